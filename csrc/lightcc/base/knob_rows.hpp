@@ -1,0 +1,308 @@
+// The table of environment variables: one row each. Private to knobs.cpp.
+//
+// Everything that is said or done about a variable comes from its row, so a variable is added in
+// one place. The default of an engine knob is the member's initialiser in Knobs, never repeated
+// here.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "lightcc/base/knobs.hpp"
+
+namespace lightcc::detail {
+
+enum class Type : std::uint8_t {
+  kBool,
+  kInteger,
+  kBytes,
+  kSeconds,
+  kNumber,
+  kString,
+  kWord,
+  kLevel
+};
+
+/// Where an engine knob goes; nothing for a variable that is only checked.
+using Target = std::variant<std::monostate,
+                            bool Knobs::*,
+                            std::int64_t Knobs::*,
+                            double Knobs::*,
+                            std::string Knobs::*,
+                            LogLevel Knobs::*>;
+
+/// Whose value counts when several names of a row are set.
+enum class Among : std::uint8_t { kFirst, kLargest };
+
+struct Row {
+  std::array<std::string_view, 2> names;  ///< In order of precedence; the second may be empty.
+  Type type = Type::kString;
+  Target target{};
+  bool negated = false;       ///< The variable says the opposite of the member.
+  std::string_view preset{};  ///< Default as documented, where there is no target.
+  double least = 0;           ///< Of numbers. Whole numbers here stay below 2^53.
+  double most = 0;
+  std::string_view words{};  ///< Of Type::kWord, separated by ", ".
+  std::string_view unit{};   ///< Where the type does not say it.
+  std::string_view used_by = "engine";
+  Among among = Among::kFirst;
+  std::string_view inert_warning{};  ///< Logged when the variable is true.
+  std::string_view meaning{};
+};
+
+inline constexpr double kKibi = 1024.0;
+inline constexpr double kMebi = kKibi * 1024.0;
+inline constexpr double kGibi = kMebi * 1024.0;
+inline constexpr double kDay = 86400;
+inline constexpr double kMostRanks = 1048576;
+inline constexpr std::string_view kLevels = "trace, debug, info, warning, error, fatal";
+
+inline constexpr auto kRows = std::to_array<Row>({
+    // Transport and topology.
+    {.names = {"LIGHT_IFACE", "HOROVOD_GLOO_IFACE"},
+     .target = &Knobs::iface,
+     .meaning = "Network interfaces, comma-separated; local rank i uses the i-th (modulo their "
+                "number). Empty: the interface of the route to the rendezvous."},
+    {.names = {"LIGHT_HOST_ID"},
+     .target = &Knobs::host_id,
+     .meaning = "Ranks with different values never share memory, as if on different hosts. "
+                "Empty: ranks that can share memory do."},
+    {.names = {"LIGHT_NET"},
+     .type = Type::kWord,
+     .target = &Knobs::net,
+     .words = "tcp",
+     .meaning = "What carries data between hosts."},
+    {.names = {"LIGHT_TCP_CONNECTIONS"},
+     .type = Type::kInteger,
+     .target = &Knobs::tcp_connections,
+     .least = 1,
+     .most = 16,
+     .meaning = "Sockets of one TCP channel; its messages are spread over them."},
+    {.names = {"LIGHT_TCP_RATE"},
+     .type = Type::kBytes,
+     .target = &Knobs::tcp_rate,
+     .most = kGibi * 1024,
+     .unit = "bytes per second",
+     .meaning = "For tests: the most that this rank sends over TCP; 0: no limit."},
+    // Time limits.
+    {.names = {"LIGHT_PEER_TIMEOUT"},
+     .type = Type::kSeconds,
+     .target = &Knobs::peer_timeout_s,
+     .least = 0.1,
+     .most = kDay,
+     .meaning = "How long a rank may stay silent with an operation outstanding before the world "
+                "fails with a timeout that names it."},
+    {.names = {"HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS"},
+     .type = Type::kSeconds,
+     .target = &Knobs::start_timeout_s,
+     .least = 0.1,
+     .most = kDay,
+     .among = Among::kLargest,
+     .meaning = "How long init() waits for all ranks. When both names are set, the larger value "
+                "counts."},
+    {.names = {"HOROVOD_STALL_CHECK_DISABLE"},
+     .type = Type::kBool,
+     .target = &Knobs::stall_check,
+     .negated = true,
+     .meaning = "Switches the stall check off: neither its warning nor its shutdown happens."},
+    {.names = {"HOROVOD_STALL_CHECK_TIME_SECONDS"},
+     .type = Type::kSeconds,
+     .target = &Knobs::stall_warning_s,
+     .least = 0.1,
+     .most = kDay * 365,
+     .meaning = "Age at which an operation that some ranks have not submitted is warned about."},
+    {.names = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"},
+     .type = Type::kSeconds,
+     .target = &Knobs::stall_shutdown_s,
+     .most = kDay * 365,
+     .meaning = "Age at which such an operation ends the world with an error; 0: never."},
+    // Fusion and lanes.
+    {.names = {"LIGHT_FUSION_STRATEGY"},
+     .type = Type::kWord,
+     .target = &Knobs::fusion_strategy,
+     .words = "none, auto_fusion",
+     .meaning = "How ready tensors are grouped into buckets."},
+    {.names = {"LIGHT_FUSION_THRESHOLD"},
+     .type = Type::kBytes,
+     .target = &Knobs::fusion_threshold_bytes,
+     .most = kGibi * 1024,
+     .meaning = "Size at which auto_fusion closes a bucket."},
+    {.names = {"LIGHT_NUM_STREAMS"},
+     .type = Type::kInteger,
+     .target = &Knobs::num_lanes,
+     .least = 1,
+     .most = 8,
+     .meaning = "Lanes: buckets that can be in progress beside one another."},
+    {.names = {"HOROVOD_CACHE_CAPACITY"},
+     .type = Type::kInteger,
+     .target = &Knobs::cache_capacity,
+     .most = 1048576,
+     .meaning = "Tensors whose description is remembered as a slot number; 0: none."},
+    {.names = {"HOROVOD_DYNAMIC_PROCESS_SETS"},
+     .type = Type::kBool,
+     .target = &Knobs::dynamic_process_sets,
+     .meaning = "Allows process sets to be added and removed after init()."},
+    // Shared memory and kernels.
+    {.names = {"LIGHT_SHM_CHUNK"},
+     .type = Type::kBytes,
+     .target = &Knobs::shm_chunk_bytes,
+     .most = kMebi * 64,
+     .meaning = "Bytes of one round of a shared-memory collective; 0: chosen by the number of "
+                "ranks."},
+    {.names = {"LIGHT_SHM_DEPTH"},
+     .type = Type::kInteger,
+     .target = &Knobs::shm_depth,
+     .least = 0,
+     .most = 16,
+     .meaning =
+         "Rounds of a shared-memory collective in flight, at least 2; 0 chooses by the size of "
+         "the group."},
+    {.names = {"LIGHT_SIMD"},
+     .type = Type::kWord,
+     .target = &Knobs::simd,
+     .words = "auto, plain, avx2, avx512",
+     .meaning = "Instructions used by reductions. Results do not depend on it."},
+    {.names = {"LIGHT_SPIN_US"},
+     .type = Type::kInteger,
+     .target = &Knobs::spin_us,
+     .least = -1,
+     .most = 1e6,
+     .unit = "us",
+     .meaning = "How long a waiting thread looks for work before it sleeps; -1: chosen by the "
+                "number of cores."},
+    // Log.
+    {.names = {"LIGHT_LOG_LEVEL", "HOROVOD_LOG_LEVEL"},
+     .type = Type::kLevel,
+     .target = &Knobs::log_level,
+     .words = kLevels,
+     .meaning = "The least serious lines that are written to standard error."},
+    {.names = {"HOROVOD_LOG_HIDE_TIME"},
+     .type = Type::kBool,
+     .target = &Knobs::log_hide_time,
+     .meaning = "Leaves the time out of log lines."},
+    // Set by lightccrun for the ranks that it starts.
+    {.names = {"LIGHT_RANK", "HOROVOD_RANK"},
+     .type = Type::kInteger,
+     .preset = "0",
+     .most = kMostRanks - 1,
+     .used_by = "launcher",
+     .meaning = "This process's rank."},
+    {.names = {"LIGHT_SIZE", "HOROVOD_SIZE"},
+     .type = Type::kInteger,
+     .preset = "1",
+     .least = 1,
+     .most = kMostRanks,
+     .used_by = "launcher",
+     .meaning = "Number of ranks."},
+    {.names = {"LIGHT_LOCAL_RANK"},
+     .type = Type::kInteger,
+     .preset = "0",
+     .most = kMostRanks - 1,
+     .used_by = "launcher",
+     .meaning = "This rank's number on its host."},
+    {.names = {"LIGHT_LOCAL_SIZE"},
+     .type = Type::kInteger,
+     .preset = "1",
+     .least = 1,
+     .most = kMostRanks,
+     .used_by = "launcher",
+     .meaning = "Number of ranks on this host."},
+    {.names = {"LIGHT_CROSS_RANK"},
+     .type = Type::kInteger,
+     .preset = "0",
+     .most = kMostRanks - 1,
+     .used_by = "launcher",
+     .meaning = "This host's number among the hosts that have this local rank."},
+    {.names = {"LIGHT_CROSS_SIZE"},
+     .type = Type::kInteger,
+     .preset = "1",
+     .least = 1,
+     .most = kMostRanks,
+     .used_by = "launcher",
+     .meaning = "Number of hosts that have this local rank."},
+    {.names = {"LIGHT_RENDEZVOUS"},
+     .used_by = "launcher",
+     .meaning = "host:port of the store through which the ranks find each other."},
+    {.names = {"LIGHT_SECRET"},
+     .used_by = "launcher",
+     .meaning = "The job's secret, which every connection proves."},
+    {.names = {"LIGHT_SECRET_FILE"},
+     .used_by = "launcher",
+     .meaning = "A file that holds the secret, instead of LIGHT_SECRET."},
+    {.names = {"LIGHT_HOSTNAME"},
+     .used_by = "launcher",
+     .meaning = "Name of this host as the launcher knows it, for messages."},
+    // Accepted, so that existing launch lines work; without effect.
+    {.names = {"LIGHT_2D_ALLREDUCE"},
+     .type = Type::kBool,
+     .used_by = "accepted",
+     .inert_warning = "this version has no 2D all-reduce; all-reduces run flat, and their results "
+                      "are the dense ones",
+     .meaning = "Two-level all-reduce. This version does not act on it: all-reduces run flat, and "
+                "results are the dense ones."},
+    {.names = {"LIGHT_INTRA_SIZE"},
+     .type = Type::kInteger,
+     .least = 1,
+     .most = kMostRanks,
+     .used_by = "accepted",
+     .meaning = "Ranks of the inner level of the two-level all-reduce. This version does not act "
+                "on it; results are the dense ones."},
+    {.names = {"LIGHT_HIERARCHICAL_THRESHOLD"},
+     .type = Type::kBytes,
+     .preset = "1G",
+     .most = kGibi * 1024,
+     .used_by = "accepted",
+     .meaning = "Largest size that the two-level all-reduce is used for. This version does not act "
+                "on it; results are the dense ones."},
+    {.names = {"LIGHT_TOPK_ALLREDUCE"},
+     .type = Type::kBool,
+     .preset = "0",
+     .used_by = "accepted",
+     .inert_warning = "this version has no top-k compression; all-reduces send everything, and "
+                      "their results are the dense ones",
+     .meaning = "Top-k compressed all-reduce. This version does not act on it: results are the "
+                "dense ones."},
+    {.names = {"LIGHT_TOPK_RATIO"},
+     .type = Type::kNumber,
+     .preset = "0.01",
+     .least = 0.000001,
+     .most = 1,
+     .used_by = "accepted",
+     .meaning = "Share of the elements that top-k sends. This version does not act on it; results "
+                "are the dense ones."},
+    {.names = {"LIGHT_TOPK_THRESHOLD"},
+     .type = Type::kBytes,
+     .preset = "1M",
+     .most = kGibi * 1024,
+     .used_by = "accepted",
+     .meaning = "Smallest size that top-k is used for. This version does not act on it; results "
+                "are the dense ones."},
+    {.names = {"LIGHT_TOPK_FP16"},
+     .type = Type::kBool,
+     .preset = "0",
+     .used_by = "accepted",
+     .meaning = "Sends top-k values as float16. This version does not act on it; results are the "
+                "dense ones."},
+    {.names = {"HOROVOD_FUSION_THRESHOLD"},
+     .type = Type::kBytes,
+     .most = kGibi * 1024,
+     .used_by = "accepted",
+     .meaning = "Configures Horovod's own fusion rule, which lightcc does not have: tensors are "
+                "fused by LIGHT_FUSION_STRATEGY, also where this is 0."},
+    {.names = {"HOROVOD_CYCLE_TIME"},
+     .type = Type::kNumber,
+     .most = 1e6,
+     .unit = "ms",
+     .used_by = "accepted",
+     .meaning = "Period of Horovod's background loop. lightcc is driven by events and has no "
+                "cycle."},
+    {.names = {"HOROVOD_MPI_THREADS_DISABLE"},
+     .type = Type::kBool,
+     .used_by = "accepted",
+     .meaning = "How Horovod starts MPI. lightcc's engine does not use MPI."},
+});
+
+}  // namespace lightcc::detail

@@ -1,0 +1,77 @@
+// Every environment variable that the engine reads: read once, at init, into this struct.
+//
+// The table in knob_rows.hpp (name, type, default, unit, range, meaning, one row each) drives
+// parsing, error texts and docs/environment.md. No getenv anywhere else in the engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lightcc/base/log.hpp"
+#include "lightcc/base/status.hpp"
+
+namespace lightcc {
+
+struct Knobs {
+  // Transport and topology.
+  std::string iface;    ///< LIGHT_IFACE, HOROVOD_GLOO_IFACE: NIC names, local rank i uses the i-th.
+  std::string host_id;  ///< LIGHT_HOST_ID: overrides what counts as one host.
+  std::string net = "tcp";           ///< LIGHT_NET: tcp.
+  std::int64_t tcp_connections = 2;  ///< LIGHT_TCP_CONNECTIONS: sockets per channel, 1..16.
+  std::int64_t tcp_rate = 0;  ///< LIGHT_TCP_RATE: test option, bytes per second sent; 0: unlimited.
+  // Time limits, seconds.
+  double peer_timeout_s = 30;  ///< LIGHT_PEER_TIMEOUT: silence of a rank with work outstanding.
+  /// HOROVOD_START_TIMEOUT, HOROVOD_GLOO_TIMEOUT_SECONDS (the larger).
+  double start_timeout_s = 30;
+  bool stall_check = true;      ///< HOROVOD_STALL_CHECK_DISABLE (negated).
+  double stall_warning_s = 60;  ///< HOROVOD_STALL_CHECK_TIME_SECONDS.
+  double stall_shutdown_s = 0;  ///< HOROVOD_STALL_SHUTDOWN_TIME_SECONDS; 0: never.
+  // Fusion and lanes.
+  std::string fusion_strategy = "auto_fusion";  ///< LIGHT_FUSION_STRATEGY: none, auto_fusion.
+  std::int64_t fusion_threshold_bytes = std::int64_t{64} << 20;  ///< LIGHT_FUSION_THRESHOLD.
+  std::int64_t num_lanes = 1;                                    ///< LIGHT_NUM_STREAMS, 1..8.
+  std::int64_t cache_capacity = 1024;  ///< HOROVOD_CACHE_CAPACITY: slots; 0: none.
+  bool dynamic_process_sets = false;   ///< HOROVOD_DYNAMIC_PROCESS_SETS.
+  // Shared memory.
+  std::int64_t shm_chunk_bytes = 0;  ///< LIGHT_SHM_CHUNK: 0 chooses by size of the group.
+  std::int64_t shm_depth = 0;  ///< LIGHT_SHM_DEPTH: rounds in flight; 0: by size of the group.
+  std::string simd = "auto";   ///< LIGHT_SIMD: auto, plain, avx2, avx512.
+  std::int64_t spin_us = -1;   ///< LIGHT_SPIN_US: before sleeping; -1: by cores.
+  // Log.
+  LogLevel log_level = LogLevel::kWarning;  ///< LIGHT_LOG_LEVEL, HOROVOD_LOG_LEVEL.
+  bool log_hide_time = false;               ///< HOROVOD_LOG_HIDE_TIME.
+};
+
+/// How knobs reach the environment; tests hand in a map.
+using GetEnv = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// Parses all knobs; an empty value counts as unset. kInvalidArgument names variable, value and
+/// what is allowed.
+Result<Knobs> read_knobs(const GetEnv& get_env);
+/// The process's environment.
+GetEnv process_environment();
+
+/// One warning text for each LIGHT_* variable in `names` that lightcc does not know, with the
+/// nearest known name.
+std::vector<std::string> unknown_knob_warnings(const std::vector<std::string>& names);
+/// One warning text for each variable that asks for something that this version accepts but does
+/// not do.
+std::vector<std::string> inert_knob_warnings(const GetEnv& get_env);
+
+/// One row of the table, as documentation shows it.
+struct KnobRow {
+  std::string name;
+  std::string aliases;  ///< Comma-separated names that are honoured too.
+  /// "bool", "integer, 1 to 16", "number, 0.1 to 86400", "one of ...", "string".
+  std::string type;
+  std::string default_value;
+  std::string unit;
+  std::string meaning;
+  std::string used_by;  ///< "engine", "launcher", "accepted" (checked, without effect).
+};
+std::vector<KnobRow> knob_table();
+
+}  // namespace lightcc

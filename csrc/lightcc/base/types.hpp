@@ -1,0 +1,93 @@
+// Element types, reduction operators and operation kinds: the numbers that cross the wire and the
+// Python boundary. Values 0..9 of DataType and all of ReduceOp are Horovod's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lightcc {
+
+enum class DataType : std::uint8_t {
+  kUint8 = 0,
+  kInt8 = 1,
+  kUint16 = 2,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kFloat16 = 6,
+  kFloat32 = 7,
+  kFloat64 = 8,
+  kBool = 9,
+  kBfloat16 = 10,
+};
+inline constexpr std::uint8_t kDataTypeCount = 11;
+
+enum class ReduceOp : std::uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5,
+};
+inline constexpr std::uint8_t kReduceOpCount = 6;
+
+/// What a rank asks for. `kSend` and `kRecv` of one name match each other.
+enum class OpType : std::uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kAlltoall = 3,
+  kReducescatter = 4,
+  kSend = 5,
+  kRecv = 6,
+  kBarrier = 7,
+  kJoin = 8,
+  kAddProcessSet = 9,
+  kRemoveProcessSet = 10,
+};
+inline constexpr std::uint8_t kOpTypeCount = 11;
+
+constexpr std::size_t element_size(DataType dtype) {
+  switch (dtype) {
+    case DataType::kUint8:
+    case DataType::kInt8:
+    case DataType::kBool:
+      return 1;
+    case DataType::kUint16:
+    case DataType::kInt16:
+    case DataType::kFloat16:
+    case DataType::kBfloat16:
+      return 2;
+    case DataType::kInt32:
+    case DataType::kFloat32:
+      return 4;
+    case DataType::kInt64:
+    case DataType::kFloat64:
+      return 8;
+  }
+  return 0;
+}
+
+constexpr bool is_floating_point(DataType dtype) {
+  return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16 ||
+         dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
+}
+
+/// "float32", "bool", ...: numpy's names.
+const char* data_type_name(DataType dtype);
+/// "ALLREDUCE", ...: as Horovod's messages spell them.
+const char* op_type_name(OpType op);
+/// "SUM", "AVERAGE", ...
+const char* reduce_op_name(ReduceOp op);
+
+/// Whether `op` is defined on `dtype`: bool has Min, Max and Product only (and, or, and); Adasum
+/// needs a floating-point type.
+constexpr bool is_reducible(DataType dtype, ReduceOp op) {
+  if (dtype == DataType::kBool) {
+    return op == ReduceOp::kMin || op == ReduceOp::kMax || op == ReduceOp::kProduct;
+  }
+  return op != ReduceOp::kAdasum || is_floating_point(dtype);
+}
+
+}  // namespace lightcc
