@@ -1,0 +1,328 @@
+#include "lightcc/wire/control_messages.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace lightcc {
+namespace {
+
+enum class FrameKind : std::uint8_t { kReports = 1, kCommands = 2, kError = 3, kHeartbeat = 4 };
+enum class ReportKind : std::uint8_t { kRequest = 1, kReadySlot = 2, kLeave = 3 };
+enum class CommandKind : std::uint8_t {
+  kExecute = 1,
+  kFailOperation = 2,
+  kAddProcessSet = 3,
+  kRemoveProcessSet = 4,
+  kAllJoined = 5,
+  kShutDown = 6,
+};
+
+template <typename Kind>
+void put_kind(ByteWriter& out, Kind kind) {
+  out.number(static_cast<std::uint8_t>(kind));
+}
+
+// Counts are checked against what is left: every element takes at least one byte.
+template <typename T, typename Read>
+std::vector<T> get_list(ByteReader& in, Read read) {
+  const std::uint64_t count = in.varint();
+  std::vector<T> list;
+  if (count > in.remaining()) {
+    in.fail();
+    return list;
+  }
+  // A count may promise far more than a hostile frame delivers: grow with what really parses.
+  list.reserve(static_cast<std::size_t>(std::min<std::uint64_t>(count, 1024)));
+  for (std::uint64_t i = 0; i < count && in.ok(); ++i) {
+    list.push_back(read(in));
+  }
+  return list;
+}
+
+template <typename T>
+void put_numbers(ByteWriter& out, const std::vector<T>& values) {
+  out.varint(values.size());
+  for (const T value : values) {
+    out.number(value);
+  }
+}
+
+template <typename T>
+std::vector<T> get_numbers(ByteReader& in) {
+  return get_list<T>(in, [](ByteReader& reader) { return reader.number<T>(); });
+}
+
+template <typename Enum>
+Enum get_enum(ByteReader& in, std::uint8_t count) {
+  const auto value = in.number<std::uint8_t>();
+  if (value >= count) {
+    in.fail();
+    return Enum{};
+  }
+  return static_cast<Enum>(value);
+}
+
+// A larger number is refused, not cut: cut, it would name another rank, slot or process set.
+std::uint32_t get_u32(ByteReader& in) {
+  const std::uint64_t value = in.varint();
+  if (value > std::numeric_limits<std::uint32_t>::max()) {
+    in.fail();
+    return 0;
+  }
+  return static_cast<std::uint32_t>(value);
+}
+
+void put(ByteWriter& out, const Signature& s) {
+  out.number(static_cast<std::uint8_t>(s.op));
+  out.number(static_cast<std::uint8_t>(s.dtype));
+  out.number(static_cast<std::uint8_t>(s.reduce_op));
+  out.varint(s.process_set);
+  out.number(s.root_or_peer);
+  out.number(s.prescale);
+  out.number(s.postscale);
+  out.string(s.name);
+  out.string(s.group);
+  out.varint(s.group_size);
+  put_numbers(out, s.shape);
+}
+
+Signature get_signature(ByteReader& in) {
+  Signature s;
+  s.op = get_enum<OpType>(in, kOpTypeCount);
+  s.dtype = get_enum<DataType>(in, kDataTypeCount);
+  s.reduce_op = get_enum<ReduceOp>(in, kReduceOpCount);
+  s.process_set = get_u32(in);
+  s.root_or_peer = in.number<std::int32_t>();
+  s.prescale = in.number<double>();
+  s.postscale = in.number<double>();
+  s.name = in.string(kMaxNameBytes);
+  s.group = in.string(kMaxNameBytes);
+  s.group_size = get_u32(in);
+  s.shape = get_numbers<std::int64_t>(in);
+  if (s.shape.size() > kMaxDimensions) {
+    in.fail();
+  }
+  return s;
+}
+
+void put(ByteWriter& out, const Report& report) {
+  out.varint(report.rank);
+  if (const auto* request = std::get_if<Request>(&report.what)) {
+    put_kind(out, ReportKind::kRequest);
+    put(out, request->signature);
+    put_numbers(out, request->splits);
+    put_numbers(out, request->ranks);
+  } else if (const auto* ready = std::get_if<ReadySlot>(&report.what)) {
+    put_kind(out, ReportKind::kReadySlot);
+    out.varint(ready->slot);
+  } else {
+    put_kind(out, ReportKind::kLeave);
+  }
+}
+
+Report get_report(ByteReader& in) {
+  Report report;
+  report.rank = get_u32(in);
+  switch (static_cast<ReportKind>(in.number<std::uint8_t>())) {
+    case ReportKind::kRequest: {
+      Request request;
+      request.signature = get_signature(in);
+      request.splits = get_numbers<std::int64_t>(in);
+      request.ranks = get_numbers<std::int32_t>(in);
+      report.what = std::move(request);
+      break;
+    }
+    case ReportKind::kReadySlot:
+      report.what = ReadySlot{get_u32(in)};
+      break;
+    case ReportKind::kLeave:
+      report.what = Leave{};
+      break;
+    default:
+      in.fail();
+  }
+  return report;
+}
+
+void put(ByteWriter& out, const AnnouncedTensor& tensor) {
+  out.number(tensor.slot);
+  out.number(static_cast<std::uint8_t>(tensor.signature.has_value() ? 1 : 0));
+  if (tensor.signature.has_value()) {
+    put(out, *tensor.signature);
+  }
+  put_numbers(out, tensor.per_member);
+}
+
+AnnouncedTensor get_announced(ByteReader& in) {
+  AnnouncedTensor tensor;
+  tensor.slot = in.number<std::uint32_t>();
+  const auto full = in.number<std::uint8_t>();
+  if (full == 1) {
+    tensor.signature = get_signature(in);
+  } else if (full != 0 || tensor.slot == kNoSlot) {
+    in.fail();
+  }
+  tensor.per_member = get_numbers<std::int64_t>(in);
+  return tensor;
+}
+
+struct CommandWriter {
+  ByteWriter& out;
+  void operator()(const Execute& c) const {
+    put_kind(out, CommandKind::kExecute);
+    out.varint(c.sequence);
+    out.varint(c.process_set);
+    out.varint(c.lane);
+    out.varint(c.tensors.size());
+    for (const AnnouncedTensor& tensor : c.tensors) {
+      put(out, tensor);
+    }
+  }
+  void operator()(const FailOperation& c) const {
+    put_kind(out, CommandKind::kFailOperation);
+    out.varint(c.process_set);
+    out.string(c.name);
+    out.number(static_cast<std::uint8_t>(c.code));
+    out.string(c.message);
+  }
+  void operator()(const AddProcessSet& c) const {
+    put_kind(out, CommandKind::kAddProcessSet);
+    out.varint(c.id);
+    out.string(c.name);
+    put_numbers(out, c.ranks);
+  }
+  void operator()(const RemoveProcessSet& c) const {
+    put_kind(out, CommandKind::kRemoveProcessSet);
+    out.varint(c.id);
+    out.string(c.name);
+  }
+  void operator()(const AllJoined& c) const {
+    put_kind(out, CommandKind::kAllJoined);
+    out.number(c.last_rank);
+  }
+  void operator()(const ShutDown& c) const {
+    put_kind(out, CommandKind::kShutDown);
+    out.number(c.rank);
+  }
+};
+
+constexpr std::size_t kMaxMessageBytes = std::size_t{64} << 10;
+constexpr std::uint8_t kErrorCodeCount = static_cast<std::uint8_t>(ErrorCode::kInternal) + 1;
+
+Command get_command(ByteReader& in) {
+  switch (static_cast<CommandKind>(in.number<std::uint8_t>())) {
+    case CommandKind::kExecute: {
+      Execute c;
+      c.sequence = in.varint();
+      c.process_set = get_u32(in);
+      c.lane = get_u32(in);
+      c.tensors = get_list<AnnouncedTensor>(in, get_announced);
+      return c;
+    }
+    case CommandKind::kFailOperation: {
+      FailOperation c;
+      c.process_set = get_u32(in);
+      c.name = in.string(kMaxNameBytes);
+      c.code = get_enum<ErrorCode>(in, kErrorCodeCount);
+      c.message = in.string(kMaxMessageBytes);
+      if (c.code == ErrorCode::kOk) {
+        in.fail();
+      }
+      return c;
+    }
+    case CommandKind::kAddProcessSet: {
+      AddProcessSet c;
+      c.id = get_u32(in);
+      c.name = in.string(kMaxNameBytes);
+      c.ranks = get_numbers<std::int32_t>(in);
+      return c;
+    }
+    case CommandKind::kRemoveProcessSet: {
+      RemoveProcessSet c;
+      c.id = get_u32(in);
+      c.name = in.string(kMaxNameBytes);
+      return c;
+    }
+    case CommandKind::kAllJoined:
+      return AllJoined{in.number<std::int32_t>()};
+    case CommandKind::kShutDown:
+      return ShutDown{in.number<std::int32_t>()};
+  }
+  in.fail();
+  return ShutDown{};
+}
+
+struct FrameWriter {
+  ByteWriter& out;
+  void operator()(const std::vector<Report>& reports) const {
+    put_kind(out, FrameKind::kReports);
+    out.varint(reports.size());
+    for (const Report& report : reports) {
+      put(out, report);
+    }
+  }
+  void operator()(const std::vector<Command>& commands) const {
+    put_kind(out, FrameKind::kCommands);
+    out.varint(commands.size());
+    for (const Command& command : commands) {
+      std::visit(CommandWriter{out}, command);
+    }
+  }
+  void operator()(const WorldError& error) const {
+    put_kind(out, FrameKind::kError);
+    out.number(static_cast<std::uint8_t>(error.code));
+    out.number(error.rank);
+    out.string(std::string_view(error.message).substr(0, kMaxMessageBytes));
+  }
+  void operator()(const Heartbeat& /*heartbeat*/) const { put_kind(out, FrameKind::kHeartbeat); }
+};
+
+Frame get_frame(ByteReader& in) {
+  switch (
+      static_cast<FrameKind>(in.number<std::uint8_t>())) {  // NOLINT: any byte; others fail below
+    case FrameKind::kReports:
+      return get_list<Report>(in, get_report);
+    case FrameKind::kCommands:
+      return get_list<Command>(in, get_command);
+    case FrameKind::kError: {
+      WorldError error;
+      error.code = get_enum<ErrorCode>(in, kErrorCodeCount);
+      error.rank = in.number<std::int32_t>();
+      error.message = in.string(kMaxMessageBytes);
+      if (error.code == ErrorCode::kOk) {
+        in.fail();
+      }
+      return error;
+    }
+    case FrameKind::kHeartbeat:
+      return Heartbeat{};
+  }
+  in.fail();
+  return Heartbeat{};
+}
+
+}  // namespace
+
+void encode_frame(const Frame& frame, Bytes& out) {
+  const std::size_t start = out.size();
+  ByteWriter writer(out);
+  writer.number(std::uint32_t{0});
+  std::visit(FrameWriter{writer}, frame);
+  const auto length = static_cast<std::uint32_t>(out.size() - start - sizeof(std::uint32_t));
+  std::memcpy(out.data() + start, &length, sizeof(length));
+}
+
+Result<Frame> decode_frame(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  Frame frame = get_frame(reader);
+  if (!reader.finished()) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "received a control frame of %zu bytes that does not parse",
+                      bytes.size());
+  }
+  return frame;
+}
+
+}  // namespace lightcc

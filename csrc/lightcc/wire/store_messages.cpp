@@ -1,0 +1,178 @@
+#include "lightcc/wire/store_messages.hpp"
+
+#include <limits>
+
+namespace lightcc {
+namespace {
+
+static_assert(kMaxStoreBodyBytes <= std::numeric_limits<std::uint32_t>::max());
+
+template <typename Enum>
+constexpr std::uint8_t number_of(Enum value) {
+  return static_cast<std::uint8_t>(value);
+}
+
+constexpr std::size_t varint_bytes(std::uint64_t value) {
+  std::size_t count = 1;
+  for (; value >= 0x80; value >>= 7) {
+    ++count;
+  }
+  return count;
+}
+
+constexpr std::size_t blob_bytes(std::size_t payload_bytes) {
+  return varint_bytes(payload_bytes) + payload_bytes;
+}
+
+// The largest of each kind fits what the other end accepts.
+static_assert(1 + blob_bytes(kMaxStoreKeyBytes) + blob_bytes(kMaxStoreValueBytes) <=
+              kMaxStoreBodyBytes);
+
+void write_head(ByteWriter& writer, std::size_t body_bytes, std::uint8_t kind) {
+  writer.number(static_cast<std::uint32_t>(body_bytes));
+  writer.number(kind);
+}
+
+Status malformed(const char* what) {
+  return make_error(ErrorCode::kPeerFailed, "a malformed %s of the store protocol", what);
+}
+
+}  // namespace
+
+Status check_store_key(std::string_view key) {
+  if (key.size() > kMaxStoreKeyBytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a store key of %zu bytes, more than the %zu allowed: '%.64s...'",
+                      key.size(),
+                      kMaxStoreKeyBytes,
+                      std::string(key.substr(0, 64)).c_str());
+  }
+  return {};
+}
+
+Status check_store_value(std::size_t value_bytes) {
+  if (value_bytes > kMaxStoreValueBytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a store value of %zu bytes, more than the %zu allowed",
+                      value_bytes,
+                      kMaxStoreValueBytes);
+  }
+  return {};
+}
+
+void encode_store_request(const StoreRequest& request, Bytes& out) {
+  ByteWriter writer(out);
+  const bool has_value = request.kind == StoreRequest::Kind::kSet;
+  const std::size_t body_bytes =
+      1 + blob_bytes(request.key.size()) + (has_value ? blob_bytes(request.value.size()) : 0);
+  out.reserve(out.size() + kStoreFrameHeadBytes + body_bytes);
+  write_head(writer, body_bytes, number_of(request.kind));
+  writer.string(request.key);
+  if (has_value) {
+    writer.blob(request.value);
+  }
+}
+
+void encode_store_value_head(std::size_t value_bytes, Bytes& out) {
+  ByteWriter writer(out);
+  write_head(writer, 1 + blob_bytes(value_bytes), number_of(StoreAnswer::Kind::kValue));
+  writer.varint(value_bytes);
+}
+
+void encode_store_answer(const StoreAnswer& answer, Bytes& out) {
+  ByteWriter writer(out);
+  switch (answer.kind) {
+    case StoreAnswer::Kind::kDone:
+      write_head(writer, 1, number_of(answer.kind));
+      break;
+    case StoreAnswer::Kind::kValue:
+      encode_store_value_head(answer.value.size(), out);
+      writer.raw(answer.value);
+      break;
+    case StoreAnswer::Kind::kRefused: {
+      const auto text = std::string_view(answer.text).substr(0, kMaxStoreTextBytes);
+      write_head(writer, 2 + blob_bytes(text.size()), number_of(answer.kind));
+      writer.number(number_of(answer.code));
+      writer.string(text);
+      break;
+    }
+  }
+}
+
+Result<std::size_t> decode_store_body_bytes(std::span<const std::byte> head) {
+  ByteReader reader(head);
+  const std::size_t body_bytes = reader.number<std::uint32_t>();
+  if (!reader.finished() || body_bytes == 0) {
+    return malformed("frame");
+  }
+  if (body_bytes > kMaxStoreBodyBytes) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "a store frame of %zu bytes, more than the %zu allowed",
+                      body_bytes,
+                      kMaxStoreBodyBytes);
+  }
+  return body_bytes;
+}
+
+Result<StoreRequest> decode_store_request(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  StoreRequest request;
+  switch (reader.number<std::uint8_t>()) {
+    case number_of(StoreRequest::Kind::kSet): {
+      request.kind = StoreRequest::Kind::kSet;
+      request.key = reader.string(kMaxStoreKeyBytes);
+      const auto value = reader.blob(kMaxStoreValueBytes);
+      request.value.assign(value.begin(), value.end());
+      break;
+    }
+    case number_of(StoreRequest::Kind::kGet):
+      request.kind = StoreRequest::Kind::kGet;
+      request.key = reader.string(kMaxStoreKeyBytes);
+      break;
+    case number_of(StoreRequest::Kind::kRemovePrefix):
+      request.kind = StoreRequest::Kind::kRemovePrefix;
+      request.key = reader.string(kMaxStoreKeyBytes);
+      break;
+    default:
+      reader.fail();
+  }
+  if (!reader.finished()) {
+    return malformed("request");
+  }
+  return request;
+}
+
+Result<StoreAnswer> decode_store_answer(std::span<const std::byte> body) {
+  ByteReader reader(body);
+  StoreAnswer answer;
+  switch (reader.number<std::uint8_t>()) {
+    case number_of(StoreAnswer::Kind::kDone):
+      answer.kind = StoreAnswer::Kind::kDone;
+      break;
+    case number_of(StoreAnswer::Kind::kValue): {
+      answer.kind = StoreAnswer::Kind::kValue;
+      const auto value = reader.blob(kMaxStoreValueBytes);
+      answer.value.assign(value.begin(), value.end());
+      break;
+    }
+    case number_of(StoreAnswer::Kind::kRefused): {
+      answer.kind = StoreAnswer::Kind::kRefused;
+      const auto code = reader.number<std::uint8_t>();
+      answer.text = reader.string(kMaxStoreTextBytes);
+      if (code == number_of(ErrorCode::kSystem)) {
+        answer.code = ErrorCode::kSystem;
+      } else if (code != number_of(ErrorCode::kInvalidArgument)) {
+        reader.fail();
+      }
+      break;
+    }
+    default:
+      reader.fail();
+  }
+  if (!reader.finished()) {
+    return malformed("answer");
+  }
+  return answer;
+}
+
+}  // namespace lightcc

@@ -1,0 +1,64 @@
+// Requests and answers of the rendezvous store, sans I/O.
+//
+// A connection carries one request at a time: a frame from the client, then a frame from the server
+// (for a get perhaps much later). A frame is a u32 length and a body of that many bytes. Byte
+// table: docs/wire-format.md. Not handled: pipelining; a client that wants two answers at once
+// opens two connections.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "lightcc/base/bytes.hpp"
+#include "lightcc/base/status.hpp"
+
+namespace lightcc {
+
+inline constexpr std::size_t kMaxStoreKeyBytes = 256;
+inline constexpr std::size_t kMaxStoreValueBytes = std::size_t{16} << 20;
+inline constexpr std::size_t kMaxStoreTextBytes = 1024;
+inline constexpr std::size_t kStoreFrameHeadBytes = 4;
+/// Of a body: the largest set, with room for its kind and lengths.
+inline constexpr std::size_t kMaxStoreBodyBytes = kMaxStoreValueBytes + kMaxStoreKeyBytes + 16;
+/// What a client says in the handshake, so that no other connection is taken for a store's.
+inline constexpr std::string_view kStoreHello = "lightcc store 1";
+
+struct StoreRequest {
+  enum class Kind : std::uint8_t { kSet = 1, kGet = 2, kRemovePrefix = 3 };
+  Kind kind = Kind::kGet;
+  std::string key;  ///< Or the prefix.
+  Bytes value;      ///< Of a set.
+  bool operator==(const StoreRequest&) const = default;
+};
+
+struct StoreAnswer {
+  enum class Kind : std::uint8_t { kDone = 1, kValue = 2, kRefused = 3 };
+  Kind kind = Kind::kDone;
+  Bytes value;                                   ///< Of kValue.
+  ErrorCode code = ErrorCode::kInvalidArgument;  ///< Of kRefused: kInvalidArgument or kSystem.
+  std::string text;                              ///< Of kRefused: what to tell the user.
+  bool operator==(const StoreAnswer&) const = default;
+};
+
+/// kInvalidArgument when it is too long for the protocol.
+Status check_store_key(std::string_view key);
+Status check_store_value(std::size_t value_bytes);
+
+/// Append a whole frame. The request's key and value must have passed the checks above; a longer
+/// text than kMaxStoreTextBytes is cut.
+void encode_store_request(const StoreRequest& request, Bytes& out);
+void encode_store_answer(const StoreAnswer& answer, Bytes& out);
+/// The front of the frame that answers a get: the value's bytes follow it as they are.
+void encode_store_value_head(std::size_t value_bytes, Bytes& out);
+
+/// The body's length, from the first kStoreFrameHeadBytes. kPeerFailed: empty, or longer than
+/// allowed.
+Result<std::size_t> decode_store_body_bytes(std::span<const std::byte> head);
+/// kPeerFailed: not such a body.
+Result<StoreRequest> decode_store_request(std::span<const std::byte> body);
+Result<StoreAnswer> decode_store_answer(std::span<const std::byte> body);
+
+}  // namespace lightcc

@@ -1,0 +1,176 @@
+// The store protocol's frames byte by byte, and the bodies that must be refused.
+#include "lightcc/wire/store_messages.hpp"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace lightcc {
+namespace {
+
+Bytes bytes_of(std::string_view text) {
+  const auto bytes = as_bytes(text);
+  return {bytes.begin(), bytes.end()};
+}
+
+Bytes from_hex(std::string_view text) {
+  Bytes bytes;
+  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
+    bytes.push_back(
+        static_cast<std::byte>(std::stoul(std::string(text.substr(i, 2)), nullptr, 16)));
+  }
+  return bytes;
+}
+
+std::span<const std::byte> body_of(const Bytes& frame) {
+  const auto head = std::span(frame).first(kStoreFrameHeadBytes);
+  EXPECT_EQ(decode_store_body_bytes(head).value(), frame.size() - kStoreFrameHeadBytes);
+  return std::span(frame).subspan(kStoreFrameHeadBytes);
+}
+
+void expect_request(const StoreRequest& request, std::string_view golden_hex) {
+  Bytes frame;
+  encode_store_request(request, frame);
+  EXPECT_EQ(frame, from_hex(golden_hex));
+  const Bytes golden = from_hex(golden_hex);
+  const auto decoded = decode_store_request(body_of(golden));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(decoded.value(), request);
+}
+
+void expect_answer(const StoreAnswer& answer, std::string_view golden_hex) {
+  Bytes frame;
+  encode_store_answer(answer, frame);
+  EXPECT_EQ(frame, from_hex(golden_hex));
+  const Bytes golden = from_hex(golden_hex);
+  const auto decoded = decode_store_answer(body_of(golden));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(decoded.value(), answer);
+}
+
+TEST(StoreMessagesTest, requests_are_the_documented_bytes) {
+  expect_request({StoreRequest::Kind::kSet, "a/b", bytes_of("xyz")},
+                 "09000000"
+                 "01"
+                 "03612f62"
+                 "0378797a");
+  expect_request({StoreRequest::Kind::kSet, "k", {}},
+                 "04000000"
+                 "01"
+                 "016b"
+                 "00");
+  expect_request({StoreRequest::Kind::kGet, "a/b", {}},
+                 "05000000"
+                 "02"
+                 "03612f62");
+  expect_request({StoreRequest::Kind::kRemovePrefix, "", {}},
+                 "02000000"
+                 "03"
+                 "00");
+}
+
+TEST(StoreMessagesTest, answers_are_the_documented_bytes) {
+  expect_answer({}, "0100000001");
+  expect_answer({StoreAnswer::Kind::kValue, bytes_of("xyz"), ErrorCode::kInvalidArgument, {}},
+                "05000000"
+                "02"
+                "0378797a");
+  expect_answer({StoreAnswer::Kind::kRefused, {}, ErrorCode::kSystem, "full"},
+                "07000000"
+                "03"
+                "06"
+                "0466756c6c");
+}
+
+TEST(StoreMessagesTest, a_value_head_and_the_value_make_the_whole_frame) {
+  const StoreAnswer answer{
+      StoreAnswer::Kind::kValue, Bytes(300, std::byte{9}), ErrorCode::kInvalidArgument, {}};
+  Bytes whole;
+  encode_store_answer(answer, whole);
+  Bytes pieces;
+  encode_store_value_head(answer.value.size(), pieces);
+  pieces.insert(pieces.end(), answer.value.begin(), answer.value.end());
+  EXPECT_EQ(pieces, whole);
+}
+
+TEST(StoreMessagesTest, the_largest_messages_fit) {
+  StoreRequest request{StoreRequest::Kind::kSet,
+                       std::string(kMaxStoreKeyBytes, 'k'),
+                       Bytes(kMaxStoreValueBytes, std::byte{1})};
+  ASSERT_TRUE(check_store_key(request.key).ok());
+  ASSERT_TRUE(check_store_value(request.value.size()).ok());
+  Bytes frame;
+  encode_store_request(request, frame);
+  const auto decoded = decode_store_request(body_of(frame));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded.value(), request);
+  EXPECT_FALSE(check_store_key(std::string(kMaxStoreKeyBytes + 1, 'k')).ok());
+  EXPECT_FALSE(check_store_value(kMaxStoreValueBytes + 1).ok());
+}
+
+TEST(StoreMessagesTest, a_long_text_is_cut) {
+  Bytes frame;
+  encode_store_answer({StoreAnswer::Kind::kRefused, {}, ErrorCode::kSystem, std::string(5000, 't')},
+                      frame);
+  const auto decoded = decode_store_answer(body_of(frame));
+  ASSERT_TRUE(decoded.ok());
+  EXPECT_EQ(decoded->text.size(), kMaxStoreTextBytes);
+}
+
+TEST(StoreMessagesTest, frame_lengths_are_checked) {
+  EXPECT_FALSE(decode_store_body_bytes(from_hex("00000000")).ok());
+  EXPECT_FALSE(decode_store_body_bytes(from_hex("ffffffff")).ok());
+  EXPECT_FALSE(decode_store_body_bytes(from_hex("010000")).ok());
+  Bytes head;
+  ByteWriter(head).number(static_cast<std::uint32_t>(kMaxStoreBodyBytes));
+  EXPECT_EQ(decode_store_body_bytes(head).value(), kMaxStoreBodyBytes);
+  head.clear();
+  ByteWriter(head).number(static_cast<std::uint32_t>(kMaxStoreBodyBytes + 1));
+  EXPECT_FALSE(decode_store_body_bytes(head).ok());
+}
+
+TEST(StoreMessagesTest, malformed_bodies_are_refused) {
+  for (const std::string_view body : {"",
+                                      "00",
+                                      "04016b",
+                                      "02",
+                                      "0202",
+                                      "020261",
+                                      "02016b00",
+                                      "01016b",
+                                      "01016b05787878",
+                                      "01016b0178ff",
+                                      "02ffffffffffffffffffff01",
+                                      "0281020000"}) {
+    const auto decoded = decode_store_request(from_hex(body));
+    ASSERT_FALSE(decoded.ok()) << body;
+    EXPECT_EQ(decoded.status().code(), ErrorCode::kPeerFailed);
+  }
+  for (const std::string_view body : {"",
+                                      "00",
+                                      "0100",
+                                      "02",
+                                      "020278",
+                                      "03",
+                                      "030600ff",
+                                      "030001",
+                                      "030301",
+                                      "04",
+                                      "02ffffffff7f"}) {
+    const auto decoded = decode_store_answer(from_hex(body));
+    ASSERT_FALSE(decoded.ok()) << body;
+    EXPECT_EQ(decoded.status().code(), ErrorCode::kPeerFailed);
+  }
+}
+
+TEST(StoreMessagesTest, every_truncation_is_refused) {
+  Bytes frame;
+  encode_store_request({StoreRequest::Kind::kSet, "key", bytes_of("value")}, frame);
+  const auto body = body_of(frame);
+  for (std::size_t length = 0; length < body.size(); ++length) {
+    EXPECT_FALSE(decode_store_request(body.first(length)).ok()) << length;
+  }
+}
+
+}  // namespace
+}  // namespace lightcc
