@@ -1,0 +1,391 @@
+// The server of the TCP store: one thread, one epoll set, any number of clients.
+//
+// Each client has at most one request under way: it is read, then either answered or parked (a get
+// of a key that is not there yet), then the answer is written, then the next request is read. While
+// a request is parked or its answer is written nothing more is read from that client, so what a
+// client costs is bounded by one frame. Buffers grow with what arrives, not with what a length
+// promises.
+//
+// Malformed requests end the connection. Not handled: persistence, and more than one thread: a
+// store moves a few messages per rank when a world is made.
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <exception>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "lightcc/base/unique_fd.hpp"
+#include "lightcc/net/authenticated.hpp"
+#include "lightcc/net/poller.hpp"
+#include "lightcc/rendezvous/store_map.hpp"
+#include "lightcc/rendezvous/tcp_store.hpp"
+#include "lightcc/wire/store_messages.hpp"
+
+namespace lightcc {
+namespace {
+
+constexpr std::uint64_t kListenerTag = 0;
+constexpr std::uint64_t kStopTag = 1;
+constexpr std::uint64_t kFirstClientTag = 2;
+constexpr std::size_t kReadStepBytes = std::size_t{64} << 10;
+// What one client may move before the others have their turn.
+constexpr int kStepsPerTurn = 16;
+
+/// Gets that wait: the key, and the tag of the client that asked.
+using Parked = std::multimap<std::string, std::uint64_t>;
+
+struct Client {
+  enum class Stage : std::uint8_t { kReadHead, kReadBody, kParked, kWrite };
+
+  UniqueFd fd;
+  Stage stage = Stage::kReadHead;
+  Bytes in;
+  std::size_t body_bytes = 0;
+  Parked::iterator parked_at;  ///< Valid when parked.
+  Bytes out_head;              ///< Written first, then the value.
+  StoreMap::Value out_value;
+  std::size_t sent_bytes = 0;
+  std::uint32_t events = EPOLLIN;  ///< What epoll watches for it.
+};
+
+std::uint32_t wanted_events(Client::Stage stage) {
+  switch (stage) {
+    case Client::Stage::kReadHead:
+    case Client::Stage::kReadBody:
+      return EPOLLIN;
+    case Client::Stage::kParked:
+      return EPOLLRDHUP;  // Only its end is of interest.
+    case Client::Stage::kWrite:
+      return EPOLLOUT;
+  }
+  return 0;
+}
+
+class Server final : public TcpStoreServer {
+ public:
+  Server(std::unique_ptr<AuthListener> listener,
+         Poller poller,
+         UniqueFd stop,
+         std::size_t capacity_bytes)
+      : listener_(std::move(listener)),
+        address_(listener_->address()),
+        poller_(std::move(poller)),
+        stop_(std::move(stop)),
+        map_(capacity_bytes) {}
+
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  ~Server() override {
+    if (thread_.joinable()) {
+      (void)::eventfd_write(stop_.get(), 1);  // Cannot fail: the counter is far from full.
+      thread_.join();
+    }
+  }
+
+  const SocketAddress& address() const override { return address_; }
+
+  Status launch() {
+    LIGHTCC_RETURN_IF_ERROR(poller_.add(listener_->wait_fd(), EPOLLIN, kListenerTag));
+    LIGHTCC_RETURN_IF_ERROR(poller_.add(stop_.get(), EPOLLIN, kStopTag));
+    // Signals are for the process's own threads.
+    sigset_t all{};
+    sigset_t before{};
+    (void)sigfillset(&all);
+    (void)::pthread_sigmask(SIG_SETMASK, &all, &before);
+    Status status;
+    try {
+      thread_ = std::thread([this] { serve(); });
+    } catch (const std::system_error& error) {
+      status = make_system_error(
+          ErrorCode::kSystem, error.code().value(), "cannot start the store's thread");
+    }
+    (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return status;
+  }
+
+ private:
+  using Clients = std::map<std::uint64_t, Client>;
+
+  void serve() {
+    (void)::pthread_setname_np(::pthread_self(), "lightcc-store");
+    while (true) {
+      Poller::Events buffer;
+      const auto events = poller_.wait(buffer, -1);
+      if (!events.ok()) {
+        return;  // epoll itself is broken; clients run into their deadlines.
+      }
+      for (const epoll_event& event : events.value()) {
+        if (event.data.u64 == kStopTag) {
+          return;
+        }
+        handle(event.data.u64, event.events);
+      }
+    }
+  }
+
+  // Memory may run out for one client's request; that ends this client, not the store.
+  void handle(std::uint64_t tag, std::uint32_t events) noexcept {
+    try {
+      if (tag == kListenerTag) {
+        welcome();
+        return;
+      }
+      const auto client = clients_.find(tag);
+      if (client != clients_.end() && !advance(client, events)) {
+        drop(client);
+      }
+    } catch (const std::exception&) {
+      if (const auto client = clients_.find(tag); client != clients_.end()) {
+        drop(client);
+      }
+    }
+  }
+
+  void welcome() {
+    while (true) {
+      auto polled = listener_->poll();
+      if (!polled.ok()) {
+        // Nobody new can come; those who are here are served on.
+        poller_.remove(listener_->wait_fd());
+        return;
+      }
+      std::optional<AuthenticatedSocket> socket = std::move(polled).value();
+      if (!socket) {
+        return;
+      }
+      if (!std::ranges::equal(socket->hello, as_bytes(kStoreHello))) {
+        continue;  // It knows the secret, but wanted somebody else.
+      }
+      const std::uint64_t tag = next_tag_++;
+      if (poller_.add(socket->fd.get(), EPOLLIN, tag).ok()) {
+        clients_[tag].fd = std::move(socket->fd);
+      }
+    }
+  }
+
+  void drop(Clients::iterator client) {
+    if (client->second.stage == Client::Stage::kParked) {
+      parked_.erase(client->second.parked_at);
+    }
+    poller_.remove(client->second.fd.get());
+    clients_.erase(client);
+  }
+
+  /// Moves one client on. False: it is gone or broke the protocol.
+  bool advance(Clients::iterator entry, std::uint32_t events) {
+    Client& client = entry->second;
+    bool moved = true;
+    for (int step = 0; step < kStepsPerTurn && moved; ++step) {
+      bool alive = true;
+      switch (client.stage) {
+        case Client::Stage::kReadHead:
+          alive = read_towards(client, kStoreFrameHeadBytes, moved) && finish_head(client);
+          break;
+        case Client::Stage::kReadBody:
+          alive = read_towards(client, client.body_bytes, moved) && finish_body(entry);
+          break;
+        case Client::Stage::kParked:
+          moved = false;
+          alive = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0;
+          break;
+        case Client::Stage::kWrite:
+          alive = write_answer(client, moved);
+          break;
+      }
+      if (!alive) {
+        return false;
+      }
+      events = 0;  // They told of the state before the first step.
+    }
+    return watch(entry);
+  }
+
+  bool watch(Clients::iterator entry) {
+    Client& client = entry->second;
+    const std::uint32_t wanted = wanted_events(client.stage);
+    if (client.events == wanted) {
+      return true;
+    }
+    client.events = wanted;
+    return poller_.modify(client.fd.get(), wanted, entry->first).ok();
+  }
+
+  /// Reads until `in` has `total_bytes`, one step at a time. `moved`: whether anything came.
+  static bool read_towards(Client& client, std::size_t total_bytes, bool& moved) {
+    const std::size_t before_bytes = client.in.size();
+    client.in.resize(before_bytes + std::min(total_bytes - before_bytes, kReadStepBytes));
+    const ssize_t count = ::recv(
+        client.fd.get(), client.in.data() + before_bytes, client.in.size() - before_bytes, 0);
+    const int error = errno;
+    client.in.resize(before_bytes + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    moved = count > 0;
+    return count > 0 || (count < 0 && would_block(error));
+  }
+
+  static bool finish_head(Client& client) {
+    if (client.in.size() < kStoreFrameHeadBytes) {
+      return true;
+    }
+    const auto body_bytes = decode_store_body_bytes(client.in);
+    if (!body_bytes.ok()) {
+      return false;
+    }
+    client.body_bytes = body_bytes.value();
+    client.in.clear();
+    client.stage = Client::Stage::kReadBody;
+    return true;
+  }
+
+  bool finish_body(Clients::iterator entry) {
+    Client& client = entry->second;
+    if (client.in.size() < client.body_bytes) {
+      return true;
+    }
+    auto request = decode_store_request(client.in);
+    client.in = Bytes();  // Gives the memory back: the next request is likely to be small.
+    if (!request.ok()) {
+      return false;
+    }
+    switch (request->kind) {
+      case StoreRequest::Kind::kSet:
+        set(client, *request);
+        break;
+      case StoreRequest::Kind::kGet:
+        get(entry, request->key);
+        break;
+      case StoreRequest::Kind::kRemovePrefix:
+        map_.remove_prefix(request->key);
+        answer(client, StoreAnswer());
+        break;
+    }
+    return true;
+  }
+
+  void set(Client& client, StoreRequest& request) {
+    const Status status = map_.set(request.key, std::move(request.value));
+    StoreAnswer done;
+    if (status.ok()) {
+      wake_parked(request.key);
+    } else {
+      done.kind = StoreAnswer::Kind::kRefused;
+      done.code = status.code();
+      done.text = status.message();
+    }
+    answer(client, done);
+  }
+
+  void get(Clients::iterator entry, std::string& key) {
+    Client& client = entry->second;
+    if (auto value = map_.find(key)) {
+      answer_value(client, std::move(value));
+      return;
+    }
+    client.parked_at = parked_.emplace(std::move(key), entry->first);
+    client.stage = Client::Stage::kParked;
+  }
+
+  // Their answers are written when epoll says so: this is in the middle of another client's turn.
+  void wake_parked(const std::string& key) {
+    const StoreMap::Value value = map_.find(key);
+    auto waiting = parked_.lower_bound(key);
+    while (waiting != parked_.end() && waiting->first == key) {
+      const auto client = clients_.find(waiting->second);
+      answer_value(client->second, value);
+      waiting = parked_.erase(waiting);
+      if (!watch(client)) {
+        drop(client);
+      }
+    }
+  }
+
+  static void answer(Client& client, const StoreAnswer& answer) {
+    client.out_head.clear();
+    encode_store_answer(answer, client.out_head);
+    start_writing(client, nullptr);
+  }
+
+  static void answer_value(Client& client, StoreMap::Value value) {
+    client.out_head.clear();
+    encode_store_value_head(value->size(), client.out_head);
+    start_writing(client, std::move(value));
+  }
+
+  static void start_writing(Client& client, StoreMap::Value value) {
+    client.out_value = std::move(value);
+    client.sent_bytes = 0;
+    client.stage = Client::Stage::kWrite;
+  }
+
+  static bool write_answer(Client& client, bool& moved) {
+    std::span<const std::byte> head = client.out_head;
+    std::span<const std::byte> value;
+    if (client.out_value) {
+      value = *client.out_value;
+    }
+    const std::size_t total_bytes = head.size() + value.size();
+    const std::size_t from_head = std::min(client.sent_bytes, head.size());
+    head = head.subspan(from_head);
+    value = value.subspan(client.sent_bytes - from_head);
+    const auto part = [](std::span<const std::byte> bytes) {
+      return iovec{const_cast<std::byte*>(bytes.data()), bytes.size()};  // sendmsg() only reads.
+    };
+    std::array<iovec, 2> parts = {part(head), part(value)};
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const ssize_t count = ::sendmsg(client.fd.get(), &message, MSG_NOSIGNAL);
+    moved = count > 0;
+    if (count < 0) {
+      return would_block(errno);
+    }
+    client.sent_bytes += static_cast<std::size_t>(count);
+    if (client.sent_bytes == total_bytes) {
+      client.out_value.reset();
+      client.stage = Client::Stage::kReadHead;
+    }
+    return true;
+  }
+
+  const std::unique_ptr<AuthListener> listener_;
+  const SocketAddress address_;
+  const Poller poller_;
+  const UniqueFd stop_;
+  // From here on, the thread's own.
+  StoreMap map_;
+  Clients clients_;
+  Parked parked_;
+  std::uint64_t next_tag_ = kFirstClientTag;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<TcpStoreServer>> TcpStoreServer::start(const SocketAddress& bind_address,
+                                                              std::string secret,
+                                                              std::size_t capacity_bytes) {
+  LIGHTCC_ASSIGN_OR_RETURN(auto listener,
+                           AuthListener::listen(bind_address, std::move(secret), {}));
+  LIGHTCC_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!stop.valid()) {
+    return make_system_error(ErrorCode::kSystem, errno, "cannot make an event descriptor");
+  }
+  auto server = std::make_unique<Server>(
+      std::move(listener), std::move(poller), std::move(stop), capacity_bytes);
+  LIGHTCC_RETURN_IF_ERROR(server->launch());
+  return std::unique_ptr<TcpStoreServer>(std::move(server));
+}
+
+}  // namespace lightcc
