@@ -1,0 +1,94 @@
+// The sending end of a TCP channel.
+//
+// It opens several sockets and treats them as one: messages wait in one queue, and whichever socket
+// has room takes the next stripe of it, so a fast path carries more and a slow or late socket holds
+// up nothing but the stripe it has. Payload goes from the caller's memory to the kernel, header and
+// payload in one system call, without a copy of ours.
+//
+// A message is done when the kernel has all of it; that it arrived is not known.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lightcc/base/clock.hpp"
+#include "lightcc/base/unique_fd.hpp"
+#include "lightcc/net/authenticated.hpp"
+#include "lightcc/transport/tcp/tcp_frame.hpp"
+#include "lightcc/transport/tcp/tcp_loop.hpp"
+#include "lightcc/transport/transport.hpp"
+
+namespace lightcc {
+
+struct TcpSenderOptions {
+  SocketAddress address;  ///< Where the receiver listens.
+  std::string secret;
+  TcpHello hello;  ///< Of socket 0; the others differ in the index only.
+  Duration connect_timeout{};
+  Duration user_timeout{};
+};
+
+class TcpSendChannel final : public SendChannel, private EventSink {
+ public:
+  static Result<std::unique_ptr<SendChannel>> open(std::shared_ptr<TcpLoop> loop,
+                                                   const TcpSenderOptions& options);
+  /// For open().
+  TcpSendChannel(std::shared_ptr<TcpLoop> loop, const TcpSenderOptions& options);
+  TcpSendChannel(const TcpSendChannel&) = delete;
+  TcpSendChannel& operator=(const TcpSendChannel&) = delete;
+  ~TcpSendChannel() override;
+
+  Result<RequestId> isend(std::span<const std::byte> data) override;
+  Result<bool> test(RequestId request) override;
+  void cancel() override;
+
+ private:
+  struct Message {
+    std::span<const std::byte> data;
+    std::uint64_t stripes_left = 0;
+  };
+  struct Socket {
+    std::unique_ptr<AuthConnector> connector;  ///< Until the connection is up.
+    int connector_fd = -1;                     ///< What is watched meanwhile.
+    UniqueFd fd;
+    WatchToken watch = 0;
+    bool writable = false;
+    bool busy = false;  ///< The fields below describe a stripe under way.
+    RequestId message = 0;
+    StripeHeaderBytes header{};
+    std::span<const std::byte> payload;
+    std::size_t sent = 0;  ///< Of header and payload together.
+  };
+
+  void on_event(std::uint32_t index, std::uint32_t events) override;
+  bool pump() override;
+  void on_time(TimePoint now) override;
+
+  Status start_connecting(const TcpSenderOptions& options);
+  void advance_connector(std::uint32_t index);
+  bool has_work() const;
+  bool take_stripe(Socket& socket);
+  std::size_t write_once(Socket& socket);
+  void account(Socket& socket, std::size_t bytes);
+  void fail(const Status& status);
+
+  std::shared_ptr<TcpLoop> loop_;
+  const std::uint32_t peer_;
+  const TimePoint connect_deadline_;
+  const Duration user_timeout_;
+  Status error_;  ///< Why the channel is over.
+  bool cancelled_ = false;
+  std::vector<Socket> sockets_;
+  std::size_t turn_ = 0;       ///< The socket that may take the next stripe first.
+  std::deque<Message> queue_;  ///< Messages first_ .. next_ - 1.
+  RequestId first_ = 0;
+  RequestId next_ = 0;
+  RequestId cut_message_ = 0;     ///< Where the next stripe is cut off: this message,
+  std::uint64_t cut_offset_ = 0;  ///< from this byte on.
+};
+
+}  // namespace lightcc

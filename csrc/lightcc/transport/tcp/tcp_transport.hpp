@@ -1,0 +1,49 @@
+// The built-in transport: messages over several TCP connections per channel.
+//
+// Where to read on: tcp_frame.hpp (what is on the wire), tcp_loop.hpp (events, rate limit),
+// tcp_sender.hpp and tcp_receiver.hpp (the two ends of a channel), tcp_acceptor.hpp (how sockets
+// find their channel).
+//
+// Every connection proves the job secret before anything else is read from it
+// (net/authenticated.hpp); the payload is not encrypted. What user_timeout does not see is
+// the engine's to watch: a sender that is alive and has nothing to say.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lightcc/base/clock.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/net/socket_address.hpp"
+#include "lightcc/transport/transport.hpp"
+
+namespace lightcc {
+
+struct TcpTransportOptions {
+  SocketAddress address;  ///< To listen on and to be reached at: one address, usually with port 0.
+  std::string secret;     ///< The job's.
+  std::uint64_t world_id = 0;  ///< Sockets of any other world are refused.
+  int connections = 2;         ///< Sockets per channel that this end sends on, 1..16.
+  /// A cap on what all channels of this transport send together, headers included; 0: none. For
+  /// tests on fast links.
+  std::int64_t rate_bytes_per_s = 0;
+  Duration connect_timeout = std::chrono::seconds(30);
+  /// How long the other host may be silent (data unacknowledged, keepalives unanswered), and how
+  /// long a receiver may take nothing of what was sent to it: kTimeout.
+  Duration user_timeout = std::chrono::seconds(30);
+  /// For how long, and how many, sockets may wait for accept().
+  Duration park_timeout = std::chrono::seconds(300);
+  std::size_t max_parked = 4096;
+  const Clock* clock = nullptr;  ///< Null: the system's. Must outlive the transport.
+};
+
+/// Listens, and is ready to connect and accept. bytes_sent() and bytes_received() count messages
+/// and their headers, not the handshakes. A channel that outlives its transport moves no more.
+/// Thread: one for the transport and all its channels. Blocks: never.
+/// Errors: kInvalidArgument (options), kSystem (cannot listen).
+Result<std::unique_ptr<Transport>> make_tcp_transport(const TcpTransportOptions& options);
+
+}  // namespace lightcc
