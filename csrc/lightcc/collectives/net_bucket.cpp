@@ -1,0 +1,94 @@
+// Merges neighbouring tensors once, then finds ranges by binary search. (Idea: net_bucket.hpp.)
+#include "lightcc/collectives/net_bucket.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "lightcc/collectives/group.hpp"
+
+namespace lightcc {
+namespace {
+
+/// Whether `next` continues `previous` in memory, on both sides.
+bool continues(const TensorSpan& previous, const TensorSpan& next, std::size_t element_bytes) {
+  const std::size_t bytes = previous.count * element_bytes;
+  const bool in = previous.in == nullptr ? next.in == nullptr : previous.in + bytes == next.in;
+  const bool out = previous.out == nullptr ? next.out == nullptr : previous.out + bytes == next.out;
+  return in && out;
+}
+
+}  // namespace
+
+BucketView::BucketView(const std::vector<TensorSpan>& tensors, std::size_t element_bytes)
+    : element_bytes_(element_bytes) {
+  for (const TensorSpan& tensor : tensors) {
+    if (tensor.count == 0) {
+      continue;
+    }
+    if (!spans_.empty() && continues(spans_.back(), tensor, element_bytes)) {
+      spans_.back().count += tensor.count;
+    } else {
+      spans_.push_back(tensor);
+      starts_.push_back(total_);
+    }
+    total_ += tensor.count;
+  }
+}
+
+bool BucketView::scattered() const {
+  return spans_.size() > 1 ||
+         (spans_.size() == 1 && (spans_.front().in == nullptr || spans_.front().out == nullptr));
+}
+
+std::size_t BucketView::find(std::size_t element) const {
+  const auto after = std::ranges::upper_bound(starts_, element);
+  return after == starts_.begin() ? 0 : static_cast<std::size_t>(after - starts_.begin()) - 1;
+}
+
+const std::byte* BucketView::contiguous_in(ElementRange range) const {
+  if (range.count == 0) {
+    return nullptr;
+  }
+  const std::size_t i = find(range.first);
+  const std::size_t skip = range.first - starts_[i];
+  const bool inside = range.count <= spans_[i].count - skip;
+  return inside && spans_[i].in != nullptr ? spans_[i].in + skip * element_bytes_ : nullptr;
+}
+
+std::byte* BucketView::contiguous_out(ElementRange range) const {
+  if (range.count == 0) {
+    return nullptr;
+  }
+  const std::size_t i = find(range.first);
+  const std::size_t skip = range.first - starts_[i];
+  const bool inside = range.count <= spans_[i].count - skip;
+  return inside && spans_[i].out != nullptr ? spans_[i].out + skip * element_bytes_ : nullptr;
+}
+
+void BucketView::pack(ElementRange range, std::byte* into) const {
+  for_each_piece(range, [&](const TensorSpan& piece, std::size_t offset) {
+    std::byte* const to = into + offset * element_bytes_;
+    if (piece.in != nullptr) {
+      std::memcpy(to, piece.in, piece.count * element_bytes_);
+    } else {
+      std::memset(to, 0, piece.count * element_bytes_);
+    }
+  });
+}
+
+void BucketView::unpack(ElementRange range,
+                        std::size_t skip_bytes,
+                        std::span<const std::byte> bytes) const {
+  const ElementRange part{.first = range.first + skip_bytes / element_bytes_,
+                          .count = bytes.size() / element_bytes_};
+  for_each_piece(part, [&](const TensorSpan& piece, std::size_t offset) {
+    if (piece.out != nullptr) {
+      std::memcpy(piece.out, bytes.data() + offset * element_bytes_, piece.count * element_bytes_);
+    }
+  });
+}
+
+}  // namespace lightcc

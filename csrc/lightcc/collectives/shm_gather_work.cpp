@@ -1,0 +1,153 @@
+// Allgather and broadcast: blocks go through the result windows, a piece of each in every round.
+//
+// Each block's owner may be `depth` rounds ahead of its slowest reader. Members without a block
+// (all but the root of a broadcast) only read; a member with nothing left to read does not hold up
+// the others, because what it would acknowledge it has never read.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lightcc/collectives/shm_windows.hpp"
+#include "lightcc/collectives/shm_work.hpp"
+#include "lightcc/collectives/work.hpp"
+
+namespace lightcc {
+
+namespace {
+
+class GatherWork final : public ShmWork {
+ public:
+  GatherWork(std::shared_ptr<ShmState> state,
+             const std::byte* in,
+             std::byte* out,
+             std::vector<std::size_t> bytes);
+
+ private:
+  struct Piece {
+    std::size_t offset = 0;  // Within the block.
+    std::size_t bytes = 0;
+  };
+
+  void begin() override { base_ = windows().round(); }
+  Progress step() override;
+  bool publish();
+  bool collect();
+  Piece piece_of(std::size_t member, std::size_t round) const {
+    const std::size_t offset = std::min(round * piece_bytes_, bytes_[member]);
+    return {.offset = offset, .bytes = std::min(piece_bytes_, bytes_[member] - offset)};
+  }
+
+  const std::byte* in_;
+  std::byte* out_;
+  std::vector<std::size_t> bytes_;
+  std::vector<std::size_t> starts_;  // Of the blocks in out.
+  std::size_t piece_bytes_ = 0;
+  std::size_t rounds_ = 0;
+  std::size_t own_rounds_ = 0;  // In which this member publishes.
+  void (*copy_out_)(std::byte*, const std::byte*, std::size_t) = copy_bytes;
+  std::uint64_t base_ = 0;
+  std::size_t publish_round_ = 0;
+  std::size_t collect_round_ = 0;
+  std::size_t collect_step_ = 1;
+};
+
+GatherWork::GatherWork(std::shared_ptr<ShmState> state,
+                       const std::byte* in,
+                       std::byte* out,
+                       std::vector<std::size_t> bytes)
+    : ShmWork(std::move(state)), in_(in), out_(out), bytes_(std::move(bytes)) {
+  constexpr std::size_t kRounds = 4;  // A middling block still has pieces to overlap.
+  constexpr std::size_t kLeastBytes = std::size_t{16} << 10;
+  std::size_t start = 0;
+  std::size_t most = 0;
+  for (const std::size_t block : bytes_) {
+    starts_.push_back(start);
+    start += block;
+    most = std::max(most, block);
+  }
+  piece_bytes_ =
+      std::min(std::max(most / kRounds / 64 * 64, kLeastBytes), windows().layout().slot_bytes);
+  const auto rounds_for = [&](std::size_t block) {
+    return block / piece_bytes_ + (block % piece_bytes_ != 0 ? 1 : 0);
+  };
+  rounds_ = rounds_for(most);
+  copy_out_ = start >= kPastCacheBytes ? copy_past_cache : copy_bytes;
+  own_rounds_ = rounds_for(bytes_[windows().rank()]);
+}
+
+// hot
+Progress GatherWork::step() {
+  bool moved = false;
+  for (int budget = kStepBudget; budget > 0; --budget) {
+    const bool published = publish_round_ < own_rounds_ && publish();
+    const bool collected = collect_round_ < rounds_ && collect();
+    if (publish_round_ == own_rounds_ && collect_round_ == rounds_) {
+      windows().finish_rounds(rounds_);
+      return Progress::kDone;
+    }
+    if (!published && !collected) {
+      break;
+    }
+    moved = true;
+  }
+  return moved ? Progress::kMoved : Progress::kIdle;
+}
+
+bool GatherWork::publish() {
+  const std::uint64_t round = base_ + publish_round_;
+  if (windows().size() > 1 && !windows().can_publish(round)) {
+    return false;
+  }
+  const std::size_t rank = windows().rank();
+  const Piece piece = piece_of(rank, publish_round_);
+  if (windows().size() > 1) {
+    copy_bytes(windows().result_slot(round), in_ + piece.offset, piece.bytes);
+    windows().mark_published(round);
+    windows().ring_all();
+  }
+  copy_bytes(out_ + starts_[rank] + piece.offset, in_ + piece.offset, piece.bytes);
+  ++publish_round_;
+  return true;
+}
+
+bool GatherWork::collect() {
+  const std::uint64_t round = base_ + collect_round_;
+  bool moved = false;
+  bool read = collect_step_ > 1;
+  for (; collect_step_ < windows().size(); ++collect_step_) {
+    const std::size_t peer = windows().peer(collect_step_);
+    const Piece piece = piece_of(peer, collect_round_);
+    if (piece.bytes == 0) {
+      continue;
+    }
+    if (!windows().is_published(peer, round)) {
+      return moved;
+    }
+    copy_out_(
+        out_ + starts_[peer] + piece.offset, windows().result_slot_of(peer, round), piece.bytes);
+    moved = true;
+    read = true;
+  }
+  if (read) {
+    windows().mark_consumed(round);
+    windows().ring_all();
+  }
+  ++collect_round_;
+  collect_step_ = 1;
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<Work> make_shm_gather(std::shared_ptr<ShmState> state,
+                                      const std::byte* in,
+                                      std::byte* out,
+                                      std::vector<std::size_t> bytes) {
+  return std::make_unique<GatherWork>(std::move(state), in, out, std::move(bytes));
+}
+
+}  // namespace lightcc
