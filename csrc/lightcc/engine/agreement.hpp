@@ -1,0 +1,29 @@
+// Do the ranks of one operation mean the same thing? Pure functions; the texts are Horovod's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/wire/control_messages.hpp"
+
+namespace lightcc {
+
+/// "[2, 3]".
+std::string shape_text(const std::vector<std::int64_t>& shape);
+/// Elements of a tensor of this shape; -1 when a dimension is negative or the product overflows.
+std::int64_t element_count(const std::vector<std::int64_t>& shape);
+
+/// Ok, or kMismatch saying how `other` (asked for by `other_rank`) differs from `first`.
+Status check_agreement(const Signature& first,
+                       int first_rank,
+                       const Signature& other,
+                       int other_rank);
+/// The same for the two ends of a transfer: one send and one recv that name each other.
+Status check_transfer(const Signature& first,
+                      int first_rank,
+                      const Signature& other,
+                      int other_rank);
+
+}  // namespace lightcc

@@ -1,0 +1,208 @@
+#include "lightcc/engine/bucket.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "lightcc/collectives/adasum_work.hpp"
+#include "lightcc/engine/agreement.hpp"
+
+namespace lightcc {
+namespace {
+
+const std::byte* input_of(const BucketTensor& tensor) {
+  return tensor.operation == nullptr
+             ? nullptr
+             : static_cast<const std::byte*>(tensor.operation->submission.input);
+}
+
+// Bytes of one row: everything behind the first dimension.
+std::size_t row_bytes(const Signature& signature) {
+  const std::vector<std::int64_t> row(signature.shape.begin() + (signature.shape.empty() ? 0 : 1),
+                                      signature.shape.end());
+  return static_cast<std::size_t>(element_count(row)) * element_size(signature.dtype);
+}
+
+std::size_t tensor_count(const Signature& signature) {
+  return static_cast<std::size_t>(element_count(signature.shape));
+}
+
+// Where the result of `shape` goes: the caller's output, or a new buffer.
+Result<std::byte*> output_for(BucketTensor& tensor, std::vector<std::int64_t> shape) {
+  if (tensor.operation == nullptr) {
+    return static_cast<std::byte*>(nullptr);
+  }
+  tensor.outcome.shape = std::move(shape);
+  if (tensor.operation->submission.output != nullptr) {
+    return static_cast<std::byte*>(tensor.operation->submission.output);
+  }
+  const std::int64_t count = element_count(tensor.outcome.shape);
+  std::size_t bytes = 0;
+  if (count < 0 ||
+      __builtin_mul_overflow(
+          static_cast<std::size_t>(count), element_size(tensor.signature.dtype), &bytes)) {
+    return make_error(ErrorCode::kSystem,
+                      "the output of '%s', of shape %s, is too large for this machine",
+                      tensor.signature.name.c_str(),
+                      shape_text(tensor.outcome.shape).c_str());
+  }
+  tensor.outcome.output = std::make_shared<OutputBuffer>(bytes);
+  if (tensor.outcome.output->data() == nullptr) {
+    return make_error(ErrorCode::kSystem,
+                      "cannot allocate %zu bytes for the output of '%s'",
+                      bytes,
+                      tensor.signature.name.c_str());
+  }
+  return tensor.outcome.output->data();
+}
+
+Reduction reduction_of(const Signature& signature, std::size_t members) {
+  Reduction reduction{
+      signature.dtype, signature.reduce_op, signature.prescale, signature.postscale};
+  if (signature.reduce_op == ReduceOp::kAverage) {
+    reduction.op = ReduceOp::kSum;
+    reduction.postscale /= static_cast<double>(members);
+  }
+  return reduction;
+}
+
+Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, Group& group, SimdLevel simd) {
+  std::vector<TensorSpan> spans;
+  spans.reserve(bucket.tensors.size());
+  for (BucketTensor& tensor : bucket.tensors) {
+    LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature.shape));
+    spans.push_back({input_of(tensor), out, tensor_count(tensor.signature)});
+  }
+  const Signature& first = bucket.tensors.front().signature;
+  const auto members = static_cast<std::size_t>(group.size());
+  if (first.reduce_op == ReduceOp::kAdasum) {
+    return make_adasum_work(group, spans.front(), reduction_of(first, members), simd);
+  }
+  return group.allreduce(std::move(spans), reduction_of(first, members));
+}
+
+Result<std::unique_ptr<Work>> start_allgather(BucketTensor& tensor, Group& group) {
+  std::vector<std::int64_t> shape = tensor.signature.shape;
+  const std::size_t row = row_bytes(tensor.signature);
+  shape[0] = std::accumulate(tensor.per_member.begin(), tensor.per_member.end(), std::int64_t{0});
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape)));
+  std::vector<std::size_t> bytes;
+  bytes.reserve(tensor.per_member.size());
+  for (const std::int64_t rows : tensor.per_member) {
+    bytes.push_back(static_cast<std::size_t>(rows) * row);
+  }
+  return group.allgather(input_of(tensor), out, std::move(bytes));
+}
+
+Result<std::unique_ptr<Work>> start_broadcast(BucketTensor& tensor, Group& group, int root) {
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature.shape));
+  const std::size_t bytes = tensor_count(tensor.signature) * element_size(tensor.signature.dtype);
+  const std::byte* in = input_of(tensor);
+  if (group.rank() == root && out != in && bytes > 0) {
+    std::memcpy(out, in, bytes);
+  }
+  return group.broadcast(out, bytes, root);
+}
+
+Result<std::unique_ptr<Work>> start_alltoall(BucketTensor& tensor, Group& group) {
+  const auto members = static_cast<std::size_t>(group.size());
+  const auto me = static_cast<std::size_t>(group.rank());
+  const std::size_t row = row_bytes(tensor.signature);
+  std::vector<std::size_t> send(members);
+  std::vector<std::size_t> receive(members);
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < members; ++i) {
+    send[i] = static_cast<std::size_t>(tensor.per_member[me * members + i]) * row;
+    const std::int64_t from = tensor.per_member[i * members + me];
+    receive[i] = static_cast<std::size_t>(from) * row;
+    tensor.outcome.received_splits.push_back(from);
+    rows += from;
+  }
+  std::vector<std::int64_t> shape = tensor.signature.shape;
+  shape[0] = rows;
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape)));
+  return group.alltoall(input_of(tensor), std::move(send), out, std::move(receive));
+}
+
+// The first (rows mod members) members get one row more.
+Result<std::unique_ptr<Work>> start_reducescatter(BucketTensor& tensor, Group& group) {
+  const auto members = static_cast<std::size_t>(group.size());
+  const auto rows = static_cast<std::size_t>(tensor.signature.shape[0]);
+  const std::size_t row_count = row_bytes(tensor.signature) / element_size(tensor.signature.dtype);
+  std::vector<std::size_t> counts;
+  std::int64_t own_rows = 0;
+  for (std::size_t i = 0; i < members; ++i) {
+    const std::size_t share = rows / members + (i < rows % members ? 1 : 0);
+    counts.push_back(share * row_count);
+    own_rows =
+        i == static_cast<std::size_t>(group.rank()) ? static_cast<std::int64_t>(share) : own_rows;
+  }
+  std::vector<std::int64_t> shape = tensor.signature.shape;
+  shape[0] = own_rows;
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape)));
+  return group.reduce_scatter(
+      input_of(tensor), out, std::move(counts), reduction_of(tensor.signature, members));
+}
+
+Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor,
+                                             Group& group,
+                                             const std::vector<std::int32_t>& members) {
+  const std::size_t bytes = tensor_count(tensor.signature) * element_size(tensor.signature.dtype);
+  const auto index_of = [&](std::int64_t rank) {
+    return static_cast<int>(std::ranges::find(members, rank) - members.begin());
+  };
+  const int source = index_of(tensor.per_member[0]);
+  const int destination = index_of(tensor.per_member[1]);
+  if (group.rank() == source) {
+    return group.send(input_of(tensor), bytes, destination);
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature.shape));
+  return group.recv(out, bytes, source);
+}
+
+}  // namespace
+
+OutputBuffer::OutputBuffer(std::size_t bytes) : bytes_(bytes) {
+  constexpr std::size_t kAlignment = 64;
+  const std::size_t rounded =
+      (std::max<std::size_t>(bytes, 1) + kAlignment - 1) & ~(kAlignment - 1);
+  if (rounded >= bytes) {
+    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+  }
+}
+
+OutputBuffer::~OutputBuffer() {
+  std::free(data_);
+}
+
+Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket,
+                                           Group& group,
+                                           const std::vector<std::int32_t>& members,
+                                           SimdLevel simd) {
+  BucketTensor& first = bucket.tensors.front();
+  switch (first.signature.op) {
+    case OpType::kAllreduce:
+      return start_allreduce(bucket, group, simd);
+    case OpType::kAllgather:
+      return start_allgather(first, group);
+    case OpType::kBroadcast: {
+      const auto root = std::ranges::find(members, first.signature.root_or_peer) - members.begin();
+      return start_broadcast(first, group, static_cast<int>(root));
+    }
+    case OpType::kAlltoall:
+      return start_alltoall(first, group);
+    case OpType::kReducescatter:
+      return start_reducescatter(first, group);
+    case OpType::kSend:
+    case OpType::kRecv:
+      return start_transfer(first, group, members);
+    default:
+      return make_error(ErrorCode::kInternal,
+                        "%s is not something a group runs",
+                        op_type_name(first.signature.op));
+  }
+}
+
+}  // namespace lightcc

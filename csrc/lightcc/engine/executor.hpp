@@ -1,0 +1,78 @@
+// Runs announced buckets: per process set and lane one after another, in the sequencer's order;
+// across lanes and process sets side by side, so overlapping process sets cannot wait for each
+// other in a circle.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/engine/bucket.hpp"
+#include "lightcc/engine/group_maker.hpp"
+#include "lightcc/engine/operation_table.hpp"
+
+namespace lightcc {
+
+/// Thread: the one that drives the progress loop.
+class Executor {
+ public:
+  /// The references outlive the executor.
+  Executor(Membership& world, const Knobs& knobs, SimdLevel simd, OperationTable& operations);
+
+  /// Makes the groups of a new process set. `waiting` (may be null) completes when this rank can
+  /// use it. Every rank calls this, member or not.
+  Status add_process_set(std::uint32_t id,
+                         const std::vector<std::int32_t>& ranks,
+                         Operation* waiting);
+  void remove_process_set(std::uint32_t id);
+  /// Queues a bucket of a set that this rank is a member of.
+  void run(Bucket bucket);
+
+  /// Takes in what this host's leader passed on. kPeerFailed: the leader is gone.
+  Status receive_segments() { return maker_.exchange_segments().status(); }
+  /// Moves everything on. True when something moved.
+  Result<bool> advance();
+  bool idle() const { return queued_ == 0; }
+  /// Process set and lane of the buckets that finished since the last call.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> take_finished() {
+    return std::exchange(finished_, {});
+  }
+  std::uint64_t buckets() const { return buckets_; }
+  /// Abandons everything, groups included: afterwards no caller memory is touched.
+  void drop_all();
+
+ private:
+  struct Running {
+    Bucket bucket;
+    std::unique_ptr<Work> work;  // Null until it is at the front.
+  };
+  struct Set {
+    std::vector<std::int32_t> ranks;
+    std::optional<LaneGroups> groups;  // Absent while being made, or not a member.
+    std::vector<std::deque<Running>> lanes;
+    Operation* waiting = nullptr;
+    bool member = false;
+  };
+
+  Result<bool> make_groups();
+  Result<bool> advance_lane(Set& set, std::size_t lane);
+  void finish(Running& running);
+
+  Membership& world_;
+  SimdLevel simd_;
+  std::size_t num_lanes_;
+  OperationTable& operations_;
+  GroupMaker maker_;
+  std::map<std::uint32_t, Set> sets_;
+  std::size_t sets_in_making_ = 0;
+  std::size_t queued_ = 0;
+  std::uint64_t buckets_ = 0;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;
+};
+
+}  // namespace lightcc

@@ -1,0 +1,68 @@
+// Makes the Groups of a process set, one per lane: over shared memory where all members share a
+// host, over the transport otherwise.
+//
+// A segment is made by the host's leader, member or not, because it is the one rank that has a
+// socket to every other rank of the host to pass the descriptor through.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lightcc/base/knobs.hpp"
+#include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/collectives/shm_group.hpp"
+#include "lightcc/engine/membership.hpp"
+
+namespace lightcc {
+
+/// The Groups of one process set on this rank, by lane, and the memory under them.
+struct LaneGroups {
+  ShmSegment segment;
+  std::vector<std::unique_ptr<Group>> groups;
+};
+
+/// Thread: the one that drives the progress loop. Blocks: never (but for making a segment).
+class GroupMaker {
+ public:
+  /// `world` outlives the maker and its groups.
+  GroupMaker(Membership& world, Knobs knobs, SimdLevel simd);
+
+  /// Every rank calls this for every new process set, member or not.
+  /// Errors: kSystem when the shared memory cannot be had.
+  Status begin(std::uint32_t process_set, const std::vector<std::int32_t>& ranks);
+  /// The groups of a set that this rank is a member of, once they can be made.
+  Result<std::optional<LaneGroups>> try_finish(std::uint32_t process_set,
+                                               const std::vector<std::int32_t>& ranks);
+  /// Passes on and takes in segments. True when something moved. kPeerFailed: the other end of a
+  /// host socket is gone.
+  Result<bool> exchange_segments();
+
+ private:
+  bool shares_this_host(const std::vector<std::int32_t>& ranks) const;
+  ShmGroupOptions shm_options(std::size_t members) const;
+  std::size_t lane_bytes(std::size_t members) const;
+  Result<bool> send_pending();
+  Result<bool> receive_pending();
+  LaneGroups make_shm_lanes(ShmSegment segment, const std::vector<std::int32_t>& ranks) const;
+  LaneGroups make_net_lanes(std::uint32_t process_set,
+                            const std::vector<std::int32_t>& ranks) const;
+
+  struct Outgoing {
+    std::size_t place = 0;  // Of the receiver on this host.
+    std::uint32_t process_set = 0;
+    UniqueFd fd;
+  };
+
+  Membership& world_;
+  const Knobs knobs_;
+  SimdLevel simd_;
+  std::vector<Outgoing> outgoing_;
+  std::map<std::uint32_t, ShmSegment> made_;    // By this rank, as leader and member.
+  std::map<std::uint32_t, UniqueFd> received_;  // From the leader.
+};
+
+}  // namespace lightcc

@@ -1,0 +1,65 @@
+// Finding the ranks that share this rank's host, and sharing memory and doorbells with them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lightcc/engine/membership.hpp"
+#include "lightcc/net/authenticated.hpp"
+
+namespace lightcc {
+
+/// What a rank says of itself first.
+struct RankCard {
+  std::string unix_name;  ///< Abstract Unix socket.
+  std::string host_id;    ///< LIGHT_HOST_ID or empty.
+};
+Bytes encode_card(const RankCard& card);
+Result<RankCard> decode_card(const Bytes& bytes);
+
+/// Control ring capacity of one direction. A larger frame flows through it in pieces.
+inline constexpr std::size_t kControlRingBytes = std::size_t{64} << 10;
+
+class HostDiscovery {
+ public:
+  /// For a world of one rank: nobody to be found by, no socket.
+  static std::unique_ptr<HostDiscovery> alone();
+  /// Opens this rank's Unix socket.
+  static Result<std::unique_ptr<HostDiscovery>> open(std::string secret, std::string host_id);
+
+  const RankCard& card() const { return card_; }
+
+  /// Finds this rank's leader (itself, when no lower rank shares its host). Blocks: until
+  /// `deadline`.
+  Result<int> find_leader(const std::vector<RankCard>& cards,
+                          int rank,
+                          std::uint64_t world_id,
+                          TimePoint deadline);
+  /// Shares memory and doorbells between `ranks` (ascending, this host's). Blocks likewise.
+  Result<HostMembership> assemble(std::vector<int> ranks, int rank, TimePoint deadline);
+
+ private:
+  HostDiscovery(std::string secret, RankCard card, std::unique_ptr<AuthListener> listener);
+  Status lead(HostMembership& host, TimePoint deadline);
+  Status follow(HostMembership& host, TimePoint deadline);
+  Result<UniqueFd> finish_connecting(TimePoint deadline);
+  Result<AuthenticatedSocket> next_member(TimePoint deadline);
+
+  std::string secret_;
+  RankCard card_;
+  std::unique_ptr<AuthListener> listener_;
+  std::uint64_t world_id_ = 0;
+  std::unique_ptr<AuthConnector> leader_connector_;
+};
+
+/// The control ring between the leader and the member at `index`, upwards or downwards.
+std::span<std::byte> control_ring_memory(const HostMembership& host,
+                                         std::size_t index,
+                                         bool upwards);
+
+/// Waits until `fd` is readable. kTimeout.
+Status wait_readable(int fd, TimePoint deadline, const char* what);
+
+}  // namespace lightcc

@@ -1,0 +1,290 @@
+#include "lightcc/engine/membership.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "lightcc/engine/host_discovery.hpp"
+#include "lightcc/engine/store_exchange.hpp"
+#include "lightcc/net/authenticated.hpp"
+#include "lightcc/net/socket_address.hpp"
+#include "lightcc/transport/tcp/tcp_transport.hpp"
+#include "lightcc/wire/handshake.hpp"
+
+namespace lightcc {
+namespace {
+
+constexpr std::size_t kMaxText = 256;
+constexpr std::uint8_t kControlPurpose = 'C';
+
+Duration seconds(double value) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+}
+
+// The state of join_world(), one step per function.
+class Joiner {
+ public:
+  explicit Joiner(const WorldOptions& options)
+      : options_(options),
+        deadline_(options.clock->now() + seconds(options.knobs.start_timeout_s)) {}
+
+  Result<Membership> run() {
+    world_.topology.rank = options_.rank;
+    world_.topology.size = options_.size;
+    LIGHTCC_RETURN_IF_ERROR(exchange_cards());
+    LIGHTCC_RETURN_IF_ERROR(find_hosts());
+    LIGHTCC_RETURN_IF_ERROR(link_host());
+    if (world_.hosts.size() > 1) {
+      LIGHTCC_RETURN_IF_ERROR(open_network());
+      LIGHTCC_RETURN_IF_ERROR(link_hosts());
+    }
+    return std::move(world_);
+  }
+
+ private:
+  Result<std::vector<Bytes>> exchange_all(const char* step, Bytes value) {
+    if (options_.size == 1) {
+      return std::vector<Bytes>{std::move(value)};
+    }
+    return exchange(*options_.store,
+                    options_.key_prefix + step,
+                    options_.rank,
+                    options_.size,
+                    std::move(value),
+                    deadline_);
+  }
+
+  Status exchange_cards() {
+    if (options_.size == 1) {
+      discovery_ = HostDiscovery::alone();
+      cards_.emplace_back();
+      return {};
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(discovery_,
+                             HostDiscovery::open(options_.secret, options_.knobs.host_id));
+    Bytes card;
+    ByteWriter writer(card);
+    std::uint64_t random = 0;
+    LIGHTCC_ASSIGN_OR_RETURN(const Nonce nonce, make_nonce());
+    std::memcpy(&random, nonce.data(), sizeof(random));
+    writer.number(random);
+    writer.blob(encode_card(discovery_->card()));
+    LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all, exchange_all("/card", std::move(card)));
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      ByteReader reader(all[rank]);
+      const auto number = reader.number<std::uint64_t>();
+      const auto blob = reader.blob(2 * kMaxText);
+      LIGHTCC_ASSIGN_OR_RETURN(RankCard parsed, decode_card(Bytes(blob.begin(), blob.end())));
+      cards_.push_back(std::move(parsed));
+      world_.world_id = rank == 0 ? number : world_.world_id;
+    }
+    return {};
+  }
+
+  Status find_hosts() {
+    LIGHTCC_ASSIGN_OR_RETURN(
+        const int leader,
+        discovery_->find_leader(cards_, options_.rank, world_.world_id, deadline_));
+    Bytes value;
+    ByteWriter(value).number(static_cast<std::int32_t>(leader));
+    LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
+                             exchange_all("/leader", std::move(value)));
+    std::map<int, std::vector<int>> by_leader;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      ByteReader reader(all[rank]);
+      by_leader[reader.number<std::int32_t>()].push_back(static_cast<int>(rank));
+    }
+    world_.host_of.resize(all.size(), 0);
+    for (auto& [lead, ranks] : by_leader) {
+      if (ranks.front() != lead) {
+        return make_error(ErrorCode::kPeerFailed, "rank %d leads a host that it is not on", lead);
+      }
+      for (const int rank : ranks) {
+        world_.host_of[static_cast<std::size_t>(rank)] = static_cast<int>(world_.hosts.size());
+      }
+      world_.hosts.push_back(ranks);
+    }
+    describe_topology();
+    return {};
+  }
+
+  void describe_topology() {
+    Topology& t = world_.topology;
+    const auto& mine = own_host();
+    t.local_size = static_cast<int>(mine.size());
+    t.local_rank = static_cast<int>(std::ranges::find(mine, options_.rank) - mine.begin());
+    t.cross_size = 0;
+    t.homogeneous = true;
+    for (std::size_t host = 0; host < world_.hosts.size(); ++host) {
+      const auto& ranks = world_.hosts[host];
+      t.homogeneous = t.homogeneous && ranks.size() == mine.size();
+      if (static_cast<int>(ranks.size()) > t.local_rank) {
+        t.cross_rank = host == own_host_number() ? t.cross_size : t.cross_rank;
+        ++t.cross_size;
+      }
+    }
+  }
+
+  Status link_host() {
+    LIGHTCC_ASSIGN_OR_RETURN(world_.host,
+                             discovery_->assemble(own_host(), options_.rank, deadline_));
+    HostMembership& host = world_.host;
+    if (!host.is_leader()) {
+      const auto index = static_cast<std::size_t>(host.index);
+      world_.parent.emplace(
+          make_ring_stream(
+              ByteRingReader(control_ring_memory(host, index, false), kControlRingBytes),
+              ByteRingWriter(control_ring_memory(host, index, true), kControlRingBytes),
+              host.doorbell(0)),
+          host.ranks[0]);
+      return {};
+    }
+    for (std::size_t index = 1; index < host.ranks.size(); ++index) {
+      world_.children.emplace_back(
+          make_ring_stream(
+              ByteRingReader(control_ring_memory(host, index, true), kControlRingBytes),
+              ByteRingWriter(control_ring_memory(host, index, false), kControlRingBytes),
+              host.doorbell(index)),
+          host.ranks[index]);
+    }
+    return {};
+  }
+
+  // Every rank: a transport. Leaders: a control listener as well.
+  Status open_network() {
+    LIGHTCC_ASSIGN_OR_RETURN(
+        const SocketAddress address,
+        choose_address(
+            options_.knobs.iface, world_.topology.local_rank, options_.rendezvous_address));
+    TcpTransportOptions tcp;
+    tcp.address = address;
+    tcp.secret = options_.secret;
+    tcp.world_id = world_.world_id;
+    tcp.connections = static_cast<int>(options_.knobs.tcp_connections);
+    tcp.rate_bytes_per_s = options_.knobs.tcp_rate;
+    tcp.connect_timeout = seconds(options_.knobs.start_timeout_s);
+    tcp.user_timeout = seconds(options_.knobs.peer_timeout_s);
+    LIGHTCC_ASSIGN_OR_RETURN(world_.transport, make_tcp_transport(tcp));
+    std::string control_address;
+    if (world_.host.is_leader()) {
+      LIGHTCC_ASSIGN_OR_RETURN(
+          control_listener_, AuthListener::listen(address, options_.secret, AuthListenerOptions{}));
+      control_address = control_listener_->address().to_string();
+    }
+    Bytes value;
+    ByteWriter writer(value);
+    writer.blob(world_.transport->handle());
+    writer.string(control_address);
+    LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all, exchange_all("/net", std::move(value)));
+    for (const Bytes& bytes : all) {
+      ByteReader reader(bytes);
+      const auto handle = reader.blob(kMaxText);
+      world_.transport_handles.emplace_back(handle.begin(), handle.end());
+      control_addresses_.push_back(reader.string(kMaxText));
+      if (!reader.finished()) {
+        return make_error(ErrorCode::kPeerFailed, "a rank's network card does not parse");
+      }
+    }
+    return {};
+  }
+
+  // The tree over hosts: host h's parent is host (h - 1) / arity.
+  Status link_hosts() {
+    if (!world_.host.is_leader()) {
+      return {};
+    }
+    const auto host = static_cast<int>(own_host_number());
+    if (host > 0) {
+      LIGHTCC_RETURN_IF_ERROR(connect_parent(leader_of((host - 1) / kTreeArity)));
+    }
+    const int first = host * kTreeArity + 1;
+    const int last = std::min(first + kTreeArity, static_cast<int>(world_.hosts.size()));
+    for (int missing = std::max(0, last - first); missing > 0; --missing) {
+      LIGHTCC_RETURN_IF_ERROR(accept_child(first, last));
+    }
+    return {};
+  }
+
+  Status connect_parent(int parent) {
+    Bytes hello;
+    ByteWriter writer(hello);
+    writer.number(kControlPurpose);
+    writer.number(world_.world_id);
+    writer.number(static_cast<std::int32_t>(options_.rank));
+    LIGHTCC_ASSIGN_OR_RETURN(
+        const SocketAddress address,
+        SocketAddress::resolve(control_addresses_[static_cast<std::size_t>(parent)]));
+    auto socket = connect_authenticated(address, options_.secret, hello, deadline_, true);
+    if (!socket.ok()) {
+      return Status(socket.status().code(),
+                    "cannot reach rank " + std::to_string(parent) + " at " + address.to_string() +
+                        ": " + socket.status().message(),
+                    parent);
+    }
+    world_.parent.emplace(make_socket_stream(std::move(socket.value())), parent);
+    return {};
+  }
+
+  Status accept_child(int first_host, int last_host) {
+    while (true) {
+      LIGHTCC_ASSIGN_OR_RETURN(std::optional<AuthenticatedSocket> newcomer,
+                               control_listener_->poll());
+      if (!newcomer.has_value()) {
+        LIGHTCC_RETURN_IF_ERROR(
+            wait_readable(control_listener_->wait_fd(), deadline_, "the leaders of other hosts"));
+        continue;
+      }
+      ByteReader reader(newcomer->hello);
+      const bool control = reader.number<std::uint8_t>() == kControlPurpose;
+      const bool same = reader.number<std::uint64_t>() == world_.world_id;
+      const auto rank = reader.number<std::int32_t>();
+      if (!reader.finished() || !control || !same || !is_leader(rank, first_host, last_host)) {
+        continue;
+      }
+      world_.children.emplace_back(make_socket_stream(std::move(newcomer->fd)), rank);
+      return {};
+    }
+  }
+
+  bool is_leader(int rank, int first_host, int last_host) const {
+    for (int host = first_host; host < last_host; ++host) {
+      if (leader_of(host) == rank) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  std::size_t own_host_number() const {
+    return static_cast<std::size_t>(world_.host_of[static_cast<std::size_t>(options_.rank)]);
+  }
+  const std::vector<int>& own_host() const { return world_.hosts[own_host_number()]; }
+  int leader_of(int host) const { return world_.hosts[static_cast<std::size_t>(host)].front(); }
+
+  const WorldOptions& options_;
+  TimePoint deadline_;
+  Membership world_;
+  std::unique_ptr<HostDiscovery> discovery_;
+  std::vector<RankCard> cards_;
+  std::unique_ptr<AuthListener> control_listener_;
+  std::vector<std::string> control_addresses_;
+};
+
+}  // namespace
+
+Result<Membership> join_world(const WorldOptions& options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "rank %d of %d: a rank lies between 0 and the size, exclusive",
+                      options.rank,
+                      options.size);
+  }
+  if (options.size > 1 && options.store == nullptr) {
+    return make_error(
+        ErrorCode::kInvalidArgument, "a world of %d ranks needs a store", options.size);
+  }
+  return Joiner(options).run();
+}
+
+}  // namespace lightcc

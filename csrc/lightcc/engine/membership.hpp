@@ -1,0 +1,69 @@
+// Joining a world: from a store and a secret to a topology, control links, shared memory and a
+// transport. Blocks; runs once, before the progress loop exists.
+//
+// 1. Every rank opens an abstract Unix socket and publishes its name and host id ("card"); rank 0
+//    adds the world's number and publishes all cards together.
+// 2. Every rank tries the Unix sockets of lower ranks in ascending order. The first that proves the
+//    secret shares this rank's host and is its leader; a rank that finds none leads its host. Names
+//    of hosts play no part. The leader shares one memory segment (sleep words, control rings) and
+//    everybody's doorbell.
+// 3. Every rank publishes its leader; rank 0 publishes the whole, which is the topology.
+// 4. With more than one host, ranks publish their transport's handle, leaders their control
+// address,
+//    and leaders connect to their parents in a tree.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/base/unique_fd.hpp"
+#include "lightcc/engine/control_link.hpp"
+#include "lightcc/engine/world.hpp"
+#include "lightcc/transport/shm/doorbell.hpp"
+#include "lightcc/transport/shm/segment.hpp"
+#include "lightcc/transport/transport.hpp"
+
+namespace lightcc {
+
+/// Leaders have at most this many children in the tree over hosts.
+inline constexpr int kTreeArity = 8;
+
+/// The ranks of this rank's host, and what they share.
+struct HostMembership {
+  std::vector<int> ranks;            ///< Ascending; the first leads.
+  int index = 0;                     ///< This rank's place.
+  UniqueFd bell;                     ///< This rank's eventfd.
+  std::vector<UniqueFd> peer_bells;  ///< By index; the own place is empty.
+  ShmSegment segment;                ///< Sleep words, then control rings.
+  std::span<SleepWord> words;        ///< By index; in `segment`.
+  /// Unix sockets: on the leader by index (own place empty), elsewhere one, to the leader. They
+  /// carry descriptors of new segments, and their end means that the process is gone.
+  std::vector<UniqueFd> sockets;
+  std::vector<std::int32_t> pids;  ///< Beside `sockets`.
+
+  bool is_leader() const { return index == 0; }
+  /// Wakes the rank at `place`.
+  Doorbell doorbell(std::size_t place) const { return {&words[place], peer_bells[place].get()}; }
+};
+
+struct Membership {
+  Topology topology;
+  std::uint64_t world_id = 0;
+  std::vector<int> host_of;             ///< Host number by rank.
+  std::vector<std::vector<int>> hosts;  ///< Ranks by host, ascending; hosts by their lowest rank.
+  HostMembership host;
+  std::optional<ControlLink> parent;     ///< Absent on rank 0.
+  std::vector<ControlLink> children;     ///< Local ranks (leader), leaders of child hosts.
+  std::unique_ptr<Transport> transport;  ///< Null when all ranks share this host.
+  std::vector<TransportHandle> transport_handles;  ///< By rank; empty when there is no transport.
+};
+
+/// Collective. Errors: kTimeout naming the ranks that did not come, kSystem, kPeerFailed,
+/// kInvalidArgument for knobs that cannot work here.
+Result<Membership> join_world(const WorldOptions& options);
+
+}  // namespace lightcc

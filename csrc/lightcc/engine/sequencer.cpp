@@ -1,0 +1,565 @@
+#include "lightcc/engine/sequencer.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <ranges>
+#include <utility>
+
+#include "lightcc/engine/agreement.hpp"
+
+namespace lightcc {
+namespace {
+
+// One bucket runs while the next one, already announced, waits behind it: the announcement's way to
+// the other ranks is hidden, and still most of a burst is free to gather in large buckets.
+constexpr int kBucketsPerLane = 2;
+
+bool is_transfer(OpType op) {
+  return op == OpType::kSend || op == OpType::kRecv;
+}
+
+bool takes_slot(const Signature& s) {
+  switch (s.op) {
+    case OpType::kAllreduce:
+    case OpType::kAllgather:
+    case OpType::kBroadcast:
+    case OpType::kAlltoall:
+    case OpType::kReducescatter:
+      // Automatic names never come back.
+      return s.name.find(".noname.") == std::string::npos;
+    default:
+      return false;
+  }
+}
+
+// Whether members that joined may be taken as contributing zeros.
+bool allows_join(const Signature& s) {
+  if (s.op == OpType::kBarrier) {
+    return true;
+  }
+  return s.op == OpType::kAllreduce &&
+         (s.reduce_op == ReduceOp::kSum || s.reduce_op == ReduceOp::kAverage);
+}
+
+int index_of(const std::vector<std::int32_t>& members, int rank) {
+  const auto place = std::ranges::find(members, rank);
+  return place == members.end() ? -1 : static_cast<int>(place - members.begin());
+}
+
+// An honest rank checks its own requests before it reports them (engine/submission).
+bool is_possible(const Request& request, int rank, int world_size, const ProcessSetTable& sets) {
+  const Signature& s = request.signature;
+  const auto set_size = sets.find(s.process_set)->size();
+  const auto may_be_added = [&](const std::vector<std::int32_t>& ranks) {
+    return !ranks.empty() && ranks.front() >= 0 && ranks.back() < world_size &&
+           std::ranges::adjacent_find(ranks, std::greater_equal<>()) == ranks.end();
+  };
+  if (element_count(s.shape) < 0) {
+    return false;
+  }
+  switch (s.op) {
+    case OpType::kAllgather:
+    case OpType::kReducescatter:
+      return !s.shape.empty();
+    case OpType::kAlltoall:
+      return !s.shape.empty() && request.splits.size() == set_size &&
+             std::ranges::all_of(request.splits, [&](std::int64_t rows) {
+               return rows >= 0 && rows <= s.shape[0];
+             });
+    case OpType::kBroadcast:
+      return sets.member_index(s.process_set, s.root_or_peer) >= 0;
+    case OpType::kSend:
+    case OpType::kRecv:
+      return s.root_or_peer != rank && sets.member_index(s.process_set, s.root_or_peer) >= 0;
+    case OpType::kAddProcessSet:
+      return s.process_set == 0 && may_be_added(request.ranks);
+    case OpType::kRemoveProcessSet:
+      return s.process_set == 0 && s.root_or_peer > 0 &&
+             sets.find(static_cast<std::uint32_t>(s.root_or_peer)) != nullptr;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+Sequencer::Sequencer(const SequencerOptions& options)
+    : options_(options),
+      process_sets_(options.world_size),
+      joined_(static_cast<std::size_t>(options.world_size), 0) {}
+
+std::string Sequencer::key_of(std::uint32_t process_set, const std::string& name) {
+  return std::to_string(process_set) + '/' + name;
+}
+
+Status Sequencer::on_report(const Report& report, TimePoint now) {
+  if (report.rank >= joined_.size()) {
+    return make_error(
+        ErrorCode::kPeerFailed, "received a report of rank %u, which does not exist", report.rank);
+  }
+  if (shut_down_) {
+    return {};  // The ShutDown command tells the rank.
+  }
+  const int rank = static_cast<int>(report.rank);
+  if (const auto* request = std::get_if<Request>(&report.what)) {
+    return on_request(rank, *request, now);
+  }
+  if (const auto* ready = std::get_if<ReadySlot>(&report.what)) {
+    return on_ready_slot(rank, ready->slot, now);
+  }
+  on_leave(rank);
+  return {};
+}
+
+Status Sequencer::on_request(int rank, const Request& request, TimePoint now) {
+  const Signature& signature = request.signature;
+  if (signature.op == OpType::kJoin) {
+    on_join(rank);
+    return {};
+  }
+  if (process_sets_.find(signature.process_set) != nullptr &&
+      !is_possible(request, rank, options_.world_size, process_sets_)) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "rank %d asks for an impossible %s '%s'",
+                      rank,
+                      op_type_name(signature.op),
+                      signature.name.c_str());
+  }
+  auto found = pending_for(rank, signature, now);
+  if (!found.ok()) {
+    return found.status();
+  }
+  Pending& pending = *found.value();
+  pending.as_slot_says = false;
+  if (pending.first_rank != rank && pending.error.ok()) {
+    pending.error = is_transfer(signature.op) || is_transfer(pending.common.op)
+                        ? check_transfer(pending.common, pending.first_rank, signature, rank)
+                        : check_agreement(pending.common, pending.first_rank, signature, rank);
+  }
+  const int index = index_of(pending.members, rank);
+  if (index >= 0 && signature.op == pending.common.op) {
+    const auto place = static_cast<std::size_t>(index);
+    if (signature.op == OpType::kAllgather) {
+      pending.per_member[place] = signature.shape[0];
+    }
+    pending.splits[place] = request.splits;
+  }
+  if (signature.op == OpType::kAddProcessSet) {
+    if (pending.reported_count == 0) {
+      pending.set_ranks = request.ranks;
+    } else if (pending.set_ranks != request.ranks && pending.error.ok()) {
+      pending.error = make_error(ErrorCode::kMismatch,
+                                 "Mismatched process sets: ranks %d and %d add different ranks.",
+                                 pending.first_rank,
+                                 rank);
+    }
+  }
+  return count_in(pending, rank);
+}
+
+Status Sequencer::on_ready_slot(int rank, std::uint32_t slot_number, TimePoint now) {
+  if (slot_number >= slots_.size()) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "rank %d is ready for slot %u, which does not exist",
+                      rank,
+                      slot_number);
+  }
+  const Slot& slot = slots_[slot_number];
+  if (slot.is_stale) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "rank %d is ready for slot %u, whose process set was removed",
+                      rank,
+                      slot_number);
+  }
+  auto found = pending_for(rank, slot.common, now);
+  if (!found.ok()) {
+    return found.status();
+  }
+  Pending& pending = *found.value();
+  const int index = index_of(pending.members, rank);
+  if (index < 0) {
+    return count_in(pending, rank);
+  }
+  const auto place = static_cast<std::size_t>(index);
+  const std::size_t members = pending.members.size();
+  if (slot.common.op != pending.common.op) {
+    // A mismatch, found below: there is nowhere to put what this rank contributes.
+  } else if (slot.common.op == OpType::kAllgather) {
+    pending.per_member[place] = slot.per_member[place];
+  } else if (slot.common.op == OpType::kAlltoall) {
+    const auto begin = slot.per_member.begin() + static_cast<std::ptrdiff_t>(place * members);
+    pending.splits[place].assign(begin, begin + static_cast<std::ptrdiff_t>(members));
+  }
+  if (!pending.as_slot_says && pending.first_rank != rank && pending.error.ok()) {
+    // Others asked for something new under this name; this rank still means the slot.
+    pending.error = check_agreement(pending.common, pending.first_rank, slot.common, rank);
+  }
+  return count_in(pending, rank);
+}
+
+Result<Sequencer::Pending*> Sequencer::pending_for(int rank,
+                                                   const Signature& signature,
+                                                   TimePoint now) {
+  const auto* ranks = process_sets_.find(signature.process_set);
+  if (ranks == nullptr) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "rank %d asks for process set %u, which does not exist",
+                      rank,
+                      signature.process_set);
+  }
+  if (index_of(*ranks, rank) < 0) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "rank %d reported '%s' without being a member",
+                      rank,
+                      signature.name.c_str());
+  }
+  auto& place = pending_[key_of(signature.process_set, signature.name)];
+  if (place == nullptr) {
+    place = std::make_unique<Pending>();
+    place->common = signature;
+    place->first_rank = rank;
+    place->since = now;
+    place->members = *ranks;
+    if (is_transfer(signature.op)) {
+      place->members = {std::min(rank, signature.root_or_peer),
+                        std::max(rank, signature.root_or_peer)};
+    }
+    place->reported.resize(place->members.size(), 0);
+    place->splits.resize(place->members.size());
+    if (signature.op == OpType::kAllgather) {
+      place->per_member.resize(place->members.size(), 0);
+    }
+    const auto slot = slot_by_key_.find(key_of(signature.process_set, signature.name));
+    place->slot = slot == slot_by_key_.end() ? kNoSlot : slot->second;
+  }
+  return place.get();
+}
+
+Status Sequencer::count_in(Pending& pending, int rank) {
+  const int index = index_of(pending.members, rank);
+  // What is complete takes no more reports: its ranks wait for it, or have joined.
+  if (index < 0 || pending.ready || pending.reported[static_cast<std::size_t>(index)] != 0) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "rank %d reported '%s' %s",
+                      rank,
+                      pending.common.name.c_str(),
+                      index < 0 ? "without being a member" : "twice");
+  }
+  pending.reported[static_cast<std::size_t>(index)] = 1;
+  ++pending.reported_count;
+  if (is_complete(pending)) {
+    complete(pending);
+  }
+  return {};
+}
+
+bool Sequencer::is_complete(const Pending& pending) const {
+  if (pending.reported_count == pending.members.size()) {
+    return true;
+  }
+  if (joined_count_ == 0) {
+    return false;
+  }
+  for (std::size_t i = 0; i < pending.members.size(); ++i) {
+    if (pending.reported[i] == 0 && joined_[static_cast<std::size_t>(pending.members[i])] == 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Sequencer::lacks_joined(const Pending& pending) const {
+  return pending.reported_count < pending.members.size();
+}
+
+void Sequencer::complete(Pending& pending) {
+  pending.ready = true;
+  if (pending.error.ok() && lacks_joined(pending) && !allows_join(pending.common)) {
+    const bool reduces = pending.common.op == OpType::kAllreduce;
+    pending.error = make_error(ErrorCode::kMismatch,
+                               "%s%s%s is not supported with Join at this time.",
+                               op_type_name(pending.common.op),
+                               reduces ? " with " : "",
+                               reduces ? reduce_op_name(pending.common.reduce_op) : "");
+  }
+  if (pending.common.group_size > 0 && !pending.common.group.empty()) {
+    complete_group_member(pending);
+  } else {
+    finish(pending);
+  }
+}
+
+void Sequencer::complete_group_member(Pending& pending) {
+  const std::string key = key_of(pending.common.process_set, pending.common.group);
+  GroupState& group = groups_[key];
+  if (group.number == 0) {
+    group.number = next_group_++;
+  }
+  pending.group = group.number;
+  group.complete.push_back(&pending);
+  if (!pending.error.ok() && group.error.ok()) {
+    group.error = pending.error;
+  }
+  if (group.complete.size() < pending.common.group_size) {
+    return;
+  }
+  const GroupState whole = std::move(group);
+  groups_.erase(key);
+  for (Pending* member : whole.complete) {
+    if (member->error.ok()) {
+      member->error = whole.error;  // All or nothing.
+    }
+    finish(*member);
+  }
+}
+
+void Sequencer::finish(Pending& pending) {
+  if (!pending.error.ok()) {
+    announce_failure(pending, pending.error);
+    erase(pending);
+    return;
+  }
+  switch (pending.common.op) {
+    case OpType::kAddProcessSet:
+    case OpType::kRemoveProcessSet:
+    case OpType::kBarrier:
+      announce_now(pending);
+      erase(pending);
+      return;
+    default:
+      queues_[pending.common.process_set].ready.push_back(&pending);
+  }
+}
+
+void Sequencer::announce_failure(const Pending& pending, const Status& error) {
+  commands_.emplace_back(FailOperation{
+      pending.common.process_set, pending.common.name, error.code(), error.message()});
+}
+
+// What needs no lane: once announced, it has happened.
+void Sequencer::announce_now(Pending& pending) {
+  const Signature& s = pending.common;
+  if (s.op == OpType::kAddProcessSet) {
+    const std::uint32_t id = process_sets_.next_id();
+    process_sets_.add(id, pending.set_ranks);
+    commands_.emplace_back(AddProcessSet{id, s.name, pending.set_ranks});
+  } else if (s.op == OpType::kRemoveProcessSet) {
+    const auto id = static_cast<std::uint32_t>(s.root_or_peer);
+    fail_operations_of(id);
+    process_sets_.remove(id);
+    queues_.erase(id);
+    commands_.emplace_back(RemoveProcessSet{id, s.name});
+  } else {
+    Execute execute;
+    execute.sequence = next_sequence_++;
+    execute.process_set = s.process_set;
+    execute.tensors.push_back({kNoSlot, s, {}});
+    commands_.emplace_back(std::move(execute));
+  }
+}
+
+// Whatever still waits in a process set that goes away can never complete.
+void Sequencer::fail_operations_of(std::uint32_t process_set) {
+  const auto error =
+      make_error(ErrorCode::kMismatch, "The process set %u was removed.", process_set);
+  for (auto entry = pending_.begin(); entry != pending_.end();) {
+    const Pending& pending = *entry->second;
+    if (pending.common.process_set == process_set) {
+      announce_failure(pending, error);
+      entry = pending_.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+  // Groups that were only partly there pointed at what is gone now.
+  const std::string prefix = key_of(process_set, "");
+  std::erase_if(groups_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  // The number may come back for other ranks: what a slot meant is then wrong.
+  for (Slot& slot : slots_) {
+    slot.is_stale = slot.is_stale || slot.common.process_set == process_set;
+  }
+}
+
+std::vector<Command> Sequencer::take_commands() {
+  bool waiting = false;
+  for (auto& [process_set, queue] : queues_) {
+    queue.outstanding.resize(static_cast<std::size_t>(options_.num_lanes), 0);
+    while (!queue.ready.empty() && !shut_down_) {
+      const auto idlest = std::ranges::min_element(queue.outstanding);
+      if (*idlest >= kBucketsPerLane) {
+        break;
+      }
+      announce_bucket(
+          process_set, queue, static_cast<std::uint32_t>(idlest - queue.outstanding.begin()));
+    }
+    waiting = waiting || !queue.ready.empty();
+  }
+  // Only when all has been announced: a rank that leaves join() may ask for the same names again.
+  if (joined_count_ == options_.world_size && !waiting && !shut_down_) {
+    joined_count_ = 0;
+    std::ranges::fill(joined_, std::uint8_t{0});
+    commands_.emplace_back(AllJoined{last_joined_});
+  }
+  return std::exchange(commands_, {});
+}
+
+void Sequencer::announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane) {
+  std::vector<FusionCandidate> candidates;
+  candidates.reserve(queue.ready.size());
+  for (const Pending* pending : queue.ready) {
+    const Signature& s = pending->common;
+    const std::uint64_t bytes =
+        static_cast<std::uint64_t>(element_count(s.shape)) * element_size(s.dtype);
+    candidates.push_back({bytes, fuse_key(s), pending->group});
+  }
+  const auto chosen = next_bucket(candidates, options_.fusion, options_.fusion_threshold_bytes);
+  Execute execute;
+  execute.sequence = next_sequence_++;
+  execute.process_set = process_set;
+  execute.lane = lane;
+  std::vector<Pending*> taken;
+  for (const std::size_t index : chosen) {
+    taken.push_back(queue.ready[index]);
+    execute.tensors.push_back(announce_tensor(*queue.ready[index]));
+  }
+  // A bucket without rank 0 gives no feedback here; such lanes are always taken as free.
+  const bool member = index_of(taken.front()->members, 0) >= 0;
+  queue.outstanding[lane] += member ? 1 : 0;
+  for (const std::size_t index : std::views::reverse(chosen)) {
+    queue.ready.erase(queue.ready.begin() + static_cast<std::ptrdiff_t>(index));
+  }
+  for (Pending* pending : taken) {
+    erase(*pending);
+  }
+  commands_.emplace_back(std::move(execute));
+}
+
+AnnouncedTensor Sequencer::announce_tensor(Pending& pending) {
+  AnnouncedTensor tensor;
+  const Signature& s = pending.common;
+  std::vector<std::int64_t> per_member = std::move(pending.per_member);
+  if (s.op == OpType::kAlltoall) {
+    for (const auto& splits : pending.splits) {
+      per_member.insert(per_member.end(), splits.begin(), splits.end());
+    }
+  } else if (is_transfer(s.op)) {
+    const bool sends = s.op == OpType::kSend;
+    per_member = {sends ? pending.first_rank : s.root_or_peer,
+                  sends ? s.root_or_peer : pending.first_rank};
+  }
+  tensor.slot = slot_for(pending);
+  if (tensor.slot != kNoSlot) {
+    Slot& slot = slots_[tensor.slot];
+    if (pending.as_slot_says && pending.slot == tensor.slot) {
+      return tensor;
+    }
+    slot = {s, per_member, false};
+  }
+  tensor.signature = s;
+  tensor.per_member = std::move(per_member);
+  return tensor;
+}
+
+std::uint32_t Sequencer::slot_for(const Pending& pending) {
+  if (pending.slot != kNoSlot || !takes_slot(pending.common)) {
+    return pending.slot;
+  }
+  if (slots_.size() >= options_.slot_capacity) {
+    return kNoSlot;
+  }
+  const auto number = static_cast<std::uint32_t>(slots_.size());
+  slots_.emplace_back();
+  slot_by_key_[key_of(pending.common.process_set, pending.common.name)] = number;
+  return number;
+}
+
+std::uint64_t Sequencer::fuse_key(const Signature& s) {
+  if (s.op != OpType::kAllreduce || s.reduce_op == ReduceOp::kAdasum) {
+    return 0;
+  }
+  Bytes text;
+  ByteWriter writer(text);
+  writer.number(static_cast<std::uint8_t>(s.dtype));
+  writer.number(static_cast<std::uint8_t>(s.reduce_op));
+  writer.number(s.prescale);
+  writer.number(s.postscale);
+  const std::string key(reinterpret_cast<const char*>(text.data()), text.size());
+  return fuse_keys_.try_emplace(key, fuse_keys_.size() + 1).first->second;
+}
+
+void Sequencer::on_bucket_done(std::uint32_t process_set, std::uint32_t lane) {
+  const auto found = queues_.find(process_set);
+  if (found != queues_.end() && lane < found->second.outstanding.size() &&
+      found->second.outstanding[lane] > 0) {
+    --found->second.outstanding[lane];
+  }
+}
+
+void Sequencer::erase(Pending& pending) {
+  pending_.erase(key_of(pending.common.process_set, pending.common.name));
+}
+
+void Sequencer::on_join(int rank) {
+  auto& joined = joined_[static_cast<std::size_t>(rank)];
+  if (joined != 0) {
+    return;
+  }
+  joined = 1;
+  ++joined_count_;
+  last_joined_ = rank;
+  std::vector<Pending*> completed;
+  for (const auto& entry : pending_) {
+    Pending& pending = *entry.second;
+    if (!pending.ready && is_complete(pending)) {
+      completed.push_back(&pending);
+    }
+  }
+  // The map's order is not the ranks' order; any order will do, as long as it is announced.
+  for (Pending* pending : completed) {
+    complete(*pending);
+  }
+}
+
+void Sequencer::on_leave(int rank) {
+  shut_down_ = true;
+  commands_.emplace_back(ShutDown{rank});
+}
+
+Sequencer::StallReport Sequencer::check_stalls(TimePoint now) {
+  StallReport report;
+  if (!options_.stall_check) {
+    return report;
+  }
+  for (auto& entry : pending_) {
+    Pending& pending = *entry.second;
+    const Duration age = now - pending.since;
+    if (pending.ready || age < options_.stall_warning) {
+      continue;
+    }
+    std::string missing;
+    std::int32_t first_missing = -1;
+    for (std::size_t i = 0; i < pending.members.size(); ++i) {
+      const auto member = pending.members[i];
+      if (pending.reported[i] == 0 && joined_[static_cast<std::size_t>(member)] == 0) {
+        missing += (missing.empty() ? "" : ", ") + std::to_string(member);
+        first_missing = first_missing < 0 ? member : first_missing;
+      }
+    }
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(age).count();
+    const std::string text = std::string(op_type_name(pending.common.op)) + " '" +
+                             pending.common.name + "' has waited " + std::to_string(seconds) +
+                             " s for ranks [" + missing +
+                             "], which have not asked for it. Ranks that run different code or "
+                             "different numbers of steps are the usual cause.";
+    if (!std::exchange(pending.warned, true)) {
+      report.warnings.push_back(text);
+    }
+    if (options_.stall_shutdown > Duration::zero() && age >= options_.stall_shutdown &&
+        report.fatal.ok()) {
+      report.fatal = Status(ErrorCode::kTimeout, text, first_missing);
+    }
+  }
+  return report;
+}
+
+}  // namespace lightcc

@@ -1,0 +1,134 @@
+// The sequencer: on rank 0, decides what runs next, for all process sets.
+//
+// Frameworks submit tensors in different orders on different ranks; collectives must start in one
+// order everywhere. Every rank reports what it is ready for; when all members of an operation have
+// reported the same, the sequencer announces it, in buckets, with a sequence number and a lane. It
+// does no I/O, reads no clock of its own and never blocks: reports in, commands out. Mismatches,
+// joins, stalls and shutdown are found here because only here is the whole picture.
+//
+// A named operation gets a slot: from then on a rank that asks for the very same thing says so in a
+// few bytes, and so does the announcement. Slots are never evicted; beyond the capacity, and for
+// automatic names (they do not come back), operations travel with their full signature.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lightcc/base/clock.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/engine/process_set_table.hpp"
+#include "lightcc/fusion/strategy.hpp"
+#include "lightcc/wire/control_messages.hpp"
+
+namespace lightcc {
+
+struct SequencerOptions {
+  int world_size = 1;
+  int num_lanes = 1;
+  std::size_t slot_capacity = 1024;
+  FusionStrategy fusion = FusionStrategy::kAuto;
+  std::uint64_t fusion_threshold_bytes = std::uint64_t{64} << 20;
+  bool stall_check = true;
+  Duration stall_warning = std::chrono::seconds(60);
+  Duration stall_shutdown{0};  ///< Zero: never.
+};
+
+/// Thread: one at a time.
+class Sequencer {
+ public:
+  explicit Sequencer(const SequencerOptions& options);
+
+  /// Takes in one rank's report. kPeerFailed: the report makes no sense; the world must end.
+  Status on_report(const Report& report, TimePoint now);
+  /// This rank finished one bucket of `process_set` on `lane`: the lane can take another.
+  void on_bucket_done(std::uint32_t process_set, std::uint32_t lane);
+  /// Everything that is to be announced now, in order.
+  std::vector<Command> take_commands();
+
+  /// Operations that some ranks wait for and others have not asked for.
+  bool has_pending() const { return !pending_.empty(); }
+  struct StallReport {
+    std::vector<std::string> warnings;  ///< New since the last check.
+    Status fatal;                       ///< Not ok: a stall beyond the shutdown time.
+  };
+  StallReport check_stalls(TimePoint now);
+
+ private:
+  // One operation that at least one rank has asked for.
+  struct Pending {
+    Signature common;  // The first reporter's.
+    int first_rank = -1;
+    std::vector<std::int32_t> members;
+    std::vector<std::uint8_t> reported;  // By member index.
+    std::size_t reported_count = 0;
+    std::vector<std::int64_t> per_member;           // Allgather: first dimensions.
+    std::vector<std::vector<std::int64_t>> splits;  // Alltoall.
+    std::vector<std::int32_t> set_ranks;            // kAddProcessSet.
+    std::uint32_t slot = kNoSlot;
+    bool as_slot_says = true;  // Every report so far was by slot: nothing changed.
+    Status error;
+    TimePoint since;
+    bool warned = false;
+    bool ready = false;  // Complete and queued, or waiting for its group.
+    std::uint64_t group = 0;
+  };
+  struct Slot {
+    Signature common;
+    std::vector<std::int64_t> per_member;
+    bool is_stale = false;  // Its process set was removed; a full request gives it a new meaning.
+  };
+  struct GroupState {
+    std::uint64_t number = 0;
+    std::vector<Pending*> complete;
+    Status error;
+  };
+  // What one process set has ready, and how busy its lanes are.
+  struct Queue {
+    std::deque<Pending*> ready;
+    std::vector<int> outstanding;  // By lane; counted only where rank 0 is a member.
+  };
+
+  static std::string key_of(std::uint32_t process_set, const std::string& name);
+  Status on_request(int rank, const Request& request, TimePoint now);
+  Status on_ready_slot(int rank, std::uint32_t slot, TimePoint now);
+  void on_join(int rank);
+  void on_leave(int rank);
+  Result<Pending*> pending_for(int rank, const Signature& signature, TimePoint now);
+  Status count_in(Pending& pending, int rank);
+  bool is_complete(const Pending& pending) const;
+  bool lacks_joined(const Pending& pending) const;
+  void complete(Pending& pending);
+  void complete_group_member(Pending& pending);
+  void finish(Pending& pending);
+  void announce_now(Pending& pending);
+  void fail_operations_of(std::uint32_t process_set);
+  void announce_failure(const Pending& pending, const Status& error);
+  void announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane);
+  AnnouncedTensor announce_tensor(Pending& pending);
+  std::uint32_t slot_for(const Pending& pending);
+  std::uint64_t fuse_key(const Signature& signature);
+  void erase(Pending& pending);
+
+  SequencerOptions options_;
+  ProcessSetTable process_sets_;
+  std::unordered_map<std::string, std::unique_ptr<Pending>> pending_;
+  std::unordered_map<std::string, GroupState> groups_;
+  std::map<std::uint32_t, Queue> queues_;
+  std::vector<Slot> slots_;
+  std::unordered_map<std::string, std::uint32_t> slot_by_key_;
+  std::map<std::string, std::uint64_t> fuse_keys_;
+  std::vector<Command> commands_;
+  std::vector<std::uint8_t> joined_;
+  int joined_count_ = 0;
+  std::int32_t last_joined_ = -1;
+  std::uint64_t next_sequence_ = 0;
+  std::uint64_t next_group_ = 1;
+  bool shut_down_ = false;
+};
+
+}  // namespace lightcc

@@ -1,0 +1,17 @@
+// What is wrong with a submission on this rank alone, before anything is started. The texts are
+// Horovod's where it has one.
+#pragma once
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/engine/process_set_table.hpp"
+#include "lightcc/engine/world.hpp"
+
+namespace lightcc {
+
+/// Checks `submission` and fills in what was left to default (even splits, names of barriers, joins
+/// and process-set changes). `dynamic`: process sets may change now. Errors: kInvalidArgument,
+/// kUnimplemented.
+Status prepare_submission(
+    Submission& submission, const ProcessSetTable& sets, int rank, int world_size, bool dynamic);
+
+}  // namespace lightcc

@@ -1,0 +1,68 @@
+#include "lightcc/engine/waker.hpp"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <array>
+#include <cerrno>
+#include <ctime>
+
+namespace lightcc {
+namespace {
+
+constexpr std::uint64_t kBellTag = ~std::uint64_t{0};
+
+}  // namespace
+
+Result<Waker> Waker::make(SleepWord& word, int bell) {
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) {
+    return make_system_error(ErrorCode::kSystem, errno, "cannot make an epoll descriptor");
+  }
+  Waker waker(word, bell, std::move(epoll));
+  LIGHTCC_RETURN_IF_ERROR(waker.watch(bell, kBellTag));
+  return waker;
+}
+
+Status Waker::watch(int fd, std::uint64_t tag) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = tag;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
+    return make_system_error(ErrorCode::kSystem, errno, "cannot watch descriptor %d", fd);
+  }
+  return {};
+}
+
+void Waker::unwatch(int fd) {
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+std::vector<std::uint64_t> Waker::ready() {
+  std::array<epoll_event, 64> events{};
+  const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  std::vector<std::uint64_t> tags;
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
+    if (tag == kBellTag) {
+      eventfd_t rings = 0;
+      (void)::eventfd_read(bell_, &rings);
+    } else {
+      tags.push_back(tag);
+    }
+  }
+  return tags;
+}
+
+void Waker::wait(Duration timeout) const {
+  // poll() on the epoll descriptor rather than epoll_wait(): every thread that sleeps here is
+  // woken.
+  pollfd entry{epoll_.get(), POLLIN, 0};
+  const auto nanoseconds = timeout.count() > 0 ? timeout.count() : 0;
+  const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                      static_cast<long>(nanoseconds % 1'000'000'000)};
+  (void)::ppoll(&entry, 1, &time, nullptr);
+}
+
+}  // namespace lightcc

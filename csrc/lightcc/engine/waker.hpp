@@ -1,0 +1,48 @@
+// What the progress loop sleeps on, and how it is woken.
+//
+// One epoll descriptor holds the doorbell, the sockets of other processes and the transport. The
+// loop looks at shared memory while it runs and only there; before it sleeps it raises its
+// SleepWord and looks once more (doorbell.hpp has the ordering argument).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lightcc/base/clock.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/base/unique_fd.hpp"
+#include "lightcc/transport/shm/doorbell.hpp"
+
+namespace lightcc {
+
+class Waker {
+ public:
+  /// `word` and `bell` are this rank's own and outlive the Waker.
+  static Result<Waker> make(SleepWord& word, int bell);
+
+  /// Watches `fd` for reading. `tag` comes back from ready(); kBellTag is taken.
+  Status watch(int fd, std::uint64_t tag);
+  void unwatch(int fd);
+
+  /// Tags of the descriptors that have something to read. Empties the doorbell.
+  std::vector<std::uint64_t> ready();
+
+  /// Announces sleep: from now on peers ring. The caller must look for work once more before
+  /// wait().
+  void prepare_to_sleep() { word_->sleeping.store(1, std::memory_order_seq_cst); }
+  void cancel_sleep() { word_->sleeping.store(0, std::memory_order_relaxed); }
+  /// Sleeps until something happens or `timeout` has passed. Thread: any number at once.
+  void wait(Duration timeout) const;
+  /// Wakes whoever sleeps. Thread: any.
+  void wake() const { Doorbell(word_, bell_).ring(); }
+
+ private:
+  Waker(SleepWord& word, int bell, UniqueFd epoll)
+      : word_(&word), bell_(bell), epoll_(std::move(epoll)) {}
+
+  SleepWord* word_;
+  int bell_;
+  UniqueFd epoll_;
+};
+
+}  // namespace lightcc

@@ -1,0 +1,407 @@
+// Who drives the progress loop.
+//
+// Each World has one thread of its own. It sleeps until something happens, steps the core until
+// nothing moves, and sleeps again. A thread that waits for a handle takes the loop over instead of
+// sleeping until the own thread has done its work (a hand-over between threads costs more than a
+// small collective). Whoever holds drive_mutex_ drives; the own thread holds it only while awake,
+// and gives it up when a waiting thread wants it. Before the loop is left without a driver the
+// SleepWord is raised, so that peers ring, and the core is stepped once more.
+#include "lightcc/engine/world.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "lightcc/base/log.hpp"
+#include "lightcc/base/mutex.hpp"
+#include "lightcc/engine/core.hpp"
+#include "lightcc/engine/submission.hpp"
+
+namespace lightcc {
+namespace {
+
+std::atomic<bool> dead_in_child{false};
+// Worlds that exist in this process: a child forked while there are none may have its own.
+std::atomic<int> worlds_alive{0};
+
+// How often a waiting thread asks whether it was interrupted.
+constexpr Duration kInterruptInterval = std::chrono::milliseconds(100);
+// How long to wait for other hosts to close their ends of a world that ended in good order.
+constexpr Duration kFarewell = std::chrono::seconds(2);
+// How often the own thread of a world that is over looks whether it may end.
+constexpr Duration kOverInterval = std::chrono::milliseconds(500);
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+// How long to look for work before sleeping, and how.
+struct SpinPolicy {
+  Duration foreground{};  // By a thread that has nothing else to do.
+  Duration background{};
+  bool yield = false;  // Somebody else may need this core to make our work possible.
+};
+
+SpinPolicy spin_policy(const Knobs& knobs, int local_size) {
+  SpinPolicy policy;
+  policy.yield = usable_cores() < local_size;
+  policy.foreground = std::chrono::microseconds(policy.yield ? 200 : 1000);
+  policy.background = std::chrono::microseconds(policy.yield ? 20 : 50);
+  if (knobs.spin_us >= 0) {
+    policy.foreground = std::chrono::microseconds(knobs.spin_us);
+    policy.background = policy.foreground;
+  }
+  return policy;
+}
+
+void relax(bool yield) {
+  if (yield) {
+    (void)::sched_yield();
+  } else {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+}
+
+class WorldImpl final : public World {
+ public:
+  WorldImpl(WorldOptions options, const Clock& clock)
+      : options_(std::move(options)), clock_(clock) {
+    worlds_alive.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~WorldImpl() override {
+    worlds_alive.fetch_sub(1, std::memory_order_relaxed);
+    if (dead_in_child.load(std::memory_order_relaxed)) {
+      // The thread does not exist here and the descriptors are closed: nothing to undo.
+      (void)core_.release();
+      (void)thread_.release();
+      return;
+    }
+    shutdown();
+  }
+  WorldImpl(const WorldImpl&) = delete;
+  WorldImpl& operator=(const WorldImpl&) = delete;
+
+  Status start() {
+    LIGHTCC_ASSIGN_OR_RETURN(Membership membership, join_world(options_));
+    spin_ = spin_policy(options_.knobs, membership.topology.local_size);
+    LIGHTCC_ASSIGN_OR_RETURN(
+        core_, Core::make(std::move(membership), options_.knobs, clock_, operations_));
+    LIGHTCC_RETURN_IF_ERROR(start_thread());
+    return add_static_process_sets();
+  }
+
+  const Topology& topology() const override { return core_->topology(); }
+
+  Result<HandleId> submit(std::vector<Submission> submissions) override {
+    return submit_checked(std::move(submissions), options_.knobs.dynamic_process_sets);
+  }
+
+  bool poll(HandleId handle) override {
+    const auto state = operations_.handle(handle);
+    return state == nullptr || state->done.load(std::memory_order_acquire);
+  }
+
+  Result<std::vector<Outcome>> wait(HandleId handle,
+                                    const std::function<bool()>& interrupted) override {
+    const auto state = operations_.handle(handle);
+    if (state == nullptr) {
+      return make_error(ErrorCode::kInvalidArgument, "there is no such handle");
+    }
+    while (!state->done.load(std::memory_order_acquire)) {
+      LIGHTCC_RETURN_IF_ERROR(check_alive());
+      help([&] { return state->done.load(std::memory_order_acquire); }, state.get());
+      if (interrupted && !state->done.load(std::memory_order_acquire) && interrupted()) {
+        return make_error(ErrorCode::kTimeout, "the wait was interrupted");
+      }
+    }
+    operations_.forget(handle);
+    if (!state->status.ok()) {
+      return state->status;
+    }
+    return std::move(state->outcomes);
+  }
+
+  std::vector<ProcessSetInfo> process_sets() const override {
+    std::vector<ProcessSetInfo> infos;
+    const ProcessSetTable table = core_->process_sets();
+    for (const auto& [id, ranks] : table.sets()) {
+      infos.push_back({id, ranks});
+    }
+    return infos;
+  }
+
+  WorldStats stats() const override {
+    WorldStats stats;
+    stats.operations = operations_.completed();
+    stats.payload_bytes = operations_.payload_bytes();
+    stats.sleeps = sleeps_.load(std::memory_order_relaxed);
+    const MutexLock lock(drive_mutex_);
+    core_->fill_stats(stats);
+    return stats;
+  }
+
+  void shutdown() override {
+    if (thread_ == nullptr || !check_alive().ok()) {
+      return;
+    }
+    core_->request_leave();
+    core_->waker().wake();
+    const TimePoint deadline =
+        clock_.now() + std::chrono::duration_cast<Duration>(
+                           std::chrono::duration<double>(2 * options_.knobs.peer_timeout_s));
+    while (!core_->over() && clock_.now() < deadline) {
+      help([&] { return core_->over(); }, nullptr);
+    }
+    if (!core_->over()) {
+      const MutexLock lock(drive_mutex_);
+      core_->fail(make_error(ErrorCode::kTimeout, "no other rank answered the shutdown"));
+    }
+    stop_.store(true, std::memory_order_release);
+    core_->waker().wake();
+    thread_->join();
+    thread_.reset();
+    core_->read_to_the_end(clock_.now() + kFarewell);
+    if (topology().rank == 0 && options_.store != nullptr) {
+      // Best effort: the store outlives this world, its keys need not.
+      (void)options_.store->remove_prefix(options_.key_prefix,
+                                          clock_.now() + std::chrono::seconds(1));
+    }
+  }
+
+ private:
+  static Status check_alive() {
+    return dead_in_child.load(std::memory_order_relaxed)
+               ? make_error(ErrorCode::kShutDown,
+                            "this process was forked from a rank: it is not a rank itself and "
+                            "cannot take part in collectives")
+               : Status();
+  }
+
+  Status start_thread() {
+    try {
+      thread_ = std::make_unique<std::thread>([this] { run(); });
+    } catch (const std::system_error& error) {
+      return make_system_error(ErrorCode::kSystem,
+                               error.code().value(),
+                               "cannot start the engine's thread (address space for its stack, or "
+                               "the number of processes, is limited)");
+    }
+    return {};
+  }
+
+  Status add_static_process_sets() {
+    for (const auto& ranks : options_.process_sets) {
+      Submission submission;
+      submission.op = OpType::kAddProcessSet;
+      submission.ranks = ranks;
+      LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle,
+                               submit_checked({std::move(submission)}, true));
+      LIGHTCC_RETURN_IF_ERROR(wait(handle, {}).status());
+    }
+    if (options_.process_sets.empty()) {
+      return {};
+    }
+    // No rank goes on, and perhaps leaves, while another still makes its groups.
+    Submission barrier;
+    barrier.op = OpType::kBarrier;
+    LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle, submit_checked({std::move(barrier)}, false));
+    return wait(handle, {}).status();
+  }
+
+  Result<HandleId> submit_checked(std::vector<Submission> submissions, bool dynamic) {
+    LIGHTCC_RETURN_IF_ERROR(check_alive());
+    const ProcessSetTable sets = core_->process_sets();
+    const Topology& t = core_->topology();
+    const bool grouped = submissions.size() > 1;
+    std::vector<std::unique_ptr<Operation>> operations;
+    for (Submission& submission : submissions) {
+      LIGHTCC_RETURN_IF_ERROR(prepare_submission(submission, sets, t.rank, t.size, dynamic));
+      auto operation = std::make_unique<Operation>();
+      Signature& s = operation->request.signature;
+      s = {submission.op,
+           submission.dtype,
+           submission.reduce_op,
+           submission.process_set,
+           submission.root_or_peer,
+           submission.prescale,
+           submission.postscale,
+           submission.name,
+           {},
+           0,
+           submission.shape};
+      operation->request.splits = submission.splits;
+      operation->request.ranks = submission.ranks;
+      operation->submission = std::move(submission);
+      operations.push_back(std::move(operation));
+    }
+    if (grouped) {
+      // The first member's name stands for the group; names are unique while in flight.
+      const std::string group = operations.front()->submission.name;
+      for (auto& operation : operations) {
+        operation->request.signature.group = group;
+        operation->request.signature.group_size = static_cast<std::uint32_t>(operations.size());
+      }
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle, operations_.add(std::move(operations)));
+    core_->waker().wake();
+    return handle;
+  }
+
+  // Drives the loop, or waits while another thread does, until `done` says so or it is time to ask
+  // whether the wait was interrupted.
+  template <typename Done>
+  void help(const Done& done, const HandleState* state) {
+    const TimePoint until = clock_.now() + kInterruptInterval;
+    helpers_.fetch_add(1, std::memory_order_seq_cst);
+    bool drove = false;
+    for (int tries = 0; tries < 1000 && !drove && !done(); ++tries) {
+      if (drive_mutex_.try_lock()) {
+        drive(done, until, spin_.foreground);
+        settle();
+        drive_mutex_.unlock();
+        drove = true;
+      } else {
+        relax(tries % 16 == 15);
+      }
+    }
+    helpers_.fetch_sub(1, std::memory_order_seq_cst);
+    if (drove) {
+      operations_.notify();  // Another waiting thread may take over.
+    } else if (!done()) {
+      static const HandleState kNever;
+      operations_.wait_for_change(state != nullptr ? *state : kNever, kInterruptInterval);
+    }
+  }
+
+  // hot
+  template <typename Done>
+  void drive(const Done& done, TimePoint until, Duration spin) LIGHTCC_REQUIRES(drive_mutex_) {
+    core_->waker().cancel_sleep();
+    TimePoint idle_since = clock_.now();
+    std::uint32_t idle_steps = 0;
+    while (!done()) {
+      if (core_->step()) {
+        idle_steps = 0;
+        continue;
+      }
+      relax(spin_.yield);
+      if (++idle_steps == 1) {
+        idle_since = clock_.now();
+      }
+      if (idle_steps % 16 != 0) {
+        continue;
+      }
+      const TimePoint now = clock_.now();
+      if (now >= until) {
+        return;
+      }
+      if (now - idle_since >= spin) {
+        rest_until(until);
+        idle_steps = 0;
+      }
+    }
+  }
+
+  void rest_until(TimePoint until) LIGHTCC_REQUIRES(drive_mutex_) {
+    core_->waker().prepare_to_sleep();
+    if (!core_->step()) {
+      sleeps_.fetch_add(1, std::memory_order_relaxed);
+      core_->waker().wait(std::min<Duration>(core_->time_to_tick(), until - clock_.now()));
+      core_->note_wakeup();
+    }
+    core_->waker().cancel_sleep();
+  }
+
+  // Leaves the loop without a driver: from now on peers ring. What still moves is for the own
+  // thread.
+  void settle() LIGHTCC_REQUIRES(drive_mutex_) {
+    core_->waker().prepare_to_sleep();
+    if (core_->step()) {
+      core_->waker().wake();
+    }
+  }
+
+  bool is_wanted_elsewhere() const {
+    return helpers_.load(std::memory_order_seq_cst) > 0 || stop_.load(std::memory_order_acquire);
+  }
+
+  void run() {
+    (void)::pthread_setname_np(::pthread_self(), "lightcc");
+    while (!stop_.load(std::memory_order_acquire)) {
+      bool quiet = false;
+      drive_mutex_.lock();
+      core_->note_wakeup();
+      core_->waker().cancel_sleep();
+      drive_in_background();
+      if (!is_wanted_elsewhere()) {
+        core_->waker().prepare_to_sleep();
+        quiet = !core_->step();
+      }
+      const Duration timeout = core_->over() ? kOverInterval : core_->time_to_tick();
+      drive_mutex_.unlock();
+      if (quiet) {
+        sleeps_.fetch_add(1, std::memory_order_relaxed);
+        core_->waker().wait(timeout);
+      } else {
+        relax(true);  // To the thread that wants to drive, or at once again.
+      }
+    }
+  }
+
+  // hot
+  void drive_in_background() LIGHTCC_REQUIRES(drive_mutex_) {
+    TimePoint idle_since = clock_.now();
+    while (!is_wanted_elsewhere()) {
+      if (core_->step()) {
+        idle_since = clock_.now();
+        continue;
+      }
+      if (!core_->busy() || clock_.now() - idle_since >= spin_.background) {
+        return;
+      }
+      relax(spin_.yield);
+    }
+  }
+
+  WorldOptions options_;
+  const Clock& clock_;
+  OperationTable operations_;
+  SpinPolicy spin_;
+  mutable Mutex drive_mutex_;
+  std::unique_ptr<Core> core_;  // Its step() and what it touches: drive_mutex_.
+  std::atomic<int> helpers_{0};
+  std::atomic<bool> stop_{false};
+  std::atomic<std::uint64_t> sleeps_{0};
+  std::unique_ptr<std::thread> thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<World>> World::create(WorldOptions options) {
+  static const int kInstalled =
+      ::pthread_atfork(nullptr, nullptr, [] { mark_all_worlds_dead_in_child(); });
+  (void)kInstalled;
+  const Clock& clock = *options.clock;
+  configure_log(options.knobs.log_level, options.knobs.log_hide_time, options.rank);
+  auto world = std::make_unique<WorldImpl>(std::move(options), clock);
+  LIGHTCC_RETURN_IF_ERROR(world->start());
+  return std::unique_ptr<World>(std::move(world));
+}
+
+void mark_all_worlds_dead_in_child() {
+  if (worlds_alive.load(std::memory_order_relaxed) > 0) {
+    dead_in_child.store(true, std::memory_order_relaxed);
+  }
+  UniqueFd::close_all_in_child();
+}
+
+}  // namespace lightcc

@@ -1,0 +1,675 @@
+// The sequencer alone: reports in, commands out, time by hand.
+#include "lightcc/engine/sequencer.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engine/negotiation.hpp"
+
+namespace lightcc {
+namespace {
+
+using std::chrono::seconds;
+using testing::allreduce;
+using testing::in_group;
+using testing::in_set;
+using testing::Negotiation;
+using testing::operation;
+using testing::with_peer;
+using testing::world_of;
+
+TEST(Sequencer, announces_only_when_the_last_rank_has_asked) {
+  Negotiation n(world_of(3));
+  n.expect_ok(n.ask(2, allreduce("a")));
+  n.expect_ok(n.ask(0, allreduce("a")));
+  n.expect_silence();
+  EXPECT_TRUE(n.sequencer.has_pending());
+  n.expect_ok(n.ask(1, allreduce("a")));
+  const AnnouncedTensor tensor = n.run_one();
+  EXPECT_EQ(tensor.signature, allreduce("a"));
+  EXPECT_FALSE(n.sequencer.has_pending());
+  n.expect_silence();
+}
+
+TEST(Sequencer, any_order_of_reports_announces_everything_once_and_in_one_sequence) {
+  constexpr int kRanks = 4;
+  constexpr int kTensors = 12;
+  for (unsigned seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    SequencerOptions options = world_of(kRanks);
+    options.fusion_threshold_bytes = 64;
+    Negotiation n(options);
+    std::vector<std::pair<int, int>> reports;
+    for (int i = 0; i < kRanks * kTensors; ++i) {
+      reports.emplace_back(i / kTensors, i % kTensors);
+    }
+    std::shuffle(reports.begin(), reports.end(), random);
+    std::vector<int> asked(kTensors, 0);
+    std::vector<int> announced(kTensors, 0);
+    std::uint64_t next = 0;
+    const auto take = [&] {
+      for (bool any = true; any;) {
+        any = false;
+        for (const Command& command : n.sequencer.take_commands()) {
+          any = true;
+          const auto& execute = std::get<Execute>(command);
+          EXPECT_EQ(execute.sequence, next++);
+          n.sequencer.on_bucket_done(execute.process_set, execute.lane);
+          for (const AnnouncedTensor& tensor : execute.tensors) {
+            const auto index = static_cast<std::size_t>(std::stoi(tensor.signature.value().name));
+            EXPECT_EQ(asked[index], kRanks) << "announced before all had asked";
+            ++announced[index];
+          }
+        }
+      }
+    };
+    for (const auto& [rank, tensor] : reports) {
+      ++asked[static_cast<std::size_t>(tensor)];
+      n.expect_ok(n.ask(rank, allreduce(std::to_string(tensor))));
+      if (random() % 3 == 0) {
+        take();
+      }
+    }
+    take();
+    EXPECT_EQ(announced, std::vector<int>(kTensors, 1));
+    EXPECT_FALSE(n.sequencer.has_pending());
+  }
+}
+
+TEST(Sequencer, a_barrier_is_announced_at_once_and_can_be_repeated) {
+  Negotiation n(world_of(2));
+  for (int round = 0; round < 3; ++round) {
+    n.all_ask(operation(OpType::kBarrier, "barrier"));
+    const auto execute = n.one<Execute>();
+    ASSERT_EQ(execute.tensors.size(), 1U);
+    EXPECT_EQ(execute.tensors[0].slot, kNoSlot);
+    EXPECT_EQ(execute.tensors[0].signature->op, OpType::kBarrier);
+  }
+}
+
+TEST(Sequencer, a_transfer_concerns_its_two_ends_only) {
+  Negotiation n(world_of(4));
+  n.expect_ok(n.ask(3, with_peer(operation(OpType::kRecv, "t", {5}), 1)));
+  n.expect_silence();
+  n.expect_ok(n.ask(1, with_peer(operation(OpType::kSend, "t", {5}), 3)));
+  const AnnouncedTensor tensor = n.run_one();
+  EXPECT_EQ(tensor.slot, kNoSlot);
+  EXPECT_EQ(tensor.per_member, (std::vector<std::int64_t>{1, 3}));  // From, to.
+}
+
+TEST(Sequencer, the_second_time_goes_by_slot) {
+  Negotiation n(world_of(2));
+  n.all_ask(allreduce("a"));
+  const AnnouncedTensor first = n.run_one();
+  ASSERT_NE(first.slot, kNoSlot);
+  ASSERT_TRUE(first.signature.has_value());
+  for (int round = 0; round < 3; ++round) {
+    n.all_ready(first.slot);
+    EXPECT_EQ(n.run_one(), (AnnouncedTensor{first.slot, std::nullopt, {}}));
+  }
+}
+
+TEST(Sequencer, a_changed_shape_is_announced_in_full_under_the_same_slot) {
+  Negotiation n(world_of(2));
+  n.all_ask(allreduce("a"));
+  const std::uint32_t slot = n.run_one().slot;
+  n.all_ask(allreduce("a", {5}));
+  EXPECT_EQ(n.run_one(), (AnnouncedTensor{slot, allreduce("a", {5}), {}}));
+  n.all_ready(slot);
+  EXPECT_EQ(n.run_one(), (AnnouncedTensor{slot, std::nullopt, {}}));
+}
+
+TEST(Sequencer, a_slot_and_the_same_in_full_agree) {
+  Negotiation n(world_of(2));
+  n.all_ask(allreduce("a"));
+  const std::uint32_t slot = n.run_one().slot;
+  n.expect_ok(n.ready(0, slot));
+  n.expect_ok(n.ask(1, allreduce("a")));  // Has forgotten: it had joined.
+  EXPECT_EQ(n.run_one(), (AnnouncedTensor{slot, allreduce("a"), {}}));
+}
+
+TEST(Sequencer, a_slot_and_another_shape_disagree) {
+  for (const bool slot_first : {true, false}) {
+    Negotiation n(world_of(2));
+    n.all_ask(allreduce("a"));
+    const std::uint32_t slot = n.run_one().slot;
+    for (const bool by_slot : {slot_first, !slot_first}) {
+      n.expect_ok(by_slot ? n.ready(0, slot) : n.ask(1, allreduce("a", {5})));
+    }
+    n.expect_mismatch("a", "Mismatched ALLREDUCE tensor shapes");
+    n.all_ready(slot);  // What it meant before, it still means.
+    EXPECT_EQ(n.run_one().slot, slot);
+  }
+}
+
+TEST(Sequencer, beyond_the_capacity_operations_travel_in_full) {
+  SequencerOptions options = world_of(2);
+  options.slot_capacity = 2;
+  Negotiation n(options);
+  std::vector<std::uint32_t> slots;
+  for (const char* name : {"a", "b", "c", "c"}) {
+    n.all_ask(allreduce(name));
+    const AnnouncedTensor tensor = n.run_one();
+    slots.push_back(tensor.slot);
+    EXPECT_EQ(tensor.signature, allreduce(name));
+  }
+  EXPECT_EQ(slots, (std::vector<std::uint32_t>{0, 1, kNoSlot, kNoSlot}));
+}
+
+TEST(Sequencer, automatic_names_and_barriers_never_take_a_slot) {
+  Negotiation n(world_of(2));
+  n.all_ask(allreduce("allreduce.noname.1"));
+  EXPECT_EQ(n.run_one().slot, kNoSlot);
+  n.all_ask(operation(OpType::kBarrier, "barrier"));
+  EXPECT_EQ(n.run_one().slot, kNoSlot);
+  n.all_ask(allreduce("named"));
+  EXPECT_EQ(n.run_one().slot, 0U);
+}
+
+TEST(Sequencer, rows_of_an_allgather_are_remembered_and_changed_by_member) {
+  Negotiation n(world_of(3));
+  const auto rows = [](std::int64_t count) {
+    return operation(OpType::kAllgather, "g", {count, 2});
+  };
+  n.expect_ok(n.ask(2, rows(30)));
+  n.expect_ok(n.ask(0, rows(10)));
+  n.expect_ok(n.ask(1, rows(20)));
+  const AnnouncedTensor first = n.run_one();
+  EXPECT_EQ(first.per_member, (std::vector<std::int64_t>{10, 20, 30}));
+  n.all_ready(first.slot);
+  EXPECT_EQ(n.run_one(), (AnnouncedTensor{first.slot, std::nullopt, {}}));
+  n.expect_ok(n.ready(0, first.slot));
+  n.expect_ok(n.ask(1, rows(21)));
+  n.expect_ok(n.ready(2, first.slot));
+  const AnnouncedTensor changed = n.run_one();
+  EXPECT_EQ(changed.slot, first.slot);
+  EXPECT_TRUE(changed.signature.has_value());
+  EXPECT_EQ(changed.per_member, (std::vector<std::int64_t>{10, 21, 30}));
+  n.expect_ok(n.ask(0, rows(0)));
+  n.expect_ok(n.ready(1, first.slot));
+  n.expect_ok(n.ready(2, first.slot));
+  EXPECT_EQ(n.run_one().per_member, (std::vector<std::int64_t>{0, 21, 30}));
+}
+
+TEST(Sequencer, splits_of_an_alltoall_are_remembered_and_changed_by_member) {
+  Negotiation n(world_of(2));
+  const auto rows = [](std::int64_t count) { return operation(OpType::kAlltoall, "x", {count}); };
+  n.expect_ok(n.ask(1, rows(7), {3, 4}));
+  n.expect_ok(n.ask(0, rows(3), {1, 2}));
+  const AnnouncedTensor first = n.run_one();
+  EXPECT_EQ(first.per_member, (std::vector<std::int64_t>{1, 2, 3, 4}));
+  n.all_ready(first.slot);
+  EXPECT_EQ(n.run_one(), (AnnouncedTensor{first.slot, std::nullopt, {}}));
+  n.expect_ok(n.ready(1, first.slot));
+  n.expect_ok(n.ask(0, rows(9), {4, 5}));
+  EXPECT_EQ(n.run_one().per_member, (std::vector<std::int64_t>{4, 5, 3, 4}));
+}
+
+TEST(Sequencer, mismatches_fail_one_operation_with_horovods_texts) {
+  Signature doubles = allreduce("a");
+  doubles.dtype = DataType::kFloat64;
+  Signature largest = allreduce("a");
+  largest.reduce_op = ReduceOp::kMax;
+  Signature scaled = allreduce("a");
+  scaled.prescale = 2.0;
+  const struct {
+    Signature first;
+    Signature other;
+    std::string text;
+  } cases[] = {
+      {allreduce("a"),
+       doubles,
+       "Mismatched data types: One rank had type float32, but another rank had type float64."},
+      {allreduce("a"),
+       allreduce("a", {2, 2}),
+       "Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape [4], but another rank "
+       "sent a tensor of shape [2, 2]."},
+      {allreduce("a"),
+       operation(OpType::kAllgather, "a", {4}),
+       "Mismatched operations: One rank did an ALLREDUCE, but another rank did an ALLGATHER."},
+      {operation(OpType::kAllgather, "a", {4}),
+       allreduce("a"),
+       "Mismatched operations: One rank did an ALLGATHER, but another rank did an ALLREDUCE."},
+      {allreduce("a"), largest, "Mismatched reduction operation: One rank specified SUM"},
+      {allreduce("a"), scaled, "Mismatched prescale and/or postscale factors"},
+      {with_peer(operation(OpType::kBroadcast, "a", {4}), 0),
+       with_peer(operation(OpType::kBroadcast, "a", {4}), 1),
+       "Mismatched BROADCAST root ranks: One rank specified root rank 0, but another rank "
+       "specified root rank 1."},
+      {with_peer(operation(OpType::kSend, "a", {4}), 1),
+       with_peer(operation(OpType::kSend, "a", {4}), 0),
+       "Mismatched transfer"},
+  };
+  for (const auto& c : cases) {
+    Negotiation n(world_of(2));
+    n.expect_ok(n.ask(0, c.first));
+    n.expect_ok(n.ask(1, c.other));
+    n.expect_mismatch("a", c.text);
+    n.all_ask(allreduce("a"));  // The world goes on, under the same name.
+    EXPECT_EQ(n.run_one().signature, allreduce("a"));
+  }
+}
+
+TEST(Sequencer, a_mismatch_is_told_only_when_every_member_has_asked) {
+  Negotiation n(world_of(3));
+  n.expect_ok(n.ask(0, allreduce("a")));
+  n.expect_ok(n.ask(1, allreduce("a", {5})));
+  n.expect_silence();  // Rank 2 would wait for ever if it were told before it asks.
+  n.expect_ok(n.ask(2, allreduce("a")));
+  n.expect_mismatch("a", "(ranks 0 and 1, tensor 'a')");
+}
+
+TEST(Sequencer, a_slot_of_another_operation_than_the_pending_one_is_a_mismatch) {
+  for (const OpType op : {OpType::kAllgather, OpType::kAlltoall}) {
+    Negotiation n(world_of(2));
+    const std::vector<std::int64_t> splits =
+        op == OpType::kAlltoall ? std::vector<std::int64_t>{2, 2} : std::vector<std::int64_t>();
+    n.expect_ok(n.ask(0, operation(op, "a", {4}), splits));
+    n.expect_ok(n.ask(1, operation(op, "a", {4}), splits));
+    const std::uint32_t slot = n.run_one().slot;
+    n.expect_ok(n.ask(0, allreduce("a")));
+    n.expect_ok(n.ready(1, slot));
+    n.expect_mismatch("a", "Mismatched operations");
+  }
+}
+
+TEST(Sequencer, a_group_waits_for_its_last_member_and_leaves_together) {
+  Negotiation n(world_of(2));
+  n.all_ask(in_group(allreduce("a"), "g", 2));
+  n.expect_silence();
+  n.expect_ok(n.ask(0, in_group(allreduce("b"), "g", 2)));
+  n.expect_silence();
+  n.expect_ok(n.ask(1, in_group(allreduce("b"), "g", 2)));
+  EXPECT_EQ(n.run().tensors.size(), 2U);
+  n.all_ready(0);  // The slot knows the group.
+  n.expect_silence();
+  n.all_ready(1);
+  EXPECT_EQ(n.run().tensors.size(), 2U);
+}
+
+TEST(Sequencer, one_mismatch_fails_the_whole_group) {
+  Negotiation n(world_of(2));
+  n.all_ask(in_group(allreduce("a"), "g", 2));
+  n.expect_ok(n.ask(0, in_group(allreduce("b"), "g", 2)));
+  n.expect_ok(n.ask(1, in_group(allreduce("b", {5}), "g", 2)));
+  std::vector<std::string> failed;
+  for (const Command& command : n.sequencer.take_commands()) {
+    const auto& failure = std::get<FailOperation>(command);
+    EXPECT_NE(failure.message.find("Mismatched ALLREDUCE tensor shapes"), std::string::npos);
+    failed.push_back(failure.name);
+  }
+  EXPECT_EQ(failed, (std::vector<std::string>{"a", "b"}));
+  EXPECT_FALSE(n.sequencer.has_pending());
+}
+
+TEST(Sequencer, joined_ranks_count_as_zeros_where_zeros_make_sense) {
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+    for (const bool join_first : {true, false}) {
+      Negotiation n(world_of(2));
+      Signature s = allreduce("a");
+      s.reduce_op = op;
+      for (const bool joins : {join_first, !join_first}) {
+        n.expect_ok(joins ? n.join(1) : n.ask(0, s));
+      }
+      EXPECT_EQ(n.run_one().signature, s);
+    }
+  }
+  Negotiation n(world_of(2));
+  n.expect_ok(n.join(1));
+  n.expect_ok(n.ask(0, operation(OpType::kBarrier, "barrier")));
+  EXPECT_EQ(n.run_one().signature->op, OpType::kBarrier);
+}
+
+TEST(Sequencer, joined_ranks_are_refused_where_zeros_make_no_sense) {
+  Signature largest = allreduce("a", {2});
+  largest.reduce_op = ReduceOp::kMax;
+  Signature adasum = largest;
+  adasum.reduce_op = ReduceOp::kAdasum;
+  const std::pair<Signature, std::string> cases[] = {
+      {largest, "ALLREDUCE with MAX is not supported with Join at this time."},
+      {adasum, "ALLREDUCE with ADASUM is not supported with Join at this time."},
+      {operation(OpType::kAllgather, "a", {2}), "ALLGATHER is not supported with Join"},
+      {with_peer(operation(OpType::kBroadcast, "a"), 0), "BROADCAST is not supported with Join"},
+      {operation(OpType::kReducescatter, "a", {2}), "REDUCESCATTER is not supported with Join"},
+      {with_peer(operation(OpType::kSend, "a"), 1), "SEND is not supported with Join"},
+  };
+  for (const auto& [signature, text] : cases) {
+    Negotiation n(world_of(2));
+    n.expect_ok(n.join(1));
+    n.expect_ok(n.ask(0, signature));
+    n.expect_mismatch("a", text);
+  }
+}
+
+TEST(Sequencer, join_of_all_ranks_names_the_last_and_starts_over) {
+  Negotiation n(world_of(3));
+  for (int round = 0; round < 2; ++round) {
+    n.expect_ok(n.join(2));
+    n.expect_ok(n.join(0));
+    n.expect_silence();
+    n.expect_ok(n.join(1));
+    EXPECT_EQ(n.one<AllJoined>().last_rank, 1);
+    n.expect_ok(n.ask(0, allreduce("a")));  // Nobody is joined any more.
+    n.expect_silence();
+    n.expect_ok(n.ask(1, allreduce("a")));
+    n.expect_ok(n.ask(2, allreduce("a")));
+    EXPECT_EQ(n.run().tensors.size(), 1U);
+  }
+}
+
+TEST(Sequencer, all_joined_comes_after_everything_that_was_complete) {
+  Negotiation n(world_of(2));
+  std::vector<Execute> running;
+  for (const char* name : {"a", "b"}) {  // Fills the lane.
+    n.all_ask(allreduce(name));
+    running.push_back(n.one<Execute>());
+  }
+  n.expect_ok(n.join(1));
+  n.expect_ok(n.ask(0, allreduce("c")));
+  n.expect_ok(n.join(0));
+  n.expect_silence();
+  n.sequencer.on_bucket_done(0, running[0].lane);
+  const auto commands = n.sequencer.take_commands();
+  ASSERT_EQ(commands.size(), 2U);
+  EXPECT_EQ(std::get<Execute>(commands[0]).tensors[0].signature, allreduce("c"));
+  EXPECT_EQ(std::get<AllJoined>(commands[1]).last_rank, 0);
+}
+
+TEST(Sequencer, process_sets_negotiate_among_their_members) {
+  Negotiation n(world_of(3));
+  const std::uint32_t set = n.add_set({0, 2});
+  EXPECT_EQ(set, 1U);
+  n.expect_ok(n.ask(2, in_set(allreduce("a"), set)));
+  n.expect_ok(n.ask(1, allreduce("a")));  // The same name in another set is another operation.
+  n.expect_silence();
+  n.expect_ok(n.ask(0, in_set(allreduce("a"), set)));
+  const Execute execute = n.run();
+  EXPECT_EQ(execute.process_set, set);
+  EXPECT_EQ(execute.tensors.size(), 1U);
+  n.expect_refused(n.ask(1, in_set(allreduce("b"), set)));
+}
+
+TEST(Sequencer, ranks_that_add_different_sets_disagree) {
+  Negotiation n(world_of(2));
+  n.expect_ok(n.ask(0, operation(OpType::kAddProcessSet, "add"), {}, {0}));
+  n.expect_ok(n.ask(1, operation(OpType::kAddProcessSet, "add"), {}, {0, 1}));
+  n.expect_mismatch("add", "Mismatched process sets");
+}
+
+TEST(Sequencer, overlapping_process_sets_share_one_sequence) {
+  Negotiation n(world_of(3));
+  const std::uint32_t left = n.add_set({0, 1});
+  const std::uint32_t right = n.add_set({1, 2});
+  std::uint64_t next = 0;
+  for (int round = 0; round < 4; ++round) {
+    n.all_ask(allreduce("a"));
+    for (const int rank : {0, 1}) {
+      n.expect_ok(n.ask(rank, in_set(allreduce("a"), left)));
+      n.expect_ok(n.ask(rank + 1, in_set(allreduce("a"), right)));
+    }
+    std::vector<std::uint32_t> sets;
+    for (const Command& command : n.sequencer.take_commands()) {
+      const auto& execute = std::get<Execute>(command);
+      EXPECT_EQ(execute.sequence, next++);
+      sets.push_back(execute.process_set);
+      n.sequencer.on_bucket_done(execute.process_set, execute.lane);
+    }
+    std::sort(sets.begin(), sets.end());
+    EXPECT_EQ(sets, (std::vector<std::uint32_t>{0, left, right}));
+  }
+}
+
+TEST(Sequencer, removing_a_process_set_fails_what_waits_in_it) {
+  Negotiation n(world_of(2));
+  const std::uint32_t set = n.add_set({0, 1});
+  n.expect_ok(n.ask(0, in_set(allreduce("waits"), set)));
+  n.expect_ok(n.ask(0, in_set(in_group(allreduce("grouped"), "g", 2), set)));
+  n.expect_ok(n.ask(1, in_set(in_group(allreduce("grouped"), "g", 2), set)));
+  n.expect_ok(n.ask(1, allreduce("elsewhere")));
+  n.remove_set(set);
+  auto commands = n.sequencer.take_commands();
+  ASSERT_EQ(commands.size(), 3U);
+  std::vector<std::string> failed;
+  for (std::size_t i = 0; i < 2; ++i) {
+    failed.push_back(std::get<FailOperation>(commands[i]).name);
+  }
+  std::sort(failed.begin(), failed.end());
+  EXPECT_EQ(failed, (std::vector<std::string>{"grouped", "waits"}));
+  EXPECT_EQ(std::get<RemoveProcessSet>(commands[2]).id, set);
+  n.expect_ok(n.ask(0, allreduce("elsewhere")));
+  EXPECT_EQ(n.run_one().signature, allreduce("elsewhere"));
+  // The number comes back; the half group of before does not.
+  EXPECT_EQ(n.add_set({0, 1}), set);
+  n.all_ask(in_set(in_group(allreduce("grouped"), "g", 2), set));
+  n.expect_silence();
+  n.all_ask(in_set(in_group(allreduce("second"), "g", 2), set));
+  EXPECT_EQ(n.run().tensors.size(), 2U);
+}
+
+TEST(Sequencer, slots_of_a_removed_set_mean_nothing_until_given_a_new_meaning) {
+  Negotiation n(world_of(3));
+  const std::uint32_t set = n.add_set({0, 1});
+  const Signature gather = in_set(operation(OpType::kAllgather, "g", {1, 1}), set);
+  n.expect_ok(n.ask(0, gather));
+  n.expect_ok(n.ask(1, gather));
+  const std::uint32_t slot = n.run_one().slot;
+  n.remove_set(set);
+  EXPECT_EQ(n.one<RemoveProcessSet>().id, set);
+  EXPECT_EQ(n.add_set({0, 1, 2}), set);
+  n.all_ask(gather);
+  const AnnouncedTensor again = n.run_one();
+  EXPECT_EQ(again.slot, slot);
+  EXPECT_EQ(again.per_member, (std::vector<std::int64_t>{1, 1, 1}));
+  n.all_ready(slot);
+  EXPECT_FALSE(n.run_one().signature.has_value());
+  n.remove_set(set);
+  EXPECT_EQ(n.one<RemoveProcessSet>().id, set);
+  EXPECT_EQ(n.add_set({0, 1, 2}), set);
+  n.expect_refused(n.ready(2, slot));
+}
+
+TEST(Sequencer, a_lane_takes_two_buckets_and_then_one_for_each_that_is_done) {
+  SequencerOptions options = world_of(2);
+  options.num_lanes = 2;
+  options.fusion = FusionStrategy::kNone;
+  Negotiation n(options);
+  for (int i = 0; i < 7; ++i) {
+    n.all_ask(allreduce(std::to_string(i)));
+  }
+  std::vector<int> on_lane(2, 0);
+  for (const Command& command : n.sequencer.take_commands()) {
+    const auto& execute = std::get<Execute>(command);
+    EXPECT_EQ(execute.tensors.size(), 1U);
+    ++on_lane.at(execute.lane);
+  }
+  EXPECT_EQ(on_lane, (std::vector<int>{2, 2}));
+  n.expect_silence();
+  n.sequencer.on_bucket_done(0, 1);
+  EXPECT_EQ(n.one<Execute>().lane, 1U);
+  n.expect_silence();
+  n.sequencer.on_bucket_done(0, 0);
+  n.sequencer.on_bucket_done(0, 0);
+  EXPECT_EQ(n.sequencer.take_commands().size(), 2U);
+  n.sequencer.on_bucket_done(7, 0);  // Of no set, of no lane: nothing happens.
+  n.sequencer.on_bucket_done(0, 99);
+  n.expect_silence();
+}
+
+TEST(Sequencer, auto_fusion_gathers_what_waited_for_a_lane) {
+  Negotiation n(world_of(2));
+  for (const char* name : {"a", "b"}) {
+    n.all_ask(allreduce(name));
+    EXPECT_EQ(n.one<Execute>().tensors.size(), 1U);
+  }
+  for (const char* name : {"c", "d", "e"}) {
+    n.all_ask(allreduce(name));
+    n.expect_silence();
+  }
+  Signature doubles = allreduce("f");
+  doubles.dtype = DataType::kFloat64;
+  n.all_ask(doubles);
+  n.sequencer.on_bucket_done(0, 0);
+  EXPECT_EQ(n.one<Execute>().tensors.size(), 3U);
+  n.sequencer.on_bucket_done(0, 0);
+  EXPECT_EQ(n.one<Execute>().tensors[0].signature, doubles);
+}
+
+TEST(Sequencer, only_allreduces_that_compute_the_same_are_fused) {
+  Negotiation n(world_of(1));
+  Signature scaled = allreduce("scaled");
+  scaled.postscale = 0.5;
+  Signature adasum = allreduce("adasum");
+  adasum.reduce_op = ReduceOp::kAdasum;
+  Signature adasum2 = adasum;
+  adasum2.name = "adasum2";
+  const std::vector<Signature> all = {allreduce("plain"),
+                                      scaled,
+                                      adasum,
+                                      adasum2,
+                                      operation(OpType::kAllgather, "g1", {1}),
+                                      operation(OpType::kAllgather, "g2", {1}),
+                                      allreduce("plain2")};
+  for (const Signature& s : all) {
+    n.all_ask(s);
+  }
+  std::vector<std::size_t> sizes;
+  for (int round = 0; round < 4; ++round) {
+    for (const Command& command : n.sequencer.take_commands()) {
+      sizes.push_back(std::get<Execute>(command).tensors.size());
+      n.sequencer.on_bucket_done(0, 0);
+    }
+  }
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{2, 1, 1, 1, 1, 1}));  // plain with plain2.
+}
+
+TEST(Sequencer, a_set_without_rank_0_never_waits_for_its_lanes) {
+  SequencerOptions options = world_of(3);
+  options.fusion = FusionStrategy::kNone;
+  Negotiation n(options);
+  const std::uint32_t set = n.add_set({1, 2});
+  for (int i = 0; i < 5; ++i) {
+    n.expect_ok(n.ask(1, in_set(allreduce(std::to_string(i)), set)));
+    n.expect_ok(n.ask(2, in_set(allreduce(std::to_string(i)), set)));
+  }
+  EXPECT_EQ(n.sequencer.take_commands().size(), 5U);
+}
+
+TEST(Sequencer, a_stall_is_warned_of_once_and_names_who_is_missing) {
+  Negotiation n(world_of(4));
+  n.expect_ok(n.join(3));
+  n.expect_ok(n.ask(1, allreduce("late")));
+  EXPECT_TRUE(n.sequencer.check_stalls(n.now + seconds(59)).warnings.empty());
+  const auto report = n.sequencer.check_stalls(n.now + seconds(61));
+  ASSERT_EQ(report.warnings.size(), 1U);
+  EXPECT_NE(report.warnings[0].find("ALLREDUCE 'late' has waited 61 s for ranks [0, 2],"),
+            std::string::npos)
+      << report.warnings[0];
+  EXPECT_TRUE(report.fatal.ok());
+  const auto again = n.sequencer.check_stalls(n.now + seconds(100'000));
+  EXPECT_TRUE(again.warnings.empty());
+  EXPECT_TRUE(again.fatal.ok()) << "no shutdown time was set";
+}
+
+TEST(Sequencer, a_stall_beyond_the_shutdown_time_is_fatal_and_names_a_rank) {
+  SequencerOptions options = world_of(3);
+  options.stall_shutdown = seconds(120);
+  Negotiation n(options);
+  n.expect_ok(n.ask(0, allreduce("late")));
+  EXPECT_TRUE(n.sequencer.check_stalls(n.now + seconds(119)).fatal.ok());
+  const Status fatal = n.sequencer.check_stalls(n.now + seconds(120)).fatal;
+  EXPECT_EQ(fatal.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(fatal.rank(), 1);
+  EXPECT_NE(fatal.message().find("'late'"), std::string::npos);
+}
+
+TEST(Sequencer, what_waits_for_a_lane_is_no_stall_and_the_check_can_be_off) {
+  Negotiation busy(world_of(1));
+  for (const char* name : {"a", "b", "c"}) {
+    busy.all_ask(allreduce(name));
+    (void)busy.sequencer.take_commands();
+  }
+  EXPECT_TRUE(busy.sequencer.has_pending());
+  EXPECT_TRUE(busy.sequencer.check_stalls(busy.now + seconds(1000)).warnings.empty());
+  SequencerOptions options = world_of(2);
+  options.stall_check = false;
+  options.stall_shutdown = seconds(1);
+  Negotiation off(options);
+  off.expect_ok(off.ask(0, allreduce("a")));
+  const auto report = off.sequencer.check_stalls(off.now + seconds(1000));
+  EXPECT_TRUE(report.warnings.empty());
+  EXPECT_TRUE(report.fatal.ok());
+}
+
+TEST(Sequencer, after_a_leave_nothing_more_is_announced) {
+  Negotiation n(world_of(2));
+  n.all_ask(allreduce("complete"));
+  n.expect_ok(n.leave(1));
+  EXPECT_EQ(n.one<ShutDown>().rank, 1);
+  n.all_ask(allreduce("late"));
+  n.expect_ok(n.leave(0));
+  n.expect_silence();
+}
+
+TEST(Sequencer, reports_of_what_does_not_exist_are_refused) {
+  Negotiation n(world_of(2));
+  n.expect_refused(n.ask(2, allreduce("a")));
+  n.expect_refused(n.ask(-1, allreduce("a")));
+  n.expect_refused(n.ready(0, 0));
+  n.expect_refused(n.ready(0, kNoSlot));
+  n.expect_refused(n.ask(0, in_set(allreduce("a"), 1)));
+  n.expect_silence();
+  EXPECT_FALSE(n.sequencer.has_pending());
+}
+
+TEST(Sequencer, a_second_report_of_one_operation_is_refused) {
+  Negotiation n(world_of(2));
+  n.expect_ok(n.ask(0, allreduce("a")));
+  n.expect_refused(n.ask(0, allreduce("a")));
+  n.expect_ok(n.ask(1, allreduce("a")));
+  n.expect_refused(n.ask(1, allreduce("a")));  // Complete, but not announced yet.
+}
+
+TEST(Sequencer, a_joined_rank_that_reports_what_is_complete_without_it_is_refused) {
+  Negotiation n(world_of(2));
+  n.expect_ok(n.join(1));
+  n.expect_ok(n.ask(0, allreduce("a")));
+  n.expect_refused(n.ask(1, allreduce("a")));
+  EXPECT_EQ(n.run().tensors.size(), 1U);
+  n.expect_silence();
+}
+
+TEST(Sequencer, impossible_requests_are_refused_before_they_are_counted) {
+  Negotiation n(world_of(3));
+  n.expect_ok(n.join(2));  // With somebody joined, every member is looked up.
+  const auto big = std::int64_t{1} << 62;
+  n.expect_refused(n.ask(1, allreduce("a", {-1})));
+  n.expect_refused(n.ask(1, allreduce("a", {big, 4})));
+  n.expect_refused(n.ask(1, operation(OpType::kAllgather, "a")));
+  n.expect_refused(n.ask(1, operation(OpType::kAlltoall, "a", {3}), {1, 2}));
+  n.expect_refused(n.ask(1, operation(OpType::kAlltoall, "a", {3}), {-1, 2, 2}));
+  n.expect_refused(n.ask(1, operation(OpType::kAlltoall, "a", {3}), {0, 4, 0}));
+  for (const int peer : {-1, 1, 3, 1'000'000}) {  // Rank 1 itself is none either.
+    n.expect_refused(n.ask(1, with_peer(operation(OpType::kSend, "a"), peer)));
+    n.expect_refused(n.ask(1, with_peer(operation(OpType::kRecv, "a"), peer)));
+  }
+  n.expect_refused(n.ask(1, with_peer(operation(OpType::kBroadcast, "a"), 3)));
+  for (const std::vector<std::int32_t>& ranks :
+       {std::vector<std::int32_t>{}, {0, 3}, {-1, 0}, {1, 0}, {1, 1}}) {
+    n.expect_refused(n.ask(1, operation(OpType::kAddProcessSet, "a"), {}, ranks));
+  }
+  for (const int set : {-1, 0, 1}) {
+    n.expect_refused(n.ask(1, with_peer(operation(OpType::kRemoveProcessSet, "a"), set)));
+  }
+  EXPECT_FALSE(n.sequencer.has_pending());
+  n.expect_silence();
+}
+
+}  // namespace
+}  // namespace lightcc

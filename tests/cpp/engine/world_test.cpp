@@ -1,0 +1,330 @@
+#include "lightcc/engine/world.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "engine/rank_threads.hpp"
+
+namespace lightcc {
+namespace {
+
+using testing::allreduce_of;
+using testing::JobOptions;
+using testing::on_hosts;
+using testing::on_one_host;
+using testing::run_job;
+using testing::run_one;
+
+class Worlds : public ::testing::TestWithParam<JobOptions> {};
+class WorldsOfSeveral : public Worlds {};
+
+TEST_P(Worlds, allreduce_sums_over_all_ranks) {
+  const int size = GetParam().size;
+  run_job(GetParam(), [&](World& world, int rank) {
+    for (const std::size_t count :
+         std::initializer_list<std::size_t>{0, 1, 7, 1000, 100'000, 1'000'001}) {
+      for (int round = 0; round < 3; ++round) {
+        std::vector<float> data(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          data[i] = static_cast<float>(static_cast<int>(i % 17) + rank);
+        }
+        const auto done = run_one(world, allreduce_of("t" + std::to_string(count), data));
+        ASSERT_TRUE(done.ok()) << done.status().message();
+        for (std::size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(data[i],
+                    static_cast<float>(static_cast<int>(i % 17) * size + size * (size - 1) / 2));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Worlds, many_operations_submitted_in_different_orders_all_finish) {
+  run_job(GetParam(), [&](World& world, int rank) {
+    constexpr int kTensors = 40;
+    std::mt19937 random(static_cast<unsigned>(rank) + 1);
+    for (int round = 0; round < 5; ++round) {
+      std::vector<std::vector<float>> data;
+      std::vector<int> order(kTensors);
+      for (int i = 0; i < kTensors; ++i) {
+        order[static_cast<std::size_t>(i)] = i;
+        data.emplace_back(static_cast<std::size_t>(1 + i * 37), static_cast<float>(rank + i));
+      }
+      std::shuffle(order.begin(), order.end(), random);
+      std::vector<HandleId> handles;
+      for (const int i : order) {
+        std::vector<Submission> one;
+        one.push_back(
+            allreduce_of("tensor." + std::to_string(i), data[static_cast<std::size_t>(i)]));
+        auto handle = world.submit(std::move(one));
+        ASSERT_TRUE(handle.ok()) << handle.status().message();
+        handles.push_back(*handle);
+      }
+      for (const HandleId handle : handles) {
+        const auto done = world.wait(handle, {});
+        ASSERT_TRUE(done.ok()) << done.status().message();
+      }
+      const int size = world.topology().size;
+      for (int i = 0; i < kTensors; ++i) {
+        const auto expected = static_cast<float>(size * i + size * (size - 1) / 2);
+        for (const float value : data[static_cast<std::size_t>(i)]) {
+          ASSERT_EQ(value, expected);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Worlds, every_other_collective_works) {
+  run_job(GetParam(), [&](World& world, int rank) {
+    const int size = world.topology().size;
+    // Allgather with rank + 1 rows of 3.
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(rank + 1) * 3, rank);
+    Submission gather;
+    gather.op = OpType::kAllgather;
+    gather.name = "gather";
+    gather.dtype = DataType::kInt32;
+    gather.shape = {rank + 1, 3};
+    gather.input = rows.data();
+    auto gathered = run_one(world, gather);
+    ASSERT_TRUE(gathered.ok()) << gathered.status().message();
+    const Outcome& all = gathered.value()[0];
+    ASSERT_EQ(all.shape[0], size * (size + 1) / 2);
+    const auto* values = reinterpret_cast<const std::int32_t*>(all.output->data());
+    std::size_t at = 0;
+    for (int r = 0; r < size; ++r) {
+      for (int k = 0; k < (r + 1) * 3; ++k) {
+        ASSERT_EQ(values[at++], r);
+      }
+    }
+    // Broadcast from the last rank.
+    std::vector<float> data(1000, static_cast<float>(rank));
+    Submission broadcast = allreduce_of("broadcast", data);
+    broadcast.op = OpType::kBroadcast;
+    broadcast.root_or_peer = size - 1;
+    ASSERT_TRUE(run_one(world, broadcast).ok());
+    ASSERT_EQ(data[999], static_cast<float>(size - 1));
+    // Reducescatter of 2 * size + 1 rows: rank 0 gets one more.
+    std::vector<float> input(static_cast<std::size_t>(2 * size + 1) * 2, 1.0F);
+    Submission scatter = allreduce_of("scatter", input);
+    scatter.op = OpType::kReducescatter;
+    scatter.output = nullptr;
+    scatter.shape = {2 * size + 1, 2};
+    auto scattered = run_one(world, scatter);
+    ASSERT_TRUE(scattered.ok()) << scattered.status().message();
+    ASSERT_EQ(scattered.value()[0].shape[0], rank == 0 ? 3 : 2);
+    ASSERT_EQ(*reinterpret_cast<const float*>(scattered.value()[0].output->data()),
+              static_cast<float>(size));
+    // Alltoall, one row each.
+    std::vector<float> out_rows(static_cast<std::size_t>(size));
+    for (int r = 0; r < size; ++r) {
+      out_rows[static_cast<std::size_t>(r)] = static_cast<float>(rank * 100 + r);
+    }
+    Submission alltoall = allreduce_of("alltoall", out_rows);
+    alltoall.op = OpType::kAlltoall;
+    alltoall.output = nullptr;
+    auto exchanged = run_one(world, alltoall);
+    ASSERT_TRUE(exchanged.ok()) << exchanged.status().message();
+    const auto* got = reinterpret_cast<const float*>(exchanged.value()[0].output->data());
+    for (int r = 0; r < size; ++r) {
+      ASSERT_EQ(got[r], static_cast<float>(r * 100 + rank));
+    }
+    // Barrier, and a transfer from the first to the last.
+    Submission barrier;
+    barrier.op = OpType::kBarrier;
+    ASSERT_TRUE(run_one(world, barrier).ok());
+    if (size > 1 && (rank == 0 || rank == size - 1)) {
+      std::vector<float> message(5, rank == 0 ? 42.0F : 0.0F);
+      Submission transfer = allreduce_of("transfer", message);
+      transfer.op = rank == 0 ? OpType::kSend : OpType::kRecv;
+      transfer.root_or_peer = rank == 0 ? size - 1 : 0;
+      ASSERT_TRUE(run_one(world, transfer).ok());
+      ASSERT_EQ(message[4], 42.0F);
+    }
+    // A rank that left now would end the transfer of the others.
+    ASSERT_TRUE(run_one(world, barrier).ok());
+  });
+}
+
+TEST_P(WorldsOfSeveral, mismatched_shapes_fail_on_every_rank_and_the_world_goes_on) {
+  run_job(GetParam(), [&](World& world, int rank) {
+    std::vector<float> data(rank == 0 ? 3 : 4, 1.0F);
+    const auto failed = run_one(world, allreduce_of("shape", data));
+    ASSERT_FALSE(failed.ok());
+    EXPECT_EQ(failed.status().code(), ErrorCode::kMismatch);
+    EXPECT_NE(failed.status().message().find("Mismatched ALLREDUCE tensor shapes"),
+              std::string::npos);
+    std::vector<float> good(3, 1.0F);
+    ASSERT_TRUE(run_one(world, allreduce_of("shape", good)).ok());
+    EXPECT_EQ(good[0], static_cast<float>(world.topology().size));
+  });
+}
+
+TEST_P(Worlds, joined_ranks_contribute_zeros_and_all_learn_the_last_one) {
+  run_job(GetParam(), [&](World& world, int rank) {
+    const int size = world.topology().size;
+    for (int step = 0; step < 3; ++step) {
+      if (step <= rank) {
+        std::vector<float> data(100, 1.0F);
+        ASSERT_TRUE(run_one(world, allreduce_of("step" + std::to_string(step), data)).ok());
+        EXPECT_EQ(data[0], static_cast<float>(std::max(size - step, 0)));
+      }
+    }
+    Submission join;
+    join.op = OpType::kJoin;
+    auto joined = run_one(world, join);
+    ASSERT_TRUE(joined.ok()) << joined.status().message();
+    EXPECT_GE(joined.value()[0].value, 0);
+    EXPECT_LT(joined.value()[0].value, size);
+    std::vector<float> data(10, 1.0F);
+    ASSERT_TRUE(run_one(world, allreduce_of("step0", data)).ok());
+    EXPECT_EQ(data[0], static_cast<float>(size));
+  });
+}
+
+TEST_P(Worlds, process_sets_can_come_and_go) {
+  JobOptions options = GetParam();
+  options.environment["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1";
+  run_job(options, [&](World& world, int rank) {
+    const int size = world.topology().size;
+    if (size < 2) {
+      return;
+    }
+    for (int round = 0; round < 3; ++round) {
+      Submission add;
+      add.op = OpType::kAddProcessSet;
+      add.ranks = {0, size - 1};
+      auto added = run_one(world, add);
+      if (size == 2) {
+        ASSERT_FALSE(added.ok());  // The same ranks as the global set.
+        return;
+      }
+      ASSERT_TRUE(added.ok()) << added.status().message();
+      const auto id = static_cast<std::uint32_t>(added.value()[0].value);
+      EXPECT_EQ(id, 1U);
+      if (rank == 0 || rank == size - 1) {
+        std::vector<float> data(50'000, 1.0F);
+        Submission sum = allreduce_of("in_set", data);
+        sum.process_set = id;
+        ASSERT_TRUE(run_one(world, sum).ok());
+        EXPECT_EQ(data[49'999], 2.0F);
+      }
+      Submission barrier;
+      barrier.op = OpType::kBarrier;
+      ASSERT_TRUE(run_one(world, barrier).ok());
+      Submission remove;
+      remove.op = OpType::kRemoveProcessSet;
+      remove.root_or_peer = static_cast<int>(id);
+      ASSERT_TRUE(run_one(world, remove).ok());
+    }
+  });
+}
+
+TEST(World, a_name_in_flight_cannot_be_used_again) {
+  run_job({}, [](World& world, int rank) {
+    std::vector<float> data(4, 1.0F);
+    std::vector<float> other(4, 1.0F);
+    if (rank == 0) {
+      std::vector<Submission> first;
+      first.push_back(allreduce_of("same", data));
+      auto handle = world.submit(std::move(first));
+      ASSERT_TRUE(handle.ok());
+      std::vector<Submission> second;
+      second.push_back(allreduce_of("same", other));
+      const auto refused = world.submit(std::move(second));
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.status().code(), ErrorCode::kInvalidArgument);
+      Submission barrier;
+      barrier.op = OpType::kBarrier;
+      ASSERT_TRUE(run_one(world, barrier).ok());
+      ASSERT_TRUE(world.wait(*handle, {}).ok());
+    } else {
+      Submission barrier;
+      barrier.op = OpType::kBarrier;
+      ASSERT_TRUE(run_one(world, barrier).ok());
+      ASSERT_TRUE(run_one(world, allreduce_of("same", data)).ok());
+    }
+  });
+}
+
+TEST(World, groups_are_all_or_nothing) {
+  run_job({}, [](World& world, int rank) {
+    std::vector<float> a(4, 1.0F);
+    std::vector<float> b(rank == 0 ? 4 : 5, 1.0F);
+    std::vector<Submission> group;
+    group.push_back(allreduce_of("g_0of2", a));
+    group.push_back(allreduce_of("g_1of2", b));
+    auto handle = world.submit(std::move(group));
+    ASSERT_TRUE(handle.ok());
+    EXPECT_FALSE(world.wait(*handle, {}).ok());
+    EXPECT_EQ(a[0], 1.0F) << "a member of a failed group was reduced";
+  });
+}
+
+TEST(World, a_rank_that_leaves_ends_the_operations_of_the_others) {
+  run_job({}, [](World& world, int rank) {
+    if (rank == 0) {
+      world.shutdown();
+      return;
+    }
+    std::vector<float> data(4, 1.0F);
+    const auto failed = run_one(world, allreduce_of("lonely", data));
+    ASSERT_FALSE(failed.ok());
+    EXPECT_EQ(failed.status().code(), ErrorCode::kShutDown);
+  });
+}
+
+TEST(World, can_be_made_again_many_times) {
+  for (int round = 0; round < 30; ++round) {
+    run_job(on_one_host(3), [](World& world, int) {
+      std::vector<float> data(10, 1.0F);
+      ASSERT_TRUE(run_one(world, allreduce_of("again", data)).ok());
+      EXPECT_EQ(data[0], 3.0F);
+    });
+  }
+}
+
+TEST(World, missing_ranks_are_named_when_they_do_not_come) {
+  const std::shared_ptr<Store> store = make_hash_store();
+  WorldOptions options;
+  auto knobs = read_knobs(testing::get_env_from(
+      {{"HOROVOD_START_TIMEOUT", "1"}, {"HOROVOD_GLOO_TIMEOUT_SECONDS", "1"}}));
+  ASSERT_TRUE(knobs.ok());
+  options.knobs = *knobs;
+  options.size = 3;
+  options.store = store;
+  options.secret = "secret";
+  const auto world = World::create(std::move(options));
+  ASSERT_FALSE(world.ok());
+  EXPECT_EQ(world.status().code(), ErrorCode::kTimeout);
+  EXPECT_NE(world.status().message().find("[1, 2]"), std::string::npos) << world.status().message();
+}
+
+std::string name_of(const ::testing::TestParamInfo<JobOptions>& instance) {
+  std::string name = "ranks" + std::to_string(instance.param.size);
+  for (const int host : instance.param.hosts) {
+    name += "_" + std::to_string(host);
+  }
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes,
+                         Worlds,
+                         ::testing::Values(on_one_host(1),
+                                           on_one_host(2),
+                                           on_one_host(3),
+                                           on_one_host(4),
+                                           on_hosts({0, 1}),
+                                           on_hosts({0, 0, 1, 1}),
+                                           on_hosts({0, 1, 2, 1, 0})),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Sizes,
+                         WorldsOfSeveral,
+                         ::testing::Values(on_one_host(2), on_hosts({0, 0, 1, 1})),
+                         name_of);
+
+}  // namespace
+}  // namespace lightcc
