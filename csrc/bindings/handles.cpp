@@ -1,0 +1,153 @@
+#include "handles.hpp"
+
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "arrays.hpp"
+#include "errors.hpp"
+#include "world_binding.hpp"
+
+namespace py = pybind11;
+
+namespace lightcc::bindings {
+namespace {
+
+struct HandleTable {
+  std::unordered_map<std::int64_t, Pending> pending;
+  std::unordered_set<std::int64_t> abandoned;  ///< Were pending when their world ended.
+  std::int64_t last = 0;
+};
+
+HandleTable& table() {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<HandleTable> storage;
+  return storage.call_once_and_store_result([] { return HandleTable(); }).get_stored();
+}
+
+py::object member_result(const Pending& pending, std::size_t index, Outcome& outcome) {
+  const py::array& tensor = pending.tensors[index];
+  if (pending.in_place) {
+    return tensor;
+  }
+  return from_output(tensor.dtype(), outcome.shape, std::move(outcome.output));
+}
+
+/// What synchronize() returns for a finished operation.
+py::object to_result(const Pending& pending, std::vector<Outcome>& outcomes) {
+  if (outcomes.empty() || (!pending.tensors.empty() && outcomes.size() != pending.tensors.size())) {
+    throw_status(make_error(ErrorCode::kInternal,
+                            "%zu outcomes for %zu tensors",
+                            outcomes.size(),
+                            pending.tensors.size()));
+  }
+  switch (pending.op) {
+    case OpType::kSend:
+    case OpType::kBarrier:
+    case OpType::kRemoveProcessSet:
+      return py::none();
+    case OpType::kJoin:
+      // Ranks that joined early have issued fewer unnamed operations: all start to count anew.
+      pending.world->reset_auto_names();
+      return py::int_(outcomes.front().value);
+    case OpType::kAddProcessSet:
+      return py::int_(outcomes.front().value);
+    case OpType::kAlltoall:
+      return py::make_tuple(member_result(pending, 0, outcomes.front()),
+                            from_splits(outcomes.front().received_splits));
+    case OpType::kAllreduce:
+    case OpType::kAllgather:
+    case OpType::kBroadcast:
+    case OpType::kReducescatter:
+    case OpType::kRecv:
+      break;
+  }
+  if (!pending.grouped) {
+    return member_result(pending, 0, outcomes.front());
+  }
+  py::list results(outcomes.size());
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    results[i] = member_result(pending, i, outcomes[i]);
+  }
+  return results;
+}
+
+py::object wait(std::int64_t handle) {
+  // The entry leaves the table while this thread waits: it belongs to one waiter.
+  auto entry = table().pending.extract(handle);
+  if (entry.empty()) {
+    if (table().abandoned.erase(handle) != 0) {
+      throw_status(make_error(
+          ErrorCode::kShutDown,
+          "Horovod has been shut down while operation %lld was pending; its result is lost.",
+          static_cast<long long>(handle)));
+    }
+    return py::none();
+  }
+  Pending& pending = entry.mapped();
+  std::optional<py::error_already_set> interruption;
+  auto outcomes = [&] {
+    const py::gil_scoped_release nogil;
+    return pending.world->engine().wait(pending.id, [&interruption] {
+      const py::gil_scoped_acquire gil;
+      if (PyErr_CheckSignals() != 0) {
+        interruption.emplace();
+      }
+      return interruption.has_value();
+    });
+  }();
+  if (interruption) {
+    if (!outcomes.ok()) {
+      table().pending.insert(std::move(entry));
+    }
+    throw py::error_already_set(*interruption);
+  }
+  auto finished = value_or_throw(std::move(outcomes));
+  return to_result(pending, finished);
+}
+
+bool poll(std::int64_t handle) {
+  const auto entry = table().pending.find(handle);
+  if (entry == table().pending.end()) {
+    if (table().abandoned.contains(handle)) {
+      return true;
+    }
+    throw py::value_error("Handle " + std::to_string(handle) +
+                          " was not created or has been cleared.");
+  }
+  return entry->second.world->engine().poll(entry->second.id);
+}
+
+}  // namespace
+
+std::int64_t add_pending(Pending pending) {
+  HandleTable& handles = table();
+  const std::int64_t handle = ++handles.last;
+  handles.pending.emplace(handle, std::move(pending));
+  return handle;
+}
+
+void abandon_pending(const WorldBinding* world) {
+  HandleTable& handles = table();
+  for (auto entry = handles.pending.begin(); entry != handles.pending.end();) {
+    if (entry->second.world.get() == world) {
+      handles.abandoned.insert(entry->first);
+      entry = handles.pending.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+}
+
+void register_handles(py::module_& module) {
+  module.def("poll",
+             &poll,
+             py::arg("handle"),
+             "Returns whether an operation is done; ValueError for an unknown handle.");
+  module.def("wait",
+             &wait,
+             py::arg("handle"),
+             "Waits for an operation and returns its result; None for an unknown handle.");
+}
+
+}  // namespace lightcc::bindings

@@ -1,0 +1,271 @@
+// lightcc._core: the engine as Python sees it. Private to the lightcc package; documented by
+// lightcc/_core.pyi, which a test compares with what is registered here.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "lightcc/base/knobs.hpp"
+#include "lightcc/base/log.hpp"
+#include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/net/socket_address.hpp"
+#include "lightcc/rendezvous/tcp_store.hpp"
+
+#include "errors.hpp"
+#include "handles.hpp"
+#include "world_binding.hpp"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace lightcc::bindings {
+namespace {
+
+/// Classes of `_core` have Python's own metaclass: none has static properties, for which pybind11
+/// has another.
+py::metaclass plain_type() {
+  return py::metaclass(reinterpret_cast<PyObject*>(&PyType_Type));
+}
+
+std::shared_ptr<WorldBinding> create_world(int rank,
+                                           int size,
+                                           const std::string& rendezvous,
+                                           std::string key_prefix,
+                                           std::string secret,
+                                           std::vector<std::vector<std::int32_t>> process_sets,
+                                           bool dynamic_process_sets) {
+  WorldOptions options;
+  options.knobs = value_or_throw(read_knobs(process_environment()));
+  options.knobs.dynamic_process_sets |= dynamic_process_sets;
+  options.rank = rank;
+  options.size = size;
+  if (!rendezvous.empty()) {
+    options.store = make_tcp_store(rendezvous, secret);
+  }
+  options.key_prefix = std::move(key_prefix);
+  options.secret = std::move(secret);
+  options.rendezvous_address = rendezvous;
+  options.process_sets = std::move(process_sets);
+  const bool dynamic = options.knobs.dynamic_process_sets;
+  auto world = [&options] {
+    const py::gil_scoped_release nogil;
+    return World::create(std::move(options));
+  }();
+  auto binding = std::make_shared<WorldBinding>(value_or_throw(std::move(world)), dynamic);
+  if (rank == 0) {
+    for (const std::string& warning : inert_knob_warnings(process_environment())) {
+      LIGHTCC_LOG(LogLevel::kWarning, "%s", warning.c_str());
+    }
+  }
+  return binding;
+}
+
+py::dict process_sets(WorldBinding& world) {
+  py::dict sets;
+  for (const ProcessSetInfo& set : world.engine().process_sets()) {
+    sets[py::int_(set.id)] = py::cast(set.ranks);
+  }
+  return sets;
+}
+
+py::dict stats(WorldBinding& world) {
+  const WorldStats stats = world.engine().stats();
+  return py::dict("operations"_a = stats.operations,
+                  "buckets"_a = stats.buckets,
+                  "payload_bytes"_a = stats.payload_bytes,
+                  "network_bytes_sent"_a = stats.network_bytes_sent,
+                  "network_bytes_received"_a = stats.network_bytes_received,
+                  "control_frames_sent"_a = stats.control_frames_sent,
+                  "sleeps"_a = stats.sleeps);
+}
+
+/// A property of the topology, which never changes.
+template <auto Member>
+auto topology(WorldBinding& world) {
+  return world.engine().topology().*Member;
+}
+
+void register_world(const py::module_& module) {
+  py::class_<WorldBinding, std::shared_ptr<WorldBinding>>(
+      module, "World", plain_type(), "One membership of ranks, from init to shutdown or failure.")
+      .def(py::init(&create_world),
+           py::kw_only(),
+           "rank"_a,
+           "size"_a,
+           "rendezvous"_a = "",
+           "key_prefix"_a = "",
+           "secret"_a = "",
+           "process_sets"_a = std::vector<std::vector<std::int32_t>>(),
+           "dynamic_process_sets"_a = false,
+           "Joins all ranks into one world; reads the environment's knobs.")
+      .def_property_readonly("rank", &topology<&Topology::rank>)
+      .def_property_readonly("size", &topology<&Topology::size>)
+      .def_property_readonly("local_rank", &topology<&Topology::local_rank>)
+      .def_property_readonly("local_size", &topology<&Topology::local_size>)
+      .def_property_readonly("cross_rank", &topology<&Topology::cross_rank>)
+      .def_property_readonly("cross_size", &topology<&Topology::cross_size>)
+      .def_property_readonly("homogeneous", &topology<&Topology::homogeneous>)
+      .def_property_readonly("dynamic_process_sets", &WorldBinding::dynamic_process_sets)
+      .def(
+          "allreduce",
+          [](WorldBinding& world,
+             py::handle tensors,
+             bool grouped,
+             bool in_place,
+             OptionalName name,
+             int op,
+             double prescale,
+             double postscale,
+             OptionalSet process_set) {
+            return world.allreduce(tensors,
+                                   grouped,
+                                   in_place,
+                                   std::move(name),
+                                   {.op = op, .prescale = prescale, .postscale = postscale},
+                                   process_set);
+          },
+          "tensors"_a,
+          "grouped"_a,
+          "in_place"_a,
+          "name"_a,
+          "op"_a,
+          "prescale"_a,
+          "postscale"_a,
+          "process_set"_a)
+      .def("allgather",
+           &WorldBinding::allgather,
+           "tensors"_a,
+           "grouped"_a,
+           "name"_a,
+           "process_set"_a)
+      .def(
+          "reducescatter",
+          [](WorldBinding& world,
+             py::handle tensors,
+             bool grouped,
+             OptionalName name,
+             int op,
+             double prescale,
+             double postscale,
+             OptionalSet process_set) {
+            return world.reducescatter(tensors,
+                                       grouped,
+                                       std::move(name),
+                                       {.op = op, .prescale = prescale, .postscale = postscale},
+                                       process_set);
+          },
+          "tensors"_a,
+          "grouped"_a,
+          "name"_a,
+          "op"_a,
+          "prescale"_a,
+          "postscale"_a,
+          "process_set"_a)
+      .def("broadcast",
+           &WorldBinding::broadcast,
+           "tensor"_a,
+           "in_place"_a,
+           "root_rank"_a,
+           "name"_a,
+           "process_set"_a)
+      .def("alltoall", &WorldBinding::alltoall, "tensor"_a, "splits"_a, "name"_a, "process_set"_a)
+      .def("send", &WorldBinding::send, "tensor"_a, "destination"_a, "name"_a, "process_set"_a)
+      .def("recv", &WorldBinding::recv, "tensor"_a, "source"_a, "name"_a, "process_set"_a)
+      .def("barrier", &WorldBinding::barrier, "process_set"_a)
+      .def("join", &WorldBinding::join)
+      .def("add_process_set", &WorldBinding::add_process_set, "ranks"_a)
+      .def("remove_process_set", &WorldBinding::remove_process_set, "process_set"_a)
+      .def("process_sets", &process_sets)
+      .def("stats", &stats)
+      .def("shutdown", &WorldBinding::shutdown);
+}
+
+/// The rendezvous store of one job, served from this process.
+class StoreServer {
+ public:
+  StoreServer(const std::string& bind_address, std::string secret) {
+    auto server = [&]() -> Result<std::unique_ptr<TcpStoreServer>> {
+      const py::gil_scoped_release nogil;
+      LIGHTCC_ASSIGN_OR_RETURN(const SocketAddress address, SocketAddress::resolve(bind_address));
+      return TcpStoreServer::start(address, std::move(secret));
+    }();
+    server_ = value_or_throw(std::move(server));
+    address_ = server_->address().to_string();
+  }
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+  // pybind11 may throw where it creates its internals, which exist as long as this object does.
+  // NOLINTNEXTLINE(bugprone-exception-escape)
+  ~StoreServer() { stop(); }
+
+  const std::string& address() const { return address_; }
+  void stop() {
+    const py::gil_scoped_release nogil;
+    server_.reset();
+  }
+
+ private:
+  std::unique_ptr<TcpStoreServer> server_;
+  std::string address_;
+};
+
+void register_store(const py::module_& module) {
+  py::class_<StoreServer>(module,
+                          "StoreServer",
+                          plain_type(),
+                          "Serves the store through which the ranks of a job find each other.")
+      .def(py::init<const std::string&, std::string>(), "bind_address"_a, "secret"_a)
+      .def_property_readonly("address", &StoreServer::address)
+      .def("stop", &StoreServer::stop)
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", [](StoreServer& server, const py::args&) { server.stop(); });
+}
+
+py::list knob_rows() {
+  py::list rows;
+  for (const KnobRow& row : knob_table()) {
+    rows.append(py::dict("name"_a = row.name,
+                         "aliases"_a = row.aliases,
+                         "type"_a = row.type,
+                         "default_value"_a = row.default_value,
+                         "unit"_a = row.unit,
+                         "meaning"_a = row.meaning,
+                         "used_by"_a = row.used_by));
+  }
+  return rows;
+}
+
+void register_knobs(py::module_& module) {
+  module.def("knob_table",
+             &knob_rows,
+             "Returns every environment variable that lightcc reads, one dict for each.");
+  module.def(
+      "unknown_knob_warnings",
+      &unknown_knob_warnings,
+      "names"_a,
+      "Returns one warning for each LIGHT_* variable in `names` that lightcc does not know.");
+  module.def(
+      "check_knobs",
+      [] { throw_if_error(read_knobs(process_environment()).status()); },
+      "Raises ValueError when a variable of the environment has a value that is not allowed.");
+  module.def(
+      "simd_level",
+      [] { return std::string(simd_level_name(detect_simd_level())); },
+      "Returns the best SIMD level of this machine: plain, avx2 or avx512.");
+}
+
+}  // namespace
+}  // namespace lightcc::bindings
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "lightcc's engine; use it through the lightcc package.";
+  lightcc::bindings::register_errors(module);
+  lightcc::bindings::register_handles(module);
+  lightcc::bindings::register_world(module);
+  lightcc::bindings::register_store(module);
+  lightcc::bindings::register_knobs(module);
+}

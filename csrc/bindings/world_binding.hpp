@@ -1,0 +1,108 @@
+// Python's view of one World: operations on arrays, names for those that have none.
+#pragma once
+
+#include <sys/types.h>
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include "lightcc/engine/world.hpp"
+
+namespace lightcc::bindings {
+
+/// A name as Python gives it, or none.
+using OptionalName = std::optional<std::string>;
+/// A process set's id, or none for a ProcessSet that is not registered.
+using OptionalSet = std::optional<std::uint32_t>;
+
+/// How contributions are combined.
+struct ReduceArguments {
+  int op = 0;  ///< A ReduceOp, unchecked.
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+/// Thread: any that holds the GIL, which guards the members. Each submitting method returns a
+/// handle.
+class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
+ public:
+  WorldBinding(std::unique_ptr<World> world, bool dynamic_process_sets);
+  WorldBinding(const WorldBinding&) = delete;
+  WorldBinding& operator=(const WorldBinding&) = delete;
+  ~WorldBinding();
+
+  World& engine() { return *world_; }
+  bool dynamic_process_sets() const { return dynamic_process_sets_; }
+
+  // `grouped`: `tensors` is a sequence, submitted as one all-or-nothing group; else it is one
+  // array.
+  std::int64_t allreduce(pybind11::handle tensors,
+                         bool grouped,
+                         bool in_place,
+                         OptionalName name,
+                         const ReduceArguments& reduce,
+                         OptionalSet process_set);
+  std::int64_t allgather(pybind11::handle tensors,
+                         bool grouped,
+                         OptionalName name,
+                         OptionalSet process_set);
+  std::int64_t reducescatter(pybind11::handle tensors,
+                             bool grouped,
+                             OptionalName name,
+                             const ReduceArguments& reduce,
+                             OptionalSet process_set);
+  std::int64_t broadcast(pybind11::handle tensor,
+                         bool in_place,
+                         int root_rank,
+                         OptionalName name,
+                         OptionalSet process_set);
+  std::int64_t alltoall(pybind11::handle tensor,
+                        pybind11::handle splits,
+                        OptionalName name,
+                        OptionalSet process_set);
+  std::int64_t send(pybind11::handle tensor,
+                    int destination,
+                    OptionalName name,
+                    OptionalSet process_set);
+  std::int64_t recv(pybind11::handle tensor,
+                    int source,
+                    OptionalName name,
+                    OptionalSet process_set);
+  std::int64_t barrier(OptionalSet process_set);
+  std::int64_t join();
+  std::int64_t add_process_set(std::vector<std::int32_t> ranks);
+  std::int64_t remove_process_set(std::int32_t process_set);
+
+  /// Counts unnamed operations from zero again.
+  void reset_auto_names() { auto_names_.clear(); }
+  /// Leaves the world; its pending operations are abandoned. Idempotent. Blocks (without the GIL).
+  void shutdown();
+
+ private:
+  struct Call;
+  /// Ranks that must agree on the order of unnamed operations: a process set (source and
+  /// destination -1), or a sender and a receiver in it.
+  struct Scope {
+    std::uint32_t process_set = kGlobalProcessSet;
+    int source = -1;
+    int destination = -1;
+    auto operator<=>(const Scope&) const = default;
+  };
+
+  std::int64_t submit(const Call& call, std::vector<pybind11::array> tensors);
+
+  std::unique_ptr<World> world_;
+  pid_t owner_;  ///< The process that made the world: a forked child has none of its threads.
+  bool dynamic_process_sets_;
+  std::map<Scope, std::uint64_t> auto_names_;  ///< Unnamed operations submitted so far.
+};
+
+}  // namespace lightcc::bindings

@@ -1,0 +1,199 @@
+"""Data-parallel training over ordinary networks, with Horovod's interface.
+
+Example:
+    >>> import numpy as np
+    >>> import lightcc as hvd
+    >>> hvd.init()
+    >>> gradient = np.ones(3, dtype=np.float32)
+    >>> hvd.allreduce(gradient)
+    array([1., 1., 1.], dtype=float32)
+
+Start several ranks with `lightccrun -np 4 python train.py`. Importing this package loads no
+framework and starts nothing.
+
+Arrays are C-contiguous numpy arrays of uint8, int8, uint16, int16, int32, int64, float16, float32,
+float64, bool, or ml_dtypes' bfloat16; any shape, also 0-dimensional and empty. They are used where
+they lie: not copied, and kept alive until the operation is done. Until then an input must not be
+changed, and an array that is written (names that end with an underscore, `recv`) must not be
+touched. Results are new arrays of the same dtype. A numpy scalar counts as a 0-dimensional array
+where it is only read.
+
+The asynchronous forms return a handle at once, a small integer for `poll()` and `synchronize()`.
+The others are `synchronize(<asynchronous form>)`.
+
+Operations are matched across ranks by `name`. Without one, they are numbered within their process
+set, which is right only while all its ranks issue the same unnamed operations in the same order. A
+name can be used again as soon as the operation that had it is done.
+
+What the operations raise:
+    ValueError: At the call, on this rank only, nothing having been started: lightcc is not
+        initialized; the array is not contiguous or has a dtype that is not supported; the name is
+        that of an operation in flight; the process set is not registered or this rank is not a
+        member; or another argument is not allowed.
+    TypeError: At the call: the argument is not an array.
+    RankMismatchError: When waiting, on all ranks: the ranks disagree about the operation.
+    HorovodInternalError: When waiting, on all ranks: a rank failed, fell silent or shut down.
+"""
+
+from __future__ import annotations
+
+from lightcc.basics import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    stats,
+)
+from lightcc.compression import Compression
+from lightcc.exceptions import (
+    CollectiveTimeoutError,
+    EngineError,
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    PeerFailedError,
+    RankMismatchError,
+    ShutDownError,
+)
+from lightcc.exchanges import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    recv,
+    recv_async,
+    send,
+    send_async,
+)
+from lightcc.functions import allgather_object, broadcast_object
+from lightcc.process_sets import (
+    ProcessSet,
+    add_process_set,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    process_set_ids,
+    remove_process_set,
+)
+from lightcc.reductions import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from lightcc.waiting import barrier, join, poll, synchronize
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "CollectiveTimeoutError",
+    "Compression",
+    "EngineError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "Max",
+    "Min",
+    "PeerFailedError",
+    "ProcessSet",
+    "Product",
+    "RankMismatchError",
+    "ReduceOp",
+    "ShutDownError",
+    "Sum",
+    "__version__",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "get_process_set_ids_and_ranks",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "process_set_ids",
+    "rank",
+    "recv",
+    "recv_async",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
+    "send",
+    "send_async",
+    "shutdown",
+    "size",
+    "stats",
+    "synchronize",
+]

@@ -1,0 +1,153 @@
+"""lightcc's engine, as the package uses it. Private: users call `lightcc`.
+
+Written by hand; a test compares it with the extension (`mypy.stubtest`). Errors are those of
+`lightcc.exceptions`; whatever can block releases the GIL.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from lightcc._typing import Handle
+
+def error_table() -> list[tuple[int, str, type[Exception]]]:
+    """Returns (code, name, exception class) for every error code of the engine."""
+
+def make_error(code: int, message: str, rank: int = -1) -> Exception:
+    """Makes, without raising it, the exception of an engine error code."""
+
+def poll(handle: int) -> bool:
+    """Returns whether an operation is done; ValueError for an unknown handle."""
+
+def wait(handle: int) -> Any:
+    """Waits for an operation and returns its result; None for an unknown handle."""
+
+class World:
+    """One membership of ranks. Submitting methods return a handle and never block.
+
+    `name=None` numbers the operation; `process_set` is an id, None for a set that is not registered
+    (ValueError); `grouped` takes a sequence of arrays as one all-or-nothing group.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        rendezvous: str = "",
+        key_prefix: str = "",
+        secret: str = "",
+        process_sets: Sequence[Sequence[int]] = [],
+        dynamic_process_sets: bool = False,
+    ) -> None:
+        """Joins all ranks into one world, reading the knobs from the environment. Blocks."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def local_size(self) -> int: ...
+    @property
+    def cross_rank(self) -> int: ...
+    @property
+    def cross_size(self) -> int: ...
+    @property
+    def homogeneous(self) -> bool: ...
+    @property
+    def dynamic_process_sets(self) -> bool: ...
+    def allreduce(
+        self,
+        tensors: object,
+        grouped: bool,
+        in_place: bool,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int | None,
+    ) -> Handle[Any]: ...
+    def allgather(
+        self, tensors: object, grouped: bool, name: str | None, process_set: int | None
+    ) -> Handle[Any]: ...
+    def reducescatter(
+        self,
+        tensors: object,
+        grouped: bool,
+        name: str | None,
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int | None,
+    ) -> Handle[Any]: ...
+    def broadcast(
+        self,
+        tensor: object,
+        in_place: bool,
+        root_rank: int,
+        name: str | None,
+        process_set: int | None,
+    ) -> Handle[Any]: ...
+    def alltoall(
+        self,
+        tensor: object,
+        splits: NDArray[Any] | Sequence[int] | None,
+        name: str | None,
+        process_set: int | None,
+    ) -> Handle[Any]: ...
+    def send(
+        self, tensor: object, destination: int, name: str | None, process_set: int | None
+    ) -> Handle[Any]: ...
+    def recv(
+        self, tensor: object, source: int, name: str | None, process_set: int | None
+    ) -> Handle[Any]: ...
+    def barrier(self, process_set: int | None) -> Handle[Any]: ...
+    def join(self) -> Handle[Any]: ...
+    def add_process_set(self, ranks: Sequence[int]) -> Handle[Any]: ...
+    def remove_process_set(self, process_set: int) -> Handle[Any]: ...
+    def process_sets(self) -> dict[int, list[int]]:
+        """Returns the members, as world ranks, of all registered sets by id."""
+
+    def stats(self) -> dict[str, int]:
+        """Returns the counters since the world was made."""
+
+    def shutdown(self) -> None:
+        """Leaves the world; its pending operations are lost. Idempotent. Blocks."""
+
+class StoreServer:
+    """Serves the store through which the ranks of one job find each other, until stopped.
+
+    The server has a thread of its own, and answers only clients that prove the secret.
+    """
+
+    def __init__(self, bind_address: str, secret: str) -> None:
+        """Listens on "host:port"; port 0 chooses one. ValueError or EngineError where that fails."""
+
+    @property
+    def address(self) -> str:
+        """The address, with the real port."""
+
+    def stop(self) -> None:
+        """Closes every connection and the port. Idempotent."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *args: object) -> None: ...
+
+def knob_table() -> list[dict[str, str]]:
+    """Returns every environment variable that lightcc reads.
+
+    Keys: name, aliases, type, default_value, unit, meaning, used_by.
+    """
+
+def unknown_knob_warnings(names: Sequence[str]) -> list[str]:
+    """Returns one warning for each LIGHT_* variable in `names` that lightcc does not know."""
+
+def check_knobs() -> None:
+    """Raises ValueError when a variable of the environment has a value that is not allowed."""
+
+def simd_level() -> str:
+    """Returns the best SIMD level of this machine: plain, avx2 or avx512."""

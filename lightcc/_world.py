@@ -1,0 +1,66 @@
+"""The world that this process belongs to, if any: the only mutable state of the package.
+
+Nothing else keeps a reference to it, so that `shutdown()` ends it. A forked child inherits the
+memory of a world but none of its threads: there, the world is dropped and every call says so.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from lightcc.exceptions import ShutDownError
+
+if TYPE_CHECKING:
+    from lightcc import _core
+
+_NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+_FORKED = (
+    "lightcc was initialized in the process that forked this one and cannot be used in a forked "
+    "child: start workers with the 'spawn' or 'forkserver' method, or keep collectives out of them."
+)
+
+_current: _core.World | None = None
+_forked = False
+
+
+def current() -> _core.World:
+    """Returns the world of this process.
+
+    Raises:
+        ValueError: There is none.
+        ShutDownError: It belongs to the process that forked this one.
+    """
+    if _current is None:
+        check_not_forked()
+        raise ValueError(_NOT_INITIALIZED)
+    return _current
+
+
+def exists() -> bool:
+    """Returns whether this process has a world."""
+    return _current is not None
+
+
+def replace(world: _core.World | None) -> _core.World | None:
+    """Makes `world` the current one and returns the one before."""
+    global _current
+    before, _current = _current, world
+    return before
+
+
+def check_not_forked() -> None:
+    """Raises ShutDownError in a child that was forked while lightcc was initialized."""
+    if _forked:
+        raise ShutDownError(_FORKED)
+
+
+def _after_fork_in_child() -> None:
+    global _forked
+    inherited = replace(None)
+    if inherited is not None:
+        _forked = True
+        inherited.shutdown()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

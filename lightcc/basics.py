@@ -1,0 +1,253 @@
+"""Joining and leaving the world, and where this process stands in it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import warnings
+from typing import TYPE_CHECKING, Literal
+
+from lightcc import _core, _discovery, _world, process_sets as _process_sets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightcc.process_sets import ProcessSet
+
+_lifecycle = threading.RLock()
+
+
+def _after_fork_in_child() -> None:
+    # Another thread may have held the lock when this process was forked.
+    global _lifecycle
+    _lifecycle = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+# How often this process joined each group of ranks: makes the store's keys of one world its own.
+_generations: dict[str, int] = {}
+
+
+def init(
+    comm: Sequence[int] | None = None,
+    process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None = None,
+) -> None:
+    """Joins the world of ranks. Does nothing where lightcc is already initialized.
+
+    Who the ranks are is told by the environment: `lightccrun` sets it; without a launcher the world
+    is this process alone. After `shutdown()`, `init()` makes a new world, as often as wanted.
+
+    Collective: all ranks of `comm` must call it with the same arguments. It waits for them, at most
+    `HOROVOD_START_TIMEOUT` seconds.
+
+    Args:
+        comm: Ranks of the job that form the world; they are renumbered in this order. `None` is
+            all.
+        process_sets: Sets to register, which get the ids 1, 2, ...; or `"dynamic"` to allow
+            `add_process_set()` later, as `HOROVOD_DYNAMIC_PROCESS_SETS=1` does.
+
+    Raises:
+        ValueError: An argument or a variable of the environment has a value that is not allowed;
+            the text names it. On the ranks where that is so.
+        HorovodInternalError: A rank did not appear or failed. On all ranks.
+    """
+    with _lifecycle:
+        _world.check_not_forked()
+        if _world.exists():
+            return
+        member = _discovery.discover(comm)
+        dynamic, static = _planned_sets(process_sets, member.size)
+        if member.rank == 0:
+            _warn_about_unknown_variables()
+
+        generation = _generations.get(member.group, 0)
+        _generations[member.group] = generation + 1
+        world = _core.World(
+            rank=member.rank,
+            size=member.size,
+            rendezvous=member.rendezvous,
+            key_prefix=f"world/{member.group}/{generation}/",
+            secret=member.secret,
+            process_sets=[process_set.ranks or [] for process_set in static],
+            dynamic_process_sets=dynamic,
+        )
+        _world.replace(world)
+        _process_sets.register_static(static, member.size)
+
+
+def shutdown() -> None:
+    """Leaves the world. Does nothing where lightcc is not initialized; runs at exit by itself.
+
+    Operations still in flight fail with `ShutDownError` on all ranks.
+
+    Collective: in good times it waits until all ranks have called it. After an error it is local.
+    """
+    with _lifecycle:
+        world = _world.replace(None)
+        if world is not None:
+            _process_sets.forget_all()
+            world.shutdown()
+
+
+atexit.register(shutdown)
+
+
+def is_initialized() -> bool:
+    """Returns whether this process is in a world: after `init()`, before `shutdown()`."""
+    return _world.exists()
+
+
+def rank() -> int:
+    """Returns this process's rank, 0 <= rank < `size()`.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    return _world.current().rank
+
+
+def size() -> int:
+    """Returns the number of ranks.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    return _world.current().size
+
+
+def local_rank() -> int:
+    """Returns this process's rank among those of its host, 0 <= local_rank < `local_size()`.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    return _world.current().local_rank
+
+
+def local_size() -> int:
+    """Returns the number of ranks on this host.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    return _world.current().local_size
+
+
+def cross_rank() -> int:
+    """Returns the index of this host among those that have this process's local rank.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    return _world.current().cross_rank
+
+
+def cross_size() -> int:
+    """Returns the number of hosts that have this process's local rank.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    return _world.current().cross_size
+
+
+def is_homogeneous() -> bool:
+    """Returns whether every host has the same number of ranks.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    return _world.current().homogeneous
+
+
+def stats() -> dict[str, int]:
+    """Returns this rank's counters since `init()`.
+
+    Returns:
+        `operations` (completed), `buckets` (collectives run for them), `payload_bytes` (input of
+        completed operations), `network_bytes_sent`, `network_bytes_received`,
+        `control_frames_sent`, and `sleeps` (times the progress loop went to sleep).
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    return _world.current().stats()
+
+
+def mpi_threads_supported() -> bool:
+    """Returns whether other MPI code may run in other threads: `False`, as MPI is not used.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    _world.current()
+    return False
+
+
+def mpi_enabled() -> bool:
+    """Returns whether MPI carries the data: `False`."""
+    return False
+
+
+def mpi_built() -> bool:
+    """Returns whether there is an MPI data plane: `False`."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """Returns whether lightcc's own data plane, in the place of Gloo, is used: `True`."""
+    return True
+
+
+def gloo_built() -> bool:
+    """Returns whether lightcc's own data plane, in the place of Gloo, is there: `True`."""
+    return True
+
+
+def nccl_built() -> int:
+    """Returns the version of NCCL, 0 where there is no NCCL data plane: 0."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """Returns whether there is an IBM DDL data plane: `False`."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Returns whether there is a oneCCL data plane: `False`."""
+    return False
+
+
+def cuda_built() -> bool:
+    """Returns whether tensors may lie in CUDA memory: `False`."""
+    return False
+
+
+def rocm_built() -> bool:
+    """Returns whether tensors may lie in ROCm memory: `False`."""
+    return False
+
+
+def _planned_sets(
+    process_sets: Sequence[ProcessSet] | str | None, world_size: int
+) -> tuple[bool, list[ProcessSet]]:
+    """Checks init()'s argument: whether sets may be added later, and the sets to begin with."""
+    if isinstance(process_sets, str):
+        if process_sets != "dynamic":
+            msg = f"process_sets is {process_sets!r}: expected a list of ProcessSet or 'dynamic'"
+            raise ValueError(msg)
+        return True, []
+    static = list(process_sets or ())
+    taken = [list(range(world_size))]
+    for process_set in static:
+        taken.append(_process_sets.check_new(process_set, taken, world_size))
+    return False, static
+
+
+def _warn_about_unknown_variables() -> None:
+    names = [name for name in os.environ if name.startswith("LIGHT_")]
+    for text in _core.unknown_knob_warnings(names):
+        warnings.warn(text, RuntimeWarning, stacklevel=3)

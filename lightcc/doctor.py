@@ -1,0 +1,403 @@
+"""`python -m lightcc.doctor`: what lightcc finds on this machine, what it does not, and why.
+
+Every check is a small function that returns findings and never raises; nothing is installed, no
+framework is imported (their versions come from package metadata) and nothing is sent beyond
+loopback. A *problem* is something without which lightcc does not work here; what is merely
+*missing* limits what it can do. The exit code is 1 if there is a problem.
+
+`--json` prints the findings for programs; `--environment` prints docs/environment.md, which is
+generated from the engine's own table of variables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import secrets
+import socket
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightcc.runner.environment import LAUNCHER_VARIABLES
+from lightcc.runner.network import NetworkError, interface_address
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
+
+OK, MISSING, PROBLEM = "ok", "missing", "problem"
+_MIB = 1 << 20
+_DEV_SHM = "/dev/shm"  # noqa: S108 - looked at, never written to.
+_HIDDEN = {"LIGHT_SECRET", "HOROVOD_SECRET_KEY"}
+
+# Libraries that are opened at run time, by the names under which they are found.
+_SHARED_LIBRARIES = (
+    ("CUDA driver", ("libcuda.so.1",)),
+    ("CUDA runtime", ("libcudart.so.13", "libcudart.so.12")),
+    ("NCCL", ("libnccl.so.2",)),
+    ("Open MPI", ("libmpi.so.40",)),
+    ("MPICH or Intel MPI", ("libmpi.so.12", "libmpich.so.12")),
+    ("HARP plugin", ("libnccl-net-harp.so",)),
+)
+_PACKAGES = ("torch", "tensorflow", "keras", "mpi4py", "matplotlib")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    section: str
+    name: str
+    status: str  # OK, MISSING or PROBLEM.
+    detail: str
+
+
+def lightcc_version() -> str:
+    """Returns the version of the installed package, or of the tree that is being run."""
+    try:
+        return importlib.metadata.version("lightcc")
+    except importlib.metadata.PackageNotFoundError:
+        version = getattr(importlib.import_module("lightcc"), "__version__", None)
+        return str(version or "of an unknown version (not installed)")
+
+
+def load_core() -> tuple[ModuleType | None, str]:
+    """Returns the engine's extension module, or None and why it cannot be loaded."""
+    try:
+        return importlib.import_module("lightcc._core"), ""
+    except ImportError as error:
+        return None, str(error)
+
+
+# -- Checks ---------------------------------------------------------------------------------------
+
+
+def check_lightcc() -> list[Finding]:
+    """Looks at Python, numpy, lightcc and its engine."""
+    core, reason = load_core()
+    found = [
+        Finding("lightcc", "lightcc", OK, lightcc_version()),
+        Finding("lightcc", "python", OK, f"{platform.python_version()} at {sys.executable}"),
+        _package("lightcc", "numpy", missing=PROBLEM),
+    ]
+    if core is None:
+        return [*found, Finding("lightcc", "engine", PROBLEM, f"cannot be loaded: {reason}")]
+    return [
+        *found,
+        Finding("lightcc", "engine", OK, str(core.__file__)),
+        Finding("lightcc", "SIMD level", OK, core.simd_level()),
+    ]
+
+
+def check_machine() -> list[Finding]:
+    """Looks at cores, limits and shared memory."""
+    allowed = len(os.sched_getaffinity(0))
+    found = [
+        Finding("machine", "kernel", OK, f"{platform.release()} {platform.machine()}"),
+        Finding("machine", "cores", OK, f"{os.cpu_count()}, of which {allowed} for this process"),
+    ]
+    limit = _read("/sys/fs/cgroup/memory.max") or _read(
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes"
+    )
+    if limit.isdecimal() and int(limit) < 1 << 60:
+        found.append(Finding("machine", "memory limit", OK, f"{int(limit) // _MIB} MiB (cgroup)"))
+    for name, kind in (("open files", resource.RLIMIT_NOFILE), ("locked", resource.RLIMIT_MEMLOCK)):
+        soft = resource.getrlimit(kind)[0]
+        words = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+        unit = "" if kind == resource.RLIMIT_NOFILE or words == "unlimited" else " bytes"
+        few = kind == resource.RLIMIT_NOFILE and 0 <= soft < 256
+        found.append(Finding("machine", f"limit: {name}", PROBLEM if few else OK, words + unit))
+    return [*found, _check_dev_shm(), _check_memfd()]
+
+
+def _check_dev_shm() -> Finding:
+    try:
+        status = os.statvfs(_DEV_SHM)
+    except OSError as error:
+        return Finding("machine", _DEV_SHM, MISSING, f"{error.strerror}; lightcc does not need it")
+    size = status.f_frsize * status.f_blocks // _MIB
+    return Finding("machine", _DEV_SHM, OK, f"{size} MiB; lightcc does not use it")
+
+
+def _check_memfd() -> Finding:
+    try:
+        fd = os.memfd_create("lightcc-doctor")
+    except OSError as error:
+        text = f"{error.strerror}; ranks of one host cannot share memory"
+        return Finding("machine", "memfd", PROBLEM, text)
+    try:
+        os.posix_fallocate(fd, 0, _MIB)
+    except OSError as error:
+        return Finding("machine", "memfd", PROBLEM, f"cannot allocate 1 MiB: {error.strerror}")
+    finally:
+        os.close(fd)
+    return Finding("machine", "memfd", OK, "can be allocated")
+
+
+def check_network() -> list[Finding]:
+    """Looks at interfaces and at what ranks of one host need."""
+    found = []
+    for _, name in socket.if_nameindex():
+        state = _read(f"/sys/class/net/{name}/operstate")
+        speed = _read(f"/sys/class/net/{name}/speed")
+        words = [state or "unknown state"]
+        words += [f"{speed} Mb/s"] if speed.isdecimal() else []
+        try:
+            words.insert(0, interface_address(name))
+        except NetworkError:
+            words.insert(0, "no address")
+        found.append(Finding("network", f"NIC {name}", OK, ", ".join(words)))
+    return [
+        *found,
+        _check_socket("abstract Unix sockets", socket.AF_UNIX, f"\0lightcc-{secrets.token_hex(8)}"),
+        _check_socket("TCP over loopback", socket.AF_INET, ("127.0.0.1", 0)),
+        _check_socket("TCP over IPv6 loopback", socket.AF_INET6, ("::1", 0), failure=MISSING),
+    ]
+
+
+def _check_socket(
+    name: str, family: int, address: str | tuple[str, int], *, failure: str = PROBLEM
+) -> Finding:
+    """Listens, connects and passes one byte."""
+    try:
+        with socket.socket(family) as listener, socket.socket(family) as client:
+            listener.bind(address)
+            listener.listen(1)
+            client.settimeout(2.0)
+            client.connect(listener.getsockname())
+            with listener.accept()[0] as server:
+                client.sendall(b"x")
+                server.settimeout(2.0)
+                works = server.recv(1) == b"x"
+    except OSError as error:
+        return Finding("network", name, failure, f"{error.strerror or error}")
+    return Finding("network", name, OK if works else failure, "works" if works else "no data")
+
+
+def check_libraries() -> list[Finding]:
+    """Looks for what lightcc can work with but does not need."""
+    found = [_package("libraries", name, missing=MISSING) for name in _PACKAGES]
+    for name, files in _SHARED_LIBRARIES:
+        opened = next((file for file in files if _opens(file)), None)
+        detail = f"{opened}" if opened else f"{' or '.join(files)} cannot be opened"
+        found.append(Finding("libraries", name, OK if opened else MISSING, detail))
+    return [*found, _check_gpu()]
+
+
+def _opens(file: str) -> bool:
+    """Whether the dynamic linker finds `file`, also in the virtual environment (MPI's wheels)."""
+    for candidate in (file, str(Path(sys.prefix) / "lib" / file)):
+        try:
+            ctypes.CDLL(candidate)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _check_gpu() -> Finding:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        code, count = int(driver.cuInit(0)), ctypes.c_int(0)
+        if code == 0:
+            code = int(driver.cuDeviceGetCount(ctypes.byref(count)))
+    except (OSError, AttributeError):
+        return Finding("libraries", "GPU", MISSING, "no CUDA driver")
+    if code != 0 or count.value == 0:
+        return Finding("libraries", "GPU", MISSING, f"none (CUDA says {code})")
+    return Finding("libraries", "GPU", OK, f"{count.value} visible")
+
+
+def check_environment() -> list[Finding]:
+    """Looks at the variables that are set, as `init()` would read them."""
+    names = sorted(name for name in os.environ if name.startswith(("LIGHT_", "HOROVOD_")))
+    found = [
+        Finding("environment", name, OK, "(hidden)" if name in _HIDDEN else os.environ[name])
+        for name in names
+    ]
+    core, _ = load_core()
+    if core is None:
+        return found
+    warnings = core.unknown_knob_warnings(names)
+    found += [Finding("environment", "unknown variable", MISSING, text) for text in warnings]
+    try:
+        core.check_knobs()
+    except ValueError as error:
+        found.append(Finding("environment", "value", PROBLEM, str(error)))
+    return found
+
+
+CHECKS: tuple[Callable[[], list[Finding]], ...] = (
+    check_lightcc,
+    check_machine,
+    check_network,
+    check_libraries,
+    check_environment,
+)
+
+
+def _package(section: str, name: str, *, missing: str) -> Finding:
+    """Looks for a Python package without importing it."""
+    if importlib.util.find_spec(name) is None:
+        return Finding(section, name, missing, "not installed")
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        version = "of an unknown version"
+    return Finding(section, name, OK, version)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii", errors="replace").strip()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EINVAL, errno.EACCES, errno.ENOTDIR):
+            return f"({error.strerror})"
+        return ""
+
+
+# -- Texts ----------------------------------------------------------------------------------------
+
+
+def diagnose() -> list[Finding]:
+    """Runs every check."""
+    return [finding for check in CHECKS for finding in check()]
+
+
+def report_text(findings: Sequence[Finding]) -> str:
+    """Returns the report for people."""
+    marks = {OK: " ", MISSING: "-", PROBLEM: "!"}
+    lines: list[str] = []
+    section = ""
+    for finding in findings:
+        if finding.section != section:
+            section = finding.section
+            lines += ["", section] if lines else [section]
+        lines.append(f"  {marks[finding.status]} {finding.name:<24} {finding.detail}")
+    problems = sum(finding.status == PROBLEM for finding in findings)
+    lines += [
+        "",
+        f"{problems} problem{'' if problems == 1 else 's'}" + (" (!)" if problems else ""),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def build_text() -> str:
+    """Returns what `lightccrun --check-build` prints, in horovodrun's form."""
+    core, reason = load_core()
+
+    def line(name: str, *, there: bool) -> str:
+        return f"    [{'X' if there else ' '}] {name}"
+
+    def adapter(name: str) -> bool:
+        module = f"lightcc.{name}"
+        return importlib.util.find_spec(module) is not None and (
+            importlib.util.find_spec(name) is not None
+        )
+
+    lines = [
+        f"lightcc v{lightcc_version()}:",
+        "",
+        "Available Frameworks:",
+        line("numpy", there=core is not None),
+        line("PyTorch", there=adapter("torch")),
+        line("TensorFlow", there=adapter("tensorflow")),
+        "",
+        "Available Controllers:",
+        line("lightcc (in place of Gloo)", there=core is not None),
+        "",
+        "Available Tensor Operations:",
+        line("shared memory", there=core is not None),
+        line("TCP", there=core is not None),
+    ]
+    lines += ["", f"The engine cannot be loaded: {reason}"] if core is None else []
+    return "\n".join(lines) + "\n"
+
+
+def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
+    """Returns docs/environment.md.
+
+    Args:
+        knobs: Rows of `lightcc._core.knob_table()`.
+    """
+    launcher_names = {row.name for row in LAUNCHER_VARIABLES}
+    lines = [
+        "# Environment variables",
+        "",
+        "Generated by `python -m lightcc.doctor --environment`; change the table in "
+        "`csrc/lightcc/base/knob_rows.hpp`, not this page.",
+        "",
+        "Variables are read once, by `init()`. A value that cannot be parsed is an error that "
+        "names the variable, the value and what is allowed; an unknown `LIGHT_` variable is a "
+        "warning with the nearest known name. Where a variable has other names, its own name wins.",
+        "",
+        "## What you may set",
+        "",
+        "| name | other names | type | default | unit | meaning | read by |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for knob in knobs:
+        if knob["name"] not in launcher_names:
+            others = ", ".join(f"`{name.strip()}`" for name in knob["aliases"].split(",") if name)
+            default = f"`{knob['default_value']}`" if knob["default_value"] else ""
+            cells = (knob["type"], default, knob["unit"], knob["meaning"], knob["used_by"])
+            lines.append(f"| `{knob['name']}` | {others} | {' | '.join(map(_cell, cells))} |")
+    lines += [
+        "",
+        "## What `lightccrun` sets for every rank",
+        "",
+        "| name | also set as | meaning |",
+        "|---|---|---|",
+    ]
+    for row in LAUNCHER_VARIABLES:
+        alias = f"`{row.alias}`" if row.alias else ""
+        lines.append(f"| `{row.name}` | {alias} | {_cell(row.meaning)} |")
+    lines += [
+        "",
+        "`HOROVOD_CONTROLLER` and `HOROVOD_CPU_OPERATIONS` are set to `gloo`, for scripts that "
+        "ask; `PYTHONUNBUFFERED` to `1` unless it is set already.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Prints what the flags ask for; returns 1 if there is a problem."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lightcc.doctor", description="Says what lightcc finds on this machine."
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--json", action="store_true", help="print the findings as JSON")
+    what.add_argument("--environment", action="store_true", help="print docs/environment.md")
+    args = parser.parse_args(argv)
+    if args.environment:
+        core, reason = load_core()
+        if core is None:
+            sys.stderr.write(f"the engine cannot be loaded: {reason}\n")
+            return 1
+        sys.stdout.write(environment_text(core.knob_table()))
+        return 0
+    findings = diagnose()
+    if args.json:
+        sys.stdout.write(json.dumps([asdict(finding) for finding in findings], indent=1) + "\n")
+    else:
+        sys.stdout.write(report_text(findings))
+    return 1 if any(finding.status == PROBLEM for finding in findings) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,403 @@
+"""Operations that combine the arrays of all ranks: allreduce and reducescatter.
+
+What an array may be, how names match across ranks, and what is raised when, is told in `lightcc`.
+"""
+
+from __future__ import annotations
+
+import enum
+import warnings
+from typing import TYPE_CHECKING
+
+from lightcc import _world
+from lightcc.compression import Compression
+from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.waiting import synchronize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightcc._typing import Array, ArrayOrScalar, Handle
+    from lightcc.compression import Compressor
+
+
+class ReduceOp(enum.IntEnum):
+    """How contributions are combined; the numbers are Horovod's."""
+
+    AVERAGE = 0
+    SUM = 1
+    ADASUM = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+
+
+Average = ReduceOp.AVERAGE
+Sum = ReduceOp.SUM
+Adasum = ReduceOp.ADASUM
+Min = ReduceOp.MIN
+Max = ReduceOp.MAX
+Product = ReduceOp.PRODUCT
+
+
+def _reduce_op(average: bool | None, op: int | None) -> int:
+    if average is None:
+        return Average if op is None else op
+    if op is not None:
+        msg = "The op parameter supersedes average. Please provide only one of them."
+        raise ValueError(msg)
+    warnings.warn(
+        "Use op=Average or op=Sum instead of `average`.", DeprecationWarning, stacklevel=3
+    )
+    return Average if average else Sum
+
+
+def allreduce_async(
+    tensor: ArrayOrScalar,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Array]:
+    """Starts `allreduce()` and returns its handle; `synchronize()` returns the new array."""
+    return _world.current().allreduce(
+        tensor,
+        False,
+        False,
+        name,
+        _reduce_op(average, op),
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+    )
+
+
+def allreduce(
+    tensor: ArrayOrScalar,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Combines `tensor` elementwise over all ranks and returns the result.
+
+    Collective: every rank of the process set must call it with the same `name`, dtype, shape, `op`
+        and
+    factors; calls with different names may overlap and finish in any order.
+
+    Args:
+        tensor: Any shape. Read, not copied.
+        average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
+        name: Matches this call across ranks; see `lightcc`.
+        compression: What is sent for `tensor`: `Compression.none` or `Compression.fp16`.
+        op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
+            bool has `Min`, `Max` and `Product`. `Average` divides the sum by the size of the set;
+            integers are rounded towards zero.
+        prescale_factor: Multiplies the input. Integers are scaled in float64 and rounded towards
+            zero.
+        postscale_factor: Multiplies the result, likewise.
+        process_set: The ranks that take part.
+
+    Returns:
+        A new array of the same dtype and shape, the same bits on every rank.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+
+    Example:
+        >>> import numpy as np, lightcc as hvd
+        >>> hvd.init()
+        >>> hvd.allreduce(np.array([1.0, 2.0]), op=hvd.Sum, prescale_factor=0.5) / hvd.size()
+        array([0.5, 1. ])
+    """
+    op = _reduce_op(average, op)
+    sent, context = compression.compress(tensor)
+    handle = allreduce_async(sent, None, name, op, prescale_factor, postscale_factor, process_set)
+    return compression.decompress(synchronize(handle), context)
+
+
+def allreduce_async_(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[Array]:
+    """Starts `allreduce_()` and returns its handle; `synchronize()` returns `tensor`."""
+    return _world.current().allreduce(
+        tensor,
+        False,
+        True,
+        name,
+        _reduce_op(average, op),
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+    )
+
+
+def allreduce_(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Array:
+    """Does `allreduce()` in place.
+
+    Args:
+        tensor: Any shape, writable. Read, then overwritten with the result; after an error its
+            contents are not defined.
+        average: As in `allreduce()`.
+        name: As in `allreduce()`.
+        op: As in `allreduce()`.
+        prescale_factor: As in `allreduce()`.
+        postscale_factor: As in `allreduce()`.
+        process_set: As in `allreduce()`.
+
+    Returns:
+        `tensor`.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    op = _reduce_op(average, op)
+    return synchronize(
+        allreduce_async_(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
+    )
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[ArrayOrScalar],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[Array]]:
+    """Starts `grouped_allreduce()` and returns one handle; `synchronize()` returns the list."""
+    return _world.current().allreduce(
+        tensors,
+        True,
+        False,
+        name,
+        _reduce_op(average, op),
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+    )
+
+
+def grouped_allreduce(
+    tensors: Sequence[ArrayOrScalar],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Array]:
+    """Does `allreduce()` on several arrays, all or nothing.
+
+    Nothing is sent before all arrays of the group are there on all ranks.
+
+    Args:
+        tensors: At least one array; shapes and dtypes may differ.
+        average: As in `allreduce()`.
+        name: Of the group; its members are called `<name>_<i>of<n>`.
+        compression: As in `allreduce()`.
+        op: As in `allreduce()`.
+        prescale_factor: As in `allreduce()`.
+        postscale_factor: As in `allreduce()`.
+        process_set: As in `allreduce()`.
+
+    Returns:
+        New arrays, in the order of `tensors`.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    op = _reduce_op(average, op)
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    sent = [tensor for tensor, _ in compressed]
+    handle = grouped_allreduce_async(
+        sent, None, name, op, prescale_factor, postscale_factor, process_set
+    )
+    return [
+        compression.decompress(output, context)
+        for output, (_, context) in zip(synchronize(handle), compressed, strict=True)
+    ]
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle[list[Array]]:
+    """Starts `grouped_allreduce_()` and returns one handle; `synchronize()` returns the list."""
+    return _world.current().allreduce(
+        tensors,
+        True,
+        True,
+        name,
+        _reduce_op(average, op),
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+    )
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Array],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Array]:
+    """Does `grouped_allreduce()` in place.
+
+    Args:
+        tensors: At least one array, writable, overwritten with the results; no two may overlap.
+        average: As in `allreduce()`.
+        name: As in `grouped_allreduce()`.
+        op: As in `allreduce()`.
+        prescale_factor: As in `allreduce()`.
+        postscale_factor: As in `allreduce()`.
+        process_set: As in `allreduce()`.
+
+    Returns:
+        The arrays of `tensors`.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    op = _reduce_op(average, op)
+    return synchronize(
+        grouped_allreduce_async_(
+            tensors, None, name, op, prescale_factor, postscale_factor, process_set
+        )
+    )
+
+
+def reducescatter_async(
+    tensor: ArrayOrScalar,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle[Array]:
+    """Starts `reducescatter()` and returns its handle; `synchronize()` returns the new array."""
+    return _world.current().reducescatter(
+        tensor, False, name, op, prescale_factor, postscale_factor, process_set.process_set_id
+    )
+
+
+def reducescatter(
+    tensor: ArrayOrScalar,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Array:
+    """Combines `tensor` elementwise over all ranks and returns this rank's share of the rows.
+
+    Collective: every rank of the process set must call it with the same `name`, dtype, shape, `op`
+        and
+    factors.
+
+    Args:
+        tensor: Shape (rows, ...), at least 1-dimensional. Read, not copied.
+        name: Matches this call across ranks; see `lightcc`.
+        compression: As in `allreduce()`.
+        op: `Average` (the default) or `Sum`.
+        process_set: The ranks that take part.
+        prescale_factor: As in `allreduce()`.
+        postscale_factor: As in `allreduce()`.
+
+    Returns:
+        A new array of shape (share, ...). Shares follow each other in the order of ranks; where
+        rows is no multiple of the number of members, the first `rows % members` have one row more.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    sent, context = compression.compress(tensor)
+    handle = reducescatter_async(sent, name, op, process_set, prescale_factor, postscale_factor)
+    return compression.decompress(synchronize(handle), context)
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[ArrayOrScalar],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle[list[Array]]:
+    """Starts `grouped_reducescatter()` and returns one handle; `synchronize()` returns the list."""
+    return _world.current().reducescatter(
+        tensors, True, name, op, prescale_factor, postscale_factor, process_set.process_set_id
+    )
+
+
+def grouped_reducescatter(
+    tensors: Sequence[ArrayOrScalar],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Array]:
+    """Does `reducescatter()` on several arrays, all or nothing.
+
+    Args:
+        tensors: At least one array.
+        name: Of the group; its members are called `<name>_<i>of<n>`.
+        compression: As in `allreduce()`.
+        op: As in `reducescatter()`.
+        process_set: The ranks that take part.
+        prescale_factor: As in `allreduce()`.
+        postscale_factor: As in `allreduce()`.
+
+    Returns:
+        New arrays, in the order of `tensors`.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    sent = [tensor for tensor, _ in compressed]
+    handle = grouped_reducescatter_async(
+        sent, name, op, process_set, prescale_factor, postscale_factor
+    )
+    return [
+        compression.decompress(output, context)
+        for output, (_, context) in zip(synchronize(handle), compressed, strict=True)
+    ]

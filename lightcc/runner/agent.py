@@ -1,0 +1,333 @@
+"""The agent: one per host, the parent of the host's ranks.
+
+It reads one job from standard input, starts the ranks, sends their output and exits to standard
+output as frames, and obeys signals. End of file on standard input means that the launcher or the
+connection is gone: the ranks are then ended, so that nothing outlives the job. Should the agent
+itself be killed, PR_SET_PDEATHSIG ends the ranks.
+
+One thread and one selector; no call blocks. A rank is a session of its own, and what is signalled
+is always its process group. A rank's first process is reaped only when the job ends, because as
+long as it is a zombie its group's number cannot belong to somebody else.
+
+Started by path with `python -I -S` (locally) or as `lightcc.runner.remote`, so it imports nothing
+but the standard library and `frames`. It does not handle a rank's descendants that leave the
+process group (daemons): those are on their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __package__:
+    from lightcc.runner import frames
+else:  # Started by path.
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    import frames  # type: ignore[import-not-found, no-redef, unused-ignore]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TERMINATE_GRACE_S = 5.0  # From SIGTERM to SIGKILL.
+KILL_GRACE_S = 5.0  # From SIGKILL to giving up on what the kernel cannot kill.
+DRAIN_S = 0.5  # How long output may follow the exit of the process that wrote it.
+_CHUNK_BYTES = 65536
+_MAX_BACKLOG_BYTES = (
+    1 << 20
+)  # Above this, ranks are no longer read: they wait, as for a slow terminal.
+_GROUP_POLL_S = 0.05
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class _Rank:
+    """One started rank."""
+
+    def __init__(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        self.rank = rank
+        self.process = process
+        self.open_pipes = 2
+        self.exit_code: int | None = None  # Known once the process has exited.
+        self.report_by = 0.0  # Time by which the exit is reported even if a pipe is still open.
+        self.reported = False
+        self.group_gone = False
+
+    def check_exit(self) -> bool:
+        """Learns of the exit without reaping; returns whether it is news."""
+        if self.exit_code is not None:
+            return False
+        result = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if result is None:
+            return False
+        exited = result.si_code == os.CLD_EXITED
+        self.exit_code = result.si_status if exited else -result.si_status
+        self.report_by = time.monotonic() + DRAIN_S
+        return True
+
+    def signal_group(self, signum: int) -> None:
+        if not self.group_gone:
+            try:
+                os.killpg(self.process.pid, signum)
+            except ProcessLookupError:
+                self.group_gone = True
+            except PermissionError:
+                pass  # A setuid program: its end cannot be hurried.
+
+    def check_group(self) -> None:
+        """Reaps what has exited of the group and learns whether anything is left of it."""
+        if self.exit_code is None or self.group_gone:
+            return
+        self.process.wait()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self.process.pid, os.WNOHANG)[0]:
+                pass
+        self.signal_group(0)
+
+
+def _die_with_parent(parent: int) -> Callable[[], None]:
+    """Returns what the child runs between fork and exec."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def in_child() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # The agent died before prctl took effect.
+            os._exit(1)
+
+    return in_child
+
+
+class Agent:
+    """The whole program. `run` returns when every rank and its group are gone."""
+
+    def __init__(self, stdin_fd: int, stdout_fd: int) -> None:
+        self._stdin_fd = stdin_fd
+        self._stdout_fd = stdout_fd
+        self._selector = selectors.DefaultSelector()
+        self._reader = frames.FrameReader()
+        self._out = bytearray()
+        self._launcher_gone = False
+        self._ranks: list[_Rank] = []
+        self._paused: list[tuple[int, Callable[[], None]]] = []
+        self._ending = False
+        self._kill_at = 0.0
+        self._give_up_at = 0.0
+
+    # -- The loop ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Serves one job to its end."""
+        wakeup_read, wakeup_write = os.pipe()
+        for fd in (self._stdin_fd, self._stdout_fd, wakeup_read, wakeup_write):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, lambda _signum, _frame: None)
+        self._selector.register(
+            wakeup_read, selectors.EVENT_READ, lambda: self._on_signals(wakeup_read)
+        )
+        self._selector.register(self._stdin_fd, selectors.EVENT_READ, self._on_stdin)
+        hello = {"hostname": os.uname().nodename, "python": sys.version.split()[0]}
+        self._out += frames.MAGIC
+        self._send(frames.HELLO, 0, json.dumps(hello).encode())
+        while not self._finished():
+            for key, _ in self._selector.select(self._timeout_s()):
+                key.data()
+            self._advance()
+
+    def _finished(self) -> bool:
+        if not self._ending:
+            return False
+        given_up = time.monotonic() >= self._give_up_at
+        ranks_gone = all(rank.group_gone and rank.reported for rank in self._ranks)
+        return given_up or (ranks_gone and (self._launcher_gone or not self._out))
+
+    def _timeout_s(self) -> float | None:
+        now = time.monotonic()
+        times = [
+            rank.report_by - now
+            for rank in self._ranks
+            if rank.exit_code is not None and not rank.reported
+        ]
+        if self._ending:
+            times.append(_GROUP_POLL_S)
+        return max(0.0, min(times)) if times else None
+
+    def _advance(self) -> None:
+        """Does what time and exits ask for."""
+        now = time.monotonic()
+        for rank in self._ranks:
+            rank.check_exit()
+            drained = rank.open_pipes == 0 or now >= rank.report_by
+            if rank.exit_code is not None and not rank.reported and drained:
+                rank.reported = True
+                self._send(frames.EXIT, rank.rank, str(rank.exit_code).encode())
+        if self._ending:
+            if now >= self._kill_at:
+                self._signal_all(signal.SIGKILL)
+                self._kill_at = self._give_up_at
+            for rank in self._ranks:
+                rank.check_group()
+        if self._paused and len(self._out) < _MAX_BACKLOG_BYTES // 2:
+            for fd, callback in self._paused:
+                self._selector.register(fd, selectors.EVENT_READ, callback)
+            self._paused.clear()
+
+    # -- From the launcher ------------------------------------------------------------------------
+
+    def _on_signals(self, fd: int) -> None:
+        if set(os.read(fd, 4096)) - {int(signal.SIGCHLD)}:
+            self._end(TERMINATE_GRACE_S)
+
+    def _on_stdin(self) -> None:
+        try:
+            data = os.read(self._stdin_fd, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(self._stdin_fd)
+            self._end(TERMINATE_GRACE_S)
+            return
+        try:
+            for frame in self._reader.feed(data):
+                self._on_frame(frame)
+        except (frames.FrameError, ValueError, KeyError, TypeError) as error:
+            self._fail(f"the launcher sent something unusable: {error}")
+
+    def _on_frame(self, frame: frames.Frame) -> None:
+        if frame.kind == frames.JOB:
+            self._start(json.loads(frame.payload))
+        elif frame.kind == frames.SIGNAL:
+            self._signal_all(frame.rank)
+        elif frame.kind == frames.TERMINATE:
+            self._end(TERMINATE_GRACE_S)
+        elif frame.kind == frames.KILL:
+            self._end(0.0)
+
+    def _end(self, grace_s: float) -> None:
+        """Ends all ranks: SIGTERM now and SIGKILL after `grace_s`. May be called again to hurry."""
+        kill_at = time.monotonic() + grace_s
+        if not self._ending:
+            self._ending = True
+            # What a dying rank leaves behind becomes our child, not that of a perhaps slow init.
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            self._signal_all(signal.SIGTERM)
+            self._signal_all(signal.SIGCONT)  # A stopped process would not see it.
+            self._kill_at = kill_at
+        self._kill_at = min(self._kill_at, kill_at)
+        self._give_up_at = self._kill_at + KILL_GRACE_S
+
+    def _signal_all(self, signum: int) -> None:
+        for rank in self._ranks:
+            rank.signal_group(signum)
+
+    # -- Ranks ------------------------------------------------------------------------------------
+
+    def _start(self, job: dict[str, Any]) -> None:
+        if self._ranks or self._ending:
+            return
+        try:
+            os.chdir(job["cwd"])
+        except OSError as error:
+            self._fail(f"cannot change to the working directory {job['cwd']}: {error.strerror}")
+            return
+        in_child = _die_with_parent(os.getpid())
+        for entry in job["ranks"]:
+            environment = os.environ | job["environment"] | entry["environment"]
+            self._start_rank(int(entry["rank"]), job["command"], environment, in_child)
+
+    def _start_rank(
+        self,
+        rank: int,
+        command: list[str],
+        environment: dict[str, str],
+        in_child: Callable[[], None],
+    ) -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=in_child,  # Safe: this process has one thread.
+            )
+        except OSError as error:
+            text = f"lightccrun: cannot run '{command[0]}': {error.strerror}\n"
+            self._send(frames.STDERR, rank, text.encode())
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            self._send(frames.EXIT, rank, str(code).encode())
+            return
+        started = _Rank(rank, process)
+        self._ranks.append(started)
+        for pipe, kind in ((process.stdout, frames.STDOUT), (process.stderr, frames.STDERR)):
+            if pipe is not None:
+                self._watch(started, pipe.fileno(), kind)
+
+    def _watch(self, rank: _Rank, fd: int, kind: bytes) -> None:
+        os.set_blocking(fd, False)
+
+        def on_output() -> None:
+            if len(self._out) >= _MAX_BACKLOG_BYTES:
+                self._selector.unregister(fd)
+                self._paused.append((fd, on_output))
+                return
+            try:
+                data = os.read(fd, _CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if data:
+                self._send(kind, rank.rank, data)
+            else:
+                self._selector.unregister(fd)
+                rank.open_pipes -= 1
+
+        self._selector.register(fd, selectors.EVENT_READ, on_output)
+
+    # -- To the launcher --------------------------------------------------------------------------
+
+    def _fail(self, text: str) -> None:
+        self._send(frames.FATAL, 0, text.encode())
+        self._end(TERMINATE_GRACE_S)
+
+    def _send(self, kind: bytes, rank: int, payload: bytes) -> None:
+        if self._launcher_gone:
+            return
+        self._out += frames.encode(kind, rank, payload)
+        self._flush()
+        if self._out and self._stdout_fd not in self._selector.get_map():
+            self._selector.register(self._stdout_fd, selectors.EVENT_WRITE, self._flush)
+
+    def _flush(self) -> None:
+        try:
+            while self._out:
+                del self._out[: os.write(self._stdout_fd, self._out)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._launcher_gone = True
+            self._out.clear()
+            self._end(TERMINATE_GRACE_S)
+        if self._stdout_fd in self._selector.get_map():
+            self._selector.unregister(self._stdout_fd)
+
+
+def main() -> int:
+    """Runs one job from standard input."""
+    Agent(sys.stdin.fileno(), sys.stdout.fileno()).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

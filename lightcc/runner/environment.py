@@ -1,0 +1,100 @@
+"""What the launcher tells a rank through its environment.
+
+One table (`LAUNCHER_VARIABLES`) lists the variables; `docs/environment.md` shows the same rows.
+The Horovod names are set beside our own, so that scripts which read them keep working.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lightcc.runner.hosts import Slot
+
+
+class LauncherVariable(NamedTuple):
+    """One variable that the launcher sets for every rank."""
+
+    name: str
+    alias: str
+    meaning: str
+
+
+LAUNCHER_VARIABLES = (
+    LauncherVariable("LIGHT_RANK", "HOROVOD_RANK", "This process's rank, 0 to size - 1."),
+    LauncherVariable("LIGHT_SIZE", "HOROVOD_SIZE", "Number of ranks of the job."),
+    LauncherVariable(
+        "LIGHT_LOCAL_RANK", "HOROVOD_LOCAL_RANK", "Position among the ranks of the same host."
+    ),
+    LauncherVariable("LIGHT_LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", "Number of ranks on this host."),
+    LauncherVariable(
+        "LIGHT_CROSS_RANK",
+        "HOROVOD_CROSS_RANK",
+        "Position of this host among the hosts that have this local rank.",
+    ),
+    LauncherVariable(
+        "LIGHT_CROSS_SIZE", "HOROVOD_CROSS_SIZE", "Number of hosts that have this local rank."
+    ),
+    LauncherVariable("LIGHT_HOSTNAME", "HOROVOD_HOSTNAME", "This host as the launcher calls it."),
+    LauncherVariable(
+        "LIGHT_RENDEZVOUS", "", "host:port of the store through which the ranks find each other."
+    ),
+    LauncherVariable(
+        "LIGHT_SECRET", "", "The job's secret, which every connection proves. Never in argv."
+    ),
+)
+
+# What belongs to the launcher's login session or machine, not to the job.
+_NOT_FORWARDED = frozenset(
+    {
+        "DISPLAY",
+        "HOME",
+        "HOSTNAME",
+        "LOGNAME",
+        "LS_COLORS",
+        "MAIL",
+        "OLDPWD",
+        "PWD",
+        "SHELL",
+        "SHLVL",
+        "TERM",
+        "TMPDIR",
+        "USER",
+        "_",
+    }
+)
+_NOT_FORWARDED_PREFIXES = ("SSH_", "XDG_", "DBUS_", "TMUX", "BASH_FUNC_", "SLURM_", "PMI_", "PMIX_")
+
+
+def make_secret() -> str:
+    """Returns 256 random bits as text."""
+    return secrets.token_hex(32)
+
+
+def slot_environment(slot: Slot, *, rendezvous: str, secret: str) -> dict[str, str]:
+    """Returns the variables of `LAUNCHER_VARIABLES`, under both names, for one rank."""
+    values = {
+        "LIGHT_RANK": str(slot.rank),
+        "LIGHT_SIZE": str(slot.size),
+        "LIGHT_LOCAL_RANK": str(slot.local_rank),
+        "LIGHT_LOCAL_SIZE": str(slot.local_size),
+        "LIGHT_CROSS_RANK": str(slot.cross_rank),
+        "LIGHT_CROSS_SIZE": str(slot.cross_size),
+        "LIGHT_HOSTNAME": slot.host,
+        "LIGHT_RENDEZVOUS": rendezvous,
+        "LIGHT_SECRET": secret,
+    }
+    aliases = {row.alias: values[row.name] for row in LAUNCHER_VARIABLES if row.alias}
+    return values | aliases | {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+
+
+def forwarded_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns what of the launcher's own environment a rank on another host should see."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _NOT_FORWARDED and not name.startswith(_NOT_FORWARDED_PREFIXES)
+    }

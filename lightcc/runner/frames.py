@@ -1,0 +1,76 @@
+"""The messages between the launcher and its agents: kind, rank, length, payload.
+
+Both ends use this file; the agent is started by path, without lightcc installed around it, so the
+standard library is all that may be imported here. An agent first writes `MAGIC`, because a remote
+login shell may print to the same stream before the agent starts.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+MAGIC = b"\nlightcc-agent-1\n"
+MAX_PAYLOAD_BYTES = 64 << 20
+_HEADER = struct.Struct("!cII")
+
+# Launcher to agent.
+JOB = b"J"  # JSON: cwd, command, environment, ranks.
+SIGNAL = b"S"  # The rank field holds the signal, which every rank's process group gets.
+TERMINATE = b"T"  # End everything: SIGTERM now, SIGKILL after a grace period.
+KILL = b"K"  # End everything: SIGKILL now.
+
+# Agent to launcher.
+HELLO = b"H"  # JSON: hostname, python.
+STDOUT = b"O"
+STDERR = b"E"
+EXIT = b"X"  # Decimal: the exit code, or minus the signal.
+FATAL = b"F"  # Text: why this host cannot run its ranks.
+
+_KINDS = frozenset({JOB, SIGNAL, TERMINATE, KILL, HELLO, STDOUT, STDERR, EXIT, FATAL})
+
+
+class FrameError(ValueError):
+    """The other end sent something that is not a frame."""
+
+
+class Frame(NamedTuple):
+    """One message."""
+
+    kind: bytes
+    rank: int
+    payload: bytes
+
+
+def encode(kind: bytes, rank: int = 0, payload: bytes = b"") -> bytes:
+    """Returns the bytes of one frame."""
+    return _HEADER.pack(kind, rank, len(payload)) + payload
+
+
+class FrameReader:
+    """Cuts a byte stream into frames; holds at most one incomplete frame."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Takes what arrived and returns the frames that are now complete.
+
+        Raises:
+            FrameError: Unknown kind or a length over `MAX_PAYLOAD_BYTES`.
+        """
+        self._buffer += data
+        frames = []
+        start = 0
+        while len(self._buffer) - start >= _HEADER.size:
+            kind, rank, length = _HEADER.unpack_from(self._buffer, start)
+            if kind not in _KINDS or length > MAX_PAYLOAD_BYTES:
+                msg = f"not a frame: kind {kind!r}, length {length}"
+                raise FrameError(msg)
+            end = start + _HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            frames.append(Frame(kind, rank, bytes(self._buffer[start + _HEADER.size : end])))
+            start = end
+        del self._buffer[:start]
+        return frames

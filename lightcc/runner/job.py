@@ -1,0 +1,384 @@
+"""One job on the launcher's side: a loop over the agents' pipes, signals and three deadlines.
+
+The job moves through: reaching the hosts (bounded by --start-timeout), running, and ending. It
+starts to end when every rank has exited, when the first one has failed (after a moment in which
+the others may fail by themselves, which shows who was first), or when a signal asks for it. Ctrl-C
+passes SIGINT on once; ranks that are still there `INTERRUPT_GRACE_S` later, or at a second Ctrl-C,
+are killed. Agents do the killing, with their own deadlines, even when the launcher is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightcc.runner import agent, frames
+from lightcc.runner.output import RankStream
+from lightcc.runner.summary import RankEnd, failure_lines, first_failure, signal_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from lightcc.runner.arguments import LaunchOptions
+
+FAILURE_GRACE_S = 0.5  # For others to fail by themselves after the first failure.
+INTERRUPT_GRACE_S = 10.0  # From the first Ctrl-C to SIGTERM.
+_LEAVE_S = agent.TERMINATE_GRACE_S + agent.KILL_GRACE_S + 5.0  # For agents to end everything.
+_CHUNK_BYTES = 65536
+_MAX_PREAMBLE_BYTES = 65536  # Of what a login shell may say before the agent starts.
+_KILL_AT_ONCE = 3  # This many Ctrl-C end even a launcher whose terminal is blocked.
+
+
+class Link:
+    """The launcher's end of one agent."""
+
+    def __init__(self, host: str, argv: list[str], job: dict[str, Any]) -> None:
+        """Starts the agent; `job` is what it is to run."""
+        self.host = host
+        self.program = Path(argv[0]).name
+        self.waiting = {int(entry["rank"]) for entry in job["ranks"]}
+        self.ready = False
+        self.gone = False
+        self.said: list[bytes] = []  # What came beside the frames: ssh's own words.
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C reaches the launcher alone.
+        )
+        self.stdin_fd, self.stdout_fd, self.stderr_fd = (
+            pipe.fileno() if pipe is not None else -1
+            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr)
+        )
+        for fd in (self.stdin_fd, self.stdout_fd, self.stderr_fd):
+            os.set_blocking(fd, False)
+        self.unsent = bytearray(frames.encode(frames.JOB, 0, json.dumps(job).encode()))
+        self._reader = frames.FrameReader()
+        self._preamble = bytearray()
+
+    def receive(self, data: bytes) -> list[frames.Frame]:
+        """Returns the frames in what arrived, skipping what a login shell said before the agent."""
+        if not self.ready:
+            self._preamble += data
+            shell, magic, data = bytes(self._preamble).partition(frames.MAGIC)
+            if not magic:
+                del self._preamble[:-_MAX_PREAMBLE_BYTES]
+                return []
+            self.ready = True
+            self.said += shell.splitlines()
+        return self._reader.feed(data)
+
+    def close_stdin(self) -> None:
+        """Tells the agent that the job is over."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+
+
+class Job:
+    """Runs to the end and returns the exit code."""
+
+    def __init__(self, options: LaunchOptions, links: list[Link]) -> None:
+        """Takes over `links`, whose agents have been started."""
+        self._options = options
+        self._links = links
+        self._selector = selectors.DefaultSelector()
+        self._host_of_rank = {slot.rank: slot.host for slot in options.slots}
+        self._streams = self._open_streams()
+        self._failures: list[RankEnd] = []
+        self._ended = 0  # Ranks that failed because the launcher ended them.
+        self._error = ""  # Why the job failed, when it was not a rank.
+        self._signal: int | None = None
+        self._interrupts = 0
+        self._ending = False
+        self._closing = False
+        self._deadlines: list[tuple[float, Callable[[], None]]] = []
+
+    # -- The loop ---------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Serves agents and signals until every agent has left."""
+        wakeup_read, wakeup_write = os.pipe()
+        os.set_blocking(wakeup_read, False)
+        os.set_blocking(wakeup_write, False)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # As under nohup.
+                signal.signal(signum, self._in_handler)
+        self._selector.register(
+            wakeup_read, selectors.EVENT_READ, lambda: self._on_signals(wakeup_read)
+        )
+        for link in self._links:
+            self._watch(link)
+        self._after(self._options.start_timeout_s, self._on_start_timeout)
+        try:
+            while not all(link.gone for link in self._links):
+                for key, _ in self._selector.select(self._timeout_s()):
+                    key.data()
+                self._run_deadlines()
+        except BrokenPipeError:  # Whoever read our output has left.
+            self._send_all(frames.KILL)
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
+        finally:
+            for link in self._links:
+                link.close_stdin()
+        return self._report()
+
+    def _watch(self, link: Link) -> None:
+        register = self._selector.register
+        register(link.stdout_fd, selectors.EVENT_READ, lambda: self._on_stdout(link))
+        register(link.stderr_fd, selectors.EVENT_READ, lambda: self._on_stderr(link))
+        self._flush(link)
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._deadlines.append((time.monotonic() + seconds, action))
+
+    def _timeout_s(self) -> float | None:
+        if not self._deadlines:
+            return None
+        return max(0.0, min(when for when, _ in self._deadlines) - time.monotonic())
+
+    def _run_deadlines(self) -> None:
+        now = time.monotonic()
+        due = [action for when, action in self._deadlines if when <= now]
+        self._deadlines = [entry for entry in self._deadlines if entry[0] > now]
+        for action in due:
+            action()
+
+    # -- Signals ----------------------------------------------------------------------------------
+
+    def _in_handler(self, signum: int, _frame: FrameType | None) -> None:
+        if signum == signal.SIGINT:
+            self._interrupts += 1
+            if self._interrupts >= _KILL_AT_ONCE:
+                os._exit(128 + signum)  # The agents see end of file and end the ranks.
+
+    def _on_signals(self, fd: int) -> None:
+        for signum in os.read(fd, 4096):
+            again = self._signal is not None
+            self._signal = self._signal or signum
+            if again:
+                self._send_all(frames.KILL)
+            elif signum == signal.SIGINT and all(link.ready for link in self._links):
+                self._say("interrupted; once more kills the ranks")
+                self._ending = True
+                self._send_all(frames.SIGNAL, signal.SIGINT)
+                self._after(INTERRUPT_GRACE_S, self._end)
+            else:
+                self._end()
+
+    # -- Agents -----------------------------------------------------------------------------------
+
+    def _on_stdout(self, link: Link) -> None:
+        data = _read(link.stdout_fd)
+        if data is None:
+            return
+        if not data:
+            self._on_agent_gone(link)
+            return
+        try:
+            for frame in link.receive(data):
+                self._on_frame(link, frame)
+        except (frames.FrameError, ValueError, KeyError) as error:
+            self._on_agent_broken(link, f"sent something unusable: {error}")
+
+    def _on_stderr(self, link: Link) -> None:
+        if link.stderr_fd not in self._selector.get_map():
+            return  # Ended by an event of the same round.
+        data = _read(link.stderr_fd)
+        if data is None:
+            return
+        if not data:
+            self._selector.unregister(link.stderr_fd)
+            return
+        link.said += data.splitlines()
+        del link.said[:-20]
+        for line in data.splitlines():
+            self._say(f"{link.host}: {line.decode(errors='replace')}", verbose=True)
+
+    def _on_frame(self, link: Link, frame: frames.Frame) -> None:
+        if frame.kind in (frames.STDOUT, frames.STDERR):
+            self._streams[frame.rank, frame.kind].feed(frame.payload)
+        elif frame.kind == frames.EXIT:
+            link.waiting.discard(frame.rank)
+            self._on_rank_end(RankEnd(frame.rank, link.host, int(frame.payload)))
+        elif frame.kind == frames.HELLO:
+            about = json.loads(frame.payload)
+            self._say(
+                f"{link.host}: ranks {sorted(link.waiting)} on {about['hostname']}, "
+                f"launched by Python {about['python']}",
+                verbose=True,
+            )
+        elif frame.kind == frames.FATAL:
+            self._on_agent_broken(link, frame.payload.decode(errors="replace"))
+
+    def _on_rank_end(self, end: RankEnd) -> None:
+        for kind in (frames.STDOUT, frames.STDERR):
+            self._streams[end.rank, kind].finish()
+        end.tail = list(self._streams[end.rank, frames.STDERR].tail)
+        self._say(end.describe(), verbose=True)
+        if end.code != 0 or end.lost:
+            if self._ending:
+                self._ended += 1
+            else:
+                if not self._failures:
+                    self._after(FAILURE_GRACE_S, self._end)
+                self._failures.append(end)
+        if not any(link.waiting for link in self._links):
+            self._close()
+
+    def _on_agent_broken(self, link: Link, text: str) -> None:
+        self._error = self._error or f"host {link.host}: {text}"
+        self._end()
+
+    def _on_agent_gone(self, link: Link) -> None:
+        """End of file: expected after its ranks have ended, else host or connection are lost."""
+        self._drain_stderr(link)
+        for fd in (link.stdout_fd, link.stderr_fd, link.stdin_fd):
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
+        link.gone = True
+        link.close_stdin()
+        try:
+            code = link.process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            link.process.kill()
+            code = link.process.wait()
+        if not link.waiting:
+            return
+        words = b" ".join(link.said[-3:]).decode(errors="replace").strip()
+        if not self._ending:
+            how = "was lost" if link.ready else "could not be reached"
+            self._error = f"host {link.host} {how}: {link.program} ended with code {code}"
+            self._error += f": {words}" if words else ""
+        lost, link.waiting = sorted(link.waiting), set()
+        for rank in lost:
+            self._on_rank_end(RankEnd(rank, link.host, 0, lost=True))
+
+    def _drain_stderr(self, link: Link) -> None:
+        while link.stderr_fd in self._selector.get_map():
+            before = len(link.said)
+            self._on_stderr(link)
+            if len(link.said) == before:
+                break
+
+    # -- Ending -----------------------------------------------------------------------------------
+
+    def _on_start_timeout(self) -> None:
+        late = [link.host for link in self._links if not link.ready]
+        if late and not self._ending:
+            self._error = (
+                f"no answer from {', '.join(late)} within {self._options.start_timeout_s:g} s "
+                "(--start-timeout)"
+            )
+            self._end()
+
+    def _end(self) -> None:
+        """Has every rank ended; agents that never answered are killed."""
+        self._ending = True
+        self._send_all(frames.TERMINATE)
+        for link in self._links:
+            if not link.ready and not link.gone:
+                link.process.kill()
+        self._after(_LEAVE_S, self._abandon)
+
+    def _close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        for link in self._links:
+            if link.stdin_fd in self._selector.get_map():
+                self._selector.unregister(link.stdin_fd)
+            link.close_stdin()
+        self._after(_LEAVE_S, self._abandon)
+
+    def _abandon(self) -> None:
+        for link in self._links:
+            if not link.gone:
+                link.process.kill()
+
+    def _send_all(self, kind: bytes, rank: int = 0) -> None:
+        for link in self._links:
+            if not link.gone and not self._closing:
+                link.unsent += frames.encode(kind, rank)
+                self._flush(link)
+
+    def _flush(self, link: Link) -> None:
+        try:
+            while link.unsent:
+                del link.unsent[: os.write(link.stdin_fd, link.unsent)]
+        except BlockingIOError:
+            if link.stdin_fd not in self._selector.get_map():
+                self._selector.register(
+                    link.stdin_fd, selectors.EVENT_WRITE, lambda: self._flush(link)
+                )
+            return
+        except OSError:  # It is gone; its end of file says so.
+            link.unsent.clear()
+        if link.stdin_fd in self._selector.get_map():
+            self._selector.unregister(link.stdin_fd)
+
+    # -- Output -----------------------------------------------------------------------------------
+
+    def _open_streams(self) -> dict[tuple[int, bytes], RankStream]:
+        options = self._options
+        width = len(str(len(options.slots) - 1))
+        streams = {}
+        for slot in options.slots:
+            directory = None
+            if options.output_directory is not None:
+                directory = options.output_directory / f"rank.{slot.rank:0{width}d}"
+                directory.mkdir(parents=True, exist_ok=True)
+            for kind, name, out in (
+                (frames.STDOUT, "stdout", sys.stdout.buffer),
+                (frames.STDERR, "stderr", sys.stderr.buffer),
+            ):
+                streams[slot.rank, kind] = RankStream(
+                    out,
+                    f"[{slot.rank}]<{name}>: ".encode() if options.prefix else b"",
+                    timestamps=options.timestamps,
+                    copy_to=directory / name if directory is not None else None,
+                )
+        return streams
+
+    def _say(self, text: str, *, verbose: bool = False) -> None:
+        if not verbose or self._options.verbose:
+            sys.stderr.write(f"lightccrun: {text}\n")
+            sys.stderr.flush()
+
+    def _report(self) -> int:
+        """Writes the summary and returns the exit code."""
+        if self._signal is not None:
+            self._say(f"ended by {signal_name(self._signal)}")
+            return 128 + self._signal
+        failures = [end for end in self._failures if not end.lost] or self._failures
+        if failures and not (self._error and failures[0].lost):
+            sys.stderr.buffer.write(b"\n".join(failure_lines(failures, self._ended)) + b"\n")
+            sys.stderr.flush()
+            return first_failure(failures).exit_code
+        if self._error:
+            self._say(self._error)
+            return 1
+        return 0
+
+
+def _read(fd: int) -> bytes | None:
+    """Returns what is there, nothing at end of file, None if nothing has come yet."""
+    try:
+        return os.read(fd, _CHUNK_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""

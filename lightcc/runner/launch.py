@@ -1,0 +1,139 @@
+"""`lightccrun`: from a command line to a running job.
+
+The steps: check the command line (`arguments`), choose where the rendezvous store listens
+(`network`), start it with a fresh secret, start one agent per host, and hand them to `job`.
+Without a launcher a script is a job of one rank; nothing here is needed for that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lightcc.runner import agent
+from lightcc.runner.arguments import InfoRequest, LaunchOptions, parse
+from lightcc.runner.environment import forwarded_environment, make_secret, slot_environment
+from lightcc.runner.job import Job, Link
+from lightcc.runner.network import NetworkError, StorePlan, host_and_port, is_local, plan_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class StoreServer(Protocol):
+    """The engine's rendezvous store (`lightcc._core.StoreServer`)."""
+
+    address: str
+
+    def stop(self) -> None:
+        """Closes every connection and the port."""
+
+
+def start_store(bind: str, secret: str) -> StoreServer:
+    """Starts the store on address `bind`, at a port of the kernel's choice.
+
+    Raises:
+        ImportError: lightcc was not built.
+        RuntimeError: The address cannot be bound.
+    """
+    core = importlib.import_module("lightcc._core")
+    server: StoreServer = core.StoreServer(host_and_port(bind, 0), secret)
+    return server
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the launcher; `argv` without the program's name. Returns the exit code."""
+    try:
+        return _launch(argv)
+    except KeyboardInterrupt:  # Before or after the job, which handles the signal itself.
+        return 128 + signal.SIGINT
+
+
+def _launch(argv: Sequence[str] | None) -> int:
+    options = parse(sys.argv[1:] if argv is None else argv)
+    if isinstance(options, InfoRequest):
+        return _show_build(check_build=options.check_build)
+    hosts = list(dict.fromkeys(slot.host for slot in options.slots))
+    secret = make_secret()
+    try:
+        plan = plan_store(hosts, options.interfaces)
+        store = start_store(plan.bind, secret)
+    except NetworkError as error:
+        return _fail(str(error), code=2)
+    except (ImportError, RuntimeError, OSError) as error:
+        return _fail(f"cannot start the rendezvous store: {error}", code=1)
+    links: list[Link] = []
+    try:
+        for host in hosts:
+            job = _job_for(host, options, _advertised(plan, host, store), secret)
+            links.append(Link(host, _agent_argv(host, options), job))
+        return Job(options, links).run()
+    except OSError as error:
+        return _fail(f"cannot start the job: {error}", code=1)
+    finally:
+        for link in links:
+            link.close_stdin()
+        store.stop()
+
+
+def _advertised(plan: StorePlan, host: str, store: StoreServer) -> str:
+    return host_and_port(plan.advertised[host], store.address.rpartition(":")[2])
+
+
+def _job_for(host: str, options: LaunchOptions, rendezvous: str, secret: str) -> dict[str, Any]:
+    """Returns the agent's job: `cwd`, `command`, `environment` for all, `ranks` with theirs."""
+    environment = {} if is_local(host) else forwarded_environment(os.environ)
+    # Ranks write to pipes, where Python would hold lines back.
+    environment.setdefault("PYTHONUNBUFFERED", os.environ.get("PYTHONUNBUFFERED", "1"))
+    ranks = [
+        {
+            "rank": slot.rank,
+            "environment": slot_environment(slot, rendezvous=rendezvous, secret=secret),
+        }
+        for slot in options.slots
+        if slot.host == host
+    ]
+    return {
+        "cwd": str(Path.cwd()),
+        "command": options.command,
+        "environment": environment | options.environment,
+        "ranks": ranks,
+    }
+
+
+def _agent_argv(host: str, options: LaunchOptions) -> list[str]:
+    if is_local(host):
+        return [sys.executable, "-I", "-S", str(Path(agent.__file__).resolve())]
+    timeout_s = max(1, round(options.start_timeout_s))
+    argv = ["ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={timeout_s}"]
+    argv += ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"]
+    if options.ssh.port is not None:
+        argv += ["-p", str(options.ssh.port)]
+    if options.ssh.identity_file is not None:
+        argv += ["-i", str(options.ssh.identity_file)]
+    # The working directory is entered first so that a lightcc beside the script is found.
+    remote = [
+        f"cd {shlex.quote(str(Path.cwd()))}",
+        f"exec {shlex.quote(sys.executable)} -m lightcc.runner.remote",
+    ]
+    return [*argv, "--", host, " && ".join(remote)]
+
+
+def _show_build(*, check_build: bool) -> int:
+    doctor = importlib.import_module("lightcc.doctor")
+    sys.stdout.write(doctor.build_text() if check_build else f"{doctor.lightcc_version()}\n")
+    return 0
+
+
+def _fail(text: str, *, code: int) -> int:
+    sys.stderr.write(f"lightccrun: error: {text}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

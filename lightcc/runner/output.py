@@ -1,0 +1,99 @@
+"""Ranks' output on the launcher's standard output and error: whole lines, each naming its rank.
+
+Bytes in, bytes out: nothing is decoded, so binary output survives. A line is written as soon as
+its end (newline or carriage return, for progress bars) has arrived; a last line without one is
+completed with a newline when the stream ends, so that another rank's line cannot continue it. A
+line longer than `MAX_LINE_BYTES` is cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from datetime import datetime
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_LINE_BYTES = 1 << 20
+TAIL_LINES = 20
+_TAIL_LINE_BYTES = 500
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+class LineCutter:
+    """Cuts a byte stream into lines that keep their ends."""
+
+    def __init__(self) -> None:
+        self._partial = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Takes what arrived and returns the complete lines."""
+        self._partial += data
+        lines = []
+        start = 0
+        # Only new bytes can hold an end; but a "\r" kept back may now prove to be half of "\r\n".
+        for match in _LINE_END.finditer(self._partial, max(0, len(self._partial) - len(data) - 1)):
+            if match.end() == len(self._partial) and match[0] == b"\r":
+                break  # Wait: it may be the first half of "\r\n".
+            lines.append(bytes(self._partial[start : match.end()]))
+            start = match.end()
+        del self._partial[:start]
+        if len(self._partial) > MAX_LINE_BYTES:
+            lines.append(self.finish())
+        return lines
+
+    def finish(self) -> bytes:
+        """Returns the last line if it has no end, completed with a newline; else nothing."""
+        line = bytes(self._partial)
+        self._partial.clear()
+        return line + b"\n" if line and not line.endswith(b"\n") else line
+
+
+class RankStream:
+    """One stream of one rank on its way to the launcher's own stream and, perhaps, to a file."""
+
+    def __init__(
+        self, out: BinaryIO, label: bytes, *, timestamps: bool, copy_to: Path | None
+    ) -> None:
+        """Prepares the stream.
+
+        Args:
+            out: Where lines go.
+            label: What begins each line, for example b"[0]<stdout>: "; empty for nothing.
+            timestamps: Whether the time comes before the label.
+            copy_to: A file that gets the bytes unchanged. Its directory must exist.
+        """
+        self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self._out = out
+        self._label = label
+        self._timestamps = timestamps
+        self._cutter = LineCutter()
+        self._copy = copy_to.open("wb", buffering=0) if copy_to is not None else None
+
+    def feed(self, data: bytes) -> None:
+        """Passes on what the rank wrote."""
+        if self._copy is not None:
+            self._copy.write(data)
+        self._write(self._cutter.feed(data))
+
+    def finish(self) -> None:
+        """Passes on an unfinished last line; call it when the rank has exited."""
+        last = self._cutter.finish()
+        self._write([last] if last else [])
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
+
+    def _write(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        self.tail.extend(line.rstrip()[:_TAIL_LINE_BYTES] for line in lines if line.strip())
+        prefix = self._label
+        if self._timestamps:
+            prefix = (
+                datetime.now().astimezone().isoformat(timespec="milliseconds").encode() + prefix
+            )
+        self._out.write(b"".join(prefix + line for line in lines))
+        self._out.flush()

@@ -1,0 +1,84 @@
+"""Waiting: for an asynchronous operation, for all ranks, for the end of all ranks' data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from lightcc import _core, _world
+from lightcc.process_sets import ProcessSet, global_process_set
+
+if TYPE_CHECKING:
+    from lightcc._typing import Handle, Result
+
+
+def poll(handle: int) -> bool:
+    """Returns whether `synchronize(handle)` would return at once.
+
+    Args:
+        handle: What an asynchronous function returned.
+
+    Raises:
+        ValueError: There is no such handle, or it was synchronized already.
+    """
+    return _core.poll(handle)
+
+
+@overload
+def synchronize(handle: Handle[Result]) -> Result: ...
+@overload
+def synchronize(handle: int) -> Any: ...
+def synchronize(handle: int) -> Any:
+    """Waits for an asynchronous operation, forgets its handle and returns its result.
+
+    Other threads run meanwhile, and signals (Ctrl-C) are handled; an interrupted wait can be
+    repeated.
+
+    Args:
+        handle: What an asynchronous function returned.
+
+    Returns:
+        What the synchronous form returns (`alltoall_async`: always array and received splits);
+        `None` for a handle that is not known, or was synchronized already.
+
+    Raises:
+        HorovodInternalError: See `lightcc`.
+    """
+    return _core.wait(handle)
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Waits until all ranks of the process set have called it.
+
+    Other operations may be in flight meanwhile.
+
+    Args:
+        process_set: The ranks that take part.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    _core.wait(_world.current().barrier(process_set.process_set_id))
+
+
+def join(device: int = -1) -> int:  # noqa: ARG001  Horovod's signature
+    """Says that this rank has no more data, and waits until all ranks have said so.
+
+    Meanwhile the other ranks' `allreduce` goes on with zeros from this one; averages still divide
+    by the number of all ranks. Other operations on the global process set fail with an error that
+    says so. When it returns, all ranks number their unnamed operations from zero again.
+
+    Collective: all ranks must call it sooner or later.
+
+    Args:
+        device: Ignored: there are no tensors on devices.
+
+    Returns:
+        The rank that joined last, the same on all ranks.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    last: int = _core.wait(_world.current().join())
+    return last

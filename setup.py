@@ -1,0 +1,40 @@
+"""Builds the engine and its Python binding with CMake; everything else is in pyproject.toml."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pybind11
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+
+class CMakeBuild(build_ext):
+    """Configures, builds and installs with CMake, into the package."""
+
+    def run(self) -> None:
+        """Puts liblightcc and _core into the built package, or beside the sources if editable."""
+        source = Path(__file__).resolve().parent
+        build = Path(self.build_temp).resolve()
+        prefix = source if self.inplace else Path(self.build_lib).resolve()
+        configure = [
+            "cmake",
+            "--fresh",  # pip builds in an environment whose paths change from call to call
+            f"-S{source}",
+            f"-B{build}",
+            "-GNinja",
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DCMAKE_INSTALL_PREFIX={prefix}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+        ]
+        subprocess.run(configure, check=True)
+        subprocess.run(["cmake", "--build", build, "--target", "install"], check=True)
+
+
+setup(
+    ext_modules=[Extension("lightcc._core", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)
