@@ -1,0 +1,102 @@
+"""What is measured: one case is a collective on given element counts; a size range makes many.
+
+Sizes mean what they mean in nccl-tests: the bytes of the buffer that is reduced or broadcast, the
+whole gathered buffer for allgather, and a rank's whole input for reducescatter and alltoall. Counts
+that must divide by the number of ranks are rounded down to a multiple of it (at least one each).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lightcc.bench.models import gradients
+
+DTYPES = {
+    "uint8": 1,
+    "int8": 1,
+    "int32": 4,
+    "int64": 8,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+OPS = ("sum", "average", "min", "max", "prod")
+COLLECTIVES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
+REDUCING = ("allreduce", "reducescatter")
+_DIVIDED = ("allgather", "alltoall", "reducescatter")
+_SIZE = re.compile(r"^(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?$", re.IGNORECASE)
+_MAX_BYTES = 1 << 40
+
+
+class SizeError(ValueError):
+    """A size or range that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of the table, for every library."""
+
+    collective: str
+    counts: tuple[int, ...]  # Elements of each tensor; more than one for a model.
+    dtype: str
+    op: str
+    inplace: bool
+    model: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """The size that bandwidth is computed from."""
+        return sum(self.counts) * DTYPES[self.dtype]
+
+    def bus_factor(self, num_ranks: int) -> float:
+        """How many times the size crosses the slowest link, per nccl-tests' PERFORMANCE.md."""
+        if self.collective == "allreduce":
+            return 2 * (num_ranks - 1) / num_ranks
+        return 1.0 if self.collective == "broadcast" else (num_ranks - 1) / num_ranks
+
+
+def parse_size(text: str) -> int:
+    """Returns the bytes of "4K", "1.5M", "256" (K, M, G are powers of 1024).
+
+    Raises:
+        SizeError: It is none of these, or zero, or over 1 TiB.
+    """
+    match = _SIZE.match(text.strip())
+    value = float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " ") if match else 0
+    if not 1 <= value <= _MAX_BYTES:
+        msg = f"'{text}' is not a size; write for example 4K, 1.5M, 256M"
+        raise SizeError(msg)
+    return int(value)
+
+
+def parse_sizes(text: str, factor: int) -> list[int]:
+    """Returns the sizes of "4K:256M" (each `factor` times the one before) or of "4K,1M,16M"."""
+    if ":" not in text:
+        return [parse_size(part) for part in text.split(",")]
+    first, last = (parse_size(part) for part in text.split(":", 1))
+    if first > last:
+        msg = f"'{text}' ends before it begins"
+        raise SizeError(msg)
+    sizes = [first]
+    while sizes[-1] * factor <= last:
+        sizes.append(sizes[-1] * factor)
+    return sizes
+
+
+def size_case(
+    collective: str, size_bytes: int, num_ranks: int, *, dtype: str, op: str, inplace: bool
+) -> Case:
+    """Returns the case of one size, rounded to whole elements (and ranks, where they divide it)."""
+    count = max(1, size_bytes // DTYPES[dtype])
+    if collective == "barrier":
+        count = 0
+    elif collective in _DIVIDED:
+        count = max(1, count // num_ranks) * num_ranks
+    inplace = (inplace and collective == "allreduce") or collective == "broadcast"
+    return Case(collective, (count,), dtype, op if collective in REDUCING else "none", inplace)
+
+
+def model_case(model: str, *, dtype: str, op: str) -> Case:
+    """Returns the case of one training step's gradients: all reduced in place, last layer first."""
+    return Case("allreduce", tuple(gradients(model)), dtype, op, inplace=True, model=model)

@@ -1,0 +1,189 @@
+"""The command line of `python -m lightcc.bench`.
+
+python -m lightcc.bench allreduce --sizes 4K:256M -np 2
+python -m lightcc.bench allreduce --model resnet50,vgg16 --peer gloo,openmpi
+python -m lightcc.bench setup-peers
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from lightcc.bench import cases, report
+from lightcc.bench.facts import machine_facts
+from lightcc.bench.measure import Effort, run_case
+from lightcc.bench.models import MODELS
+from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PEERS, PeerError, setup
+from lightcc.bench.workers import WorkerGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if not 1 <= value <= 1 << 20:
+        msg = f"'{text}' is not a number from 1 to {1 << 20}"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _factor(text: str) -> int:
+    value = _positive(text)
+    if value == 1:
+        msg = "sizes must grow: at least 2"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _names(known: Sequence[str], what: str) -> Callable[[str], list[str]]:
+    def parse_names(text: str) -> list[str]:
+        names = list(dict.fromkeys(text.split(",")))
+        for name in names:
+            if name not in known:
+                msg = f"'{name}' is no {what}; there are {', '.join(known)}"
+                raise argparse.ArgumentTypeError(msg)
+        return names
+
+    return parse_names
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the measuring command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lightcc.bench",
+        description="Measures collectives on this machine; starts the ranks itself. "
+        "'setup-peers' installs the libraries for --peer.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("collective", choices=cases.COLLECTIVES)
+    add("-np", "--num-proc", type=_positive, default=2, metavar="N", help="ranks (2)")
+    add("--sizes", default="4K:64M", metavar="A:B", help="from:to, or a list (4K:64M)")
+    add("--factor", type=_factor, default=4, help="from one size of a range to the next (4)")
+    add("--dtype", choices=tuple(cases.DTYPES), default="float32")
+    add("--op", choices=cases.OPS, default="sum")
+    add("--inplace", action="store_true", help="allreduce in place")
+    add("--model", type=_names(tuple(MODELS), "model"), metavar="NAMES", help="gradients instead")
+    add("--peer", type=_names(tuple(PEERS), "peer"), default=[], metavar="NAMES", help="in turns")
+    add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put them (.peers)")
+    add("--rounds", type=_positive, default=5, help="turns of every library (5)")
+    add("--iterations", type=_positive, help="timed calls in a round (by size)")
+    add("--json", type=Path, metavar="FILE", help="also write JSON lines")
+    add("--plot", type=Path, metavar="FILE.png", help="also draw (needs matplotlib)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark; returns 1 if a result was wrong, lightcc failed or a peer is missing."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["setup-peers"]:
+        return _setup_peers(words[1:])
+    parser = make_parser()
+    args = parser.parse_args(words)
+    if args.model and args.collective != "allreduce":
+        parser.error("--model is for allreduce")
+    try:
+        planned = _plan(args)
+    except cases.SizeError as error:
+        parser.error(f"--sizes: {error}")
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(args.json.open("w", encoding="utf-8")) if args.json else None
+        groups, missing = _start([LIGHTCC, *args.peer], args.num_proc, args.dir, stack)
+        rows = _measure(planned, groups, args, file) if groups else []
+    failed = missing or any(row.errors or (row.library == LIGHTCC and row.note) for row in rows)
+    if args.plot:
+        try:
+            report.plot(rows, args.plot)
+        except report.PlotError as error:
+            _say(str(error))
+            failed = True
+    return 1 if failed else 0
+
+
+def _setup_peers(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lightcc.bench setup-peers",
+        description="Makes a virtual environment for each peer and installs it with pip.",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PEERS))
+    parser.add_argument("--dir", type=Path, default=DEFAULT_DIRECTORY)
+    args = parser.parse_args(words)
+    for name in args.names:
+        if name not in PEERS:
+            parser.error(f"'{name}' is no peer; there are {', '.join(PEERS)}")
+    return 1 if setup(args.names or list(PEERS), args.dir) else 0
+
+
+def _plan(args: argparse.Namespace) -> list[cases.Case]:
+    if args.model:
+        return [cases.model_case(name, dtype=args.dtype, op=args.op) for name in args.model]
+    sizes = [0] if args.collective == "barrier" else cases.parse_sizes(args.sizes, args.factor)
+    return [
+        cases.size_case(
+            args.collective,
+            size,
+            args.num_proc,
+            dtype=args.dtype,
+            op=args.op,
+            inplace=args.inplace,
+        )
+        for size in sizes
+    ]
+
+
+def _start(
+    names: list[str], num_ranks: int, directory: Path, stack: contextlib.ExitStack
+) -> tuple[list[WorkerGroup], bool]:
+    """Starts the ranks of every library; says which are missing."""
+
+    def start(name: str) -> WorkerGroup | None:
+        try:
+            return stack.enter_context(WorkerGroup(name, num_ranks, directory))
+        except (PeerError, ImportError, RuntimeError) as error:
+            _say(f"{name} cannot be measured: {error}")
+            return None
+
+    groups = [group for name in names if (group := start(name)) is not None]
+    return groups, len(groups) < len(names)
+
+
+def _measure(
+    planned: list[cases.Case],
+    groups: list[WorkerGroup],
+    args: argparse.Namespace,
+    file: IO[str] | None,
+) -> list[report.Row]:
+    facts = machine_facts() | {"libraries": {group.name: group.version for group in groups}}
+    if file is not None:
+        report.write_json(file, "machine", facts)
+    out = sys.stdout
+    out.write(f"# {facts['cpu']}, {facts['cores_allowed']} cores, Linux {facts['kernel']}\n")
+    for group in groups:
+        out.write(f"# {group.name}: {group.version}\n")
+    place = "in place" if planned[0].inplace else "out of place"
+    out.write(f"# {args.collective}, {args.num_proc} ranks, {place}; times of the slowest rank\n")
+    out.write(report.table_header() + "\n")
+    effort = Effort(rounds=args.rounds, iterations=args.iterations)
+    rows = []
+    for case in planned:
+        if case.model:
+            out.write(f"# {case.model}: {len(case.counts)} gradients, all in place\n")
+        for row in report.make_rows(case, args.num_proc, run_case(case, groups, effort)):
+            rows.append(row)
+            out.write(report.table_line(row) + "\n")
+            out.flush()
+            if file is not None:
+                report.write_json(file, "result", row)
+    errors = sum(row.errors for row in rows)
+    slower = " (* a library's slower way)" if args.model else ""
+    out.write(f"# wrong elements: {errors}{slower}\n")
+    return rows
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"lightcc.bench: {text}\n")

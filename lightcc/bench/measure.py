@@ -1,0 +1,106 @@
+"""Runs cases: rounds of all libraries in turns (A B A B ...), so that noise hits all alike.
+
+Of a library that has several ways to do a case (a model's gradients one by one, in buckets, all at
+once) every way is measured in every round; the report takes the best by median. A library that
+fails or does not have a case is reported as such, and the others go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lightcc.bench.peers import LIGHTCC, PEERS, PeerError
+
+if TYPE_CHECKING:
+    from lightcc.bench.cases import Case
+    from lightcc.bench.workers import WorkerGroup
+
+MEMCPY = "memcpy"
+
+# How a library can do the gradients of a model; see worker.py.
+_MODEL_MODES = {
+    "lightcc": ("async",),
+    "gloo": ("bucket25", "async"),
+    "mpi": ("iallreduce", "loop", "flat"),
+}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure."""
+
+    rounds: int
+    iterations: int | None  # Per round; None: by size.
+    warmup: int = 2
+
+    def iterations_for(self, case: Case) -> int:
+        """Returns the timed iterations of one round."""
+        if self.iterations is not None:
+            return self.iterations
+        if len(case.counts) > 1:
+            return 3
+        for limit, count in ((64 << 10, 400), (1 << 20, 100), (16 << 20, 20), (64 << 20, 8)):
+            if case.size_bytes <= limit:
+                return count
+        return 3
+
+
+@dataclass
+class Samples:
+    """What one library did in one case, one way."""
+
+    library: str
+    mode: str = ""
+    times_s: list[float] = field(default_factory=list)  # Slowest rank of each iteration.
+    errors: int = 0  # Wrong elements, over all ranks and checks.
+    note: str = ""  # Why there are no times.
+
+
+def modes_of(library: str, case: Case) -> tuple[str, ...]:
+    """Returns the ways in which `library` can do `case`."""
+    if not case.model:
+        return ("",)
+    return _MODEL_MODES[LIGHTCC if library == LIGHTCC else PEERS[library].backend]
+
+
+def run_case(case: Case, groups: list[WorkerGroup], effort: Effort) -> list[Samples]:
+    """Measures one case on all libraries, and the memcpy floor on the first one's ranks."""
+    plan = [
+        (group, Samples(group.name, mode))
+        for group in groups
+        for mode in modes_of(group.name, case)
+    ]
+    if case.collective != "barrier" and groups:
+        plan.append((groups[0], Samples(MEMCPY)))
+    for round_number in range(effort.rounds):
+        check = round_number in (0, effort.rounds - 1)
+        for group, samples in plan:
+            if not samples.note:
+                _run_round(case, group, samples, effort, check=check)
+    return [samples for _, samples in plan]
+
+
+def _run_round(
+    case: Case, group: WorkerGroup, samples: Samples, effort: Effort, *, check: bool
+) -> None:
+    described: dict[str, Any] = asdict(case) | {"counts": list(case.counts), "mode": samples.mode}
+    if samples.library == MEMCPY:
+        described |= {"collective": MEMCPY, "counts": [sum(case.counts)], "inplace": False}
+    request = {
+        "case": described,
+        "warmup": effort.warmup,
+        "iterations": effort.iterations_for(case),
+        "check": check,
+    }
+    try:
+        answers = group.ask(request)
+    except PeerError as error:
+        samples.note = str(error)
+        return
+    for answer in answers:
+        if "unsupported" in answer:
+            samples.note = f"does not have {answer['unsupported']}"
+            return
+    samples.errors += sum(answer["errors"] for answer in answers)
+    samples.times_s += [max(times) for times in zip(*(a["times"] for a in answers), strict=True)]

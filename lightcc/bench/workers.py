@@ -1,0 +1,197 @@
+"""The parent's end of one library's ranks: starts them, asks, and collects their answers.
+
+Ranks are fresh processes that connect to a Unix socket in a private directory (an MPI launcher
+would not pass a pipe on). They are asked all at once and answer in a line each; between requests
+they sleep. Leaving the `with` block closes the connections and, should that not be enough, kills
+the processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError, find
+from lightcc.runner.environment import make_secret, slot_environment
+from lightcc.runner.hosts import number_ranks
+from lightcc.runner.launch import start_store
+
+if TYPE_CHECKING:
+    from io import BufferedRWPair
+    from types import TracebackType
+
+_START_S = 120.0
+_ANSWER_S = 900.0
+_LEAVE_S = 10.0
+_TAIL_BYTES = 2000
+_BARRIER_LINE_BYTES = 64
+_WORKER = Path(__file__).with_name("worker.py")
+
+
+class WorkerGroup:
+    """One library's ranks. Enter it to start them."""
+
+    def __init__(self, name: str, num_ranks: int, directory: Path = DEFAULT_DIRECTORY) -> None:
+        """Prepares `num_ranks` ranks of `name`: "lightcc", or a peer set up in `directory`.
+
+        Raises:
+            PeerError: The peer is not installed.
+        """
+        self.name = name
+        self.version = ""
+        self._num_ranks = num_ranks
+        self._installed = find(name, directory) if name != LIGHTCC else None
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._lines: list[BufferedRWPair] = []
+        self._cleanup = contextlib.ExitStack()
+        self._home = Path()
+
+    def __enter__(self) -> WorkerGroup:  # noqa: PYI034 - Self needs Python 3.11.
+        with contextlib.ExitStack() as cleanup:
+            self._home = Path(tempfile.mkdtemp(prefix=f"lightcc-bench-{self.name}-"))
+            cleanup.callback(shutil.rmtree, self._home, ignore_errors=True)
+            (self._home / "barrier").write_bytes(bytes(_BARRIER_LINE_BYTES * self._num_ranks))
+            listener = cleanup.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(self._home / "socket"))
+            listener.listen(self._num_ranks)
+            cleanup.callback(self._stop)
+            self._start(cleanup)
+            self._accept(listener, cleanup)
+            self._cleanup = cleanup.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._cleanup.close()
+
+    def ask(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Sends `request` to every rank and returns their answers in rank order.
+
+        Raises:
+            PeerError: A rank died, did not answer, or said that it failed.
+        """
+        data = json.dumps(request).encode() + b"\n"
+        with self._as_peer_error():
+            for line in self._lines:
+                line.write(data)
+                line.flush()
+            answers = [self._read(line) for line in self._lines]
+        for rank, answer in enumerate(answers):
+            if "failed" in answer:
+                msg = f"{self.name}: rank {rank} failed: {answer['failed']}"
+                raise PeerError(msg)
+        return answers
+
+    # -- Processes --------------------------------------------------------------------------------
+
+    def _start(self, cleanup: contextlib.ExitStack) -> None:
+        backend = self._installed.peer.backend if self._installed else LIGHTCC
+        worker = [str(_WORKER), backend, str(self._home / "socket"), str(self._home / "barrier")]
+        if self._installed is not None and self._installed.peer.launcher:
+            environment = _clean_environment() | dict(self._installed.peer.environment)
+            self._spawn([*self._installed.command(self._num_ranks), *worker], environment)
+            return
+        environments = [_clean_environment() for _ in range(self._num_ranks)]
+        if self._installed is None:
+            secret = make_secret()
+            store = start_store("127.0.0.1", secret)
+            cleanup.callback(store.stop)
+            for slot in number_ranks(["localhost"] * self._num_ranks):
+                environments[slot.rank] |= slot_environment(
+                    slot, rendezvous=store.address, secret=secret
+                )
+                environments[slot.rank]["PYTHONPATH"] = os.pathsep.join(p or "." for p in sys.path)
+        for rank, environment in enumerate(environments):
+            environment |= {
+                "BENCH_RANK": str(rank),
+                "BENCH_SIZE": str(self._num_ranks),
+                "BENCH_STORE": str(self._home / "store"),
+                "GLOO_SOCKET_IFNAME": environment.get("GLOO_SOCKET_IFNAME", "lo"),
+            }
+            python = self._installed.command(1) if self._installed else [sys.executable]
+            self._spawn([*python, *worker], environment)
+
+    def _spawn(self, argv: list[str], environment: dict[str, str]) -> None:
+        with (self._home / "errors").open("ab") as errors:
+            process = subprocess.Popen(  # noqa: S603 - interpreters of this machine.
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+
+    def _accept(self, listener: socket.socket, cleanup: contextlib.ExitStack) -> None:
+        deadline = time.monotonic() + _START_S
+        found: dict[int, BufferedRWPair] = {}
+        while len(found) < self._num_ranks:
+            if select.select([listener], [], [], 0.1)[0]:
+                connection = cleanup.enter_context(listener.accept()[0])
+                connection.settimeout(_ANSWER_S)
+                lines = cleanup.enter_context(connection.makefile("rwb"))
+                with self._as_peer_error():
+                    hello = self._read(lines)
+                found[int(hello["rank"])] = lines
+                self.version = str(hello["version"])
+            elif time.monotonic() > deadline:
+                self._raise(f"{len(found)} of {self._num_ranks} ranks started in {_START_S:g} s")
+            elif any(process.poll() for process in self._processes):
+                self._raise("a rank ended at once")
+        self._lines = [found[rank] for rank in range(self._num_ranks)]
+
+    def _read(self, lines: BufferedRWPair) -> dict[str, Any]:
+        text = lines.readline()
+        if not text:
+            self._raise("a rank died")
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+    @contextlib.contextmanager
+    def _as_peer_error(self) -> Any:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self._raise(str(error) or type(error).__name__, error)
+
+    def _raise(self, what: str, cause: Exception | None = None) -> None:
+        tail = (self._home / "errors").read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+        msg = f"{self.name}: {what}" + (f"; it said:\n{tail}" if tail else "")
+        raise PeerError(msg) from cause
+
+    def _stop(self) -> None:
+        """Waits for the ranks, which leave when their connections close; kills what stays."""
+        for lines in self._lines:
+            with contextlib.suppress(OSError):
+                lines.close()
+        deadline = time.monotonic() + _LEAVE_S
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _clean_environment() -> dict[str, str]:
+    """Returns our environment without what would make a library join another job or world."""
+    prefixes = ("LIGHT_RANK", "LIGHT_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "OMPI_", "PMI", "MPI_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
+    environment.pop("PYTHONPATH", None)
+    return environment
