@@ -1,0 +1,117 @@
+# Everything a developer runs; `make` alone lists it. Needs Python >= 3.10 with pip and a C++20
+# compiler; the rest goes into .venv, .venv-lint and build/.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 20
+NP ?= 2
+BENCH_ARGS ?=
+PYTEST_ARGS ?=
+export JOBS
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+BIN := $(CURDIR)/.venv/bin
+LINT_BIN := $(CURDIR)/.venv-lint/bin
+REPORTS := $(CURDIR)/build/reports
+# Programs are started here, so that they see the installed package and not the source folder.
+ELSEWHERE := $(CURDIR)/build/elsewhere
+PACKAGE_SOURCES := $(shell find csrc lightcc CMakeLists.txt setup.py pyproject.toml \
+  -type f -not -name '*.so' -not -name '*.pyc' 2>/dev/null)
+RUN_TESTS = PATH="$(BIN):$$PATH" tools/run_cpp_tests.sh
+PYTEST = cd $(ELSEWHERE) && $(BIN)/pytest -c ../../pyproject.toml --rootdir ../.. \
+  --junitxml $(REPORTS)/pytest.xml $(PYTEST_ARGS) ../../tests/python
+
+.PHONY: help
+help:  ## Lists the targets
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | sort | column -t -s "$$(printf '\t')"
+
+.venv/.ready: tools/requirements-test.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python >= 3.10 is needed")'
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check -r tools/requirements-test.txt
+	touch $@
+
+.venv/.installed: .venv/.ready $(PACKAGE_SOURCES)
+	.venv/bin/pip install --disable-pip-version-check .
+	mkdir -p $(ELSEWHERE) $(REPORTS)
+	touch $@
+
+.venv/.demo: .venv/.installed tools/requirements-demo.txt
+	.venv/bin/pip install --quiet --disable-pip-version-check -r tools/requirements-demo.txt
+	touch $@
+
+.venv-lint/.ready: tools/requirements-lint.txt
+	$(PYTHON) -m venv .venv-lint
+	.venv-lint/bin/pip install --quiet --disable-pip-version-check -r tools/requirements-lint.txt
+	touch $@
+
+.PHONY: demo
+demo: .venv/.demo  ## Trains a small model on NP ranks of this machine
+	cd $(ELSEWHERE) && $(BIN)/lightccrun -np $(NP) $(BIN)/python $(CURDIR)/examples/numpy_training.py
+
+.PHONY: test
+test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neither root nor more packages
+	$(RUN_TESTS) dev
+	$(PYTEST) -m "not netns and not slow"
+	.venv/bin/python tools/check_skips.py --any-skip $(REPORTS)/dev.xml $(REPORTS)/pytest.xml
+
+.PHONY: test-all
+test-all: .venv/.demo  ## Installs what the rest needs, runs every test, fails on an unlisted skip
+	tools/install_system_packages.sh
+	.venv/bin/pip install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4'
+	@[[ $$EUID == 0 ]] || { echo "test-all needs root for network namespaces" >&2; exit 1; }
+	$(RUN_TESTS) dev
+	$(PYTEST)
+	.venv/bin/python tools/check_skips.py $(REPORTS)/dev.xml $(REPORTS)/pytest.xml
+
+.PHONY: lint
+lint: .venv/.installed .venv-lint/.ready  ## Format, types, arrows, clang-tidy; LINT_CHANGED=1: less of it
+	.venv-lint/bin/python tools/check_files.py
+	.venv-lint/bin/python tools/check_include_arrows.py
+	git ls-files -z | grep -zvE '^(LICENSE|tests/fuzz/corpus/)' | xargs -0 .venv-lint/bin/codespell
+	.venv-lint/bin/ruff check .
+	.venv-lint/bin/ruff format --check .
+	git ls-files -z '*.cpp' '*.hpp' | xargs -0 .venv-lint/bin/clang-format --dry-run --Werror
+	MYPYPATH=tools .venv/bin/mypy
+	MYPYPATH=tools .venv/bin/mypy --strict tools
+	cd $(ELSEWHERE) && $(BIN)/stubtest --mypy-config-file ../../pyproject.toml lightcc._core
+	PYTHONPATH=. .venv-lint/bin/lint-imports
+	tools/check_thread_safety.sh
+	PATH="$(LINT_BIN):$$PATH" cmake --preset lint -DPython_EXECUTABLE=$(LINT_BIN)/python \
+	  -Dpybind11_DIR="$$(.venv-lint/bin/python -m pybind11 --cmakedir)" >/dev/null
+	PATH="$(LINT_BIN):$$PATH" tools/run_clang_tidy.sh
+
+.PHONY: format
+format: .venv-lint/.ready  ## Writes what lint would ask for, as far as tools can
+	.venv-lint/bin/ruff check --fix . || true
+	.venv-lint/bin/ruff format .
+	git ls-files -z '*.cpp' '*.hpp' | xargs -0 .venv-lint/bin/clang-format -i
+
+.PHONY: sanitize
+sanitize: .venv/.ready  ## C++ tests under ASan+UBSan, then under TSan (clang-19)
+	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(RUN_TESTS) asan
+	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(RUN_TESTS) tsan
+
+.PHONY: fuzz
+fuzz: .venv/.ready  ## Every fuzz target for FUZZ_SECONDS
+	PATH="$(BIN):$$PATH" tools/run_fuzzers.sh $(FUZZ_SECONDS)
+
+.PHONY: bench
+bench: .venv/.installed  ## Collectives over sizes on NP ranks; BENCH_ARGS go to lightcc.bench
+	cd $(ELSEWHERE) && $(BIN)/lightccrun -np $(NP) $(BIN)/python -m lightcc.bench $(BENCH_ARGS)
+
+.PHONY: wheel
+wheel: .venv/.ready  ## A wheel for this Python on this machine, in dist/
+	.venv/bin/pip wheel --disable-pip-version-check --no-deps --wheel-dir dist .
+	@echo "dist/ holds a wheel for this Python and C library, not a manylinux wheel."
+
+.PHONY: clean
+clean:  ## Removes everything that the targets above made
+	rm -rf .venv .venv-lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

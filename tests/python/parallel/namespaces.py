@@ -1,0 +1,94 @@
+"""Hosts of a test: network namespaces joined by virtual cables, and ranks that run in them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightcc import _core
+from lightcc.runner.environment import make_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_CLONE_NEWNET = 0x40000000
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+
+def enter(namespace: str) -> None:
+    """Moves the calling thread, and those that it starts, into a namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/run/netns", namespace).open() as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "setns", namespace)
+
+
+class Cables:
+    """Two namespaces, joined by `cables` virtual cables: 10.77.<i>.1 and .2 on eth<i> of each."""
+
+    def __init__(self, stack: contextlib.ExitStack, cables: int) -> None:
+        self.names = [f"lightcc-{os.getpid()}-{side}" for side in "ab"]
+        self.secret = make_secret()
+        for name in self.names:
+            ip("netns", "add", name)
+            stack.callback(ip, "netns", "del", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        a, b = self.names
+        for i in range(cables):
+            eth = f"eth{i}"
+            ip("-n", a, "link", "add", eth, "type", "veth", "peer", "name", eth, "netns", b)
+            for host, name in enumerate(self.names, 1):
+                ip("-n", name, "address", "add", f"10.77.{i}.{host}/24", "dev", eth)
+                ip("-n", name, "link", "set", eth, "up")
+        store = self._start_store()
+        stack.callback(store.stop)
+        self.rendezvous = store.address
+
+    def _start_store(self) -> _core.StoreServer:
+        """Serves the store in the first namespace, whose address the second one can reach."""
+        servers = []
+
+        def start() -> None:
+            enter(self.names[0])
+            servers.append(_core.StoreServer("10.77.0.1:0", self.secret))
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+        return servers[0]
+
+    def environment(self, ranks: int, per_rank: list[dict[str, str]]) -> list[dict[str, str]]:
+        """Variables of `ranks` ranks, the first half of them in the first namespace."""
+        return [
+            {
+                "TEST_NAMESPACE": self.names[2 * rank // ranks],
+                "LIGHT_RENDEZVOUS": self.rendezvous,
+                "LIGHT_SECRET": self.secret,
+            }
+            | per_rank[rank]
+            for rank in range(ranks)
+        ]
+
+    def cut(self, host: int, cable: int = 0) -> None:
+        """Pulls the cable out of a host; the other end keeps its own link."""
+        ip("-n", self.names[host], "link", "set", f"eth{cable}", "down")
+
+
+@contextlib.contextmanager
+def two_hosts(cables: int = 1) -> Iterator[Cables]:
+    with contextlib.ExitStack() as stack:
+        yield Cables(stack, cables)
+
+
+def in_namespace(program: Callable[..., Any], *arguments: object) -> Any:
+    """Runs `program` in the namespace of this rank; threads that it starts are there, too."""
+    enter(os.environ["TEST_NAMESPACE"])
+    return program(*arguments)

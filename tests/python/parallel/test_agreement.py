@@ -1,0 +1,354 @@
+"""Ranks that disagree, repeat themselves, wait, or stop early: errors say what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from arrays import check_same
+from grids import several_ranks
+
+import lightcc as hvd
+from lightcc.testing import RankProcesses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from grids import Grid
+
+pytestmark = pytest.mark.multiproc
+
+
+def zeros(*shape: int, dtype: str = "float32") -> Any:
+    return np.zeros(shape, dtype)
+
+
+#: What the last rank does, what the others do, and how the error begins: Horovod's texts.
+DISAGREEMENTS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
+    "dtype": (
+        lambda: hvd.allreduce(zeros(3, dtype="int32"), name="x"),
+        lambda: hvd.allreduce(zeros(3), name="x"),
+        r"Mismatched data types: One rank had type \w+, but another rank had type \w+\.",
+    ),
+    "shape": (
+        lambda: hvd.allreduce(zeros(3, 2), name="x"),
+        lambda: hvd.allreduce(zeros(2, 3), name="x"),
+        r"Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape \[\d, \d\], "
+        r"but another rank sent a tensor of shape \[\d, \d\]\.",
+    ),
+    "dimensions": (
+        lambda: hvd.allreduce(zeros(6), name="x"),
+        lambda: hvd.allreduce(zeros(2, 3), name="x"),
+        "Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape",
+    ),
+    "gathered dimensions": (
+        lambda: hvd.allgather(zeros(6), name="x"),
+        lambda: hvd.allgather(zeros(2, 3), name="x"),
+        r"Mismatched ALLGATHER tensor shapes: One rank sent a tensor of rank \d, but another rank "
+        r"sent a tensor of rank \d\.",
+    ),
+    "gathered shape": (
+        lambda: hvd.allgather(zeros(6, 4), name="x"),
+        lambda: hvd.allgather(zeros(2, 3), name="x"),
+        r"Mismatched ALLGATHER tensor shapes: One rank sent a tensor with dimension 1 equal to \d, "
+        r"but another rank sent a tensor with dimension 1 equal to \d\.",
+    ),
+    "exchanged shape": (
+        lambda: hvd.alltoall(zeros(12, 4), name="x"),
+        lambda: hvd.alltoall(zeros(12, 3), name="x"),
+        "Mismatched ALLTOALL tensor shapes: One rank sent a tensor with dimension 1",
+    ),
+    "scattered shape": (
+        lambda: hvd.reducescatter(zeros(12, 4), name="x"),
+        lambda: hvd.reducescatter(zeros(12, 3), name="x"),
+        "Mismatched REDUCESCATTER tensor shapes: One rank sent a tensor",
+    ),
+    "root": (
+        lambda: hvd.broadcast(zeros(3), 1, name="x"),
+        lambda: hvd.broadcast(zeros(3), 0, name="x"),
+        r"Mismatched BROADCAST root ranks: One rank specified root rank \d, but another rank "
+        r"specified root rank \d\.",
+    ),
+    "reduction": (
+        lambda: hvd.allreduce(zeros(3), op=hvd.Max, name="x"),
+        lambda: hvd.allreduce(zeros(3), op=hvd.Sum, name="x"),
+        "Mismatched reduction operation",
+    ),
+    "prescale": (
+        lambda: hvd.allreduce(zeros(3), prescale_factor=2.0, name="x"),
+        lambda: hvd.allreduce(zeros(3), prescale_factor=3.0, name="x"),
+        "Mismatched prescale and/or postscale factors",
+    ),
+    "postscale": (
+        lambda: hvd.allreduce(zeros(3), postscale_factor=2.0, name="x"),
+        lambda: hvd.allreduce(zeros(3), name="x"),
+        "Mismatched prescale and/or postscale factors",
+    ),
+    "member of a group": (
+        lambda: hvd.grouped_allreduce([zeros(3), zeros(4)], name="x"),
+        lambda: hvd.grouped_allreduce([zeros(3), zeros(5)], name="x"),
+        "Mismatched ALLREDUCE tensor shapes",
+    ),
+}
+
+
+def disagree(kinds: list[str]) -> None:
+    hvd.init()
+    for kind in kinds:
+        last, others, text = DISAGREEMENTS[kind]
+        # The same name again and again: a failed operation must leave nothing behind.
+        for _ in range(2):
+            with pytest.raises(hvd.RankMismatchError) as error:
+                (last if hvd.rank() == hvd.size() - 1 else others)()
+            assert re.match(text, str(error.value)), (kind, str(error.value))
+        expected = np.full(3, float(hvd.size()))
+        check_same(hvd.allreduce(np.ones(3), op=hvd.Sum, name="x"), expected, kind)
+
+
+@several_ranks
+def test_disagreement_is_an_error_on_all_ranks_and_the_world_goes_on(grid: Grid) -> None:
+    grid.run(disagree, list(DISAGREEMENTS))
+
+
+def repeat_a_name() -> None:
+    hvd.init()
+    x = np.ones(4)
+    text = (
+        r"^Requested to allreduce, allgather, or broadcast a tensor with the same name as another "
+        r"tensor that is currently being processed"
+    )
+
+    def start() -> list[int]:
+        return [
+            hvd.allreduce_async(x, op=hvd.Sum, name="twice"),
+            hvd.grouped_allreduce_async([x, x], op=hvd.Sum, name="group"),
+        ]
+
+    if hvd.rank() == 0:
+        handles = start()
+        assert not hvd.poll(handles[0])
+        with pytest.raises(ValueError, match=text):
+            hvd.allreduce_async(x, op=hvd.Sum, name="twice")
+        with pytest.raises(ValueError, match=text):
+            hvd.grouped_allreduce_async([x, x], op=hvd.Sum, name="group")
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        handles = start()
+    expected = np.full(4, float(hvd.size()))
+    check_same(hvd.synchronize(handles[0]), expected)
+    check_same(hvd.synchronize(handles[1])[1], expected)
+    # Done: the name is free.
+    check_same(hvd.allreduce(x, op=hvd.Sum, name="twice"), expected)
+
+
+@several_ranks
+def test_name_in_flight_is_refused_and_can_be_used_afterwards(grid: Grid) -> None:
+    grid.run(repeat_a_name)
+
+
+def refuse_then_agree() -> None:
+    hvd.init()
+    if hvd.rank() == 0:
+        for _ in range(3):
+            with pytest.raises(ValueError, match="contiguous"):
+                hvd.allreduce(np.zeros((4, 4))[:, 1])
+    # Unnamed operations still match: refused calls were not counted.
+    check_same(hvd.allreduce(np.ones(2), op=hvd.Sum), np.full(2, float(hvd.size())))
+
+
+@several_ranks
+def test_refused_call_on_one_rank_does_not_put_it_out_of_step(grid: Grid) -> None:
+    grid.run(refuse_then_agree)
+
+
+# --- join ----------------------------------------------------------------------------------------
+
+
+def uneven_steps() -> int:
+    hvd.init()
+    n, me = hvd.size(), hvd.rank()
+    last = -1
+    for named in (False, True, True):
+        for step in range(2 * me + 1):
+            active = sum(step < 2 * rank + 1 for rank in range(n))
+            name = f"step{step}" if named else None
+            total = hvd.allreduce(np.ones(3), op=hvd.Sum, name=name)
+            check_same(total, np.full(3, float(active)), step)
+            name = f"average{step}" if named else None
+            average = hvd.allreduce(np.ones(1, np.float32), name=name)
+            check_same(average, np.array([active], np.float32) * np.float32(1 / n), step)
+        last = hvd.join()
+        # Unnamed operations match again, though some ranks issued fewer of them before.
+        check_same(hvd.allreduce(np.ones(2), op=hvd.Sum), np.full(2, float(n)))
+    return last
+
+
+@several_ranks
+def test_join_lets_ranks_with_less_data_wait(grid: Grid) -> None:
+    assert grid.run(uneven_steps) == [grid.ranks - 1] * grid.ranks
+
+
+def unsupported_with_join() -> None:
+    hvd.init()
+    if hvd.rank() != 0:
+        calls: list[Callable[[], Any]] = [
+            lambda: hvd.allgather(zeros(2), name="g"),
+            lambda: hvd.broadcast(zeros(2), 1, name="b"),
+            lambda: hvd.alltoall(zeros(12), name="a"),
+            lambda: hvd.reducescatter(zeros(12), name="r"),
+        ]
+        for call in calls:
+            with pytest.raises(
+                hvd.HorovodInternalError, match="is not supported with Join at this time"
+            ):
+                call()
+    hvd.join()
+    check_same(hvd.allgather(np.full(1, hvd.rank())), np.arange(hvd.size()))
+
+
+@several_ranks
+def test_operations_that_cannot_go_on_with_join_say_so(grid: Grid) -> None:
+    grid.run(unsupported_with_join)
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+class AlarmError(Exception):
+    pass
+
+
+def interrupted_wait() -> None:
+    hvd.init()
+
+    def start() -> int:
+        return hvd.allreduce_async(np.ones(3), op=hvd.Sum)
+
+    def ring(_signal: int, _frame: object) -> None:
+        raise AlarmError
+
+    if hvd.rank() == 0:
+        signal.signal(signal.SIGALRM, ring)
+        handle = start()
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(AlarmError):
+            hvd.synchronize(handle)
+        assert not hvd.poll(handle)
+        hvd.barrier()
+    else:
+        hvd.barrier()
+        handle = start()
+    check_same(hvd.synchronize(handle), np.full(3, float(hvd.size())))
+
+
+@several_ranks
+def test_interrupted_wait_can_be_repeated(grid: Grid) -> None:
+    grid.run(interrupted_wait)
+
+
+def others_run_while_one_waits() -> int:
+    hvd.init()
+    ticks = 0
+    if hvd.rank() == 0:
+        stop = threading.Event()
+
+        def tick() -> None:
+            nonlocal ticks
+            while not stop.wait(0.01):
+                ticks += 1
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        hvd.barrier()
+        stop.set()
+        thread.join()
+    else:
+        time.sleep(0.5)
+        hvd.barrier()
+    return ticks
+
+
+@several_ranks
+def test_python_threads_run_while_one_waits(grid: Grid) -> None:
+    assert grid.run(others_run_while_one_waits)[0] >= 5
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+def leave_early() -> str:
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == 0:
+        hvd.shutdown()
+        return "left"
+    try:
+        hvd.allreduce(np.ones(3))
+    except hvd.HorovodInternalError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing happened"
+
+
+@several_ranks
+def test_shutdown_of_one_rank_ends_what_others_wait_for(grid: Grid) -> None:
+    texts = grid.run(leave_early)
+    assert texts[0] == "left"
+    for text in texts[1:]:
+        assert text.startswith("ShutDownError: ")
+        assert "shut down" in text
+
+
+def die_on(rank: int) -> tuple[str, int | None]:
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        hvd.allreduce(np.ones(3))
+    except hvd.HorovodInternalError as error:
+        return type(error).__name__, error.rank
+    return "nothing happened", None
+
+
+@several_ranks
+def test_death_of_a_rank_is_an_error_that_names_it(grid: Grid) -> None:
+    dead = grid.ranks - 1
+    with RankProcesses(die_on, grid.ranks, dead, hosts=grid.hosts) as processes:
+        results = processes.wait(30)
+    assert results[dead].exit_code == -signal.SIGKILL
+    for result in results[:dead]:
+        assert result.value == ("PeerFailedError", dead), result.describe()
+
+
+def many_worlds(count: int) -> None:
+    for i in range(count):
+        hvd.init()
+        check_same(hvd.allreduce(np.full(5, i), op=hvd.Sum), np.full(5, i * hvd.size()), i)
+        hvd.shutdown()
+
+
+@pytest.mark.slow
+@several_ranks
+def test_world_can_be_made_a_hundred_times(grid: Grid) -> None:
+    grid.run(many_worlds, 100)
+
+
+def subset() -> tuple[int, int, int]:
+    job_rank = int(os.environ["LIGHT_RANK"])
+    comm = [2, 0] if job_rank in (0, 2) else [1]
+    hvd.init(comm=comm)
+    total = hvd.allreduce(np.array([job_rank]), op=hvd.Sum)
+    return hvd.rank(), hvd.size(), int(total[0])
+
+
+def test_comm_makes_worlds_of_some_ranks() -> None:
+    from grids import THREE
+
+    assert THREE.run(subset) == [(1, 2, 2), (0, 1, 1), (0, 2, 2)]

@@ -1,0 +1,149 @@
+"""Ranks on two hosts that are network namespaces: addresses, interfaces, and a cut cable."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import Seen, check_survivors, reduce_until_error
+from namespaces import Cables, in_namespace, two_hosts
+
+import lightcc as hvd
+from lightcc.testing import RankProcesses, spawn_ranks
+
+pytestmark = [
+    pytest.mark.multiproc,
+    pytest.mark.netns,
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+]
+PEER_TIMEOUT_S = 4.0
+
+
+def same(actual: Any, expected: Any) -> None:
+    np.testing.assert_array_equal(actual, expected)
+
+
+def every_collective() -> tuple[int, int, int, int, bool]:
+    """Checks every operation between the hosts; returns this rank's place."""
+    hvd.init()
+    n, me = hvd.size(), hvd.rank()
+    for count in (0, 1, 1000, 1_500_001):
+        x = np.arange(count, dtype=np.float64) % 11 + me
+        total = n * (np.arange(count, dtype=np.float64) % 11) + n * (n - 1) / 2
+        same(hvd.allreduce(x, op=hvd.Sum), total)
+        same(hvd.allreduce(x.astype(np.int32), op=hvd.Max), np.arange(count) % 11 + n - 1)
+        same(hvd.broadcast(x, 2), np.arange(count) % 11 + 2)
+        rows = min(count, 1000) + me
+        gathered = hvd.allgather(np.full((rows, 3), me, np.int16))
+        same(gathered[:, 0], np.repeat(np.arange(n), [min(count, 1000) + r for r in range(n)]))
+    splits = np.arange(1, n + 1, dtype=np.int32)
+    received, counts = hvd.alltoall(np.full(int(splits.sum()), me, np.float32), splits)
+    same(counts, np.full(n, me + 1))
+    same(received, np.repeat(np.arange(n), me + 1))
+    same(hvd.reducescatter(np.ones((2 * n, 5)), op=hvd.Sum), np.full((2, 5), float(n)))
+    pair = hvd.grouped_allreduce([np.ones(3), np.full((2, 2), me)], op=hvd.Sum)
+    same(pair[0], np.full(3, float(n)))
+    same(pair[1], np.full((2, 2), n * (n - 1) // 2))
+    hvd.barrier()
+    assert hvd.stats()["network_bytes_sent"] > 0
+    place = hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
+    return (*place, hvd.is_homogeneous())
+
+
+def run(cables: Cables, program: Any, ranks: int, env: list[dict[str, str]] | None = None) -> Any:
+    variables = cables.environment(ranks, env or [{}] * ranks)
+    return spawn_ranks(in_namespace, ranks, program, env=variables, timeout_s=90)
+
+
+def test_hosts_are_found_and_every_collective_is_right() -> None:
+    with two_hosts() as cables:
+        assert run(cables, every_collective, 4) == [
+            (0, 2, 0, 2, True),
+            (1, 2, 0, 2, True),
+            (0, 2, 1, 2, True),
+            (1, 2, 1, 2, True),
+        ]
+
+
+def traffic() -> tuple[int, ...]:
+    """Returns how many bytes this host sent by eth0 and eth1 while its ranks reduced."""
+
+    def sent() -> dict[str, int]:
+        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+        return {line.split(":")[0].strip(): int(line.split(":")[1].split()[8]) for line in lines}
+
+    hvd.init()
+    before = sent()
+    hvd.barrier()
+    for _ in range(4):
+        hvd.allreduce(np.ones(1_000_000, np.float32))
+    hvd.barrier()
+    after = sent()
+    hvd.barrier()
+    return tuple(after[name] - before[name] for name in ("eth0", "eth1"))
+
+
+@pytest.mark.parametrize(
+    ("iface", "used"), [("", 0), ("eth0", 0), ("eth1", 1)], ids=["route", "eth0", "eth1"]
+)
+def test_named_interface_carries_the_data(iface: str, used: int) -> None:
+    env = [{"LIGHT_IFACE": iface}] * 2
+    with two_hosts(cables=2) as cables:
+        for counts in run(cables, traffic, 2, env):
+            assert counts[used] > 4_000_000, counts
+            assert counts[1 - used] < 100_000, counts
+
+
+def test_local_ranks_take_turns_at_the_named_interfaces() -> None:
+    with two_hosts(cables=2) as cables:
+        for counts in run(cables, traffic, 4, [{"LIGHT_IFACE": "eth0,eth1"}] * 4):
+            assert min(counts) > 1_000_000, counts
+
+
+def init_error() -> tuple[str, str]:
+    try:
+        hvd.init()
+    except (ValueError, hvd.HorovodInternalError) as error:
+        return type(error).__name__, str(error)
+    return "joined", ""
+
+
+def test_unknown_interface_is_an_error_that_lists_the_candidates() -> None:
+    env = [{"LIGHT_IFACE": "eth7", "HOROVOD_START_TIMEOUT": "5"}] * 2
+    with two_hosts(cables=2) as cables:
+        for kind, text in run(cables, init_error, 2, env):
+            assert kind == "ValueError", text
+            for word in ("eth7", "eth0", "eth1", "10.77.1."):
+                assert word in text
+
+
+def check_cut(results: list[Any], ranks: int, cut: float) -> None:
+    half = ranks // 2
+    for side, far in ((results[:half], range(half, ranks)), (results[half:], range(half))):
+        for result in side:
+            assert result.ok, result.describe()
+            seen: Seen = result.value
+            # Whoever is first to know on a host names a rank of the other one.
+            assert seen.rank is not None
+            assert seen.rank in far, seen
+            assert seen.kind in {"CollectiveTimeoutError", "PeerFailedError"}, seen
+            check_survivors([result], seen.kind, seen.rank, cut, 2.5 * PEER_TIMEOUT_S)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("elements", [1000, 2_000_000], ids=str)
+def test_cut_cable_is_a_timeout_on_both_sides(ranks: int, elements: int) -> None:
+    with two_hosts() as cables:
+        variables = cables.environment(ranks, [{"LIGHT_PEER_TIMEOUT": str(PEER_TIMEOUT_S)}] * ranks)
+        with RankProcesses(
+            in_namespace, ranks, reduce_until_error, elements, env=variables
+        ) as processes:
+            processes.wait_mark("running")
+            cut = time.monotonic()
+            cables.cut(1)
+            results = processes.wait(60)
+    check_cut(results, ranks, cut)

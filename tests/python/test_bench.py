@@ -1,0 +1,298 @@
+"""The benchmark: sizes, shapes, statistics, and that it notices wrong results and missing peers."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from lightcc.bench import cli, report, worker
+from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case
+from lightcc.bench.measure import MEMCPY, Effort, Samples, modes_of
+from lightcc.bench.models import MODELS, gradients
+from lightcc.bench.peers import PEERS, PeerError, find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import Any
+
+
+# -- Sizes and models -----------------------------------------------------------------------------
+
+
+def test_sizes_take_binary_suffixes() -> None:
+    texts = ("1", "4K", "4KiB", "1.5M", "2G", "8b")
+    assert [parse_size(text) for text in texts] == [1, 4096, 4096, 3 << 19, 2 << 30, 8]
+
+
+@pytest.mark.parametrize("text", ["", "K", "-4K", "4X", "0", "4 K", "1e9", "9999999G"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(SizeError, match="is not a size"):
+        parse_size(text)
+
+
+def test_ranges_grow_by_the_factor_and_keep_within_the_end() -> None:
+    assert parse_sizes("4K:100K", 4) == [4096, 16384, 65536]
+    assert parse_sizes("4K,1M", 4) == [4096, 1 << 20]
+    with pytest.raises(SizeError, match="ends before"):
+        parse_sizes("1M:4K", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "elements"),
+    [
+        ("resnet50", 161, 25_557_032),
+        ("resnet101", 314, 44_549_160),
+        ("vgg16", 32, 138_357_544),
+        ("inception_v3", 292, 27_161_264),
+        ("gpt2", 148, 124_439_808),
+    ],
+)
+def test_models_have_their_known_parameters(name: str, tensors: int, elements: int) -> None:
+    counts = gradients(name)
+    assert (len(counts), sum(counts)) == (tensors, elements)
+
+
+def test_gradients_come_last_layer_first() -> None:
+    assert set(MODELS) == {"resnet50", "resnet101", "vgg16", "inception_v3", "gpt2"}
+    assert gradients("resnet50")[:2] == [1000, 2048 * 1000]
+    assert gradients("vgg16")[-1] == 64 * 3 * 9
+
+
+def test_counts_that_ranks_share_are_multiples_of_them() -> None:
+    for collective in ("allgather", "alltoall", "reducescatter"):
+        case = size_case(collective, 1000, 3, dtype="float32", op="sum", inplace=True)
+        assert case.counts == (249,)
+        assert not case.inplace
+    assert size_case("allreduce", 1, 3, dtype="float64", op="sum", inplace=True).counts == (1,)
+
+
+def test_bus_bandwidth_factors_are_those_of_nccl_tests() -> None:
+    def factor(collective: str) -> float:
+        case = size_case(collective, 4096, 4, dtype="float32", op="sum", inplace=False)
+        return case.bus_factor(4)
+
+    assert factor("allreduce") == 1.5
+    assert factor("broadcast") == 1.0
+    assert {factor(name) for name in ("allgather", "alltoall", "reducescatter")} == {0.75}
+
+
+# -- Statistics -----------------------------------------------------------------------------------
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    values = [float(value) for value in range(100, 0, -1)]
+    assert report.percentile(values, 99) == 99.0
+    assert report.percentile([3.0], 99) == 3.0
+
+
+def test_rows_compare_best_ways_with_lightcc() -> None:
+    case = model_case("vgg16", dtype="float32", op="sum")
+    rows = report.make_rows(
+        case,
+        2,
+        [
+            Samples("lightcc", "async", [0.2, 0.1, 0.3]),
+            Samples("gloo", "bucket25", [0.8, 0.8]),
+            Samples("gloo", "async", [1.0]),
+            Samples("mpich", "loop", note="died\nlong story"),
+            Samples(MEMCPY, "", [0.05]),
+        ],
+    )
+    assert [row.ratio for row in rows] == pytest.approx([1.0, 4.0, 5.0, None, 0.25])
+    assert [row.best for row in rows] == [True, True, False, True, True]
+    assert rows[0].algbw_gbs == pytest.approx(138_357_544 * 4 / 0.2 / 1e9)
+    assert rows[0].busbw_gbs == rows[0].algbw_gbs
+    assert rows[4].busbw_gbs is None
+    lines = [report.table_line(row) for row in rows]
+    assert lines[3].endswith("died")
+    assert " gloo/async * " in lines[2]
+
+
+def test_json_lines_hold_every_field() -> None:
+    case = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)
+    file = io.StringIO()
+    report.write_json(
+        file, "result", report.make_rows(case, 2, [Samples("lightcc", "", [1e-5])])[0]
+    )
+    line = json.loads(file.getvalue())
+    assert line["kind"] == "result"
+    assert line["size_bytes"] == 4096
+    assert math.isclose(line["median_us"], 10.0)
+
+
+def test_a_plot_without_matplotlib_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(report.PlotError, match="pip install matplotlib"):
+        report.plot([], tmp_path / "x.png")
+
+
+def test_effort_shrinks_with_size() -> None:
+    effort = Effort(rounds=1, iterations=None)
+    counts = [
+        effort.iterations_for(
+            size_case("allreduce", size, 2, dtype="float32", op="sum", inplace=True)
+        )
+        for size in (4096, 1 << 20, 16 << 20, 64 << 20, 256 << 20)
+    ]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] >= 3
+
+
+# -- The worker's own check -----------------------------------------------------------------------
+
+
+class OneRank:
+    """A library of one rank whose allreduce can be told to be wrong."""
+
+    rank = 0
+    size = 1
+    version = "one rank"
+
+    def __init__(self, wrong: int = 0) -> None:
+        self._wrong = wrong
+
+    def prepare(
+        self,
+        case: dict[str, Any],
+        ins: list[np.ndarray[Any, Any]],
+        outs: list[np.ndarray[Any, Any]],
+    ) -> Callable[[], Any]:
+        del case, outs
+
+        def call() -> None:
+            ins[0][: self._wrong] += 1
+
+        return call
+
+    def close(self) -> None: ...
+
+
+def describe(counts: list[int], mode: str = "") -> dict[str, Any]:
+    return {
+        "collective": "allreduce",
+        "counts": counts,
+        "dtype": "float16",
+        "op": "sum",
+        "inplace": True,
+        "mode": mode,
+    }
+
+
+def test_wrong_elements_are_counted() -> None:
+    assert worker.Prepared(OneRank(), describe([100])).count_errors() == 0
+    assert worker.Prepared(OneRank(wrong=7), describe([100])).count_errors() == 7
+
+
+def test_flat_layouts_hold_the_tensors_in_order() -> None:
+    for mode, buffers in (("flat", 1), ("bucket25", 3), ("loop", 4)):
+        counts = [5, worker.BUCKET_BYTES // 4, 10, 20]
+        views, handed = worker._layout(counts, np.dtype("float32"), mode)
+        assert [view.size for view in views] == counts
+        assert len(handed) == buffers
+        views[3][...] = 9
+        assert (handed[-1][-20:] == 9).all()
+
+
+def test_every_library_has_a_way_to_do_a_model() -> None:
+    case = model_case("resnet50", dtype="float32", op="sum")
+    assert all(modes_of(name, case) for name in ("lightcc", *PEERS))
+
+
+# -- The command ----------------------------------------------------------------------------------
+
+
+def test_a_missing_peer_is_told_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    with pytest.raises(PeerError, match=r"setup-peers --dir .* openmpi"):
+        find("openmpi", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["allreduce", "--sizes", "4Q"], "'4Q' is not a size"),
+        (["allreduce", "--peer", "nccl"], "'nccl' is no peer; there are gloo"),
+        (["allreduce", "--model", "lenet"], "'lenet' is no model"),
+        (["broadcast", "--model", "vgg16"], "--model is for allreduce"),
+        (["allreduce", "-np", "0"], "'0' is not a number"),
+        (["allreduce", "--factor", "1"], "sizes must grow"),
+        (["setup-peers", "x"], "'x' is no peer"),
+    ],
+)
+def test_mistakes_end_with_code_2(
+    capsys: pytest.CaptureFixture[str], argv: list[str], expected: str
+) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(argv)
+    assert leaving.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def run_bench(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lightcc.bench", *argv],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize(
+    "collective", ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier"]
+)
+def test_collectives_are_measured_and_right(tmp_path: Path, collective: str) -> None:
+    file = tmp_path / "result.jsonl"
+    quick = ["--sizes", "12,1K", "--rounds", "2", "--iterations", "3"]
+    result = run_bench(collective, "-np", "3", *quick, "--json", str(file))
+    assert result.returncode == 0, result.stderr
+    machine, *rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert machine["cpu"]
+    mine = [row for row in rows if row["library"] == "lightcc"]
+    assert len(mine) == (1 if collective == "barrier" else 2)
+    assert all(row["errors"] == 0 and row["iterations"] == 6 for row in mine)
+
+
+@pytest.mark.multiproc
+def test_model_rows_reduce_every_gradient(tmp_path: Path) -> None:
+    file = tmp_path / "result.jsonl"
+    result = run_bench(
+        *("allreduce", "--model", "resnet50", "--rounds", "1", "--json", str(file)),
+        *("--dtype", "float16", "--iterations", "1"),
+    )
+    assert result.returncode == 0, result.stderr
+    row = json.loads(file.read_text().splitlines()[1])
+    assert (row["library"], row["tensors"], row["errors"]) == ("lightcc", 161, 0)
+
+
+@pytest.mark.multiproc
+def test_a_missing_peer_does_not_stop_the_others(tmp_path: Path) -> None:
+    result = run_bench(
+        *("allreduce", "--sizes", "4K", "--peer", "gloo", "--dir", str(tmp_path)),
+        *("--rounds", "1", "--iterations", "1"),
+    )
+    assert result.returncode == 1
+    assert "gloo cannot be measured" in result.stderr
+    assert "setup-peers" in result.stderr
+    assert " lightcc " in result.stdout
+
+
+@pytest.mark.multiproc
+def test_a_plot_is_drawn(tmp_path: Path) -> None:
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError:
+        pytest.skip("matplotlib is not installed")
+    case = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)
+    rows = report.make_rows(case, 2, [Samples("lightcc", "", [1e-5])])
+    report.plot(rows, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

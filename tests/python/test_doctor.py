@@ -1,0 +1,124 @@
+"""The doctor: it reports what there is, names problems, and never falls over what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from lightcc import doctor
+from lightcc.runner.environment import LAUNCHER_VARIABLES
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def by_name(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def test_this_machine_has_no_problem() -> None:
+    problems = [f for f in doctor.diagnose() if f.status == doctor.PROBLEM]
+    assert problems == []
+
+
+def test_a_missing_engine_is_a_problem_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightcc._core", None)
+    engine = by_name(doctor.check_lightcc())["engine"]
+    assert engine.status == doctor.PROBLEM
+    assert "_core" in engine.detail
+    assert "cannot be loaded" in doctor.build_text()
+    assert doctor.main([]) == 1
+
+
+def test_a_missing_package_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_PACKAGES", ("no_such_package_here",))
+    found = by_name(doctor.check_libraries())
+    assert found["no_such_package_here"].status == doctor.MISSING
+
+
+def test_a_memory_file_that_cannot_be_made_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> int:
+        raise OSError(38, os.strerror(38), name)
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    memfd = by_name(doctor.check_machine())["memfd"]
+    assert memfd.status == doctor.PROBLEM
+    assert "Function not implemented" in memfd.detail
+
+
+def test_every_interface_and_socket_kind_is_listed() -> None:
+    found = by_name(doctor.check_network())
+    assert "127.0.0.1" in found["NIC lo"].detail
+    assert found["abstract Unix sockets"].detail == "works"
+    assert found["TCP over loopback"].detail == "works"
+
+
+def test_variables_are_shown_but_never_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHT_SECRET", "do-not-show")
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "1048576")
+    found = doctor.check_environment()
+    assert by_name(found)["HOROVOD_FUSION_THRESHOLD"].detail == "1048576"
+    assert "do-not-show" not in repr(found)
+
+
+def test_a_bad_value_is_a_problem_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHT_PEER_TIMEOUT", "soon")
+    problem = by_name(doctor.check_environment())["value"]
+    assert problem.status == doctor.PROBLEM
+    assert "LIGHT_PEER_TIMEOUT" in problem.detail
+    assert "soon" in problem.detail
+
+
+def test_a_misspelt_variable_is_told_with_the_nearest_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LIGHT_PEER_TIMEOU", "5")
+    assert "LIGHT_PEER_TIMEOUT" in by_name(doctor.check_environment())["unknown variable"].detail
+
+
+def test_what_the_launcher_sets_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in LAUNCHER_VARIABLES:
+        monkeypatch.setenv(row.name, "1")
+    assert "unknown variable" not in by_name(doctor.check_environment())
+
+
+def test_json_holds_every_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor.main(["--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert {"lightcc", "machine", "network", "libraries"} <= {entry["section"] for entry in found}
+
+
+def test_the_page_of_variables_has_a_row_for_each() -> None:
+    knob = {
+        "name": "LIGHT_X",
+        "aliases": "HOROVOD_X,OLD_X",
+        "type": "one of a|b",
+        "default_value": "a",
+        "unit": "",
+        "meaning": "What X does.",
+        "used_by": "engine",
+    }
+    text = doctor.environment_text([knob])
+    row = r"| `LIGHT_X` | `HOROVOD_X`, `OLD_X` | one of a\|b | `a` |  | What X does. | engine |"
+    assert row in text
+    for variable in LAUNCHER_VARIABLES:
+        assert f"| `{variable.name}` |" in text
+
+
+def test_the_page_is_generated_from_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(["--environment"]) == 0
+    page = capsys.readouterr().out
+    assert "| `LIGHT_PEER_TIMEOUT` |" in page
+    assert page.count("| `LIGHT_RANK` |") == 1
+
+
+def test_the_report_counts_problems() -> None:
+    findings = [
+        doctor.Finding("machine", "memfd", doctor.PROBLEM, "no"),
+        doctor.Finding("network", "NIC lo", doctor.OK, "127.0.0.1"),
+    ]
+    text = doctor.report_text(findings)
+    assert "  ! memfd " in text
+    assert text.endswith("1 problem (!)\n")

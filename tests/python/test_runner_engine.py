@@ -1,0 +1,110 @@
+"""The launcher with ranks that use the engine: they meet, and the right rank is blamed."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightcc.testing import spawn_ranks
+
+pytestmark = pytest.mark.multiproc
+
+PATIENCE_S = 60.0
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+TRAIN = """
+import os, signal, sys
+import numpy as np
+import lightcc as hvd
+hvd.init()
+for step in range(1000):
+    if step == 5 and hvd.rank() == 1 and sys.argv[1] == "raise":
+        raise ArithmeticError("bad loss")
+    if step == 5 and hvd.rank() == 1 and sys.argv[1] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    total = hvd.allreduce(np.ones(4, np.float32), op=hvd.Sum, name="x")
+    assert (total == hvd.size()).all()
+print("rank", hvd.rank(), "of", hvd.size(), "local", hvd.local_rank())
+"""
+
+
+def launch(*argv: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "lightcc.runner", *argv],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def all_places() -> tuple[int, ...]:
+    import lightcc as hvd
+
+    hvd.init()
+    place = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank())
+    hvd.shutdown()
+    return place
+
+
+def test_launched_ranks_meet_and_reduce() -> None:
+    result = launch("-np", "3", sys.executable, "-c", TRAIN, "well")
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [
+        f"[{r}]<stdout>: rank {r} of 3 local {r}".encode() for r in range(3)
+    ]
+
+
+def test_without_a_launcher_a_script_is_one_rank() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", TRAIN, "well"],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert result.stdout == b"rank 0 of 1 local 0\n", result.stderr
+
+
+def test_the_rank_that_raises_is_blamed_not_those_that_lose_it() -> None:
+    result = launch("-np", "3", sys.executable, "-c", TRAIN, "raise")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()
+    blame = next(line for line in last if b"failed first" in line)
+    assert b"rank 1 on localhost: exit code 1" in blame
+    assert last[-1] == b"lightccrun:     ArithmeticError: bad loss"
+
+
+def test_the_rank_that_is_killed_is_blamed_with_its_signal() -> None:
+    result = launch("-np", "3", sys.executable, "-c", TRAIN, "die")
+    assert result.returncode == 137
+    assert result.stderr.splitlines()[-1].startswith(
+        b"lightccrun: failed first: rank 1 on localhost: killed by SIGKILL"
+    )
+
+
+def test_emulated_hosts_are_what_the_engine_sees() -> None:
+    assert spawn_ranks(all_places, 4, hosts=["a", "a", "b", "b"]) == [
+        (0, 4, 0, 2, 0),
+        (1, 4, 1, 2, 0),
+        (2, 4, 0, 2, 1),
+        (3, 4, 1, 2, 1),
+    ]
+
+
+@pytest.mark.parametrize("ranks", ["1", "2", "3"])
+def test_the_example_learns_and_its_replicas_are_identical(ranks: str) -> None:
+    if importlib.util.find_spec("sklearn") is None:
+        pytest.skip("scikit-learn, which ships the data, is not installed")
+    result = launch("-np", ranks, sys.executable, str(EXAMPLES / "numpy_training.py"), "5")
+    assert result.returncode == 0, result.stderr
+    first, second = result.stdout.splitlines()
+    assert float(first.rpartition(b" ")[2]) > 0.85
+    assert b"all ranks hold the same weights, bit for bit" in second
+
+
+def test_version_and_check_build_answer() -> None:
+    assert launch("--version").stdout[:1].isdigit()
+    assert b"[X] numpy" in launch("--check-build").stdout

@@ -1,0 +1,276 @@
+"""lightccrun as a user meets it: processes, output, exit codes, signals. The ranks are shell
+commands that never touch the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.multiproc
+
+LAUNCHER = [sys.executable, "-m", "lightcc.runner"]
+PATIENCE_S = 30.0  # A bound on what should take a moment, never a measurement.
+
+
+def launch(*argv: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*LAUNCHER, *argv], input=stdin, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+
+
+@contextlib.contextmanager
+def launched(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [*LAUNCHER, *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # As a shell with job control does.
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_for_pids(directory: Path, count: int) -> list[int]:
+    """Waits until `count` ranks have written their process ids into files."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        texts = [path.read_text() for path in directory.glob("pid.*")]
+        if len(texts) == count and all(text.endswith("\n") for text in texts):
+            return [int(text) for text in texts]
+        time.sleep(0.02)
+    pytest.fail(f"{count} ranks did not start")
+
+
+def is_running(pid: int) -> bool:
+    """Whether `pid` is there and is not a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def wait_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while any(is_running(pid) for pid in pids):
+        assert time.monotonic() < deadline, f"still running: {[p for p in pids if is_running(p)]}"
+        time.sleep(0.02)
+
+
+def test_every_rank_runs_with_its_place_in_the_environment() -> None:
+    result = launch("-np", "3", "sh", "-c", "echo $LIGHT_RANK/$HOROVOD_SIZE $LIGHT_LOCAL_RANK")
+    assert result.returncode == 0
+    lines = [f"[{r}]<stdout>: {r}/3 {r}".encode() for r in range(3)]
+    assert sorted(result.stdout.splitlines()) == lines
+    assert result.stderr == b""
+
+
+def test_streams_stay_apart_and_partial_last_lines_are_kept() -> None:
+    result = launch("-np", "2", "sh", "-c", r"printf 'a\nb'; printf '\377\000c' >&2")
+    assert sorted(result.stdout.splitlines()) == [
+        f"[{r}]<stdout>: {c}".encode() for r in range(2) for c in "ab"
+    ]
+    assert sorted(result.stderr.splitlines()) == [b"[%d]<stderr>: \xff\x00c" % r for r in range(2)]
+
+
+def test_no_prefix_passes_lines_unchanged() -> None:
+    assert launch("-np", "2", "--no-prefix", "echo", "x").stdout == b"x\nx\n"
+
+
+def test_timestamps_come_before_the_rank() -> None:
+    output = launch("-np", "1", "--prefix-output-with-timestamp", "echo", "x").stdout
+    assert output.endswith(b"[0]<stdout>: x\n")
+    assert output.startswith(b"20")
+
+
+def test_output_files_get_the_exact_bytes(tmp_path: Path) -> None:
+    result = launch("-np", "2", "--output-filename", str(tmp_path / "out"), "printf", r"a\rb")
+    assert result.returncode == 0
+    for rank in range(2):
+        assert (tmp_path / f"out/rank.{rank}/stdout").read_bytes() == b"a\rb"
+        assert (tmp_path / f"out/rank.{rank}/stderr").read_bytes() == b""
+
+
+def test_megabytes_of_output_arrive_complete() -> None:
+    result = launch("-np", "2", "sh", "-c", "seq 200000")
+    assert result.returncode == 0
+    for rank in range(2):
+        prefix = f"[{rank}]<stdout>: ".encode()
+        mine = [int(s[len(prefix) :]) for s in result.stdout.splitlines() if s.startswith(prefix)]
+        assert mine == list(range(1, 200001))
+
+
+def test_standard_input_is_empty_for_ranks() -> None:
+    assert launch("-np", "1", "sh", "-c", "cat; echo done", stdin=b"x").stdout == (
+        b"[0]<stdout>: done\n"
+    )
+
+
+def test_the_first_failing_rank_decides_exit_code_and_last_words(tmp_path: Path) -> None:
+    script = (
+        f"echo $$ > {tmp_path}/pid.$LIGHT_RANK; "
+        'if [ "$LIGHT_RANK" = 1 ]; then sleep 0.3; echo bad loss >&2; exit 7; fi; exec sleep 600'
+    )
+    result = launch("-np", "3", "sh", "-c", script)
+    assert result.returncode == 7
+    assert result.stderr.splitlines()[-3:] == [
+        b"lightccrun: 2 other ranks were ended",
+        b"lightccrun: failed first: rank 1 on localhost: exit code 7; "
+        b"its last lines on standard error:",
+        b"lightccrun:     bad loss",
+    ]
+    wait_gone(wait_for_pids(tmp_path, 3))
+
+
+def test_a_signal_is_passed_on_as_128_plus_its_number() -> None:
+    script = 'if [ "$LIGHT_RANK" = 0 ]; then kill -SEGV $$; fi; exec sleep 600'
+    result = launch("-np", "2", "sh", "-c", script)
+    assert result.returncode == 128 + signal.SIGSEGV
+    assert b"failed first: rank 0 on localhost: killed by SIGSEGV (exit code 139)" in result.stderr
+
+
+def test_ranks_that_ignore_sigterm_are_killed() -> None:
+    script = 'trap "" TERM; [ "$LIGHT_RANK" = 0 ] && exit 3; while :; do sleep 1; done'
+    assert launch("-np", "2", "sh", "-c", script).returncode == 3
+
+
+def test_a_stopped_rank_is_ended_too(tmp_path: Path) -> None:
+    script = (
+        f"echo $$ > {tmp_path}/pid.$LIGHT_RANK; "
+        'if [ "$LIGHT_RANK" = 0 ]; then sleep 0.5; exit 5; fi; kill -STOP $$; exec sleep 600'
+    )
+    assert launch("-np", "2", "sh", "-c", script).returncode == 5
+    wait_gone(wait_for_pids(tmp_path, 2))
+
+
+def test_children_left_behind_by_a_rank_end_with_the_job(tmp_path: Path) -> None:
+    script = f"sleep 600 & echo $! > {tmp_path}/pid.$LIGHT_RANK; exit 0"
+    assert launch("-np", "2", "sh", "-c", script).returncode == 0
+    wait_gone(wait_for_pids(tmp_path, 2))
+
+
+def test_a_command_that_does_not_exist_is_127() -> None:
+    result = launch("-np", "2", "no-such-program-here")
+    assert result.returncode == 127
+    assert b"cannot run 'no-such-program-here': No such file or directory" in result.stderr
+
+
+def test_a_command_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("x")
+    assert launch("-np", "1", str(tmp_path / "data")).returncode == 126
+
+
+def test_the_secret_is_in_the_environment_and_in_no_argument_list(tmp_path: Path) -> None:
+    script = (
+        f"echo $LIGHT_SECRET > {tmp_path}/secret.$LIGHT_RANK; "
+        f"echo $$ > {tmp_path}/pid.$LIGHT_RANK; exec sleep 600"
+    )
+    with launched("-np", "2", "sh", "-c", script):
+        wait_for_pids(tmp_path, 2)
+        secrets = {path.read_text().strip() for path in tmp_path.glob("secret.*")}
+        assert len(secrets) == 1
+        secret = secrets.pop().encode()
+        assert len(secret) >= 32
+        for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                assert secret not in cmdline.read_bytes()
+
+
+def test_ctrl_c_reaches_every_rank_once_and_nothing_else_is_said(tmp_path: Path) -> None:
+    script = (
+        f"trap 'echo caught; exit 0' INT; echo $$ > {tmp_path}/pid.$LIGHT_RANK; "
+        "while :; do sleep 0.05; done"
+    )
+    with launched("-np", "2", "sh", "-c", script) as process:
+        pids = wait_for_pids(tmp_path, 2)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + signal.SIGINT
+    assert sorted(output.splitlines()) == [b"[0]<stdout>: caught", b"[1]<stdout>: caught"]
+    assert b"Traceback" not in errors
+    wait_gone(pids)
+
+
+def test_a_second_ctrl_c_kills_what_ignores_the_first(tmp_path: Path) -> None:
+    script = (
+        f"trap 'echo no >> {tmp_path}/caught.$LIGHT_RANK' INT TERM; "
+        f"echo $$ > {tmp_path}/pid.$LIGHT_RANK; while :; do sleep 0.05; done"
+    )
+    with launched("-np", "2", "sh", "-c", script) as process:
+        pids = wait_for_pids(tmp_path, 2)
+        process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(list(tmp_path.glob("caught.*"))) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + signal.SIGINT
+    assert b"Traceback" not in errors
+    wait_gone(pids)
+
+
+def test_sigterm_to_the_launcher_ends_the_ranks(tmp_path: Path) -> None:
+    with launched(
+        "-np", "2", "sh", "-c", f"echo $$ > {tmp_path}/pid.$LIGHT_RANK; exec sleep 600"
+    ) as process:
+        pids = wait_for_pids(tmp_path, 2)
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 128 + signal.SIGTERM
+    wait_gone(pids)
+
+
+def test_no_rank_outlives_a_killed_launcher(tmp_path: Path) -> None:
+    # The rank that is the shell's child is no child of the agent: only its group is.
+    script = f"sh -c 'echo $$ > {tmp_path}/pid.'$LIGHT_RANK'; sleep 600; :'; :"
+    with launched("-np", "2", "sh", "-c", script) as process:
+        pids = wait_for_pids(tmp_path, 2)
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+    wait_gone(pids)
+
+
+def test_no_rank_outlives_a_killed_agent(tmp_path: Path) -> None:
+    with launched(
+        "-np", "2", "sh", "-c", f"echo $$ > {tmp_path}/pid.$LIGHT_RANK; exec sleep 600"
+    ) as process:
+        pids = wait_for_pids(tmp_path, 2)
+        parent = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(parent, signal.SIGKILL)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert b"host localhost was lost" in errors
+    wait_gone(pids)
+
+
+def test_a_reader_that_leaves_ends_the_job(tmp_path: Path) -> None:
+    script = f"echo $$ > {tmp_path}/pid.$LIGHT_RANK; while :; do echo y; done"
+    with launched("-np", "2", "sh", "-c", script) as process:
+        pids = wait_for_pids(tmp_path, 2)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(timeout=PATIENCE_S) == 128 + signal.SIGPIPE
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+    wait_gone(pids)
+
+
+def test_bad_flags_are_one_clear_line_and_exit_code_2() -> None:
+    result = launch("-np", "2", "--cycle-time-ms", "1", "true")
+    assert result.returncode == 2
+    assert b"--cycle-time-ms: lightcc has no cycle" in result.stderr
+    assert b"Traceback" not in result.stderr

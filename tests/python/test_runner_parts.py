@@ -1,0 +1,316 @@
+"""The launcher's parts that need no process: hosts, flags, lines, frames, the summary."""
+
+from __future__ import annotations
+
+import io
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightcc.runner import frames
+from lightcc.runner.arguments import REFUSED_FLAGS, InfoRequest, LaunchOptions, parse
+from lightcc.runner.environment import forwarded_environment, slot_environment
+from lightcc.runner.hosts import (
+    Host,
+    HostError,
+    Slot,
+    assign_slots,
+    number_ranks,
+    parse_hosts,
+    read_hostfile,
+)
+from lightcc.runner.network import NetworkError, interface_address, is_local, plan_store
+from lightcc.runner.output import MAX_LINE_BYTES, LineCutter, RankStream
+from lightcc.runner.summary import RankEnd, failure_lines, first_failure
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def launch_options(*argv: str) -> LaunchOptions:
+    options = parse(argv)
+    assert isinstance(options, LaunchOptions)
+    return options
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as leaving:
+        parse(argv)
+    assert leaving.value.code == 2
+    return capsys.readouterr().err
+
+
+# -- Hosts ----------------------------------------------------------------------------------------
+
+
+def test_host_list_gives_names_and_slots() -> None:
+    assert parse_hosts("a:2,me@b.example,[fd00::1]:3") == [
+        Host("a", 2),
+        Host("me@b.example", 1),
+        Host("fd00::1", 3),
+    ]
+
+
+def test_a_host_named_twice_has_the_sum_of_its_slots() -> None:
+    assert parse_hosts("a:2,b:1,a:1") == [Host("a", 3), Host("b", 1)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,,b", "-oProxyCommand=x", "a:0", "a:x", "a b", "a:99999999"]
+)
+def test_malformed_host_lists_are_refused_by_entry(text: str) -> None:
+    with pytest.raises(HostError, match="--hosts"):
+        parse_hosts(text)
+
+
+def test_hostfile_takes_both_spellings_and_comments(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("# cluster\na slots=2\n\nb:3  # fast\nc\n")
+    assert read_hostfile(path) == [Host("a", 2), Host("b", 3), Host("c", 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a slots=2\nb slot=2\n", ":2: "), ("# nothing\n", "names no host"), ("-x\n", ":1: ")],
+)
+def test_hostfile_errors_name_file_and_line(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    with pytest.raises(HostError, match=expected) as caught:
+        read_hostfile(path)
+    assert str(path) in str(caught.value)
+
+
+def test_uneven_hosts_number_local_and_cross_ranks_as_horovod_does() -> None:
+    slots = assign_slots([Host("a", 3), Host("b", 1), Host("c", 2)], None)
+    assert slots == [
+        Slot("a", 0, 6, 0, 3, 0, 3),
+        Slot("a", 1, 6, 1, 3, 0, 2),
+        Slot("a", 2, 6, 2, 3, 0, 1),
+        Slot("b", 3, 6, 0, 1, 1, 3),
+        Slot("c", 4, 6, 0, 2, 2, 3),
+        Slot("c", 5, 6, 1, 2, 1, 2),
+    ]
+
+
+def test_ranks_of_a_host_need_not_be_adjacent() -> None:
+    assert [(slot.local_rank, slot.cross_rank) for slot in number_ranks(["a", "b", "a", "b"])] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
+
+
+def test_too_few_slots_is_an_error_that_counts_them() -> None:
+    with pytest.raises(HostError, match=r"-np 5 needs 5 slots, but the hosts have 3 \(a:2, b:1\)"):
+        assign_slots([Host("a", 2), Host("b", 1)], 5)
+
+
+# -- Flags ----------------------------------------------------------------------------------------
+
+
+def test_flags_after_the_command_belong_to_the_command() -> None:
+    options = launch_options("-np", "2", "train.py", "-np", "9", "--hosts", "x", "-v")
+    assert options.command == ["train.py", "-np", "9", "--hosts", "x", "-v"]
+    assert len(options.slots) == 2
+
+
+def test_double_dash_separates_the_command() -> None:
+    assert launch_options("-np", "1", "--", "ls", "--", "x").command == ["ls", "--", "x"]
+
+
+def test_without_np_every_slot_is_used() -> None:
+    assert len(launch_options("-H", "a:2,b:1", "x").slots) == 3
+
+
+def test_tuning_flags_become_variables_and_others_set_nothing() -> None:
+    assert launch_options("-np", "1", "--gloo", "x").environment == {}
+    environment = launch_options(
+        *("-np", "1", "--fusion-threshold-mb", "32", "--cache-capacity", "7"),
+        *("--no-stall-check", "--stall-check-warning-time-seconds", "1.5"),
+        *("--stall-check-shutdown-time-seconds", "9", "--log-level", "debug"),
+        *("--log-hide-timestamp", "--network-interfaces", "eth0,eth1", "x"),
+    ).environment
+    expected = {
+        "LIGHT_FUSION_THRESHOLD": str(32 << 20),
+        "HOROVOD_CACHE_CAPACITY": "7",
+        "HOROVOD_STALL_CHECK_DISABLE": "1",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": "1.5",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "9",
+        "LIGHT_LOG_LEVEL": "debug",
+        "HOROVOD_LOG_HIDE_TIME": "1",
+        "LIGHT_IFACE": "eth0,eth1",
+    }
+    assert environment.items() >= expected.items()
+    unfused = launch_options("-np", "1", "--fusion-threshold-mb", "0", "--start-timeout", "5", "x")
+    assert unfused.start_timeout_s == 5
+    assert unfused.environment == {
+        "LIGHT_FUSION_STRATEGY": "none",
+        "HOROVOD_START_TIMEOUT": "5",
+    }
+
+
+@pytest.mark.parametrize("flag", REFUSED_FLAGS)
+def test_refused_flags_say_why(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    for argv in ([flag, "-np", "1", "x"], [f"{flag}=5", "-np", "1", "x"], [flag]):
+        assert f"{flag}: {REFUSED_FLAGS[flag]}" in error_of(capsys, *argv)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["x"], "-np says how many ranks"),
+        (["-np", "2"], "no command"),
+        (["-np", "0", "x"], "'0' is not a number of ranks"),
+        (["-np", "two", "x"], "'two' is not a number of ranks"),
+        (["-np", "2", "--start-timeout", "nan", "x"], "'nan' is not a number of seconds"),
+        (["-np", "2", "--log-level", "loud", "x"], "invalid choice"),
+        (["-np", "2", "--nonsense", "x"], "--nonsense"),
+        (["-np", "2", "--ver", "x"], "--ver"),
+        (["-H", "a:2", "-hostfile", "f", "x"], "give one of them"),
+        (["-H", "a:2", "-np", "3", "x"], "have 2"),
+        (["-H", "-oProxyCommand=evil", "x"], "expected one argument"),
+        (["-np", "1", "-i", "/no/such/key", "x"], "/no/such/key is not a file"),
+        (["-np", "1", "--network-interfaces", "a,,b", "x"], "empty name"),
+    ],
+)
+def test_mistakes_end_with_code_2_and_the_reason(
+    capsys: pytest.CaptureFixture[str], argv: list[str], expected: str
+) -> None:
+    assert expected in error_of(capsys, *argv)
+
+
+def test_version_and_check_build_need_nothing_else() -> None:
+    assert parse(["--version"]) == InfoRequest(check_build=False)
+    assert parse(["-cb"]) == InfoRequest(check_build=True)
+
+
+# -- Environment ----------------------------------------------------------------------------------
+
+
+def test_a_rank_sees_both_spellings_of_its_place() -> None:
+    slot = number_ranks(["a", "a", "b"])[1]
+    environment = slot_environment(slot, rendezvous="1.2.3.4:5", secret="s")
+    for name in (
+        "RANK",
+        "SIZE",
+        "LOCAL_RANK",
+        "LOCAL_SIZE",
+        "CROSS_RANK",
+        "CROSS_SIZE",
+        "HOSTNAME",
+    ):
+        assert environment[f"LIGHT_{name}"] == environment[f"HOROVOD_{name}"]
+    assert environment["LIGHT_RENDEZVOUS"] == "1.2.3.4:5"
+    assert environment["LIGHT_SECRET"] == "s"
+    assert environment["HOROVOD_CONTROLLER"] == "gloo"
+    assert "HOROVOD_SECRET" not in environment
+
+
+def test_the_login_session_is_not_forwarded() -> None:
+    mine = {"OMP_NUM_THREADS": "1", "HOME": "/h", "SSH_AUTH_SOCK": "/s", "PATH": "/bin", "PWD": "/"}
+    assert forwarded_environment(mine) == {"OMP_NUM_THREADS": "1", "PATH": "/bin"}
+
+
+# -- Network --------------------------------------------------------------------------------------
+
+
+def test_a_local_job_keeps_its_store_on_loopback() -> None:
+    assert is_local("localhost")
+    assert plan_store(["localhost"], ["no-such-nic"]).bind == "127.0.0.1"
+
+
+def test_a_named_interface_decides_the_store_address() -> None:
+    plan = plan_store(["localhost", "host.invalid"], ["lo"])
+    assert plan.bind == "127.0.0.1"
+    assert plan.advertised == {"localhost": "127.0.0.1", "host.invalid": "127.0.0.1"}
+
+
+def test_unknown_interface_lists_the_candidates() -> None:
+    with pytest.raises(NetworkError, match=r"'nic9' has no address; this machine has .*\blo\b"):
+        interface_address("nic9")
+
+
+def test_a_host_that_does_not_resolve_asks_for_an_interface() -> None:
+    with pytest.raises(NetworkError, match="--network-interfaces"):
+        plan_store(["host.invalid"], [])
+
+
+# -- Output ---------------------------------------------------------------------------------------
+
+
+def test_lines_come_out_whole_however_the_bytes_arrive() -> None:
+    data = b"one\n\xff\x00two\r\nprogress 1\rprogress 2\r\n\nlast"
+    whole = [b"one\n", b"\xff\x00two\r\n", b"progress 1\r", b"progress 2\r\n", b"\n", b"last\n"]
+    for seed in range(50):
+        rng = random.Random(seed)
+        cutter = LineCutter()
+        lines, rest = [], data
+        while rest:
+            length = rng.randint(1, 6)
+            lines += cutter.feed(rest[:length])
+            rest = rest[length:]
+        assert [*lines, cutter.finish()] == whole, f"seed {seed}"
+
+
+def test_an_endless_line_is_cut_and_memory_bounded() -> None:
+    cutter = LineCutter()
+    lines = cutter.feed(b"x" * (MAX_LINE_BYTES + 1))
+    assert [len(line) for line in lines] == [MAX_LINE_BYTES + 2]
+    assert cutter.finish() == b""
+
+
+def test_a_stream_prefixes_lines_copies_bytes_and_keeps_the_tail(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    stream = RankStream(out, b"[3]<stderr>: ", timestamps=False, copy_to=tmp_path / "stderr")
+    for number in range(30):
+        stream.feed(b"line %d\n" % number)
+    stream.feed(b"end")
+    stream.finish()
+    lines = out.getvalue().splitlines()
+    assert lines[0] == b"[3]<stderr>: line 0"
+    assert lines[-1] == b"[3]<stderr>: end"
+    assert list(stream.tail)[-2:] == [b"line 29", b"end"]
+    assert len(stream.tail) == 20
+    assert (tmp_path / "stderr").read_bytes().endswith(b"line 29\nend")
+
+
+# -- Frames ---------------------------------------------------------------------------------------
+
+
+def test_frames_survive_any_cutting() -> None:
+    sent = [frames.Frame(frames.STDOUT, 7, b"x" * n) for n in (0, 1, 300)]
+    data = b"".join(frames.encode(*frame) for frame in sent)
+    reader = frames.FrameReader()
+    received = [frame for i in range(len(data)) for frame in reader.feed(data[i : i + 1])]
+    assert received == sent
+
+
+@pytest.mark.parametrize("data", [b"Last login: today", b"O\0\0\0\0\xff\xff\xff\xff"])
+def test_what_is_not_a_frame_is_an_error(data: bytes) -> None:
+    with pytest.raises(frames.FrameError):
+        frames.FrameReader().feed(data)
+
+
+# -- Summary --------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_fell_over_another_is_not_blamed() -> None:
+    victim = RankEnd(0, "a", 1, [b"lightcc.HorovodInternalError: rank 1 failed"])
+    culprit = RankEnd(1, "b", 1, [b"Traceback", b"ValueError: bad loss"])
+    assert first_failure([victim, culprit]) is culprit
+    assert first_failure([victim]) is victim
+
+
+def test_the_first_failing_rank_comes_last_with_its_words() -> None:
+    killed = RankEnd(2, "b", -9, [b"out of luck"])
+    lines = failure_lines([killed, RankEnd(0, "a", 3)], ended=1)
+    assert lines == [
+        b"lightccrun: also failed: rank 0 on a: exit code 3",
+        b"lightccrun: 1 other rank was ended",
+        b"lightccrun: failed first: rank 2 on b: killed by SIGKILL (exit code 137); "
+        b"its last lines on standard error:",
+        b"lightccrun:     out of luck",
+    ]

@@ -1,0 +1,123 @@
+"""Launching on other hosts, with a stand-in for ssh and sshd.
+
+A program named `ssh`, first in PATH, notes its arguments and runs the remote command here with
+`sh -c`, as sshd would there. Everything on the launcher's side of ssh is real, and so is the
+remote side; authentication, encryption and the network are not in this test.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.multiproc
+
+PATIENCE_S = 60.0
+LAUNCHER = [sys.executable, "-m", "lightcc.runner", "--network-interfaces", "lo"]
+
+FAKE_SSH = """#!/bin/sh
+printf '%s\\n' "$@" > "$FAKE_SSH_DIR/argv.$$"
+while [ "$1" != -- ]; do shift; done
+host=$2; shift 2
+case $host in
+  unreachable) echo "ssh: connect to host $host port 22: No route to host" >&2; exit 255;;
+  silent) exec sleep 600;;
+esac
+echo "Welcome to $host"  # What a careless .bashrc prints.
+unset LEFT_HERE
+export ON_HOST=$host
+exec sh -c "$*"
+"""
+
+
+@pytest.fixture(name="ssh_dir")
+def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(FAKE_SSH)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SSH_DIR", str(tmp_path))
+    monkeypatch.setenv("LEFT_HERE", "forwarded")
+    return tmp_path
+
+
+def launch(*argv: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*LAUNCHER, *argv], capture_output=True, timeout=PATIENCE_S, check=False)
+
+
+@pytest.mark.usefixtures("ssh_dir")
+def test_ranks_run_on_their_hosts_with_environment_and_place() -> None:
+    script = (
+        "echo $LIGHT_RANK $LIGHT_LOCAL_RANK $LIGHT_CROSS_RANK $ON_HOST $LIGHT_HOSTNAME $LEFT_HERE"
+    )
+    result = launch("-H", "node-a:2,node-b:1", "sh", "-c", script)
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [
+        b"[0]<stdout>: 0 0 0 node-a node-a forwarded",
+        b"[1]<stdout>: 1 1 0 node-a node-a forwarded",
+        b"[2]<stdout>: 2 0 1 node-b node-b forwarded",
+    ]
+
+
+def test_local_and_remote_ranks_share_secret_and_store(ssh_dir: Path) -> None:
+    script = f"echo $LIGHT_SECRET $LIGHT_RENDEZVOUS > {ssh_dir}/told.$LIGHT_RANK"
+    result = launch("-H", "localhost:1,node-b:1", "sh", "-c", script)
+    assert result.returncode == 0, result.stderr
+    told = {path.read_text() for path in ssh_dir.glob("told.*")}
+    assert len(told) == 1
+    secret, rendezvous = told.pop().split()
+    assert rendezvous.startswith("127.0.0.1:")
+    argv = b"".join(path.read_bytes() for path in ssh_dir.glob("argv.*"))
+    assert b"lightcc.runner.remote" in argv
+    assert secret.encode() not in argv
+    assert b"LEFT_HERE" not in argv
+    assert b"forwarded" not in argv
+
+
+def test_ssh_options_reach_ssh(ssh_dir: Path) -> None:
+    key = ssh_dir / "key"
+    key.write_text("")
+    result = launch("-p", "2222", "-i", str(key), "-H", "node-a:1", "true")
+    assert result.returncode == 0, result.stderr
+    argv = next(ssh_dir.glob("argv.*")).read_text().splitlines()
+    assert "BatchMode=yes" in argv
+    assert argv[argv.index("-p") + 1] == "2222"
+    assert argv[argv.index("-i") + 1] == str(key)
+
+
+@pytest.mark.usefixtures("ssh_dir")
+def test_a_remote_failure_names_rank_host_and_signal() -> None:
+    script = 'if [ "$LIGHT_RANK" = 1 ]; then echo dying >&2; kill -KILL $$; fi; exec sleep 600'
+    result = launch("-H", "node-a:1,node-b:1", "sh", "-c", script)
+    assert result.returncode == 137
+    assert result.stderr.splitlines()[-2:] == [
+        b"lightccrun: failed first: rank 1 on node-b: killed by SIGKILL (exit code 137); "
+        b"its last lines on standard error:",
+        b"lightccrun:     dying",
+    ]
+
+
+@pytest.mark.usefixtures("ssh_dir")
+def test_an_unreachable_host_is_named_with_the_words_of_ssh() -> None:
+    result = launch("-H", "node-a:1,unreachable:1", "sleep", "600")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(
+        b"lightccrun: host unreachable could not be reached: ssh ended with code 255"
+    )
+    assert b"No route to host" in last
+
+
+@pytest.mark.usefixtures("ssh_dir")
+def test_a_host_that_never_answers_ends_the_job_at_the_start_timeout() -> None:
+    result = launch("--start-timeout", "2", "-H", "node-a:1,silent:1", "sleep", "600")
+    assert result.returncode == 1
+    assert b"no answer from silent within 2 s" in result.stderr.splitlines()[-1]

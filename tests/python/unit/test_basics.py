@@ -1,0 +1,170 @@
+"""init() and shutdown() of a process alone, and what can be asked of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lightcc as hvd
+
+QUESTIONS = [
+    hvd.rank,
+    hvd.size,
+    hvd.local_rank,
+    hvd.local_size,
+    hvd.cross_rank,
+    hvd.cross_size,
+    hvd.is_homogeneous,
+    hvd.mpi_threads_supported,
+    hvd.stats,
+    hvd.process_set_ids,
+    hvd.get_process_set_ids_and_ranks,
+    hvd.join,
+    hvd.barrier,
+    lambda: hvd.allreduce(np.zeros(1)),
+    lambda: hvd.broadcast_object(1),
+]
+
+
+@pytest.mark.parametrize("ask", QUESTIONS)
+def test_question_before_init_says_what_to_do(ask: object) -> None:
+    assert callable(ask)
+    with pytest.raises(ValueError, match=r"Horovod has not been initialized; use hvd\.init\(\)\."):
+        ask()
+
+
+def test_process_alone_is_a_world_of_one() -> None:
+    assert not hvd.is_initialized()
+    hvd.init()
+    assert hvd.is_initialized()
+    assert (hvd.rank(), hvd.size()) == (0, 1)
+    assert (hvd.local_rank(), hvd.local_size()) == (0, 1)
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert hvd.is_homogeneous() is True
+    assert hvd.mpi_threads_supported() is False
+
+
+def test_init_and_shutdown_can_be_repeated() -> None:
+    hvd.shutdown()
+    for _ in range(3):
+        hvd.init()
+        hvd.init()
+        np.testing.assert_array_equal(hvd.allreduce(np.arange(3)), np.arange(3))
+        hvd.shutdown()
+        hvd.shutdown()
+        assert not hvd.is_initialized()
+
+
+def test_built_questions_are_answered_before_init() -> None:
+    assert hvd.gloo_built() is hvd.gloo_enabled() is True
+    assert hvd.nccl_built() == 0
+    for no in (
+        hvd.mpi_built,
+        hvd.mpi_enabled,
+        hvd.ddl_built,
+        hvd.ccl_built,
+        hvd.cuda_built,
+        hvd.rocm_built,
+    ):
+        assert no() is False
+
+
+@pytest.mark.usefixtures("world")
+def test_stats_count_completed_operations() -> None:
+    before = hvd.stats()
+    hvd.allreduce(np.zeros(256, np.float32))
+    after = hvd.stats()
+    assert set(after) == {
+        "operations",
+        "buckets",
+        "payload_bytes",
+        "network_bytes_sent",
+        "network_bytes_received",
+        "control_frames_sent",
+        "sleeps",
+    }
+    assert after["operations"] == before["operations"] + 1
+
+
+def test_knob_with_a_bad_value_is_named_at_init(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHT_NUM_STREAMS", "x")
+    with pytest.raises(ValueError, match=r"LIGHT_NUM_STREAMS.*x"):
+        hvd.init()
+    assert not hvd.is_initialized()
+    monkeypatch.delenv("LIGHT_NUM_STREAMS")
+    hvd.init()
+
+
+def test_unknown_variable_is_warned_about_with_the_nearest_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LIGHT_NUM_STREAM", "2")
+    with pytest.warns(RuntimeWarning, match=r"LIGHT_NUM_STREAM.*LIGHT_NUM_STREAMS"):
+        hvd.init()
+
+
+def test_init_reads_the_launchers_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHT_RANK", "5")
+    monkeypatch.setenv("LIGHT_SIZE", "2")
+    with pytest.raises(ValueError, match='LIGHT_RANK="5": expected an integer from 0 to 1'):
+        hvd.init()
+    assert not hvd.is_initialized()
+
+
+def test_world_left_open_is_shut_down_at_exit() -> None:
+    code = "import lightcc as hvd, numpy as np; hvd.init(); hvd.allreduce_async(np.zeros(9))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def in_forked_child(work: str, *, initialized: bool = True) -> str:
+    """Runs Python text in a child forked from a fresh process; returns what it printed."""
+    code = f"""
+import os, lightcc as hvd, numpy as np
+if {initialized}:
+    hvd.init()
+    handle = hvd.allreduce_async(np.zeros(3))
+child = os.fork()
+if child == 0:
+    try:
+        print({work}, flush=True)
+    except BaseException as error:
+        print(type(error).__name__, error, flush=True)
+    raise SystemExit(0)
+assert os.waitpid(child, 0)[1] == 0
+if {initialized}:
+    assert hvd.allreduce(np.ones(2)).tolist() == [1, 1]
+    hvd.synchronize(handle)
+"""
+    # Newer Pythons warn about every fork of a process that has threads.
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "work",
+    ["hvd.rank()", "hvd.init()", "hvd.allreduce(np.zeros(1))", "hvd.barrier()", "hvd.join()"],
+)
+def test_call_in_a_forked_child_says_so(work: str) -> None:
+    text = in_forked_child(work)
+    assert text.startswith("ShutDownError lightcc was initialized in the process that forked")
+    assert "spawn" in text
+
+
+def test_handle_in_a_forked_child_is_lost() -> None:
+    assert in_forked_child("hvd.synchronize(handle)").startswith("ShutDownError")
+
+
+def test_forked_child_is_not_initialized_and_may_shut_down() -> None:
+    assert in_forked_child("hvd.is_initialized(), hvd.shutdown()") == "False None\n"
+
+
+def test_child_forked_without_a_world_may_init() -> None:
+    assert in_forked_child("hvd.init(), hvd.size()", initialized=False) == "None 1\n"

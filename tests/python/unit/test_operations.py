@@ -1,0 +1,272 @@
+"""Every operation in a world of one rank: results, ownership of memory, and refused arguments."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from arrays import BOOL, DTYPES, SHAPES, check_same, pattern
+
+import lightcc as hvd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from arrays import Array
+
+pytestmark = pytest.mark.usefixtures("world")
+
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def op_for(dtype: np.dtype[Any]) -> hvd.ReduceOp:
+    return hvd.Max if dtype == BOOL else hvd.Sum
+
+
+@every_dtype
+@every_shape
+def test_allreduce_of_one_rank_is_the_input(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    x = pattern(dtype, shape)
+    before = x.copy()
+    result = hvd.allreduce(x, op=op_for(dtype))
+    check_same(result, before)
+    check_same(x, before)
+    assert not np.shares_memory(result, x)
+    assert hvd.allreduce_(x, op=op_for(dtype)) is x
+    check_same(x, before)
+
+
+@every_dtype
+@every_shape
+def test_broadcast_of_one_rank_is_the_input(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    x = pattern(dtype, shape)
+    before = x.copy()
+    check_same(hvd.broadcast(x, 0), before)
+    assert hvd.broadcast_(x, 0) is x
+    check_same(x, before)
+
+
+@every_dtype
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape], ids=str)
+def test_moving_operations_of_one_rank_are_the_input(
+    dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> None:
+    x = pattern(dtype, shape)
+    check_same(hvd.allgather(x), x)
+    check_same(hvd.grouped_allgather([x, x])[1], x)
+    check_same(hvd.alltoall(x), x)
+    if dtype != BOOL:
+        check_same(hvd.reducescatter(x, op=hvd.Sum), x)
+        check_same(hvd.grouped_reducescatter([x], op=hvd.Sum)[0], x)
+
+
+def test_grouped_allreduce_keeps_order_shapes_and_dtypes() -> None:
+    xs = [pattern(np.dtype("float32"), (3,)), pattern(np.dtype("int64"), (2, 2)), np.float64(7)]
+    for result, x in zip(hvd.grouped_allreduce(xs, op=hvd.Sum), xs, strict=True):
+        check_same(result, np.asarray(x))
+    ys = [x.copy() for x in xs[:2]]
+    results = hvd.grouped_allreduce_(ys, op=hvd.Sum)
+    assert [result is y for result, y in zip(results, ys, strict=True)] == [True, True]
+
+
+def test_alltoall_gives_received_splits_when_splits_are_given() -> None:
+    x = np.arange(6).reshape(3, 2)
+    for splits in ([2], np.array([2], np.int32), np.array([2], np.uint8)):
+        output, received = hvd.alltoall(x, splits=splits)
+        check_same(output, x[:2])
+        check_same(received, np.array([2], np.int32))
+    output, received = hvd.synchronize(hvd.alltoall_async(x))
+    check_same(output, x)
+    check_same(received, np.array([3], np.int32))
+
+
+def test_scale_factors_apply_before_and_after() -> None:
+    x = np.array([1.0, 3.0], np.float32)
+    check_same(hvd.allreduce(x, prescale_factor=2.0, postscale_factor=0.25), x / 2)
+    check_same(hvd.allreduce(np.array([7], np.int32), prescale_factor=0.5), np.array([3], np.int32))
+
+
+def test_numpy_scalar_counts_as_a_zero_dimensional_array() -> None:
+    check_same(hvd.allreduce(np.float32(2.5)), np.array(2.5, np.float32))
+
+
+def test_average_argument_still_works_and_is_deprecated() -> None:
+    x = np.ones(2)
+    with pytest.warns(DeprecationWarning, match="op=Average") as records:
+        hvd.allreduce(x, average=False)
+    assert records[0].filename == __file__
+    with pytest.raises(ValueError, match=r"^The op parameter supersedes average\."):
+        hvd.allreduce(x, average=True, op=hvd.Sum)
+
+
+def test_fp16_compression_gives_back_the_dtype() -> None:
+    x = np.array([1.0, 65504.0, 1e-9])
+    result = hvd.allreduce(x, compression=hvd.Compression.fp16)
+    check_same(result, x.astype(np.float16).astype(np.float64))
+    check_same(hvd.reducescatter(x[:1], compression=hvd.Compression.fp16), x[:1])
+    n = np.arange(3)
+    check_same(hvd.grouped_allreduce([n], compression=hvd.Compression.fp16)[0], n)
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def test_result_owns_its_memory_after_shutdown() -> None:
+    x = pattern(np.dtype("float64"), (1000,))
+    result = hvd.allreduce(x)
+    hvd.shutdown()
+    gc.collect()
+    check_same(result, x)
+    result += 1
+    assert result.flags.writeable
+    assert result.flags.c_contiguous
+
+
+def test_results_are_freed_with_the_last_reference() -> None:
+    x = np.ones(4 << 20)
+    hvd.allreduce(x)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(30):
+        rest = hvd.allreduce(x, op=hvd.Sum)[1:3]
+        assert rest.tolist() == [1, 1]
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
+    assert grown_kib < 4 * 32 * 1024, "30 results of 32 MiB"
+
+
+def test_arrays_in_flight_are_kept_alive() -> None:
+    x = np.zeros(100_000)
+    reference = weakref.ref(x)
+    handle = hvd.allreduce_async_(x)
+    del x
+    gc.collect()
+    assert reference() is not None
+    hvd.synchronize(handle)
+    gc.collect()
+    assert reference() is None
+
+
+def test_read_only_input_is_enough_where_nothing_is_written() -> None:
+    x = np.arange(4)
+    x.flags.writeable = False
+    check_same(hvd.allreduce(x, op=hvd.Sum), x)
+    check_same(hvd.broadcast(x, 0), x)
+    for write in (
+        lambda: hvd.allreduce_(x),
+        lambda: hvd.broadcast_(x, 0),
+        lambda: hvd.recv_async(x, 0),
+        lambda: hvd.grouped_allreduce_([np.zeros(1), x]),
+    ):
+        with pytest.raises(ValueError, match=r"^Tensor is required to be writable"):
+            write()
+
+
+# --- refused arguments ---------------------------------------------------------------------------
+
+CALLS: list[Callable[[Array], Any]] = [
+    lambda x: hvd.allreduce(x),
+    lambda x: hvd.allreduce_(x),
+    lambda x: hvd.grouped_allreduce([x]),
+    lambda x: hvd.allgather(x),
+    lambda x: hvd.broadcast(x, 0),
+    lambda x: hvd.alltoall(x),
+    lambda x: hvd.reducescatter(x),
+    lambda x: hvd.send(x, 0),
+    lambda x: hvd.recv(x, 0),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_array_that_is_not_contiguous_is_refused(call: Callable[[Array], Any]) -> None:
+    for x in (np.zeros((4, 4))[:, 1], np.zeros((4, 4)).T[1:], np.zeros((2, 3), order="F")):
+        with pytest.raises(ValueError, match=r"^Tensor is required to be contiguous\.$"):
+            call(x)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", ["uint32", "uint64", "complex64", "longdouble", "U3", "O", ">f4"])
+def test_unsupported_dtype_is_refused(name: str, call: Callable[[Array], Any]) -> None:
+    x = np.zeros(4, name)
+    with pytest.raises(ValueError, match=rf"^Tensor type {x.dtype} is not supported\.$"):
+        call(x)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_misaligned_array_is_refused(call: Callable[[Array], Any]) -> None:
+    x = np.frombuffer(bytearray(17), np.uint8)[1:].view(np.float64)
+    with pytest.raises(ValueError, match=r"^Tensor is required to be aligned"):
+        call(x)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("value", [[1.0], "abc", None, 3])
+def test_what_is_no_array_is_refused(value: Any, call: Callable[[Any], Any]) -> None:
+    with pytest.raises((TypeError, AttributeError), match=type(value).__name__):
+        call(value)
+
+
+def test_unknown_reduction_is_refused() -> None:
+    for op in (-1, 6):
+        with pytest.raises(ValueError, match=rf"^op is {op}; allowed are Average, Sum"):
+            hvd.allreduce(np.zeros(1), op=op)
+
+
+def test_bool_has_no_sum() -> None:
+    with pytest.raises(ValueError, match="bool"):
+        hvd.allreduce(np.zeros(1, bool), op=hvd.Sum)
+
+
+def test_empty_group_is_refused() -> None:
+    for call in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+        with pytest.raises(ValueError, match=r"^A grouped operation needs a list of at least one"):
+            call([])
+
+
+def test_bad_splits_are_refused() -> None:
+    x = np.zeros((4, 2))
+    cases: list[tuple[Any, str]] = [
+        ([[4]], "alltoall expects a 1D splits tensor"),
+        (np.array(4), "alltoall expects a 1D splits tensor"),
+        (np.array([4.0]), r"alltoall expects a splits tensor with 32-bit integer elements\."),
+        ([2**31], "alltoall expects a splits tensor with 32-bit integer elements"),
+        ([-1], "alltoall expects a splits tensor with 32-bit integer elements, none negative"),
+        ([5], r"Sum of splits entries is greater than the first dimension of tensor\."),
+        ([2, 2], r"Number of entries in splits does not equal number of workers\."),
+        ([], r"Number of entries in splits does not equal number of workers\."),
+    ]
+    for splits, text in cases:
+        with pytest.raises(ValueError, match=f"^{text}"):
+            hvd.alltoall(x, splits=splits)
+
+
+def test_root_outside_the_world_is_refused() -> None:
+    for root in (-1, 1):
+        with pytest.raises(ValueError, match=f"^broadcast received invalid root rank {root}"):
+            hvd.broadcast(np.zeros(1), root)
+
+
+def test_scalar_cannot_be_scattered_or_gathered() -> None:
+    with pytest.raises(ValueError, match=r"^Reducescatter does not support scalar inputs"):
+        hvd.reducescatter(np.float32(1))
+    with pytest.raises(hvd.HorovodInternalError, match=r"^Process-set rank zero tried to "):
+        hvd.allgather(np.float32(1))
+
+
+def test_reducescatter_has_sum_and_average_only() -> None:
+    with pytest.raises(
+        hvd.HorovodInternalError, match=r"^Reducescatter currently only supports AVERAGE and SUM\."
+    ):
+        hvd.reducescatter(np.ones(2), op=hvd.Max)
+
+
+def test_refused_call_leaves_no_operation_behind() -> None:
+    handle = hvd.allreduce_async(np.zeros(1), name="mine")
+    hvd.synchronize(handle)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="contiguous"):
+            hvd.allreduce(np.zeros((4, 4))[:, 1], name="mine")
+    check_same(hvd.allreduce(np.ones(1), name="mine"), np.ones(1))

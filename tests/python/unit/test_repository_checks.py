@@ -1,0 +1,128 @@
+"""The checks of tools/ find what they are there to find."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[3] / "tools"
+sys.path.insert(0, str(TOOLS))
+
+import check_files  # noqa: E402
+import check_include_arrows  # noqa: E402
+import check_skips  # noqa: E402
+
+GOOGLETEST_OUTPUT = """\
+[ RUN      ] Kernels.runs
+[       OK ] Kernels.runs (0 ms)
+[ RUN      ] Kernels.avx512_agrees
+[  SKIPPED ] Kernels.avx512_agrees (0 ms)
+[  PASSED  ] 1 test.
+[  SKIPPED ] 1 test, listed below:
+[  SKIPPED ] Kernels.avx512_agrees
+"""
+
+
+@pytest.mark.parametrize(
+    ("room", "header"),
+    [
+        ("base", "lightcc/wire/message.hpp"),
+        ("transport", "lightcc/rendezvous/store.hpp"),
+        ("collectives", "lightcc/engine/world.hpp"),
+        ("engine", "pybind11/pybind11.h"),
+        ("engine", "lightcc/nowhere/x.hpp"),
+    ],
+)
+def test_an_arrow_against_the_order_is_found(room: str, header: str) -> None:
+    path = Path(f"csrc/lightcc/{room}/a.cpp")
+    problems = check_include_arrows.check(path, f'#include <vector>\n#include "{header}"\n')
+    assert len(problems) == 1
+    assert problems[0].startswith(f"{path}:2: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "header"),
+    [
+        ("csrc/lightcc/engine/a.cpp", "lightcc/base/status.hpp"),
+        ("csrc/lightcc/collectives/kernels/a.cpp", "lightcc/collectives/group.hpp"),
+        ("csrc/lightcc/collectives/a.cpp", "lightcc/transport/shm/doorbell.hpp"),
+        ("csrc/bindings/a.cpp", "pybind11/pybind11.h"),
+    ],
+)
+def test_an_arrow_along_the_order_is_allowed(path: str, header: str) -> None:
+    assert check_include_arrows.check(Path(path), f'#include "{header}"\n') == []
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "problem"),
+    [
+        ("csrc/lightcc/a.cpp", "int x = '\u00e4';\n", "not ASCII"),
+        ("lightcc/a.py", "\tx = 1\n", "a tab"),
+        ("lightcc/a.py", "x = 1 \n", "trailing white space"),
+        ("lightcc/a.py", "x = 1", "no newline at the end"),
+        ("lightcc/a.py", "x = 1\n" * 601, "601 lines, 600 allowed"),
+        ("docs/a.md", "see /wo" + "rk/notes\n", "a path of one machine"),
+        ("docs/a.md", "TO" + "DO: more\n", "unfinished business"),
+        ("csrc/lightcc/a/b.cpp", '  std::getenv("X");\n', "getenv"),
+        ("csrc/lightcc/a/b.cpp", "  thread.detach();\n", "detach"),
+        ("csrc/lightcc/a/b.cpp", "  std::this_thread::sleep_for(x);\n", "sleep"),
+    ],
+)
+def test_a_file_that_breaks_a_rule_is_found(path: str, content: str, problem: str) -> None:
+    problems = check_files.check(Path(path), content.encode())
+    assert len(problems) == 1
+    assert problem in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("Makefile", "all:\n\ttrue\n"),
+        ("tests/fuzz/corpus/knobs/a", "\x00\t\u00e4"),
+        ("csrc/lightcc/base/knobs.cpp", "  std::getenv(name);\n"),
+        ("csrc/lightcc/a/b.cpp", "  std::snprintf(b, n, f);  // Not printf(): that prints.\n"),
+        ("tests/cpp/a_test.cpp", "int x;\n" * 800),
+    ],
+)
+def test_a_file_within_the_rules_passes(path: str, content: str) -> None:
+    assert check_files.check(Path(path), content.encode()) == []
+
+
+def test_skips_inside_a_googletest_program_are_counted_once() -> None:
+    case = ET.Element("testcase", classname="reduce_test", name="reduce_test", status="run")
+    ET.SubElement(case, "system-out").text = GOOGLETEST_OUTPUT
+    totals = check_skips.Totals()
+    check_skips.add_case(totals, case)
+    assert totals.passed == 1
+    assert totals.skipped == ["reduce_test::Kernels.avx512_agrees"]
+
+
+def run_check_skips(tmp_path: Path, cases: str) -> subprocess.CompletedProcess[str]:
+    report = tmp_path / "report.xml"
+    report.write_text(f"<testsuite>{cases}</testsuite>")
+    command = [sys.executable, str(TOOLS / "check_skips.py"), str(report)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_an_unlisted_skip_fails_and_is_named(tmp_path: Path) -> None:
+    skipped = '<testcase classname="a" name="b"><skipped/></testcase>'
+    ran = run_check_skips(tmp_path, skipped + '<testcase classname="a" name="c"/>')
+    assert ran.returncode == 1
+    assert "a::b" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "1 passed, 0 failed, 1 skipped"
+
+
+def test_a_failure_is_named_and_fails(tmp_path: Path) -> None:
+    ran = run_check_skips(tmp_path, '<testcase classname="a" name="b"><failure/></testcase>')
+    assert ran.returncode == 1
+    assert ran.stdout.splitlines() == ["FAILED a::b", "0 passed, 1 failed, 0 skipped"]
+
+
+def test_every_allowed_skip_has_a_reason() -> None:
+    assert check_skips.allowed_patterns(check_skips.ALLOWED.read_text())
+    with pytest.raises(ValueError, match="no reason"):
+        check_skips.allowed_patterns("some::test\n")

@@ -1,0 +1,95 @@
+"""Checks what no other tool checks: size, encoding, white space, stray paths, banned calls.
+
+Exits 1 and names each file and line that breaks a rule.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tracked_files import ROOT, tracked_files
+
+MOST_LINES = 600
+MOST_LINES_OF_A_TEST = 800
+SIZED = {".cpp", ".cu", ".hpp", ".h", ".py", ".pyi"}
+
+# Inputs of tests are bytes, not text.
+BINARY = re.compile(r"^tests/fuzz/corpus/|\.(png|svg|ico|gz|bin)$")
+MAY_HOLD_TABS = re.compile(r"(^|/)Makefile$")
+
+EVERYWHERE = {
+    "a path of one machine": re.compile(r"(?<![\w.])/(work|root|home/\w)[/\w]"),
+    "unfinished business": re.compile(r"\b(T" r"ODO|F" r"IXME|T" r"BD|X" r"XX)\b"),
+    "trailing white space": re.compile(r"[ \t]+$"),
+}
+
+# What the engine may not call, and the one file that may.
+BANNED_IN_ENGINE = {
+    "getenv": (re.compile(r"\b(secure_)?getenv\s*\("), "csrc/lightcc/base/knobs.cpp"),
+    "abort, exit": (re.compile(r"\b(abort|_?exit|quick_exit|terminate)\s*\("), None),
+    "output": (re.compile(r"\b(printf|puts|putchar|perror)\s*\(|std::(cout|cerr|clog)\b"), None),
+    "detach": (re.compile(r"\.detach\s*\("), None),
+    "sleep": (re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|sleep)\s*\("), None),
+    "system, popen": (re.compile(r"\bstd::system\s*\(|\bpopen\s*\("), None),
+    "throw": (re.compile(r"^\s*throw\b"), None),
+}
+COMMENT = re.compile(r"//.*$")
+
+
+def line_limit(path: Path) -> int | None:
+    """Returns the most lines that `path` may have, or None where it may have any number."""
+    if path.suffix not in SIZED:
+        return None
+    return MOST_LINES_OF_A_TEST if path.parts[0] == "tests" else MOST_LINES
+
+
+def problems_of_line(path: Path, line: str) -> Iterator[str]:
+    """Yields what is wrong with one line."""
+    if not line.isascii():
+        yield "not ASCII"
+    if "\t" in line and not MAY_HOLD_TABS.search(str(path)):
+        yield "a tab"
+    if "\r" in line:
+        yield "a carriage return"
+    for name, pattern in EVERYWHERE.items():
+        if pattern.search(line):
+            yield name
+    if path.parts[:2] == ("csrc", "lightcc"):
+        code = COMMENT.sub("", line)
+        for name, (pattern, exempt) in BANNED_IN_ENGINE.items():
+            if str(path) != exempt and pattern.search(code):
+                yield f"the engine may not call: {name}"
+
+
+def check(path: Path, content: bytes) -> list[str]:
+    """Returns one line for each rule that `content`, the bytes of `path`, breaks."""
+    if BINARY.search(str(path)):
+        return []
+    text = content.decode("utf-8", errors="replace")
+    problems = []
+    lines = text.split("\n")
+    limit = line_limit(path)
+    if limit is not None and len(lines) - 1 > limit:
+        problems.append(f"{path}: {len(lines) - 1} lines, {limit} allowed: split it by idea")
+    if text and not text.endswith("\n"):
+        problems.append(f"{path}: no newline at the end")
+    for number, line in enumerate(lines, start=1):
+        problems.extend(f"{path}:{number}: {problem}" for problem in problems_of_line(path, line))
+    return problems
+
+
+def main() -> int:
+    """Checks the whole tree."""
+    files = tracked_files()
+    problems = [line for path in files for line in check(path, (ROOT / path).read_bytes())]
+    for line in problems:
+        sys.stderr.write(line + "\n")
+    sys.stdout.write(f"files: {len(files)} files, {len(problems)} problems\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
