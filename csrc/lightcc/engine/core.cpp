@@ -245,6 +245,7 @@ Status Core::on_frame(ControlLink& link, Frame frame) {
   }
   if (const auto* error = std::get_if<WorldError>(&frame)) {
     broadcast(frame, &link);
+    is_certain_ = true;
     return Status(error->code, error->message, error->rank);
   }
   if (std::holds_alternative<Heartbeat>(frame)) {
@@ -302,6 +303,7 @@ Status Core::on_descriptor(std::uint64_t tag) {
     LIGHTCC_RETURN_IF_ERROR(read_link(*world_.parent).status());
   }
   liveness_->unwatch(*waker_, number);
+  is_certain_ = true;  // Seen with own eyes.
   return peer_gone(death);
 }
 
@@ -327,6 +329,7 @@ Status Core::on_local_socket(std::size_t place) {
   if (world_.parent.has_value()) {
     LIGHTCC_RETURN_IF_ERROR(read_link(*world_.parent).status());
   }
+  is_certain_ = true;  // Seen with own eyes.
   return peer_gone(death);
 }
 
@@ -360,7 +363,7 @@ Status Core::peer_gone(const Status& error) const {
 // A connection that closes may be the consequence of a failure elsewhere, which its other end heard
 // of earlier: then the error must name the rank that failed first, and not the messenger.
 bool Core::may_be_secondhand(const Status& error) const {
-  return world_.transport != nullptr && error.code() == ErrorCode::kPeerFailed;
+  return !is_certain_ && world_.transport != nullptr && error.code() == ErrorCode::kPeerFailed;
 }
 
 void Core::suspect(const Status& error) {

@@ -132,6 +132,7 @@ class Core {
   TimePoint closing_deadline_;
   std::optional<Status> suspicion_;  // What ends the world unless there is better news in time.
   TimePoint news_deadline_;
+  bool is_certain_ = false;  // The error at hand names the first culprit.
   std::atomic<bool> over_{false};
 };
 
