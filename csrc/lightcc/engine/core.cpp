@@ -20,6 +20,14 @@ constexpr std::uint64_t tag_of(Source source, std::size_t number) {
   return (static_cast<std::uint64_t>(source) << kSourceShift) | number;
 }
 
+constexpr Source source_of(std::uint64_t tag) {
+  return static_cast<Source>(tag >> kSourceShift);
+}
+
+constexpr std::size_t number_of(std::uint64_t tag) {
+  return static_cast<std::size_t>(tag & 0xffffffffU);
+}
+
 // While the loop spins it looks at descriptors (a system call) once in so many steps: rarely on one
 // host, where they only tell of deaths and new segments, often where control links are sockets.
 constexpr std::uint32_t kStepsBetweenDescriptors = 256;
@@ -27,6 +35,12 @@ constexpr std::uint32_t kStepsBetweenDescriptorsOnNetwork = 4;
 // How long the news of a failure may take along the tree of control links, longer than a connection
 // that a survivor closes in consequence.
 constexpr Duration kNewsDelay = std::chrono::milliseconds(300);
+
+bool has_ended(int socket) {
+  std::byte probe{};
+  const auto count = ::recv(socket, &probe, 1, MSG_PEEK | MSG_DONTWAIT);
+  return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+}
 
 Duration seconds(double value) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
@@ -283,8 +297,8 @@ Result<bool> Core::service_descriptors() {
 }
 
 Status Core::on_descriptor(std::uint64_t tag) {
-  const auto number = static_cast<std::size_t>(tag & 0xffffffffU);
-  switch (static_cast<Source>(tag >> kSourceShift)) {
+  const std::size_t number = number_of(tag);
+  switch (source_of(tag)) {
     case Source::kTransport:
       return world_.transport->poll().status();
     case Source::kControl:
@@ -294,34 +308,23 @@ Status Core::on_descriptor(std::uint64_t tag) {
     case Source::kProcess:
       break;
   }
-  // The process is gone; what it said before it went counts first.
-  const Status death = liveness_->death_of(number);
-  for (ControlLink& child : world_.children) {
-    LIGHTCC_RETURN_IF_ERROR(read_link(child).status());
-  }
-  if (world_.parent.has_value()) {
-    LIGHTCC_RETURN_IF_ERROR(read_link(*world_.parent).status());
-  }
-  liveness_->unwatch(*waker_, number);
-  is_certain_ = true;  // Seen with own eyes.
-  return peer_gone(death);
+  return on_death(number);
 }
 
+// A rank's socket within the host carries segments to followers; at the leader, only its end is news.
 Status Core::on_local_socket(std::size_t place) {
-  HostMembership& host = world_.host;
-  if (!host.is_leader()) {
-    const Status status = executor_->receive_segments();
-    if (status.ok()) {
-      return {};
-    }
-  } else {
-    std::byte probe{};
-    const auto count = ::recv(host.sockets[place].get(), &probe, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR))) {
-      return {};
-    }
+  if (!world_.host.is_leader() && executor_->receive_segments().ok()) {
+    return {};
   }
-  waker_->unwatch(host.sockets[place].get());
+  if (world_.host.is_leader() && !has_ended(world_.host.sockets[place].get())) {
+    return {};
+  }
+  waker_->unwatch(world_.host.sockets[place].get());
+  return on_death(place);
+}
+
+// A process of this host is gone; what it said before it went counts first.
+Status Core::on_death(std::size_t place) {
   const Status death = liveness_->death_of(place);
   for (ControlLink& child : world_.children) {
     LIGHTCC_RETURN_IF_ERROR(read_link(child).status());
@@ -329,6 +332,7 @@ Status Core::on_local_socket(std::size_t place) {
   if (world_.parent.has_value()) {
     LIGHTCC_RETURN_IF_ERROR(read_link(*world_.parent).status());
   }
+  liveness_->unwatch(*waker_, place);
   is_certain_ = true;  // Seen with own eyes.
   return peer_gone(death);
 }
@@ -377,8 +381,15 @@ void Core::suspect(const Status& error) {
 }
 
 bool Core::await_news() {
-  (void)waker_->ready();  // Empties the doorbell, so that the loop can sleep.
   const TimePoint now = clock_.now();
+  std::optional<Status> death;  // Of a process of this host; it counts after what it said.
+  for (const std::uint64_t tag : waker_->ready()) {
+    const std::size_t place = number_of(tag);
+    if (source_of(tag) == Source::kProcess ||
+        (source_of(tag) == Source::kLocalSocket && has_ended(world_.host.sockets[place].get()))) {
+      death = liveness_->death_of(place);
+    }
+  }
   std::optional<Status> news;
   const auto listen = [&](ControlLink& link) {
     while (!news.has_value()) {
@@ -401,6 +412,9 @@ bool Core::await_news() {
   }
   for (ControlLink& child : world_.children) {
     listen(child);
+  }
+  if (!news.has_value()) {
+    news = death;
   }
   if (!news.has_value() && now >= next_tick_) {
     next_tick_ = now + liveness_->interval() / 4;

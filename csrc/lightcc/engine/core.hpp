@@ -101,6 +101,7 @@ class Core {
   Result<bool> service_descriptors();
   Status on_descriptor(std::uint64_t tag);
   Status on_local_socket(std::size_t place);
+  Status on_death(std::size_t place);
   Status tick();
   Status peer_gone(const Status& error) const;
   bool may_be_secondhand(const Status& error) const;
