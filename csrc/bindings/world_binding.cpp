@@ -126,7 +126,7 @@ std::int64_t WorldBinding::submit(const Call& call, std::vector<py::array> tenso
       submission.output = call.in_place ? tensors[i].mutable_data() : nullptr;
     }
   }
-  const HandleId id = value_or_throw(world_->submit(std::move(submissions)));
+  const HandleId id = value_or_throw(world_->submit(std::move(submissions), false));
   if (counter != nullptr) {
     ++*counter;
   }

@@ -25,12 +25,9 @@ class RingStream final : public ByteStream {
     return count;
   }
   Result<std::size_t> write_some(std::span<const std::byte> bytes) override {
-    LIGHTCC_ASSIGN_OR_RETURN(const std::size_t count, outgoing_.try_write(bytes));
-    if (count > 0) {
-      peer_.ring();
-    }
-    return count;
+    return outgoing_.try_write(bytes);
   }
+  void wake_peer(bool urgent) override { urgent ? peer_.call() : peer_.ring(); }
   void finish_writing() override {}
   int fd() const override { return -1; }
 
@@ -62,6 +59,7 @@ class SocketStream final : public ByteStream {
     }
     return would_block() ? Result<std::size_t>(0) : failed("writing to");
   }
+  void wake_peer(bool /*urgent*/) override {}  // The kernel does.
   void finish_writing() override { (void)::shutdown(fd_.get(), SHUT_WR); }
   int fd() const override { return fd_.get(); }
 
@@ -90,8 +88,9 @@ std::unique_ptr<ByteStream> make_socket_stream(UniqueFd fd) {
 ControlLink::ControlLink(std::unique_ptr<ByteStream> stream, int peer_rank)
     : stream_(std::move(stream)), peer_rank_(peer_rank) {}
 
-Status ControlLink::send(const Frame& frame) {
+Status ControlLink::send(const Frame& frame, bool urgent) {
   encode_frame(frame, backlog_);
+  urgent_ = urgent_ || urgent;
   return flush().status();
 }
 
@@ -109,9 +108,11 @@ Result<bool> ControlLink::flush() {
     }
     sent_ += *count;
     moved = true;
+    stream_->wake_peer(urgent_);
   }
   backlog_.clear();
   sent_ = 0;
+  urgent_ = false;
   return moved;
 }
 

@@ -27,13 +27,15 @@ class ByteStream {
   /// Bytes moved, 0 when none can be now. kPeerFailed when the other end is gone.
   virtual Result<std::size_t> read_some(std::span<std::byte> into) = 0;
   virtual Result<std::size_t> write_some(std::span<const std::byte> bytes) = 0;
+  /// Something was written. `urgent`: also wakes a rank that is idle (doorbell.hpp).
+  virtual void wake_peer(bool urgent) = 0;
   /// Nothing will be written any more: the other end reads what was, then the end.
   virtual void finish_writing() = 0;
   /// The socket, or -1: news comes by doorbell.
   virtual int fd() const = 0;
 };
 
-/// `peer` is rung after every write and every read (which makes room).
+/// `peer` is rung after every read (which makes room) and by wake_peer().
 std::unique_ptr<ByteStream> make_ring_stream(ByteRingReader incoming,
                                              ByteRingWriter outgoing,
                                              Doorbell peer);
@@ -49,8 +51,9 @@ class ControlLink {
   int peer_rank() const { return peer_rank_; }
   /// The socket to wait on, or -1 for links in shared memory.
   int fd() const { return stream_->fd(); }
-  /// Queues a frame and sends what can be sent. Errors: kPeerFailed.
-  Status send(const Frame& frame);
+  /// Queues a frame and sends what can be sent. `urgent`: the peer must act on it even if it has
+  /// nothing outstanding. Errors: kPeerFailed.
+  Status send(const Frame& frame, bool urgent);
   /// Sends more of the backlog. True when something was sent.
   Result<bool> flush();
   /// Says that this end has sent its last frame.
@@ -68,6 +71,7 @@ class ControlLink {
   int peer_rank_;
   Bytes backlog_;
   std::size_t sent_ = 0;
+  bool urgent_ = false;  // Something in the backlog is.
   Bytes inbox_;
   std::size_t parsed_ = 0;
 };

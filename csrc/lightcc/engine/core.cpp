@@ -42,6 +42,15 @@ bool has_ended(int socket) {
   return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
 }
 
+// Whatever a child takes part in, it has outstanding; only the ends of the world come unasked.
+bool concerns_idle_children(const Frame& frame) {
+  if (const auto* commands = std::get_if<std::vector<Command>>(&frame)) {
+    return std::ranges::any_of(
+        *commands, [](const Command& c) { return std::holds_alternative<ShutDown>(c); });
+  }
+  return std::holds_alternative<WorldError>(frame);
+}
+
 Duration seconds(double value) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
 }
@@ -173,6 +182,14 @@ Duration Core::time_to_tick() const {
   return std::max<Duration>(next_tick_ - clock_.now(), Duration::zero());
 }
 
+SleepState Core::sleep_state() const {
+  const auto has_backlog = [](const ControlLink& link) { return link.has_backlog(); };
+  const bool waits = busy() || closing_ || suspicion_.has_value() ||
+                     (world_.parent.has_value() && has_backlog(*world_.parent)) ||
+                     std::ranges::any_of(world_.children, has_backlog);
+  return waits ? kWaiting : kIdle;
+}
+
 // --- Links ------------------------------------------------------------------------------------
 
 Result<bool> Core::read_links() {
@@ -271,10 +288,11 @@ Status Core::on_frame(ControlLink& link, Frame frame) {
 }
 
 void Core::broadcast(const Frame& frame, const ControlLink* except) {
+  const bool urgent = concerns_idle_children(frame);
   const auto send = [&](ControlLink& link) {
     if (&link != except) {
       // A link that fails here fails again when it is read, and is dealt with there.
-      (void)link.send(frame);
+      (void)link.send(frame, urgent);
       ++frames_sent_;
     }
   };
@@ -311,7 +329,8 @@ Status Core::on_descriptor(std::uint64_t tag) {
   return on_death(number);
 }
 
-// A rank's socket within the host carries segments to followers; at the leader, only its end is news.
+// A rank's socket within the host carries segments to followers; at the leader, only its end is
+// news.
 Status Core::on_local_socket(std::size_t place) {
   if (!world_.host.is_leader() && executor_->receive_segments().ok()) {
     return {};

@@ -44,6 +44,8 @@ class Core {
   void note_wakeup() { look_at_descriptors_ = true; }
   /// True while buckets run or operations wait: a reason to look again soon.
   bool busy() const { return !executor_->idle() || !operations_.empty(); }
+  /// How this rank sleeps now. It waits while it is busy or others may have to wait for it.
+  SleepState sleep_state() const;
   /// How long nothing needs to happen by itself.
   Duration time_to_tick() const;
 
@@ -79,6 +81,7 @@ class Core {
   // Up the tree.
   Status report_new();
   Status send_reports(std::vector<Report> reports);
+  bool concerns_idle_parent(const Report& report) const;
   Report report_of(Operation& operation);
   // Links.
   Result<bool> read_links();

@@ -69,7 +69,9 @@ Status Core::send_reports(std::vector<Report> reports) {
   }
   if (sequencer_ == nullptr) {
     ++frames_sent_;
-    const Status sent = world_.parent->send(std::move(reports));
+    const bool urgent = std::ranges::any_of(
+        reports, [this](const Report& report) { return concerns_idle_parent(report); });
+    const Status sent = world_.parent->send(std::move(reports), urgent);
     return sent.ok() ? sent : peer_gone(sent);
   }
   const TimePoint now = clock_.now();
@@ -77,6 +79,22 @@ Status Core::send_reports(std::vector<Report> reports) {
     LIGHTCC_RETURN_IF_ERROR(sequencer_->on_report(report, now));
   }
   return {};
+}
+
+// An operation that the parent belongs to cannot start before the parent asks for it, too.
+bool Core::concerns_idle_parent(const Report& report) const {
+  const Signature* signature = nullptr;
+  if (const auto* request = std::get_if<Request>(&report.what)) {
+    signature = &request->signature;
+  } else if (const auto* ready = std::get_if<ReadySlot>(&report.what);
+             ready != nullptr && ready->slot < slots_.size()) {
+    signature = &slots_[ready->slot].signature;
+  }
+  if (signature == nullptr || is_transfer(signature->op)) {
+    return true;
+  }
+  const MutexLock lock(sets_mutex_);
+  return process_sets_.member_index(signature->process_set, world_.parent->peer_rank()) < 0;
 }
 
 // --- Down ---------------------------------------------------------------------------------------

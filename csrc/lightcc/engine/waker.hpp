@@ -29,12 +29,12 @@ class Waker {
 
   /// Announces sleep: from now on peers ring. The caller must look for work once more before
   /// wait().
-  void prepare_to_sleep() { word_->sleeping.store(1, std::memory_order_seq_cst); }
-  void cancel_sleep() { word_->sleeping.store(0, std::memory_order_relaxed); }
+  void prepare_to_sleep(SleepState as) { word_->sleeping.store(as, std::memory_order_seq_cst); }
+  void cancel_sleep() { word_->sleeping.store(kAwake, std::memory_order_relaxed); }
   /// Sleeps until something happens or `timeout` has passed. Thread: any number at once.
   void wait(Duration timeout) const;
   /// Wakes whoever sleeps. Thread: any.
-  void wake() const { Doorbell(word_, bell_).ring(); }
+  void wake() const { Doorbell(word_, bell_).call(); }
 
  private:
   Waker(SleepWord& word, int bell, UniqueFd epoll)

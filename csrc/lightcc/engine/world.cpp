@@ -101,8 +101,8 @@ class WorldImpl final : public World {
 
   const Topology& topology() const override { return core_->topology(); }
 
-  Result<HandleId> submit(std::vector<Submission> submissions) override {
-    return submit_checked(std::move(submissions), options_.knobs.dynamic_process_sets);
+  Result<HandleId> submit(std::vector<Submission> submissions, bool waits) override {
+    return submit_checked(std::move(submissions), options_.knobs.dynamic_process_sets, waits);
   }
 
   bool poll(HandleId handle) override {
@@ -204,7 +204,7 @@ class WorldImpl final : public World {
       submission.op = OpType::kAddProcessSet;
       submission.ranks = ranks;
       LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle,
-                               submit_checked({std::move(submission)}, true));
+                               submit_checked({std::move(submission)}, true, true));
       LIGHTCC_RETURN_IF_ERROR(wait(handle, {}).status());
     }
     if (options_.process_sets.empty()) {
@@ -213,11 +213,12 @@ class WorldImpl final : public World {
     // No rank goes on, and perhaps leaves, while another still makes its groups.
     Submission barrier;
     barrier.op = OpType::kBarrier;
-    LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle, submit_checked({std::move(barrier)}, false));
+    LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle,
+                             submit_checked({std::move(barrier)}, false, true));
     return wait(handle, {}).status();
   }
 
-  Result<HandleId> submit_checked(std::vector<Submission> submissions, bool dynamic) {
+  Result<HandleId> submit_checked(std::vector<Submission> submissions, bool dynamic, bool waits) {
     LIGHTCC_RETURN_IF_ERROR(check_alive());
     const ProcessSetTable sets = core_->process_sets();
     const Topology& t = core_->topology();
@@ -252,7 +253,9 @@ class WorldImpl final : public World {
       }
     }
     LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle, operations_.add(std::move(operations)));
-    core_->waker().wake();
+    if (!waits) {
+      core_->waker().wake();
+    }
     return handle;
   }
 
@@ -312,7 +315,7 @@ class WorldImpl final : public World {
   }
 
   void rest_until(TimePoint until) LIGHTCC_REQUIRES(drive_mutex_) {
-    core_->waker().prepare_to_sleep();
+    core_->waker().prepare_to_sleep(core_->sleep_state());
     if (!core_->step()) {
       sleeps_.fetch_add(1, std::memory_order_relaxed);
       core_->waker().wait(std::min<Duration>(core_->time_to_tick(), until - clock_.now()));
@@ -324,7 +327,7 @@ class WorldImpl final : public World {
   // Leaves the loop without a driver: from now on peers ring. What still moves is for the own
   // thread.
   void settle() LIGHTCC_REQUIRES(drive_mutex_) {
-    core_->waker().prepare_to_sleep();
+    core_->waker().prepare_to_sleep(core_->sleep_state());
     if (core_->step()) {
       core_->waker().wake();
     }
@@ -343,7 +346,7 @@ class WorldImpl final : public World {
       core_->waker().cancel_sleep();
       drive_in_background();
       if (!is_wanted_elsewhere()) {
-        core_->waker().prepare_to_sleep();
+        core_->waker().prepare_to_sleep(core_->sleep_state());
         quiet = !core_->step();
       }
       const Duration timeout = core_->over() ? kOverInterval : core_->time_to_tick();

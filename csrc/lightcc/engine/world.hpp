@@ -124,7 +124,9 @@ class World {
   /// Starts the submissions as one all-or-nothing group (usually of one) and returns one handle.
   /// Errors (at once, nothing started): kInvalidArgument for what is wrong on this rank,
   /// the world's error when it is over.
-  virtual Result<HandleId> submit(std::vector<Submission> submissions) = 0;
+  /// `waits`: the caller calls wait() next, on this thread, and so drives the operation itself;
+  /// nobody else is woken for it.
+  virtual Result<HandleId> submit(std::vector<Submission> submissions, bool waits) = 0;
   /// Whether `handle` is done (also true for an unknown handle).
   virtual bool poll(HandleId handle) = 0;
   /// Waits for `handle`, forgets it and returns its outcomes in submission order.

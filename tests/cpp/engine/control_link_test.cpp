@@ -89,7 +89,7 @@ WorldError text_of(std::size_t bytes) {
 /// Sends `frames` from one end while the other end reads, until all have arrived.
 void expect_all_arrive(Pair& pair, const std::vector<Frame>& frames) {
   for (const Frame& frame : frames) {
-    ASSERT_TRUE(pair.a->send(frame).ok());
+    ASSERT_TRUE(pair.a->send(frame, false).ok());
   }
   std::size_t next = 0;
   for (int idle = 0; next < frames.size() && idle < 3;) {
@@ -146,9 +146,9 @@ TEST(ControlLinkTest, frames_larger_than_the_ring_arrive_whole_and_in_order) {
 TEST(ControlLinkTest, both_directions_are_independent) {
   Rings rings;
   Pair pair = rings.links();
-  ASSERT_TRUE(pair.a->send(text_of(5000)).ok());
+  ASSERT_TRUE(pair.a->send(text_of(5000), false).ok());
   EXPECT_TRUE(pair.a->has_backlog());
-  ASSERT_TRUE(pair.b->send(Heartbeat{}).ok());
+  ASSERT_TRUE(pair.b->send(Heartbeat{}, false).ok());
   EXPECT_FALSE(pair.b->has_backlog());
   expect_frame(*pair.a, Heartbeat{});
 }
@@ -157,7 +157,7 @@ TEST(ControlLinkTest, flush_says_whether_anything_moved) {
   Rings rings;
   Pair pair = rings.links();
   EXPECT_FALSE(pair.a->flush().value());
-  ASSERT_TRUE(pair.a->send(text_of(1000)).ok());
+  ASSERT_TRUE(pair.a->send(text_of(1000), false).ok());
   EXPECT_TRUE(pair.a->has_backlog());
   EXPECT_FALSE(pair.a->flush().value()) << "the ring is full";
   expect_nothing(*pair.b);  // Part of a frame; makes room.
@@ -166,8 +166,8 @@ TEST(ControlLinkTest, flush_says_whether_anything_moved) {
 
 TEST(ControlLinkTest, the_last_frames_are_delivered_before_the_peer_is_gone) {
   Pair pair = socket_links();
-  ASSERT_TRUE(pair.a->send(Heartbeat{}).ok());
-  ASSERT_TRUE(pair.a->send(text_of(30'000)).ok());
+  ASSERT_TRUE(pair.a->send(Heartbeat{}, false).ok());
+  ASSERT_TRUE(pair.a->send(text_of(30'000), false).ok());
   ASSERT_FALSE(pair.a->has_backlog());
   pair.a.reset();
   expect_frame(*pair.b, Heartbeat{});
@@ -177,9 +177,9 @@ TEST(ControlLinkTest, the_last_frames_are_delivered_before_the_peer_is_gone) {
 
 TEST(ControlLinkTest, the_last_frame_survives_that_sending_to_its_sender_failed) {
   Pair pair = socket_links();
-  ASSERT_TRUE(pair.a->send(text_of(10)).ok());
+  ASSERT_TRUE(pair.a->send(text_of(10), false).ok());
   pair.a.reset();
-  expect_failed(pair.b->send(Heartbeat{}), kPeerOfB);
+  expect_failed(pair.b->send(Heartbeat{}, false), kPeerOfB);
   expect_frame(*pair.b, text_of(10));
   expect_failed(pair.b->receive().status(), kPeerOfB);
 }

@@ -100,7 +100,7 @@ inline Submission allreduce_of(std::string name, std::vector<float>& data) {
 inline Result<std::vector<Outcome>> run_one(World& world, Submission submission) {
   std::vector<Submission> one;
   one.push_back(std::move(submission));
-  LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle, world.submit(std::move(one)));
+  LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle, world.submit(std::move(one), true));
   return world.wait(handle, {});
 }
 

@@ -1,8 +1,10 @@
 #include "lightcc/engine/world.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -59,7 +61,7 @@ TEST_P(Worlds, many_operations_submitted_in_different_orders_all_finish) {
         std::vector<Submission> one;
         one.push_back(
             allreduce_of("tensor." + std::to_string(i), data[static_cast<std::size_t>(i)]));
-        auto handle = world.submit(std::move(one));
+        auto handle = world.submit(std::move(one), false);
         ASSERT_TRUE(handle.ok()) << handle.status().message();
         handles.push_back(*handle);
       }
@@ -230,11 +232,11 @@ TEST(World, a_name_in_flight_cannot_be_used_again) {
     if (rank == 0) {
       std::vector<Submission> first;
       first.push_back(allreduce_of("same", data));
-      auto handle = world.submit(std::move(first));
+      auto handle = world.submit(std::move(first), false);
       ASSERT_TRUE(handle.ok());
       std::vector<Submission> second;
       second.push_back(allreduce_of("same", other));
-      const auto refused = world.submit(std::move(second));
+      const auto refused = world.submit(std::move(second), false);
       ASSERT_FALSE(refused.ok());
       EXPECT_EQ(refused.status().code(), ErrorCode::kInvalidArgument);
       Submission barrier;
@@ -250,6 +252,43 @@ TEST(World, a_name_in_flight_cannot_be_used_again) {
   });
 }
 
+// Were rank 0 not woken, it would look once a second: a hundred seconds here.
+TEST(World, rank_0_serves_sets_that_it_is_not_in_while_it_is_idle) {
+  JobOptions options = on_one_host(3);
+  options.process_sets = {{1, 2}};
+  const auto started = std::chrono::steady_clock::now();
+  run_job(options, [](World& world, int rank) {
+    for (int i = 0; rank != 0 && i < 100; ++i) {
+      std::vector<float> data(4, 1.0F);
+      Submission submission = allreduce_of("apart" + std::to_string(i), data);
+      submission.process_set = 1;
+      ASSERT_TRUE(run_one(world, std::move(submission)).ok());
+      EXPECT_EQ(data[0], 2.0F);
+    }
+    Submission barrier;
+    barrier.op = OpType::kBarrier;
+    ASSERT_TRUE(run_one(world, barrier).ok());
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(50));
+}
+
+TEST(World, an_operation_is_done_though_nobody_waits_for_it) {
+  run_job(on_one_host(3), [](World& world, int) {
+    for (int i = 0; i < 20; ++i) {
+      std::vector<float> data(1000, 1.0F);
+      std::vector<Submission> one;
+      one.push_back(allreduce_of("unwaited" + std::to_string(i), data));
+      auto handle = world.submit(std::move(one), false);
+      ASSERT_TRUE(handle.ok());
+      while (!world.poll(*handle)) {
+        std::this_thread::yield();
+      }
+      EXPECT_EQ(data[0], 3.0F);
+      ASSERT_TRUE(world.wait(*handle, {}).ok());
+    }
+  });
+}
+
 TEST(World, groups_are_all_or_nothing) {
   run_job({}, [](World& world, int rank) {
     std::vector<float> a(4, 1.0F);
@@ -257,7 +296,7 @@ TEST(World, groups_are_all_or_nothing) {
     std::vector<Submission> group;
     group.push_back(allreduce_of("g_0of2", a));
     group.push_back(allreduce_of("g_1of2", b));
-    auto handle = world.submit(std::move(group));
+    auto handle = world.submit(std::move(group), false);
     ASSERT_TRUE(handle.ok());
     EXPECT_FALSE(world.wait(*handle, {}).ok());
     EXPECT_EQ(a[0], 1.0F) << "a member of a failed group was reduced";

@@ -5,7 +5,7 @@
 namespace lightcc {
 
 void Doorbell::wake() const {
-  if (word_->sleeping.exchange(0, std::memory_order_seq_cst) != 0) {
+  if (word_->sleeping.exchange(kAwake, std::memory_order_seq_cst) != kAwake) {
     // The counter cannot overflow: one write per sleep. A closed descriptor means that the peer is
     // gone, which liveness reports.
     (void)::eventfd_write(event_fd_, 1);

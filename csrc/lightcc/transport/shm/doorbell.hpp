@@ -1,11 +1,16 @@
 // How a rank that sleeps is woken by another rank of its host.
 //
-// Ranks talk through shared memory and only look there while they run. Before a rank sleeps it
-// raises `sleeping` in its own cache line of shared memory, looks once more, and then waits on its
+// Ranks talk through shared memory and only look there while they run. Before a rank sleeps it says
+// so in `sleeping` in its own cache line of shared memory, looks once more, and then waits on its
 // eventfd. A rank that has published something for another calls ring(): one load while the other
 // is awake, one write() when it sleeps.
 //
-// Ordering: the sleeper does  sleeping.store(1, seq_cst); look again;  the ringer does
+// A rank that sleeps with nothing outstanding (kIdle) is left alone by ring(): collectives need its
+// own call before they can go on, and then it looks by itself. Between two calls of a program that
+// waits for each, that saves a system call and a thread's wake-up per call. What an idle rank must
+// act on all the same is published with call().
+//
+// Ordering: the sleeper does  sleeping.store(x, seq_cst); look again;  the ringer does
 // publish (seq_cst or a fence after it); sleeping.load(seq_cst).  One of the two sees the other.
 #pragma once
 
@@ -15,9 +20,16 @@
 
 namespace lightcc {
 
+/// Values of SleepWord::sleeping.
+enum SleepState : std::uint32_t {
+  kAwake = 0,
+  kWaiting = 1,  ///< With operations outstanding.
+  kIdle = 2,     ///< With none.
+};
+
 /// Lives in shared memory, one per rank of the host, zero-initialised.
 struct alignas(64) SleepWord {
-  std::atomic<std::uint32_t> sleeping;
+  std::atomic<std::uint32_t> sleeping;  ///< A SleepState.
   /// Raised about once a second while the rank's progress loop is alive; see engine/liveness.
   std::atomic<std::uint32_t> heartbeat;
 };
@@ -29,18 +41,28 @@ class Doorbell {
   Doorbell() = default;
   Doorbell(SleepWord* word, int event_fd) : word_(word), event_fd_(event_fd) {}
 
-  /// Call after publishing, which must be sequentially consistent or followed by this call's fence.
+  /// Wakes a rank that waits. Call after publishing, which must be sequentially consistent or
+  /// followed by this call's fence.
   void ring() const {
-    if (word_ == nullptr) {
-      return;
+    if (state() == kWaiting) {
+      wake();
     }
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (word_->sleeping.load(std::memory_order_seq_cst) != 0) {
+  }
+  /// Wakes an idle rank, too.
+  void call() const {
+    if (state() != kAwake) {
       wake();
     }
   }
 
  private:
+  std::uint32_t state() const {
+    if (word_ == nullptr) {
+      return kAwake;
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return word_->sleeping.load(std::memory_order_seq_cst);
+  }
   void wake() const;  // Clears `sleeping` and writes the eventfd.
 
   SleepWord* word_ = nullptr;
