@@ -55,6 +55,17 @@ class Case:
             return 2 * (num_ranks - 1) / num_ranks
         return 1.0 if self.collective == "broadcast" else (num_ranks - 1) / num_ranks
 
+    def least_bytes_of_host(self, num_ranks: int, num_hosts: int) -> float:
+        """The bytes that the host which sends most cannot avoid to send; two levels reach that."""
+        if num_hosts == 1 or self.collective == "barrier":
+            return 0.0
+        share = (num_hosts - 1) / num_hosts * self.size_bytes
+        if self.collective == "alltoall":
+            return share * num_ranks / num_hosts  # Every rank of the host sends its own.
+        if self.collective == "broadcast":
+            return self.size_bytes
+        return 2 * share if self.collective == "allreduce" else share
+
 
 def parse_size(text: str) -> int:
     """Returns the bytes of "4K", "1.5M", "256" (K, M, G are powers of 1024).

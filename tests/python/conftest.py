@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,10 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+# A shell that starts pytest in the background has it ignore Ctrl-C, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

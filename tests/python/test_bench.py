@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import pytest
 
 from lightcc.bench import cli, report, worker
 from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case
+from lightcc.bench.cluster import parse_rate
 from lightcc.bench.measure import MEMCPY, Effort, Samples, modes_of
 from lightcc.bench.models import MODELS, gradients
 from lightcc.bench.peers import PEERS, PeerError, find
@@ -284,6 +286,51 @@ def test_a_missing_peer_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "gloo cannot be measured" in result.stderr
     assert "setup-peers" in result.stderr
     assert " lightcc " in result.stdout
+
+
+@pytest.mark.parametrize(("text", "rate"), [("200m", 2e8), ("2.5G", 2.5e9), ("1gbit", 1e9)])
+def test_rates_take_decimal_suffixes(text: str, rate: float) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "1", "1k", "-1g", "0.5m", "500g", "1gb/s"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no rate: expected 1m to 400g"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("collective", "least"),
+    [("allreduce", 4096), ("allgather", 2048), ("broadcast", 4096), ("alltoall", 4096)],
+)
+def test_least_bytes_of_a_host_are_those_of_two_levels(collective: str, least: int) -> None:
+    case = size_case(collective, 4096, 4, dtype="float32", op="sum", inplace=True)
+    assert case.least_bytes_of_host(4, 2) == least
+    assert case.least_bytes_of_host(4, 1) == 0
+
+
+def test_hosts_must_divide_the_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["allreduce", "-np", "3", "--hosts", "2"])
+    assert "--hosts 2 does not divide the 3 ranks" in capsys.readouterr().err
+
+
+@pytest.mark.netns
+@pytest.mark.multiproc
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_between_hosts_the_bytes_on_the_wire_are_counted(tmp_path: Path) -> None:
+    result = run_bench(
+        *("allreduce", "--inplace", "-np", "2", "--hosts", "2", "--link", "1g", "--sizes", "1M"),
+        *("--rounds", "1", "--iterations", "2", "--json", str(tmp_path / "out.json")),
+    )
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out.json").read_text().splitlines()]
+    (row,) = [row for row in rows if row.get("library") == "lightcc"]
+    assert row["errors"] == 0
+    # A megabyte has to leave each host; headers and what the ranks say about it come on top.
+    assert (1 << 20) < row["wire_bytes"] < 1.1 * (1 << 20)
+    assert 0 < row["bound_share"] < 1
+    assert " bound\n" in result.stdout
 
 
 @pytest.mark.multiproc

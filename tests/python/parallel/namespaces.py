@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import subprocess
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _core
+from lightcc.bench.cluster import enter_namespace, in_namespace as run_in_namespace
 from lightcc.runner.environment import make_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_CLONE_NEWNET = 0x40000000
-
 
 def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-
-def enter(namespace: str) -> None:
-    """Moves the calling thread, and those that it starts, into a namespace."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with Path("/run/netns", namespace).open() as file:
-        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), "setns", namespace)
 
 
 class Cables:
@@ -54,16 +42,9 @@ class Cables:
 
     def _start_store(self) -> _core.StoreServer:
         """Serves the store in the first namespace, whose address the second one can reach."""
-        servers = []
-
-        def start() -> None:
-            enter(self.names[0])
-            servers.append(_core.StoreServer("10.77.0.1:0", self.secret))
-
-        thread = threading.Thread(target=start)
-        thread.start()
-        thread.join()
-        return servers[0]
+        return run_in_namespace(
+            self.names[0], lambda: _core.StoreServer("10.77.0.1:0", self.secret)
+        )
 
     def environment(self, ranks: int, per_rank: list[dict[str, str]]) -> list[dict[str, str]]:
         """Variables of `ranks` ranks, the first half of them in the first namespace."""
@@ -90,5 +71,5 @@ def two_hosts(cables: int = 1) -> Iterator[Cables]:
 
 def in_namespace(program: Callable[..., Any], *arguments: object) -> Any:
     """Runs `program` in the namespace of this rank; threads that it starts are there, too."""
-    enter(os.environ["TEST_NAMESPACE"])
+    enter_namespace(os.environ["TEST_NAMESPACE"])
     return program(*arguments)

@@ -1,0 +1,193 @@
+"""Hosts for a benchmark on one machine: network namespaces, joined by shaped links to one switch.
+
+Each host is a namespace with one interface, `eth0`, whose cable ends at a bridge in a namespace of
+its own. Both ends of a cable pass at most the link's rate (tc's token bucket filter), as a cloud's
+virtual machines do. Needs root, iproute2's `ip` and `tc`, and a kernel with veth, bridge and tbf;
+whatever is missing is an error that says so. Leaving the `with` block removes everything.
+
+What is not emulated: the delay of a network, and several machines' processors and memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    T = TypeVar("T")
+
+_CLONE_NEWNET = 0x40000000
+_RATE = re.compile(r"^(\d+(?:\.\d+)?)([mg])(?:bit)?$", re.IGNORECASE)
+# A token bucket must hold what passes between two of its ticks, and one segment of 64 KiB.
+_BURST_S = 0.5e-3
+_MIN_BURST_BYTES = 128 << 10
+_QUEUE_MS = 20
+
+
+class ClusterError(RuntimeError):
+    """The hosts cannot be made; the text says what is missing."""
+
+
+def parse_rate(text: str) -> float:
+    """Returns the bits per second of "1g", "2.5g", "200m" (powers of 1000).
+
+    Raises:
+        ValueError: The text is none of these, or below 1 Mb/s or above 400 Gb/s.
+    """
+    match = _RATE.match(text)
+    rate = float(match[1]) * {"m": 1e6, "g": 1e9}[match[2].lower()] if match else 0.0
+    if not 1e6 <= rate <= 400e9:
+        msg = f"'{text}' is no rate: expected 1m to 400g (bits per second), such as 200m or 2.5g"
+        raise ValueError(msg)
+    return rate
+
+
+def in_namespace(name: str, function: Callable[[], T]) -> T:
+    """Returns what `function` returns in a thread that is in the network namespace `name`.
+
+    Threads and sockets that it makes stay there.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            enter_namespace(name)
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread.
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def enter_namespace(name: str) -> None:
+    """Moves the calling thread, and those that it starts from now on, into a network namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path("/run/netns", name).open(encoding="ascii") as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error), f"setns: {name}")
+
+
+class Cluster:
+    """`num_hosts` namespaces on links of `rate` bits per second. Enter it to make them."""
+
+    def __init__(self, num_hosts: int, rate: float) -> None:
+        """Prepares; nothing is made yet."""
+        base = f"lightcc-bench-{os.getpid()}"
+        self.names = [f"{base}-{host}" for host in range(num_hosts)]
+        self.addresses = [f"10.78.0.{host + 1}" for host in range(num_hosts)]
+        self.rate = rate
+        self._switch = f"{base}-switch"
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Cluster:  # noqa: PYI034 - Self needs Python 3.11.
+        if os.geteuid() != 0:
+            msg = "hosts are network namespaces, which need root"
+            raise ClusterError(msg)
+        for tool in ("ip", "tc"):
+            if shutil.which(tool) is None:
+                msg = f"'{tool}' is not installed (Debian: iproute2)"
+                raise ClusterError(msg)
+        with contextlib.ExitStack() as stack:
+            for name in [self._switch, *self.names]:
+                _call("ip", "netns", "add", name)
+                stack.callback(_call, "ip", "netns", "del", name)
+                _call("ip", "-n", name, "link", "set", "lo", "up")
+            _call("ip", "-n", self._switch, "link", "add", "switch", "type", "bridge")
+            _call("ip", "-n", self._switch, "link", "set", "switch", "up")
+            for host in range(len(self.names)):
+                self._plug_in(host)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _plug_in(self, host: int) -> None:
+        name, switch, port = self.names[host], self._switch, f"port{host}"
+        peer = ("peer", "name", port, "netns", switch)
+        _call("ip", "-n", name, "link", "add", "eth0", "type", "veth", *peer)
+        _call("ip", "-n", switch, "link", "set", port, "master", "switch", "up")
+        _call("ip", "-n", name, "address", "add", f"{self.addresses[host]}/24", "dev", "eth0")
+        _call("ip", "-n", name, "link", "set", "eth0", "up")
+        burst = max(_MIN_BURST_BYTES, int(self.rate / 8 * _BURST_S))
+        shape = ("tbf", "rate", f"{self.rate:.0f}bit", "burst", str(burst))
+        for namespace, interface in ((name, "eth0"), (switch, port)):
+            where = ("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root")
+            _call(*where, *shape, "latency", f"{_QUEUE_MS}ms")
+
+    def host_of(self, rank: int, num_ranks: int) -> int:
+        """Returns the host of a rank: neighbours share one."""
+        return rank * len(self.names) // num_ranks
+
+    def command(self, host: int) -> list[str]:
+        """Returns the words that start what follows them on `host`."""
+        return ["ip", "netns", "exec", self.names[host]]
+
+    def mpi_command(self, host: int) -> list[str]:
+        """Returns the words that start an MPI's launcher on `host`.
+
+        An MPI looks for shared memory by host name, process and IPC namespace, and would find it
+        between our hosts: its launcher gets these for itself and its ranks. The address serves as
+        name, because it resolves everywhere.
+        """
+        return [
+            *self.command(host),
+            *("unshare", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child"),
+            *(
+                "sh",
+                "-c",
+                f'echo {self.addresses[host]} > /proc/sys/kernel/hostname; exec "$@"',
+                "sh",
+            ),
+        ]
+
+    def remote_shell(self) -> str:
+        """Returns a script that runs a command on a host, called as `ssh ADDRESS COMMAND` is."""
+        cases = "".join(
+            f'{address}) exec {shlex.join(self.mpi_command(host))} sh -c "$*" ;;\n'
+            for host, address in enumerate(self.addresses)
+        )
+        return '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nhost=$1\nshift\n' + (
+            f'case "$host" in\n{cases}esac\necho "no such host: $host" >&2\nexit 1\n'
+        )
+
+    def sent_bytes(self) -> list[int]:
+        """Returns what each host has sent, with all headers, since it was made."""
+
+        def read() -> int:
+            lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()
+            words: Any = next(line.split() for line in lines if line.strip().startswith("eth0:"))
+            return int(words[9])
+
+        return [in_namespace(name, read) for name in self.names]
+
+
+def _call(*command: str) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+    except subprocess.CalledProcessError as error:
+        msg = f"'{' '.join(command)}' failed: {error.stderr.strip()}"
+        raise ClusterError(msg) from error
