@@ -433,7 +433,7 @@ bool Core::await_news() {
     listen(child);
   }
   if (!news.has_value()) {
-    news = death;
+    news = std::move(death);
   }
   if (!news.has_value() && now >= next_tick_) {
     next_tick_ = now + liveness_->interval() / 4;
