@@ -293,6 +293,41 @@ TEST(TcpFailureTest, a_peer_that_accepts_but_says_nothing_ends_with_a_timeout) {
   EXPECT_EQ(status.rank(), 1);
 }
 
+TEST(TcpFailureTest, nothing_is_sent_before_all_sockets_stand) {
+  // The listener alone, so that the test says when each handshake ends.
+  const auto listener = must(AuthListener::listen(
+      SocketAddress::resolve("127.0.0.1:0").value(), kSecret, AuthListenerOptions{}));
+  const auto sender = make_transport(make_options(2));
+  const ChannelId id{0, 1, 0, 0};
+  const auto channel =
+      must(sender->connect(must(encode_tcp_handle({kWorld, listener->address()})), id));
+  const Bytes message = pattern(40, 1);
+  const RequestId sent = must(channel->isend(message));
+  const auto admit_one = [&] {
+    std::optional<AuthenticatedSocket> admitted;
+    const auto deadline = std::chrono::steady_clock::now() + kHang;
+    while (!admitted.has_value() && std::chrono::steady_clock::now() < deadline) {
+      bool moved = false;
+      expect_polls(*sender, moved);
+      admitted = must(listener->poll());
+    }
+    return admitted;
+  };
+  const auto is_empty = [](const UniqueFd& fd) {
+    std::byte byte{};
+    return ::recv(fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+  };
+  const auto first = admit_one();
+  ASSERT_TRUE(first.has_value());
+  settle({sender.get()});
+  EXPECT_TRUE(is_empty(first->fd));
+  EXPECT_FALSE(must(channel->test(sent)));
+  const auto second = admit_one();
+  ASSERT_TRUE(second.has_value());
+  EXPECT_TRUE(drive({sender.get()}, [&] { return must(channel->test(sent)); }));
+  EXPECT_NE(is_empty(first->fd), is_empty(second->fd));
+}
+
 TEST(TcpFailureTest, a_receiver_that_takes_nothing_ends_with_a_timeout) {
   TcpTransportOptions options = make_options();
   options.user_timeout = std::chrono::seconds(1);

@@ -31,7 +31,8 @@ TcpSendChannel::TcpSendChannel(std::shared_ptr<TcpLoop> loop, const TcpSenderOpt
       peer_(options.hello.channel.destination),
       connect_deadline_(loop_->clock().now() + options.connect_timeout),
       user_timeout_(options.user_timeout),
-      sockets_(options.hello.socket_count) {
+      sockets_(options.hello.socket_count),
+      connecting_(sockets_.size()) {
   loop_->join(*this);
 }
 
@@ -87,6 +88,7 @@ void TcpSendChannel::advance_connector(std::uint32_t index) {
   }
   socket.watch = *watch;
   socket.writable = true;
+  --connecting_;
 }
 
 void TcpSendChannel::on_event(std::uint32_t index, std::uint32_t events) {
@@ -185,7 +187,7 @@ bool TcpSendChannel::pump() {
   std::size_t left = kPumpBudgetBytes;
   std::size_t idle = 0;
   // Socket by socket, one system call each: a message spreads over all of them.
-  while (error_.ok() && idle < sockets_.size()) {
+  while (error_.ok() && connecting_ == 0 && idle < sockets_.size()) {
     Socket& socket = sockets_[turn_];
     turn_ = (turn_ + 1) % sockets_.size();
     const std::size_t written = write_once(socket);

@@ -1,9 +1,13 @@
 // The sending end of a TCP channel.
 //
 // It opens several sockets and treats them as one: messages wait in one queue, and whichever socket
-// has room takes the next stripe of it, so a fast path carries more and a slow or late socket holds
-// up nothing but the stripe it has. Payload goes from the caller's memory to the kernel, header and
+// has room takes the next stripe of it, so a fast path carries more and a slow socket holds up
+// nothing but the stripe it has. Payload goes from the caller's memory to the kernel, header and
 // payload in one system call, without a copy of ours.
+//
+// Nothing is sent before all sockets stand. The receiver counts on a socket before this end has
+// read the last word of its handshake; a channel whose message went by another socket and which is
+// then closed would reset it (unread bytes), and the receiver would see a failure.
 //
 // A message is done when the kernel has all of it; that it arrived is not known.
 #pragma once
@@ -83,8 +87,9 @@ class TcpSendChannel final : public SendChannel, private EventSink {
   Status error_;  ///< Why the channel is over.
   bool cancelled_ = false;
   std::vector<Socket> sockets_;
-  std::size_t turn_ = 0;       ///< The socket that may take the next stripe first.
-  std::deque<Message> queue_;  ///< Messages first_ .. next_ - 1.
+  std::size_t connecting_ = 0;  ///< Sockets that do not stand yet.
+  std::size_t turn_ = 0;        ///< The socket that may take the next stripe first.
+  std::deque<Message> queue_;   ///< Messages first_ .. next_ - 1.
   RequestId first_ = 0;
   RequestId next_ = 0;
   RequestId cut_message_ = 0;     ///< Where the next stripe is cut off: this message,
