@@ -11,12 +11,15 @@ Example:
 Start several ranks with `lightccrun -np 4 python train.py`. Importing this package loads no
 framework and starts nothing.
 
-Arrays are C-contiguous numpy arrays of uint8, int8, uint16, int16, int32, int64, float16, float32,
-float64, bool, or ml_dtypes' bfloat16; any shape, also 0-dimensional and empty. They are used where
-they lie: not copied, and kept alive until the operation is done. Until then an input must not be
-changed, and an array that is written (names that end with an underscore, `recv`) must not be
-touched. Results are new arrays of the same dtype. A numpy scalar counts as a 0-dimensional array
-where it is only read.
+Tensors are numpy arrays and torch tensors in CPU memory, C-contiguous, of uint8, int8, uint16,
+int16, int32, int64, float16, float32, float64, bool, or bfloat16 (of torch, or ml_dtypes); any
+shape, also 0-dimensional and empty. They are used where they lie: not copied, and kept alive until
+the operation is done. Until then an input must not be changed, and a tensor that is written (names
+that end with an underscore, `recv`) must not be touched. Results are new tensors of the same kind
+and dtype. A numpy scalar counts as a 0-dimensional array where it is only read.
+
+torch tensors may be parameters, but no gradients are recorded: `lightcc.torch` does that. Ranks may
+use different frameworks for one operation; dtype and shape are what must agree.
 
 The asynchronous forms return a handle at once, a small integer for `poll()` and `synchronize()`.
 The others are `synchronize(<asynchronous form>)`.
@@ -27,10 +30,10 @@ name can be used again as soon as the operation that had it is done.
 
 What the operations raise:
     ValueError: At the call, on this rank only, nothing having been started: lightcc is not
-        initialized; the array is not contiguous or has a dtype that is not supported; the name is
-        that of an operation in flight; the process set is not registered or this rank is not a
-        member; or another argument is not allowed.
-    TypeError: At the call: the argument is not an array.
+        initialized; the tensor is not contiguous, not in CPU memory, or has a dtype that is not
+        supported; the name is that of an operation in flight; the process set is not registered or
+        this rank is not a member; or another argument is not allowed.
+    TypeError: At the call: the argument is not a tensor.
     RankMismatchError: When waiting, on all ranks: the ranks disagree about the operation.
     HorovodInternalError: When waiting, on all ranks: a rank failed, fell silent or shut down.
 """

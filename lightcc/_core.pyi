@@ -7,7 +7,6 @@ Written by hand; a test compares it with the extension (`mypy.stubtest`). Errors
 from collections.abc import Sequence
 from typing import Any
 
-from numpy.typing import NDArray
 from typing_extensions import Self
 
 from lightcc._typing import Handle
@@ -24,11 +23,17 @@ def poll(handle: int) -> bool:
 def wait(handle: int) -> Any:
     """Waits for an operation and returns its result; None for an unknown handle."""
 
+def use_torch_exchange(enabled: bool) -> bool:
+    """Chooses whether torch's DLPack exchange table is used; returns whether this torch has one.
+
+    For tests: without it, tensors are read by their Python attributes, as those of an older torch.
+    """
+
 class World:
     """One membership of ranks. Submitting methods return a handle and never block.
 
     `name=None` numbers the operation; `process_set` is an id, None for a set that is not registered
-    (ValueError); `grouped` takes a sequence of arrays as one all-or-nothing group.
+    (ValueError); `grouped` takes a sequence of tensors as one all-or-nothing group.
     """
 
     def __init__(
@@ -60,6 +65,10 @@ class World:
     def homogeneous(self) -> bool: ...
     @property
     def dynamic_process_sets(self) -> bool: ...
+    @property
+    def failed(self) -> bool:
+        """Whether the world ended with an error; a rank that left is none. Also after shutdown."""
+
     def allreduce(
         self,
         tensors: object,
@@ -71,6 +80,21 @@ class World:
         postscale: float,
         process_set: int | None,
     ) -> Handle[Any]: ...
+    def allreduce_each(
+        self,
+        tensors: Sequence[Any],
+        names: Sequence[str],
+        op: int,
+        prescale: float,
+        postscale: float,
+        process_set: int | None,
+    ) -> Handle[list[Any]]:
+        """Starts an in-place allreduce of each tensor, under its own name, with one handle.
+
+        Unlike a group, what other ranks put together need not be the same. Nothing is started where
+        one of them cannot be. The handle is done when all are, with the first error if there was one.
+        """
+
     def allgather(
         self, tensors: object, grouped: bool, name: str | None, process_set: int | None
     ) -> Handle[Any]: ...
@@ -95,7 +119,7 @@ class World:
     def alltoall(
         self,
         tensor: object,
-        splits: NDArray[Any] | Sequence[int] | None,
+        splits: object,
         name: str | None,
         process_set: int | None,
     ) -> Handle[Any]: ...

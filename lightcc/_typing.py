@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
     Array: TypeAlias = NDArray[Any]
-    ArrayOrScalar: TypeAlias = NDArray[Any] | np.generic
+    Splits: TypeAlias = NDArray[Any] | torch.Tensor | Sequence[int]
+
+#: What an operation takes and gives back: `numpy.ndarray` or `torch.Tensor`. A numpy scalar is
+#: taken as well, and what comes back for it is a 0-dimensional array.
+Tensor = TypeVar("Tensor", bound="NDArray[Any] | np.generic | torch.Tensor")
 
 Result = TypeVar("Result")
 

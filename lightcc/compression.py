@@ -1,56 +1,58 @@
 """Compression of what one operation sends, by the names of Horovod's `Compression`.
 
-A compressor is a class with two static methods. Others than these can be passed, too.
+A compressor is a class with two static methods. Others than these can be passed, too. Those here
+take numpy arrays and torch tensors; torch records what they do for its gradients.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from lightcc._typing import Array, ArrayOrScalar
+from typing import Any, Protocol
 
 
 class Compressor(Protocol):
-    """Turns an array into what is sent, and back."""
+    """Turns a tensor into what is sent, and back."""
 
     @staticmethod
-    def compress(tensor: ArrayOrScalar) -> tuple[ArrayOrScalar, Any]:
+    def compress(tensor: Any) -> tuple[Any, Any]:
         """Returns what to send for `tensor`, and what `decompress()` needs to know."""
 
     @staticmethod
-    def decompress(tensor: Array, ctx: Any) -> Array:
+    def decompress(tensor: Any, ctx: Any) -> Any:
         """Returns the result in the form of the input."""
 
 
-class NoneCompressor:
-    """Sends arrays as they are."""
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
 
     @staticmethod
-    def compress(tensor: ArrayOrScalar) -> tuple[ArrayOrScalar, Any]:
+    def compress(tensor: Any) -> tuple[Any, Any]:
         """Returns `tensor` and `None`."""
         return tensor, None
 
     @staticmethod
-    def decompress(tensor: Array, ctx: Any) -> Array:  # noqa: ARG004  the protocol's signature
+    def decompress(tensor: Any, ctx: Any) -> Any:  # noqa: ARG004  the protocol's signature
         """Returns `tensor`."""
         return tensor
 
 
-class FP16Compressor:
-    """Sends floating-point arrays as float16: half the bytes, 11 bits of precision."""
+class FP16Compressor(Compressor):
+    """Sends floating-point tensors as float16: half the bytes, 11 bits of precision."""
 
     @staticmethod
-    def compress(tensor: ArrayOrScalar) -> tuple[ArrayOrScalar, Any]:
+    def compress(tensor: Any) -> tuple[Any, Any]:
         """Returns `tensor` as float16, and its dtype; other dtypes as they are."""
+        if hasattr(tensor, "is_floating_point"):  # A torch.Tensor.
+            return (tensor.half(), tensor.dtype) if tensor.is_floating_point() else (tensor, None)
         if tensor.dtype.kind != "f":
             return tensor, None
         return tensor.astype("float16", copy=False), tensor.dtype
 
     @staticmethod
-    def decompress(tensor: Array, ctx: Any) -> Array:
+    def decompress(tensor: Any, ctx: Any) -> Any:
         """Returns `tensor` in the dtype that `compress()` found."""
-        return tensor if ctx is None else tensor.astype(ctx, copy=False)
+        if ctx is None:
+            return tensor
+        return tensor.to(ctx) if hasattr(tensor, "to") else tensor.astype(ctx, copy=False)
 
 
 class Compression:

@@ -1,6 +1,6 @@
-"""Operations that move arrays between ranks: allgather, broadcast, alltoall, send and recv.
+"""Operations that move tensors between ranks: allgather, broadcast, alltoall, send and recv.
 
-What an array may be, how names match across ranks, and what is raised when, is told in `lightcc`.
+What a tensor may be, how names match across ranks, and what is raised when, is told in `lightcc`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from lightcc.waiting import synchronize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightcc._typing import Array, ArrayOrScalar, Handle
+    from lightcc._typing import Handle, Splits, Tensor
 
 
 def allgather_async(
-    tensor: ArrayOrScalar, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Handle[Array]:
-    """Starts `allgather()` and returns its handle; `synchronize()` returns the new array."""
+    tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle[Tensor]:
+    """Starts `allgather()` and returns its handle; `synchronize()` returns the new tensor."""
     return _world.current().allgather(tensor, False, name, process_set.process_set_id)
 
 
 def allgather(
-    tensor: ArrayOrScalar, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Array:
-    """Concatenates the arrays of all ranks along the first dimension, in the order of ranks.
+    tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Tensor:
+    """Concatenates the tensors of all ranks along the first dimension, in the order of ranks.
 
     Collective: every rank of the process set must call it with the same `name`, dtype and shape but
     for the first dimension, which may differ.
@@ -38,66 +38,68 @@ def allgather(
         process_set: The ranks that take part.
 
     Returns:
-        A new array of shape (sum of rows, ...), the same on every rank.
+        A new tensor of shape (sum of rows, ...), the same on every rank.
 
     Raises:
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    return synchronize(allgather_async(tensor, name, process_set))
+    result: Tensor = synchronize(allgather_async(tensor, name, process_set))
+    return result
 
 
 def grouped_allgather_async(
-    tensors: Sequence[ArrayOrScalar],
+    tensors: Sequence[Tensor],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Handle[list[Array]]:
+) -> Handle[list[Tensor]]:
     """Starts `grouped_allgather()` and returns one handle; `synchronize()` returns the list."""
     return _world.current().allgather(tensors, True, name, process_set.process_set_id)
 
 
 def grouped_allgather(
-    tensors: Sequence[ArrayOrScalar],
+    tensors: Sequence[Tensor],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> list[Array]:
-    """Does `allgather()` on several arrays, all or nothing.
+) -> list[Tensor]:
+    """Does `allgather()` on several tensors, all or nothing.
 
     Args:
-        tensors: At least one array.
+        tensors: At least one tensor.
         name: Of the group; its members are called `<name>_<i>of<n>`.
         process_set: The ranks that take part.
 
     Returns:
-        New arrays, in the order of `tensors`.
+        New tensors, in the order of `tensors`.
 
     Raises:
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    return synchronize(grouped_allgather_async(tensors, name, process_set))
+    results: list[Tensor] = synchronize(grouped_allgather_async(tensors, name, process_set))
+    return results
 
 
 def broadcast_async(
-    tensor: ArrayOrScalar,
+    tensor: Tensor,
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Handle[Array]:
-    """Starts `broadcast()` and returns its handle; `synchronize()` returns the new array."""
+) -> Handle[Tensor]:
+    """Starts `broadcast()` and returns its handle; `synchronize()` returns the new tensor."""
     return _world.current().broadcast(tensor, False, root_rank, name, process_set.process_set_id)
 
 
 def broadcast(
-    tensor: ArrayOrScalar,
+    tensor: Tensor,
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Array:
-    """Returns the root's array on every rank.
+) -> Tensor:
+    """Returns the root's tensor on every rank.
 
     Collective: every rank of the process set must call it with the same `name`, dtype, shape and
-        root.
+    root.
 
     Args:
         tensor: Any shape. Read on the root; elsewhere only its dtype and shape count.
@@ -106,31 +108,32 @@ def broadcast(
         process_set: The ranks that take part.
 
     Returns:
-        A new array with the root's contents.
+        A new tensor with the root's contents.
 
     Raises:
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    return synchronize(broadcast_async(tensor, root_rank, name, process_set))
+    result: Tensor = synchronize(broadcast_async(tensor, root_rank, name, process_set))
+    return result
 
 
 def broadcast_async_(
-    tensor: Array,
+    tensor: Tensor,
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Handle[Array]:
+) -> Handle[Tensor]:
     """Starts `broadcast_()` and returns its handle; `synchronize()` returns `tensor`."""
     return _world.current().broadcast(tensor, True, root_rank, name, process_set.process_set_id)
 
 
 def broadcast_(
-    tensor: Array,
+    tensor: Tensor,
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Array:
+) -> Tensor:
     """Does `broadcast()` in place: `tensor` gets the root's contents.
 
     Args:
@@ -146,42 +149,43 @@ def broadcast_(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    result: Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    return result
 
 
 def alltoall_async(
-    tensor: ArrayOrScalar,
-    splits: Array | Sequence[int] | None = None,
+    tensor: Tensor,
+    splits: Splits | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Handle[tuple[Array, Array]]:
+) -> Handle[tuple[Tensor, Tensor]]:
     """Starts `alltoall()` and returns its handle.
 
-    `synchronize()` always returns both the new array and the received splits.
+    `synchronize()` always returns both the new tensor and the received splits.
     """
     return _world.current().alltoall(tensor, splits, name, process_set.process_set_id)
 
 
 @overload
 def alltoall(
-    tensor: ArrayOrScalar,
+    tensor: Tensor,
     splits: None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Array: ...
+) -> Tensor: ...
 @overload
 def alltoall(
-    tensor: ArrayOrScalar,
-    splits: Array | Sequence[int],
+    tensor: Tensor,
+    splits: Splits,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> tuple[Array, Array]: ...
+) -> tuple[Tensor, Tensor]: ...
 def alltoall(
-    tensor: ArrayOrScalar,
-    splits: Array | Sequence[int] | None = None,
+    tensor: Tensor,
+    splits: Splits | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Array | tuple[Array, Array]:
+) -> Tensor | tuple[Tensor, Tensor]:
     """Sends a part of the first dimension to every rank and concatenates what the ranks sent.
 
     Collective: every rank of the process set must call it with the same `name`, dtype and shape but
@@ -195,7 +199,7 @@ def alltoall(
         process_set: The ranks that take part.
 
     Returns:
-        A new array of what was received, in the order of ranks; with `splits`, also how many rows
+        A new tensor of what was received, in the order of ranks; with `splits`, also how many rows
         came from each member: int32, shape (members,).
 
     Raises:
@@ -207,7 +211,7 @@ def alltoall(
 
 
 def send_async(
-    tensor: ArrayOrScalar,
+    tensor: Tensor,
     destination: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
@@ -217,7 +221,7 @@ def send_async(
 
 
 def send(
-    tensor: ArrayOrScalar,
+    tensor: Tensor,
     destination: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
@@ -239,21 +243,21 @@ def send(
 
 
 def recv_async(
-    tensor: Array,
+    tensor: Tensor,
     source: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Handle[Array]:
+) -> Handle[Tensor]:
     """Starts `recv()` and returns its handle; `synchronize()` returns `tensor`."""
     return _world.current().recv(tensor, source, name, process_set.process_set_id)
 
 
 def recv(
-    tensor: Array,
+    tensor: Tensor,
     source: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Array:
+) -> Tensor:
     """Receives into `tensor` what one rank sends with `send()`.
 
     Args:
@@ -269,4 +273,5 @@ def recv(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On both ranks; see `lightcc`.
     """
-    return synchronize(recv_async(tensor, source, name, process_set))
+    result: Tensor = synchronize(recv_async(tensor, source, name, process_set))
+    return result

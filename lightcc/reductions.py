@@ -1,6 +1,6 @@
-"""Operations that combine the arrays of all ranks: allreduce and reducescatter.
+"""Operations that combine the tensors of all ranks: allreduce and reducescatter.
 
-What an array may be, how names match across ranks, and what is raised when, is told in `lightcc`.
+What a tensor may be, how names match across ranks, and what is raised when, is told in `lightcc`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lightcc.waiting import synchronize
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightcc._typing import Array, ArrayOrScalar, Handle
+    from lightcc._typing import Handle, Tensor
     from lightcc.compression import Compressor
 
 
@@ -40,7 +40,8 @@ Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
 
 
-def _reduce_op(average: bool | None, op: int | None) -> int:
+def choose_op(average: bool | None, op: int | None) -> int:
+    """Returns the operator that the two arguments ask for; called by public functions directly."""
     if average is None:
         return Average if op is None else op
     if op is not None:
@@ -53,21 +54,21 @@ def _reduce_op(average: bool | None, op: int | None) -> int:
 
 
 def allreduce_async(
-    tensor: ArrayOrScalar,
+    tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Handle[Array]:
-    """Starts `allreduce()` and returns its handle; `synchronize()` returns the new array."""
+) -> Handle[Tensor]:
+    """Starts `allreduce()` and returns its handle; `synchronize()` returns the new tensor."""
     return _world.current().allreduce(
         tensor,
         False,
         False,
         name,
-        _reduce_op(average, op),
+        choose_op(average, op),
         prescale_factor,
         postscale_factor,
         process_set.process_set_id,
@@ -75,7 +76,7 @@ def allreduce_async(
 
 
 def allreduce(
-    tensor: ArrayOrScalar,
+    tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
     compression: type[Compressor] = Compression.none,
@@ -83,12 +84,11 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Array:
+) -> Tensor:
     """Combines `tensor` elementwise over all ranks and returns the result.
 
-    Collective: every rank of the process set must call it with the same `name`, dtype, shape, `op`
-        and
-    factors; calls with different names may overlap and finish in any order.
+    Collective: every rank of the process set must call it with the same `name`, dtype, shape,
+    `op` and factors; calls with different names may overlap and finish in any order.
 
     Args:
         tensor: Any shape. Read, not copied.
@@ -104,7 +104,7 @@ def allreduce(
         process_set: The ranks that take part.
 
     Returns:
-        A new array of the same dtype and shape, the same bits on every rank.
+        A new tensor of the same dtype and shape, the same bits on every rank.
 
     Raises:
         ValueError: This rank's call is wrong; see `lightcc`.
@@ -116,28 +116,29 @@ def allreduce(
         >>> hvd.allreduce(np.array([1.0, 2.0]), op=hvd.Sum, prescale_factor=0.5) / hvd.size()
         array([0.5, 1. ])
     """
-    op = _reduce_op(average, op)
+    op = choose_op(average, op)
     sent, context = compression.compress(tensor)
     handle = allreduce_async(sent, None, name, op, prescale_factor, postscale_factor, process_set)
-    return compression.decompress(synchronize(handle), context)
+    result: Tensor = compression.decompress(synchronize(handle), context)
+    return result
 
 
 def allreduce_async_(
-    tensor: Array,
+    tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Handle[Array]:
+) -> Handle[Tensor]:
     """Starts `allreduce_()` and returns its handle; `synchronize()` returns `tensor`."""
     return _world.current().allreduce(
         tensor,
         False,
         True,
         name,
-        _reduce_op(average, op),
+        choose_op(average, op),
         prescale_factor,
         postscale_factor,
         process_set.process_set_id,
@@ -145,14 +146,14 @@ def allreduce_async_(
 
 
 def allreduce_(
-    tensor: Array,
+    tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Array:
+) -> Tensor:
     """Does `allreduce()` in place.
 
     Args:
@@ -172,28 +173,29 @@ def allreduce_(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    op = _reduce_op(average, op)
-    return synchronize(
+    op = choose_op(average, op)
+    result: Tensor = synchronize(
         allreduce_async_(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
     )
+    return result
 
 
 def grouped_allreduce_async(
-    tensors: Sequence[ArrayOrScalar],
+    tensors: Sequence[Tensor],
     average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Handle[list[Array]]:
+) -> Handle[list[Tensor]]:
     """Starts `grouped_allreduce()` and returns one handle; `synchronize()` returns the list."""
     return _world.current().allreduce(
         tensors,
         True,
         False,
         name,
-        _reduce_op(average, op),
+        choose_op(average, op),
         prescale_factor,
         postscale_factor,
         process_set.process_set_id,
@@ -201,7 +203,7 @@ def grouped_allreduce_async(
 
 
 def grouped_allreduce(
-    tensors: Sequence[ArrayOrScalar],
+    tensors: Sequence[Tensor],
     average: bool | None = None,
     name: str | None = None,
     compression: type[Compressor] = Compression.none,
@@ -209,13 +211,13 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> list[Array]:
-    """Does `allreduce()` on several arrays, all or nothing.
+) -> list[Tensor]:
+    """Does `allreduce()` on several tensors, all or nothing.
 
-    Nothing is sent before all arrays of the group are there on all ranks.
+    Nothing is sent before all tensors of the group are there on all ranks.
 
     Args:
-        tensors: At least one array; shapes and dtypes may differ.
+        tensors: At least one tensor; shapes and dtypes may differ.
         average: As in `allreduce()`.
         name: Of the group; its members are called `<name>_<i>of<n>`.
         compression: As in `allreduce()`.
@@ -225,13 +227,13 @@ def grouped_allreduce(
         process_set: As in `allreduce()`.
 
     Returns:
-        New arrays, in the order of `tensors`.
+        New tensors, in the order of `tensors`.
 
     Raises:
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    op = _reduce_op(average, op)
+    op = choose_op(average, op)
     compressed = [compression.compress(tensor) for tensor in tensors]
     sent = [tensor for tensor, _ in compressed]
     handle = grouped_allreduce_async(
@@ -244,21 +246,21 @@ def grouped_allreduce(
 
 
 def grouped_allreduce_async_(
-    tensors: Sequence[Array],
+    tensors: Sequence[Tensor],
     average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Handle[list[Array]]:
+) -> Handle[list[Tensor]]:
     """Starts `grouped_allreduce_()` and returns one handle; `synchronize()` returns the list."""
     return _world.current().allreduce(
         tensors,
         True,
         True,
         name,
-        _reduce_op(average, op),
+        choose_op(average, op),
         prescale_factor,
         postscale_factor,
         process_set.process_set_id,
@@ -266,18 +268,18 @@ def grouped_allreduce_async_(
 
 
 def grouped_allreduce_(
-    tensors: Sequence[Array],
+    tensors: Sequence[Tensor],
     average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> list[Array]:
+) -> list[Tensor]:
     """Does `grouped_allreduce()` in place.
 
     Args:
-        tensors: At least one array, writable, overwritten with the results; no two may overlap.
+        tensors: At least one tensor, writable, overwritten with the results; no two may overlap.
         average: As in `allreduce()`.
         name: As in `grouped_allreduce()`.
         op: As in `allreduce()`.
@@ -286,48 +288,48 @@ def grouped_allreduce_(
         process_set: As in `allreduce()`.
 
     Returns:
-        The arrays of `tensors`.
+        The tensors of `tensors`.
 
     Raises:
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    op = _reduce_op(average, op)
-    return synchronize(
+    op = choose_op(average, op)
+    results: list[Tensor] = synchronize(
         grouped_allreduce_async_(
             tensors, None, name, op, prescale_factor, postscale_factor, process_set
         )
     )
+    return results
 
 
 def reducescatter_async(
-    tensor: ArrayOrScalar,
+    tensor: Tensor,
     name: str | None = None,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Handle[Array]:
-    """Starts `reducescatter()` and returns its handle; `synchronize()` returns the new array."""
+) -> Handle[Tensor]:
+    """Starts `reducescatter()` and returns its handle; `synchronize()` returns the new tensor."""
     return _world.current().reducescatter(
         tensor, False, name, op, prescale_factor, postscale_factor, process_set.process_set_id
     )
 
 
 def reducescatter(
-    tensor: ArrayOrScalar,
+    tensor: Tensor,
     name: str | None = None,
     compression: type[Compressor] = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Array:
+) -> Tensor:
     """Combines `tensor` elementwise over all ranks and returns this rank's share of the rows.
 
-    Collective: every rank of the process set must call it with the same `name`, dtype, shape, `op`
-        and
-    factors.
+    Collective: every rank of the process set must call it with the same `name`, dtype, shape,
+    `op` and factors.
 
     Args:
         tensor: Shape (rows, ...), at least 1-dimensional. Read, not copied.
@@ -339,7 +341,7 @@ def reducescatter(
         postscale_factor: As in `allreduce()`.
 
     Returns:
-        A new array of shape (share, ...). Shares follow each other in the order of ranks; where
+        A new tensor of shape (share, ...). Shares follow each other in the order of ranks; where
         rows is no multiple of the number of members, the first `rows % members` have one row more.
 
     Raises:
@@ -348,17 +350,18 @@ def reducescatter(
     """
     sent, context = compression.compress(tensor)
     handle = reducescatter_async(sent, name, op, process_set, prescale_factor, postscale_factor)
-    return compression.decompress(synchronize(handle), context)
+    result: Tensor = compression.decompress(synchronize(handle), context)
+    return result
 
 
 def grouped_reducescatter_async(
-    tensors: Sequence[ArrayOrScalar],
+    tensors: Sequence[Tensor],
     name: str | None = None,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Handle[list[Array]]:
+) -> Handle[list[Tensor]]:
     """Starts `grouped_reducescatter()` and returns one handle; `synchronize()` returns the list."""
     return _world.current().reducescatter(
         tensors, True, name, op, prescale_factor, postscale_factor, process_set.process_set_id
@@ -366,18 +369,18 @@ def grouped_reducescatter_async(
 
 
 def grouped_reducescatter(
-    tensors: Sequence[ArrayOrScalar],
+    tensors: Sequence[Tensor],
     name: str | None = None,
     compression: type[Compressor] = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> list[Array]:
-    """Does `reducescatter()` on several arrays, all or nothing.
+) -> list[Tensor]:
+    """Does `reducescatter()` on several tensors, all or nothing.
 
     Args:
-        tensors: At least one array.
+        tensors: At least one tensor.
         name: Of the group; its members are called `<name>_<i>of<n>`.
         compression: As in `allreduce()`.
         op: As in `reducescatter()`.
@@ -386,7 +389,7 @@ def grouped_reducescatter(
         postscale_factor: As in `allreduce()`.
 
     Returns:
-        New arrays, in the order of `tensors`.
+        New tensors, in the order of `tensors`.
 
     Raises:
         ValueError: This rank's call is wrong; see `lightcc`.

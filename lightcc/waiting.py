@@ -37,7 +37,7 @@ def synchronize(handle: int) -> Any:
         handle: What an asynchronous function returned.
 
     Returns:
-        What the synchronous form returns (`alltoall_async`: always array and received splits);
+        What the synchronous form returns (`alltoall_async`: always tensor and received splits);
         `None` for a handle that is not known, or was synchronized already.
 
     Raises:

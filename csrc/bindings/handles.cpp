@@ -5,7 +5,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "arrays.hpp"
 #include "errors.hpp"
 #include "world_binding.hpp"
 
@@ -26,11 +25,11 @@ HandleTable& table() {
 }
 
 py::object member_result(const Pending& pending, std::size_t index, Outcome& outcome) {
-  const py::array& tensor = pending.tensors[index];
+  const TensorView& tensor = pending.tensors[index];
   if (pending.in_place) {
-    return tensor;
+    return tensor.owner;
   }
-  return from_output(tensor.dtype(), outcome.shape, std::move(outcome.output));
+  return tensor.kind->from_output(tensor, outcome.shape, std::move(outcome.output));
 }
 
 /// What synchronize() returns for a finished operation.
@@ -53,8 +52,9 @@ py::object to_result(const Pending& pending, std::vector<Outcome>& outcomes) {
     case OpType::kAddProcessSet:
       return py::int_(outcomes.front().value);
     case OpType::kAlltoall:
-      return py::make_tuple(member_result(pending, 0, outcomes.front()),
-                            from_splits(outcomes.front().received_splits));
+      return py::make_tuple(
+          member_result(pending, 0, outcomes.front()),
+          pending.tensors.front().kind->from_splits(outcomes.front().received_splits));
     case OpType::kAllreduce:
     case OpType::kAllgather:
     case OpType::kBroadcast:

@@ -1,6 +1,6 @@
 // Operations in flight, by the small integers that Python calls handles.
 //
-// An entry owns what its operation touches: the arrays (so that user memory outlives the engine's
+// An entry owns what its operation touches: the tensors (so that user memory outlives the engine's
 // use of it) and the world. Handles count up for the life of the process and are never reused, so
 // that one of an earlier world cannot be taken for one of the present. The table is only touched
 // with the GIL held, and is never destroyed: at exit, Python objects must not be released after the
@@ -11,10 +11,11 @@
 #include <memory>
 #include <vector>
 
-#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
 #include "lightcc/engine/world.hpp"
+
+#include "tensors.hpp"
 
 namespace lightcc::bindings {
 
@@ -25,9 +26,9 @@ struct Pending {
   std::shared_ptr<WorldBinding> world;
   HandleId id = 0;
   OpType op = OpType::kBarrier;
-  bool grouped = false;   ///< The result is a list.
-  bool in_place = false;  ///< The result is what was passed in.
-  std::vector<pybind11::array> tensors;
+  bool grouped = false;             ///< The result is a list.
+  bool in_place = false;            ///< The result is what was passed in.
+  std::vector<TensorView> tensors;  ///< Without their shapes.
 };
 
 /// Remembers `pending`; returns its handle.

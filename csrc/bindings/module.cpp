@@ -17,6 +17,7 @@
 
 #include "errors.hpp"
 #include "handles.hpp"
+#include "torch_tensors.hpp"
 #include "world_binding.hpp"
 
 namespace py = pybind11;
@@ -110,6 +111,7 @@ void register_world(const py::module_& module) {
       .def_property_readonly("cross_size", &topology<&Topology::cross_size>)
       .def_property_readonly("homogeneous", &topology<&Topology::homogeneous>)
       .def_property_readonly("dynamic_process_sets", &WorldBinding::dynamic_process_sets)
+      .def_property_readonly("failed", &WorldBinding::failed)
       .def(
           "allreduce",
           [](WorldBinding& world,
@@ -132,6 +134,26 @@ void register_world(const py::module_& module) {
           "grouped"_a,
           "in_place"_a,
           "name"_a,
+          "op"_a,
+          "prescale"_a,
+          "postscale"_a,
+          "process_set"_a)
+      .def(
+          "allreduce_each",
+          [](WorldBinding& world,
+             py::handle tensors,
+             const std::vector<std::string>& names,
+             int op,
+             double prescale,
+             double postscale,
+             OptionalSet process_set) {
+            return world.allreduce_each(tensors,
+                                        names,
+                                        {.op = op, .prescale = prescale, .postscale = postscale},
+                                        process_set);
+          },
+          "tensors"_a,
+          "names"_a,
           "op"_a,
           "prescale"_a,
           "postscale"_a,
@@ -265,6 +287,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "lightcc's engine; use it through the lightcc package.";
   lightcc::bindings::register_errors(module);
   lightcc::bindings::register_handles(module);
+  lightcc::bindings::register_torch_tensors(module);
   lightcc::bindings::register_world(module);
   lightcc::bindings::register_store(module);
   lightcc::bindings::register_knobs(module);

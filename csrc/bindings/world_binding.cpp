@@ -1,4 +1,4 @@
-// Submits operations on arrays. A call is: take the array as it lies, name the operation, submit,
+// Submits operations on tensors. A call is: take the tensor as it lies, name the operation, submit,
 // and remember in the handle table what must stay alive. It costs about a microsecond, so nothing
 // here goes through Python code.
 //
@@ -15,7 +15,6 @@
 
 #include <pybind11/stl.h>
 
-#include "arrays.hpp"
 #include "errors.hpp"
 #include "handles.hpp"
 
@@ -55,28 +54,36 @@ Submission reduction(OpType op, OptionalSet process_set, const ReduceArguments& 
   return submission;
 }
 
-std::vector<py::array> to_arrays(py::handle tensors, bool grouped, Access access) {
-  std::vector<py::array> arrays;
+std::vector<TensorView> to_tensors(py::handle tensors, bool grouped, Access access) {
+  std::vector<TensorView> views;
   if (!grouped) {
-    arrays.push_back(to_array(tensors, access));
-    return arrays;
+    views.push_back(to_tensor(tensors, access));
+    return views;
   }
   if (!py::isinstance<py::sequence>(tensors) || py::len(tensors) == 0) {
     throw py::value_error("A grouped operation needs a list of at least one tensor.");
   }
   for (const py::handle tensor : tensors) {
-    arrays.push_back(to_array(tensor, access));
+    views.push_back(to_tensor(tensor, access));
   }
-  return arrays;
+  return views;
 }
 
 constexpr Access access(bool in_place) {
   return in_place ? Access::kWrite : Access::kRead;
 }
 
+/// Makes `tensor` the input, and in place the output; what is left of it has no shape.
+void take(TensorView& tensor, bool in_place, Submission& submission) {
+  submission.dtype = tensor.dtype;
+  submission.shape = std::move(tensor.shape);
+  submission.input = tensor.data;
+  submission.output = in_place ? tensor.data : nullptr;
+}
+
 }  // namespace
 
-/// One operation, or a group of equal ones, before it has arrays.
+/// One operation, or a group of equal ones, before it has tensors.
 struct WorldBinding::Call {
   const char* prefix = "";  ///< Of names: "allreduce".
   OptionalName name = std::nullopt;
@@ -102,7 +109,7 @@ WorldBinding::~WorldBinding() {
   world_.reset();
 }
 
-std::int64_t WorldBinding::submit(const Call& call, std::vector<py::array> tensors) {
+std::int64_t WorldBinding::submit(const Call& call, std::vector<TensorView> tensors) {
   std::uint64_t* counter = nullptr;
   std::string name = call.prefix;
   if (call.source >= 0) {
@@ -122,8 +129,7 @@ std::int64_t WorldBinding::submit(const Call& call, std::vector<py::array> tenso
     submission.name =
         call.grouped ? name + '_' + std::to_string(i + 1) + "of" + std::to_string(count) : name;
     if (!tensors.empty()) {
-      describe(tensors[i], submission);
-      submission.output = call.in_place ? tensors[i].mutable_data() : nullptr;
+      take(tensors[i], call.in_place, submission);
     }
   }
   const HandleId id = value_or_throw(world_->submit(std::move(submissions), false));
@@ -149,7 +155,31 @@ std::int64_t WorldBinding::allreduce(py::handle tensors,
                  .prototype = reduction(OpType::kAllreduce, process_set, reduce),
                  .grouped = grouped,
                  .in_place = in_place},
-                to_arrays(tensors, grouped, access(in_place)));
+                to_tensors(tensors, grouped, access(in_place)));
+}
+
+std::int64_t WorldBinding::allreduce_each(py::handle tensors,
+                                          const std::vector<std::string>& names,
+                                          const ReduceArguments& reduce,
+                                          OptionalSet process_set) {
+  std::vector<TensorView> views = to_tensors(tensors, true, Access::kWrite);
+  if (views.size() != names.size()) {
+    throw py::value_error("There are " + std::to_string(views.size()) + " tensors and " +
+                          std::to_string(names.size()) + " names.");
+  }
+  std::vector<Submission> submissions(views.size(),
+                                      reduction(OpType::kAllreduce, process_set, reduce));
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    submissions[i].name = "allreduce." + names[i];
+    take(views[i], true, submissions[i]);
+  }
+  const HandleId id = value_or_throw(world_->submit_each(std::move(submissions)));
+  return add_pending({.world = shared_from_this(),
+                      .id = id,
+                      .op = OpType::kAllreduce,
+                      .grouped = true,
+                      .in_place = true,
+                      .tensors = std::move(views)});
 }
 
 std::int64_t WorldBinding::allgather(py::handle tensors,
@@ -160,7 +190,7 @@ std::int64_t WorldBinding::allgather(py::handle tensors,
                  .name = std::move(name),
                  .prototype = collective(OpType::kAllgather, process_set),
                  .grouped = grouped},
-                to_arrays(tensors, grouped, Access::kRead));
+                to_tensors(tensors, grouped, Access::kRead));
 }
 
 std::int64_t WorldBinding::reducescatter(py::handle tensors,
@@ -172,7 +202,7 @@ std::int64_t WorldBinding::reducescatter(py::handle tensors,
                  .name = std::move(name),
                  .prototype = reduction(OpType::kReducescatter, process_set, reduce),
                  .grouped = grouped},
-                to_arrays(tensors, grouped, Access::kRead));
+                to_tensors(tensors, grouped, Access::kRead));
 }
 
 std::int64_t WorldBinding::broadcast(
@@ -181,7 +211,7 @@ std::int64_t WorldBinding::broadcast(
                  .name = std::move(name),
                  .prototype = collective(OpType::kBroadcast, process_set, root_rank),
                  .in_place = in_place},
-                {to_array(tensor, access(in_place))});
+                {to_tensor(tensor, access(in_place))});
 }
 
 std::int64_t WorldBinding::alltoall(py::handle tensor,
@@ -191,7 +221,7 @@ std::int64_t WorldBinding::alltoall(py::handle tensor,
   Submission prototype = collective(OpType::kAlltoall, process_set);
   prototype.splits = to_splits(splits);
   return submit({.prefix = "alltoall", .name = std::move(name), .prototype = std::move(prototype)},
-                {to_array(tensor, Access::kRead)});
+                {to_tensor(tensor, Access::kRead)});
 }
 
 std::int64_t WorldBinding::send(py::handle tensor,
@@ -203,7 +233,7 @@ std::int64_t WorldBinding::send(py::handle tensor,
                  .prototype = collective(OpType::kSend, process_set, destination),
                  .source = world_->topology().rank,
                  .destination = destination},
-                {to_array(tensor, Access::kRead)});
+                {to_tensor(tensor, Access::kRead)});
 }
 
 std::int64_t WorldBinding::recv(py::handle tensor,
@@ -216,7 +246,7 @@ std::int64_t WorldBinding::recv(py::handle tensor,
                  .in_place = true,
                  .source = source,
                  .destination = world_->topology().rank},
-                {to_array(tensor, Access::kWrite)});
+                {to_tensor(tensor, Access::kWrite)});
 }
 
 // The next four are not in flight twice in one process set, so one fixed name does.

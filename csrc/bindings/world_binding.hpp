@@ -1,4 +1,4 @@
-// Python's view of one World: operations on arrays, names for those that have none.
+// Python's view of one World: operations on tensors, names for those that have none.
 #pragma once
 
 #include <sys/types.h>
@@ -11,10 +11,11 @@
 #include <string>
 #include <vector>
 
-#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
 #include "lightcc/engine/world.hpp"
+
+#include "tensors.hpp"
 
 namespace lightcc::bindings {
 
@@ -41,15 +42,21 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
 
   World& engine() { return *world_; }
   bool dynamic_process_sets() const { return dynamic_process_sets_; }
+  bool failed() const { return world_->failed(); }
 
   // `grouped`: `tensors` is a sequence, submitted as one all-or-nothing group; else it is one
-  // array.
+  // tensor.
   std::int64_t allreduce(pybind11::handle tensors,
                          bool grouped,
                          bool in_place,
                          OptionalName name,
                          const ReduceArguments& reduce,
                          OptionalSet process_set);
+  // In place, each tensor for itself under its name; one handle for all, whose result is a list.
+  std::int64_t allreduce_each(pybind11::handle tensors,
+                              const std::vector<std::string>& names,
+                              const ReduceArguments& reduce,
+                              OptionalSet process_set);
   std::int64_t allgather(pybind11::handle tensors,
                          bool grouped,
                          OptionalName name,
@@ -97,7 +104,7 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
     auto operator<=>(const Scope&) const = default;
   };
 
-  std::int64_t submit(const Call& call, std::vector<pybind11::array> tensors);
+  std::int64_t submit(const Call& call, std::vector<TensorView> tensors);
 
   std::unique_ptr<World> world_;
   pid_t owner_;  ///< The process that made the world: a forked child has none of its threads.

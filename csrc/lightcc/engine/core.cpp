@@ -456,6 +456,7 @@ void Core::fail(const Status& error) {
   operations_.fail_all(error);
   sequencer_.reset();
   broadcast(WorldError{error.code(), error.rank(), error.message()}, nullptr);
+  failed_.store(true, std::memory_order_release);
   over_.store(true, std::memory_order_release);
   operations_.notify();
 }

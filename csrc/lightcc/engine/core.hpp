@@ -56,6 +56,8 @@ class Core {
   void request_leave() { leave_requested_.store(true, std::memory_order_release); }
   /// The world is over, in one way or the other. Thread: any.
   bool over() const { return over_.load(std::memory_order_acquire); }
+  /// It is over because of an error, not because a rank left. Thread: any.
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
   /// After an end in good order: reads the control sockets to their ends, until `deadline` at most.
   /// A socket that is closed with unread bytes is reset, and the reset may overtake this rank's
   /// last words on their way. Blocks: yes.
@@ -138,6 +140,7 @@ class Core {
   TimePoint news_deadline_;
   bool is_certain_ = false;  // The error at hand names the first culprit.
   std::atomic<bool> over_{false};
+  std::atomic<bool> failed_{false};
 };
 
 }  // namespace lightcc

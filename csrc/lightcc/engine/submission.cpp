@@ -43,16 +43,16 @@ const char* spoken_name(OpType op) {
 }
 
 Status check_reduction(const Submission& s) {
+  if (s.op == OpType::kReducescatter && s.reduce_op != ReduceOp::kSum &&
+      s.reduce_op != ReduceOp::kAverage) {
+    return make_error(ErrorCode::kMismatch,
+                      "Reducescatter currently only supports AVERAGE and SUM.");
+  }
   if (!is_reducible(s.dtype, s.reduce_op)) {
     return invalid("%s with %s does not support %s tensors.",
                    spoken_name(s.op),
                    reduce_op_name(s.reduce_op),
                    data_type_name(s.dtype));
-  }
-  if (s.op == OpType::kReducescatter && s.reduce_op != ReduceOp::kSum &&
-      s.reduce_op != ReduceOp::kAverage) {
-    return make_error(ErrorCode::kMismatch,
-                      "Reducescatter currently only supports AVERAGE and SUM.");
   }
   return {};
 }

@@ -102,7 +102,14 @@ class WorldImpl final : public World {
   const Topology& topology() const override { return core_->topology(); }
 
   Result<HandleId> submit(std::vector<Submission> submissions, bool waits) override {
-    return submit_checked(std::move(submissions), options_.knobs.dynamic_process_sets, waits);
+    const bool grouped = submissions.size() > 1;
+    const bool dynamic = options_.knobs.dynamic_process_sets;
+    return submit_checked(std::move(submissions), grouped, dynamic, waits);
+  }
+
+  Result<HandleId> submit_each(std::vector<Submission> submissions) override {
+    const bool dynamic = options_.knobs.dynamic_process_sets;
+    return submit_checked(std::move(submissions), false, dynamic, false);
   }
 
   bool poll(HandleId handle) override {
@@ -148,6 +155,8 @@ class WorldImpl final : public World {
     core_->fill_stats(stats);
     return stats;
   }
+
+  bool failed() const override { return core_->failed(); }
 
   void shutdown() override {
     if (thread_ == nullptr || !check_alive().ok()) {
@@ -204,7 +213,7 @@ class WorldImpl final : public World {
       submission.op = OpType::kAddProcessSet;
       submission.ranks = ranks;
       LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle,
-                               submit_checked({std::move(submission)}, true, true));
+                               submit_checked({std::move(submission)}, false, true, true));
       LIGHTCC_RETURN_IF_ERROR(wait(handle, {}).status());
     }
     if (options_.process_sets.empty()) {
@@ -214,16 +223,19 @@ class WorldImpl final : public World {
     Submission barrier;
     barrier.op = OpType::kBarrier;
     LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle,
-                             submit_checked({std::move(barrier)}, false, true));
+                             submit_checked({std::move(barrier)}, false, false, true));
     return wait(handle, {}).status();
   }
 
-  Result<HandleId> submit_checked(std::vector<Submission> submissions, bool dynamic, bool waits) {
+  Result<HandleId> submit_checked(std::vector<Submission> submissions,
+                                  bool grouped,
+                                  bool dynamic,
+                                  bool waits) {
     LIGHTCC_RETURN_IF_ERROR(check_alive());
     const ProcessSetTable sets = core_->process_sets();
     const Topology& t = core_->topology();
-    const bool grouped = submissions.size() > 1;
     std::vector<std::unique_ptr<Operation>> operations;
+    operations.reserve(submissions.size());
     for (Submission& submission : submissions) {
       LIGHTCC_RETURN_IF_ERROR(prepare_submission(submission, sets, t.rank, t.size, dynamic));
       auto operation = std::make_unique<Operation>();

@@ -127,6 +127,10 @@ class World {
   /// `waits`: the caller calls wait() next, on this thread, and so drives the operation itself;
   /// nobody else is woken for it.
   virtual Result<HandleId> submit(std::vector<Submission> submissions, bool waits) = 0;
+  /// Starts the submissions, each for itself, and returns one handle for all: what other ranks put
+  /// together need not be the same. Cheaper than one call for each. Errors: as of submit(), nothing
+  /// started. A wait ends when all have ended, with the first error if there was one.
+  virtual Result<HandleId> submit_each(std::vector<Submission> submissions) = 0;
   /// Whether `handle` is done (also true for an unknown handle).
   virtual bool poll(HandleId handle) = 0;
   /// Waits for `handle`, forgets it and returns its outcomes in submission order.
@@ -141,6 +145,8 @@ class World {
   /// Leaves the world. Collective in good times: waits until all ranks have left or one has failed;
   /// pending operations fail with kShutDown. After an error it is local and immediate. Idempotent.
   virtual void shutdown() = 0;
+  /// Whether the world ended with an error: another rank may be gone or hang. Also after shutdown.
+  virtual bool failed() const = 0;
 };
 
 /// In the child of fork(): closes every descriptor of every World of this process and marks them

@@ -108,6 +108,9 @@ TEST(Submissions, reductions_need_a_type_on_which_they_are_defined) {
   s = of(OpType::kReducescatter);
   s.reduce_op = ReduceOp::kMin;
   expect_error(s, "Reducescatter currently only supports AVERAGE and SUM.", ErrorCode::kMismatch);
+  s.dtype = DataType::kInt32;
+  s.reduce_op = ReduceOp::kAdasum;
+  expect_error(s, "Reducescatter currently only supports AVERAGE and SUM.", ErrorCode::kMismatch);
 }
 
 TEST(Submissions, scalars_cannot_be_gathered_scattered_or_exchanged) {

@@ -1,5 +1,6 @@
 #include "lightcc/engine/world.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -300,6 +301,48 @@ TEST(World, groups_are_all_or_nothing) {
     ASSERT_TRUE(handle.ok());
     EXPECT_FALSE(world.wait(*handle, {}).ok());
     EXPECT_EQ(a[0], 1.0F) << "a member of a failed group was reduced";
+  });
+}
+
+TEST_P(Worlds, batches_that_differ_between_ranks_all_finish) {
+  run_job(GetParam(), [](World& world, int rank) {
+    constexpr int kTensors = 12;
+    std::vector<std::vector<float>> data(kTensors, {static_cast<float>(rank)});
+    std::vector<HandleId> handles;
+    const int batch = rank + 2;
+    for (int begin = 0; begin < kTensors; begin += batch) {
+      std::vector<Submission> some;
+      for (int i = begin; i < std::min(begin + batch, kTensors); ++i) {
+        some.push_back(
+            allreduce_of("tensor." + std::to_string(i), data[static_cast<std::size_t>(i)]));
+      }
+      auto handle = world.submit_each(std::move(some));
+      ASSERT_TRUE(handle.ok()) << handle.status().message();
+      handles.push_back(*handle);
+    }
+    for (const HandleId handle : handles) {
+      ASSERT_TRUE(world.wait(handle, {}).ok());
+    }
+    const int size = world.topology().size;
+    for (const auto& tensor : data) {
+      EXPECT_EQ(tensor[0], static_cast<float>(size * (size - 1) / 2));
+    }
+  });
+}
+
+TEST(World, an_error_of_one_of_a_batch_leaves_the_others_alone) {
+  run_job({}, [](World& world, int rank) {
+    std::vector<float> a(4, 1.0F);
+    std::vector<float> b(rank == 0 ? 4 : 5, 1.0F);
+    std::vector<Submission> batch;
+    batch.push_back(allreduce_of("b", b));
+    batch.push_back(allreduce_of("a", a));
+    auto handle = world.submit_each(std::move(batch));
+    ASSERT_TRUE(handle.ok());
+    const auto failed = world.wait(*handle, {});
+    ASSERT_FALSE(failed.ok());
+    EXPECT_EQ(failed.status().code(), ErrorCode::kMismatch);
+    EXPECT_EQ(a[0], static_cast<float>(world.topology().size));
   });
 }
 

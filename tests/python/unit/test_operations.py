@@ -66,7 +66,11 @@ def test_moving_operations_of_one_rank_are_the_input(
 
 
 def test_grouped_allreduce_keeps_order_shapes_and_dtypes() -> None:
-    xs = [pattern(np.dtype("float32"), (3,)), pattern(np.dtype("int64"), (2, 2)), np.float64(7)]
+    xs: list[Any] = [
+        pattern(np.dtype("float32"), (3,)),
+        pattern(np.dtype("int64"), (2, 2)),
+        np.float64(7),
+    ]
     for result, x in zip(hvd.grouped_allreduce(xs, op=hvd.Sum), xs, strict=True):
         check_same(result, np.asarray(x))
     ys = [x.copy() for x in xs[:2]]
@@ -256,11 +260,14 @@ def test_scalar_cannot_be_scattered_or_gathered() -> None:
         hvd.allgather(np.float32(1))
 
 
-def test_reducescatter_has_sum_and_average_only() -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+@pytest.mark.parametrize("op", [hvd.Max, hvd.Adasum], ids=["max", "adasum"])
+def test_reducescatter_has_sum_and_average_only(op: hvd.ReduceOp, dtype: type) -> None:
+    # One error for every dtype, also where Adasum would not do either.
     with pytest.raises(
         hvd.HorovodInternalError, match=r"^Reducescatter currently only supports AVERAGE and SUM\."
     ):
-        hvd.reducescatter(np.ones(2), op=hvd.Max)
+        hvd.reducescatter(np.ones(2, dtype), op=op)
 
 
 def test_refused_call_leaves_no_operation_behind() -> None:

@@ -1,0 +1,78 @@
+// Tensors of any framework, as the engine uses them: taken where they lie, never copied.
+//
+// A TensorKind is all that is known about one framework; each has a file of its own
+// (numpy_tensors.cpp, torch_tensors.cpp). No framework is imported, included or linked: one that a
+// tensor comes from has been imported by whoever made the tensor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <pybind11/pybind11.h>
+
+#include "lightcc/engine/world.hpp"
+
+namespace lightcc::bindings {
+
+/// What the engine will do with a tensor's memory.
+enum class Access : std::uint8_t { kRead, kWrite };
+
+class TensorKind;
+
+/// A contiguous, aligned tensor in CPU memory. Needs the GIL wherever `owner` is copied or dropped.
+struct TensorView {
+  void* data = nullptr;  ///< Written only where Access::kWrite was asked for.
+  DataType dtype = DataType::kFloat32;
+  std::vector<std::int64_t> shape;
+  pybind11::object owner;            ///< Keeps `data` valid, and is the result in place.
+  const TensorKind* kind = nullptr;  ///< Makes results.
+};
+
+/// What there is to know about one framework. Stateless; methods need the GIL and raise Python
+/// errors.
+class TensorKind {
+ public:
+  TensorKind() = default;
+  TensorKind(const TensorKind&) = delete;
+  TensorKind& operator=(const TensorKind&) = delete;
+  virtual ~TensorKind() = default;
+
+  /// Whether `object` is of this framework.
+  virtual bool has(pybind11::handle object) const = 0;
+  /// Where `object`, which has() accepted, lies. TypeError or ValueError, naming what was found,
+  /// for layouts, dtypes and devices that the engine does not know.
+  virtual TensorView view(pybind11::handle object, Access access) const = 0;
+  /// A new tensor over engine-allocated memory, which it keeps alive; of the dtype of `like`.
+  virtual pybind11::object from_output(const TensorView& like,
+                                       const std::vector<std::int64_t>& shape,
+                                       std::shared_ptr<OutputBuffer> output) const = 0;
+  /// Splits of an alltoall as a 1-D int32 tensor.
+  virtual pybind11::object from_splits(const std::vector<std::int64_t>& splits) const = 0;
+};
+
+const TensorKind& numpy_kind();
+const TensorKind& torch_kind();
+
+/// The tensor that `object` is, by its type. Raises as TensorKind::view() does, and TypeError for
+/// what is no tensor.
+TensorView to_tensor(pybind11::handle object, Access access);
+
+/// Splits of an alltoall: a 1-D integer tensor or a sequence of integers; None is even splits
+/// (empty). Of torch tensors, int32 is the only dtype, as in Horovod.
+std::vector<std::int64_t> to_splits(pybind11::handle object);
+
+// For the kinds' own use: errors in one wording, and the check of what the engine delivers.
+
+[[noreturn]] void throw_not_contiguous();
+[[noreturn]] void throw_unsupported_dtype(const std::string& name);
+void check_aligned(const void* data, std::size_t element_bytes);
+/// The start of `output`: null where a tensor of `shape` has no bytes. EngineError where the buffer
+/// is too small.
+std::byte* output_data(std::size_t element_bytes,
+                       const std::vector<std::int64_t>& shape,
+                       const std::shared_ptr<OutputBuffer>& output);
+
+}  // namespace lightcc::bindings

@@ -1,0 +1,366 @@
+// Everything that is known about torch in lightcc's C++, for any torch from 2.4 on.
+//
+// Nothing of torch is included or linked, and torch is never imported: a tensor can only come from
+// a torch that has been. Tensors are described by torch's DLPack exchange table where it has one (a
+// tenth of a microsecond), and by their Python attributes otherwise, or where the table refuses:
+// the attributes then tell why. Results are tensors over the engine's buffers, through the same
+// table or a DLPack capsule; they are never copied.
+//
+// Autograd plays no part: what a tensor requires or records is not looked at, and writing into it
+// is not recorded. Not handled: memory on devices, sparse layouts, copying what does not fit.
+#include "torch_tensors.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dlpack.hpp"
+#include "tensors.hpp"
+
+namespace py = pybind11;
+
+namespace lightcc::bindings {
+namespace {
+
+/// One dtype in the three languages: the engine's, DLPack's, and the attribute of `torch`.
+struct DtypeRow {
+  DataType dtype;
+  dlpack::DataType dlpack;
+  const char* torch;
+};
+
+constexpr std::array kDtypes{
+    DtypeRow{DataType::kUint8, {.code = dlpack::kUint, .bits = 8, .lanes = 1}, "uint8"},
+    DtypeRow{DataType::kInt8, {.code = dlpack::kInt, .bits = 8, .lanes = 1}, "int8"},
+    DtypeRow{DataType::kUint16, {.code = dlpack::kUint, .bits = 16, .lanes = 1}, "uint16"},
+    DtypeRow{DataType::kInt16, {.code = dlpack::kInt, .bits = 16, .lanes = 1}, "int16"},
+    DtypeRow{DataType::kInt32, {.code = dlpack::kInt, .bits = 32, .lanes = 1}, "int32"},
+    DtypeRow{DataType::kInt64, {.code = dlpack::kInt, .bits = 64, .lanes = 1}, "int64"},
+    DtypeRow{DataType::kFloat16, {.code = dlpack::kFloat, .bits = 16, .lanes = 1}, "float16"},
+    DtypeRow{DataType::kFloat32, {.code = dlpack::kFloat, .bits = 32, .lanes = 1}, "float32"},
+    DtypeRow{DataType::kFloat64, {.code = dlpack::kFloat, .bits = 64, .lanes = 1}, "float64"},
+    DtypeRow{DataType::kBool, {.code = dlpack::kBool, .bits = 8, .lanes = 1}, "bool"},
+    DtypeRow{DataType::kBfloat16, {.code = dlpack::kBfloat, .bits = 16, .lanes = 1}, "bfloat16"},
+};
+
+/// Rows stand in the order of the engine's numbers.
+constexpr bool table_is_total() {
+  for (std::size_t i = 0; i < kDtypes.size(); ++i) {
+    if (static_cast<std::size_t>(kDtypes[i].dtype) != i) {
+      return false;
+    }
+  }
+  return kDtypes.size() == kDataTypeCount;
+}
+static_assert(table_is_total());
+
+const DtypeRow& row_of(DataType dtype) {
+  return kDtypes[static_cast<std::size_t>(dtype)];
+}
+
+/// What is looked up once. Objects are kept for the life of the process: at exit nothing of Python
+/// may be released after the interpreter.
+struct Torch {
+  PyTypeObject* tensor_type = nullptr;
+  PyObject* strided = nullptr;      ///< torch.strided, the layout of dense tensors.
+  PyObject* from_dlpack = nullptr;  ///< torch.from_dlpack.
+  std::array<PyObject*, kDtypes.size()> dtypes{};
+  const dlpack::ExchangeApi* exchange = nullptr;  ///< Null: torch has none that is known here.
+  bool use_exchange = true;
+};
+
+const dlpack::ExchangeApi* find_exchange(py::handle tensor_type) {
+  const py::object capsule = py::getattr(tensor_type, "__dlpack_c_exchange_api__", py::none());
+  if (capsule.is_none()) {
+    return nullptr;
+  }
+  const auto* header = static_cast<const dlpack::ExchangeHeader*>(
+      PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (header == nullptr) {
+    PyErr_Clear();
+  }
+  while (header != nullptr && header->version.major != dlpack::kMajorVersion) {
+    header = header->previous;
+  }
+  const auto* api = reinterpret_cast<const dlpack::ExchangeApi*>(header);
+  return api != nullptr && api->describe_tensor != nullptr ? api : nullptr;
+}
+
+/// torch, or null as long as nobody has imported it. Guarded by the GIL.
+Torch* find_torch() {
+  static Torch torch;
+  if (torch.tensor_type != nullptr) {
+    return &torch;
+  }
+  const auto name = py::reinterpret_steal<py::object>(PyUnicode_InternFromString("torch"));
+  const auto module = py::reinterpret_steal<py::object>(PyImport_GetModule(name.ptr()));
+  PyErr_Clear();
+  if (!module) {
+    return nullptr;
+  }
+  // A module that is still being imported, or only bears the name, has no tensors.
+  py::object tensor_type = py::getattr(module, "Tensor", py::none());
+  py::object from_dlpack = py::getattr(module, "from_dlpack", py::none());
+  if (!PyType_Check(tensor_type.ptr()) || from_dlpack.is_none()) {
+    return nullptr;
+  }
+  for (std::size_t i = 0; i < kDtypes.size(); ++i) {
+    torch.dtypes[i] = py::object(py::getattr(module, kDtypes[i].torch, py::none())).release().ptr();
+  }
+  torch.strided = py::object(py::getattr(module, "strided", py::none())).release().ptr();
+  torch.from_dlpack = from_dlpack.release().ptr();
+  torch.exchange = find_exchange(tensor_type);
+  torch.tensor_type = reinterpret_cast<PyTypeObject*>(tensor_type.release().ptr());
+  return &torch;
+}
+
+[[noreturn]] void throw_unsupported(py::handle tensor) {
+  throw_unsupported_dtype(tensor.attr("type")().cast<std::string>());
+}
+
+[[noreturn]] void throw_not_on_cpu(py::handle tensor) {
+  throw py::value_error("Tensor is on device " +
+                        py::str(tensor.attr("device")).cast<std::string>() +
+                        "; this version of lightcc takes tensors in CPU memory only.");
+}
+
+bool is_contiguous(const dlpack::Tensor& tensor) {
+  if (tensor.strides == nullptr) {
+    return true;
+  }
+  bool contiguous = true;
+  std::int64_t expected = 1;
+  for (std::int32_t i = tensor.dimensions - 1; i >= 0; --i) {
+    const std::int64_t extent = tensor.shape[i];
+    if (extent == 0) {
+      return true;
+    }
+    contiguous = contiguous && (extent == 1 || tensor.strides[i] == expected);
+    expected *= extent;
+  }
+  return contiguous;
+}
+
+std::optional<DataType> data_type(dlpack::DataType dtype) {
+  for (const DtypeRow& row : kDtypes) {
+    if (row.dlpack == dtype) {
+      return row.dtype;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Raises unless `view` has memory that its elements can be read from.
+TensorView checked(TensorView view) {
+  const bool empty = std::ranges::find(view.shape, 0) != view.shape.end();
+  if (view.data == nullptr && !empty) {
+    throw py::value_error("Tensor has no memory: it is a " +
+                          std::string(Py_TYPE(view.owner.ptr())->tp_name) + ".");
+  }
+  check_aligned(view.data, element_size(view.dtype));
+  return view;
+}
+
+class TorchKind final : public TensorKind {
+ public:
+  bool has(py::handle object) const override;
+  TensorView view(py::handle object, Access access) const override;
+  py::object from_output(const TensorView& like,
+                         const std::vector<std::int64_t>& shape,
+                         std::shared_ptr<OutputBuffer> output) const override;
+  py::object from_splits(const std::vector<std::int64_t>& splits) const override;
+
+ private:
+  TensorView view_by_attributes(const Torch& torch, py::handle tensor) const;
+};
+
+bool TorchKind::has(py::handle object) const {
+  const Torch* torch = find_torch();
+  return torch != nullptr && PyObject_TypeCheck(object.ptr(), torch->tensor_type);
+}
+
+// hot
+TensorView TorchKind::view(py::handle object, Access /*access*/) const {
+  const Torch& torch = *find_torch();
+  dlpack::Tensor found{};
+  if (torch.exchange == nullptr || !torch.use_exchange) {
+    return view_by_attributes(torch, object);
+  }
+  if (torch.exchange->describe_tensor(object.ptr(), &found) != 0) {
+    PyErr_Clear();
+    return view_by_attributes(torch, object);
+  }
+  if (found.data == nullptr) {
+    // Empty, or something that only has the type of a tensor: a lazy module's parameter, a fake.
+    return view_by_attributes(torch, object);
+  }
+  if (found.device.type != dlpack::kCpu && found.device.type != dlpack::kCudaHost) {
+    throw_not_on_cpu(object);
+  }
+  const std::optional<DataType> dtype = data_type(found.dtype);
+  if (!dtype) {
+    throw_unsupported(object);
+  }
+  if (!is_contiguous(found)) {
+    throw_not_contiguous();
+  }
+  return checked({.data = static_cast<std::byte*>(found.data) + found.byte_offset,
+                  .dtype = *dtype,
+                  .shape = {found.shape, found.shape + found.dimensions},
+                  .owner = py::reinterpret_borrow<py::object>(object),
+                  .kind = this});
+}
+
+TensorView TorchKind::view_by_attributes(const Torch& torch, py::handle tensor) const {
+  if (tensor.attr("layout").ptr() != torch.strided) {
+    throw_unsupported(tensor);
+  }
+  if (tensor.attr("device").attr("type").cast<std::string>() != "cpu") {
+    throw_not_on_cpu(tensor);
+  }
+  const py::object dtype = tensor.attr("dtype");
+  const auto* const row = std::ranges::find(torch.dtypes, dtype.ptr());
+  if (row == torch.dtypes.end()) {
+    throw_unsupported(tensor);
+  }
+  if (!tensor.attr("is_contiguous")().cast<bool>()) {
+    throw_not_contiguous();
+  }
+  const auto address = tensor.attr("data_ptr")().cast<std::uintptr_t>();
+  std::vector<std::int64_t> shape;
+  for (const py::handle extent : tensor.attr("shape")) {
+    shape.push_back(extent.cast<std::int64_t>());
+  }
+  return checked({.data = reinterpret_cast<void*>(address),  // NOLINT(performance-no-int-to-ptr)
+                  .dtype = kDtypes[static_cast<std::size_t>(row - torch.dtypes.begin())].dtype,
+                  .shape = std::move(shape),
+                  .owner = py::reinterpret_borrow<py::object>(tensor),
+                  .kind = this});
+}
+
+/// Memory on its way to torch, with what describes it. Freed by torch, from any thread and without
+/// the GIL: it holds nothing of Python.
+template <typename Managed>
+struct Export {
+  Managed managed{};
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;
+  std::shared_ptr<OutputBuffer> output;
+
+  static void release(Managed* managed) {
+    const std::unique_ptr<Export> released(static_cast<Export*>(managed->context));
+  }
+};
+
+template <typename Managed>
+std::unique_ptr<Export<Managed>> make_export(DataType dtype,
+                                             const std::vector<std::int64_t>& shape,
+                                             std::shared_ptr<OutputBuffer> output) {
+  auto made = std::make_unique<Export<Managed>>();
+  made->shape = shape;
+  made->strides.resize(shape.size());
+  std::int64_t stride = 1;
+  for (std::size_t i = shape.size(); i-- > 0;) {
+    made->strides[i] = stride;
+    stride *= shape[i] == 0 ? 1 : shape[i];
+  }
+  made->managed.context = made.get();
+  made->managed.deleter = &Export<Managed>::release;
+  made->managed.tensor = {.data = output_data(element_size(dtype), shape, output),
+                          .device = {.type = dlpack::kCpu, .id = 0},
+                          .dimensions = static_cast<std::int32_t>(shape.size()),
+                          .dtype = row_of(dtype).dlpack,
+                          .shape = made->shape.data(),
+                          .strides = made->strides.data(),
+                          .byte_offset = 0};
+  made->output = std::move(output);
+  return made;
+}
+
+py::object tensor_by_exchange(const dlpack::ExchangeApi& exchange,
+                              std::unique_ptr<Export<dlpack::VersionedTensor>> made) {
+  made->managed.version = {.major = dlpack::kMajorVersion, .minor = 0};
+  void* tensor = nullptr;
+  // Taken over even where it fails.
+  if (exchange.import_tensor(&made.release()->managed, &tensor) != 0) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(static_cast<PyObject*>(tensor));
+}
+
+py::object tensor_by_capsule(const Torch& torch,
+                             std::unique_ptr<Export<dlpack::ManagedTensor>> made) {
+  // torch renames a capsule that it has taken over.
+  const auto capsule = py::reinterpret_steal<py::object>(
+      PyCapsule_New(&made->managed, "dltensor", [](PyObject* unused) {
+        if (PyCapsule_IsValid(unused, "dltensor") != 0) {
+          auto* managed =
+              static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(unused, "dltensor"));
+          managed->deleter(managed);
+        }
+      }));
+  if (!capsule) {
+    throw py::error_already_set();
+  }
+  static_cast<void>(made.release());
+  return py::handle(torch.from_dlpack)(capsule);
+}
+
+py::object make_tensor(DataType dtype,
+                       const std::vector<std::int64_t>& shape,
+                       std::shared_ptr<OutputBuffer> output) {
+  const Torch& torch = *find_torch();
+  if (torch.exchange != nullptr && torch.use_exchange) {
+    return tensor_by_exchange(
+        *torch.exchange, make_export<dlpack::VersionedTensor>(dtype, shape, std::move(output)));
+  }
+  return tensor_by_capsule(torch,
+                           make_export<dlpack::ManagedTensor>(dtype, shape, std::move(output)));
+}
+
+py::object TorchKind::from_output(const TensorView& like,
+                                  const std::vector<std::int64_t>& shape,
+                                  std::shared_ptr<OutputBuffer> output) const {
+  return make_tensor(like.dtype, shape, std::move(output));
+}
+
+py::object TorchKind::from_splits(const std::vector<std::int64_t>& splits) const {
+  auto output = std::make_shared<OutputBuffer>(splits.size() * sizeof(std::int32_t));
+  auto* values = reinterpret_cast<std::int32_t*>(output->data());
+  for (std::size_t i = 0; i < splits.size(); ++i) {
+    values[i] = static_cast<std::int32_t>(splits[i]);
+  }
+  return make_tensor(
+      DataType::kInt32, {static_cast<std::int64_t>(splits.size())}, std::move(output));
+}
+
+bool use_torch_exchange(bool enabled) {
+  Torch* torch = find_torch();
+  if (torch == nullptr) {
+    throw py::value_error("torch has not been imported.");
+  }
+  torch->use_exchange = enabled;
+  return torch->exchange != nullptr;
+}
+
+}  // namespace
+
+const TensorKind& torch_kind() {
+  static const TorchKind kKind;
+  return kKind;
+}
+
+void register_torch_tensors(py::module_& module) {
+  module.def("use_torch_exchange",
+             &use_torch_exchange,
+             py::arg("enabled"),
+             "Chooses whether torch's DLPack exchange table is used; returns whether it has one.");
+}
+
+}  // namespace lightcc::bindings

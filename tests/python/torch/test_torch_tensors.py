@@ -1,0 +1,236 @@
+"""torch tensors in a world of one rank: memory, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import resource
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from tensors import DTYPES, SHAPES, check_same, pattern
+
+import lightcc
+import lightcc.torch as hvd
+from lightcc import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(params=[True, False], ids=["exchange", "attributes"])
+def exchange(request: pytest.FixtureRequest, world: None) -> Iterator[bool]:  # noqa: ARG001
+    """Both ways to read a tensor: torch's exchange table, and its Python attributes."""
+    _core.use_torch_exchange(request.param)
+    yield request.param
+    _core.use_torch_exchange(True)
+
+
+pytestmark = pytest.mark.usefixtures("exchange")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_one_rank_gets_its_own_tensor_back(dtype: torch.dtype) -> None:
+    for shape in SHAPES:
+        x = pattern(dtype, shape, 0)
+        result = hvd.allreduce(x, op=hvd.Max)
+        check_same(result, x, shape)
+        assert result.data_ptr() != x.data_ptr() or x.numel() == 0
+        assert hvd.allreduce_(x, op=hvd.Max) is x
+        check_same(hvd.broadcast(x, 0), x, shape)
+        if shape:
+            check_same(hvd.allgather(x), x, shape)
+            check_same(hvd.alltoall(x), x, shape)
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def test_result_owns_its_memory_after_shutdown() -> None:
+    x = pattern(torch.float64, (1000,), 0)
+    result, part = hvd.allreduce(x), hvd.allgather(x)[500:]
+    splits = hvd.alltoall(x, splits=[1000])[1]
+    hvd.shutdown()
+    gc.collect()
+    check_same(result, x)
+    check_same(part, x[500:])
+    check_same(splits, torch.tensor([1000], dtype=torch.int32))
+    result += 1
+    check_same(result, x + 1)
+    assert result.data_ptr() % 64 == 0
+
+
+def test_results_are_freed_with_the_last_reference() -> None:
+    x = torch.ones(4 << 20, dtype=torch.float64)
+    hvd.allreduce(x)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(30):
+        rest = hvd.allreduce(x)[1:3]
+        assert rest.tolist() == [1, 1]
+        # The last reference may go in another thread.
+        results = [hvd.allreduce(x)]
+        thread = threading.Thread(target=results.clear)
+        thread.start()
+        thread.join()
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
+    assert grown_kib < 6 * 32 * 1024, "60 results of 32 MiB"
+
+
+def test_tensors_in_flight_are_kept_alive() -> None:
+    x = torch.zeros(100_000)
+    reference = weakref.ref(x)
+    handle = hvd.allreduce_async_(x)
+    del x
+    gc.collect()
+    assert reference() is not None
+    hvd.synchronize(handle)
+    gc.collect()
+    assert reference() is None
+
+
+def test_result_behaves_as_any_tensor() -> None:
+    result = hvd.allreduce(torch.arange(6.0).reshape(2, 3))
+    assert torch.equal(copy.deepcopy(result), result)
+    assert result.t().contiguous().shape == (3, 2)
+    result.requires_grad_()
+    (result * 2).sum().backward()
+    check_same(result.grad, torch.full((2, 3), 2.0))
+    empty = hvd.allreduce(torch.zeros(0, 3))
+    assert torch.cat([empty, torch.ones(1, 3)]).shape == (1, 3)
+
+
+def test_parameters_are_written_in_place() -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    writes: list[Callable[[Any], Any]] = [hvd.allreduce_, lambda p: hvd.broadcast_(p, 0)]
+    for write in writes:
+        assert write(parameter) is parameter
+    hvd.grouped_allreduce_([parameter], op=hvd.Sum, postscale_factor=2.0)
+    check_same(parameter.detach(), torch.full((3,), 2.0))
+    assert parameter.is_leaf
+    assert parameter.requires_grad
+
+
+# --- refused tensors -----------------------------------------------------------------------------
+
+CALLS: list[Callable[[Any], Any]] = [
+    lambda x: hvd.allreduce(x),
+    lambda x: hvd.allreduce_(x),
+    lambda x: hvd.grouped_allreduce([x]),
+    lambda x: hvd.allgather(x),
+    lambda x: hvd.broadcast(x, 0),
+    lambda x: hvd.alltoall(x),
+    lambda x: hvd.reducescatter(x),
+    lambda x: hvd.send(x, 0),
+    lambda x: hvd.recv(x, 0),
+]
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "column": (lambda: torch.zeros(4, 4)[:, 1], r"Tensor is required to be contiguous\.$"),
+    "expanded": (lambda: torch.zeros(1).expand(3), r"Tensor is required to be contiguous\.$"),
+    "channels last": (
+        lambda: torch.zeros(2, 3, 4, 4).to(memory_format=torch.channels_last),
+        r"Tensor is required to be contiguous\.$",
+    ),
+    "complex": (
+        lambda: torch.zeros(2, dtype=torch.complex64),
+        r"Tensor type torch\.ComplexFloatTensor is not supported\.$",
+    ),
+    "uint32": (
+        lambda: torch.zeros(2, dtype=torch.uint32),
+        r"Tensor type torch\.UInt32Tensor is not supported\.$",
+    ),
+    "float8": (
+        lambda: torch.zeros(2, dtype=torch.float8_e4m3fn),
+        r"Tensor type torch\.Float8_e4m3fnTensor is not supported\.$",
+    ),
+    "sparse": (
+        lambda: torch.eye(2).to_sparse(),
+        r"Tensor type torch\.sparse\.FloatTensor is not supported\.$",
+    ),
+    "on a device": (
+        lambda: torch.zeros(2, device="meta"),
+        "Tensor is on device meta; this version of lightcc takes tensors in CPU memory only",
+    ),
+    "misaligned": (
+        lambda: (
+            torch.frombuffer(bytearray(17), dtype=torch.uint8)[1:].view(torch.float64)
+            if torch.frombuffer(bytearray(17), dtype=torch.uint8)[1:].storage_offset() % 8 == 0
+            else torch.frombuffer(bytearray(17), dtype=torch.float64, offset=1, count=2)
+        ),
+        "Tensor is required to be aligned",
+    ),
+    "of a lazy module": (
+        lambda: torch.nn.LazyLinear(3).weight,
+        "Attempted to use an uninitialized parameter",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_tensor_that_cannot_be_used_where_it_lies_is_refused(kind: str) -> None:
+    make, text = REFUSED[kind]
+    for call in CALLS:
+        with pytest.raises(ValueError, match=f"^{text}"):
+            call(make())
+    check_same(hvd.allreduce(torch.ones(1)), torch.ones(1))
+
+
+@pytest.mark.parametrize("value", [[1.0], "abc", None, 3], ids=repr)
+def test_what_is_no_tensor_is_refused(value: Any) -> None:
+    for call in CALLS[:1] + CALLS[3:]:
+        with pytest.raises((TypeError, AttributeError), match=type(value).__name__):
+            call(value)
+    with pytest.raises(TypeError, match=r"^Tensor is required to be a numpy\.ndarray or a torch\."):
+        hvd.allreduce_(value)
+
+
+def test_bad_splits_are_refused() -> None:
+    x = torch.zeros(4, 2)
+    int32 = torch.int32
+    cases: list[tuple[Any, str]] = [
+        (torch.tensor([[4]], dtype=int32), "alltoall expects a 1D splits tensor$"),
+        (torch.tensor(4, dtype=int32), "alltoall expects a 1D splits tensor$"),
+        (torch.tensor([4.0]), r"alltoall expects a splits tensor with 32-bit integer elements\.$"),
+        (torch.tensor([4]), r"alltoall expects a splits tensor with 32-bit integer elements\.$"),
+        (torch.tensor([-1], dtype=int32), "alltoall expects a splits tensor with 32-bit integer"),
+        (torch.tensor([5], dtype=int32), "Sum of splits entries is greater than the first dim"),
+        (torch.tensor([2, 2], dtype=int32), "Number of entries in splits does not equal number"),
+        (torch.tensor([], dtype=int32), "Number of entries in splits does not equal number"),
+        ([1.5], r"alltoall expects a splits tensor with 32-bit integer elements\.$"),
+    ]
+    for splits, text in cases:
+        with pytest.raises(ValueError, match=f"^{text}"):
+            hvd.alltoall(x, splits=splits)
+
+
+def test_bad_arguments_have_horovods_errors() -> None:
+    with pytest.raises(ValueError, match=r"^The op parameter supersedes average\. Please provide"):
+        hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
+    with pytest.raises(ValueError, match=r"^Reducescatter does not support scalar inputs"):
+        hvd.reducescatter(torch.tensor(1.0))
+    with pytest.raises(hvd.HorovodInternalError, match=r"^Reducescatter currently only supports"):
+        hvd.reducescatter(torch.ones(2), op=hvd.Adasum)
+    with pytest.raises(hvd.HorovodInternalError, match=r"^Process-set rank zero tried to ALLGATHE"):
+        hvd.allgather(torch.tensor(1.0))
+    with pytest.raises(ValueError, match=r"^broadcast received invalid root rank 1"):
+        hvd.broadcast(torch.ones(1), 1)
+    with pytest.warns(DeprecationWarning, match="op=Average") as records:
+        hvd.allreduce(torch.ones(1), average=False)
+    assert records[0].filename == __file__
+    hvd.shutdown()
+    with pytest.raises(ValueError, match=r"^Horovod has not been initialized; use hvd\.init\(\)\."):
+        hvd.allreduce(torch.ones(1))
+
+
+def test_neutral_face_keeps_torch_tensors_torch() -> None:
+    x = torch.nn.Parameter(torch.ones(2))
+    check_same(lightcc.allreduce(x), torch.ones(2))
+    check_same(lightcc.grouped_allgather([x])[0], torch.ones(2))
+    check_same(lightcc.broadcast(x, 0), torch.ones(2))
+    assert lightcc.allreduce_(x) is x
+    output, splits = lightcc.alltoall(x, splits=torch.tensor([2], dtype=torch.int32))
+    check_same(output, torch.ones(2))
+    check_same(splits, torch.tensor([2], dtype=torch.int32))
