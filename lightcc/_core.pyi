@@ -79,6 +79,7 @@ class World:
         prescale: float,
         postscale: float,
         process_set: int | None,
+        waits: bool = False,
     ) -> Handle[Any]: ...
     def allreduce_each(
         self,
@@ -96,7 +97,12 @@ class World:
         """
 
     def allgather(
-        self, tensors: object, grouped: bool, name: str | None, process_set: int | None
+        self,
+        tensors: object,
+        grouped: bool,
+        name: str | None,
+        process_set: int | None,
+        waits: bool = False,
     ) -> Handle[Any]: ...
     def reducescatter(
         self,
@@ -107,6 +113,7 @@ class World:
         prescale: float,
         postscale: float,
         process_set: int | None,
+        waits: bool = False,
     ) -> Handle[Any]: ...
     def broadcast(
         self,
@@ -115,6 +122,7 @@ class World:
         root_rank: int,
         name: str | None,
         process_set: int | None,
+        waits: bool = False,
     ) -> Handle[Any]: ...
     def alltoall(
         self,
@@ -122,12 +130,23 @@ class World:
         splits: object,
         name: str | None,
         process_set: int | None,
+        waits: bool = False,
     ) -> Handle[Any]: ...
     def send(
-        self, tensor: object, destination: int, name: str | None, process_set: int | None
+        self,
+        tensor: object,
+        destination: int,
+        name: str | None,
+        process_set: int | None,
+        waits: bool = False,
     ) -> Handle[Any]: ...
     def recv(
-        self, tensor: object, source: int, name: str | None, process_set: int | None
+        self,
+        tensor: object,
+        source: int,
+        name: str | None,
+        process_set: int | None,
+        waits: bool = False,
     ) -> Handle[Any]: ...
     def barrier(self, process_set: int | None) -> Handle[Any]: ...
     def join(self) -> Handle[Any]: ...

@@ -44,7 +44,8 @@ def allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    result: Tensor = synchronize(allgather_async(tensor, name, process_set))
+    handle = _world.current().allgather(tensor, False, name, process_set.process_set_id, waits=True)
+    result: Tensor = synchronize(handle)
     return result
 
 
@@ -76,7 +77,8 @@ def grouped_allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    results: list[Tensor] = synchronize(grouped_allgather_async(tensors, name, process_set))
+    handle = _world.current().allgather(tensors, True, name, process_set.process_set_id, waits=True)
+    results: list[Tensor] = synchronize(handle)
     return results
 
 
@@ -114,7 +116,10 @@ def broadcast(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    result: Tensor = synchronize(broadcast_async(tensor, root_rank, name, process_set))
+    handle = _world.current().broadcast(
+        tensor, False, root_rank, name, process_set.process_set_id, waits=True
+    )
+    result: Tensor = synchronize(handle)
     return result
 
 
@@ -149,7 +154,10 @@ def broadcast_(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    result: Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    handle = _world.current().broadcast(
+        tensor, True, root_rank, name, process_set.process_set_id, waits=True
+    )
+    result: Tensor = synchronize(handle)
     return result
 
 
@@ -206,7 +214,8 @@ def alltoall(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    output, received_splits = synchronize(alltoall_async(tensor, splits, name, process_set))
+    handle = _world.current().alltoall(tensor, splits, name, process_set.process_set_id, waits=True)
+    output, received_splits = synchronize(handle)
     return output if splits is None else (output, received_splits)
 
 
@@ -239,7 +248,9 @@ def send(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On both ranks; see `lightcc`.
     """
-    synchronize(send_async(tensor, destination, name, process_set))
+    synchronize(
+        _world.current().send(tensor, destination, name, process_set.process_set_id, waits=True)
+    )
 
 
 def recv_async(
@@ -273,5 +284,6 @@ def recv(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On both ranks; see `lightcc`.
     """
-    result: Tensor = synchronize(recv_async(tensor, source, name, process_set))
+    handle = _world.current().recv(tensor, source, name, process_set.process_set_id, waits=True)
+    result: Tensor = synchronize(handle)
     return result

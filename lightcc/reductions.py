@@ -116,9 +116,18 @@ def allreduce(
         >>> hvd.allreduce(np.array([1.0, 2.0]), op=hvd.Sum, prescale_factor=0.5) / hvd.size()
         array([0.5, 1. ])
     """
-    op = choose_op(average, op)
     sent, context = compression.compress(tensor)
-    handle = allreduce_async(sent, None, name, op, prescale_factor, postscale_factor, process_set)
+    handle = _world.current().allreduce(
+        sent,
+        False,
+        False,
+        name,
+        choose_op(average, op),
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+        waits=True,
+    )
     result: Tensor = compression.decompress(synchronize(handle), context)
     return result
 
@@ -173,10 +182,18 @@ def allreduce_(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    op = choose_op(average, op)
-    result: Tensor = synchronize(
-        allreduce_async_(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
+    handle = _world.current().allreduce(
+        tensor,
+        False,
+        True,
+        name,
+        choose_op(average, op),
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+        waits=True,
     )
+    result: Tensor = synchronize(handle)
     return result
 
 
@@ -233,11 +250,17 @@ def grouped_allreduce(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    op = choose_op(average, op)
     compressed = [compression.compress(tensor) for tensor in tensors]
-    sent = [tensor for tensor, _ in compressed]
-    handle = grouped_allreduce_async(
-        sent, None, name, op, prescale_factor, postscale_factor, process_set
+    handle = _world.current().allreduce(
+        [tensor for tensor, _ in compressed],
+        True,
+        False,
+        name,
+        choose_op(average, op),
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+        waits=True,
     )
     return [
         compression.decompress(output, context)
@@ -294,12 +317,18 @@ def grouped_allreduce_(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    op = choose_op(average, op)
-    results: list[Tensor] = synchronize(
-        grouped_allreduce_async_(
-            tensors, None, name, op, prescale_factor, postscale_factor, process_set
-        )
+    handle = _world.current().allreduce(
+        tensors,
+        True,
+        True,
+        name,
+        choose_op(average, op),
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+        waits=True,
     )
+    results: list[Tensor] = synchronize(handle)
     return results
 
 
@@ -349,7 +378,16 @@ def reducescatter(
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     sent, context = compression.compress(tensor)
-    handle = reducescatter_async(sent, name, op, process_set, prescale_factor, postscale_factor)
+    handle = _world.current().reducescatter(
+        sent,
+        False,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+        waits=True,
+    )
     result: Tensor = compression.decompress(synchronize(handle), context)
     return result
 
@@ -396,9 +434,15 @@ def grouped_reducescatter(
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     compressed = [compression.compress(tensor) for tensor in tensors]
-    sent = [tensor for tensor, _ in compressed]
-    handle = grouped_reducescatter_async(
-        sent, name, op, process_set, prescale_factor, postscale_factor
+    handle = _world.current().reducescatter(
+        [tensor for tensor, _ in compressed],
+        True,
+        name,
+        op,
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
+        waits=True,
     )
     return [
         compression.decompress(output, context)

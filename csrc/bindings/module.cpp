@@ -122,13 +122,15 @@ void register_world(const py::module_& module) {
              int op,
              double prescale,
              double postscale,
-             OptionalSet process_set) {
+             OptionalSet process_set,
+             bool waits) {
             return world.allreduce(tensors,
                                    grouped,
                                    in_place,
                                    std::move(name),
                                    {.op = op, .prescale = prescale, .postscale = postscale},
-                                   process_set);
+                                   process_set,
+                                   waits);
           },
           "tensors"_a,
           "grouped"_a,
@@ -137,7 +139,8 @@ void register_world(const py::module_& module) {
           "op"_a,
           "prescale"_a,
           "postscale"_a,
-          "process_set"_a)
+          "process_set"_a,
+          "waits"_a = false)
       .def(
           "allreduce_each",
           [](WorldBinding& world,
@@ -163,7 +166,8 @@ void register_world(const py::module_& module) {
            "tensors"_a,
            "grouped"_a,
            "name"_a,
-           "process_set"_a)
+           "process_set"_a,
+           "waits"_a = false)
       .def(
           "reducescatter",
           [](WorldBinding& world,
@@ -173,12 +177,14 @@ void register_world(const py::module_& module) {
              int op,
              double prescale,
              double postscale,
-             OptionalSet process_set) {
+             OptionalSet process_set,
+             bool waits) {
             return world.reducescatter(tensors,
                                        grouped,
                                        std::move(name),
                                        {.op = op, .prescale = prescale, .postscale = postscale},
-                                       process_set);
+                                       process_set,
+                                       waits);
           },
           "tensors"_a,
           "grouped"_a,
@@ -186,17 +192,37 @@ void register_world(const py::module_& module) {
           "op"_a,
           "prescale"_a,
           "postscale"_a,
-          "process_set"_a)
+          "process_set"_a,
+          "waits"_a = false)
       .def("broadcast",
            &WorldBinding::broadcast,
            "tensor"_a,
            "in_place"_a,
            "root_rank"_a,
            "name"_a,
-           "process_set"_a)
-      .def("alltoall", &WorldBinding::alltoall, "tensor"_a, "splits"_a, "name"_a, "process_set"_a)
-      .def("send", &WorldBinding::send, "tensor"_a, "destination"_a, "name"_a, "process_set"_a)
-      .def("recv", &WorldBinding::recv, "tensor"_a, "source"_a, "name"_a, "process_set"_a)
+           "process_set"_a,
+           "waits"_a = false)
+      .def("alltoall",
+           &WorldBinding::alltoall,
+           "tensor"_a,
+           "splits"_a,
+           "name"_a,
+           "process_set"_a,
+           "waits"_a = false)
+      .def("send",
+           &WorldBinding::send,
+           "tensor"_a,
+           "destination"_a,
+           "name"_a,
+           "process_set"_a,
+           "waits"_a = false)
+      .def("recv",
+           &WorldBinding::recv,
+           "tensor"_a,
+           "source"_a,
+           "name"_a,
+           "process_set"_a,
+           "waits"_a = false)
       .def("barrier", &WorldBinding::barrier, "process_set"_a)
       .def("join", &WorldBinding::join)
       .def("add_process_set", &WorldBinding::add_process_set, "ranks"_a)

@@ -90,6 +90,7 @@ struct WorldBinding::Call {
   Submission prototype{};
   bool grouped = false;
   bool in_place = false;
+  bool waits = false;
   /// Set for operations between two ranks.
   int source = -1;
   int destination = -1;
@@ -132,7 +133,7 @@ std::int64_t WorldBinding::submit(const Call& call, std::vector<TensorView> tens
       take(tensors[i], call.in_place, submission);
     }
   }
-  const HandleId id = value_or_throw(world_->submit(std::move(submissions), false));
+  const HandleId id = value_or_throw(world_->submit(std::move(submissions), call.waits));
   if (counter != nullptr) {
     ++*counter;
   }
@@ -149,12 +150,14 @@ std::int64_t WorldBinding::allreduce(py::handle tensors,
                                      bool in_place,
                                      OptionalName name,
                                      const ReduceArguments& reduce,
-                                     OptionalSet process_set) {
+                                     OptionalSet process_set,
+                                     bool waits) {
   return submit({.prefix = grouped ? "grouped_allreduce" : "allreduce",
                  .name = std::move(name),
                  .prototype = reduction(OpType::kAllreduce, process_set, reduce),
                  .grouped = grouped,
-                 .in_place = in_place},
+                 .in_place = in_place,
+                 .waits = waits},
                 to_tensors(tensors, grouped, access(in_place)));
 }
 
@@ -182,14 +185,13 @@ std::int64_t WorldBinding::allreduce_each(py::handle tensors,
                       .tensors = std::move(views)});
 }
 
-std::int64_t WorldBinding::allgather(py::handle tensors,
-                                     bool grouped,
-                                     OptionalName name,
-                                     OptionalSet process_set) {
+std::int64_t WorldBinding::allgather(
+    py::handle tensors, bool grouped, OptionalName name, OptionalSet process_set, bool waits) {
   return submit({.prefix = grouped ? "grouped_allgather" : "allgather",
                  .name = std::move(name),
                  .prototype = collective(OpType::kAllgather, process_set),
-                 .grouped = grouped},
+                 .grouped = grouped,
+                 .waits = waits},
                 to_tensors(tensors, grouped, Access::kRead));
 }
 
@@ -197,53 +199,59 @@ std::int64_t WorldBinding::reducescatter(py::handle tensors,
                                          bool grouped,
                                          OptionalName name,
                                          const ReduceArguments& reduce,
-                                         OptionalSet process_set) {
+                                         OptionalSet process_set,
+                                         bool waits) {
   return submit({.prefix = grouped ? "grouped_reducescatter" : "reducescatter",
                  .name = std::move(name),
                  .prototype = reduction(OpType::kReducescatter, process_set, reduce),
-                 .grouped = grouped},
+                 .grouped = grouped,
+                 .waits = waits},
                 to_tensors(tensors, grouped, Access::kRead));
 }
 
-std::int64_t WorldBinding::broadcast(
-    py::handle tensor, bool in_place, int root_rank, OptionalName name, OptionalSet process_set) {
+std::int64_t WorldBinding::broadcast(py::handle tensor,
+                                     bool in_place,
+                                     int root_rank,
+                                     OptionalName name,
+                                     OptionalSet process_set,
+                                     bool waits) {
   return submit({.prefix = "broadcast",
                  .name = std::move(name),
                  .prototype = collective(OpType::kBroadcast, process_set, root_rank),
-                 .in_place = in_place},
+                 .in_place = in_place,
+                 .waits = waits},
                 {to_tensor(tensor, access(in_place))});
 }
 
-std::int64_t WorldBinding::alltoall(py::handle tensor,
-                                    py::handle splits,
-                                    OptionalName name,
-                                    OptionalSet process_set) {
+std::int64_t WorldBinding::alltoall(
+    py::handle tensor, py::handle splits, OptionalName name, OptionalSet process_set, bool waits) {
   Submission prototype = collective(OpType::kAlltoall, process_set);
   prototype.splits = to_splits(splits);
-  return submit({.prefix = "alltoall", .name = std::move(name), .prototype = std::move(prototype)},
+  return submit({.prefix = "alltoall",
+                 .name = std::move(name),
+                 .prototype = std::move(prototype),
+                 .waits = waits},
                 {to_tensor(tensor, Access::kRead)});
 }
 
-std::int64_t WorldBinding::send(py::handle tensor,
-                                int destination,
-                                OptionalName name,
-                                OptionalSet process_set) {
+std::int64_t WorldBinding::send(
+    py::handle tensor, int destination, OptionalName name, OptionalSet process_set, bool waits) {
   return submit({.prefix = "sendrecv",
                  .name = std::move(name),
                  .prototype = collective(OpType::kSend, process_set, destination),
+                 .waits = waits,
                  .source = world_->topology().rank,
                  .destination = destination},
                 {to_tensor(tensor, Access::kRead)});
 }
 
-std::int64_t WorldBinding::recv(py::handle tensor,
-                                int source,
-                                OptionalName name,
-                                OptionalSet process_set) {
+std::int64_t WorldBinding::recv(
+    py::handle tensor, int source, OptionalName name, OptionalSet process_set, bool waits) {
   return submit({.prefix = "sendrecv",
                  .name = std::move(name),
                  .prototype = collective(OpType::kRecv, process_set, source),
                  .in_place = true,
+                 .waits = waits,
                  .source = source,
                  .destination = world_->topology().rank},
                 {to_tensor(tensor, Access::kWrite)});
@@ -251,29 +259,35 @@ std::int64_t WorldBinding::recv(py::handle tensor,
 
 // The next four are not in flight twice in one process set, so one fixed name does.
 std::int64_t WorldBinding::barrier(OptionalSet process_set) {
-  return submit(
-      {.prefix = "barrier", .name = "all", .prototype = collective(OpType::kBarrier, process_set)},
-      {});
+  return submit({.prefix = "barrier",
+                 .name = "all",
+                 .prototype = collective(OpType::kBarrier, process_set),
+                 .waits = true},
+                {});
 }
 
 std::int64_t WorldBinding::join() {
-  return submit(
-      {.prefix = "join", .name = "all", .prototype = collective(OpType::kJoin, kGlobalProcessSet)},
-      {});
+  return submit({.prefix = "join",
+                 .name = "all",
+                 .prototype = collective(OpType::kJoin, kGlobalProcessSet),
+                 .waits = true},
+                {});
 }
 
 std::int64_t WorldBinding::add_process_set(std::vector<std::int32_t> ranks) {
   Submission prototype = collective(OpType::kAddProcessSet, kGlobalProcessSet);
   prototype.ranks = std::move(ranks);
-  return submit({.prefix = "process_set", .name = "add", .prototype = std::move(prototype)}, {});
+  return submit(
+      {.prefix = "process_set", .name = "add", .prototype = std::move(prototype), .waits = true},
+      {});
 }
 
 std::int64_t WorldBinding::remove_process_set(std::int32_t process_set) {
-  return submit(
-      {.prefix = "process_set",
-       .name = "remove",
-       .prototype = collective(OpType::kRemoveProcessSet, kGlobalProcessSet, process_set)},
-      {});
+  return submit({.prefix = "process_set",
+                 .name = "remove",
+                 .prototype = collective(OpType::kRemoveProcessSet, kGlobalProcessSet, process_set),
+                 .waits = true},
+                {});
 }
 
 void WorldBinding::shutdown() {

@@ -45,13 +45,14 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   bool failed() const { return world_->failed(); }
 
   // `grouped`: `tensors` is a sequence, submitted as one all-or-nothing group; else it is one
-  // tensor.
+  // tensor. `waits`: as in World::submit().
   std::int64_t allreduce(pybind11::handle tensors,
                          bool grouped,
                          bool in_place,
                          OptionalName name,
                          const ReduceArguments& reduce,
-                         OptionalSet process_set);
+                         OptionalSet process_set,
+                         bool waits);
   // In place, each tensor for itself under its name; one handle for all, whose result is a list.
   std::int64_t allreduce_each(pybind11::handle tensors,
                               const std::vector<std::string>& names,
@@ -60,29 +61,33 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   std::int64_t allgather(pybind11::handle tensors,
                          bool grouped,
                          OptionalName name,
-                         OptionalSet process_set);
+                         OptionalSet process_set,
+                         bool waits);
   std::int64_t reducescatter(pybind11::handle tensors,
                              bool grouped,
                              OptionalName name,
                              const ReduceArguments& reduce,
-                             OptionalSet process_set);
+                             OptionalSet process_set,
+                             bool waits);
   std::int64_t broadcast(pybind11::handle tensor,
                          bool in_place,
                          int root_rank,
                          OptionalName name,
-                         OptionalSet process_set);
+                         OptionalSet process_set,
+                         bool waits);
   std::int64_t alltoall(pybind11::handle tensor,
                         pybind11::handle splits,
                         OptionalName name,
-                        OptionalSet process_set);
+                        OptionalSet process_set,
+                        bool waits);
   std::int64_t send(pybind11::handle tensor,
                     int destination,
                     OptionalName name,
-                    OptionalSet process_set);
-  std::int64_t recv(pybind11::handle tensor,
-                    int source,
-                    OptionalName name,
-                    OptionalSet process_set);
+                    OptionalSet process_set,
+                    bool waits);
+  std::int64_t recv(
+      pybind11::handle tensor, int source, OptionalName name, OptionalSet process_set, bool waits);
+  // The next four have no asynchronous form in Python: who calls them waits.
   std::int64_t barrier(OptionalSet process_set);
   std::int64_t join();
   std::int64_t add_process_set(std::vector<std::int32_t> ranks);
