@@ -64,6 +64,7 @@ test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neith
 .PHONY: test-all
 test-all: .venv/.demo  ## Installs what the rest needs, runs every test, fails on an unlisted skip
 	tools/install_system_packages.sh
+	PYTHON=$(BIN)/python tools/install_mpi.sh
 	.venv/bin/pip install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4'
 	@[[ $$EUID == 0 ]] || { echo "test-all needs root for network namespaces" >&2; exit 1; }
 	$(RUN_TESTS) dev
@@ -113,5 +114,5 @@ wheel: .venv/.ready  ## A wheel for this Python on this machine, in dist/
 
 .PHONY: clean
 clean:  ## Removes everything that the targets above made
-	rm -rf .venv .venv-lint build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,6 +26,9 @@ def _after_fork_in_child() -> None:
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
+# Whether no world of this process ended with an error.
+_all_went_well = True
+
 # How often this process joined each group of ranks: makes the store's keys of one world its own.
 _generations: dict[str, int] = {}
 
@@ -64,15 +67,19 @@ def init(
 
         generation = _generations.get(member.group, 0)
         _generations[member.group] = generation + 1
-        world = _core.World(
-            rank=member.rank,
-            size=member.size,
-            rendezvous=member.rendezvous,
-            key_prefix=f"world/{member.group}/{generation}/",
-            secret=member.secret,
-            process_sets=[process_set.ranks or [] for process_set in static],
-            dynamic_process_sets=dynamic,
-        )
+        try:
+            world = _core.World(
+                rank=member.rank,
+                size=member.size,
+                rendezvous=member.rendezvous,
+                key_prefix=f"world/{member.group}/{generation}/",
+                secret=member.secret,
+                process_sets=[process_set.ranks or [] for process_set in static],
+                dynamic_process_sets=dynamic,
+            )
+        except BaseException:
+            _note_failure()
+            raise
         _world.replace(world)
         _process_sets.register_static(static, member.size)
 
@@ -89,9 +96,21 @@ def shutdown() -> None:
         if world is not None:
             _process_sets.forget_all()
             world.shutdown()
+            if world.failed:
+                _note_failure()
 
 
-atexit.register(shutdown)
+def _note_failure() -> None:
+    global _all_went_well
+    _all_went_well = False
+
+
+def _at_exit() -> None:
+    shutdown()
+    _discovery.leave(in_order=_all_went_well)
+
+
+atexit.register(_at_exit)
 
 
 def is_initialized() -> bool:

@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc import _addresses
 from lightcc.runner.environment import LAUNCHER_VARIABLES
-from lightcc.runner.network import NetworkError, interface_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -147,15 +147,12 @@ def _check_memfd() -> Finding:
 def check_network() -> list[Finding]:
     """Looks at interfaces and at what ranks of one host need."""
     found = []
+    addresses = {interface.name: interface.address for interface in _addresses.interfaces()}
     for _, name in socket.if_nameindex():
         state = _read(f"/sys/class/net/{name}/operstate")
         speed = _read(f"/sys/class/net/{name}/speed")
-        words = [state or "unknown state"]
+        words = [addresses.get(name, "no address"), state or "unknown state"]
         words += [f"{speed} Mb/s"] if speed.isdecimal() else []
-        try:
-            words.insert(0, interface_address(name))
-        except NetworkError:
-            words.insert(0, "no address")
         found.append(Finding("network", f"NIC {name}", OK, ", ".join(words)))
     return [
         *found,

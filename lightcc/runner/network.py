@@ -1,24 +1,20 @@
-"""Addresses as the launcher needs them: is a host this machine, and where do others reach us?
+"""Where the launcher's store listens, and by which address each host reaches it.
 
-The rendezvous store listens on loopback when every rank is local. Otherwise it listens on the
-address from which the kernel would route to the other hosts (asked with a UDP connect, which sends
-nothing), or on that of the first interface the user named. When different hosts are reached from
-different addresses it listens on all of them, and each host is told its own; connections prove the
-job's secret in any case.
+It listens on loopback when every rank is local. Otherwise it listens on the address from which the
+kernel would route to the other hosts, or on that of the first interface the user named. When
+different hosts are reached from different addresses it listens on all of them, and each host is
+told its own; connections prove the job's secret in any case.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import ipaddress
 import socket
-import struct
 from dataclasses import dataclass
-from pathlib import Path
 
-_SIOCGIFADDR = 0x8915
-_ANY_PORT = 9  # Of the UDP connect; nothing is sent.
+from lightcc import _addresses
+from lightcc._addresses import host_and_port
+
+__all__ = ["NetworkError", "StorePlan", "host_and_port", "is_local", "plan_store"]
 
 
 class NetworkError(RuntimeError):
@@ -33,16 +29,11 @@ class StorePlan:
     advertised: dict[str, str]
 
 
-def host_and_port(address: str, port: int | str) -> str:
-    """Returns "1.2.3.4:5" or "[::1]:5"."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
 def is_local(host: str) -> bool:
     """Whether `host` names this machine. Blocks: in the resolver."""
     if host in {"localhost", socket.gethostname(), socket.getfqdn()}:
         return True
-    return any(_is_own_address(family, address) for family, address in _resolve(host))
+    return any(_addresses.is_own(family, address) for family, address in _addresses.resolve(host))
 
 
 def plan_store(hosts: list[str], interfaces: list[str]) -> StorePlan:
@@ -55,7 +46,11 @@ def plan_store(hosts: list[str], interfaces: list[str]) -> StorePlan:
     if not remote:
         return StorePlan("127.0.0.1", dict.fromkeys(hosts, "127.0.0.1"))
     if interfaces:
-        address = interface_address(interfaces[0])
+        try:
+            address = _addresses.interface_address(interfaces[0])
+        except _addresses.AddressError as error:
+            msg = f"--network-interfaces: {error}"
+            raise NetworkError(msg) from error
         return StorePlan(address, dict.fromkeys(hosts, address))
     routed = {host: _routed_address(host) for host in remote}
     advertised = {host: routed.get(host, routed[remote[0]]) for host in hosts}
@@ -66,51 +61,13 @@ def plan_store(hosts: list[str], interfaces: list[str]) -> StorePlan:
     return StorePlan(any_address, advertised)
 
 
-def interface_address(name: str) -> str:
-    """Returns the address of a network interface, IPv4 if it has one.
-
-    Raises:
-        NetworkError: No such interface, or it has no address; the text lists the candidates.
-    """
-    request = struct.pack("256s", name.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-        return socket.inet_ntoa(reply[20:24])
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
-            digits, _, _, scope, _, device = line.split()
-            if device == name and scope != "20":  # Not link-local.
-                return str(ipaddress.IPv6Address(int(digits, 16)))
-    candidates = ", ".join(interface for _, interface in socket.if_nameindex())
-    msg = f"--network-interfaces: '{name}' has no address; this machine has {candidates}"
-    raise NetworkError(msg)
-
-
-def _resolve(host: str) -> list[tuple[int, str]]:
-    try:
-        found = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
-    except OSError:
-        return []
-    return [(int(family), str(address[0])) for family, _, _, _, address in found]
-
-
-def _is_own_address(family: int, address: str) -> bool:
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
-
-
 def _routed_address(host: str) -> str:
-    for family, address in _resolve(host):
-        with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-            probe.connect((address, _ANY_PORT))
-            return str(probe.getsockname()[0])
+    address = _addresses.routed_address(host)
+    if address is not None:
+        return address
     msg = (
-        f"cannot tell which of this machine's addresses host '{host}' reaches "
-        "(its name does not resolve here, or there is no route); name a NIC of this machine: "
-        "--network-interfaces eth0"
+        f"cannot tell which of this machine's addresses host '{host}' reaches (its name does not "
+        "resolve here, or there is no route); name a NIC of this machine with "
+        f"--network-interfaces; candidates: {_addresses.candidate_text()}"
     )
     raise NetworkError(msg)

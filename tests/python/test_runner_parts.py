@@ -20,7 +20,7 @@ from lightcc.runner.hosts import (
     parse_hosts,
     read_hostfile,
 )
-from lightcc.runner.network import NetworkError, interface_address, is_local, plan_store
+from lightcc.runner.network import NetworkError, is_local, plan_store
 from lightcc.runner.output import MAX_LINE_BYTES, LineCutter, RankStream
 from lightcc.runner.summary import RankEnd, failure_lines, first_failure
 
@@ -229,8 +229,11 @@ def test_a_named_interface_decides_the_store_address() -> None:
 
 
 def test_unknown_interface_lists_the_candidates() -> None:
-    with pytest.raises(NetworkError, match=r"'nic9' has no address; this machine has .*\blo\b"):
-        interface_address("nic9")
+    text = (
+        r"--network-interfaces: no interface 'nic9' .* is up; candidates: .*\blo \(127\.0\.0\.1\)"
+    )
+    with pytest.raises(NetworkError, match=text):
+        plan_store(["host.invalid"], ["nic9"])
 
 
 def test_a_host_that_does_not_resolve_asks_for_an_interface() -> None:

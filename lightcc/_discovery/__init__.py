@@ -1,0 +1,116 @@
+"""Finds out which rank this process is, from what its launcher left.
+
+In this order; one file each:
+
+1. `LIGHT_RANK`, `LIGHT_SIZE`, `LIGHT_RENDEZVOUS` (`host:port` of the job's store) and the job's
+   secret in `LIGHT_SECRET` or in the file that `LIGHT_SECRET_FILE` names: set by `lightccrun`.
+2. `HOROVOD_RANK` and `HOROVOD_SIZE`, with the store and the secret of 1. Horovod's own rendezvous
+   (`HOROVOD_GLOO_RENDEZVOUS_ADDR`) speaks another protocol and is no store for lightcc.
+3. torchrun: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` (`torchrun`).
+4. mpirun of Open MPI, MPICH or Intel MPI (`mpi`).
+5. srun (`slurm`).
+6. One process.
+
+In 3 to 5, rank 0 serves the store and the ranks hear of it through their launcher (`meeting`), once
+in the life of a process. All ranks of the job take part, those that `comm` leaves out, too.
+
+A value that cannot be used is an error that names the variable, the value and what is allowed: a
+job must not fall back to one process because of a misspelt number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lightcc._discovery import mpi, slurm, torchrun, variables
+from lightcc._discovery.membership import Membership
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Membership", "discover", "leave"]
+
+_LAUNCHERS = (torchrun, mpi, slurm)
+
+# What was found out by meeting the others, which happens once.
+_met: Membership | None = None
+
+
+def discover(
+    comm: Sequence[int] | None = None, environment: Mapping[str, str] | None = None
+) -> Membership:
+    """Returns where this process stands. Blocks: under somebody else's launcher, for all ranks.
+
+    Args:
+        comm: The ranks of the job that form the world, in the order of their new ranks. `None` is
+            all.
+        environment: Variables by name; defaults to the process's.
+
+    Raises:
+        ValueError: A variable or `comm` cannot be used; the text names it and what is allowed.
+        PeerFailedError: The ranks of somebody else's launcher did not meet.
+    """
+    env = os.environ if environment is None else environment
+    job = _job(env)
+    return job if comm is None else _subset(job, comm)
+
+
+def leave(*, in_order: bool) -> None:
+    """Says good-bye to the launcher when the process exits.
+
+    Args:
+        in_order: Whether no world of this process ended with an error.
+    """
+    mpi.leave(in_order=in_order)
+    slurm.leave(in_order=in_order)
+
+
+def _job(env: Mapping[str, str]) -> Membership:
+    global _met
+    if "LIGHT_RANK" in env or "LIGHT_SIZE" in env:
+        return _told(env, "LIGHT_RANK", "LIGHT_SIZE")
+    if "HOROVOD_RANK" in env or "HOROVOD_SIZE" in env:
+        if not env.get("LIGHT_RENDEZVOUS"):
+            _warn_alone(env)
+            return Membership()
+        return _told(env, "HOROVOD_RANK", "HOROVOD_SIZE")
+    for launcher in _LAUNCHERS:
+        if launcher.is_launcher(env):
+            _met = _met or launcher.join(env)
+            return _met
+    return Membership()
+
+
+def _told(env: Mapping[str, str], rank_name: str, size_name: str) -> Membership:
+    rank, size = variables.place(env, rank_name, size_name, "lightccrun")
+    if size == 1:
+        return Membership()
+    return Membership(rank, size, variables.rendezvous(env), variables.secret(env))
+
+
+def _warn_alone(env: Mapping[str, str]) -> None:
+    if env.get("HOROVOD_SIZE", "1") != "1":
+        warnings.warn(
+            f"HOROVOD_SIZE is {env['HOROVOD_SIZE']!r}, but LIGHT_RENDEZVOUS is not set, so this "
+            "process trains alone; start it with lightccrun instead of horovodrun.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
+def _subset(job: Membership, comm: Sequence[int]) -> Membership:
+    ranks = [int(rank) for rank in comm]
+    if not ranks or len(set(ranks)) != len(ranks) or not all(0 <= r < job.size for r in ranks):
+        msg = f"comm is {ranks}: expected different ranks from 0 to {job.size - 1}"
+        raise ValueError(msg)
+    if job.rank not in ranks:
+        msg = f"comm is {ranks}, which leaves out this process: rank {job.rank} of {job.size}."
+        raise ValueError(msg)
+    if len(ranks) == 1:
+        return Membership()
+    digest = hashlib.sha256(",".join(map(str, ranks)).encode()).hexdigest()[:16]
+    return replace(job, rank=ranks.index(job.rank), size=len(ranks), group=digest)
