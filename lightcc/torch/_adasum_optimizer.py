@@ -1,0 +1,147 @@
+"""DistributedOptimizer with op=Adasum: ranks step on their own and combine what that changed.
+
+Adasum weighs contributions by their angle, so it must see what a step does to the parameters and
+not the gradient: `delta = step(start) - start; parameter = start + adasum(delta of all ranks)`.
+Nothing travels during the backward pass; gradients stay this rank's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from lightcc.reductions import Adasum
+from lightcc.torch import mpi_ops
+from lightcc.torch._parameters import check_named, name_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class AdasumOptimizer(torch.optim.Optimizer):
+    """What DistributedOptimizer adds to the class of an optimizer when op is Adasum.
+
+    Attributes:
+        backward_passes_per_step: Kept for the caller; gradients add up until `step()` anyway.
+    """
+
+    # Only there while torch.amp.GradScaler calls step().
+    grad_scale: torch.Tensor | None
+    found_inf: torch.Tensor | None
+
+    def _distribute(
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+        compression: Any,
+        backward_passes_per_step: int,
+    ) -> None:
+        """Starts the work of this class on an object that has the state of the given optimizer."""
+        self.backward_passes_per_step = backward_passes_per_step
+        self._compression = compression
+        self._named = None if named_parameters is None else check_named(named_parameters)
+        names = name_parameters(self.param_groups, self._named)
+        self._expected = {p for p in names if p.requires_grad}
+        self._starts: dict[torch.Tensor, torch.Tensor] = {}
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Notes how many backward passes come before a step.
+
+        Raises:
+            ValueError: `passes` is not positive.
+        """
+        if passes <= 0:
+            msg = "backward_passes_per_step must be > 0"
+            raise ValueError(msg)
+        self.backward_passes_per_step = passes
+
+    def synchronize(self) -> None:
+        """Does nothing: there are no gradients on their way."""
+
+    def skip_synchronize(self) -> NoReturn:
+        """Raises AssertionError: the step itself is what all ranks do together."""
+        msg = "Skipping synchronization is not supported when using Adasum optimizer."
+        raise AssertionError(msg)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Does the step of the given optimizer on this rank, and combines it with the others'.
+
+        Parameters that this rank did not change contribute zeros.
+
+        Collective: every rank must call it.
+
+        Args:
+            closure: Computes this rank's loss and gradients again.
+
+        Returns:
+            What the given optimizer returns on this rank.
+
+        Raises:
+            HorovodInternalError: A rank failed; the parameters are as before. On all ranks.
+        """
+        names = name_parameters(self.param_groups, self._named)
+        self._expected.update(p for p in names if p.requires_grad)
+        names = {p: name for p, name in names.items() if p in self._expected}
+        self._keep(names)
+        loss = self._step_locally(closure)
+        try:
+            with torch.no_grad():
+                self._combine(names)
+        except BaseException:
+            with torch.no_grad():
+                for p in names:
+                    p.copy_(self._starts[p])
+            raise
+        return loss
+
+    step.hooked = True  # type: ignore[attr-defined]  # See _DistributedOptimizer.
+
+    def _keep(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Notes where the parameters start."""
+        with torch.no_grad():
+            for p in parameters:
+                start = self._starts.get(p)
+                if start is None:
+                    self._starts[p] = p.detach().clone()
+                else:
+                    start.copy_(p)
+
+    def _step_locally(self, closure: Callable[[], Any] | None) -> Any:
+        own = self.__dict__.get("_step_supports_amp_scaling", False)
+        found_inf = None if own else getattr(self, "found_inf", None)
+        if found_inf is None:
+            return super().step(closure) if closure is not None else super().step()
+        # torch.amp.GradScaler left it to us. A rank that skips its step must still take part, with
+        # a delta of zero.
+        if found_inf.item() != 0:
+            return None
+        scale = getattr(self, "grad_scale", None)
+        if scale is not None:
+            inverse = scale.double().reciprocal().float()
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        p.grad.mul_(inverse.to(p.grad.device))
+        # Done here, so not for the optimizer's step to see. GradScaler deletes both afterwards.
+        self.grad_scale = self.found_inf = None
+        return super().step()
+
+    def _combine(self, names: dict[torch.Tensor, str]) -> None:
+        sent = []
+        for p, name in names.items():
+            p.sub_(self._starts[p])
+            tensor, context = self._compression.compress(p.detach().contiguous())
+            handle = mpi_ops.allreduce_async_(tensor, name=name, op=Adasum)
+            sent.append((p, handle, context))
+        for p, handle, context in sent:
+            delta = self._compression.decompress(mpi_ops.synchronize(handle), context)
+            torch.add(self._starts[p], delta, out=p.detach())
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Tells torch.amp.GradScaler to leave the decision about infinite gradients to `step()`."""
+        return True
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value

@@ -1,0 +1,193 @@
+"""allgather, broadcast and alltoall of torch tensors, with gradients.
+
+The asynchronous and the in-place forms are `lightcc`'s own and record no gradient. The others
+record one where a tensor requires it; its backward pass is a collective again, which all ranks of
+the process set must run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from lightcc import exchanges
+from lightcc.exchanges import (
+    allgather_async,
+    alltoall_async,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather_async,
+    recv,
+    recv_async,
+    send,
+    send_async,
+)
+from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.torch.autograd import (
+    HorovodAllgather,
+    HorovodAlltoall,
+    HorovodBroadcast,
+    HorovodGroupedAllgather,
+    records,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+__all__ = [
+    "HorovodAllgather",
+    "HorovodAlltoall",
+    "HorovodBroadcast",
+    "HorovodGroupedAllgather",
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "recv",
+    "recv_async",
+    "send",
+    "send_async",
+]
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Concatenates the tensors of all ranks along the first dimension, with their gradient.
+
+    The gradient is averaged over the ranks, and each rank gets the part that belongs to its rows.
+
+    Collective: every rank of the process set must call it with the same `name`, dtype and shape but
+    for the first dimension, which may differ.
+
+    Args:
+        tensor: Shape (rows, ...), at least 1-dimensional, contiguous, in CPU memory; rows may be 0.
+            Read, not copied.
+        name: Matches this call across ranks; see `lightcc`.
+        process_set: The ranks that take part.
+
+    Returns:
+        A new tensor of shape (sum of rows, ...), the same on every rank.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    if records(tensor):
+        gathered: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)
+        return gathered
+    return exchanges.allgather(tensor, name, process_set)
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Does `allgather()` on several tensors, all or nothing, with their gradients.
+
+    Args:
+        tensors: At least one tensor.
+        name: Of the group; its members are called `<name>_<i>of<n>`.
+        process_set: The ranks that take part.
+
+    Returns:
+        New tensors, in the order of `tensors`.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    if records(*tensors):
+        return list(HorovodGroupedAllgather.apply(name, process_set, *tensors))
+    return exchanges.grouped_allgather(tensors, name, process_set)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns the root's tensor on every rank, with its gradient.
+
+    The gradient is averaged over the ranks and given to the root; the others get zeros.
+
+    Collective: every rank of the process set must call it with the same `name`, dtype, shape and
+    root.
+
+    Args:
+        tensor: Any shape, contiguous, in CPU memory. Read on the root; elsewhere only its dtype and
+            shape count.
+        root_rank: World rank of the root, a member of the process set.
+        name: Matches this call across ranks; see `lightcc`.
+        process_set: The ranks that take part.
+
+    Returns:
+        A new tensor with the root's contents.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    if records(tensor):
+        output: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)
+        return output
+    return exchanges.broadcast(tensor, root_rank, name, process_set)
+
+
+@overload
+def alltoall(
+    tensor: torch.Tensor,
+    splits: None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor: ...
+@overload
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Sends a part of the first dimension to every rank, and concatenates what the ranks sent.
+
+    The gradient's rows go back to the ranks that the rows came from.
+
+    Collective: every rank of the process set must call it with the same `name`, dtype and shape but
+    for the first dimension, which may differ.
+
+    Args:
+        tensor: Shape (rows, ...), at least 1-dimensional, contiguous, in CPU memory. Read, not
+            copied.
+        splits: Shape (members,), int32 or a sequence of integers: how many rows go to each member,
+            in order; their sum is at most rows. `None` sends the same number to each.
+        name: Matches this call across ranks; see `lightcc`.
+        process_set: The ranks that take part.
+
+    Returns:
+        A new tensor of what was received, in the order of ranks; with `splits`, also how many rows
+        came from each member: int32, shape (members,).
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    if records(tensor):
+        received: Any = HorovodAlltoall.apply(tensor, splits, name, process_set)
+        return received  # type: ignore[no-any-return]
+    return exchanges.alltoall(tensor, splits, name, process_set)

@@ -1,0 +1,167 @@
+"""State that all ranks must start from: parameters, optimizer state, Python objects."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lightcc import basics
+from lightcc.exchanges import broadcast_async_
+from lightcc.functions import allgather_object, broadcast_object
+from lightcc.waiting import synchronize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
+
+
+def broadcast_parameters(params: Any, root_rank: int) -> None:
+    """Gives every rank the root's parameters, in place.
+
+    Collective: every rank must call it with parameters of the same names, dtypes and shapes.
+
+    Args:
+        params: A dictionary of tensors, such as `model.state_dict()`; or a list of tensors or of
+            (name, tensor) pairs, such as `list(model.named_parameters())`. In CPU memory, of any
+            layout. Read on the root, overwritten elsewhere, whether they require a gradient or not.
+        root_rank: World rank of the root.
+
+    Raises:
+        ValueError: `params` is neither, or this rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+
+    Example:
+        >>> import torch
+        >>> import lightcc.torch as hvd
+        >>> hvd.init()
+        >>> model = torch.nn.Linear(4, 1)
+        >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    """
+    if isinstance(params, dict):
+        named = sorted(params.items())
+    elif isinstance(params, list):
+        named = [item if isinstance(item, tuple) else (None, item) for item in params]
+    else:
+        msg = f"invalid params of type: {type(params)}"
+        raise ValueError(msg)  # noqa: TRY004  Horovod's error
+    _broadcast_in_place(named, root_rank)
+
+
+def _broadcast_in_place(named: Iterable[tuple[str | None, Any]], root_rank: int) -> None:
+    copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+    handles = []
+    for name, tensor in named:
+        sent = tensor
+        if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
+            sent = tensor.detach().contiguous()
+            copies.append((tensor, sent))
+        handles.append(broadcast_async_(sent, root_rank, name))
+    for handle in handles:
+        synchronize(handle)
+    with torch.no_grad():
+        for tensor, sent in copies:
+            tensor.copy_(sent)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Gives every rank the root's optimizer state and options (learning rates, betas, ...).
+
+    Any optimizer whose `state_dict()` can be pickled will do, also nested state such as L-BFGS's.
+    Other ranks load what they receive with `load_state_dict()`; what state they had is replaced,
+    and gone where the root has none yet.
+
+    As with Horovod, parameters that require a gradient and have none get zeros for one where the
+    root's optimizer has no state yet.
+
+    Collective: every rank must call it with an optimizer of the same class and parameters.
+
+    Args:
+        optimizer: Any torch optimizer, wrapped by `DistributedOptimizer` or not.
+        root_rank: World rank of the root.
+        model: Ignored; nothing beside the optimizer is needed.
+
+    Raises:
+        ValueError: The parameter groups differ from the root's, on the rank where they do; or
+            this rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    del model
+    is_root = basics.rank() == root_rank
+    state = optimizer.state_dict()
+    structure, tensors = _take_apart(state) if is_root else (None, [])
+    structure = broadcast_object(structure, root_rank, "optimizer_state")
+    if not is_root:
+        state, tensors = _put_together(structure)
+    parts = [(f"optimizer_state.{i}", _as_bytes(tensor)) for i, tensor in enumerate(tensors)]
+    _broadcast_in_place(parts, root_rank)
+    if not is_root:
+        optimizer.load_state_dict(state)
+    if not state["state"] and not isinstance(optimizer, torch.optim.SparseAdam):
+        _fill_gradients(optimizer)
+
+
+def _fill_gradients(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles an object without its tensors, which it collects."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[torch.Tensor] = []
+        self._places: dict[int, int] = {}
+
+    def persistent_id(self, obj: Any) -> tuple[int, torch.dtype, tuple[int, ...]] | None:
+        if not isinstance(obj, torch.Tensor):
+            return None
+        place = self._places.setdefault(id(obj), len(self.tensors))
+        if place == len(self.tensors):
+            self.tensors.append(obj)
+        return place, obj.dtype, tuple(obj.shape)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes the object again, with new tensors in the places of those left out."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.tensors: dict[int, torch.Tensor] = {}
+
+    def persistent_load(self, pid: tuple[int, torch.dtype, tuple[int, ...]]) -> torch.Tensor:
+        place, dtype, shape = pid
+        if place not in self.tensors:
+            self.tensors[place] = torch.empty(shape, dtype=dtype)
+        return self.tensors[place]
+
+
+def _take_apart(state: Any) -> tuple[bytes, list[torch.Tensor]]:
+    file = io.BytesIO()
+    pickler = _Pickler(file)
+    pickler.dump(state)
+    return file.getvalue(), pickler.tensors
+
+
+def _put_together(structure: Any) -> tuple[Any, list[torch.Tensor]]:
+    unpickler = _Unpickler(io.BytesIO(structure))
+    state = unpickler.load()
+    return state, [tensor for _, tensor in sorted(unpickler.tensors.items())]
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`'s elements as bytes, so that every dtype travels; a view where it is contiguous."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -1,0 +1,384 @@
+"""DistributedOptimizer: an optimizer whose step uses the gradients of all ranks.
+
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), named_parameters=model.named_parameters()
+    )
+
+The result is an object of a class made for it, which inherits from the class of the given
+optimizer: it *is* an SGD to learning-rate schedulers, GradScaler and whoever asks. It shares the
+given optimizer's state and parameter groups, which should not be used any more by itself.
+
+Gradients travel during the backward pass (`lightcc.torch._gradients`), `step()` waits for them.
+Who wants to see the combined gradients before the step, to clip them for instance, writes
+
+    loss.backward()
+    optimizer.synchronize()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lightcc.basics import size
+from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.reductions import Adasum, Average, Sum
+from lightcc.torch import mpi_ops
+from lightcc.torch._adasum_optimizer import AdasumOptimizer
+from lightcc.torch._gradients import GradientExchange
+from lightcc.torch._parameters import check_groups, check_named, name_parameters, plan_groups
+from lightcc.torch.compression import Compression
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lightcc.torch._parameters import Groups
+
+_SYNCHRONIZED_TWICE = (
+    "optimizer.step() called without optimizer.skip_synchronize() context after "
+    "optimizer.synchronize(). This can cause training slowdown. You may want to consider using "
+    "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code."
+)
+_RACE = (
+    "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+    "optimizer.synchronize(). This is prohibited as it can cause a race condition."
+)
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """What DistributedOptimizer adds to the class of an optimizer; comes first among its bases.
+
+    Attributes:
+        backward_passes_per_step: Set it with `set_backward_passes_per_step()`.
+        op: How gradients are combined.
+        gradient_predivide_factor: As of DistributedOptimizer.
+        sparse_as_dense: As of DistributedOptimizer.
+        process_set: The ranks whose gradients are combined.
+    """
+
+    def _distribute(
+        self,
+        named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+        compression: Any,
+        backward_passes_per_step: int,
+        op: int,
+        gradient_predivide_factor: float,
+        groups: Groups | None,
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+    ) -> None:
+        """Starts the work of this class on an object that has the state of the given optimizer."""
+        self.backward_passes_per_step = backward_passes_per_step
+        self.op = op
+        self.gradient_predivide_factor = gradient_predivide_factor
+        self.sparse_as_dense = sparse_as_dense
+        self.process_set = process_set
+        self._synchronized = False
+        self._synchronized_by_scaler = False
+        self._should_synchronize = True
+        self._exchange: GradientExchange | None = None
+        self._named = None if named_parameters is None else check_named(named_parameters)
+        names = name_parameters(self.param_groups, self._named)
+        self._parameter_names = dict(names)  # Not used here; Horovod's users read it.
+        if groups is not None:
+            check_groups(groups)
+        alone = size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1"
+        if alone or not process_set.included():
+            return
+        trained = {p: name for p, name in names.items() if p.requires_grad}
+        self._exchange = GradientExchange(
+            names,
+            plan_groups(groups, trained, process_set) if groups is not None else [],
+            compression=compression,
+            passes=backward_passes_per_step,
+            op=op,
+            predivide_factor=gradient_predivide_factor,
+            sparse_as_dense=sparse_as_dense,
+            process_set=process_set,
+        )
+        # The model may outlive this optimizer; then nobody would wait for its gradients.
+        weakref.finalize(self, self._exchange.remove_hooks).atexit = False
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes are accumulated on each rank before gradients travel.
+
+        Raises:
+            ValueError: `passes` is not positive.
+        """
+        _check_passes(passes)
+        self.backward_passes_per_step = passes
+        if self._exchange is not None:
+            self._exchange.set_passes(passes)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, as in torch; their gradients are combined as well.
+
+        They have the names of DistributedOptimizer's `named_parameters`, if it had any.
+
+        Collective: every rank of the process set must call it.
+
+        Raises:
+            ValueError: As of torch; or there were `named_parameters`, but not for these.
+        """
+        super().add_param_group(param_group)
+        if self._exchange is not None:
+            last = len(self.param_groups) - 1
+            try:
+                names = name_parameters(self.param_groups[last:], self._named, last)
+            except ValueError:
+                self.param_groups.pop()
+                raise
+            self._parameter_names |= names
+            self._exchange.add(names)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Loads the state, as in torch, and forgets gradients that are on their way."""
+        if self._exchange is not None:
+            self._exchange.forget()
+        self._synchronized = False
+        self._should_synchronize = True
+        super().load_state_dict(*args, **kwargs)
+
+    def synchronize(self) -> None:
+        """Waits until the gradients are those of all ranks.
+
+        Parameters without a gradient on this rank, where another may have one, get zeros and then
+        the combined gradient.
+
+        Collective: every rank of the process set must call it, or `step()`, which does.
+
+        Raises:
+            HorovodInternalError: A rank failed, or ranks disagree about a parameter. On all ranks.
+        """
+        if self._exchange is not None:
+            self._exchange.synchronize()
+        self._synchronized = True
+        self._synchronized_by_scaler = False
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Makes `step()` not synchronize, because `synchronize()` was called before."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Waits for the gradients of all ranks, then does the step of the given optimizer.
+
+        Args:
+            closure: Computes the loss and its gradients again. Each time, the gradients of all
+                ranks are awaited, and the loss is combined as they are, so that ranks take the same
+                decisions (LBFGS). Not so within `skip_synchronize()`.
+
+        Returns:
+            What the given optimizer returns.
+
+        Raises:
+            HorovodInternalError: As `synchronize()`.
+        """
+        if self._exchange is not None and self._should_synchronize:
+            if closure is not None:
+                self._synchronized = False
+                return super().step(self._synchronizing(closure))
+            if not self._has_synchronized():
+                self.synchronize()
+            elif not self._synchronized_by_scaler:
+                warnings.warn(_SYNCHRONIZED_TWICE, stacklevel=2)
+        elif self._should_synchronize and self._synchronized:
+            warnings.warn(_SYNCHRONIZED_TWICE, stacklevel=2)
+        self._synchronized = False
+        return super().step(closure) if closure is not None else super().step()
+
+    # torch wraps the step of a class that it has not seen before with its own step hooks; the
+    # inherited step has them already.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients, as in torch.
+
+        Raises:
+            AssertionError: Gradients are on their way.
+        """
+        if self._exchange is not None and self._exchange.active:
+            raise AssertionError(_RACE)
+        self._synchronized = False
+        super().zero_grad(set_to_none)
+
+    def _has_synchronized(self) -> bool:
+        """Whether `synchronize()` was called and no gradient came since."""
+        return self._synchronized and not (self._exchange is not None and self._exchange.active)
+
+    def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def evaluate() -> Any:
+            loss = closure()
+            self.synchronize()
+            self._synchronized = False
+            return self._combine_loss(loss)
+
+        return evaluate
+
+    def _combine_loss(self, loss: Any) -> Any:
+        if loss is None:
+            return None
+        is_tensor = isinstance(loss, torch.Tensor)
+        value = loss.detach().clone() if is_tensor else torch.tensor(loss, dtype=torch.float64)
+        value = mpi_ops.allreduce_(
+            value,
+            name="DistributedOptimizer.loss",
+            op=Sum if self.op == Sum else Average,
+            process_set=self.process_set,
+        )
+        return value if is_tensor else value.item()
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What torch.amp.GradScaler.step() asks before it looks at the gradients.
+
+        It then divides them and skips the step where one is not finite, which is right only when
+        they are those of all ranks: so this is where they are awaited.
+        """
+        if self._exchange is not None and self._should_synchronize and not self._has_synchronized():
+            self.synchronize()
+            self._synchronized_by_scaler = True
+        return bool(self.__dict__.get("_step_supports_amp_scaling", False))
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, value: bool) -> None:
+        self.__dict__["_step_supports_amp_scaling"] = value
+
+
+def _check_passes(passes: int) -> None:
+    if passes <= 0:
+        msg = "backward_passes_per_step must be > 0"
+        raise ValueError(msg)
+
+
+def _check_arguments(
+    optimizer: object, passes: int, op: int, factor: float, process_set: ProcessSet
+) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        msg = f"optimizer is a {type(optimizer).__name__}: expected a torch.optim.Optimizer"
+        raise TypeError(msg)
+    if isinstance(optimizer, (_DistributedOptimizer, AdasumOptimizer)):
+        msg = "optimizer is a DistributedOptimizer already."
+        raise ValueError(msg)  # noqa: TRY004  it is one of the right type, in a wrong state
+    if factor != 1.0 and op != Average:
+        msg = "gradient_predivide_factor not supported with op != Average"
+        raise ValueError(msg)
+    if not factor > 0:
+        msg = f"gradient_predivide_factor is {factor}: expected a number > 0"
+        raise ValueError(msg)
+    _check_passes(passes)
+    if process_set.process_set_id is None:
+        msg = "Process set provided does not exist, or has not been registered."
+        raise ValueError(msg)
+
+
+def _with_class(optimizer: torch.optim.Optimizer, mixin: type[Any]) -> Any:
+    """Returns an object with the state of `optimizer`, of a class that adds `mixin` to its own."""
+    base = type(optimizer)
+    cls = type(base.__name__, (mixin, base), {"__doc__": mixin.__doc__})
+    distributed: Any = object.__new__(cls)
+    # A learning-rate scheduler puts a step of its own, which belongs to the given object, there.
+    state = {name: value for name, value in vars(optimizer).items() if name != "step"}
+    vars(distributed).update(state)
+    return distributed
+
+
+def DistributedOptimizer(  # noqa: N802  Horovod's name
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns `optimizer` with a step that uses the gradients of all ranks.
+
+    Collective: every rank must make it, with the same arguments and the same parameters; their
+    names match gradients across ranks. Start with `broadcast_parameters()` and
+    `broadcast_optimizer_state()`. Ranks that are no members of `process_set` step on their own.
+
+    Args:
+        optimizer: Any torch optimizer. Its state and parameter groups are shared, not copied.
+        named_parameters: Tuples (name, parameter), as of `model.named_parameters()`; all
+            parameters of `optimizer` must be among them. `None` names them by their position,
+            so that only one such optimizer may have gradients in flight at a time.
+        compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`, or a class
+            with `compress()` and `decompress()`.
+        backward_passes_per_step: Gradients of that many backward passes are added up on each rank
+            before they are combined.
+        op: `Average`, `Sum`, `Min`, `Max`, `Product`; or `Adasum`: then each rank does a step with
+            its own gradients, and what the steps changed is combined.
+        gradient_predivide_factor: With `Average`: how much of the division by the number of ranks
+            comes before the sum; the gradients are divided by it before and by size/it after.
+        num_groups: Deprecated; use `groups`.
+        groups: How many groups of parameters to make, or lists of parameters; the gradients of a
+            group are combined all at once. Parameters that no list has travel by themselves.
+        sparse_as_dense: Whether sparse gradients are combined as dense ones. Otherwise their
+            elements are gathered, and every rank must have had such a gradient.
+        process_set: The ranks whose gradients are combined.
+
+    Returns:
+        An object of a new class that inherits from the class of `optimizer`, with the methods
+        `synchronize()`, `skip_synchronize()` and `set_backward_passes_per_step()` besides.
+
+    Raises:
+        ValueError: An argument is not allowed, or lightcc is not initialized. On the ranks where
+            that is so.
+        NotImplementedError: `Adasum` with another process set than all ranks.
+
+    Example:
+        >>> import torch, lightcc.torch as hvd
+        >>> hvd.init()
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        >>> isinstance(optimizer, torch.optim.SGD)
+        True
+    """
+    if num_groups != 0:
+        warnings.warn(
+            "Parameter `num_groups` has been replaced by `groups`.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        groups = num_groups if groups is None else groups
+    _check_arguments(
+        optimizer, backward_passes_per_step, op, gradient_predivide_factor, process_set
+    )
+    if op == Adasum and size() > 1:
+        if process_set is not global_process_set:
+            msg = "Adasum does not support non-global process sets yet."
+            raise NotImplementedError(msg)
+        delta_optimizer = _with_class(optimizer, AdasumOptimizer)
+        delta_optimizer._distribute(  # noqa: SLF001  not for users of the object
+            named_parameters, compression, backward_passes_per_step
+        )
+        return delta_optimizer
+    distributed = _with_class(optimizer, _DistributedOptimizer)
+    distributed._distribute(  # noqa: SLF001  not for users of the object
+        named_parameters,
+        compression,
+        backward_passes_per_step,
+        op,
+        gradient_predivide_factor,
+        groups,
+        sparse_as_dense,
+        process_set,
+    )
+    return distributed

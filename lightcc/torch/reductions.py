@@ -1,0 +1,267 @@
+"""allreduce and reducescatter of torch tensors, with gradients.
+
+The asynchronous and the in-place forms are `lightcc`'s own and record no gradient. The others
+record one where a tensor requires it; its backward pass is a collective again, which all ranks of
+the process set must run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lightcc import reductions
+from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.reductions import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    choose_op,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter_async,
+    reducescatter_async,
+)
+from lightcc.torch.autograd import (
+    HorovodAllreduce,
+    HorovodGroupedAllreduce,
+    HorovodGroupedReducescatter,
+    HorovodReducescatter,
+    records,
+)
+from lightcc.torch.compression import Compression
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from lightcc.torch.compression import Compressor
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "HorovodAllreduce",
+    "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
+    "Max",
+    "Min",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "reducescatter",
+    "reducescatter_async",
+]
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Combines `tensor` elementwise over all ranks and returns the result, with its gradient.
+
+    The gradient is the same allreduce of the result's gradient.
+
+    Collective: every rank of the process set must call it with the same `name`, dtype, shape, `op`
+    and factors; calls with different names may overlap and finish in any order.
+
+    Args:
+        tensor: Any shape, contiguous, in CPU memory. Read, not copied.
+        average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
+        name: Matches this call across ranks; see `lightcc`.
+        compression: What is sent for `tensor`: `Compression.none`, `.fp16` or `.bf16`.
+        op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
+            bool has `Min`, `Max` and `Product`. `Average` divides the sum by the size of the set;
+            integers are rounded towards zero.
+        prescale_factor: Multiplies the input. Integers are scaled in float64 and rounded towards
+            zero.
+        postscale_factor: Multiplies the result, likewise.
+        process_set: The ranks that take part.
+
+    Returns:
+        A new tensor of the same dtype and shape, the same bits on every rank.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+
+    Example:
+        >>> import torch
+        >>> import lightcc.torch as hvd
+        >>> hvd.init()
+        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> hvd.allreduce(weight).sum().backward()
+        >>> weight.grad
+        tensor([1., 1.])
+    """
+    op = choose_op(average, op)
+    sent, context = compression.compress(tensor)
+    if records(sent):
+        output = HorovodAllreduce.apply(
+            sent, None, name, op, prescale_factor, postscale_factor, process_set
+        )
+    else:
+        output = reductions.allreduce(
+            sent,
+            name=name,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            process_set=process_set,
+        )
+    reduced: torch.Tensor = compression.decompress(output, context)
+    return reduced
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Does `allreduce()` on several tensors, all or nothing, with their gradients.
+
+    Nothing is sent before all tensors of the group are there on all ranks.
+
+    Args:
+        tensors: At least one tensor; shapes and dtypes may differ.
+        average: As in `allreduce()`.
+        name: Of the group; its members are called `<name>_<i>of<n>`.
+        compression: As in `allreduce()`.
+        op: As in `allreduce()`.
+        prescale_factor: As in `allreduce()`.
+        postscale_factor: As in `allreduce()`.
+        process_set: As in `allreduce()`.
+
+    Returns:
+        New tensors, in the order of `tensors`.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    op = choose_op(average, op)
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    sent = [tensor for tensor, _ in compressed]
+    how = (op, prescale_factor, postscale_factor, process_set)
+    if records(*sent):
+        outputs = HorovodGroupedAllreduce.apply(None, name, *how, *sent)
+    else:
+        outputs = reductions.grouped_allreduce(sent, None, name, Compression.none, *how)
+    return [
+        compression.decompress(output, context)
+        for output, (_, context) in zip(outputs, compressed, strict=True)
+    ]
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Combines `tensor` over all ranks and returns this rank's rows, with their gradient.
+
+    The gradient is an allgather of the shares' gradients, scaled by the factors, and by the number
+    of members after a `Sum`.
+
+    Collective: every rank of the process set must call it with the same `name`, dtype, shape, `op`
+    and factors.
+
+    Args:
+        tensor: Shape (rows, ...), at least 1-dimensional, contiguous, in CPU memory. Read, not
+            copied.
+        name: Matches this call across ranks; see `lightcc`.
+        compression: As in `allreduce()`.
+        op: `Average` (the default) or `Sum`.
+        process_set: The ranks that take part.
+        prescale_factor: As in `allreduce()`.
+        postscale_factor: As in `allreduce()`.
+
+    Returns:
+        A new tensor of shape (share, ...). Shares follow each other in the order of ranks; where
+        rows is no multiple of the number of members, the first `rows % members` have one row more.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    sent, context = compression.compress(tensor)
+    how = (op, process_set, prescale_factor, postscale_factor)
+    if records(sent):
+        output = HorovodReducescatter.apply(sent, name, *how)
+    else:
+        output = reductions.reducescatter(sent, name, Compression.none, *how)
+    share: torch.Tensor = compression.decompress(output, context)
+    return share
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """Does `reducescatter()` on several tensors, all or nothing, with their gradients.
+
+    Args:
+        tensors: At least one tensor.
+        name: Of the group; its members are called `<name>_<i>of<n>`.
+        compression: As in `allreduce()`.
+        op: As in `reducescatter()`.
+        process_set: The ranks that take part.
+        prescale_factor: As in `allreduce()`.
+        postscale_factor: As in `allreduce()`.
+
+    Returns:
+        New tensors, in the order of `tensors`.
+
+    Raises:
+        ValueError: This rank's call is wrong; see `lightcc`.
+        HorovodInternalError: On all ranks; see `lightcc`.
+    """
+    compressed = [compression.compress(tensor) for tensor in tensors]
+    sent = [tensor for tensor, _ in compressed]
+    how = (op, process_set, prescale_factor, postscale_factor)
+    if records(*sent):
+        outputs = HorovodGroupedReducescatter.apply(name, *how, *sent)
+    else:
+        outputs = reductions.grouped_reducescatter(sent, name, Compression.none, *how)
+    return [
+        compression.decompress(output, context)
+        for output, (_, context) in zip(outputs, compressed, strict=True)
+    ]

@@ -1,0 +1,166 @@
+"""What DistributedOptimizer and SyncBatchNorm refuse, and their signatures, on one rank alone."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lightcc.torch as hvd
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+
+
+def wrap(m: nn.Module, **options: Any) -> Any:
+    return hvd.DistributedOptimizer(torch.optim.SGD(m.parameters(), lr=0.1), **options)
+
+
+def test_signatures_are_horovods() -> None:
+    optimizer = inspect.signature(hvd.DistributedOptimizer).parameters
+    assert {name: p.default for name, p in optimizer.items()} == {
+        "optimizer": inspect.Parameter.empty,
+        "named_parameters": None,
+        "compression": hvd.Compression.none,
+        "backward_passes_per_step": 1,
+        "op": hvd.Average,
+        "gradient_predivide_factor": 1.0,
+        "num_groups": 0,
+        "groups": None,
+        "sparse_as_dense": False,
+        "process_set": hvd.global_process_set,
+    }
+    norm = inspect.signature(hvd.SyncBatchNorm).parameters
+    assert {name: p.default for name, p in norm.items()} == {
+        "num_features": inspect.Parameter.empty,
+        "eps": 1e-5,
+        "momentum": 0.1,
+        "affine": True,
+        "track_running_stats": True,
+    }
+    assert all(
+        p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        for p in [*optimizer.values(), *norm.values()]
+    )
+
+
+def test_lightcc_must_be_initialized() -> None:
+    with pytest.raises(ValueError, match=r"has not been initialized; use hvd.init\(\)"):
+        wrap(model())
+
+
+@pytest.mark.usefixtures("world")
+class TestNames:
+    def test_pairs_are_wanted(self) -> None:
+        m = model()
+        with pytest.raises(ValueError, match=r"sequence of tuples \(name, parameter\)"):
+            wrap(m, named_parameters=m.parameters())
+
+    def test_names_must_differ(self) -> None:
+        m = model()
+        names = [("same", p) for p in m.parameters()]
+        with pytest.raises(ValueError, match=r"must be unique\. Found duplicates: same$"):
+            wrap(m, named_parameters=names)
+
+    def test_all_parameters_must_be_named(self) -> None:
+        m = model()
+        names = list(m.named_parameters())[1:]
+        unnamed = id(next(m.parameters()))
+        with pytest.raises(ValueError, match=f"were not named. Python object ids: {unnamed}$"):
+            wrap(m, named_parameters=names)
+
+    def test_more_names_than_parameters_are_fine(self) -> None:
+        m = model()
+        inner = torch.optim.SGD(m[0].parameters(), lr=0.1)
+        assert hvd.DistributedOptimizer(inner, m.named_parameters())
+
+    def test_one_parameter_may_have_two_names(self) -> None:
+        p = nn.Parameter(torch.ones(1))
+        inner = torch.optim.SGD([p], lr=0.1)
+        assert hvd.DistributedOptimizer(inner, [("b", p), ("a", p)])
+
+
+@pytest.mark.usefixtures("world")
+class TestArguments:
+    @pytest.mark.parametrize("passes", [0, -1])
+    def test_passes_are_positive(self, passes: int) -> None:
+        with pytest.raises(ValueError, match="backward_passes_per_step must be > 0"):
+            wrap(model(), backward_passes_per_step=passes)
+        with pytest.raises(ValueError, match="backward_passes_per_step must be > 0"):
+            wrap(model()).set_backward_passes_per_step(passes)
+
+    def test_predivision_is_for_average(self) -> None:
+        with pytest.raises(ValueError, match="gradient_predivide_factor not supported with op"):
+            wrap(model(), gradient_predivide_factor=2.0, op=hvd.Sum)
+        with pytest.raises(ValueError, match="expected a number > 0"):
+            wrap(model(), gradient_predivide_factor=0.0)
+
+    @pytest.mark.parametrize("groups", [-1, 1.5, "two", True])
+    def test_groups_are_a_number_or_lists(self, groups: Any) -> None:
+        with pytest.raises(ValueError, match="groups should be a non-negative integer or a list"):
+            wrap(model(), groups=groups)
+
+    def test_groups_hold_different_tensors(self) -> None:
+        m = model()
+        first, second, *_ = m.parameters()
+        with pytest.raises(ValueError, match="can only appear once in groups"):
+            wrap(m, groups=[[first], [second, first]])
+        for groups in ([["name"]], [first]):
+            with pytest.raises(ValueError, match=r"groups must consist of torch\.Tensor"):
+                wrap(m, groups=groups)
+
+    def test_num_groups_is_deprecated(self) -> None:
+        with pytest.warns(DeprecationWarning, match="`num_groups` has been replaced by `groups`"):
+            wrap(model(), num_groups=1)
+
+    def test_wrapping_twice_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="is a DistributedOptimizer already"):
+            hvd.DistributedOptimizer(wrap(model()))
+
+    def test_only_optimizers_of_torch_are_taken(self) -> None:
+        with pytest.raises(TypeError, match=r"optimizer is a Linear: expected a torch\.optim"):
+            hvd.DistributedOptimizer(nn.Linear(1, 1))  # type: ignore[arg-type]
+
+    def test_the_process_set_must_be_registered(self) -> None:
+        with pytest.raises(ValueError, match="does not exist, or has not been registered"):
+            wrap(model(), process_set=hvd.ProcessSet([0]))
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("elastic", [False, True])
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum, hvd.Adasum])
+def test_one_rank_steps_as_without(
+    op: hvd.ReduceOp, elastic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if elastic:  # Ranks may come later, so gradients travel already.
+        monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    p, q = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=0.1), [("p", p)], op=op)
+    plain = torch.optim.SGD([q], lr=0.1)
+    before = hvd.stats()["operations"]
+    for _ in range(2):
+        for tensor, inner in ((p, optimizer), (q, plain)):
+            inner.zero_grad()
+            tensor.pow(3).sum().backward()
+            inner.step()
+    assert torch.equal(p, q)
+    assert hvd.stats()["operations"] - before == (2 if elastic else 0)
+
+
+@pytest.mark.usefixtures("world")
+def test_step_warns_after_synchronize_on_one_rank_too() -> None:
+    optimizer = wrap(model())
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match="without optimizer.skip_synchronize"):
+        optimizer.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            optimizer.step()
