@@ -71,6 +71,23 @@ test-all: .venv/.demo  ## Installs what the rest needs, runs every test, fails o
 	$(PYTEST)
 	.venv/bin/python tools/check_skips.py $(REPORTS)/dev.xml $(REPORTS)/pytest.xml
 
+.venv-horovod/.ready: tools/requirements-horovod-suite.txt
+	$(PYTHON) -m venv .venv-horovod
+	.venv-horovod/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+.venv-horovod/.installed: .venv-horovod/.ready $(PACKAGE_SOURCES)
+	.venv-horovod/bin/pip install --disable-pip-version-check .
+	touch $@
+
+# HOROVOD_SRC: a checkout of Horovod. HOROVOD_BASELINE: its own results, to compare with.
+.PHONY: horovod-suite
+horovod-suite: .venv-horovod/.installed  ## Runs Horovod's tests of HOROVOD_SRC against lightcc
+	@[[ -d "$(HOROVOD_SRC)/test/parallel" ]] || { echo "HOROVOD_SRC=$(HOROVOD_SRC) is no checkout of Horovod" >&2; exit 1; }
+	cd $(ELSEWHERE) && $(CURDIR)/.venv-horovod/bin/python $(CURDIR)/tools/horovod_suite.py \
+	  $(HOROVOD_SRC) $(if $(HOROVOD_BASELINE),--baseline $(HOROVOD_BASELINE)) \
+	  --output $(CURDIR)/docs/horovod-suite.md
+
 .PHONY: lint
 lint: .venv/.installed .venv-lint/.ready  ## Format, types, arrows, clang-tidy; LINT_CHANGED=1: less of it
 	.venv-lint/bin/python tools/check_files.py

@@ -9,6 +9,10 @@ from pathlib import Path
 import pybind11
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+# Read by every interpreter that starts; does something only where LIGHTCC_HOROVOD is 1.
+PTH = "lightcc_horovod.pth"
 
 
 class CMakeBuild(build_ext):
@@ -34,7 +38,17 @@ class CMakeBuild(build_ext):
         subprocess.run(["cmake", "--build", build, "--target", "install"], check=True)
 
 
+class BuildWithPth(build_py):
+    """Copies the modules, and one file beside the package, into site-packages itself."""
+
+    def run(self) -> None:
+        """Does without the file in an editable install, which has no place for it."""
+        super().run()
+        if not self.editable_mode:
+            self.copy_file(f"lightcc/horovod/{PTH}", f"{self.build_lib}/{PTH}")
+
+
 setup(
     ext_modules=[Extension("lightcc._core", sources=[])],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build_ext": CMakeBuild, "build_py": BuildWithPth},
 )

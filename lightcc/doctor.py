@@ -364,6 +364,11 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
         "`HOROVOD_CONTROLLER` and `HOROVOD_CPU_OPERATIONS` are set to `gloo`, for scripts that "
         "ask; `PYTHONUNBUFFERED` to `1` unless it is set already.",
         "",
+        "## What Python reads when it starts",
+        "",
+        "`LIGHTCC_HOROVOD=1`, which `lightccrun --horovod` and `python -m lightcc.horovod` set, "
+        "makes `import horovod` give lightcc in this process and its children.",
+        "",
     ]
     return "\n".join(lines)
 

@@ -136,6 +136,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--start-timeout", type=_SECONDS, metavar="S", help="for hosts and ranks to start (30)")
     add("--network-interfaces", metavar="A,B", help="NICs to use; local rank i uses the i-th")
     add("--gloo", action="store_true", help="accepted: lightcc's own controller is in its place")
+    add("--horovod", action="store_true", help="`import horovod` gives lightcc in the ranks")
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
     where = parser.add_argument_group("hosts").add_argument
@@ -237,6 +238,7 @@ def _tuning_environment(args: argparse.Namespace, interfaces: list[str]) -> dict
         "LIGHT_LOG_LEVEL": None if args.log_level is None else args.log_level.lower(),
         "LIGHT_IFACE": ",".join(interfaces) or None,
         "NCCL_SOCKET_IFNAME": ",".join(interfaces) or None,
+        "LIGHTCC_HOROVOD": 1 if args.horovod else None,
     }
     if args.fusion_threshold_mb == 0:
         values["LIGHT_FUSION_STRATEGY"] = "none"  # What a threshold of zero means to Horovod.

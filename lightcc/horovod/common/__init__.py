@@ -1,0 +1,1 @@
+"""`horovod.common`: what Horovod's adapters share, as far as programs import it."""

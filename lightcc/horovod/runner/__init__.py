@@ -1,0 +1,1 @@
+"""The parts of `horovod.runner` that programs import and the launcher has no use for."""
