@@ -52,8 +52,9 @@ help:  ## Lists the targets
 	touch $@
 
 .PHONY: demo
-demo: .venv/.demo  ## Trains a small model on NP ranks of this machine
-	cd $(ELSEWHERE) && $(BIN)/lightccrun -np $(NP) $(BIN)/python $(CURDIR)/examples/numpy_training.py
+demo: .venv/.demo  ## Trains a torch model on NP ranks of this machine
+	cd $(ELSEWHERE) && $(BIN)/lightccrun -np $(NP) --no-prefix \
+	  $(BIN)/python $(CURDIR)/examples/pytorch_digits.py
 
 .PHONY: test
 test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neither root nor more packages

@@ -1,0 +1,124 @@
+"""The torch examples run, learn, and say what they promise; their models are the known ones."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightcc.bench.models import MODELS as KNOWN
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+pytestmark = pytest.mark.multiproc
+
+
+def run(ranks: int, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "lightcc.runner", "-np", str(ranks), "--no-prefix"]
+    return subprocess.run(
+        [*launcher, sys.executable, str(EXAMPLES / script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def test_digits_reach_their_accuracy_and_say_what_was_hidden() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
+    result = run(2, "pytorch_digits.py", "--epochs", "5", "--accuracy", "0.85")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len(re.findall(r"^epoch +\d+: loss \d", result.stdout, re.MULTILINE)) == 5
+    assert re.search(r"^accuracy 0\.[89]\d+ on 360 images", result.stdout, re.MULTILINE)
+    assert re.search(r"^\d+ samples/s on 2 ranks$", result.stdout, re.MULTILINE)
+    assert re.search(r"step\(\) waited \d.*\d % hidden behind the backward pass", result.stdout)
+    assert re.search(r"^all ranks hold the same weights, bit for bit: [0-9a-f]{16}$", result.stdout,
+                     re.MULTILINE)  # fmt: skip
+
+
+def test_digits_fail_when_the_accuracy_is_missed() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
+    result = run(1, "pytorch_digits.py", "--epochs", "1", "--accuracy", "1.01")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "(1.01 is asked for)" in result.stdout
+
+
+@pytest.mark.slow
+def test_the_language_model_beats_character_frequencies() -> None:
+    result = run(2, "pytorch_char_lm.py", "--minutes", "0.3")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "it writes: 'The " in result.stdout
+    assert "all ranks hold the same weights, bit for bit" in result.stdout
+
+
+@pytest.mark.slow
+def test_the_synthetic_benchmark_prints_horovods_lines() -> None:
+    small = ["--batch-size", "1", "--num-warmup-batches", "1", "--num-batches-per-iter", "1"]
+    result = run(
+        2, "pytorch_synthetic_benchmark.py", "--no-cuda", "--fp16-allreduce", *small,
+        "--num-iters", "2", "--model", "resnet50",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    number = r"\d+\.\d"
+    expected = [
+        "Model: resnet50", "Batch size: 1", "Number of CPUs: 2", r"Running warmup\.\.\.",
+        r"Running benchmark\.\.\.", rf"Iter #0: {number} img/sec per CPU",
+        rf"Iter #1: {number} img/sec per CPU", rf"Img/sec per CPU: {number} \+-{number}",
+        rf"Total img/sec on 2 CPU\(s\): {number} \+-{number}",
+    ]  # fmt: skip
+    assert re.fullmatch("\n".join(expected), result.stdout.strip()), result.stdout
+
+
+@pytest.fixture(scope="module")
+def models() -> Any:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        return importlib.import_module("models").MODELS
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet101", "vgg16", "inception_v3"])
+def test_image_models_have_the_known_parameters(models: Any, name: str) -> None:
+    import torch
+
+    with torch.device("meta"):
+        parameters = list(models[name]().parameters())
+    assert sorted(tuple(p.shape) for p in parameters) == sorted(KNOWN[name]())
+
+
+def test_transformer_xl_has_41_million_parameters_and_a_memory(models: Any) -> None:
+    import torch
+
+    torch.manual_seed(0)
+    model = models["transformer_xl"](length=8)
+    assert 40.5e6 < sum(p.numel() for p in model.parameters()) < 41.5e6
+    text, _ = model.inputs(1)
+    with torch.no_grad():
+        first = model(text)
+        again = model(text)  # Now with the first segment in memory.
+        assert not torch.equal(first, again)
+        # Causal: what comes later does not change what is predicted before.
+        model.memories = None
+        changed = text.clone()
+        changed[:, -1] = (text[:, -1] + 1) % 204
+        assert torch.equal(model(changed)[:, :-1], first[:, :-1])
+
+
+def test_distances_meet_keys() -> None:
+    import torch
+
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        shifted = importlib.import_module("models.transformer_xl").shifted
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    length, total = 3, 5
+    distances = torch.arange(total - 1, -1, -1).expand(1, length, total)
+    moved = shifted(distances)[0]
+    for query in range(length):
+        for key in range(total - length + query + 1):
+            assert moved[query, key] == total - length + query - key
