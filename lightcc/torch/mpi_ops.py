@@ -24,6 +24,7 @@ from lightcc.basics import (
     shutdown,
     size,
 )
+from lightcc.horovod.common.basics import HorovodBasics
 from lightcc.torch.exchanges import (
     HorovodAllgather,
     HorovodAlltoall,
@@ -130,3 +131,6 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
+
+# Private, but programs written for Horovod reach for it all the same.
+_basics = HorovodBasics(__file__)

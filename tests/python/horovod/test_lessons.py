@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -49,3 +50,17 @@ def step_with_integers() -> tuple[list[int], float]:
 
 def test_an_optimizer_may_hold_parameters_of_integers() -> None:
     assert spawn_ranks(step_with_integers, 2) == [([1], 0.0)] * 2
+
+
+def static_sets() -> dict[int, list[int]]:
+    doubled = [hvd.ProcessSet([0]), hvd.ProcessSet(range(1, 3)), hvd.ProcessSet([0])]
+    with pytest.raises(ValueError, match="process set"):
+        hvd.init(process_sets=doubled)
+    hvd.init(process_sets=[hvd.ProcessSet([0]), hvd.ProcessSet([2, 1])])
+    ids_and_ranks: dict[int, list[int]] = hvd.mpi_ops._basics._get_process_set_ids_and_ranks()
+    return ids_and_ranks
+
+
+def test_equal_static_sets_are_refused_and_the_next_try_succeeds() -> None:
+    expected = {0: [0, 1, 2], 1: [0], 2: [1, 2]}
+    assert spawn_ranks(static_sets, 3) == [expected] * 3
