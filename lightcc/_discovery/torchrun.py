@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _SETTER = "torchrun"
+# The stores of this process. One that rank 0 serves ends with its object, and other ranks may read
+# from it later than rank 0 does.
+_stores: list[Any] = []
 
 
 def is_launcher(env: Mapping[str, str]) -> bool:
@@ -74,6 +77,7 @@ class _StoreChannel:
                 multi_tenant=True,
                 timeout=timedelta(seconds=variables.start_timeout_s(env)),
             )
+        _stores.append(store)
         self._store = torch_distributed.PrefixStore(f"lightcc/{restart}/", store)
 
     def broadcast(self, text: str) -> str:

@@ -76,7 +76,7 @@ def slurm(directory: Path) -> Iterator[dict[str, str]]:
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
     host = socket.gethostname()
-    ports = _free_ports(2)
+    ports = free_ports(2)
     configuration = directory / "slurm.conf"
     configuration.write_text(f"""\
 ClusterName=test
@@ -145,7 +145,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("", 0))) for _ in range(count)]
         return [int(listener.getsockname()[1]) for listener in sockets]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from launchers import MPI_PACKAGES, mpi, run, slurm, torchrun
+from launchers import MPI_PACKAGES, PATIENCE_S, free_ports, mpi, run, slurm, torchrun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,11 +207,7 @@ def test_ranks_that_torchrun_restarts_meet_anew(tmp_path: Path, reports: Path) -
 
 @pytest.mark.slow
 def test_two_nodes_of_torchrun_on_one_machine_share_it(tmp_path: Path, reports: Path) -> None:
-    import subprocess
-
-    from launchers import PATIENCE_S, _free_ports
-
-    port = str(_free_ports(1)[0])
+    port = str(free_ports(1)[0])
     command = [script(tmp_path), str(reports)]
     nodes = [
         subprocess.Popen(
@@ -249,12 +246,10 @@ def test_srun_with_pmi2(srun: dict[str, str], tmp_path: Path, reports: Path) -> 
 def test_srun_with_an_address_and_a_secret(
     srun: dict[str, str], tmp_path: Path, reports: Path
 ) -> None:
-    from launchers import _free_ports
-
     secret = tmp_path / "secret"
     secret.write_text("a secret of this job\n")
     told = {
-        "LIGHT_RENDEZVOUS": f"127.0.0.1:{_free_ports(1)[0]}",
+        "LIGHT_RENDEZVOUS": f"127.0.0.1:{free_ports(1)[0]}",
         "LIGHT_SECRET_FILE": str(secret),
     }
     command = [sys.executable, script(tmp_path), str(reports)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import Seen, check_survivors, reduce_until_error
-from namespaces import Cables, in_namespace, two_hosts
+from namespaces import Cables, in_namespace, ip, two_hosts
 
 import lightcc as hvd
 from lightcc.testing import RankProcesses, spawn_ranks
@@ -102,6 +102,36 @@ def test_local_ranks_take_turns_at_the_named_interfaces() -> None:
     with two_hosts(cables=2) as cables:
         for counts in run(cables, traffic, 4, [{"LIGHT_IFACE": "eth0,eth1"}] * 4):
             assert min(counts) > 1_000_000, counts
+
+
+def traffic_under_torchrun(port: int) -> tuple[int, ...]:
+    """Like `traffic()`, where only torchrun's variables tell this rank who it is."""
+    launchers = ("LIGHT_", "HOROVOD_")
+    told = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(launchers)}
+    os.environ |= {
+        "RANK": told["LIGHT_RANK"],
+        "WORLD_SIZE": told["LIGHT_SIZE"],
+        "MASTER_ADDR": "10.77.0.1",
+        "MASTER_PORT": str(port),
+    }
+    return traffic()
+
+
+def test_of_three_interfaces_ranks_find_the_one_that_joins_them() -> None:
+    with two_hosts() as cables:
+        for host, name in enumerate(cables.names, 1):
+            # A bridge of containers, which looks the same on every host, and a network of its own.
+            for nic, address in (("docker0", "172.17.0.1/16"), ("eth1", f"10.99.{host}.1/24")):
+                ip("-n", name, "link", "add", nic, "type", "veth", "peer", "name", f"{nic}-peer")
+                ip("-n", name, "address", "add", address, "dev", nic)
+                for end in (nic, f"{nic}-peer"):
+                    ip("-n", name, "link", "set", end, "up")
+        variables = cables.environment(2, [{}] * 2)
+        for counts in spawn_ranks(
+            in_namespace, 2, traffic_under_torchrun, 29400, env=variables, timeout_s=90
+        ):
+            assert counts[0] > 4_000_000, counts
+            assert counts[1] < 100_000, counts
 
 
 def init_error() -> tuple[str, str]:
