@@ -40,6 +40,7 @@ What the operations raise:
 
 from __future__ import annotations
 
+from lightcc import _binding  # noqa: F401  first, as nothing else could be imported without it
 from lightcc.basics import (
     ccl_built,
     cross_rank,
