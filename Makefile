@@ -13,6 +13,9 @@ FUZZ_SECONDS ?= 20
 NP ?= 2
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+PYTHONS ?=
+# What test-wheel installs beside the wheel, by version of Python: old releases and new ones.
+WHEEL_WITH ?= 3.10=numpy==1.24.0 3.10=torch==2.4.1 3.11=torch==2.13.0
 export JOBS
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
@@ -125,10 +128,19 @@ fuzz: .venv/.ready  ## Every fuzz target for FUZZ_SECONDS
 bench: .venv/.installed  ## Collectives over sizes on NP ranks; BENCH_ARGS go to lightcc.bench
 	cd $(ELSEWHERE) && $(BIN)/lightccrun -np $(NP) $(BIN)/python -m lightcc.bench $(BENCH_ARGS)
 
+.venv-wheel/.ready: tools/requirements-wheel.txt
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+# PYTHONS: the interpreters; without, each CPython from 3.10 on that PATH or pyenv has.
 .PHONY: wheel
-wheel: .venv/.ready  ## A wheel for this Python on this machine, in dist/
-	.venv/bin/pip wheel --disable-pip-version-check --no-deps --wheel-dir dist .
-	@echo "dist/ holds a wheel for this Python and C library, not a manylinux wheel."
+wheel: .venv-wheel/.ready  ## One wheel for the CPythons of this machine, and the sources, in dist/
+	.venv-wheel/bin/python tools/build_wheel.py --output dist $(PYTHONS)
+
+.PHONY: test-wheel
+test-wheel: wheel  ## Same bits under every CPython of the wheel? Downloads WHEEL_WITH (3 GB)
+	.venv-wheel/bin/python tools/test_wheel.py dist $(WHEEL_WITH:%=--with %) $(PYTHONS)
 
 .PHONY: clean
 clean:  ## Removes everything that the targets above made

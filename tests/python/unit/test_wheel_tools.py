@@ -1,0 +1,122 @@
+"""What builds and tests the wheel notices what it is there to notice."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[3] / "tools"
+sys.path.insert(0, str(TOOLS))
+
+import build_wheel  # noqa: E402
+import interpreters  # noqa: E402
+import test_wheel as wheel_test  # noqa: E402
+
+WHEEL = Path("dist/lightcc-0.1.0-cp310.cp312-cp310.cp312-manylinux_2_34_x86_64.whl")
+
+
+def unpacked(folder: Path, tag: str, module: str = "x = 1\n") -> Path:
+    """The contents of a wheel for one interpreter."""
+    info = folder / "lightcc-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "lightcc").mkdir()
+    (folder / "lightcc" / f"_core.{tag}.so").write_text(tag)
+    (folder / "lightcc" / "world.py").write_text(module)
+    (info / "RECORD").write_text(f"digests of {tag}")
+    (info / "WHEEL").write_text(f"Tag: {tag}")
+    return folder
+
+
+def test_merged_wheel_holds_every_binding(tmp_path: Path) -> None:
+    trees = [unpacked(tmp_path / tag, tag) for tag in ("a", "b", "c")]
+    merged = build_wheel.merge(trees)
+    bindings = {path.name: path.read_text() for path in (merged / "lightcc").glob("*.so")}
+    assert bindings == {"_core.a.so": "a", "_core.b.so": "b", "_core.c.so": "c"}
+
+
+def test_wheels_that_differ_in_more_than_the_binding_are_not_merged(tmp_path: Path) -> None:
+    trees = [unpacked(tmp_path / "a", "a"), unpacked(tmp_path / "b", "b", module="x = 2\n")]
+    with pytest.raises(ValueError, match=r"differ in lightcc/world\.py$"):
+        build_wheel.merge(trees)
+
+
+def test_file_that_only_one_wheel_has_is_a_difference(tmp_path: Path) -> None:
+    trees = [unpacked(tmp_path / tag, tag) for tag in ("a", "b")]
+    (trees[1] / "lightcc" / "extra.py").touch()
+    with pytest.raises(ValueError, match=r"differ in lightcc/extra\.py$"):
+        build_wheel.merge(trees)
+
+
+def test_this_interpreter_can_be_named(tmp_path: Path) -> None:
+    link = tmp_path / "python"
+    link.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    link.chmod(0o755)
+    (found,) = interpreters.choose([link])
+    assert found.version == sys.version_info[:2]
+    assert found.tag == f"cp3{sys.version_info.minor}"
+    assert found.path == Path(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"version": [3, 9]}, "is 3.9, 3.10 is the oldest allowed"),
+        ({"implementation": "pypy"}, "is not CPython"),
+        ({"prerelease": True}, "is a prerelease"),
+        ({"abi": "t"}, "is a debug or free-threaded build"),
+        ({"headers": False}, "has no Python.h"),
+    ],
+)
+def test_python_that_does_not_fit_is_refused_with_the_reason(
+    tmp_path: Path, answer: dict[str, object], reason: str
+) -> None:
+    fitting = {
+        "path": "/python",
+        "version": [3, 12],
+        "implementation": "cpython",
+        "prerelease": False,
+        "abi": "",
+        "headers": True,
+    }
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(fitting | answer)}'\n")
+    python.chmod(0o755)
+    with pytest.raises(ValueError, match=reason):
+        interpreters.choose([python])
+
+
+def test_python_that_cannot_be_started_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is no Python that can be started"):
+        interpreters.choose([tmp_path / "nowhere"])
+
+
+def test_other_bits_under_one_interpreter_are_found() -> None:
+    outcomes = [
+        wheel_test.Outcome("python 3.10", {"sum": "1", "max": "2"}),
+        wheel_test.Outcome("python 3.11", {"sum": "1", "max": "2", "training": "3"}),
+        wheel_test.Outcome("python 3.12", {"sum": "9", "max": "2", "training": "8"}),
+    ]
+    assert wheel_test.differences(outcomes[:2]) == []
+    assert wheel_test.differences(outcomes) == [
+        "sum: other bits under python 3.12 than under python 3.10",
+        "training: other bits under python 3.12 than under python 3.11",
+    ]
+
+
+def test_python_that_the_wheel_is_not_for_is_found() -> None:
+    here = [interpreters.Interpreter((3, minor), Path("python")) for minor in (10, 11)]
+    assert wheel_test.missing_interpreters(WHEEL, here) == [
+        "cp312: the wheel is for it, but it is not here",
+        "cp311: is here, but the wheel is not for it",
+    ]
+
+
+def test_additions_are_told_apart_by_version() -> None:
+    arguments = ["3.10=torch==2.4.1", "3.11=torch==2.13.0", "3.10=numpy==1.24.0"]
+    expected = {"3.10": ["torch==2.4.1", "numpy==1.24.0"], "3.11": ["torch==2.13.0"]}
+    assert wheel_test.extras_by_version(arguments) == expected
+    with pytest.raises(ValueError, match=r"--with torch: must be 3\.X=REQUIREMENT"):
+        wheel_test.extras_by_version(["torch"])
