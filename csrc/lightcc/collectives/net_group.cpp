@@ -27,7 +27,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -51,18 +50,9 @@
 namespace lightcc {
 namespace {
 
-/// An operation that cannot be started. It touches no channel, so the group goes on.
-class RefusedWork final : public Work {
- public:
-  explicit RefusedWork(std::string why) : status_(ErrorCode::kInvalidArgument, std::move(why)) {}
-  Result<Progress> advance() override { return status_; }
-
- private:
-  Status status_;
-};
-
+/// It touches no channel, so the group goes on.
 std::unique_ptr<Work> refuse(const char* why) {
-  return std::make_unique<RefusedWork>(why);
+  return std::make_unique<FailedWork>(Status(ErrorCode::kInvalidArgument, why));
 }
 
 /// Whether the blocks, in elements of `element_bytes`, fit into an address space together.

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/shm_spans.hpp"
 #include "lightcc/collectives/shm_windows.hpp"
 #include "lightcc/collectives/shm_work.hpp"
 #include "lightcc/collectives/work.hpp"
@@ -22,8 +24,7 @@ namespace {
 class GatherWork final : public ShmWork {
  public:
   GatherWork(std::shared_ptr<ShmState> state,
-             const std::byte* in,
-             std::byte* out,
+             std::vector<TensorSpan> spans,
              std::vector<std::size_t> bytes);
 
  private:
@@ -41,10 +42,9 @@ class GatherWork final : public ShmWork {
     return {.offset = offset, .bytes = std::min(piece_bytes_, bytes_[member] - offset)};
   }
 
-  const std::byte* in_;
-  std::byte* out_;
+  ShmSpans spans_;  // Of bytes.
   std::vector<std::size_t> bytes_;
-  std::vector<std::size_t> starts_;  // Of the blocks in out.
+  std::vector<std::size_t> starts_;  // Of the blocks in spans_.
   std::size_t piece_bytes_ = 0;
   std::size_t rounds_ = 0;
   std::size_t own_rounds_ = 0;  // In which this member publishes.
@@ -56,10 +56,9 @@ class GatherWork final : public ShmWork {
 };
 
 GatherWork::GatherWork(std::shared_ptr<ShmState> state,
-                       const std::byte* in,
-                       std::byte* out,
+                       std::vector<TensorSpan> spans,
                        std::vector<std::size_t> bytes)
-    : ShmWork(std::move(state)), in_(in), out_(out), bytes_(std::move(bytes)) {
+    : ShmWork(std::move(state)), spans_(std::move(spans), 1), bytes_(std::move(bytes)) {
   constexpr std::size_t kRounds = 4;  // A middling block still has pieces to overlap.
   constexpr std::size_t kLeastBytes = std::size_t{16} << 10;
   std::size_t start = 0;
@@ -104,12 +103,21 @@ bool GatherWork::publish() {
   }
   const std::size_t rank = windows().rank();
   const Piece piece = piece_of(rank, publish_round_);
-  if (windows().size() > 1) {
-    copy_bytes(windows().result_slot(round), in_ + piece.offset, piece.bytes);
+  std::byte* const slot = windows().size() > 1 ? windows().result_slot(round) : nullptr;
+  spans_.visit(starts_[rank] + piece.offset,
+               piece.bytes,
+               [&](const std::byte* in, std::byte* out, std::size_t first, std::size_t bytes) {
+                 if (slot != nullptr) {
+                   copy_bytes(slot + first, in, bytes);
+                 }
+                 if (out != nullptr) {
+                   copy_bytes(out, in, bytes);
+                 }
+               });
+  if (slot != nullptr) {
     windows().mark_published(round);
     windows().ring_all();
   }
-  copy_bytes(out_ + starts_[rank] + piece.offset, in_ + piece.offset, piece.bytes);
   ++publish_round_;
   return true;
 }
@@ -127,8 +135,14 @@ bool GatherWork::collect() {
     if (!windows().is_published(peer, round)) {
       return moved;
     }
-    copy_out_(
-        out_ + starts_[peer] + piece.offset, windows().result_slot_of(peer, round), piece.bytes);
+    const std::byte* const slot = windows().result_slot_of(peer, round);
+    spans_.visit(starts_[peer] + piece.offset,
+                 piece.bytes,
+                 [&](const std::byte*, std::byte* out, std::size_t first, std::size_t bytes) {
+                   if (out != nullptr) {
+                     copy_out_(out, slot + first, bytes);
+                   }
+                 });
     moved = true;
     read = true;
   }
@@ -144,10 +158,9 @@ bool GatherWork::collect() {
 }  // namespace
 
 std::unique_ptr<Work> make_shm_gather(std::shared_ptr<ShmState> state,
-                                      const std::byte* in,
-                                      std::byte* out,
+                                      std::vector<TensorSpan> spans,
                                       std::vector<std::size_t> bytes) {
-  return std::make_unique<GatherWork>(std::move(state), in, out, std::move(bytes));
+  return std::make_unique<GatherWork>(std::move(state), std::move(spans), std::move(bytes));
 }
 
 }  // namespace lightcc

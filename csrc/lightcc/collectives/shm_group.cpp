@@ -67,16 +67,6 @@ namespace {
 
 constexpr std::size_t kMostBytes = std::numeric_limits<std::ptrdiff_t>::max();
 
-/// An operation that could not be started.
-class FailedWork final : public Work {
- public:
-  explicit FailedWork(Status status) : status_(std::move(status)) {}
-  Result<Progress> advance() override { return status_; }
-
- private:
-  Status status_;
-};
-
 std::unique_ptr<Work> refuse(Status status) {
   return std::make_unique<FailedWork>(std::move(status));
 }
@@ -112,9 +102,9 @@ Status too_large() {
                     kMostBytes);
 }
 
-class ShmGroup final : public Group {
+class Members final : public ShmGroup {
  public:
-  ShmGroup(std::shared_ptr<ShmState> state, std::size_t direct_bytes)
+  Members(std::shared_ptr<ShmState> state, std::size_t direct_bytes)
       : state_(std::move(state)), direct_bytes_(direct_bytes) {}
 
   int rank() const override { return static_cast<int>(state_->windows.rank()); }
@@ -126,9 +116,15 @@ class ShmGroup final : public Group {
                                        std::byte* out,
                                        std::vector<std::size_t> counts,
                                        const Reduction& reduction) override;
+  std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                              std::vector<std::size_t> counts,
+                                              const Reduction& reduction) override;
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override;
+  std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
+                                         std::vector<std::size_t> counts,
+                                         DataType dtype) override;
   std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override;
   std::unique_ptr<Work> alltoall(const std::byte* in,
                                  std::vector<std::size_t> send_bytes,
@@ -140,6 +136,9 @@ class ShmGroup final : public Group {
 
  private:
   bool is_member(int rank) const { return rank >= 0 && rank < size(); }
+  Status check_parts(std::span<const TensorSpan> tensors,
+                     std::span<const std::size_t> counts,
+                     std::size_t width) const;
   Status check_lists(std::size_t length) const {
     if (length != state_->windows.size()) {
       return make_error(ErrorCode::kInvalidArgument,
@@ -157,8 +156,8 @@ class ShmGroup final : public Group {
   std::size_t direct_bytes_;
 };
 
-std::unique_ptr<Work> ShmGroup::allreduce(std::vector<TensorSpan> tensors,
-                                          const Reduction& reduction) {
+std::unique_ptr<Work> Members::allreduce(std::vector<TensorSpan> tensors,
+                                         const Reduction& reduction) {
   if (Status status = check_reduction(reduction); !status.ok()) {
     return refuse(std::move(status));
   }
@@ -176,10 +175,45 @@ std::unique_ptr<Work> ShmGroup::allreduce(std::vector<TensorSpan> tensors,
   return make_shm_allreduce(state_, std::move(tensors), reduction);
 }
 
-std::unique_ptr<Work> ShmGroup::reduce_scatter(const std::byte* in,
-                                               std::byte* out,
-                                               std::vector<std::size_t> counts,
-                                               const Reduction& reduction) {
+/// Whether `counts` are the parts of `tensors`.
+Status Members::check_parts(std::span<const TensorSpan> tensors,
+                            std::span<const std::size_t> counts,
+                            std::size_t width) const {
+  LIGHTCC_RETURN_IF_ERROR(check_lists(counts.size()));
+  std::vector<std::size_t> lengths;
+  lengths.reserve(tensors.size());
+  for (const TensorSpan& tensor : tensors) {
+    lengths.push_back(tensor.count);
+  }
+  const auto bytes = total_bytes(lengths, width);
+  if (!bytes) {
+    return too_large();
+  }
+  if (bytes != total_bytes(counts, width)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the members' parts together are not the %zu bytes of the tensors",
+                      *bytes);
+  }
+  return Status::ok_status();
+}
+
+std::unique_ptr<Work> Members::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                                     std::vector<std::size_t> counts,
+                                                     const Reduction& reduction) {
+  Status status = check_reduction(reduction);
+  if (status.ok()) {
+    status = check_parts(tensors, counts, element_size(reduction.dtype));
+  }
+  if (!status.ok()) {
+    return refuse(std::move(status));
+  }
+  return make_shm_reduce_scatter(state_, std::move(tensors), counts, reduction);
+}
+
+std::unique_ptr<Work> Members::reduce_scatter(const std::byte* in,
+                                              std::byte* out,
+                                              std::vector<std::size_t> counts,
+                                              const Reduction& reduction) {
   Status status = check_reduction(reduction);
   if (status.ok()) {
     status = check_lists(counts.size());
@@ -200,22 +234,45 @@ std::unique_ptr<Work> ShmGroup::reduce_scatter(const std::byte* in,
       in += counts[member] * width;
     }
   }
-  return make_shm_reduce_scatter(state_, std::move(blocks), reduction);
+  return make_shm_reduce_scatter(state_, std::move(blocks), counts, reduction);
 }
 
-std::unique_ptr<Work> ShmGroup::allgather(const std::byte* in,
-                                          std::byte* out,
-                                          std::vector<std::size_t> bytes) {
+std::unique_ptr<Work> Members::allgather(const std::byte* in,
+                                         std::byte* out,
+                                         std::vector<std::size_t> bytes) {
   if (Status status = check_lists(bytes.size()); !status.ok()) {
     return refuse(std::move(status));
   }
   if (!total_bytes(bytes, 1)) {
     return refuse(too_large());
   }
-  return make_shm_gather(state_, in, out, std::move(bytes));
+  std::vector<TensorSpan> blocks;
+  blocks.reserve(bytes.size());
+  for (std::size_t member = 0; member < bytes.size(); ++member) {
+    const bool own = member == state_->windows.rank();
+    blocks.push_back({.in = own ? in : nullptr, .out = out, .count = bytes[member]});
+    out += bytes[member];
+  }
+  return make_shm_gather(state_, std::move(blocks), std::move(bytes));
 }
 
-std::unique_ptr<Work> ShmGroup::broadcast(std::byte* data, std::size_t bytes, int root) {
+std::unique_ptr<Work> Members::allgather_bucket(std::vector<TensorSpan> tensors,
+                                                std::vector<std::size_t> counts,
+                                                DataType dtype) {
+  const std::size_t width = element_size(dtype);
+  if (Status status = check_parts(tensors, counts, width); !status.ok()) {
+    return refuse(std::move(status));
+  }
+  for (TensorSpan& tensor : tensors) {
+    tensor.count *= width;
+  }
+  for (std::size_t& count : counts) {
+    count *= width;
+  }
+  return make_shm_gather(state_, std::move(tensors), std::move(counts));
+}
+
+std::unique_ptr<Work> Members::broadcast(std::byte* data, std::size_t bytes, int root) {
   if (!is_member(root) || bytes > kMostBytes) {
     return refuse(make_error(ErrorCode::kInvalidArgument,
                              "broadcast of %zu bytes from member %d of a group of %d",
@@ -225,13 +282,13 @@ std::unique_ptr<Work> ShmGroup::broadcast(std::byte* data, std::size_t bytes, in
   }
   std::vector<std::size_t> blocks(state_->windows.size(), 0);
   blocks[static_cast<std::size_t>(root)] = bytes;
-  return make_shm_gather(state_, data, data, std::move(blocks));
+  return make_shm_gather(state_, {{.in = data, .out = data, .count = bytes}}, std::move(blocks));
 }
 
-std::unique_ptr<Work> ShmGroup::alltoall(const std::byte* in,
-                                         std::vector<std::size_t> send_bytes,
-                                         std::byte* out,
-                                         std::vector<std::size_t> recv_bytes) {
+std::unique_ptr<Work> Members::alltoall(const std::byte* in,
+                                        std::vector<std::size_t> send_bytes,
+                                        std::byte* out,
+                                        std::vector<std::size_t> recv_bytes) {
   Status status = check_lists(send_bytes.size());
   if (status.ok()) {
     status = check_lists(recv_bytes.size());
@@ -261,17 +318,17 @@ std::unique_ptr<Work> ShmGroup::alltoall(const std::byte* in,
   return make_shm_pairs(state_, flows);
 }
 
-std::unique_ptr<Work> ShmGroup::send(const std::byte* in, std::size_t bytes, int peer) {
+std::unique_ptr<Work> Members::send(const std::byte* in, std::size_t bytes, int peer) {
   return pair(peer, {in, bytes}, {});
 }
 
-std::unique_ptr<Work> ShmGroup::recv(std::byte* out, std::size_t bytes, int peer) {
+std::unique_ptr<Work> Members::recv(std::byte* out, std::size_t bytes, int peer) {
   return pair(peer, {}, {out, bytes});
 }
 
-std::unique_ptr<Work> ShmGroup::pair(int peer,
-                                     std::span<const std::byte> in,
-                                     std::span<std::byte> out) const {
+std::unique_ptr<Work> Members::pair(int peer,
+                                    std::span<const std::byte> in,
+                                    std::span<std::byte> out) const {
   if (!is_member(peer) || peer == rank()) {
     return refuse(make_error(ErrorCode::kInvalidArgument,
                              "member %d of a group of %d cannot send to or receive from member %d",
@@ -303,10 +360,10 @@ std::size_t shm_group_bytes(int size, const ShmGroupOptions& options) {
   return ShmLayout(size, options).total_bytes();
 }
 
-std::unique_ptr<Group> make_shm_group(std::span<std::byte> memory,
-                                      int rank,
-                                      std::vector<Doorbell> doorbells,
-                                      const ShmGroupOptions& options) {
+std::unique_ptr<ShmGroup> make_shm_group(std::span<std::byte> memory,
+                                         int rank,
+                                         std::vector<Doorbell> doorbells,
+                                         const ShmGroupOptions& options) {
   const int size = static_cast<int>(doorbells.size());
   const ShmLayout layout(size, options);
   const bool aligned = reinterpret_cast<std::uintptr_t>(memory.data()) % kShmLine == 0;
@@ -314,8 +371,8 @@ std::unique_ptr<Group> make_shm_group(std::span<std::byte> memory,
     return nullptr;
   }
   ShmWindows windows(memory, static_cast<std::size_t>(rank), layout, std::move(doorbells));
-  return std::make_unique<ShmGroup>(std::make_shared<ShmState>(std::move(windows), options.simd),
-                                    options.direct_bytes);
+  return std::make_unique<Members>(std::make_shared<ShmState>(std::move(windows), options.simd),
+                                   options.direct_bytes);
 }
 
 }  // namespace lightcc

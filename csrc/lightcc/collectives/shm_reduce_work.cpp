@@ -63,14 +63,14 @@ class Shares {
     return shares;
   }
   /// Member k owns counts[k] elements, a slot of them in each round.
-  static Shares blocks(const std::vector<TensorSpan>& blocks, std::size_t slot) {
+  static Shares blocks(const std::vector<std::size_t>& counts, std::size_t slot) {
     Shares shares;
     shares.slot_ = slot;
     std::size_t start = 0;
-    for (const TensorSpan& block : blocks) {
-      shares.blocks_.push_back({.offset = start, .count = block.count});
-      start += block.count;
-      shares.rounds_ = std::max(shares.rounds_, divide_up(block.count, slot));
+    for (const std::size_t count : counts) {
+      shares.blocks_.push_back({.offset = start, .count = count});
+      start += count;
+      shares.rounds_ = std::max(shares.rounds_, divide_up(count, slot));
     }
     return shares;
   }
@@ -302,17 +302,15 @@ std::unique_ptr<Work> make_shm_allreduce(std::shared_ptr<ShmState> state,
 }
 
 std::unique_ptr<Work> make_shm_reduce_scatter(std::shared_ptr<ShmState> state,
-                                              std::vector<TensorSpan> blocks,
+                                              std::vector<TensorSpan> spans,
+                                              const std::vector<std::size_t>& counts,
                                               const Reduction& reduction) {
   const ShmLayout& layout = state->windows.layout();
   const std::size_t width = element_size(reduction.dtype);
-  std::size_t most = 0;
-  for (const TensorSpan& block : blocks) {
-    most = std::max(most, block.count);
-  }
-  Shares shares = Shares::blocks(blocks, share_elements(layout, most, width));
+  const std::size_t most = *std::ranges::max_element(counts);
+  Shares shares = Shares::blocks(counts, share_elements(layout, most, width));
   return std::make_unique<ReduceWork>(
-      std::move(state), ShmSpans(std::move(blocks), width), std::move(shares), false, reduction);
+      std::move(state), ShmSpans(std::move(spans), width), std::move(shares), false, reduction);
 }
 
 }  // namespace lightcc

@@ -83,9 +83,10 @@ void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
 std::unique_ptr<Work> make_shm_allreduce(std::shared_ptr<ShmState> state,
                                          std::vector<TensorSpan> spans,
                                          const Reduction& reduction);
-/// One span for each member; this member's `out` is where its block goes, the others' are null.
+/// Member i owns counts[i] elements of `spans`; only the own part's `out` is looked at.
 std::unique_ptr<Work> make_shm_reduce_scatter(std::shared_ptr<ShmState> state,
-                                              std::vector<TensorSpan> blocks,
+                                              std::vector<TensorSpan> spans,
+                                              const std::vector<std::size_t>& counts,
                                               const Reduction& reduction);
 /// shm_direct_work.cpp: the same result, for small inputs or two members.
 std::unique_ptr<Work> make_shm_direct_allreduce(std::shared_ptr<ShmState> state,
@@ -93,10 +94,10 @@ std::unique_ptr<Work> make_shm_direct_allreduce(std::shared_ptr<ShmState> state,
                                                 const Reduction& reduction);
 std::unique_ptr<Work> make_shm_barrier(std::shared_ptr<ShmState> state);
 
-/// shm_gather_work.cpp: what Group::allgather says; a broadcast is one with a single block.
+/// shm_gather_work.cpp: `spans` count bytes, of which member i has bytes[i], in its `in`; a
+/// broadcast is a gather of a single block.
 std::unique_ptr<Work> make_shm_gather(std::shared_ptr<ShmState> state,
-                                      const std::byte* in,
-                                      std::byte* out,
+                                      std::vector<TensorSpan> spans,
                                       std::vector<std::size_t> bytes);
 
 /// Bytes from this member to `peer` and from `peer` to this member. With itself: in to out.

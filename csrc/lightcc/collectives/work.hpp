@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "lightcc/base/status.hpp"
 
@@ -27,6 +28,16 @@ class Work {
   /// Thread: the one that drives the progress loop. Blocks: never.
   /// Errors: those of the group's transport; the Work must then be dropped.
   virtual Result<Progress> advance() = 0;
+};
+
+/// An operation that could not be started.
+class FailedWork final : public Work {
+ public:
+  explicit FailedWork(Status status) : status_(std::move(status)) {}
+  Result<Progress> advance() override { return status_; }
+
+ private:
+  Status status_;
 };
 
 }  // namespace lightcc

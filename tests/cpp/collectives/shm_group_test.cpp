@@ -82,6 +82,72 @@ TEST(ShmGroup, allreduce_equals_the_sequential_reference_at_every_seam) {
   }
 }
 
+TEST(ShmGroup, the_halves_of_an_allreduce_work_on_the_tensors_of_a_bucket) {
+  for (const int size : kSizes) {
+    on_threads(size, tiny_options(size, 2), [&](ShmGroup& group) {
+      const auto rank = static_cast<std::size_t>(group.rank());
+      for (const std::size_t count : seams(size)) {
+        // Parts of any size, over tensors of other sizes.
+        std::vector<std::size_t> parts(static_cast<std::size_t>(size), 0);
+        for (std::size_t i = 0; i < count; ++i) {
+          ++parts[(i / 7) % parts.size()];
+        }
+        const auto inputs = inputs_of(size, DataType::kFloat32, count, count);
+        const Buffer expected = reference(pointers(inputs), count, {});
+        Buffer data = inputs[rank];
+        const std::size_t cut = count / 3 * 4;
+        const std::vector<TensorSpan> tensors = {
+            {.in = data.data(), .out = data.data(), .count = cut / 4},
+            {.in = data.data(), .out = data.data(), .count = 0},
+            {.in = data.data() + cut, .out = data.data() + cut, .count = count - cut / 4}};
+        expect_done(group.reduce_scatter_bucket(tensors, parts, {}));
+        std::size_t first = 0;
+        for (std::size_t member = 0; member < parts.size(); ++member) {
+          const Buffer& right = member == rank ? expected : inputs[rank];
+          ASSERT_TRUE(
+              std::equal(data.begin() + static_cast<std::ptrdiff_t>(first),
+                         data.begin() + static_cast<std::ptrdiff_t>(first + parts[member] * 4),
+                         right.begin() + static_cast<std::ptrdiff_t>(first)))
+              << size << " ranks, " << count << " elements, the part of " << member;
+          first += parts[member] * 4;
+        }
+        expect_done(group.allgather_bucket(tensors, parts, DataType::kFloat32));
+        ASSERT_EQ(data, expected) << size << " ranks, " << count << " elements";
+      }
+    });
+  }
+}
+
+TEST(ShmGroup, a_gather_leaves_alone_what_a_member_does_not_want) {
+  on_threads(2, tiny_options(2, 2), [&](ShmGroup& group) {
+    Buffer own(200, static_cast<std::byte>(group.rank() + 1));
+    Buffer out(400, std::byte{9});
+    const bool first = group.rank() == 0;
+    std::vector<TensorSpan> tensors = {{.in = own.data(), .out = nullptr, .count = 200},
+                                       {.in = nullptr, .out = out.data() + 200, .count = 200}};
+    if (!first) {
+      tensors = {{.in = nullptr, .out = nullptr, .count = 200},
+                 {.in = own.data(), .out = out.data() + 200, .count = 200}};
+    }
+    expect_done(group.allgather_bucket(tensors, {200, 200}, DataType::kUint8));
+    ASSERT_EQ(Buffer(out.begin(), out.begin() + 200), Buffer(200, std::byte{9}));
+    ASSERT_EQ(Buffer(out.begin() + 200, out.end()), Buffer(200, std::byte{2}));
+  });
+}
+
+TEST(ShmGroup, parts_that_are_not_the_tensors_are_refused) {
+  on_threads(1, tiny_options(1, 1), [&](ShmGroup& group) {
+    Buffer data(40);
+    const TensorSpan tensor{.in = data.data(), .out = data.data(), .count = 10};
+    for (const std::vector<std::size_t>& parts : {std::vector<std::size_t>{9}, {10, 0}, {}}) {
+      EXPECT_EQ(testing::run(group.reduce_scatter_bucket({tensor}, parts, {})).code(),
+                ErrorCode::kInvalidArgument);
+      EXPECT_EQ(testing::run(group.allgather_bucket({tensor}, parts, DataType::kFloat32)).code(),
+                ErrorCode::kInvalidArgument);
+    }
+  });
+}
+
 TEST(ShmGroup, allreduce_covers_all_types_and_operators_with_factors) {
   for (const int size : {2, 3}) {
     for (const std::size_t direct : {std::size_t{0}, std::size_t{1} << 20}) {

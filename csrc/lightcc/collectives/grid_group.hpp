@@ -1,0 +1,39 @@
+// The Group of a grid: ranks of one host through shared memory, hosts through a transport.
+// (Essay: grid_group.cpp.)
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/shm_group.hpp"
+
+namespace lightcc {
+
+/// The same on all members.
+struct GridGroupOptions {
+  std::size_t chunk_bytes = 0;  ///< Of the pipeline; 0: by the size of the bucket.
+  /// Larger buckets are left to the flat group.
+  std::size_t most_bytes = std::size_t{1} << 30;
+};
+
+/// The levels of a grid of m blocks of n members, as one member sees them.
+struct GridLevels {
+  std::unique_ptr<ShmGroup> intra;  ///< The n members of this member's block.
+  /// Independent groups of the same m members: those that have this member's place in their
+  /// blocks, in the order of the blocks. At least one. Chunks take them in turn, so that one chunk
+  /// fills the wire while another one begins or ends.
+  std::vector<std::unique_ptr<Group>> inter;
+};
+
+/// `flat` has all m * n members; it runs what is not an allreduce of at most `most_bytes`.
+///
+/// An allreduce that fails, or is dropped before its end, ends both levels: every later one fails
+/// with the same Status (kShutDown after a drop), and the peers' with kPeerFailed as far as the
+/// transport tells them.
+std::unique_ptr<Group> make_grid_group(std::unique_ptr<Group> flat,
+                                       GridLevels levels,
+                                       const GridGroupOptions& options);
+
+}  // namespace lightcc
