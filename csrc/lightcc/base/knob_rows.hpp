@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -29,6 +30,7 @@ enum class Type : std::uint8_t {
 /// Where an engine knob goes; nothing for a variable that is only checked.
 using Target = std::variant<std::monostate,
                             bool Knobs::*,
+                            std::optional<bool> Knobs::*,
                             std::int64_t Knobs::*,
                             double Knobs::*,
                             std::string Knobs::*,
@@ -48,6 +50,7 @@ struct Row {
   std::string_view words{};  ///< Of Type::kWord, separated by ", ".
   std::string_view unit{};   ///< Where the type does not say it.
   std::string_view used_by = "engine";
+  bool shared = false;  ///< An engine knob that must have the same value on all ranks.
   Among among = Among::kFirst;
   std::string_view inert_warning{};  ///< Logged when the variable is true.
   std::string_view meaning{};
@@ -145,6 +148,35 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBool,
      .target = &Knobs::dynamic_process_sets,
      .meaning = "Allows process sets to be added and removed after init()."},
+    // Two-level all-reduce.
+    {.names = {"LIGHT_2D_ALLREDUCE"},
+     .type = Type::kBool,
+     .target = &Knobs::two_level,
+     .shared = true,
+     .meaning = "Two-level all-reduce: within blocks of ranks that share memory, and between "
+                "blocks, overlapped. Unset: where blocks of several ranks lie on several hosts; "
+                "0: never; 1: also between blocks of one host (LIGHT_INTRA_SIZE), and a warning "
+                "where it cannot be."},
+    {.names = {"LIGHT_INTRA_SIZE"},
+     .type = Type::kInteger,
+     .target = &Knobs::intra_size,
+     .most = kMostRanks,
+     .shared = true,
+     .meaning = "Ranks of a block of the two-level all-reduce; must divide the ranks of every "
+                "host, else all-reduces run flat. 0: the ranks of a host, if all hosts have "
+                "equally many."},
+    {.names = {"LIGHT_HIERARCHICAL_THRESHOLD"},
+     .type = Type::kBytes,
+     .target = &Knobs::two_level_most_bytes,
+     .most = kGibi * 1024,
+     .shared = true,
+     .meaning = "Largest bucket that the two-level all-reduce is used for."},
+    {.names = {"LIGHT_2D_CHUNK"},
+     .type = Type::kBytes,
+     .target = &Knobs::two_level_chunk_bytes,
+     .most = kGibi,
+     .shared = true,
+     .meaning = "Bytes of a step of the two-level pipeline; 0: chosen by the size of the bucket."},
     // Shared memory and kernels.
     {.names = {"LIGHT_SHM_CHUNK"},
      .type = Type::kBytes,
@@ -236,27 +268,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .used_by = "launcher",
      .meaning = "Name of this host as the launcher knows it, for messages."},
     // Accepted, so that existing launch lines work; without effect.
-    {.names = {"LIGHT_2D_ALLREDUCE"},
-     .type = Type::kBool,
-     .used_by = "accepted",
-     .inert_warning = "this version has no 2D all-reduce; all-reduces run flat, and their results "
-                      "are the dense ones",
-     .meaning = "Two-level all-reduce. This version does not act on it: all-reduces run flat, and "
-                "results are the dense ones."},
-    {.names = {"LIGHT_INTRA_SIZE"},
-     .type = Type::kInteger,
-     .least = 1,
-     .most = kMostRanks,
-     .used_by = "accepted",
-     .meaning = "Ranks of the inner level of the two-level all-reduce. This version does not act "
-                "on it; results are the dense ones."},
-    {.names = {"LIGHT_HIERARCHICAL_THRESHOLD"},
-     .type = Type::kBytes,
-     .preset = "1G",
-     .most = kGibi * 1024,
-     .used_by = "accepted",
-     .meaning = "Largest size that the two-level all-reduce is used for. This version does not act "
-                "on it; results are the dense ones."},
     {.names = {"LIGHT_TOPK_ALLREDUCE"},
      .type = Type::kBool,
      .preset = "0",

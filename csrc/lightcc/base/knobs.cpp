@@ -242,7 +242,9 @@ void visit_member(const Row& row, K& knobs, const Visitor& visitor) {
 
 void store(const Row& row, const Value& value, Knobs& knobs) {
   visit_member(row, knobs, [&value](auto& member) {
-    if (const auto* typed = std::get_if<std::remove_reference_t<decltype(member)>>(&value)) {
+    using T = std::remove_reference_t<decltype(member)>;
+    using Stored = std::conditional_t<std::is_same_v<T, std::optional<bool>>, bool, T>;
+    if (const auto* typed = std::get_if<Stored>(&value)) {
       member = *typed;
     }
   });
@@ -255,13 +257,15 @@ std::string word_at(std::string_view words, std::size_t index) {
   return std::string(words.substr(0, words.find(',')));
 }
 
-std::string default_text(const Row& row) {
+/// As it stands in the environment; for a row without target, its default.
+std::string value_text(const Row& row, const Knobs& knobs) {
   std::string text(row.preset);
-  const Knobs knobs;
   visit_member(row, knobs, [&](const auto& member) {
     using T = std::remove_cvref_t<decltype(member)>;
     if constexpr (std::is_same_v<T, bool>) {
       text = member != row.negated ? "1" : "0";
+    } else if constexpr (std::is_same_v<T, std::optional<bool>>) {
+      text = !member ? "" : *member ? "1" : "0";
     } else if constexpr (std::is_same_v<T, std::int64_t>) {
       text = row.type == Type::kBytes ? byte_count(member) : std::to_string(member);
     } else if constexpr (std::is_same_v<T, double>) {
@@ -355,6 +359,16 @@ GetEnv process_environment() {
   };
 }
 
+std::vector<std::string> shared_knobs(const Knobs& knobs) {
+  std::vector<std::string> settings;
+  for (const Row& row : kRows) {
+    if (row.shared) {
+      settings.push_back(std::string(row.names[0]) + "=" + value_text(row, knobs));
+    }
+  }
+  return settings;
+}
+
 std::vector<std::string> unknown_knob_warnings(const std::vector<std::string>& names) {
   constexpr std::size_t kLongest = 256;  // Bounds the work that a hostile environment can cause.
   std::vector<std::string> warnings;
@@ -393,7 +407,7 @@ std::vector<KnobRow> knob_table() {
     table.push_back({.name = std::string(row.names[0]),
                      .aliases = std::string(row.names[1]),
                      .type = type_text(row),
-                     .default_value = default_text(row),
+                     .default_value = value_text(row, Knobs()),
                      .unit = unit_text(row),
                      .meaning = std::string(row.meaning),
                      .used_by = std::string(row.used_by)});

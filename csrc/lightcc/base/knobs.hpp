@@ -35,6 +35,11 @@ struct Knobs {
   std::int64_t num_lanes = 1;                                    ///< LIGHT_NUM_STREAMS, 1..8.
   std::int64_t cache_capacity = 1024;  ///< HOROVOD_CACHE_CAPACITY: slots; 0: none.
   bool dynamic_process_sets = false;   ///< HOROVOD_DYNAMIC_PROCESS_SETS.
+  // Two-level all-reduce.
+  std::optional<bool> two_level;  ///< LIGHT_2D_ALLREDUCE; unset: where it saves network traffic.
+  std::int64_t intra_size = 0;    ///< LIGHT_INTRA_SIZE: ranks of a block; 0: those of a host.
+  std::int64_t two_level_most_bytes = std::int64_t{1} << 30;  ///< LIGHT_HIERARCHICAL_THRESHOLD.
+  std::int64_t two_level_chunk_bytes = 0;  ///< LIGHT_2D_CHUNK; 0: by the size of the bucket.
   // Shared memory.
   std::int64_t shm_chunk_bytes = 0;  ///< LIGHT_SHM_CHUNK: 0 chooses by size of the group.
   std::int64_t shm_depth = 0;  ///< LIGHT_SHM_DEPTH: rounds in flight; 0: by size of the group.
@@ -53,6 +58,9 @@ using GetEnv = std::function<std::optional<std::string>(const std::string& name)
 Result<Knobs> read_knobs(const GetEnv& get_env);
 /// The process's environment.
 GetEnv process_environment();
+
+/// "NAME=value" for each knob that must have the same value on all ranks.
+std::vector<std::string> shared_knobs(const Knobs& knobs);
 
 /// One warning text for each LIGHT_* variable in `names` that lightcc does not know, with the
 /// nearest known name.

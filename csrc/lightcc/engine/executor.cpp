@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lightcc/base/log.hpp"
+
 namespace lightcc {
 
 Executor::Executor(Membership& world,
@@ -12,6 +14,7 @@ Executor::Executor(Membership& world,
     : world_(world),
       simd_(simd),
       num_lanes_(static_cast<std::size_t>(knobs.num_lanes)),
+      two_level_asked_(knobs.two_level == true),
       operations_(operations),
       maker_(world, knobs, simd) {}
 
@@ -95,6 +98,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
   while (!queue.empty()) {
     Running& front = queue.front();
     if (front.work == nullptr) {
+      explain_adasum_once(set, front.bucket);
       LIGHTCC_ASSIGN_OR_RETURN(
           front.work, start_bucket(front.bucket, *set.groups->groups[lane], set.ranks, simd_));
     }
@@ -109,6 +113,20 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     --queued_;
   }
   return moved;
+}
+
+// Adasum compares whole vectors of whole ranks; it goes through the flat group (start_bucket()).
+void Executor::explain_adasum_once(const Set& set, const Bucket& bucket) {
+  const Signature& first = bucket.tensors.front().signature;
+  if (explained_adasum_ || !two_level_asked_ || !set.groups->two_level ||
+      first.op != OpType::kAllreduce || first.reduce_op != ReduceOp::kAdasum ||
+      set.ranks.front() != world_.topology.rank) {
+    return;
+  }
+  explained_adasum_ = true;
+  LIGHTCC_LOG(LogLevel::kWarning,
+              "Adasum has no two-level all-reduce; '%s' and other Adasum operations run flat",
+              first.name.c_str());
 }
 
 void Executor::finish(Running& running) {

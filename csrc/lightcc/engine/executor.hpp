@@ -61,17 +61,20 @@ class Executor {
 
   Result<bool> make_groups();
   Result<bool> advance_lane(Set& set, std::size_t lane);
+  void explain_adasum_once(const Set& set, const Bucket& bucket);
   void finish(Running& running);
 
   Membership& world_;
   SimdLevel simd_;
   std::size_t num_lanes_;
+  bool two_level_asked_;  // By the user, not by default.
   OperationTable& operations_;
   GroupMaker maker_;
   std::map<std::uint32_t, Set> sets_;
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;
   std::uint64_t buckets_ = 0;
+  bool explained_adasum_ = false;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;
 };
 

@@ -8,12 +8,17 @@
 #include <cstring>
 #include <utility>
 
+#include "lightcc/base/log.hpp"
 #include "lightcc/collectives/net_group.hpp"
 
 namespace lightcc {
 namespace {
 
 constexpr std::size_t kLaneAlignment = 4096;
+// Between two blocks, two chunks of a bucket travel at once, each through its own channels. Their
+// lane numbers lie above all lanes of flat groups.
+constexpr std::uint32_t kExchangesPerLane = 2;
+constexpr std::uint32_t kFirstExchangeLane = 256;
 
 std::size_t place_of(const std::vector<int>& ranks, std::int32_t rank) {
   return static_cast<std::size_t>(std::ranges::find(ranks, rank) - ranks.begin());
@@ -24,10 +29,40 @@ std::size_t place_of(const std::vector<int>& ranks, std::int32_t rank) {
 GroupMaker::GroupMaker(Membership& world, Knobs knobs, SimdLevel simd)
     : world_(world), knobs_(std::move(knobs)), simd_(simd) {}
 
-bool GroupMaker::shares_this_host(const std::vector<std::int32_t>& ranks) const {
-  return std::ranges::all_of(ranks, [&](std::int32_t rank) {
-    return place_of(world_.host.ranks, rank) < world_.host.ranks.size();
-  });
+bool GroupMaker::is_on_this_host(std::int32_t rank) const {
+  return place_of(world_.host.ranks, rank) < world_.host.ranks.size();
+}
+
+GroupMaker::Layout GroupMaker::layout_of(const std::vector<std::int32_t>& ranks) const {
+  Layout layout;
+  layout.shared =
+      std::ranges::all_of(ranks, [this](std::int32_t rank) { return is_on_this_host(rank); });
+  if (world_.transport != nullptr) {
+    layout.grid = choose_grid(ranks, world_.host_of, knobs_.two_level, knobs_.intra_size).grid;
+  }
+  for (std::size_t block = 0; layout.grid.has_value() && block < layout.grid->blocks.size();
+       ++block) {
+    if (is_on_this_host(layout.grid->blocks[block].front())) {
+      layout.own_blocks.push_back(block);
+    }
+  }
+  return layout;
+}
+
+// Says why a set has no grid although it was asked for: once, on one of its ranks.
+void GroupMaker::explain_once(const std::vector<std::int32_t>& ranks) {
+  if (explained_ || ranks.front() != world_.topology.rank) {
+    return;
+  }
+  const GridChoice choice = choose_grid(ranks, world_.host_of, knobs_.two_level, knobs_.intra_size);
+  if (choice.objection.empty()) {
+    return;
+  }
+  explained_ = true;
+  LIGHTCC_LOG(knobs_.two_level == true ? LogLevel::kWarning : LogLevel::kInfo,
+              "all-reduces of %zu ranks run flat, not on two levels: %s",
+              ranks.size(),
+              choice.objection.c_str());
 }
 
 ShmGroupOptions GroupMaker::shm_options(std::size_t members) const {
@@ -47,16 +82,25 @@ std::size_t GroupMaker::lane_bytes(std::size_t members) const {
   return (bytes + kLaneAlignment - 1) / kLaneAlignment * kLaneAlignment;
 }
 
+// On this host; 0: the set needs no shared memory here.
+std::size_t GroupMaker::segment_bytes(const Layout& layout, std::size_t members) const {
+  std::size_t bytes = layout.shared ? lane_bytes(members) : 0;
+  if (layout.grid.has_value()) {
+    bytes += layout.own_blocks.size() * lane_bytes(layout.grid->block_size());
+  }
+  return bytes * static_cast<std::size_t>(knobs_.num_lanes);
+}
+
 Status GroupMaker::begin(std::uint32_t process_set, const std::vector<std::int32_t>& ranks) {
-  if (!world_.host.is_leader() || !shares_this_host(ranks)) {
+  explain_once(ranks);
+  const std::size_t bytes = segment_bytes(layout_of(ranks), ranks.size());
+  if (!world_.host.is_leader() || bytes == 0) {
     return {};
   }
-  const auto lanes = static_cast<std::size_t>(knobs_.num_lanes);
-  LIGHTCC_ASSIGN_OR_RETURN(ShmSegment segment,
-                           ShmSegment::create(lanes * lane_bytes(ranks.size())));
+  LIGHTCC_ASSIGN_OR_RETURN(ShmSegment segment, ShmSegment::create(bytes));
   for (const std::int32_t rank : ranks) {
     const std::size_t place = place_of(world_.host.ranks, rank);
-    if (place == 0) {
+    if (place == 0 || place == world_.host.ranks.size()) {
       continue;
     }
     UniqueFd fd(::fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0));
@@ -65,7 +109,7 @@ Status GroupMaker::begin(std::uint32_t process_set, const std::vector<std::int32
     }
     outgoing_.push_back({place, process_set, std::move(fd)});
   }
-  if (ranks.front() == world_.topology.rank) {
+  if (std::ranges::find(ranks, world_.topology.rank) != ranks.end()) {
     made_[process_set] = std::move(segment);
   }
   return exchange_segments().status();
@@ -118,13 +162,15 @@ Result<bool> GroupMaker::receive_pending() {
 
 Result<std::optional<LaneGroups>> GroupMaker::try_finish(std::uint32_t process_set,
                                                          const std::vector<std::int32_t>& ranks) {
-  if (!shares_this_host(ranks)) {
-    return std::optional<LaneGroups>(make_net_lanes(process_set, ranks));
+  const Layout layout = layout_of(ranks);
+  const std::size_t bytes = segment_bytes(layout, ranks.size());
+  if (bytes == 0) {
+    return std::optional<LaneGroups>(make_lanes(process_set, ranks, layout, {}));
   }
   if (const auto made = made_.find(process_set); made != made_.end()) {
     ShmSegment segment = std::move(made->second);
     made_.erase(made);
-    return std::optional<LaneGroups>(make_shm_lanes(std::move(segment), ranks));
+    return std::optional<LaneGroups>(make_lanes(process_set, ranks, layout, std::move(segment)));
   }
   const auto received = received_.find(process_set);
   if (received == received_.end()) {
@@ -132,14 +178,79 @@ Result<std::optional<LaneGroups>> GroupMaker::try_finish(std::uint32_t process_s
   }
   UniqueFd fd = std::move(received->second);
   received_.erase(received);
-  const auto lanes = static_cast<std::size_t>(knobs_.num_lanes);
-  LIGHTCC_ASSIGN_OR_RETURN(ShmSegment segment,
-                           ShmSegment::map(std::move(fd), lanes * lane_bytes(ranks.size())));
-  return std::optional<LaneGroups>(make_shm_lanes(std::move(segment), ranks));
+  LIGHTCC_ASSIGN_OR_RETURN(ShmSegment segment, ShmSegment::map(std::move(fd), bytes));
+  return std::optional<LaneGroups>(make_lanes(process_set, ranks, layout, std::move(segment)));
 }
 
-LaneGroups GroupMaker::make_shm_lanes(ShmSegment segment,
-                                      const std::vector<std::int32_t>& ranks) const {
+LaneGroups GroupMaker::make_lanes(std::uint32_t process_set,
+                                  const std::vector<std::int32_t>& ranks,
+                                  const Layout& layout,
+                                  ShmSegment segment) const {
+  LaneGroups lanes;
+  lanes.two_level = layout.grid.has_value();
+  std::span<std::byte> rest = segment.memory();
+  const auto take = [&rest](std::size_t bytes) {
+    const auto part = rest.first(bytes);
+    rest = rest.subspan(bytes);
+    return part;
+  };
+  for (std::uint32_t lane = 0; lane < static_cast<std::uint32_t>(knobs_.num_lanes); ++lane) {
+    std::unique_ptr<Group> group;
+    if (layout.shared) {
+      group = make_shm(take(lane_bytes(ranks.size())), ranks);
+    } else {
+      group = make_net(process_set, lane, ranks);
+    }
+    if (!lanes.two_level) {
+      lanes.groups.push_back(std::move(group));
+      continue;
+    }
+    // Every rank of the host comes to the same places, and uses that of its block.
+    GridLevels levels;
+    for (const std::size_t block : layout.own_blocks) {
+      const auto& members = layout.grid->blocks[block];
+      const auto memory = take(lane_bytes(members.size()));
+      if (std::ranges::find(members, world_.topology.rank) != members.end()) {
+        levels = make_levels(process_set, lane, *layout.grid, memory);
+      }
+    }
+    lanes.groups.push_back(
+        make_grid_group(std::move(group),
+                        std::move(levels),
+                        {.chunk_bytes = static_cast<std::size_t>(knobs_.two_level_chunk_bytes),
+                         .most_bytes = static_cast<std::size_t>(knobs_.two_level_most_bytes)}));
+  }
+  lanes.segment = std::move(segment);
+  return lanes;
+}
+
+GridLevels GroupMaker::make_levels(std::uint32_t process_set,
+                                   std::uint32_t lane,
+                                   const Grid& grid,
+                                   std::span<std::byte> memory) const {
+  GridLevels levels;
+  std::size_t place = 0;
+  for (const auto& block : grid.blocks) {
+    const std::size_t found = place_of(block, world_.topology.rank);
+    if (found < block.size()) {
+      place = found;
+      levels.intra = make_shm(memory, block);
+    }
+  }
+  std::vector<std::int32_t> column;
+  column.reserve(grid.blocks.size());
+  for (const auto& block : grid.blocks) {
+    column.push_back(block[place]);
+  }
+  for (std::uint32_t i = 0; i < kExchangesPerLane; ++i) {
+    levels.inter.push_back(
+        make_net(process_set, kFirstExchangeLane + lane * kExchangesPerLane + i, column));
+  }
+  return levels;
+}
+
+std::unique_ptr<ShmGroup> GroupMaker::make_shm(std::span<std::byte> memory,
+                                               const std::vector<std::int32_t>& ranks) const {
   std::vector<Doorbell> doorbells;
   int own = 0;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -148,18 +259,12 @@ LaneGroups GroupMaker::make_shm_lanes(ShmSegment segment,
     own = is_own ? static_cast<int>(i) : own;
     doorbells.push_back(is_own ? Doorbell() : world_.host.doorbell(place));
   }
-  LaneGroups lanes;
-  const std::size_t bytes = lane_bytes(ranks.size());
-  for (std::size_t lane = 0; lane < static_cast<std::size_t>(knobs_.num_lanes); ++lane) {
-    lanes.groups.push_back(make_shm_group(
-        segment.memory().subspan(lane * bytes, bytes), own, doorbells, shm_options(ranks.size())));
-  }
-  lanes.segment = std::move(segment);
-  return lanes;
+  return make_shm_group(memory, own, std::move(doorbells), shm_options(ranks.size()));
 }
 
-LaneGroups GroupMaker::make_net_lanes(std::uint32_t process_set,
-                                      const std::vector<std::int32_t>& ranks) const {
+std::unique_ptr<Group> GroupMaker::make_net(std::uint32_t process_set,
+                                            std::uint32_t lane,
+                                            const std::vector<std::int32_t>& ranks) const {
   std::vector<NetMember> members;
   int own = 0;
   for (const std::int32_t rank : ranks) {
@@ -169,12 +274,7 @@ LaneGroups GroupMaker::make_net_lanes(std::uint32_t process_set,
   }
   NetGroupOptions options;
   options.simd = simd_;
-  LaneGroups lanes;
-  for (std::uint32_t lane = 0; lane < static_cast<std::uint32_t>(knobs_.num_lanes); ++lane) {
-    lanes.groups.push_back(
-        make_net_group(*world_.transport, members, own, process_set, lane, options));
-  }
-  return lanes;
+  return make_net_group(*world_.transport, std::move(members), own, process_set, lane, options);
 }
 
 }  // namespace lightcc

@@ -1,20 +1,25 @@
 // Makes the Groups of a process set, one per lane: over shared memory where all members share a
-// host, over the transport otherwise.
+// host, over the transport otherwise, and over both where the members form a grid.
 //
-// A segment is made by the host's leader, member or not, because it is the one rank that has a
-// socket to every other rank of the host to pass the descriptor through.
+// A set has one segment on each host where any of its groups needs shared memory: first that of the
+// flat groups, then that of each block of the host, all of them lane by lane. It is made by the
+// host's leader, member or not, because it is the one rank that has a socket to every other rank of
+// the host to pass the descriptor through.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "lightcc/base/knobs.hpp"
+#include "lightcc/collectives/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/shm_group.hpp"
+#include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/membership.hpp"
 
 namespace lightcc {
@@ -22,6 +27,7 @@ namespace lightcc {
 /// The Groups of one process set on this rank, by lane, and the memory under them.
 struct LaneGroups {
   ShmSegment segment;
+  bool two_level = false;  ///< All-reduces run over a grid.
   std::vector<std::unique_ptr<Group>> groups;
 };
 
@@ -42,14 +48,34 @@ class GroupMaker {
   Result<bool> exchange_segments();
 
  private:
-  bool shares_this_host(const std::vector<std::int32_t>& ranks) const;
+  /// What the groups of a set are made of. The same on all ranks, but for what is on this host.
+  struct Layout {
+    bool shared = false;  // All members are on this host: the flat groups need no transport.
+    std::optional<Grid> grid;
+    std::vector<std::size_t> own_blocks;  // Of the grid, on this host.
+  };
+
+  Layout layout_of(const std::vector<std::int32_t>& ranks) const;
+  void explain_once(const std::vector<std::int32_t>& ranks);
+  bool is_on_this_host(std::int32_t rank) const;
   ShmGroupOptions shm_options(std::size_t members) const;
   std::size_t lane_bytes(std::size_t members) const;
+  std::size_t segment_bytes(const Layout& layout, std::size_t members) const;
   Result<bool> send_pending();
   Result<bool> receive_pending();
-  LaneGroups make_shm_lanes(ShmSegment segment, const std::vector<std::int32_t>& ranks) const;
-  LaneGroups make_net_lanes(std::uint32_t process_set,
-                            const std::vector<std::int32_t>& ranks) const;
+  LaneGroups make_lanes(std::uint32_t process_set,
+                        const std::vector<std::int32_t>& ranks,
+                        const Layout& layout,
+                        ShmSegment segment) const;
+  std::unique_ptr<ShmGroup> make_shm(std::span<std::byte> memory,
+                                     const std::vector<std::int32_t>& ranks) const;
+  std::unique_ptr<Group> make_net(std::uint32_t process_set,
+                                  std::uint32_t lane,
+                                  const std::vector<std::int32_t>& ranks) const;
+  GridLevels make_levels(std::uint32_t process_set,
+                         std::uint32_t lane,
+                         const Grid& grid,
+                         std::span<std::byte> memory) const;
 
   struct Outgoing {
     std::size_t place = 0;  // Of the receiver on this host.
@@ -60,6 +86,7 @@ class GroupMaker {
   Membership& world_;
   const Knobs knobs_;
   SimdLevel simd_;
+  bool explained_ = false;
   std::vector<Outgoing> outgoing_;
   std::map<std::uint32_t, ShmSegment> made_;    // By this rank, as leader and member.
   std::map<std::uint32_t, UniqueFd> received_;  // From the leader.

@@ -17,6 +17,27 @@ namespace {
 
 constexpr std::size_t kMaxText = 256;
 constexpr std::uint8_t kControlPurpose = 'C';
+constexpr std::size_t kMostSharedKnobs = 64;
+
+/// Whether rank `rank` has the same settings as rank 0.
+Status check_settings(const std::vector<std::string>& first,
+                      const std::vector<std::string>& other,
+                      int rank) {
+  for (std::size_t i = 0; i < first.size() && i < other.size(); ++i) {
+    if (first[i] != other[i]) {
+      return {ErrorCode::kInvalidArgument,
+              "rank 0 has " + first[i] + ", but rank " + std::to_string(rank) + " has " + other[i] +
+                  "; it must be the same on all ranks",
+              rank};
+    }
+  }
+  if (first.size() != other.size()) {
+    return {ErrorCode::kInvalidArgument,
+            "rank 0 and rank " + std::to_string(rank) + " run different versions of lightcc",
+            rank};
+  }
+  return {};
+}
 
 Duration seconds(double value) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
@@ -35,8 +56,10 @@ class Joiner {
     LIGHTCC_RETURN_IF_ERROR(exchange_cards());
     LIGHTCC_RETURN_IF_ERROR(find_hosts());
     LIGHTCC_RETURN_IF_ERROR(link_host());
-    if (world_.hosts.size() > 1) {
+    if (world_.hosts.size() > 1 || wants_network_within_host()) {
       LIGHTCC_RETURN_IF_ERROR(open_network());
+    }
+    if (world_.hosts.size() > 1) {
       LIGHTCC_RETURN_IF_ERROR(link_hosts());
     }
     return std::move(world_);
@@ -70,13 +93,25 @@ class Joiner {
     std::memcpy(&random, nonce.data(), sizeof(random));
     writer.number(random);
     writer.blob(encode_card(discovery_->card()));
+    for (const std::string& setting : shared_knobs(options_.knobs)) {
+      writer.string(setting);
+    }
     LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all, exchange_all("/card", std::move(card)));
+    std::vector<std::string> settings_of_first;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       ByteReader reader(all[rank]);
       const auto number = reader.number<std::uint64_t>();
       const auto blob = reader.blob(2 * kMaxText);
       LIGHTCC_ASSIGN_OR_RETURN(RankCard parsed, decode_card(Bytes(blob.begin(), blob.end())));
       cards_.push_back(std::move(parsed));
+      std::vector<std::string> settings;
+      while (!reader.finished() && reader.ok() && settings.size() < kMostSharedKnobs) {
+        settings.push_back(reader.string(kMaxText));
+      }
+      if (rank == 0) {
+        settings_of_first = settings;
+      }
+      LIGHTCC_RETURN_IF_ERROR(check_settings(settings_of_first, settings, static_cast<int>(rank)));
       world_.world_id = rank == 0 ? number : world_.world_id;
     }
     return {};
@@ -151,12 +186,23 @@ class Joiner {
     return {};
   }
 
+  // Blocks of one host act as hosts of a grid: they reach each other as hosts do.
+  bool wants_network_within_host() const {
+    const Knobs& knobs = options_.knobs;
+    return knobs.two_level == true && knobs.intra_size > 1 && 2 * knobs.intra_size <= options_.size;
+  }
+
+  Result<SocketAddress> own_address() const {
+    if (world_.hosts.size() == 1) {
+      return SocketAddress::resolve("127.0.0.1:0");
+    }
+    return choose_address(
+        options_.knobs.iface, world_.topology.local_rank, options_.rendezvous_address);
+  }
+
   // Every rank: a transport. Leaders: a control listener as well.
   Status open_network() {
-    LIGHTCC_ASSIGN_OR_RETURN(
-        const SocketAddress address,
-        choose_address(
-            options_.knobs.iface, world_.topology.local_rank, options_.rendezvous_address));
+    LIGHTCC_ASSIGN_OR_RETURN(const SocketAddress address, own_address());
     TcpTransportOptions tcp;
     tcp.address = address;
     tcp.secret = options_.secret;
@@ -167,7 +213,7 @@ class Joiner {
     tcp.user_timeout = seconds(options_.knobs.peer_timeout_s);
     LIGHTCC_ASSIGN_OR_RETURN(world_.transport, make_tcp_transport(tcp));
     std::string control_address;
-    if (world_.host.is_leader()) {
+    if (world_.host.is_leader() && world_.hosts.size() > 1) {
       LIGHTCC_ASSIGN_OR_RETURN(
           control_listener_, AuthListener::listen(address, options_.secret, AuthListenerOptions{}));
       control_address = control_listener_->address().to_string();

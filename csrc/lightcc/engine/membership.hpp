@@ -1,16 +1,17 @@
 // Joining a world: from a store and a secret to a topology, control links, shared memory and a
 // transport. Blocks; runs once, before the progress loop exists.
 //
-// 1. Every rank opens an abstract Unix socket and publishes its name and host id ("card"); rank 0
-//    adds the world's number and publishes all cards together.
+// 1. Every rank opens an abstract Unix socket and publishes its name and host id ("card"), and the
+//    knobs on which all must agree; rank 0 adds the world's number and publishes all cards
+//    together.
 // 2. Every rank tries the Unix sockets of lower ranks in ascending order. The first that proves the
 //    secret shares this rank's host and is its leader; a rank that finds none leads its host. Names
 //    of hosts play no part. The leader shares one memory segment (sleep words, control rings) and
 //    everybody's doorbell.
 // 3. Every rank publishes its leader; rank 0 publishes the whole, which is the topology.
 // 4. With more than one host, ranks publish their transport's handle, leaders their control
-// address,
-//    and leaders connect to their parents in a tree.
+//    address, and leaders connect to their parents in a tree. Blocks of one host that are to act as
+//    hosts (LIGHT_INTRA_SIZE) have transports, too.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +59,7 @@ struct Membership {
   HostMembership host;
   std::optional<ControlLink> parent;     ///< Absent on rank 0.
   std::vector<ControlLink> children;     ///< Local ranks (leader), leaders of child hosts.
-  std::unique_ptr<Transport> transport;  ///< Null when all ranks share this host.
+  std::unique_ptr<Transport> transport;  ///< Null where ranks need none to reach others.
   std::vector<TransportHandle> transport_handles;  ///< By rank; empty when there is no transport.
 };
 

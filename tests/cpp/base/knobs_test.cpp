@@ -63,6 +63,10 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
                             {"LIGHT_NUM_STREAMS", "2"},
                             {"HOROVOD_CACHE_CAPACITY", "9"},
                             {"HOROVOD_DYNAMIC_PROCESS_SETS", "1"},
+                            {"LIGHT_2D_ALLREDUCE", "off"},
+                            {"LIGHT_INTRA_SIZE", "4"},
+                            {"LIGHT_HIERARCHICAL_THRESHOLD", "2G"},
+                            {"LIGHT_2D_CHUNK", "3M"},
                             {"LIGHT_SHM_CHUNK", "64K"},
                             {"LIGHT_SHM_DEPTH", "5"},
                             {"LIGHT_SIMD", "plain"},
@@ -84,6 +88,10 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.num_lanes, 2);
   EXPECT_EQ(knobs.cache_capacity, 9);
   EXPECT_TRUE(knobs.dynamic_process_sets);
+  EXPECT_EQ(knobs.two_level, std::optional<bool>(false));
+  EXPECT_EQ(knobs.intra_size, 4);
+  EXPECT_EQ(knobs.two_level_most_bytes, std::int64_t{2} << 30);
+  EXPECT_EQ(knobs.two_level_chunk_bytes, 3 << 20);
   EXPECT_EQ(knobs.shm_chunk_bytes, 64 * 1024);
   EXPECT_EQ(knobs.shm_depth, 5);
   EXPECT_EQ(knobs.simd, "plain");
@@ -195,7 +203,7 @@ TEST(Knobs, errors_show_hostile_values_safely) {
   EXPECT_TRUE(message.starts_with("LIGHT_SHM_DEPTH=\"??aaa"));
 }
 
-TEST(Knobs, the_launch_line_of_lightcc_users_is_accepted_with_two_warnings) {
+TEST(Knobs, the_launch_line_of_lightcc_users_is_accepted_with_a_warning) {
   const Environment line = {{"HOROVOD_FUSION_THRESHOLD", "0"},
                             {"HOROVOD_CYCLE_TIME", "0"},
                             {"HOROVOD_MPI_THREADS_DISABLE", "1"},
@@ -204,17 +212,35 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_accepted_with_two_warnings) {
                             {"LIGHT_TOPK_THRESHOLD", "2097152"},
                             {"LIGHT_INTRA_SIZE", "8"}};
   EXPECT_EQ(good(line).fusion_strategy, "auto_fusion");
+  EXPECT_EQ(good(line).two_level, std::optional<bool>(true));
+  EXPECT_EQ(good(line).intra_size, 8);
   const std::vector<std::string> warnings = inert_knob_warnings(from(line));
-  ASSERT_EQ(warnings.size(), 2U);
-  EXPECT_TRUE(warnings[0].starts_with("LIGHT_2D_ALLREDUCE=1: this version has no 2D all-reduce"));
-  EXPECT_TRUE(warnings[1].starts_with("LIGHT_TOPK_ALLREDUCE=1: this version has no top-k"));
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_TRUE(warnings[0].starts_with("LIGHT_TOPK_ALLREDUCE=1: this version has no top-k"));
 }
 
 TEST(Knobs, what_is_not_asked_for_is_not_warned_about) {
   EXPECT_TRUE(inert_knob_warnings(from({})).empty());
   EXPECT_TRUE(
-      inert_knob_warnings(from({{"LIGHT_2D_ALLREDUCE", "0"}, {"LIGHT_TOPK_ALLREDUCE", "maybe"}}))
+      inert_knob_warnings(from({{"LIGHT_TOPK_FP16", "0"}, {"LIGHT_TOPK_ALLREDUCE", "maybe"}}))
           .empty());
+}
+
+TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
+  const std::vector<std::string> defaults = {"LIGHT_2D_ALLREDUCE=",
+                                             "LIGHT_INTRA_SIZE=0",
+                                             "LIGHT_HIERARCHICAL_THRESHOLD=1G",
+                                             "LIGHT_2D_CHUNK=0"};
+  EXPECT_EQ(shared_knobs(good({})), defaults);
+  const std::vector<std::string> set = {"LIGHT_2D_ALLREDUCE=1",
+                                        "LIGHT_INTRA_SIZE=2",
+                                        "LIGHT_HIERARCHICAL_THRESHOLD=5000",
+                                        "LIGHT_2D_CHUNK=1M"};
+  EXPECT_EQ(shared_knobs(good({{"LIGHT_2D_ALLREDUCE", "on"},
+                               {"LIGHT_INTRA_SIZE", "2"},
+                               {"LIGHT_HIERARCHICAL_THRESHOLD", "5000"},
+                               {"LIGHT_2D_CHUNK", "1024K"}})),
+            set);
 }
 
 TEST(Knobs, accepted_variables_are_checked_too) {

@@ -49,6 +49,13 @@ inline JobOptions on_hosts(std::vector<int> hosts) {
   return options;
 }
 
+/// With two-level all-reduces, between blocks of so many ranks.
+inline JobOptions in_blocks(int intra_size, JobOptions options) {
+  options.environment["LIGHT_2D_ALLREDUCE"] = "1";
+  options.environment["LIGHT_INTRA_SIZE"] = std::to_string(intra_size);
+  return options;
+}
+
 inline void PrintTo(const JobOptions& options, std::ostream* out) {
   *out << options.size << " ranks on " << (options.hosts.empty() ? "one host" : "several hosts");
 }

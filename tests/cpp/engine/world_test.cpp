@@ -15,6 +15,7 @@ namespace lightcc {
 namespace {
 
 using testing::allreduce_of;
+using testing::in_blocks;
 using testing::JobOptions;
 using testing::on_hosts;
 using testing::on_one_host;
@@ -390,6 +391,9 @@ std::string name_of(const ::testing::TestParamInfo<JobOptions>& instance) {
   for (const int host : instance.param.hosts) {
     name += "_" + std::to_string(host);
   }
+  for (const auto& [variable, value] : instance.param.environment) {
+    name += "_" + variable + "_" + value;
+  }
   return name;
 }
 
@@ -401,7 +405,9 @@ INSTANTIATE_TEST_SUITE_P(Sizes,
                                            on_one_host(4),
                                            on_hosts({0, 1}),
                                            on_hosts({0, 0, 1, 1}),
-                                           on_hosts({0, 1, 2, 1, 0})),
+                                           on_hosts({0, 1, 2, 1, 0}),
+                                           in_blocks(2, on_one_host(4)),
+                                           in_blocks(2, on_hosts({0, 1, 1, 0, 1, 1}))),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Sizes,
                          WorldsOfSeveral,

@@ -1,0 +1,35 @@
+// Whether the members of a process set form a grid for two-level all-reduces, and which: a pure
+// function of what all ranks know, so that all come to the same answer.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lightcc {
+
+/// Blocks of equally many ranks, at least two of each; the ranks of a block share a host.
+struct Grid {
+  /// By their lowest rank; ranks ascending.
+  std::vector<std::vector<std::int32_t>> blocks;
+
+  std::size_t block_size() const { return blocks.front().size(); }
+  bool operator==(const Grid&) const = default;
+};
+
+struct GridChoice {
+  std::optional<Grid> grid;
+  /// Why there is none although it was asked for; empty: nothing to say.
+  std::string objection;
+};
+
+/// `ranks` ascending; `host_of` by world rank. `wanted` and `intra_size` are LIGHT_2D_ALLREDUCE and
+/// LIGHT_INTRA_SIZE. Where a grid would be no better than a flat group (one block, or blocks of
+/// one) there is none, and no objection.
+GridChoice choose_grid(const std::vector<std::int32_t>& ranks,
+                       const std::vector<int>& host_of,
+                       std::optional<bool> wanted,
+                       std::int64_t intra_size);
+
+}  // namespace lightcc
