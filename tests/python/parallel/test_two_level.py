@@ -230,6 +230,7 @@ def bits_of_a_set(ranks: list[int], blocks: Blocks) -> None:
             random_numbers(dtype, hvd.rank()), op=hvd.Sum, process_set=process_set
         )
         check_same(result, sum_by_blocks(dtype, blocks))
+    hvd.barrier()  # A rank that left would end the operations of the others.
 
 
 def test_a_set_of_equal_parts_of_uneven_hosts_has_a_grid() -> None:
