@@ -37,7 +37,6 @@
 #include "lightcc/collectives/grid_group.hpp"
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>

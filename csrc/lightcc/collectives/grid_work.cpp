@@ -1,13 +1,11 @@
 #include "lightcc/collectives/grid_work.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_plan.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/net_bucket.hpp"

@@ -52,7 +52,7 @@ struct Ranks {
   /// One turn of a random rank. True when anything moved.
   bool turn() {
     const std::size_t rank = random() % works.size();
-    bool moved = transports[rank]->poll().value();
+    const bool moved = transports[rank]->poll().value();
     if (works[rank] == nullptr) {
       return moved;
     }
@@ -131,7 +131,7 @@ TEST(GridFault, a_cut_link_fails_both_ends_at_any_message_and_nobody_lies) {
 }
 
 TEST(GridFault, a_rank_that_drops_its_work_fails_its_peers_and_no_memory_is_touched_any_more) {
-  for (int turns : {0, 20, 60, 150, 400}) {
+  for (const int turns : {0, 20, 60, 150, 400}) {
     const std::string what = std::to_string(turns) + " turns";
     Ranks ranks({.blocks = 3, .members = 2}, FaultPlan(9).delay(2));
     ranks.start();

@@ -61,7 +61,7 @@ def test_results_are_those_of_a_flat_allreduce_where_nothing_rounds(
 
 
 @few_grids
-@pytest.mark.parametrize("chunk", ["0", "4K"])
+@pytest.mark.parametrize("chunk", ["0", "64K"])
 def test_many_elements_in_few_or_many_chunks_have_the_exact_result(
     grid: Grid, env: dict[str, str], blocks: Blocks, chunk: str
 ) -> None:
