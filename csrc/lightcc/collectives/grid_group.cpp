@@ -28,10 +28,11 @@
 //
 // Numbers. Each level combines in the order of its members, float16 and bfloat16 in float32, and
 // rounds once: ((x0 + x1) + (x2 + x3)), the blocks in parentheses. The prescale is applied in stage
-// 1, the postscale in stage 2, each once. Every element has one owner in each block, and these
-// owners have the same bits from stage 2; so all replicas are identical, and the bits depend on the
-// grid and the inputs, not on bucket, chunk or SIMD level (while m and n are at most 16). They
-// differ from those of a flat group where rounding does.
+// 1, the postscale in stage 2, each once; but a sum of float16 takes a postscale below 1, such as
+// an average's, in stage 1, because a block's sum could overflow. Every element has one owner in
+// each block, and these owners have the same bits from stage 2; so all replicas are identical, and
+// the bits depend on the grid and the inputs, not on bucket, chunk or SIMD level (while m and n are
+// at most 16). They differ from those of a flat group where rounding does.
 //
 // Not handled. The death of a member of the block (Works stay kIdle; liveness is the engine's).
 #include "lightcc/collectives/grid_group.hpp"

@@ -1,5 +1,6 @@
 #include "lightcc/collectives/grid_work.hpp"
 
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -23,6 +24,12 @@ GridPlan plan_of(const GridState& state, const BucketView& bucket) {
           static_cast<std::size_t>(state.levels.intra->size()),
           chunk != 0 ? chunk : grid_chunk_bytes(bytes),
           state.levels.inter.size() + 1};
+}
+
+// A block's sum of float16 could overflow where the average of all does not.
+bool scales_early(const Reduction& reduction) {
+  return reduction.dtype == DataType::kFloat16 && reduction.op == ReduceOp::kSum &&
+         std::abs(reduction.postscale) < 1.0;
 }
 
 }  // namespace
@@ -169,7 +176,7 @@ std::unique_ptr<Work> GridWork::start_scatter(std::size_t chunk) {
     }
   }
   Reduction first = reduction_;
-  first.postscale = 1.0;
+  first.postscale = scales_early(reduction_) ? reduction_.postscale : 1.0;
   return state_->levels.intra->reduce_scatter_bucket(std::move(spans), counts_of(chunk), first);
 }
 
@@ -180,6 +187,7 @@ std::unique_ptr<Work> GridWork::start_exchange(std::size_t chunk, Group& group) 
   });
   Reduction second = reduction_;
   second.prescale = 1.0;
+  second.postscale = scales_early(reduction_) ? 1.0 : reduction_.postscale;
   return group.allreduce(std::move(spans), second);
 }
 

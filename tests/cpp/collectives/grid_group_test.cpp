@@ -112,6 +112,18 @@ TEST(GridGroup, every_operator_works_on_every_dtype_with_factors_applied_once) {
   }
 }
 
+TEST(GridGroup, an_average_of_large_float16_numbers_does_not_overflow) {
+  constexpr std::size_t kCount = 100;
+  constexpr std::uint16_t kSixtyThousand = 0x7b53;  // Two of them are more than float16 can hold.
+  on_grid(kShapes[0], FaultPlan(1), [&](const GridRank& me) {
+    std::vector<std::uint16_t> data(kCount, kSixtyThousand);
+    auto* const memory = reinterpret_cast<std::byte*>(data.data());
+    const Reduction average{.dtype = DataType::kFloat16, .postscale = 0.25};
+    me.expect_done(me.group.allreduce({{.in = memory, .out = memory, .count = kCount}}, average));
+    EXPECT_EQ(data, std::vector<std::uint16_t>(kCount, kSixtyThousand));
+  });
+}
+
 TEST(GridGroup, whole_numbers_have_the_bits_of_a_flat_group) {
   constexpr std::size_t kCount = 999;
   for (const GridShape& shape : kShapes) {

@@ -156,10 +156,14 @@ inline Buffer grid_reference(const GridShape& shape,
                              const std::vector<const Buffer*>& contributions,
                              std::size_t count,
                              const Reduction& reduction) {
+  // A sum of float16 could overflow before its average is taken.
+  const bool early = reduction.dtype == DataType::kFloat16 && reduction.op == ReduceOp::kSum &&
+                     reduction.postscale < 1.0;
   Reduction first = reduction;
-  first.postscale = 1.0;
+  first.postscale = early ? reduction.postscale : 1.0;
   Reduction second = reduction;
   second.prescale = 1.0;
+  second.postscale = early ? 1.0 : reduction.postscale;
   std::vector<Buffer> sums;
   const auto members = static_cast<std::ptrdiff_t>(shape.members);
   for (auto block = contributions.begin(); block != contributions.end(); block += members) {
