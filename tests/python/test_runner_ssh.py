@@ -2,7 +2,7 @@
 
 A program named `ssh`, first in PATH, notes its arguments and runs the remote command here with
 `sh -c`, as sshd would there. Everything on the launcher's side of ssh is real, and so is the
-remote side; authentication, encryption and the network are not in this test.
+remote side; authentication, encryption and the network are in parallel/test_sshd.py.
 """
 
 from __future__ import annotations
