@@ -116,9 +116,10 @@ format: .venv-lint/.ready  ## Writes what lint would ask for, as far as tools ca
 	git ls-files -z '*.cpp' '*.hpp' | xargs -0 .venv-lint/bin/clang-format -i
 
 .PHONY: sanitize
-sanitize: .venv/.ready  ## C++ tests under ASan+UBSan, then under TSan (clang-19)
+sanitize: .venv/.ready  ## C++ tests under ASan+UBSan and under TSan (clang-19), errors in Python under ASan
 	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(RUN_TESTS) asan
 	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(RUN_TESTS) tsan
+	PYTHON=$(BIN)/python tools/run_python_asan.sh
 
 .PHONY: fuzz
 fuzz: .venv/.ready  ## Every fuzz target for FUZZ_SECONDS
