@@ -49,10 +49,12 @@ struct SpinPolicy {
   bool yield = false;  // Somebody else may need this core to make our work possible.
 };
 
-SpinPolicy spin_policy(const Knobs& knobs, int local_size) {
+// `networked`: what a rank waits for may come from the kernel, which needs a core for it.
+SpinPolicy spin_policy(const Knobs& knobs, int local_size, bool networked) {
   SpinPolicy policy;
-  policy.yield = usable_cores() < local_size;
-  policy.foreground = std::chrono::microseconds(policy.yield ? 200 : 1000);
+  policy.yield = usable_cores() < local_size + (networked ? 1 : 0);
+  const int crowded_us = networked ? 20 : 200;
+  policy.foreground = std::chrono::microseconds(policy.yield ? crowded_us : 1000);
   policy.background = std::chrono::microseconds(policy.yield ? 20 : 50);
   if (knobs.spin_us >= 0) {
     policy.foreground = std::chrono::microseconds(knobs.spin_us);
@@ -92,7 +94,8 @@ class WorldImpl final : public World {
 
   Status start() {
     LIGHTCC_ASSIGN_OR_RETURN(Membership membership, join_world(options_));
-    spin_ = spin_policy(options_.knobs, membership.topology.local_size);
+    const bool networked = membership.transport != nullptr;
+    spin_ = spin_policy(options_.knobs, membership.topology.local_size, networked);
     LIGHTCC_ASSIGN_OR_RETURN(
         core_, Core::make(std::move(membership), options_.knobs, clock_, operations_));
     LIGHTCC_RETURN_IF_ERROR(start_thread());
