@@ -192,8 +192,9 @@ class Rank {
   }
 
   double measure_grid(std::span<float> x, std::size_t chunk_bytes, const ShmGroupOptions& shm) {
-    auto group =
-        make_grid_group(make_net(0, kRanks, 1), make_levels(shm), {.chunk_bytes = chunk_bytes});
+    GridGroupOptions options;
+    options.chunk_bytes = chunk_bytes;
+    auto group = make_grid_group(make_net(0, kRanks, 1), make_levels(shm), options);
     auto* const data = std::as_writable_bytes(x).data();
     const auto start = [&] {
       return group->allreduce({{.in = data, .out = data, .count = x.size()}}, {});
@@ -224,8 +225,8 @@ class Rank {
     const double pipeline = measure_grid(x, job_.chunk_bytes, shm);
     const std::size_t chunk =
         job_.chunk_bytes != 0 ? job_.chunk_bytes : grid_chunk_bytes(x.size() * sizeof(float));
-    const auto chunks = static_cast<double>(
-        GridPlan(x.size(), sizeof(float), kMembers, chunk, stages.inter.size() + 1).chunks());
+    const auto chunks =
+        static_cast<double>(GridPlan(x.size(), sizeof(float), kMembers, chunk).chunks());
     const double sum = scatter + inter + gather;
     const double slowest = std::max({scatter, inter, gather});
     if (rank_ == 0) {

@@ -1,15 +1,26 @@
-// All-reduce over a grid, in three stages that overlap.
+// Collectives over a grid, in three stages that overlap.
 //
 // The members are m blocks of n: a block shares memory, and members that have the same place in
-// their blocks reach each other through the transport. The bucket (N bytes) is cut into chunks, and
-// each chunk into n shards, one for each place in a block (grid_plan.hpp). For each chunk
-//   1. every block reduce-scatters it: each member has its block's sum of its own shard,
-//   2. members of the same place all-reduce their shards, all n places at once,
-//   3. every block all-gathers the shards.
+// their blocks reach each other through the transport. The data (N bytes) is cut into chunks, each
+// of which passes through
 //
-//   bytes sent by each member   2 (m-1)/m N/n through the transport (a flat all-reduce: about
-//                               2 N), so 2 (m-1)/m N for a host with one block, whatever n
-//   time                        that of the slowest stage, plus one chunk through the other two
+//   stage                  1 within every block  2 between blocks, all n   3 within every block
+//                                                places at once
+//   allreduce              reduce-scatter        all-reduce of shards      all-gather
+//   reduce_scatter         reduce-scatter        reduce-scatter            -
+//   allgather              -                     all-gather of own parts   all-gather
+//   broadcast              the root's: broadcast broadcast of shards       the others': all-gather
+//
+// so that every byte crosses to a host once, and each of its n members carries its part:
+//
+//   sent by a member through the transport: allreduce 2 (m-1)/m N/n; reduce_scatter (m-1)/m N/n;
+//   allgather (m-1) of its own part; broadcast, in the root's block, N/n for each child block. A
+//   flat group sends n times as much between hosts (a broadcast: depends on the order of ranks).
+//   time                   that of the slowest stage, plus one chunk through the other two
+//
+// Files. grid_plan: the cutting, and the order of a block's operations. grid_stages: what each
+// operation does in each stage (grid_allreduce, grid_reduce_scatter, grid_gather, grid_broadcast).
+// grid_work: the pipeline that runs them. grid_state: what they share.
 //
 // Pipeline. While some chunks are in stage 2, later ones are in stage 1 and earlier ones in stage
 // 3. A block runs one operation at a time, in a fixed order that all its members share; stage 2 has
@@ -20,30 +31,28 @@
 // of chunk i (by the block's order) for stage 3 of smaller chunks only. So the member that is at
 // the smallest chunk of all can always go on.
 //
-// Memory. Nothing is packed: stage 1 reads the tensors and writes this member's shard into its
-// output, stage 2 works on it there, stage 3 fills the rest in. In place is safe, because a
-// member's stage 1 has read all of its chunk before it is done, and only then anything of that
-// chunk is written that it does not own. An output that is not wanted (null) has a place of
-// the Work for the own shards instead.
-//
 // Numbers. Each level combines in the order of its members, float16 and bfloat16 in float32, and
 // rounds once: ((x0 + x1) + (x2 + x3)), the blocks in parentheses. The prescale is applied in stage
 // 1, the postscale in stage 2, each once; but a sum of float16 takes a postscale below 1, such as
 // an average's, in stage 1, because a block's sum could overflow. Every element has one owner in
 // each block, and these owners have the same bits from stage 2; so all replicas are identical, and
 // the bits depend on the grid and the inputs, not on bucket, chunk or SIMD level (while m and n are
-// at most 16). They differ from those of a flat group where rounding does.
+// at most 16), and are the same in an allreduce and a reduce_scatter. They differ from those of a
+// flat group where rounding does.
 //
 // Not handled. The death of a member of the block (Works stay kIdle; liveness is the engine's).
 #include "lightcc/collectives/grid_group.hpp"
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/grid_stages.hpp"
+#include "lightcc/collectives/grid_state.hpp"
 #include "lightcc/collectives/grid_work.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/net_bucket.hpp"
@@ -62,29 +71,45 @@ class GridGroup final : public Group {
 
   std::unique_ptr<Work> allreduce(std::vector<TensorSpan> tensors,
                                   const Reduction& reduction) override {
-    // What no group can do, the flat one refuses.
-    if (!is_reducible(reduction.dtype, reduction.op) || !is_for_the_grid(tensors, reduction)) {
+    std::vector<std::size_t> counts;
+    counts.reserve(tensors.size());
+    for (const TensorSpan& tensor : tensors) {
+      counts.push_back(tensor.count);
+    }
+    if (!is_reduced_here(reduction) || !fit(counts, element_size(reduction.dtype))) {
       return flat_->allreduce(std::move(tensors), reduction);
     }
-    if (!state_->status.ok()) {
-      return std::make_unique<FailedWork>(state_->status);
-    }
-    return std::make_unique<GridWork>(
-        state_, BucketView(tensors, element_size(reduction.dtype)), reduction);
+    return on_levels([&] {
+      return make_allreduce_stages(
+          *state_, BucketView(tensors, element_size(reduction.dtype)), reduction);
+    });
   }
   std::unique_ptr<Work> reduce_scatter(const std::byte* in,
                                        std::byte* out,
                                        std::vector<std::size_t> counts,
                                        const Reduction& reduction) override {
-    return flat_->reduce_scatter(in, out, std::move(counts), reduction);
+    if (!is_reduced_here(reduction) || !are_of_all(counts) ||
+        !fit(counts, element_size(reduction.dtype))) {
+      return flat_->reduce_scatter(in, out, std::move(counts), reduction);
+    }
+    return on_levels(
+        [&] { return make_reduce_scatter_stages(*state_, in, out, counts, reduction); });
   }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override {
-    return flat_->allgather(in, out, std::move(bytes));
+    if (!are_of_all(bytes) || !fit(bytes, 1)) {
+      return flat_->allgather(in, out, std::move(bytes));
+    }
+    return on_levels([&] { return make_allgather_stages(*state_, in, out, bytes); });
   }
   std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
-    return flat_->broadcast(data, bytes, root);
+    if (root < 0 || root >= size() || !fit({&bytes, 1}, 1)) {
+      return flat_->broadcast(data, bytes, root);
+    }
+    return on_levels([&] {
+      return make_broadcast_stages(*state_, data, bytes, static_cast<std::size_t>(root));
+    });
   }
   std::unique_ptr<Work> alltoall(const std::byte* in,
                                  std::vector<std::size_t> send_bytes,
@@ -101,17 +126,32 @@ class GridGroup final : public Group {
   std::unique_ptr<Work> barrier() override { return flat_->barrier(); }
 
  private:
-  bool is_for_the_grid(const std::vector<TensorSpan>& tensors, const Reduction& reduction) const {
+  // What no group can do, and what is too large for the levels, the flat group refuses or does.
+
+  static bool is_reduced_here(const Reduction& reduction) {
     const bool elementwise = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kMin ||
                              reduction.op == ReduceOp::kMax || reduction.op == ReduceOp::kProduct;
-    std::size_t room = state_->options.most_bytes / element_size(reduction.dtype);
-    for (const TensorSpan& tensor : tensors) {
-      if (tensor.count > room) {
+    return elementwise && is_reducible(reduction.dtype, reduction.op);
+  }
+  bool are_of_all(const std::vector<std::size_t>& counts) const {
+    return counts.size() == static_cast<std::size_t>(size());
+  }
+  bool fit(std::span<const std::size_t> counts, std::size_t element_bytes) const {
+    std::size_t room = state_->options.most_bytes / element_bytes;
+    for (const std::size_t count : counts) {
+      if (count > room) {
         return false;
       }
-      room -= tensor.count;
+      room -= count;
     }
-    return elementwise;
+    return true;
+  }
+  template <typename MakeStages>
+  std::unique_ptr<Work> on_levels(MakeStages make_stages) {
+    if (!state_->status.ok()) {
+      return std::make_unique<FailedWork>(state_->status);
+    }
+    return std::make_unique<GridWork>(state_, make_stages());
   }
 
   std::unique_ptr<Group> flat_;

@@ -14,8 +14,10 @@ namespace lightcc {
 /// The same on all members.
 struct GridGroupOptions {
   std::size_t chunk_bytes = 0;  ///< Of the pipeline; 0: by the size of the bucket.
-  /// Larger buckets are left to the flat group.
+  /// Larger operations are left to the flat group.
   std::size_t most_bytes = std::size_t{1} << 30;
+  /// The flat group's number of member i of block b, at b * n + i; empty: the same.
+  std::vector<std::size_t> order;
 };
 
 /// The levels of a grid of m blocks of n members, as one member sees them.
@@ -27,11 +29,12 @@ struct GridLevels {
   std::vector<std::unique_ptr<Group>> inter;
 };
 
-/// `flat` has all m * n members; it runs what is not an allreduce of at most `most_bytes`.
+/// `flat` has all m * n members; it runs what the levels do not: alltoall, send, recv, barrier, and
+/// what has more than `most_bytes` in all.
 ///
-/// An allreduce that fails, or is dropped before its end, ends both levels: every later one fails
-/// with the same Status (kShutDown after a drop), and the peers' with kPeerFailed as far as the
-/// transport tells them.
+/// An operation of the levels that fails, or is dropped before its end, ends both: every later one
+/// fails with the same Status (kShutDown after a drop), and the peers' with kPeerFailed as far as
+/// the transport tells them.
 std::unique_ptr<Group> make_grid_group(std::unique_ptr<Group> flat,
                                        GridLevels levels,
                                        const GridGroupOptions& options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <vector>
 
 #include "lightcc/collectives/net_shares.hpp"
 
@@ -24,25 +25,40 @@ std::size_t grid_chunk_bytes(std::size_t bytes) {
   return std::max(kLeastChunkBytes, static_cast<std::size_t>(balanced));
 }
 
-GridPlan::GridPlan(std::size_t elements,
-                   std::size_t element_bytes,
-                   std::size_t members,
-                   std::size_t chunk_bytes,
-                   std::size_t lead)
-    : shares_(SharePlan::even(elements, element_bytes, members, chunk_bytes / members / 64 * 64)),
-      lead_(std::max<std::size_t>(1, std::min(lead, shares_.chunks()))) {}
+std::size_t grid_piece_bytes(const std::vector<std::size_t>& counts,
+                             std::size_t element_bytes,
+                             std::size_t chunk_bytes) {
+  std::size_t total = 0;
+  std::size_t most = 0;
+  for (const std::size_t count : counts) {
+    total += count * element_bytes;
+    most = std::max(most, count * element_bytes);
+  }
+  const std::size_t chunks =
+      std::max<std::size_t>(1, total / std::max<std::size_t>(1, chunk_bytes));
+  return std::max<std::size_t>(1, most / chunks);
+}
 
-GridPlan::Step GridPlan::step(std::size_t index) const {
+GridSchedule::GridSchedule(std::size_t chunks, std::size_t lead)
+    : chunks_(chunks), lead_(std::max<std::size_t>(1, std::min(lead, chunks))) {}
+
+GridSchedule::Step GridSchedule::step(std::size_t index) const {
   if (index < lead_) {
     return {.half = Half::kScatter, .chunk = index};
   }
   const std::size_t later = index - lead_;
-  const std::size_t behind = chunks() - lead_;  // Scatters that follow the first gather.
+  const std::size_t behind = chunks_ - lead_;  // Scatters that follow the first gather.
   if (later < 2 * behind) {
     return later % 2 == 0 ? Step{.half = Half::kGather, .chunk = later / 2}
                           : Step{.half = Half::kScatter, .chunk = lead_ + later / 2};
   }
   return {.half = Half::kGather, .chunk = later - behind};
 }
+
+GridPlan::GridPlan(std::size_t elements,
+                   std::size_t element_bytes,
+                   std::size_t members,
+                   std::size_t chunk_bytes)
+    : shares_(SharePlan::even(elements, element_bytes, members, chunk_bytes / members / 64 * 64)) {}
 
 }  // namespace lightcc

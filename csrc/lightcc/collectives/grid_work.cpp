@@ -1,53 +1,19 @@
 #include "lightcc/collectives/grid_work.hpp"
 
-#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/grid_plan.hpp"
-#include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/net_bucket.hpp"
+#include "lightcc/collectives/grid_stages.hpp"
 #include "lightcc/collectives/work.hpp"
 
 namespace lightcc {
-namespace {
 
-GridPlan plan_of(const GridState& state, const BucketView& bucket) {
-  const std::size_t bytes = bucket.total_elements() * bucket.element_bytes();
-  const std::size_t chunk = state.options.chunk_bytes;
-  // While every inter group works on a chunk, one more is ready to follow.
-  return {bucket.total_elements(),
-          bucket.element_bytes(),
-          static_cast<std::size_t>(state.levels.intra->size()),
-          chunk != 0 ? chunk : grid_chunk_bytes(bytes),
-          state.levels.inter.size() + 1};
-}
-
-// A block's sum of float16 could overflow where the average of all does not.
-bool scales_early(const Reduction& reduction) {
-  return reduction.dtype == DataType::kFloat16 && reduction.op == ReduceOp::kSum &&
-         std::abs(reduction.postscale) < 1.0;
-}
-
-}  // namespace
-
-void GridState::fail(const Status& why) {
-  if (!status.ok()) {
-    return;
-  }
-  status = why;
-  levels.inter.clear();  // Closes the channels, so that the peers hear of it.
-  levels.intra.reset();
-}
-
-GridWork::GridWork(std::shared_ptr<GridState> state, BucketView bucket, const Reduction& reduction)
+GridWork::GridWork(std::shared_ptr<GridState> state, std::unique_ptr<GridStages> stages)
     : state_(std::move(state)),
-      bucket_(std::move(bucket)),
-      reduction_(reduction),
-      plan_(plan_of(*state_, bucket_)),
+      stages_(std::move(stages)),
       exchanges_(state_->levels.inter.size()) {
   for (std::size_t index = 0; index < exchanges_.size(); ++index) {
     exchanges_[index].chunk = index;
@@ -87,7 +53,7 @@ Result<Progress> GridWork::advance() {
     state_->fail(moved.status());
     return moved.status();
   }
-  finished_ = step_ == plan_.steps();
+  finished_ = step_ == stages_->schedule().steps();
   if (finished_) {
     return Progress::kDone;
   }
@@ -96,22 +62,24 @@ Result<Progress> GridWork::advance() {
 
 /// At most one step, so that what it makes ready goes to the network at once.
 Result<bool> GridWork::advance_intra() {
-  if (step_ == plan_.steps()) {
+  if (step_ == stages_->schedule().steps()) {
     return false;
   }
-  const auto [half, chunk] = plan_.step(step_);
-  const bool scatter = half == GridPlan::Half::kScatter;
+  const auto [half, chunk] = stages_->schedule().step(step_);
+  const bool scatter = half == GridSchedule::Half::kScatter;
   if (!scatter && !is_exchanged(chunk)) {
     return false;
   }
   if (intra_work_ == nullptr) {
-    intra_work_ = scatter ? start_scatter(chunk) : start_gather(chunk);
+    intra_work_ = scatter ? stages_->start_scatter(chunk) : stages_->start_gather(chunk);
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, intra_work_->advance());
-  if (progress != Progress::kDone) {
-    return progress == Progress::kMoved;
+  if (intra_work_ != nullptr) {
+    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, intra_work_->advance());
+    if (progress != Progress::kDone) {
+      return progress == Progress::kMoved;
+    }
+    intra_work_.reset();
   }
-  intra_work_.reset();
   scattered_ += scatter ? 1 : 0;
   ++step_;
   return true;
@@ -123,89 +91,17 @@ Result<bool> GridWork::advance_exchange(std::size_t index) {
     return false;
   }
   if (exchange.work == nullptr) {
-    exchange.work = start_exchange(exchange.chunk, *state_->levels.inter[index]);
+    exchange.work = stages_->start_exchange(exchange.chunk, *state_->levels.inter[index]);
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, exchange.work->advance());
-  if (progress != Progress::kDone) {
-    return progress == Progress::kMoved;
+  if (exchange.work != nullptr) {
+    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, exchange.work->advance());
+    if (progress != Progress::kDone) {
+      return progress == Progress::kMoved;
+    }
+    exchange.work.reset();
   }
-  exchange.work.reset();
   exchange.chunk += exchanges_.size();
   return true;
-}
-
-std::vector<std::size_t> GridWork::counts_of(std::size_t chunk) const {
-  std::vector<std::size_t> counts;
-  counts.reserve(members());
-  for (std::size_t member = 0; member < members(); ++member) {
-    counts.push_back(plan_.shard(chunk, member).count);
-  }
-  return counts;
-}
-
-template <typename Visit>
-void GridWork::for_each_own_piece(std::size_t chunk, Visit visit) {
-  bucket_.for_each_piece(plan_.shard(chunk, me()),
-                         [&](const TensorSpan& piece, std::size_t offset) {
-                           if (piece.out != nullptr) {
-                             visit(piece, piece.out);
-                             return;
-                           }
-                           // A chunk's place is free again when the chunk that is `lead` after it
-                           // is scattered.
-                           if (unwanted_.empty()) {
-                             unwanted_.resize(plan_.lead() * plan_.shard_bytes());
-                           }
-                           visit(piece,
-                                 unwanted_.data() + chunk % plan_.lead() * plan_.shard_bytes() +
-                                     offset * bucket_.element_bytes());
-                         });
-}
-
-std::unique_ptr<Work> GridWork::start_scatter(std::size_t chunk) {
-  std::vector<TensorSpan> spans;
-  for (std::size_t member = 0; member < members(); ++member) {
-    if (member == me()) {
-      for_each_own_piece(chunk, [&](const TensorSpan& piece, std::byte* result) {
-        spans.push_back({.in = piece.in, .out = result, .count = piece.count});
-      });
-    } else {
-      bucket_.for_each_piece(plan_.shard(chunk, member), [&](const TensorSpan& piece, std::size_t) {
-        spans.push_back({.in = piece.in, .out = nullptr, .count = piece.count});
-      });
-    }
-  }
-  Reduction first = reduction_;
-  first.postscale = scales_early(reduction_) ? reduction_.postscale : 1.0;
-  return state_->levels.intra->reduce_scatter_bucket(std::move(spans), counts_of(chunk), first);
-}
-
-std::unique_ptr<Work> GridWork::start_exchange(std::size_t chunk, Group& group) {
-  std::vector<TensorSpan> spans;
-  for_each_own_piece(chunk, [&](const TensorSpan& piece, std::byte* result) {
-    spans.push_back({.in = result, .out = result, .count = piece.count});
-  });
-  Reduction second = reduction_;
-  second.prescale = 1.0;
-  second.postscale = scales_early(reduction_) ? 1.0 : reduction_.postscale;
-  return group.allreduce(std::move(spans), second);
-}
-
-std::unique_ptr<Work> GridWork::start_gather(std::size_t chunk) {
-  std::vector<TensorSpan> spans;
-  for (std::size_t member = 0; member < members(); ++member) {
-    if (member == me()) {
-      for_each_own_piece(chunk, [&](const TensorSpan& piece, std::byte* result) {
-        spans.push_back({.in = result, .out = piece.out, .count = piece.count});
-      });
-    } else {
-      bucket_.for_each_piece(plan_.shard(chunk, member), [&](const TensorSpan& piece, std::size_t) {
-        spans.push_back({.in = nullptr, .out = piece.out, .count = piece.count});
-      });
-    }
-  }
-  return state_->levels.intra->allgather_bucket(
-      std::move(spans), counts_of(chunk), reduction_.dtype);
 }
 
 }  // namespace lightcc

@@ -24,6 +24,17 @@ std::size_t place_of(const std::vector<int>& ranks, std::int32_t rank) {
   return static_cast<std::size_t>(std::ranges::find(ranks, rank) - ranks.begin());
 }
 
+/// Where the members of `grid`, block by block, are in `ranks`.
+std::vector<std::size_t> flat_order(const Grid& grid, const std::vector<std::int32_t>& ranks) {
+  std::vector<std::size_t> order;
+  for (const auto& block : grid.blocks) {
+    for (const std::int32_t rank : block) {
+      order.push_back(place_of(ranks, rank));
+    }
+  }
+  return order;
+}
+
 }  // namespace
 
 GroupMaker::GroupMaker(Membership& world, Knobs knobs, SimdLevel simd)
@@ -60,7 +71,7 @@ void GroupMaker::explain_once(const std::vector<std::int32_t>& ranks) {
   }
   explained_ = true;
   LIGHTCC_LOG(knobs_.two_level == true ? LogLevel::kWarning : LogLevel::kInfo,
-              "all-reduces of %zu ranks run flat, not on two levels: %s",
+              "collectives of %zu ranks run flat, not on two levels: %s",
               ranks.size(),
               choice.objection.c_str());
 }
@@ -218,7 +229,8 @@ LaneGroups GroupMaker::make_lanes(std::uint32_t process_set,
         make_grid_group(std::move(group),
                         std::move(levels),
                         {.chunk_bytes = static_cast<std::size_t>(knobs_.two_level_chunk_bytes),
-                         .most_bytes = static_cast<std::size_t>(knobs_.two_level_most_bytes)}));
+                         .most_bytes = static_cast<std::size_t>(knobs_.two_level_most_bytes),
+                         .order = flat_order(*layout.grid, ranks)}));
   }
   lanes.segment = std::move(segment);
   return lanes;

@@ -30,9 +30,14 @@ constexpr std::size_t kCount = 3000;  // Of float32: 24 chunks.
 /// Turns without any movement after which nothing will move any more.
 constexpr int kStuckTurns = 300;
 
+enum class Kind : std::uint8_t { kAllreduce, kReduceScatter, kAllgather, kBroadcast };
+constexpr Kind kKinds[] = {
+    Kind::kAllreduce, Kind::kReduceScatter, Kind::kAllgather, Kind::kBroadcast};
+
+/// Every element is 1, and of every rank; so only a sum changes it.
 struct Ranks {
-  explicit Ranks(const GridShape& shape, const FaultPlan& plan)
-      : world(shape, plan), random(plan.seed()) {
+  explicit Ranks(const GridShape& shape, const FaultPlan& plan, Kind kind_in = Kind::kAllreduce)
+      : world(shape, plan), random(plan.seed()), kind(kind_in) {
     for (int rank = 0; rank < shape.size(); ++rank) {
       transports.push_back(world.hub.make_transport(static_cast<std::uint32_t>(rank)));
       groups.push_back(world.make_group(rank, *transports.back()));
@@ -45,9 +50,29 @@ struct Ranks {
     works.clear();
     for (std::size_t rank = 0; rank < groups.size(); ++rank) {
       data[rank].assign(kCount, 1.0F);
-      auto* const raw = std::as_writable_bytes(std::span(data[rank])).data();
-      works.push_back(groups[rank]->allreduce({{.in = raw, .out = raw, .count = kCount}}, {}));
+      works.push_back(start_on(rank));
     }
+  }
+  std::unique_ptr<Work> start_on(std::size_t rank) {
+    auto* const raw = std::as_writable_bytes(std::span(data[rank])).data();
+    Group& group = *groups[rank];
+    const std::size_t part = kCount / groups.size();
+    switch (kind) {
+      case Kind::kAllreduce:
+        return group.allreduce({{.in = raw, .out = raw, .count = kCount}}, {});
+      case Kind::kReduceScatter:
+        parts.resize(groups.size(), std::vector<float>(part));
+        return group.reduce_scatter(raw,
+                                    std::as_writable_bytes(std::span(parts[rank])).data(),
+                                    std::vector<std::size_t>(groups.size(), part),
+                                    {});
+      case Kind::kAllgather:
+        return group.allgather(
+            raw + rank * part * 4, raw, std::vector<std::size_t>(groups.size(), part * 4));
+      case Kind::kBroadcast:
+        return group.broadcast(raw, kCount * 4, 0);
+    }
+    return nullptr;
   }
   /// One turn of a random rank. True when anything moved.
   bool turn() {
@@ -77,8 +102,12 @@ struct Ranks {
   void expect_no_lies(const std::string& what) const {
     for (std::size_t rank = 0; rank < outcome.size(); ++rank) {
       if (outcome[rank].ok()) {
-        EXPECT_EQ(data[rank], std::vector<float>(kCount, static_cast<float>(outcome.size())))
-            << what << ", rank " << rank;
+        const auto sum = static_cast<float>(outcome.size());
+        const float expected = kind == Kind::kAllreduce ? sum : 1.0F;
+        EXPECT_EQ(data[rank], std::vector<float>(kCount, expected)) << what << ", rank " << rank;
+        if (kind == Kind::kReduceScatter) {
+          EXPECT_EQ(parts[rank], std::vector<float>(parts[rank].size(), sum)) << what;
+        }
       } else {
         EXPECT_TRUE(outcome[rank].code() == ErrorCode::kPeerFailed ||
                     outcome[rank].code() == ErrorCode::kTimeout)
@@ -89,8 +118,10 @@ struct Ranks {
 
   GridWorld world;
   std::mt19937_64 random;
+  Kind kind;
   std::vector<std::unique_ptr<Transport>> transports;
   std::vector<std::vector<float>> data;
+  std::vector<std::vector<float>> parts;
   std::vector<std::unique_ptr<Group>> groups;
   std::vector<std::unique_ptr<Work>> works;
   std::vector<Status> outcome;
@@ -152,6 +183,42 @@ TEST(GridFault, a_rank_that_drops_its_work_fails_its_peers_and_no_memory_is_touc
     ranks.works.clear();
     ranks.start();
     EXPECT_EQ(ranks.works[3]->advance().status().code(), ErrorCode::kShutDown) << what;
+  }
+}
+
+TEST(GridFault, every_operation_ends_both_levels_for_all_of_them) {
+  for (const Kind kind : kKinds) {
+    for (std::uint64_t message = 0; message < 3; ++message) {
+      const std::string what =
+          "kind " + std::to_string(static_cast<int>(kind)) + ", message " + std::to_string(message);
+      Ranks ranks({.blocks = 2, .members = 2}, FaultPlan(message + 1).cut(0, 2, message), kind);
+      ranks.start();
+      ranks.run();
+      EXPECT_TRUE(ranks.world.hub.unfired_faults().empty()) << what;
+      EXPECT_EQ(ranks.outcome[2].code(), ErrorCode::kPeerFailed) << what;
+      ranks.expect_no_lies(what);
+      ranks.works.clear();
+      for (const Kind later : kKinds) {
+        ranks.kind = later;
+        ranks.start();
+        EXPECT_EQ(ranks.works[2]->advance().status().code(), ErrorCode::kPeerFailed) << what;
+      }
+    }
+    Ranks ranks({.blocks = 2, .members = 2}, FaultPlan(3).delay(2), kind);
+    ranks.start();
+    for (int i = 0; i < 30; ++i) {
+      ranks.turn();
+    }
+    ASSERT_NE(ranks.works[0], nullptr);
+    ranks.works[0].reset();
+    ranks.data[0].assign(kCount, -1.0F);
+    ranks.run();
+    EXPECT_EQ(ranks.data[0], std::vector<float>(kCount, -1.0F));
+    ranks.expect_no_lies("dropped");
+    for (const Kind later : kKinds) {
+      ranks.kind = later;
+      EXPECT_EQ(ranks.start_on(0)->advance().status().code(), ErrorCode::kShutDown);
+    }
   }
 }
 

@@ -38,6 +38,7 @@ constexpr GridShape kShapes[] = {
     {.blocks = 4, .members = 2, .exchanges = 3},
     {.blocks = 1, .members = 2},
     {.blocks = 2, .members = 1},
+    {.blocks = 2, .members = 2, .interleaved = true},
 };
 
 std::vector<Buffer> inputs_of(const GridShape& shape, DataType dtype, std::size_t count) {

@@ -35,10 +35,15 @@ struct GridShape {
   int exchanges = 2;
   std::size_t chunk_bytes = 512;
   std::size_t most_bytes = std::size_t{1} << 30;
+  bool interleaved = false;  ///< Neighbouring ranks are in different blocks.
   int size() const { return blocks * members; }
+  int rank_of(int block, int member) const {
+    return interleaved ? member * blocks + block : block * members + member;
+  }
+  int block_of(int rank) const { return interleaved ? rank % blocks : rank / members; }
+  int member_of(int rank) const { return interleaved ? rank / blocks : rank % members; }
 };
 
-/// Rank b * members + i is member i of block b.
 class GridWorld {
  public:
   explicit GridWorld(const GridShape& shape, const FaultPlan& plan = FaultPlan())
@@ -51,15 +56,21 @@ class GridWorld {
   const GridShape& shape() const { return shape_; }
   /// Thread: the one of the rank.
   std::unique_ptr<Group> make_group(int rank, Transport& transport) const {
-    const int block = rank / shape_.members;
-    const int place = rank % shape_.members;
+    const int block = shape_.block_of(rank);
+    const int place = shape_.member_of(rank);
     std::vector<int> all;
     std::vector<int> column;
+    std::vector<std::size_t> order;
     for (int other = 0; other < shape_.size(); ++other) {
       all.push_back(other);
-      if (other % shape_.members == place) {
-        column.push_back(other);
-      }
+      order.push_back(
+          static_cast<std::size_t>(shape_.rank_of(other / shape_.members, other % shape_.members)));
+    }
+    for (int other = 0; other < shape_.blocks; ++other) {
+      column.push_back(shape_.rank_of(other, place));
+    }
+    if (!shape_.interleaved) {
+      order.clear();  // The default.
     }
     GridLevels levels;
     levels.intra = make_shm_group(memory_[static_cast<std::size_t>(block)]->span(),
@@ -72,7 +83,9 @@ class GridWorld {
     }
     return make_grid_group(net_group(transport, all, rank, 0),
                            std::move(levels),
-                           {.chunk_bytes = shape_.chunk_bytes, .most_bytes = shape_.most_bytes});
+                           {.chunk_bytes = shape_.chunk_bytes,
+                            .most_bytes = shape_.most_bytes,
+                            .order = std::move(order)});
   }
 
   LoopbackHub hub;
@@ -165,9 +178,12 @@ inline Buffer grid_reference(const GridShape& shape,
   second.prescale = 1.0;
   second.postscale = early ? 1.0 : reduction.postscale;
   std::vector<Buffer> sums;
-  const auto members = static_cast<std::ptrdiff_t>(shape.members);
-  for (auto block = contributions.begin(); block != contributions.end(); block += members) {
-    sums.push_back(reference({block, block + members}, count, first));
+  for (int block = 0; block < shape.blocks; ++block) {
+    std::vector<const Buffer*> of_block;
+    for (int member = 0; member < shape.members; ++member) {
+      of_block.push_back(contributions[static_cast<std::size_t>(shape.rank_of(block, member))]);
+    }
+    sums.push_back(reference(of_block, count, first));
   }
   std::vector<const Buffer*> of_blocks;
   of_blocks.reserve(sums.size());
