@@ -148,29 +148,29 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBool,
      .target = &Knobs::dynamic_process_sets,
      .meaning = "Allows process sets to be added and removed after init()."},
-    // Two-level all-reduce.
+    // Two-level operations.
     {.names = {"LIGHT_2D_ALLREDUCE"},
      .type = Type::kBool,
      .target = &Knobs::two_level,
      .shared = true,
-     .meaning = "Two-level all-reduce: within blocks of ranks that share memory, and between "
-                "blocks, overlapped. Unset: where blocks of several ranks lie on several hosts; "
-                "0: never; 1: also between blocks of one host (LIGHT_INTRA_SIZE), and a warning "
-                "where it cannot be."},
+     .meaning = "Two-level allreduce, reducescatter, allgather and broadcast: within blocks of "
+                "ranks that share memory, and between blocks, overlapped. Unset: where blocks of "
+                "several ranks lie on several hosts; 0: never; 1: also between blocks of one host "
+                "(LIGHT_INTRA_SIZE), and a warning where it cannot be."},
     {.names = {"LIGHT_INTRA_SIZE"},
      .type = Type::kInteger,
      .target = &Knobs::intra_size,
      .most = kMostRanks,
      .shared = true,
-     .meaning = "Ranks of a block of the two-level all-reduce; must divide the ranks of every "
-                "host, else all-reduces run flat. 0: the ranks of a host, if all hosts have "
-                "equally many."},
+     .meaning = "Ranks of a block of two-level operations; must divide the ranks of every host, "
+                "else all operations run flat. 0: the ranks of a host, if all hosts have equally "
+                "many."},
     {.names = {"LIGHT_HIERARCHICAL_THRESHOLD"},
      .type = Type::kBytes,
      .target = &Knobs::two_level_most_bytes,
      .most = kGibi * 1024,
      .shared = true,
-     .meaning = "Largest bucket that the two-level all-reduce is used for."},
+     .meaning = "Most bytes of an operation, of all ranks together, that runs on two levels."},
     {.names = {"LIGHT_2D_CHUNK"},
      .type = Type::kBytes,
      .target = &Knobs::two_level_chunk_bytes,

@@ -1,4 +1,4 @@
-"""Two-level all-reduces: the right bits on every kind of grid; flat ones where there is none."""
+"""Two-level operations: the right bits on every kind of grid; flat ones where there is none."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import pytest
 from arrays import FLOATS, check_same, pattern, summed
 from faults import DEATH_S, check_survivors, others, processes, reduce_until_error
 from grids import Grid
+from test_exchanges import alltoall_everything, broadcast_everything, gather_everything, objects
 from test_reductions import (
     allreduce_big,
     allreduce_everything,
     factors,
+    grouped_reducescatters,
     groups,
     integer_averages,
+    reducescatter_everything,
 )
 
 import lightcc as hvd
@@ -32,6 +35,7 @@ AS_TWO_BY_TWO = {**TWO_LEVEL, "LIGHT_INTRA_SIZE": "2"}
 TWO_HOSTS = Grid(4, [0, 0, 1, 1])
 INTERLEAVED = Grid(4, [0, 1, 0, 1])
 THREE_HOSTS = Grid(6, [0, 0, 1, 1, 2, 2])
+HOSTS_OF_THREE = Grid(6, [0, 1, 0, 1, 0, 1])
 ONE_HOST = Grid(4)
 
 #: Each with the variables that make it a grid, and the blocks of that grid.
@@ -40,6 +44,7 @@ GRIDS = [
     pytest.param(INTERLEAVED, TWO_LEVEL, [[0, 2], [1, 3]], id="interleaved_hosts"),
     pytest.param(ONE_HOST, AS_TWO_BY_TWO, [[0, 1], [2, 3]], id="one_host_as_two_by_two"),
     pytest.param(THREE_HOSTS, TWO_LEVEL, [[0, 1], [2, 3], [4, 5]], id="three_hosts"),
+    pytest.param(HOSTS_OF_THREE, {}, [[0, 2, 4], [1, 3, 5]], id="interleaved_hosts_of_three"),
 ]
 every_grid = pytest.mark.parametrize(("grid", "env", "blocks"), GRIDS)
 few_grids = pytest.mark.parametrize(("grid", "env", "blocks"), [GRIDS[0], GRIDS[2]])
@@ -50,10 +55,21 @@ Blocks = list[list[int]]
 @every_grid
 @pytest.mark.parametrize(
     "program",
-    [allreduce_everything, factors, integer_averages, groups],
+    [
+        allreduce_everything,
+        factors,
+        integer_averages,
+        groups,
+        reducescatter_everything,
+        grouped_reducescatters,
+        gather_everything,
+        broadcast_everything,
+        alltoall_everything,
+        objects,
+    ],
     ids=lambda program: program.__name__,
 )
-def test_results_are_those_of_a_flat_allreduce_where_nothing_rounds(
+def test_results_are_those_of_flat_operations_where_nothing_rounds(
     grid: Grid, env: dict[str, str], blocks: Blocks, program: Callable[[], None]
 ) -> None:
     del blocks
@@ -123,6 +139,111 @@ def test_buckets_above_the_threshold_are_flat(
     grid: Grid, env: dict[str, str], blocks: Blocks
 ) -> None:
     grid.run(check_threshold, blocks, env={**env, "LIGHT_HIERARCHICAL_THRESHOLD": "4000"})
+
+
+def bits_of_a_reducescatter(blocks: Blocks) -> None:
+    hvd.init()
+    for dtype in FLOATS:
+        mine = random_numbers(dtype, hvd.rank())
+        whole = hvd.allreduce(mine, op=hvd.Sum, name="whole")
+        part = hvd.reducescatter(mine, op=hvd.Sum, name="part")
+        check_same(whole, sum_by_blocks(dtype, blocks), dtype.name)
+        check_same(part, np.array_split(whole, hvd.size())[hvd.rank()], dtype.name)
+
+
+@every_grid
+def test_a_reducescatter_has_the_bits_of_an_allreduce(
+    grid: Grid, env: dict[str, str], blocks: Blocks
+) -> None:
+    grid.run(bits_of_a_reducescatter, blocks, env=env)
+
+
+def exchange_much(rows_of_each: list[int]) -> None:
+    """Many chunks, some of them empty on some ranks."""
+    hvd.init()
+    me = hvd.rank()
+    dtype = np.dtype("float32")
+    parts = [pattern(dtype, (rows, 3), rank) for rank, rows in enumerate(rows_of_each)]
+    check_same(hvd.allgather(parts[me], name="gather"), np.concatenate(parts))
+    total = sum(rows_of_each)
+    inputs = [pattern(dtype, (total, 3), rank) for rank in range(hvd.size())]
+    part = hvd.reducescatter(inputs[me], op=hvd.Sum, name="scatter")
+    check_same(part, np.array_split(summed(inputs), hvd.size())[me])
+    for root in range(hvd.size()):
+        check_same(hvd.broadcast(inputs[me], root, name=f"from{root}"), inputs[root])
+
+
+@every_grid
+@pytest.mark.parametrize("chunk", ["0", "64K"])
+def test_uneven_exchanges_of_many_chunks_have_the_exact_result(
+    grid: Grid, env: dict[str, str], blocks: Blocks, chunk: str
+) -> None:
+    del blocks
+    rows_of_each = [70_001, 0, 12_345, 1, 33_333, 7][: grid.ranks]
+    grid.run(exchange_much, rows_of_each, env={**env, "LIGHT_2D_CHUNK": chunk})
+
+
+def exchanges_in_sets() -> None:
+    sets = [hvd.ProcessSet(ranks) for ranks in ([0, 2], [0, 1], [0, 1, 2], [1, 3])]
+    hvd.init(process_sets=sets)
+    for round_ in range(3):
+        for process_set in [*sets, hvd.global_process_set]:
+            if not process_set.included():
+                continue
+            members = process_set.ranks or list(range(hvd.size()))
+            inputs = {rank: np.full((50 + rank, 2), rank + round_, np.int64) for rank in members}
+            mine = inputs[hvd.rank()]
+            gathered = hvd.allgather(mine, process_set=process_set)
+            check_same(gathered, np.concatenate(list(inputs.values())))
+            root = members[round_ % len(members)]
+            scaled = hvd.broadcast(gathered * mine[0, 0], root, process_set=process_set)
+            check_same(scaled, gathered * inputs[root][0, 0])
+            part = hvd.reducescatter(gathered, op=hvd.Sum, process_set=process_set)
+            place = members.index(hvd.rank())
+            check_same(part, np.array_split(gathered * len(members), len(members))[place])
+
+
+@few_grids
+def test_exchanges_of_process_sets_have_grids_of_their_own_or_none(
+    grid: Grid, env: dict[str, str], blocks: Blocks
+) -> None:
+    del blocks
+    grid.run(exchanges_in_sets, env=env)
+
+
+def network_bytes_of_exchanges() -> dict[str, int]:
+    hvd.init()
+    x = np.ones(3 << 16, np.float32)
+    share = x[: x.size // hvd.size()]
+    calls = {
+        "reducescatter": lambda: hvd.reducescatter(x, op=hvd.Sum, name="s"),
+        "allgather": lambda: hvd.allgather(share, name="g"),
+        "broadcast": lambda: hvd.broadcast(x, 0, name="b"),
+    }
+    sent = {}
+    for name, call in calls.items():
+        call()
+        hvd.barrier()
+        before = hvd.stats()["network_bytes_sent"]
+        call()
+        hvd.barrier()
+        sent[name] = hvd.stats()["network_bytes_sent"] - before
+    return sent
+
+
+@every_grid
+def test_every_byte_crosses_to_a_block_once(
+    grid: Grid, env: dict[str, str], blocks: Blocks
+) -> None:
+    m, n = len(blocks), len(blocks[0])
+    size_bytes = 3 << 18
+    share = (m - 1) / m * size_bytes / n
+    results = grid.run(network_bytes_of_exchanges, env=env)
+    for sent in results:
+        assert share <= sent["reducescatter"] <= 1.02 * share + 4096
+        assert share <= sent["allgather"] <= 1.02 * share + 4096
+    in_all = sum(sent["broadcast"] for sent in results)
+    assert (m - 1) * size_bytes <= in_all <= 1.02 * (m - 1) * size_bytes + 8192 * grid.ranks
 
 
 def network_bytes_of_a_megabyte() -> int:
