@@ -26,9 +26,11 @@ using testing::Buffer;
 using testing::grid_reference;
 using testing::GridRank;
 using testing::GridShape;
-using testing::numbers;
+using testing::inputs_of;
+using testing::name_of;
 using testing::on_grid;
 using testing::pattern;
+using testing::pointers;
 using testing::reference;
 
 constexpr GridShape kShapes[] = {
@@ -40,26 +42,6 @@ constexpr GridShape kShapes[] = {
     {.blocks = 2, .members = 1},
     {.blocks = 2, .members = 2, .interleaved = true},
 };
-
-std::vector<Buffer> inputs_of(const GridShape& shape, DataType dtype, std::size_t count) {
-  std::vector<Buffer> inputs;
-  for (int rank = 0; rank < shape.size(); ++rank) {
-    inputs.push_back(numbers(dtype, count, count * 31 + static_cast<std::uint64_t>(rank)));
-  }
-  return inputs;
-}
-
-std::vector<const Buffer*> pointers(const std::vector<Buffer>& buffers) {
-  std::vector<const Buffer*> result;
-  for (const Buffer& buffer : buffers) {
-    result.push_back(&buffer);
-  }
-  return result;
-}
-
-std::string name_of(const GridShape& shape) {
-  return std::to_string(shape.blocks) + "x" + std::to_string(shape.members);
-}
 
 /// Counts of float32 around lines, shards of 256 bytes and chunks of 512.
 std::vector<std::size_t> seams() {

@@ -7,7 +7,6 @@
 #include <memory>
 #include <numeric>
 #include <random>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -28,9 +27,11 @@ using testing::Buffer;
 using testing::grid_reference;
 using testing::GridRank;
 using testing::GridShape;
-using testing::numbers;
+using testing::inputs_of;
+using testing::name_of;
 using testing::on_grid;
 using testing::pattern;
+using testing::pointers;
 using testing::reference;
 
 using Counts = std::vector<std::size_t>;
@@ -44,11 +45,6 @@ constexpr GridShape kShapes[] = {
     {.blocks = 1, .members = 2},
     {.blocks = 2, .members = 1},
 };
-
-std::string name_of(const GridShape& shape) {
-  return std::to_string(shape.blocks) + "x" + std::to_string(shape.members) +
-         (shape.interleaved ? " interleaved" : "");
-}
 
 std::size_t sum(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
@@ -70,22 +66,6 @@ std::vector<Counts> counts_for(const GridShape& shape) {
     }
   }
   return all;
-}
-
-std::vector<Buffer> inputs_of(const GridShape& shape, DataType dtype, std::size_t count) {
-  std::vector<Buffer> inputs;
-  for (int rank = 0; rank < shape.size(); ++rank) {
-    inputs.push_back(numbers(dtype, count, count * 31 + static_cast<std::uint64_t>(rank)));
-  }
-  return inputs;
-}
-
-std::vector<const Buffer*> pointers(const std::vector<Buffer>& buffers) {
-  std::vector<const Buffer*> result;
-  for (const Buffer& buffer : buffers) {
-    result.push_back(&buffer);
-  }
-  return result;
 }
 
 /// The part of `whole` that `rank` has, of elements of `width` bytes.

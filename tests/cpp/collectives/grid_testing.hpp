@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -161,6 +162,28 @@ inline void on_grid(const GridShape& shape,
   for (std::thread& thread : threads) {
     thread.join();
   }
+}
+
+inline std::string name_of(const GridShape& shape) {
+  return std::to_string(shape.blocks) + "x" + std::to_string(shape.members) +
+         (shape.interleaved ? " interleaved" : "");
+}
+
+/// Of each rank.
+inline std::vector<Buffer> inputs_of(const GridShape& shape, DataType dtype, std::size_t count) {
+  std::vector<Buffer> inputs;
+  for (int rank = 0; rank < shape.size(); ++rank) {
+    inputs.push_back(numbers(dtype, count, count * 31 + static_cast<std::uint64_t>(rank)));
+  }
+  return inputs;
+}
+
+inline std::vector<const Buffer*> pointers(const std::vector<Buffer>& buffers) {
+  std::vector<const Buffer*> result;
+  for (const Buffer& buffer : buffers) {
+    result.push_back(&buffer);
+  }
+  return result;
 }
 
 /// What a grid makes of the ranks' contributions (null: zeros): each block in order with the
