@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from arrays import FLOATS, check_same, pattern, summed
-from faults import DEATH_S, check_survivors, others, processes, reduce_until_error
+from faults import (
+    DEATH_S,
+    Seen,
+    after_error,
+    check_survivors,
+    others,
+    processes,
+    reduce_until_error,
+)
 from grids import Grid
 from test_exchanges import alltoall_everything, broadcast_everything, gather_everything, objects
 from test_reductions import (
@@ -23,7 +31,7 @@ from test_reductions import (
 )
 
 import lightcc as hvd
-from lightcc.testing import RankProcesses, spawn_ranks
+from lightcc.testing import RankProcesses, mark, spawn_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -429,6 +437,37 @@ def test_death_during_a_two_level_allreduce_reaches_every_rank(
 ) -> None:
     del blocks
     with processes(grid, reduce_until_error, 2_000_000, **env) as ranks:
+        ranks.wait_mark("running")
+        killed = time.monotonic()
+        ranks.kill(victim)
+        results = ranks.wait(40, ranks=others(grid, victim))
+    check_survivors(results, "PeerFailedError", victim, killed, DEATH_S)
+
+
+def exchange_until_error(elements: int) -> Seen:
+    """Scatters, gathers and broadcasts again and again, and checks it, until that fails."""
+    hvd.init()
+    count, n = 0, hvd.size()
+    x = np.arange(elements * n, dtype=np.float32) % 1000
+    try:
+        while True:
+            part = hvd.reducescatter(x, op=hvd.Sum)
+            check_same(hvd.allgather(part), x * n)
+            check_same(hvd.broadcast(x * (hvd.rank() + 1), count % n), x * (count % n + 1))
+            count += 1
+            if count == 5:
+                mark("running")
+    except hvd.HorovodInternalError as error:
+        return after_error(error)
+
+
+@pytest.mark.parametrize("victim", [0, 3])
+@few_grids
+def test_death_during_two_level_exchanges_reaches_every_rank(
+    grid: Grid, env: dict[str, str], blocks: Blocks, victim: int
+) -> None:
+    del blocks
+    with processes(grid, exchange_until_error, 300_000, **env) as ranks:
         ranks.wait_mark("running")
         killed = time.monotonic()
         ranks.kill(victim)
