@@ -53,6 +53,7 @@ class BroadcastStages final : public GridStages {
       return nullptr;
     }
     std::vector<std::size_t> bytes;
+    bytes.reserve(state().members());
     for (std::size_t member = 0; member < state().members(); ++member) {
       bytes.push_back(plan_.shard(chunk, member).count);
     }

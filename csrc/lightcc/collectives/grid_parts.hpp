@@ -34,6 +34,7 @@ class GridPartStages : public GridStages {
   /// How many elements of `chunk` the members of this place have, by block; none at all: empty.
   std::vector<std::size_t> column(std::size_t chunk) const {
     std::vector<std::size_t> counts;
+    counts.reserve(state().blocks());
     std::size_t total = 0;
     for (std::size_t block = 0; block < state().blocks(); ++block) {
       counts.push_back(piece(chunk, block, state().me()).count);
