@@ -138,7 +138,8 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::num_lanes,
      .least = 1,
      .most = 8,
-     .meaning = "Lanes: buckets that can be in progress beside one another."},
+     .shared = true,
+     .meaning = "Lanes: buckets of a process set that can be in progress beside one another."},
     {.names = {"HOROVOD_CACHE_CAPACITY"},
      .type = Type::kInteger,
      .target = &Knobs::cache_capacity,
@@ -182,6 +183,7 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBytes,
      .target = &Knobs::shm_chunk_bytes,
      .most = kMebi * 64,
+     .shared = true,
      .meaning = "Bytes of one round of a shared-memory collective; 0: chosen by the number of "
                 "ranks."},
     {.names = {"LIGHT_SHM_DEPTH"},
@@ -189,6 +191,7 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::shm_depth,
      .least = 0,
      .most = 16,
+     .shared = true,
      .meaning =
          "Rounds of a shared-memory collective in flight, at least 2; 0 chooses by the size of "
          "the group."},

@@ -227,16 +227,25 @@ TEST(Knobs, what_is_not_asked_for_is_not_warned_about) {
 }
 
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
-  const std::vector<std::string> defaults = {"LIGHT_2D_ALLREDUCE=",
+  const std::vector<std::string> defaults = {"LIGHT_NUM_STREAMS=1",
+                                             "LIGHT_2D_ALLREDUCE=",
                                              "LIGHT_INTRA_SIZE=0",
                                              "LIGHT_HIERARCHICAL_THRESHOLD=1G",
-                                             "LIGHT_2D_CHUNK=0"};
+                                             "LIGHT_2D_CHUNK=0",
+                                             "LIGHT_SHM_CHUNK=0",
+                                             "LIGHT_SHM_DEPTH=0"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
-  const std::vector<std::string> set = {"LIGHT_2D_ALLREDUCE=1",
+  const std::vector<std::string> set = {"LIGHT_NUM_STREAMS=3",
+                                        "LIGHT_2D_ALLREDUCE=1",
                                         "LIGHT_INTRA_SIZE=2",
                                         "LIGHT_HIERARCHICAL_THRESHOLD=5000",
-                                        "LIGHT_2D_CHUNK=1M"};
-  EXPECT_EQ(shared_knobs(good({{"LIGHT_2D_ALLREDUCE", "on"},
+                                        "LIGHT_2D_CHUNK=1M",
+                                        "LIGHT_SHM_CHUNK=64K",
+                                        "LIGHT_SHM_DEPTH=4"};
+  EXPECT_EQ(shared_knobs(good({{"LIGHT_NUM_STREAMS", "3"},
+                               {"LIGHT_SHM_CHUNK", "65536"},
+                               {"LIGHT_SHM_DEPTH", "4"},
+                               {"LIGHT_2D_ALLREDUCE", "on"},
                                {"LIGHT_INTRA_SIZE", "2"},
                                {"LIGHT_HIERARCHICAL_THRESHOLD", "5000"},
                                {"LIGHT_2D_CHUNK", "1024K"}})),
