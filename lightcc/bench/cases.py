@@ -27,6 +27,8 @@ REDUCING = ("allreduce", "reducescatter")
 _DIVIDED = ("allgather", "alltoall", "reducescatter")
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?$", re.IGNORECASE)
 _MAX_BYTES = 1 << 40
+_MOST_IN_EXCHANGE = 16  # Ranks; docs/algorithms.md.
+_INDEX_BYTES = 2  # Of a value that top-k sends.
 
 
 class SizeError(ValueError):
@@ -65,6 +67,34 @@ class Case:
         if self.collective == "broadcast":
             return self.size_bytes
         return 2 * share if self.collective == "allreduce" else share
+
+    def bytes_of_host(
+        self, variant: str, num_ranks: int, num_hosts: int, ratio: float | None = None
+    ) -> float | None:
+        """The bytes that a host sends in an allreduce by the formula of `variant`'s algorithm.
+
+        Without headers, rounding and the counts of sparse lists. A direct exchange between all
+        ranks (flat, up to 16 of them) crosses between hosts for every pair of ranks; a ring
+        (flat above 16, gloo) has one edge out of each host; two levels send every shard once.
+        None: the algorithm is not known (an MPI's), or it is no allreduce.
+        """
+        name = variant.partition(":")[0]
+        if self.collective != "allreduce" or num_hosts == 1:
+            return None
+        least = self.least_bytes_of_host(num_ranks, num_hosts)
+        per_host = num_ranks // num_hosts
+        ring = 2 * (num_ranks - 1) / num_ranks * self.size_bytes
+        exchange = 2 * per_host * (num_ranks - per_host) / num_ranks * self.size_bytes
+        formulas = {
+            "lightcc": least,
+            "2d": least,
+            "flat": exchange if num_ranks <= _MOST_IN_EXCHANGE else ring,
+            "gloo": ring,
+        }
+        if ratio is not None:
+            kept = ratio * self.size_bytes / DTYPES[self.dtype]
+            return kept * (DTYPES[self.dtype] + _INDEX_BYTES) * (num_hosts - 1)
+        return formulas.get(name)
 
 
 def parse_size(text: str) -> int:

@@ -1,9 +1,13 @@
 """The command line of `python -m lightcc.bench`.
 
-python -m lightcc.bench allreduce --sizes 4K:256M -np 2
+python -m lightcc.bench [allreduce] --sizes 4K:256M -np 2
 python -m lightcc.bench allreduce --model resnet50,vgg16 --peer gloo,openmpi
-python -m lightcc.bench allreduce --hosts 2 -np 4 --link 1g --sizes 64M   (as root)
+python -m lightcc.bench cluster --link 1g --sizes 64M --peer gloo,mpich   (as root)
+python -m lightcc.bench train --models vgg16 --time-scale 10              (as root)
 python -m lightcc.bench setup-peers
+
+`cluster` is `allreduce` with other defaults: 2 hosts of 2 ranks, in place, the two-level and the
+flat all-reduce beside one another.
 """
 
 from __future__ import annotations
@@ -14,51 +18,32 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from lightcc.bench import cases, report
-from lightcc.bench.cluster import Cluster, ClusterError, parse_rate
+from lightcc.bench import cases, report, train
+from lightcc.bench.arguments import names, positive, rate, share, variants
+from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
 from lightcc.bench.measure import Effort, run_case
 from lightcc.bench.models import MODELS
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PEERS, PeerError, setup
+from lightcc.bench.variants import COLLECTIVES, Variant, with_ratio
 from lightcc.bench.workers import WorkerGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if not 1 <= value <= 1 << 20:
-        msg = f"'{text}' is not a number from 1 to {1 << 20}"
-        raise argparse.ArgumentTypeError(msg)
-    return value
+    from lightcc.bench.cluster import Cluster, NominalHosts
 
 
 def _factor(text: str) -> int:
-    value = _positive(text)
+    value = positive(text)
     if value == 1:
         msg = "sizes must grow: at least 2"
         raise argparse.ArgumentTypeError(msg)
     return value
 
 
-def _rate(text: str) -> float:
-    try:
-        return parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _names(known: Sequence[str], what: str) -> Callable[[str], list[str]]:
-    def parse_names(text: str) -> list[str]:
-        names = list(dict.fromkeys(text.split(",")))
-        for name in names:
-            if name not in known:
-                msg = f"'{name}' is no {what}; there are {', '.join(known)}"
-                raise argparse.ArgumentTypeError(msg)
-        return names
-
-    return parse_names
+_VARIANTS = "what to measure instead of lightcc's default: " + ", ".join(COLLECTIVES)
+_NOMINAL = "ranks limit themselves by LIGHT_TCP_RATE; no peers"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -66,24 +51,28 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lightcc.bench",
         description="Measures collectives on this machine; starts the ranks itself. "
+        "'cluster' is allreduce between hosts, 'train' emulates training steps (see its --help), "
         "'setup-peers' installs the libraries for --peer.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("collective", choices=cases.COLLECTIVES)
-    add("-np", "--num-proc", type=_positive, default=2, metavar="N", help="ranks (2)")
+    add("-np", "--num-proc", type=positive, default=2, metavar="N", help="ranks (2)")
     add("--sizes", default="4K:64M", metavar="A:B", help="from:to, or a list (4K:64M)")
     add("--factor", type=_factor, default=4, help="from one size of a range to the next (4)")
     add("--dtype", choices=tuple(cases.DTYPES), default="float32")
     add("--op", choices=cases.OPS, default="sum")
     add("--inplace", action="store_true", help="allreduce in place")
-    add("--model", type=_names(tuple(MODELS), "model"), metavar="NAMES", help="gradients instead")
-    add("--peer", type=_names(tuple(PEERS), "peer"), default=[], metavar="NAMES", help="in turns")
+    add("--model", type=names(tuple(MODELS), "model"), metavar="NAMES", help="gradients instead")
+    add("--peer", type=names(tuple(PEERS), "peer"), default=[], metavar="NAMES", help="in turns")
+    add("--variants", type=variants(COLLECTIVES), metavar="V,V:VARIABLE=VALUE", help=_VARIANTS)
+    add("--topk-ratio", type=share, default=0.01, metavar="R", help="of 2d+topk (0.01)")
     add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put them (.peers)")
-    add("--hosts", type=_positive, default=1, metavar="N", help="namespaces to spread ranks over")
-    add("--link", type=_rate, default="1g", metavar="RATE", help="of each host's cable (1g)")
-    add("--rounds", type=_positive, default=5, help="turns of every library (5)")
-    add("--iterations", type=_positive, help="timed calls in a round (by size)")
+    add("--hosts", type=positive, default=1, metavar="N", help="namespaces to spread ranks over")
+    add("--link", type=rate, default="1g", metavar="RATE", help="of each host's cable (1g)")
+    add("--tcp-rate", action="store_true", help="hosts in name only, without root: " + _NOMINAL)
+    add("--rounds", type=positive, default=5, help="turns of every library (5)")
+    add("--iterations", type=positive, help="timed calls in a round (by size)")
     add("--json", type=Path, metavar="FILE", help="also write JSON lines")
     add("--plot", type=Path, metavar="FILE.png", help="also draw (needs matplotlib)")
     return parser
@@ -94,7 +83,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["setup-peers"]:
         return _setup_peers(words[1:])
+    if words[:1] == ["train"]:
+        return train.main(words[1:])
     parser = make_parser()
+    if words[:1] == ["cluster"]:
+        words[0] = "allreduce"
+        two = [COLLECTIVES["2d"], COLLECTIVES["flat"]]
+        parser.set_defaults(num_proc=4, hosts=2, sizes="1M,16M,64M", inplace=True, variants=two)
+    elif not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
+        words.insert(0, "allreduce")
     args = parser.parse_args(words)
     if args.model and args.collective != "allreduce":
         parser.error("--model is for allreduce")
@@ -104,18 +101,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--sizes: {error}")
     if args.num_proc % args.hosts != 0:
         parser.error(f"--hosts {args.hosts} does not divide the {args.num_proc} ranks (-np)")
+    wanted = with_ratio(args.variants or [COLLECTIVES[LIGHTCC]], args.topk_ratio)
+    wanted += [COLLECTIVES[name] for name in args.peer]
+    if any(variant.is_lossy for variant in wanted) and args.collective != "allreduce":
+        parser.error("2d+topk is for allreduce")
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(args.json.open("w", encoding="utf-8")) if args.json else None
         try:
-            cluster = Cluster(args.hosts, args.link) if args.hosts > 1 else None
-            if cluster is not None:
-                stack.enter_context(cluster)
+            hosts = make_hosts(args.hosts, args.link, stack, nominal=args.tcp_rate)
         except ClusterError as error:
             _say(f"--hosts: {error}")
             return 1
-        groups, missing = _start([LIGHTCC, *args.peer], args, stack, cluster)
-        rows = _measure(planned, groups, args, file, cluster) if groups else []
-    failed = missing or any(row.errors or (row.library == LIGHTCC and row.note) for row in rows)
+        groups, missing = _start(wanted, args, stack, hosts)
+        rows = _measure(planned, groups, args, file, hosts) if groups else []
+    failed = missing or any(row.errors or (row.library not in PEERS and row.note) for row in rows)
     if args.plot:
         try:
             report.plot(rows, args.plot)
@@ -157,22 +156,22 @@ def _plan(args: argparse.Namespace) -> list[cases.Case]:
 
 
 def _start(
-    names: list[str],
+    wanted: list[Variant],
     args: argparse.Namespace,
     stack: contextlib.ExitStack,
-    cluster: Cluster | None,
+    hosts: Cluster | NominalHosts | None,
 ) -> tuple[list[WorkerGroup], bool]:
-    """Starts the ranks of every library; says which are missing."""
+    """Starts the ranks of every variant; says which are missing."""
 
-    def start(name: str) -> WorkerGroup | None:
+    def start(variant: Variant) -> WorkerGroup | None:
         try:
-            return stack.enter_context(WorkerGroup(name, args.num_proc, args.dir, cluster))
+            return stack.enter_context(WorkerGroup(variant, args.num_proc, args.dir, hosts))
         except (PeerError, ImportError, RuntimeError) as error:
-            _say(f"{name} cannot be measured: {error}")
+            _say(f"{variant.label} cannot be measured: {error}")
             return None
 
-    groups = [group for name in names if (group := start(name)) is not None]
-    return groups, len(groups) < len(names)
+    groups = [group for variant in wanted if (group := start(variant)) is not None]
+    return groups, len(groups) < len(wanted)
 
 
 def _measure(
@@ -180,7 +179,7 @@ def _measure(
     groups: list[WorkerGroup],
     args: argparse.Namespace,
     file: IO[str] | None,
-    cluster: Cluster | None,
+    hosts: Cluster | NominalHosts | None,
 ) -> list[report.Row]:
     facts = machine_facts() | {"libraries": {group.name: group.version for group in groups}}
     if file is not None:
@@ -191,19 +190,18 @@ def _measure(
         out.write(f"# {group.name}: {group.version}\n")
     place = "in place" if planned[0].inplace else "out of place"
     out.write(f"# {args.collective}, {args.num_proc} ranks, {place}; times of the slowest rank\n")
-    if cluster is not None:
-        facts_of_link = (
-            f"{args.hosts} hosts (network namespaces), {cluster.rate / 1e9:g} Gb/s each way"
-        )
-        out.write(f"# {facts_of_link}\n")
-    out.write(report.table_header(hosts=cluster is not None) + "\n")
+    if hosts is not None:
+        out.write(f"# {hosts.describe()}\n")
+    out.write(report.table_header(hosts=hosts is not None) + "\n")
+    ratios = {group.name: args.topk_ratio for group in groups if group.is_lossy}
     effort = Effort(rounds=args.rounds, iterations=args.iterations)
     rows = []
     for case in planned:
         if case.model:
             out.write(f"# {case.model}: {len(case.counts)} gradients, all in place\n")
-        measured = run_case(case, groups, effort, cluster)
-        for row in report.make_rows(case, args.num_proc, measured, cluster):
+        measured = run_case(case, groups, effort, hosts, args.topk_ratio)
+        base = groups[0].name
+        for row in report.make_rows(case, args.num_proc, measured, hosts, base=base, ratios=ratios):
             rows.append(row)
             out.write(report.table_line(row) + "\n")
             out.flush()

@@ -5,6 +5,9 @@ its own. Both ends of a cable pass at most the link's rate (tc's token bucket fi
 virtual machines do. Needs root, iproute2's `ip` and `tc`, and a kernel with veth, bridge and tbf;
 whatever is missing is an error that says so. Leaving the `with` block removes everything.
 
+Where there is no root, `NominalHosts` stand in: ranks on this host that share no memory and limit
+themselves what they send (LIGHT_TCP_RATE). Only lightcc has that, so peers cannot be beside it.
+
 What is not emulated: the delay of a network, and several machines' processors and memory.
 """
 
@@ -88,6 +91,8 @@ def enter_namespace(name: str) -> None:
 class Cluster:
     """`num_hosts` namespaces on links of `rate` bits per second. Enter it to make them."""
 
+    kind = "network namespaces on this one"
+
     def __init__(self, num_hosts: int, rate: float) -> None:
         """Prepares; nothing is made yet."""
         base = f"lightcc-bench-{os.getpid()}"
@@ -132,11 +137,25 @@ class Cluster:
         _call("ip", "-n", switch, "link", "set", port, "master", "switch", "up")
         _call("ip", "-n", name, "address", "add", f"{self.addresses[host]}/24", "dev", "eth0")
         _call("ip", "-n", name, "link", "set", "eth0", "up")
+        self._shape(host)
+
+    def set_rate(self, rate: float) -> None:
+        """Gives all links another rate, while nothing is under way."""
+        if rate != self.rate:
+            self.rate = rate
+            for host in range(len(self.names)):
+                self._shape(host)
+
+    def _shape(self, host: int) -> None:
         burst = max(_MIN_BURST_BYTES, int(self.rate / 8 * _BURST_S))
         shape = ("tbf", "rate", f"{self.rate:.0f}bit", "burst", str(burst))
-        for namespace, interface in ((name, "eth0"), (switch, port)):
-            where = ("tc", "-n", namespace, "qdisc", "add", "dev", interface, "root")
+        for namespace, interface in ((self.names[host], "eth0"), (self._switch, f"port{host}")):
+            where = ("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root")
             _call(*where, *shape, "latency", f"{_QUEUE_MS}ms")
+
+    def describe(self) -> str:
+        """Returns what the hosts are, for the head of a table."""
+        return f"{len(self.names)} hosts, {self.kind}, {self.rate / 1e9:g} Gb/s each way"
 
     def host_of(self, rank: int, num_ranks: int) -> int:
         """Returns the host of a rank: neighbours share one."""
@@ -145,6 +164,11 @@ class Cluster:
     def command(self, host: int) -> list[str]:
         """Returns the words that start what follows them on `host`."""
         return ["ip", "netns", "exec", self.names[host]]
+
+    def environment(self, rank: int, num_ranks: int) -> dict[str, str]:
+        """Returns what a rank of lightcc must be told beside where it is: nothing."""
+        del rank, num_ranks
+        return {}
 
     def mpi_command(self, host: int) -> list[str]:
         """Returns the words that start an MPI's launcher on `host`.
@@ -183,6 +207,58 @@ class Cluster:
             return int(words[9])
 
         return [in_namespace(name, read) for name in self.names]
+
+
+class NominalHosts:
+    """Hosts in name only: ranks of different ones share no memory, and each sends its share.
+
+    A link's rate is divided among the ranks of its host beforehand (LIGHT_TCP_RATE limits a rank),
+    and the limit also holds for what ranks of one host send to each other over TCP. Two levels do
+    neither suffer from the one nor do the other; a flat all-reduce does, and looks slower than on
+    a real link.
+    """
+
+    kind = "in name only, ranks limited by LIGHT_TCP_RATE, peers left out"
+
+    def __init__(self, num_hosts: int, rate: float) -> None:
+        """`rate` is of a host's link, in bits per second."""
+        self.names = [f"lightcc-bench-{host}" for host in range(num_hosts)]
+        self.rate = rate
+
+    def set_rate(self, rate: float) -> None:
+        """Gives all links another rate, for ranks that start from now on."""
+        self.rate = rate
+
+    def describe(self) -> str:
+        """Returns what the hosts are, for the head of a table."""
+        return f"{len(self.names)} hosts, {self.kind}, {self.rate / 1e9:g} Gb/s out of each"
+
+    def host_of(self, rank: int, num_ranks: int) -> int:
+        """Returns the host of a rank: neighbours share one."""
+        return rank * len(self.names) // num_ranks
+
+    def environment(self, rank: int, num_ranks: int) -> dict[str, str]:
+        """Returns what a rank of lightcc must be told."""
+        share = self.rate / 8 * len(self.names) / num_ranks
+        return {
+            "LIGHT_HOST_ID": self.names[self.host_of(rank, num_ranks)],
+            "LIGHT_TCP_RATE": f"{max(1, share):.0f}",
+        }
+
+
+def make_hosts(
+    num_hosts: int, rate: float, stack: contextlib.ExitStack, *, nominal: bool
+) -> Cluster | NominalHosts | None:
+    """Returns hosts that `stack` removes again; None for one host.
+
+    Raises:
+        ClusterError: There is no root, or no tool, to make them.
+    """
+    if num_hosts == 1:
+        return None
+    if nominal:
+        return NominalHosts(num_hosts, rate)
+    return stack.enter_context(Cluster(num_hosts, rate))
 
 
 def _call(*command: str) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from lightcc.bench.cluster import Cluster
 from lightcc.bench.peers import LIGHTCC, PEERS, PeerError
 
 if TYPE_CHECKING:
     from lightcc.bench.cases import Case
-    from lightcc.bench.cluster import Cluster
+    from lightcc.bench.cluster import NominalHosts
     from lightcc.bench.workers import WorkerGroup
 
 MEMCPY = "memcpy"
@@ -64,13 +65,20 @@ def modes_of(library: str, case: Case) -> tuple[str, ...]:
     """Returns the ways in which `library` can do `case`."""
     if not case.model:
         return ("",)
-    return _MODEL_MODES[LIGHTCC if library == LIGHTCC else PEERS[library].backend]
+    return _MODEL_MODES[PEERS[library].backend if library in PEERS else LIGHTCC]
 
 
 def run_case(
-    case: Case, groups: list[WorkerGroup], effort: Effort, cluster: Cluster | None = None
+    case: Case,
+    groups: list[WorkerGroup],
+    effort: Effort,
+    hosts: Cluster | NominalHosts | None = None,
+    ratio: float | None = None,
 ) -> list[Samples]:
-    """Measures one case on all libraries, and the memcpy floor on the first one's ranks."""
+    """Measures one case on all libraries, and the memcpy floor on the first one's ranks.
+
+    `ratio` is the share of the elements that groups that are lossy keep.
+    """
     plan = [
         (group, Samples(group.name, mode))
         for group in groups
@@ -83,17 +91,63 @@ def run_case(
         for group, samples in plan:
             if samples.note:
                 continue
-            before = cluster.sent_bytes() if cluster else [0]
-            _run_round(case, group, samples, effort, check=check)
-            after = cluster.sent_bytes() if cluster else [0]
-            samples.wire_bytes += max(b - a for a, b in zip(before, after, strict=True))
+            with WireMeter(hosts) as meter:
+                kept = ratio if group.is_lossy else None
+                answers = _run_round(case, group, samples, effort, check=check, ratio=kept)
+                meter.note(answers)
+            samples.wire_bytes += meter.bytes
     return [samples for _, samples in plan]
 
 
+class WireMeter:
+    """What the host that sent most sent in a `with` block: of its interface, or as ranks say.
+
+    Interfaces count all headers; ranks count what their transport sent, also within the host.
+    """
+
+    def __init__(self, hosts: Cluster | NominalHosts | None) -> None:
+        """Prepares to read the interfaces of `hosts`, if they have any."""
+        self._hosts = hosts
+        self._before: list[int] = []
+        self._told: list[int] = []
+        self.bytes = 0
+
+    def __enter__(self) -> WireMeter:  # noqa: PYI034 - Self needs Python 3.11.
+        if isinstance(self._hosts, Cluster):
+            self._before = self._hosts.sent_bytes()
+        return self
+
+    def note(self, answers: list[dict[str, Any]]) -> None:
+        """Takes in what the ranks answered."""
+        self._told = [int(answer.get("sent", 0)) for answer in answers]
+
+    def __exit__(self, *_: object) -> None:
+        if isinstance(self._hosts, Cluster):
+            after = self._hosts.sent_bytes()
+            self.bytes = max(b - a for a, b in zip(self._before, after, strict=True))
+        elif self._hosts is not None and self._told:
+            sent = [0] * len(self._hosts.names)
+            for rank, count in enumerate(self._told):
+                sent[self._hosts.host_of(rank, len(self._told))] += count
+            self.bytes = max(sent)
+
+
+def differing(answers: list[dict[str, Any]]) -> int:
+    """Returns how many ranks have other bits than rank 0."""
+    return sum(answer["digest"] != answers[0]["digest"] for answer in answers)
+
+
 def _run_round(
-    case: Case, group: WorkerGroup, samples: Samples, effort: Effort, *, check: bool
-) -> None:
+    case: Case,
+    group: WorkerGroup,
+    samples: Samples,
+    effort: Effort,
+    *,
+    check: bool,
+    ratio: float | None,
+) -> list[dict[str, Any]]:
     described: dict[str, Any] = asdict(case) | {"counts": list(case.counts), "mode": samples.mode}
+    described["ratio"] = ratio
     if samples.library == MEMCPY:
         described |= {"collective": MEMCPY, "counts": [sum(case.counts)], "inplace": False}
     iterations = effort.iterations_for(case)
@@ -107,11 +161,12 @@ def _run_round(
         answers = group.ask(request)
     except PeerError as error:
         samples.note = str(error)
-        return
+        return []
     for answer in answers:
         if "unsupported" in answer:
             samples.note = f"does not have {answer['unsupported']}"
-            return
+            return []
     samples.calls += effort.warmup + iterations + check
-    samples.errors += sum(answer["errors"] for answer in answers)
+    samples.errors += sum(answer["errors"] for answer in answers) + differing(answers)
     samples.times_s += [max(times) for times in zip(*(a["times"] for a in answers), strict=True)]
+    return answers

@@ -7,6 +7,7 @@ peer's median over lightcc's: above 1, lightcc is faster.
 Between hosts, `wire` is what the host that sent most sent per call, with all headers; `link` is the
 share of the link's rate that this makes; and `bound` is the share that the least possible time has
 in the median: that time is what must leave a host (cases.py) at the link's rate, without headers.
+`formula` is what the variant's own algorithm sends, without headers; `own` is as `bound`, of that.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightcc.bench.cases import Case
-    from lightcc.bench.cluster import Cluster
+    from lightcc.bench.cluster import Cluster, NominalHosts
 
 _HEADER = (
     f"{'size':>12} {'count':>12} {'type':>8} {'redop':>7}  {'library':<20} "
@@ -37,8 +38,8 @@ _UNITS = (
     f"{'(us)':>10} {'(us)':>10} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8} "
     f"{'':>6} {'':>6} {'':>7}"
 )
-_LINK_HEADER = f" {'wire':>10} {'link':>6} {'bound':>6}"
-_LINK_UNITS = f" {'(MB)':>10} {'':>6} {'':>6}"
+_LINK_HEADER = f" {'wire':>10} {'formula':>10} {'link':>6} {'own':>6} {'bound':>6}"
+_LINK_UNITS = f" {'(MB)':>10} {'(MB)':>10} {'':>6} {'':>6} {'':>6}"
 
 
 class PlotError(RuntimeError):
@@ -70,7 +71,9 @@ class Row:
     busbw_gbs: float | None = None
     ratio: float | None = None  # This median over lightcc's.
     wire_bytes: float | None = None  # Per call.
+    formula_bytes: float | None = None  # What its algorithm sends, without headers.
     link_share: float | None = None
+    own_share: float | None = None  # Of the time that its formula allows.
     bound_share: float | None = None
     best: bool = True  # Of the library's modes.
 
@@ -82,9 +85,18 @@ def percentile(values: list[float], percent: float) -> float:
 
 
 def make_rows(
-    case: Case, num_ranks: int, measured: list[Samples], cluster: Cluster | None = None
+    case: Case,
+    num_ranks: int,
+    measured: list[Samples],
+    hosts: Cluster | NominalHosts | None = None,
+    *,
+    base: str = LIGHTCC,
+    ratios: dict[str, float] | None = None,
 ) -> list[Row]:
-    """Computes the rows of one case."""
+    """Computes the rows of one case; the column `ratio` is a median over that of `base`.
+
+    `ratios` are the shares of the elements that lossy variants send.
+    """
     medians = {id(s): statistics.median(s.times_s) for s in measured if s.times_s and not s.note}
     best: dict[str, float] = {}
     for samples in measured:
@@ -95,18 +107,30 @@ def make_rows(
     for samples in measured:
         median = medians.get(id(samples))
         is_best = median is None or median == best[samples.library]
-        row = _make_row(case, num_ranks, samples, median, best.get(LIGHTCC), is_best=is_best)
-        if cluster is not None and median is not None and samples.library != MEMCPY:
-            wire = samples.wire_bytes / samples.calls
-            least_s = case.least_bytes_of_host(num_ranks, len(cluster.names)) * 8 / cluster.rate
-            row = replace(
-                row,
-                wire_bytes=wire,
-                link_share=wire * 8 / cluster.rate / median,
-                bound_share=least_s / median,
-            )
+        row = _make_row(case, num_ranks, samples, median, best.get(base), is_best=is_best)
+        if hosts is not None and median is not None and samples.library != MEMCPY:
+            ratio = (ratios or {}).get(samples.library)
+            row = _add_link(row, case, samples, hosts, ratio)
         rows.append(row)
     return rows
+
+
+def _add_link(
+    row: Row, case: Case, samples: Samples, hosts: Cluster | NominalHosts, ratio: float | None
+) -> Row:
+    median_s = (row.median_us or 0.0) * 1e-6
+    wire = samples.wire_bytes / samples.calls
+    num_hosts = len(hosts.names)
+    formula = case.bytes_of_host(samples.library, row.ranks, num_hosts, ratio)
+    least = case.least_bytes_of_host(row.ranks, num_hosts)
+    return replace(
+        row,
+        wire_bytes=wire,
+        formula_bytes=formula,
+        link_share=wire * 8 / hosts.rate / median_s,
+        own_share=None if formula is None else formula * 8 / hosts.rate / median_s,
+        bound_share=None if ratio is not None else least * 8 / hosts.rate / median_s,
+    )
 
 
 def _make_row(
@@ -168,7 +192,9 @@ def table_line(row: Row) -> str:
     figures += f"{_optional(row.algbw_gbs):>8} {_optional(row.busbw_gbs):>8} "
     figures += f"{row.iterations:>6} {row.errors:>6} {_optional(row.ratio):>7}"
     if row.wire_bytes is not None:
-        figures += f" {row.wire_bytes / 1e6:>10.2f} {_optional(row.link_share):>6} "
+        formula = None if row.formula_bytes is None else row.formula_bytes / 1e6
+        figures += f" {row.wire_bytes / 1e6:>10.2f} {_optional(formula):>10} "
+        figures += f"{_optional(row.link_share):>6} {_optional(row.own_share):>6} "
         figures += f"{_optional(row.bound_share):>6}"
     return start + figures
 
@@ -184,18 +210,40 @@ def write_json(file: IO[str], kind: str, content: dict[str, Any] | Row) -> None:
     file.flush()
 
 
+def load_pyplot() -> Any:
+    """Returns matplotlib.pyplot, drawing into files.
+
+    Raises:
+        PlotError: matplotlib is not installed.
+    """
+    try:
+        importlib.import_module("matplotlib").use("Agg")
+        return importlib.import_module("matplotlib.pyplot")
+    except ImportError as error:
+        msg = "--plot needs matplotlib: pip install matplotlib"
+        raise PlotError(msg) from error
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Writes an image file.
+
+    Raises:
+        PlotError: It cannot be written, or has an ending that is no format.
+    """
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        msg = f"--plot: {error}"
+        raise PlotError(msg) from error
+
+
 def plot(rows: list[Row], path: Path) -> None:
     """Draws time over size, or bars for models, into an image file.
 
     Raises:
         PlotError: matplotlib is not installed, or cannot write this file.
     """
-    try:
-        importlib.import_module("matplotlib").use("Agg")
-        pyplot = importlib.import_module("matplotlib.pyplot")
-    except ImportError as error:
-        msg = "--plot needs matplotlib: pip install matplotlib"
-        raise PlotError(msg) from error
+    pyplot = load_pyplot()
     shown = [row for row in rows if row.median_us is not None and row.best]
     figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
     by_size = not any(row.model for row in shown)
@@ -212,8 +260,4 @@ def plot(rows: list[Row], path: Path) -> None:
         axes.set_title(f"{shown[0].collective}, {shown[0].ranks} ranks, {shown[0].dtype}")
         axes.legend()
     axes.grid(visible=True, which="both", alpha=0.3)
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        msg = f"--plot: {error}"
-        raise PlotError(msg) from error
+    save_figure(figure, path)

@@ -7,19 +7,25 @@ answers are lines of JSON.
 
 Each timed iteration follows a barrier over shared memory that does not use the library, so that no
 library's own barrier flatters or harms its figures. Results are checked against sums of small
-integers, which are exact in every type, on request and outside the timed part.
+integers, which are exact in every type, on request and outside the timed part. Where a compression
+loses parts of the sums, all ranks must have the same bits.
+
+Emulated training steps are in `steps`, which is loaded from beside this file when asked for.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
+import inspect
 import json
 import mmap
 import os
 import socket
 import sys
 import time
+import zlib
 from functools import reduce
 from itertools import pairwise
 from pathlib import Path
@@ -62,6 +68,9 @@ class Library(Protocol):
     ) -> Callable[[], Any]:
         """Returns a call of `case` on `ins`; it returns the output or None if that is in `outs`."""
 
+    def sent_bytes(self) -> int:
+        """Returns what this rank sent over the network so far; 0 if the library does not say."""
+
     def close(self) -> None:
         """Leaves the job."""
 
@@ -72,7 +81,7 @@ class Lightcc:
     def __init__(self) -> None:
         hvd: Any = importlib.import_module("lightcc")
         hvd.init()
-        self._hvd = hvd
+        self.hvd = hvd
         self.rank, self.size = hvd.rank(), hvd.size()
         self.version = f"lightcc {hvd.__version__}"
 
@@ -80,14 +89,16 @@ class Lightcc:
         self, case: dict[str, Any], ins: list[Array], outs: list[Array]
     ) -> Callable[[], Any]:
         """Returns the call of `case`."""
-        hvd, x = self._hvd, ins[0]
+        hvd, x = self.hvd, ins[0]
         names = {"sum": "Sum", "average": "Average", "min": "Min", "max": "Max", "prod": "Product"}
         op = getattr(hvd, names[case["op"]]) if case["op"] in names else None
+        lossy = self.compression(hvd.allreduce, case.get("ratio"))
         if case["mode"] == "async":
+            lossy = self.compression(hvd.allreduce_async_, case.get("ratio"))
 
             def all_async() -> None:
                 handles = [
-                    hvd.allreduce_async_(tensor, op=op, name=f"gradient.{index}")
+                    hvd.allreduce_async_(tensor, op=op, name=f"gradient.{index}", **lossy)
                     for index, tensor in enumerate(ins)
                 ]
                 for handle in handles:
@@ -97,8 +108,8 @@ class Lightcc:
         calls: dict[str, Callable[[], Any]] = {
             "allreduce": lambda: (
                 hvd.allreduce_(x, op=op, name="bench")
-                if case["inplace"]
-                else hvd.allreduce(x, op=op, name="bench")
+                if case["inplace"] and not lossy
+                else hvd.allreduce(x, op=op, name="bench", **lossy)
             ),
             "allgather": lambda: hvd.allgather(x, name="bench"),
             "broadcast": lambda: hvd.broadcast_(x, root_rank=0, name="bench"),
@@ -109,9 +120,32 @@ class Lightcc:
         del outs  # lightcc makes its outputs.
         return calls[case["collective"]]
 
+    def compression(self, function: Callable[..., Any], ratio: float | None) -> dict[str, Any]:
+        """Returns the arguments with which `function` keeps the share `ratio` of the elements.
+
+        None: nothing is compressed. A function without such an argument is told by
+        LIGHT_TOPK_ALLREDUCE alone, which the ranks of such a variant have.
+
+        Raises:
+            UnsupportedError: This lightcc has no top-k compression.
+        """
+        if ratio is None:
+            return {}
+        topk = getattr(getattr(self.hvd, "Compression", None), "topk", None)
+        if topk is None:
+            msg = "top-k compression (hvd.Compression.topk)"
+            raise UnsupportedError(msg)
+        if "compression" not in inspect.signature(function).parameters:
+            return {}
+        return {"compression": topk(ratio=ratio)}
+
+    def sent_bytes(self) -> int:
+        """Returns what this rank's transport sent so far, also within its host."""
+        return int(self.hvd.stats()["network_bytes_sent"])
+
     def close(self) -> None:
         """Leaves the job."""
-        self._hvd.shutdown()
+        self.hvd.shutdown()
 
 
 class Gloo:
@@ -121,7 +155,7 @@ class Gloo:
         torch: Any = importlib.import_module("torch")
         dist: Any = importlib.import_module("torch.distributed")
         torch.set_num_threads(1)
-        self._torch, self._dist = torch, dist
+        self.torch, self.dist = torch, dist
         self.rank, self.size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
         dist.init_process_group(
             "gloo",
@@ -135,13 +169,13 @@ class Gloo:
         self, case: dict[str, Any], ins: list[Array], outs: list[Array]
     ) -> Callable[[], Any]:
         """Returns the call of `case`."""
-        dist = self._dist
+        dist = self.dist
         names = {"sum": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
         if case["op"] != "none" and case["op"] not in names:
             raise UnsupportedError(case["op"])
         op = getattr(dist.ReduceOp, names.get(case["op"], "SUM"))
-        tensors = [self._torch.from_numpy(array) for array in ins]
-        results = [self._torch.from_numpy(array) for array in outs]
+        tensors = [self.torch.from_numpy(array) for array in ins]
+        results = [self.torch.from_numpy(array) for array in outs]
         if case["mode"] in ("async", "bucket25"):
 
             def all_async() -> None:
@@ -171,9 +205,13 @@ class Gloo:
 
         return run
 
+    def sent_bytes(self) -> int:
+        """Returns 0: gloo does not say."""
+        return 0
+
     def close(self) -> None:
         """Leaves the job."""
-        self._dist.destroy_process_group()
+        self.dist.destroy_process_group()
 
 
 class Mpi:
@@ -219,6 +257,10 @@ class Mpi:
             "barrier": comm.Barrier,
         }
         return calls[case["collective"]]
+
+    def sent_bytes(self) -> int:
+        """Returns 0: MPI does not say."""
+        return 0
 
     def close(self) -> None:
         """Leaves the job."""
@@ -274,10 +316,13 @@ class Prepared:
         else:
             self.call = library.prepare(case, self._called_on, self._outputs)
 
-    def count_errors(self) -> int:
-        """Runs once on known data and returns the number of wrong elements."""
+    def count_errors(self) -> tuple[int, int]:
+        """Runs once on known data; returns the number of wrong elements and a sum of all bits.
+
+        Where the case has a `ratio`, no element is wrong, but all ranks must have the same sum.
+        """
         if self._case["collective"] in ("barrier", "memcpy"):
-            return 0
+            return 0, 0
         rank = self._library.rank
         for array in self._inputs:
             array[...] = _pattern(array.size, rank, array.dtype)
@@ -286,12 +331,14 @@ class Prepared:
             results = self._inputs if self._case["inplace"] else self._outputs
         else:
             results = [np.asarray(output)]
+        if self._case.get("ratio") is not None:
+            return 0, digest(results)
         errors = 0
         for source, result in zip(self._inputs, results, strict=True):
             expected = self._expected(source.size, source.dtype)
             same_size = result.size == expected.size
             errors += int((result != expected).sum()) if same_size else expected.size
-        return errors
+        return errors, 0
 
     def _expected(self, count: int, dtype: np.dtype[Any]) -> Array:
         rank, size, collective = self._library.rank, self._library.size, self._case["collective"]
@@ -312,6 +359,14 @@ class Prepared:
         """Zeroes the inputs: sums of zeros do not grow over thousands of in-place iterations."""
         for array in self._inputs:
             array[...] = 0
+
+
+def digest(arrays: list[Array]) -> int:
+    """Returns a checksum of all bits, by which ranks can be compared."""
+    value = 0
+    for array in arrays:
+        value = zlib.crc32(array.reshape(-1).view(np.uint8).data, value)
+    return value
 
 
 def _pattern(count: int, rank: int, dtype: np.dtype[Any]) -> Array:
@@ -366,13 +421,24 @@ class Worker:
         self._lines.flush()
 
     def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
+        before = self._library.sent_bytes()
+        if "training" in request:
+            self._prepared = None
+            answer: dict[str, Any] = _steps().measure(
+                self._library, request["training"], self._barrier
+            )
+        else:
+            answer = self._time(request)
+        return answer | {"sent": self._library.sent_bytes() - before}
+
+    def _time(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._prepared is None or request["case"] != self._case:
             self._prepared = None  # Frees the old buffers before the new ones are made.
             self._prepared = Prepared(self._library, request["case"])
             self._case = request["case"]
         prepared = self._prepared
         self._barrier.wait()
-        errors = prepared.count_errors() if request["check"] else 0
+        errors, checksum = prepared.count_errors() if request["check"] else (0, 0)
         if request["check"]:
             prepared.clear()
         for _ in range(request["warmup"]):
@@ -384,7 +450,23 @@ class Worker:
             start = time.perf_counter()
             prepared.call()
             times.append(time.perf_counter() - start)
-        return {"times": times, "errors": errors}
+        return {"times": times, "errors": errors, "digest": checksum}
+
+
+def _steps() -> Any:
+    """Returns the module `steps`, which this interpreter may not find by name."""
+    spec = importlib.util.spec_from_file_location(
+        "lightcc_bench_steps", Path(__file__).with_name("steps.py")
+    )
+    if spec is None or spec.loader is None:
+        msg = "steps.py is not beside worker.py"
+        raise ImportError(msg)
+    module = sys.modules.get(spec.name)
+    if module is None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+    return module
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The parent's end of one library's ranks: starts them, asks, and collects their answers.
+"""The parent's end of one variant's ranks: starts them, asks, and collects their answers.
 
 Ranks are fresh processes that connect to a Unix socket in a private directory (an MPI launcher
 would not pass a pipe on). They are asked all at once and answer in a line each; between requests
@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightcc.bench.cluster import in_namespace
+from lightcc.bench.cluster import Cluster, in_namespace
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError, find
 from lightcc.runner.environment import make_secret, slot_environment
 from lightcc.runner.hosts import number_ranks
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from io import BufferedRWPair
     from types import TracebackType
 
-    from lightcc.bench.cluster import Cluster
+    from lightcc.bench.cluster import NominalHosts
     from lightcc.bench.peers import Installed
+    from lightcc.bench.variants import Variant
     from lightcc.runner.launch import StoreServer
 
 _START_S = 120.0
@@ -45,27 +46,34 @@ _WORKER = Path(__file__).with_name("worker.py")
 
 
 class WorkerGroup:
-    """One library's ranks. Enter it to start them."""
+    """One variant's ranks. Enter it to start them."""
 
     def __init__(
         self,
-        name: str,
+        variant: Variant,
         num_ranks: int,
         directory: Path = DEFAULT_DIRECTORY,
-        cluster: Cluster | None = None,
+        hosts: Cluster | NominalHosts | None = None,
     ) -> None:
-        """Prepares `num_ranks` ranks of `name`: "lightcc", or a peer set up in `directory`.
+        """Prepares `num_ranks` ranks of `variant`, whose peer is one set up in `directory`.
 
-        The ranks run on the hosts of `cluster`, or all on this one.
+        The ranks run on `hosts`, or all on this one.
 
         Raises:
-            PeerError: The peer is not installed.
+            PeerError: The peer is not installed, or cannot run on such hosts.
         """
-        self.name = name
+        self.name = variant.label
+        self.is_lossy = variant.is_lossy
         self.version = ""
         self._num_ranks = num_ranks
-        self._cluster = cluster
-        self._installed = find(name, directory) if name != LIGHTCC else None
+        self._hosts_given = hosts
+        self._cluster = hosts if isinstance(hosts, Cluster) else None
+        self._variables = dict(variant.environment)
+        peer = variant.library
+        self._installed = find(peer, directory) if peer != LIGHTCC else None
+        if self._installed is not None and hosts is not None and self._cluster is None:
+            msg = f"{peer} does not know LIGHT_TCP_RATE: its links would not be shaped"
+            raise PeerError(msg)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lines: list[BufferedRWPair] = []
         self._cleanup = contextlib.ExitStack()
@@ -73,7 +81,7 @@ class WorkerGroup:
 
     def __enter__(self) -> WorkerGroup:  # noqa: PYI034 - Self needs Python 3.11.
         with contextlib.ExitStack() as cleanup:
-            self._home = Path(tempfile.mkdtemp(prefix=f"lightcc-bench-{self.name}-"))
+            self._home = Path(tempfile.mkdtemp(prefix="lightcc-bench-"))
             cleanup.callback(shutil.rmtree, self._home, ignore_errors=True)
             (self._home / "barrier").write_bytes(bytes(_BARRIER_LINE_BYTES * self._num_ranks))
             listener = cleanup.enter_context(socket.socket(socket.AF_UNIX))
@@ -118,6 +126,7 @@ class WorkerGroup:
         worker = [str(_WORKER), backend, str(self._home / "socket"), str(self._home / "barrier")]
         if self._installed is not None and self._installed.peer.launcher:
             environment = _clean_environment() | dict(self._installed.peer.environment)
+            environment |= self._variables
             self._spawn([*self._launcher(self._installed), *worker], environment)
             return
         environments = [_clean_environment() for _ in range(self._num_ranks)]
@@ -130,8 +139,12 @@ class WorkerGroup:
                     slot, rendezvous=store.address, secret=secret
                 )
                 environments[slot.rank]["PYTHONPATH"] = os.pathsep.join(p or "." for p in sys.path)
+                if self._hosts_given is not None:
+                    environments[slot.rank] |= self._hosts_given.environment(
+                        slot.rank, self._num_ranks
+                    )
         for rank, environment in enumerate(environments):
-            environment |= {
+            environment |= self._variables | {
                 "BENCH_RANK": str(rank),
                 "BENCH_SIZE": str(self._num_ranks),
                 "BENCH_STORE": str(self._home / "store"),
@@ -145,8 +158,8 @@ class WorkerGroup:
 
     def _hosts(self) -> list[int]:
         """Returns the host of each rank."""
-        n = self._num_ranks
-        return [self._cluster.host_of(rank, n) if self._cluster else 0 for rank in range(n)]
+        n, hosts = self._num_ranks, self._hosts_given
+        return [hosts.host_of(rank, n) if hosts else 0 for rank in range(n)]
 
     def _start_store(self, secret: str) -> StoreServer:
         if self._cluster is None:

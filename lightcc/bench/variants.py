@@ -1,0 +1,124 @@
+"""What is measured beside one another: a library, and the variables that its ranks are given.
+
+A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_STREAMS=2`, so that
+one run can compare any two settings of the engine. Variants with the same library and variables
+share ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lightcc.bench.peers import LIGHTCC, PEERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RATIO_VARIABLE = "LIGHT_TOPK_RATIO"
+_TWO_LEVEL = "LIGHT_2D_ALLREDUCE"
+_TOPK = "LIGHT_TOPK_ALLREDUCE"
+
+
+class VariantError(ValueError):
+    """No variant is called so; the text says which there are."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One line of a table for each case."""
+
+    label: str
+    library: str = LIGHTCC  # Or a peer's name.
+    environment: tuple[tuple[str, str], ...] = ()
+    schedule: str = "layers"  # Of `train`: none, layers, horovod, ddp.
+    at_tcp_rate: bool = False  # Of `train`: not at the link's rate, but at what TCP reached on it.
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether its results are not the exact sums."""
+        return (_TOPK, "1") in self.environment
+
+
+def _lightcc(label: str, *, two_level: bool, topk: bool = False) -> Variant:
+    environment = [(_TWO_LEVEL, str(int(two_level)))]
+    if topk:
+        environment.append((_TOPK, "1"))
+    return Variant(label, environment=tuple(environment))
+
+
+#: Of lightcc, for every command.
+ALGORITHMS = {
+    variant.label: variant
+    for variant in (
+        _lightcc("2d", two_level=True),
+        _lightcc("flat", two_level=False),
+        _lightcc("2d+topk", two_level=True, topk=True),
+    )
+}
+
+#: Of `train`.
+SCHEDULES = {
+    variant.label: variant
+    for variant in (
+        Variant("none", schedule="none", environment=ALGORITHMS["2d"].environment),
+        Variant("horovod", "gloo", schedule="horovod"),
+        Variant("horovod@tcp", "gloo", schedule="horovod", at_tcp_rate=True),
+        Variant("ddp", "gloo", schedule="ddp"),
+        *ALGORITHMS.values(),
+    )
+}
+
+#: Of the tables of collectives, where a peer is a variant without variables.
+COLLECTIVES = {
+    LIGHTCC: Variant(LIGHTCC),
+    **ALGORITHMS,
+    **{name: Variant(name, name) for name in PEERS},
+}
+
+
+def parse_variants(text: str, known: dict[str, Variant]) -> list[Variant]:
+    """Returns the variants of "2d,flat:LIGHT_NUM_STREAMS=2", each once.
+
+    Raises:
+        VariantError: A name is not in `known`, or what follows it is no `VARIABLE=VALUE`.
+    """
+    found = []
+    for words in dict.fromkeys(text.split(",")):
+        name, *settings = words.split(":")
+        if name not in known:
+            msg = f"'{name}' is no variant; there are {', '.join(known)}"
+            raise VariantError(msg)
+        variant = known[name]
+        pairs = [setting.partition("=") for setting in settings]
+        for variable, equals, _ in pairs:
+            if not variable or not equals:
+                msg = f"'{words}' is not NAME:VARIABLE=VALUE:..."
+                raise VariantError(msg)
+        merged = dict(variant.environment) | {variable: value for variable, _, value in pairs}
+        found.append(
+            Variant(
+                words,
+                variant.library,
+                tuple(sorted(merged.items())),
+                variant.schedule,
+                variant.at_tcp_rate,
+            )
+        )
+    return found
+
+
+def with_ratio(variants: Iterable[Variant], ratio: float) -> list[Variant]:
+    """Returns `variants`, the lossy ones sending the share `ratio` of the elements."""
+    return [
+        Variant(
+            v.label,
+            v.library,
+            (*v.environment, (RATIO_VARIABLE, f"{ratio:g}")),
+            v.schedule,
+            v.at_tcp_rate,
+        )
+        if v.is_lossy and RATIO_VARIABLE not in dict(v.environment)
+        else v
+        for v in variants
+    ]

@@ -1,0 +1,347 @@
+"""Emulated training: the table of layers, schedules, memory, and runs between hosts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightcc.bench import cli, layer_table, report, steps, train, train_report
+from lightcc.bench.layer_table import DEFAULT_TABLE, TableError, read_table
+from lightcc.bench.memory import available_bytes, needed_bytes
+from lightcc.bench.models import MODELS, gradients
+from lightcc.bench.train_report import Steps
+from lightcc.bench.variants import SCHEDULES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+
+
+# -- The table ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "giga_macs"),
+    [("resnet50", 4.09), ("resnet101", 7.80), ("vgg16", 15.47), ("inception_v3", 5.71)],
+)
+def test_models_have_their_known_multiply_adds(name: str, giga_macs: float) -> None:
+    # torchvision's figures; Inception's is without the auxiliary classifier, 0.1% of it.
+    macs = sum(layer.macs for layer in MODELS[name]())
+    assert macs / 1e9 == pytest.approx(giga_macs, rel=0.002)
+
+
+def test_the_committed_table_is_what_the_architectures_give() -> None:
+    assert DEFAULT_TABLE.read_text(encoding="utf-8") == layer_table.make_table()
+
+
+def test_tables_hold_every_gradient_and_share_a_step_between_the_passes() -> None:
+    table = read_table()
+    assert list(table) == ["inception_v3", "resnet50", "resnet101", "vgg16", "transformer_xl"]
+    for name, training in table.items():
+        counts = [count for layer in training.layers for count in layer.counts]
+        assert counts[::-1] == gradients(name)
+        assert training.forward_s == pytest.approx(training.step_s / 3, rel=1e-3)
+
+
+def test_published_figures_are_those_of_the_articles() -> None:
+    table = read_table()
+    found = {
+        name: [table[name].published_efficiency(what) for what in ("horovod_tcp", "lightcc_harp")]
+        for name in ("vgg16", "resnet50")
+    }
+    assert found["vgg16"] == pytest.approx([0.21, 0.88], abs=0.01)
+    assert found["resnet50"] == pytest.approx([0.4427, 0.8987], abs=0.0001)
+    assert table["resnet101"].published_efficiency("horovod_tcp") is None
+    assert table["resnet101"].implied_tcp_rate() is None
+
+
+def test_the_implied_rate_explains_the_published_step() -> None:
+    vgg16 = read_table()["vgg16"]
+    rates = vgg16.implied_tcp_rate()
+    assert rates is not None
+    ring_bits = 8 * 2 * 15 / 16 * 553_430_176
+    published_step_s = 16 * 128 / 847
+    assert vgg16.forward_s + ring_bits / rates[0] == pytest.approx(published_step_s)
+    assert vgg16.step_s + ring_bits / rates[1] == pytest.approx(published_step_s)
+
+
+LAYER = {"backward_us": 1.0, "gradients": [5], "macs": 1}
+MODEL: dict[str, Any] = {
+    "batch": 1,
+    "per_s": 100.0,
+    "gpu": "none",
+    "link": "1g",
+    "source": "a test",
+    "gpus": 2,
+    "published": {},
+    "layers": [LAYER],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"layers": [{**LAYER, "gradients": [0]}]}, "a layer without elements"),
+        ({"layers": [{**LAYER, "backward_us": 1e6}]}, "longer than its step"),
+        ({"layers": [{**LAYER, "backward_us": -1}]}, "longer than its step, or less than no"),
+        ({"layers": [{"gradients": [1]}]}, "KeyError: 'backward_us'"),
+        ({"link": "fast"}, "'fast' is no rate"),
+        ({"layers": 7}, "TypeError"),
+    ],
+)
+def test_a_table_that_makes_no_sense_is_refused(
+    tmp_path: Path, change: dict[str, Any], expected: str
+) -> None:
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps({"models": {"m": MODEL | change}}), encoding="utf-8")
+    with pytest.raises(TableError, match=r"table\.json is no table of layers") as caught:
+        read_table(file)
+    assert expected in str(caught.value)
+
+
+# -- Schedules ------------------------------------------------------------------------------------
+
+
+def test_fusion_joins_neighbours_up_to_the_threshold() -> None:
+    assert steps.fuse([3, 3, 4, 1, 20, 1, 9], 10) == [[0, 1, 2], [3], [4], [5, 6]]
+    assert steps.fuse([1, 1], 0) == [[0], [1]]
+    assert steps.fuse([], 10) == []
+
+
+def test_ddp_buckets_close_when_they_have_reached_their_size() -> None:
+    megabyte = (1 << 20) // 4
+    counts = [megabyte // 2, megabyte // 2, 24 * megabyte, megabyte, 100 * megabyte, 1]
+    assert steps.ddp_buckets(counts) == [2, 2, 1, 1]
+    assert sum(steps.ddp_buckets(gradients("resnet50"))) == 161
+
+
+class Recorder:
+    """A rank of gloo that is alone: notes what is reduced, and when."""
+
+    rank, size = 0, 1
+
+    class ReduceOp:
+        MIN = "min"
+
+    def __init__(self) -> None:
+        self.torch = self.dist = self
+        self.reduced: list[tuple[int, float]] = []
+
+    def from_numpy(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array
+
+    def all_reduce(
+        self, array: np.ndarray[Any, Any], op: str = "sum", async_op: bool = False
+    ) -> Recorder:
+        del async_op
+        if op == "sum":
+            self.reduced.append((array.size, time.perf_counter()))
+            array += 1
+        return self
+
+    def wait(self) -> None: ...
+
+    def sent_bytes(self) -> int:
+        return 0
+
+
+def plan_of(schedule: str, sizes: list[list[int]], **changes: Any) -> dict[str, Any]:
+    return {
+        "model": "m",
+        "schedule": schedule,
+        "ratio": None,
+        "forward_s": 0.002,
+        "layers": [{"backward_s": 0.003, "gradients": counts} for counts in sizes],
+        "cycle_s": 0.0001,
+        "fusion_bytes": 400,
+        "steps": 2,
+        "warmup": 1,
+        "check": True,
+    } | changes
+
+
+@pytest.mark.parametrize("schedule", ["horovod", "ddp"])
+def test_every_gradient_is_reduced_once_in_a_step_and_not_before_its_layer(schedule: str) -> None:
+    recorder = Recorder()
+    sizes = [[10, 20], [300_000], [30], [5]]
+    training = steps.Training(recorder, plan_of(schedule, sizes))
+    for gradient in training._gradients:
+        gradient[...] = 0
+    start = time.perf_counter()
+    training.run(1)
+    assert [set(gradient) for gradient in training._gradients] == [{1.0}] * 5
+    assert sum(size for size, _ in recorder.reduced) == 300_065
+    # A bucket that holds the last layer's gradient was not started before all layers were due.
+    assert recorder.reduced[-1][1] >= start + 0.002 + 4 * 0.003
+
+
+def test_a_schedule_that_reduces_wrongly_is_noticed() -> None:
+    wrong = steps.Training(Recorder(), plan_of("ddp", [[10], [600_000]]))
+    assert wrong.count_errors()[0] == 600_010  # One is added to what is right already.
+    assert steps.Training(Recorder(), plan_of("none", [[10]])).count_errors() == (0, 0)
+
+
+def test_an_error_in_horovods_thread_is_the_steps_error() -> None:
+    class Broken(Recorder):
+        def all_reduce(self, *_: Any, **__: Any) -> Recorder:
+            raise RuntimeError("the peer is gone")
+
+    with pytest.raises(RuntimeError, match="the peer is gone"):
+        steps.Training(Broken(), plan_of("horovod", [[10]])).run(1)
+
+
+# -- Memory and report ----------------------------------------------------------------------------
+
+
+def test_too_little_memory_is_refused_with_the_numbers() -> None:
+    vgg16 = read_table()["vgg16"]
+    variants = [SCHEDULES["2d"], SCHEDULES["horovod"]]
+    assert needed_bytes(vgg16.gradient_bytes, 8, variants) > 8 * 1.2 * vgg16.gradient_bytes
+    assert train.refuse(vgg16, 8, variants, 1 << 50) == ""
+    text = train.refuse(vgg16, 8, variants, 1_000_000_000)
+    assert text.startswith("vgg16: 8 ranks with 553 MB of gradients each need about ")
+    assert "and 1.0 GB are available" in text
+
+
+def test_a_cgroup_can_leave_less_memory_than_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:  2048 kB\n")
+    assert available_bytes(tmp_path) == 2 << 20
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("1000\n")
+    (group / "memory.max").write_text("max\n")
+    assert available_bytes(tmp_path) == 2 << 20
+    (group / "memory.max").write_text("5000\n")
+    assert available_bytes(tmp_path) == 4000
+
+
+def test_efficiency_is_what_communication_leaves_of_a_step() -> None:
+    measured = [
+        Steps("none", "lightcc", 25e9, [1.0, 1.1, 0.9], [0.0]),
+        Steps("2d", "lightcc", 25e9, [2.0, 2.0], [0.5, 0.7], calls=4, wire_bytes=400),
+        Steps("2d+topk", "lightcc", 25e9, note="does not have it"),
+    ]
+    run = {"hosts": 2, "ranks_per_host": 4, "time_scale": 10.0}
+    none, two, topk = train_report.make_rows(read_table()["vgg16"], measured, run)
+    assert (none.efficiency, two.efficiency, topk.efficiency) == (1.0, 0.5, None)
+    assert (two.wire_bytes, two.ranks) == (100, 8)
+    assert two.cpu_s == pytest.approx(0.6)
+    assert train_report.table_line(topk).endswith("does not have it")
+    heading = train_report.heading(read_table()["vgg16"], 25e9)
+    assert "Horovod, TCP 21.1%, LightCC, HARP 88.7%" in heading
+
+
+def test_a_plot_of_efficiencies_is_drawn(tmp_path: Path) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        with pytest.raises(report.PlotError, match="pip install matplotlib"):
+            train_report.plot([], [], tmp_path / "x.png")
+        return
+    vgg16 = read_table()["vgg16"]
+    run = {"hosts": 2, "ranks_per_host": 4, "time_scale": 10.0}
+    measured = [Steps(name, "lightcc", 25e9, [1.0], [0.0]) for name in ("none", "2d")]
+    rows = train_report.make_rows(vgg16, measured, run)
+    train_report.plot(rows, [vgg16], tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+# -- The command ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--models", "lenet"], "'lenet' is no model; there are inception_v3"),
+        (["--variants", "nccl"], "'nccl' is no variant; there are none, horovod"),
+        (["--time-scale", "0.5"], "'0.5' is not a number from 1 to 1000"),
+        (["--horovod-fusion", "big"], "'big' is not a size"),
+        (["--layers", "/nonexistent"], "/nonexistent is no table of layers"),
+        (["--link", "fast"], "'fast' is no rate"),
+        (["--hosts", "1"], "a link needs at least 2 hosts"),
+    ],
+)
+def test_mistakes_end_with_code_2(
+    capsys: pytest.CaptureFixture[str], argv: list[str], expected: str
+) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["train", *argv])
+    assert leaving.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def small_table(directory: Path) -> Path:
+    """A model of 4 MB in five gradients, of which nothing is published."""
+    layers = [
+        {"backward_us": 5000.0, "gradients": counts}
+        for counts in ([900_000, 64], [50_000], [40_000, 7])
+    ]
+    model = MODEL | {"per_s": 50.0, "link": "2g", "gpus": 4, "layers": layers}
+    file = directory / "layers.json"
+    file.write_text(json.dumps({"models": {"small": model}}), encoding="utf-8")
+    return file
+
+
+def run_train(directory: Path, *argv: str) -> dict[str, dict[str, Any]]:
+    """Returns the rows of a run on the small model, by variant."""
+    out = directory / "out.json"
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "lightcc.bench", "train", "--models", "small"),
+            *("--layers", str(small_table(directory)), "--dir", str(directory)),
+            *("--ranks-per-host", "2", "--time-scale", "2", "--steps", "2", "--warmup", "1"),
+            *("--rounds", "2", "--json", str(out), *argv),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    return {row["variant"]: row for row in rows if row["kind"] == "training"}
+
+
+def check_steps(rows: dict[str, dict[str, Any]], gradient_bytes: int) -> None:
+    for name, row in rows.items():
+        assert (row["errors"], row["steps"], row["note"]) == (0, 4, ""), row
+        assert row["step_s"] >= row["compute_s"] == pytest.approx(0.04)
+        assert row["gradient_bytes"] == gradient_bytes
+        assert row["cpu_s"] > 0, name
+
+
+@pytest.mark.multiproc
+def test_steps_between_nominal_hosts_reduce_every_gradient(tmp_path: Path) -> None:
+    rows = run_train(tmp_path, "--tcp-rate", "--variants", "none,2d,flat,2d:LIGHT_NUM_STREAMS=2")
+    assert list(rows) == ["none", "2d", "flat", "2d:LIGHT_NUM_STREAMS=2"]
+    check_steps(rows, 3_960_284)
+    assert rows["none"]["efficiency"] == 1.0
+    assert rows["none"]["wire_bytes"] == 0
+    assert 1.0 < rows["2d"]["wire_bytes"] / 3_960_284 < 1.1
+
+
+@needs_root
+@pytest.mark.netns
+@pytest.mark.multiproc
+def test_steps_on_shaped_links_are_measured_beside_gloo(tmp_path: Path) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    (tmp_path / "gloo").symlink_to(sys.prefix)
+    rows = run_train(tmp_path, "--variants", "none,horovod,horovod@tcp,ddp,2d")
+    assert list(rows) == ["none", "horovod", "horovod@tcp", "ddp", "2d"]
+    check_steps(rows, 3_960_284)
+    sent = {name: row["wire_bytes"] / 3_960_284 for name, row in rows.items()}
+    # A ring of four ranks sends 1.5 times the gradients out of each host, two levels once.
+    assert 1.0 < sent["2d"] < 1.1
+    assert 1.5 < sent["ddp"] < 1.7
+    assert 1.5 < sent["horovod"] < 1.8
+    assert rows["horovod@tcp"]["link_bps"] == rows["2d"]["link_bps"] == 2e9
