@@ -1,9 +1,13 @@
 """`python -m lightcc.bench`: measures collectives, beside other libraries in the same run.
 
-The parts: `cases` (what is run), `models` (gradient shapes), `worker` (one rank of one library, a
-fresh process, possibly in another virtual environment), `workers` (the parent's end of a library's
-ranks), `peers` (which libraries there are and how to install them), `measure` (rounds in turns),
-`report` (statistics, table, JSON, plot) and `facts` (the machine).
+The parts: `cases` (what is run), `models` (layers and gradient shapes), `worker` (one rank of one
+library, a fresh process, possibly in another virtual environment), `workers` (the parent's end of a
+library's ranks), `peers` (which libraries there are and how to install them), `variants` (settings
+of a library that are compared), `cluster` (hosts and links on one machine), `measure` (rounds in
+turns), `report` (statistics, table, JSON, plot) and `facts` (the machine).
+
+Emulated training has its own command, `train`, with `layer_table` (what is emulated), `steps` (one
+rank's part, run by `worker`), `memory` and `train_report`.
 
 What a number is: the time of one call from Python, the slowest rank's, after a barrier that is the
 same for every library; medians over all iterations of all rounds, rounds of the libraries in turns.

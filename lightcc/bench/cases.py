@@ -29,6 +29,7 @@ _SIZE = re.compile(r"^(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?$", re.IGNORECASE)
 _MAX_BYTES = 1 << 40
 _MOST_IN_EXCHANGE = 16  # Ranks; docs/algorithms.md.
 _INDEX_BYTES = 2  # Of a value that top-k sends.
+_TOPK_THRESHOLD_BYTES = 1 << 20  # Of the smallest tensor that it is used for.
 
 
 class SizeError(ValueError):
@@ -76,6 +77,8 @@ class Case:
         Without headers, rounding and the counts of sparse lists. A direct exchange between all
         ranks (flat, up to 16 of them) crosses between hosts for every pair of ranks; a ring
         (flat above 16, gloo) has one edge out of each host; two levels send every shard once.
+        Top-k sends a value and an index of what it keeps of each large tensor (LIGHT_TOPK_THRESHOLD
+        by default) to every other host, and small tensors densely on two levels.
         None: the algorithm is not known (an MPI's), or it is no allreduce.
         """
         name = variant.partition(":")[0]
@@ -91,10 +94,12 @@ class Case:
             "flat": exchange if num_ranks <= _MOST_IN_EXCHANGE else ring,
             "gloo": ring,
         }
-        if ratio is not None:
-            kept = ratio * self.size_bytes / DTYPES[self.dtype]
-            return kept * (DTYPES[self.dtype] + _INDEX_BYTES) * (num_hosts - 1)
-        return formulas.get(name)
+        if ratio is None:
+            return formulas.get(name)
+        item = DTYPES[self.dtype]
+        large = sum(count for count in self.counts if count * item >= _TOPK_THRESHOLD_BYTES)
+        lists = ratio * large * (item + _INDEX_BYTES) * (num_hosts - 1)
+        return lists + least * (1 - large * item / self.size_bytes)
 
 
 def parse_size(text: str) -> int:

@@ -99,7 +99,7 @@ class Cluster:
         self.names = [f"{base}-{host}" for host in range(num_hosts)]
         self.addresses = [f"10.78.0.{host + 1}" for host in range(num_hosts)]
         self.rate = rate
-        self._switch = f"{base}-switch"
+        self.switch = f"{base}-switch"
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Cluster:  # noqa: PYI034 - Self needs Python 3.11.
@@ -111,12 +111,12 @@ class Cluster:
                 msg = f"'{tool}' is not installed (Debian: iproute2)"
                 raise ClusterError(msg)
         with contextlib.ExitStack() as stack:
-            for name in [self._switch, *self.names]:
+            for name in [self.switch, *self.names]:
                 _call("ip", "netns", "add", name)
                 stack.callback(_call, "ip", "netns", "del", name)
                 _call("ip", "-n", name, "link", "set", "lo", "up")
-            _call("ip", "-n", self._switch, "link", "add", "switch", "type", "bridge")
-            _call("ip", "-n", self._switch, "link", "set", "switch", "up")
+            _call("ip", "-n", self.switch, "link", "add", "switch", "type", "bridge")
+            _call("ip", "-n", self.switch, "link", "set", "switch", "up")
             for host in range(len(self.names)):
                 self._plug_in(host)
             self._stack = stack.pop_all()
@@ -131,7 +131,7 @@ class Cluster:
         self._stack.close()
 
     def _plug_in(self, host: int) -> None:
-        name, switch, port = self.names[host], self._switch, f"port{host}"
+        name, switch, port = self.names[host], self.switch, f"port{host}"
         peer = ("peer", "name", port, "netns", switch)
         _call("ip", "-n", name, "link", "add", "eth0", "type", "veth", *peer)
         _call("ip", "-n", switch, "link", "set", port, "master", "switch", "up")
@@ -149,7 +149,7 @@ class Cluster:
     def _shape(self, host: int) -> None:
         burst = max(_MIN_BURST_BYTES, int(self.rate / 8 * _BURST_S))
         shape = ("tbf", "rate", f"{self.rate:.0f}bit", "burst", str(burst))
-        for namespace, interface in ((self.names[host], "eth0"), (self._switch, f"port{host}")):
+        for namespace, interface in ((self.names[host], "eth0"), (self.switch, f"port{host}")):
             where = ("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root")
             _call(*where, *shape, "latency", f"{_QUEUE_MS}ms")
 

@@ -14,18 +14,21 @@ if TYPE_CHECKING:
 # Of a rank beside its gradients; torch is most of a peer's.
 _PROCESS_BYTES = {LIGHTCC: 64 << 20, "gloo": 256 << 20}
 _FUSION_BYTES = 128 << 20
-_LIBRARY_SHARE = 0.3  # Of the gradients: what a library holds beside them while it reduces.
+_LIBRARY_SHARE = 0.2  # Of the gradients: what a library holds beside them while it reduces.
 
 
-def needed_bytes(gradient_bytes: int, num_ranks: int, variants: list[Variant]) -> int:
+def needed_bytes(
+    gradient_bytes: int, num_ranks: int, ranks_per_host: int, variants: list[Variant]
+) -> int:
     """Returns about how many bytes all ranks need at once.
 
     The ranks of all variants are there all the time, the gradients only of the one whose turn it
-    is. A lossy variant keeps what it has not sent: at most the gradients once more.
+    is. A rank of a lossy variant keeps what was not sent of its share of its host's sum.
     """
     kinds = {(variant.library, variant.environment) for variant in variants}
     processes = sum(_PROCESS_BYTES.get(library, 0) for library, _ in kinds)
-    share = 1 + _LIBRARY_SHARE + sum(variant.is_lossy for variant in variants)
+    kept = sum(variant.is_lossy for variant in variants) / ranks_per_host
+    share = 1 + _LIBRARY_SHARE + kept
     return int(num_ranks * (gradient_bytes * share + _FUSION_BYTES + processes))
 
 

@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     args.variants = with_ratio(args.variants, args.topk_ratio)
     args.num_ranks = args.hosts * args.ranks_per_host
     for training in trainings:
-        objection = refuse(training, args.num_ranks, args.variants, available_bytes())
+        objection = refuse(training, args, available_bytes())
         if objection:
             _say(objection)
             return 1
@@ -114,13 +114,14 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def refuse(training: Training, num_ranks: int, wanted: list[Variant], available: int) -> str:
+def refuse(training: Training, args: argparse.Namespace, available: int) -> str:
     """Returns why a model cannot be emulated here; empty if it can."""
-    needed = needed_bytes(training.gradient_bytes, num_ranks, wanted)
+    ranks = args.num_ranks
+    needed = needed_bytes(training.gradient_bytes, ranks, args.ranks_per_host, args.variants)
     if needed <= available:
         return ""
     return (
-        f"{training.name}: {num_ranks} ranks with {training.gradient_bytes / 1e6:.0f} MB of "
+        f"{training.name}: {ranks} ranks with {training.gradient_bytes / 1e6:.0f} MB of "
         f"gradients each need about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB "
         "are available; take fewer ranks or variants, or a smaller model"
     )

@@ -16,7 +16,7 @@ import pytest
 
 from lightcc.bench import cli, report, worker
 from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case
-from lightcc.bench.cluster import NominalHosts, parse_rate
+from lightcc.bench.cluster import Cluster, NominalHosts, parse_rate
 from lightcc.bench.measure import MEMCPY, Effort, Samples, WireMeter, differing, modes_of
 from lightcc.bench.models import gradients
 from lightcc.bench.peers import PEERS, PeerError, find
@@ -176,6 +176,9 @@ class OneRank:
             ins[0][: self._wrong] += 1
 
         return call
+
+    def sent_bytes(self) -> int:
+        return 0
 
     def close(self) -> None: ...
 
@@ -378,6 +381,8 @@ def test_formulas_are_those_of_each_algorithm(variant: str, ranks: int, sent: fl
 def test_topk_sends_values_and_indices_of_what_it_keeps_to_every_other_host() -> None:
     case = size_case("allreduce", 4 << 20, 6, dtype="float32", op="sum", inplace=True)
     assert case.bytes_of_host("2d+topk", 6, 3, ratio=0.01) == pytest.approx(1048576 * 0.01 * 6 * 2)
+    small = size_case("allreduce", 1000, 4, dtype="float32", op="sum", inplace=True)
+    assert small.bytes_of_host("2d+topk", 4, 2, ratio=0.01) == 1000  # Below the threshold: dense.
 
 
 def test_variants_add_variables_to_those_that_they_have() -> None:
@@ -414,6 +419,22 @@ def test_without_interfaces_ranks_tell_what_their_host_sent() -> None:
     with WireMeter(NominalHosts(2, 1e9)) as meter:
         meter.note([{"sent": sent} for sent in (1, 2, 30, 4)])
     assert meter.bytes == 34
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_links_can_be_given_another_rate() -> None:
+    with Cluster(2, 1e9) as cluster:
+        cluster.set_rate(2e8)
+        assert cluster.describe().endswith("0.2 Gb/s each way")
+        for name, interface in ((cluster.names[1], "eth0"), (cluster.switch, "port1")):
+            shown = subprocess.run(
+                ["tc", "-n", name, "qdisc", "show", "dev", interface],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert "rate 200Mbit" in shown.stdout
 
 
 @pytest.mark.multiproc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -205,10 +206,14 @@ def test_an_error_in_horovods_thread_is_the_steps_error() -> None:
 
 def test_too_little_memory_is_refused_with_the_numbers() -> None:
     vgg16 = read_table()["vgg16"]
-    variants = [SCHEDULES["2d"], SCHEDULES["horovod"]]
-    assert needed_bytes(vgg16.gradient_bytes, 8, variants) > 8 * 1.2 * vgg16.gradient_bytes
-    assert train.refuse(vgg16, 8, variants, 1 << 50) == ""
-    text = train.refuse(vgg16, 8, variants, 1_000_000_000)
+    args = argparse.Namespace(num_ranks=8, ranks_per_host=4, variants=[SCHEDULES["2d"]])
+    gradients_of_all = 8 * vgg16.gradient_bytes
+    needed = needed_bytes(vgg16.gradient_bytes, 8, 4, args.variants)
+    assert gradients_of_all < needed < 2 * gradients_of_all
+    lossy = [*args.variants, SCHEDULES["2d+topk"]]
+    assert needed_bytes(vgg16.gradient_bytes, 8, 4, lossy) > needed + gradients_of_all / 4
+    assert train.refuse(vgg16, args, 1 << 50) == ""
+    text = train.refuse(vgg16, args, 1_000_000_000)
     assert text.startswith("vgg16: 8 ranks with 553 MB of gradients each need about ")
     assert "and 1.0 GB are available" in text
 
