@@ -126,8 +126,8 @@ fuzz: .venv/.ready  ## Every fuzz target for FUZZ_SECONDS
 	PATH="$(BIN):$$PATH" tools/run_fuzzers.sh $(FUZZ_SECONDS)
 
 .PHONY: bench
-bench: .venv/.installed  ## Collectives over sizes on NP ranks; BENCH_ARGS go to lightcc.bench
-	cd $(ELSEWHERE) && $(BIN)/lightccrun -np $(NP) $(BIN)/python -m lightcc.bench $(BENCH_ARGS)
+bench: .venv/.installed  ## All-reduce over sizes on NP ranks, or what BENCH_ARGS tell lightcc.bench
+	cd $(ELSEWHERE) && $(BIN)/python -m lightcc.bench $(or $(BENCH_ARGS),allreduce -np $(NP))
 
 .venv-wheel/.ready: tools/requirements-wheel.txt
 	$(PYTHON) -m venv .venv-wheel

@@ -162,15 +162,17 @@ def plot(rows: list[Row], trainings: list[Training], path: Path) -> None:
                 ends = (places[training.name] - 0.45, places[training.name] + 0.45)
                 axes.hlines(100 * efficiency, *ends, linestyles=style, colors="black")
                 text = f"published: {_PUBLISHED[what]}"
-                axes.annotate(text, (ends[0], 100 * efficiency + 1), fontsize=7)
+                place = (places[training.name], 100 * efficiency + 3)
+                box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+                axes.annotate(text, place, fontsize=7, ha="center", bbox=box)
     axes.set_xticks(list(places.values()), list(places))
     axes.set_ylabel("scaling efficiency (%)")
-    axes.set_ylim(0, 105)
+    axes.set_ylim(0, 110)
     if shown:
         one = shown[0]
         axes.set_title(
             f"{one.hosts} hosts, {one.ranks} ranks, emulated computing, scale {one.time_scale:g}"
         )
-        axes.legend(fontsize=8, loc="lower right")
+        figure.legend(fontsize=8, loc="outside lower center", ncols=len(labels))
     axes.grid(visible=True, axis="y", alpha=0.3)
     report.save_figure(figure, path)
