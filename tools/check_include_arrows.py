@@ -18,7 +18,8 @@ FLOORS = [
     {"wire"},
     {"net"},
     {"transport", "rendezvous"},
-    {"collectives", "compression", "fusion"},
+    {"collectives", "fusion"},
+    {"compression"},
     {"engine"},
     {"bindings"},
 ]

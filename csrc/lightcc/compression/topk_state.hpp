@@ -1,0 +1,138 @@
+// Error feedback for one tensor's shard: what was not sent yet, and the choice of what is sent now.
+//
+// A step adds the shard to the residual, acc = input_scale * shard + residual, lists the elements
+// of acc that are largest in magnitude and keeps the others as the new residual: sent + residual ==
+// acc, so nothing is ever lost, only late (Stich et al., "Sparsified SGD with Memory", 2018;
+// Karimireddy et al., "Error Feedback Fixes SignSGD", 2019).
+//
+// In steady state that is one pass over memory: 12 bytes per float32 element. It takes the
+// threshold that the pass before predicted from a sampled histogram of magnitudes. When there is
+// none, or it selects fewer than 2/3 k or more than 5/4 k elements, the exact threshold is found
+// first (two passes more, few data aside: a histogram of the upper bits, then the elements of the
+// bin in which the k-th largest lies).
+//
+// A step can be undone until it is committed, because a NaN on any rank makes the whole step void:
+// the new residual is written to a second buffer, and commit() swaps them. acc is rounded and does
+// not determine what it was made from, so there is no undoing in place. The shard itself is only
+// read.
+//
+// With momentum correction (Lin et al., "Deep Gradient Compression", 2018) a velocity is kept, too:
+//   velocity = momentum * velocity + input_scale * shard;  acc = residual + velocity
+// and both are cleared where an element is sent.
+//
+// All results (list, residual, threshold) have the same bits at every SIMD level.
+//
+// Thread: one at a time. Blocks: no.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "lightcc/base/bytes.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/base/types.hpp"
+#include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/compression/topk_list.hpp"
+
+namespace lightcc {
+
+/// What one compress() is to do.
+struct TopkRequest {
+  std::size_t k = 0;         ///< 1 .. numel (0 for an empty shard): topk_k().
+  std::size_t capacity = 0;  ///< Entries that the list may have, k .. numel: topk_capacity().
+  bool exact = false;        ///< Exactly k entries, ties to the lower index.
+  bool fp16 = false;         ///< TopkFormat::fp16; what rounding takes away stays in the residual.
+  double momentum = 0.0;     ///< 0: no momentum correction. Below 1.
+  SimdLevel level = detect_simd_level();
+};
+
+struct TopkOutcome {
+  std::size_t bytes = 0;  ///< Of the list.
+  std::size_t count = 0;  ///< Entries.
+  bool non_finite =
+      false;       ///< acc holds a NaN or infinity: the list is flagged and has no entries.
+  int passes = 0;  ///< Over the shard and the residual; 1 in steady state.
+};
+
+class TopkState {
+ public:
+  /// A residual of zeros. `dtype` is floating point. Takes memory for two residuals: 8 bytes per
+  /// element, 16 for float64, the double of that with momentum correction. std::bad_alloc may be
+  /// thrown, as by any container.
+  TopkState(DataType dtype, std::size_t numel);
+  TopkState(TopkState&&) noexcept;
+  TopkState& operator=(TopkState&&) noexcept;
+  TopkState(const TopkState&) = delete;
+  TopkState& operator=(const TopkState&) = delete;
+  ~TopkState();
+
+  DataType dtype() const;
+  std::size_t numel() const;
+  /// Committed steps.
+  std::uint64_t step() const;
+  /// The magnitude from which on the next step selects; 0: to be found exactly.
+  double threshold() const;
+  bool has_velocity() const;
+  /// Element `i` of the residual, or of the velocity (0 without one), as committed.
+  double residual_at(std::size_t i) const;
+  double velocity_at(std::size_t i) const;
+
+  /// Writes the list of this step to `out`, which has at least max_list_bytes(numel, capacity,
+  /// {dtype, fp16}) bytes. `shard` has numel elements of `dtype`, any alignment, and is only read.
+  /// The factor multiplies in float32 (float64 for float64).
+  ///
+  /// The state changes only with commit(); until then, or rollback(), no other step may begin. A
+  /// step that is not finite must be rolled back, on every rank (merge_lists() says so to all).
+  ///
+  /// Without `exact` a list has at most `capacity` entries, about k. Elements that are zero are not
+  /// listed unless k == numel. Errors: kInvalidArgument for a request outside the ranges above or
+  /// an `out` that is too short; kInternal while a step is pending. Nothing has changed then.
+  Result<TopkOutcome> compress(const std::byte* shard,
+                               double input_scale,
+                               const TopkRequest& request,
+                               std::span<std::byte> out);
+
+  /// For a step in which the tensor travels dense: shard = acc, and the residual (and velocity) is
+  /// cleared, or keeps what rounding to float16 or bfloat16 takes away. Same rules as compress():
+  /// commit() or rollback() follows. rollback() restores the state, not the shard. If acc is not
+  /// finite the shard says so itself. Errors: as compress().
+  Status flush_into(std::byte* shard,
+                    double input_scale = 1.0,
+                    double momentum = 0.0,
+                    SimdLevel level = detect_simd_level());
+
+  /// Makes the pending step final. Nothing without one. An outcome that is not finite is rolled
+  /// back instead.
+  void commit();
+  /// Forgets the pending step: the state is what it was before, bit for bit. Nothing without one.
+  void rollback();
+  bool is_pending() const;
+
+  /// Multiplies residual, velocity and threshold, for gradients whose scale changes from now on.
+  /// Errors: kInvalidArgument when `factor` is not finite or not above 0; kInternal while a step is
+  /// pending.
+  Status scale(double factor);
+
+  /// Appends the state to `out`: everything that later results depend on, bit for bit. Errors:
+  /// kInternal while a step is pending. Byte table: docs/wire-format.md.
+  Status save(Bytes& out) const;
+  /// What save() wrote, whole. Errors: kInvalidArgument, saying what is wrong: another version, cut
+  /// short, damaged (there is a checksum), not this many elements.
+  static Result<TopkState> load(std::span<const std::byte> bytes);
+
+  /// Shard `j` of `n` made from the saved shards 0, 1, ... of the same tensor under another number
+  /// of shards: residuals (and velocities) of the whole tensor one after another, cut anew. The
+  /// step count is kept, the threshold is found anew. Errors: as load(), and kInvalidArgument when
+  /// the saved shards are not all shards of one tensor at one step.
+  static Result<TopkState> reshard(std::span<const std::span<const std::byte>> saved,
+                                   std::size_t n,
+                                   std::size_t j);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lightcc
