@@ -1,0 +1,27 @@
+#include "lightcc/compression/threshold.hpp"
+
+namespace lightcc::detail {
+
+std::optional<double> MagnitudeSample::magnitude_reached_by(std::size_t k,
+                                                            std::size_t count) const {
+  if (count == 0 || reached_ == 0) {
+    return std::nullopt;
+  }
+  const double wanted =
+      static_cast<double>(k) * static_cast<double>(reached_) / static_cast<double>(count);
+  const auto edge = [](std::size_t bin) {
+    return static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bin << kShift)));
+  };
+  double above = 0.0;
+  for (std::size_t bin = kBins; bin-- > 1;) {
+    const double here = bins_[bin];
+    if (here > 0.0 && above + here >= wanted) {
+      const double width = edge(bin + 1) - edge(bin);
+      return edge(bin) + width * (1.0 - (wanted - above) / here);
+    }
+    above += here;
+  }
+  return 0.0;
+}
+
+}  // namespace lightcc::detail

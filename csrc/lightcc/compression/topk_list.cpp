@@ -1,0 +1,405 @@
+#include "lightcc/compression/topk_list.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "lightcc/base/half.hpp"
+#include "lightcc/compression/float_types.hpp"
+#include "lightcc/compression/list_layout.hpp"
+#include "lightcc/compression/list_writer.hpp"
+
+namespace lightcc {
+namespace {
+
+using detail::load_as;
+
+template <typename... Values>
+Status broken(const char* format, Values... values) {
+  return make_error(ErrorCode::kPeerFailed, format, values...);
+}
+
+/// Header and lengths; fills `view`.
+Status parse_frame(std::span<const std::byte> bytes, TopkListView& view) {
+  if (bytes.size() < kTopkHeaderBytes) {
+    return broken("a top-k list of %zu bytes, less than its header", bytes.size());
+  }
+  const std::byte* from = bytes.data();
+  if (std::memcmp(from, detail::kListMagic, sizeof(detail::kListMagic)) != 0) {
+    return broken("what should be a top-k list does not begin as one of this version");
+  }
+  const auto dtype = load_as<std::uint8_t>(from + detail::kDtypeAt);
+  if (dtype != static_cast<std::uint8_t>(view.format.dtype)) {
+    return broken("a top-k list of element type %u, where %s is expected",
+                  unsigned{dtype},
+                  data_type_name(view.format.dtype));
+  }
+  const unsigned flags = load_as<std::uint8_t>(from + detail::kFlagsAt);
+  const bool has_scales = (flags & detail::kFlagScales) != 0;
+  if ((flags & ~(detail::kFlagNonFinite | detail::kFlagScales)) != 0 ||
+      has_scales != view.format.has_scales()) {
+    return broken("a top-k list with flags %u, where fp16 is %s",
+                  flags,
+                  view.format.has_scales() ? "on" : "off");
+  }
+  const auto phase = load_as<std::uint16_t>(from + detail::kPhaseAt);
+  if (phase != view.phase) {
+    return broken("a top-k list of phase %u, where %zu is expected", unsigned{phase}, view.phase);
+  }
+  const auto count = load_as<std::uint64_t>(from + detail::kCountAt);
+  if (count > view.elements) {
+    return broken("a top-k list of %llu entries for %zu elements",
+                  static_cast<unsigned long long>(count),
+                  view.elements);
+  }
+  view.non_finite = (flags & detail::kFlagNonFinite) != 0;
+  view.count = static_cast<std::size_t>(count);
+  if (view.non_finite && view.count != 0) {
+    return broken("a top-k list that is not finite and has %zu entries", view.count);
+  }
+  const detail::ListLayout layout(view.num_blocks, view.count, view.format);
+  if (bytes.size() != layout.end) {
+    return broken("a top-k list of %zu bytes, where %zu entries take %zu",
+                  bytes.size(),
+                  view.count,
+                  layout.end);
+  }
+  view.counts = from + layout.counts;
+  view.exponents = view.format.has_scales() ? from + layout.exponents : nullptr;
+  view.offsets = from + layout.offsets;
+  view.values = from + layout.values;
+  return {};
+}
+
+/// Whether `count` offsets ascend and lie in [first, end).
+bool offsets_are_valid(const std::byte* offsets,
+                       std::size_t count,
+                       std::size_t first,
+                       std::size_t end) {
+  if (count == 0) {
+    return true;
+  }
+  const auto at = [&](std::size_t i) {
+    return load_as<std::uint16_t>(offsets + i * sizeof(std::uint16_t));
+  };
+  unsigned descents = 0;
+  for (std::size_t i = 1; i < count; ++i) {
+    descents |= at(i) <= at(i - 1) ? 1U : 0U;
+  }
+  return descents == 0 && at(0) >= first && at(count - 1) < end;
+}
+
+Status check_blocks(const TopkListView& view) {
+  std::size_t entry = 0;
+  for (std::size_t block = 0; block < view.num_blocks; ++block) {
+    const std::size_t count = view.block_count(block);
+    if (count > view.count - entry) {
+      return broken("a top-k list whose blocks have more than its %zu entries", view.count);
+    }
+    const std::size_t first = block == 0 ? view.phase : 0;
+    const std::size_t end =
+        std::min(view.phase + view.elements - block * kTopkBlockElems, kTopkBlockElems);
+    if (!offsets_are_valid(view.offsets + entry * sizeof(std::uint16_t), count, first, end)) {
+      return broken("a top-k list whose block %zu has offsets that do not ascend from %zu to %zu",
+                    block,
+                    first,
+                    end);
+    }
+    entry += count;
+  }
+  if (entry != view.count) {
+    return broken("a top-k list of %zu entries whose blocks have %zu", view.count, entry);
+  }
+  return {};
+}
+
+template <typename Type>
+bool values_are_finite(const TopkListView& view) {
+  using Wire = typename Type::Wire;
+  unsigned bad = 0;
+  for (std::size_t i = 0; i < view.count; ++i) {
+    const auto lane = Type::decode(load_as<Wire>(view.values + i * sizeof(Wire)));
+    bad |= detail::magnitude_key(lane) >= detail::kInfinityKey<typename Type::Lane> ? 1U : 0U;
+  }
+  return bad == 0;
+}
+
+Status check_scaled_values(const TopkListView& view) {
+  const bool is_double = view.format.dtype == DataType::kFloat64;
+  const int least =
+      is_double ? detail::kMinScaleExponent<double> : detail::kMinScaleExponent<float>;
+  const int most = is_double ? detail::kMaxScaleExponent<double> : detail::kMaxScaleExponent<float>;
+  for (std::size_t block = 0; block < view.num_blocks; ++block) {
+    const int exponent = view.block_exponent(block);
+    if (exponent < least || exponent > most) {
+      return broken(
+          "a top-k list with the scale 2^%d, outside of 2^%d to 2^%d", exponent, least, most);
+    }
+  }
+  unsigned bad = 0;
+  for (std::size_t i = 0; i < view.count; ++i) {
+    const auto half = load_as<std::uint16_t>(view.values + i * sizeof(std::uint16_t));
+    bad |= (half & 0x7fffU) > detail::kHalfLimitBits ? 1U : 0U;
+  }
+  return bad == 0 ? Status() : broken("a top-k list with a float16 value above 32752");
+}
+
+Status check_values(const TopkListView& view) {
+  if (view.format.has_scales()) {
+    return check_scaled_values(view);
+  }
+  const bool finite = detail::with_float_type(
+      view.format.dtype, [&](auto type) { return values_are_finite<decltype(type)>(view); });
+  return finite ? Status() : broken("a top-k list with values that are not finite");
+}
+
+/// Entries [first, end) of one block of a list.
+struct BlockPart {
+  std::size_t block = 0;
+  std::size_t first = 0;
+  std::size_t end = 0;
+};
+
+/// Calls `function(BlockPart)` for each block that [begin, end) of the list touches, in order.
+template <typename Function>
+void for_each_block_part(const TopkListView& list,
+                         std::size_t begin,
+                         std::size_t end,
+                         const Function& function) {
+  std::size_t entry = 0;
+  for (std::size_t block = 0; block < list.num_blocks; ++block) {
+    const std::size_t block_entries_end = entry + list.block_count(block);
+    const std::size_t block_begin = block * kTopkBlockElems;  // Counted from phase 0.
+    const bool touched = begin < end && begin + list.phase < block_begin + kTopkBlockElems &&
+                         end + list.phase > block_begin;
+    if (touched) {
+      BlockPart part{block, entry, block_entries_end};
+      const auto lower_bound = [&](std::size_t element) {
+        std::size_t low = part.first;
+        std::size_t high = block_entries_end;
+        while (low < high) {
+          const std::size_t middle = low + (high - low) / 2;
+          if (list.index(block, middle) < element) {
+            low = middle + 1;
+          } else {
+            high = middle;
+          }
+        }
+        return low;
+      };
+      const std::size_t first = lower_bound(begin);
+      part.end = lower_bound(end);
+      part.first = first;
+      function(part);
+    }
+    entry = block_entries_end;
+  }
+}
+
+template <typename Type>
+struct Nonzeros {
+  using Wire = typename Type::Wire;
+  std::size_t count = 0;
+  bool non_finite = false;
+};
+
+/// The bits of a value: zero only for 0.0, not for -0.0.
+template <typename Wire>
+bool has_bits(Wire wire) {
+  return std::bit_cast<std::conditional_t<
+             sizeof(Wire) == 2,
+             std::uint16_t,
+             std::conditional_t<sizeof(Wire) == 4, std::uint32_t, std::uint64_t>>>(wire) != 0;
+}
+
+template <typename Type>
+Nonzeros<Type> count_nonzeros(const std::byte* dense, std::size_t elements) {
+  using Wire = typename Type::Wire;
+  Nonzeros<Type> found;
+  unsigned bad = 0;
+  for (std::size_t i = 0; i < elements; ++i) {
+    const Wire wire = load_as<Wire>(dense + i * sizeof(Wire));
+    found.count += has_bits(wire) ? 1U : 0U;
+    bad |= detail::magnitude_key(Type::decode(wire)) >= detail::kInfinityKey<typename Type::Lane>
+               ? 1U
+               : 0U;
+  }
+  found.non_finite = bad != 0;
+  if (found.non_finite) {
+    found.count = 0;
+  }
+  return found;
+}
+
+template <typename Type>
+void write_nonzeros(const std::byte* dense,
+                    std::size_t elements,
+                    std::size_t phase,
+                    detail::ListWriter& writer) {
+  using Wire = typename Type::Wire;
+  std::size_t element = 0;
+  while (element < elements) {
+    const std::size_t first_offset = (phase + element) % kTopkBlockElems;
+    const std::size_t end = std::min(elements, element + kTopkBlockElems - first_offset);
+    std::byte* offsets = writer.offsets();
+    std::byte* values = writer.values();
+    std::size_t count = 0;
+    for (; element < end; ++element) {
+      const Wire wire = load_as<Wire>(dense + element * sizeof(Wire));
+      if (has_bits(wire)) {
+        detail::store_as(offsets + count * sizeof(std::uint16_t),
+                         static_cast<std::uint16_t>((phase + element) % kTopkBlockElems));
+        detail::store_as(values + count * sizeof(Wire), wire);
+        ++count;
+      }
+    }
+    writer.finish_block(count);
+  }
+}
+
+}  // namespace
+
+std::size_t topk_blocks(std::size_t elements, std::size_t phase) {
+  if (elements == 0) {
+    return 0;
+  }
+  const std::size_t last = phase + elements - 1;
+  return last / kTopkBlockElems + 1;
+}
+
+std::size_t list_bytes(std::size_t elements,
+                       std::size_t count,
+                       const TopkFormat& format,
+                       std::size_t phase) {
+  return detail::ListLayout(topk_blocks(elements, phase), count, format).end;
+}
+
+std::size_t max_list_bytes(std::size_t elements,
+                           std::size_t capacity,
+                           const TopkFormat& format,
+                           std::size_t phase) {
+  return list_bytes(elements, std::min(capacity, elements), format, phase);
+}
+
+std::size_t TopkListView::block_count(std::size_t block) const {
+  return load_as<std::uint32_t>(counts + block * sizeof(std::uint32_t));
+}
+
+int TopkListView::block_exponent(std::size_t block) const {
+  return exponents == nullptr ? 0 : load_as<std::int16_t>(exponents + block * sizeof(std::int16_t));
+}
+
+std::size_t TopkListView::offset(std::size_t entry) const {
+  return load_as<std::uint16_t>(offsets + entry * sizeof(std::uint16_t));
+}
+
+double TopkListView::value(std::size_t block, std::size_t entry) const {
+  if (format.has_scales()) {
+    const auto half = load_as<std::uint16_t>(values + entry * sizeof(std::uint16_t));
+    return std::ldexp(static_cast<double>(half_to_float(half)), block_exponent(block));
+  }
+  return detail::with_float_type(format.dtype, [&](auto type) -> double {
+    using Wire = typename decltype(type)::Wire;
+    return decltype(type)::decode(load_as<Wire>(values + entry * sizeof(Wire)));
+  });
+}
+
+Result<TopkListView> parse_list(std::span<const std::byte> bytes,
+                                std::size_t elements,
+                                const TopkFormat& format,
+                                std::size_t phase) {
+  TopkListView view;
+  view.elements = elements;
+  view.phase = phase;
+  view.format = format;
+  view.num_blocks = topk_blocks(elements, phase);
+  LIGHTCC_RETURN_IF_ERROR(parse_frame(bytes, view));
+  LIGHTCC_RETURN_IF_ERROR(check_blocks(view));
+  LIGHTCC_RETURN_IF_ERROR(check_values(view));
+  return view;
+}
+
+std::size_t list_range_bytes(const TopkListView& list, std::size_t begin, std::size_t end) {
+  std::size_t count = 0;
+  for_each_block_part(
+      list, begin, end, [&](const BlockPart& part) { count += part.end - part.first; });
+  return list_bytes(end - begin, count, list.format, (list.phase + begin) % kTopkBlockElems);
+}
+
+Result<std::size_t> write_list_range(const TopkListView& list,
+                                     std::size_t begin,
+                                     std::size_t end,
+                                     std::span<std::byte> out) {
+  if (begin > end || end > list.elements) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "elements %zu to %zu of a top-k list of %zu",
+                      begin,
+                      end,
+                      list.elements);
+  }
+  std::size_t count = 0;
+  for_each_block_part(
+      list, begin, end, [&](const BlockPart& part) { count += part.end - part.first; });
+  const std::size_t phase = (list.phase + begin) % kTopkBlockElems;
+  const std::size_t needed = list_bytes(end - begin, count, list.format, phase);
+  if (out.size() < needed) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a part of a top-k list takes %zu bytes, there is room for %zu",
+                      needed,
+                      out.size());
+  }
+  detail::ListWriter writer(out, end - begin, count, list.format, phase);
+  if (list.non_finite) {
+    return writer.finish_non_finite();
+  }
+  const std::size_t value_bytes = list.format.value_bytes();
+  for_each_block_part(list, begin, end, [&](const BlockPart& part) {
+    const std::size_t entries = part.end - part.first;
+    std::memcpy(writer.offsets(),
+                list.offsets + part.first * sizeof(std::uint16_t),
+                entries * sizeof(std::uint16_t));
+    std::memcpy(writer.values(), list.values + part.first * value_bytes, entries * value_bytes);
+    writer.finish_block(entries, list.block_exponent(part.block));
+  });
+  return writer.finish();
+}
+
+Result<std::size_t> write_list_of_nonzeros(const std::byte* dense,
+                                           std::size_t elements,
+                                           DataType dtype,
+                                           std::span<std::byte> out,
+                                           std::size_t phase) {
+  return detail::with_float_type(dtype, [&](auto type) -> Result<std::size_t> {
+    using Type = decltype(type);
+    const Nonzeros<Type> found = count_nonzeros<Type>(dense, elements);
+    const TopkFormat format{.dtype = dtype};
+    const std::size_t needed = list_bytes(elements, found.count, format, phase);
+    if (out.size() < needed) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "a list of the %zu elements that are not zero takes %zu bytes, there is "
+                        "room for %zu",
+                        found.count,
+                        needed,
+                        out.size());
+    }
+    detail::ListWriter writer(out, elements, found.count, format, phase);
+    if (found.non_finite) {
+      return writer.finish_non_finite();
+    }
+    write_nonzeros<Type>(dense, elements, phase, writer);
+    return writer.finish();
+  });
+}
+
+std::size_t list_of_nonzeros_bytes(const std::byte* dense,
+                                   std::size_t elements,
+                                   DataType dtype,
+                                   std::size_t phase) {
+  return detail::with_float_type(dtype, [&](auto type) {
+    const auto found = count_nonzeros<decltype(type)>(dense, elements);
+    return list_bytes(elements, found.count, TopkFormat{.dtype = dtype}, phase);
+  });
+}
+
+}  // namespace lightcc

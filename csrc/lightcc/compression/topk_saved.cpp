@@ -1,0 +1,227 @@
+// Saved states: docs/wire-format.md has the byte table.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "lightcc/base/sha256.hpp"
+#include "lightcc/compression/float_types.hpp"
+#include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/topk_state.hpp"
+#include "lightcc/compression/topk_state_impl.hpp"
+
+namespace lightcc {
+namespace {
+
+constexpr std::string_view kMagic = "lcctopk";
+constexpr std::uint8_t kVersion = 1;
+constexpr std::size_t kHeaderBytes = 50;
+constexpr std::size_t kChecksumBytes = std::tuple_size_v<Sha256Digest>;
+
+/// A saved state whose frame was checked. Points into the bytes it was parsed from.
+struct SavedState {
+  DataType dtype = DataType::kFloat32;
+  std::size_t numel = 0;
+  std::uint64_t step = 0;
+  detail::TopkForecast forecast;
+  std::span<const std::byte> residual;
+  std::span<const std::byte> velocity;  ///< Empty without one.
+  bool has_velocity = false;
+};
+
+template <typename... Values>
+Status damaged(const char* format, Values... values) {
+  return make_error(ErrorCode::kInvalidArgument, format, values...);
+}
+
+Status check_frame(std::span<const std::byte> bytes) {
+  if (bytes.size() < kHeaderBytes + kChecksumBytes) {
+    return damaged("a saved top-k state of %zu bytes is cut short", bytes.size());
+  }
+  if (!std::ranges::equal(bytes.first(kMagic.size()), as_bytes(kMagic))) {
+    return damaged("what should be a saved top-k state does not begin as one");
+  }
+  const auto version = std::to_integer<unsigned>(bytes[kMagic.size()]);
+  if (version != kVersion) {
+    return damaged("a saved top-k state of version %u, this lightcc reads version %u",
+                   version,
+                   unsigned{kVersion});
+  }
+  if (!std::ranges::equal(sha256(bytes.first(bytes.size() - kChecksumBytes)),
+                          bytes.last(kChecksumBytes))) {
+    return damaged("a saved top-k state of %zu bytes is damaged: its checksum does not match",
+                   bytes.size());
+  }
+  return {};
+}
+
+template <typename Lane>
+bool all_finite(std::span<const std::byte> lanes) {
+  bool finite = true;
+  for (std::size_t at = 0; at < lanes.size(); at += sizeof(Lane)) {
+    finite = finite && std::isfinite(detail::load_as<Lane>(lanes.data() + at));
+  }
+  return finite;
+}
+
+bool is_magnitude(double value) {
+  return value >= 0.0 && std::isfinite(value);
+}
+
+Result<SavedState> parse_saved(std::span<const std::byte> bytes) {
+  LIGHTCC_RETURN_IF_ERROR(check_frame(bytes));
+  ByteReader reader(bytes.first(bytes.size() - kChecksumBytes));
+  reader.raw(kMagic.size() + sizeof(kVersion));
+  SavedState saved;
+  const auto dtype = reader.number<std::uint8_t>();
+  saved.dtype = static_cast<DataType>(dtype);
+  if (!is_floating_point(saved.dtype)) {
+    return damaged("a saved top-k state of element type %u, which is not floating point",
+                   unsigned{dtype});
+  }
+  const auto has_velocity = reader.number<std::uint8_t>();
+  const auto numel = reader.number<std::uint64_t>();
+  saved.step = reader.number<std::uint64_t>();
+  saved.forecast.threshold = reader.number<double>();
+  saved.forecast.ideal = reader.number<double>();
+  saved.forecast.k = reader.number<std::uint64_t>();
+  if (has_velocity > 1 || !is_magnitude(saved.forecast.threshold) ||
+      !is_magnitude(saved.forecast.ideal)) {
+    return damaged("a saved top-k state whose header is out of range");
+  }
+  saved.has_velocity = has_velocity == 1;
+  const std::size_t lane_bytes = saved.dtype == DataType::kFloat64 ? sizeof(double) : sizeof(float);
+  const std::size_t bytes_per_elem = lane_bytes * (saved.has_velocity ? 2 : 1);
+  if (reader.remaining() / bytes_per_elem != numel || reader.remaining() % bytes_per_elem != 0) {
+    return damaged("a saved top-k state says %llu elements and has %zu bytes for them",
+                   static_cast<unsigned long long>(numel),
+                   reader.remaining());
+  }
+  saved.numel = static_cast<std::size_t>(numel);
+  saved.residual = reader.raw(saved.numel * lane_bytes);
+  saved.velocity = reader.raw(saved.has_velocity ? saved.numel * lane_bytes : 0);
+  const auto finite = saved.dtype == DataType::kFloat64 ? all_finite<double> : all_finite<float>;
+  if (!finite(saved.residual) || !finite(saved.velocity)) {
+    return damaged("a saved top-k state with values that are not finite");
+  }
+  return saved;
+}
+
+void copy(std::byte* to, std::span<const std::byte> from) {
+  if (!from.empty()) {
+    std::memcpy(to, from.data(), from.size());
+  }
+}
+
+/// Errors unless `parts` are all shards of one tensor, in order, at one step. Returns its numel.
+Result<std::size_t> check_shards(const std::vector<SavedState>& parts) {
+  if (parts.empty()) {
+    return damaged("no saved top-k state to cut anew");
+  }
+  std::size_t numel = 0;
+  for (const SavedState& part : parts) {
+    numel += part.numel;
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const SavedState& part = parts[i];
+    const SavedState& first = parts.front();
+    if (part.dtype != first.dtype || part.step != first.step ||
+        part.has_velocity != first.has_velocity) {
+      return damaged("saved top-k shard %zu is %s of step %llu, shard 0 is %s of step %llu",
+                     i,
+                     data_type_name(part.dtype),
+                     static_cast<unsigned long long>(part.step),
+                     data_type_name(first.dtype),
+                     static_cast<unsigned long long>(first.step));
+    }
+    const std::size_t expected = topk_shard(numel, parts.size(), i, part.dtype).size_elems();
+    if (part.numel != expected) {
+      return damaged("saved top-k shard %zu of %zu has %zu elements, where %zu are expected",
+                     i,
+                     parts.size(),
+                     part.numel,
+                     expected);
+    }
+  }
+  return numel;
+}
+
+}  // namespace
+
+Status TopkState::save(Bytes& out) const {
+  if (is_pending()) {
+    return make_error(ErrorCode::kInternal,
+                      "saving a top-k state while a step is neither committed nor rolled back");
+  }
+  const std::size_t begin = out.size();
+  ByteWriter writer(out);
+  writer.raw(as_bytes(kMagic));
+  writer.number(kVersion);
+  writer.number(static_cast<std::uint8_t>(impl_->dtype));
+  writer.number(static_cast<std::uint8_t>(has_velocity() ? 1 : 0));
+  writer.number(static_cast<std::uint64_t>(impl_->numel));
+  writer.number(impl_->step);
+  writer.number(impl_->forecast.threshold);
+  writer.number(impl_->forecast.ideal);
+  writer.number(impl_->forecast.k);
+  writer.raw(impl_->residual.bytes());
+  writer.raw(impl_->velocity.bytes());
+  writer.raw(sha256(std::span(out).subspan(begin)));
+  return {};
+}
+
+Result<TopkState> TopkState::load(std::span<const std::byte> bytes) {
+  LIGHTCC_ASSIGN_OR_RETURN(const SavedState saved, parse_saved(bytes));
+  TopkState state(saved.dtype, saved.numel);
+  Impl& impl = *state.impl_;
+  impl.step = saved.step;
+  impl.forecast = saved.forecast;
+  copy(impl.residual.current(), saved.residual);
+  if (saved.has_velocity) {
+    impl.velocity = detail::LanePair(impl.residual_bytes());
+    copy(impl.velocity.current(), saved.velocity);
+  }
+  return state;
+}
+
+Result<TopkState> TopkState::reshard(std::span<const std::span<const std::byte>> saved,
+                                     std::size_t n,
+                                     std::size_t j) {
+  if (j >= n) {
+    return make_error(ErrorCode::kInvalidArgument, "shard %zu of %zu", j, n);
+  }
+  std::vector<SavedState> parts;
+  for (const auto bytes : saved) {
+    LIGHTCC_ASSIGN_OR_RETURN(const SavedState part, parse_saved(bytes));
+    parts.push_back(part);
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const std::size_t numel, check_shards(parts));
+  const DataType dtype = parts.front().dtype;
+  const ElementRange mine = topk_shard(numel, n, j, dtype);
+  TopkState state(dtype, mine.size_elems());
+  Impl& impl = *state.impl_;
+  impl.step = parts.front().step;
+  if (parts.front().has_velocity) {
+    impl.velocity = detail::LanePair(impl.residual_bytes());
+  }
+  const std::size_t lane_bytes = impl.lane_bytes();
+  std::size_t begin = 0;
+  for (const SavedState& part : parts) {
+    const std::size_t from = std::max(begin, mine.begin);
+    const std::size_t to = std::min(begin + part.numel, mine.end);
+    if (from < to) {
+      const std::size_t at = (from - mine.begin) * lane_bytes;
+      const std::size_t skipped = (from - begin) * lane_bytes;
+      const std::size_t taken = (to - from) * lane_bytes;
+      copy(impl.residual.current() + at, part.residual.subspan(skipped, taken));
+      if (part.has_velocity) {
+        copy(impl.velocity.current() + at, part.velocity.subspan(skipped, taken));
+      }
+    }
+    begin += part.numel;
+  }
+  return state;
+}
+
+}  // namespace lightcc

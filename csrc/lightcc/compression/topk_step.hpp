@@ -1,0 +1,44 @@
+// One step of a state: from a shard and the residual to a list and the next residual.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "lightcc/compression/lane_pair.hpp"
+#include "lightcc/compression/list_writer.hpp"
+#include "lightcc/compression/topk_state.hpp"
+
+namespace lightcc::detail {
+
+/// What a step hands to the next one for its threshold.
+struct TopkForecast {
+  double threshold = 0.0;  ///< To select from; 0: to be found exactly.
+  double ideal = 0.0;      ///< The k-th largest magnitude of the step, exactly or about.
+  std::uint64_t k = 0;     ///< The forecast holds for this k alone.
+  bool operator==(const TopkForecast&) const = default;
+};
+
+/// What a step reads (committed arrays) and writes (next arrays).
+struct TopkStepJob {
+  DataType dtype = DataType::kFloat32;
+  std::size_t numel = 0;
+  std::uint64_t step = 0;
+  double scale = 1.0;
+  double momentum = 0.0;
+  SimdLevel level = SimdLevel::kPlain;
+  LanePair* residual = nullptr;
+  LanePair* velocity = nullptr;  ///< Null without momentum.
+};
+
+/// TopkState::compress() with arguments that were checked. `forecast` is replaced by the next
+/// step's, unless the outcome is not finite.
+TopkOutcome run_topk_step(const TopkStepJob& job,
+                          const std::byte* shard,
+                          const TopkRequest& request,
+                          TopkForecast& forecast,
+                          ListWriter& writer);
+
+/// TopkState::flush_into(). Returns whether all is finite.
+bool run_topk_flush(const TopkStepJob& job, std::byte* shard);
+
+}  // namespace lightcc::detail
