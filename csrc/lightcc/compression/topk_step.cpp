@@ -22,14 +22,14 @@ constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 constexpr std::size_t kChunkElems = 4096;
 /// Residuals from here on are written past the caches: they would not stay there until the next
 /// step anyway, and a line that is written as a whole need not be read first.
-constexpr std::size_t kStreamBytes = std::size_t{8} << 20;
+constexpr std::size_t kStreamBytes = std::size_t{4} << 20;
 /// What a sample takes at a time: a cache line of float32.
 constexpr std::size_t kGroupElems = 16;
 /// Selected elements that a sample should hold, and the fewest elements it may take.
 constexpr std::size_t kSampledSelected = 256;
 constexpr std::size_t kMaxSampleStride = 64;
 /// A relative change of the ideal threshold from one step to the next that may well be chance.
-constexpr double kNoise = 0.05;
+constexpr double kNoise = 0.03;
 
 /// Room for one block's selected elements; kept by the thread.
 struct Scratch {

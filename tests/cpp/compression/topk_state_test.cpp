@@ -158,9 +158,8 @@ TEST(TopkExact, orders_denormals_and_zeros_by_magnitude) {
   }
 }
 
-TEST(TopkExact, sends_minus_zero_as_it_is) {
-  // -0.0 + 0.0 is 0.0: only the factor leaves a minus, on a residual of -0.0, which a rounded-off
-  // remainder of zero never is. So acc of a fresh state is never -0.0.
+TEST(TopkExact, sends_zeros_as_zeros_when_there_is_nothing_else) {
+  // A residual begins at 0.0, and -0.0 + 0.0 is 0.0.
   TopkState state(DataType::kFloat32, 2);
   const StepResult step = compress(
       state, tensor_of(DataType::kFloat32, {-0.0, -0.0}), exactly(2, SimdLevel::kPlain));
@@ -655,14 +654,6 @@ TEST(TopkSteady, takes_one_pass_in_most_steps_of_drifting_gradients) {
     EXPECT_LE(result.outcome.count, topk_capacity(k, numel));
     EXPECT_GE(3 * result.outcome.count, 2 * k);
     single += result.outcome.passes == 1 ? 1 : 0;
-    RecordProperty("count_" + std::to_string(step), static_cast<int>(result.outcome.count));
-    if (::testing::internal::GetArgvs().size() > 99) {
-      continue;
-    }
-    std::printf("step %d passes %d count/k %.3f\n",
-                step,
-                result.outcome.passes,
-                static_cast<double>(result.outcome.count) / static_cast<double>(k));
   }
   EXPECT_GE(single, 45);
 }

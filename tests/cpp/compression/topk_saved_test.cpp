@@ -1,0 +1,232 @@
+// Saved states: golden bytes, exact resumption, damage, and other numbers of shards.
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "compression/topk_testing.hpp"
+#include "lightcc/base/sha256.hpp"
+
+namespace lightcc {
+namespace {
+
+using testing::about;
+using testing::Buffer;
+using testing::compress;
+using testing::exactly;
+using testing::kFloatTypes;
+using testing::normal_values;
+using testing::residual_of;
+using testing::saved;
+using testing::tensor_of;
+
+/// The last 32 bytes made right again after a change.
+void sign(Buffer& bytes) {
+  const auto digest = sha256(std::span(bytes).first(bytes.size() - 32));
+  std::copy(digest.begin(), digest.end(), bytes.end() - 32);
+}
+
+TopkState after_steps(DataType dtype, std::size_t numel, int steps, double momentum) {
+  Rng rng(41);
+  TopkState state(dtype, numel);
+  TopkRequest request = about(topk_k(numel, 0.05), numel, detect_simd_level());
+  request.momentum = momentum;
+  for (int step = 0; step < steps; ++step) {
+    compress(state, tensor_of(dtype, normal_values(rng, numel)), request);
+    state.commit();
+  }
+  return state;
+}
+
+TEST(TopkSaved, golden_bytes_are_written_and_read) {
+  TopkState state(DataType::kFloat32, 2);
+  compress(state, tensor_of(DataType::kFloat32, {2.0, 1.0}), exactly(1, SimdLevel::kPlain));
+  state.commit();
+  Buffer golden;
+  for (const unsigned number : {
+           unsigned{'l'}, unsigned{'c'}, unsigned{'c'}, unsigned{'t'}, unsigned{'o'},
+           unsigned{'p'}, unsigned{'k'}, 1U,  // magic, version
+           7U, 0U,                            // float32, no velocity
+           2U, 0U, 0U, 0U, 0U, 0U, 0U, 0U,    // elements
+           1U, 0U, 0U, 0U, 0U, 0U, 0U, 0U,    // step
+           0U, 0U, 0U, 0U, 0U, 0U, 0U, 0x40U, // threshold 2.0
+           0U, 0U, 0U, 0U, 0U, 0U, 0U, 0x40U, // of the step itself
+           1U, 0U, 0U, 0U, 0U, 0U, 0U, 0U,    // k
+           0U, 0U, 0U, 0U,                    // residual 0.0
+           0U, 0U, 0x80U, 0x3fU}) {           // residual 1.0
+    golden.push_back(static_cast<std::byte>(number));
+  }
+  golden.resize(golden.size() + 32);
+  sign(golden);
+  EXPECT_EQ(saved(state), golden);
+  const auto loaded = TopkState::load(golden);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->step(), 1U);
+  EXPECT_EQ(loaded->threshold(), 2.0);
+  EXPECT_EQ(residual_of(*loaded), (std::vector<double>{0.0, 1.0}));
+}
+
+TEST(TopkSaved, a_loaded_state_goes_on_bit_for_bit) {
+  for (const DataType dtype : kFloatTypes) {
+    for (const double momentum : {0.0, 0.9}) {
+      TopkState state = after_steps(dtype, 70000, 6, momentum);
+      auto loaded = TopkState::load(saved(state));
+      ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+      TopkState& other = *loaded;
+      EXPECT_EQ(other.has_velocity(), momentum != 0.0);
+      Rng rng(42);
+      TopkRequest request = about(topk_k(70000, 0.05), 70000, detect_simd_level());
+      request.momentum = momentum;
+      for (int step = 0; step < 4; ++step) {
+        const Buffer shard = tensor_of(dtype, normal_values(rng, 70000));
+        ASSERT_EQ(compress(state, shard, request).list, compress(other, shard, request).list);
+        state.commit();
+        other.commit();
+        ASSERT_EQ(saved(state), saved(other));
+      }
+    }
+  }
+}
+
+TEST(TopkSaved, an_empty_shard_has_a_state) {
+  const TopkState state(DataType::kFloat64, 0);
+  const auto loaded = TopkState::load(saved(state));
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->numel(), 0U);
+}
+
+TEST(TopkSaved, any_changed_byte_is_an_error) {
+  const Buffer good = saved(after_steps(DataType::kBfloat16, 40, 2, 0.5));
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    Buffer bad = good;
+    bad[at] ^= std::byte{1};
+    const auto loaded = TopkState::load(bad);
+    ASSERT_FALSE(loaded.ok()) << at;
+    EXPECT_EQ(loaded.status().code(), ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(TopkSaved, any_other_length_is_an_error) {
+  const Buffer good = saved(after_steps(DataType::kFloat32, 10, 2, 0.0));
+  for (std::size_t length = 0; length < good.size(); ++length) {
+    EXPECT_FALSE(TopkState::load(std::span(good).first(length)).ok());
+  }
+  Buffer longer = good;
+  longer.push_back({});
+  EXPECT_FALSE(TopkState::load(longer).ok());
+}
+
+TEST(TopkSaved, errors_say_what_is_wrong) {
+  const Buffer good = saved(after_steps(DataType::kFloat32, 10, 2, 0.0));
+  const auto message = [&](std::size_t at, unsigned value, bool signs) {
+    Buffer bad = good;
+    bad[at] = static_cast<std::byte>(value);
+    if (signs) {
+      sign(bad);
+    }
+    const auto loaded = TopkState::load(bad);
+    return loaded.ok() ? std::string("it loaded") : loaded.status().message();
+  };
+  const auto expect = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  expect(message(0, 'L', true), "does not begin");
+  expect(message(7, 9, true), "version 9");
+  expect(message(60, 0x55, false), "checksum");
+  expect(message(8, 4, true), "element type 4");
+  expect(message(9, 2, true), "out of range");
+  expect(message(10, 11, true), "11 elements");
+  expect(message(17, 255, true), "elements");
+  expect(message(33, 0xc0, true), "out of range");  // A negative threshold.
+  Buffer bad = good;
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::memcpy(bad.data() + 50, &infinity, sizeof(infinity));
+  sign(bad);
+  expect(TopkState::load(bad).status().message(), "not finite");
+  expect(TopkState::load(std::span(good).first(20)).status().message(), "cut short");
+}
+
+// ---- Other numbers of shards.
+
+/// The states of all shards of one tensor after some steps, saved.
+std::vector<Buffer> saved_shards(DataType dtype, std::size_t numel, std::size_t n, double momentum) {
+  std::vector<Buffer> shards;
+  for (std::size_t j = 0; j < n; ++j) {
+    shards.push_back(
+        saved(after_steps(dtype, topk_shard(numel, n, j, dtype).size_elems(), 3, momentum)));
+  }
+  return shards;
+}
+
+std::vector<std::span<const std::byte>> spans(const std::vector<Buffer>& buffers) {
+  return {buffers.begin(), buffers.end()};
+}
+
+/// Residuals and velocities of all shards, one after another.
+std::vector<double> whole(const std::vector<Buffer>& shards) {
+  std::vector<double> values;
+  std::vector<double> velocities;
+  for (const Buffer& shard : shards) {
+    const auto state = TopkState::load(shard);
+    EXPECT_TRUE(state.ok());
+    for (std::size_t i = 0; i < state->numel(); ++i) {
+      values.push_back(state->residual_at(i));
+      velocities.push_back(state->velocity_at(i));
+    }
+  }
+  values.insert(values.end(), velocities.begin(), velocities.end());
+  return values;
+}
+
+TEST(TopkReshard, keeps_every_element_where_it_is_in_the_tensor) {
+  for (const DataType dtype : kFloatTypes) {
+    for (const double momentum : {0.0, 0.5}) {
+      for (const std::size_t numel : {std::size_t{40}, std::size_t{1000}, std::size_t{1037}}) {
+        for (const std::size_t before : {1U, 2U, 3U, 8U}) {
+          const std::vector<Buffer> shards = saved_shards(dtype, numel, before, momentum);
+          for (const std::size_t after : {1U, 2U, 5U}) {
+            std::vector<Buffer> cut;
+            for (std::size_t j = 0; j < after; ++j) {
+              const auto state = TopkState::reshard(spans(shards), after, j);
+              ASSERT_TRUE(state.ok()) << state.status().message();
+              EXPECT_EQ(state->numel(), topk_shard(numel, after, j, dtype).size_elems());
+              EXPECT_EQ(state->step(), 3U);
+              EXPECT_EQ(state->threshold(), 0.0);
+              cut.push_back(saved(*state));
+            }
+            ASSERT_EQ(whole(cut), whole(shards));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(TopkReshard, refuses_what_is_not_all_shards_of_one_tensor) {
+  std::vector<Buffer> shards = saved_shards(DataType::kFloat32, 1000, 3, 0.0);
+  EXPECT_FALSE(TopkState::reshard({}, 2, 0).ok());
+  EXPECT_FALSE(TopkState::reshard(spans(shards), 2, 2).ok());
+  std::vector<Buffer> swapped = shards;
+  std::swap(swapped.front(), swapped.back());  // The last one is shorter.
+  EXPECT_FALSE(TopkState::reshard(spans(swapped), 2, 0).ok());
+  std::vector<Buffer> mixed = shards;
+  mixed[1] = saved(after_steps(DataType::kBfloat16, 336, 3, 0.0));
+  EXPECT_FALSE(TopkState::reshard(spans(mixed), 2, 0).ok());
+  mixed[1] = saved(after_steps(DataType::kFloat32, 336, 2, 0.0));
+  EXPECT_FALSE(TopkState::reshard(spans(mixed), 2, 0).ok());
+  mixed[1] = saved(after_steps(DataType::kFloat32, 336, 3, 0.5));
+  EXPECT_FALSE(TopkState::reshard(spans(mixed), 2, 0).ok());
+  mixed[1] = shards[1];
+  mixed[1][60] ^= std::byte{1};
+  EXPECT_FALSE(TopkState::reshard(spans(mixed), 2, 0).ok());
+  EXPECT_TRUE(TopkState::reshard(spans(shards), 2, 0).ok());
+}
+
+}  // namespace
+}  // namespace lightcc
