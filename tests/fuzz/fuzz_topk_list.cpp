@@ -59,8 +59,7 @@ void check_parts(const TopkListView& list, std::span<const std::size_t> cuts) {
     const std::size_t elements = cuts[p + 1] - cuts[p];
     const std::size_t bytes = lightcc::list_range_bytes(list, cuts[p], cuts[p + 1]);
     const auto out = std::make_unique<std::byte[]>(bytes);
-    const auto written =
-        lightcc::write_list_range(list, cuts[p], cuts[p + 1], {out.get(), bytes});
+    const auto written = lightcc::write_list_range(list, cuts[p], cuts[p + 1], {out.get(), bytes});
     require(written.ok() && *written == bytes);
     const auto part = lightcc::parse_list({out.get(), bytes},
                                           elements,

@@ -107,9 +107,8 @@ std::vector<double> accumulate(const Job& job, const TopkState& state, const std
 std::vector<std::size_t> largest(const std::vector<double>& acc, std::size_t count) {
   std::vector<std::size_t> order(acc.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
-    return std::abs(acc[a]) > std::abs(acc[b]);
-  });
+  std::ranges::stable_sort(
+      order, [&](std::size_t a, std::size_t b) { return std::abs(acc[a]) > std::abs(acc[b]); });
   order.resize(count);
   std::ranges::sort(order);
   return order;
@@ -165,8 +164,7 @@ void check_step(const Job& job,
   }
   const auto nonzero =
       static_cast<std::size_t>(std::ranges::count_if(acc, [](double x) { return x != 0.0; }));
-  if (view->count > job.request.capacity ||
-      (job.request.exact && view->count != job.request.k) ||
+  if (view->count > job.request.capacity || (job.request.exact && view->count != job.request.k) ||
       (3 * view->count < 2 * job.request.k && view->count < nonzero)) {
     fail("too many or too few elements", job.request.level);
   }

@@ -1,11 +1,12 @@
 // How near top-k compression with error feedback comes to the memory's limit, in steady state, on
-// one core: 12 bytes per float32 element (read the gradient, read the residual, write the next one),
-// against loops of the same run that do nothing but move these bytes. Every list is checked. Prints
-// a table; asserts no time.
+// one core: 12 bytes per float32 element (read the gradient, read the residual, write the next
+// one), against loops of the same run that do nothing but move these bytes. Every list is checked.
+// Prints a table; asserts no time.
 //
-// Arguments: numbers of elements in Mi (default: 1 16 128), then optionally one of float32, float16,
-// bfloat16, float64 and "fp16". Each figure is the best of a number of rounds, the contenders in
-// turns. The steps that did not find their threshold at once are counted and not timed.
+// Arguments: numbers of elements in Mi (default: 1 16 128), then optionally one of float32,
+// float16, bfloat16, float64 and "fp16". Each figure is the best of a number of rounds, the
+// contenders in turns. The steps that did not find their threshold at once are counted and not
+// timed.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -101,7 +102,10 @@ class Gradients {
   }
 }
 
-[[gnu::noinline]] void streaming_triad(float* c, const float* a, const float* b, std::size_t count) {
+[[gnu::noinline]] void streaming_triad(float* c,
+                                       const float* a,
+                                       const float* b,
+                                       std::size_t count) {
 #if defined(__x86_64__)
   for (std::size_t i = 0; i < count; i += 16) {
     for (std::size_t u = 0; u < 16; u += 4) {
@@ -133,7 +137,10 @@ struct Compressor {
   double counts = 0.0;  ///< Sum over timed steps, in units of k.
 };
 
-bool step(const Case& test, const Gradients& gradients, Compressor& it, std::vector<std::byte>& out) {
+bool step(const Case& test,
+          const Gradients& gradients,
+          Compressor& it,
+          std::vector<std::byte>& out) {
   const std::size_t k = lightcc::topk_k(test.numel, kRatio);
   const lightcc::TopkRequest request{.k = k,
                                      .capacity = lightcc::topk_capacity(k, test.numel),
@@ -201,7 +208,8 @@ bool measure(const Case& test) {
     array.resize(test.numel * sizeof(float) / sizeof(Line) + 1);
   }
   Bound bound;
-  const int repeats = static_cast<int>(std::max<std::size_t>((std::size_t{1} << 23) / test.numel, 1));
+  const int repeats =
+      static_cast<int>(std::max<std::size_t>((std::size_t{1} << 23) / test.numel, 1));
   for (int round = 0; round < kRounds * repeats; ++round) {
     measure_bound(bound, test.numel, arrays);
     for (Compressor& it : compressors) {
@@ -209,24 +217,26 @@ bool measure(const Case& test) {
     }
   }
   const double best_bound = std::max(bound.plain, bound.streaming);
-  std::printf("%s%s, %zu Mi elements, density %.3g; the bound: triad %.1f, past the caches %.1f GB/s\n",
-              lightcc::data_type_name(test.dtype),
-              test.fp16 ? " as fp16" : "",
-              test.numel >> 20,
-              kRatio,
-              bound.plain * 1e-9,
-              bound.streaming * 1e-9);
+  std::printf(
+      "%s%s, %zu Mi elements, density %.3g; the bound: triad %.1f, past the caches %.1f GB/s\n",
+      lightcc::data_type_name(test.dtype),
+      test.fp16 ? " as fp16" : "",
+      test.numel >> 20,
+      kRatio,
+      bound.plain * 1e-9,
+      bound.streaming * 1e-9);
   for (const Compressor& it : compressors) {
     const double rate = pass_bytes(test) / it.best_s;
-    std::printf("  %-7s %8.2f ms  %5.1f GB/s  %3.0f%% of the bound  (%d of %d steps in one pass, "
-                "count/k %.2f)\n",
-                lightcc::simd_level_name(it.level),
-                it.best_s * 1e3,
-                rate * 1e-9,
-                100.0 * rate / best_bound,
-                it.timed,
-                it.steps - kSettlingSteps,
-                it.counts / std::max(it.timed, 1));
+    std::printf(
+        "  %-7s %8.2f ms  %5.1f GB/s  %3.0f%% of the bound  (%d of %d steps in one pass, "
+        "count/k %.2f)\n",
+        lightcc::simd_level_name(it.level),
+        it.best_s * 1e3,
+        rate * 1e-9,
+        100.0 * rate / best_bound,
+        it.timed,
+        it.steps - kSettlingSteps,
+        it.counts / std::max(it.timed, 1));
   }
   return right;
 }

@@ -1,3 +1,5 @@
+// Sizes and the parser. Lists made from lists and from dense elements: list_cut.cpp,
+// list_of_nonzeros.cpp.
 #include "lightcc/compression/topk_list.hpp"
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include "lightcc/base/half.hpp"
 #include "lightcc/compression/float_types.hpp"
 #include "lightcc/compression/list_layout.hpp"
-#include "lightcc/compression/list_writer.hpp"
 
 namespace lightcc {
 namespace {
@@ -154,110 +155,6 @@ Status check_values(const TopkListView& view) {
   return finite ? Status() : broken("a top-k list with values that are not finite");
 }
 
-/// Entries [first, end) of one block of a list.
-struct BlockPart {
-  std::size_t block = 0;
-  std::size_t first = 0;
-  std::size_t end = 0;
-};
-
-/// Calls `function(BlockPart)` for each block that [begin, end) of the list touches, in order.
-template <typename Function>
-void for_each_block_part(const TopkListView& list,
-                         std::size_t begin,
-                         std::size_t end,
-                         const Function& function) {
-  std::size_t entry = 0;
-  for (std::size_t block = 0; block < list.num_blocks; ++block) {
-    const std::size_t block_entries_end = entry + list.block_count(block);
-    const std::size_t block_begin = block * kTopkBlockElems;  // Counted from phase 0.
-    const bool touched = begin < end && begin + list.phase < block_begin + kTopkBlockElems &&
-                         end + list.phase > block_begin;
-    if (touched) {
-      BlockPart part{block, entry, block_entries_end};
-      const auto lower_bound = [&](std::size_t element) {
-        std::size_t low = part.first;
-        std::size_t high = block_entries_end;
-        while (low < high) {
-          const std::size_t middle = low + (high - low) / 2;
-          if (list.index(block, middle) < element) {
-            low = middle + 1;
-          } else {
-            high = middle;
-          }
-        }
-        return low;
-      };
-      const std::size_t first = lower_bound(begin);
-      part.end = lower_bound(end);
-      part.first = first;
-      function(part);
-    }
-    entry = block_entries_end;
-  }
-}
-
-template <typename Type>
-struct Nonzeros {
-  using Wire = typename Type::Wire;
-  std::size_t count = 0;
-  bool non_finite = false;
-};
-
-/// The bits of a value: zero only for 0.0, not for -0.0.
-template <typename Wire>
-bool has_bits(Wire wire) {
-  return std::bit_cast<std::conditional_t<
-             sizeof(Wire) == 2,
-             std::uint16_t,
-             std::conditional_t<sizeof(Wire) == 4, std::uint32_t, std::uint64_t>>>(wire) != 0;
-}
-
-template <typename Type>
-Nonzeros<Type> count_nonzeros(const std::byte* dense, std::size_t elements) {
-  using Wire = typename Type::Wire;
-  Nonzeros<Type> found;
-  unsigned bad = 0;
-  for (std::size_t i = 0; i < elements; ++i) {
-    const Wire wire = load_as<Wire>(dense + i * sizeof(Wire));
-    found.count += has_bits(wire) ? 1U : 0U;
-    bad |= detail::magnitude_key(Type::decode(wire)) >= detail::kInfinityKey<typename Type::Lane>
-               ? 1U
-               : 0U;
-  }
-  found.non_finite = bad != 0;
-  if (found.non_finite) {
-    found.count = 0;
-  }
-  return found;
-}
-
-template <typename Type>
-void write_nonzeros(const std::byte* dense,
-                    std::size_t elements,
-                    std::size_t phase,
-                    detail::ListWriter& writer) {
-  using Wire = typename Type::Wire;
-  std::size_t element = 0;
-  while (element < elements) {
-    const std::size_t first_offset = (phase + element) % kTopkBlockElems;
-    const std::size_t end = std::min(elements, element + kTopkBlockElems - first_offset);
-    std::byte* offsets = writer.offsets();
-    std::byte* values = writer.values();
-    std::size_t count = 0;
-    for (; element < end; ++element) {
-      const Wire wire = load_as<Wire>(dense + element * sizeof(Wire));
-      if (has_bits(wire)) {
-        detail::store_as(offsets + count * sizeof(std::uint16_t),
-                         static_cast<std::uint16_t>((phase + element) % kTopkBlockElems));
-        detail::store_as(values + count * sizeof(Wire), wire);
-        ++count;
-      }
-    }
-    writer.finish_block(count);
-  }
-}
-
 }  // namespace
 
 std::size_t topk_blocks(std::size_t elements, std::size_t phase) {
@@ -318,88 +215,6 @@ Result<TopkListView> parse_list(std::span<const std::byte> bytes,
   LIGHTCC_RETURN_IF_ERROR(check_blocks(view));
   LIGHTCC_RETURN_IF_ERROR(check_values(view));
   return view;
-}
-
-std::size_t list_range_bytes(const TopkListView& list, std::size_t begin, std::size_t end) {
-  std::size_t count = 0;
-  for_each_block_part(
-      list, begin, end, [&](const BlockPart& part) { count += part.end - part.first; });
-  return list_bytes(end - begin, count, list.format, (list.phase + begin) % kTopkBlockElems);
-}
-
-Result<std::size_t> write_list_range(const TopkListView& list,
-                                     std::size_t begin,
-                                     std::size_t end,
-                                     std::span<std::byte> out) {
-  if (begin > end || end > list.elements) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "elements %zu to %zu of a top-k list of %zu",
-                      begin,
-                      end,
-                      list.elements);
-  }
-  std::size_t count = 0;
-  for_each_block_part(
-      list, begin, end, [&](const BlockPart& part) { count += part.end - part.first; });
-  const std::size_t phase = (list.phase + begin) % kTopkBlockElems;
-  const std::size_t needed = list_bytes(end - begin, count, list.format, phase);
-  if (out.size() < needed) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "a part of a top-k list takes %zu bytes, there is room for %zu",
-                      needed,
-                      out.size());
-  }
-  detail::ListWriter writer(out, end - begin, count, list.format, phase);
-  if (list.non_finite) {
-    return writer.finish_non_finite();
-  }
-  const std::size_t value_bytes = list.format.value_bytes();
-  for_each_block_part(list, begin, end, [&](const BlockPart& part) {
-    const std::size_t entries = part.end - part.first;
-    std::memcpy(writer.offsets(),
-                list.offsets + part.first * sizeof(std::uint16_t),
-                entries * sizeof(std::uint16_t));
-    std::memcpy(writer.values(), list.values + part.first * value_bytes, entries * value_bytes);
-    writer.finish_block(entries, list.block_exponent(part.block));
-  });
-  return writer.finish();
-}
-
-Result<std::size_t> write_list_of_nonzeros(const std::byte* dense,
-                                           std::size_t elements,
-                                           DataType dtype,
-                                           std::span<std::byte> out,
-                                           std::size_t phase) {
-  return detail::with_float_type(dtype, [&](auto type) -> Result<std::size_t> {
-    using Type = decltype(type);
-    const Nonzeros<Type> found = count_nonzeros<Type>(dense, elements);
-    const TopkFormat format{.dtype = dtype};
-    const std::size_t needed = list_bytes(elements, found.count, format, phase);
-    if (out.size() < needed) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "a list of the %zu elements that are not zero takes %zu bytes, there is "
-                        "room for %zu",
-                        found.count,
-                        needed,
-                        out.size());
-    }
-    detail::ListWriter writer(out, elements, found.count, format, phase);
-    if (found.non_finite) {
-      return writer.finish_non_finite();
-    }
-    write_nonzeros<Type>(dense, elements, phase, writer);
-    return writer.finish();
-  });
-}
-
-std::size_t list_of_nonzeros_bytes(const std::byte* dense,
-                                   std::size_t elements,
-                                   DataType dtype,
-                                   std::size_t phase) {
-  return detail::with_float_type(dtype, [&](auto type) {
-    const auto found = count_nonzeros<decltype(type)>(dense, elements);
-    return list_bytes(elements, found.count, TopkFormat{.dtype = dtype}, phase);
-  });
 }
 
 }  // namespace lightcc

@@ -142,8 +142,8 @@ class Step {
     return {};
   }
 
-  /// Magnitudes are taken to go on changing as they did in the last step if that was much (residuals
-  /// grow for the first 1/density steps), and to stay if it was little, which is noise.
+  /// Magnitudes are taken to go on changing as they did in the last step if that was much
+  /// (residuals grow for the first 1/density steps), and to stay if it was little, which is noise.
   TopkForecast make_forecast(const TopkForecast& last, double ideal) const {
     TopkForecast next{.threshold = ideal, .ideal = ideal, .k = request_.k};
     if (last.k == request_.k && last.ideal > 0.0) {
@@ -341,39 +341,6 @@ class Step {
   int passes_ = 0;
 };
 
-template <typename Type>
-[[gnu::noinline]] bool flush(const TopkStepJob& job, std::byte* shard) {
-  using Lane = typename Type::Lane;
-  using Wire = typename Type::Wire;
-  Scratch& scratch = thread_scratch();
-  const TopkBlockKernel kernel = topk_block_kernel(job.level);
-  bool finite = true;
-  for (std::size_t first = 0; first < job.numel; first += kChunkElems) {
-    TopkBlockJob block{.shard = shard + first * sizeof(Wire),
-                       .residual = job.residual->current() + first * sizeof(Lane),
-                       .count = std::min(kChunkElems, job.numel - first),
-                       .dtype = job.dtype,
-                       .scale = job.scale,
-                       .momentum = job.momentum,
-                       .values = scratch.values};
-    if (job.velocity != nullptr) {
-      block.velocity = job.velocity->current() + first * sizeof(Lane);
-    }
-    finite = !kernel(block).non_finite && finite;
-    std::byte* next = job.residual->next() + first * sizeof(Lane);
-    for (std::size_t i = 0; i < block.count; ++i) {
-      const Lane acc = load_as<Lane>(scratch.values + i * sizeof(Lane));
-      const Wire wire = Type::encode_saturating(acc);
-      store_as(shard + (first + i) * sizeof(Wire), wire);
-      store_as(next + i * sizeof(Lane), Type::kRounds ? acc - Type::decode(wire) : Lane{0});
-    }
-  }
-  if (job.velocity != nullptr) {
-    std::memset(job.velocity->next(), 0, job.numel * sizeof(Lane));
-  }
-  return finite;
-}
-
 }  // namespace
 
 TopkOutcome run_topk_step(const TopkStepJob& job,
@@ -385,11 +352,6 @@ TopkOutcome run_topk_step(const TopkStepJob& job,
   return with_float_type(job.dtype, [&](auto type) {
     return Step<decltype(type)>(job, shard, request, writer).run(forecast);
   });
-}
-
-bool run_topk_flush(const TopkStepJob& job, std::byte* shard) {
-  const IeeeFloatMode mode;
-  return with_float_type(job.dtype, [&](auto type) { return flush<decltype(type)>(job, shard); });
 }
 
 }  // namespace lightcc::detail

@@ -173,10 +173,8 @@ TEST(Merge, adds_in_the_order_of_the_lists) {
 
 TEST(Merge, leaves_zero_where_nobody_sent_whatever_the_postscale) {
   const Buffer a = list_of(DataType::kFloat32, {1.0, 0.0});
-  const Buffer out = merged({parsed(a, 2, {})},
-                            2,
-                            DataType::kFloat32,
-                            std::numeric_limits<double>::infinity());
+  const Buffer out =
+      merged({parsed(a, 2, {})}, 2, DataType::kFloat32, std::numeric_limits<double>::infinity());
   EXPECT_TRUE(std::isinf(get(DataType::kFloat32, out.data(), 0)));
   EXPECT_EQ(get(DataType::kFloat32, out.data(), 1), 0.0);
 }
@@ -230,8 +228,7 @@ TEST(Merge, of_ranges_is_the_range_of_the_merge) {
       ASSERT_TRUE(write_list_range(list, cuts[p], cuts[p + 1], parts.back()).ok());
     }
     for (const Buffer& part : parts) {
-      const auto view =
-          parse_list(part, count, from.views[0].format, cuts[p] % kTopkBlockElems);
+      const auto view = parse_list(part, count, from.views[0].format, cuts[p] % kTopkBlockElems);
       ASSERT_TRUE(view.ok()) << view.status().message();
       views.push_back(*view);
     }

@@ -80,9 +80,8 @@ TEST(WarmupRatio, falls_from_a_quarter_to_the_ratio_by_a_constant_factor) {
   const double factor = topk_warmup_ratio(1, 4, 0.01) / 0.25;
   EXPECT_NEAR(factor, 0.4472136, 1e-6);  // 0.04 to the power of 1/4
   for (std::size_t step = 1; step < 4; ++step) {
-    EXPECT_NEAR(topk_warmup_ratio(step, 4, 0.01) / topk_warmup_ratio(step - 1, 4, 0.01),
-                factor,
-                1e-6);
+    EXPECT_NEAR(
+        topk_warmup_ratio(step, 4, 0.01) / topk_warmup_ratio(step - 1, 4, 0.01), factor, 1e-6);
   }
 }
 

@@ -12,8 +12,9 @@
 
 #include <gtest/gtest.h>
 
-#include "compression/topk_testing.hpp"
 #include "lightcc/base/bytes.hpp"
+
+#include "compression/topk_testing.hpp"
 
 namespace lightcc {
 namespace {
@@ -39,11 +40,11 @@ Buffer bytes_of(const std::vector<unsigned>& numbers) {
 
 /// Two elements of a tensor of 65538: 1.0 at 3, -2.0 at 65537.
 const std::vector<unsigned> kGolden = {
-    'L', 'T', 'K', 1, 7, 0, 0, 0,                 // magic and version, float32, flags, phase
-    2,   0,   0,   0, 0, 0, 0, 0,                 // entries
-    1,   0,   0,   0, 1, 0, 0, 0,                 // of each block
-    3,   0,   1,   0,                             // offsets
-    0,   0,   0x80, 0x3f, 0, 0, 0x00, 0xc0,       // values
+    'L', 'T', 'K',  1,    7, 0, 0,    0,     // magic and version, float32, flags, phase
+    2,   0,   0,    0,    0, 0, 0,    0,     // entries
+    1,   0,   0,    0,    1, 0, 0,    0,     // of each block
+    3,   0,   1,    0,                       // offsets
+    0,   0,   0x80, 0x3f, 0, 0, 0x00, 0xc0,  // values
 };
 
 /// The same with float16 and scales: 2^14 * 2^-14 and -2^14 * 2^-13.
@@ -83,8 +84,8 @@ TEST(TopkList, a_list_that_is_not_finite_is_a_header_and_empty_blocks) {
   values[9] = std::numeric_limits<double>::infinity();
   const Buffer list =
       compress(state, tensor_of(DataType::kFloat64, values), exactly(5, SimdLevel::kPlain)).list;
-  EXPECT_EQ(list, bytes_of({'L', 'T', 'K', 1, 8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                            0,   0,   0,   0, 0, 0, 0, 0}));
+  EXPECT_EQ(list, bytes_of({'L', 'T', 'K', 1, 8, 1, 0, 0, 0, 0, 0, 0,
+                            0,   0,   0,   0, 0, 0, 0, 0, 0, 0, 0, 0}));
 }
 
 TEST(TopkList, sizes_follow_the_formula) {
@@ -156,8 +157,12 @@ TEST(TopkListParser, refuses_values_that_are_not_finite) {
                              -std::numeric_limits<double>::infinity(),
                              std::numeric_limits<double>::quiet_NaN()}) {
       TopkState state(dtype, 3);
-      Buffer list = compress(state, tensor_of(dtype, {1, 2, 3}), exactly(3, SimdLevel::kPlain)).list;
-      testing::put(dtype, list.data() + list_bytes(3, 3, {.dtype = dtype}) - 3 * element_size(dtype), 1, bad);
+      Buffer list =
+          compress(state, tensor_of(dtype, {1, 2, 3}), exactly(3, SimdLevel::kPlain)).list;
+      testing::put(dtype,
+                   list.data() + list_bytes(3, 3, {.dtype = dtype}) - 3 * element_size(dtype),
+                   1,
+                   bad);
       const auto view = parse_list(list, 3, {.dtype = dtype});
       ASSERT_FALSE(view.ok());
       EXPECT_NE(view.status().message().find("not finite"), std::string::npos);
@@ -235,8 +240,8 @@ void expect_parts(const TopkListView& list,
   for (std::size_t p = 0; p + 1 < cuts.size(); ++p) {
     const std::size_t begin = cuts[p];
     const Buffer bytes = part_of(list, begin, cuts[p + 1]);
-    const auto part = parse_list(
-        bytes, cuts[p + 1] - begin, list.format, (list.phase + begin) % kTopkBlockElems);
+    const auto part =
+        parse_list(bytes, cuts[p + 1] - begin, list.format, (list.phase + begin) % kTopkBlockElems);
     ASSERT_TRUE(part.ok()) << part.status().message();
     for (const Entry& entry : entries_of(*part)) {
       found.push_back({entry.index + begin, entry.value});

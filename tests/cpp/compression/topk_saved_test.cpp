@@ -10,8 +10,9 @@
 
 #include <gtest/gtest.h>
 
-#include "compression/topk_testing.hpp"
 #include "lightcc/base/sha256.hpp"
+
+#include "compression/topk_testing.hpp"
 
 namespace lightcc {
 namespace {
@@ -49,17 +50,64 @@ TEST(TopkSaved, golden_bytes_are_written_and_read) {
   compress(state, tensor_of(DataType::kFloat32, {2.0, 1.0}), exactly(1, SimdLevel::kPlain));
   state.commit();
   Buffer golden;
-  for (const unsigned number : {
-           unsigned{'l'}, unsigned{'c'}, unsigned{'c'}, unsigned{'t'}, unsigned{'o'},
-           unsigned{'p'}, unsigned{'k'}, 1U,  // magic, version
-           7U, 0U,                            // float32, no velocity
-           2U, 0U, 0U, 0U, 0U, 0U, 0U, 0U,    // elements
-           1U, 0U, 0U, 0U, 0U, 0U, 0U, 0U,    // step
-           0U, 0U, 0U, 0U, 0U, 0U, 0U, 0x40U, // threshold 2.0
-           0U, 0U, 0U, 0U, 0U, 0U, 0U, 0x40U, // of the step itself
-           1U, 0U, 0U, 0U, 0U, 0U, 0U, 0U,    // k
-           0U, 0U, 0U, 0U,                    // residual 0.0
-           0U, 0U, 0x80U, 0x3fU}) {           // residual 1.0
+  for (const unsigned number : {unsigned{'l'},
+                                unsigned{'c'},
+                                unsigned{'c'},
+                                unsigned{'t'},
+                                unsigned{'o'},
+                                unsigned{'p'},
+                                unsigned{'k'},
+                                1U,  // magic, version
+                                7U,
+                                0U,  // float32, no velocity
+                                2U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,  // elements
+                                1U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,  // step
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0x40U,  // threshold 2.0
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0x40U,  // of the step itself
+                                1U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,
+                                0U,  // k
+                                0U,
+                                0U,
+                                0U,
+                                0U,  // residual 0.0
+                                0U,
+                                0U,
+                                0x80U,
+                                0x3fU}) {  // residual 1.0
     golden.push_back(static_cast<std::byte>(number));
   }
   golden.resize(golden.size() + 32);
@@ -155,7 +203,10 @@ TEST(TopkSaved, errors_say_what_is_wrong) {
 // ---- Other numbers of shards.
 
 /// The states of all shards of one tensor after some steps, saved.
-std::vector<Buffer> saved_shards(DataType dtype, std::size_t numel, std::size_t n, double momentum) {
+std::vector<Buffer> saved_shards(DataType dtype,
+                                 std::size_t numel,
+                                 std::size_t n,
+                                 double momentum) {
   std::vector<Buffer> shards;
   for (std::size_t j = 0; j < n; ++j) {
     shards.push_back(

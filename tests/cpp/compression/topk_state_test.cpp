@@ -110,14 +110,11 @@ TEST(TopkExact, is_the_reference_around_the_borders_of_blocks) {
   for (const SimdLevel level : levels()) {
     for (const DataType dtype : kFloatTypes) {
       Rng rng(2);
-      for (const std::size_t numel : {kTopkBlockElems - 1,
-                                      kTopkBlockElems,
-                                      kTopkBlockElems + 1,
-                                      2 * kTopkBlockElems + 77}) {
+      for (const std::size_t numel :
+           {kTopkBlockElems - 1, kTopkBlockElems, kTopkBlockElems + 1, 2 * kTopkBlockElems + 77}) {
         TopkState state(dtype, numel);
         for (int step = 0; step < 2; ++step) {
-          expect_exact_step(
-              state, tensor_of(dtype, normal_values(rng, numel)), numel / 50, level);
+          expect_exact_step(state, tensor_of(dtype, normal_values(rng, numel)), numel / 50, level);
         }
       }
     }
@@ -161,8 +158,8 @@ TEST(TopkExact, orders_denormals_and_zeros_by_magnitude) {
 TEST(TopkExact, sends_zeros_as_zeros_when_there_is_nothing_else) {
   // A residual begins at 0.0, and -0.0 + 0.0 is 0.0.
   TopkState state(DataType::kFloat32, 2);
-  const StepResult step = compress(
-      state, tensor_of(DataType::kFloat32, {-0.0, -0.0}), exactly(2, SimdLevel::kPlain));
+  const StepResult step =
+      compress(state, tensor_of(DataType::kFloat32, {-0.0, -0.0}), exactly(2, SimdLevel::kPlain));
   const auto sent = entries_of(parsed(step.list, 2, {}));
   ASSERT_EQ(sent.size(), 2U);
   EXPECT_FALSE(std::signbit(sent[0].value));
@@ -320,18 +317,15 @@ TEST(TopkNonFinite, flags_the_list_and_leaves_the_state) {
 
 TEST(TopkNonFinite, an_overflow_of_the_sum_counts) {
   TopkState state(DataType::kFloat32, 1);
-  const StepResult step = compress(state,
-                                   tensor_of(DataType::kFloat32, {3e38}),
-                                   exactly(1, SimdLevel::kPlain),
-                                   2.0);
+  const StepResult step =
+      compress(state, tensor_of(DataType::kFloat32, {3e38}), exactly(1, SimdLevel::kPlain), 2.0);
   EXPECT_TRUE(step.outcome.non_finite);
 }
 
 TEST(TopkNonFinite, k_of_all_sees_it_too) {
   TopkState state(DataType::kFloat16, 3);
-  const StepResult step = compress(state,
-                                   tensor_of(DataType::kFloat16, {1.0, kInf, 2.0}),
-                                   about(3, 3, detect_simd_level()));
+  const StepResult step = compress(
+      state, tensor_of(DataType::kFloat16, {1.0, kInf, 2.0}), about(3, 3, detect_simd_level()));
   EXPECT_TRUE(step.outcome.non_finite);
 }
 
@@ -448,7 +442,7 @@ TEST(TopkFp16, one_block_may_hold_very_large_and_very_small_values) {
     state.commit();
     const auto sent = entries_of(parsed(result.list, 100, {.fp16 = true}));
     EXPECT_NEAR(sent[50].value / -3.4e38, 1.0, 1e-3);
-    EXPECT_EQ(sent[0].value, 0.0);                 // Too small beside the other.
+    EXPECT_EQ(sent[0].value, 0.0);  // Too small beside the other.
     EXPECT_EQ(state.residual_at(0), values[0] == 0 ? 0 : static_cast<double>(1e-9F));  // But kept.
     expect_nothing_is_lost(acc, sent, residual_of(state));
   }
@@ -549,9 +543,8 @@ TEST(TopkFlush, adds_the_residual_and_clears_it) {
 
 TEST(TopkFlush, of_a_shard_that_is_not_finite_says_so_in_the_shard_and_is_undone) {
   TopkState state(DataType::kFloat16, 4);
-  compress(state,
-           tensor_of(DataType::kFloat16, {1.0, 2.0, 3.0, 4.0}),
-           exactly(1, SimdLevel::kPlain));
+  compress(
+      state, tensor_of(DataType::kFloat16, {1.0, 2.0, 3.0, 4.0}), exactly(1, SimdLevel::kPlain));
   state.commit();
   const Buffer before = saved(state);
   Buffer shard = tensor_of(DataType::kFloat16, {kInf, 1.0, kNan, 1.0});
