@@ -60,7 +60,7 @@ using Bfloat16Type = NarrowType<bfloat16_to_float, float_to_bfloat16, 0x7f80>;
 /// Calls `function` with an object of the type that `dtype` names. float32 stands in for what is
 /// not floating point; callers have checked.
 template <typename Function>
-decltype(auto) with_float_type(DataType dtype, Function&& function) {
+decltype(auto) with_float_type(DataType dtype, const Function& function) {
   switch (dtype) {
     case DataType::kFloat16:
       return function(Float16Type());

@@ -1,6 +1,7 @@
 // The memory of a state: lanes of residual or velocity, twice, so that a step can be undone.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <utility>
@@ -18,9 +19,9 @@ class LanePair {
 
   /// Default-constructed: not even zero lanes.
   bool exists() const { return !current_.empty(); }
-  std::byte* current() { return current_.front().bytes; }
-  const std::byte* current() const { return current_.front().bytes; }
-  std::byte* next() { return next_.front().bytes; }
+  std::byte* current() { return current_.front().bytes.data(); }
+  const std::byte* current() const { return current_.front().bytes.data(); }
+  std::byte* next() { return next_.front().bytes.data(); }
   std::span<const std::byte> bytes() const {
     return exists() ? std::span(current(), count_bytes_) : std::span<const std::byte>();
   }
@@ -29,7 +30,7 @@ class LanePair {
  private:
   static constexpr std::size_t kLineBytes = 64;
   struct alignas(kLineBytes) Line {
-    std::byte bytes[kLineBytes];
+    std::array<std::byte, kLineBytes> bytes;
   };
 
   std::size_t count_bytes_ = 0;

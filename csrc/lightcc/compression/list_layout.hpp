@@ -1,6 +1,7 @@
 // Where the parts of a list lie: docs/wire-format.md as code.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -8,7 +9,7 @@
 
 namespace lightcc::detail {
 
-inline constexpr char kListMagic[4] = {'L', 'T', 'K', 1};  // The last byte is the version.
+inline constexpr std::array kListMagic = {'L', 'T', 'K', '\1'};  // The last byte is the version.
 inline constexpr std::size_t kDtypeAt = 4;
 inline constexpr std::size_t kFlagsAt = 5;
 inline constexpr std::size_t kPhaseAt = 6;

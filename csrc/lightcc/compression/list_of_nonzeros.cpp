@@ -17,7 +17,7 @@ using detail::load_as;
 
 template <typename Type>
 struct Nonzeros {
-  using Wire = typename Type::Wire;
+  using Wire = Type::Wire;
   std::size_t count = 0;
   bool non_finite = false;
 };
@@ -33,7 +33,7 @@ bool has_bits(Wire wire) {
 
 template <typename Type>
 Nonzeros<Type> count_nonzeros(const std::byte* dense, std::size_t elements) {
-  using Wire = typename Type::Wire;
+  using Wire = Type::Wire;
   Nonzeros<Type> found;
   unsigned bad = 0;
   for (std::size_t i = 0; i < elements; ++i) {
@@ -55,7 +55,7 @@ void write_nonzeros(const std::byte* dense,
                     std::size_t elements,
                     std::size_t phase,
                     detail::ListWriter& writer) {
-  using Wire = typename Type::Wire;
+  using Wire = Type::Wire;
   std::size_t element = 0;
   while (element < elements) {
     const std::size_t first_offset = (phase + element) % kTopkBlockElems;

@@ -56,7 +56,7 @@ void ListWriter::restart() {
 
 void ListWriter::write_header(bool non_finite) {
   std::byte* to = out_.data();
-  std::memcpy(to, kListMagic, sizeof(kListMagic));
+  std::memcpy(to, kListMagic.data(), kListMagic.size());
   store_as(to + kDtypeAt, static_cast<std::uint8_t>(format_.dtype));
   store_as(to + kFlagsAt,
            static_cast<std::uint8_t>((non_finite ? kFlagNonFinite : 0U) |

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "lightcc/base/half.hpp"
@@ -30,15 +29,15 @@ class Presence {
 
 /// Where float16 and bfloat16 are summed: one block, kept by the thread.
 std::byte* wide_block() {
-  thread_local const auto block = std::make_unique<std::byte[]>(kTopkBlockElems * sizeof(float));
-  return block.get();
+  thread_local std::vector<std::byte> block(kTopkBlockElems * sizeof(float));
+  return block.data();
 }
 
 template <typename Type>
 class Merger {
  public:
-  using Lane = typename Type::Lane;
-  using Wire = typename Type::Wire;
+  using Lane = Type::Lane;
+  using Wire = Type::Wire;
 
   Merger(std::span<const TopkListView> lists,
          std::byte* out,

@@ -1,5 +1,6 @@
 // The step in which a tensor travels dense: what compression still owes is added to it.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstring>
 
@@ -16,9 +17,9 @@ constexpr std::size_t kChunkElems = 2048;
 
 template <typename Type>
 [[gnu::noinline]] bool flush(const TopkStepJob& job, std::byte* shard) {
-  using Lane = typename Type::Lane;
-  using Wire = typename Type::Wire;
-  alignas(64) std::byte sums[(kChunkElems + kTopkBlockSlack) * sizeof(Lane)];
+  using Lane = Type::Lane;
+  using Wire = Type::Wire;
+  std::array<std::byte, (kChunkElems + kTopkBlockSlack) * sizeof(Lane)> sums;
   const TopkBlockKernel kernel = topk_block_kernel(job.level);
   bool finite = true;
   for (std::size_t first = 0; first < job.numel; first += kChunkElems) {
@@ -28,14 +29,14 @@ template <typename Type>
                        .dtype = job.dtype,
                        .scale = job.scale,
                        .momentum = job.momentum,
-                       .values = sums};
+                       .values = sums.data()};
     if (job.velocity != nullptr) {
       block.velocity = job.velocity->current() + first * sizeof(Lane);
     }
     finite = !kernel(block).non_finite && finite;
     std::byte* next = job.residual->next() + first * sizeof(Lane);
     for (std::size_t i = 0; i < block.count; ++i) {
-      const Lane acc = load_as<Lane>(sums + i * sizeof(Lane));
+      const Lane acc = load_as<Lane>(sums.data() + i * sizeof(Lane));
       const Wire wire = Type::encode_saturating(acc);
       store_as(shard + (first + i) * sizeof(Wire), wire);
       store_as(next + i * sizeof(Lane), Type::kRounds ? acc - Type::decode(wire) : Lane{0});

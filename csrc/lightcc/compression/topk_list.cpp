@@ -27,7 +27,7 @@ Status parse_frame(std::span<const std::byte> bytes, TopkListView& view) {
     return broken("a top-k list of %zu bytes, less than its header", bytes.size());
   }
   const std::byte* from = bytes.data();
-  if (std::memcmp(from, detail::kListMagic, sizeof(detail::kListMagic)) != 0) {
+  if (std::memcmp(from, detail::kListMagic.data(), detail::kListMagic.size()) != 0) {
     return broken("what should be a top-k list does not begin as one of this version");
   }
   const auto dtype = load_as<std::uint8_t>(from + detail::kDtypeAt);
@@ -117,7 +117,7 @@ Status check_blocks(const TopkListView& view) {
 
 template <typename Type>
 bool values_are_finite(const TopkListView& view) {
-  using Wire = typename Type::Wire;
+  using Wire = Type::Wire;
   unsigned bad = 0;
   for (std::size_t i = 0; i < view.count; ++i) {
     const auto lane = Type::decode(load_as<Wire>(view.values + i * sizeof(Wire)));
@@ -197,7 +197,7 @@ double TopkListView::value(std::size_t block, std::size_t entry) const {
     return std::ldexp(static_cast<double>(half_to_float(half)), block_exponent(block));
   }
   return detail::with_float_type(format.dtype, [&](auto type) -> double {
-    using Wire = typename decltype(type)::Wire;
+    using Wire = decltype(type)::Wire;
     return decltype(type)::decode(load_as<Wire>(values + entry * sizeof(Wire)));
   });
 }

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <optional>
+#include <vector>
 
 #include "lightcc/base/half.hpp"
 #include "lightcc/collectives/kernels/float_mode.hpp"
@@ -33,14 +33,16 @@ constexpr double kNoise = 0.03;
 
 /// Room for one block's selected elements; kept by the thread.
 struct Scratch {
-  std::uint16_t offsets[kTopkBlockElems + kTopkBlockSlack];
-  alignas(64) std::byte values[(kTopkBlockElems + kTopkBlockSlack) * sizeof(double)];
+  std::vector<std::uint16_t> offsets =
+      std::vector<std::uint16_t>(kTopkBlockElems + kTopkBlockSlack);
+  std::vector<std::byte> values =
+      std::vector<std::byte>((kTopkBlockElems + kTopkBlockSlack) * sizeof(double));
   MagnitudeSample sample;
 };
 
 Scratch& thread_scratch() {
-  thread_local const auto scratch = std::make_unique_for_overwrite<Scratch>();
-  return *scratch;
+  thread_local Scratch scratch;
+  return scratch;
 }
 
 /// What one pass is to select.
@@ -60,8 +62,8 @@ struct Selected {
 template <typename Type>
 class Step {
  public:
-  using Lane = typename Type::Lane;
-  using Wire = typename Type::Wire;
+  using Lane = Type::Lane;
+  using Wire = Type::Wire;
   using Key = KeyOf<Lane>;
 
   Step(const TopkStepJob& job,
@@ -164,8 +166,8 @@ class Step {
                        .dtype = job_.dtype,
                        .scale = job_.scale,
                        .momentum = job_.momentum,
-                       .offsets = scratch_.offsets,
-                       .values = scratch_.values};
+                       .offsets = scratch_.offsets.data(),
+                       .values = scratch_.values.data()};
     if (job_.velocity != nullptr) {
       block.velocity = job_.velocity->current() + first * sizeof(Lane);
     }
@@ -219,20 +221,20 @@ class Step {
 
   // ---- Lists.
 
-  Lane* lanes() { return reinterpret_cast<Lane*>(scratch_.values); }
+  Lane* lanes() { return reinterpret_cast<Lane*>(scratch_.values.data()); }
 
   void write_block(std::size_t first, std::size_t selected, const Selection& selection) {
     const bool is_whole = selection.ties == kUnlimited && selected <= writer_.room();
     const std::size_t count =
         is_whole ? selected : keep_some(first, selected, static_cast<Key>(selection.key));
-    std::memcpy(writer_.offsets(), scratch_.offsets, count * sizeof(std::uint16_t));
+    std::memcpy(writer_.offsets(), scratch_.offsets.data(), count * sizeof(std::uint16_t));
     int exponent = 0;
     if (has_scales_) {
       exponent = write_scaled(first, count);
     } else if constexpr (Type::kRounds) {
       write_rounded(first, count);
     } else {
-      std::memcpy(writer_.values(), scratch_.values, count * sizeof(Lane));
+      std::memcpy(writer_.values(), scratch_.values.data(), count * sizeof(Lane));
     }
     writer_.finish_block(count, exponent);
   }
@@ -318,7 +320,7 @@ class Step {
   void sample(std::size_t first, std::size_t count, Key key) {
     const std::size_t stride =
         std::clamp<std::size_t>(std::bit_floor(request_.k / kSampledSelected), 1, kMaxSampleStride);
-    const std::size_t skipped = static_cast<std::size_t>(job_.step % stride);
+    const auto skipped = static_cast<std::size_t>(job_.step % stride);
     for (std::size_t at = skipped * kGroupElems; at < count; at += stride * kGroupElems) {
       const std::size_t end = std::min(at + kGroupElems, count);
       for (std::size_t i = at; i < end; ++i) {

@@ -32,6 +32,7 @@ struct LaneTable {
       }
     }
   }
+  // No std::array here (topk_block_job.hpp). NOLINTNEXTLINE(modernize-avoid-c-arrays)
   alignas(32) std::uint32_t rows[256][8] = {};
 };
 constexpr LaneTable kLanesOfSet;
