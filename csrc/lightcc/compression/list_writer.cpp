@@ -13,7 +13,6 @@ ListWriter::ListWriter(std::span<std::byte> out,
                        const TopkFormat& format,
                        std::size_t phase)
     : out_(out),
-      elements_(elements),
       capacity_(capacity),
       format_(format),
       phase_(phase),

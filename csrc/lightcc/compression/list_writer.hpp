@@ -39,7 +39,6 @@ class ListWriter {
   void write_header(bool non_finite);
 
   std::span<std::byte> out_;
-  std::size_t elements_;
   std::size_t capacity_;
   TopkFormat format_;
   std::size_t phase_;
