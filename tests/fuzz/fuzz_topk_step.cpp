@@ -107,8 +107,11 @@ std::vector<double> accumulate(const Job& job, const TopkState& state, const std
 std::vector<std::size_t> largest(const std::vector<double>& acc, std::size_t count) {
   std::vector<std::size_t> order(acc.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(
-      order, [&](std::size_t a, std::size_t b) { return std::abs(acc[a]) > std::abs(acc[b]); });
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+    const double first = std::abs(acc[a]);
+    const double second = std::abs(acc[b]);
+    return first != second ? first > second : a < b;
+  });
   order.resize(count);
   std::ranges::sort(order);
   return order;

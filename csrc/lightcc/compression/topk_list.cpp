@@ -16,55 +16,60 @@ namespace {
 
 using detail::load_as;
 
-template <typename... Values>
-Status broken(const char* format, Values... values) {
-  return make_error(ErrorCode::kPeerFailed, format, values...);
-}
-
 /// Header and lengths; fills `view`.
 Status parse_frame(std::span<const std::byte> bytes, TopkListView& view) {
   if (bytes.size() < kTopkHeaderBytes) {
-    return broken("a top-k list of %zu bytes, less than its header", bytes.size());
+    return make_error(
+        ErrorCode::kPeerFailed, "a top-k list of %zu bytes, less than its header", bytes.size());
   }
   const std::byte* from = bytes.data();
   if (std::memcmp(from, detail::kListMagic.data(), detail::kListMagic.size()) != 0) {
-    return broken("what should be a top-k list does not begin as one of this version");
+    return make_error(ErrorCode::kPeerFailed,
+                      "what should be a top-k list does not begin as one of this version");
   }
   const auto dtype = load_as<std::uint8_t>(from + detail::kDtypeAt);
   if (dtype != static_cast<std::uint8_t>(view.format.dtype)) {
-    return broken("a top-k list of element type %u, where %s is expected",
-                  unsigned{dtype},
-                  data_type_name(view.format.dtype));
+    return make_error(ErrorCode::kPeerFailed,
+                      "a top-k list of element type %u, where %s is expected",
+                      unsigned{dtype},
+                      data_type_name(view.format.dtype));
   }
   const unsigned flags = load_as<std::uint8_t>(from + detail::kFlagsAt);
   const bool has_scales = (flags & detail::kFlagScales) != 0;
   if ((flags & ~(detail::kFlagNonFinite | detail::kFlagScales)) != 0 ||
       has_scales != view.format.has_scales()) {
-    return broken("a top-k list with flags %u, where fp16 is %s",
-                  flags,
-                  view.format.has_scales() ? "on" : "off");
+    return make_error(ErrorCode::kPeerFailed,
+                      "a top-k list with flags %u, where fp16 is %s",
+                      flags,
+                      view.format.has_scales() ? "on" : "off");
   }
   const auto phase = load_as<std::uint16_t>(from + detail::kPhaseAt);
   if (phase != view.phase) {
-    return broken("a top-k list of phase %u, where %zu is expected", unsigned{phase}, view.phase);
+    return make_error(ErrorCode::kPeerFailed,
+                      "a top-k list of phase %u, where %zu is expected",
+                      unsigned{phase},
+                      view.phase);
   }
   const auto count = load_as<std::uint64_t>(from + detail::kCountAt);
   if (count > view.elements) {
-    return broken("a top-k list of %llu entries for %zu elements",
-                  static_cast<unsigned long long>(count),
-                  view.elements);
+    return make_error(ErrorCode::kPeerFailed,
+                      "a top-k list of %llu entries for %zu elements",
+                      static_cast<unsigned long long>(count),
+                      view.elements);
   }
   view.non_finite = (flags & detail::kFlagNonFinite) != 0;
   view.count = static_cast<std::size_t>(count);
   if (view.non_finite && view.count != 0) {
-    return broken("a top-k list that is not finite and has %zu entries", view.count);
+    return make_error(
+        ErrorCode::kPeerFailed, "a top-k list that is not finite and has %zu entries", view.count);
   }
   const detail::ListLayout layout(view.num_blocks, view.count, view.format);
   if (bytes.size() != layout.end) {
-    return broken("a top-k list of %zu bytes, where %zu entries take %zu",
-                  bytes.size(),
-                  view.count,
-                  layout.end);
+    return make_error(ErrorCode::kPeerFailed,
+                      "a top-k list of %zu bytes, where %zu entries take %zu",
+                      bytes.size(),
+                      view.count,
+                      layout.end);
   }
   view.counts = from + layout.counts;
   view.exponents = view.format.has_scales() ? from + layout.exponents : nullptr;
@@ -96,21 +101,28 @@ Status check_blocks(const TopkListView& view) {
   for (std::size_t block = 0; block < view.num_blocks; ++block) {
     const std::size_t count = view.block_count(block);
     if (count > view.count - entry) {
-      return broken("a top-k list whose blocks have more than its %zu entries", view.count);
+      return make_error(ErrorCode::kPeerFailed,
+                        "a top-k list whose blocks have more than its %zu entries",
+                        view.count);
     }
     const std::size_t first = block == 0 ? view.phase : 0;
     const std::size_t end =
         std::min(view.phase + view.elements - block * kTopkBlockElems, kTopkBlockElems);
     if (!offsets_are_valid(view.offsets + entry * sizeof(std::uint16_t), count, first, end)) {
-      return broken("a top-k list whose block %zu has offsets that do not ascend from %zu to %zu",
-                    block,
-                    first,
-                    end);
+      return make_error(
+          ErrorCode::kPeerFailed,
+          "a top-k list whose block %zu has offsets that do not ascend from %zu to %zu",
+          block,
+          first,
+          end);
     }
     entry += count;
   }
   if (entry != view.count) {
-    return broken("a top-k list of %zu entries whose blocks have %zu", view.count, entry);
+    return make_error(ErrorCode::kPeerFailed,
+                      "a top-k list of %zu entries whose blocks have %zu",
+                      view.count,
+                      entry);
   }
   return {};
 }
@@ -134,8 +146,11 @@ Status check_scaled_values(const TopkListView& view) {
   for (std::size_t block = 0; block < view.num_blocks; ++block) {
     const int exponent = view.block_exponent(block);
     if (exponent < least || exponent > most) {
-      return broken(
-          "a top-k list with the scale 2^%d, outside of 2^%d to 2^%d", exponent, least, most);
+      return make_error(ErrorCode::kPeerFailed,
+                        "a top-k list with the scale 2^%d, outside of 2^%d to 2^%d",
+                        exponent,
+                        least,
+                        most);
     }
   }
   unsigned bad = 0;
@@ -143,7 +158,9 @@ Status check_scaled_values(const TopkListView& view) {
     const auto half = load_as<std::uint16_t>(view.values + i * sizeof(std::uint16_t));
     bad |= (half & 0x7fffU) > detail::kHalfLimitBits ? 1U : 0U;
   }
-  return bad == 0 ? Status() : broken("a top-k list with a float16 value above 32752");
+  return bad == 0
+             ? Status()
+             : make_error(ErrorCode::kPeerFailed, "a top-k list with a float16 value above 32752");
 }
 
 Status check_values(const TopkListView& view) {
@@ -152,7 +169,9 @@ Status check_values(const TopkListView& view) {
   }
   const bool finite = detail::with_float_type(
       view.format.dtype, [&](auto type) { return values_are_finite<decltype(type)>(view); });
-  return finite ? Status() : broken("a top-k list with values that are not finite");
+  return finite
+             ? Status()
+             : make_error(ErrorCode::kPeerFailed, "a top-k list with values that are not finite");
 }
 
 }  // namespace

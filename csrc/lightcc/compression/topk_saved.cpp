@@ -30,28 +30,27 @@ struct SavedState {
   bool has_velocity = false;
 };
 
-template <typename... Values>
-Status damaged(const char* format, Values... values) {
-  return make_error(ErrorCode::kInvalidArgument, format, values...);
-}
-
 Status check_frame(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeaderBytes + kChecksumBytes) {
-    return damaged("a saved top-k state of %zu bytes is cut short", bytes.size());
+    return make_error(
+        ErrorCode::kInvalidArgument, "a saved top-k state of %zu bytes is cut short", bytes.size());
   }
   if (!std::ranges::equal(bytes.first(kMagic.size()), as_bytes(kMagic))) {
-    return damaged("what should be a saved top-k state does not begin as one");
+    return make_error(ErrorCode::kInvalidArgument,
+                      "what should be a saved top-k state does not begin as one");
   }
   const auto version = std::to_integer<unsigned>(bytes[kMagic.size()]);
   if (version != kVersion) {
-    return damaged("a saved top-k state of version %u, this lightcc reads version %u",
-                   version,
-                   unsigned{kVersion});
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a saved top-k state of version %u, this lightcc reads version %u",
+                      version,
+                      unsigned{kVersion});
   }
   if (!std::ranges::equal(sha256(bytes.first(bytes.size() - kChecksumBytes)),
                           bytes.last(kChecksumBytes))) {
-    return damaged("a saved top-k state of %zu bytes is damaged: its checksum does not match",
-                   bytes.size());
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a saved top-k state of %zu bytes is damaged: its checksum does not match",
+                      bytes.size());
   }
   return {};
 }
@@ -77,8 +76,9 @@ Result<SavedState> parse_saved(std::span<const std::byte> bytes) {
   const auto dtype = reader.number<std::uint8_t>();
   saved.dtype = static_cast<DataType>(dtype);
   if (!is_floating_point(saved.dtype)) {
-    return damaged("a saved top-k state of element type %u, which is not floating point",
-                   unsigned{dtype});
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a saved top-k state of element type %u, which is not floating point",
+                      unsigned{dtype});
   }
   const auto has_velocity = reader.number<std::uint8_t>();
   const auto numel = reader.number<std::uint64_t>();
@@ -88,22 +88,25 @@ Result<SavedState> parse_saved(std::span<const std::byte> bytes) {
   saved.forecast.k = reader.number<std::uint64_t>();
   if (has_velocity > 1 || !is_magnitude(saved.forecast.threshold) ||
       !is_magnitude(saved.forecast.ideal)) {
-    return damaged("a saved top-k state whose header is out of range");
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a saved top-k state whose header is out of range");
   }
   saved.has_velocity = has_velocity == 1;
   const std::size_t lane_bytes = saved.dtype == DataType::kFloat64 ? sizeof(double) : sizeof(float);
   const std::size_t bytes_per_elem = lane_bytes * (saved.has_velocity ? 2 : 1);
   if (reader.remaining() / bytes_per_elem != numel || reader.remaining() % bytes_per_elem != 0) {
-    return damaged("a saved top-k state says %llu elements and has %zu bytes for them",
-                   static_cast<unsigned long long>(numel),
-                   reader.remaining());
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a saved top-k state says %llu elements and has %zu bytes for them",
+                      static_cast<unsigned long long>(numel),
+                      reader.remaining());
   }
   saved.numel = static_cast<std::size_t>(numel);
   saved.residual = reader.raw(saved.numel * lane_bytes);
   saved.velocity = reader.raw(saved.has_velocity ? saved.numel * lane_bytes : 0);
   const auto finite = saved.dtype == DataType::kFloat64 ? all_finite<double> : all_finite<float>;
   if (!finite(saved.residual) || !finite(saved.velocity)) {
-    return damaged("a saved top-k state with values that are not finite");
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a saved top-k state with values that are not finite");
   }
   return saved;
 }
@@ -117,7 +120,7 @@ void copy(std::byte* to, std::span<const std::byte> from) {
 /// Errors unless `parts` are all shards of one tensor, in order, at one step. Returns its numel.
 Result<std::size_t> check_shards(const std::vector<SavedState>& parts) {
   if (parts.empty()) {
-    return damaged("no saved top-k state to cut anew");
+    return make_error(ErrorCode::kInvalidArgument, "no saved top-k state to cut anew");
   }
   std::size_t numel = 0;
   for (const SavedState& part : parts) {
@@ -128,20 +131,22 @@ Result<std::size_t> check_shards(const std::vector<SavedState>& parts) {
     const SavedState& first = parts.front();
     if (part.dtype != first.dtype || part.step != first.step ||
         part.has_velocity != first.has_velocity) {
-      return damaged("saved top-k shard %zu is %s of step %llu, shard 0 is %s of step %llu",
-                     i,
-                     data_type_name(part.dtype),
-                     static_cast<unsigned long long>(part.step),
-                     data_type_name(first.dtype),
-                     static_cast<unsigned long long>(first.step));
+      return make_error(ErrorCode::kInvalidArgument,
+                        "saved top-k shard %zu is %s of step %llu, shard 0 is %s of step %llu",
+                        i,
+                        data_type_name(part.dtype),
+                        static_cast<unsigned long long>(part.step),
+                        data_type_name(first.dtype),
+                        static_cast<unsigned long long>(first.step));
     }
     const std::size_t expected = topk_shard(numel, parts.size(), i, part.dtype).size_elems();
     if (part.numel != expected) {
-      return damaged("saved top-k shard %zu of %zu has %zu elements, where %zu are expected",
-                     i,
-                     parts.size(),
-                     part.numel,
-                     expected);
+      return make_error(ErrorCode::kInvalidArgument,
+                        "saved top-k shard %zu of %zu has %zu elements, where %zu are expected",
+                        i,
+                        parts.size(),
+                        part.numel,
+                        expected);
     }
   }
   return numel;

@@ -34,7 +34,7 @@ using testing::saved;
 using testing::StepResult;
 using testing::tensor_of;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 /// scale * shard + residual.
@@ -291,8 +291,8 @@ TEST(TopkNonFinite, flags_the_list_and_leaves_the_state) {
     for (const DataType dtype : kFloatTypes) {
       for (const bool exact : {false, true}) {
         for (const auto& [place, bad] : {std::pair<std::size_t, double>{0, kNan},
-                                         {65535, kInf},
-                                         {65537, -kInf},
+                                         {65535, kInfinity},
+                                         {65537, -kInfinity},
                                          {numel - 1, -kNan}}) {
           TopkState state(dtype, numel);
           TopkRequest request = exact ? exactly(700, level) : about(700, numel, level);
@@ -324,8 +324,9 @@ TEST(TopkNonFinite, an_overflow_of_the_sum_counts) {
 
 TEST(TopkNonFinite, k_of_all_sees_it_too) {
   TopkState state(DataType::kFloat16, 3);
-  const StepResult step = compress(
-      state, tensor_of(DataType::kFloat16, {1.0, kInf, 2.0}), about(3, 3, detect_simd_level()));
+  const StepResult step = compress(state,
+                                   tensor_of(DataType::kFloat16, {1.0, kInfinity, 2.0}),
+                                   about(3, 3, detect_simd_level()));
   EXPECT_TRUE(step.outcome.non_finite);
 }
 
@@ -547,10 +548,10 @@ TEST(TopkFlush, of_a_shard_that_is_not_finite_says_so_in_the_shard_and_is_undone
       state, tensor_of(DataType::kFloat16, {1.0, 2.0, 3.0, 4.0}), exactly(1, SimdLevel::kPlain));
   state.commit();
   const Buffer before = saved(state);
-  Buffer shard = tensor_of(DataType::kFloat16, {kInf, 1.0, kNan, 1.0});
+  Buffer shard = tensor_of(DataType::kFloat16, {kInfinity, 1.0, kNan, 1.0});
   ASSERT_TRUE(state.flush_into(shard.data()).ok());
   state.commit();
-  EXPECT_EQ(get(DataType::kFloat16, shard.data(), 0), kInf);
+  EXPECT_EQ(get(DataType::kFloat16, shard.data(), 0), kInfinity);
   EXPECT_TRUE(std::isnan(get(DataType::kFloat16, shard.data(), 2)));
   EXPECT_EQ(saved(state), before);
 }
@@ -592,7 +593,7 @@ TEST(TopkScale, multiplies_what_is_carried) {
 
 TEST(TopkScale, by_what_is_no_scale_is_an_error) {
   TopkState state(DataType::kFloat32, 2);
-  for (const double factor : {0.0, -1.0, kInf, kNan}) {
+  for (const double factor : {0.0, -1.0, kInfinity, kNan}) {
     EXPECT_EQ(state.scale(factor).code(), ErrorCode::kInvalidArgument);
   }
 }

@@ -126,8 +126,10 @@ inline std::vector<Entry> entries_of(const TopkListView& list) {
 inline std::vector<Entry> largest(const std::vector<double>& values, std::size_t k) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return std::abs(values[a]) > std::abs(values[b]);
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const double first = std::abs(values[a]);
+    const double second = std::abs(values[b]);
+    return first != second ? first > second : a < b;
   });
   order.resize(k);
   std::sort(order.begin(), order.end());
