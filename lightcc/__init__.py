@@ -65,6 +65,7 @@ from lightcc.basics import (
     stats,
 )
 from lightcc.compression import Compression
+from lightcc.compression_state import load_compression_state, save_compression_state
 from lightcc.exceptions import (
     CollectiveTimeoutError,
     EngineError,
@@ -179,6 +180,7 @@ __all__ = [
     "is_homogeneous",
     "is_initialized",
     "join",
+    "load_compression_state",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -194,6 +196,7 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "save_compression_state",
     "send",
     "send_async",
     "shutdown",

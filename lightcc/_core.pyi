@@ -29,6 +29,30 @@ def use_torch_exchange(enabled: bool) -> bool:
     For tests: without it, tensors are read by their Python attributes, as those of an older torch.
     """
 
+class TopkSpec:
+    """How an allreduce is top-k compressed."""
+
+    def __init__(
+        self,
+        ratio: float,
+        fp16: bool = False,
+        exact: bool = False,
+        warmup_steps: int = 0,
+        momentum: float = 0.0,
+    ) -> None:
+        """Takes the spec; ValueError where a number is out of its range."""
+
+    @property
+    def ratio(self) -> float: ...
+    @property
+    def fp16(self) -> bool: ...
+    @property
+    def exact(self) -> bool: ...
+    @property
+    def warmup_steps(self) -> int: ...
+    @property
+    def momentum(self) -> float: ...
+
 class World:
     """One membership of ranks. Submitting methods return a handle and never block.
 
@@ -80,7 +104,15 @@ class World:
         postscale: float,
         process_set: int | None,
         waits: bool = False,
-    ) -> Handle[Any]: ...
+        topk: TopkSpec | None = None,
+        dense: bool = False,
+    ) -> Handle[Any]:
+        """Starts an allreduce.
+
+        `topk` asks for compression, which needs a name; without it LIGHT_TOPK_ALLREDUCE decides, for
+        what has a name and is not `dense`.
+        """
+
     def allreduce_each(
         self,
         tensors: Sequence[Any],
@@ -89,11 +121,14 @@ class World:
         prescale: float,
         postscale: float,
         process_set: int | None,
+        grouped: bool = False,
+        topk: TopkSpec | None = None,
     ) -> Handle[list[Any]]:
         """Starts an in-place allreduce of each tensor, under its own name, with one handle.
 
-        Unlike a group, what other ranks put together need not be the same. Nothing is started where
-        one of them cannot be. The handle is done when all are, with the first error if there was one.
+        Unless they are `grouped`, what other ranks put together need not be the same. Nothing is
+        started where one of them cannot be. The handle is done when all are, with the first error
+        if there was one. `topk` as in `allreduce()`.
         """
 
     def allgather(
@@ -158,8 +193,34 @@ class World:
     def stats(self) -> dict[str, int]:
         """Returns the counters since the world was made."""
 
+    def compression_place(self, process_set: int) -> tuple[int, int, int, int] | None:
+        """Returns (blocks, block, members, member) of this rank in the grid of compression.
+
+        None where the set is not compressed, because its ranks share a host.
+        """
+
+    def compresses(self, process_set: int, num_bytes: int) -> bool:
+        """Returns whether a floating-point tensor is compressed when that is asked for."""
+
+    def save_compression(self) -> dict[tuple[int, str], bytes]:
+        """Returns what compression keeps back on this rank, by process set and operation.
+
+        ValueError while a compressed tensor is in flight.
+        """
+
+    def load_compression(self, process_set: int, name: str, state: bytes) -> None:
+        """Takes in what `save_compression()` returned; ValueError where it is damaged."""
+
+    def scale_compression(self, factor: float, process_set: int, names: Sequence[str]) -> None:
+        """Multiplies what compression keeps back of the operations `names`."""
+
     def shutdown(self) -> None:
         """Leaves the world; its pending operations are lost. Idempotent. Blocks."""
+
+def reshard_compression(
+    states: Sequence[bytes], blocks: int, block: int, members: int, member: int
+) -> bytes:
+    """Cuts what the members of a block saved of one tensor for another number of members."""
 
 class StoreServer:
     """Serves the store through which the ranks of one job find each other, until stopped.

@@ -187,7 +187,9 @@ def stats() -> dict[str, int]:
     Returns:
         `operations` (completed), `buckets` (collectives run for them), `payload_bytes` (input of
         completed operations), `network_bytes_sent`, `network_bytes_received`,
-        `control_frames_sent`, and `sleeps` (times the progress loop went to sleep).
+        `control_frames_sent`, and `sleeps` (times the progress loop went to sleep). Of top-k
+        compression: `compressed_tensors`, `compressed_dense_bytes` (what a dense exchange between
+        hosts would have sent), `compressed_sent_bytes`, and `compression_passes` over the shards.
 
     Raises:
         ValueError: lightcc is not initialized.

@@ -10,7 +10,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from lightcc import _world
-from lightcc.compression import Compression
+from lightcc.compression import Compression, refuse_topk, topk_spec
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.waiting import synchronize
 
@@ -79,7 +79,7 @@ def allreduce(
     tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -94,7 +94,8 @@ def allreduce(
         tensor: Any shape. Read, not copied.
         average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
         name: Matches this call across ranks; see `lightcc`.
-        compression: What is sent for `tensor`: `Compression.none` or `Compression.fp16`.
+        compression: What is sent for `tensor`: `Compression.none`, `Compression.fp16`, or
+            `Compression.topk(...)`, for which the call needs a `name`.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
             bool has `Min`, `Max` and `Product`. `Average` divides the sum by the size of the set;
             integers are rounded towards zero.
@@ -127,6 +128,7 @@ def allreduce(
         postscale_factor,
         process_set.process_set_id,
         waits=True,
+        topk=topk_spec(compression),
     )
     result: Tensor = compression.decompress(synchronize(handle), context)
     return result
@@ -223,7 +225,7 @@ def grouped_allreduce(
     tensors: Sequence[Tensor],
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -261,6 +263,7 @@ def grouped_allreduce(
         postscale_factor,
         process_set.process_set_id,
         waits=True,
+        topk=topk_spec(compression),
     )
     return [
         compression.decompress(output, context)
@@ -349,7 +352,7 @@ def reducescatter_async(
 def reducescatter(
     tensor: Tensor,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -377,6 +380,7 @@ def reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
+    refuse_topk(compression, "reducescatter")
     sent, context = compression.compress(tensor)
     handle = _world.current().reducescatter(
         sent,
@@ -409,7 +413,7 @@ def grouped_reducescatter_async(
 def grouped_reducescatter(
     tensors: Sequence[Tensor],
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -433,6 +437,7 @@ def grouped_reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
+    refuse_topk(compression, "reducescatter")
     compressed = [compression.compress(tensor) for tensor in tensors]
     handle = _world.current().reducescatter(
         [tensor for tensor, _ in compressed],

@@ -10,11 +10,11 @@
 #include <pybind11/stl.h>
 
 #include "lightcc/base/knobs.hpp"
-#include "lightcc/base/log.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/net/socket_address.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 
+#include "compression.hpp"
 #include "errors.hpp"
 #include "handles.hpp"
 #include "torch_tensors.hpp"
@@ -25,13 +25,6 @@ using namespace py::literals;
 
 namespace lightcc::bindings {
 namespace {
-
-/// Classes of `_core` have Python's own metaclass: none has static properties, for which pybind11
-/// has another.
-py::metaclass plain_type() {
-  return py::metaclass(reinterpret_cast<PyObject*>(&PyType_Type));
-}
-
 std::shared_ptr<WorldBinding> create_world(int rank,
                                            int size,
                                            const std::string& rendezvous,
@@ -56,13 +49,7 @@ std::shared_ptr<WorldBinding> create_world(int rank,
     const py::gil_scoped_release nogil;
     return World::create(std::move(options));
   }();
-  auto binding = std::make_shared<WorldBinding>(value_or_throw(std::move(world)), dynamic);
-  if (rank == 0) {
-    for (const std::string& warning : inert_knob_warnings(process_environment())) {
-      LIGHTCC_LOG(LogLevel::kWarning, "%s", warning.c_str());
-    }
-  }
-  return binding;
+  return std::make_shared<WorldBinding>(value_or_throw(std::move(world)), dynamic);
 }
 
 py::dict process_sets(WorldBinding& world) {
@@ -81,7 +68,11 @@ py::dict stats(WorldBinding& world) {
                   "network_bytes_sent"_a = stats.network_bytes_sent,
                   "network_bytes_received"_a = stats.network_bytes_received,
                   "control_frames_sent"_a = stats.control_frames_sent,
-                  "sleeps"_a = stats.sleeps);
+                  "sleeps"_a = stats.sleeps,
+                  "compressed_tensors"_a = stats.topk.tensors,
+                  "compressed_dense_bytes"_a = stats.topk.dense_bytes,
+                  "compressed_sent_bytes"_a = stats.topk.sent_bytes,
+                  "compression_passes"_a = stats.topk.passes);
 }
 
 /// A property of the topology, which never changes.
@@ -90,9 +81,11 @@ auto topology(WorldBinding& world) {
   return world.engine().topology().*Member;
 }
 
-void register_world(const py::module_& module) {
-  py::class_<WorldBinding, std::shared_ptr<WorldBinding>>(
-      module, "World", plain_type(), "One membership of ranks, from init to shutdown or failure.")
+void register_world(py::module_& module) {
+  py::class_<WorldBinding, std::shared_ptr<WorldBinding>> world(
+      module, "World", plain_type(), "One membership of ranks, from init to shutdown or failure.");
+  register_compression(module, world);
+  world
       .def(py::init(&create_world),
            py::kw_only(),
            "rank"_a,
@@ -123,12 +116,18 @@ void register_world(const py::module_& module) {
              double prescale,
              double postscale,
              OptionalSet process_set,
-             bool waits) {
+             bool waits,
+             std::optional<TopkSpec> topk,
+             bool dense) {
             return world.allreduce(tensors,
                                    grouped,
                                    in_place,
                                    std::move(name),
-                                   {.op = op, .prescale = prescale, .postscale = postscale},
+                                   {.op = op,
+                                    .prescale = prescale,
+                                    .postscale = postscale,
+                                    .topk = topk,
+                                    .dense = dense},
                                    process_set,
                                    waits);
           },
@@ -140,7 +139,9 @@ void register_world(const py::module_& module) {
           "prescale"_a,
           "postscale"_a,
           "process_set"_a,
-          "waits"_a = false)
+          "waits"_a = false,
+          "topk"_a = py::none(),
+          "dense"_a = false)
       .def(
           "allreduce_each",
           [](WorldBinding& world,
@@ -149,18 +150,24 @@ void register_world(const py::module_& module) {
              int op,
              double prescale,
              double postscale,
-             OptionalSet process_set) {
-            return world.allreduce_each(tensors,
-                                        names,
-                                        {.op = op, .prescale = prescale, .postscale = postscale},
-                                        process_set);
+             OptionalSet process_set,
+             bool grouped,
+             std::optional<TopkSpec> topk) {
+            return world.allreduce_each(
+                tensors,
+                names,
+                {.op = op, .prescale = prescale, .postscale = postscale, .topk = topk},
+                process_set,
+                grouped);
           },
           "tensors"_a,
           "names"_a,
           "op"_a,
           "prescale"_a,
           "postscale"_a,
-          "process_set"_a)
+          "process_set"_a,
+          "grouped"_a = false,
+          "topk"_a = py::none())
       .def("allgather",
            &WorldBinding::allgather,
            "tensors"_a,

@@ -54,6 +54,19 @@ Submission reduction(OpType op, OptionalSet process_set, const ReduceArguments& 
   return submission;
 }
 
+// What compression keeps back is remembered by name, so what has none is never compressed.
+Submission compressible(OptionalSet process_set, const ReduceArguments& reduce, bool is_named) {
+  if (reduce.topk && !is_named) {
+    throw py::value_error(
+        "top-k compression needs a name: what is not sent is kept back for the next allreduce of "
+        "that name.");
+  }
+  Submission submission = reduction(OpType::kAllreduce, process_set, reduce);
+  submission.topk = reduce.topk;
+  submission.may_compress = is_named && !reduce.dense;
+  return submission;
+}
+
 std::vector<TensorView> to_tensors(py::handle tensors, bool grouped, Access access) {
   std::vector<TensorView> views;
   if (!grouped) {
@@ -152,9 +165,10 @@ std::int64_t WorldBinding::allreduce(py::handle tensors,
                                      const ReduceArguments& reduce,
                                      OptionalSet process_set,
                                      bool waits) {
+  const bool is_named = name.has_value();
   return submit({.prefix = grouped ? "grouped_allreduce" : "allreduce",
                  .name = std::move(name),
-                 .prototype = reduction(OpType::kAllreduce, process_set, reduce),
+                 .prototype = compressible(process_set, reduce, is_named),
                  .grouped = grouped,
                  .in_place = in_place,
                  .waits = waits},
@@ -164,19 +178,20 @@ std::int64_t WorldBinding::allreduce(py::handle tensors,
 std::int64_t WorldBinding::allreduce_each(py::handle tensors,
                                           const std::vector<std::string>& names,
                                           const ReduceArguments& reduce,
-                                          OptionalSet process_set) {
+                                          OptionalSet process_set,
+                                          bool grouped) {
   std::vector<TensorView> views = to_tensors(tensors, true, Access::kWrite);
   if (views.size() != names.size()) {
     throw py::value_error("There are " + std::to_string(views.size()) + " tensors and " +
                           std::to_string(names.size()) + " names.");
   }
-  std::vector<Submission> submissions(views.size(),
-                                      reduction(OpType::kAllreduce, process_set, reduce));
+  std::vector<Submission> submissions(views.size(), compressible(process_set, reduce, true));
   for (std::size_t i = 0; i < views.size(); ++i) {
     submissions[i].name = "allreduce." + names[i];
     take(views[i], true, submissions[i]);
   }
-  const HandleId id = value_or_throw(world_->submit_each(std::move(submissions)));
+  const HandleId id = value_or_throw(grouped ? world_->submit(std::move(submissions), false)
+                                             : world_->submit_each(std::move(submissions)));
   return add_pending({.world = shared_from_this(),
                       .id = id,
                       .op = OpType::kAllreduce,

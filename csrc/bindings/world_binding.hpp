@@ -19,6 +19,12 @@
 
 namespace lightcc::bindings {
 
+/// Classes of `_core` have Python's own metaclass: none has static properties, for which pybind11
+/// has another.
+inline pybind11::metaclass plain_type() {
+  return pybind11::metaclass(reinterpret_cast<PyObject*>(&PyType_Type));
+}
+
 /// A name as Python gives it, or none.
 using OptionalName = std::optional<std::string>;
 /// A process set's id, or none for a ProcessSet that is not registered.
@@ -29,6 +35,8 @@ struct ReduceArguments {
   int op = 0;  ///< A ReduceOp, unchecked.
   double prescale = 1.0;
   double postscale = 1.0;
+  std::optional<TopkSpec> topk = std::nullopt;  ///< Allreduce: asks for compression.
+  bool dense = false;                           ///< Allreduce: never compressed.
 };
 
 /// Thread: any that holds the GIL, which guards the members. Each submitting method returns a
@@ -53,11 +61,13 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
                          const ReduceArguments& reduce,
                          OptionalSet process_set,
                          bool waits);
-  // In place, each tensor for itself under its name; one handle for all, whose result is a list.
+  // In place, each tensor under its name, and for itself unless `grouped`; one handle for all,
+  // whose result is a list.
   std::int64_t allreduce_each(pybind11::handle tensors,
                               const std::vector<std::string>& names,
                               const ReduceArguments& reduce,
-                              OptionalSet process_set);
+                              OptionalSet process_set,
+                              bool grouped);
   std::int64_t allgather(pybind11::handle tensors,
                          bool grouped,
                          OptionalName name,

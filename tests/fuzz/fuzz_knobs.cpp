@@ -64,6 +64,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const std::string& warning : lightcc::unknown_knob_warnings(names)) {
     require(is_printable(warning));
   }
-  require(lightcc::inert_knob_warnings(get_env).size() <= 2);
   return 0;
 }

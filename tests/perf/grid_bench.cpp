@@ -194,7 +194,8 @@ class Rank {
   double measure_grid(std::span<float> x, std::size_t chunk_bytes, const ShmGroupOptions& shm) {
     GridGroupOptions options;
     options.chunk_bytes = chunk_bytes;
-    auto group = make_grid_group(make_net(0, kRanks, 1), make_levels(shm), options);
+    auto group =
+        make_grid_group(make_net(0, kRanks, 1), make_grid_state(make_levels(shm), options));
     auto* const data = std::as_writable_bytes(x).data();
     const auto start = [&] {
       return group->allreduce({{.in = data, .out = data, .count = x.size()}}, {});

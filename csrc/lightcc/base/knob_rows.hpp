@@ -52,7 +52,6 @@ struct Row {
   std::string_view used_by = "engine";
   bool shared = false;  ///< An engine knob that must have the same value on all ranks.
   Among among = Among::kFirst;
-  std::string_view inert_warning{};  ///< Logged when the variable is true.
   std::string_view meaning{};
 };
 
@@ -178,6 +177,38 @@ inline constexpr auto kRows = std::to_array<Row>({
      .most = kGibi,
      .shared = true,
      .meaning = "Bytes of a step of the two-level pipeline; 0: chosen by the size of the bucket."},
+    // Top-k compressed all-reduce.
+    {.names = {"LIGHT_TOPK_ALLREDUCE"},
+     .type = Type::kBool,
+     .target = &Knobs::topk,
+     .shared = true,
+     .meaning = "Sums and averages of floating-point tensors that have a name (gradients have) are "
+                "top-k compressed between hosts, also where nobody asks for it in the program."},
+    {.names = {"LIGHT_TOPK_RATIO"},
+     .type = Type::kNumber,
+     .target = &Knobs::topk_ratio,
+     .least = 0.000001,
+     .most = 1,
+     .shared = true,
+     .meaning = "Share of the elements that LIGHT_TOPK_ALLREDUCE sends."},
+    {.names = {"LIGHT_TOPK_THRESHOLD"},
+     .type = Type::kBytes,
+     .target = &Knobs::topk_least_bytes,
+     .most = kGibi * 1024,
+     .shared = true,
+     .meaning = "Smallest tensor that is top-k compressed, whoever asks for it."},
+    {.names = {"LIGHT_TOPK_FP16"},
+     .type = Type::kBool,
+     .target = &Knobs::topk_fp16,
+     .shared = true,
+     .meaning = "LIGHT_TOPK_ALLREDUCE sends values as float16; what the rounding leaves is sent "
+                "later."},
+    {.names = {"LIGHT_TOPK_EXACT"},
+     .type = Type::kBool,
+     .target = &Knobs::topk_exact,
+     .shared = true,
+     .meaning = "Top-k sends exactly its share of the elements, and of equal ones the first; "
+                "otherwise about as many, which is faster."},
     // Shared memory and kernels.
     {.names = {"LIGHT_SHM_CHUNK"},
      .type = Type::kBytes,
@@ -271,35 +302,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .used_by = "launcher",
      .meaning = "Name of this host as the launcher knows it, for messages."},
     // Accepted, so that existing launch lines work; without effect.
-    {.names = {"LIGHT_TOPK_ALLREDUCE"},
-     .type = Type::kBool,
-     .preset = "0",
-     .used_by = "accepted",
-     .inert_warning = "this version has no top-k compression; all-reduces send everything, and "
-                      "their results are the dense ones",
-     .meaning = "Top-k compressed all-reduce. This version does not act on it: results are the "
-                "dense ones."},
-    {.names = {"LIGHT_TOPK_RATIO"},
-     .type = Type::kNumber,
-     .preset = "0.01",
-     .least = 0.000001,
-     .most = 1,
-     .used_by = "accepted",
-     .meaning = "Share of the elements that top-k sends. This version does not act on it; results "
-                "are the dense ones."},
-    {.names = {"LIGHT_TOPK_THRESHOLD"},
-     .type = Type::kBytes,
-     .preset = "1M",
-     .most = kGibi * 1024,
-     .used_by = "accepted",
-     .meaning = "Smallest size that top-k is used for. This version does not act on it; results "
-                "are the dense ones."},
-    {.names = {"LIGHT_TOPK_FP16"},
-     .type = Type::kBool,
-     .preset = "0",
-     .used_by = "accepted",
-     .meaning = "Sends top-k values as float16. This version does not act on it; results are the "
-                "dense ones."},
     {.names = {"HOROVOD_FUSION_THRESHOLD"},
      .type = Type::kBytes,
      .most = kGibi * 1024,

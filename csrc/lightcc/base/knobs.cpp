@@ -385,21 +385,6 @@ std::vector<std::string> unknown_knob_warnings(const std::vector<std::string>& n
   return warnings;
 }
 
-std::vector<std::string> inert_knob_warnings(const GetEnv& get_env) {
-  std::vector<std::string> warnings;
-  for (const Row& row : kRows) {
-    if (row.inert_warning.empty()) {
-      continue;
-    }
-    // A value that does not parse is read_knobs()'s error, not a warning.
-    const auto value = read_row(row, get_env);
-    if (value.ok() && value.value() == std::optional<Value>(true)) {
-      warnings.push_back(std::string(row.names[0]) + "=1: " + std::string(row.inert_warning));
-    }
-  }
-  return warnings;
-}
-
 std::vector<KnobRow> knob_table() {
   std::vector<KnobRow> table;
   table.reserve(kRows.size());

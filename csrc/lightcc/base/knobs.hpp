@@ -40,6 +40,12 @@ struct Knobs {
   std::int64_t intra_size = 0;    ///< LIGHT_INTRA_SIZE: ranks of a block; 0: those of a host.
   std::int64_t two_level_most_bytes = std::int64_t{1} << 30;  ///< LIGHT_HIERARCHICAL_THRESHOLD.
   std::int64_t two_level_chunk_bytes = 0;  ///< LIGHT_2D_CHUNK; 0: by the size of the bucket.
+  // Top-k compressed all-reduce.
+  bool topk = false;         ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.
+  double topk_ratio = 0.01;  ///< LIGHT_TOPK_RATIO.
+  bool topk_fp16 = false;    ///< LIGHT_TOPK_FP16.
+  bool topk_exact = false;   ///< LIGHT_TOPK_EXACT: of all top-k operations.
+  std::int64_t topk_least_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.
   // Shared memory.
   std::int64_t shm_chunk_bytes = 0;  ///< LIGHT_SHM_CHUNK: 0 chooses by size of the group.
   std::int64_t shm_depth = 0;  ///< LIGHT_SHM_DEPTH: rounds in flight; 0: by size of the group.
@@ -65,9 +71,6 @@ std::vector<std::string> shared_knobs(const Knobs& knobs);
 /// One warning text for each LIGHT_* variable in `names` that lightcc does not know, with the
 /// nearest known name.
 std::vector<std::string> unknown_knob_warnings(const std::vector<std::string>& names);
-/// One warning text for each variable that asks for something that this version accepts but does
-/// not do.
-std::vector<std::string> inert_knob_warnings(const GetEnv& get_env);
 
 /// One row of the table, as documentation shows it.
 struct KnobRow {

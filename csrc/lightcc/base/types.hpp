@@ -74,6 +74,20 @@ constexpr bool is_floating_point(DataType dtype) {
          dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
 }
 
+/// How an all-reduce is compressed: every host sends the elements of largest magnitude only, and
+/// keeps the rest for the next time (docs/algorithms.md).
+struct TopkSpec {
+  double ratio = 0.01;             ///< Share of the elements that is sent, in (0, 1].
+  double momentum = 0.0;           ///< Of the momentum correction, in [0, 1); 0: none.
+  std::uint32_t warmup_steps = 0;  ///< In which the share falls from 25% to `ratio`.
+  bool fp16 = false;               ///< Values travel as float16.
+  bool exact = false;              ///< Exactly the share; else about as many.
+
+  bool operator==(const TopkSpec&) const = default;
+  /// Whether every field is in its range.
+  bool is_valid() const { return ratio > 0.0 && ratio <= 1.0 && momentum >= 0.0 && momentum < 1.0; }
+};
+
 /// "float32", "bool", ...: numpy's names.
 const char* data_type_name(DataType dtype);
 /// "ALLREDUCE", ...: as Horovod's messages spell them.

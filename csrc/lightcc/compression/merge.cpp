@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -127,7 +128,7 @@ class Merger {
       if (scaled_) {
         sum = sum * postscale_;
       }
-      sum = sum == sum ? sum : detail::one_nan<Lane>();
+      sum = std::isnan(sum) ? detail::one_nan<Lane>() : sum;
       store_as(out + at * sizeof(Wire), Type::encode(sum));
     }
   }

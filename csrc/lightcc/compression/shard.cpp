@@ -11,7 +11,7 @@ constexpr double kWarmupStart = 0.25;
 
 }  // namespace
 
-ElementRange topk_shard(std::size_t numel, std::size_t n, std::size_t j, DataType dtype) {
+ShardRange topk_shard(std::size_t numel, std::size_t n, std::size_t j, DataType dtype) {
   const std::size_t cut_elems = kCutBytes / element_size(dtype);
   const std::size_t cuts = numel / cut_elems + (numel % cut_elems != 0 ? 1 : 0);
   const std::size_t each = cuts / n;

@@ -11,18 +11,18 @@
 namespace lightcc {
 
 /// Elements [begin, end) of a tensor.
-struct ElementRange {
+struct ShardRange {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::size_t size_elems() const { return end - begin; }
-  bool operator==(const ElementRange&) const = default;
+  bool operator==(const ShardRange&) const = default;
 };
 
 /// Shard `j` of `n` of a tensor of `numel` elements: consecutive shards are adjacent, together they
 /// are the tensor, each begins at a multiple of 64 bytes, and the sizes differ by at most 64 bytes
 /// (before the last shard is clipped to the tensor). Tiny tensors leave some shards empty.
 /// n >= 1, 0 <= j < n; `dtype` has elements of 1, 2, 4 or 8 bytes.
-ElementRange topk_shard(std::size_t numel, std::size_t n, std::size_t j, DataType dtype);
+ShardRange topk_shard(std::size_t numel, std::size_t n, std::size_t j, DataType dtype);
 
 /// How many elements of a shard travel: ratio * shard_numel, rounded up; at least 1 for a shard
 /// that has any, at most all. A ratio that is not above 0 counts as 0, one that is not below 1

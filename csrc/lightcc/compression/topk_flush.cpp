@@ -19,6 +19,8 @@ template <typename Type>
 [[gnu::noinline]] bool flush(const TopkStepJob& job, std::byte* shard) {
   using Lane = Type::Lane;
   using Wire = Type::Wire;
+  // Each chunk is written before it is read.
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
   std::array<std::byte, (kChunkElems + kTopkBlockSlack) * sizeof(Lane)> sums;
   const TopkBlockKernel kernel = topk_block_kernel(job.level);
   bool finite = true;

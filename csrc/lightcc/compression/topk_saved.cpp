@@ -203,7 +203,7 @@ Result<TopkState> TopkState::reshard(std::span<const std::span<const std::byte>>
   }
   LIGHTCC_ASSIGN_OR_RETURN(const std::size_t numel, check_shards(parts));
   const DataType dtype = parts.front().dtype;
-  const ElementRange mine = topk_shard(numel, n, j, dtype);
+  const ShardRange mine = topk_shard(numel, n, j, dtype);
   TopkState state(dtype, mine.size_elems());
   Impl& impl = *state.impl_;
   impl.step = parts.front().step;

@@ -76,6 +76,23 @@ std::string reduction_mismatch(const Signature& first, const Signature& other) {
   return {};
 }
 
+std::string compression_text(const std::optional<TopkSpec>& topk) {
+  if (!topk) {
+    return "no compression";
+  }
+  return "top-k of ratio " + std::to_string(topk->ratio) + (topk->fp16 ? ", as float16" : "") +
+         (topk->exact ? ", exact" : "") + ", momentum " + std::to_string(topk->momentum) + ", " +
+         std::to_string(topk->warmup_steps) + " steps of warm-up";
+}
+
+std::string compression_mismatch(const Signature& first, const Signature& other) {
+  if (first.topk == other.topk) {
+    return {};
+  }
+  return "Mismatched compression: One rank specified " + compression_text(first.topk) +
+         ", but another rank specified " + compression_text(other.topk) + ".";
+}
+
 std::string root_mismatch(const Signature& first, const Signature& other) {
   if (first.root_or_peer == other.root_or_peer) {
     return {};
@@ -121,6 +138,9 @@ std::string first_difference(const Signature& first, const Signature& other) {
   }
   if (text.empty()) {
     text = reduction_mismatch(first, other);
+  }
+  if (text.empty()) {
+    text = compression_mismatch(first, other);
   }
   return text.empty() ? group_mismatch(first, other) : text;
 }

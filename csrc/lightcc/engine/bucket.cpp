@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lightcc/collectives/adasum_work.hpp"
+#include "lightcc/compression/topk_work.hpp"
 #include "lightcc/engine/agreement.hpp"
 
 namespace lightcc {
@@ -68,7 +69,29 @@ Reduction reduction_of(const Signature& signature, std::size_t members) {
   return reduction;
 }
 
-Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, Group& group, SimdLevel simd) {
+Result<std::unique_ptr<Work>> start_topk(const Bucket& bucket,
+                                         const std::vector<TensorSpan>& spans,
+                                         const Reduction& reduction,
+                                         const BucketPlace& place) {
+  std::vector<TopkTensor> tensors;
+  tensors.reserve(spans.size());
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    LIGHTCC_ASSIGN_OR_RETURN(
+        std::shared_ptr<TopkEntry> entry,
+        place.topk.entry({bucket.process_set, bucket.tensors[i].signature.name},
+                         *place.topk_place,
+                         reduction.dtype,
+                         spans[i].count));
+    tensors.push_back({.span = spans[i], .entry = std::move(entry)});
+  }
+  const TopkJob job{.reduction = reduction,
+                    .spec = *bucket.tensors.front().signature.topk,
+                    .simd = place.simd,
+                    .counters = &place.topk.counters()};
+  return make_topk_allreduce({.grid = place.grid, .flat = &place.group}, std::move(tensors), job);
+}
+
+Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketPlace& place) {
   std::vector<TensorSpan> spans;
   spans.reserve(bucket.tensors.size());
   for (BucketTensor& tensor : bucket.tensors) {
@@ -76,11 +99,14 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, Group& group, Simd
     spans.push_back({input_of(tensor), out, tensor_count(tensor.signature)});
   }
   const Signature& first = bucket.tensors.front().signature;
-  const auto members = static_cast<std::size_t>(group.size());
+  const Reduction reduction = reduction_of(first, place.members.size());
   if (first.reduce_op == ReduceOp::kAdasum) {
-    return make_adasum_work(group, spans.front(), reduction_of(first, members), simd);
+    return make_adasum_work(place.group, spans.front(), reduction, place.simd);
   }
-  return group.allreduce(std::move(spans), reduction_of(first, members));
+  if (first.topk && place.topk_place) {
+    return start_topk(bucket, spans, reduction, place);
+  }
+  return place.group.allreduce(std::move(spans), reduction);
 }
 
 Result<std::unique_ptr<Work>> start_allgather(BucketTensor& tensor, Group& group) {
@@ -177,14 +203,13 @@ OutputBuffer::~OutputBuffer() {
   std::free(data_);
 }
 
-Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket,
-                                           Group& group,
-                                           const std::vector<std::int32_t>& members,
-                                           SimdLevel simd) {
+Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketPlace& place) {
   BucketTensor& first = bucket.tensors.front();
+  Group& group = place.group;
+  const std::vector<std::int32_t>& members = place.members;
   switch (first.signature.op) {
     case OpType::kAllreduce:
-      return start_allreduce(bucket, group, simd);
+      return start_allreduce(bucket, place);
     case OpType::kAllgather:
       return start_allgather(first, group);
     case OpType::kBroadcast: {

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "lightcc/collectives/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/compression/topk_store.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
@@ -25,11 +28,19 @@ struct Bucket {
   std::vector<BucketTensor> tensors;  ///< At least one; all of one operation type.
 };
 
-/// Starts the bucket's collective on `group`, allocating outputs. `members` are the world ranks of
-/// the group. Errors: kSystem when an output cannot be allocated.
-Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket,
-                                           Group& group,
-                                           const std::vector<std::int32_t>& members,
-                                           SimdLevel simd);
+/// What a bucket runs on. All of it outlives the Work.
+struct BucketPlace {
+  Group& group;
+  const std::vector<std::int32_t>& members;  ///< World ranks of the group.
+  SimdLevel simd = SimdLevel::kPlain;
+  /// Where compressed tensors stand; none: they travel as they are.
+  std::optional<GridPlace> topk_place;
+  std::shared_ptr<GridState> grid;  ///< Null: the group has no levels.
+  TopkStore& topk;
+};
+
+/// Starts the bucket's collective, allocating outputs. Errors: kSystem when an output or what
+/// compression keeps back cannot be allocated.
+Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketPlace& place);
 
 }  // namespace lightcc

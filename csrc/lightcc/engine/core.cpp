@@ -514,6 +514,7 @@ ProcessSetTable Core::process_sets() const {
 
 void Core::fill_stats(WorldStats& stats) const {
   stats.buckets = executor_->buckets();
+  stats.topk = executor_->topk().counters();
   stats.control_frames_sent = frames_sent_;
   if (world_.transport != nullptr) {
     stats.network_bytes_sent = world_.transport->bytes_sent();

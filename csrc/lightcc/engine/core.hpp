@@ -50,6 +50,7 @@ class Core {
   Duration time_to_tick() const;
 
   Waker& waker() { return *waker_; }
+  Executor& executor() { return *executor_; }
   const Topology& topology() const { return world_.topology; }
 
   /// Asks rank 0 to end the world. Thread: any.

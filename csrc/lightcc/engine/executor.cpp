@@ -26,6 +26,9 @@ Status Executor::add_process_set(std::uint32_t id,
   set.lanes.resize(num_lanes_);
   set.waiting = waiting;
   set.member = std::ranges::find(ranks, world_.topology.rank) != ranks.end();
+  if (set.member) {
+    set.topk_place = maker_.topk_place(ranks);
+  }
   ++sets_in_making_;
   return maker_.begin(id, ranks);
 }
@@ -39,6 +42,7 @@ void Executor::remove_process_set(std::uint32_t id) {
     queued_ -= lane.size();
   }
   sets_.erase(found);
+  topk_.forget(id);
 }
 
 void Executor::run(Bucket bucket) {
@@ -99,8 +103,13 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     Running& front = queue.front();
     if (front.work == nullptr) {
       explain_adasum_once(set, front.bucket);
-      LIGHTCC_ASSIGN_OR_RETURN(
-          front.work, start_bucket(front.bucket, *set.groups->groups[lane], set.ranks, simd_));
+      const BucketPlace place{.group = *set.groups->groups[lane],
+                              .members = set.ranks,
+                              .simd = simd_,
+                              .topk_place = set.topk_place,
+                              .grid = set.groups->grids[lane],
+                              .topk = topk_};
+      LIGHTCC_ASSIGN_OR_RETURN(front.work, start_bucket(front.bucket, place));
     }
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, front.work->advance());
     moved = moved || progress != Progress::kIdle;
@@ -113,6 +122,11 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     --queued_;
   }
   return moved;
+}
+
+std::optional<GridPlace> Executor::topk_place(std::uint32_t process_set) const {
+  const auto found = sets_.find(process_set);
+  return found == sets_.end() ? std::nullopt : found->second.topk_place;
 }
 
 // Adasum compares whole vectors of whole ranks; it goes through the flat group (start_bucket()).

@@ -43,6 +43,11 @@ class Executor {
     return std::exchange(finished_, {});
   }
   std::uint64_t buckets() const { return buckets_; }
+  TopkStore& topk() { return topk_; }
+  const TopkStore& topk() const { return topk_; }
+  /// Where this rank stands when tensors of a set are compressed; nothing where they never are, or
+  /// there is no such set with this rank.
+  std::optional<GridPlace> topk_place(std::uint32_t process_set) const;
   /// Abandons everything, groups included: afterwards no caller memory is touched.
   void drop_all();
 
@@ -57,6 +62,7 @@ class Executor {
     std::vector<std::deque<Running>> lanes;
     Operation* waiting = nullptr;
     bool member = false;
+    std::optional<GridPlace> topk_place;  // None: nothing is compressed.
   };
 
   Result<bool> make_groups();
@@ -69,6 +75,7 @@ class Executor {
   std::size_t num_lanes_;
   bool two_level_asked_;  // By the user, not by default.
   OperationTable& operations_;
+  TopkStore topk_;
   GroupMaker maker_;
   std::map<std::uint32_t, Set> sets_;
   std::size_t sets_in_making_ = 0;

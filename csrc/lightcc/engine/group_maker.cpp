@@ -24,6 +24,19 @@ std::size_t place_of(const std::vector<int>& ranks, std::int32_t rank) {
   return static_cast<std::size_t>(std::ranges::find(ranks, rank) - ranks.begin());
 }
 
+/// Of a rank that has one.
+GridPlace grid_place(const Grid& grid, std::int32_t rank) {
+  GridPlace place{.blocks = grid.blocks.size(), .members = grid.block_size()};
+  for (std::size_t block = 0; block < grid.blocks.size(); ++block) {
+    const std::size_t found = place_of(grid.blocks[block], rank);
+    if (found < place.members) {
+      place.block = block;
+      place.member = found;
+    }
+  }
+  return place;
+}
+
 /// Where the members of `grid`, block by block, are in `ranks`.
 std::vector<std::size_t> flat_order(const Grid& grid, const std::vector<std::int32_t>& ranks) {
   std::vector<std::size_t> order;
@@ -49,7 +62,9 @@ GroupMaker::Layout GroupMaker::layout_of(const std::vector<std::int32_t>& ranks)
   layout.shared =
       std::ranges::all_of(ranks, [this](std::int32_t rank) { return is_on_this_host(rank); });
   if (world_.transport != nullptr) {
-    layout.grid = choose_grid(ranks, world_.host_of, knobs_.two_level, knobs_.intra_size).grid;
+    // Where dense all-reduces are to run flat, compressed ones still have the levels.
+    const auto wanted = knobs_.two_level == false ? std::nullopt : knobs_.two_level;
+    layout.grid = choose_grid(ranks, world_.host_of, wanted, knobs_.intra_size).grid;
   }
   for (std::size_t block = 0; layout.grid.has_value() && block < layout.grid->blocks.size();
        ++block) {
@@ -58,6 +73,17 @@ GroupMaker::Layout GroupMaker::layout_of(const std::vector<std::int32_t>& ranks)
     }
   }
   return layout;
+}
+
+std::optional<GridPlace> GroupMaker::topk_place(const std::vector<std::int32_t>& ranks) const {
+  const Layout layout = layout_of(ranks);
+  if (layout.grid.has_value()) {
+    return grid_place(*layout.grid, world_.topology.rank);
+  }
+  if (layout.shared) {
+    return std::nullopt;
+  }
+  return GridPlace{.blocks = ranks.size(), .block = place_of(ranks, world_.topology.rank)};
 }
 
 // Says why a set has no grid although it was asked for: once, on one of its ranks.
@@ -198,7 +224,10 @@ LaneGroups GroupMaker::make_lanes(std::uint32_t process_set,
                                   const Layout& layout,
                                   ShmSegment segment) const {
   LaneGroups lanes;
-  lanes.two_level = layout.grid.has_value();
+  if (layout.grid.has_value()) {
+    lanes.two_level = knobs_.two_level != false;
+    lanes.place = grid_place(*layout.grid, world_.topology.rank);
+  }
   std::span<std::byte> rest = segment.memory();
   const auto take = [&rest](std::size_t bytes) {
     const auto part = rest.first(bytes);
@@ -212,25 +241,26 @@ LaneGroups GroupMaker::make_lanes(std::uint32_t process_set,
     } else {
       group = make_net(process_set, lane, ranks);
     }
-    if (!lanes.two_level) {
+    if (!lanes.place) {
       lanes.groups.push_back(std::move(group));
+      lanes.grids.emplace_back();
       continue;
     }
     // Every rank of the host comes to the same places, and uses that of its block.
     GridLevels levels;
     for (const std::size_t block : layout.own_blocks) {
-      const auto& members = layout.grid->blocks[block];
-      const auto memory = take(lane_bytes(members.size()));
-      if (std::ranges::find(members, world_.topology.rank) != members.end()) {
-        levels = make_levels(process_set, lane, *layout.grid, memory);
+      const auto memory = take(lane_bytes(lanes.place->members));
+      if (block == lanes.place->block) {
+        levels = make_levels(process_set, lane, *layout.grid, *lanes.place, memory);
       }
     }
-    lanes.groups.push_back(
-        make_grid_group(std::move(group),
-                        std::move(levels),
+    const auto most_bytes = static_cast<std::size_t>(knobs_.two_level_most_bytes);
+    lanes.grids.push_back(
+        make_grid_state(std::move(levels),
                         {.chunk_bytes = static_cast<std::size_t>(knobs_.two_level_chunk_bytes),
-                         .most_bytes = static_cast<std::size_t>(knobs_.two_level_most_bytes),
+                         .most_bytes = lanes.two_level ? most_bytes : 0,
                          .order = flat_order(*layout.grid, ranks)}));
+    lanes.groups.push_back(make_grid_group(std::move(group), lanes.grids.back()));
   }
   lanes.segment = std::move(segment);
   return lanes;
@@ -239,20 +269,14 @@ LaneGroups GroupMaker::make_lanes(std::uint32_t process_set,
 GridLevels GroupMaker::make_levels(std::uint32_t process_set,
                                    std::uint32_t lane,
                                    const Grid& grid,
+                                   const GridPlace& place,
                                    std::span<std::byte> memory) const {
   GridLevels levels;
-  std::size_t place = 0;
-  for (const auto& block : grid.blocks) {
-    const std::size_t found = place_of(block, world_.topology.rank);
-    if (found < block.size()) {
-      place = found;
-      levels.intra = make_shm(memory, block);
-    }
-  }
+  levels.intra = make_shm(memory, grid.blocks[place.block]);
   std::vector<std::int32_t> column;
-  column.reserve(grid.blocks.size());
+  column.reserve(place.blocks);
   for (const auto& block : grid.blocks) {
-    column.push_back(block[place]);
+    column.push_back(block[place.member]);
   }
   for (std::uint32_t i = 0; i < kExchangesPerLane; ++i) {
     levels.inter.push_back(

@@ -28,7 +28,9 @@ namespace lightcc {
 struct LaneGroups {
   ShmSegment segment;
   bool two_level = false;  ///< All-reduces run over a grid.
+  std::optional<GridPlace> place;
   std::vector<std::unique_ptr<Group>> groups;
+  std::vector<std::shared_ptr<GridState>> grids;  ///< Where the members form a grid; else null.
 };
 
 /// Thread: the one that drives the progress loop. Blocks: never (but for making a segment).
@@ -37,6 +39,9 @@ class GroupMaker {
   /// `world` outlives the maker and its groups.
   GroupMaker(Membership& world, Knobs knobs, SimdLevel simd);
 
+  /// Where this rank, one of `ranks`, stands when tensors are compressed: in the grid, or as a
+  /// block of its own where there is none. Memory is fast: nothing where all share a host.
+  std::optional<GridPlace> topk_place(const std::vector<std::int32_t>& ranks) const;
   /// Every rank calls this for every new process set, member or not.
   /// Errors: kSystem when the shared memory cannot be had.
   Status begin(std::uint32_t process_set, const std::vector<std::int32_t>& ranks);
@@ -75,6 +80,7 @@ class GroupMaker {
   GridLevels make_levels(std::uint32_t process_set,
                          std::uint32_t lane,
                          const Grid& grid,
+                         const GridPlace& place,
                          std::span<std::byte> memory) const;
 
   struct Outgoing {

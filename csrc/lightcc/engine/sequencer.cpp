@@ -483,6 +483,11 @@ std::uint64_t Sequencer::fuse_key(const Signature& s) {
   writer.number(static_cast<std::uint8_t>(s.reduce_op));
   writer.number(s.prescale);
   writer.number(s.postscale);
+  const TopkSpec topk = s.topk.value_or(TopkSpec{.ratio = 0.0});
+  writer.number(topk.ratio);
+  writer.number(topk.momentum);
+  writer.number(topk.warmup_steps);
+  writer.number(static_cast<std::uint8_t>((topk.fp16 ? 1 : 0) + (topk.exact ? 2 : 0)));
   const std::string key(reinterpret_cast<const char*>(text.data()), text.size());
   return fuse_keys_.try_emplace(key, fuse_keys_.size() + 1).first->second;
 }

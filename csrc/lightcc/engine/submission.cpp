@@ -1,6 +1,7 @@
 #include "lightcc/engine/submission.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "lightcc/engine/agreement.hpp"
@@ -198,6 +199,36 @@ Status prepare_submission(
                    kMaxDimensions);
   }
   return check_by_operation(submission, sets, rank, world_size, dynamic);
+}
+
+Result<std::optional<TopkSpec>> choose_compression(const Submission& submission,
+                                                   const Knobs& knobs) {
+  const bool sums =
+      submission.reduce_op == ReduceOp::kSum || submission.reduce_op == ReduceOp::kAverage;
+  std::optional<TopkSpec> topk = submission.topk;
+  if (topk && (submission.op != OpType::kAllreduce || !sums)) {
+    return invalid("%s with %s cannot be top-k compressed: only an allreduce with AVERAGE or SUM.",
+                   spoken_name(submission.op),
+                   reduce_op_name(submission.reduce_op));
+  }
+  if (topk && !topk->is_valid()) {
+    return invalid(
+        "top-k compression with ratio %g and momentum %g: the ratio must be above 0 and at most 1, "
+        "the momentum at least 0 and below 1",
+        topk->ratio,
+        topk->momentum);
+  }
+  if (!topk && knobs.topk && submission.may_compress) {
+    topk = TopkSpec{.ratio = knobs.topk_ratio, .fp16 = knobs.topk_fp16};
+  }
+  const auto count = static_cast<std::uint64_t>(element_count(submission.shape));
+  if (!topk || submission.op != OpType::kAllreduce || !sums ||
+      !is_floating_point(submission.dtype) || count == 0 ||
+      count * element_size(submission.dtype) < static_cast<std::uint64_t>(knobs.topk_least_bytes)) {
+    return std::optional<TopkSpec>();
+  }
+  topk->exact = topk->exact || knobs.topk_exact;
+  return topk;
 }
 
 }  // namespace lightcc

@@ -2,6 +2,7 @@
 // Horovod's where it has one.
 #pragma once
 
+#include "lightcc/base/knobs.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/engine/process_set_table.hpp"
 #include "lightcc/engine/world.hpp"
@@ -13,5 +14,10 @@ namespace lightcc {
 /// kUnimplemented.
 Status prepare_submission(
     Submission& submission, const ProcessSetTable& sets, int rank, int world_size, bool dynamic);
+
+/// How a prepared `submission` is compressed, if it is: as it asks, or as the knobs say. Errors:
+/// kInvalidArgument where it asks for what is not possible.
+Result<std::optional<TopkSpec>> choose_compression(const Submission& submission,
+                                                   const Knobs& knobs);
 
 }  // namespace lightcc

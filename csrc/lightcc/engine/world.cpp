@@ -159,6 +159,44 @@ class WorldImpl final : public World {
     return stats;
   }
 
+  std::optional<GridPlace> compression_place(std::uint32_t process_set) const override {
+    const MutexLock lock(drive_mutex_);
+    return core_->executor().topk_place(process_set);
+  }
+
+  bool compresses(std::uint32_t process_set, std::uint64_t num_bytes) const override {
+    return num_bytes >= static_cast<std::uint64_t>(options_.knobs.topk_least_bytes) &&
+           compression_place(process_set).has_value();
+  }
+
+  Result<std::vector<SavedCompression>> save_compression() const override {
+    const MutexLock lock(drive_mutex_);
+    LIGHTCC_ASSIGN_OR_RETURN(auto entries, core_->executor().topk().save());
+    std::vector<SavedCompression> all;
+    all.reserve(entries.size());
+    for (auto& [key, bytes] : entries) {
+      all.push_back({key.first, key.second, std::move(bytes)});
+    }
+    return all;
+  }
+
+  Status load_compression(const SavedCompression& saved) override {
+    const MutexLock lock(drive_mutex_);
+    return core_->executor().topk().load({saved.process_set, saved.name}, saved.bytes);
+  }
+
+  Status scale_compression(double factor,
+                           std::uint32_t process_set,
+                           const std::vector<std::string>& names) override {
+    std::vector<TopkStore::Key> keys;
+    keys.reserve(names.size());
+    for (const std::string& name : names) {
+      keys.emplace_back(process_set, name);
+    }
+    const MutexLock lock(drive_mutex_);
+    return core_->executor().topk().scale(factor, keys);
+  }
+
   bool failed() const override { return core_->failed(); }
 
   void shutdown() override {
@@ -241,6 +279,8 @@ class WorldImpl final : public World {
     operations.reserve(submissions.size());
     for (Submission& submission : submissions) {
       LIGHTCC_RETURN_IF_ERROR(prepare_submission(submission, sets, t.rank, t.size, dynamic));
+      LIGHTCC_ASSIGN_OR_RETURN(const std::optional<TopkSpec> topk,
+                               choose_compression(submission, options_.knobs));
       auto operation = std::make_unique<Operation>();
       Signature& s = operation->request.signature;
       s = {submission.op,
@@ -253,7 +293,8 @@ class WorldImpl final : public World {
            submission.name,
            {},
            0,
-           submission.shape};
+           submission.shape,
+           topk};
       operation->request.splits = submission.splits;
       operation->request.ranks = submission.ranks;
       operation->submission = std::move(submission);

@@ -9,14 +9,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lightcc/base/bytes.hpp"
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
+#include "lightcc/compression/topk_store.hpp"
 #include "lightcc/rendezvous/store.hpp"
 
 namespace lightcc {
@@ -40,6 +43,10 @@ struct Submission {
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
+  /// Allreduce: asks for compression. Tensors that cannot be compressed, or are too small for it
+  /// (LIGHT_TOPK_THRESHOLD), travel as they are.
+  std::optional<TopkSpec> topk;
+  bool may_compress = false;         ///< Allreduce: LIGHT_TOPK_ALLREDUCE may ask for it.
   int root_or_peer = -1;             ///< World rank: broadcast's root, send's and recv's peer.
   std::vector<std::int64_t> splits;  ///< Alltoall: rows for each member; empty: even.
   std::vector<std::int32_t> ranks;   ///< kAddProcessSet: its members, ascending.
@@ -106,6 +113,14 @@ struct WorldStats {
   std::uint64_t network_bytes_received = 0;
   std::uint64_t control_frames_sent = 0;
   std::uint64_t sleeps = 0;  ///< Times the progress loop went to sleep.
+  TopkCounters topk;
+};
+
+/// What top-k compression remembers of one tensor on one rank, to be loaded again.
+struct SavedCompression {
+  std::uint32_t process_set = kGlobalProcessSet;
+  std::string name;  ///< Of the operation.
+  Bytes bytes;
 };
 
 /// Thread: any, unless said otherwise.
@@ -141,6 +156,21 @@ class World {
 
   virtual std::vector<ProcessSetInfo> process_sets() const = 0;
   virtual WorldStats stats() const = 0;
+
+  /// Where this rank stands in the grid over which tensors of a process set are compressed; nothing
+  /// where they are not, because all its ranks share a host or it does not exist.
+  virtual std::optional<GridPlace> compression_place(std::uint32_t process_set) const = 0;
+  /// Whether a floating-point tensor of so many bytes is compressed when that is asked for.
+  virtual bool compresses(std::uint32_t process_set, std::uint64_t num_bytes) const = 0;
+  /// What compression remembers on this rank. kInvalidArgument: a compressed tensor is in flight.
+  virtual Result<std::vector<SavedCompression>> save_compression() const = 0;
+  /// Remembers what was saved instead. kInvalidArgument: it is damaged, or its tensor is in flight.
+  virtual Status load_compression(const SavedCompression& saved) = 0;
+  /// Multiplies what is remembered of the tensors `names` of a process set, because their gradients
+  /// will be scaled by so much more. kInvalidArgument: not a factor above 0, or one is in flight.
+  virtual Status scale_compression(double factor,
+                                   std::uint32_t process_set,
+                                   const std::vector<std::string>& names) = 0;
 
   /// Leaves the world. Collective in good times: waits until all ranks have left or one has failed;
   /// pending operations fail with kShutDown. After an error it is local and immediate. Idempotent.

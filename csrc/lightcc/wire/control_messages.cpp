@@ -18,6 +18,9 @@ enum class CommandKind : std::uint8_t {
   kAllJoined = 5,
   kShutDown = 6,
 };
+enum class Presence : std::uint8_t { kAbsent = 0, kPresent = 1 };
+constexpr std::uint8_t kTopkFp16 = 1;
+constexpr std::uint8_t kTopkExact = 2;
 
 template <typename Kind>
 void put_kind(ByteWriter& out, Kind kind) {
@@ -74,6 +77,28 @@ std::uint32_t get_u32(ByteReader& in) {
   return static_cast<std::uint32_t>(value);
 }
 
+void put(ByteWriter& out, const TopkSpec& topk) {
+  out.number(
+      static_cast<std::uint8_t>((topk.fp16 ? kTopkFp16 : 0) | (topk.exact ? kTopkExact : 0)));
+  out.number(topk.ratio);
+  out.number(topk.momentum);
+  out.varint(topk.warmup_steps);
+}
+
+TopkSpec get_topk(ByteReader& in) {
+  TopkSpec topk;
+  const auto flags = in.number<std::uint8_t>();
+  topk.fp16 = (flags & kTopkFp16) != 0;
+  topk.exact = (flags & kTopkExact) != 0;
+  topk.ratio = in.number<double>();
+  topk.momentum = in.number<double>();
+  topk.warmup_steps = get_u32(in);
+  if (!topk.is_valid() || (flags & ~(kTopkFp16 | kTopkExact)) != 0) {
+    in.fail();
+  }
+  return topk;
+}
+
 void put(ByteWriter& out, const Signature& s) {
   out.number(static_cast<std::uint8_t>(s.op));
   out.number(static_cast<std::uint8_t>(s.dtype));
@@ -86,6 +111,10 @@ void put(ByteWriter& out, const Signature& s) {
   out.string(s.group);
   out.varint(s.group_size);
   put_numbers(out, s.shape);
+  out.number(static_cast<std::uint8_t>(s.topk.has_value()));
+  if (s.topk) {
+    put(out, *s.topk);
+  }
 }
 
 Signature get_signature(ByteReader& in) {
@@ -103,6 +132,9 @@ Signature get_signature(ByteReader& in) {
   s.shape = get_numbers<std::int64_t>(in);
   if (s.shape.size() > kMaxDimensions) {
     in.fail();
+  }
+  if (get_enum<Presence>(in, 2) == Presence::kPresent) {
+    s.topk = get_topk(in);
   }
   return s;
 }

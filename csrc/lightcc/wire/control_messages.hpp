@@ -37,6 +37,7 @@ struct Signature {
   std::string group;             ///< Name of the all-or-nothing group, or empty.
   std::uint32_t group_size = 0;  ///< Members of that group.
   std::vector<std::int64_t> shape;
+  std::optional<TopkSpec> topk;  ///< Allreduce: compressed like this.
   bool operator==(const Signature&) const = default;
 };
 

@@ -203,7 +203,7 @@ TEST(Knobs, errors_show_hostile_values_safely) {
   EXPECT_TRUE(message.starts_with("LIGHT_SHM_DEPTH=\"??aaa"));
 }
 
-TEST(Knobs, the_launch_line_of_lightcc_users_is_accepted_with_a_warning) {
+TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
   const Environment line = {{"HOROVOD_FUSION_THRESHOLD", "0"},
                             {"HOROVOD_CYCLE_TIME", "0"},
                             {"HOROVOD_MPI_THREADS_DISABLE", "1"},
@@ -214,16 +214,8 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_accepted_with_a_warning) {
   EXPECT_EQ(good(line).fusion_strategy, "auto_fusion");
   EXPECT_EQ(good(line).two_level, std::optional<bool>(true));
   EXPECT_EQ(good(line).intra_size, 8);
-  const std::vector<std::string> warnings = inert_knob_warnings(from(line));
-  ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_TRUE(warnings[0].starts_with("LIGHT_TOPK_ALLREDUCE=1: this version has no top-k"));
-}
-
-TEST(Knobs, what_is_not_asked_for_is_not_warned_about) {
-  EXPECT_TRUE(inert_knob_warnings(from({})).empty());
-  EXPECT_TRUE(
-      inert_knob_warnings(from({{"LIGHT_TOPK_FP16", "0"}, {"LIGHT_TOPK_ALLREDUCE", "maybe"}}))
-          .empty());
+  EXPECT_TRUE(good(line).topk);
+  EXPECT_EQ(good(line).topk_least_bytes, 2097152);
 }
 
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
@@ -232,6 +224,11 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_INTRA_SIZE=0",
                                              "LIGHT_HIERARCHICAL_THRESHOLD=1G",
                                              "LIGHT_2D_CHUNK=0",
+                                             "LIGHT_TOPK_ALLREDUCE=0",
+                                             "LIGHT_TOPK_RATIO=0.01",
+                                             "LIGHT_TOPK_THRESHOLD=1M",
+                                             "LIGHT_TOPK_FP16=0",
+                                             "LIGHT_TOPK_EXACT=0",
                                              "LIGHT_SHM_CHUNK=0",
                                              "LIGHT_SHM_DEPTH=0"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
@@ -240,6 +237,11 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_INTRA_SIZE=2",
                                         "LIGHT_HIERARCHICAL_THRESHOLD=5000",
                                         "LIGHT_2D_CHUNK=1M",
+                                        "LIGHT_TOPK_ALLREDUCE=1",
+                                        "LIGHT_TOPK_RATIO=0.001",
+                                        "LIGHT_TOPK_THRESHOLD=2M",
+                                        "LIGHT_TOPK_FP16=1",
+                                        "LIGHT_TOPK_EXACT=1",
                                         "LIGHT_SHM_CHUNK=64K",
                                         "LIGHT_SHM_DEPTH=4"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_NUM_STREAMS", "3"},
@@ -248,7 +250,12 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                {"LIGHT_2D_ALLREDUCE", "on"},
                                {"LIGHT_INTRA_SIZE", "2"},
                                {"LIGHT_HIERARCHICAL_THRESHOLD", "5000"},
-                               {"LIGHT_2D_CHUNK", "1024K"}})),
+                               {"LIGHT_2D_CHUNK", "1024K"},
+                               {"LIGHT_TOPK_ALLREDUCE", "1"},
+                               {"LIGHT_TOPK_RATIO", "1e-3"},
+                               {"LIGHT_TOPK_THRESHOLD", "2097152"},
+                               {"LIGHT_TOPK_FP16", "yes"},
+                               {"LIGHT_TOPK_EXACT", "true"}})),
             set);
 }
 

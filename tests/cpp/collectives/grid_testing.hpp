@@ -83,10 +83,10 @@ class GridWorld {
           net_group(transport, column, block, 100 + static_cast<std::uint32_t>(i)));
     }
     return make_grid_group(net_group(transport, all, rank, 0),
-                           std::move(levels),
-                           {.chunk_bytes = shape_.chunk_bytes,
-                            .most_bytes = shape_.most_bytes,
-                            .order = std::move(order)});
+                           make_grid_state(std::move(levels),
+                                           {.chunk_bytes = shape_.chunk_bytes,
+                                            .most_bytes = shape_.most_bytes,
+                                            .order = std::move(order)}));
   }
 
   LoopbackHub hub;

@@ -18,7 +18,7 @@ TEST(Shard, shards_are_adjacent_and_cover_the_tensor) {
       for (std::size_t n = 1; n < 12; ++n) {
         std::size_t end = 0;
         for (std::size_t j = 0; j < n; ++j) {
-          const ElementRange shard = topk_shard(numel, n, j, dtype);
+          const ShardRange shard = topk_shard(numel, n, j, dtype);
           ASSERT_EQ(shard.begin, end);
           ASSERT_LE(shard.begin, shard.end);
           end = shard.end;
@@ -36,7 +36,7 @@ TEST(Shard, shards_begin_at_cache_lines_and_differ_by_at_most_one) {
       std::size_t least = numel;
       std::size_t most = 0;
       for (std::size_t j = 0; j < 5; ++j) {
-        const ElementRange shard = topk_shard(numel, 5, j, dtype);
+        const ShardRange shard = topk_shard(numel, 5, j, dtype);
         EXPECT_EQ(shard.begin % line, 0U);
         least = std::min(least, shard.size_elems());
         most = std::max(most, shard.size_elems());
@@ -47,8 +47,8 @@ TEST(Shard, shards_begin_at_cache_lines_and_differ_by_at_most_one) {
 }
 
 TEST(Shard, a_tiny_tensor_leaves_later_shards_empty) {
-  EXPECT_EQ(topk_shard(3, 4, 0, DataType::kFloat32), (ElementRange{0, 3}));
-  EXPECT_EQ(topk_shard(3, 4, 3, DataType::kFloat32), (ElementRange{3, 3}));
+  EXPECT_EQ(topk_shard(3, 4, 0, DataType::kFloat32), (ShardRange{0, 3}));
+  EXPECT_EQ(topk_shard(3, 4, 3, DataType::kFloat32), (ShardRange{3, 3}));
 }
 
 TEST(TopkK, is_the_ratio_rounded_up_within_one_and_all) {

@@ -2,6 +2,7 @@
 #include "lightcc/engine/submission.hpp"
 
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -198,6 +199,68 @@ TEST(Submissions, impossible_set_changes_are_refused) {
   for (const OpType op : {OpType::kJoin, OpType::kAddProcessSet, OpType::kRemoveProcessSet}) {
     expect_error(in_set(of(op), kOddSet), "concern all ranks");
   }
+}
+
+// --- Compression ---------------------------------------------------------------------------------
+
+Submission compressible(std::int64_t elements, DataType dtype = DataType::kFloat32) {
+  Submission s = of(OpType::kAllreduce, {elements});
+  s.dtype = dtype;
+  s.may_compress = true;
+  return s;
+}
+
+std::optional<TopkSpec> chosen(const Submission& submission, const Knobs& knobs) {
+  const auto topk = choose_compression(submission, knobs);
+  EXPECT_TRUE(topk.ok()) << topk.status().message();
+  return topk.ok() ? *topk : std::nullopt;
+}
+
+TEST(Compression, is_chosen_by_the_knobs_for_large_floating_point_sums) {
+  Knobs knobs;
+  knobs.topk_least_bytes = 4096;
+  EXPECT_EQ(chosen(compressible(1024), knobs), std::nullopt);  // Off.
+  knobs.topk = true;
+  knobs.topk_ratio = 0.25;
+  knobs.topk_fp16 = true;
+  const TopkSpec spec{.ratio = 0.25, .fp16 = true};
+  EXPECT_EQ(chosen(compressible(1024), knobs), spec);
+  EXPECT_EQ(chosen(compressible(1023), knobs), std::nullopt);
+  EXPECT_EQ(chosen(compressible(512, DataType::kFloat64), knobs), spec);
+  EXPECT_EQ(chosen(compressible(1024, DataType::kInt32), knobs), std::nullopt);
+  EXPECT_EQ(chosen(compressible(0), knobs), std::nullopt);
+  Submission dense = compressible(1024);
+  dense.may_compress = false;
+  EXPECT_EQ(chosen(dense, knobs), std::nullopt);
+  Submission maximum = compressible(1024);
+  maximum.reduce_op = ReduceOp::kMax;
+  EXPECT_EQ(chosen(maximum, knobs), std::nullopt);
+}
+
+TEST(Compression, that_is_asked_for_needs_no_knob_but_the_size) {
+  Knobs knobs;
+  Submission asks = compressible(1 << 20);
+  asks.may_compress = false;
+  asks.topk = TopkSpec{.ratio = 0.5};
+  EXPECT_EQ(chosen(asks, knobs), asks.topk);
+  knobs.topk_exact = true;
+  EXPECT_TRUE(chosen(asks, knobs)->exact);
+  asks.shape = {16};
+  EXPECT_EQ(chosen(asks, knobs), std::nullopt);
+}
+
+TEST(Compression, that_is_not_possible_is_refused_by_name) {
+  Submission asks = compressible(1 << 20);
+  asks.topk = TopkSpec{};
+  asks.reduce_op = ReduceOp::kMin;
+  EXPECT_EQ(
+      choose_compression(asks, Knobs()).status().message(),
+      "Allreduce with MIN cannot be top-k compressed: only an allreduce with AVERAGE or SUM.");
+  asks.reduce_op = ReduceOp::kSum;
+  asks.topk->ratio = 0.0;
+  const Status status = choose_compression(asks, Knobs()).status();
+  EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(status.message().starts_with("top-k compression with ratio 0 and momentum 0"));
 }
 
 }  // namespace

@@ -104,6 +104,7 @@ Signature broadcast_signature() {
   s.name = "b";
   s.group = "gg";
   s.group_size = 2;
+  s.topk = TopkSpec{.ratio = 0.25, .momentum = 0.5, .warmup_steps = 5, .fp16 = true, .exact = true};
   return s;
 }
 
@@ -135,7 +136,7 @@ std::vector<Frame> one_of_each() {
 
 TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
   expect_golden(reports(),
-                std::string("41000000"
+                std::string("42000000"
                             "01"
                             "03"
                             "0102ac02"  // Rank 1 is ready for slot 300.
@@ -146,13 +147,14 @@ TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
                     "0167"
                     "0000"
                     "010600000000000000"
+                    "00"  // Not compressed.
                     "0204000000000000000200000000000000"
                     "00");
 }
 
 TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
   expect_golden(commands(),
-                std::string("66000000"
+                std::string("79000000"
                             "02"
                             "06"
                             "01ac02010202"
@@ -163,6 +165,7 @@ TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
                     "0162"
                     "02676702"
                     "00"
+                    "0103000000000000d03f000000000000e03f05"  // Top-k.
                     "0203000000000000000400000000000000"
                     "020001780202"
                     "6e6f"

@@ -223,7 +223,7 @@ def network_bytes_of_exchanges() -> dict[str, int]:
     hvd.init()
     x = np.ones(3 << 16, np.float32)
     share = x[: x.size // hvd.size()]
-    calls = {
+    calls: dict[str, Callable[[], Any]] = {
         "reducescatter": lambda: hvd.reducescatter(x, op=hvd.Sum, name="s"),
         "allgather": lambda: hvd.allgather(share, name="g"),
         "broadcast": lambda: hvd.broadcast(x, 0, name="b"),

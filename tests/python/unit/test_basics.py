@@ -85,6 +85,10 @@ def test_stats_count_completed_operations() -> None:
         "network_bytes_received",
         "control_frames_sent",
         "sleeps",
+        "compressed_tensors",
+        "compressed_dense_bytes",
+        "compressed_sent_bytes",
+        "compression_passes",
     }
     assert after["operations"] == before["operations"] + 1
 

@@ -1,0 +1,149 @@
+#include "compression.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <pybind11/stl.h>
+
+#include "lightcc/compression/topk_store.hpp"
+
+#include "errors.hpp"
+
+namespace py = pybind11;
+using namespace py::literals;  // NOLINT(google-build-using-namespace): what literals are for.
+
+namespace lightcc::bindings {
+namespace {
+
+std::span<const std::byte> span_of(const py::bytes& bytes) {
+  return as_bytes(static_cast<std::string_view>(bytes));
+}
+
+py::bytes to_python(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+TopkSpec make_spec(
+    double ratio, bool fp16, bool exact, std::uint32_t warmup_steps, double momentum) {
+  const TopkSpec spec{.ratio = ratio,
+                      .momentum = momentum,
+                      .warmup_steps = warmup_steps,
+                      .fp16 = fp16,
+                      .exact = exact};
+  if (!spec.is_valid()) {
+    throw py::value_error(
+        "top-k compression: the ratio must be above 0 and at most 1, the "
+        "momentum at least 0 and below 1.");
+  }
+  return spec;
+}
+
+py::object compression_place(WorldBinding& world, std::uint32_t process_set) {
+  const std::optional<GridPlace> place = [&] {
+    const py::gil_scoped_release nogil;
+    return world.engine().compression_place(process_set);
+  }();
+  if (!place) {
+    return py::none();
+  }
+  return py::make_tuple(place->blocks, place->block, place->members, place->member);
+}
+
+py::dict save_compression(WorldBinding& world) {
+  auto saved = [&] {
+    const py::gil_scoped_release nogil;
+    return world.engine().save_compression();
+  }();
+  py::dict states;
+  for (const SavedCompression& state : value_or_throw(std::move(saved))) {
+    states[py::make_tuple(state.process_set, state.name)] = to_python(state.bytes);
+  }
+  return states;
+}
+
+void load_compression(WorldBinding& world,
+                      std::uint32_t process_set,
+                      const std::string& name,
+                      const py::bytes& state) {
+  const std::span<const std::byte> bytes = span_of(state);
+  const SavedCompression saved{process_set, name, {bytes.begin(), bytes.end()}};
+  const Status status = [&] {
+    const py::gil_scoped_release nogil;
+    return world.engine().load_compression(saved);
+  }();
+  throw_if_error(status);
+}
+
+void scale_compression(WorldBinding& world,
+                       double factor,
+                       std::uint32_t process_set,
+                       const std::vector<std::string>& names) {
+  const Status status = [&] {
+    const py::gil_scoped_release nogil;
+    return world.engine().scale_compression(factor, process_set, names);
+  }();
+  throw_if_error(status);
+}
+
+py::bytes reshard_compression(const std::vector<py::bytes>& states,
+                              std::size_t blocks,
+                              std::size_t block,
+                              std::size_t members,
+                              std::size_t member) {
+  if (block >= blocks || member >= members) {
+    throw py::value_error("member " + std::to_string(member) + " of block " +
+                          std::to_string(block) + " is not in a grid of " + std::to_string(blocks) +
+                          " blocks of " + std::to_string(members) + ".");
+  }
+  std::vector<std::span<const std::byte>> saved;
+  saved.reserve(states.size());
+  for (const py::bytes& state : states) {
+    saved.push_back(span_of(state));
+  }
+  return to_python(value_or_throw(reshard_topk(
+      saved, {.blocks = blocks, .block = block, .members = members, .member = member})));
+}
+
+}  // namespace
+
+void register_compression(py::module_& module,
+                          py::class_<WorldBinding, std::shared_ptr<WorldBinding>>& world) {
+  py::class_<TopkSpec>(module, "TopkSpec", plain_type(), "How an allreduce is top-k compressed.")
+      .def(py::init(&make_spec),
+           "ratio"_a,
+           "fp16"_a = false,
+           "exact"_a = false,
+           "warmup_steps"_a = 0,
+           "momentum"_a = 0.0)
+      .def_readonly("ratio", &TopkSpec::ratio)
+      .def_readonly("fp16", &TopkSpec::fp16)
+      .def_readonly("exact", &TopkSpec::exact)
+      .def_readonly("warmup_steps", &TopkSpec::warmup_steps)
+      .def_readonly("momentum", &TopkSpec::momentum);
+  world.def("compression_place", &compression_place, "process_set"_a)
+      .def(
+          "compresses",
+          [](WorldBinding& self, std::uint32_t process_set, std::uint64_t num_bytes) {
+            const py::gil_scoped_release nogil;
+            return self.engine().compresses(process_set, num_bytes);
+          },
+          "process_set"_a,
+          "num_bytes"_a)
+      .def("save_compression", &save_compression)
+      .def("load_compression", &load_compression, "process_set"_a, "name"_a, "state"_a)
+      .def("scale_compression", &scale_compression, "factor"_a, "process_set"_a, "names"_a);
+  module.def("reshard_compression",
+             &reshard_compression,
+             "states"_a,
+             "blocks"_a,
+             "block"_a,
+             "members"_a,
+             "member"_a,
+             "Cuts what the members of a block saved of one tensor for another number of members.");
+}
+
+}  // namespace lightcc::bindings

@@ -1,0 +1,400 @@
+#include "lightcc/compression/topk_item.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "lightcc/collectives/grid_state.hpp"
+#include "lightcc/compression/finite.hpp"
+#include "lightcc/compression/merge.hpp"
+#include "lightcc/compression/topk_state.hpp"
+
+namespace lightcc {
+namespace {
+
+// A header to other blocks: whether the list is void, then the bytes of the list or of its pieces.
+// To other members: the same for all lists that this member got.
+constexpr std::size_t kFirstSize = 1;
+
+/// Of at least one byte, so that it has an address.
+TopkBuffer make_buffer(std::size_t bytes) {
+  // NOLINTNEXTLINE(modernize-avoid-c-arrays): see TopkBuffer.
+  return std::make_unique_for_overwrite<std::byte[]>(std::max<std::size_t>(bytes, 1));
+}
+
+template <typename Number>
+const std::byte* bytes_of(const std::vector<Number>& numbers) {
+  return std::as_bytes(std::span(numbers)).data();
+}
+
+std::byte* writable_bytes_of(std::vector<std::uint64_t>& numbers) {
+  return std::as_writable_bytes(std::span(numbers)).data();
+}
+
+Status broken_header() {
+  return make_error(ErrorCode::kPeerFailed,
+                    "a rank announced a top-k list that is longer than any can be");
+}
+
+}  // namespace
+
+TopkItem::TopkItem(TopkTensor tensor, const TopkJob& job)
+    : tensor_(std::move(tensor)),
+      job_(job),
+      format_{.dtype = job.reduction.dtype, .fp16 = job.spec.fp16},
+      element_bytes_(element_size(job.reduction.dtype)),
+      shard_(shard_of(place().member)) {
+  const TopkSpec& spec = job_.spec;
+  const double ratio = topk_warmup_ratio(tensor_.entry->steps, spec.warmup_steps, spec.ratio);
+  k_ = topk_k(shard_.size_elems(), ratio);
+  capacity_ = spec.exact ? k_ : topk_capacity(k_, shard_.size_elems());
+  plan_ = plan_topk(tensor_.span.count, place().members, place().blocks, ratio, format_);
+}
+
+TopkItem::~TopkItem() {
+  tensor_.entry->state.rollback();
+}
+
+ShardRange TopkItem::shard_of(std::size_t member) const {
+  return topk_shard(tensor_.span.count, place().members, member, job_.reduction.dtype);
+}
+
+ShardRange TopkItem::piece_of(std::size_t block) const {
+  return topk_shard(shard_.size_elems(), place().blocks, block, job_.reduction.dtype);
+}
+
+/// Where the own shard's result goes, and on its way what it is made of.
+std::byte* TopkItem::result() {
+  if (tensor_.span.out != nullptr) {
+    return tensor_.span.out + to_bytes(shard_.begin);
+  }
+  if (unwanted_ == nullptr) {
+    unwanted_ = make_buffer(to_bytes(shard_.size_elems()));
+  }
+  return unwanted_.get();
+}
+
+/// What this rank has of its own shard before it is compressed.
+std::span<const std::byte> TopkItem::input() {
+  const std::size_t bytes = to_bytes(shard_.size_elems());
+  if (place().members > 1) {
+    return {result(), bytes};
+  }
+  if (tensor_.span.in != nullptr) {
+    return {tensor_.span.in, bytes};
+  }
+  zeros_ = make_buffer(bytes);
+  std::memset(zeros_.get(), 0, bytes);
+  return {zeros_.get(), bytes};
+}
+
+// --- Within the block ---------------------------------------------------------------------------
+
+/// What is left of the factors after the block's own sum, if there was one.
+Reduction TopkItem::late_reduction() const {
+  return place().members == 1 ? job_.reduction : between_blocks(job_.reduction);
+}
+
+double TopkItem::late_factor() const {
+  return late_reduction().prescale * late_reduction().postscale;
+}
+
+std::unique_ptr<Work> TopkItem::start_scatter(ShmGroup& intra) {
+  const TensorSpan& span = tensor_.span;
+  std::vector<TensorSpan> spans;
+  std::vector<std::size_t> counts;
+  for (std::size_t member = 0; member < place().members; ++member) {
+    const ShardRange shard = shard_of(member);
+    spans.push_back({.in = span.in == nullptr ? nullptr : span.in + to_bytes(shard.begin),
+                     .out = member == place().member ? result() : nullptr,
+                     .count = shard.size_elems()});
+    counts.push_back(shard.size_elems());
+  }
+  return intra.reduce_scatter_bucket(
+      std::move(spans), std::move(counts), within_blocks(job_.reduction));
+}
+
+Status TopkItem::compress() {
+  TopkState& state = tensor_.entry->state;
+  const std::span<const std::byte> shard = input();
+  if (plan_.exchange == TopkExchange::kDense) {
+    if (shard.data() != result()) {
+      std::memcpy(result(), shard.data(), shard.size());
+    }
+    count(0, 1);
+    return state.flush_into(result(), 1.0, job_.spec.momentum, job_.simd);
+  }
+  const std::size_t room = max_list_bytes(shard_.size_elems(), capacity_, format_);
+  own_ = make_buffer(room);
+  const TopkRequest request{.k = k_,
+                            .capacity = capacity_,
+                            .exact = job_.spec.exact,
+                            .fp16 = job_.spec.fp16,
+                            .momentum = job_.spec.momentum,
+                            .level = job_.simd};
+  LIGHTCC_ASSIGN_OR_RETURN(const TopkOutcome outcome,
+                           state.compress(shard.data(), 1.0, request, {own_.get(), room}));
+  own_bytes_ = outcome.bytes;
+  non_finite_ = outcome.non_finite;
+  count(outcome.bytes, outcome.passes);
+  return {};
+}
+
+void TopkItem::count(std::size_t list_bytes, int passes) {
+  const std::size_t blocks = place().blocks;
+  const std::size_t dense = 2 * (blocks - 1) * to_bytes(shard_.size_elems()) / blocks;
+  TopkCounters& counters = *job_.counters;
+  counters.tensors += 1;
+  counters.dense_bytes += dense;
+  counters.passes += static_cast<std::uint64_t>(passes);
+  switch (plan_.exchange) {
+    case TopkExchange::kLists:
+      counters.sent_bytes += (blocks - 1) * list_bytes;
+      break;
+    case TopkExchange::kPieces:
+      counters.sent_bytes += (blocks - 1) * list_bytes / blocks + dense / 2;
+      break;
+    case TopkExchange::kDense:
+      counters.sent_bytes += dense;
+      break;
+  }
+}
+
+// --- Between blocks -----------------------------------------------------------------------------
+
+Result<std::unique_ptr<Work>> TopkItem::next_exchange(Group& inter) {
+  const int step = exchanged_++;
+  if (plan_.exchange == TopkExchange::kDense) {
+    if (step == 0) {
+      return exchange_dense(inter);
+    }
+    non_finite_ = !is_all_finite(result(), shard_.size_elems(), job_.reduction.dtype);
+    return std::unique_ptr<Work>();
+  }
+  if (step == 0) {
+    return exchange_headers(inter);
+  }
+  if (step == 1) {
+    LIGHTCC_RETURN_IF_ERROR(read_headers());
+    if (non_finite_) {
+      exchanged_ = 3;  // The lists are void, and everybody knows.
+      return std::unique_ptr<Work>();
+    }
+    return plan_.exchange == TopkExchange::kLists ? exchange_lists(inter) : exchange_pieces(inter);
+  }
+  if (step == 2 && plan_.exchange == TopkExchange::kPieces) {
+    return exchange_merged(inter);
+  }
+  return std::unique_ptr<Work>();
+}
+
+std::unique_ptr<Work> TopkItem::exchange_dense(Group& inter) {
+  return inter.allreduce({{.in = result(), .out = result(), .count = shard_.size_elems()}},
+                         late_reduction());
+}
+
+std::unique_ptr<Work> TopkItem::exchange_headers(Group& inter) {
+  header_.assign(1, non_finite_ ? 1 : 0);
+  if (plan_.exchange == TopkExchange::kLists || non_finite_) {
+    header_.resize(plan_.exchange == TopkExchange::kLists ? 2 : 1 + place().blocks, own_bytes_);
+  } else {
+    const auto list = parse_list({own_.get(), own_bytes_}, shard_.size_elems(), format_);
+    for (std::size_t block = 0; block < place().blocks; ++block) {
+      const ShardRange piece = piece_of(block);
+      header_.push_back(list.ok() ? list_range_bytes(*list, piece.begin, piece.end) : 0);
+    }
+  }
+  headers_.resize(place().blocks * header_.size());
+  const std::size_t bytes = header_.size() * sizeof(std::uint64_t);
+  return inter.allgather(bytes_of(header_),
+                         writable_bytes_of(headers_),
+                         std::vector<std::size_t>(place().blocks, bytes));
+}
+
+/// Finds out what the other blocks will send.
+Status TopkItem::read_headers() {
+  const bool cut = plan_.exchange == TopkExchange::kPieces;
+  const ShardRange piece = cut ? piece_of(place().block) : ShardRange{0, shard_.size_elems()};
+  const std::size_t most = max_list_bytes(piece.size_elems(),
+                                          std::min(capacity_, piece.size_elems()),
+                                          format_,
+                                          piece.begin % kTopkBlockElems);
+  sizes_.clear();
+  for (std::size_t block = 0; block < place().blocks; ++block) {
+    const std::uint64_t* header = headers_.data() + block * header_.size();
+    non_finite_ = non_finite_ || header[0] != 0;
+    sizes_.push_back(header[kFirstSize + (cut ? place().block : 0)]);
+    if (sizes_.back() > most) {
+      return broken_header();
+    }
+  }
+  lists_bytes_ = std::accumulate(sizes_.begin(), sizes_.end(), std::size_t{0});
+  return {};
+}
+
+std::unique_ptr<Work> TopkItem::exchange_lists(Group& inter) {
+  lists_ = make_buffer(lists_bytes_);
+  return inter.allgather(own_.get(), lists_.get(), {sizes_.begin(), sizes_.end()});
+}
+
+Result<std::unique_ptr<Work>> TopkItem::exchange_pieces(Group& inter) {
+  LIGHTCC_ASSIGN_OR_RETURN(const TopkListView list,
+                           parse_list({own_.get(), own_bytes_}, shard_.size_elems(), format_));
+  const std::vector<std::size_t> send(header_.begin() + kFirstSize, header_.end());
+  pieces_ = make_buffer(std::accumulate(send.begin(), send.end(), std::size_t{0}));
+  std::byte* next = pieces_.get();
+  for (std::size_t block = 0; block < place().blocks; ++block) {
+    const ShardRange piece = piece_of(block);
+    LIGHTCC_ASSIGN_OR_RETURN(const std::size_t written,
+                             write_list_range(list, piece.begin, piece.end, {next, send[block]}));
+    next += written;
+  }
+  lists_ = make_buffer(lists_bytes_);
+  return inter.alltoall(pieces_.get(), send, lists_.get(), {sizes_.begin(), sizes_.end()});
+}
+
+Result<std::unique_ptr<Work>> TopkItem::exchange_merged(Group& inter) {
+  const ShardRange piece = piece_of(place().block);
+  std::byte* const out = result() + to_bytes(piece.begin);
+  LIGHTCC_RETURN_IF_ERROR(merge({lists_.get(), lists_bytes_}, sizes_, piece, out));
+  std::vector<std::size_t> bytes;
+  bytes.reserve(place().blocks);
+  for (std::size_t block = 0; block < place().blocks; ++block) {
+    bytes.push_back(to_bytes(piece_of(block).size_elems()));
+  }
+  return inter.allgather(out, result(), std::move(bytes));
+}
+
+Status TopkItem::merge(std::span<const std::byte> bytes,
+                       std::span<const std::uint64_t> sizes,
+                       const ShardRange& range,
+                       std::byte* out) const {
+  std::vector<TopkListView> lists;
+  lists.reserve(sizes.size());
+  for (const std::uint64_t size : sizes) {
+    LIGHTCC_ASSIGN_OR_RETURN(
+        const TopkListView list,
+        parse_list(bytes.first(size), range.size_elems(), format_, range.begin % kTopkBlockElems));
+    lists.push_back(list);
+    bytes = bytes.subspan(size);
+  }
+  return merge_lists(lists, out, range.size_elems(), job_.reduction.dtype, late_factor());
+}
+
+// --- Within the block again ---------------------------------------------------------------------
+
+Result<std::unique_ptr<Work>> TopkItem::next_gather(ShmGroup* intra) {
+  const int step = gathered_++;
+  if (intra == nullptr) {
+    LIGHTCC_RETURN_IF_ERROR(conclude());
+    if (plan_.exchange == TopkExchange::kLists && !non_finite_ && tensor_.span.out != nullptr) {
+      LIGHTCC_RETURN_IF_ERROR(
+          merge({lists_.get(), lists_bytes_}, sizes_, {0, shard_.size_elems()}, tensor_.span.out));
+    }
+    return std::unique_ptr<Work>();
+  }
+  if (step == 0) {
+    return gather_headers(*intra);
+  }
+  if (step == 1) {
+    return gather_results(*intra);
+  }
+  if (plan_.gather_lists) {
+    LIGHTCC_RETURN_IF_ERROR(merge_everything());
+  }
+  return std::unique_ptr<Work>();
+}
+
+std::unique_ptr<Work> TopkItem::gather_dense(ShmGroup& intra) {
+  std::vector<TensorSpan> spans;
+  std::vector<std::size_t> counts;
+  std::byte* const out = tensor_.span.out;
+  for (std::size_t member = 0; member < place().members; ++member) {
+    const ShardRange shard = shard_of(member);
+    spans.push_back({.in = member == place().member ? result() : nullptr,
+                     .out = out == nullptr ? nullptr : out + to_bytes(shard.begin),
+                     .count = shard.size_elems()});
+    counts.push_back(shard.size_elems());
+  }
+  return intra.allgather_bucket(std::move(spans), std::move(counts), job_.reduction.dtype);
+}
+
+std::unique_ptr<Work> TopkItem::gather_headers(ShmGroup& intra) {
+  header_.assign(1, non_finite_ ? 1 : 0);
+  header_.insert(header_.end(), sizes_.begin(), sizes_.end());
+  header_.resize(kFirstSize + place().blocks);
+  headers_.resize(place().members * header_.size());
+  const std::size_t bytes = header_.size() * sizeof(std::uint64_t);
+  return intra.allgather(bytes_of(header_),
+                         writable_bytes_of(headers_),
+                         std::vector<std::size_t>(place().members, bytes));
+}
+
+/// Null when nothing follows: the step is void.
+Result<std::unique_ptr<Work>> TopkItem::gather_results(ShmGroup& intra) {
+  std::vector<std::size_t> totals(place().members, 0);
+  for (std::size_t member = 0; member < place().members; ++member) {
+    const std::uint64_t* header = headers_.data() + member * header_.size();
+    non_finite_ = non_finite_ || header[0] != 0;
+    const std::size_t elements = shard_of(member).size_elems();
+    const std::size_t most = max_list_bytes(elements, elements, format_);
+    for (std::size_t block = 0; block < place().blocks; ++block) {
+      const std::uint64_t size = header[kFirstSize + block];
+      if (size > most) {
+        return broken_header();
+      }
+      totals[member] += size;
+    }
+  }
+  LIGHTCC_RETURN_IF_ERROR(conclude());
+  if (non_finite_) {
+    return std::unique_ptr<Work>();
+  }
+  if (plan_.gather_lists) {
+    all_lists_ = make_buffer(std::accumulate(totals.begin(), totals.end(), std::size_t{0}));
+    return intra.allgather(lists_.get(), all_lists_.get(), std::move(totals));
+  }
+  if (plan_.exchange == TopkExchange::kLists) {
+    LIGHTCC_RETURN_IF_ERROR(
+        merge({lists_.get(), lists_bytes_}, sizes_, {0, shard_.size_elems()}, result()));
+  }
+  return gather_dense(intra);
+}
+
+Status TopkItem::merge_everything() {
+  if (non_finite_ || tensor_.span.out == nullptr) {
+    return {};
+  }
+  const std::byte* next = all_lists_.get();
+  for (std::size_t member = 0; member < place().members; ++member) {
+    const std::span<const std::uint64_t> sizes(
+        headers_.data() + member * header_.size() + kFirstSize, place().blocks);
+    const std::size_t bytes = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+    const ShardRange shard = shard_of(member);
+    LIGHTCC_RETURN_IF_ERROR(merge(
+        {next, bytes}, sizes, {0, shard.size_elems()}, tensor_.span.out + to_bytes(shard.begin)));
+    next += bytes;
+  }
+  return {};
+}
+
+/// The step counts, or is void, for all ranks alike.
+Status TopkItem::conclude() {
+  TopkEntry& entry = *tensor_.entry;
+  ++entry.steps;
+  if (!non_finite_) {
+    entry.state.commit();
+    return {};
+  }
+  entry.state.rollback();
+  if (tensor_.span.out == nullptr) {
+    return {};
+  }
+  // A list that is not finite makes all elements NaN.
+  const TopkListView flagged{.elements = tensor_.span.count, .format = format_, .non_finite = true};
+  return merge_lists(
+      {&flagged, 1}, tensor_.span.out, tensor_.span.count, job_.reduction.dtype, late_factor());
+}
+
+}  // namespace lightcc

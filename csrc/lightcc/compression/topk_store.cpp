@@ -1,0 +1,203 @@
+#include "lightcc/compression/topk_store.hpp"
+
+#include <cmath>
+#include <new>
+
+#include "lightcc/base/log.hpp"
+#include "lightcc/compression/shard.hpp"
+
+namespace lightcc {
+namespace {
+
+constexpr std::uint8_t kSavedVersion = 1;
+
+std::size_t shard_size(const GridPlace& place, DataType dtype, std::size_t elements) {
+  return topk_shard(elements, place.members, place.member, dtype).size_elems();
+}
+
+Status is_in_flight(const std::string& name) {
+  return make_error(ErrorCode::kInvalidArgument,
+                    "'%s' is being compressed right now: wait for it first",
+                    name.c_str());
+}
+
+/// What was saved of one tensor, its state not looked at.
+struct Saved {
+  GridPlace place;
+  DataType dtype = DataType::kFloat32;
+  std::size_t elements = 0;
+  std::uint64_t steps = 0;
+  std::span<const std::byte> state;
+};
+
+Status damaged(const char* what) {
+  return make_error(ErrorCode::kInvalidArgument, "saved compression state %s", what);
+}
+
+void put(ByteWriter& out, const Saved& saved) {
+  out.number(kSavedVersion);
+  out.number(static_cast<std::uint8_t>(saved.dtype));
+  out.varint(saved.elements);
+  out.varint(saved.place.blocks);
+  out.varint(saved.place.block);
+  out.varint(saved.place.members);
+  out.varint(saved.place.member);
+  out.varint(saved.steps);
+  out.raw(saved.state);
+}
+
+Result<Saved> get_saved(std::span<const std::byte> bytes) {
+  ByteReader in(bytes);
+  if (in.number<std::uint8_t>() != kSavedVersion || !in.ok()) {
+    return damaged("is of another version of lightcc");
+  }
+  Saved saved;
+  const auto dtype = in.number<std::uint8_t>();
+  saved.elements = static_cast<std::size_t>(in.varint());
+  saved.place.blocks = static_cast<std::size_t>(in.varint());
+  saved.place.block = static_cast<std::size_t>(in.varint());
+  saved.place.members = static_cast<std::size_t>(in.varint());
+  saved.place.member = static_cast<std::size_t>(in.varint());
+  saved.steps = in.varint();
+  saved.state = in.raw(in.remaining());
+  const GridPlace& place = saved.place;
+  if (!in.ok() || dtype >= kDataTypeCount || !is_floating_point(static_cast<DataType>(dtype)) ||
+      place.block >= place.blocks || place.member >= place.members ||
+      place.members > kTopkMostMembers) {
+    return damaged("is damaged");
+  }
+  saved.dtype = static_cast<DataType>(dtype);
+  return saved;
+}
+
+Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved) {
+  LIGHTCC_ASSIGN_OR_RETURN(TopkState state, TopkState::load(saved.state));
+  if (state.dtype() != saved.dtype ||
+      state.numel() != shard_size(saved.place, saved.dtype, saved.elements)) {
+    return damaged("does not fit the tensor it is of");
+  }
+  return std::make_shared<TopkEntry>(TopkEntry{.place = saved.place,
+                                               .dtype = saved.dtype,
+                                               .elements = saved.elements,
+                                               .state = std::move(state),
+                                               .steps = saved.steps});
+}
+
+}  // namespace
+
+Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
+                                                    const GridPlace& place,
+                                                    DataType dtype,
+                                                    std::size_t elements) {
+  std::shared_ptr<TopkEntry>& found = entries_[key];
+  if (found != nullptr && found->place == place && found->dtype == dtype &&
+      found->elements == elements) {
+    return found;
+  }
+  if (found != nullptr) {
+    LIGHTCC_LOG(LogLevel::kWarning,
+                "'%s' changed its shape, its dtype or the grid it is reduced over: what top-k "
+                "compression kept back of it is dropped",
+                key.second.c_str());
+  }
+  try {
+    found = std::make_shared<TopkEntry>(
+        TopkEntry{.place = place,
+                  .dtype = dtype,
+                  .elements = elements,
+                  .state = TopkState(dtype, shard_size(place, dtype, elements))});
+  } catch (const std::bad_alloc&) {
+    entries_.erase(key);
+    return make_error(ErrorCode::kSystem,
+                      "no memory for what top-k compression keeps back of '%s', of %zu elements",
+                      key.second.c_str(),
+                      elements);
+  }
+  return found;
+}
+
+void TopkStore::forget(std::uint32_t process_set) {
+  std::erase_if(entries_, [&](const auto& item) { return item.first.first == process_set; });
+}
+
+Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
+  std::vector<std::pair<Key, Bytes>> all;
+  for (const auto& [key, entry] : entries_) {
+    if (entry->state.is_pending()) {
+      return is_in_flight(key.second);
+    }
+    Bytes state;
+    LIGHTCC_RETURN_IF_ERROR(entry->state.save(state));
+    Bytes bytes;
+    ByteWriter out(bytes);
+    put(out, {entry->place, entry->dtype, entry->elements, entry->steps, state});
+    all.emplace_back(key, std::move(bytes));
+  }
+  return all;
+}
+
+Status TopkStore::load(const Key& key, std::span<const std::byte> saved) {
+  const auto found = entries_.find(key);
+  if (found != entries_.end() && found->second->state.is_pending()) {
+    return is_in_flight(key.second);
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const Saved parsed, get_saved(saved));
+  LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<TopkEntry> entry, entry_of(parsed));
+  entries_[key] = std::move(entry);
+  return {};
+}
+
+Status TopkStore::scale(double factor, std::span<const Key> keys) {
+  if (!std::isfinite(factor) || factor <= 0.0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "gradients are scaled by %g: expected a finite number above 0",
+                      factor);
+  }
+  std::vector<TopkEntry*> scaled;
+  for (const Key& key : keys) {
+    const auto found = entries_.find(key);
+    if (found == entries_.end()) {
+      continue;  // Never compressed: nothing is kept back.
+    }
+    if (found->second->state.is_pending()) {
+      return is_in_flight(key.second);
+    }
+    scaled.push_back(found->second.get());
+  }
+  for (TopkEntry* entry : scaled) {
+    LIGHTCC_RETURN_IF_ERROR(entry->state.scale(factor));
+  }
+  return {};
+}
+
+Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
+                           const GridPlace& place) {
+  std::vector<Saved> parts;
+  std::vector<std::span<const std::byte>> states;
+  for (const auto& bytes : saved) {
+    LIGHTCC_ASSIGN_OR_RETURN(const Saved part, get_saved(bytes));
+    const bool fits =
+        part.place.member == parts.size() && part.place.members == saved.size() &&
+        part.place.blocks == place.blocks && part.place.block == place.block &&
+        (parts.empty() || (part.elements == parts[0].elements && part.dtype == parts[0].dtype &&
+                           part.steps == parts[0].steps));
+    if (!fits) {
+      return damaged("is not that of all members of one block, in their order");
+    }
+    states.push_back(part.state);
+    parts.push_back(part);
+  }
+  if (parts.empty()) {
+    return damaged("is empty");
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const TopkState state,
+                           TopkState::reshard(states, place.members, place.member));
+  Bytes bytes;
+  LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
+  Bytes result;
+  ByteWriter out(result);
+  put(out, {place, parts[0].dtype, parts[0].elements, parts[0].steps, bytes});
+  return result;
+}
+
+}  // namespace lightcc

@@ -1,0 +1,78 @@
+// What top-k compression remembers of each tensor from one time to the next, by its name.
+//
+// A tensor that comes back under another shape, dtype or grid begins anew, and the log says so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lightcc/base/bytes.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/base/types.hpp"
+#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/compression/topk_state.hpp"
+
+namespace lightcc {
+
+/// More members of a block than any host has.
+inline constexpr std::size_t kTopkMostMembers = std::size_t{1} << 20;
+
+/// One tensor, as far as this rank has to do with it.
+struct TopkEntry {
+  GridPlace place;
+  DataType dtype = DataType::kFloat32;
+  std::size_t elements = 0;  ///< Of the tensor.
+  TopkState state;           ///< Of this rank's shard.
+  std::uint64_t steps = 0;   ///< Times that the tensor was all-reduced; the same on all ranks.
+};
+
+/// Bytes since the store was made, on this rank.
+struct TopkCounters {
+  std::uint64_t tensors = 0;      ///< Compressed all-reduces.
+  std::uint64_t dense_bytes = 0;  ///< Of their tensors.
+  std::uint64_t sent_bytes = 0;   ///< Of lists (or dense shards) handed to the transport.
+  std::uint64_t passes = 0;       ///< Over a shard; one for each tensor in steady state.
+};
+
+/// Thread: the one that drives the progress loop.
+class TopkStore {
+ public:
+  using Key = std::pair<std::uint32_t, std::string>;  ///< Process set and name.
+
+  /// The entry of `key`, made anew where there is none that fits. kSystem: no memory for it.
+  Result<std::shared_ptr<TopkEntry>> entry(const Key& key,
+                                           const GridPlace& place,
+                                           DataType dtype,
+                                           std::size_t elements);
+  /// Forgets the tensors of a process set.
+  void forget(std::uint32_t process_set);
+  std::size_t size() const { return entries_.size(); }
+  TopkCounters& counters() { return counters_; }
+  const TopkCounters& counters() const { return counters_; }
+
+  /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
+  Result<std::vector<std::pair<Key, Bytes>>> save() const;
+  /// Takes in what save() gave, under `key`. kInvalidArgument: damaged, or the tensor is in flight.
+  Status load(const Key& key, std::span<const std::byte> saved);
+  /// Multiplies what is remembered of the tensors of `keys`.
+  /// kInvalidArgument: the factor is not above zero and finite, or a tensor is in flight.
+  Status scale(double factor, std::span<const Key> keys);
+
+ private:
+  std::map<Key, std::shared_ptr<TopkEntry>> entries_;
+  TopkCounters counters_;
+};
+
+/// What a rank at `place` remembers of a tensor of which `saved` has what each member of its block
+/// remembered, in their order, in a grid of as many blocks. kInvalidArgument says what does not
+/// fit.
+Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
+                           const GridPlace& place);
+
+}  // namespace lightcc

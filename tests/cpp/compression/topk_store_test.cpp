@@ -1,0 +1,150 @@
+// What is remembered of tensors, and what makes them begin anew.
+#include "lightcc/compression/topk_store.hpp"
+
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace lightcc {
+namespace {
+
+constexpr std::size_t kElements = 100;
+
+/// Sends the largest of 1, 2, 3, ..., so that the others are kept back.
+void fill(TopkStore& store, const TopkStore::Key& key, const GridPlace& place = {.blocks = 2}) {
+  const auto entry = store.entry(key, place, DataType::kFloat32, kElements);
+  ASSERT_TRUE(entry.ok());
+  TopkState& state = (*entry)->state;
+  std::vector<float> shard(state.numel());
+  for (std::size_t i = 0; i < shard.size(); ++i) {
+    shard[i] = static_cast<float>(i + 1);
+  }
+  std::vector<std::byte> list(4096);
+  const TopkRequest request{.k = 1, .capacity = 1, .exact = true};
+  const auto bytes = std::as_bytes(std::span(shard));
+  ASSERT_TRUE(state.compress(bytes.data(), 1.0, request, list).ok());
+  state.commit();
+  (*entry)->steps = 1;
+}
+
+double residual(TopkStore& store, const TopkStore::Key& key, std::size_t element) {
+  return (*store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements))
+      ->state.residual_at(element);
+}
+
+TEST(TopkStore, remembers_by_process_set_and_name) {
+  TopkStore store;
+  fill(store, {0, "a"});
+  EXPECT_EQ(residual(store, {0, "a"}, 3), 4.0);
+  EXPECT_EQ(residual(store, {0, "b"}, 3), 0.0);
+  EXPECT_EQ(residual(store, {1, "a"}, 3), 0.0);
+}
+
+TEST(TopkStore, a_tensor_that_changed_begins_anew) {
+  TopkStore store;
+  for (const auto& [place, dtype, elements] :
+       {std::tuple(GridPlace{.blocks = 3}, DataType::kFloat32, kElements),
+        std::tuple(GridPlace{.blocks = 2}, DataType::kFloat64, kElements),
+        std::tuple(GridPlace{.blocks = 2}, DataType::kFloat32, kElements + 1)}) {
+    fill(store, {0, "a"});
+    const auto entry = store.entry({0, "a"}, place, dtype, elements);
+    ASSERT_TRUE(entry.ok());
+    EXPECT_EQ((*entry)->steps, 0U);
+    EXPECT_EQ((*entry)->state.residual_at(3), 0.0);
+  }
+}
+
+TEST(TopkStore, forgets_a_process_set) {
+  TopkStore store;
+  fill(store, {0, "a"});
+  fill(store, {1, "a"});
+  store.forget(1);
+  EXPECT_EQ(store.size(), 1U);
+  EXPECT_EQ(residual(store, {0, "a"}, 3), 4.0);
+}
+
+TEST(TopkStore, takes_in_what_it_saved) {
+  TopkStore store;
+  fill(store, {0, "a"});
+  const auto saved = store.save();
+  ASSERT_TRUE(saved.ok());
+  ASSERT_EQ(saved->size(), 1U);
+  TopkStore other;
+  ASSERT_TRUE(other.load({2, "b"}, saved->front().second).ok());
+  EXPECT_EQ(residual(other, {2, "b"}, 3), 4.0);
+  const auto entry = other.entry({2, "b"}, {.blocks = 2}, DataType::kFloat32, kElements);
+  EXPECT_EQ((*entry)->steps, 1U);
+}
+
+TEST(TopkStore, refuses_what_was_cut_or_changed_anywhere) {
+  TopkStore store;
+  fill(store, {0, "a"});
+  const Bytes saved = store.save()->front().second;
+  for (std::size_t length = 0; length < saved.size(); ++length) {
+    const Status status = store.load({0, "a"}, std::span(saved).first(length));
+    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument) << length;
+  }
+  Bytes other = saved;
+  other.back() ^= std::byte{1};
+  EXPECT_EQ(store.load({0, "a"}, other).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(residual(store, {0, "a"}, 3), 4.0);  // As before.
+}
+
+TEST(TopkStore, scales_what_it_is_asked_to) {
+  TopkStore store;
+  fill(store, {0, "a"});
+  fill(store, {0, "b"});
+  const std::vector<TopkStore::Key> keys = {{0, "a"}, {0, "never seen"}};
+  ASSERT_TRUE(store.scale(0.5, keys).ok());
+  EXPECT_EQ(residual(store, {0, "a"}, 3), 2.0);
+  EXPECT_EQ(residual(store, {0, "b"}, 3), 4.0);
+  for (const double factor : {0.0, -1.0, 1.0 / 0.0}) {
+    EXPECT_EQ(store.scale(factor, keys).code(), ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST(TopkStore, a_tensor_on_its_way_is_not_touched) {
+  TopkStore store;
+  const TopkStore::Key key{0, "a"};
+  fill(store, key);
+  const Bytes saved = store.save()->front().second;
+  const auto entry = store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements);
+  std::vector<float> shard(kElements, 1.0F);
+  ASSERT_TRUE((*entry)->state.flush_into(std::as_writable_bytes(std::span(shard)).data()).ok());
+  EXPECT_EQ(store.save().status().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(store.load(key, saved).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(store.scale(2.0, std::vector{key}).code(), ErrorCode::kInvalidArgument);
+  (*entry)->state.rollback();
+  EXPECT_TRUE(store.save().ok());
+}
+
+TEST(TopkStore, states_of_a_block_are_cut_for_another_number_of_members) {
+  std::vector<Bytes> saved;
+  for (std::size_t member = 0; member < 2; ++member) {
+    TopkStore store;
+    fill(store, {0, "a"}, {.blocks = 2, .block = 1, .members = 2, .member = member});
+    saved.push_back(store.save()->front().second);
+  }
+  const std::vector<std::span<const std::byte>> parts(saved.begin(), saved.end());
+  const auto whole = reshard_topk(parts, {.blocks = 2, .block = 1});
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  TopkStore store;
+  ASSERT_TRUE(store.load({0, "a"}, *whole).ok());
+  const auto entry =
+      store.entry({0, "a"}, {.blocks = 2, .block = 1}, DataType::kFloat32, kElements);
+  EXPECT_EQ((*entry)->steps, 1U);
+  EXPECT_EQ((*entry)->state.residual_at(3), 4.0);
+
+  const std::vector<std::span<const std::byte>> swapped = {parts[1], parts[0]};
+  for (const auto& wrong : {swapped, std::vector{parts[0]}, {}}) {
+    EXPECT_EQ(reshard_topk(wrong, {.blocks = 2, .block = 1}).status().code(),
+              ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(reshard_topk(parts, {.blocks = 3, .block = 1}).status().code(),
+            ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lightcc
