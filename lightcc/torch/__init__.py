@@ -17,6 +17,7 @@ knowing, whether it requires a gradient or not.
 from __future__ import annotations
 
 from lightcc.basics import stats
+from lightcc.compression_state import load_compression_state, save_compression_state
 from lightcc.exceptions import (
     CollectiveTimeoutError,
     EngineError,
@@ -42,6 +43,7 @@ from lightcc.torch.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
 )
+from lightcc.torch.grad_scaler import GradScaler
 from lightcc.torch.mpi_ops import (
     Adasum,
     Average,
@@ -108,6 +110,7 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "EngineError",
+    "GradScaler",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
     "Max",
@@ -159,6 +162,7 @@ __all__ = [
     "is_homogeneous",
     "is_initialized",
     "join",
+    "load_compression_state",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -174,6 +178,7 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "save_compression_state",
     "send",
     "send_async",
     "shutdown",

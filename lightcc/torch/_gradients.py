@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightcc import _world
+from lightcc.compression import find_topk
 from lightcc.exceptions import HorovodInternalError
 from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from torch.utils.hooks import RemovableHandle
 
+    from lightcc._core import TopkSpec
     from lightcc.process_sets import ProcessSet
 
 
@@ -97,15 +99,21 @@ class GradientExchange:
         groups: Sequence[Sequence[torch.Tensor]],
         *,
         compression: Any,
+        topk: TopkSpec | None,
         passes: int,
         op: int,
         predivide_factor: float,
         sparse_as_dense: bool,
         process_set: ProcessSet,
     ) -> None:
-        """Registers the hooks. Arguments as of DistributedOptimizer, `passes` per step."""
+        """Registers the hooks. Arguments as of DistributedOptimizer, `passes` per step.
+
+        `topk` is what `compression` asks of the engine, if anything.
+        """
         self.active = False
-        self._compression = None if compression is Compression.none else compression
+        self._topk = topk
+        by_engine = compression is Compression.none or find_topk(compression) is not None
+        self._compression = None if by_engine else compression
         self._passes = passes
         self._op = op
         # The engine divides by the number of ranks when the op is Average.
@@ -272,6 +280,7 @@ class GradientExchange:
             self._prescale,
             self._postscale,
             self._process_set.process_set_id,
+            topk=self._topk,
         )
         self._flights.append(_Flight(handle, units, any(unit.copied for unit in units)))
         self._ready, self._sent, self._ready_bytes = [], [], 0
@@ -281,14 +290,16 @@ class GradientExchange:
         unit.copied = True
         handle: Any
         if unit.grouped:
-            handle = mpi_ops.grouped_allreduce_async_(
+            # Under their own names: what compression keeps back is theirs, not the group's.
+            handle = _world.current().allreduce_each(
                 [self._pack(slot) for slot in unit.slots],
-                None,
-                unit.name,
+                [slot.name for slot in unit.slots],
                 self._op,
                 self._prescale,
                 self._postscale,
-                self._process_set,
+                self._process_set.process_set_id,
+                grouped=True,
+                topk=self._topk,
             )
         else:
             handle = mpi_ops.sparse_allreduce_async(

@@ -1,4 +1,4 @@
-"""Compression of what one operation sends: Horovod's `none` and `fp16`, and `bf16`."""
+"""Compression of what one operation sends: Horovod's `none` and `fp16`, `bf16` and `topk`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from typing import Any
 
 import torch
 
-from lightcc.compression import Compressor, FP16Compressor, NoneCompressor
+from lightcc.compression import Compressor, FP16Compressor, NoneCompressor, TopKCompressor
 
-__all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
+__all__ = [
+    "BF16Compressor",
+    "Compression",
+    "Compressor",
+    "FP16Compressor",
+    "NoneCompressor",
+    "TopKCompressor",
+]
 
 
 class BF16Compressor(Compressor):
@@ -33,3 +40,4 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    topk = TopKCompressor

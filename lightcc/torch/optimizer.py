@@ -29,16 +29,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightcc.basics import size
+from lightcc.compression import find_topk
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Adasum, Average, Sum
 from lightcc.torch import mpi_ops
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
 from lightcc.torch._gradients import GradientExchange
 from lightcc.torch._parameters import check_groups, check_named, name_parameters, plan_groups
+from lightcc.torch._topk import CompressedGradients
 from lightcc.torch.compression import Compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from lightcc.torch._parameters import Groups
 
@@ -90,6 +92,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._parameter_names = dict(names)  # Not used here; Horovod's users read it.
         if groups is not None:
             check_groups(groups)
+        self._compressed = CompressedGradients(
+            compression, self.param_groups, self._parameter_names, process_set
+        )
         alone = size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1"
         if alone or not process_set.included():
             return
@@ -98,6 +103,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             names,
             plan_groups(groups, trained, process_set) if groups is not None else [],
             compression=compression,
+            topk=self._compressed.spec,
             passes=backward_passes_per_step,
             op=op,
             predivide_factor=gradient_predivide_factor,
@@ -189,7 +195,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._exchange is not None and self._should_synchronize:
             if closure is not None:
                 self._synchronized = False
-                return super().step(self._synchronizing(closure))
+                with self._compressed.without_momentum(self.param_groups):
+                    return super().step(self._synchronizing(closure))
             if not self._has_synchronized():
                 self.synchronize()
             elif not self._synchronized_by_scaler:
@@ -197,7 +204,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         elif self._should_synchronize and self._synchronized:
             warnings.warn(_SYNCHRONIZED_TWICE, stacklevel=2)
         self._synchronized = False
-        return super().step(closure) if closure is not None else super().step()
+        with self._compressed.without_momentum(self.param_groups):
+            return super().step(closure) if closure is not None else super().step()
 
     # torch wraps the step of a class that it has not seen before with its own step hooks; the
     # inherited step has them already.
@@ -213,6 +221,43 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             raise AssertionError(_RACE)
         self._synchronized = False
         super().zero_grad(set_to_none)
+
+    def compression_state_dict(self) -> dict[str, Any]:
+        """Returns what top-k compression keeps back of this rank's gradients.
+
+        It is not part of `state_dict()`, which is the given optimizer's: each rank has another, and
+        has to save and load its own. `save_compression_state()` does that for all tensors.
+
+        Returns:
+            A dict of numbers, strings and bytes for `load_compression_state_dict()`.
+
+        Raises:
+            ValueError: Gradients are on their way.
+        """
+        return self._compressed.state_dict()
+
+    def load_compression_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes in what `compression_state_dict()` returned on this rank.
+
+        Every rank of the process set must do it. Then the next steps are those that would have
+        followed, bit for bit. The state of another grid is dropped with a warning.
+
+        Raises:
+            ValueError: The state is damaged, or gradients are on their way.
+        """
+        self._compressed.load_state_dict(state)
+
+    def set_gradient_scale(self, scale: float) -> None:
+        """Tells top-k compression by what the loss is multiplied from now on, and so the gradients.
+
+        What is kept back was computed with the scale before, and is multiplied by the quotient.
+        Call it on every rank, after a step, whenever the scale changes; `lightcc.torch.GradScaler`
+        does.
+
+        Raises:
+            ValueError: `scale` is not a finite number above zero, or gradients are on their way.
+        """
+        self._compressed.set_gradient_scale(scale)
 
     def _has_synchronized(self) -> bool:
         """Whether `synchronize()` was called and no gradient came since."""
@@ -318,8 +363,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         named_parameters: Tuples (name, parameter), as of `model.named_parameters()`; all
             parameters of `optimizer` must be among them. `None` names them by their position,
             so that only one such optimizer may have gradients in flight at a time.
-        compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`, or a class
-            with `compress()` and `decompress()`.
+        compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
+            `.topk(...)`, or a class with `compress()` and `decompress()`.
         backward_passes_per_step: Gradients of that many backward passes are added up on each rank
             before they are combined.
         op: `Average`, `Sum`, `Min`, `Max`, `Product`; or `Adasum`: then each rank does a step with
@@ -335,7 +380,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 
     Returns:
         An object of a new class that inherits from the class of `optimizer`, with the methods
-        `synchronize()`, `skip_synchronize()` and `set_backward_passes_per_step()` besides.
+        `synchronize()`, `skip_synchronize()` and `set_backward_passes_per_step()` besides, and
+        for top-k `compression_state_dict()`, `load_compression_state_dict()` and
+        `set_gradient_scale()`.
 
     Raises:
         ValueError: An argument is not allowed, or lightcc is not initialized. On the ranks where
@@ -361,6 +408,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     _check_arguments(
         optimizer, backward_passes_per_step, op, gradient_predivide_factor, process_set
     )
+    if find_topk(compression) is not None and op not in (Average, Sum):
+        msg = "Top-k compression needs op=Average or op=Sum."
+        raise ValueError(msg)
     if op == Adasum and size() > 1:
         if process_set is not global_process_set:
             msg = "Adasum does not support non-global process sets yet."

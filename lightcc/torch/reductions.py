@@ -7,9 +7,10 @@ the process set must run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightcc import reductions
+from lightcc.compression import find_topk, refuse_topk
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import (
     Adasum,
@@ -72,11 +73,25 @@ __all__ = [
 ]
 
 
+def _by_engine(compression: Any) -> Any:
+    """Returns the part of `compression` that is not done here."""
+    return find_topk(compression) or Compression.none
+
+
+def _refuse_gradients(compression: Any) -> None:
+    if find_topk(compression) is not None:
+        msg = (
+            "A tensor that requires a gradient cannot be top-k compressed: what is not sent is not "
+            "in the result. Call it under torch.no_grad()."
+        )
+        raise ValueError(msg)
+
+
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -93,7 +108,8 @@ def allreduce(
         tensor: Any shape, contiguous, in CPU memory. Read, not copied.
         average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
         name: Matches this call across ranks; see `lightcc`.
-        compression: What is sent for `tensor`: `Compression.none`, `.fp16` or `.bf16`.
+        compression: What is sent for `tensor`: `Compression.none`, `.fp16`, `.bf16`, or
+            `.topk(...)`: then the call needs a `name`, and `tensor` may not require a gradient.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
             bool has `Min`, `Max` and `Product`. `Average` divides the sum by the size of the set;
             integers are rounded towards zero.
@@ -121,6 +137,7 @@ def allreduce(
     op = choose_op(average, op)
     sent, context = compression.compress(tensor)
     if records(sent):
+        _refuse_gradients(compression)
         output = HorovodAllreduce.apply(
             sent, None, name, op, prescale_factor, postscale_factor, process_set
         )
@@ -128,6 +145,7 @@ def allreduce(
         output = reductions.allreduce(
             sent,
             name=name,
+            compression=_by_engine(compression),
             op=op,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
@@ -141,7 +159,7 @@ def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     op: int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
@@ -173,9 +191,10 @@ def grouped_allreduce(
     sent = [tensor for tensor, _ in compressed]
     how = (op, prescale_factor, postscale_factor, process_set)
     if records(*sent):
+        _refuse_gradients(compression)
         outputs = HorovodGroupedAllreduce.apply(None, name, *how, *sent)
     else:
-        outputs = reductions.grouped_allreduce(sent, None, name, Compression.none, *how)
+        outputs = reductions.grouped_allreduce(sent, None, name, _by_engine(compression), *how)
     return [
         compression.decompress(output, context)
         for output, (_, context) in zip(outputs, compressed, strict=True)
@@ -185,7 +204,7 @@ def grouped_allreduce(
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -217,6 +236,7 @@ def reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
+    refuse_topk(compression, "reducescatter")
     sent, context = compression.compress(tensor)
     how = (op, process_set, prescale_factor, postscale_factor)
     if records(sent):
@@ -230,7 +250,7 @@ def reducescatter(
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
-    compression: type[Compressor] = Compression.none,
+    compression: type[Compressor] | Compressor = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
@@ -254,6 +274,7 @@ def grouped_reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
+    refuse_topk(compression, "reducescatter")
     compressed = [compression.compress(tensor) for tensor in tensors]
     sent = [tensor for tensor, _ in compressed]
     how = (op, process_set, prescale_factor, postscale_factor)

@@ -1,0 +1,324 @@
+"""DistributedOptimizer with top-k compression, on 2 x 2 ranks: its state, momentum and scale."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import lightcc.torch as hvd
+from lightcc.testing import spawn_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.multiproc
+
+TWO_BY_TWO = {
+    "LIGHT_2D_ALLREDUCE": "1",
+    "LIGHT_INTRA_SIZE": "2",
+    "LIGHT_TOPK_THRESHOLD": "0",
+}
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + hvd.rank())
+    return torch.randn(8, 16, generator=generator), torch.randn(8, 4, generator=generator)
+
+
+def sgd(model: nn.Module, momentum: float = 0.9) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
+
+
+def distributed(model: nn.Module, inner: Any = None, **options: Any) -> Any:
+    options.setdefault("compression", hvd.Compression.topk(0.05))
+    return hvd.DistributedOptimizer(inner or sgd(model), model.named_parameters(), **options)
+
+
+def train(model: nn.Module, optimizer: Any, steps: range) -> None:
+    for step in steps:
+        x, y = batch(step)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def run(program: Callable[..., Any], *arguments: Any, ranks: int = 4, **env: str) -> list[Any]:
+    return spawn_ranks(program, ranks, *arguments, env={**TWO_BY_TWO, **env})
+
+
+# -- Saving and loading ---------------------------------------------------------------------------
+
+
+def resume(folder: str, warmup_steps: int, momentum_correction: bool) -> list[float]:
+    """Trains 8 steps; then 4, saves, forgets everything, loads, and 4 more."""
+    compression = hvd.Compression.topk(
+        0.05, warmup_steps=warmup_steps, momentum_correction=momentum_correction
+    )
+    hvd.init()
+    model = make_model()
+    train(model, distributed(model, compression=compression), range(8))
+    expected = weights(model)
+    hvd.shutdown()
+
+    hvd.init()
+    model = make_model()
+    optimizer = distributed(model, compression=compression)
+    train(model, optimizer, range(4))
+    hvd.save_compression_state(folder)
+    by_optimizer = pickle.dumps(optimizer.compression_state_dict())
+    checkpoint = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    assert set(optimizer.state_dict()) == {"state", "param_groups"}  # As without compression.
+    hvd.shutdown()
+
+    for way in ("folder", "optimizer"):
+        hvd.init()
+        model = make_model()
+        optimizer = distributed(model, compression=compression)
+        model.load_state_dict(checkpoint[0])
+        optimizer.load_state_dict(copy.deepcopy(checkpoint[1]))
+        if way == "folder":
+            assert hvd.load_compression_state(folder) == 4
+        else:
+            optimizer.load_compression_state_dict(pickle.loads(by_optimizer))
+        train(model, optimizer, range(4, 8))
+        assert torch.equal(weights(model), expected), way
+        hvd.shutdown()
+    return [float(value) for value in expected]
+
+
+@pytest.mark.parametrize(
+    ("warmup_steps", "momentum_correction"), [(0, False), (6, False), (0, True)]
+)
+def test_training_resumes_with_the_same_bits(
+    tmp_path: Path, warmup_steps: int, momentum_correction: bool
+) -> None:
+    results = run(resume, str(tmp_path), warmup_steps, momentum_correction)
+    assert all(result == results[0] for result in results)
+
+
+def what_is_kept_back(folder: str, step: str) -> Any:
+    hvd.init()
+    x = torch.arange(1.0, 1001.0) * (hvd.rank() + 1)
+    topk = hvd.Compression.topk(0.05)
+    if step == "save":
+        sent = hvd.allreduce(x, name="x", op=hvd.Sum, compression=topk)
+        hvd.save_compression_state(folder)
+        return sent.tolist()
+    loaded = hvd.load_compression_state(folder)
+    rest = hvd.allreduce(
+        torch.zeros(1000), name="x", op=hvd.Sum, compression=hvd.Compression.topk(1.0)
+    )
+    return loaded, rest.tolist()
+
+
+def test_another_number_of_ranks_per_host_divides_what_was_kept_back_anew(tmp_path: Path) -> None:
+    before, after = [0, 0, 1, 1], [0, 0, 0, 1, 1, 1]
+    env = {"LIGHT_TOPK_THRESHOLD": "0"}
+    folder = str(tmp_path)
+    sent = spawn_ranks(what_is_kept_back, 4, folder, "save", env=env, hosts=before)[0]
+    results = spawn_ranks(what_is_kept_back, 6, folder, "load", env=env, hosts=after)
+    put_in = (torch.arange(1.0, 1001.0) * 10).tolist()
+    for loaded, rest in results:
+        assert loaded == 1
+        assert [a + b for a, b in zip(sent, rest, strict=True)] == put_in
+
+
+def test_another_number_of_hosts_drops_what_was_kept_back(tmp_path: Path) -> None:
+    env = {"LIGHT_TOPK_THRESHOLD": "0"}
+    folder = str(tmp_path)
+    spawn_ranks(what_is_kept_back, 4, folder, "save", env=env, hosts=[0, 0, 1, 1])
+    for loaded, rest in spawn_ranks(what_is_kept_back, 3, folder, "load", env=env, hosts=[0, 1, 2]):
+        assert loaded == 0
+        assert not any(rest)
+
+
+def a_damaged_file_is_named(folder: str) -> None:
+    hvd.init()
+    model = make_model()
+    optimizer = distributed(model)
+    train(model, optimizer, range(2))
+    file = hvd.save_compression_state(folder)
+    hvd.barrier()
+    if hvd.rank() == 2:
+        file.write_bytes(file.read_bytes()[:-40])
+    hvd.barrier()
+    with pytest.raises(ValueError, match=r"compression-2\.zip"):
+        hvd.load_compression_state(folder)
+    state = optimizer.compression_state_dict()
+    name, tensor = next(iter(state["tensors"].items()))
+    state["tensors"][name] = tensor[: len(tensor) // 2]
+    with pytest.raises(ValueError, match="damaged"):
+        optimizer.load_compression_state_dict(state)
+    train(model, optimizer, range(2, 4))
+
+
+def test_a_damaged_file_is_named_and_training_goes_on(tmp_path: Path) -> None:
+    run(a_damaged_file_is_named, str(tmp_path))
+
+
+def broadcast_state_and_rank_zero_checkpoints_are_horovods() -> None:
+    hvd.init()
+    model = make_model()
+    optimizer = distributed(model)
+    train(model, optimizer, range(3))
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    train(model, optimizer, range(3, 6))
+    assert hvd.stats()["compressed_tensors"] == 6 * 4
+
+
+def test_broadcast_optimizer_state_leaves_compression_alone() -> None:
+    run(broadcast_state_and_rank_zero_checkpoints_are_horovods)
+
+
+# -- Momentum -------------------------------------------------------------------------------------
+
+
+def what_is_sent_takes_its_velocity_along() -> None:
+    """With a ratio of 1 nothing is kept back, velocity included: each step is one of plain SGD."""
+    hvd.init()
+    corrected, plain = make_model(), make_model()
+    topk = hvd.Compression.topk(1.0, momentum_correction=True)
+    optimizer = distributed(corrected, compression=topk)
+    groups = [{**group} for group in optimizer.param_groups]
+    train(corrected, optimizer, range(6))
+    assert optimizer.param_groups == groups
+    train(plain, distributed(plain, sgd(plain, 0.0), compression=hvd.Compression.none), range(6))
+    assert torch.equal(weights(corrected), weights(plain))
+
+
+def test_what_is_sent_takes_its_velocity_along() -> None:
+    run(what_is_sent_takes_its_velocity_along)
+
+
+def small_parameters_keep_their_momentum() -> None:
+    """Biases are below the threshold here, so the optimizer's momentum is theirs."""
+    hvd.init()
+    model = make_model()
+    topk = hvd.Compression.topk(0.05, momentum_correction=True)
+    optimizer = distributed(model, compression=topk)
+    train(model, optimizer, range(3))
+    for name, p in model.named_parameters():
+        has_momentum = "momentum_buffer" in optimizer.state[p]
+        assert has_momentum == (p.numel() * 4 < 1024), name
+
+
+def test_momentum_of_what_is_not_compressed_stays_the_optimizers() -> None:
+    run(small_parameters_keep_their_momentum, LIGHT_TOPK_THRESHOLD="1024")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1), "the same momentum in all parameter groups"),
+        (lambda p: torch.optim.Adam(p, lr=0.1), "the same momentum in all parameter groups"),
+        (
+            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+            "without nesterov",
+        ),
+    ],
+)
+def test_momentum_correction_refuses_what_it_cannot_replace(make: Any, message: str) -> None:
+    hvd.init()
+    model = make_model()
+    topk = hvd.Compression.topk(momentum_correction=True)
+    with pytest.raises(ValueError, match=message):
+        hvd.DistributedOptimizer(make(model.parameters()), compression=topk)
+    hvd.shutdown()
+
+
+def test_topk_needs_a_sum() -> None:
+    hvd.init()
+    model = make_model()
+    for op in (hvd.Adasum, hvd.Min):
+        with pytest.raises(ValueError, match="needs op=Average or op=Sum"):
+            hvd.DistributedOptimizer(sgd(model), compression=hvd.Compression.topk, op=op)
+    hvd.shutdown()
+
+
+# -- The scale of gradients -----------------------------------------------------------------------
+
+
+def scaled_training(growth_interval: int) -> list[float]:
+    """Scales are powers of two, so a scaled training is the same as one without, bit for bit."""
+    hvd.init()
+    plain = make_model()
+    train(plain, distributed(plain), range(9))
+    expected = weights(plain)
+    hvd.shutdown()
+
+    hvd.init()
+    model = make_model()
+    optimizer = distributed(model)
+    scaler = hvd.GradScaler("cpu", init_scale=2.0**10, growth_interval=growth_interval)
+    step = 0
+    overflows = [3, 7]
+    while step < 9:
+        x, y = batch(step)
+        optimizer.zero_grad()
+        loss = scaler.scale(nn.functional.mse_loss(model(x), y))
+        if step in overflows and hvd.rank() == 3:
+            loss = loss * float("inf")
+        loss.backward()
+        before = weights(model)
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        if step in overflows:
+            # Void on all ranks, and done again with the scale halved.
+            assert torch.equal(weights(model), before)
+            assert scaler.get_scale() == scale / 2
+            overflows.remove(step)
+        else:
+            step += 1
+    assert torch.equal(weights(model), expected)
+    return [float(value) for value in expected]
+
+
+@pytest.mark.parametrize("growth_interval", [2, 1000])
+def test_overflows_and_changes_of_scale_leave_no_trace(growth_interval: int) -> None:
+    results = run(scaled_training, growth_interval)
+    assert all(result == results[0] for result in results)
+
+
+def test_a_scale_that_is_none_is_refused() -> None:
+    hvd.init()
+    model = make_model()
+    optimizer = distributed(model)
+    for scale in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="scale is"):
+            optimizer.set_gradient_scale(scale)
+    hvd.shutdown()
+
+
+# -- Groups and passes ----------------------------------------------------------------------------
+
+
+def groups_have_the_same_bits(groups: Any) -> list[float]:
+    hvd.init()
+    model = make_model()
+    if groups == "lists":
+        parameters = list(model.parameters())
+        groups = [parameters[:2], parameters[2:]]
+    train(model, distributed(model, groups=groups), range(5))
+    return [float(value) for value in weights(model)]
+
+
+def test_groups_change_no_bit() -> None:
+    results = [run(groups_have_the_same_bits, groups)[0] for groups in (None, 2, "lists")]
+    assert results[0] == results[1] == results[2]
