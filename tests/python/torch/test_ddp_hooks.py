@@ -1,0 +1,103 @@
+"""The communication hook for DistributedDataParallel, on 2 x 2 ranks."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import lightcc.torch as hvd
+from lightcc import _world
+from lightcc.testing import spawn_ranks
+from lightcc.torch import ddp_hooks
+
+pytestmark = pytest.mark.multiproc
+
+TWO_BY_TWO = {
+    "LIGHT_2D_ALLREDUCE": "1",
+    "LIGHT_INTRA_SIZE": "2",
+    "LIGHT_TOPK_THRESHOLD": "0",
+}
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+
+
+def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return torch.randn(8, 16, generator=generator), torch.randn(8, 4, generator=generator)
+
+
+def train(model: nn.Module, optimizer: Any, steps: int = 6) -> torch.Tensor:
+    for step in range(steps):
+        x, y = batch(step, hvd.rank())
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def the_hook_trains_as_the_optimizer_does(store: str, ratio: float) -> list[float]:
+    hvd.init()
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=hvd.rank(), world_size=hvd.size()
+    )
+    model = DistributedDataParallel(make_model(), bucket_cap_mb=0.002)
+    state = ddp_hooks.TopKState(model, ratio, exact=True)
+    model.register_comm_hook(state, ddp_hooks.topk_2d_hook)
+    hooked = train(model, sgd(model))
+
+    reference = make_model()
+    optimizer = hvd.DistributedOptimizer(
+        sgd(reference),
+        reference.named_parameters(),
+        compression=hvd.Compression.topk(ratio, exact=True),
+    )
+    expected = train(reference, optimizer)
+    assert torch.equal(hooked, expected)
+    assert hvd.stats()["compressed_tensors"] > 0
+    dist.destroy_process_group()
+    return [float(value) for value in hooked]
+
+
+@pytest.mark.parametrize("ratio", [0.05, 1.0])
+def test_the_hook_has_the_bits_of_the_optimizer(tmp_path: Any, ratio: float) -> None:
+    store = os.fspath(tmp_path / "store")
+    results = spawn_ranks(the_hook_trains_as_the_optimizer_does, 4, store, ratio, env=TWO_BY_TWO)
+    assert all(result == results[0] for result in results)
+
+
+def a_failed_world_fails_the_backward_pass(store: str) -> None:
+    hvd.init()
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=hvd.rank(), world_size=hvd.size()
+    )
+    model = DistributedDataParallel(make_model())
+    model.register_comm_hook(ddp_hooks.TopKState(model), ddp_hooks.topk_2d_hook)
+    x, y = batch(0, hvd.rank())
+    if hvd.rank() == 1:
+        _world.current().shutdown()
+        dist.destroy_process_group()
+        return
+    with pytest.raises(Exception, match="rank 1"):
+        nn.functional.mse_loss(model(x), y).backward()
+
+
+def test_a_rank_that_leaves_is_an_error_of_the_backward_pass(tmp_path: Any) -> None:
+    spawn_ranks(a_failed_world_fails_the_backward_pass, 2, os.fspath(tmp_path / "store"))
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="ratio must be above 0"):
+        ddp_hooks.TopKState(make_model(), ratio=0.0)
