@@ -13,17 +13,16 @@
 
 namespace lightcc {
 
-/// Starts the parts of one operation, chunk by chunk. `state` outlives it.
+/// Starts the parts of one operation, chunk by chunk.
 ///
 /// A part that is null is nothing to do: on all members of the block alike (scatter, gather), or on
 /// all members with this one's place in their blocks (exchange).
-class GridStages {
+class PipelineStages {
  public:
-  GridStages(const GridState& state, const GridSchedule& schedule)
-      : state_(state), schedule_(schedule) {}
-  GridStages(const GridStages&) = delete;
-  GridStages& operator=(const GridStages&) = delete;
-  virtual ~GridStages() = default;
+  explicit PipelineStages(const GridSchedule& schedule) : schedule_(schedule) {}
+  PipelineStages(const PipelineStages&) = delete;
+  PipelineStages& operator=(const PipelineStages&) = delete;
+  virtual ~PipelineStages() = default;
 
   const GridSchedule& schedule() const { return schedule_; }
   /// Stage 1, within the block.
@@ -33,13 +32,22 @@ class GridStages {
   /// Stage 3, within the block.
   virtual std::unique_ptr<Work> start_gather(std::size_t chunk) = 0;
 
+ private:
+  GridSchedule schedule_;
+};
+
+/// The same over a grid, whose `state` outlives it.
+class GridStages : public PipelineStages {
+ public:
+  GridStages(const GridState& state, const GridSchedule& schedule)
+      : PipelineStages(schedule), state_(state) {}
+
  protected:
   const GridState& state() const { return state_; }
   ShmGroup& intra() const { return *state_.levels.intra; }
 
  private:
   const GridState& state_;
-  GridSchedule schedule_;
 };
 
 // By file; arguments as in Group, and checked.

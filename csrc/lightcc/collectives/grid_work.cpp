@@ -11,18 +11,25 @@
 
 namespace lightcc {
 
-GridWork::GridWork(std::shared_ptr<GridState> state, std::unique_ptr<GridStages> stages)
-    : state_(std::move(state)),
-      stages_(std::move(stages)),
-      exchanges_(state_->levels.inter.size()) {
-  for (std::size_t index = 0; index < exchanges_.size(); ++index) {
-    exchanges_[index].chunk = index;
+GridWork::GridWork(std::shared_ptr<GridState> state, std::unique_ptr<PipelineStages> stages)
+    : state_(std::move(state)), stages_(std::move(stages)) {
+  for (const auto& group : state_->levels.inter) {
+    add_exchange(*group);
   }
+}
+
+GridWork::GridWork(Group& exchange, std::unique_ptr<PipelineStages> stages)
+    : stages_(std::move(stages)) {
+  add_exchange(exchange);
+}
+
+void GridWork::add_exchange(Group& group) {
+  exchanges_.push_back({.group = &group, .chunk = exchanges_.size(), .work = nullptr});
 }
 
 GridWork::~GridWork() {
   drop_works();
-  if (!finished_) {
+  if (!finished_ && state_ != nullptr) {
     state_->fail({ErrorCode::kShutDown, "an earlier operation of this group was abandoned"});
   }
 }
@@ -35,7 +42,7 @@ void GridWork::drop_works() {
 }
 
 Result<Progress> GridWork::advance() {
-  if (!state_->status.ok()) {
+  if (state_ != nullptr && !state_->status.ok()) {
     return state_->status;
   }
   // The network first: what arrived there lets the others of this block go on.
@@ -50,7 +57,9 @@ Result<Progress> GridWork::advance() {
   }
   if (!moved.ok()) {
     drop_works();
-    state_->fail(moved.status());
+    if (state_ != nullptr) {
+      state_->fail(moved.status());
+    }
     return moved.status();
   }
   finished_ = step_ == stages_->schedule().steps();
@@ -91,7 +100,7 @@ Result<bool> GridWork::advance_exchange(std::size_t index) {
     return false;
   }
   if (exchange.work == nullptr) {
-    exchange.work = stages_->start_exchange(exchange.chunk, *state_->levels.inter[index]);
+    exchange.work = stages_->start_exchange(exchange.chunk, *exchange.group);
   }
   if (exchange.work != nullptr) {
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, exchange.work->advance());

@@ -16,8 +16,10 @@ namespace lightcc {
 /// ends both levels.
 class GridWork final : public Work {
  public:
-  /// `stages` are over `state`.
-  GridWork(std::shared_ptr<GridState> state, std::unique_ptr<GridStages> stages);
+  /// Over the levels of `state`, which outlives `stages`.
+  GridWork(std::shared_ptr<GridState> state, std::unique_ptr<PipelineStages> stages);
+  /// Where blocks have one member: only `exchange`, which outlives the Work, joins them.
+  GridWork(Group& exchange, std::unique_ptr<PipelineStages> stages);
   GridWork(const GridWork&) = delete;
   GridWork& operator=(const GridWork&) = delete;
   ~GridWork() override;
@@ -27,10 +29,12 @@ class GridWork final : public Work {
  private:
   /// One of the inter groups: chunks c, c + inter.size(), c + 2 * inter.size(), ... go through it.
   struct Exchange {
+    Group* group = nullptr;
     std::size_t chunk = 0;  ///< That it works on or waits for.
     std::unique_ptr<Work> work;
   };
 
+  void add_exchange(Group& group);
   Result<bool> advance_intra();
   Result<bool> advance_exchange(std::size_t index);
   void drop_works();
@@ -38,8 +42,8 @@ class GridWork final : public Work {
     return exchanges_[chunk % exchanges_.size()].chunk > chunk;
   }
 
-  std::shared_ptr<GridState> state_;
-  std::unique_ptr<GridStages> stages_;
+  std::shared_ptr<GridState> state_;  ///< Null: there are no levels to end.
+  std::unique_ptr<PipelineStages> stages_;
   std::size_t step_ = 0;       ///< Of the schedule, that the intra level is at.
   std::size_t scattered_ = 0;  ///< Chunks whose scatter is done.
   std::unique_ptr<Work> intra_work_;

@@ -30,183 +30,110 @@
 #include "lightcc/compression/topk_work.hpp"
 
 #include <cstddef>
+#include <functional>
 #include <utility>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/grid_plan.hpp"
-#include "lightcc/collectives/grid_state.hpp"  // IWYU pragma: keep: declared in the header
+#include "lightcc/collectives/grid_stages.hpp"
+#include "lightcc/collectives/grid_work.hpp"
 
 namespace lightcc {
 namespace {
 
-class TopkWork final : public Work {
+/// Several operations, each started when the one before is done.
+class Sequence final : public Work {
  public:
-  TopkWork(TopkLevels levels, std::vector<TopkTensor> tensors, const TopkJob& job)
-      : levels_(std::move(levels)), schedule_(tensors.size(), inter_groups() + 1) {
+  using Next = std::function<Result<std::unique_ptr<Work>>()>;
+
+  /// `next` returns null when there is no further one.
+  explicit Sequence(Next next) : next_(std::move(next)) {}
+
+  Result<Progress> advance() override {
+    if (work_ == nullptr) {
+      LIGHTCC_ASSIGN_OR_RETURN(work_, next_());
+      if (work_ == nullptr) {
+        return Progress::kDone;
+      }
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, work_->advance());
+    if (progress != Progress::kDone) {
+      return progress;
+    }
+    work_.reset();
+    return Progress::kMoved;
+  }
+
+ private:
+  Next next_;
+  std::unique_ptr<Work> work_;
+};
+
+/// Tensors take the place of chunks.
+class TopkStages final : public PipelineStages {
+ public:
+  TopkStages(std::vector<TopkTensor> tensors,
+             const TopkJob& job,
+             std::shared_ptr<GridState> grid,
+             std::size_t lead)
+      : PipelineStages(GridSchedule(tensors.size(), lead)), grid_(std::move(grid)) {
+    items_.reserve(tensors.size());
     for (TopkTensor& tensor : tensors) {
       items_.push_back(std::make_unique<TopkItem>(std::move(tensor), job));
     }
-    exchanges_.resize(inter_groups());
-    for (std::size_t index = 0; index < exchanges_.size(); ++index) {
-      exchanges_[index].item = index;
-    }
-  }
-  TopkWork(const TopkWork&) = delete;
-  TopkWork& operator=(const TopkWork&) = delete;
-  ~TopkWork() override {
-    drop_works();
-    if (!finished_ && levels_.grid != nullptr) {
-      levels_.grid->fail(
-          {ErrorCode::kShutDown, "an earlier operation of this group was abandoned"});
-    }
   }
 
-  Result<Progress> advance() override;
+  std::unique_ptr<Work> start_scatter(std::size_t index) override {
+    TopkItem& item = *items_[index];
+    bool scatters = intra() != nullptr;
+    return std::make_unique<Sequence>([this, &item, scatters]() mutable {
+      if (std::exchange(scatters, false)) {
+        return Result<std::unique_ptr<Work>>(item.start_scatter(*intra()));
+      }
+      return over(item.compress());
+    });
+  }
+  std::unique_ptr<Work> start_exchange(std::size_t index, Group& group) override {
+    TopkItem& item = *items_[index];
+    return std::make_unique<Sequence>([&item, &group] { return item.next_exchange(group); });
+  }
+  std::unique_ptr<Work> start_gather(std::size_t index) override {
+    return std::make_unique<Sequence>([this, index] {
+      auto next = items_[index]->next_gather(intra());
+      if (next.ok() && *next == nullptr) {
+        items_[index].reset();  // Its buffers are needed no more.
+      }
+      return next;
+    });
+  }
 
  private:
-  struct Exchange {
-    std::size_t item = 0;  // That it works on or waits for.
-    std::unique_ptr<Work> work;
-  };
+  static Result<std::unique_ptr<Work>> over(const Status& status) {
+    LIGHTCC_RETURN_IF_ERROR(status);
+    return std::unique_ptr<Work>();
+  }
+  ShmGroup* intra() const { return grid_ == nullptr ? nullptr : grid_->levels.intra.get(); }
 
-  std::size_t inter_groups() const {
-    return levels_.grid == nullptr ? 1 : levels_.grid->levels.inter.size();
-  }
-  Group& inter(std::size_t index) {
-    return levels_.grid == nullptr ? *levels_.flat : *levels_.grid->levels.inter[index];
-  }
-  ShmGroup* intra() { return levels_.grid == nullptr ? nullptr : levels_.grid->levels.intra.get(); }
-  bool is_exchanged(std::size_t item) const {
-    return exchanges_[item % exchanges_.size()].item > item;
-  }
-  Result<bool> advance_exchange(std::size_t index);
-  Result<bool> advance_intra();
-  Result<bool> start_step(const GridSchedule::Step& step);
-  void drop_works();
-
-  TopkLevels levels_;
-  GridSchedule schedule_;                         // Of tensors instead of chunks.
-  std::vector<std::unique_ptr<TopkItem>> items_;  // Null when they are through.
-  std::vector<Exchange> exchanges_;
-  std::size_t step_ = 0;
-  std::size_t compressed_ = 0;  // Items that went through stages A and B.
-  std::unique_ptr<Work> intra_work_;
-  bool finished_ = false;
+  std::shared_ptr<GridState> grid_;
+  std::vector<std::unique_ptr<TopkItem>> items_;
 };
-
-void TopkWork::drop_works() {
-  intra_work_.reset();
-  for (Exchange& exchange : exchanges_) {
-    exchange.work.reset();
-  }
-  items_.clear();
-}
-
-Result<Progress> TopkWork::advance() {
-  if (levels_.grid != nullptr && !levels_.grid->status.ok()) {
-    return levels_.grid->status;
-  }
-  // The network first: what arrived there lets the others of this block go on.
-  auto moved = Result<bool>(false);
-  for (std::size_t index = 0; index < exchanges_.size() && moved.ok(); ++index) {
-    const auto exchanged = advance_exchange(index);
-    moved = exchanged.ok() ? Result<bool>(*moved || *exchanged) : exchanged;
-  }
-  if (moved.ok()) {
-    const auto stepped = advance_intra();
-    moved = stepped.ok() ? Result<bool>(*moved || *stepped) : stepped;
-  }
-  if (!moved.ok()) {
-    drop_works();
-    finished_ = true;
-    if (levels_.grid != nullptr) {
-      levels_.grid->fail(moved.status());
-    }
-    return moved.status();
-  }
-  finished_ = step_ == schedule_.steps();
-  if (finished_) {
-    return Progress::kDone;
-  }
-  return *moved ? Progress::kMoved : Progress::kIdle;
-}
-
-Result<bool> TopkWork::advance_exchange(std::size_t index) {
-  Exchange& exchange = exchanges_[index];
-  if (exchange.item >= compressed_) {
-    return false;
-  }
-  if (exchange.work == nullptr) {
-    LIGHTCC_ASSIGN_OR_RETURN(exchange.work, items_[exchange.item]->next_exchange(inter(index)));
-    if (exchange.work == nullptr) {
-      exchange.item += exchanges_.size();
-      return true;
-    }
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, exchange.work->advance());
-  if (progress != Progress::kDone) {
-    return progress == Progress::kMoved;
-  }
-  exchange.work.reset();
-  return true;
-}
-
-/// Of a step that has several operations, one at a time, so that what it makes ready goes to the
-/// network at once.
-Result<bool> TopkWork::advance_intra() {
-  if (step_ == schedule_.steps()) {
-    return false;
-  }
-  const GridSchedule::Step step = schedule_.step(step_);
-  const bool gather = step.half == GridSchedule::Half::kGather;
-  if (intra_work_ == nullptr) {
-    if (gather && !is_exchanged(step.chunk)) {
-      return false;
-    }
-    LIGHTCC_ASSIGN_OR_RETURN(const bool started, start_step(step));
-    if (!started) {
-      ++step_;
-      return true;
-    }
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, intra_work_->advance());
-  if (progress != Progress::kDone) {
-    return progress == Progress::kMoved;
-  }
-  intra_work_.reset();
-  if (!gather) {
-    LIGHTCC_RETURN_IF_ERROR(items_[step.chunk]->compress());
-    ++compressed_;
-    ++step_;
-  }
-  return true;
-}
-
-/// False when the step has come to its end.
-Result<bool> TopkWork::start_step(const GridSchedule::Step& step) {
-  TopkItem& item = *items_[step.chunk];
-  if (step.half == GridSchedule::Half::kGather) {
-    LIGHTCC_ASSIGN_OR_RETURN(intra_work_, item.next_gather(intra()));
-    if (intra_work_ == nullptr) {
-      items_[step.chunk].reset();
-    }
-    return intra_work_ != nullptr;
-  }
-  if (intra() != nullptr) {
-    intra_work_ = item.start_scatter(*intra());
-    return true;
-  }
-  LIGHTCC_RETURN_IF_ERROR(item.compress());
-  ++compressed_;
-  return false;
-}
 
 }  // namespace
 
 std::unique_ptr<Work> make_topk_allreduce(TopkLevels levels,
                                           std::vector<TopkTensor> tensors,
                                           const TopkJob& job) {
-  return std::make_unique<TopkWork>(std::move(levels), std::move(tensors), job);
+  if (levels.grid == nullptr) {
+    constexpr std::size_t kLead = 2;  // One on the network, one to follow.
+    return std::make_unique<GridWork>(
+        *levels.flat, std::make_unique<TopkStages>(std::move(tensors), job, nullptr, kLead));
+  }
+  if (!levels.grid->status.ok()) {
+    return std::make_unique<FailedWork>(levels.grid->status);
+  }
+  auto stages =
+      std::make_unique<TopkStages>(std::move(tensors), job, levels.grid, levels.grid->lead());
+  return std::make_unique<GridWork>(std::move(levels.grid), std::move(stages));
 }
 
 }  // namespace lightcc

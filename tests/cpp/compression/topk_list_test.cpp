@@ -20,6 +20,7 @@ namespace lightcc {
 namespace {
 
 using testing::Buffer;
+using testing::bytes_of;
 using testing::compress;
 using testing::entries_of;
 using testing::Entry;
@@ -29,14 +30,6 @@ using testing::kFloatTypes;
 using testing::normal_values;
 using testing::parsed;
 using testing::tensor_of;
-
-Buffer bytes_of(const std::vector<unsigned>& numbers) {
-  Buffer bytes;
-  for (const unsigned number : numbers) {
-    bytes.push_back(static_cast<std::byte>(number));
-  }
-  return bytes;
-}
 
 /// Two elements of a tensor of 65538: 1.0 at 3, -2.0 at 65537.
 const std::vector<unsigned> kGolden = {

@@ -19,6 +19,7 @@ namespace {
 
 using testing::about;
 using testing::Buffer;
+using testing::bytes_of;
 using testing::compress;
 using testing::exactly;
 using testing::kFloatTypes;
@@ -26,6 +27,19 @@ using testing::normal_values;
 using testing::residual_of;
 using testing::saved;
 using testing::tensor_of;
+
+/// A state of two elements after a step that sent the first one; then comes the checksum.
+const std::vector<unsigned> kGolden = {
+    'l', 'c', 'c',  't',  'o', 'p', 'k', 1,     // magic, version
+    7,   0,                                     // float32, no velocity
+    2,   0,   0,    0,    0,   0,   0,   0,     // elements
+    1,   0,   0,    0,    0,   0,   0,   0,     // step
+    0,   0,   0,    0,    0,   0,   0,   0x40,  // threshold 2.0
+    0,   0,   0,    0,    0,   0,   0,   0x40,  // of the step itself
+    1,   0,   0,    0,    0,   0,   0,   0,     // k
+    0,   0,   0,    0,                          // residual 0.0
+    0,   0,   0x80, 0x3f,                       // residual 1.0
+};
 
 /// The last 32 bytes made right again after a change.
 void sign(Buffer& bytes) {
@@ -49,67 +63,7 @@ TEST(TopkSaved, golden_bytes_are_written_and_read) {
   TopkState state(DataType::kFloat32, 2);
   compress(state, tensor_of(DataType::kFloat32, {2.0, 1.0}), exactly(1, SimdLevel::kPlain));
   state.commit();
-  Buffer golden;
-  for (const unsigned number : {unsigned{'l'},
-                                unsigned{'c'},
-                                unsigned{'c'},
-                                unsigned{'t'},
-                                unsigned{'o'},
-                                unsigned{'p'},
-                                unsigned{'k'},
-                                1U,  // magic, version
-                                7U,
-                                0U,  // float32, no velocity
-                                2U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,  // elements
-                                1U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,  // step
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0x40U,  // threshold 2.0
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0x40U,  // of the step itself
-                                1U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,
-                                0U,  // k
-                                0U,
-                                0U,
-                                0U,
-                                0U,  // residual 0.0
-                                0U,
-                                0U,
-                                0x80U,
-                                0x3fU}) {  // residual 1.0
-    golden.push_back(static_cast<std::byte>(number));
-  }
+  Buffer golden = bytes_of(kGolden);
   golden.resize(golden.size() + 32);
   sign(golden);
   EXPECT_EQ(saved(state), golden);

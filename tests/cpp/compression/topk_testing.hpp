@@ -25,6 +25,15 @@ namespace lightcc::testing {
 
 using Buffer = std::vector<std::byte>;
 
+/// Each below 256.
+inline Buffer bytes_of(const std::vector<unsigned>& numbers) {
+  Buffer bytes;
+  for (const unsigned number : numbers) {
+    bytes.push_back(static_cast<std::byte>(number));
+  }
+  return bytes;
+}
+
 inline constexpr DataType kFloatTypes[] = {
     DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64};
 
