@@ -105,12 +105,11 @@ class World:
         process_set: int | None,
         waits: bool = False,
         topk: TopkSpec | None = None,
-        dense: bool = False,
     ) -> Handle[Any]:
         """Starts an allreduce.
 
         `topk` asks for compression, which needs a name; without it LIGHT_TOPK_ALLREDUCE decides, for
-        what has a name and is not `dense`.
+        what has a name.
         """
 
     def allreduce_each(

@@ -25,6 +25,7 @@ using namespace py::literals;
 
 namespace lightcc::bindings {
 namespace {
+
 std::shared_ptr<WorldBinding> create_world(int rank,
                                            int size,
                                            const std::string& rendezvous,
@@ -117,19 +118,15 @@ void register_world(py::module_& module) {
              double postscale,
              OptionalSet process_set,
              bool waits,
-             std::optional<TopkSpec> topk,
-             bool dense) {
-            return world.allreduce(tensors,
-                                   grouped,
-                                   in_place,
-                                   std::move(name),
-                                   {.op = op,
-                                    .prescale = prescale,
-                                    .postscale = postscale,
-                                    .topk = topk,
-                                    .dense = dense},
-                                   process_set,
-                                   waits);
+             std::optional<TopkSpec> topk) {
+            return world.allreduce(
+                tensors,
+                grouped,
+                in_place,
+                std::move(name),
+                {.op = op, .prescale = prescale, .postscale = postscale, .topk = topk},
+                process_set,
+                waits);
           },
           "tensors"_a,
           "grouped"_a,
@@ -140,8 +137,7 @@ void register_world(py::module_& module) {
           "postscale"_a,
           "process_set"_a,
           "waits"_a = false,
-          "topk"_a = py::none(),
-          "dense"_a = false)
+          "topk"_a = py::none())
       .def(
           "allreduce_each",
           [](WorldBinding& world,

@@ -63,7 +63,7 @@ Submission compressible(OptionalSet process_set, const ReduceArguments& reduce, 
   }
   Submission submission = reduction(OpType::kAllreduce, process_set, reduce);
   submission.topk = reduce.topk;
-  submission.may_compress = is_named && !reduce.dense;
+  submission.may_compress = is_named;
   return submission;
 }
 

@@ -36,7 +36,6 @@ struct ReduceArguments {
   double prescale = 1.0;
   double postscale = 1.0;
   std::optional<TopkSpec> topk = std::nullopt;  ///< Allreduce: asks for compression.
-  bool dense = false;                           ///< Allreduce: never compressed.
 };
 
 /// Thread: any that holds the GIL, which guards the members. Each submitting method returns a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 from lightcc.bench.cluster import parse_rate
@@ -25,24 +26,21 @@ def positive(text: str) -> int:
 
 def scale(text: str) -> float:
     """A number from 1 to 1000, such as 2.5."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 <= value <= 1000:
-        msg = f"'{text}' is not a number from 1 to 1000"
-        raise argparse.ArgumentTypeError(msg)
-    return value
+    return _number(text, lambda value: 1 <= value <= 1000, "a number from 1 to 1000")
 
 
 def share(text: str) -> float:
     """A number above 0, at most 1."""
+    return _number(text, lambda value: 0 < value <= 1, "a number above 0, at most 1")
+
+
+def _number(text: str, is_allowed: Callable[[float], bool], allowed: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
-    if not 0 < value <= 1:
-        msg = f"'{text}' is not a number above 0, at most 1"
+        value = math.nan
+    if not is_allowed(value):
+        msg = f"'{text}' is not {allowed}"
         raise argparse.ArgumentTypeError(msg)
     return value
 
