@@ -103,3 +103,13 @@ def others(grid: Grid, rank: int) -> list[int]:
 
 def processes(grid: Grid, program: Any, *args: object, **env: str) -> RankProcesses[Any]:
     return RankProcesses(program, grid.ranks, *args, env=env, hosts=grid.hosts)
+
+
+def check_death(grid: Grid, victim: int, program: Any, *args: object, **env: str) -> None:
+    """Kills `victim` in the middle of `program`; all others must learn of it, by name and soon."""
+    with processes(grid, program, *args, **env) as ranks:
+        ranks.wait_mark("running")
+        killed = time.monotonic()
+        ranks.kill(victim)
+        results = ranks.wait(40, ranks=others(grid, victim))
+    check_survivors(results, "PeerFailedError", victim, killed, DEATH_S)

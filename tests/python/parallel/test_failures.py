@@ -16,6 +16,7 @@ from faults import (
     TWO_HOSTS,
     Seen,
     after_error,
+    check_death,
     check_survivors,
     others,
     processes,
@@ -48,12 +49,7 @@ PEER_TIMEOUT_S = 4.0
 def test_death_during_collectives_reaches_every_rank(
     grid: Grid, victim: int, elements: int
 ) -> None:
-    with processes(grid, reduce_until_error, elements) as ranks:
-        ranks.wait_mark("running")
-        killed = time.monotonic()
-        ranks.kill(victim)
-        results = ranks.wait(40, ranks=others(grid, victim))
-    check_survivors(results, "PeerFailedError", victim, killed, DEATH_S)
+    check_death(grid, victim, reduce_until_error, elements)
 
 
 @victims

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from arrays import FLOATS, check_same, pattern, summed
 from faults import (
-    DEATH_S,
     Seen,
     after_error,
-    check_survivors,
-    others,
-    processes,
+    check_death,
     reduce_until_error,
 )
 from grids import Grid
@@ -436,12 +432,7 @@ def test_death_during_a_two_level_allreduce_reaches_every_rank(
     grid: Grid, env: dict[str, str], blocks: Blocks, victim: int
 ) -> None:
     del blocks
-    with processes(grid, reduce_until_error, 2_000_000, **env) as ranks:
-        ranks.wait_mark("running")
-        killed = time.monotonic()
-        ranks.kill(victim)
-        results = ranks.wait(40, ranks=others(grid, victim))
-    check_survivors(results, "PeerFailedError", victim, killed, DEATH_S)
+    check_death(grid, victim, reduce_until_error, 2_000_000, **env)
 
 
 def exchange_until_error(elements: int) -> Seen:
@@ -467,9 +458,4 @@ def test_death_during_two_level_exchanges_reaches_every_rank(
     grid: Grid, env: dict[str, str], blocks: Blocks, victim: int
 ) -> None:
     del blocks
-    with processes(grid, exchange_until_error, 300_000, **env) as ranks:
-        ranks.wait_mark("running")
-        killed = time.monotonic()
-        ranks.kill(victim)
-        results = ranks.wait(40, ranks=others(grid, victim))
-    check_survivors(results, "PeerFailedError", victim, killed, DEATH_S)
+    check_death(grid, victim, exchange_until_error, 300_000, **env)

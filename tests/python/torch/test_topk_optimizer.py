@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch import nn
+from two_by_two import TWO_BY_TWO, batch, make_model, sgd, train, weights
 
 import lightcc.torch as hvd
 from lightcc.testing import spawn_ranks
@@ -19,42 +20,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.multiproc
 
-TWO_BY_TWO = {
-    "LIGHT_2D_ALLREDUCE": "1",
-    "LIGHT_INTRA_SIZE": "2",
-    "LIGHT_TOPK_THRESHOLD": "0",
-}
-
-
-def make_model() -> nn.Module:
-    torch.manual_seed(7)
-    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
-
-
-def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(100 * step + hvd.rank())
-    return torch.randn(8, 16, generator=generator), torch.randn(8, 4, generator=generator)
-
-
-def sgd(model: nn.Module, momentum: float = 0.9) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
-
 
 def distributed(model: nn.Module, inner: Any = None, **options: Any) -> Any:
     options.setdefault("compression", hvd.Compression.topk(0.05))
     return hvd.DistributedOptimizer(inner or sgd(model), model.named_parameters(), **options)
-
-
-def train(model: nn.Module, optimizer: Any, steps: range) -> None:
-    for step in steps:
-        x, y = batch(step)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
-
-
-def weights(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def run(program: Callable[..., Any], *arguments: Any, ranks: int = 4, **env: str) -> list[Any]:
