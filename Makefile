@@ -92,6 +92,12 @@ horovod-suite: .venv-horovod/.installed  ## Runs Horovod's tests of HOROVOD_SRC 
 	  $(HOROVOD_SRC) $(if $(HOROVOD_BASELINE),--baseline $(HOROVOD_BASELINE)) \
 	  --output $(CURDIR)/docs/horovod-suite.md
 
+# NCCL_SRC: an NCCL source tree of any version from 2.8 on.
+.PHONY: abi-check
+abi-check:  ## Compares harp_plugin/abi with the headers of NCCL_SRC
+	@[[ -n "$(NCCL_SRC)" ]] || { echo "say where: make abi-check NCCL_SRC=an NCCL source tree" >&2; exit 1; }
+	$(PYTHON) harp_plugin/tools/abi_check/abi_check.py $(NCCL_SRC)
+
 .PHONY: lint
 lint: .venv/.installed .venv-lint/.ready  ## Format, types, arrows, clang-tidy; LINT_CHANGED=1: less of it
 	.venv-lint/bin/python tools/check_files.py
@@ -101,7 +107,7 @@ lint: .venv/.installed .venv-lint/.ready  ## Format, types, arrows, clang-tidy; 
 	.venv-lint/bin/ruff format --check .
 	git ls-files -z '*.cpp' '*.hpp' | xargs -0 .venv-lint/bin/clang-format --dry-run --Werror
 	MYPYPATH=tools .venv/bin/mypy
-	MYPYPATH=tools .venv/bin/mypy --strict tools
+	MYPYPATH=tools .venv/bin/mypy --strict tools harp_plugin/tools/abi_check
 	cd $(ELSEWHERE) && $(BIN)/stubtest --mypy-config-file ../../pyproject.toml lightcc._core
 	PYTHONPATH=. .venv-lint/bin/lint-imports
 	tools/check_thread_safety.sh
