@@ -1,0 +1,72 @@
+// Sockets and addresses of the reference plugin. Everything is non-blocking and close-on-exec.
+#pragma once
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace reftcp {
+
+/// Owns a descriptor.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(const UniqueFd&) = delete;
+  UniqueFd& operator=(const UniqueFd&) = delete;
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~UniqueFd() {
+    if (fd_ >= 0) {
+      ::close(fd_);
+    }
+  }
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+
+  const sockaddr* raw() const;
+  std::uint16_t port() const;
+  Address with_port(std::uint16_t port) const;
+};
+
+/// One network interface, as a device.
+struct Interface {
+  std::string name;
+  std::string pci_path;  ///< Empty: not on a PCI bus.
+  int speed_mbps = 0;
+  Address address;
+};
+
+/// What is up and has an address: the interfaces named in `wanted` (commas), or all but loopback,
+/// or loopback where there is nothing else.
+std::vector<Interface> find_interfaces(const std::string& wanted);
+
+/// A socket that listens at `address`, any port. Not open: errno says why.
+UniqueFd listen_at(const Address& address);
+
+/// A socket on its way from `source` to `peer`. Not open: errno says why.
+UniqueFd start_to_connect(const Address& source, const Address& peer, int peer_timeout_s);
+
+/// What tuning a connected socket needs at both ends.
+void tune(int fd, int peer_timeout_s);
+
+/// Whether a call on a non-blocking socket failed only because it is not ready.
+bool would_block(int error);
+
+}  // namespace reftcp
