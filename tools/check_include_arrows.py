@@ -1,8 +1,9 @@
-"""Checks that the rooms of csrc/lightcc include one another in one direction only.
+"""Checks that rooms of csrc/lightcc and harp_plugin include one another in one direction only.
 
 A room may include itself and every room of a lower floor; rooms of one floor are siblings and may
-not include one another. pybind11 and Python.h belong to csrc/bindings. Exits 1 and names each line
-that breaks a rule.
+not include one another. pybind11 and Python.h belong to csrc/bindings. HARP includes nothing of
+lightcc, and its protocol no header that does I/O, waits, or tells the time. Exits 1 and names each
+line that breaks a rule.
 """
 
 from __future__ import annotations
@@ -24,6 +25,25 @@ FLOORS = [
     {"bindings"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+# HARP's rooms, by the floor they stand on. Its headers are named "room/name.hpp".
+HARP_FLOORS = [
+    {"base", "abi"},
+    {"protocol", "datapath", "sync"},
+    {"runtime", "sim"},
+    {"endpoint"},
+    {"plugin"},
+]
+HARP_FLOOR_OF = {room: floor for floor, rooms in enumerate(HARP_FLOORS) for room in rooms}
+# What the protocol may include of the system: nothing that does I/O, waits, or tells the time. The
+# types of <chrono> are welcome, its clocks are not.
+HARP_SANS_IO = {"base", "protocol"}
+SYSTEM_HEADERS = re.compile(
+    r"^(sys/|net/|netinet/|arpa/|linux/|unistd\.h|time\.h|ctime|poll\.h|pthread\.h|sched\.h|fcntl\.h"
+    r"|signal\.h|csignal|thread|mutex|condition_variable|atomic|future|semaphore|random|iostream"
+    r"|fstream|cstdio|stdio\.h|filesystem)"
+)
+CLOCKS = re.compile(r"\b(steady_clock|system_clock|high_resolution_clock|random_device)\b")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
 PYTHON_HEADERS = re.compile(r"^(pybind11/|Python\.h$)")
@@ -61,8 +81,52 @@ def problem_with(room: str, header: str) -> str | None:
     return None
 
 
+def harp_room_of(path: Path) -> str | None:
+    """Returns the room of a file of HARP, or None where it is in none (tests, tools)."""
+    parts = path.parts
+    if len(parts) > 2 and parts[0] == "harp_plugin" and parts[1] in {"abi", "sim"}:
+        return parts[1]
+    if len(parts) > 3 and parts[:2] == ("harp_plugin", "src"):
+        return parts[2]
+    return None
+
+
+def harp_problem_with(room: str, header: str) -> str | None:
+    """Says what is wrong when a file of HARP's `room` includes `header`."""
+    if header.startswith("lightcc/"):
+        return f"{header}: HARP does not depend on lightcc"
+    if room in HARP_SANS_IO and SYSTEM_HEADERS.match(header):
+        return f"{header}: {room} does no I/O and asks for no time"
+    included = header.split("/", maxsplit=1)[0]
+    if "/" not in header or included == room or included not in HARP_FLOOR_OF:
+        return None
+    if HARP_FLOOR_OF[included] >= HARP_FLOOR_OF[room]:
+        return f"{room} does not lie above {included} and may not include it"
+    return None
+
+
+def check_harp(path: Path, text: str) -> list[str]:
+    """Returns one line for each line in `text`, a file of HARP, that breaks a rule."""
+    room = harp_room_of(path)
+    if room is None:
+        return []
+    if room not in HARP_FLOOR_OF:
+        return [f"{path}: {room} is not a known room; add it to HARP_FLOORS"]
+    problems = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = INCLUDE.match(line)
+        problem = harp_problem_with(room, match[1]) if match else None
+        if room in HARP_SANS_IO and CLOCKS.search(line):
+            problem = f"{room} is told the time and has no randomness of its own"
+        if problem:
+            problems.append(f"{path}:{number}: {problem}")
+    return problems
+
+
 def check(path: Path, text: str) -> list[str]:
     """Returns one line for each include in `text`, the content of `path`, that breaks a rule."""
+    if path.parts[0] == "harp_plugin":
+        return check_harp(path, text)
     room = room_of(path)
     if room is None:
         return []
@@ -79,7 +143,10 @@ def check(path: Path, text: str) -> list[str]:
 
 def main() -> int:
     """Checks the whole tree."""
-    files = tracked_files("csrc/*.hpp", "csrc/*.cpp", "csrc/*.h", "csrc/*.cu")
+    patterns = [
+        f"{tree}/*.{kind}" for tree in ("csrc", "harp_plugin") for kind in ("hpp", "cpp", "h")
+    ]
+    files = tracked_files(*patterns, "csrc/*.cu")
     problems = [line for path in files for line in check(path, (ROOT / path).read_text())]
     for line in problems:
         sys.stderr.write(line + "\n")

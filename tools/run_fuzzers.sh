@@ -2,25 +2,30 @@
 # Runs every fuzz target for some seconds. Usage: run_fuzzers.sh [SECONDS, default 20]
 #
 # New inputs go to build/fuzz-corpus, which grows from run to run; the committed corpus is only read.
-# An input that breaks something is kept in tests/fuzz/findings.
+# An input that breaks something is kept in tests/fuzz/findings. HARP's targets are in
+# harp_plugin/tests/fuzz.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-20}
 jobs=${JOBS:-$(nproc)}
 
 cmake --preset asan
-mapfile -t targets < <(cd tests/fuzz && for source in fuzz_*.cpp; do echo "${source%.cpp}"; done)
+mapfile -t sources < <(ls tests/fuzz/fuzz_*.cpp harp_plugin/tests/fuzz/fuzz_*.cpp)
+targets=("${sources[@]##*/}")
+targets=("${targets[@]%.cpp}")
 cmake --build --preset asan --parallel "$jobs" --target "${targets[@]}"
 mkdir -p tests/fuzz/findings
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 
 run_one() {
-  local target=$1 parser=${1#fuzz_}
+  local folder=${1%/*} target=${1##*/}
+  target=${target%.cpp}
+  local parser=${target#fuzz_}
   local log="build/fuzz-corpus/$target.log"
   mkdir -p "build/fuzz-corpus/$parser"
-  if ! "build/asan/tests/fuzz/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+  if ! "build/asan/$folder/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -artifact_prefix="tests/fuzz/findings/$parser-" "build/fuzz-corpus/$parser" \
-    "tests/fuzz/corpus/$parser" >"$log" 2>&1; then
+    "$folder/corpus/$parser" >"$log" 2>&1; then
     echo "$target: FOUND SOMETHING (input in tests/fuzz/findings)"
     tail -n 40 "$log"
     return 1
@@ -31,5 +36,5 @@ export -f run_one
 export seconds
 
 mkdir -p build/fuzz-corpus
-printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I {} bash -c 'run_one {}'
+printf '%s\n' "${sources[@]}" | xargs -P "$jobs" -I {} bash -c 'run_one {}'
 echo "${#targets[@]} fuzz targets, $seconds s each, nothing found"

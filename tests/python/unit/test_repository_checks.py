@@ -58,6 +58,34 @@ def test_an_arrow_along_the_order_is_allowed(path: str, header: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("room", "line"),
+    [
+        ("src/protocol", "#include <sys/socket.h>"),
+        ("src/protocol", "#include <ctime>"),
+        ("src/protocol", "const auto now = std::chrono::steady_clock::now();"),
+        ("src/protocol", '#include "datapath/datapath.hpp"'),
+        ("src/protocol", '#include "sync/mutex.hpp"'),
+        ("src/base", '#include "protocol/packet.hpp"'),
+        ("src/base", '#include "lightcc/base/rng.hpp"'),
+        ("sim", '#include "plugin/exports.hpp"'),
+    ],
+)
+def test_an_arrow_against_the_order_of_harp_is_found(room: str, line: str) -> None:
+    path = Path(f"harp_plugin/{room}/a.cpp")
+    problems = check_include_arrows.check(path, f"#include <chrono>\n{line}\n")
+    assert len(problems) == 1
+    assert problems[0].startswith(f"{path}:2: ")
+
+
+def test_the_arrows_of_harp_are_allowed() -> None:
+    text = '#include <chrono>\n#include "base/rng.hpp"\n#include "protocol/packet.hpp"\n'
+    assert check_include_arrows.check(Path("harp_plugin/src/protocol/a.cpp"), text) == []
+    assert check_include_arrows.check(Path("harp_plugin/sim/a.cpp"), text) == []
+    sockets = "#include <sys/socket.h>\n"
+    assert check_include_arrows.check(Path("harp_plugin/src/datapath/a.cpp"), sockets) == []
+
+
+@pytest.mark.parametrize(
     ("path", "content", "problem"),
     [
         ("csrc/lightcc/a.cpp", "int x = '\u00e4';\n", "not ASCII"),

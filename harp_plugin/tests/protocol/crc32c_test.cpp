@@ -1,0 +1,44 @@
+#include "base/crc32c.hpp"
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/rng.hpp"
+
+namespace harp {
+namespace {
+
+TEST(Crc32c, agrees_with_the_vectors_of_rfc_3720) {
+  std::array<std::byte, 32> bytes{};
+  EXPECT_EQ(crc32c(bytes), 0x8a9136aaU);
+  bytes.fill(std::byte{0xff});
+  EXPECT_EQ(crc32c(bytes), 0x62a8ab43U);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>(i);
+  }
+  EXPECT_EQ(crc32c(bytes), 0x46dd794eU);
+  const std::string_view digits = "123456789";
+  EXPECT_EQ(crc32c(std::as_bytes(std::span(digits))), 0xe3069283U);
+}
+
+TEST(Crc32c, the_instruction_and_the_table_agree_at_every_length_and_alignment) {
+  Rng rng(1);
+  std::vector<std::byte> bytes(300);
+  for (std::byte& byte : bytes) {
+    byte = static_cast<std::byte>(rng());
+  }
+  for (std::size_t first = 0; first < 9; ++first) {
+    for (std::size_t count = 0; count < 270; ++count) {
+      const auto piece = std::span<const std::byte>(bytes).subspan(first, count);
+      ASSERT_EQ(crc32c(piece), crc32c_by_table(piece)) << first << " " << count;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace harp
