@@ -1,0 +1,125 @@
+#include "protocol/congestion.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/time.hpp"
+
+namespace harp {
+namespace {
+
+constexpr double kLeastWindow = 2;
+constexpr double kBeta = 0.8;          ///< Swift: how strongly excess delay shrinks the window.
+constexpr double kMostDecrease = 0.4;  ///< Swift: at most this much of it at once.
+constexpr double kLossDecrease = 0.7;
+constexpr double kIgnoredLoss = 0.02;
+constexpr std::uint32_t kEnoughPackets = 16;  ///< Fewer do not make a loss rate.
+constexpr std::uint32_t kEnoughSamples = 8;   ///< Fewer do not show a standing queue.
+constexpr int kCappedRounds = 10;
+constexpr double kCap = 0.98;
+constexpr double kProbe = 1.2;
+constexpr double kStillGrowing = 1.2;
+constexpr double kSlowStartGain = 2.0;
+constexpr double kGain = 1.05;
+
+}  // namespace
+
+Duration Congestion::allowance(Duration min_rtt) const {
+  return std::max(limits_.least_allowance, min_rtt / 4);
+}
+
+void Congestion::set_window(double packets) {
+  window_ = std::clamp(packets, kLeastWindow, limits_.most_packets);
+}
+
+void Congestion::on_ack(std::uint32_t packets,
+                        Duration queue_delay,
+                        Duration min_rtt,
+                        bool window_is_used) {
+  if (queue_delay >= Duration::zero()) {
+    least_delay_ = std::min(least_delay_, queue_delay);
+    most_delay_ = std::max(most_delay_, queue_delay);
+    ++delay_samples_;
+  }
+  if (!in_slow_start()) {
+    return;
+  }
+  if (delay_samples_ >= kEnoughSamples && least_delay_ > allowance(min_rtt)) {
+    leave_slow_start();
+  } else if (window_is_used) {
+    set_window(window_ + packets);
+  }
+}
+
+void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, Duration min_rtt) {
+  const Duration allowed = allowance(min_rtt);
+  const bool has_delay = delay_samples_ > 0;
+  const Duration delay = has_delay ? least_delay_ : Duration::zero();
+  const Duration most_delay = most_delay_;
+  least_delay_ = Duration::max();
+  most_delay_ = {};
+  delay_samples_ = 0;
+
+  const double elapsed_s = std::max(seconds(round.elapsed), 1e-9);
+  const double rate = static_cast<double>(round.delivered_bytes) / elapsed_s;
+  const double packets = round.delivered_packets + round.lost_packets;
+  const double lost = packets > 0 ? round.lost_packets / packets : 0;
+  const bool still_growing = in_slow_start() && rate > kStillGrowing * last_rate_;
+  last_rate_ = rate;
+
+  if (capped_rounds_ > 0) {
+    --capped_rounds_;
+    if (capped_rounds_ == 0) {
+      set_window(std::max(window_, probe_window_));
+      return;  // The losses of this round belong to the capped rate.
+    }
+  }
+  if (delay > allowed) {
+    const double total = seconds(min_rtt + delay);
+    const double excess = seconds(delay - allowed) / total;
+    leave_slow_start();
+    set_window(window_ * std::max(1 - kBeta * excess, 1 - kMostDecrease));
+  } else if ((round.lost_packets > 0 && delay > allowed / 2) ||
+             (lost > kIgnoredLoss && packets >= kEnoughPackets && most_delay > allowed)) {
+    leave_slow_start();
+    set_window(window_ * kLossDecrease);
+  } else if (lost > kIgnoredLoss && packets >= kEnoughPackets && !still_growing) {
+    // A round that took far longer than a round trip was a standstill, and measured nothing.
+    const bool has_measured = round.elapsed < 4 * smoothed_rtt;
+    if (capped_rounds_ == 0 && round.window_was_used && has_measured) {
+      cap_rate(rate, round.delivered_packets / elapsed_s, min_rtt);
+    }
+  } else if (!in_slow_start() && capped_rounds_ == 0 && round.window_was_used) {
+    set_window(window_ + (delay < allowed / 4 ? 1 + window_ / 16 : 1));
+  }
+}
+
+void Congestion::cap_rate(double rate, double delivered_packets_per_s, Duration min_rtt) {
+  leave_slow_start();
+  capped_rounds_ = kCappedRounds;
+  cap_bytes_per_s_ = kCap * rate;
+  probe_window_ = kProbe * delivered_packets_per_s * seconds(min_rtt);
+  set_window(std::min(window_, probe_window_));
+}
+
+void Congestion::on_timeout() {
+  threshold_ = std::max(window_ / 2, kLeastWindow);
+  set_window(kLeastWindow);
+  capped_rounds_ = 0;
+  last_rate_ = 0;
+  least_delay_ = Duration::max();
+  most_delay_ = {};
+  delay_samples_ = 0;
+}
+
+double Congestion::pacing_rate(Duration smoothed_rtt, std::size_t packet_bytes) const {
+  if (smoothed_rtt <= Duration::zero()) {
+    return 0;
+  }
+  const double gain = in_slow_start() ? kSlowStartGain : kGain;
+  const double rate = gain * window_ * static_cast<double>(packet_bytes) / seconds(smoothed_rtt);
+  return capped_rounds_ > 0 ? std::min(rate, cap_bytes_per_s_) : rate;
+}
+
+}  // namespace harp

@@ -1,0 +1,77 @@
+// How many packets a session may have in flight, and how fast they leave.
+//
+// The signal is delay, as in Swift (Kumar et al., "Swift: Delay is Simple and Effective for
+// Congestion Control in the Datacenter", SIGCOMM 2020): clouds hide ECN marks, and drop only when a
+// shaper is full. Decisions fall once per round trip, on the *least* queueing delay seen in it:
+// jitter of single packets, and one slow path of several, do not look like a standing queue.
+//
+// Loss with a queue is congestion and multiplies the window by 0.7. Loss without a queue is a
+// policer (a token bucket that drops what is too fast) or a bad wire. Halving again and again would
+// be wrong for both: where more than 2% of a round was lost, pacing is capped at 0.98 of the rate
+// that was delivered for ten rounds, then a quarter more is tried for one. Less loss than that is
+// ignored.
+//
+// Known weakness: a session that starts while others keep a queue standing takes it for the path's
+// own delay, and gets more than its share until that queue has drained once within ten seconds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/time.hpp"
+
+namespace harp {
+
+/// What was seen between sending a packet and its acknowledgement.
+struct CongestionRound {
+  Duration elapsed{};
+  std::uint64_t delivered_bytes = 0;
+  std::uint32_t delivered_packets = 0;
+  std::uint32_t lost_packets = 0;
+  /// Sending stopped for the window or the pacer, not for want of data.
+  bool window_was_used = false;
+};
+
+class Congestion {
+ public:
+  struct Limits {
+    double initial_packets = 32;
+    double most_packets = 4096;
+    Duration least_allowance{50000};  ///< Queueing delay that is never called congestion.
+  };
+
+  explicit Congestion(const Limits& limits)
+      : limits_(limits), window_(limits.initial_packets), threshold_(limits.most_packets) {}
+
+  /// `queue_delay` is the round-trip time above the path's minimum; negative where there is no
+  /// sample.
+  void on_ack(std::uint32_t packets, Duration queue_delay, Duration min_rtt, bool window_is_used);
+  void on_round(const CongestionRound& round, Duration smoothed_rtt, Duration min_rtt);
+  /// Nothing was acknowledged on any path for a whole retransmission timeout.
+  void on_timeout();
+
+  double window_packets() const { return window_; }
+  bool in_slow_start() const { return window_ < threshold_; }
+  bool rate_is_capped() const { return capped_rounds_ > 0; }
+  /// Bytes per second at which packets of `packet_bytes` may leave; 0 where nothing is known yet.
+  double pacing_rate(Duration smoothed_rtt, std::size_t packet_bytes) const;
+
+ private:
+  Duration allowance(Duration min_rtt) const;
+  void set_window(double packets);
+  void leave_slow_start() { threshold_ = 0; }
+  void cap_rate(double rate, double delivered_packets_per_s, Duration min_rtt);
+
+  Limits limits_;
+  double window_;
+  double threshold_;  ///< Slow start below it.
+  double cap_bytes_per_s_ = 0;
+  double probe_window_ = 0;  ///< Window for the round after a cap.
+  double last_rate_ = 0;
+  int capped_rounds_ = 0;
+  std::uint32_t delay_samples_ = 0;
+  Duration least_delay_ = Duration::max();  ///< In this round.
+  Duration most_delay_{};
+};
+
+}  // namespace harp

@@ -1,0 +1,93 @@
+#include "protocol/loss_detection.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/serial.hpp"
+#include "base/time.hpp"
+#include "protocol/path_set.hpp"
+#include "protocol/sent_packets.hpp"
+#include "protocol/types.hpp"
+
+namespace harp {
+namespace {
+
+constexpr Duration kLeastTolerance = std::chrono::microseconds(20);
+constexpr Duration kLeastTailProbe = std::chrono::microseconds(200);
+constexpr Duration kUnknownRtt = std::chrono::milliseconds(20);
+constexpr Duration kMostBaseRto = std::chrono::seconds(1);
+constexpr int kMostTolerance = 8;
+constexpr int kCalmRounds = 64;
+
+Duration smoothed_rtt(const PathSet& paths, const Path& path) {
+  if (path.rtt.has_sample()) {
+    return path.rtt.smoothed();
+  }
+  const Duration best = paths.best_rtt();
+  return best > Duration::zero() ? best : kUnknownRtt;
+}
+
+}  // namespace
+
+Time LossDetector::overtaken_at(const Path& path, const PathSet& paths) const {
+  const Duration tolerance =
+      std::max(smoothed_rtt(paths, path) / 8, kLeastTolerance) * tolerance_eighths_;
+  return path.first_mark.at + tolerance;
+}
+
+void LossDetector::on_spurious_report(std::uint32_t total) {
+  if (serial_less(spurious_, total)) {
+    spurious_ = total;
+    tolerance_eighths_ = std::min(2 * tolerance_eighths_, kMostTolerance);
+    calm_rounds_ = 0;
+  }
+}
+
+void LossDetector::on_round() {
+  if (tolerance_eighths_ > 1 && ++calm_rounds_ >= kCalmRounds) {
+    tolerance_eighths_ /= 2;
+    calm_rounds_ = 0;
+  }
+}
+
+Time LossDetector::next_overtaken(const SentPackets& packets, const PathSet& paths) const {
+  Time earliest = kNever;
+  for (std::size_t index = 0; index < paths.count(); ++index) {
+    const Path& path = paths.at(static_cast<PathIndex>(index));
+    if (path.first_mark.is_set() && !packets.list_is_empty(index)) {
+      earliest = std::min(earliest, overtaken_at(path, paths));
+    }
+  }
+  return earliest;
+}
+
+Time LossDetector::next_timeout(const SentPackets& packets, const PathSet& paths) const {
+  Time earliest = kNever;
+  for (std::size_t index = 0; index < paths.count(); ++index) {
+    if (!packets.list_is_empty(index)) {
+      earliest = std::min(
+          earliest,
+          packets.at(packets.front(index)).sent_at + rto(paths, static_cast<PathIndex>(index)));
+    }
+  }
+  return earliest;
+}
+
+Duration LossDetector::rto(const PathSet& paths, PathIndex index) const {
+  const Path& path = paths.at(index);
+  const Duration smoothed = smoothed_rtt(paths, path);
+  const Duration deviation = path.rtt.has_sample() ? path.rtt.deviation() : smoothed / 2;
+  const Duration base =
+      std::clamp(2 * smoothed + std::max(4 * deviation, least_rto_ / 2), least_rto_, kMostBaseRto);
+  const Duration most = std::max(most_rto_, 2 * base);
+  return std::min(base * (std::int64_t{1} << backoff_), most);
+}
+
+Duration LossDetector::tail_probe_delay(const PathSet& paths) {
+  const Duration best = paths.best_rtt();
+  return std::max(2 * (best > Duration::zero() ? best : kUnknownRtt), kLeastTailProbe);
+}
+
+}  // namespace harp

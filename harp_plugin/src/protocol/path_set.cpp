@@ -1,0 +1,142 @@
+#include "protocol/path_set.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "base/rng.hpp"
+#include "base/serial.hpp"
+#include "base/time.hpp"
+#include "protocol/types.hpp"
+
+namespace harp {
+namespace {
+
+constexpr int kTimeoutsToQuarantine = 3;
+constexpr Duration kLeastProbeInterval = std::chrono::milliseconds(10);
+constexpr Duration kMostProbeInterval = std::chrono::seconds(1);
+
+}  // namespace
+
+PathSet::PathSet(std::size_t count) : paths_(count) {
+  usable_.reserve(count);
+  find_usable();
+}
+
+void PathSet::limit(std::size_t count) {
+  paths_.resize(std::min(count, paths_.size()));
+  find_usable();
+}
+
+void PathSet::find_usable() {
+  usable_.clear();
+  for (std::size_t path = 0; path < paths_.size(); ++path) {
+    if (!paths_[path].in_quarantine) {
+      usable_.push_back(static_cast<PathIndex>(path));
+    }
+  }
+  if (usable_.empty()) {
+    for (std::size_t path = 0; path < paths_.size(); ++path) {
+      usable_.push_back(static_cast<PathIndex>(path));
+    }
+  }
+}
+
+PathIndex PathSet::draw(Rng& rng, PathIndex avoid) const {
+  const std::size_t drawn = rng.below(usable_.size());
+  if (usable_[drawn] != avoid) {
+    return usable_[drawn];
+  }
+  return usable_[(drawn + 1) % usable_.size()];
+}
+
+double PathSet::cost(PathIndex path, std::uint32_t in_flight) const {
+  const Duration rtt =
+      paths_[path].rtt.has_sample() ? paths_[path].rtt.smoothed() : best_rtt() + Duration(1);
+  return static_cast<double>(rtt.count()) * (in_flight + 1);
+}
+
+bool PathSet::on_report(PathIndex index, PathSeq newest, Time now) {
+  Path& path = paths_[index];
+  if (!serial_less(path.newest_acked, newest) || !serial_less(newest, path.next_seq)) {
+    return false;
+  }
+  path.newest_acked = newest;
+  Path::Mark& mark = path.first_mark.is_set() ? path.latest_mark : path.first_mark;
+  mark = {.seq = newest, .at = now};
+  on_alive(index, now);
+  return true;
+}
+
+void PathSet::on_alive(PathIndex index, Time now) {
+  Path& path = paths_[index];
+  path.last_progress = now;
+  path.timeouts = 0;
+  if (path.in_quarantine) {
+    path.in_quarantine = false;
+    path.probe_at = kNever;
+    find_usable();
+  }
+}
+
+bool PathSet::on_timeout(PathIndex index, Time sent_at, Time now, Duration rto) {
+  const bool others_work = std::ranges::any_of(paths_, [&](const Path& other) {
+    return &other != &paths_[index] && other.last_progress > sent_at;
+  });
+  Path& path = paths_[index];
+  if (!others_work || path.last_progress > sent_at || path.in_quarantine) {
+    return others_work;
+  }
+  if (++path.timeouts >= kTimeoutsToQuarantine) {
+    path.in_quarantine = true;
+    path.probe_interval = std::max(2 * rto, kLeastProbeInterval);
+    path.probe_at = now + path.probe_interval;
+    find_usable();
+  }
+  return true;
+}
+
+Time PathSet::next_probe_at() const {
+  Time earliest = kNever;
+  for (const Path& path : paths_) {
+    earliest = std::min(earliest, path.probe_at);
+  }
+  return earliest;
+}
+
+std::optional<PathIndex> PathSet::take_probe(Time now) {
+  for (std::size_t index = 0; index < paths_.size(); ++index) {
+    Path& path = paths_[index];
+    if (path.probe_at <= now) {
+      path.probe_interval = std::min(2 * path.probe_interval, kMostProbeInterval);
+      path.probe_at = now + path.probe_interval;
+      return static_cast<PathIndex>(index);
+    }
+  }
+  return std::nullopt;
+}
+
+Duration PathSet::best_rtt() const {
+  Duration best{};
+  for (const PathIndex index : usable_) {
+    const RttEstimator& rtt = paths_[index].rtt;
+    if (rtt.has_sample() && (best == Duration::zero() || rtt.smoothed() < best)) {
+      best = rtt.smoothed();
+    }
+  }
+  return best;
+}
+
+Duration PathSet::min_rtt() const {
+  Duration least = Duration::max();
+  for (const Path& path : paths_) {
+    if (path.rtt.has_sample()) {
+      least = std::min(least, path.rtt.minimum());
+    }
+  }
+  return least == Duration::max() ? Duration::zero() : least;
+}
+
+}  // namespace harp

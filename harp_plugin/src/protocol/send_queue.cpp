@@ -1,0 +1,71 @@
+#include "protocol/send_queue.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "protocol/events.hpp"
+#include "protocol/packet.hpp"
+#include "protocol/types.hpp"
+
+namespace harp {
+
+SendQueue::SendQueue(MsgSeq first, std::uint32_t most_messages)
+    : messages_(most_messages), oldest_(first), cutting_(first), next_(first) {}
+
+void SendQueue::post(const SendRequest& request) {
+  at(next_) = {.request = request, .uncut_or_unacked = 1};
+  ++next_;
+  ++unfinished_;
+}
+
+SendQueue::Cut SendQueue::cut(std::uint16_t pss) {  // hot
+  Message& message = at(cutting_);
+  const std::size_t left = message.request.data.size() - cut_off_;
+  const auto len = static_cast<std::uint16_t>(std::min<std::size_t>(left, pss));
+  Cut cut{.msg_seq = cutting_, .msg_off = static_cast<std::uint32_t>(cut_off_), .len = len};
+  ++message.uncut_or_unacked;
+  cut_off_ += len;
+  if (len == left) {
+    cut.flags = cut.msg_off == 0 ? flag::kLast | flag::kSolo : flag::kLast;
+    --message.uncut_or_unacked;
+    ++cutting_;
+    cut_off_ = 0;
+  }
+  return cut;
+}
+
+std::span<const std::byte> SendQueue::payload(MsgSeq msg,
+                                              std::uint32_t off,
+                                              std::uint16_t len) const {
+  return at(msg).request.data.subspan(off, len);
+}
+
+void SendQueue::on_acked(MsgSeq msg, EventQueue& events) {  // hot
+  if (--at(msg).uncut_or_unacked == 0) {
+    finish_one(msg, events);
+  }
+}
+
+void SendQueue::finish_one(MsgSeq msg, EventQueue& events) {
+  --unfinished_;
+  events.push({.kind = Event::Kind::kSendDone, .cookie = at(msg).request.cookie});
+  while (oldest_ != next_ && at(oldest_).uncut_or_unacked == 0) {
+    ++oldest_;
+  }
+}
+
+void SendQueue::fail_all(SessionError error, EventQueue& events) {
+  for (; oldest_ != next_; ++oldest_) {
+    if (at(oldest_).uncut_or_unacked != 0) {
+      events.push(
+          {.kind = Event::Kind::kSendDone, .error = error, .cookie = at(oldest_).request.cookie});
+    }
+  }
+  cutting_ = next_;
+  cut_off_ = 0;
+  unfinished_ = 0;
+}
+
+}  // namespace harp

@@ -1,0 +1,75 @@
+// The messages that wait to be sent or acknowledged, and how they are cut into packets.
+//
+// Every message starts with a packet of its own and is cut at multiples of the PSS. Nothing is
+// copied: a packet refers to the caller's bytes, which stay the session's until the last packet of
+// the message is acknowledged. Messages may complete in any order; their slots are reused in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "protocol/events.hpp"
+#include "protocol/types.hpp"
+
+namespace harp {
+
+struct SendRequest {
+  std::span<const std::byte> data{};
+  std::uint16_t tag = 0;
+  std::uint64_t cookie = 0;
+};
+
+class SendQueue {
+ public:
+  struct Cut {
+    MsgSeq msg_seq = 0;
+    std::uint32_t msg_off = 0;
+    std::uint16_t len = 0;
+    std::uint8_t flags = 0;
+  };
+
+  /// `most_messages` is a power of two.
+  SendQueue(MsgSeq first, std::uint32_t most_messages);
+
+  bool has_room() const { return next_ - oldest_ < messages_.size(); }
+  void post(const SendRequest& request);
+
+  bool has_uncut() const { return cutting_ != next_; }
+  /// Number of the message that cut() continues; whether it would be the message's first packet.
+  MsgSeq cutting() const { return cutting_; }
+  bool is_at_start() const { return cut_off_ == 0; }
+  Cut cut(std::uint16_t pss);
+
+  std::span<const std::byte> payload(MsgSeq msg, std::uint32_t off, std::uint16_t len) const;
+  std::uint16_t tag(MsgSeq msg) const { return at(msg).request.tag; }
+
+  /// A packet of `msg` was acknowledged; completes the message with its last one.
+  void on_acked(MsgSeq msg, EventQueue& events);
+  /// Completes everything that is left with `error`.
+  void fail_all(SessionError error, EventQueue& events);
+
+  std::size_t unfinished() const { return unfinished_; }
+  MsgSeq next() const { return next_; }
+
+ private:
+  struct Message {
+    SendRequest request;
+    /// Packets that are not acknowledged, and 1 until all are cut.
+    std::uint32_t uncut_or_unacked = 0;
+  };
+
+  Message& at(MsgSeq msg) { return messages_[msg & (messages_.size() - 1)]; }
+  const Message& at(MsgSeq msg) const { return messages_[msg & (messages_.size() - 1)]; }
+  void finish_one(MsgSeq msg, EventQueue& events);
+
+  std::vector<Message> messages_;
+  MsgSeq oldest_;
+  MsgSeq cutting_;
+  MsgSeq next_;
+  std::size_t cut_off_ = 0;
+  std::size_t unfinished_ = 0;
+};
+
+}  // namespace harp
