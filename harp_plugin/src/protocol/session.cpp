@@ -1,0 +1,263 @@
+// The life of a session: making it, posting to it, ending it. What packets do to it is in
+// session_receive.cpp, what it sends in session_transmit.cpp.
+#include "protocol/session.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/serial.hpp"
+#include "base/time.hpp"
+#include "protocol/auth.hpp"
+#include "protocol/events.hpp"
+#include "protocol/handshake.hpp"
+#include "protocol/message_receiver.hpp"
+#include "protocol/send_queue.hpp"
+#include "protocol/types.hpp"
+
+namespace harp {
+namespace {
+
+constexpr Duration kFirstHandshakeInterval = std::chrono::milliseconds(20);
+
+MessageReceiver::Limits receiver_limits(const SessionConfig& config) {
+  return {.most_receives = config.most_receives,
+          .eager_packets = config.eager_packets,
+          .fragments = config.fragments};
+}
+
+Congestion::Limits congestion_limits(const SessionConfig& config) {
+  return {.most_packets = static_cast<double>(config.window_packets)};
+}
+
+}  // namespace
+
+Session::Session(const SessionConfig& config, const Secret& secret, Role role, Time now)
+    : config_(config),
+      role_(role),
+      secret_(secret),
+      pss_(config.most_pss),
+      window_(config.window_packets),
+      rng_(config.seed),
+      first_psn_(config.initial_psn.value_or(static_cast<Psn>(rng_()))),
+      first_msg_(config.initial_msg.value_or(static_cast<MsgSeq>(rng_()))),
+      events_(std::size_t{config.most_sends} + config.most_receives),
+      started_(now),
+      handshake_at_(now),
+      handshake_interval_(kFirstHandshakeInterval),
+      queue_(first_msg_, config.most_sends),
+      sent_(first_psn_, config.window_packets),
+      paths_(config.paths),
+      loss_(config.least_rto, config.most_rto),
+      congestion_(congestion_limits(config)),
+      round_end_(first_psn_),
+      receiver_(receiver_limits(config)),
+      ack_(config.ack_delay),
+      liveness_(config.peer_timeout, config.heartbeat_interval),
+      last_run_(Time::min()) {}
+
+Session::Session(const SessionConfig& config,
+                 const Secret& secret,
+                 std::uint64_t listen_id,
+                 Time now)
+    : Session(config, secret, Role::kClient, now) {
+  listen_id_ = listen_id;
+}
+
+Session::Session(const SessionConfig& config,
+                 const Secret& secret,
+                 const Syn& syn,
+                 std::uint32_t syn_tx_time,
+                 Time now)
+    : Session(config, secret, Role::kServer, now) {
+  peer_nonce_ = syn.nonce;
+  keys_ = derive_session_keys(secret, syn.nonce, config.nonce);
+  echo_tx_time_ = syn_tx_time;
+  echo_arrival_ = now;
+  use_offer(syn.offer);
+}
+
+Offer Session::make_offer() const {
+  return {.cid = config_.local_cid,
+          .initial_psn = first_psn_,
+          .initial_msg = first_msg_,
+          .window_packets = config_.window_packets,
+          .pss = pss_,
+          .paths = config_.paths,
+          .eager_packets = config_.eager_packets,
+          .features = config_.fragments ? feature::kFragments : 0};
+}
+
+void Session::use_offer(const Offer& peer) {
+  peer_ = peer;
+  pss_ = std::min(pss_, peer.pss);
+  window_ = std::min(window_, peer.window_packets);
+  paths_.limit(peer.paths);
+}
+
+void Session::establish(Time now) {
+  state_ = State::kEstablished;
+  credit_.emplace(first_psn_,
+                  first_msg_,
+                  peer_.eager_packets,
+                  (peer_.features & feature::kFragments) != 0,
+                  config_.most_sends);
+  window_in_.emplace(peer_.initial_psn, window_);
+  receiver_.start(peer_.initial_msg, pss_);
+  liveness_.on_heard(now);
+  if (receiver_.posted() > 0) {
+    ack_.on_news(now);
+  }
+  set_rates();
+  events_.push({.kind = Event::Kind::kConnected});
+}
+
+void Session::set_rates() {
+  pacer_.set_rate(congestion_.pacing_rate(paths_.best_rtt(), pss_ + kHeaderBytes + kIpUdpBytes));
+}
+
+std::size_t Session::reserved_events() const {
+  return queue_.unfinished() + receiver_.posted() + events_.count();
+}
+
+bool Session::has_outstanding() const {
+  return state_ == State::kEstablished && (queue_.unfinished() > 0 || receiver_.posted() > 0);
+}
+
+void Session::on_call(Time now) {
+  const bool data_in_flight = queue_.unfinished() > 0 && sent_.in_flight() + sent_.lost() > 0;
+  liveness_.on_call(has_outstanding(), data_in_flight, now);
+}
+
+PostResult Session::post_send(const SendRequest& request, Time now) {
+  if (state_ == State::kLingering || state_ == State::kFinished || closing_) {
+    return PostResult::kEnded;
+  }
+  if (request.data.size() > kMaxMessageBytes) {
+    return PostResult::kTooLong;
+  }
+  if (!queue_.has_room() || reserved_events() >= config_.most_sends + config_.most_receives) {
+    return PostResult::kFull;
+  }
+  queue_.post(request);
+  last_run_ = Time::min();
+  on_call(now);
+  return PostResult::kPosted;
+}
+
+PostResult Session::post_receive(const ReceiveRequest& request, Time now) {
+  const bool none_will_come = peer_closed_ && !serial_less(receiver_.next_to_post(), peer_end_);
+  if (state_ == State::kLingering || state_ == State::kFinished || closing_ || none_will_come) {
+    return PostResult::kEnded;
+  }
+  if (!receiver_.has_room() || reserved_events() >= config_.most_sends + config_.most_receives) {
+    return PostResult::kFull;
+  }
+  if (receiver_.post(request, events_) == MessageReceiver::Verdict::kTooLong) {
+    events_.push({.kind = Event::Kind::kReceiveDone,
+                  .error = SessionError::kMessageTooLong,
+                  .cookie = request.cookie});
+    fail(SessionError::kMessageTooLong, true, now);
+    return PostResult::kPosted;
+  }
+  if (state_ == State::kEstablished) {
+    ack_.on_news(now);
+  }
+  on_call(now);
+  return PostResult::kPosted;
+}
+
+void Session::release_fragments(std::uint32_t count, Time now) {
+  receiver_.release(count);
+  if (state_ == State::kEstablished && !closing_) {
+    ack_.on_news(now);
+  }
+}
+
+void Session::close(Time now) {
+  if (closing_ || state_ == State::kLingering || state_ == State::kFinished) {
+    return;
+  }
+  closing_ = true;
+  receiver_.fail_all(SessionError::kCancelled, events_);
+  on_call(now);
+}
+
+void Session::cancel(Time now) {
+  fail(SessionError::kCancelled, true, now);
+}
+
+void Session::fail(SessionError error, bool tell_peer, Time now) {
+  if (state_ == State::kLingering || state_ == State::kFinished) {
+    return;
+  }
+  const bool has_keys = state_ == State::kEstablished || role_ == Role::kServer;
+  error_ = error;
+  queue_.fail_all(error, events_);
+  receiver_.fail_all(error, events_);
+  events_.push({.kind = Event::Kind::kFailed, .error = error});
+  if (!has_keys) {
+    state_ = State::kFinished;
+    return;
+  }
+  if (tell_peer) {
+    // Once on every path, since one of them may swallow it, and nobody acknowledges a RST.
+    reset_reason_ = error;
+    resets_due_ = static_cast<std::uint16_t>(paths_.count());
+  }
+  linger(now);
+}
+
+void Session::answer_with_reset(SessionError reason, PathIndex path) {
+  reset_reason_ = reason;
+  resets_due_ = std::max<std::uint16_t>(resets_due_, 1);
+  reset_path_ = path;
+}
+
+void Session::finish_close(Time now) {
+  events_.push({.kind = Event::Kind::kClosed});
+  linger(now);
+}
+
+void Session::linger(Time now) {
+  state_ = State::kLingering;
+  // A peer that has not closed may still wait for an acknowledgement, and ask for it late.
+  const Duration most = std::max(config_.peer_timeout, config_.linger);
+  most_linger_until_ = now + most;
+  linger_until_ = now + (peer_closed_ || error_ != SessionError::kNone ? config_.linger : most);
+}
+
+bool Session::is_blocked_by_credit() const {
+  return state_ == State::kEstablished && queue_.has_uncut() &&
+         !credit_->permits(queue_.cutting(), sent_.next(), queue_.is_at_start());
+}
+
+Time Session::next_deadline() const {
+  constexpr Time kAtOnce{};
+  switch (state_) {
+    case State::kFinished:
+      return kNever;
+    case State::kConnecting:
+      return std::min(handshake_at_, started_ + config_.connect_timeout);
+    case State::kLingering:
+      return resets_due_ > 0 ? kAtOnce : std::min(ack_.due_at(), linger_until_);
+    case State::kEstablished:
+      break;
+  }
+  if (resets_due_ > 0 || conf_due_ || probe_answer_) {
+    return kAtOnce;
+  }
+  const bool only_fin_is_left = fin_ && sent_.oldest() == *fin_;
+  return std::min({ack_.due_at(),
+                   paths_.next_probe_at(),
+                   liveness_.heartbeat_at(is_blocked_by_credit()),
+                   liveness_.next_verdict(),
+                   loss_.next_overtaken(sent_, paths_),
+                   loss_.next_timeout(sent_, paths_),
+                   tail_probe_at(),
+                   data_deadline(),
+                   only_fin_is_left ? close_deadline_ : kNever});
+}
+
+}  // namespace harp

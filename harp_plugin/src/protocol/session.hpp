@@ -1,0 +1,255 @@
+// One connection between two endpoints: messages both ways, reliable, in order of posting.
+//
+// Sans-I/O: a session makes no system call and asks no clock. Its owner
+//   * hands in each packet that arrived,
+//     and carries out the Placement:              on_packet(bytes, now);
+//   * posts messages and receives:                post_send(), post_receive();
+//   * asks for packets until there are none:      poll_transmit(now, packet);
+//   * asks what happened:                         poll_event(event);
+//   * calls again at the latest at                next_deadline().
+// After each of the first two, packets and events may be waiting. poll_transmit() also runs the
+// timers.
+//
+// Thread: one, the owner's. Blocks: never. Memory: everything is allocated by the constructor,
+// except the frames for eager packets, which come with the first of them. Buffers of requests
+// belong to the session from the post until their event.
+//
+// A session is a frame around parts that know nothing of one another: SentPackets, PathSet,
+// LossDetector, Congestion, Pacer, SendQueue, SendCredit on the sending side; ReceiveWindow,
+// MessageReceiver, AckTracker on the receiving side; Liveness for both.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/rng.hpp"
+#include "base/time.hpp"
+#include "protocol/ack_body.hpp"
+#include "protocol/ack_tracker.hpp"
+#include "protocol/auth.hpp"
+#include "protocol/congestion.hpp"
+#include "protocol/events.hpp"
+#include "protocol/handshake.hpp"
+#include "protocol/liveness.hpp"
+#include "protocol/loss_detection.hpp"
+#include "protocol/message_receiver.hpp"
+#include "protocol/pacer.hpp"
+#include "protocol/packet.hpp"
+#include "protocol/path_set.hpp"
+#include "protocol/receive_window.hpp"
+#include "protocol/send_credit.hpp"
+#include "protocol/send_queue.hpp"
+#include "protocol/sent_packets.hpp"
+#include "protocol/session_config.hpp"
+#include "protocol/types.hpp"
+
+namespace harp {
+
+/// A packet to transmit: `head_bytes` of `head`, then `payload`, which is the caller's own data, in
+/// place. Valid until the next call on the session.
+struct TransmitPacket {
+  std::array<std::byte, kHeaderBytes + kMaxAckBytes> head;
+  std::size_t head_bytes = 0;
+  std::span<const std::byte> payload;
+  PathIndex path = 0;
+};
+
+enum class PostResult : std::uint8_t {
+  kPosted,
+  kFull,     ///< Try again after events were polled.
+  kTooLong,  ///< Beyond kMaxMessageBytes.
+  kEnded,    ///< Closed, failed, or the peer sends no more; there will be no event.
+};
+
+// Fields are grouped by what they are about.
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
+class Session {
+ public:
+  /// The end that has the handle.
+  Session(const SessionConfig& config, const Secret& secret, std::uint64_t listen_id, Time now);
+  /// The end that received `syn` at `now`, in a packet sent at `syn_tx_time`. See Listener.
+  Session(const SessionConfig& config,
+          const Secret& secret,
+          const Syn& syn,
+          std::uint32_t syn_tx_time,
+          Time now);
+
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() = default;
+
+  /// Takes one packet. What must be done with its payload before the next call is the result.
+  Placement on_packet(std::span<const std::byte> packet, Time now);
+
+  PostResult post_send(const SendRequest& request, Time now);
+  PostResult post_receive(const ReceiveRequest& request, Time now);
+  /// With fragments: gives `count` payloads back.
+  void release_fragments(std::uint32_t count, Time now);
+
+  /// Graceful: no more posts, receives are cancelled, sends are delivered, then kClosed.
+  void close(Time now);
+  /// At once: everything is cancelled, the peer is told.
+  void cancel(Time now);
+
+  /// Runs timers; writes the next packet. False where there is none now.
+  bool poll_transmit(Time now, TransmitPacket& out);
+  bool poll_event(Event& event) { return events_.pop(event); }
+  /// When poll_transmit() must be called at the latest; kNever where only packets or posts matter.
+  Time next_deadline() const;
+
+  bool is_connected() const { return state_ == State::kEstablished; }
+  /// Nothing will ever come of this session again; the owner may destroy it.
+  bool is_finished() const { return state_ == State::kFinished; }
+  SessionError error() const { return error_; }
+  Cid local_cid() const { return config_.local_cid; }
+  std::uint16_t pss() const { return pss_; }
+  const SessionStats& stats() const { return stats_; }
+  const PathSet& paths() const { return paths_; }
+  const Congestion& congestion() const { return congestion_; }
+  std::uint64_t eager_bytes_copied() const { return receiver_.eager_bytes_copied(); }
+
+ private:
+  enum class Role : std::uint8_t { kClient, kServer };
+  enum class State : std::uint8_t {
+    kConnecting,   ///< Client: SYN sent. Server: SYNACK sent.
+    kEstablished,  ///< Also while closing.
+    kLingering,    ///< Over, but answers a peer that does not know it.
+    kFinished,
+  };
+
+  // session.cpp: life
+  Session(const SessionConfig& config, const Secret& secret, Role role, Time now);
+  Offer make_offer() const;
+  void use_offer(const Offer& peer);
+  void establish(Time now);
+  void fail(SessionError error, bool tell_peer, Time now);
+  void finish_close(Time now);
+  void linger(Time now);
+  void answer_with_reset(SessionError reason, PathIndex path);
+  bool has_outstanding() const;
+  bool is_blocked_by_credit() const;
+  std::size_t reserved_events() const;
+  void on_call(Time now);
+  void set_rates();
+
+  // session_receive.cpp: what packets do
+  bool accept_auth(const PacketView& packet);
+  void on_syn_again(const PacketView& packet, Time now);
+  void on_syn_ack(const PacketView& packet, Time now);
+  void on_conf(const PacketView& packet, Time now);
+  void on_control(const PacketView& packet, Time now);
+  Placement on_sequenced(const PacketView& packet, Time now);
+  bool take_data(const PacketView& packet, Time now, Placement& placement);
+  void on_fin(const Header& header);
+  void on_peer_end(Time now);
+  void on_ack(const AckBody& ack, Time now);
+  void ack_one(Psn psn);
+  void take_rtt_sample(PathIndex path, std::uint32_t tx_time, std::uint32_t delay, Time now);
+  void finish_round(Time now);
+  void detect_losses(Time now);
+
+  // session_transmit.cpp: what timers and polls do
+  void run_timers(Time now);
+  bool transmit_handshake(Time now, TransmitPacket& out);
+  bool transmit_control(Time now, TransmitPacket& out);
+  bool transmit_data(Time now, TransmitPacket& out);
+  bool may_send_data(Time now);
+  bool window_has_room() const { return sent_.next() - sent_.oldest() < window_; }
+  std::optional<Psn> cut_next();
+  Psn newest_in_flight() const;
+  void emit_data(Psn psn, std::uint8_t flags, PathIndex avoid, Time now, TransmitPacket& out);
+  void emit(PacketType type,
+            PathIndex path,
+            std::span<const std::byte> body,
+            const Key& key,
+            Time now,
+            TransmitPacket& out);
+  PathIndex choose_path(PathIndex avoid);
+  Time data_deadline() const;
+  bool wants_fin() const;
+  Time tail_probe_at() const;
+
+  const Key& tx_key() const {
+    return role_ == Role::kClient ? keys_.client_to_server : keys_.server_to_client;
+  }
+  const Key& rx_key() const {
+    return role_ == Role::kClient ? keys_.server_to_client : keys_.client_to_server;
+  }
+
+  SessionConfig config_;
+  Role role_;
+  State state_ = State::kConnecting;
+  SessionError error_ = SessionError::kNone;
+  Secret secret_;
+  SessionKeys keys_;
+  Nonce peer_nonce_{};
+  std::uint64_t listen_id_ = 0;
+  Offer peer_;
+  std::uint16_t pss_ = 0;
+  std::uint32_t window_ = 0;
+  Rng rng_;
+  Psn first_psn_;
+  MsgSeq first_msg_;
+  EventQueue events_;
+
+  // Handshake
+  Time started_;
+  Time handshake_at_;
+  Duration handshake_interval_{};
+  std::uint32_t handshake_tries_ = 0;
+  std::uint32_t echo_tx_time_ = 0;
+  Time echo_arrival_{};
+  bool conf_due_ = false;
+  PathIndex conf_path_ = 0;  ///< The SYNACK's: it changes with every try.
+
+  // Sending
+  SendQueue queue_;
+  SentPackets sent_;
+  PathSet paths_;
+  LossDetector loss_;
+  Congestion congestion_;
+  Pacer pacer_;
+  std::optional<SendCredit> credit_;
+  PathIndex burst_path_ = 0;
+  int burst_left_ = 0;
+  Time last_activity_{};  ///< Data sent, or progress: the tail probe waits from here on.
+  bool tail_probed_ = false;
+  bool was_blocked_by_credit_ = false;
+  CongestionRound round_;
+  Time round_start_{};
+  Psn round_end_ = 0;
+  bool round_is_over_ = false;
+  std::uint32_t acked_now_ = 0;  ///< Packets acknowledged by the packet being processed.
+
+  // Receiving
+  std::optional<ReceiveWindow> window_in_;
+  MessageReceiver receiver_;
+  AckTracker ack_;
+  std::optional<Psn> peer_fin_;
+  MsgSeq peer_end_ = 0;  ///< With peer_fin_: the first message that will not come.
+  bool peer_closed_ = false;
+
+  // Liveness and control
+  Liveness liveness_;
+  Time last_run_{};
+  std::optional<PathIndex> probe_answer_;
+  Echo probe_echo_;
+  SessionError reset_reason_ = SessionError::kNone;
+  std::uint16_t resets_due_ = 0;
+  PathIndex reset_path_ = 0;
+
+  // Close
+  bool closing_ = false;
+  std::optional<Psn> fin_;
+  bool fin_acked_ = false;
+  Time close_deadline_ = kNever;
+  Time linger_until_ = kNever;
+  Time most_linger_until_ = kNever;
+
+  SessionStats stats_;
+};
+
+}  // namespace harp

@@ -1,0 +1,381 @@
+// What arriving packets do to a session. Nothing here looks at a field before the MAC was checked.
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/serial.hpp"
+#include "base/time.hpp"
+#include "protocol/ack_body.hpp"
+#include "protocol/auth.hpp"
+#include "protocol/events.hpp"
+#include "protocol/handshake.hpp"
+#include "protocol/message_receiver.hpp"
+#include "protocol/packet.hpp"
+#include "protocol/receive_window.hpp"
+#include "protocol/session.hpp"
+#include "protocol/types.hpp"
+
+namespace harp {
+namespace {
+
+/// What a reason in the peer's RST means here.
+SessionError from_peer(SessionError reason) {
+  switch (reason) {
+    case SessionError::kMessageTooLong:
+    case SessionError::kProtocolViolation:
+      return reason;
+    default:
+      return SessionError::kPeerClosed;
+  }
+}
+
+}  // namespace
+
+Placement Session::on_packet(std::span<const std::byte> packet, Time now) {  // hot
+  ++stats_.packets_received;
+  const auto view = parse_packet(packet);
+  if (!view || state_ == State::kFinished) {
+    ++stats_.bad_packets;
+    return {};
+  }
+  const PacketType type = view->header.type;
+  if (type == PacketType::kSyn) {
+    on_syn_again(*view, now);
+    return {};
+  }
+  if (view->header.dst_cid != config_.local_cid) {
+    ++stats_.bad_packets;
+    return {};
+  }
+  if (type == PacketType::kSynAck) {
+    on_syn_ack(*view, now);
+    return {};
+  }
+  const bool has_keys = state_ != State::kConnecting || role_ == Role::kServer;
+  if (!has_keys || !accept_auth(*view)) {
+    ++stats_.bad_auth;
+    return {};
+  }
+  on_call(now);
+  liveness_.on_heard(now);
+  last_run_ = Time::min();            // What arrived may have made a timer due.
+  if (state_ == State::kLingering) {  // It still talks.
+    linger_until_ = std::min(std::max(linger_until_, now + config_.linger), most_linger_until_);
+  }
+  if (state_ == State::kConnecting) {
+    on_conf(*view, now);
+    return {};
+  }
+  if (error_ != SessionError::kNone) {  // Lingering after a failure: the peer does not know yet.
+    if (type == PacketType::kRst) {
+      state_ = State::kFinished;
+    } else {
+      answer_with_reset(error_, view->header.path);
+    }
+    return {};
+  }
+  if (type == PacketType::kData || type == PacketType::kFin) {
+    return on_sequenced(*view, now);
+  }
+  on_control(*view, now);
+  return {};
+}
+
+bool Session::accept_auth(const PacketView& packet) {
+  return is_authentic(rx_key(), packet);
+}
+
+void Session::on_syn_again(const PacketView& packet, Time now) {
+  if (role_ != Role::kServer || state_ != State::kConnecting) {
+    return;
+  }
+  const auto syn = is_authentic(syn_key(secret_), packet) ? parse_syn(packet.body) : std::nullopt;
+  if (!syn || syn->nonce != peer_nonce_) {
+    ++stats_.bad_auth;
+    return;
+  }
+  pss_ = std::min(pss_, syn->offer.pss);  // The client came down the ladder.
+  echo_tx_time_ = packet.header.tx_time;
+  echo_arrival_ = now;
+  handshake_at_ = now;
+}
+
+void Session::on_syn_ack(const PacketView& packet, Time now) {
+  const auto syn_ack = role_ == Role::kClient ? parse_syn_ack(packet.body) : std::nullopt;
+  if (!syn_ack || (state_ != State::kConnecting && syn_ack->nonce != peer_nonce_)) {
+    ++stats_.bad_packets;
+    return;
+  }
+  const SessionKeys keys = derive_session_keys(secret_, config_.nonce, syn_ack->nonce);
+  if (!is_authentic(keys.server_to_client, packet)) {
+    ++stats_.bad_auth;
+    return;
+  }
+  echo_tx_time_ = packet.header.tx_time;
+  echo_arrival_ = now;
+  conf_due_ = true;  // Also when it is a repetition: the first CONF was lost.
+  conf_path_ = packet.header.path;
+  if (state_ != State::kConnecting) {
+    return;
+  }
+  keys_ = keys;
+  peer_nonce_ = syn_ack->nonce;
+  pss_ = config_.most_pss;
+  use_offer(syn_ack->offer);
+  if (syn_ack->echo.delay != kNoEcho) {
+    take_rtt_sample(0, syn_ack->echo.tx_time, syn_ack->echo.delay, now);
+  }
+  establish(now);
+}
+
+void Session::on_conf(const PacketView& packet, Time now) {
+  const auto conf =
+      packet.header.type == PacketType::kConf ? parse_conf(packet.body) : std::nullopt;
+  if (!conf || conf->pss > config_.most_pss) {
+    return;  // Data before the CONF: it will be sent again.
+  }
+  pss_ = conf->pss;
+  if (conf->echo.delay != kNoEcho) {
+    take_rtt_sample(0, conf->echo.tx_time, conf->echo.delay, now);
+  }
+  establish(now);
+}
+
+void Session::on_control(const PacketView& packet, Time now) {
+  const Header& header = packet.header;
+  switch (header.type) {
+    case PacketType::kAck:
+      if (const auto ack = parse_ack(packet.body)) {
+        on_ack(*ack, now);
+      } else {
+        ++stats_.bad_packets;
+      }
+      return;
+    case PacketType::kRst:
+      if (state_ == State::kLingering) {
+        state_ = State::kFinished;
+      } else if (const auto reason = parse_reset(packet.body)) {
+        if (closing_ && queue_.unfinished() == 0) {
+          finish_close(now);
+        } else {
+          fail(from_peer(*reason), false, now);
+        }
+      }
+      return;
+    case PacketType::kProbe:
+      probe_answer_ = header.path;
+      probe_echo_ = {.tx_time = header.tx_time, .delay = 0};
+      return;
+    case PacketType::kProbeAck:
+      if (const auto echo = parse_echo(packet.body); echo && header.path < paths_.count()) {
+        paths_.on_alive(header.path, now);
+        take_rtt_sample(header.path, echo->tx_time, echo->delay, now);
+      }
+      return;
+    case PacketType::kHeartbeat:
+      ack_.on_request(header, now);
+      return;
+    default:
+      return;  // A CONF that was repeated.
+  }
+}
+
+Placement Session::on_sequenced(const PacketView& packet, Time now) {  // hot
+  const Header& header = packet.header;
+  Placement placement;
+  switch (window_in_->examine(header.psn)) {
+    case ReceiveWindow::Verdict::kOutside:
+      ++stats_.bad_packets;
+      return placement;
+    case ReceiveWindow::Verdict::kDuplicate:
+      ++stats_.duplicates;
+      ack_.on_data(header, true, now);
+      return placement;
+    case ReceiveWindow::Verdict::kNew:
+      break;
+  }
+  if (peer_fin_ && !serial_less(header.psn, *peer_fin_)) {
+    fail(SessionError::kProtocolViolation, true, now);
+    return placement;
+  }
+  if (header.type == PacketType::kFin) {
+    on_fin(header);
+  } else if (!take_data(packet, now, placement)) {
+    return {};
+  }
+  window_in_->accept(header.psn);
+  ack_.on_data(header, false, now);
+  if (peer_fin_ && !peer_closed_ && serial_less(*peer_fin_, window_in_->cum())) {
+    on_peer_end(now);
+  }
+  return placement;
+}
+
+bool Session::take_data(const PacketView& packet, Time now, Placement& placement) {  // hot
+  if (closing_) {
+    if (state_ == State::kLingering) {
+      answer_with_reset(SessionError::kCancelled, packet.header.path);  // Nobody will take it.
+    }
+    return false;
+  }
+  switch (receiver_.on_data(packet, events_, placement)) {
+    case MessageReceiver::Verdict::kTaken:
+      ++stats_.data_packets_received;
+      return true;
+    case MessageReceiver::Verdict::kNoRoom:
+      ++stats_.no_room;
+      return false;
+    case MessageReceiver::Verdict::kTooLong:
+      fail(SessionError::kMessageTooLong, true, now);
+      return false;
+    case MessageReceiver::Verdict::kViolation:
+      fail(SessionError::kProtocolViolation, true, now);
+      return false;
+  }
+  return false;
+}
+
+void Session::on_fin(const Header& header) {
+  peer_fin_ = header.psn;
+  peer_end_ = header.msg_seq;
+}
+
+void Session::on_peer_end(Time now) {
+  peer_closed_ = true;
+  receiver_.fail_from(peer_end_, SessionError::kPeerClosed, events_);
+  if (state_ == State::kLingering) {
+    linger_until_ = std::min(linger_until_, now + config_.linger);
+    return;
+  }
+  events_.push({.kind = Event::Kind::kPeerClosed});
+  on_call(now);
+}
+
+void Session::on_ack(const AckBody& ack, Time now) {  // hot
+  const std::int32_t in_window = serial_distance(sent_.oldest(), sent_.next());
+  if (serial_distance(sent_.oldest(), ack.cum_psn) > in_window) {
+    ++stats_.bad_packets;
+    return;
+  }
+  const bool more_credit = credit_->on_ack(ack.msg_limit, ack.released);
+  acked_now_ = 0;
+  while (serial_less(sent_.oldest(), ack.cum_psn)) {
+    ack_one(sent_.oldest());
+  }
+  for (std::uint32_t word = 0; word < ack.sack_words; ++word) {
+    const Psn base = ack.cum_psn + 64 * word;
+    if (!serial_less(sent_.oldest(), base + 64) || !serial_less(base, sent_.next())) {
+      continue;
+    }
+    std::uint64_t fresh = ack.sack[word] & ~sent_.acked_word(base);
+    for (; fresh != 0; fresh &= fresh - 1) {
+      const Psn psn = base + static_cast<Psn>(std::countr_zero(fresh));
+      if (!serial_less(psn, sent_.oldest()) && serial_less(psn, sent_.next())) {
+        ack_one(psn);
+      }
+    }
+  }
+  if (ack.echo_path < paths_.count()) {
+    take_rtt_sample(ack.echo_path, ack.echo_tx_time, ack.echo_delay, now);
+  }
+  for (std::size_t i = 0; i < ack.path_count; ++i) {
+    if (ack.paths[i].path < paths_.count()) {
+      paths_.on_report(ack.paths[i].path, ack.paths[i].newest, now);
+    }
+  }
+  loss_.on_spurious_report(ack.spurious);
+  if (acked_now_ > 0 || more_credit) {
+    liveness_.on_progress(now);
+  }
+  if (acked_now_ > 0) {
+    loss_.on_progress();
+    last_activity_ = now;
+    tail_probed_ = false;
+    congestion_.on_ack(acked_now_, Duration(-1), paths_.min_rtt(), round_.window_was_used);
+  }
+  detect_losses(now);
+  if (round_is_over_) {
+    finish_round(now);
+  }
+  set_rates();
+  if (fin_acked_ && sent_.all_acked() && state_ == State::kEstablished) {
+    finish_close(now);
+  }
+}
+
+void Session::ack_one(Psn psn) {  // hot
+  const SentPacket& packet = sent_.at(psn);
+  ++acked_now_;
+  ++round_.delivered_packets;
+  round_.delivered_bytes += packet.len + kHeaderBytes + kIpUdpBytes;
+  round_is_over_ = round_is_over_ || !serial_less(psn, round_end_);
+  if (packet.is_fin) {
+    fin_acked_ = true;
+  } else {
+    queue_.on_acked(packet.msg_seq, events_);
+  }
+  sent_.on_acked(psn);
+}
+
+void Session::take_rtt_sample(PathIndex index,
+                              std::uint32_t tx_time,
+                              std::uint32_t delay,
+                              Time now) {
+  const std::uint32_t units = wire_time(now) - tx_time - delay;
+  if (serial_distance(0, units) < 0) {
+    return;  // Sent after now: a clock of wire units may be one unit early.
+  }
+  const Duration rtt = from_wire_duration(units);
+  if (now - rtt - from_wire_duration(delay) < liveness_.resumed_at()) {
+    return;  // This end was asleep in between.
+  }
+  RttEstimator& estimator = paths_.at(index).rtt;
+  const Duration least = estimator.has_sample() ? estimator.minimum() : paths_.min_rtt();
+  estimator.add_sample(rtt, now);
+  if (least > Duration::zero()) {
+    congestion_.on_ack(0, std::max(rtt - least, Duration::zero()), paths_.min_rtt(), false);
+  }
+}
+
+void Session::finish_round(Time now) {
+  round_.elapsed = now - round_start_;
+  congestion_.on_round(round_, paths_.best_rtt(), paths_.min_rtt());
+  loss_.on_round();
+  round_ = {};
+  round_start_ = now;
+  round_end_ = sent_.next();
+  round_is_over_ = false;
+}
+
+void Session::detect_losses(Time now) {
+  loss_.find_overtaken(sent_, paths_, now, [this](Psn psn) {
+    sent_.on_lost(psn);
+    ++round_.lost_packets;
+    ++stats_.retransmitted_order;
+  });
+  if (loss_.next_timeout(sent_, paths_) > now) {
+    return;
+  }
+  bool all_dark = false;
+  const std::size_t usable_before = paths_.usable_count();
+  loss_.find_timed_out(sent_, paths_, now, [&](Psn psn) {
+    const SentPacket& packet = sent_.at(psn);
+    const Duration rto = loss_.rto(paths_, packet.path);
+    all_dark = !paths_.on_timeout(packet.path, packet.sent_at, now, rto) || all_dark;
+    sent_.on_lost(psn);
+    ++round_.lost_packets;
+    ++stats_.retransmitted_timeout;
+  });
+  if (paths_.usable_count() < usable_before) {
+    stats_.paths_quarantined += usable_before - paths_.usable_count();
+  }
+  loss_.on_timeout();
+  if (all_dark) {
+    congestion_.on_timeout();
+  }
+}
+
+}  // namespace harp
