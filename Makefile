@@ -131,6 +131,10 @@ sanitize: .venv/.ready  ## C++ tests under ASan+UBSan and under TSan (clang-19),
 fuzz: .venv/.ready  ## Every fuzz target for FUZZ_SECONDS
 	PATH="$(BIN):$$PATH" tools/run_fuzzers.sh $(FUZZ_SECONDS)
 
+.PHONY: harp-mutants
+harp-mutants:  ## Breaks HARP's protocol in 30 places, one at a time; a test must notice each
+	$(PYTHON) tools/harp_mutants.py
+
 .PHONY: bench
 bench: .venv/.installed  ## All-reduce over sizes on NP ranks, or what BENCH_ARGS tell lightcc.bench
 	cd $(ELSEWHERE) && $(BIN)/python -m lightcc.bench $(or $(BENCH_ARGS),allreduce -np $(NP))
