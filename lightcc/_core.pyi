@@ -120,14 +120,19 @@ class World:
         prescale: float,
         postscale: float,
         process_set: int | None,
-        grouped: bool = False,
+        together: bool = False,
+        fusion_rule: int = 0,
+        fusion_limit: int = 0,
         topk: TopkSpec | None = None,
     ) -> Handle[list[Any]]:
         """Starts an in-place allreduce of each tensor, under its own name, with one handle.
 
-        Unless they are `grouped`, what other ranks put together need not be the same. Nothing is
-        started where one of them cannot be. The handle is done when all are, with the first error
-        if there was one. `topk` as in `allreduce()`.
+        With `together` they are one all-or-nothing group. Otherwise, what other ranks put into one
+        call need not be the same. Nothing is started where one of them cannot be. The handle is
+        done when all are, with the first error if there was one.
+
+        `fusion_rule` and `fusion_limit` (bytes) are those of `lightcc.fusion.Rule`; all ranks must
+        agree on them. `topk` as in `allreduce()`.
         """
 
     def allgather(
@@ -189,8 +194,11 @@ class World:
     def process_sets(self) -> dict[int, list[int]]:
         """Returns the members, as world ranks, of all registered sets by id."""
 
-    def stats(self) -> dict[str, int]:
-        """Returns the counters since the world was made."""
+    def fusion_knobs(self) -> dict[str, Any]:
+        """Returns `strategy` and `schedule` (empty: not set), and `threshold_bytes`."""
+
+    def stats(self) -> dict[str, Any]:
+        """Returns the counters since the world was made, and the `allreduce_costs`."""
 
     def compression_place(self, process_set: int) -> tuple[int, int, int, int] | None:
         """Returns (blocks, block, members, member) of this rank in the grid of compression.

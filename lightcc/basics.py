@@ -6,12 +6,12 @@ import atexit
 import os
 import threading
 import warnings
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lightcc import _core, _discovery, _world, process_sets as _process_sets
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from lightcc.process_sets import ProcessSet
 
@@ -28,6 +28,9 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 # Whether no world of this process ended with an error.
 _all_went_well = True
+
+# What other modules add to stats().
+_statistics: dict[str, Callable[[], Any]] = {"fusion": list}
 
 # How often this process joined each group of ranks: makes the store's keys of one world its own.
 _generations: dict[str, int] = {}
@@ -181,8 +184,8 @@ def is_homogeneous() -> bool:
     return _world.current().homogeneous
 
 
-def stats() -> dict[str, int]:
-    """Returns this rank's counters since `init()`.
+def stats() -> dict[str, Any]:
+    """Returns this rank's counters since `init()`, and what fusion does.
 
     Returns:
         `operations` (completed), `buckets` (collectives run for them), `payload_bytes` (input of
@@ -190,11 +193,36 @@ def stats() -> dict[str, int]:
         `control_frames_sent`, and `sleeps` (times the progress loop went to sleep). Of top-k
         compression: `compressed_tensors`, `compressed_dense_bytes` (what a dense exchange between
         hosts would have sent), `compressed_sent_bytes`, and `compression_passes` over the shards.
+        All these are integers.
+
+        `allreduce_costs`: what buckets of all-reduces take on this rank, as lines fitted to all
+        that ran: a dictionary for each `process_set` and way of doing it (`two_level` or not) with
+        `seconds` (of a bucket without bytes), `seconds_per_byte`, the number of `samples`, and
+        `most_bytes`, beyond which buckets are done another way.
+
+        `autotune`: what HOROVOD_AUTOTUNE tries now: `fusion_strategy`, `tensor_fusion_threshold`
+        (bytes), `num_streams`, `chunk_bytes` (of the two-level pipeline; 0: by the size), and
+        whether that is `final`; `None` before the first change, and without autotune.
+
+        `fusion`: a dictionary for each DistributedOptimizer of this process, with its `strategy`,
+        the `plan` (names of gradients by bucket; gradients in none are fused as they become ready),
+        the `plan_bytes` of its buckets, and whether it is `final`. The strategy model adds the
+        `costs` that it planned with, its `candidate` plan, the `predicted_seconds` from the first
+        gradient to the end of the last bucket, the `measured_seconds` of a step with auto_fusion
+        and with the candidate, and whether the candidate was `kept`.
 
     Raises:
         ValueError: lightcc is not initialized.
     """
-    return _world.current().stats()
+    statistics = _world.current().stats()
+    for name, report in _statistics.items():
+        statistics[name] = report()
+    return statistics
+
+
+def add_statistics(name: str, report: Callable[[], Any]) -> None:
+    """Makes `stats()` call `report` for its entry `name`."""
+    _statistics[name] = report
 
 
 def mpi_threads_supported() -> bool:

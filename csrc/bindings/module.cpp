@@ -11,6 +11,7 @@
 
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/engine/autotune_log.hpp"
 #include "lightcc/net/socket_address.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 
@@ -45,12 +46,12 @@ std::shared_ptr<WorldBinding> create_world(int rank,
   options.secret = std::move(secret);
   options.rendezvous_address = rendezvous;
   options.process_sets = std::move(process_sets);
-  const bool dynamic = options.knobs.dynamic_process_sets;
+  Knobs knobs = options.knobs;
   auto world = [&options] {
     const py::gil_scoped_release nogil;
     return World::create(std::move(options));
   }();
-  return std::make_shared<WorldBinding>(value_or_throw(std::move(world)), dynamic);
+  return std::make_shared<WorldBinding>(value_or_throw(std::move(world)), std::move(knobs));
 }
 
 py::dict process_sets(WorldBinding& world) {
@@ -61,8 +62,32 @@ py::dict process_sets(WorldBinding& world) {
   return sets;
 }
 
+py::dict fusion_knobs(const WorldBinding& world) {
+  const Knobs& knobs = world.knobs();
+  return py::dict("strategy"_a = knobs.fusion_strategy,
+                  "schedule"_a = knobs.fusion_schedule,
+                  "threshold_bytes"_a = knobs.fusion_threshold_bytes);
+}
+
 py::dict stats(WorldBinding& world) {
   const WorldStats stats = world.engine().stats();
+  py::list costs;
+  for (const AllreduceCost& cost : stats.allreduce_costs) {
+    costs.append(py::dict("process_set"_a = cost.process_set,
+                          "two_level"_a = cost.two_level,
+                          "most_bytes"_a = cost.most_bytes,
+                          "samples"_a = cost.samples,
+                          "seconds"_a = cost.seconds,
+                          "seconds_per_byte"_a = cost.seconds_per_byte));
+  }
+  py::object tuning = py::none();
+  if (stats.tuning.has_value()) {
+    tuning = py::dict("fusion_strategy"_a = fusion_rule_name(stats.tuning->rule),
+                      "tensor_fusion_threshold"_a = stats.tuning->threshold_bytes,
+                      "num_streams"_a = stats.tuning->lanes,
+                      "chunk_bytes"_a = stats.tuning->chunk_bytes,
+                      "final"_a = stats.tuning_is_final);
+  }
   return py::dict("operations"_a = stats.operations,
                   "buckets"_a = stats.buckets,
                   "payload_bytes"_a = stats.payload_bytes,
@@ -73,7 +98,9 @@ py::dict stats(WorldBinding& world) {
                   "compressed_tensors"_a = stats.topk.tensors,
                   "compressed_dense_bytes"_a = stats.topk.dense_bytes,
                   "compressed_sent_bytes"_a = stats.topk.sent_bytes,
-                  "compression_passes"_a = stats.topk.passes);
+                  "compression_passes"_a = stats.topk.passes,
+                  "allreduce_costs"_a = costs,
+                  "autotune"_a = tuning);
 }
 
 /// A property of the topology, which never changes.
@@ -147,14 +174,16 @@ void register_world(py::module_& module) {
              double prescale,
              double postscale,
              OptionalSet process_set,
-             bool grouped,
+             bool together,
+             int fusion_rule,
+             std::uint64_t fusion_limit,
              std::optional<TopkSpec> topk) {
             return world.allreduce_each(
                 tensors,
                 names,
                 {.op = op, .prescale = prescale, .postscale = postscale, .topk = topk},
                 process_set,
-                grouped);
+                {.together = together, .rule = fusion_rule, .limit_bytes = fusion_limit});
           },
           "tensors"_a,
           "names"_a,
@@ -162,7 +191,9 @@ void register_world(py::module_& module) {
           "prescale"_a,
           "postscale"_a,
           "process_set"_a,
-          "grouped"_a = false,
+          "together"_a = false,
+          "fusion_rule"_a = 0,
+          "fusion_limit"_a = 0,
           "topk"_a = py::none())
       .def("allgather",
            &WorldBinding::allgather,
@@ -231,6 +262,7 @@ void register_world(py::module_& module) {
       .def("add_process_set", &WorldBinding::add_process_set, "ranks"_a)
       .def("remove_process_set", &WorldBinding::remove_process_set, "process_set"_a)
       .def("process_sets", &process_sets)
+      .def("fusion_knobs", &fusion_knobs)
       .def("stats", &stats)
       .def("shutdown", &WorldBinding::shutdown);
 }

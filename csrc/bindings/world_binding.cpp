@@ -67,6 +67,14 @@ Submission compressible(OptionalSet process_set, const ReduceArguments& reduce, 
   return submission;
 }
 
+FusionWish to_fusion_wish(const FusionArguments& fusion) {
+  if (fusion.rule < 0 || fusion.rule >= kFusionRuleCount) {
+    throw py::value_error("fusion_rule is " + std::to_string(fusion.rule) + "; allowed are 0 to " +
+                          std::to_string(kFusionRuleCount - 1) + ".");
+  }
+  return {static_cast<FusionRule>(fusion.rule), fusion.limit_bytes};
+}
+
 std::vector<TensorView> to_tensors(py::handle tensors, bool grouped, Access access) {
   std::vector<TensorView> views;
   if (!grouped) {
@@ -109,8 +117,8 @@ struct WorldBinding::Call {
   int destination = -1;
 };
 
-WorldBinding::WorldBinding(std::unique_ptr<World> world, bool dynamic_process_sets)
-    : world_(std::move(world)), owner_(::getpid()), dynamic_process_sets_(dynamic_process_sets) {}
+WorldBinding::WorldBinding(std::unique_ptr<World> world, Knobs knobs)
+    : world_(std::move(world)), owner_(::getpid()), knobs_(std::move(knobs)) {}
 
 // pybind11 may throw where it creates its internals, which exist as long as this object does.
 // NOLINTNEXTLINE(bugprone-exception-escape)
@@ -179,19 +187,21 @@ std::int64_t WorldBinding::allreduce_each(py::handle tensors,
                                           const std::vector<std::string>& names,
                                           const ReduceArguments& reduce,
                                           OptionalSet process_set,
-                                          bool grouped) {
+                                          const FusionArguments& fusion) {
   std::vector<TensorView> views = to_tensors(tensors, true, Access::kWrite);
   if (views.size() != names.size()) {
     throw py::value_error("There are " + std::to_string(views.size()) + " tensors and " +
                           std::to_string(names.size()) + " names.");
   }
-  std::vector<Submission> submissions(views.size(), compressible(process_set, reduce, true));
+  Submission prototype = compressible(process_set, reduce, true);
+  prototype.fusion = to_fusion_wish(fusion);
+  std::vector<Submission> submissions(views.size(), prototype);
   for (std::size_t i = 0; i < views.size(); ++i) {
     submissions[i].name = "allreduce." + names[i];
     take(views[i], true, submissions[i]);
   }
-  const HandleId id = value_or_throw(grouped ? world_->submit(std::move(submissions), false)
-                                             : world_->submit_each(std::move(submissions)));
+  const HandleId id = value_or_throw(fusion.together ? world_->submit(std::move(submissions), false)
+                                                     : world_->submit_each(std::move(submissions)));
   return add_pending({.world = shared_from_this(),
                       .id = id,
                       .op = OpType::kAllreduce,

@@ -13,6 +13,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include "lightcc/base/knobs.hpp"
 #include "lightcc/engine/world.hpp"
 
 #include "tensors.hpp"
@@ -38,17 +39,26 @@ struct ReduceArguments {
   std::optional<TopkSpec> topk = std::nullopt;  ///< Allreduce: asks for compression.
 };
 
+/// How tensors travel together.
+struct FusionArguments {
+  bool together = false;  ///< As one all-or-nothing group.
+  int rule = 0;           ///< A FusionRule, unchecked.
+  std::uint64_t limit_bytes = 0;
+};
+
 /// Thread: any that holds the GIL, which guards the members. Each submitting method returns a
 /// handle.
 class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
  public:
-  WorldBinding(std::unique_ptr<World> world, bool dynamic_process_sets);
+  /// `knobs` are those that the world was made with.
+  WorldBinding(std::unique_ptr<World> world, Knobs knobs);
   WorldBinding(const WorldBinding&) = delete;
   WorldBinding& operator=(const WorldBinding&) = delete;
   ~WorldBinding();
 
   World& engine() { return *world_; }
-  bool dynamic_process_sets() const { return dynamic_process_sets_; }
+  bool dynamic_process_sets() const { return knobs_.dynamic_process_sets; }
+  const Knobs& knobs() const { return knobs_; }
   bool failed() const { return world_->failed(); }
 
   // `grouped`: `tensors` is a sequence, submitted as one all-or-nothing group; else it is one
@@ -60,13 +70,12 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
                          const ReduceArguments& reduce,
                          OptionalSet process_set,
                          bool waits);
-  // In place, each tensor under its name, and for itself unless `grouped`; one handle for all,
-  // whose result is a list.
+  // In place, each tensor under its name; one handle for all, whose result is a list.
   std::int64_t allreduce_each(pybind11::handle tensors,
                               const std::vector<std::string>& names,
                               const ReduceArguments& reduce,
                               OptionalSet process_set,
-                              bool grouped);
+                              const FusionArguments& fusion);
   std::int64_t allgather(pybind11::handle tensors,
                          bool grouped,
                          OptionalName name,
@@ -122,7 +131,7 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
 
   std::unique_ptr<World> world_;
   pid_t owner_;  ///< The process that made the world: a forked child has none of its threads.
-  bool dynamic_process_sets_;
+  Knobs knobs_;
   std::map<Scope, std::uint64_t> auto_names_;  ///< Unnamed operations submitted so far.
 };
 

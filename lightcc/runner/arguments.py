@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _MPI = "lightccrun starts the ranks itself; to launch with MPI, run `mpirun ... python train.py`"
 _CYCLE = "lightcc has no cycle to tune: it is event-driven; leave the flag out"
-_AUTOTUNE = "lightcc does not have autotune yet; leave the flag out"
 _ELASTIC = "elastic jobs are not there yet; start a fixed number of ranks with -np"
 _TIMELINE = "the timeline is not there yet; leave the flag out"
 _HIERARCHY = "the engine chooses the algorithm by topology; leave the flag out"
@@ -35,13 +34,6 @@ REFUSED_FLAGS = {
     "--mpi-threads-disable": _MPI,
     "--no-mpi-threads-disable": _MPI,
     "--cycle-time-ms": _CYCLE,
-    "--autotune": _AUTOTUNE,
-    "--no-autotune": _AUTOTUNE,
-    "--autotune-log-file": _AUTOTUNE,
-    "--autotune-warmup-samples": _AUTOTUNE,
-    "--autotune-steps-per-sample": _AUTOTUNE,
-    "--autotune-bayes-opt-max-samples": _AUTOTUNE,
-    "--autotune-gaussian-process-noise": _AUTOTUNE,
     "--min-np": _ELASTIC,
     "--min-num-proc": _ELASTIC,
     "--max-np": _ELASTIC,
@@ -161,6 +153,17 @@ def make_parser() -> argparse.ArgumentParser:
     tuning("--fusion-threshold-mb", type=_MEBIBYTES, metavar="MB")
     tuning("--cache-capacity", type=_at_least(0, int, "a number of tensors"), metavar="N")
     tuning("--disable-cache", action="store_true")
+    tuning("--autotune", dest="autotune", action="store_true", default=None)
+    tuning("--no-autotune", dest="autotune", action="store_false", default=None)
+    tuning("--autotune-log-file", metavar="FILE")
+    tuning("--autotune-warmup-samples", type=_at_least(0, int, "a number of samples"), metavar="N")
+    tuning("--autotune-steps-per-sample", type=_at_least(1, int, "a number of steps"), metavar="N")
+    tuning(
+        "--autotune-bayes-opt-max-samples",
+        type=_at_least(1, int, "a number of settings"),
+        metavar="N",
+    )
+    tuning("--autotune-gaussian-process-noise", metavar="X", help="accepted, without effect")
     tuning("--stall-check", dest="stall_check", action="store_true", default=None)
     tuning("--no-stall-check", dest="stall_check", action="store_false", default=None)
     tuning("--stall-check-warning-time-seconds", type=_SECONDS, metavar="S")
@@ -239,6 +242,12 @@ def _tuning_environment(args: argparse.Namespace, interfaces: list[str]) -> dict
         "LIGHT_IFACE": ",".join(interfaces) or None,
         "NCCL_SOCKET_IFNAME": ",".join(interfaces) or None,
         "LIGHTCC_HOROVOD": 1 if args.horovod else None,
+        "HOROVOD_AUTOTUNE": None if args.autotune is None else int(args.autotune),
+        "HOROVOD_AUTOTUNE_LOG": args.autotune_log_file,
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": _integer(args.autotune_warmup_samples),
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": _integer(args.autotune_steps_per_sample),
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": _integer(args.autotune_bayes_opt_max_samples),
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": args.autotune_gaussian_process_noise,
     }
     if args.fusion_threshold_mb == 0:
         values["LIGHT_FUSION_STRATEGY"] = "none"  # What a threshold of zero means to Horovod.

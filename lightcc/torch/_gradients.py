@@ -298,7 +298,7 @@ class GradientExchange:
                 self._prescale,
                 self._postscale,
                 self._process_set.process_set_id,
-                grouped=True,
+                together=True,
                 topk=self._topk,
             )
         else:

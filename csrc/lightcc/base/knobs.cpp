@@ -340,12 +340,17 @@ std::string_view nearest_name(std::string_view name) {
 
 }  // namespace
 
+bool Knobs::is_given(const std::string& name) const {
+  return std::ranges::find(given, name) != given.end();
+}
+
 Result<Knobs> read_knobs(const GetEnv& get_env) {
   Knobs knobs;
   for (const Row& row : kRows) {
     LIGHTCC_ASSIGN_OR_RETURN(const auto value, read_row(row, get_env));
     if (value) {
       store(row, *value, knobs);
+      knobs.given.emplace_back(row.names[0]);
     }
   }
   return knobs;

@@ -30,11 +30,19 @@ struct Knobs {
   double stall_warning_s = 60;  ///< HOROVOD_STALL_CHECK_TIME_SECONDS.
   double stall_shutdown_s = 0;  ///< HOROVOD_STALL_SHUTDOWN_TIME_SECONDS; 0: never.
   // Fusion and lanes.
-  std::string fusion_strategy = "auto_fusion";  ///< LIGHT_FUSION_STRATEGY: none, auto_fusion.
-  std::int64_t fusion_threshold_bytes = std::int64_t{64} << 20;  ///< LIGHT_FUSION_THRESHOLD.
-  std::int64_t num_lanes = 1;                                    ///< LIGHT_NUM_STREAMS, 1..8.
-  std::int64_t cache_capacity = 1024;  ///< HOROVOD_CACHE_CAPACITY: slots; 0: none.
-  bool dynamic_process_sets = false;   ///< HOROVOD_DYNAMIC_PROCESS_SETS.
+  std::string fusion_strategy;  ///< LIGHT_FUSION_STRATEGY; empty: as the caller says.
+  std::string fusion_schedule;  ///< LIGHT_FUSION_SCHEDULE, of two of the strategies.
+  std::int64_t fusion_threshold_bytes = std::int64_t{64} << 20;    ///< LIGHT_FUSION_THRESHOLD.
+  std::int64_t horovod_threshold_bytes = std::int64_t{128} << 20;  ///< HOROVOD_FUSION_THRESHOLD.
+  double horovod_cycle_ms = 1;                                     ///< HOROVOD_CYCLE_TIME.
+  std::int64_t num_lanes = 1;                                      ///< LIGHT_NUM_STREAMS, 1..8.
+  std::int64_t cache_capacity = 1024;           ///< HOROVOD_CACHE_CAPACITY: slots; 0: none.
+  bool dynamic_process_sets = false;            ///< HOROVOD_DYNAMIC_PROCESS_SETS.
+  bool autotune = false;                        ///< HOROVOD_AUTOTUNE; the next four with a suffix.
+  std::string autotune_log;                     ///< _LOG: a file, written by rank 0; empty: none.
+  std::int64_t autotune_warmup_samples = 3;     ///< _WARMUP_SAMPLES.
+  std::int64_t autotune_steps_per_sample = 10;  ///< _STEPS_PER_SAMPLE.
+  std::int64_t autotune_most_settings = 20;     ///< _BAYES_OPT_MAX_SAMPLES.
   // Two-level all-reduce.
   std::optional<bool> two_level;  ///< LIGHT_2D_ALLREDUCE; unset: where it saves network traffic.
   std::int64_t intra_size = 0;    ///< LIGHT_INTRA_SIZE: ranks of a block; 0: those of a host.
@@ -42,9 +50,9 @@ struct Knobs {
   std::int64_t two_level_chunk_bytes = 0;  ///< LIGHT_2D_CHUNK; 0: by the size of the bucket.
   // Top-k compressed all-reduce.
   bool topk = false;         ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.
-  double topk_ratio = 0.01;  ///< LIGHT_TOPK_RATIO.
   bool topk_fp16 = false;    ///< LIGHT_TOPK_FP16.
   bool topk_exact = false;   ///< LIGHT_TOPK_EXACT: of all top-k operations.
+  double topk_ratio = 0.01;  ///< LIGHT_TOPK_RATIO.
   std::int64_t topk_least_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.
   // Shared memory.
   std::int64_t shm_chunk_bytes = 0;  ///< LIGHT_SHM_CHUNK: 0 chooses by size of the group.
@@ -54,6 +62,10 @@ struct Knobs {
   // Log.
   LogLevel log_level = LogLevel::kWarning;  ///< LIGHT_LOG_LEVEL, HOROVOD_LOG_LEVEL.
   bool log_hide_time = false;               ///< HOROVOD_LOG_HIDE_TIME.
+
+  /// Variables that were set, by the first name of their row.
+  std::vector<std::string> given;
+  bool is_given(const std::string& name) const;
 };
 
 /// How knobs reach the environment; tests hand in a map.

@@ -76,4 +76,20 @@ const char* reduce_op_name(ReduceOp op) {
   return "UNKNOWN";
 }
 
+std::string fusion_text(const FusionWish& wish) {
+  switch (wish.rule) {
+    case FusionRule::kDefault:
+      return "the world's fusion";
+    case FusionRule::kNone:
+      return "no fusion";
+    case FusionRule::kAuto:
+      return "auto_fusion of at most " + std::to_string(wish.limit_bytes) + " bytes";
+    case FusionRule::kHorovod:
+      return "horovod's fusion";
+    case FusionRule::kPlanned:
+      return "a planned bucket";
+  }
+  return "unknown fusion";
+}
+
 }  // namespace lightcc

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace lightcc {
 
@@ -47,6 +48,36 @@ enum class OpType : std::uint8_t {
   kRemoveProcessSet = 10,
 };
 inline constexpr std::uint8_t kOpTypeCount = 11;
+
+/// Between two ranks.
+constexpr bool is_transfer(OpType op) {
+  return op == OpType::kSend || op == OpType::kRecv;
+}
+
+/// What a ready tensor may share its bucket with. Only all-reduces share.
+enum class FusionRule : std::uint8_t {
+  kDefault = 0,  ///< As the world is set up.
+  kNone = 1,     ///< Nothing, not even with members of its group.
+  kAuto = 2,     ///< Whatever is ready beside it, up to a limit.
+  kHorovod = 3,  ///< The same, but looked for once in a cycle only.
+  kPlanned = 4,  ///< All of its group and nothing else.
+};
+inline constexpr std::uint8_t kFusionRuleCount = 5;
+
+struct FusionWish {
+  FusionRule rule = FusionRule::kDefault;
+  std::uint64_t limit_bytes = 0;  ///< Of kAuto.
+  bool operator==(const FusionWish&) const = default;
+};
+
+/// How buckets are made and run, as far as that can change while a world runs.
+struct Tuning {
+  FusionRule rule = FusionRule::kAuto;
+  std::uint64_t threshold_bytes = 0;  ///< Of kAuto.
+  std::uint32_t lanes = 1;            ///< In use.
+  std::uint64_t chunk_bytes = 0;      ///< Of the two-level pipeline; 0: by the size of the bucket.
+  bool operator==(const Tuning&) const = default;
+};
 
 constexpr std::size_t element_size(DataType dtype) {
   switch (dtype) {
@@ -94,6 +125,9 @@ const char* data_type_name(DataType dtype);
 const char* op_type_name(OpType op);
 /// "SUM", "AVERAGE", ...
 const char* reduce_op_name(ReduceOp op);
+
+/// "auto_fusion of at most 1024 bytes", ...
+std::string fusion_text(const FusionWish& wish);
 
 /// Whether `op` is defined on `dtype`: bool has Min, Max and Product only (and, or, and); Adasum
 /// needs a floating-point type.

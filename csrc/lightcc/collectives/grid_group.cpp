@@ -124,6 +124,7 @@ class GridGroup final : public Group {
     return flat_->recv(out, bytes, peer);
   }
   std::unique_ptr<Work> barrier() override { return flat_->barrier(); }
+  void set_chunk_bytes(std::size_t bytes) override { state_->options.chunk_bytes = bytes; }
 
  private:
   // What no group can do, and what is too large for the levels, the flat group refuses or does.

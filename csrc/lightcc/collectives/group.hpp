@@ -78,6 +78,10 @@ class Group {
   virtual std::unique_ptr<Work> recv(std::byte* out, std::size_t bytes, int peer) = 0;
   /// Done when every member has started it.
   virtual std::unique_ptr<Work> barrier() = 0;
+
+  /// Bytes of a step of the pipeline, from the next operation on, the same one on all members; 0:
+  /// by the size. Groups without a pipeline between two levels have no use for it.
+  virtual void set_chunk_bytes(std::size_t /*bytes*/) {}
 };
 
 }  // namespace lightcc

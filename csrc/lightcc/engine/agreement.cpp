@@ -111,6 +111,14 @@ std::string group_mismatch(const Signature& first, const Signature& other) {
          "' of " + std::to_string(other.group_size) + ".";
 }
 
+std::string fusion_mismatch(const Signature& first, const Signature& other) {
+  if (first.fusion == other.fusion) {
+    return {};
+  }
+  return "Mismatched fusion: One rank asked for " + fusion_text(first.fusion) +
+         ", but another rank asked for " + fusion_text(other.fusion) + ".";
+}
+
 std::string first_difference(const Signature& first, const Signature& other) {
   if (std::string text = dtype_mismatch(first, other); !text.empty()) {
     return text;
@@ -141,6 +149,9 @@ std::string first_difference(const Signature& first, const Signature& other) {
   }
   if (text.empty()) {
     text = compression_mismatch(first, other);
+  }
+  if (text.empty()) {
+    text = fusion_mismatch(first, other);
   }
   return text.empty() ? group_mismatch(first, other) : text;
 }

@@ -55,13 +55,15 @@ Duration seconds(double value) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
 }
 
-SequencerOptions sequencer_options(const Knobs& knobs, int size, FusionStrategy fusion) {
+SequencerOptions sequencer_options(const Knobs& knobs, int size, FusionRule fusion) {
   SequencerOptions options;
   options.world_size = size;
   options.num_lanes = static_cast<int>(knobs.num_lanes);
   options.slot_capacity = static_cast<std::size_t>(knobs.cache_capacity);
   options.fusion = fusion;
   options.fusion_threshold_bytes = static_cast<std::uint64_t>(knobs.fusion_threshold_bytes);
+  options.horovod_threshold_bytes = static_cast<std::uint64_t>(knobs.horovod_threshold_bytes);
+  options.horovod_cycle = seconds(knobs.horovod_cycle_ms / 1e3);
   options.stall_check = knobs.stall_check;
   options.stall_warning = seconds(knobs.stall_warning_s);
   options.stall_shutdown = seconds(knobs.stall_shutdown_s);
@@ -88,8 +90,7 @@ Result<std::unique_ptr<Core>> Core::make(Membership world,
 
 Status Core::start(const Knobs& knobs) {
   LIGHTCC_ASSIGN_OR_RETURN(const SimdLevel simd, parse_simd_level(knobs.simd));
-  LIGHTCC_ASSIGN_OR_RETURN(const FusionStrategy fusion,
-                           parse_fusion_strategy(knobs.fusion_strategy));
+  LIGHTCC_ASSIGN_OR_RETURN(const FusionRule fusion, parse_fusion_strategy(knobs.fusion_strategy));
   HostMembership& host = world_.host;
   LIGHTCC_ASSIGN_OR_RETURN(
       waker_, Waker::make(host.words[static_cast<std::size_t>(host.index)], host.bell.get()));
@@ -119,8 +120,9 @@ Status Core::start(const Knobs& knobs) {
   if (world_.topology.rank == 0) {
     sequencer_ =
         std::make_unique<Sequencer>(sequencer_options(knobs, world_.topology.size, fusion));
+    set_up_autotune(knobs, fusion);
   }
-  executor_ = std::make_unique<Executor>(world_, knobs, simd, operations_);
+  executor_ = std::make_unique<Executor>(world_, knobs, simd, clock_, operations_);
   const ProcessSetTable sets = process_sets();
   return executor_->add_process_set(kGlobalProcessSet, *sets.find(kGlobalProcessSet), nullptr);
 }
@@ -179,7 +181,9 @@ Result<bool> Core::try_step() {
 }
 
 Duration Core::time_to_tick() const {
-  return std::max<Duration>(next_tick_ - clock_.now(), Duration::zero());
+  const bool cycle = sequencer_ != nullptr && sequencer_->has_held();
+  const TimePoint next = cycle ? std::min(next_tick_, sequencer_->next_cycle()) : next_tick_;
+  return std::max<Duration>(next - clock_.now(), Duration::zero());
 }
 
 SleepState Core::sleep_state() const {
@@ -515,6 +519,11 @@ ProcessSetTable Core::process_sets() const {
 void Core::fill_stats(WorldStats& stats) const {
   stats.buckets = executor_->buckets();
   stats.topk = executor_->topk().counters();
+  stats.allreduce_costs = executor_->allreduce_costs();
+  if (tune_.has_value()) {
+    stats.tuning = tune_->tuning;
+    stats.tuning_is_final = tune_->is_final;
+  }
   stats.control_frames_sent = frames_sent_;
   if (world_.transport != nullptr) {
     stats.network_bytes_sent = world_.transport->bytes_sent();

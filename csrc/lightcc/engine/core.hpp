@@ -17,12 +17,14 @@
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/engine/autotune_log.hpp"
 #include "lightcc/engine/executor.hpp"
 #include "lightcc/engine/liveness.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/sequencer.hpp"
 #include "lightcc/engine/waker.hpp"
+#include "lightcc/fusion/autotuner.hpp"
 
 namespace lightcc {
 
@@ -94,6 +96,9 @@ class Core {
   void broadcast(const Frame& frame, const ControlLink* except);
   // Down the tree.
   Status announce();
+  // Autotune, on rank 0.
+  void set_up_autotune(const Knobs& knobs, FusionRule rule);
+  void autotune(const Execute& execute);
   Status apply(Command& command);
   Status apply_execute(Execute& execute);
   Result<std::optional<BucketTensor>> resolve(AnnouncedTensor& announced,
@@ -122,6 +127,9 @@ class Core {
   std::optional<Waker> waker_;
   std::optional<Liveness> liveness_;
   std::unique_ptr<Sequencer> sequencer_;
+  std::unique_ptr<Autotuner> autotuner_;  // On rank 0, until it is done.
+  std::unique_ptr<AutotuneLog> autotune_log_;
+  std::optional<Tune> tune_;  // The last that was announced.
   std::unique_ptr<Executor> executor_;
   mutable Mutex sets_mutex_;  // Taken alone; written by the driver only.
   ProcessSetTable process_sets_ LIGHTCC_GUARDED_BY(sets_mutex_);

@@ -11,10 +11,6 @@ std::string key_of(std::uint32_t process_set, const std::string& name) {
   return std::to_string(process_set) + '/' + name;
 }
 
-bool is_transfer(OpType op) {
-  return op == OpType::kSend || op == OpType::kRecv;
-}
-
 // Joined ranks take part in what they never heard of, so everything is checked before it is used.
 bool is_consistent(const Signature& s,
                    const std::vector<std::int64_t>& per_member,
@@ -103,6 +99,9 @@ Status Core::announce() {
   if (sequencer_ == nullptr) {
     return {};
   }
+  if (sequencer_->has_held()) {
+    sequencer_->release_held(clock_.now());
+  }
   std::vector<Command> commands = sequencer_->take_commands();
   if (commands.empty()) {
     return {};
@@ -110,6 +109,10 @@ Status Core::announce() {
   Frame frame = std::move(commands);
   broadcast(frame, nullptr);
   for (Command& command : std::get<std::vector<Command>>(frame)) {
+    if (const auto* execute = std::get_if<Execute>(&command);
+        execute != nullptr && autotuner_ != nullptr) {
+      autotune(*execute);
+    }
     LIGHTCC_RETURN_IF_ERROR(apply(command));
   }
   return {};
@@ -143,6 +146,9 @@ Status Core::apply(Command& command) {
     complete_by_name(kGlobalProcessSet, removed->name, {}, static_cast<std::int32_t>(removed->id));
   } else if (const auto* joined = std::get_if<AllJoined>(&command)) {
     complete_by_name(kGlobalProcessSet, kJoinName, {}, joined->last_rank);
+  } else if (const auto* tune = std::get_if<Tune>(&command)) {
+    tune_ = *tune;
+    executor_->set_chunk_bytes(tune->tuning.chunk_bytes);
   } else if (const auto* shut_down = std::get_if<ShutDown>(&command)) {
     closing_ = true;
     closed_by_ = shut_down->rank;

@@ -1,20 +1,25 @@
 #include "lightcc/engine/executor.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "lightcc/base/log.hpp"
+#include "lightcc/engine/agreement.hpp"
 
 namespace lightcc {
 
 Executor::Executor(Membership& world,
                    const Knobs& knobs,
                    SimdLevel simd,
+                   const Clock& clock,
                    OperationTable& operations)
     : world_(world),
       simd_(simd),
       num_lanes_(static_cast<std::size_t>(knobs.num_lanes)),
       two_level_asked_(knobs.two_level == true),
+      two_level_most_bytes_(static_cast<std::uint64_t>(knobs.two_level_most_bytes)),
+      clock_(clock),
       operations_(operations),
       maker_(world, knobs, simd) {}
 
@@ -52,7 +57,7 @@ void Executor::run(Bucket bucket) {
   }
   ++queued_;
   auto& lane = found->second.lanes[bucket.lane % num_lanes_];
-  lane.push_back({std::move(bucket), nullptr});
+  lane.push_back({std::move(bucket), nullptr, {}, chunk_bytes_});
 }
 
 Result<bool> Executor::advance() {
@@ -103,6 +108,9 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     Running& front = queue.front();
     if (front.work == nullptr) {
       explain_adasum_once(set, front.bucket);
+      if (front.chunk_bytes.has_value()) {
+        set.groups->groups[lane]->set_chunk_bytes(static_cast<std::size_t>(*front.chunk_bytes));
+      }
       const BucketPlace place{.group = *set.groups->groups[lane],
                               .members = set.ranks,
                               .simd = simd_,
@@ -110,6 +118,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
                               .grid = set.groups->grids[lane],
                               .topk = topk_};
       LIGHTCC_ASSIGN_OR_RETURN(front.work, start_bucket(front.bucket, place));
+      front.started = clock_.now();
     }
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, front.work->advance());
     moved = moved || progress != Progress::kIdle;
@@ -117,6 +126,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
       return moved;
     }
     front.work.reset();
+    learn_cost(set, front);
     finish(front);
     queue.pop_front();
     --queued_;
@@ -141,6 +151,37 @@ void Executor::explain_adasum_once(const Set& set, const Bucket& bucket) {
   LIGHTCC_LOG(LogLevel::kWarning,
               "Adasum has no two-level all-reduce; '%s' and other Adasum operations run flat",
               first.name.c_str());
+}
+
+void Executor::learn_cost(Set& set, const Running& running) {
+  const Signature& first = running.bucket.tensors.front().signature;
+  if (first.op != OpType::kAllreduce || first.reduce_op == ReduceOp::kAdasum) {
+    return;
+  }
+  std::uint64_t bytes = 0;
+  for (const BucketTensor& tensor : running.bucket.tensors) {
+    const Signature& s = tensor.signature;
+    bytes += static_cast<std::uint64_t>(element_count(s.shape)) * element_size(s.dtype);
+  }
+  const bool two_level = set.groups->two_level && bytes <= two_level_most_bytes_;
+  CostLine& line = two_level ? set.two_level_cost : set.flat_cost;
+  line.add(static_cast<double>(bytes),
+           std::chrono::duration<double>(clock_.now() - running.started).count());
+}
+
+std::vector<AllreduceCost> Executor::allreduce_costs() const {
+  std::vector<AllreduceCost> costs;
+  const auto add = [&](std::uint32_t id, bool two_level, std::uint64_t most, const CostLine& line) {
+    if (line.samples() > 0) {
+      const CostLine::Fit fit = line.fit();
+      costs.push_back({id, two_level, most, line.samples(), fit.seconds, fit.seconds_per_byte});
+    }
+  };
+  for (const auto& [id, set] : sets_) {
+    add(id, true, two_level_most_bytes_, set.two_level_cost);
+    add(id, false, std::numeric_limits<std::uint64_t>::max(), set.flat_cost);
+  }
+  return costs;
 }
 
 void Executor::finish(Running& running) {

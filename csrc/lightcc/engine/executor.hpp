@@ -11,10 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/engine/bucket.hpp"
 #include "lightcc/engine/group_maker.hpp"
 #include "lightcc/engine/operation_table.hpp"
+#include "lightcc/fusion/cost_line.hpp"
 
 namespace lightcc {
 
@@ -22,7 +24,11 @@ namespace lightcc {
 class Executor {
  public:
   /// The references outlive the executor.
-  Executor(Membership& world, const Knobs& knobs, SimdLevel simd, OperationTable& operations);
+  Executor(Membership& world,
+           const Knobs& knobs,
+           SimdLevel simd,
+           const Clock& clock,
+           OperationTable& operations);
 
   /// Makes the groups of a new process set. `waiting` (may be null) completes when this rank can
   /// use it. Every rank calls this, member or not.
@@ -30,6 +36,8 @@ class Executor {
                          const std::vector<std::int32_t>& ranks,
                          Operation* waiting);
   void remove_process_set(std::uint32_t id);
+  /// Chunks of the two-level pipeline for the buckets that are queued from now on.
+  void set_chunk_bytes(std::uint64_t bytes) { chunk_bytes_ = bytes; }
   /// Queues a bucket of a set that this rank is a member of.
   void run(Bucket bucket);
 
@@ -48,6 +56,8 @@ class Executor {
   /// Where this rank stands when tensors of a set are compressed; nothing where they never are, or
   /// there is no such set with this rank.
   std::optional<GridPlace> topk_place(std::uint32_t process_set) const;
+  /// What all-reduces took so far, by process set.
+  std::vector<AllreduceCost> allreduce_costs() const;
   /// Abandons everything, groups included: afterwards no caller memory is touched.
   void drop_all();
 
@@ -55,6 +65,8 @@ class Executor {
   struct Running {
     Bucket bucket;
     std::unique_ptr<Work> work;  // Null until it is at the front.
+    TimePoint started;
+    std::optional<std::uint64_t> chunk_bytes;
   };
   struct Set {
     std::vector<std::int32_t> ranks;
@@ -63,17 +75,23 @@ class Executor {
     Operation* waiting = nullptr;
     bool member = false;
     std::optional<GridPlace> topk_place;  // None: nothing is compressed.
+    CostLine flat_cost;
+    CostLine two_level_cost;
   };
 
   Result<bool> make_groups();
   Result<bool> advance_lane(Set& set, std::size_t lane);
   void explain_adasum_once(const Set& set, const Bucket& bucket);
+  void learn_cost(Set& set, const Running& running);
   void finish(Running& running);
 
   Membership& world_;
   SimdLevel simd_;
   std::size_t num_lanes_;
   bool two_level_asked_;  // By the user, not by default.
+  std::uint64_t two_level_most_bytes_;
+  std::optional<std::uint64_t> chunk_bytes_;  // As tuned, if it was.
+  const Clock& clock_;
   OperationTable& operations_;
   TopkStore topk_;
   GroupMaker maker_;

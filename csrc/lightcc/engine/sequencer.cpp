@@ -2,35 +2,12 @@
 
 #include <algorithm>
 #include <functional>
-#include <ranges>
 #include <utility>
 
 #include "lightcc/engine/agreement.hpp"
 
 namespace lightcc {
 namespace {
-
-// One bucket runs while the next one, already announced, waits behind it: the announcement's way to
-// the other ranks is hidden, and still most of a burst is free to gather in large buckets.
-constexpr int kBucketsPerLane = 2;
-
-bool is_transfer(OpType op) {
-  return op == OpType::kSend || op == OpType::kRecv;
-}
-
-bool takes_slot(const Signature& s) {
-  switch (s.op) {
-    case OpType::kAllreduce:
-    case OpType::kAllgather:
-    case OpType::kBroadcast:
-    case OpType::kAlltoall:
-    case OpType::kReducescatter:
-      // Automatic names never come back.
-      return s.name.find(".noname.") == std::string::npos;
-    default:
-      return false;
-  }
-}
 
 // Whether members that joined may be taken as contributing zeros.
 bool allows_join(const Signature& s) {
@@ -327,7 +304,15 @@ void Sequencer::finish(Pending& pending) {
       erase(pending);
       return;
     default:
-      queues_[pending.common.process_set].ready.push_back(&pending);
+      break;
+  }
+  Queue& queue = queues_[pending.common.process_set];
+  if (options_.horovod_cycle > Duration::zero() && fuses(pending.common) &&
+      fusion_of(pending.common).rule == FusionRule::kHorovod) {
+    queue.held.push_back(&pending);
+    ++held_count_;
+  } else {
+    queue.ready.push_back(&pending);
   }
 }
 
@@ -347,7 +332,10 @@ void Sequencer::announce_now(Pending& pending) {
     const auto id = static_cast<std::uint32_t>(s.root_or_peer);
     fail_operations_of(id);
     process_sets_.remove(id);
-    queues_.erase(id);
+    if (const auto queue = queues_.find(id); queue != queues_.end()) {
+      held_count_ -= queue->second.held.size();
+      queues_.erase(queue);
+    }
     commands_.emplace_back(RemoveProcessSet{id, s.name});
   } else {
     Execute execute;
@@ -377,126 +365,6 @@ void Sequencer::fail_operations_of(std::uint32_t process_set) {
   // The number may come back for other ranks: what a slot meant is then wrong.
   for (Slot& slot : slots_) {
     slot.is_stale = slot.is_stale || slot.common.process_set == process_set;
-  }
-}
-
-std::vector<Command> Sequencer::take_commands() {
-  bool waiting = false;
-  for (auto& [process_set, queue] : queues_) {
-    queue.outstanding.resize(static_cast<std::size_t>(options_.num_lanes), 0);
-    while (!queue.ready.empty() && !shut_down_) {
-      const auto idlest = std::ranges::min_element(queue.outstanding);
-      if (*idlest >= kBucketsPerLane) {
-        break;
-      }
-      announce_bucket(
-          process_set, queue, static_cast<std::uint32_t>(idlest - queue.outstanding.begin()));
-    }
-    waiting = waiting || !queue.ready.empty();
-  }
-  // Only when all has been announced: a rank that leaves join() may ask for the same names again.
-  if (joined_count_ == options_.world_size && !waiting && !shut_down_) {
-    joined_count_ = 0;
-    std::ranges::fill(joined_, std::uint8_t{0});
-    commands_.emplace_back(AllJoined{last_joined_});
-  }
-  return std::exchange(commands_, {});
-}
-
-void Sequencer::announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane) {
-  std::vector<FusionCandidate> candidates;
-  candidates.reserve(queue.ready.size());
-  for (const Pending* pending : queue.ready) {
-    const Signature& s = pending->common;
-    const std::uint64_t bytes =
-        static_cast<std::uint64_t>(element_count(s.shape)) * element_size(s.dtype);
-    candidates.push_back({bytes, fuse_key(s), pending->group});
-  }
-  const auto chosen = next_bucket(candidates, options_.fusion, options_.fusion_threshold_bytes);
-  Execute execute;
-  execute.sequence = next_sequence_++;
-  execute.process_set = process_set;
-  execute.lane = lane;
-  std::vector<Pending*> taken;
-  for (const std::size_t index : chosen) {
-    taken.push_back(queue.ready[index]);
-    execute.tensors.push_back(announce_tensor(*queue.ready[index]));
-  }
-  // A bucket without rank 0 gives no feedback here; such lanes are always taken as free.
-  const bool member = index_of(taken.front()->members, 0) >= 0;
-  queue.outstanding[lane] += member ? 1 : 0;
-  for (const std::size_t index : std::views::reverse(chosen)) {
-    queue.ready.erase(queue.ready.begin() + static_cast<std::ptrdiff_t>(index));
-  }
-  for (Pending* pending : taken) {
-    erase(*pending);
-  }
-  commands_.emplace_back(std::move(execute));
-}
-
-AnnouncedTensor Sequencer::announce_tensor(Pending& pending) {
-  AnnouncedTensor tensor;
-  const Signature& s = pending.common;
-  std::vector<std::int64_t> per_member = std::move(pending.per_member);
-  if (s.op == OpType::kAlltoall) {
-    for (const auto& splits : pending.splits) {
-      per_member.insert(per_member.end(), splits.begin(), splits.end());
-    }
-  } else if (is_transfer(s.op)) {
-    const bool sends = s.op == OpType::kSend;
-    per_member = {sends ? pending.first_rank : s.root_or_peer,
-                  sends ? s.root_or_peer : pending.first_rank};
-  }
-  tensor.slot = slot_for(pending);
-  if (tensor.slot != kNoSlot) {
-    Slot& slot = slots_[tensor.slot];
-    if (pending.as_slot_says && pending.slot == tensor.slot) {
-      return tensor;
-    }
-    slot = {s, per_member, false};
-  }
-  tensor.signature = s;
-  tensor.per_member = std::move(per_member);
-  return tensor;
-}
-
-std::uint32_t Sequencer::slot_for(const Pending& pending) {
-  if (pending.slot != kNoSlot || !takes_slot(pending.common)) {
-    return pending.slot;
-  }
-  if (slots_.size() >= options_.slot_capacity) {
-    return kNoSlot;
-  }
-  const auto number = static_cast<std::uint32_t>(slots_.size());
-  slots_.emplace_back();
-  slot_by_key_[key_of(pending.common.process_set, pending.common.name)] = number;
-  return number;
-}
-
-std::uint64_t Sequencer::fuse_key(const Signature& s) {
-  if (s.op != OpType::kAllreduce || s.reduce_op == ReduceOp::kAdasum) {
-    return 0;
-  }
-  Bytes text;
-  ByteWriter writer(text);
-  writer.number(static_cast<std::uint8_t>(s.dtype));
-  writer.number(static_cast<std::uint8_t>(s.reduce_op));
-  writer.number(s.prescale);
-  writer.number(s.postscale);
-  const TopkSpec topk = s.topk.value_or(TopkSpec{.ratio = 0.0});
-  writer.number(topk.ratio);
-  writer.number(topk.momentum);
-  writer.number(topk.warmup_steps);
-  writer.number(static_cast<std::uint8_t>((topk.fp16 ? 1 : 0) + (topk.exact ? 2 : 0)));
-  const std::string key(reinterpret_cast<const char*>(text.data()), text.size());
-  return fuse_keys_.try_emplace(key, fuse_keys_.size() + 1).first->second;
-}
-
-void Sequencer::on_bucket_done(std::uint32_t process_set, std::uint32_t lane) {
-  const auto found = queues_.find(process_set);
-  if (found != queues_.end() && lane < found->second.outstanding.size() &&
-      found->second.outstanding[lane] > 0) {
-    --found->second.outstanding[lane];
   }
 }
 

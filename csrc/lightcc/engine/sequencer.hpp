@@ -29,10 +29,12 @@ namespace lightcc {
 
 struct SequencerOptions {
   int world_size = 1;
-  int num_lanes = 1;
+  int num_lanes = 1;  ///< In use; never more than in the beginning.
   std::size_t slot_capacity = 1024;
-  FusionStrategy fusion = FusionStrategy::kAuto;
+  FusionRule fusion = FusionRule::kAuto;  ///< Of tensors that ask for kDefault.
   std::uint64_t fusion_threshold_bytes = std::uint64_t{64} << 20;
+  std::uint64_t horovod_threshold_bytes = std::uint64_t{128} << 20;
+  Duration horovod_cycle = std::chrono::milliseconds(1);  ///< Zero: none.
   bool stall_check = true;
   Duration stall_warning = std::chrono::seconds(60);
   Duration stall_shutdown{0};  ///< Zero: never.
@@ -49,6 +51,15 @@ class Sequencer {
   void on_bucket_done(std::uint32_t process_set, std::uint32_t lane);
   /// Everything that is to be announced now, in order.
   std::vector<Command> take_commands();
+
+  /// Makes buckets like this from now on, and announces it.
+  void tune(const Tune& tune);
+
+  /// Whether tensors wait for Horovod's next cycle, which begins at next_cycle().
+  bool has_held() const { return held_count_ > 0; }
+  TimePoint next_cycle() const { return next_cycle_; }
+  /// Lets go what waited, if the cycle has begun.
+  void release_held(TimePoint now);
 
   /// Operations that some ranks wait for and others have not asked for.
   bool has_pending() const { return !pending_.empty(); }
@@ -90,6 +101,7 @@ class Sequencer {
   // What one process set has ready, and how busy its lanes are.
   struct Queue {
     std::deque<Pending*> ready;
+    std::vector<Pending*> held;    // Ready, too, but not before the next cycle.
     std::vector<int> outstanding;  // By lane; counted only where rank 0 is a member.
   };
 
@@ -111,6 +123,8 @@ class Sequencer {
   void announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane);
   AnnouncedTensor announce_tensor(Pending& pending);
   std::uint32_t slot_for(const Pending& pending);
+  static bool fuses(const Signature& signature);
+  FusionWish fusion_of(const Signature& signature) const;
   std::uint64_t fuse_key(const Signature& signature);
   void erase(Pending& pending);
 
@@ -128,6 +142,8 @@ class Sequencer {
   std::int32_t last_joined_ = -1;
   std::uint64_t next_sequence_ = 0;
   std::uint64_t next_group_ = 1;
+  std::size_t held_count_ = 0;
+  TimePoint next_cycle_{};
   bool shut_down_ = false;
 };
 

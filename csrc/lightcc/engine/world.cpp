@@ -293,6 +293,7 @@ class WorldImpl final : public World {
            submission.name,
            {},
            0,
+           submission.fusion,
            submission.shape,
            topk};
       operation->request.splits = submission.splits;

@@ -50,6 +50,7 @@ struct Submission {
   int root_or_peer = -1;             ///< World rank: broadcast's root, send's and recv's peer.
   std::vector<std::int64_t> splits;  ///< Alltoall: rows for each member; empty: even.
   std::vector<std::int32_t> ranks;   ///< kAddProcessSet: its members, ascending.
+  FusionWish fusion;                 ///< Of an all-reduce.
 };
 
 /// Engine-allocated output. 64-byte aligned.
@@ -104,6 +105,16 @@ struct Topology {
   bool homogeneous = true;
 };
 
+/// What all-reduces of one process set take on this rank, as a line fitted to those that ran.
+struct AllreduceCost {
+  std::uint32_t process_set = 0;
+  bool two_level = false;
+  std::uint64_t most_bytes = 0;  ///< Larger buckets run otherwise.
+  std::uint64_t samples = 0;
+  double seconds = 0;  ///< Of a bucket without bytes.
+  double seconds_per_byte = 0;
+};
+
 /// Counters since the world was made.
 struct WorldStats {
   std::uint64_t operations = 0;     ///< Completed submissions.
@@ -114,6 +125,9 @@ struct WorldStats {
   std::uint64_t control_frames_sent = 0;
   std::uint64_t sleeps = 0;  ///< Times the progress loop went to sleep.
   TopkCounters topk;
+  std::vector<AllreduceCost> allreduce_costs;
+  std::optional<Tuning> tuning;  ///< Where autotune has changed something.
+  bool tuning_is_final = false;
 };
 
 /// What top-k compression remembers of one tensor on one rank, to be loaded again.

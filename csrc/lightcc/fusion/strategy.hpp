@@ -2,7 +2,11 @@
 //
 // The sequencer asks for one bucket whenever a lane can take one, so a bucket closes when it is
 // full or when a lane is idle: the first gradient of a burst leaves at once, and what becomes ready
-// while it is under way leaves together. No timer, no cycle.
+// while it is under way leaves together. No timer, no cycle, but for kHorovod, which looks for
+// buckets once in a cycle; the sequencer sees to that.
+//
+// Plans of gradients (piecewise, scopewise, arrival, model) are made where gradients have names and
+// an order (lightcc/fusion); here each bucket of a plan is a group under kPlanned.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +16,28 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/base/types.hpp"
 
 namespace lightcc {
 
-enum class FusionStrategy : std::uint8_t {
-  kNone,  ///< Every tensor alone.
-  kAuto,  ///< Merge what is ready, up to the threshold.
-};
-
-Result<FusionStrategy> parse_fusion_strategy(const std::string& name);
+/// What tensors that belong to no plan follow under a LIGHT_FUSION_STRATEGY; empty is auto_fusion.
+Result<FusionRule> parse_fusion_strategy(const std::string& name);
 
 /// A tensor that every rank is ready for.
 struct FusionCandidate {
   std::uint64_t bytes = 0;
   /// Tensors may share a bucket only when their keys are equal; 0: this one never shares.
   std::uint64_t key = 0;
-  /// Members of one all-or-nothing group (same non-zero number) are never separated.
+  /// Members of one all-or-nothing group (same non-zero number).
   std::uint64_t group = 0;
 };
 
-/// Indices into `ready` (ascending) of the next bucket; empty only when `ready` is. Tensors keep
-/// their order; a first tensor or group larger than the threshold is a bucket of its own.
+/// Indices into `ready` (ascending) of the next bucket; empty only when `ready` is. The first
+/// tensor is always in it, under `rule`, which those with the same key share. Tensors keep their
+/// order. Under kAuto and kHorovod members of a group are not separated, and a first tensor or
+/// group larger than `limit_bytes` is a bucket of its own. A limit of 0 makes kHorovod kNone.
 std::vector<std::size_t> next_bucket(std::span<const FusionCandidate> ready,
-                                     FusionStrategy strategy,
-                                     std::uint64_t threshold_bytes);
+                                     FusionRule rule,
+                                     std::uint64_t limit_bytes);
 
 }  // namespace lightcc

@@ -17,10 +17,13 @@ enum class CommandKind : std::uint8_t {
   kRemoveProcessSet = 4,
   kAllJoined = 5,
   kShutDown = 6,
+  kTune = 7,
 };
 enum class Presence : std::uint8_t { kAbsent = 0, kPresent = 1 };
 constexpr std::uint8_t kTopkFp16 = 1;
 constexpr std::uint8_t kTopkExact = 2;
+
+enum class Flag : std::uint8_t { kUnset = 0, kSet = 1 };
 
 template <typename Kind>
 void put_kind(ByteWriter& out, Kind kind) {
@@ -110,6 +113,8 @@ void put(ByteWriter& out, const Signature& s) {
   out.string(s.name);
   out.string(s.group);
   out.varint(s.group_size);
+  out.number(static_cast<std::uint8_t>(s.fusion.rule));
+  out.varint(s.fusion.limit_bytes);
   put_numbers(out, s.shape);
   out.number(static_cast<std::uint8_t>(s.topk.has_value()));
   if (s.topk) {
@@ -129,6 +134,8 @@ Signature get_signature(ByteReader& in) {
   s.name = in.string(kMaxNameBytes);
   s.group = in.string(kMaxNameBytes);
   s.group_size = get_u32(in);
+  s.fusion.rule = get_enum<FusionRule>(in, kFusionRuleCount);
+  s.fusion.limit_bytes = in.varint();
   s.shape = get_numbers<std::int64_t>(in);
   if (s.shape.size() > kMaxDimensions) {
     in.fail();
@@ -238,6 +245,14 @@ struct CommandWriter {
     put_kind(out, CommandKind::kShutDown);
     out.number(c.rank);
   }
+  void operator()(const Tune& c) const {
+    put_kind(out, CommandKind::kTune);
+    out.number(static_cast<std::uint8_t>(c.tuning.rule));
+    out.varint(c.tuning.threshold_bytes);
+    out.varint(c.tuning.lanes);
+    out.varint(c.tuning.chunk_bytes);
+    out.number(static_cast<std::uint8_t>(c.is_final ? 1 : 0));
+  }
 };
 
 constexpr std::size_t kMaxMessageBytes = std::size_t{64} << 10;
@@ -281,6 +296,15 @@ Command get_command(ByteReader& in) {
       return AllJoined{in.number<std::int32_t>()};
     case CommandKind::kShutDown:
       return ShutDown{in.number<std::int32_t>()};
+    case CommandKind::kTune: {
+      Tune c;
+      c.tuning.rule = get_enum<FusionRule>(in, kFusionRuleCount);
+      c.tuning.threshold_bytes = in.varint();
+      c.tuning.lanes = get_u32(in);
+      c.tuning.chunk_bytes = in.varint();
+      c.is_final = get_enum<Flag>(in, 2) == Flag::kSet;
+      return c;
+    }
   }
   in.fail();
   return ShutDown{};

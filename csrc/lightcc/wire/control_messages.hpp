@@ -36,6 +36,7 @@ struct Signature {
   std::string name;
   std::string group;             ///< Name of the all-or-nothing group, or empty.
   std::uint32_t group_size = 0;  ///< Members of that group.
+  FusionWish fusion;
   std::vector<std::int64_t> shape;
   std::optional<TopkSpec> topk;  ///< Allreduce: compressed like this.
   bool operator==(const Signature&) const = default;
@@ -116,14 +117,21 @@ struct AllJoined {
   bool operator==(const AllJoined&) const = default;
 };
 
+/// From here on buckets are made and run like this.
+struct Tune {
+  Tuning tuning;
+  bool is_final = false;
+  bool operator==(const Tune&) const = default;
+};
+
 /// The world ends in good order; `rank` asked first.
 struct ShutDown {
   std::int32_t rank = -1;
   bool operator==(const ShutDown&) const = default;
 };
 
-using Command =
-    std::variant<Execute, FailOperation, AddProcessSet, RemoveProcessSet, AllJoined, ShutDown>;
+using Command = std::
+    variant<Execute, FailOperation, AddProcessSet, RemoveProcessSet, AllJoined, ShutDown, Tune>;
 
 /// The world ends in error. Travels both ways.
 struct WorldError {

@@ -59,7 +59,15 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
                             {"HOROVOD_STALL_CHECK_TIME_SECONDS", "7"},
                             {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "8"},
                             {"LIGHT_FUSION_STRATEGY", "none"},
+                            {"LIGHT_FUSION_SCHEDULE", "2;6"},
                             {"LIGHT_FUSION_THRESHOLD", "1M"},
+                            {"HOROVOD_FUSION_THRESHOLD", "2M"},
+                            {"HOROVOD_CYCLE_TIME", "3.5"},
+                            {"HOROVOD_AUTOTUNE", "1"},
+                            {"HOROVOD_AUTOTUNE_LOG", "log.csv"},
+                            {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "0"},
+                            {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "9"},
+                            {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "8"},
                             {"LIGHT_NUM_STREAMS", "2"},
                             {"HOROVOD_CACHE_CAPACITY", "9"},
                             {"HOROVOD_DYNAMIC_PROCESS_SETS", "1"},
@@ -84,7 +92,18 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.stall_warning_s, 7);
   EXPECT_EQ(knobs.stall_shutdown_s, 8);
   EXPECT_EQ(knobs.fusion_strategy, "none");
+  EXPECT_EQ(knobs.fusion_schedule, "2;6");
   EXPECT_EQ(knobs.fusion_threshold_bytes, 1 << 20);
+  EXPECT_EQ(knobs.horovod_threshold_bytes, 2 << 20);
+  EXPECT_EQ(knobs.horovod_cycle_ms, 3.5);
+  EXPECT_TRUE(knobs.autotune);
+  EXPECT_EQ(knobs.autotune_log, "log.csv");
+  EXPECT_EQ(knobs.autotune_warmup_samples, 0);
+  EXPECT_EQ(knobs.autotune_steps_per_sample, 9);
+  EXPECT_EQ(knobs.autotune_most_settings, 8);
+  EXPECT_TRUE(knobs.is_given("LIGHT_FUSION_SCHEDULE"));
+  EXPECT_TRUE(knobs.is_given("HOROVOD_AUTOTUNE"));
+  EXPECT_FALSE(knobs.is_given("LIGHT_2D"));
   EXPECT_EQ(knobs.num_lanes, 2);
   EXPECT_EQ(knobs.cache_capacity, 9);
   EXPECT_TRUE(knobs.dynamic_process_sets);
@@ -158,6 +177,15 @@ TEST(Knobs, words_are_checked_and_their_case_is_not) {
             "LIGHT_SIMD=\"avx\": expected one of auto, plain, avx2, avx512");
   EXPECT_EQ(error_of("LIGHT_NET", "rdma"), "LIGHT_NET=\"rdma\": expected tcp");
   error_of("LIGHT_FUSION_STRATEGY", "none, auto_fusion");
+  for (const char* strategy : {"none",
+                               "auto_fusion",
+                               "piecewise_fusion",
+                               "scopewise_fusion",
+                               "arrival",
+                               "horovod",
+                               "model"}) {
+    EXPECT_EQ(good({{"LIGHT_FUSION_STRATEGY", strategy}}).fusion_strategy, strategy);
+  }
 }
 
 TEST(Knobs, log_levels_are_horovods_words) {
@@ -211,7 +239,9 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
                             {"LIGHT_TOPK_ALLREDUCE", "1"},
                             {"LIGHT_TOPK_THRESHOLD", "2097152"},
                             {"LIGHT_INTRA_SIZE", "8"}};
-  EXPECT_EQ(good(line).fusion_strategy, "auto_fusion");
+  EXPECT_EQ(good(line).fusion_strategy, "");  // So auto_fusion, which the others leave alone.
+  EXPECT_EQ(good(line).horovod_threshold_bytes, 0);
+  EXPECT_EQ(good(line).horovod_cycle_ms, 0);
   EXPECT_EQ(good(line).two_level, std::optional<bool>(true));
   EXPECT_EQ(good(line).intra_size, 8);
   EXPECT_TRUE(good(line).topk);
@@ -219,7 +249,9 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
 }
 
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
-  const std::vector<std::string> defaults = {"LIGHT_NUM_STREAMS=1",
+  const std::vector<std::string> defaults = {"LIGHT_FUSION_STRATEGY=",
+                                             "LIGHT_FUSION_SCHEDULE=",
+                                             "LIGHT_NUM_STREAMS=1",
                                              "LIGHT_2D_ALLREDUCE=",
                                              "LIGHT_INTRA_SIZE=0",
                                              "LIGHT_HIERARCHICAL_THRESHOLD=1G",
@@ -232,7 +264,9 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_SHM_CHUNK=0",
                                              "LIGHT_SHM_DEPTH=0"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
-  const std::vector<std::string> set = {"LIGHT_NUM_STREAMS=3",
+  const std::vector<std::string> set = {"LIGHT_FUSION_STRATEGY=model",
+                                        "LIGHT_FUSION_SCHEDULE=",
+                                        "LIGHT_NUM_STREAMS=3",
                                         "LIGHT_2D_ALLREDUCE=1",
                                         "LIGHT_INTRA_SIZE=2",
                                         "LIGHT_HIERARCHICAL_THRESHOLD=5000",
@@ -244,7 +278,8 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_TOPK_EXACT=1",
                                         "LIGHT_SHM_CHUNK=64K",
                                         "LIGHT_SHM_DEPTH=4"};
-  EXPECT_EQ(shared_knobs(good({{"LIGHT_NUM_STREAMS", "3"},
+  EXPECT_EQ(shared_knobs(good({{"LIGHT_FUSION_STRATEGY", "model"},
+                               {"LIGHT_NUM_STREAMS", "3"},
                                {"LIGHT_SHM_CHUNK", "65536"},
                                {"LIGHT_SHM_DEPTH", "4"},
                                {"LIGHT_2D_ALLREDUCE", "on"},

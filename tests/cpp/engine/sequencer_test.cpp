@@ -478,7 +478,7 @@ TEST(Sequencer, slots_of_a_removed_set_mean_nothing_until_given_a_new_meaning) {
 TEST(Sequencer, a_lane_takes_two_buckets_and_then_one_for_each_that_is_done) {
   SequencerOptions options = world_of(2);
   options.num_lanes = 2;
-  options.fusion = FusionStrategy::kNone;
+  options.fusion = FusionRule::kNone;
   Negotiation n(options);
   for (int i = 0; i < 7; ++i) {
     n.all_ask(allreduce(std::to_string(i)));
@@ -551,7 +551,7 @@ TEST(Sequencer, only_allreduces_that_compute_the_same_are_fused) {
 
 TEST(Sequencer, a_set_without_rank_0_never_waits_for_its_lanes) {
   SequencerOptions options = world_of(3);
-  options.fusion = FusionStrategy::kNone;
+  options.fusion = FusionRule::kNone;
   Negotiation n(options);
   const std::uint32_t set = n.add_set({1, 2});
   for (int i = 0; i < 5; ++i) {

@@ -13,28 +13,48 @@ namespace {
 using Indices = std::vector<std::size_t>;
 
 Indices merged(const std::vector<FusionCandidate>& ready, std::uint64_t threshold) {
-  return next_bucket(ready, FusionStrategy::kAuto, threshold);
+  return next_bucket(ready, FusionRule::kAuto, threshold);
 }
 
 TEST(FusionStrategyTest, names_are_parsed_and_others_refused_with_the_choices) {
-  EXPECT_EQ(parse_fusion_strategy("none").value(), FusionStrategy::kNone);
-  EXPECT_EQ(parse_fusion_strategy("auto_fusion").value(), FusionStrategy::kAuto);
-  for (const char* name : {"", "None", "auto", "auto_fusion "}) {
+  EXPECT_EQ(parse_fusion_strategy("none").value(), FusionRule::kNone);
+  EXPECT_EQ(parse_fusion_strategy("horovod").value(), FusionRule::kHorovod);
+  for (const char* name :
+       {"", "auto_fusion", "piecewise_fusion", "scopewise_fusion", "arrival", "model"}) {
+    EXPECT_EQ(parse_fusion_strategy(name).value(), FusionRule::kAuto) << name;
+  }
+  for (const char* name : {"None", "auto", "auto_fusion "}) {
     const auto refused = parse_fusion_strategy(name);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.status().code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(refused.status().message().find("expected none or auto_fusion"), std::string::npos);
+    EXPECT_NE(refused.status().message().find("expected none, auto_fusion"), std::string::npos);
   }
+}
+
+TEST(FusionStrategyTest, a_planned_bucket_is_its_group_and_nothing_else) {
+  const auto planned = [](const std::vector<FusionCandidate>& ready) {
+    return next_bucket(ready, FusionRule::kPlanned, 0);
+  };
+  EXPECT_EQ(planned({{4, 1, 7}, {4, 1, 8}, {4, 1, 7}, {4, 1, 0}}), (Indices{0, 2}));
+  EXPECT_EQ(planned({{4, 1, 7}, {4, 2, 7}, {4, 1, 7}}), (Indices{0, 2})) << "another dtype";
+  EXPECT_EQ(planned({{4, 1, 0}, {4, 1, 0}}), Indices{0}) << "a bucket of one is no group";
+}
+
+TEST(FusionStrategyTest, horovods_rule_merges_up_to_its_threshold_and_0_merges_nothing) {
+  const std::vector<FusionCandidate> ready = {{60, 1, 7}, {40, 1, 7}, {1, 1, 0}};
+  EXPECT_EQ(next_bucket(ready, FusionRule::kHorovod, 100), (Indices{0, 1}));
+  EXPECT_EQ(next_bucket(ready, FusionRule::kHorovod, 101), (Indices{0, 1, 2}));
+  EXPECT_EQ(next_bucket(ready, FusionRule::kHorovod, 0), Indices{0});
 }
 
 TEST(FusionStrategyTest, nothing_ready_gives_an_empty_bucket) {
   EXPECT_TRUE(merged({}, 100).empty());
-  EXPECT_TRUE(next_bucket({}, FusionStrategy::kNone, 100).empty());
+  EXPECT_TRUE(next_bucket({}, FusionRule::kNone, 100).empty());
 }
 
 TEST(FusionStrategyTest, none_sends_every_tensor_alone_even_of_a_group) {
   const std::vector<FusionCandidate> ready = {{4, 1, 7}, {4, 1, 7}, {4, 1, 0}};
-  EXPECT_EQ(next_bucket(ready, FusionStrategy::kNone, 100), Indices{0});
+  EXPECT_EQ(next_bucket(ready, FusionRule::kNone, 100), Indices{0});
 }
 
 TEST(FusionStrategyTest, the_threshold_itself_still_fits) {

@@ -105,6 +105,7 @@ Signature broadcast_signature() {
   s.group = "gg";
   s.group_size = 2;
   s.topk = TopkSpec{.ratio = 0.25, .momentum = 0.5, .warmup_steps = 5, .fp16 = true, .exact = true};
+  s.fusion = {FusionRule::kAuto, 300};
   return s;
 }
 
@@ -127,7 +128,8 @@ std::vector<Command> commands() {
           AddProcessSet{3, "a", {0, 2}},
           RemoveProcessSet{3, "r"},
           AllJoined{2},
-          ShutDown{-1}};
+          ShutDown{-1},
+          Tune{{FusionRule::kNone, 300, 3, 4}, true}};
 }
 
 std::vector<Frame> one_of_each() {
@@ -136,7 +138,7 @@ std::vector<Frame> one_of_each() {
 
 TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
   expect_golden(reports(),
-                std::string("42000000"
+                std::string("44000000"
                             "01"
                             "03"
                             "0102ac02"  // Rank 1 is ready for slot 300.
@@ -146,6 +148,7 @@ TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
                     std::string(kOne) + std::string(kHalf) +
                     "0167"
                     "0000"
+                    "0000"
                     "010600000000000000"
                     "00"  // Not compressed.
                     "0204000000000000000200000000000000"
@@ -154,9 +157,9 @@ TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
 
 TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
   expect_golden(commands(),
-                std::string("79000000"
+                std::string("83000000"
                             "02"
-                            "06"
+                            "07"
                             "01ac02010202"
                             "070000000000"  // Slot 7, as last time.
                             "ffffffff01"    // No slot, in full:
@@ -164,6 +167,7 @@ TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
                     std::string(kOne) + std::string(kOne) +
                     "0162"
                     "02676702"
+                    "02ac02"
                     "00"
                     "0103000000000000d03f000000000000e03f05"  // Top-k.
                     "0203000000000000000400000000000000"
@@ -172,7 +176,8 @@ TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
                     "03030161020000000002000000"
                     "04030172"
                     "0502000000"
-                    "06ffffffff");
+                    "06ffffffff"
+                    "0701ac02030401");
 }
 
 TEST(ControlMessagesTest, errors_and_heartbeats_are_the_documented_bytes) {
@@ -194,6 +199,7 @@ TEST(ControlMessagesTest, every_variant_survives_a_round_trip_with_extreme_value
   extreme.name = std::string(kMaxNameBytes, '\0');
   extreme.group = std::string(kMaxNameBytes, 'g');
   extreme.group_size = std::numeric_limits<std::uint32_t>::max();
+  extreme.fusion = {FusionRule::kPlanned, std::numeric_limits<std::uint64_t>::max()};
   extreme.shape.assign(kMaxDimensions, std::numeric_limits<std::int64_t>::min());
   Execute execute;
   execute.sequence = std::numeric_limits<std::uint64_t>::max();
@@ -212,7 +218,12 @@ TEST(ControlMessagesTest, every_variant_survives_a_round_trip_with_extreme_value
                            AddProcessSet{9, long_name, many},
                            RemoveProcessSet{9, long_name},
                            AllJoined{-1},
-                           ShutDown{std::numeric_limits<std::int32_t>::max()}},
+                           ShutDown{std::numeric_limits<std::int32_t>::max()},
+                           Tune{{FusionRule::kPlanned,
+                                 std::numeric_limits<std::uint64_t>::max(),
+                                 std::numeric_limits<std::uint32_t>::max(),
+                                 std::numeric_limits<std::uint64_t>::max()},
+                                false}},
       WorldError{ErrorCode::kInternal, -1, ""},
   };
   for (const Frame& frame : frames) {

@@ -258,7 +258,7 @@ def network_bytes_of_a_megabyte() -> int:
     before = hvd.stats()["network_bytes_sent"]
     hvd.allreduce(x, op=hvd.Sum, name="second")
     hvd.barrier()
-    return hvd.stats()["network_bytes_sent"] - before
+    return int(hvd.stats()["network_bytes_sent"] - before)
 
 
 @every_grid

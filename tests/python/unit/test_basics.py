@@ -89,6 +89,9 @@ def test_stats_count_completed_operations() -> None:
         "compressed_dense_bytes",
         "compressed_sent_bytes",
         "compression_passes",
+        "allreduce_costs",
+        "autotune",
+        "fusion",
     }
     assert after["operations"] == before["operations"] + 1
 

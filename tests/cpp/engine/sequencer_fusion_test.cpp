@@ -1,0 +1,163 @@
+// What the sequencer puts into one bucket: rules that tensors ask for, plans, cycles, tunings.
+#include <chrono>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/engine/sequencer.hpp"
+
+#include "engine/negotiation.hpp"
+
+namespace lightcc {
+namespace {
+
+using testing::allreduce;
+using testing::in_group;
+using testing::in_set;
+using testing::Negotiation;
+using testing::world_of;
+
+// One bucket after another, as the lane becomes free.
+std::vector<std::vector<std::string>> buckets_of(Negotiation& n) {
+  std::vector<std::vector<std::string>> buckets;
+  for (bool any = true; any;) {
+    any = false;
+    for (const Command& command : n.sequencer.take_commands()) {
+      const auto& execute = std::get<Execute>(command);
+      buckets.emplace_back();
+      for (const AnnouncedTensor& tensor : execute.tensors) {
+        buckets.back().push_back(tensor.signature ? tensor.signature->name
+                                                  : "#" + std::to_string(tensor.slot));
+      }
+      n.sequencer.on_bucket_done(execute.process_set, execute.lane);
+      any = true;
+    }
+  }
+  return buckets;
+}
+
+Signature fused_by(Signature s, FusionRule rule, std::uint64_t limit_bytes = 0) {
+  s.fusion = {rule, limit_bytes};
+  return s;
+}
+
+using Names = std::vector<std::vector<std::string>>;
+
+TEST(SequencerFusion, tensors_are_fused_as_they_wish_and_only_with_those_that_wish_the_same) {
+  Negotiation n(world_of(2));
+  n.all_ask(fused_by(allreduce("none1"), FusionRule::kNone));
+  n.all_ask(fused_by(allreduce("none2"), FusionRule::kNone));
+  n.all_ask(fused_by(allreduce("small1"), FusionRule::kAuto, 32));
+  n.all_ask(allreduce("default1"));
+  for (const char* name : {"p1", "p2"}) {
+    n.all_ask(in_group(fused_by(allreduce(name), FusionRule::kPlanned), "p", 2));
+  }
+  n.all_ask(fused_by(allreduce("small2"), FusionRule::kAuto, 32));
+  n.all_ask(fused_by(allreduce("small3"), FusionRule::kAuto, 32));
+  n.all_ask(allreduce("default2"));
+  EXPECT_EQ(buckets_of(n),
+            (Names{{"none1"},
+                   {"none2"},
+                   {"small1", "small2"},
+                   {"default1", "default2"},
+                   {"p1", "p2"},
+                   {"small3"}}));
+}
+
+TEST(SequencerFusion, a_plan_may_change_from_step_to_step) {
+  Negotiation n(world_of(2));
+  const auto planned = [](const char* name) {
+    return fused_by(allreduce(name), FusionRule::kPlanned);
+  };
+  n.all_ask(in_group(planned("a"), "a", 2));
+  n.all_ask(planned("c"));
+  n.all_ask(in_group(planned("b"), "a", 2));
+  EXPECT_EQ(buckets_of(n), (Names{{"c"}, {"a", "b"}}));
+  n.all_ask(in_group(planned("c"), "b", 2));
+  n.all_ask(planned("a"));
+  n.all_ask(in_group(planned("b"), "b", 2));
+  EXPECT_EQ(buckets_of(n), (Names{{"a"}, {"c", "b"}}));
+  for (const std::uint32_t slot : {0U, 1U, 2U}) {  // c, a, b: as last time.
+    n.all_ready(slot);
+  }
+  EXPECT_EQ(buckets_of(n), (Names{{"#1"}, {"#0", "#2"}}));
+}
+
+TEST(SequencerFusion, different_wishes_for_one_tensor_are_a_mismatch) {
+  Negotiation n(world_of(2));
+  n.expect_ok(n.ask(0, fused_by(allreduce("a"), FusionRule::kAuto, 32)));
+  n.expect_ok(n.ask(1, fused_by(allreduce("a"), FusionRule::kPlanned)));
+  n.expect_mismatch("a",
+                    "Mismatched fusion: One rank asked for auto_fusion of at most 32 bytes, but "
+                    "another rank asked for a planned bucket.");
+}
+
+TEST(SequencerFusion, horovods_cycle_holds_tensors_back_and_lets_them_go_together) {
+  SequencerOptions options = world_of(2);
+  options.fusion = FusionRule::kHorovod;
+  options.horovod_cycle = std::chrono::milliseconds(5);
+  Negotiation n(options);
+  n.now = TimePoint() + std::chrono::seconds(1);
+  const auto begin = n.now;
+  n.all_ask(allreduce("a"));
+  EXPECT_TRUE(n.sequencer.has_held());
+  n.expect_silence();
+  n.sequencer.release_held(n.now);  // The first cycle begins when there is something.
+  EXPECT_FALSE(n.sequencer.has_held());
+  EXPECT_EQ(buckets_of(n), (Names{{"a"}}));
+  n.all_ask(allreduce("b"));
+  n.all_ask(fused_by(allreduce("other"), FusionRule::kAuto, 64));
+  n.all_ask(allreduce("c"));
+  EXPECT_EQ(buckets_of(n), (Names{{"other"}})) << "no other rule has a cycle";
+  EXPECT_EQ(n.sequencer.next_cycle(), begin + options.horovod_cycle);
+  n.sequencer.release_held(begin + options.horovod_cycle - std::chrono::nanoseconds(1));
+  n.expect_silence();
+  n.sequencer.release_held(begin + options.horovod_cycle);
+  EXPECT_EQ(buckets_of(n), (Names{{"b", "c"}}));
+}
+
+TEST(SequencerFusion, a_tuning_holds_from_where_it_is_announced) {
+  SequencerOptions options = world_of(2);
+  options.num_lanes = 2;
+  Negotiation n(options);
+  const auto announced = [&](int first) {
+    for (int i = first; i < first + 6; ++i) {
+      n.all_ask(allreduce(std::to_string(i)));
+    }
+    return n.sequencer.take_commands();
+  };
+  const Tune tune{{FusionRule::kNone, 7, 1, 9}, false};
+  n.sequencer.tune(tune);
+  const auto alone = announced(0);
+  ASSERT_EQ(alone.size(), 3U);  // It, and what one lane takes.
+  EXPECT_EQ(std::get<Tune>(alone[0]), tune);
+  for (const Command& command : std::span(alone).subspan(1)) {
+    EXPECT_EQ(std::get<Execute>(command).lane, 0U);
+    EXPECT_EQ(std::get<Execute>(command).tensors.size(), 1U);
+  }
+  n.sequencer.tune({{FusionRule::kAuto, 64, 2, 0}, true});
+  const auto merged = announced(6);
+  ASSERT_EQ(merged.size(), 3U);  // The other lane is free: 4 tensors of 16 bytes each.
+  for (const Command& command : std::span(merged).subspan(1)) {
+    EXPECT_EQ(std::get<Execute>(command).lane, 1U);
+    EXPECT_EQ(std::get<Execute>(command).tensors.size(), 4U);
+  }
+}
+
+TEST(SequencerFusion, what_the_cycle_holds_back_goes_with_its_process_set) {
+  SequencerOptions options = world_of(2);
+  options.fusion = FusionRule::kHorovod;
+  Negotiation n(options);
+  const std::uint32_t set = n.add_set({0, 1});
+  n.all_ask(in_set(allreduce("a"), set));
+  EXPECT_TRUE(n.sequencer.has_held());
+  n.remove_set(set);
+  EXPECT_FALSE(n.sequencer.has_held());
+  EXPECT_EQ(n.sequencer.take_commands().size(), 2U);  // A failure, and the removal.
+}
+
+}  // namespace
+}  // namespace lightcc
