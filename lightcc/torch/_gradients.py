@@ -1,10 +1,12 @@
 """The part of DistributedOptimizer that averages gradients while the backward pass still runs.
 
-Each parameter has a slot, and each slot belongs to a unit: what ranks match by name, a parameter
-alone or an all-or-nothing group. A hook counts a slot's backward passes down; with the last pass of
-its last slot a unit is ready. Ready units are submitted together, a few hundred KiB in one call,
-because a call costs as much as sending that; which ones a call has is this rank's own affair. The
-engine combines the gradients where they lie. `synchronize()` submits what is missing, with zeros
+Each parameter has a slot, and each slot belongs to a unit: a parameter alone, an all-or-nothing
+group of the caller's, or a bucket of the fusion plan. A hook counts a slot's backward passes down;
+with the last pass of its last slot a unit is ready. Ready parameters are submitted together, a few
+hundred KiB in one call, because a call costs as much as sending that; which ones a call has is this
+rank's own affair. Groups and planned buckets have a call of their own, and must be the same on all
+ranks. The engine combines the gradients where they lie, and knows each by its parameter's name,
+whatever unit it is in. `synchronize()` submits what is missing, with zeros
 for parameters that had no gradient on this rank (another rank may wait for them), and waits.
 
 A step costs each parameter one call of a Python hook, and little else: names, sizes and order are
@@ -28,6 +30,7 @@ import torch
 from lightcc import _world
 from lightcc.compression import find_topk
 from lightcc.exceptions import HorovodInternalError
+from lightcc.fusion import Gradient, Planner, Rule
 from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
 from lightcc.torch.compression import Compression
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from lightcc._core import TopkSpec
+    from lightcc.fusion import FusionChoice
     from lightcc.process_sets import ProcessSet
 
 
@@ -46,42 +50,58 @@ _BATCH_BYTES = 256 << 10
 
 
 class _Unit:
-    """What ranks match by name: one parameter, or a group."""
+    """What is submitted when all of it is ready."""
 
-    __slots__ = ("copied", "grouped", "missing", "name", "num_bytes", "slots", "submitted")
+    __slots__ = ("kind", "missing", "num_bytes", "slots", "submitted")
 
-    def __init__(self, name: str, grouped: bool) -> None:
-        self.name = name
-        self.grouped = grouped
-        self.slots: list[_Slot] = []
-        self.num_bytes = 0
-        self.missing = 0  # Slots whose last pass is still to come.
+    def __init__(self, kind: int, slots: list[_Slot]) -> None:
+        self.kind = kind
+        self.slots = slots  # In an order that is the same on all ranks.
+        self.num_bytes = sum(_num_bytes(slot) for slot in slots)
+        self.missing = len(slots)  # Slots whose last pass is still to come.
         self.submitted = False  # Or about to be.
-        self.copied = False  # Whether something else than the gradients is sent.
+        for slot in slots:
+            slot.unit = self
+
+
+# Kinds of units: a parameter alone; a group of the caller's; a bucket of the plan, from which
+# sparse gradients are left out.
+_ALONE, _GROUP, _BUCKET = range(3)
 
 
 class _Flight:
     """What was submitted in one call."""
 
-    __slots__ = ("copied", "handle", "units")
+    __slots__ = ("copied", "handle", "slots")
 
-    def __init__(self, handle: Any, units: list[_Unit], copied: bool) -> None:
+    def __init__(self, handle: Any, slots: list[_Slot], copied: bool) -> None:
         self.handle = handle  # Callable for sparse gradients; None: over.
-        self.units = units
-        self.copied = copied  # Whether one of the units is.
+        self.slots = slots
+        self.copied = copied  # Whether one of the slots is.
 
 
 class _Slot:
     """One parameter."""
 
-    __slots__ = ("context", "expected", "name", "parameter", "passes_left", "sparse_dim", "unit")
+    __slots__ = (
+        "context",
+        "copied",
+        "expected",
+        "name",
+        "parameter",
+        "passes_left",
+        "sparse_dim",
+        "unit",
+    )
 
-    def __init__(self, name: str, parameter: torch.Tensor, passes: int, unit: _Unit) -> None:
+    unit: _Unit
+
+    def __init__(self, name: str, parameter: torch.Tensor) -> None:
         self.name = name
         self.parameter = parameter
-        self.passes_left = passes
-        self.unit = unit
+        self.passes_left = 0
         self.expected = parameter.requires_grad  # Whether other ranks may wait for it.
+        self.copied = False  # Whether something else than the gradient is sent.
         self.context: Any = None  # Of the compression.
         self.sparse_dim = 0  # Of its sparse gradients, once there was one.
 
@@ -105,10 +125,12 @@ class GradientExchange:
         predivide_factor: float,
         sparse_as_dense: bool,
         process_set: ProcessSet,
+        fusion: FusionChoice,
     ) -> None:
         """Registers the hooks. Arguments as of DistributedOptimizer, `passes` per step.
 
-        `topk` is what `compression` asks of the engine, if anything.
+        Collective, where `fusion` is a plan. `topk` is what `compression` asks of the engine, if
+        anything.
         """
         self.active = False
         self._topk = topk
@@ -122,19 +144,40 @@ class GradientExchange:
             self._prescale, self._postscale = 1.0 / predivide_factor, predivide_factor
         self._sparse_as_dense = sparse_as_dense
         self._process_set = process_set
+        self._slots: list[_Slot] = []
         self._units: list[_Unit] = []
         self._unready = 0  # Units of which another gradient is to come.
         self._flights: list[_Flight] = []
-        self._ready: list[_Unit] = []  # To be submitted in the next call ...
+        self._ready: list[_Slot] = []  # To be submitted in the next call ...
         self._sent: list[torch.Tensor] = []  # ... with these tensors.
         self._ready_bytes = 0
         self._waiting = False  # Whether synchronize() was interrupted while it waited.
         self._hooks: list[RemovableHandle] = []
-        self._add_units(names, groups)
+        self._add_slots(names)
+        slot_of = {slot.parameter: slot for slot in self._slots}
+        self._units = [_Unit(_GROUP, [slot_of[p] for p in group]) for group in groups]
+        self._num_groups = len(self._units)
+        grouped = {slot for unit in self._units for slot in unit.slots}
+        self._planner = Planner(
+            fusion,
+            [
+                Gradient(slot.name, _num_bytes(slot), str(slot.parameter.dtype))
+                for slot in self._slots
+                if slot.expected and slot not in grouped
+            ],
+            process_set,
+        )
+        self._arrived: Callable[[str], None] | None = None
+        self._regroup()
 
     def add(self, names: Mapping[torch.Tensor, str]) -> None:
         """Takes in more parameters, each a unit of its own."""
-        self._add_units(names, ())
+        before = len(self._slots)
+        self._add_slots(names)
+        for slot in self._slots[before:]:
+            self._units.append(_Unit(_ALONE, [slot]))
+            self._rearm(self._units[-1])
+            self._unready += 1
 
     def remove_hooks(self) -> None:
         """Leaves the parameters alone from now on."""
@@ -178,6 +221,8 @@ class GradientExchange:
         self._start_anew()
         if failure is not None:
             raise failure
+        if self._arrived is not None and self._planner.end_step():
+            self._regroup()
 
     def _start_anew(self) -> None:
         """Makes ready for the next step."""
@@ -190,34 +235,30 @@ class GradientExchange:
 
     # -- Before the first step --------------------------------------------------------------------
 
-    def _add_units(
-        self, names: Mapping[torch.Tensor, str], groups: Sequence[Sequence[torch.Tensor]]
-    ) -> None:
-        units: dict[torch.Tensor, _Unit] = {}
-        before = len(self._units)
-        for group in groups:
-            unit = _Unit(names[group[0]], grouped=True)
-            self._units.append(unit)
-            units |= dict.fromkeys(group, unit)
+    def _add_slots(self, names: Mapping[torch.Tensor, str]) -> None:
         for parameter, name in names.items():
-            if not (parameter.is_floating_point() or parameter.is_complex()):
-                continue  # Integers have no gradient, and torch lets nobody hook them.
-            unit = units.get(parameter) or _Unit(name, grouped=False)
-            if not unit.grouped:
-                self._units.append(unit)
-            slot = _Slot(name, parameter, self._passes, unit)
-            unit.slots.append(slot)
-            unit.missing += 1
-            unit.num_bytes += parameter.numel() * parameter.element_size()
-            self._hooks.append(_register(parameter, self._make_hook(slot)))
-        # In the order of the group, which is the same on all ranks.
-        for group in groups:
-            place = {parameter: i for i, parameter in enumerate(group)}
-            units[group[0]].slots.sort(key=lambda slot: place[slot.parameter])
-        self._unready += len(self._units) - before
+            if parameter.is_floating_point() or parameter.is_complex():
+                # Integers have no gradient, and torch lets nobody hook them.
+                slot = _Slot(name, parameter)
+                self._slots.append(slot)
+                self._hooks.append(_register(parameter, self._make_hook(slot)))
+
+    def _regroup(self) -> None:
+        """Makes the units that the plan asks for; nothing is in flight."""
+        del self._units[self._num_groups :]
+        named = {slot.name: slot for slot in self._slots}
+        self._units += [
+            _Unit(_BUCKET, [named[name] for name in bucket]) for bucket in self._planner.buckets
+        ]
+        taken = {slot for unit in self._units for slot in unit.slots}
+        self._units += [_Unit(_ALONE, [slot]) for slot in self._slots if slot not in taken]
+        self._rule, self._limit = self._planner.rule
+        self._arrived = self._planner.arrived if self._planner.watching else None
+        for unit in self._units:
+            self._rearm(unit)
+        self._unready = len(self._units)
 
     def _make_hook(self, slot: _Slot) -> Callable[[torch.Tensor], None]:
-        unit = slot.unit
         submit = self._submit
 
         def on_gradient(_: torch.Tensor) -> None:  # hot
@@ -228,6 +269,9 @@ class GradientExchange:
             if slot.passes_left < 0:
                 slot.passes_left = 0
                 raise _too_many_passes(slot)
+            if self._arrived is not None:
+                self._arrived(slot.name)
+            unit = slot.unit
             unit.missing -= 1
             if unit.missing == 0:
                 submit(unit)
@@ -246,66 +290,80 @@ class GradientExchange:
         """Submits a unit, soon."""
         unit.submitted = True
         self._unready -= 1
-        gradient = unit.slots[0].parameter.grad
+        if unit.kind != _ALONE:
+            self._submit_together(unit)
+            return
+        slot = unit.slots[0]
+        gradient = slot.parameter.grad
         if (
             self._compression is None
-            and not unit.grouped
             and gradient is not None
             and gradient.layout is torch.strided
             and gradient.is_contiguous()
             and not gradient.requires_grad
         ):
-            unit.copied = False
-        elif unit.grouped or self._is_sparse(unit.slots[0]):
-            self._submit_alone(unit)
+            slot.copied = False
+        elif self._is_sparse(slot):
+            self._submit_sparse(slot)
             return
         else:
-            unit.copied = True
-            gradient = self._pack(unit.slots[0])
-        self._ready.append(unit)
+            gradient = self._pack(slot)
+        self._ready.append(slot)
         self._sent.append(gradient)
         self._ready_bytes += unit.num_bytes
         if self._ready_bytes >= _BATCH_BYTES or self._unready == 0:
             self._submit_batch()
 
     def _submit_batch(self) -> None:
-        """Submits what is ready, each unit for itself but in one call."""
+        """Submits what is ready, each gradient for itself but in one call."""
         if not self._ready:
             return
-        units = self._ready
+        self._start(self._ready, self._sent, self._rule, self._limit, together=False)
+        self._ready, self._sent, self._ready_bytes = [], [], 0
+
+    def _submit_together(self, unit: _Unit) -> None:
+        """Submits a group, or a bucket of the plan."""
+        slots = unit.slots
+        if unit.kind == _BUCKET:
+            for slot in slots:
+                if self._is_sparse(slot):
+                    self._submit_sparse(slot)
+            slots = [slot for slot in slots if not self._is_sparse(slot)]
+        if slots:
+            sent = [self._pack(slot) for slot in slots]
+            if unit.kind == _BUCKET:
+                self._start(slots, sent, Rule.PLANNED, 0, together=True)
+            else:
+                self._start(slots, sent, self._rule, self._limit, together=True)
+
+    def _start(
+        self,
+        slots: list[_Slot],
+        sent: list[torch.Tensor],
+        rule: int,
+        limit: int,
+        *,
+        together: bool,
+    ) -> None:
         handle = _world.current().allreduce_each(
-            self._sent,
-            [unit.name for unit in units],
+            sent,
+            [slot.name for slot in slots],
             self._op,
             self._prescale,
             self._postscale,
             self._process_set.process_set_id,
+            together,
+            rule,
+            limit,
             topk=self._topk,
         )
-        self._flights.append(_Flight(handle, units, any(unit.copied for unit in units)))
-        self._ready, self._sent, self._ready_bytes = [], [], 0
+        self._flights.append(_Flight(handle, slots, any(slot.copied for slot in slots)))
 
-    def _submit_alone(self, unit: _Unit) -> None:
-        """Submits a group, or one sparse gradient."""
-        unit.copied = True
-        handle: Any
-        if unit.grouped:
-            # Under their own names: what compression keeps back is theirs, not the group's.
-            handle = _world.current().allreduce_each(
-                [self._pack(slot) for slot in unit.slots],
-                [slot.name for slot in unit.slots],
-                self._op,
-                self._prescale,
-                self._postscale,
-                self._process_set.process_set_id,
-                together=True,
-                topk=self._topk,
-            )
-        else:
-            handle = mpi_ops.sparse_allreduce_async(
-                _gradient(unit.slots[0]), unit.name, self._op, self._process_set
-            )
-        self._flights.append(_Flight(handle, [unit], copied=True))
+    def _submit_sparse(self, slot: _Slot) -> None:
+        handle = mpi_ops.sparse_allreduce_async(
+            _gradient(slot), slot.name, self._op, self._process_set
+        )
+        self._flights.append(_Flight(handle, [slot], copied=True))
 
     def _is_sparse(self, slot: _Slot) -> bool:
         if self._sparse_as_dense:
@@ -327,6 +385,7 @@ class GradientExchange:
         gradient = gradient.contiguous()
         if self._compression is not None:
             gradient, slot.context = self._compression.compress(gradient)
+        slot.copied = self._compression is not None or gradient is not slot.parameter.grad
         return gradient
 
     def _submit_missing(self) -> None:
@@ -344,16 +403,15 @@ class GradientExchange:
     def _finish(self, flight: _Flight) -> None:
         """Waits for a flight and puts the results where the optimizer looks for them."""
         if callable(flight.handle):
-            flight.units[0].slots[0].parameter.grad = flight.handle()
+            flight.slots[0].parameter.grad = flight.handle()
             flight.handle = None
             return
         outputs = mpi_ops.synchronize(flight.handle)
         flight.handle = None
         if not flight.copied:
             return
-        slots = [slot for unit in flight.units for slot in unit.slots]
-        for slot, output in zip(slots, outputs, strict=True):
-            if slot.unit.copied:
+        for slot, output in zip(flight.slots, outputs, strict=True):
+            if slot.copied:
                 self._unpack(slot, output)
 
     def _unpack(self, slot: _Slot, output: torch.Tensor) -> None:
@@ -366,6 +424,10 @@ class GradientExchange:
             slot.parameter.grad = output.to_sparse(slot.sparse_dim) if slot.sparse_dim else output
         elif output is not gradient:
             gradient.copy_(output)
+
+
+def _num_bytes(slot: _Slot) -> int:
+    return slot.parameter.numel() * slot.parameter.element_size()
 
 
 def _gradient(slot: _Slot, dense: bool = False) -> torch.Tensor:

@@ -30,6 +30,7 @@ import torch
 
 from lightcc.basics import size
 from lightcc.compression import find_topk
+from lightcc.fusion import choose_fusion
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Adasum, Average, Sum
 from lightcc.torch import mpi_ops
@@ -42,6 +43,7 @@ from lightcc.torch.compression import Compression
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from lightcc.fusion import FusionChoice
     from lightcc.torch._parameters import Groups
 
 _SYNCHRONIZED_TWICE = (
@@ -76,6 +78,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         groups: Groups | None,
         sparse_as_dense: bool,
         process_set: ProcessSet,
+        fusion: FusionChoice,
     ) -> None:
         """Starts the work of this class on an object that has the state of the given optimizer."""
         self.backward_passes_per_step = backward_passes_per_step
@@ -109,6 +112,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             predivide_factor=gradient_predivide_factor,
             sparse_as_dense=sparse_as_dense,
             process_set=process_set,
+            fusion=fusion,
         )
         # The model may outlive this optimizer; then nobody would wait for its gradients.
         weakref.finalize(self, self._exchange.remove_hooks).atexit = False
@@ -351,6 +355,11 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     groups: Groups | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    *,
+    fusion_type: str | None = None,
+    auto_fusion_threshold: int | None = None,
+    piecewise_fusion_schedule: str | None = None,
+    scopewise_fusion_schedule: str | None = None,
 ) -> Any:
     """Returns `optimizer` with a step that uses the gradients of all ranks.
 
@@ -377,6 +386,27 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         sparse_as_dense: Whether sparse gradients are combined as dense ones. Otherwise their
             elements are gathered, and every rank must have had such a gradient.
         process_set: The ranks whose gradients are combined.
+        fusion_type: Which gradients travel in one bucket; results do not depend on it. The variable
+            LIGHT_FUSION_STRATEGY counts before it, `None` is `"auto_fusion"`.
+
+            - `"none"`: each alone.
+            - `"auto_fusion"`: what is ready, up to `auto_fusion_threshold`.
+            - `"piecewise_fusion"`: as `piecewise_fusion_schedule` cuts the list of parameters.
+            - `"scopewise_fusion"`: by `scopewise_fusion_schedule`; the rest is one bucket.
+            - `"arrival"`: first as auto_fusion; after the first step in buckets of at most 25 MiB,
+              the first of 1 MiB, in the order in which gradients came.
+            - `"horovod"`: as Horovod, by HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME.
+            - `"model"`: the plan that ends first by what gradients and buckets are measured to
+              take, if it then proves faster than auto_fusion.
+
+            Parameters in `groups` stay in their groups; op=Adasum fuses nothing.
+        auto_fusion_threshold: Bytes, also the most that arrival and model put into one bucket.
+            `None`: LIGHT_FUSION_THRESHOLD, which counts before it.
+        piecewise_fusion_schedule: Ascending positions in the list of parameters where buckets
+            begin: "2;6" makes the buckets 0-1, 2-5 and 6 to the end; `None` is "0", one bucket.
+            LIGHT_FUSION_SCHEDULE counts before it.
+        scopewise_fusion_schedule: Prefixes of names, a bucket for each: "encoder;decoder".
+            LIGHT_FUSION_SCHEDULE counts before it.
 
     Returns:
         An object of a new class that inherits from the class of `optimizer`, with the methods
@@ -411,6 +441,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     if find_topk(compression) is not None and op not in (Average, Sum):
         msg = "Top-k compression needs op=Average or op=Sum."
         raise ValueError(msg)
+    fusion = choose_fusion(
+        fusion_type, auto_fusion_threshold, piecewise_fusion_schedule, scopewise_fusion_schedule
+    )
     if op == Adasum and size() > 1:
         if process_set is not global_process_set:
             msg = "Adasum does not support non-global process sets yet."
@@ -430,5 +463,6 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         groups,
         sparse_as_dense,
         process_set,
+        fusion,
     )
     return distributed

@@ -19,16 +19,18 @@ import lightcc.torch as hvd
 from lightcc.testing import spawn_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 INPUTS, OUTPUTS, ROWS = 6, 3, 4
 TOLERANCE = 1e-9
 
 
-def outcomes(checks: Sequence[Callable[[], None]], ranks: int) -> dict[str, list[str]]:
+def outcomes(
+    checks: Sequence[Callable[[], None]], ranks: int, env: Mapping[str, str] | None = None
+) -> dict[str, list[str]]:
     """Runs module-level functions on `ranks` ranks; returns what went wrong, by name and rank."""
     names = [(check.__module__, check.__name__) for check in checks]
-    results = spawn_ranks(_run_in_turn, ranks, names, timeout_s=110)
+    results = spawn_ranks(_run_in_turn, ranks, names, env=env, timeout_s=110)
     return {
         name: [result.get(name, "did not run: an earlier check failed") for result in results]
         for _, name in names

@@ -291,3 +291,33 @@ def groups_have_the_same_bits(groups: Any) -> list[float]:
 def test_groups_change_no_bit() -> None:
     results = [run(groups_have_the_same_bits, groups)[0] for groups in (None, 2, "lists")]
     assert results[0] == results[1] == results[2]
+
+
+# -- Fusion ---------------------------------------------------------------------------------------
+
+
+#: A rule, a plan that is given, one that is learnt at once, and one that is tried after 18 steps.
+FUSED = ("none", "piecewise_fusion", "arrival", "model")
+
+EVERYWHERE = {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.05"}
+
+
+def train_under_strategies(compressed_by_argument: bool) -> list[list[float]]:
+    topk = hvd.Compression.topk(0.05) if compressed_by_argument else hvd.Compression.none
+    results = []
+    for strategy in FUSED:
+        hvd.init()
+        model = make_model()
+        train(model, distributed(model, compression=topk, fusion_type=strategy), range(20))
+        assert hvd.stats()["compressed_tensors"] == 20 * len(list(model.parameters()))
+        results.append(weights(model).tolist())
+        hvd.shutdown()
+    return results
+
+
+@pytest.mark.parametrize("way", ["argument", "environment"])
+def test_fusion_changes_no_bit_and_compresses_nothing_of_its_own(way: str) -> None:
+    by_argument = way == "argument"
+    env = TWO_BY_TWO if by_argument else TWO_BY_TWO | EVERYWHERE
+    for results in spawn_ranks(train_under_strategies, 4, by_argument, env=env):
+        assert results == [results[0]] * len(FUSED)

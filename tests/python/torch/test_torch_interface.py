@@ -25,7 +25,14 @@ NOT_YET = {"elastic", "start_timeline", "stop_timeline"}
 #: Of Horovod's modules, those whose signatures are compared.
 MODULES = ["compression", "functions", "mpi_ops", "optimizer", "sync_batch_norm"]
 #: Parameters that lightcc has after Horovod's.
-ADDED = {"allgather_object": ", process_set=global_process_set"}
+ADDED = {
+    "allgather_object": ", process_set=global_process_set",
+    # All of them by keyword only.
+    "DistributedOptimizer": (
+        ", fusion_type=None, auto_fusion_threshold=None, piecewise_fusion_schedule=None, "
+        "scopewise_fusion_schedule=None"
+    ),
+}
 
 
 def spelled(default: Any) -> str:

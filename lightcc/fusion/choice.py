@@ -1,0 +1,132 @@
+"""Which fusion strategy an optimizer follows, from its arguments and the environment."""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import NamedTuple
+
+from lightcc import _world
+from lightcc.fusion.plans import parse_positions, parse_scopes
+
+STRATEGIES = (
+    "none",
+    "auto_fusion",
+    "piecewise_fusion",
+    "scopewise_fusion",
+    "arrival",
+    "horovod",
+    "model",
+)
+#: Those that are lists of gradients.
+PLANNED = ("piecewise_fusion", "scopewise_fusion", "arrival", "model")
+
+
+class Rule(enum.IntEnum):
+    """What an all-reduce may share its bucket with; the engine's FusionRule."""
+
+    DEFAULT = 0  # As LIGHT_FUSION_STRATEGY says.
+    NONE = 1
+    AUTO = 2
+    HOROVOD = 3
+    PLANNED = 4
+
+
+class FusionChoice(NamedTuple):
+    """A strategy with its argument; the same on all ranks.
+
+    Attributes:
+        strategy: One of `STRATEGIES`.
+        schedule: Of piecewise_fusion and scopewise_fusion; parses. Otherwise empty.
+        threshold_bytes: The most that auto_fusion, arrival and model put into one bucket.
+        rule: What gradients that are in no planned bucket ask of the sequencer.
+        limit_bytes: Of `rule`.
+    """
+
+    strategy: str
+    schedule: str
+    threshold_bytes: int
+    rule: Rule
+    limit_bytes: int
+
+    @property
+    def planned(self) -> bool:
+        """Whether the strategy makes plans."""
+        return self.strategy in PLANNED
+
+
+def choose_fusion(
+    fusion_type: str | None,
+    auto_fusion_threshold: int | None,
+    piecewise_fusion_schedule: str | None,
+    scopewise_fusion_schedule: str | None,
+) -> FusionChoice:
+    """Returns the strategy in force; a variable of the environment counts before an argument.
+
+    Args:
+        fusion_type: One of `STRATEGIES`; `None` is auto_fusion. Before it: LIGHT_FUSION_STRATEGY.
+        auto_fusion_threshold: Bytes, at least 0. Before it: LIGHT_FUSION_THRESHOLD.
+        piecewise_fusion_schedule: As "2;6"; `None` is "0", one bucket. Before it:
+            LIGHT_FUSION_SCHEDULE.
+        scopewise_fusion_schedule: As "encoder;decoder". Before it: LIGHT_FUSION_SCHEDULE.
+
+    Raises:
+        ValueError: An argument or variable is not allowed, or lightcc is not initialized.
+    """
+    if fusion_type is not None and fusion_type not in STRATEGIES:
+        msg = f"fusion_type is {fusion_type!r}: expected one of {', '.join(STRATEGIES)}"
+        raise ValueError(msg)
+    knobs = _world.current().fusion_knobs()
+    threshold = _check_threshold(auto_fusion_threshold)
+    if threshold is None or os.environ.get("LIGHT_FUSION_THRESHOLD"):
+        threshold = int(knobs["threshold_bytes"])
+        is_own = False
+    else:
+        is_own = True
+    strategy = str(knobs["strategy"]) or fusion_type or "auto_fusion"
+    is_own = is_own or (not knobs["strategy"] and fusion_type is not None)
+    schedule = ""
+    if strategy == "piecewise_fusion":
+        schedule = _piecewise(str(knobs["schedule"]), piecewise_fusion_schedule)
+    elif strategy == "scopewise_fusion":
+        schedule = _scopewise(str(knobs["schedule"]), scopewise_fusion_schedule)
+    rule, limit = Rule.DEFAULT, 0
+    if strategy == "none":
+        rule = Rule.NONE
+    elif strategy == "horovod":
+        rule = Rule.HOROVOD
+    elif strategy == "auto_fusion" and is_own:
+        rule, limit = Rule.AUTO, threshold
+    return FusionChoice(strategy, schedule, threshold, rule, limit)
+
+
+def _check_threshold(threshold: object) -> int | None:
+    if threshold is None:
+        return None
+    if not isinstance(threshold, int) or isinstance(threshold, bool) or not 0 <= threshold < 2**63:
+        msg = f"auto_fusion_threshold is {threshold!r}: expected bytes, an integer of at least 0"
+        raise ValueError(msg)
+    return threshold
+
+
+def _piecewise(variable: str, argument: str | None) -> str:
+    if variable:
+        parse_positions(variable, "LIGHT_FUSION_SCHEDULE")
+        return variable
+    schedule = "0" if argument is None else argument
+    parse_positions(schedule, "piecewise_fusion_schedule")
+    return schedule
+
+
+def _scopewise(variable: str, argument: str | None) -> str:
+    if variable:
+        parse_scopes(variable, "LIGHT_FUSION_SCHEDULE")
+        return variable
+    if argument is None:
+        msg = (
+            "scopewise_fusion needs scopes: set scopewise_fusion_schedule or LIGHT_FUSION_SCHEDULE "
+            "to prefixes of names, as in 'encoder;decoder'"
+        )
+        raise ValueError(msg)
+    parse_scopes(argument, "scopewise_fusion_schedule")
+    return argument

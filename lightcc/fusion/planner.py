@@ -1,0 +1,200 @@
+"""The plan of one optimizer: made at the start, or learnt from its first steps.
+
+Ranks agree on everything: at the start they compare names and strategy, and take the plan that the
+first member of the process set made. arrival and model learn theirs. Meanwhile each step ends with
+a small all-reduce, which tells whether all ranks took part in the step: only such steps count, so
+that all ranks count alike, also where ranks join (hvd.join()) at different times and stay away from
+some steps. Once the plan is final, a step costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from lightcc import _world, basics
+from lightcc.functions import allgather_object, broadcast_object
+from lightcc.fusion.learning import Step, learn_by_model, learn_order
+from lightcc.fusion.plans import is_within, parse_positions, parse_scopes, piecewise, scopewise
+from lightcc.reductions import Sum, allreduce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lightcc.fusion.choice import FusionChoice, Rule
+    from lightcc.fusion.learning import Course
+    from lightcc.fusion.plans import Gradient, Plan
+    from lightcc.process_sets import ProcessSet
+
+
+class Planner:
+    """Says which gradients of one optimizer travel together.
+
+    Attributes:
+        buckets: The plan in force, gradients by name; others travel by `rule`.
+        rule: What gradients in no bucket ask of the sequencer: a Rule, and bytes.
+        gradients: What is planned, by name.
+        process_set: The ranks that agree.
+        choice: The strategy.
+        notes: What else `describe()` tells.
+    """
+
+    def __init__(
+        self,
+        choice: FusionChoice,
+        gradients: Iterable[Gradient],
+        process_set: ProcessSet,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Makes the plan, or begins to learn it.
+
+        Collective, where the strategy is a plan: every rank of the process set must call it.
+
+        Args:
+            choice: The strategy.
+            gradients: In the optimizer's order, which need not be the same on all ranks.
+            process_set: The ranks that must agree; this rank is a member.
+            clock: Seconds.
+
+        Raises:
+            ValueError: Ranks differ in the strategy or in the gradients. On all of them.
+        """
+        self.choice = choice
+        self.process_set = process_set
+        self.gradients = {gradient.name: gradient for gradient in gradients}
+        self.buckets: Plan = []
+        self.rule: tuple[Rule, int] = (choice.rule, choice.limit_bytes)
+        self.notes: dict[str, Any] = {}
+        self._clock = clock
+        self._arrivals: dict[str, float] = {}
+        self._last_end = clock()
+        self._course: Course | None = None
+        if choice.planned:
+            self.buckets = self._agree_at_start()
+        if self.gradients and choice.strategy in ("arrival", "model"):
+            learn = learn_order if choice.strategy == "arrival" else learn_by_model
+            self._course = learn(self)
+            next(self._course)
+        _planners.add(self)
+
+    @property
+    def watching(self) -> bool:
+        """Whether the plan is not final: `arrived()` and `end_step()` want to be called."""
+        return self._course is not None
+
+    @property
+    def root(self) -> int:
+        """The world rank whose plan counts."""
+        return (self.process_set.ranks or [0])[0]
+
+    def arrived(self, name: str) -> None:  # hot
+        """Notes that this rank has a gradient ready to travel."""
+        self._arrivals[name] = self._clock()
+
+    def end_step(self) -> bool:
+        """Ends a step; returns whether `buckets`, `rule` or `watching` changed.
+
+        Collective, while the plan is not final: every rank of the process set that has not joined
+        must call it, with no gradient in flight.
+
+        Raises:
+            HorovodInternalError: A rank failed. On all ranks.
+        """
+        if self._course is None:
+            return False
+        import numpy as np
+
+        now = self._clock()
+        arrivals, self._arrivals = self._arrivals, {}
+        seconds, self._last_end = now - self._last_end, now
+        # In integers, which are never compressed.
+        mine = np.array([1, seconds * 1e9] if arrivals else [0, 0], np.int64)
+        everyone = allreduce(mine, name="fusion.step", op=Sum, process_set=self.process_set)
+        if everyone[0] < (self.process_set.size() or 0):
+            return False  # A rank has joined, or saw nothing.
+        first = min(arrivals.values())
+        ready = {name: moment - first for name, moment in arrivals.items()}
+        before = (self.buckets, self.rule)
+        try:
+            self._course.send(Step(float(everyone[1] / everyone[0]) * 1e-9, ready))
+        except StopIteration:
+            self._course = None
+        return self._course is None or before != (self.buckets, self.rule)
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what `lightcc.stats()` tells of this optimizer."""
+        return {
+            "strategy": self.choice.strategy,
+            "final": not self.watching,
+            "plan": [list(bucket) for bucket in self.buckets],
+            "plan_bytes": [
+                sum(self.gradients[name].num_bytes for name in bucket) for bucket in self.buckets
+            ],
+            **self.notes,
+        }
+
+    def _agree_at_start(self) -> Plan:
+        """Returns the root's plan, which has no buckets where it is still to be learnt."""
+        rank = _world.current().rank
+        mine = (self.choice, self.gradients, self._plan_of_names() if rank == self.root else [])
+        choice, gradients, plan = broadcast_object(
+            mine, self.root, "fusion.start", self.process_set
+        )
+        problem = ""
+        if choice != self.choice:
+            problem = (
+                f"ranks fuse gradients differently: rank {self.root} by {_text(choice)}, "
+                f"rank {rank} by {_text(self.choice)}"
+            )
+        elif differing := set(gradients.items()) ^ set(self.gradients.items()):
+            names = sorted({name for name, _ in differing})
+            problem = (
+                f"{choice.strategy} needs the same parameters on all ranks; ranks {self.root} and "
+                f"{rank} differ in: {', '.join(names)}"
+            )
+        for text in allgather_object(problem, "fusion.agreed", self.process_set):
+            if text:
+                raise ValueError(text)
+        return list(plan)
+
+    def _plan_of_names(self) -> Plan:
+        names = list(self.gradients)
+        schedule = self.choice.schedule
+        if not names:
+            return []  # All are in groups of the caller's.
+        if self.choice.strategy == "piecewise_fusion":
+            positions = parse_positions(schedule, "schedule")
+            if positions[-1] >= len(names):
+                _warn(f"{schedule!r} of piecewise_fusion: there are only {len(names)} gradients.")
+            return piecewise(names, positions)
+        if self.choice.strategy == "scopewise_fusion":
+            scopes = parse_scopes(schedule, "schedule")
+            empty = [s for s in scopes if not any(is_within(name, s) for name in names)]
+            if empty:
+                _warn(
+                    f"{schedule!r} of scopewise_fusion: no parameter's name begins with "
+                    f"{', '.join(empty)}; names are like {', '.join(names[:3])}."
+                )
+            return scopewise(names, scopes)
+        return []
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+def _text(choice: FusionChoice) -> str:
+    schedule = f" {choice.schedule!r}" if choice.schedule else ""
+    return f"{choice.strategy}{schedule} (at most {choice.threshold_bytes} bytes)"
+
+
+_planners: weakref.WeakSet[Planner] = weakref.WeakSet()
+
+
+def _describe_all() -> list[dict[str, Any]]:
+    return [planner.describe() for planner in list(_planners)]
+
+
+basics.add_statistics("fusion", _describe_all)

@@ -1,0 +1,131 @@
+"""A planner on one rank with a clock of its own: what it learns, and when it stops learning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import lightcc as hvd
+from lightcc.fusion import Gradient, Planner, Rule, choose_fusion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.usefixtures("world")
+
+#: By arrival, which is not the order of the optimizer.
+GRADIENTS = [Gradient(name, 100, "float32") for name in "abcd"]
+ARRIVALS = {"d": 0.1, "c": 0.2, "b": 0.3, "a": 0.4}
+#: Of model: settling and counted steps under two rules, then twice of auto_fusion and the plan.
+MODEL_STEPS = 2 * 6 + 4 * 6
+
+
+class Job:
+    """Steps of a training whose clock stands still but for them."""
+
+    def __init__(self, strategy: str, threshold: int | None = None) -> None:
+        self.now = 0.0
+        choice = choose_fusion(strategy, threshold, "2", "a")
+        self.planner = Planner(choice, GRADIENTS, hvd.global_process_set, clock=lambda: self.now)
+
+    def step(self, seconds: float, arrivals: dict[str, float] = ARRIVALS) -> bool:
+        begin = self.now
+        for name, moment in arrivals.items():
+            self.now = begin + moment
+            self.planner.arrived(name)
+        self.now = begin + seconds
+        return self.planner.end_step()
+
+    def watches(self) -> bool:
+        return self.planner.watching
+
+    def steps(self, count: int, seconds: Callable[[Planner], float]) -> None:
+        for _ in range(count):
+            self.step(seconds(self.planner))
+
+
+@pytest.mark.parametrize("strategy", ["none", "auto_fusion", "horovod"])
+def test_rules_have_no_plan(strategy: str) -> None:
+    job = Job(strategy)
+    assert not job.watches()
+    assert job.planner.buckets == []
+    assert not job.step(1.0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "plan"),
+    [
+        ("piecewise_fusion", [["a", "b"], ["c", "d"]]),
+        ("scopewise_fusion", [["a"], ["b", "c", "d"]]),
+    ],
+)
+def test_plans_of_names_are_final_at_once(strategy: str, plan: list[list[str]]) -> None:
+    job = Job(strategy)
+    assert not job.watches()
+    assert job.planner.buckets == plan
+
+
+def test_arrival_is_final_after_the_first_step_that_had_gradients() -> None:
+    job = Job("arrival", 200)
+    assert not job.step(1.0, {})
+    assert job.watches()
+    assert job.step(1.0, {"d": 0.1, "b": 0.2, "elsewhere": 0.3, "a": 0.4})
+    assert not job.watches()
+    assert job.planner.buckets == [["d", "b"], ["a"], ["c"]]
+    assert not job.step(1.0)
+
+
+def test_model_looks_at_two_rules_before_it_plans() -> None:
+    job = Job("model")
+    rules = []
+    while "candidate" not in job.planner.notes:
+        rules.append(job.planner.rule[0])
+        assert job.planner.buckets == []
+        job.step(1.0)
+    assert rules == [Rule.NONE] * 6 + [Rule.DEFAULT] * 6
+    assert [name for bucket in job.planner.notes["candidate"] for name in bucket] == list("dcba")
+
+
+@pytest.mark.parametrize(("with_plan", "kept"), [(0.9, True), (1.1, False), (1.0, False)])
+def test_model_keeps_its_plan_if_steps_were_faster_with_it(with_plan: float, kept: bool) -> None:
+    job = Job("model")
+    job.steps(MODEL_STEPS - 1, lambda planner: with_plan if planner.buckets else 1.0)
+    assert job.watches()
+    assert job.step(with_plan)
+    report = job.planner.describe()
+    assert report["final"]
+    assert report["kept"] is kept
+    assert report["plan"] == (report["candidate"] if kept else [])
+    assert report["measured_seconds"]["candidate"] == pytest.approx(with_plan)
+    assert report["measured_seconds"]["auto_fusion"] == pytest.approx(1.0)
+    assert job.planner.rule == (Rule.DEFAULT, 0)
+
+
+def test_single_slow_steps_do_not_decide() -> None:
+    job = Job("model")
+    number = 0
+
+    def seconds(planner: Planner) -> float:
+        nonlocal number
+        number += 1
+        slow = 50.0 if planner.buckets and number % 4 == 0 else 0.0
+        return slow + (0.9 if planner.buckets else 1.0)
+
+    job.steps(MODEL_STEPS, seconds)
+    assert job.planner.describe()["kept"]
+
+
+def test_gradients_that_never_came_are_planned_by_themselves() -> None:
+    job = Job("model")
+    used = {"d": 0.1, "b": 0.2}
+    for _ in range(MODEL_STEPS):
+        job.step(0.9 if job.planner.buckets else 1.0, used)
+    plan = job.planner.describe()["plan"]
+    assert [name for bucket in plan[:-1] for name in bucket] == ["d", "b"]
+    assert plan[-1] == ["a", "c"]
+
+
+def test_stats_tell_of_planners_that_live() -> None:
+    job = Job("arrival")
+    assert job.planner.describe() in hvd.stats()["fusion"]
