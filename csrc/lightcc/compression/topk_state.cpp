@@ -58,15 +58,15 @@ Status check_request(const TopkRequest& request, std::size_t numel) {
   return check_momentum(request.momentum);
 }
 
-/// Saturates: an infinite residual would void every step from then on.
+/// Saturates: an infinite residual would void every step from then on. In double, because a factor
+/// that is no float would make NaN of a zero.
 template <typename Lane>
 [[gnu::noinline]] void scale_lanes(std::byte* lanes, std::size_t count, double factor) {
-  constexpr Lane kMost = std::numeric_limits<Lane>::max();
-  const Lane lane_factor = static_cast<Lane>(factor);
+  constexpr double kMost = std::numeric_limits<Lane>::max();
   for (std::size_t i = 0; i < count; ++i) {
     std::byte* at = lanes + i * sizeof(Lane);
-    const Lane scaled = detail::load_as<Lane>(at) * lane_factor;
-    detail::store_as(at, std::clamp(scaled, -kMost, kMost));
+    const double scaled = static_cast<double>(detail::load_as<Lane>(at)) * factor;
+    detail::store_as(at, static_cast<Lane>(std::clamp(scaled, -kMost, kMost)));
   }
 }
 

@@ -591,6 +591,18 @@ TEST(TopkScale, multiplies_what_is_carried) {
   }
 }
 
+TEST(TopkScale, leaves_zeros_and_stays_finite_at_factors_beyond_the_lanes_range) {
+  TopkState state(DataType::kFloat32, 3);
+  compress(state, tensor_of(DataType::kFloat32, {8.0, 4.0, 0.0}), exactly(1, SimdLevel::kPlain));
+  state.commit();
+  ASSERT_TRUE(state.scale(1e300).ok());
+  EXPECT_EQ(state.residual_at(1), static_cast<double>(std::numeric_limits<float>::max()));
+  EXPECT_EQ(state.residual_at(2), 0.0);
+  ASSERT_TRUE(state.scale(1e-300).ok());
+  ASSERT_TRUE(state.scale(1e300).ok());
+  EXPECT_EQ(residual_of(state), std::vector<double>(3, 0.0));
+}
+
 TEST(TopkScale, by_what_is_no_scale_is_an_error) {
   TopkState state(DataType::kFloat32, 2);
   for (const double factor : {0.0, -1.0, kInfinity, kNan}) {
