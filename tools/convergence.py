@@ -1,0 +1,206 @@
+"""Trains the same models with and without top-k compression, from the same seeds, and compares.
+
+    python tools/convergence.py run [--tasks fashion text] [--seeds 5]    # hours on two cores
+    python tools/convergence.py report --write docs/convergence.md
+
+`run` starts four ranks as a grid of 2 x 2 and lets them train every variant with every seed, one
+after another; each run leaves a JSON file in build/convergence, and what is there already is not
+run again. `report` makes tables and plots of what is there. A seed decides the initial weights and
+the samples of every step, so runs of one seed differ in their compression only: variants are
+compared in pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import convergence_report
+import torch
+from convergence_tasks import TASKS, Task
+from torch import nn
+
+import lightcc.torch as hvd
+
+RESULTS = Path(__file__).resolve().parents[1] / "build" / "convergence"
+RANKS = 4
+GRID = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2", "LIGHT_TOPK_THRESHOLD": "0"}
+MOMENTUM = 0.9
+#: In the order in which they are run; each with the ratios of the compressed ones.
+VARIANTS = ("dense", "feedback", "no feedback", "fp16", "warm-up", "momentum correction", "scaled")
+RATIOS = (0.01, 0.001)
+MEASUREMENTS = 8
+#: Steps whose gradients overflow on one rank, of the variant "scaled".
+OVERFLOWS = (3, 50, 500)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. `ratio` is 1 for "dense"."""
+
+    task: str
+    variant: str
+    ratio: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its parameters and its file."""
+        return f"{self.task}-{self.variant.replace(' ', '_')}-{self.ratio:g}-{self.seed}"
+
+
+def all_runs(tasks: list[str], seeds: int, variants: list[str]) -> list[Run]:
+    """Returns what is to be run, what matters most first."""
+    settings = [("dense", 1.0)]
+    settings += [(variant, RATIOS[0]) for variant in VARIANTS[1:3]]
+    settings += [(variant, RATIOS[1]) for variant in VARIANTS[1:3]]
+    settings += list(itertools.product(VARIANTS[3:], RATIOS))
+    return [
+        Run(task, variant, ratio, seed)
+        for variant, ratio in settings
+        if variant in variants
+        for task in tasks
+        for seed in range(seeds)
+    ]
+
+
+def compression_of(run: Run, task: Task) -> Any:
+    """Returns what DistributedOptimizer is given for a variant."""
+    if run.variant == "dense":
+        return hvd.Compression.none
+    return hvd.Compression.topk(
+        run.ratio,
+        fp16=run.variant == "fp16",
+        warmup_steps=task.steps // 5 if run.variant == "warm-up" else 0,
+        momentum_correction=run.variant == "momentum correction",
+    )
+
+
+def forget(optimizer: Any) -> None:
+    """Makes what is kept back zero, which is what compression without error feedback does.
+
+    There is no option for it, because nobody should want it. Here gradients are said to become
+    smaller by 10^300 and then larger again: what is kept back does not survive that, the threshold
+    (which is no float32) does.
+    """
+    optimizer.set_gradient_scale(1e-300)
+    optimizer.set_gradient_scale(1.0)
+
+
+def measure(model: nn.Module, task: Task, name: str) -> float:
+    """Returns the mean over the test's samples, of which each rank takes its share."""
+    inputs, labels = (part[hvd.rank() :: hvd.size()] for part in task.test)
+    with torch.no_grad():
+        mine = task.measure(model(inputs), labels)
+    total = hvd.allreduce(mine.double(), op=hvd.Sum, name=name)
+    return total.item() / len(task.test[1])
+
+
+def train(run: Run, task: Task) -> dict[str, Any]:
+    """Trains once; every rank must call it. Returns the same on all ranks but for `seconds`."""
+    torch.manual_seed(run.seed)
+    model = task.make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=MOMENTUM)
+    # What is kept back belongs to names, so every run has names of its own.
+    named = [(f"{run.name}.{name}", p) for name, p in model.named_parameters()]
+    optimizer = hvd.DistributedOptimizer(optimizer, named, compression_of(run, task))
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1.0 / task.steps, task.steps - 1)
+    optimizer.set_gradient_scale(1.0)
+    scaler = hvd.GradScaler(
+        "cpu", init_scale=2.0**16, growth_interval=100, enabled=run.variant == "scaled"
+    )
+    samples = torch.Generator().manual_seed(run.seed)
+    curve = []
+    sent = hvd.stats()["network_bytes_sent"]
+    begin = time.monotonic()
+    for step in range(task.steps):
+        batch = torch.randint(len(task.train[1]), (task.batch,), generator=samples)
+        mine = batch[hvd.rank() :: hvd.size()]
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(task.train[0][mine]), task.train[1][mine])
+        if run.variant == "scaled" and step in OVERFLOWS and hvd.rank() == 1:
+            loss = loss * math.inf
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if run.variant == "no feedback":
+            forget(optimizer)
+        schedule.step()
+        if (step + 1) * MEASUREMENTS // task.steps > step * MEASUREMENTS // task.steps:
+            curve.append([step + 1, measure(model, task, f"{run.name}.curve")])
+    seconds = time.monotonic() - begin
+    sent = hvd.stats()["network_bytes_sent"] - sent
+    weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    every = hvd.allgather_object((hashlib.sha256(weights).hexdigest(), sent))
+    return {
+        **asdict(run),
+        "steps": task.steps,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "result": curve[-1][1] if math.isfinite(curve[-1][1]) else None,
+        "curve": [point for point in curve if math.isfinite(point[1])],
+        "bytes_per_step": sum(sent for _, sent in every) / len(every) / task.steps,
+        "replicas_agree": len({digest for digest, _ in every}) == 1,
+        "seconds": round(seconds, 1),
+    }
+
+
+def train_all(arguments: argparse.Namespace) -> int:
+    """What each rank does."""
+    hvd.init()
+    torch.set_num_threads(1)
+    tasks = {name: TASKS[name]() for name in arguments.tasks}
+    runs = all_runs(arguments.tasks, arguments.seeds, arguments.variants)
+    there = {path.stem for path in arguments.results.glob("*.json")} if hvd.rank() == 0 else set()
+    there = hvd.broadcast_object(there, root_rank=0)
+    for run in runs:
+        if run.name in there:
+            continue
+        result = train(run, tasks[run.task])
+        if hvd.rank() == 0:
+            partial = arguments.results / f"{run.name}.partial"
+            partial.write_text(json.dumps(result, indent=1) + "\n")
+            partial.replace(partial.with_suffix(".json"))
+            shown = "diverged" if result["result"] is None else f"{result['result']:.4f}"
+            sys.stdout.write(f"{run.name}: {shown}, {result['seconds']} s\n")
+            sys.stdout.flush()
+    hvd.shutdown()
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", choices=["run", "train", "report"], help="train: of one rank")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files")
+    parser.add_argument("--write", type=Path, metavar="FILE.md", help="put the tables in there")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Does what the command line says."""
+    arguments = parse_arguments()
+    if arguments.command == "report":
+        return convergence_report.main(arguments.results, arguments.write)
+    if arguments.command == "train":
+        return train_all(arguments)
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    ranks = [Path(sys.executable).with_name("lightccrun"), "-np", str(RANKS), "--no-prefix"]
+    program = [sys.executable, __file__, "train", *sys.argv[2:]]
+    return subprocess.run([*ranks, *program], env={**os.environ, **GRID}, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""Tables and plots of what tools/convergence.py has run.
+
+A table has a row for each variant and ratio: the mean over seeds, their standard deviation, and the
+mean difference to the dense run of the same seed with its 95% confidence interval (Student's t of
+the differences; that seeds come in pairs takes away what they have in common).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import re
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+#: Of how many units a table shows a measurement, and whether more of it is better.
+UNITS = {"fashion": ("accuracy, %", 100.0), "text": ("bits/character", 1.0)}
+DIGITS = {"fashion": 2, "text": 4}
+#: 97.5% quantiles of Student's t for 1, 2, ... degrees of freedom.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+LABELS = {
+    "dense": "dense",
+    "feedback": "top-k",
+    "no feedback": "top-k without error feedback",
+    "fp16": "top-k, fp16",
+    "warm-up": "top-k, warm-up",
+    "momentum correction": "top-k, momentum correction",
+    "scaled": "top-k, loss scaling with overflows",
+}
+
+Row = dict[str, Any]
+Setting = tuple[str, float]  # Variant and ratio.
+
+
+class Difference(NamedTuple):
+    """To the dense runs of the same seeds. `half_width` is NaN for a single pair."""
+
+    mean: float
+    half_width: float
+
+
+def load(results: Path) -> dict[str, dict[Setting, list[Row]]]:
+    """Returns the runs by task, then by variant and ratio, in the order of a table."""
+    rows = [json.loads(path.read_text()) for path in results.glob("*.json")]
+    order = list(LABELS)
+    rows.sort(key=lambda row: (row["task"], -row["ratio"], order.index(row["variant"]), row["seed"]))
+    tasks: dict[str, dict[Setting, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        tasks[row["task"]][row["variant"], row["ratio"]].append(row)
+    return tasks
+
+
+def difference(rows: Iterable[Row], dense: Iterable[Row], points: float) -> Difference | None:
+    """Returns how `rows` differ from the dense runs of their seeds, if there are some."""
+    base = {row["seed"]: row["result"] for row in dense}
+    pairs = [points * (row["result"] - base[row["seed"]]) for row in rows if row["seed"] in base]
+    if not pairs:
+        return None
+    if len(pairs) == 1:
+        return Difference(pairs[0], math.nan)
+    error = statistics.stdev(pairs) / math.sqrt(len(pairs))
+    return Difference(statistics.mean(pairs), STUDENT[len(pairs) - 2] * error)
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
+def table(task: str, settings: dict[Setting, list[Row]]) -> str:
+    """Returns the table of one task, in Markdown."""
+    unit, points = UNITS[task]
+    digits = DIGITS[task]
+    dense = settings.get(("dense", 1.0), [])
+    heads = ["", "ratio", "seeds", unit, "std", "difference to dense", "sent per step and rank"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for (variant, ratio), rows in settings.items():
+        finite = [row for row in rows if row["result"] is not None]
+        cells = [LABELS[variant], "" if variant == "dense" else f"{ratio:.1%}", str(len(rows))]
+        if len(finite) < len(rows):
+            cells += [f"{len(rows) - len(finite)} diverged", "", ""]
+        else:
+            values = [points * row["result"] for row in finite]
+            spread = statistics.stdev(values) if len(values) > 1 else math.nan
+            against = None if variant == "dense" else difference(finite, dense, points)
+            cells += [f"{statistics.mean(values):.{digits}f}", f"{spread:.{digits}f}"]
+            cells += [_shown(against, statistics.mean(values), task)]
+        cells.append(_bytes(statistics.mean(row["bytes_per_step"] for row in rows)))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _shown(against: Difference | None, mean: float, task: str) -> str:
+    if against is None:
+        return ""
+    digits = DIGITS[task]
+    text = f"{against.mean:+.{digits}f} +- {against.half_width:.{digits}f}"
+    if task == "text":
+        text += f" ({100 * against.mean / (mean - against.mean):+.1f}%)"
+    return text
+
+
+def plot(task: str, settings: dict[Setting, list[Row]], path: Path) -> None:
+    """Draws the mean of every variant over the steps, one picture for each ratio.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    importlib.import_module("matplotlib").use("Agg")
+    pyplot = importlib.import_module("matplotlib.pyplot")
+    # The same runs give the same file.
+    pyplot.rcParams.update({"svg.hashsalt": "lightcc", "svg.fonttype": "none", "font.size": 9})
+    unit, points = UNITS[task]
+    ratios = sorted({ratio for variant, ratio in settings if variant != "dense"}, reverse=True)
+    figure, panels = pyplot.subplots(1, len(ratios), figsize=(9, 3.6), sharey=True, squeeze=False)
+    for panel, ratio in zip(panels[0], ratios, strict=True):
+        for i, variant in enumerate(LABELS):
+            rows = settings.get((variant, 1.0 if variant == "dense" else ratio), [])
+            curves = [row["curve"] for row in rows if row["result"] is not None]
+            if not curves:
+                continue
+            steps = [step for step, _ in curves[0]]
+            values = [[points * curve[at][1] for curve in curves] for at in range(len(steps))]
+            color = "black" if variant == "dense" else f"C{i - 1}"
+            panel.plot(steps, [statistics.mean(v) for v in values], color=color, lw=1.2,
+                       label=LABELS[variant], ls="--" if variant == "dense" else "-")  # fmt: skip
+            panel.fill_between(steps, [min(v) for v in values], [max(v) for v in values],
+                               color=color, alpha=0.12, lw=0)  # fmt: skip
+        panel.set_title(f"{ratio:.1%} of the gradient")
+        panel.set_xlabel("step")
+        panel.grid(alpha=0.3)
+    panels[0][0].set_ylabel(unit)
+    panels[0][0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def main(results: Path, write: Path | None) -> int:
+    """Prints the tables; or puts them into a page between their marks, and plots beside it."""
+    tasks = load(results)
+    if not tasks:
+        sys.stderr.write(f"no runs in {results}\n")
+        return 1
+    page = "" if write is None else write.read_text()
+    for task, settings in tasks.items():
+        wrong = [r for rows in settings.values() for r in rows if not r["replicas_agree"]]
+        if wrong:
+            sys.stderr.write(f"replicas differ in {wrong[0]}\n")
+            return 1
+        text = table(task, settings)
+        if write is None:
+            sys.stdout.write(f"{task}\n\n{text}\n\n")
+            continue
+        marks = rf"(<!-- table: {task} -->\n).*?(<!-- end -->)"
+        page, found = re.subn(marks, lambda m, t=text: f"{m[1]}{t}\n{m[2]}", page, flags=re.DOTALL)
+        if found != 1:
+            sys.stderr.write(f"{write} has no <!-- table: {task} --> ... <!-- end -->\n")
+            return 1
+        plot(task, settings, write.with_name(f"convergence-{task}.svg"))
+    if write is not None:
+        write.write_text(page)
+    return 0
