@@ -55,9 +55,10 @@ help:  ## Lists the targets
 	touch $@
 
 .PHONY: demo
-demo: .venv/.demo  ## Trains a torch model on NP ranks of this machine
-	cd $(ELSEWHERE) && $(BIN)/lightccrun -np $(NP) --no-prefix \
-	  $(BIN)/python $(CURDIR)/examples/pytorch_digits.py
+demo: .venv/.demo  ## Dense and top-k training on 2 x 2 ranks, over an emulated link of 200 Mbit/s
+	cd $(ELSEWHERE) && LIGHT_2D_ALLREDUCE=1 LIGHT_INTRA_SIZE=2 LIGHT_TOPK_THRESHOLD=16K \
+	  LIGHT_TCP_RATE=12M $(BIN)/lightccrun -np 4 --no-prefix \
+	  $(BIN)/python $(CURDIR)/examples/pytorch_topk.py
 
 .PHONY: test
 test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neither root nor more packages

@@ -1,6 +1,6 @@
 """Trains a network on handwritten digits twice: with whole gradients, and with 1% of them.
 
-    LIGHT_2D_ALLREDUCE=1 LIGHT_INTRA_SIZE=2 LIGHT_TCP_RATE=12M \\
+    LIGHT_2D_ALLREDUCE=1 LIGHT_INTRA_SIZE=2 LIGHT_TOPK_THRESHOLD=16K LIGHT_TCP_RATE=12M \\
         lightccrun -np 4 python examples/pytorch_topk.py [--epochs 16] [--ratio 0.01]
 
 The variables make two "hosts" of two ranks out of this machine, which share no memory and whose

@@ -25,12 +25,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import convergence_report
 import torch
-from convergence_tasks import TASKS, Task
 from torch import nn
 
+import convergence_report
 import lightcc.torch as hvd
+from convergence_tasks import TASKS, Task
 
 RESULTS = Path(__file__).resolve().parents[1] / "build" / "convergence"
 RANKS = 4

@@ -48,7 +48,9 @@ def load(results: Path) -> dict[str, dict[Setting, list[Row]]]:
     """Returns the runs by task, then by variant and ratio, in the order of a table."""
     rows = [json.loads(path.read_text()) for path in results.glob("*.json")]
     order = list(LABELS)
-    rows.sort(key=lambda row: (row["task"], -row["ratio"], order.index(row["variant"]), row["seed"]))
+    rows.sort(
+        key=lambda row: (row["task"], -row["ratio"], order.index(row["variant"]), row["seed"])
+    )
     tasks: dict[str, dict[Setting, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         tasks[row["task"]][row["variant"], row["ratio"]].append(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -17,13 +18,16 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 pytestmark = pytest.mark.multiproc
 
 
-def run(ranks: int, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    ranks: int, script: str, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     launcher = [sys.executable, "-m", "lightcc.runner", "-np", str(ranks), "--no-prefix"]
     return subprocess.run(
         [*launcher, sys.executable, str(EXAMPLES / script), *arguments],
         capture_output=True,
         text=True,
         timeout=100,
+        env={**os.environ, **variables},
     )
 
 
@@ -44,6 +48,31 @@ def test_digits_fail_when_the_accuracy_is_missed() -> None:
     result = run(1, "pytorch_digits.py", "--epochs", "1", "--accuracy", "1.01")
     assert result.returncode == 1, result.stdout + result.stderr
     assert "(1.01 is asked for)" in result.stdout
+
+
+TWO_BY_TWO = {
+    "LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2", "LIGHT_TOPK_THRESHOLD": "16K",
+}  # fmt: skip
+
+
+def test_one_percent_of_the_gradient_learns_the_digits_as_well_and_sends_less() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
+    result = run(4, "pytorch_topk.py", "--epochs", "12", "--margin", "0.05", **TWO_BY_TWO)
+    assert result.returncode == 0, result.stdout + result.stderr
+    row = r" +(0\.\d{3}) +\d+\.\d ms +(\d+\.\d) kB$"
+    dense = re.search(rf"^dense{row}", result.stdout, re.MULTILINE)
+    topk = re.search(rf"^top-k 1\.0%{row}", result.stdout, re.MULTILINE)
+    assert dense is not None, result.stdout
+    assert topk is not None, result.stdout
+    assert float(dense[1]) > 0.9
+    assert float(dense[2]) > 20 * float(topk[2]) > 0
+    assert result.stdout.endswith("all ranks hold the same weights, bit for bit\n")
+
+
+def test_top_k_digits_fail_when_the_accuracies_differ() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
+    result = run(2, "pytorch_topk.py", "--epochs", "1", "--margin", "-1")
+    assert result.returncode == 1, result.stdout + result.stderr
 
 
 @pytest.mark.slow
