@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
 import json
 import math
 import os
@@ -36,8 +35,8 @@ RESULTS = Path(__file__).resolve().parents[1] / "build" / "convergence"
 RANKS = 4
 GRID = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2", "LIGHT_TOPK_THRESHOLD": "0"}
 MOMENTUM = 0.9
-#: In the order in which they are run; each with the ratios of the compressed ones.
-VARIANTS = ("dense", "feedback", "no feedback", "fp16", "warm-up", "momentum correction", "scaled")
+#: In the order in which they are run.
+VARIANTS = ("dense", "feedback", "warm-up", "no feedback", "momentum correction", "fp16", "scaled")
 RATIOS = (0.01, 0.001)
 MEASUREMENTS = 8
 #: Steps whose gradients overflow on one rank, of the variant "scaled".
@@ -59,16 +58,14 @@ class Run:
         return f"{self.task}-{self.variant.replace(' ', '_')}-{self.ratio:g}-{self.seed}"
 
 
-def all_runs(tasks: list[str], seeds: int, variants: list[str]) -> list[Run]:
+def all_runs(tasks: list[str], seeds: int, variants: list[str], ratios: list[float]) -> list[Run]:
     """Returns what is to be run, what matters most first."""
-    settings = [("dense", 1.0)]
-    settings += [(variant, RATIOS[0]) for variant in VARIANTS[1:3]]
-    settings += [(variant, RATIOS[1]) for variant in VARIANTS[1:3]]
-    settings += list(itertools.product(VARIANTS[3:], RATIOS))
+    compressed = [variant for variant in VARIANTS if variant in variants and variant != "dense"]
+    settings = [("dense", 1.0)] if "dense" in variants else []
+    settings += [(variant, ratio) for ratio in ratios for variant in compressed]
     return [
         Run(task, variant, ratio, seed)
         for variant, ratio in settings
-        if variant in variants
         for task in tasks
         for seed in range(seeds)
     ]
@@ -159,7 +156,7 @@ def train_all(arguments: argparse.Namespace) -> int:
     hvd.init()
     torch.set_num_threads(1)
     tasks = {name: TASKS[name]() for name in arguments.tasks}
-    runs = all_runs(arguments.tasks, arguments.seeds, arguments.variants)
+    runs = all_runs(arguments.tasks, arguments.seeds, arguments.variants, arguments.ratios)
     there = {path.stem for path in arguments.results.glob("*.json")} if hvd.rank() == 0 else set()
     there = hvd.broadcast_object(there, root_rank=0)
     for run in runs:
@@ -183,6 +180,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("command", choices=["run", "train", "report"], help="train: of one rank")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--ratios", nargs="+", type=float, choices=RATIOS, default=list(RATIOS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files")
     parser.add_argument("--write", type=Path, metavar="FILE.md", help="put the tables in there")
@@ -197,7 +195,8 @@ def main() -> int:
     if arguments.command == "train":
         return train_all(arguments)
     arguments.results.mkdir(parents=True, exist_ok=True)
-    ranks = [Path(sys.executable).with_name("lightccrun"), "-np", str(RANKS), "--no-prefix"]
+    launcher = str(Path(sys.executable).with_name("lightccrun"))
+    ranks = [launcher, "-np", str(RANKS), "--no-prefix"]
     program = [sys.executable, __file__, "train", *sys.argv[2:]]
     return subprocess.run([*ranks, *program], env={**os.environ, **GRID}, check=False).returncode
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import re
 import statistics
 import sys
 from collections import defaultdict
@@ -87,9 +86,9 @@ def table(task: str, settings: dict[Setting, list[Row]]) -> str:
             cells += [f"{len(rows) - len(finite)} diverged", "", ""]
         else:
             values = [points * row["result"] for row in finite]
-            spread = statistics.stdev(values) if len(values) > 1 else math.nan
+            spread = f"{statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
             against = None if variant == "dense" else difference(finite, dense, points)
-            cells += [f"{statistics.mean(values):.{digits}f}", f"{spread:.{digits}f}"]
+            cells += [f"{statistics.mean(values):.{digits}f}", spread]
             cells += [_shown(against, statistics.mean(values), task)]
         cells.append(_bytes(statistics.mean(row["bytes_per_step"] for row in rows)))
         lines.append("| " + " | ".join(cells) + " |")
@@ -100,7 +99,9 @@ def _shown(against: Difference | None, mean: float, task: str) -> str:
     if against is None:
         return ""
     digits = DIGITS[task]
-    text = f"{against.mean:+.{digits}f} +- {against.half_width:.{digits}f}"
+    text = f"{against.mean:+.{digits}f}"
+    if not math.isnan(against.half_width):
+        text += f" +- {against.half_width:.{digits}f}"
     if task == "text":
         text += f" ({100 * against.mean / (mean - against.mean):+.1f}%)"
     return text
@@ -158,12 +159,15 @@ def main(results: Path, write: Path | None) -> int:
         if write is None:
             sys.stdout.write(f"{task}\n\n{text}\n\n")
             continue
-        marks = rf"(<!-- table: {task} -->\n).*?(<!-- end -->)"
-        page, found = re.subn(marks, lambda m, t=text: f"{m[1]}{t}\n{m[2]}", page, flags=re.DOTALL)
-        if found != 1:
+        begin, end = f"<!-- table: {task} -->\n", "<!-- end -->"
+        before, found, rest = page.partition(begin)
+        _, ended, after = rest.partition(end)
+        picture = f"convergence-{task}.svg"
+        page = f"{before}{begin}{text}\n\n![{UNITS[task][0]}, by step]({picture})\n{end}{after}"
+        if not found or not ended:
             sys.stderr.write(f"{write} has no <!-- table: {task} --> ... <!-- end -->\n")
             return 1
-        plot(task, settings, write.with_name(f"convergence-{task}.svg"))
+        plot(task, settings, write.with_name(picture))
     if write is not None:
         write.write_text(page)
     return 0

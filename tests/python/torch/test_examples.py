@@ -55,6 +55,7 @@ TWO_BY_TWO = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_percent_of_the_gradient_learns_the_digits_as_well_and_sends_less() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
     result = run(4, "pytorch_topk.py", "--epochs", "12", "--margin", "0.05", **TWO_BY_TWO)
