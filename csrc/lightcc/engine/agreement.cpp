@@ -181,6 +181,14 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape) {
   return overflow ? -1 : count;
 }
 
+std::uint64_t byte_count(const Signature& signature) {
+  return static_cast<std::uint64_t>(element_count(signature.shape)) * element_size(signature.dtype);
+}
+
+std::string key_of(std::uint32_t process_set, const std::string& name) {
+  return std::to_string(process_set) + '/' + name;
+}
+
 Status check_agreement(const Signature& first,
                        int first_rank,
                        const Signature& other,

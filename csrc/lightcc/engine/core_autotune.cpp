@@ -45,9 +45,8 @@ void Core::autotune(const Execute& execute) {
     if (s.op != OpType::kAllreduce) {
       continue;
     }
-    const auto bytes = static_cast<std::uint64_t>(element_count(s.shape)) * element_size(s.dtype);
     const std::size_t id = std::hash<std::string>()(s.name) ^ s.process_set;
-    changed = autotuner_->on_tensor(id, bytes, now) || changed;
+    changed = autotuner_->on_tensor(id, byte_count(s), now) || changed;
   }
   for (const Autotuner::Sample& sample : autotuner_->take_log()) {
     autotune_log_->write(sample);

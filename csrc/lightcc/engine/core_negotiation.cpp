@@ -2,14 +2,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "lightcc/engine/agreement.hpp"
 #include "lightcc/engine/core.hpp"
 
 namespace lightcc {
 namespace {
-
-std::string key_of(std::uint32_t process_set, const std::string& name) {
-  return std::to_string(process_set) + '/' + name;
-}
 
 // Joined ranks take part in what they never heard of, so everything is checked before it is used.
 bool is_consistent(const Signature& s,

@@ -160,8 +160,7 @@ void Executor::learn_cost(Set& set, const Running& running) {
   }
   std::uint64_t bytes = 0;
   for (const BucketTensor& tensor : running.bucket.tensors) {
-    const Signature& s = tensor.signature;
-    bytes += static_cast<std::uint64_t>(element_count(s.shape)) * element_size(s.dtype);
+    bytes += byte_count(tensor.signature);
   }
   const bool two_level = set.groups->two_level && bytes <= two_level_most_bytes_;
   CostLine& line = two_level ? set.two_level_cost : set.flat_cost;

@@ -7,12 +7,8 @@
 namespace lightcc {
 namespace {
 
-std::string key_of(std::uint32_t process_set, const std::string& name) {
-  return std::to_string(process_set) + '/' + name;
-}
-
 std::string key_of(const Operation& operation) {
-  return key_of(operation.submission.process_set, operation.submission.name);
+  return lightcc::key_of(operation.submission.process_set, operation.submission.name);
 }
 
 }  // namespace
@@ -64,7 +60,7 @@ std::vector<Operation*> OperationTable::take_new() {
 
 Operation* OperationTable::find(std::uint32_t process_set, const std::string& name) {
   const MutexLock lock(mutex_);
-  const auto found = in_flight_.find(key_of(process_set, name));
+  const auto found = in_flight_.find(lightcc::key_of(process_set, name));
   return found == in_flight_.end() ? nullptr : found->second.get();
 }
 

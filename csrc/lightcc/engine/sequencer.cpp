@@ -65,10 +65,6 @@ Sequencer::Sequencer(const SequencerOptions& options)
       process_sets_(options.world_size),
       joined_(static_cast<std::size_t>(options.world_size), 0) {}
 
-std::string Sequencer::key_of(std::uint32_t process_set, const std::string& name) {
-  return std::to_string(process_set) + '/' + name;
-}
-
 Status Sequencer::on_report(const Report& report, TimePoint now) {
   if (report.rank >= joined_.size()) {
     return make_error(

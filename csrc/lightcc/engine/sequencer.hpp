@@ -105,7 +105,6 @@ class Sequencer {
     std::vector<int> outstanding;  // By lane; counted only where rank 0 is a member.
   };
 
-  static std::string key_of(std::uint32_t process_set, const std::string& name);
   Status on_request(int rank, const Request& request, TimePoint now);
   Status on_ready_slot(int rank, std::uint32_t slot, TimePoint now);
   void on_join(int rank);

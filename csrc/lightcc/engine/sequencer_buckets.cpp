@@ -65,9 +65,7 @@ void Sequencer::announce_bucket(std::uint32_t process_set, Queue& queue, std::ui
   candidates.reserve(queue.ready.size());
   for (const Pending* pending : queue.ready) {
     const Signature& s = pending->common;
-    const std::uint64_t bytes =
-        static_cast<std::uint64_t>(element_count(s.shape)) * element_size(s.dtype);
-    candidates.push_back({bytes, fuse_key(s), pending->group});
+    candidates.push_back({byte_count(s), fuse_key(s), pending->group});
   }
   const FusionWish fusion = fusion_of(queue.ready.front()->common);
   const auto chosen = next_bucket(candidates, fusion.rule, fusion.limit_bytes);
