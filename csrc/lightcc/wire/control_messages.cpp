@@ -19,11 +19,8 @@ enum class CommandKind : std::uint8_t {
   kShutDown = 6,
   kTune = 7,
 };
-enum class Presence : std::uint8_t { kAbsent = 0, kPresent = 1 };
 constexpr std::uint8_t kTopkFp16 = 1;
 constexpr std::uint8_t kTopkExact = 2;
-
-enum class Flag : std::uint8_t { kUnset = 0, kSet = 1 };
 
 template <typename Kind>
 void put_kind(ByteWriter& out, Kind kind) {
@@ -68,6 +65,11 @@ Enum get_enum(ByteReader& in, std::uint8_t count) {
     return Enum{};
   }
   return static_cast<Enum>(value);
+}
+
+bool get_flag(ByteReader& in) {
+  enum class Flag : std::uint8_t { kUnset = 0, kSet = 1 };
+  return get_enum<Flag>(in, 2) == Flag::kSet;
 }
 
 // A larger number is refused, not cut: cut, it would name another rank, slot or process set.
@@ -140,7 +142,7 @@ Signature get_signature(ByteReader& in) {
   if (s.shape.size() > kMaxDimensions) {
     in.fail();
   }
-  if (get_enum<Presence>(in, 2) == Presence::kPresent) {
+  if (get_flag(in)) {
     s.topk = get_topk(in);
   }
   return s;
@@ -302,7 +304,7 @@ Command get_command(ByteReader& in) {
       c.tuning.threshold_bytes = in.varint();
       c.tuning.lanes = get_u32(in);
       c.tuning.chunk_bytes = in.varint();
-      c.is_final = get_enum<Flag>(in, 2) == Flag::kSet;
+      c.is_final = get_flag(in);
       return c;
     }
   }
