@@ -11,7 +11,7 @@
 
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
-#include "lightcc/engine/autotune_log.hpp"
+#include "lightcc/fusion/strategy.hpp"
 #include "lightcc/net/socket_address.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 

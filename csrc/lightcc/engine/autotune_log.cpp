@@ -1,6 +1,7 @@
 #include "lightcc/engine/autotune_log.hpp"
 
 #include "lightcc/base/log.hpp"
+#include "lightcc/fusion/strategy.hpp"
 
 namespace lightcc {
 
@@ -25,17 +26,6 @@ void AutotuneLog::write(const Autotuner::Sample& sample) {
     file_ << fusion_rule_name(t.rule) << ',' << t.threshold_bytes << ',' << t.lanes << ','
           << t.chunk_bytes << ',' << sample.score << '\n'
           << std::flush;
-  }
-}
-
-const char* fusion_rule_name(FusionRule rule) {
-  switch (rule) {
-    case FusionRule::kNone:
-      return "none";
-    case FusionRule::kHorovod:
-      return "horovod";
-    default:
-      return "auto_fusion";
   }
 }
 

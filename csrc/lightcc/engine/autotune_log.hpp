@@ -21,7 +21,4 @@ class AutotuneLog {
   std::ofstream file_;
 };
 
-/// "none", "auto_fusion", "horovod".
-const char* fusion_rule_name(FusionRule rule);
-
 }  // namespace lightcc

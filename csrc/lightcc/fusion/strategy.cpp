@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string_view>
 #include <unordered_map>
 
@@ -11,30 +12,31 @@ namespace {
 constexpr std::array<std::string_view, 4> kPlanned{
     "piecewise_fusion", "scopewise_fusion", "arrival", "model"};
 
-/// What is taken whole or not at all: one tensor, or the members of a group with the same key.
-struct Unit {
-  std::vector<std::size_t> members;
-  std::uint64_t bytes = 0;
+constexpr std::size_t kNoUnit = std::numeric_limits<std::size_t>::max();
+
+/// What is taken whole or not at all: tensors alone, and the members of a group with the same key.
+struct Units {
+  std::vector<std::size_t> of;       ///< By tensor; kNoUnit: it has another key than the first.
+  std::vector<std::uint64_t> bytes;  ///< By unit, in the order of their first members.
 };
 
-/// The units with the key of the first tensor, in the order of their first members.
-std::vector<Unit> units_like_the_first(std::span<const FusionCandidate> ready) {
-  std::vector<Unit> units;
+Units units_like_the_first(std::span<const FusionCandidate> ready) {
+  Units units;
   std::unordered_map<std::uint64_t, std::size_t> unit_of_group;
-  for (std::size_t i = 0; i < ready.size(); ++i) {
-    const FusionCandidate& tensor = ready[i];
+  for (const FusionCandidate& tensor : ready) {
     if (tensor.key != ready.front().key) {
+      units.of.push_back(kNoUnit);
       continue;
     }
-    std::size_t place = units.size();
+    std::size_t unit = units.bytes.size();
     if (tensor.group != 0) {
-      place = unit_of_group.try_emplace(tensor.group, place).first->second;
+      unit = unit_of_group.try_emplace(tensor.group, unit).first->second;
     }
-    if (place == units.size()) {
-      units.emplace_back();
+    if (unit == units.bytes.size()) {
+      units.bytes.push_back(0);
     }
-    units[place].members.push_back(i);
-    units[place].bytes += tensor.bytes;
+    units.of.push_back(unit);
+    units.bytes[unit] += tensor.bytes;
   }
   return units;
 }
@@ -58,6 +60,17 @@ Result<FusionRule> parse_fusion_strategy(const std::string& name) {
                     name.c_str());
 }
 
+const char* fusion_rule_name(FusionRule rule) {
+  switch (rule) {
+    case FusionRule::kNone:
+      return "none";
+    case FusionRule::kHorovod:
+      return "horovod";
+    default:
+      return "auto_fusion";
+  }
+}
+
 std::vector<std::size_t> next_bucket(std::span<const FusionCandidate> ready,
                                      FusionRule rule,
                                      std::uint64_t limit_bytes) {
@@ -69,17 +82,21 @@ std::vector<std::size_t> next_bucket(std::span<const FusionCandidate> ready,
   if (alone) {
     return {0};
   }
-  const std::vector<Unit> units = units_like_the_first(ready);
-  std::vector<std::size_t> bucket = units.front().members;
-  std::uint64_t total = units.front().bytes;
-  if (rule != FusionRule::kPlanned) {
-    for (std::size_t i = 1; i < units.size(); ++i) {
-      if (total <= limit_bytes && units[i].bytes <= limit_bytes - total) {
-        bucket.insert(bucket.end(), units[i].members.begin(), units[i].members.end());
-        total += units[i].bytes;
-      }
+  const Units units = units_like_the_first(ready);
+  std::vector<std::uint8_t> taken(units.bytes.size(), 0);
+  taken.front() = 1;
+  std::uint64_t total = units.bytes.front();
+  for (std::size_t unit = 1; unit < taken.size() && rule != FusionRule::kPlanned; ++unit) {
+    if (total <= limit_bytes && units.bytes[unit] <= limit_bytes - total) {
+      taken[unit] = 1;
+      total += units.bytes[unit];
     }
-    std::ranges::sort(bucket);
+  }
+  std::vector<std::size_t> bucket;
+  for (std::size_t i = 0; i < ready.size(); ++i) {
+    if (units.of[i] != kNoUnit && taken[units.of[i]] != 0) {
+      bucket.push_back(i);
+    }
   }
   return bucket;
 }
