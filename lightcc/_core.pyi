@@ -195,7 +195,10 @@ class World:
         """Returns the members, as world ranks, of all registered sets by id."""
 
     def fusion_knobs(self) -> dict[str, Any]:
-        """Returns `strategy` and `schedule` (empty: not set), and `threshold_bytes`."""
+        """Returns `strategy` and `schedule` (empty: not set), and `threshold_bytes`.
+
+        `threshold_is_given` says whether a variable sets the threshold; otherwise it is the default.
+        """
 
     def stats(self) -> dict[str, Any]:
         """Returns the counters since the world was made, and the `allreduce_costs`."""

@@ -66,7 +66,8 @@ py::dict fusion_knobs(const WorldBinding& world) {
   const Knobs& knobs = world.knobs();
   return py::dict("strategy"_a = knobs.fusion_strategy,
                   "schedule"_a = knobs.fusion_schedule,
-                  "threshold_bytes"_a = knobs.fusion_threshold_bytes);
+                  "threshold_bytes"_a = knobs.fusion_threshold_bytes,
+                  "threshold_is_given"_a = knobs.is_given("LIGHT_FUSION_THRESHOLD"));
 }
 
 py::dict stats(WorldBinding& world) {

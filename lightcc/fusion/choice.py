@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 from typing import NamedTuple
 
 from lightcc import _world
@@ -78,7 +77,7 @@ def choose_fusion(
         raise ValueError(msg)
     knobs = _world.current().fusion_knobs()
     threshold = _check_threshold(auto_fusion_threshold)
-    if threshold is None or os.environ.get("LIGHT_FUSION_THRESHOLD"):
+    if threshold is None or knobs["threshold_is_given"]:
         threshold = int(knobs["threshold_bytes"])
         is_own = False
     else:
