@@ -27,13 +27,8 @@ Psn SentPackets::add(const SentPacket& packet) {
 }
 
 void SentPackets::on_sent(Psn psn, PathIndex path, PathSeq path_seq, Time now) {  // hot
+  take_off_its_list(psn);
   SentPacket& packet = at(psn);
-  if (packet.state == SentPacket::State::kInFlight) {
-    unlink(packet.path, psn);
-    --in_flight_;
-  } else if (packet.state == SentPacket::State::kLost) {
-    unlink(kLostList, psn);
-  }
   packet.state = SentPacket::State::kInFlight;
   packet.path = path;
   packet.path_seq = path_seq;
@@ -43,27 +38,29 @@ void SentPackets::on_sent(Psn psn, PathIndex path, PathSeq path_seq, Time now) {
 }
 
 void SentPackets::on_lost(Psn psn) {
-  SentPacket& packet = at(psn);
-  unlink(packet.path, psn);
-  --in_flight_;
-  packet.state = SentPacket::State::kLost;
+  take_off_its_list(psn);
+  at(psn).state = SentPacket::State::kLost;
   append(kLostList, psn);
 }
 
 void SentPackets::on_acked(Psn psn) {  // hot
-  SentPacket& packet = at(psn);
-  if (packet.state == SentPacket::State::kInFlight) {
-    unlink(packet.path, psn);
-    --in_flight_;
-  } else if (packet.state == SentPacket::State::kLost) {
-    unlink(kLostList, psn);
-  }
-  packet.state = SentPacket::State::kAcked;
+  take_off_its_list(psn);
+  at(psn).state = SentPacket::State::kAcked;
   acked_.set(psn);
   while (oldest_ != next_ && at(oldest_).state == SentPacket::State::kAcked) {
     at(oldest_).state = SentPacket::State::kFree;
     acked_.clear(oldest_);
     ++oldest_;
+  }
+}
+
+void SentPackets::take_off_its_list(Psn psn) {
+  const SentPacket& packet = at(psn);
+  if (packet.state == SentPacket::State::kInFlight) {
+    unlink(packet.path, psn);
+    --in_flight_;
+  } else if (packet.state == SentPacket::State::kLost) {
+    unlink(kLostList, psn);
   }
 }
 

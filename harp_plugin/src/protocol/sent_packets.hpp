@@ -71,6 +71,8 @@ class SentPackets {
     std::uint32_t count = 0;
   };
 
+  /// Does nothing to a record that is in none.
+  void take_off_its_list(Psn psn);
   void append(std::size_t list, Psn psn);
   void unlink(std::size_t list, Psn psn);
   Psn psn_at(std::uint16_t index) const;

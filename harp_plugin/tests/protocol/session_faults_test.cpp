@@ -20,6 +20,11 @@ struct Transfer : Pipe {
     EXPECT_EQ(server->post_receive({.buffer = received}, now), PostResult::kPosted);
   }
   void send() { EXPECT_EQ(client->post_send({.data = sent}, now), PostResult::kPosted); }
+  void drop_first_data_packet() {
+    drops = [left = 1](bool from_client, const PacketBytes& packet) mutable {
+      return from_client && type_of(packet) == PacketType::kData && left-- > 0;
+    };
+  }
   bool is_complete() {
     const auto events = events_of(*client);
     return !events.empty() && events[0].error == SessionError::kNone && sent == received;
@@ -78,10 +83,7 @@ TEST(SessionFaults, packets_that_are_too_large_for_the_path_bring_the_pss_down) 
 
 TEST(SessionFaults, a_lost_packet_is_found_by_order_without_a_timeout) {
   Transfer transfer(20 * 128);
-  int drops = 1;
-  transfer.drops = [&](bool from_client, const PacketBytes& packet) {
-    return from_client && type_of(packet) == PacketType::kData && drops-- > 0;
-  };
+  transfer.drop_first_data_packet();
   transfer.send();
   transfer.run_for(milliseconds(500));
   EXPECT_TRUE(transfer.is_complete());
@@ -91,10 +93,7 @@ TEST(SessionFaults, a_lost_packet_is_found_by_order_without_a_timeout) {
 
 TEST(SessionFaults, a_lost_tail_is_found_by_the_probe) {
   Transfer transfer(100);
-  int drops = 1;
-  transfer.drops = [&](bool from_client, const PacketBytes& packet) {
-    return from_client && type_of(packet) == PacketType::kData && drops-- > 0;
-  };
+  transfer.drop_first_data_packet();
   transfer.send();
   transfer.run_for(milliseconds(500));
   EXPECT_TRUE(transfer.is_complete());
