@@ -37,6 +37,9 @@ inline Buffer bytes_of(const std::vector<unsigned>& numbers) {
 inline constexpr DataType kFloatTypes[] = {
     DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64};
 
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
 inline std::vector<SimdLevel> levels() {
   std::vector<SimdLevel> found;
   for (const SimdLevel level : {SimdLevel::kPlain, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
@@ -191,6 +194,36 @@ inline Buffer saved(const TopkState& state) {
   const Status status = state.save(bytes);
   EXPECT_TRUE(status.ok()) << status.message();
   return bytes;
+}
+
+/// scale * shard + residual.
+inline std::vector<double> accumulated(const TopkState& state, const Buffer& shard, double scale) {
+  std::vector<double> acc(state.numel());
+  for (std::size_t i = 0; i < acc.size(); ++i) {
+    acc[i] = multiply_add(
+        state.dtype(), get(state.dtype(), shard.data(), i), scale, state.residual_at(i));
+  }
+  return acc;
+}
+
+/// The value's nearest in the dtype.
+inline double rounded(DataType dtype, double value) {
+  std::byte element[8];
+  put(dtype, element, 0, value);
+  return get(dtype, element, 0);
+}
+
+/// Sent + residual must be acc in every element, exactly.
+inline void expect_nothing_is_lost(const std::vector<double>& acc,
+                                   const std::vector<Entry>& sent,
+                                   const std::vector<double>& residual) {
+  std::vector<double> sum = residual;
+  for (const Entry& entry : sent) {
+    sum[entry.index] += entry.value;
+  }
+  for (std::size_t i = 0; i < acc.size(); ++i) {
+    ASSERT_EQ(sum[i], acc[i]) << "element " << i;
+  }
 }
 
 inline TopkRequest exactly(std::size_t k, SimdLevel level) {

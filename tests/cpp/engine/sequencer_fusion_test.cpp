@@ -18,6 +18,7 @@ using testing::allreduce;
 using testing::in_group;
 using testing::in_set;
 using testing::Negotiation;
+using testing::operation;
 using testing::world_of;
 
 // One bucket after another, as the lane becomes free.
@@ -45,6 +46,53 @@ Signature fused_by(Signature s, FusionRule rule, std::uint64_t limit_bytes = 0) 
 }
 
 using Names = std::vector<std::vector<std::string>>;
+
+TEST(Sequencer, auto_fusion_gathers_what_waited_for_a_lane) {
+  Negotiation n(world_of(2));
+  for (const char* name : {"a", "b"}) {
+    n.all_ask(allreduce(name));
+    EXPECT_EQ(n.one<Execute>().tensors.size(), 1U);
+  }
+  for (const char* name : {"c", "d", "e"}) {
+    n.all_ask(allreduce(name));
+    n.expect_silence();
+  }
+  Signature doubles = allreduce("f");
+  doubles.dtype = DataType::kFloat64;
+  n.all_ask(doubles);
+  n.sequencer.on_bucket_done(0, 0);
+  EXPECT_EQ(n.one<Execute>().tensors.size(), 3U);
+  n.sequencer.on_bucket_done(0, 0);
+  EXPECT_EQ(n.one<Execute>().tensors[0].signature, doubles);
+}
+
+TEST(Sequencer, only_allreduces_that_compute_the_same_are_fused) {
+  Negotiation n(world_of(1));
+  Signature scaled = allreduce("scaled");
+  scaled.postscale = 0.5;
+  Signature adasum = allreduce("adasum");
+  adasum.reduce_op = ReduceOp::kAdasum;
+  Signature adasum2 = adasum;
+  adasum2.name = "adasum2";
+  const std::vector<Signature> all = {allreduce("plain"),
+                                      scaled,
+                                      adasum,
+                                      adasum2,
+                                      operation(OpType::kAllgather, "g1", {1}),
+                                      operation(OpType::kAllgather, "g2", {1}),
+                                      allreduce("plain2")};
+  for (const Signature& s : all) {
+    n.all_ask(s);
+  }
+  std::vector<std::size_t> sizes;
+  for (int round = 0; round < 4; ++round) {
+    for (const Command& command : n.sequencer.take_commands()) {
+      sizes.push_back(std::get<Execute>(command).tensors.size());
+      n.sequencer.on_bucket_done(0, 0);
+    }
+  }
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{2, 1, 1, 1, 1, 1}));  // plain with plain2.
+}
 
 TEST(SequencerFusion, tensors_are_fused_as_they_wish_and_only_with_those_that_wish_the_same) {
   Negotiation n(world_of(2));

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from two_by_two import TWO_BY_TWO
 
 import lightcc as numpy_hvd
 import lightcc.torch as hvd
@@ -21,7 +22,6 @@ from lightcc.testing import spawn_ranks
 pytestmark = pytest.mark.multiproc
 
 SMALL = {"LIGHT_TOPK_THRESHOLD": "0"}
-TWO_BY_TWO = {**SMALL, "LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2"}
 
 
 # -- Three workers that diverge -------------------------------------------------------------------
