@@ -88,6 +88,20 @@ class CompressedGradients:
             _world.current().scale_compression(scale / self._scale, self._set(), operations)
         self._scale = scale
 
+    def expect_gradient_scale(self, scale: float) -> None:
+        """Hears which scale the gradients have that are on their way already.
+
+        Too late to change what was kept back before them: it has been added to them.
+        """
+        if self._scale is not None and scale != self._scale:
+            msg = (
+                f"the loss was multiplied by {scale:g}, but what compression kept back has the"
+                f" scale {self._scale:g}: call optimizer.set_gradient_scale(scaler.get_scale())"
+                " before the first backward() with this GradScaler"
+            )
+            raise ValueError(msg)
+        self._scale = scale
+
     @contextmanager
     def without_momentum(self, groups: list[dict[str, Any]]) -> Iterator[None]:
         """Lets an optimizer step without its momentum where the compression has applied it.

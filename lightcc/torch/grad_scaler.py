@@ -17,6 +17,11 @@ class GradScaler(torch.amp.GradScaler):
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+
+    An optimizer that has trained with another scale before (by `set_gradient_scale()` or another
+    scaler) must be told before the first `backward()` with this one:
+
+        optimizer.set_gradient_scale(scaler.get_scale())
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -25,9 +30,14 @@ class GradScaler(torch.amp.GradScaler):
         self._compressing: list[Any] = []
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """Steps unless a gradient overflowed, as torch's."""
+        """Steps unless a gradient overflowed, as torch's.
+
+        Raises:
+            ValueError: The optimizer's gradients have another scale; in the first step only, on
+                every rank.
+        """
         if hasattr(optimizer, "set_gradient_scale") and optimizer not in self._compressing:
-            optimizer.set_gradient_scale(self.get_scale())
+            optimizer._compressed.expect_gradient_scale(self.get_scale())
             self._compressing.append(optimizer)
         result: float | None = super().step(optimizer, *args, **kwargs)
         return result

@@ -275,6 +275,30 @@ def test_a_scale_that_is_none_is_refused() -> None:
     hvd.shutdown()
 
 
+def a_scaler_that_comes_late_is_refused() -> str:
+    hvd.init()
+    model = make_model()
+    optimizer = distributed(model)
+    x, y = batch(0)
+    for scale, is_told in ((4.0, True), (8.0, True), (16.0, False)):
+        scaler = hvd.GradScaler("cpu", init_scale=scale)
+        if is_told:
+            optimizer.set_gradient_scale(scale)
+        optimizer.zero_grad()
+        scaler.scale(nn.functional.mse_loss(model(x), y)).backward()
+        if is_told:
+            scaler.step(optimizer)
+            scaler.update()
+            continue
+        with pytest.raises(ValueError, match="multiplied by 16, .* has the scale 8"):
+            scaler.step(optimizer)
+    return "refused"
+
+
+def test_a_scaler_whose_scale_the_optimizer_was_not_told_is_refused() -> None:
+    assert run(a_scaler_that_comes_late_is_refused) == ["refused"] * 4
+
+
 # -- Groups and passes ----------------------------------------------------------------------------
 
 
