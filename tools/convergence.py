@@ -112,10 +112,10 @@ def train(run: Run, task: Task) -> dict[str, Any]:
     named = [(f"{run.name}.{name}", p) for name, p in model.named_parameters()]
     optimizer = hvd.DistributedOptimizer(optimizer, named, compression_of(run, task))
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1.0 / task.steps, task.steps - 1)
-    optimizer.set_gradient_scale(1.0)
     scaler = hvd.GradScaler(
         "cpu", init_scale=2.0**16, growth_interval=100, enabled=run.variant == "scaled"
     )
+    optimizer.set_gradient_scale(scaler.get_scale())
     samples = torch.Generator().manual_seed(run.seed)
     curve = []
     sent = hvd.stats()["network_bytes_sent"]
