@@ -29,7 +29,8 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # HARP's rooms, by the floor they stand on. Its headers are named "room/name.hpp".
 HARP_FLOORS = [
     {"base", "abi"},
-    {"protocol", "datapath", "sync"},
+    {"sync"},
+    {"protocol", "datapath"},
     {"runtime", "sim"},
     {"endpoint"},
     {"plugin"},
@@ -38,6 +39,8 @@ HARP_FLOOR_OF = {room: floor for floor, rooms in enumerate(HARP_FLOORS) for room
 # What the protocol may include of the system: nothing that does I/O, waits, or tells the time. The
 # types of <chrono> are welcome, its clocks are not.
 HARP_SANS_IO = {"base", "protocol"}
+# Rooms of lower floors that are closed to a room all the same: a session has one thread.
+HARP_CLOSED = {"protocol": {"sync"}}
 SYSTEM_HEADERS = re.compile(
     r"^(sys/|net/|netinet/|arpa/|linux/|unistd\.h|time\.h|ctime|poll\.h|pthread\.h|sched\.h|fcntl\.h"
     r"|signal\.h|csignal|thread|mutex|condition_variable|atomic|future|semaphore|random|iostream"
@@ -100,6 +103,8 @@ def harp_problem_with(room: str, header: str) -> str | None:
     included = header.split("/", maxsplit=1)[0]
     if "/" not in header or included == room or included not in HARP_FLOOR_OF:
         return None
+    if included in HARP_CLOSED.get(room, set()):
+        return f"{room} has one thread and may not include {included}"
     if HARP_FLOOR_OF[included] >= HARP_FLOOR_OF[room]:
         return f"{room} does not lie above {included} and may not include it"
     return None
