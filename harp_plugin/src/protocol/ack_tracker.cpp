@@ -22,7 +22,8 @@ void AckTracker::on_data(const Header& header, bool duplicate, Time now) {  // h
   const std::uint64_t bit = std::uint64_t{1} << header.path;
   PathSeq& newest = newest_[header.path];
   const bool hole = header.path_seq != newest + 1;
-  if ((seen_paths_ & bit) == 0 || serial_less(newest, header.path_seq)) {
+  const bool is_newest = (seen_paths_ & bit) == 0 || serial_less(newest, header.path_seq);
+  if (is_newest) {
     newest = header.path_seq;
     seen_paths_ |= bit;
     changed_paths_ |= bit;
@@ -33,7 +34,9 @@ void AckTracker::on_data(const Header& header, bool duplicate, Time now) {  // h
   repeats_ = duplicate ? repeats_ + 1 : 0;
   ++packets_;
   bytes_ += header.len;
-  echo(header, now);
+  if (is_newest) {  // A copy would have its age taken for a round trip.
+    echo(header, now);
+  }
   const bool at_once = duplicate || hole || (header.flags & (flag::kLast | flag::kAckReq)) != 0 ||
                        header.type == PacketType::kFin || packets_ >= kMostPackets ||
                        bytes_ >= kMostBytes;

@@ -5,7 +5,8 @@
 // packets, 64 KiB or 25 us, whichever is first. "At once" means: when the caller next asks for
 // packets, which is after a whole burst of arrivals, so a burst costs one acknowledgement.
 //
-// The newest arrival is echoed, since its sample is the least delayed by the burst.
+// The newest arrival is echoed, since its sample is the least delayed by the burst; one that others
+// of its path have overtaken is not.
 #pragma once
 
 #include <array>

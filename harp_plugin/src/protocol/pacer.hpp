@@ -2,6 +2,10 @@
 //
 // Sending moves the time forward by what the packet costs at the current rate. The time may lag
 // behind the present by one burst, so that timers need not be finer than a burst lasts.
+//
+// A burst is what the rate carries in 50 us, at least 8 packets and at most what one segmented send
+// takes: from about 2 Gb/s on an empty bucket fills up before the next packet leaves, because the
+// cost of sending and receiving is per batch.
 #pragma once
 
 #include <algorithm>
@@ -16,28 +20,43 @@ namespace harp {
 class Pacer {
  public:
   /// Rate 0 means no limit.
-  void set_rate(double bytes_per_s) { bytes_per_s_ = bytes_per_s; }
-  bool may_send(Time now) const { return ready_at_ <= now; }
-  Time ready_at() const { return ready_at_; }
+  void set_rate(double bytes_per_s) {
+    bytes_per_s_ = bytes_per_s;
+    burst_bytes_ = std::clamp(bytes_per_s * seconds(kBurstTime), kLeastBurstBytes, kMostBurstBytes);
+  }
+  double burst_bytes() const { return burst_bytes_; }
+  bool may_send(Time now) const { return ready_at() <= now; }
+  Time ready_at() const { return refill_at_; }
   void on_sent(std::size_t bytes, Time now) {
     if (bytes_per_s_ <= 0) {
-      ready_at_ = now;
+      level_at_ = now;
+      refill_at_ = now;
       return;
     }
-    const auto cost = [this](double count) {
-      const double cost_s = std::min(count / bytes_per_s_, seconds(kMostWait));
-      return Duration(static_cast<std::int64_t>(cost_s * 1e9));
-    };
-    ready_at_ = std::max(ready_at_, now - cost(kBurstBytes)) + cost(static_cast<double>(bytes));
+    level_at_ = std::max(level_at_, now - cost(burst_bytes_)) + cost(static_cast<double>(bytes));
+    refill_at_ = level_at_;
+    if (level_at_ > now) {
+      refill_at_ += cost(kRefill * (burst_bytes_ - kLeastBurstBytes));
+    }
   }
 
  private:
-  static constexpr double kBurstBytes = 8 * 1500;
+  static constexpr double kLeastBurstBytes = 8 * 1500;
+  static constexpr double kMostBurstBytes = 62000;
+  static constexpr double kRefill = 0.9;
+  static constexpr Duration kBurstTime = std::chrono::microseconds(50);
   /// What is slower still is up to the window.
   static constexpr Duration kMostWait = std::chrono::milliseconds(20);
 
+  Duration cost(double bytes) const {
+    const double cost_s = std::min(bytes / bytes_per_s_, seconds(kMostWait));
+    return Duration(static_cast<std::int64_t>(cost_s * 1e9));
+  }
+
   double bytes_per_s_ = 0;
-  Time ready_at_{};
+  double burst_bytes_ = kLeastBurstBytes;
+  Time level_at_{};   ///< When the bucket holds nothing; in the past it holds the time since.
+  Time refill_at_{};  ///< When the next packet may leave.
 };
 
 }  // namespace harp

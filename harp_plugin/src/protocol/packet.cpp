@@ -50,6 +50,14 @@ std::optional<PacketView> parse_packet(std::span<const std::byte> packet) {  // 
   return PacketView{header, packet.first(kAuthenticatedHeaderBytes), rest.first(header.len)};
 }
 
+std::optional<Cid> peek_cid(std::span<const std::byte> packet) {  // hot
+  constexpr std::size_t kCidAt = 4;
+  if (packet.size() < kHeaderBytes) {
+    return std::nullopt;
+  }
+  return ByteReader(packet.subspan(kCidAt)).number<Cid>();
+}
+
 void encode_header(const Header& header, std::span<std::byte> out) {  // hot
   ByteWriter writer(out);
   writer.number<std::uint8_t>(

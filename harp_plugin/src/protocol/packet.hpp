@@ -67,6 +67,10 @@ struct PacketView {
 /// may be padded behind the body; everything else has exactly the length that its header says.
 std::optional<PacketView> parse_packet(std::span<const std::byte> packet);
 
+/// The session that `packet` says it is for, 0 for none yet (a SYN); nothing where it is shorter
+/// than a header. A hint that chooses who looks at the packet, nothing more.
+std::optional<Cid> peek_cid(std::span<const std::byte> packet);
+
 /// Writes `header` with its `auth` as it is. `out` holds at least kHeaderBytes.
 void encode_header(const Header& header, std::span<std::byte> out);
 

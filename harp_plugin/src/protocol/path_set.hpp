@@ -31,10 +31,11 @@ struct Path {
   PathSeq next_seq = 1;
   PathSeq newest_acked = 0;
   RttEstimator rtt;
-  Mark first_mark;       ///< Waits for its reorder tolerance to pass.
-  Mark latest_mark;      ///< What came since; follows when the first has been acted upon.
-  Time last_progress{};  ///< When newest_acked last grew.
-  int timeouts = 0;      ///< In a row, without progress between.
+  Time newest_echo = Time::min();  ///< When the packet left that gave the newest sample.
+  Mark first_mark;                 ///< Waits for its reorder tolerance to pass.
+  Mark latest_mark;                ///< What came since; follows when the first has been acted upon.
+  Time last_progress{};            ///< When newest_acked last grew.
+  int timeouts = 0;                ///< In a row, without progress between.
   bool in_quarantine = false;
   Time probe_at = kNever;
   Duration probe_interval{};

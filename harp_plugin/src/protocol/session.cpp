@@ -28,7 +28,8 @@ MessageReceiver::Limits receiver_limits(const SessionConfig& config) {
 }
 
 Congestion::Limits congestion_limits(const SessionConfig& config) {
-  return {.most_packets = static_cast<double>(config.window_packets)};
+  return {.most_packets = static_cast<double>(config.window_packets),
+          .least_allowance = config.queue_allowance};
 }
 
 }  // namespace

@@ -104,6 +104,8 @@ class Session {
   /// Nothing will ever come of this session again; the owner may destroy it.
   bool is_finished() const { return state_ == State::kFinished; }
   SessionError error() const { return error_; }
+  /// Path of the last packet, kNoPath where it was not authentic: how a server learns its routes.
+  PathIndex heard_path() const { return heard_path_; }
   Cid local_cid() const { return config_.local_cid; }
   std::uint16_t pss() const { return pss_; }
   const SessionStats& stats() const { return stats_; }
@@ -235,6 +237,7 @@ class Session {
   // Liveness and control
   Liveness liveness_;
   Time last_run_{};
+  PathIndex heard_path_ = kNoPath;
   std::optional<PathIndex> probe_answer_;
   Echo probe_echo_;
   SessionError reset_reason_ = SessionError::kNone;

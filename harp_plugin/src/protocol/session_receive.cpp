@@ -21,6 +21,8 @@
 namespace harp {
 namespace {
 
+constexpr Duration kWireUnit = from_wire_duration(1);
+
 /// What a reason in the peer's RST means here.
 SessionError from_peer(SessionError reason) {
   switch (reason) {
@@ -36,6 +38,7 @@ SessionError from_peer(SessionError reason) {
 
 Placement Session::on_packet(std::span<const std::byte> packet, Time now) {  // hot
   ++stats_.packets_received;
+  heard_path_ = kNoPath;
   const auto view = parse_packet(packet);
   if (!view || state_ == State::kFinished) {
     ++stats_.bad_packets;
@@ -59,6 +62,7 @@ Placement Session::on_packet(std::span<const std::byte> packet, Time now) {  // 
     ++stats_.bad_auth;
     return {};
   }
+  heard_path_ = view->header.path;
   on_call(now);
   liveness_.on_heard(now);
   last_run_ = Time::min();            // What arrived may have made a timer due.
@@ -97,6 +101,7 @@ void Session::on_syn_again(const PacketView& packet, Time now) {
     ++stats_.bad_auth;
     return;
   }
+  heard_path_ = packet.header.path;
   pss_ = std::min(pss_, syn->offer.pss);  // The client came down the ladder.
   echo_tx_time_ = packet.header.tx_time;
   echo_arrival_ = now;
@@ -329,10 +334,18 @@ void Session::take_rtt_sample(PathIndex index,
     return;  // Sent after now: a clock of wire units may be one unit early.
   }
   const Duration rtt = from_wire_duration(units);
-  if (now - rtt - from_wire_duration(delay) < liveness_.resumed_at()) {
+  const Time sent_at = now - rtt - from_wire_duration(delay);
+  if (sent_at < liveness_.resumed_at()) {
     return;  // This end was asleep in between.
   }
-  RttEstimator& estimator = paths_.at(index).rtt;
+  // Each transmission gives one sample: a repeated packet, theirs or ours, would pass its age off
+  // as a round trip.
+  Path& path = paths_.at(index);
+  if (sent_at < path.newest_echo + kWireUnit) {
+    return;
+  }
+  path.newest_echo = sent_at;
+  RttEstimator& estimator = path.rtt;
   const Duration least = estimator.has_sample() ? estimator.minimum() : paths_.min_rtt();
   estimator.add_sample(rtt, now);
   if (least > Duration::zero()) {

@@ -20,8 +20,9 @@
 namespace harp {
 namespace {
 
-/// Packets in a row on one path: a batch that leaves as one segmented send.
-constexpr int kBurstPackets = 8;
+/// Packets in a row on one path, a batch that leaves as one segmented send: as many as the pacer
+/// lets go at once.
+constexpr int kLeastBurstPackets = 8;
 constexpr std::uint32_t kTriesPerPss = 2;
 constexpr Duration kMostHandshakeInterval = std::chrono::seconds(1);
 constexpr std::array<std::byte, kMaxPss> kPadding{};
@@ -305,7 +306,8 @@ PathIndex Session::choose_path(PathIndex avoid) {
   }
   if (burst_left_ <= 0 || paths_.at(burst_path_).in_quarantine) {
     burst_path_ = paths_.choose(rng_, kNoPath, in_flight);
-    burst_left_ = kBurstPackets;
+    const double packets = pacer_.burst_bytes() / (pss_ + kHeaderBytes);
+    burst_left_ = std::max(static_cast<int>(packets), kLeastBurstPackets);
   }
   --burst_left_;
   return burst_path_;

@@ -40,5 +40,24 @@ TEST(Crc32c, the_instruction_and_the_table_agree_at_every_length_and_alignment) 
   }
 }
 
+TEST(Crc32c, lanes_and_the_table_agree_on_long_payloads) {
+  Rng rng(2);
+  std::vector<std::byte> bytes(200000);
+  for (std::byte& byte : bytes) {
+    byte = static_cast<std::byte>(rng());
+  }
+  const auto compare = [&](std::size_t first, std::size_t count) {
+    const auto piece = std::span<const std::byte>(bytes).subspan(first, count);
+    ASSERT_EQ(crc32c(piece), crc32c_by_table(piece)) << first << " " << count;
+  };
+  for (const std::size_t count :
+       {1152, 1408, 3392, 8384, 8896, 65408, 98303, 98304, 98305, 199000}) {
+    compare(3, count);
+  }
+  for (int i = 0; i < 500; ++i) {
+    compare(rng.below(64), rng.below(9000));
+  }
+}
+
 }  // namespace
 }  // namespace harp

@@ -1,4 +1,5 @@
 // A session against wires and peers that fail: what was promised for each kind of failure.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -281,6 +282,58 @@ TEST(SessionFaults, a_dark_path_goes_to_quarantine_and_the_rest_carries_on) {
   transfer.send();
   transfer.run_for(seconds(2));
   EXPECT_EQ(transfer.received, transfer.sent);
+}
+
+TEST(SessionFaults, repeated_packets_of_either_end_do_not_pass_their_age_off_as_a_round_trip) {
+  Pipe pipe;
+  std::vector<PacketBytes> data;
+  std::vector<PacketBytes> acks;
+  pipe.drops = [&](bool from_client, const PacketBytes& packet) {
+    if (type_of(packet) == PacketType::kData || type_of(packet) == PacketType::kAck) {
+      (from_client ? data : acks).push_back(packet);
+    }
+    return false;
+  };
+  pipe.connect();
+  const auto all_sampled = [&] {
+    bool all = true;
+    for (PathIndex path = 0; path < pipe.client->paths().count(); ++path) {
+      all = all && pipe.client->paths().at(path).rtt.has_sample();
+    }
+    return all;
+  };
+  const auto sent = pattern(3000, 1);
+  std::vector<std::byte> received(sent.size());
+  for (int round = 0; round == 0 || !all_sampled(); ++round) {
+    ASSERT_LT(round, 100);
+    ASSERT_EQ(pipe.server->post_receive({.buffer = received}, pipe.now), PostResult::kPosted);
+    ASSERT_EQ(pipe.client->post_send({.data = sent}, pipe.now), PostResult::kPosted);
+    pipe.run_for(milliseconds(50));
+    ASSERT_EQ(events_of(*pipe.client).size(), 1U);
+    ASSERT_EQ(events_of(*pipe.server).size(), 1U);
+  }
+  const auto longest = [&] {
+    Duration rtt{};
+    for (PathIndex path = 0; path < pipe.client->paths().count(); ++path) {
+      rtt = std::max(rtt, pipe.client->paths().at(path).rtt.smoothed());
+    }
+    return rtt;
+  };
+  const Duration before = longest();
+  ASSERT_GT(before, Duration::zero());
+  pipe.run_for(milliseconds(5000));
+  for (const PacketBytes& ack : std::vector(acks)) {
+    hand_over(*pipe.client, ack, pipe.now);
+  }
+  EXPECT_LE(longest(), before);
+  const std::size_t answers = acks.size();
+  for (const PacketBytes& packet : std::vector(data)) {
+    hand_over(*pipe.server, packet, pipe.now);  // A duplicate is acknowledged, with its old time.
+    pipe.exchange();
+  }
+  pipe.run_for(milliseconds(50));
+  EXPECT_GT(acks.size(), answers);
+  EXPECT_LE(longest(), before);
 }
 
 }  // namespace
