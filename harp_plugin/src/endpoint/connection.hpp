@@ -1,0 +1,104 @@
+// One end of a session, and a listener's end of many, as an application uses them.
+//
+// Thread: one at a time for each object. Blocks: no, except for a turn of the engine when one is
+// made or destroyed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "protocol/types.hpp"
+#include "runtime/backlog.hpp"
+#include "runtime/channel.hpp"
+#include "runtime/engine.hpp"
+#include "runtime/stack.hpp"
+
+namespace harp {
+
+class Connection {
+ public:
+  Connection(Engine& engine, std::shared_ptr<Channel> channel)
+      : engine_(engine), channel_(std::move(channel)) {}
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  /// Closes: in good order where no send is outstanding, else at once. Buffers of requests that
+  /// were under way are free when it returns. The peer is not waited for.
+  ~Connection() {
+    engine_.with_stack([&](Stack& stack, Time now) { stack.close(*channel_, now); });
+  }
+
+  /// Moves the engine on, where callers do that, and says how the session stands.
+  Channel::Life poll() {
+    engine_.drive();
+    return channel_->life();
+  }
+  Channel::Life life() const { return channel_->life(); }
+  /// Why it ended.
+  SessionError error() const { return channel_->end_error(); }
+
+  /// One line of the counters of its engine, for logs.
+  std::string engine_counters() {
+    return engine_.with_stack([](const Stack& stack, Time) { return describe_counters(stack); });
+  }
+
+  /// See Channel.
+  std::optional<RequestId> send(std::span<const std::byte> data, std::uint16_t tag) {
+    const auto request = channel_->send(data, tag);
+    engine_.drive();
+    return request;
+  }
+  /// The engine learns of it with the next call: nothing has to leave at once.
+  std::optional<RequestId> receive(std::span<std::byte> buffer) {
+    auto request = channel_->receive(buffer);
+    if (!request) {
+      engine_.drive();
+    }
+    return request;
+  }
+  std::optional<Channel::Completion> test(RequestId request) {
+    auto completion = channel_->test(request);
+    if (!completion) {
+      engine_.drive();
+      completion = channel_->test(request);
+    }
+    return completion;
+  }
+
+ private:
+  Engine& engine_;
+  std::shared_ptr<Channel> channel_;
+};
+
+class Acceptor {
+ public:
+  Acceptor(Engine& engine, std::uint64_t listen_id, std::shared_ptr<Backlog> backlog)
+      : engine_(engine), listen_id_(listen_id), backlog_(std::move(backlog)) {}
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+  /// Ends it, and the sessions that were not accepted.
+  ~Acceptor() {
+    engine_.with_stack([&](Stack& stack, Time now) { stack.stop_listening(listen_id_, now); });
+  }
+
+  /// The oldest connection that was not accepted; null: none.
+  std::unique_ptr<Connection> accept() {
+    auto channel = backlog_->take();
+    if (channel == nullptr) {
+      engine_.drive();
+      channel = backlog_->take();
+    }
+    return channel == nullptr ? nullptr : std::make_unique<Connection>(engine_, channel);
+  }
+
+ private:
+  Engine& engine_;
+  std::uint64_t listen_id_;
+  std::shared_ptr<Backlog> backlog_;
+};
+
+}  // namespace harp

@@ -1,0 +1,132 @@
+#include "endpoint/network.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/time.hpp"
+#include "datapath/datapath.hpp"
+#include "datapath/faulty.hpp"
+#include "datapath/udp.hpp"
+#include "endpoint/connection.hpp"
+#include "endpoint/interfaces.hpp"
+#include "endpoint/settings.hpp"
+#include "protocol/handle.hpp"
+#include "runtime/backlog.hpp"
+#include "runtime/engine.hpp"
+#include "runtime/keeper.hpp"
+#include "runtime/stack.hpp"
+#include "sync/mutex.hpp"
+
+namespace harp {
+namespace {
+
+const char* mode_name(RunMode mode) {
+  switch (mode) {
+    case RunMode::kThread:
+      return "thread";
+    case RunMode::kAdaptive:
+      return "adaptive";
+    case RunMode::kInline:
+      break;
+  }
+  return "inline";
+}
+
+StackConfig stack_config(const Settings& settings) {
+  StackConfig config;
+  config.paths = settings.paths;
+  config.session.peer_timeout = settings.peer_timeout;
+  config.session.connect_timeout = settings.peer_timeout;
+  config.session.payload_crc = settings.payload_crc || settings.fault.has_value();
+  // A kernel's queue, and a thread that is woken, delay packets without being full.
+  config.session.queue_allowance = std::chrono::microseconds(300);
+  if (settings.mode != RunMode::kThread) {
+    config.session.least_rto = std::chrono::milliseconds(10);  // A keeper's wake-up is in it.
+  }
+  return config;
+}
+
+}  // namespace
+
+Network::Network(const Settings& settings, std::vector<Interface> interfaces)
+    : settings_(settings), interfaces_(std::move(interfaces)), engines_(interfaces_.size()) {}
+
+std::string Network::description() const {
+  std::string text = "datapath udp (needs no privilege), mode ";
+  text += mode_name(settings_.mode);
+  text += ", " + std::to_string(settings_.engines) + " engine(s) and " +
+          std::to_string(settings_.paths) + " paths on";
+  for (const Interface& device : interfaces_) {
+    text += " " + device.name + "=" + to_string(device.address);
+  }
+  return settings_.fault ? text + "; HARP_FAULT damages what is sent" : text;
+}
+
+Network::Listening Network::listen(std::size_t device) {
+  Engine& engine = engine_for(device);
+  auto backlog = std::make_shared<Backlog>();
+  const ConnectHandle handle =
+      engine.with_stack([&](Stack& stack, Time) { return stack.listen(backlog); });
+  return {std::make_unique<Acceptor>(engine, handle.listen_id, backlog), handle};
+}
+
+std::unique_ptr<Connection> Network::connect(std::size_t device, const ConnectHandle& handle) {
+  if (handle.family != interfaces_[device].address.family) {
+    throw std::runtime_error("the peer's address and that of " + interfaces_[device].name +
+                             " are not of one family: choose interfaces with HARP_IFNAME");
+  }
+  Engine& engine = engine_for(device);
+  auto channel =
+      engine.with_stack([&](Stack& stack, Time now) { return stack.connect(handle, now); });
+  if (channel == nullptr) {
+    throw std::runtime_error("too many sessions on one engine; HARP_ENGINES gives more engines");
+  }
+  return std::make_unique<Connection>(engine, std::move(channel));
+}
+
+/// The next one of the device's, made if it is not there.
+Engine& Network::engine_for(std::size_t device) {
+  const MutexLock lock(mutex_);
+  DeviceEngines& mine = engines_[device];
+  const std::size_t index = mine.next++ % static_cast<std::size_t>(settings_.engines);
+  if (index == mine.engines.size()) {
+    mine.engines.push_back(&make_engine(device, index));
+  }
+  return *mine.engines[index];
+}
+
+Engine& Network::make_engine(std::size_t device, std::size_t index) {
+  const Interface& interface = interfaces_[device];
+  std::string error;
+  std::unique_ptr<Datapath> datapath = UdpDatapath::open({.local = interface.address,
+                                                          .local_ports = settings_.paths,
+                                                          .mtu_bytes = interface.mtu_bytes,
+                                                          .segment = settings_.udp_segment},
+                                                         &error);
+  if (datapath == nullptr) {
+    throw std::runtime_error(error);
+  }
+  if (settings_.fault) {
+    datapath = std::make_unique<FaultyDatapath>(std::move(datapath), *settings_.fault);
+  }
+  auto stack = std::make_unique<Stack>(std::move(datapath), stack_config(settings_));
+  // Callers drive inline engines, so one keeper is enough for all of those.
+  if (keepers_.empty() || settings_.mode != RunMode::kInline) {
+    KeeperOptions options;
+    options.mode = settings_.mode;
+    if (index < settings_.cores.size() && settings_.mode != RunMode::kInline) {
+      options.core = settings_.cores[index];
+    }
+    keepers_.push_back(std::make_unique<Keeper>(options));
+  }
+  return keepers_.back()->add(std::move(stack));
+}
+
+}  // namespace harp

@@ -1,0 +1,160 @@
+#include "endpoint/settings.hpp"
+
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "datapath/fault_spec.hpp"
+#include "runtime/engine.hpp"
+
+namespace harp {
+namespace {
+
+constexpr int kMostEngines = 64;
+constexpr int kMostPaths = 64;
+constexpr int kMostCore = 1023;
+constexpr double kLeastTimeoutS = 0.1;
+constexpr double kMostTimeoutS = 86400;
+
+/// Reads one variable after the other, and keeps the first problem.
+class Reader {
+ public:
+  explicit Reader(const std::function<const char*(const char*)>& get) : get_(get) {}
+
+  std::string_view text(const char* name) const {
+    const char* const value = get_(name);
+    return value != nullptr ? value : "";
+  }
+  /// The first of two variables that is set.
+  std::pair<const char*, std::string_view> first(const char* name, const char* otherwise) const {
+    return text(name).empty() ? std::pair(otherwise, text(otherwise)) : std::pair(name, text(name));
+  }
+  void refuse(const char* name, std::string_view value, const std::string& allowed) {
+    if (problem_.empty()) {
+      problem_ = std::string(name) + "=" + std::string(value) + ": expected " + allowed;
+    }
+  }
+  void number(const char* name, int least, int most, int& out) {
+    const std::string_view value = text(name);
+    if (!value.empty() && !parse(value, least, most, out)) {
+      refuse(name, value, "a number from " + std::to_string(least) + " to " + std::to_string(most));
+    }
+  }
+  void flag(const char* name, bool& out) {
+    int number = out ? 1 : 0;
+    this->number(name, 0, 1, number);
+    out = number == 1;
+  }
+  static bool parse(std::string_view value, int least, int most, int& out) {
+    int number = 0;
+    const auto [end, problem] = std::from_chars(value.begin(), value.end(), number);
+    if (problem != std::errc() || end != value.end() || number < least || number > most) {
+      return false;
+    }
+    out = number;
+    return true;
+  }
+  const std::string& problem() const { return problem_; }
+
+ private:
+  const std::function<const char*(const char*)>& get_;
+  std::string problem_;
+};
+
+void read_timeout(Reader& reader, Settings& settings) {
+  const auto [name, value] = reader.first("HARP_PEER_TIMEOUT", "LIGHT_PEER_TIMEOUT");
+  if (value.empty()) {
+    return;
+  }
+  double timeout_s = 0;
+  const auto [end, problem] = std::from_chars(value.begin(), value.end(), timeout_s);
+  if (problem != std::errc() || end != value.end() || !(timeout_s >= kLeastTimeoutS) ||
+      timeout_s > kMostTimeoutS) {
+    reader.refuse(name, value, "seconds from 0.1 to 86400");
+    return;
+  }
+  settings.peer_timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(timeout_s));
+}
+
+void read_mode(Reader& reader, Settings& settings) {
+  const std::string_view value = reader.text("HARP_MODE");
+  if (value == "adaptive") {
+    settings.mode = RunMode::kAdaptive;
+  } else if (value == "thread") {
+    settings.mode = RunMode::kThread;
+  } else if (!value.empty() && value != "inline") {
+    reader.refuse("HARP_MODE", value, "inline, adaptive or thread");
+  }
+}
+
+void read_cores(Reader& reader, Settings& settings) {
+  const std::string_view value = reader.text("HARP_CORES");
+  std::string_view rest = value;
+  while (!rest.empty()) {
+    const std::string_view one = rest.substr(0, rest.find(','));
+    int core = 0;
+    if (!Reader::parse(one, 0, kMostCore, core)) {
+      reader.refuse("HARP_CORES", value, "numbers of cores, such as 2,3");
+      return;
+    }
+    settings.cores.push_back(core);
+    rest.remove_prefix(std::min(one.size() + 1, rest.size()));
+  }
+}
+
+void read_datapath(Reader& reader) {
+  const std::string_view value = reader.text("HARP_DATAPATH");
+  if (!value.empty() && value != "auto" && value != "udp") {
+    reader.refuse("HARP_DATAPATH", value, "auto or udp: this build has no other datapath");
+  }
+}
+
+void read_fault(Reader& reader, Settings& settings) {
+  const std::string_view value = reader.text("HARP_FAULT");
+  if (value.empty()) {
+    return;
+  }
+  if (reader.text("HARP_FAULT_ALLOW") != "1") {
+    reader.refuse("HARP_FAULT", value, "HARP_FAULT_ALLOW=1 beside it: it loses packets on purpose");
+    return;
+  }
+  std::string error;
+  settings.fault = parse_fault_spec(value, &error);
+  if (!settings.fault) {
+    reader.refuse("HARP_FAULT", value, "a list of faults; " + error);
+  }
+}
+
+}  // namespace
+
+std::optional<Settings> read_settings(const std::function<const char*(const char*)>& get,
+                                      std::string* error) {
+  Settings settings;
+  Reader reader(get);
+  settings.interfaces = reader.first("HARP_IFNAME", "NCCL_SOCKET_IFNAME").second;
+  read_timeout(reader, settings);
+  read_mode(reader, settings);
+  reader.number("HARP_ENGINES", 1, kMostEngines, settings.engines);
+  read_cores(reader, settings);
+  int paths = settings.paths;
+  reader.number("HARP_PATHS", 1, kMostPaths, paths);
+  settings.paths = static_cast<std::uint16_t>(paths);
+  read_datapath(reader);
+  read_fault(reader, settings);
+  reader.flag("HARP_UDP_SEGMENT", settings.udp_segment);
+  reader.flag("HARP_PAYLOAD_CRC", settings.payload_crc);
+  if (!reader.problem().empty()) {
+    *error = reader.problem();
+    return std::nullopt;
+  }
+  return settings;
+}
+
+}  // namespace harp

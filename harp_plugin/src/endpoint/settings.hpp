@@ -1,0 +1,37 @@
+// What the environment says about HARP.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/time.hpp"
+#include "datapath/fault_spec.hpp"
+#include "runtime/engine.hpp"
+
+namespace harp {
+
+struct Settings {
+  std::string interfaces;  ///< HARP_IFNAME, else NCCL_SOCKET_IFNAME; see find_interfaces().
+  /// HARP_PEER_TIMEOUT, else LIGHT_PEER_TIMEOUT, in seconds: silence after which a peer is dead.
+  Duration peer_timeout = std::chrono::seconds(30);
+  RunMode mode = RunMode::kInline;  ///< HARP_MODE: inline, adaptive or thread.
+  int engines = 1;                  ///< HARP_ENGINES: per device.
+  std::vector<int> cores;           ///< HARP_CORES: of engine threads, "2,3"; modes but inline.
+  std::uint16_t paths = 8;          ///< HARP_PATHS: 1 .. 64, to each peer.
+  std::optional<FaultSpec> fault;   ///< HARP_FAULT, with HARP_FAULT_ALLOW=1.
+  bool udp_segment = true;          ///< HARP_UDP_SEGMENT: 0 or 1.
+  /// HARP_PAYLOAD_CRC: 1, or 0 to rely on UDP's own checksum. Always 1 with HARP_FAULT, whose
+  /// damage comes before that checksum.
+  bool payload_crc = false;
+};
+
+/// Reads variables with `get`, which returns null for one that is not set. Nothing, and `error`
+/// names variable, value and what is allowed, where one is wrong.
+std::optional<Settings> read_settings(const std::function<const char*(const char*)>& get,
+                                      std::string* error);
+
+}  // namespace harp

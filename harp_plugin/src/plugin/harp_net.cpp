@@ -1,0 +1,311 @@
+// libnccl-net-harp: HARP as NCCL's network.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "abi/layout.hpp"
+#include "endpoint/connection.hpp"
+#include "endpoint/interfaces.hpp"
+#include "endpoint/network.hpp"
+#include "endpoint/settings.hpp"
+#include "plugin/core.hpp"
+#include "plugin/guard.hpp"
+#include "protocol/handle.hpp"
+#include "protocol/types.hpp"
+#include "runtime/channel.hpp"
+#include "sync/mutex.hpp"
+
+namespace harp::plugin {
+namespace {
+
+using abi::LogLevel;
+
+Result result_of(SessionError error) {
+  switch (error) {
+    case SessionError::kNone:
+      return Result::kSuccess;
+    case SessionError::kMessageTooLong:
+      return Result::kInvalidUsage;
+    case SessionError::kPeerTimeout:
+    case SessionError::kNoProgress:
+    case SessionError::kConnectTimeout:
+    case SessionError::kPeerClosed:
+    case SessionError::kProtocolViolation:
+      return Result::kRemoteError;
+    case SessionError::kCancelled:
+      break;
+  }
+  return Result::kInternalError;
+}
+
+/// What both kinds of data comm do alike: requests over one connection.
+template <typename Base>
+class HarpComm : public Base {
+ public:
+  explicit HarpComm(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      requests_[i].comm = this;
+      requests_[i].id = static_cast<RequestId>(i);
+    }
+  }
+
+  HarpComm(const HarpComm&) = delete;
+  HarpComm& operator=(const HarpComm&) = delete;
+  ~HarpComm() override {
+    log(LogLevel::kInfo, "close", "%s", connection_->engine_counters().c_str());
+  }
+
+  /// Any memory will do: the datapath reads and writes it where it lies.
+  Result reg_mr(void* /*data*/, std::size_t /*bytes*/, int type, void** mr) override {
+    if (type != abi::kPtrHost) {
+      log(LogLevel::kWarn, "regMr", "only host memory, not type %d", type);
+      return Result::kInvalidArgument;
+    }
+    *mr = this;
+    return Result::kSuccess;
+  }
+  Result dereg_mr(void* /*mr*/) override { return Result::kSuccess; }
+
+ protected:
+  struct Operation final : Request {
+    Result test(bool* done, int* bytes) override { return comm->test(*this, done, bytes); }
+
+    HarpComm* comm = nullptr;
+    RequestId id = 0;
+    std::size_t sent_bytes = 0;
+    bool is_send = false;
+  };
+
+  /// Hands out the operation of a post, or nothing where there was none.
+  Result start(std::optional<RequestId> posted, bool is_send, std::size_t bytes, Request** out) {
+    if (!posted) {
+      return connection_->life() == Channel::Life::kEnded ? fail(connection_->error())
+                                                          : Result::kSuccess;
+    }
+    Operation& operation = requests_[*posted];
+    operation.is_send = is_send;
+    operation.sent_bytes = bytes;
+    *out = &operation;
+    return Result::kSuccess;
+  }
+
+  Connection& connection() { return *connection_; }
+
+ private:
+  Result test(const Operation& operation, bool* done, int* bytes) {
+    const auto completion = connection_->test(operation.id);
+    *done = completion.has_value();
+    if (!completion) {
+      return Result::kSuccess;
+    }
+    if (completion->error != SessionError::kNone) {
+      return fail(completion->error);
+    }
+    if (bytes != nullptr) {
+      *bytes = static_cast<int>(operation.is_send ? operation.sent_bytes : completion->bytes);
+    }
+    return Result::kSuccess;
+  }
+
+  Result fail(SessionError error) {
+    if (!std::exchange(has_failed_, true)) {
+      log(LogLevel::kWarn,
+          this->kind() == CommKind::kSend ? "send" : "receive",
+          "%s",
+          session_error_name(error));
+    }
+    return result_of(error);
+  }
+
+  std::unique_ptr<Connection> connection_;
+  std::array<Operation, Channel::kRequests> requests_;
+  bool has_failed_ = false;
+};
+
+class HarpSendComm final : public HarpComm<SendComm> {
+ public:
+  using HarpComm::HarpComm;
+  Result isend(
+      const void* data, std::size_t bytes, int tag, void* /*mr*/, Request** request) override {
+    if (bytes > kMaxMessageBytes) {
+      log(LogLevel::kWarn, "isend", "%zu bytes: at most %zu", bytes, kMaxMessageBytes);
+      return Result::kInvalidArgument;
+    }
+    const std::span message(static_cast<const std::byte*>(data), bytes);
+    return start(connection().send(message, static_cast<std::uint16_t>(tag)), true, bytes, request);
+  }
+};
+
+class HarpRecvComm final : public HarpComm<RecvComm> {
+ public:
+  using HarpComm::HarpComm;
+  Result irecv(std::span<const RecvBuffer> buffers, Request** request) override {
+    if (buffers.size() != 1) {
+      log(LogLevel::kWarn, "irecv", "%zu buffers: maxRecvs is 1", buffers.size());
+      return Result::kInvalidArgument;
+    }
+    const RecvBuffer& buffer = buffers.front();
+    const std::span room(static_cast<std::byte*>(buffer.data), buffer.bytes);
+    return start(connection().receive(room), false, 0, request);
+  }
+  Result iflush(std::span<const RecvBuffer> /*buffers*/, Request** request) override {
+    *request = nullptr;  // Host memory is visible as it is.
+    return Result::kSuccess;
+  }
+};
+
+class HarpListenComm final : public ListenComm {
+ public:
+  explicit HarpListenComm(std::unique_ptr<Acceptor> acceptor) : acceptor_(std::move(acceptor)) {}
+  Result accept(std::unique_ptr<RecvComm>* comm) override {
+    if (auto connection = acceptor_->accept()) {
+      *comm = std::make_unique<HarpRecvComm>(std::move(connection));
+    }
+    return Result::kSuccess;
+  }
+
+ private:
+  std::unique_ptr<Acceptor> acceptor_;
+};
+
+class HarpContext final : public Context {
+ public:
+  explicit HarpContext(Network& network) : network_(network) {}
+
+  Result listen(int device, Handle* handle, std::unique_ptr<ListenComm>* comm) override {
+    if (!has_device(device)) {
+      return Result::kInvalidArgument;
+    }
+    Network::Listening listening = network_.listen(static_cast<std::size_t>(device));
+    const auto bytes = encode_handle(listening.handle);
+    static_assert(bytes.size() <= std::tuple_size_v<Handle>);
+    handle->fill(std::byte{0});
+    std::copy(bytes.begin(), bytes.end(), handle->begin());
+    *comm = std::make_unique<HarpListenComm>(std::move(listening.acceptor));
+    return Result::kSuccess;
+  }
+
+  // A connection under way is found again by the handle's bytes, so that it does not matter where
+  // the caller keeps them. Two callers with one handle share what is under way and each get a comm.
+  Result connect(int device, const Handle& handle, std::unique_ptr<SendComm>* comm) override {
+    const auto peer = parse_handle(std::span(handle).first<kHandleBytes>());
+    if (!has_device(device) || !peer) {
+      log(LogLevel::kWarn, "connect", "not a device of ours, or not a handle of ours");
+      return Result::kInvalidArgument;
+    }
+    const MutexLock lock(mutex_);
+    std::unique_ptr<Connection>& connection = under_way_[handle];
+    if (connection == nullptr) {
+      connection = network_.connect(static_cast<std::size_t>(device), *peer);
+    }
+    switch (connection->poll()) {
+      case Channel::Life::kConnecting:
+        return Result::kSuccess;
+      case Channel::Life::kOpen:
+        *comm = std::make_unique<HarpSendComm>(std::move(connection));
+        under_way_.erase(handle);
+        return Result::kSuccess;
+      case Channel::Life::kEnded:
+        break;
+    }
+    const SessionError error = connection->error();
+    under_way_.erase(handle);
+    log(LogLevel::kWarn, "connect", "%s", session_error_name(error));
+    return result_of(error);
+  }
+
+ private:
+  bool has_device(int device) const {
+    return device >= 0 && static_cast<std::size_t>(device) < network_.devices().size();
+  }
+
+  Network& network_;
+  Mutex mutex_;
+  std::map<Handle, std::unique_ptr<Connection>> under_way_ HARP_GUARDED_BY(mutex_);
+};
+
+class HarpNet final : public Net {
+ public:
+  HarpNet() {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): once, before the first connection
+    const auto settings = read_settings([](const char* name) { return std::getenv(name); }, &why_);
+    if (!settings) {
+      return;
+    }
+    auto interfaces = find_interfaces(settings->interfaces);
+    if (interfaces.empty()) {
+      why_ = "no interface is up and has an address (HARP_IFNAME: '" + settings->interfaces + "')";
+      return;
+    }
+    network_.emplace(*settings, std::move(interfaces));
+  }
+
+  Result make_context(const ContextOptions& /*options*/,
+                      std::unique_ptr<Context>* context) override {
+    if (!network_) {
+      log(LogLevel::kWarn, "init", "%s", why_.c_str());
+      return Result::kInvalidUsage;
+    }
+    log(LogLevel::kInfo, "init", "%s", network_->description().c_str());
+    *context = std::make_unique<HarpContext>(*network_);
+    return Result::kSuccess;
+  }
+
+  Result devices(int* count) override {
+    *count = network_ ? static_cast<int>(network_->devices().size()) : 0;
+    return Result::kSuccess;
+  }
+
+  Result properties(int device, abi::PropertiesV12* properties) override {
+    const auto index = static_cast<std::size_t>(device);
+    if (!network_ || device < 0 || index >= network_->devices().size()) {
+      return Result::kInvalidArgument;
+    }
+    const Interface& one = network_->devices()[index];
+    *properties = {
+        .name = const_cast<char*>(one.name.c_str()),
+        .pci_path = one.pci_path.empty() ? nullptr : const_cast<char*>(one.pci_path.c_str()),
+        .guid = static_cast<std::uint64_t>(device),
+        .ptr_support = abi::kPtrHost,
+        .reg_is_global = 0,
+        .force_flush = 0,
+        .speed_mbps = one.speed_mbps,
+        .port = 0,
+        .latency_us = 0,
+        .max_comms = 65536,
+        .max_recvs = 1,
+        .device_type = abi::DeviceType::kHost,
+        .device_version = abi::kDeviceVersionInvalid,
+        .parts = {.count = 1, .devices = {device}},
+        .max_p2p_bytes = kMaxMessageBytes,
+        .max_coll_bytes = kMaxMessageBytes,
+        .max_multi_request = 1,
+        .rail = abi::kIdUndefined,
+        .plane = abi::kIdUndefined,
+    };
+    return Result::kSuccess;
+  }
+
+ private:
+  std::string why_;  ///< There is no network.
+  std::optional<Network> network_;
+};
+
+}  // namespace
+
+const char kPluginName[] = "HARP";
+
+Net& net() {
+  static auto* const kNet = new HarpNet();
+  return *kNet;
+}
+
+}  // namespace harp::plugin

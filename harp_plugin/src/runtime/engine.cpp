@@ -1,0 +1,64 @@
+#include "runtime/engine.hpp"
+
+#include <atomic>
+#include <chrono>
+
+#include "base/time.hpp"
+#include "runtime/clock.hpp"
+
+namespace harp {
+namespace {
+
+/// Callers that have not polled for so long do not count as driving an engine.
+constexpr Duration kAbsence = std::chrono::milliseconds(1);
+
+}  // namespace
+
+void Engine::drive() {
+  if (mode_ == RunMode::kInline && baton_.try_take()) {
+    end_turn(clock_now());
+  }
+  tell_keeper();
+}
+
+bool Engine::end_turn(Time now) {
+  const bool worked = stack_->turn(now);
+  is_alive_.store(stack_->session_count() > 0, std::memory_order_relaxed);
+  baton_.give_back();
+  return worked;
+}
+
+void Engine::tell_keeper() {
+  if (mode_ == RunMode::kInline) {
+    driven_at_.store(clock_now(), std::memory_order_seq_cst);
+  }
+  if (is_watched_.load(std::memory_order_seq_cst) &&
+      is_watched_.exchange(false, std::memory_order_seq_cst)) {
+    keeper_.wake();
+  }
+}
+
+bool Engine::is_driven(Time now) const {
+  return mode_ == RunMode::kInline && now - driven_at_.load(std::memory_order_seq_cst) < kAbsence;
+}
+
+bool Engine::keep(Time now) {
+  is_watched_.store(false, std::memory_order_relaxed);
+  return !is_driven(now) && baton_.try_take() && end_turn(now);
+}
+
+Engine::Plan Engine::plan(Time now) {
+  is_watched_.store(true, std::memory_order_seq_cst);
+  if (is_driven(now) || !baton_.try_take()) {
+    is_watched_.store(false, std::memory_order_relaxed);
+    return {.wake_at = now + kAbsence};
+  }
+  Plan plan{.wake_at = stack_->next_deadline(), .descriptor = stack_->datapath().descriptor()};
+  if (stack_->doorbells().any() || !stack_->datapath().prepare_to_wait()) {
+    plan.wake_at = now;
+  }
+  baton_.give_back();
+  return plan;
+}
+
+}  // namespace harp

@@ -1,0 +1,100 @@
+// A stack, and who drives it.
+//
+//   thread    the engine's own thread polls without pause: least latency, a core for it
+//   adaptive  the engine's own thread polls while there is work, and for a while after it
+//   inline    callers drive the engine when they poll: no hand-over, no core; when nobody has
+//   polled
+//             for a millisecond, the keeper does what has a deadline
+//
+// In every mode a session is only touched by the holder of the baton, one turn at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "base/time.hpp"
+#include "protocol/handle.hpp"
+#include "runtime/backlog.hpp"
+#include "runtime/channel.hpp"
+#include "runtime/clock.hpp"
+#include "runtime/sleeper.hpp"
+#include "runtime/stack.hpp"
+#include "sync/baton.hpp"
+
+namespace harp {
+
+enum class RunMode : std::uint8_t { kThread, kAdaptive, kInline };
+
+class Engine {
+ public:
+  /// `keeper` is the sleeper of the thread that looks after this engine; it outlives it.
+  Engine(std::unique_ptr<Stack> stack, RunMode mode, Sleeper& keeper)
+      : stack_(std::move(stack)), mode_(mode), keeper_(keeper) {}
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  ~Engine() = default;
+
+  RunMode mode() const { return mode_; }
+
+  /// Thread: any. After posting, and to poll: drives the engine in inline mode, else sees to it
+  /// that its thread is awake.
+  void drive();
+
+  /// Thread: any. Runs `operation` on the stack. Blocks for a turn at most.
+  template <typename Operation>
+  auto with_stack(const Operation& operation) {
+    const Holding holding(*this);
+    return operation(*stack_, clock_now());
+  }
+
+  // --- The keeper's side
+
+  /// What the keeper is to wait for.
+  struct Plan {
+    Time wake_at{};
+    int descriptor = -1;  ///< To be watched; -1: none.
+  };
+
+  /// Runs a turn, unless callers do. False: there was nothing to do.
+  bool keep(Time now);
+  /// From now on drive() wakes the keeper, where the plan has a descriptor; else it need not.
+  Plan plan(Time now);
+  /// Sessions exist.
+  bool is_alive() const { return is_alive_.load(std::memory_order_relaxed); }
+
+ private:
+  /// Has the baton; when it goes, a turn follows.
+  class Holding {
+   public:
+    explicit Holding(Engine& engine) : engine_(engine) { engine_.baton_.take(); }
+    Holding(const Holding&) = delete;
+    Holding& operator=(const Holding&) = delete;
+    ~Holding() {
+      engine_.end_turn(clock_now());
+      engine_.tell_keeper();
+    }
+
+   private:
+    Engine& engine_;
+  };
+
+  bool end_turn(Time now);
+  bool is_driven(Time now) const;
+  void tell_keeper();
+
+  std::unique_ptr<Stack> stack_;
+  RunMode mode_;
+  Sleeper& keeper_;
+  Baton baton_;
+  // Whoever drives says so and then looks whether it is watched; the keeper says that it watches
+  // and then looks whether it is driven. Both sequentially consistent, so one sees the other
+  // (Dekker), and callers make no system call while they poll.
+  std::atomic<Time> driven_at_{Time{}};
+  std::atomic<bool> is_watched_{false};
+  std::atomic<bool> is_alive_{false};
+};
+
+}  // namespace harp

@@ -1,0 +1,134 @@
+// One isolated stack instance: sessions, listeners and the datapath that carries their packets.
+//
+// Nothing is shared with another stack. Whoever owns it calls turn() with the time, again and
+// again; a turn takes what applications posted and what arrived, lets sessions transmit, and tells
+// applications what became of their requests. The time is a parameter and nothing blocks, so a
+// stack runs as well in a simulation.
+//
+// Thread: one at a time (the holder of the engine's baton). Applications reach it through Channels.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/time.hpp"
+#include "datapath/datapath.hpp"
+#include "protocol/handle.hpp"
+#include "protocol/listener.hpp"
+#include "protocol/session.hpp"
+#include "runtime/backlog.hpp"
+#include "runtime/channel.hpp"
+#include "sync/doorbells.hpp"
+
+namespace harp {
+
+struct StackConfig {
+  /// Of every session; cid, nonce, seed and packet size are the stack's to choose.
+  SessionConfig session;
+  std::uint16_t paths = 8;
+};
+
+struct StackStats {
+  std::uint64_t turns = 0;
+  std::uint64_t idle_turns = 0;      ///< Nothing was there to do.
+  std::uint64_t strangers = 0;       ///< Packets for no session or listener.
+  std::uint64_t bytes_copied = 0;    ///< By placement: from the datapath's memory to a buffer.
+  std::uint64_t sessions_begun = 0;  ///< Both ends.
+  std::uint64_t sessions_failed = 0;
+};
+
+class Stack {
+ public:
+  Stack(std::unique_ptr<Datapath> datapath, const StackConfig& config);
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
+  ~Stack();
+
+  /// Does what is to be done now. False: there was nothing.
+  bool turn(Time now);
+  /// When turn() is needed at the latest, if nothing arrives and nobody posts.
+  Time next_deadline() const;
+  /// Nothing is alive, or waits for a peer.
+  bool is_idle() const { return live_ == 0 && listeners_.empty(); }
+
+  /// Begins a session with whoever gave the handle away; the next turns connect it. Null: there
+  /// are too many sessions.
+  std::shared_ptr<Channel> connect(const ConnectHandle& handle, Time now);
+  /// Listens; sessions that come are in `backlog` once they are connected. The handle is what a
+  /// peer needs.
+  ConnectHandle listen(std::shared_ptr<Backlog> backlog);
+  /// Ends it, and the sessions that nobody has taken from its backlog.
+  void stop_listening(std::uint64_t listen_id, Time now);
+  /// Ends a session: in good order if nothing is outstanding, else at once. Buffers are free when
+  /// it returns.
+  void close(const Channel& channel, Time now);
+
+  Doorbells& doorbells() { return bells_; }
+  Datapath& datapath() { return *datapath_; }
+  const Datapath& datapath() const { return *datapath_; }
+  std::size_t session_count() const { return live_; }
+  const StackStats& stats() const { return stats_; }
+  /// How the live sessions stand, one text each.
+  std::vector<std::string> describe_sessions() const;
+  /// Sum over the sessions that are there, and those that were.
+  SessionStats session_stats() const;
+
+ private:
+  struct Entry;
+  struct Listening {
+    std::uint64_t id;
+    Listener listener;
+    Secret secret;
+    std::shared_ptr<Backlog> backlog;
+  };
+  using Slot = std::uint32_t;
+
+  // A turn, in this order
+  bool take_posts(Time now);
+  bool take_packets(Time now);
+  bool wake_due(Time now);
+  void transmit(Time now);
+  void tell_applications();
+  void settle(Time now);
+
+  bool post(Entry& entry, Time now);
+  void take_packet(const Arrival& arrival, Time now);
+  Entry* on_syn(const Arrival& arrival, Time now);
+  void place(const Placement& placement);
+  void transmit_from(Entry& entry, Time now);
+  bool make_room(Time now);
+  void tell(Entry& entry, const Event& event);
+  void end(Entry& entry, Time now);
+
+  void mark(Entry& entry);
+  Entry* add_entry();
+  void remove(Entry& entry);
+  Listening* listening(std::uint64_t id);
+  SessionConfig session_config(Slot slot);
+
+  std::unique_ptr<Datapath> datapath_;
+  StackConfig config_;
+  Doorbells bells_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+  std::vector<Slot> free_slots_;
+  std::vector<Time> deadlines_;  ///< By slot, side by side because each turn may read them all.
+  Time next_due_ = kNever;
+  std::vector<Entry*> marked_;  ///< Something happened to them since they were last settled.
+  std::vector<Entry*> settling_;
+  std::vector<Listening> listeners_;
+  std::size_t live_ = 0;
+  bool is_blocked_ = false;  ///< The datapath takes no more for now.
+  TransmitPacket packet_;
+  StackStats stats_;
+  SessionStats past_;
+};
+
+/// One line: what a stack's datapath, sessions and turns have counted.
+std::string describe_counters(const Stack& stack);
+
+}  // namespace harp
