@@ -1,0 +1,221 @@
+#include "datapath/faulty.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "datapath/fault_spec.hpp"
+#include "datapath/memory.hpp"
+#include "datapath/packets.hpp"
+#include "datapath/tap.hpp"
+
+namespace harp {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr Time kStart{milliseconds(5)};
+const Route kThere{.peer = MemoryDatapath::address_of(1), .local_port = 0};
+
+/// A faulty datapath over a tap over memory, and the end that it sends to.
+struct Link {
+  explicit Link(std::string_view faults) : there(network, 1) {
+    std::string error;
+    const auto spec = parse_fault_spec(faults, &error);
+    EXPECT_TRUE(spec) << error;
+    auto below = std::make_unique<Tap>(std::make_unique<MemoryDatapath>(network, 0));
+    tap = below.get();
+    here = std::make_unique<FaultyDatapath>(std::move(below), *spec);
+    EXPECT_TRUE(here->flush(now));
+  }
+  void send(std::uint64_t seed, std::uint16_t path = 0) {
+    sent.push_back(pattern(100, seed));
+    send_split(*here, {.peer = kThere.peer, .local_port = path}, sent.back());
+  }
+  /// Packets that have arrived at `at`.
+  std::vector<Received> arrived(Time at) {
+    EXPECT_TRUE(here->flush(at));
+    std::vector<Received> all;
+    for (auto burst = take_burst(there); !burst.empty(); burst = take_burst(there)) {
+      all.insert(all.end(), burst.begin(), burst.end());
+    }
+    return all;
+  }
+
+  Time now = kStart;
+  MemoryNetwork network;
+  MemoryDatapath there;
+  Tap* tap = nullptr;
+  std::unique_ptr<FaultyDatapath> here;
+  std::vector<PacketBytes> sent;
+};
+
+TEST(FaultyDatapath, is_the_datapath_below_in_all_that_it_does_not_change) {
+  Link link("loss=0.5");
+  EXPECT_EQ(link.here->address(), link.tap->address());
+  EXPECT_EQ(link.here->mtu_bytes(), link.tap->mtu_bytes());
+  EXPECT_EQ(link.here->local_ports(), link.tap->local_ports());
+  EXPECT_EQ(link.here->room(), link.tap->room());
+  EXPECT_EQ(link.here->descriptor(), link.tap->descriptor());
+  EXPECT_EQ(&link.here->stats(), &link.tap->stats());
+  EXPECT_EQ(link.here->next_deadline(), kNever);
+  send_split(link.there, {.peer = MemoryDatapath::address_of(0)}, pattern(64, 1));
+  EXPECT_FALSE(link.here->prepare_to_wait());
+  EXPECT_EQ(take_burst(*link.here).size(), 1U);
+  EXPECT_TRUE(link.here->prepare_to_wait());
+}
+
+TEST(FaultyDatapath, packets_that_nothing_happens_to_pass_without_a_copy) {
+  Link link("loss=0");
+  const PacketBytes payload = pattern(500, 1);
+  std::vector<const std::byte*> places;
+  link.tap->watcher =
+      [&](const Route&, std::span<const std::byte>, std::span<const std::byte> data) {
+        places.push_back(data.data());
+        return true;
+      };
+  link.here->send(kThere, pattern(40, 2), payload);
+  EXPECT_EQ(link.arrived(kStart).size(), 1U);
+  EXPECT_EQ(places, std::vector{payload.data()});
+}
+
+TEST(FaultyDatapath, a_delay_is_kept_to_the_nanosecond) {
+  Link link("delay=1ms");
+  link.send(1);
+  EXPECT_EQ(link.here->next_deadline(), kStart + milliseconds(1));
+  EXPECT_EQ(link.arrived(kStart + milliseconds(1) - Duration(1)).size(), 0U);
+  link.send(2);  // A flush said what time it is: nearly a millisecond later.
+  const auto first = link.arrived(kStart + milliseconds(1));
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_EQ(first[0].packet, link.sent[0]);
+  EXPECT_EQ(link.here->next_deadline(), kStart + milliseconds(2) - Duration(1));
+  const auto second = link.arrived(kStart + milliseconds(2));
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_EQ(second[0].packet, link.sent[1]);
+  EXPECT_EQ(link.here->next_deadline(), kNever);
+}
+
+TEST(FaultyDatapath, payloads_of_delayed_packets_are_the_callers_again_at_once) {
+  Link link("delay=1ms");
+  PacketBytes payload = pattern(500, 1);
+  const PacketBytes before = payload;
+  link.here->send(kThere, {}, payload);
+  ASSERT_TRUE(link.here->flush(kStart));
+  std::ranges::fill(payload, std::byte{0xee});
+  const auto received = link.arrived(kStart + milliseconds(1));
+  ASSERT_EQ(received.size(), 1U);
+  EXPECT_EQ(received[0].packet, before);
+}
+
+TEST(FaultyDatapath, more_packets_than_there_is_room_below_are_released_in_order) {
+  Link link("delay=1ms");
+  constexpr std::uint64_t kPackets = 500;
+  for (std::uint64_t i = 0; i < kPackets; ++i) {
+    link.send(i);
+  }
+  const auto received = link.arrived(kStart + milliseconds(1));
+  ASSERT_EQ(received.size(), kPackets);
+  for (std::size_t i = 0; i < kPackets; ++i) {
+    EXPECT_EQ(received[i].packet, link.sent[i]);
+  }
+}
+
+TEST(FaultyDatapath, every_packet_is_doubled_where_that_was_asked_for) {
+  Link link("duplicate=1");
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    link.send(i);
+  }
+  auto received = link.arrived(kStart + milliseconds(1));
+  ASSERT_EQ(received.size(), 40U);
+  for (const PacketBytes& packet : link.sent) {
+    EXPECT_EQ(std::ranges::count(received, packet, &Received::packet), 2);
+  }
+}
+
+TEST(FaultyDatapath, a_damaged_packet_is_another_one_and_its_copy_is_whole) {
+  Link link("duplicate=1,corrupt=1");
+  for (std::uint64_t i = 0; i < 50; ++i) {
+    link.send(i);
+  }
+  auto received = link.arrived(kStart + milliseconds(1));
+  ASSERT_EQ(received.size(), 100U);
+  for (const PacketBytes& packet : link.sent) {
+    EXPECT_EQ(std::ranges::count(received, packet, &Received::packet), 1);
+  }
+}
+
+TEST(FaultyDatapath, lost_packets_are_lost_and_the_others_are_not) {
+  Link link("loss=0.5,seed=3");
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    link.send(i);
+    if (i % 32 == 31) {
+      ASSERT_TRUE(link.here->flush(kStart));
+    }
+  }
+  const auto received = link.arrived(kStart);
+  EXPECT_GT(received.size(), 400U);
+  EXPECT_LT(received.size(), 600U);
+  auto next = link.sent.begin();
+  for (const Received& one : received) {
+    next = std::find(next, link.sent.end(), one.packet);
+    ASSERT_NE(next, link.sent.end()) << "in order, and each as it was";
+  }
+}
+
+TEST(FaultyDatapath, paths_are_told_apart_by_their_local_ports) {
+  Link link("dark=0x5");
+  for (std::uint16_t path = 0; path < 4; ++path) {
+    link.send(path, path);
+  }
+  const auto received = link.arrived(kStart);
+  ASSERT_EQ(received.size(), 2U);
+  EXPECT_EQ(received[0].route.local_port, 1U);
+  EXPECT_EQ(received[1].route.local_port, 3U);
+}
+
+TEST(FaultyDatapath, what_a_full_layer_below_holds_up_leaves_when_it_can) {
+  for (const char* const faults : {"loss=0", "delay=1us"}) {
+    Link link(faults);
+    link.tap->is_blocked = true;
+    link.send(1);
+    link.send(2);
+    EXPECT_FALSE(link.here->flush(kStart + microseconds(1))) << faults;
+    EXPECT_FALSE(link.here->flush(kStart + microseconds(2))) << faults;
+    EXPECT_TRUE(take_burst(link.there).empty());
+    link.tap->is_blocked = false;
+    const auto received = link.arrived(kStart + microseconds(3));
+    ASSERT_EQ(received.size(), 2U) << faults;
+    EXPECT_EQ(received[1].packet, link.sent[1]) << faults;
+  }
+}
+
+TEST(FaultyDatapath, what_is_discarded_is_not_read_any_more) {
+  Link link("loss=0");
+  link.tap->is_blocked = true;
+  {
+    const PacketBytes payload = pattern(500, 1);
+    link.here->send(kThere, pattern(40, 1), payload);
+    EXPECT_FALSE(link.here->flush(kStart));
+    EXPECT_EQ(link.tap->held(), 1U);
+    link.here->discard();
+  }
+  link.tap->is_blocked = false;
+  EXPECT_TRUE(link.arrived(kStart).empty());
+  link.send(2);
+  const auto later = link.arrived(kStart);
+  ASSERT_EQ(later.size(), 1U);
+  EXPECT_EQ(later[0].packet, link.sent[0]);
+}
+
+}  // namespace
+}  // namespace harp

@@ -1,0 +1,164 @@
+// Two networks in one process, over the loopback interface.
+#include "endpoint/network.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "endpoint/connection.hpp"
+#include "endpoint/interfaces.hpp"
+#include "endpoint/settings.hpp"
+#include "runtime/live.hpp"
+
+namespace harp {
+namespace {
+
+Settings settings_for(RunMode mode) {
+  Settings settings;
+  settings.interfaces = "=lo";
+  settings.mode = mode;
+  settings.peer_timeout = std::chrono::seconds(60);
+  return settings;
+}
+
+/// Two ends of a connection between two networks.
+struct Joined {
+  explicit Joined(const Settings& settings)
+      : left(settings, find_interfaces(settings.interfaces)),
+        right(settings, find_interfaces(settings.interfaces)) {
+    add();
+  }
+  void add() {
+    Network::Listening listening = right.listen(0);
+    pairs.emplace_back();
+    LivePair& pair = pairs.back();
+    pair.acceptor = std::move(listening.acceptor);
+    pair.client = left.connect(0, listening.handle);
+    EXPECT_TRUE(eventually([&] {
+      pair.server = pair.server ? std::move(pair.server) : pair.acceptor->accept();
+      return pair.client->poll() == Channel::Life::kOpen && pair.server != nullptr;
+    }));
+  }
+
+  Network left;
+  Network right;
+  std::vector<LivePair> pairs;
+};
+
+TEST(Network, two_of_them_transfer_both_ways_in_every_mode) {
+  for (const RunMode mode : {RunMode::kInline, RunMode::kAdaptive, RunMode::kThread}) {
+    Joined joined(settings_for(mode));
+    for (std::uint64_t i = 0; i < 10; ++i) {
+      transfer_live(*joined.pairs[0].client, *joined.pairs[0].server, 100'000 * i, i);
+      transfer_live(*joined.pairs[0].server, *joined.pairs[0].client, 90'000 * i + 1, i);
+    }
+  }
+}
+
+TEST(Network, several_engines_and_paths_and_no_segmentation_work_together) {
+  Settings settings = settings_for(RunMode::kAdaptive);
+  settings.engines = 3;
+  settings.cores = {0, 0};
+  settings.paths = 1;
+  settings.udp_segment = false;
+  Joined joined(settings);
+  for (int i = 0; i < 6; ++i) {
+    joined.add();
+  }
+  for (LivePair& pair : joined.pairs) {
+    transfer_live(*pair.client, *pair.server, 200'000, 1);
+    transfer_live(*pair.server, *pair.client, 200'000, 2);
+  }
+}
+
+TEST(Network, faults_are_survived) {
+  Settings settings = settings_for(RunMode::kInline);
+  std::string error;
+  settings.fault = parse_fault_spec(
+      "loss=0.02,duplicate=0.05,reorder=0.1:1ms,corrupt=0.02,jitter=200us,dark=0x2", &error);
+  ASSERT_TRUE(settings.fault) << error;
+  Joined joined(settings);
+  transfer_live(*joined.pairs[0].client, *joined.pairs[0].server, 2'000'000, 1);
+  transfer_live(*joined.pairs[0].server, *joined.pairs[0].client, 2'000'000, 2);
+}
+
+TEST(Network, a_connection_that_is_closed_is_seen_by_its_peer) {
+  Joined joined(settings_for(RunMode::kInline));
+  LivePair& pair = joined.pairs[0];
+  PacketBytes into(100);
+  const auto receive = pair.server->receive(into);
+  ASSERT_TRUE(receive);
+  pair.client.reset();
+  EXPECT_EQ(finished(*pair.server, *receive).error, SessionError::kPeerClosed);
+}
+
+TEST(Network, an_acceptor_that_goes_ends_what_it_has_not_accepted) {
+  const Settings settings = settings_for(RunMode::kInline);
+  Network left(settings, find_interfaces("=lo"));
+  Network right(settings, find_interfaces("=lo"));
+  Network::Listening listening = right.listen(0);
+  const auto client = left.connect(0, listening.handle);
+  EXPECT_TRUE(eventually([&] { return client->poll() == Channel::Life::kOpen; }));
+  PacketBytes into(100);
+  const auto receive = client->receive(into);
+  ASSERT_TRUE(receive);
+  listening.acceptor.reset();
+  EXPECT_EQ(finished(*client, *receive).error, SessionError::kPeerClosed);
+}
+
+TEST(Network, a_handle_of_another_family_is_refused_by_name) {
+  const Settings settings = settings_for(RunMode::kInline);
+  Network network(settings, find_interfaces("=lo"));
+  ConnectHandle handle = network.listen(0).handle;
+  EXPECT_EQ(handle.family, 4);
+  handle.family = 6;
+  try {
+    (void)network.connect(0, handle);
+    FAIL() << "was accepted";
+  } catch (const std::runtime_error& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("lo"), std::string::npos) << text;
+    EXPECT_NE(text.find("family"), std::string::npos) << text;
+    EXPECT_NE(text.find("HARP_IFNAME"), std::string::npos) << text;
+  }
+}
+
+TEST(Network, a_device_without_a_socket_is_refused_with_its_address) {
+  Interface device;
+  device.name = "gone";
+  device.mtu_bytes = 1500;
+  device.address.ip[0] = std::byte{192};  // TEST-NET-1: nobody's.
+  device.address.ip[2] = std::byte{2};
+  device.address.ip[3] = std::byte{9};
+  Network network(settings_for(RunMode::kInline), {device});
+  try {
+    (void)network.listen(0);
+    FAIL() << "was accepted";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("192.0.2.9"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Network, its_description_names_datapath_mode_devices_and_faults) {
+  Settings settings = settings_for(RunMode::kAdaptive);
+  std::string error;
+  const Network plain(settings, find_interfaces("=lo"));
+  for (const std::string word : {"udp", "adaptive", "lo=127.0.0.1"}) {
+    EXPECT_NE(plain.description().find(word), std::string::npos) << plain.description();
+  }
+  EXPECT_EQ(plain.description().find("HARP_FAULT"), std::string::npos);
+  settings.fault = parse_fault_spec("loss=0.1", &error);
+  const Network faulty(settings, find_interfaces("=lo"));
+  EXPECT_NE(faulty.description().find("HARP_FAULT"), std::string::npos);
+  EXPECT_EQ(faulty.devices().size(), 1U);
+}
+
+}  // namespace
+}  // namespace harp

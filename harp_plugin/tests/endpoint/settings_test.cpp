@@ -1,0 +1,199 @@
+#include "endpoint/settings.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace harp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Environment = std::map<std::string, std::string>;
+
+struct Outcome {
+  std::optional<Settings> settings;
+  std::string error;
+};
+
+Outcome read(const Environment& environment) {
+  Outcome outcome;
+  outcome.settings = read_settings(
+      [&](const char* name) -> const char* {
+        const auto found = environment.find(name);
+        return found != environment.end() ? found->second.c_str() : nullptr;
+      },
+      &outcome.error);
+  return outcome;
+}
+
+Settings accepted(const Environment& environment) {
+  const Outcome outcome = read(environment);
+  EXPECT_TRUE(outcome.settings) << outcome.error;
+  EXPECT_EQ(outcome.error, "");
+  return outcome.settings.value_or(Settings{});
+}
+
+/// The error names the variable with its value, and what is allowed.
+void expect_refused(const std::string& name, const std::string& value, const std::string& allowed) {
+  const Outcome outcome = read({{name, value}});
+  EXPECT_FALSE(outcome.settings) << name << "=" << value;
+  EXPECT_TRUE(outcome.error.starts_with(name + "=" + value + ":")) << outcome.error;
+  EXPECT_NE(outcome.error.find(allowed), std::string::npos) << outcome.error;
+}
+
+void expect_defaults(const Settings& settings) {
+  EXPECT_EQ(settings.interfaces, "");
+  EXPECT_EQ(settings.peer_timeout, seconds(30));
+  EXPECT_EQ(settings.mode, RunMode::kInline);
+  EXPECT_EQ(settings.engines, 1);
+  EXPECT_TRUE(settings.cores.empty());
+  EXPECT_EQ(settings.paths, 8);
+  EXPECT_FALSE(settings.fault);
+  EXPECT_TRUE(settings.udp_segment);
+  EXPECT_FALSE(settings.payload_crc);
+}
+
+const std::vector<std::string> kNames{"HARP_IFNAME",
+                                      "NCCL_SOCKET_IFNAME",
+                                      "HARP_PEER_TIMEOUT",
+                                      "HARP_MODE",
+                                      "LIGHT_PEER_TIMEOUT",
+                                      "HARP_ENGINES",
+                                      "HARP_CORES",
+                                      "HARP_PATHS",
+                                      "HARP_FAULT",
+                                      "HARP_DATAPATH",
+                                      "HARP_FAULT_ALLOW",
+                                      "HARP_UDP_SEGMENT",
+                                      "HARP_PAYLOAD_CRC"};
+
+TEST(Settings, an_empty_environment_gives_the_defaults) {
+  expect_defaults(accepted({}));
+}
+
+TEST(Settings, a_variable_that_is_set_to_nothing_is_not_set) {
+  Environment environment;
+  for (const std::string& name : kNames) {
+    environment[name] = "";
+  }
+  expect_defaults(accepted(environment));
+}
+
+TEST(Settings, every_variable_sets_what_it_says) {
+  const Settings settings = accepted({{"HARP_IFNAME", "=eth0"},
+                                      {"HARP_PEER_TIMEOUT", "2.5"},
+                                      {"HARP_MODE", "thread"},
+                                      {"HARP_ENGINES", "4"},
+                                      {"HARP_CORES", "2,3,1023"},
+                                      {"HARP_PATHS", "64"},
+                                      {"HARP_DATAPATH", "udp"},
+                                      {"HARP_FAULT", "loss=0.25,seed=9"},
+                                      {"HARP_FAULT_ALLOW", "1"},
+                                      {"HARP_UDP_SEGMENT", "0"},
+                                      {"HARP_PAYLOAD_CRC", "1"}});
+  EXPECT_EQ(settings.interfaces, "=eth0");
+  EXPECT_EQ(settings.peer_timeout, milliseconds(2500));
+  EXPECT_EQ(settings.mode, RunMode::kThread);
+  EXPECT_EQ(settings.engines, 4);
+  EXPECT_EQ(settings.cores, (std::vector{2, 3, 1023}));
+  EXPECT_EQ(settings.paths, 64);
+  ASSERT_TRUE(settings.fault);
+  EXPECT_DOUBLE_EQ(settings.fault->impairment.loss, 0.25);
+  EXPECT_EQ(settings.fault->seed, 9U);
+  EXPECT_FALSE(settings.udp_segment);
+  EXPECT_TRUE(settings.payload_crc);
+}
+
+TEST(Settings, modes_and_datapaths_are_known_by_name) {
+  EXPECT_EQ(accepted({{"HARP_MODE", "inline"}}).mode, RunMode::kInline);
+  EXPECT_EQ(accepted({{"HARP_MODE", "adaptive"}}).mode, RunMode::kAdaptive);
+  EXPECT_EQ(accepted({{"HARP_MODE", "thread"}}).mode, RunMode::kThread);
+  for (const std::string mode : {"Inline", "threads", "poll", " inline", "1"}) {
+    expect_refused("HARP_MODE", mode, "inline, adaptive or thread");
+  }
+  (void)accepted({{"HARP_DATAPATH", "auto"}});
+  for (const std::string datapath : {"UDP", "tcp", "rdma"}) {
+    expect_refused("HARP_DATAPATH", datapath, "auto");
+  }
+}
+
+TEST(Settings, numbers_are_within_their_bounds_and_nothing_else) {
+  for (const std::string value : {"1", "64"}) {
+    EXPECT_EQ(std::to_string(accepted({{"HARP_ENGINES", value}}).engines), value);
+    EXPECT_EQ(std::to_string(accepted({{"HARP_PATHS", value}}).paths), value);
+  }
+  for (const std::string value :
+       {"0", "65", "-1", "+1", "1.5", "x", "4x", " 4", "4 ", "0x4", "99999999999999999999"}) {
+    expect_refused("HARP_ENGINES", value, "a number from 1 to 64");
+    expect_refused("HARP_PATHS", value, "a number from 1 to 64");
+  }
+  EXPECT_TRUE(accepted({{"HARP_UDP_SEGMENT", "1"}}).udp_segment);
+  for (const std::string value : {"2", "-1", "yes", "off"}) {
+    expect_refused("HARP_UDP_SEGMENT", value, "a number from 0 to 1");
+    expect_refused("HARP_PAYLOAD_CRC", value, "a number from 0 to 1");
+  }
+}
+
+TEST(Settings, a_timeout_is_seconds_with_or_without_a_fraction) {
+  EXPECT_EQ(accepted({{"HARP_PEER_TIMEOUT", "0.1"}}).peer_timeout, milliseconds(100));
+  EXPECT_EQ(accepted({{"HARP_PEER_TIMEOUT", "86400"}}).peer_timeout, std::chrono::hours(24));
+  for (const std::string value :
+       {"0", "0.09", "86400.1", "-5", "nan", "inf", "30s", "x", " 30", "1e9", ","}) {
+    expect_refused("HARP_PEER_TIMEOUT", value, "seconds from 0.1 to 86400");
+  }
+}
+
+TEST(Settings, cores_are_numbers_with_commas_between) {
+  EXPECT_EQ(accepted({{"HARP_CORES", "0"}}).cores, std::vector{0});
+  for (const std::string value : {"x", "1,x", ",1", "1,,2", "-1", "1024", "1;2", "1, 2", "2-3"}) {
+    expect_refused("HARP_CORES", value, "numbers of cores");
+  }
+}
+
+TEST(Settings, the_timeout_is_inherited_from_lightcc_and_can_be_set_apart) {
+  EXPECT_EQ(accepted({{"LIGHT_PEER_TIMEOUT", "7"}}).peer_timeout, seconds(7));
+  EXPECT_EQ(accepted({{"LIGHT_PEER_TIMEOUT", "7"}, {"HARP_PEER_TIMEOUT", ""}}).peer_timeout,
+            seconds(7));
+  EXPECT_EQ(accepted({{"LIGHT_PEER_TIMEOUT", "7"}, {"HARP_PEER_TIMEOUT", "3"}}).peer_timeout,
+            seconds(3));
+  expect_refused("LIGHT_PEER_TIMEOUT", "never", "seconds from 0.1 to 86400");
+  // One that does not count is not looked at.
+  EXPECT_EQ(accepted({{"LIGHT_PEER_TIMEOUT", "never"}, {"HARP_PEER_TIMEOUT", "3"}}).peer_timeout,
+            seconds(3));
+}
+
+TEST(Settings, interfaces_are_inherited_from_nccl_and_can_be_set_apart) {
+  EXPECT_EQ(accepted({{"NCCL_SOCKET_IFNAME", "^lo"}}).interfaces, "^lo");
+  EXPECT_EQ(accepted({{"NCCL_SOCKET_IFNAME", "^lo"}, {"HARP_IFNAME", "ib"}}).interfaces, "ib");
+}
+
+TEST(Settings, faults_need_a_second_word) {
+  for (const std::string allow : {"", "0", "yes", "11"}) {
+    const Outcome outcome = read({{"HARP_FAULT", "loss=0.1"}, {"HARP_FAULT_ALLOW", allow}});
+    EXPECT_FALSE(outcome.settings) << allow;
+    EXPECT_NE(outcome.error.find("HARP_FAULT=loss=0.1"), std::string::npos) << outcome.error;
+    EXPECT_NE(outcome.error.find("HARP_FAULT_ALLOW=1"), std::string::npos) << outcome.error;
+  }
+  EXPECT_FALSE(accepted({{"HARP_FAULT_ALLOW", "1"}}).fault);
+  const Outcome outcome = read({{"HARP_FAULT", "loss=0.1,dely=1ms"}, {"HARP_FAULT_ALLOW", "1"}});
+  EXPECT_FALSE(outcome.settings);
+  EXPECT_TRUE(outcome.error.starts_with("HARP_FAULT=loss=0.1,dely=1ms:")) << outcome.error;
+  EXPECT_NE(outcome.error.find("'dely=1ms'"), std::string::npos) << "the item: " << outcome.error;
+}
+
+TEST(Settings, of_several_problems_one_is_reported) {
+  const Outcome outcome = read({{"HARP_MODE", "fast"}, {"HARP_PATHS", "0"}});
+  EXPECT_FALSE(outcome.settings);
+  EXPECT_NE(outcome.error.find("HARP_MODE=fast"), std::string::npos) << outcome.error;
+  EXPECT_EQ(outcome.error.find("HARP_PATHS"), std::string::npos) << outcome.error;
+}
+
+}  // namespace
+}  // namespace harp
