@@ -132,6 +132,13 @@ sanitize: .venv/.ready  ## C++ tests under ASan+UBSan and under TSan (clang-19),
 fuzz: .venv/.ready  ## Every fuzz target for FUZZ_SECONDS
 	PATH="$(BIN):$$PATH" tools/run_fuzzers.sh $(FUZZ_SECONDS)
 
+.PHONY: harp
+harp: .venv/.ready  ## HARP's NCCL plugin, harp-perf and net-conform, into build/harp
+	PATH="$(BIN):$$PATH" cmake --preset harp >/dev/null
+	PATH="$(BIN):$$PATH" cmake --build build/harp --target nccl-net-harp harp-perf net-conform
+	ln -sf harp_plugin/src/plugin/libnccl-net-harp.so harp_plugin/tools/harp_perf/harp-perf \
+	  harp_plugin/tools/net_conform/net-conform build/harp/
+
 .PHONY: harp-mutants
 harp-mutants:  ## Breaks HARP's protocol in 30 places, one at a time; a test must notice each
 	$(PYTHON) tools/harp_mutants.py

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# harp-perf between two network namespaces, joined by a veth pair with its default offloads, a core
+# each. Needs root, iproute2. Usage: bench_netns.sh BUILD_FOLDER [harp-perf options]
+#
+#   make harp && harp_plugin/tools/harp_perf/bench_netns.sh build/harp --seconds 1 --rounds 5
+#
+# MTU=8500 chooses another MTU. Real-time priority, so that other programs do not disturb it.
+set -euo pipefail
+build=$(realpath "$1")
+shift
+
+a=harp-perf-a-$$ b=harp-perf-b-$$
+clean() {
+  ip netns delete "$a" 2>/dev/null || true
+  ip netns delete "$b" 2>/dev/null || true
+}
+trap clean EXIT
+ip netns add "$a"
+ip netns add "$b"
+ip -n "$a" link add harp0 type veth peer name harp0 netns "$b"
+ip -n "$a" address add 10.92.0.1/24 dev harp0
+ip -n "$b" address add 10.92.0.2/24 dev harp0
+for namespace in "$a" "$b"; do
+  ip -n "$namespace" link set lo up
+  ip -n "$namespace" link set harp0 up mtu "${MTU:-1500}"
+done
+ip netns exec "$b" chrt -r 1 taskset -c 1 "$build/harp-perf" --listen 10.92.0.2:7000 &
+ip netns exec "$a" chrt -r 1 taskset -c 0 "$build/harp-perf" --connect 10.92.0.2:7000 \
+  --via tcp --via "$build/libnccl-net-harp.so" "$@"
+wait

@@ -1,0 +1,33 @@
+// The connection over which the two programs agree: lines of text over TCP.
+#pragma once
+
+#include <string>
+
+#include "datapath/unique_fd.hpp"
+#include "link.hpp"
+
+namespace harp_perf {
+
+class TcpControl final : public Control {
+ public:
+  /// Connects to HOST:PORT, or waits for one connection there. Throws std::runtime_error.
+  static TcpControl connect(const std::string& host_and_port);
+  static TcpControl accept(const std::string& host_and_port);
+
+  void say(const std::string& text) override;
+  /// Blocks. Throws when the other end has gone.
+  std::string hear() override;
+
+  const std::string& here() const { return here_; }
+  const std::string& peer() const { return peer_; }
+
+ private:
+  explicit TcpControl(harp::UniqueFd fd);
+
+  harp::UniqueFd fd_;
+  std::string here_;  ///< This end's address, without the port.
+  std::string peer_;
+  std::string unread_;
+};
+
+}  // namespace harp_perf

@@ -1,0 +1,58 @@
+// What harp-perf measures: messages one way between two machines, by any means.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace harp_perf {
+
+/// One end of a way from one machine to the other. Nothing blocks. Throws std::runtime_error when
+/// the way is broken.
+class Link {
+ public:
+  Link() = default;
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+  virtual ~Link() = default;
+
+  /// Begins to send, or to receive, a message; false: not now. `slot` names it.
+  virtual bool post(std::span<std::byte> message, std::size_t slot) = 0;
+  /// Whether the message of `slot` has been sent (its buffer is free), or received.
+  virtual bool is_done(std::size_t slot) = 0;
+};
+
+/// How the two programs talk about a run.
+class Control {
+ public:
+  virtual ~Control() = default;
+  virtual void say(const std::string& text) = 0;
+  virtual std::string hear() = 0;
+};
+
+struct Ends {
+  std::unique_ptr<Link> out;
+  std::unique_ptr<Link> in;
+};
+
+/// `via`: "tcp", or the path of an NCCL net plugin. Both ends of a control connection call it at
+/// once; `is_first` on one of them. `peer`: the other machine's address, `here`: this one's.
+Ends make_links(const std::string& via,
+                bool is_first,
+                const std::string& here,
+                const std::string& peer,
+                Control& control);
+
+Ends make_tcp_links(bool is_first,
+                    const std::string& here,
+                    const std::string& peer,
+                    Control& control);
+Ends make_plugin_links(const std::string& path, bool is_first, Control& control);
+
+/// Most messages under way.
+inline constexpr std::size_t kMostSlots = 32;
+
+}  // namespace harp_perf
