@@ -55,6 +55,16 @@ std::size_t parse_count(std::string_view text, std::size_t most) {
   return value;
 }
 
+double parse_seconds(std::string_view text) {
+  constexpr double kMost = 3600;
+  double value = 0;
+  const auto [end, problem] = std::from_chars(text.begin(), text.end(), value);
+  if (problem != std::errc() || end != text.end() || !(value > 0 && value <= kMost)) {
+    throw std::runtime_error("'" + std::string(text) + "': expected seconds above 0, up to 3600");
+  }
+  return value;
+}
+
 Options parse(const std::vector<std::string>& arguments) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 30;
   Options options;
@@ -74,7 +84,7 @@ Options parse(const std::vector<std::string>& arguments) {
         options.sizes.push_back(parse_count(one, kMostBytes));
       }
     } else if (name == "--seconds") {
-      options.seconds = std::stod(value);
+      options.seconds = parse_seconds(value);
     } else if (name == "--rounds") {
       options.rounds = parse_count(value, 1000);
     } else if (name == "--window") {
@@ -84,8 +94,7 @@ Options parse(const std::vector<std::string>& arguments) {
     }
   }
   if (arguments.size() % 2 != 0 || options.listen.empty() == options.connect.empty() ||
-      (!options.connect.empty() && options.vias.empty()) || options.sizes.empty() ||
-      !(options.seconds > 0)) {
+      (!options.connect.empty() && options.vias.empty()) || options.sizes.empty()) {
     throw std::runtime_error("wrong arguments");
   }
   return options;
