@@ -89,10 +89,7 @@ class CompressedGradients:
         self._scale = scale
 
     def expect_gradient_scale(self, scale: float) -> None:
-        """Hears which scale the gradients have that are on their way already.
-
-        Too late to change what was kept back before them: it has been added to them.
-        """
+        """Compares, because it is too late to change what has been added to gradients already."""
         if self._scale is not None and scale != self._scale:
             msg = (
                 f"the loss was multiplied by {scale:g}, but what compression kept back has the"

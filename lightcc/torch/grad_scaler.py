@@ -36,8 +36,8 @@ class GradScaler(torch.amp.GradScaler):
             ValueError: The optimizer's gradients have another scale; in the first step only, on
                 every rank.
         """
-        if hasattr(optimizer, "set_gradient_scale") and optimizer not in self._compressing:
-            optimizer._compressed.expect_gradient_scale(self.get_scale())
+        if hasattr(optimizer, "expect_gradient_scale") and optimizer not in self._compressing:
+            optimizer.expect_gradient_scale(self.get_scale())
             self._compressing.append(optimizer)
         result: float | None = super().step(optimizer, *args, **kwargs)
         return result

@@ -263,6 +263,17 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """
         self._compressed.set_gradient_scale(scale)
 
+    def expect_gradient_scale(self, scale: float) -> None:
+        """Hears by what the loss was multiplied whose gradients are on their way already.
+
+        `lightcc.torch.GradScaler` says it in its first step.
+
+        Raises:
+            ValueError: What is kept back has another scale; `set_gradient_scale()` comes before
+                the backward pass.
+        """
+        self._compressed.expect_gradient_scale(scale)
+
     def _has_synchronized(self) -> bool:
         """Whether `synchronize()` was called and no gradient came since."""
         return self._synchronized and not (self._exchange is not None and self._exchange.active)

@@ -290,7 +290,7 @@ def a_scaler_that_comes_late_is_refused() -> str:
             scaler.step(optimizer)
             scaler.update()
             continue
-        with pytest.raises(ValueError, match="multiplied by 16, .* has the scale 8"):
+        with pytest.raises(ValueError, match=r"multiplied by 16, .* has the scale 8"):
             scaler.step(optimizer)
     return "refused"
 
