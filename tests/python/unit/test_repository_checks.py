@@ -65,6 +65,7 @@ def test_an_arrow_along_the_order_is_allowed(path: str, header: str) -> None:
         ("src/protocol", "const auto now = std::chrono::steady_clock::now();"),
         ("src/protocol", '#include "datapath/datapath.hpp"'),
         ("src/protocol", '#include "sync/mutex.hpp"'),
+        ("src/sync", '#include "datapath/datapath.hpp"'),
         ("src/base", '#include "protocol/packet.hpp"'),
         ("src/base", '#include "lightcc/base/rng.hpp"'),
         ("sim", '#include "plugin/exports.hpp"'),
@@ -81,7 +82,7 @@ def test_the_arrows_of_harp_are_allowed() -> None:
     text = '#include <chrono>\n#include "base/rng.hpp"\n#include "protocol/packet.hpp"\n'
     assert check_include_arrows.check(Path("harp_plugin/src/protocol/a.cpp"), text) == []
     assert check_include_arrows.check(Path("harp_plugin/sim/a.cpp"), text) == []
-    sockets = "#include <sys/socket.h>\n"
+    sockets = '#include <sys/socket.h>\n#include "sync/spsc_ring.hpp"\n'
     assert check_include_arrows.check(Path("harp_plugin/src/datapath/a.cpp"), sockets) == []
 
 
