@@ -292,6 +292,8 @@ def a_scaler_that_comes_late_is_refused() -> str:
             continue
         with pytest.raises(ValueError, match=r"multiplied by 16, .* has the scale 8"):
             scaler.step(optimizer)
+    optimizer.synchronize()
+    hvd.barrier()  # Nobody leaves while others are on their way backwards.
     return "refused"
 
 
