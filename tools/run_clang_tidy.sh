@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# clang-tidy over the engine and its bindings. LINT_CHANGED=1: only sources that differ from the main
-# branch or are not committed yet (headers are then seen through those sources alone).
+# clang-tidy over the engine, its bindings and HARP. LINT_CHANGED=1: only sources that differ from the
+# main branch or are not committed yet (headers are then seen through those sources alone).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
 
-mapfile -t sources < <(git ls-files --cached --others --exclude-standard 'csrc/*.cpp')
+linted=('csrc/*.cpp' 'harp_plugin/src/*.cpp' 'harp_plugin/tools/harp_perf/*.cpp')
+mapfile -t sources < <(git ls-files --cached --others --exclude-standard "${linted[@]}")
 if [[ ${LINT_CHANGED:-0} == 1 ]]; then
   main=$(git rev-parse --verify --quiet origin/main || git rev-parse --verify main)
   base=$(git merge-base HEAD "$main")
   mapfile -t sources < <(
     {
-      git diff --name-only --diff-filter=d "$base" -- 'csrc/*.cpp'
-      git ls-files --others --exclude-standard 'csrc/*.cpp'
+      git diff --name-only --diff-filter=d "$base" -- "${linted[@]}"
+      git ls-files --others --exclude-standard "${linted[@]}"
     } | sort -u
   )
 fi

@@ -102,9 +102,9 @@ std::array<std::uint32_t, kMostLaneWords + 1> make_shifts() {
 }  // namespace
 
 std::uint32_t crc32c(std::span<const std::byte> bytes) {  // hot
-  static const bool kHasLanes = __builtin_cpu_supports("pclmul") != 0;
+  static const bool kHasLanes = __builtin_cpu_supports("pclmul");
   std::uint64_t crc = ~std::uint32_t{0};
-  while (kHasLanes && bytes.size() >= 3 * 8 * kLeastLaneWords) {
+  while (kHasLanes && bytes.size() >= 24 * kLeastLaneWords) {
     const std::size_t lane_words = std::min(bytes.size() / 24, kMostLaneWords);
     crc = crc_of_lanes(crc, bytes.data(), lane_words);
     bytes = bytes.subspan(24 * lane_words);

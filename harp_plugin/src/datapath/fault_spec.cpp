@@ -26,8 +26,8 @@ constexpr std::array<Unit, 1> kPlain{{{"", 1}}};
 constexpr std::array<Unit, 4> kCounts{{{"", 1}, {"k", 1e3}, {"m", 1e6}, {"g", 1e9}}};
 
 /// A number in `units`; NaN where it is none.
-template <std::size_t kUnits>
-double scaled(std::string_view text, const std::array<Unit, kUnits>& units) {
+template <std::size_t Units>
+double scaled(std::string_view text, const std::array<Unit, Units>& units) {
   double value = 0;
   const auto [rest, problem] = std::from_chars(text.begin(), text.end(), value);
   if (problem == std::errc() && value >= 0 && std::isfinite(value)) {

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <span>
 
 namespace harp {
@@ -22,9 +21,9 @@ MemoryNetwork::MemoryNetwork(std::size_t mtu_bytes, std::size_t ring_packets)
 }
 
 MemoryNetwork::~MemoryNetwork() {
-  for (Endpoint& endpoint : endpoints_) {
+  for (const Endpoint& endpoint : endpoints_) {
     ::close(endpoint.event);
-    for (std::atomic<Ring*>& ring : endpoint.from) {
+    for (const std::atomic<Ring*>& ring : endpoint.from) {
       delete ring.load();
     }
   }
@@ -114,7 +113,7 @@ bool MemoryDatapath::flush(Time /*now*/) {
     auto& peer = network_.endpoints_[static_cast<std::size_t>(std::countr_zero(peers_to_wake_))];
     if (peer.is_waiting.load(std::memory_order_relaxed) && peer.is_waiting.exchange(false)) {
       const std::uint64_t one = 1;
-      (void)!::write(peer.event, &one, sizeof(one));
+      (void)(::write(peer.event, &one, sizeof(one)) < 0);  // Full means awake.
     }
   }
   return true;
@@ -137,7 +136,7 @@ bool MemoryDatapath::anything_there() {
 bool MemoryDatapath::prepare_to_wait() {
   auto& self = network_.endpoints_[index_];
   std::uint64_t count = 0;
-  (void)!::read(self.event, &count, sizeof(count));
+  (void)(::read(self.event, &count, sizeof(count)) < 0);  // Nobody has written, perhaps.
   self.is_waiting.store(true);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // The flag before the look at the rings.
   if (!anything_there()) {

@@ -89,6 +89,8 @@ struct alignas(cmsghdr) Control {
 
 }  // namespace
 
+// Everything is written before it is read; it is large.
+// NOLINTBEGIN(cppcoreguidelines-pro-type-member-init)
 struct UdpDatapath::Batches {
   struct Packet {
     Route route;
@@ -113,6 +115,7 @@ struct UdpDatapath::Batches {
   std::array<sockaddr_storage, kReceives> senders;
   std::array<Control, kReceives> coalesced;
 };
+// NOLINTEND(cppcoreguidelines-pro-type-member-init)
 
 UdpDatapath::UdpDatapath(const UdpOptions& options)
     : mtu_bytes_(std::min(options.mtu_bytes, kMostUdpPayload + 28)),

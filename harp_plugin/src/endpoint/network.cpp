@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -55,8 +54,10 @@ StackConfig stack_config(const Settings& settings) {
 
 }  // namespace
 
-Network::Network(const Settings& settings, std::vector<Interface> interfaces)
-    : settings_(settings), interfaces_(std::move(interfaces)), engines_(interfaces_.size()) {}
+Network::Network(Settings settings, std::vector<Interface> interfaces)
+    : settings_(std::move(settings)),
+      interfaces_(std::move(interfaces)),
+      engines_(interfaces_.size()) {}
 
 std::string Network::description() const {
   std::string text = "datapath udp (needs no privilege), mode ";

@@ -19,7 +19,7 @@ namespace harp {
 /// Thread: any, for all of it.
 class Network {
  public:
-  Network(const Settings& settings, std::vector<Interface> interfaces);
+  Network(Settings settings, std::vector<Interface> interfaces);
 
   const std::vector<Interface>& devices() const { return interfaces_; }
   /// One line: which datapath, mode and devices, and why.

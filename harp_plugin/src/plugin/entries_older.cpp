@@ -229,7 +229,7 @@ Result isend(void* comm, void* data, int bytes, int tag, void* mr, void** reques
 Result irecv(void* comm,
              int count,
              void** data,
-             int* bytes,
+             int* bytes,  // NOLINT(misc-const-correctness): the ABI's type
              int* tags,
              void** mrs,
              void** request) noexcept {

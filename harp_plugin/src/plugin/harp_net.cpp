@@ -11,7 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "abi/layout.hpp"
+#include "abi/properties.hpp"
+#include "abi/types.hpp"
 #include "endpoint/connection.hpp"
 #include "endpoint/interfaces.hpp"
 #include "endpoint/network.hpp"
@@ -188,7 +189,7 @@ class HarpContext final : public Context {
     const auto bytes = encode_handle(listening.handle);
     static_assert(bytes.size() <= std::tuple_size_v<Handle>);
     handle->fill(std::byte{0});
-    std::copy(bytes.begin(), bytes.end(), handle->begin());
+    std::ranges::copy(bytes, handle->begin());
     *comm = std::make_unique<HarpListenComm>(std::move(listening.acceptor));
     return Result::kSuccess;
   }
@@ -301,7 +302,7 @@ class HarpNet final : public Net {
 
 }  // namespace
 
-const char kPluginName[] = "HARP";
+const char kPluginName[] = "HARP";  // NOLINT(modernize-avoid-c-arrays): see core.hpp
 
 Net& net() {
   static auto* const kNet = new HarpNet();

@@ -50,6 +50,7 @@ namespace harp {
 
 /// A packet to transmit: `head_bytes` of `head`, then `payload`, which is the caller's own data, in
 /// place. Valid until the next call on the session.
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): filled as far as head_bytes says.
 struct TransmitPacket {
   std::array<std::byte, kHeaderBytes + kMaxAckBytes> head;
   std::size_t head_bytes = 0;
@@ -149,7 +150,7 @@ class Session {
   void on_peer_end(Time now);
   void on_ack(const AckBody& ack, Time now);
   void ack_one(Psn psn);
-  void take_rtt_sample(PathIndex path, std::uint32_t tx_time, std::uint32_t delay, Time now);
+  void take_rtt_sample(PathIndex index, std::uint32_t tx_time, std::uint32_t delay, Time now);
   void finish_round(Time now);
   void detect_losses(Time now);
 

@@ -306,7 +306,7 @@ PathIndex Session::choose_path(PathIndex avoid) {
   }
   if (burst_left_ <= 0 || paths_.at(burst_path_).in_quarantine) {
     burst_path_ = paths_.choose(rng_, kNoPath, in_flight);
-    const double packets = pacer_.burst_bytes() / (pss_ + kHeaderBytes);
+    const double packets = pacer_.burst_bytes() / static_cast<double>(pss_ + kHeaderBytes);
     burst_left_ = std::max(static_cast<int>(packets), kLeastBurstPackets);
   }
   --burst_left_;

@@ -24,6 +24,8 @@ namespace harp {
 
 using RequestId = std::uint16_t;
 
+// Its parts are apart because two threads use them.
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 class Channel {
  public:
   /// Posts that may be outstanding, sends and receives together. Power of two.

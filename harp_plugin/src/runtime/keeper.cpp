@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstddef>
 #include <memory>
-#include <ranges>
 #include <thread>
 #include <utility>
 #include <vector>

@@ -39,13 +39,13 @@ void Sleeper::sleep(std::span<const int> descriptors, Time until) {
       watched.data(), watched.size(), until == kNever ? nullptr : &timeout, /*sigmask=*/nullptr);
   if ((watched.front().revents & POLLIN) != 0) {
     std::uint64_t count = 0;
-    (void)!::read(event_.get(), &count, sizeof(count));
+    (void)(::read(event_.get(), &count, sizeof(count)) < 0);
   }
 }
 
 void Sleeper::wake() {
   const std::uint64_t one = 1;
-  (void)!::write(event_.get(), &one, sizeof(one));
+  (void)(::write(event_.get(), &one, sizeof(one)) < 0);  // Full means awake.
 }
 
 }  // namespace harp

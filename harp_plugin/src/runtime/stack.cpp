@@ -304,7 +304,7 @@ void Stack::tell(Entry& entry, const Event& event) {
   switch (event.kind) {
     case Event::Kind::kConnected:
       entry.channel->open();
-      if (Listening* const home = listening(entry.listen_id); home != nullptr) {
+      if (const Listening* const home = listening(entry.listen_id); home != nullptr) {
         home->backlog->add(entry.channel);
       }
       break;
@@ -383,7 +383,7 @@ ConnectHandle Stack::listen(std::shared_ptr<Backlog> backlog) {
 }
 
 void Stack::stop_listening(std::uint64_t listen_id, Time now) {
-  Listening* const found = listening(listen_id);
+  const Listening* const found = listening(listen_id);
   if (found == nullptr) {
     return;
   }

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "abi/layout.hpp"
+#include "abi/types.hpp"
 #include "driver.hpp"
 #include "library.hpp"
 #include "link.hpp"
@@ -57,6 +57,8 @@ class PluginLink final : public Link {
  public:
   PluginLink(std::shared_ptr<Loaded> plugin, void* comm, bool is_sending)
       : plugin_(std::move(plugin)), comm_(comm), is_sending_(is_sending) {}
+  PluginLink(const PluginLink&) = delete;
+  PluginLink& operator=(const PluginLink&) = delete;
   ~PluginLink() override {
     for (const Registration& one : registrations_) {
       (void)driver().dereg_mr(comm_, one.mr);
@@ -135,7 +137,7 @@ void from_hex(const std::string& text, std::span<std::byte> bytes) {
 }  // namespace
 
 Ends make_plugin_links(const std::string& path, bool /*is_first*/, Control& control) {
-  auto plugin = std::make_shared<Loaded>(load(path));
+  const auto plugin = std::make_shared<Loaded>(load(path));
   Driver& driver = plugin->library->driver();
   std::array<std::byte, harp::abi::kHandleBytes> handle{};
   void* listener = nullptr;
