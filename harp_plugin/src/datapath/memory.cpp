@@ -1,8 +1,5 @@
 #include "datapath/memory.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -14,15 +11,10 @@
 namespace harp {
 
 MemoryNetwork::MemoryNetwork(std::size_t mtu_bytes, std::size_t ring_packets)
-    : mtu_bytes_(mtu_bytes), ring_packets_(ring_packets) {
-  for (Endpoint& endpoint : endpoints_) {
-    endpoint.event = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  }
-}
+    : mtu_bytes_(mtu_bytes), ring_packets_(ring_packets) {}
 
 MemoryNetwork::~MemoryNetwork() {
   for (const Endpoint& endpoint : endpoints_) {
-    ::close(endpoint.event);
     for (const std::atomic<Ring*>& ring : endpoint.from) {
       delete ring.load();
     }
@@ -112,15 +104,14 @@ bool MemoryDatapath::flush(Time /*now*/) {
   for (; peers_to_wake_ != 0; peers_to_wake_ &= peers_to_wake_ - 1) {
     auto& peer = network_.endpoints_[static_cast<std::size_t>(std::countr_zero(peers_to_wake_))];
     if (peer.is_waiting.load(std::memory_order_relaxed) && peer.is_waiting.exchange(false)) {
-      const std::uint64_t one = 1;
-      (void)(::write(peer.event, &one, sizeof(one)) < 0);  // Full means awake.
+      peer.event.signal();
     }
   }
   return true;
 }
 
 int MemoryDatapath::descriptor() const {
-  return network_.endpoints_[index_].event;
+  return network_.endpoints_[index_].event.get();
 }
 
 bool MemoryDatapath::anything_there() {
@@ -135,8 +126,7 @@ bool MemoryDatapath::anything_there() {
 
 bool MemoryDatapath::prepare_to_wait() {
   auto& self = network_.endpoints_[index_];
-  std::uint64_t count = 0;
-  (void)(::read(self.event, &count, sizeof(count)) < 0);  // Nobody has written, perhaps.
+  self.event.drain();
   self.is_waiting.store(true);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // The flag before the look at the rings.
   if (!anything_there()) {

@@ -14,6 +14,7 @@
 
 #include "base/time.hpp"
 #include "datapath/datapath.hpp"
+#include "datapath/event_fd.hpp"
 #include "sync/spsc_ring.hpp"
 
 namespace harp {
@@ -42,7 +43,7 @@ class MemoryNetwork {
   using Ring = SpscRing<Frame>;
   struct Endpoint {
     std::atomic<bool> is_waiting{false};
-    int event = -1;
+    EventFd event;
     std::array<std::atomic<Ring*>, kMostEndpoints> from{};
   };
 

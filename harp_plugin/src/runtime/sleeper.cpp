@@ -1,28 +1,17 @@
 #include "runtime/sleeper.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <ctime>
 #include <span>
-#include <system_error>
 #include <vector>
 
 #include "base/time.hpp"
-#include "datapath/unique_fd.hpp"
 #include "runtime/clock.hpp"
 
 namespace harp {
-
-Sleeper::Sleeper() : event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (!event_.is_open()) {
-    throw std::system_error(errno, std::system_category(), "eventfd");
-  }
-}
 
 void Sleeper::sleep(std::span<const int> descriptors, Time until) {
   std::vector<pollfd> watched{{.fd = event_.get(), .events = POLLIN, .revents = 0}};
@@ -38,14 +27,8 @@ void Sleeper::sleep(std::span<const int> descriptors, Time until) {
   (void)::ppoll(
       watched.data(), watched.size(), until == kNever ? nullptr : &timeout, /*sigmask=*/nullptr);
   if ((watched.front().revents & POLLIN) != 0) {
-    std::uint64_t count = 0;
-    (void)(::read(event_.get(), &count, sizeof(count)) < 0);
+    event_.drain();
   }
-}
-
-void Sleeper::wake() {
-  const std::uint64_t one = 1;
-  (void)(::write(event_.get(), &one, sizeof(one)) < 0);  // Full means awake.
 }
 
 }  // namespace harp

@@ -4,22 +4,19 @@
 #include <span>
 
 #include "base/time.hpp"
-#include "datapath/unique_fd.hpp"
+#include "datapath/event_fd.hpp"
 
 namespace harp {
 
 class Sleeper {
  public:
-  /// Throws std::system_error where there is no descriptor left.
-  Sleeper();
-
   /// Blocks until wake(), a descriptor is readable, or `until`. A wake() that comes first counts.
   void sleep(std::span<const int> descriptors, Time until);
   /// Thread: any. A system call.
-  void wake();
+  void wake() { event_.signal(); }
 
  private:
-  UniqueFd event_;
+  EventFd event_;
 };
 
 }  // namespace harp
