@@ -19,6 +19,7 @@
 #include "endpoint/settings.hpp"
 #include "plugin/core.hpp"
 #include "plugin/guard.hpp"
+#include "plugin/host_device.hpp"
 #include "protocol/handle.hpp"
 #include "protocol/types.hpp"
 #include "runtime/channel.hpp"
@@ -26,6 +27,8 @@
 
 namespace harp::plugin {
 namespace {
+
+static_assert(kMaxMessageBytes == std::size_t{1} << 30, "what properties_of() promises");
 
 using abi::LogLevel;
 
@@ -66,12 +69,11 @@ class HarpComm : public Base {
 
   /// Any memory will do: the datapath reads and writes it where it lies.
   Result reg_mr(void* /*data*/, std::size_t /*bytes*/, int type, void** mr) override {
-    if (type != abi::kPtrHost) {
-      log(LogLevel::kWarn, "regMr", "only host memory, not type %d", type);
-      return Result::kInvalidArgument;
+    const Result result = check_host_memory(type);
+    if (result == Result::kSuccess) {
+      *mr = this;
     }
-    *mr = this;
-    return Result::kSuccess;
+    return result;
   }
   Result dereg_mr(void* /*mr*/) override { return Result::kSuccess; }
 
@@ -271,27 +273,11 @@ class HarpNet final : public Net {
       return Result::kInvalidArgument;
     }
     const Interface& one = network_->devices()[index];
-    *properties = {
-        .name = const_cast<char*>(one.name.c_str()),
-        .pci_path = one.pci_path.empty() ? nullptr : const_cast<char*>(one.pci_path.c_str()),
-        .guid = static_cast<std::uint64_t>(device),
-        .ptr_support = abi::kPtrHost,
-        .reg_is_global = 0,
-        .force_flush = 0,
-        .speed_mbps = one.speed_mbps,
-        .port = 0,
-        .latency_us = 0,
-        .max_comms = 65536,
-        .max_recvs = 1,
-        .device_type = abi::DeviceType::kHost,
-        .device_version = abi::kDeviceVersionInvalid,
-        .parts = {.count = 1, .devices = {device}},
-        .max_p2p_bytes = kMaxMessageBytes,
-        .max_coll_bytes = kMaxMessageBytes,
-        .max_multi_request = 1,
-        .rail = abi::kIdUndefined,
-        .plane = abi::kIdUndefined,
-    };
+    *properties = properties_of({.index = device,
+                                 .name = one.name.c_str(),
+                                 .pci_path = one.pci_path.empty() ? nullptr : one.pci_path.c_str(),
+                                 .speed_mbps = one.speed_mbps,
+                                 .max_recvs = 1});
     return Result::kSuccess;
   }
 

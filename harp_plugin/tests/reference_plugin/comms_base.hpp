@@ -5,6 +5,7 @@
 
 #include "comms.hpp"
 #include "plugin/guard.hpp"
+#include "plugin/host_device.hpp"
 
 namespace reftcp {
 
@@ -15,9 +16,9 @@ struct Registration {
 
 template <typename Base>
 Result TcpComm<Base>::reg_mr(void* data, std::size_t bytes, int type, void** mr) {
-  if (type != harp::abi::kPtrHost) {
-    harp::plugin::log(harp::abi::LogLevel::kWarn, "regMr", "only host memory, not type %d", type);
-    return Result::kInvalidArgument;
+  const Result result = harp::plugin::check_host_memory(type);
+  if (result != Result::kSuccess) {
+    return result;
   }
   *mr = new Registration{data, bytes};
   return Result::kSuccess;

@@ -12,6 +12,7 @@
 #include "comms.hpp"
 #include "plugin/core.hpp"
 #include "plugin/guard.hpp"
+#include "plugin/host_device.hpp"
 #include "socket.hpp"
 #include "sync/mutex.hpp"
 #include "wire.hpp"
@@ -312,29 +313,13 @@ class TcpNet final : public harp::plugin::Net {
     if (device < 0 || index >= interfaces_.size()) {
       return Result::kInvalidArgument;
     }
-    Interface& one = interfaces_[index];
-    constexpr std::size_t kGibibyte = std::size_t{1} << 30;
-    *properties = {
-        .name = one.name.data(),
-        .pci_path = one.pci_path.empty() ? nullptr : one.pci_path.data(),
-        .guid = static_cast<std::uint64_t>(device),
-        .ptr_support = harp::abi::kPtrHost,
-        .reg_is_global = 0,
-        .force_flush = 0,
-        .speed_mbps = one.speed_mbps,
-        .port = 0,
-        .latency_us = 0,
-        .max_comms = 65536,
-        .max_recvs = settings_.max_recvs,
-        .device_type = harp::abi::DeviceType::kHost,
-        .device_version = harp::abi::kDeviceVersionInvalid,
-        .parts = {.count = 1, .devices = {device}},
-        .max_p2p_bytes = kGibibyte,
-        .max_coll_bytes = kGibibyte,
-        .max_multi_request = 1,
-        .rail = harp::abi::kIdUndefined,
-        .plane = harp::abi::kIdUndefined,
-    };
+    const Interface& one = interfaces_[index];
+    *properties = harp::plugin::properties_of(
+        {.index = device,
+         .name = one.name.data(),
+         .pci_path = one.pci_path.empty() ? nullptr : one.pci_path.data(),
+         .speed_mbps = one.speed_mbps,
+         .max_recvs = settings_.max_recvs});
     return Result::kSuccess;
   }
 
