@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -17,6 +16,8 @@
 #include <thread>
 #include <utility>
 
+#include "sockets.hpp"
+
 namespace harp_perf {
 namespace {
 
@@ -25,29 +26,15 @@ using harp::UniqueFd;
 constexpr int kTries = 100;
 constexpr auto kBetweenTries = std::chrono::milliseconds(50);
 
-[[noreturn]] void fail(const std::string& what) {
-  throw std::system_error(errno, std::system_category(), what);
-}
-
 sockaddr_in parse(const std::string& host_and_port) {
   const std::size_t colon = host_and_port.rfind(':');
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
   std::uint16_t port = 0;
   const char* const end = host_and_port.data() + host_and_port.size();
-  const bool is_good =
-      colon != std::string::npos &&
-      ::inet_pton(AF_INET, host_and_port.substr(0, colon).c_str(), &address.sin_addr) == 1 &&
-      std::from_chars(host_and_port.data() + colon + 1, end, port).ptr == end && port > 0;
-  if (!is_good) {
+  if (colon == std::string::npos ||
+      std::from_chars(host_and_port.data() + colon + 1, end, port).ptr != end || port == 0) {
     throw std::runtime_error("'" + host_and_port + "': expected IPV4:PORT, such as 192.0.2.1:7000");
   }
-  address.sin_port = htons(port);
-  return address;
-}
-
-const sockaddr* raw(const sockaddr_in& address) {
-  return reinterpret_cast<const sockaddr*>(&address);
+  return address_of(host_and_port.substr(0, colon), port);
 }
 
 template <typename GetName>
@@ -61,52 +48,34 @@ std::string address_by(const GetName& get_name, int fd) {
   return ::inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
 }
 
-UniqueFd new_socket() {
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!fd.is_open()) {
-    fail("socket");
-  }
-  return fd;
-}
-
 }  // namespace
 
 TcpControl::TcpControl(UniqueFd fd)
     : fd_(std::move(fd)),
       here_(address_by(::getsockname, fd_.get())),
-      peer_(address_by(::getpeername, fd_.get())) {
-  const int one = 1;
-  (void)::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-}
+      peer_(address_by(::getpeername, fd_.get())) {}
 
 TcpControl TcpControl::connect(const std::string& host_and_port) {
   const sockaddr_in peer = parse(host_and_port);
   for (int tries = 1;; ++tries) {  // The other program may need a moment.
-    UniqueFd fd = new_socket();
-    if (::connect(fd.get(), raw(peer), sizeof(peer)) == 0) {
-      return TcpControl(std::move(fd));
+    try {
+      return TcpControl(connect_to(peer));
+    } catch (const std::system_error& error) {
+      if (tries == kTries) {
+        throw std::system_error(error.code(), "cannot connect to " + host_and_port);
+      }
+      std::this_thread::sleep_for(kBetweenTries);
     }
-    if (tries == kTries) {
-      fail("cannot connect to " + host_and_port);
-    }
-    std::this_thread::sleep_for(kBetweenTries);
   }
 }
 
 TcpControl TcpControl::accept(const std::string& host_and_port) {
   const sockaddr_in address = parse(host_and_port);
-  const UniqueFd listener = new_socket();
-  const int one = 1;
-  (void)::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-  if (::bind(listener.get(), raw(address), sizeof(address)) != 0 ||
-      ::listen(listener.get(), 1) != 0) {
-    fail("cannot listen at " + host_and_port);
+  try {
+    return TcpControl(accept_one(listen_at(address)));
+  } catch (const std::system_error& error) {
+    throw std::system_error(error.code(), "cannot be reached at " + host_and_port);
   }
-  UniqueFd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!fd.is_open()) {
-    fail("accept");
-  }
-  return TcpControl(std::move(fd));
 }
 
 void TcpControl::say(const std::string& text) {

@@ -50,7 +50,7 @@ Ends make_tcp_links(bool is_first,
                     const std::string& here,
                     const std::string& peer,
                     Control& control);
-Ends make_plugin_links(const std::string& path, bool is_first, Control& control);
+Ends make_plugin_links(const std::string& path, Control& control);
 
 /// Most messages under way.
 inline constexpr std::size_t kMostSlots = 32;

@@ -23,29 +23,36 @@ using net_conform::Library;
 constexpr int kNewestVersion = 12;
 constexpr int kOldestVersion = 5;  // Version 4 may block.
 
-/// Loaded once and kept, as in NCCL: a plugin keeps its threads.
-struct Loaded {
-  std::unique_ptr<Library> library;
-  void* context = nullptr;
-};
-
-Loaded load(const std::string& path) {
-  std::string problem;
-  for (int version = kNewestVersion; version >= kOldestVersion; --version) {
-    Loaded loaded{.library = std::make_unique<Library>(path, version)};
-    problem = loaded.library->load();
+/// A plugin and one context of it.
+class Plugin {
+ public:
+  explicit Plugin(const std::string& path) {
+    std::string problem;
+    for (int version = kNewestVersion; version >= kOldestVersion; --version) {
+      library_ = std::make_unique<Library>(path, version);
+      problem = library_->load();
+      if (problem.empty()) {
+        break;
+      }
+    }
     if (!problem.empty()) {
-      continue;
+      throw std::runtime_error(problem);
     }
-    int devices = 0;
-    if (loaded.library->driver().init(&loaded.context) != Result::kSuccess ||
-        loaded.library->driver().devices(&devices) != Result::kSuccess || devices < 1) {
-      throw std::runtime_error(path + " finds no device; NET_CONFORM_DEBUG=1 shows its log");
+    if (driver().init(&context_) != Result::kSuccess) {
+      throw std::runtime_error(path + " does not start; NET_CONFORM_DEBUG=1 shows its log");
     }
-    return loaded;
   }
-  throw std::runtime_error(problem);
-}
+  Plugin(const Plugin&) = delete;
+  Plugin& operator=(const Plugin&) = delete;
+  ~Plugin() { (void)driver().finalize(context_); }
+
+  Driver& driver() const { return library_->driver(); }
+  void* context() const { return context_; }
+
+ private:
+  std::unique_ptr<Library> library_;
+  void* context_ = nullptr;
+};
 
 void check(Result result, const char* what) {
   if (result != Result::kSuccess) {
@@ -55,7 +62,7 @@ void check(Result result, const char* what) {
 
 class PluginLink final : public Link {
  public:
-  PluginLink(std::shared_ptr<Loaded> plugin, void* comm, bool is_sending)
+  PluginLink(std::shared_ptr<Plugin> plugin, void* comm, bool is_sending)
       : plugin_(std::move(plugin)), comm_(comm), is_sending_(is_sending) {}
   PluginLink(const PluginLink&) = delete;
   PluginLink& operator=(const PluginLink&) = delete;
@@ -95,7 +102,7 @@ class PluginLink final : public Link {
     void* mr;
   };
 
-  Driver& driver() { return plugin_->library->driver(); }
+  Driver& driver() { return plugin_->driver(); }
 
   /// NCCL registers its buffers once.
   void* registration_of(std::span<std::byte> message) {
@@ -111,7 +118,7 @@ class PluginLink final : public Link {
     return mr;
   }
 
-  std::shared_ptr<Loaded> plugin_;
+  std::shared_ptr<Plugin> plugin_;
   void* comm_;
   bool is_sending_;
   std::array<void*, kMostSlots> requests_{};
@@ -136,12 +143,16 @@ void from_hex(const std::string& text, std::span<std::byte> bytes) {
 
 }  // namespace
 
-Ends make_plugin_links(const std::string& path, bool /*is_first*/, Control& control) {
-  const auto plugin = std::make_shared<Loaded>(load(path));
-  Driver& driver = plugin->library->driver();
+Ends make_plugin_links(const std::string& path, Control& control) {
+  const auto plugin = std::make_shared<Plugin>(path);
+  Driver& driver = plugin->driver();
+  int devices = 0;
+  if (driver.devices(&devices) != Result::kSuccess || devices < 1) {
+    throw std::runtime_error(path + " finds no device; NET_CONFORM_DEBUG=1 shows its log");
+  }
   std::array<std::byte, harp::abi::kHandleBytes> handle{};
   void* listener = nullptr;
-  check(driver.listen(plugin->context, 0, handle.data(), &listener), "listen");
+  check(driver.listen(plugin->context(), 0, handle.data(), &listener), "listen");
   control.say(to_hex(handle));
   std::array<std::byte, harp::abi::kHandleBytes> peer{};
   from_hex(control.hear(), peer);
@@ -149,7 +160,7 @@ Ends make_plugin_links(const std::string& path, bool /*is_first*/, Control& cont
   void* in = nullptr;
   while (out == nullptr || in == nullptr) {
     if (out == nullptr) {
-      check(driver.connect(plugin->context, 0, peer.data(), &out), "connect");
+      check(driver.connect(plugin->context(), 0, peer.data(), &out), "connect");
     }
     if (in == nullptr) {
       check(driver.accept(listener, &in), "accept");
@@ -167,7 +178,7 @@ Ends make_links(const std::string& via,
                 const std::string& peer,
                 Control& control) {
   return via == "tcp" ? make_tcp_links(is_first, here, peer, control)
-                      : make_plugin_links(via, is_first, control);
+                      : make_plugin_links(via, control);
 }
 
 }  // namespace harp_perf
