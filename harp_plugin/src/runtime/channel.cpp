@@ -34,9 +34,9 @@ std::optional<RequestId> Channel::post(Post post) {
   if (first_free_ == kNone || life() == Life::kEnded) {
     return std::nullopt;
   }
-  Post* const place = posts_.back();  // There is one: the ring has as many as there are slots.
+  Post* const place = posts_.back();
   if (place == nullptr) {
-    return std::nullopt;
+    return std::nullopt;  // The stack has completed a post, and is about to take it off the ring.
   }
   post.request = first_free_;
   first_free_ = slots_[post.request].next_free;

@@ -15,10 +15,11 @@ constexpr Duration kAbsence = std::chrono::milliseconds(1);
 }  // namespace
 
 void Engine::drive() {
+  const Time now = clock_now();
   if (mode_ == RunMode::kInline && baton_.try_take()) {
-    end_turn(clock_now());
+    end_turn(now);
   }
-  tell_keeper();
+  tell_keeper(now);
 }
 
 bool Engine::end_turn(Time now) {
@@ -28,9 +29,9 @@ bool Engine::end_turn(Time now) {
   return worked;
 }
 
-void Engine::tell_keeper() {
+void Engine::tell_keeper(Time now) {
   if (mode_ == RunMode::kInline) {
-    driven_at_.store(clock_now(), std::memory_order_seq_cst);
+    driven_at_.store(now, std::memory_order_seq_cst);
   }
   if (is_watched_.load(std::memory_order_seq_cst) &&
       is_watched_.exchange(false, std::memory_order_seq_cst)) {

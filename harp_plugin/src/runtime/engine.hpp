@@ -2,8 +2,7 @@
 //
 //   thread    the engine's own thread polls without pause: least latency, a core for it
 //   adaptive  the engine's own thread polls while there is work, and for a while after it
-//   inline    callers drive the engine when they poll: no hand-over, no core; when nobody has
-//   polled
+//   inline    callers drive the engine when they poll: no hand-over, no core; when nobody polled
 //             for a millisecond, the keeper does what has a deadline
 //
 // In every mode a session is only touched by the holder of the baton, one turn at a time.
@@ -11,14 +10,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <utility>
 
 #include "base/time.hpp"
-#include "protocol/handle.hpp"
-#include "runtime/backlog.hpp"
-#include "runtime/channel.hpp"
 #include "runtime/clock.hpp"
 #include "runtime/sleeper.hpp"
 #include "runtime/stack.hpp"
@@ -36,8 +31,6 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   ~Engine() = default;
-
-  RunMode mode() const { return mode_; }
 
   /// Thread: any. After posting, and to poll: drives the engine in inline mode, else sees to it
   /// that its thread is awake.
@@ -73,8 +66,9 @@ class Engine {
     Holding(const Holding&) = delete;
     Holding& operator=(const Holding&) = delete;
     ~Holding() {
-      engine_.end_turn(clock_now());
-      engine_.tell_keeper();
+      const Time now = clock_now();
+      engine_.end_turn(now);
+      engine_.tell_keeper(now);
     }
 
    private:
@@ -83,7 +77,7 @@ class Engine {
 
   bool end_turn(Time now);
   bool is_driven(Time now) const;
-  void tell_keeper();
+  void tell_keeper(Time now);
 
   std::unique_ptr<Stack> stack_;
   RunMode mode_;

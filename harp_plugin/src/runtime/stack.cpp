@@ -257,8 +257,8 @@ bool Stack::wake_due(Time now) {
 void Stack::transmit(Time now) {  // hot
   for (Entry* const entry : marked_) {
     if (std::exchange(entry->has_received, false)) {
-      entry->goes_on =
-          true;  // Its application first: an answer may leave with the acknowledgement.
+      // Its application first: an answer may leave with the acknowledgement.
+      entry->goes_on = true;
     } else {
       transmit_from(*entry, now);
     }
@@ -449,7 +449,6 @@ Stack::Entry* Stack::add_entry() {
   entry->slot = slot;
   entry->channel = std::make_shared<Channel>(bells_, slot);
   entries_[slot] = std::move(entry);
-  ++live_;
   ++stats_.sessions_begun;
   return entries_[slot].get();
 }
@@ -466,7 +465,6 @@ void Stack::remove(Entry& entry) {
   deadlines_[slot] = kNever;
   free_slots_.push_back(slot);
   entries_[slot].reset();
-  --live_;
 }
 
 Stack::Listening* Stack::listening(std::uint64_t id) {

@@ -54,7 +54,7 @@ class Stack {
   /// When turn() is needed at the latest, if nothing arrives and nobody posts.
   Time next_deadline() const;
   /// Nothing is alive, or waits for a peer.
-  bool is_idle() const { return live_ == 0 && listeners_.empty(); }
+  bool is_idle() const { return session_count() == 0 && listeners_.empty(); }
 
   /// Begins a session with whoever gave the handle away; the next turns connect it. Null: there
   /// are too many sessions.
@@ -71,7 +71,7 @@ class Stack {
   Doorbells& doorbells() { return bells_; }
   Datapath& datapath() { return *datapath_; }
   const Datapath& datapath() const { return *datapath_; }
-  std::size_t session_count() const { return live_; }
+  std::size_t session_count() const { return entries_.size() - free_slots_.size(); }
   const StackStats& stats() const { return stats_; }
   /// How the live sessions stand, one text each.
   std::vector<std::string> describe_sessions() const;
@@ -121,7 +121,6 @@ class Stack {
   std::vector<Entry*> marked_;  ///< Something happened to them since they were last settled.
   std::vector<Entry*> settling_;
   std::vector<Listening> listeners_;
-  std::size_t live_ = 0;
   bool is_blocked_ = false;  ///< The datapath takes no more for now.
   TransmitPacket packet_;
   StackStats stats_;
