@@ -1,5 +1,5 @@
-# harp_add_tests(): one executable for each <name>_test.cpp of the folder that calls it, with the
-# rooms between protocol and plugin linked in. Headers of neighbouring folders are "room/name.hpp".
+# harp_add_tests(LIBRARIES...): one executable for each <name>_test.cpp of the folder that calls it, with
+# these libraries linked in. Headers of neighbouring folders are "room/name.hpp".
 find_package(GTest)
 
 function(harp_add_tests)
@@ -11,8 +11,7 @@ function(harp_add_tests)
     get_filename_component(name ${source} NAME_WE)
     add_executable(harp_${name} ${source})
     target_include_directories(harp_${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/..)
-    target_link_libraries(harp_${name} PRIVATE harp_endpoint harp_datapath harp_protocol
-                                               GTest::gtest GTest::gtest_main)
+    target_link_libraries(harp_${name} PRIVATE ${ARGN} GTest::gtest GTest::gtest_main)
     add_test(NAME harp_${name} COMMAND harp_${name})
     set_tests_properties(harp_${name} PROPERTIES TIMEOUT 300 LABELS harp)
   endforeach()
