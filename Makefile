@@ -27,8 +27,9 @@ ELSEWHERE := $(CURDIR)/build/elsewhere
 PACKAGE_SOURCES := $(shell find csrc lightcc CMakeLists.txt setup.py pyproject.toml \
   -type f -not -name '*.so' -not -name '*.pyc' 2>/dev/null)
 RUN_TESTS = PATH="$(BIN):$$PATH" tools/run_cpp_tests.sh
+PYTEST_REPORT = $(REPORTS)/pytest.xml
 PYTEST = cd $(ELSEWHERE) && $(BIN)/pytest -c ../../pyproject.toml --rootdir ../.. \
-  --junitxml $(REPORTS)/pytest.xml $(PYTEST_ARGS) ../../tests/python
+  --junitxml $(PYTEST_REPORT) $(PYTEST_ARGS) ../../tests/python
 
 .PHONY: help
 help:  ## Lists the targets
@@ -66,15 +67,17 @@ test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neith
 	$(PYTEST) -m "not netns and not slow"
 	.venv/bin/python tools/check_skips.py --any-skip $(REPORTS)/dev.xml $(REPORTS)/pytest.xml
 
+# AFTER_TEST=1: `make test` has just passed here, so that its Python tests are not run once more.
 .PHONY: test-all
+test-all: PYTEST_REPORT = $(REPORTS)/pytest$(if $(AFTER_TEST),-rest).xml
 test-all: .venv/.demo  ## Installs what the rest needs, runs every test, fails on an unlisted skip
 	tools/install_system_packages.sh
 	PYTHON=$(BIN)/python tools/install_mpi.sh
 	.venv/bin/pip install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4'
 	@[[ $$EUID == 0 ]] || { echo "test-all needs root for network namespaces" >&2; exit 1; }
 	$(RUN_TESTS) dev
-	$(PYTEST)
-	.venv/bin/python tools/check_skips.py $(REPORTS)/dev.xml $(REPORTS)/pytest.xml
+	$(PYTEST) $(if $(AFTER_TEST),--not-again $(REPORTS)/pytest.xml)
+	.venv/bin/python tools/check_skips.py $(REPORTS)/dev.xml $(PYTEST_REPORT)
 
 .venv-horovod/.ready: tools/requirements-horovod-suite.txt
 	$(PYTHON) -m venv .venv-horovod

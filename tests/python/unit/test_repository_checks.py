@@ -151,6 +151,12 @@ def test_a_failure_is_named_and_fails(tmp_path: Path) -> None:
     assert ran.stdout.splitlines() == ["FAILED a::b", "0 passed, 1 failed, 0 skipped"]
 
 
+def test_a_test_that_another_report_ran_is_no_skip(tmp_path: Path) -> None:
+    skipped = '<testcase classname="a" name="b"><skipped/></testcase>'
+    ran = run_check_skips(tmp_path, skipped + '<testcase classname="a" name="b"/>')
+    assert ran.stdout.splitlines() == ["1 passed, 0 failed, 0 skipped"]
+
+
 def test_every_allowed_skip_has_a_reason() -> None:
     assert check_skips.allowed_patterns(check_skips.ALLOWED.read_text())
     with pytest.raises(ValueError, match="no reason"):
