@@ -33,6 +33,11 @@ for plugin in "$@"; do
   [[ $(grep -c "$(basename "$plugin")" "$out") == 5 ]] || fail "rows of $plugin are missing"
 done
 
+"$perf" --listen "127.0.0.1:$port" &
+expect 0 "HARP_PATHS=1 HARP_PAYLOAD_CRC=1 $(basename "$1")" "$perf" --connect "127.0.0.1:$port" \
+  --via "$1" --via "HARP_PATHS=1 HARP_PAYLOAD_CRC=1 $1" --sizes 4k --seconds 0.02 --rounds 1
+wait %1 || fail "the listening end failed"
+
 expect 2 "unknown option --frobnicate" "$perf" --connect "127.0.0.1:$port" --via tcp --frobnicate 1
 expect 2 "wrong arguments" "$perf" --connect "127.0.0.1:$port"
 expect 2 "'0': expected a number from 1" "$perf" --connect "127.0.0.1:$port" --via tcp --sizes 0

@@ -38,8 +38,9 @@ struct Ends {
   std::unique_ptr<Link> in;
 };
 
-/// `via`: "tcp", or the path of an NCCL net plugin. Both ends of a control connection call it at
-/// once; `is_first` on one of them. `peer`: the other machine's address, `here`: this one's.
+/// `via`: "tcp", or the path of an NCCL net plugin, perhaps behind words NAME=VALUE: the
+/// environment in which it starts. Both ends of a control connection call it at once; `is_first` on
+/// one of them. `peer`: the other machine's address, `here`: this one's.
 Ends make_links(const std::string& via,
                 bool is_first,
                 const std::string& here,
@@ -50,7 +51,7 @@ Ends make_tcp_links(bool is_first,
                     const std::string& here,
                     const std::string& peer,
                     Control& control);
-Ends make_plugin_links(const std::string& path, Control& control);
+Ends make_plugin_links(const std::string& via, Control& control);
 
 /// Most messages under way.
 inline constexpr std::size_t kMostSlots = 32;

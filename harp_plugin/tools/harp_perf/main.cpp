@@ -25,9 +25,10 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: harp-perf --listen IPV4:PORT\n"
-    "       harp-perf --connect IPV4:PORT --via tcp|PLUGIN.so [--via ...]\n"
+    "       harp-perf --connect IPV4:PORT --via tcp|\"[NAME=VALUE ...] PLUGIN.so\" [--via ...]\n"
     "                 [--sizes 64,65536,1m] [--seconds 1] [--rounds 3] [--window 8]\n"
     "\n"
+    "NAME=VALUE: the environment, at both ends, while the plugin starts.\n"
     "Streams messages of each size to the listening end, and sends the smallest to and fro. "
     "Medians\n"
     "over the rounds; ratios to the first --via. Every message is checked.\n";
@@ -100,9 +101,12 @@ Options parse(const std::vector<std::string>& arguments) {
   return options;
 }
 
+/// Without the plugin's folder.
 std::string name_of(const std::string& via) {
+  const std::size_t path = via.rfind(' ') + 1;
   const std::size_t slash = via.rfind('/');
-  return slash == std::string::npos ? via : via.substr(slash + 1);
+  return slash == std::string::npos || slash < path ? via
+                                                    : via.substr(0, path) + via.substr(slash + 1);
 }
 
 double median(std::vector<double> values) {

@@ -1,8 +1,13 @@
 // Any NCCL net plugin, at the newest version of the ABI that it has.
+#include <sys/mman.h>
+
 #include <array>
 #include <cstddef>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -22,6 +27,44 @@ using net_conform::Library;
 
 constexpr int kNewestVersion = 12;
 constexpr int kOldestVersion = 5;  // Version 4 may block.
+
+/// Variables of the environment, as long as this lives.
+class Environment {
+ public:
+  /// `words`: NAME=VALUE, with spaces between them.
+  explicit Environment(const std::string& words) {
+    std::istringstream list(words);
+    for (std::string word; list >> word;) {
+      const std::size_t equals = word.find('=');
+      if (equals == 0 || equals == std::string::npos) {
+        throw std::runtime_error("'" + word + "': expected NAME=VALUE before the plugin");
+      }
+      names_.push_back(word.substr(0, equals));
+      // NOLINTNEXTLINE(concurrency-mt-unsafe): no plugin has a thread that reads it now
+      ::setenv(names_.back().c_str(), word.substr(equals + 1).c_str(), /*overwrite=*/1);
+    }
+  }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+  ~Environment() {
+    for (const std::string& name : names_) {
+      ::unsetenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): as above
+    }
+  }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+/// Another file with the same contents: loaded beside the first one, it is another plugin.
+std::string private_copy(const std::string& path) {
+  const std::ifstream from(path, std::ios::binary);
+  const int fd = ::memfd_create("harp-perf", MFD_CLOEXEC);  // Kept, as the plugin is.
+  const std::string copy = "/proc/self/fd/" + std::to_string(fd);
+  std::ofstream to(copy, std::ios::binary);
+  to << from.rdbuf();
+  return to ? copy : path;  // What is wrong with the path, loading it will say.
+}
 
 /// A plugin and one context of it.
 class Plugin {
@@ -143,8 +186,11 @@ void from_hex(const std::string& text, std::span<std::byte> bytes) {
 
 }  // namespace
 
-Ends make_plugin_links(const std::string& path, Control& control) {
-  const auto plugin = std::make_shared<Plugin>(path);
+Ends make_plugin_links(const std::string& via, Control& control) {
+  const std::size_t begin = via.rfind(' ') + 1;
+  const std::string path = via.substr(begin);
+  const Environment environment(via.substr(0, begin));
+  const auto plugin = std::make_shared<Plugin>(begin > 0 ? private_copy(path) : path);
   Driver& driver = plugin->driver();
   int devices = 0;
   if (driver.devices(&devices) != Result::kSuccess || devices < 1) {
