@@ -2,7 +2,8 @@
 # Conformance of a plugin between two network namespaces, joined by a veth pair: two hosts without a
 # second host. Usage: conform_netns.sh NET_CONFORM PLUGIN_SO ABI [net-conform options]
 #
-# Exits 77 where namespaces cannot be made (no root), which ctest shows as skipped.
+# MTU and QUEUES, of the pair, may be set. Exits 77 where namespaces cannot be made (no root), which
+# ctest shows as skipped.
 set -euo pipefail
 net_conform=$1 plugin=$2 abi=$3
 shift 3
@@ -19,12 +20,14 @@ if ! ip netns add "$a" 2>/dev/null; then
   exit 77
 fi
 ip netns add "$b"
-ip -n "$a" link add harp0 type veth peer name harp0 netns "$b"
+queues=${QUEUES:-1}
+ip -n "$a" link add harp0 numrxqueues "$queues" numtxqueues "$queues" type veth \
+  peer name harp0 netns "$b" numrxqueues "$queues" numtxqueues "$queues"
 ip -n "$a" address add 10.91.0.1/24 dev harp0
 ip -n "$b" address add 10.91.0.2/24 dev harp0
 for namespace in "$a" "$b"; do
   ip -n "$namespace" link set lo up
-  ip -n "$namespace" link set harp0 up
+  ip -n "$namespace" link set harp0 up mtu "${MTU:-1500}"
 done
 ip netns exec "$a" "$net_conform" --plugin "$plugin" --abi "$abi" \
   --peer-prefix "ip netns exec $b" "$@"

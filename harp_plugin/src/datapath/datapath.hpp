@@ -36,6 +36,20 @@ struct DatapathStats {
   std::uint64_t batches_received = 0;
   std::uint64_t blocked = 0;      ///< Times that the layer below took nothing.
   std::uint64_t send_errors = 0;  ///< Packets that the layer below refused, for good.
+  std::uint64_t handed_over = 0;  ///< Packets that came to another stack than their own.
+
+  DatapathStats& operator+=(const DatapathStats& other) {
+    packets_sent += other.packets_sent;
+    packets_received += other.packets_received;
+    bytes_sent += other.bytes_sent;
+    bytes_received += other.bytes_received;
+    batches_sent += other.batches_sent;
+    batches_received += other.batches_received;
+    blocked += other.blocked;
+    send_errors += other.send_errors;
+    handed_over += other.handed_over;
+    return *this;
+  }
 };
 
 class Datapath {
@@ -74,7 +88,7 @@ class Datapath {
   /// False: packets are there already.
   virtual bool prepare_to_wait() { return true; }
 
-  virtual const DatapathStats& stats() const = 0;
+  virtual DatapathStats stats() const = 0;
 };
 
 }  // namespace harp

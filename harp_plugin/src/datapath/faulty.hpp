@@ -33,7 +33,7 @@ class FaultyDatapath final : public Datapath {
   Time next_deadline() const override;
   int descriptor() const override { return below_->descriptor(); }
   bool prepare_to_wait() override { return below_->prepare_to_wait(); }
-  const DatapathStats& stats() const override { return below_->stats(); }
+  DatapathStats stats() const override { return below_->stats(); }
 
  private:
   struct Delayed {

@@ -172,6 +172,7 @@ std::string UdpDatapath::open_socket(const UdpOptions& options, std::size_t inde
       ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
     return problem("cannot watch a UDP socket");
   }
+  ports_.push_back(read_address(bound).port);
   if (index == 0) {
     address_ = read_address(bound);
   }

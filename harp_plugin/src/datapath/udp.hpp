@@ -43,6 +43,8 @@ class UdpDatapath final : public Datapath {
   const Address& address() const override { return address_; }
   std::size_t mtu_bytes() const override { return mtu_bytes_; }
   std::uint16_t local_ports() const override { return static_cast<std::uint16_t>(sockets_.size()); }
+  /// Of the socket `local_port`, as in Route.
+  std::uint16_t port(std::uint16_t local_port) const { return ports_[local_port % ports_.size()]; }
   std::span<const Arrival> receive() override;
   std::size_t room() const override;
   void send(const Route& route,
@@ -52,7 +54,7 @@ class UdpDatapath final : public Datapath {
   void discard() override;
   Time next_deadline() const override { return retry_at_; }
   int descriptor() const override { return poll_.get(); }
-  const DatapathStats& stats() const override { return stats_; }
+  DatapathStats stats() const override { return stats_; }
   bool is_segmenting() const { return segment_; }
 
  private:
@@ -71,6 +73,7 @@ class UdpDatapath final : public Datapath {
   std::size_t mtu_bytes_;
   bool segment_;
   std::vector<UniqueFd> sockets_;
+  std::vector<std::uint16_t> ports_;
   UniqueFd poll_;
   std::unique_ptr<Batches> batches_;
   std::vector<Arrival> arrivals_;

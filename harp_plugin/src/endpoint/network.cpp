@@ -10,9 +10,6 @@
 #include <vector>
 
 #include "base/time.hpp"
-#include "datapath/datapath.hpp"
-#include "datapath/faulty.hpp"
-#include "datapath/udp.hpp"
 #include "endpoint/connection.hpp"
 #include "endpoint/interfaces.hpp"
 #include "endpoint/settings.hpp"
@@ -43,7 +40,8 @@ StackConfig stack_config(const Settings& settings) {
   config.paths = settings.paths;
   config.session.peer_timeout = settings.peer_timeout;
   config.session.connect_timeout = settings.peer_timeout;
-  config.session.payload_crc = settings.payload_crc || settings.fault.has_value();
+  config.session.payload_crc = settings.payload_crc || settings.fault.has_value() ||
+                               settings.datapath == DatapathKind::kAfXdp;
   // A kernel's queue, and a thread that is woken, delay packets without being full.
   config.session.queue_allowance = std::chrono::microseconds(300);
   if (settings.mode != RunMode::kThread) {
@@ -57,10 +55,11 @@ StackConfig stack_config(const Settings& settings) {
 Network::Network(Settings settings, std::vector<Interface> interfaces)
     : settings_(std::move(settings)),
       interfaces_(std::move(interfaces)),
+      datapaths_(settings_, interfaces_),
       engines_(interfaces_.size()) {}
 
 std::string Network::description() const {
-  std::string text = "datapath udp (needs no privilege), mode ";
+  std::string text = "datapath " + std::string(describe(settings_.datapath)) + ", mode ";
   text += mode_name(settings_.mode);
   text += ", " + std::to_string(settings_.engines) + " engine(s) and " +
           std::to_string(settings_.paths) + " paths on";
@@ -96,28 +95,16 @@ std::unique_ptr<Connection> Network::connect(std::size_t device, const ConnectHa
 Engine& Network::engine_for(std::size_t device) {
   const MutexLock lock(mutex_);
   DeviceEngines& mine = engines_[device];
-  const std::size_t index = mine.next++ % static_cast<std::size_t>(settings_.engines);
+  const std::size_t index = mine.next % static_cast<std::size_t>(settings_.engines);
   if (index == mine.engines.size()) {
     mine.engines.push_back(&make_engine(device, index));
   }
+  ++mine.next;
   return *mine.engines[index];
 }
 
 Engine& Network::make_engine(std::size_t device, std::size_t index) {
-  const Interface& interface = interfaces_[device];
-  std::string error;
-  std::unique_ptr<Datapath> datapath = UdpDatapath::open({.local = interface.address,
-                                                          .local_ports = settings_.paths,
-                                                          .mtu_bytes = interface.mtu_bytes,
-                                                          .segment = settings_.udp_segment},
-                                                         &error);
-  if (datapath == nullptr) {
-    throw std::runtime_error(error);
-  }
-  if (settings_.fault) {
-    datapath = std::make_unique<FaultyDatapath>(std::move(datapath), *settings_.fault);
-  }
-  auto stack = std::make_unique<Stack>(std::move(datapath), stack_config(settings_));
+  auto stack = std::make_unique<Stack>(datapaths_.open(device, index), stack_config(settings_));
   // Callers drive inline engines, so one keeper is enough for all of those.
   if (keepers_.empty() || settings_.mode != RunMode::kInline) {
     KeeperOptions options;

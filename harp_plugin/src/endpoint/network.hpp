@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "endpoint/connection.hpp"
+#include "endpoint/datapath_maker.hpp"
 #include "endpoint/interfaces.hpp"
 #include "endpoint/settings.hpp"
 #include "protocol/handle.hpp"
@@ -41,6 +42,7 @@ class Network {
   Settings settings_;
   std::vector<Interface> interfaces_;
   Mutex mutex_;
+  DatapathMaker datapaths_ HARP_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Keeper>> keepers_ HARP_GUARDED_BY(mutex_);
   struct DeviceEngines {
     std::vector<Engine*> engines;

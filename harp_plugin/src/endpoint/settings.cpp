@@ -109,10 +109,14 @@ void read_cores(Reader& reader, Settings& settings) {
   }
 }
 
-void read_datapath(Reader& reader) {
+void read_datapath(Reader& reader, Settings& settings) {
   const std::string_view value = reader.text("HARP_DATAPATH");
-  if (!value.empty() && value != "auto" && value != "udp") {
-    reader.refuse("HARP_DATAPATH", value, "auto or udp: this build has no other datapath");
+  if (value == "udp") {
+    settings.datapath = DatapathKind::kUdp;
+  } else if (value == "af_xdp") {
+    settings.datapath = DatapathKind::kAfXdp;
+  } else if (!value.empty() && value != "auto") {
+    reader.refuse("HARP_DATAPATH", value, "auto, udp or af_xdp");
   }
 }
 
@@ -146,7 +150,7 @@ std::optional<Settings> read_settings(const std::function<const char*(const char
   int paths = settings.paths;
   reader.number("HARP_PATHS", 1, kMostPaths, paths);
   settings.paths = static_cast<std::uint16_t>(paths);
-  read_datapath(reader);
+  read_datapath(reader, settings);
   read_fault(reader, settings);
   reader.flag("HARP_UDP_SEGMENT", settings.udp_segment);
   reader.flag("HARP_PAYLOAD_CRC", settings.payload_crc);

@@ -14,18 +14,25 @@
 
 namespace harp {
 
+enum class DatapathKind : std::uint8_t {
+  kAuto,  ///< UDP: to take over a NIC's queues is something to be asked for.
+  kUdp,
+  kAfXdp,
+};
+
 struct Settings {
   std::string interfaces;  ///< HARP_IFNAME, else NCCL_SOCKET_IFNAME; see find_interfaces().
   /// HARP_PEER_TIMEOUT, else LIGHT_PEER_TIMEOUT, in seconds: silence after which a peer is dead.
   Duration peer_timeout = std::chrono::seconds(30);
-  RunMode mode = RunMode::kInline;  ///< HARP_MODE: inline, adaptive or thread.
-  int engines = 1;                  ///< HARP_ENGINES: per device.
-  std::vector<int> cores;           ///< HARP_CORES: of engine threads, "2,3"; modes but inline.
-  std::uint16_t paths = 8;          ///< HARP_PATHS: 1 .. 64, to each peer.
-  std::optional<FaultSpec> fault;   ///< HARP_FAULT, with HARP_FAULT_ALLOW=1.
-  bool udp_segment = true;          ///< HARP_UDP_SEGMENT: 0 or 1.
-  /// HARP_PAYLOAD_CRC: 1, or 0 to rely on UDP's own checksum. Always 1 with HARP_FAULT, whose
-  /// damage comes before that checksum.
+  RunMode mode = RunMode::kInline;              ///< HARP_MODE: inline, adaptive or thread.
+  DatapathKind datapath = DatapathKind::kAuto;  ///< HARP_DATAPATH: auto, udp or af_xdp.
+  int engines = 1;                              ///< HARP_ENGINES: per device.
+  std::vector<int> cores;          ///< HARP_CORES: of engine threads, "2,3"; modes but inline.
+  std::uint16_t paths = 8;         ///< HARP_PATHS: 1 .. 64, to each peer.
+  std::optional<FaultSpec> fault;  ///< HARP_FAULT, with HARP_FAULT_ALLOW=1.
+  bool udp_segment = true;         ///< HARP_UDP_SEGMENT: 0 or 1.
+  /// HARP_PAYLOAD_CRC: 1, or 0 to rely on UDP's own checksum. Always 1 with AF_XDP, which sends no
+  /// such checksum, and with HARP_FAULT, whose damage comes before it.
   bool payload_crc = false;
 };
 

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "abi/types.hpp"
@@ -23,6 +24,9 @@ abi::Result guard(const char* entry, Body&& body) noexcept {
     return std::forward<Body>(body)();
   } catch (const std::bad_alloc&) {
     log(abi::LogLevel::kWarn, entry, "out of memory");
+    return abi::Result::kSystemError;
+  } catch (const std::runtime_error& error) {  // The system refused something.
+    log(abi::LogLevel::kWarn, entry, "%s", error.what());
     return abi::Result::kSystemError;
   } catch (const std::exception& error) {
     log(abi::LogLevel::kWarn, entry, "%s", error.what());

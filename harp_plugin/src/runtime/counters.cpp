@@ -10,7 +10,7 @@ namespace harp {
 
 std::string describe_counters(const Stack& stack) {
   const StackStats& turns = stack.stats();
-  const DatapathStats& wire = stack.datapath().stats();
+  const DatapathStats wire = stack.datapath().stats();
   const SessionStats sessions = stack.session_stats();
   std::string text;
   const auto add = [&](const char* name, std::uint64_t value) {
@@ -22,6 +22,7 @@ std::string describe_counters(const Stack& stack) {
   add("in batches", wire.batches_received);
   add("send blocked", wire.blocked);
   add("send errors", wire.send_errors);
+  add("handed over", wire.handed_over);
   add("data packets sent", sessions.data_packets_sent);
   add("received", sessions.data_packets_received);
   add("retransmitted by order", sessions.retransmitted_order);

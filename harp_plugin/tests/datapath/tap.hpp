@@ -66,7 +66,7 @@ class Tap final : public Datapath {
   Time next_deadline() const override { return std::min(retry_at_, below_->next_deadline()); }
   int descriptor() const override { return below_->descriptor(); }
   bool prepare_to_wait() override { return below_->prepare_to_wait(); }
-  const DatapathStats& stats() const override { return below_->stats(); }
+  DatapathStats stats() const override { return below_->stats(); }
 
   std::size_t held() const { return held_.size(); }
 

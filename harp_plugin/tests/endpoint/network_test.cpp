@@ -137,12 +137,16 @@ TEST(Network, a_device_without_a_socket_is_refused_with_its_address) {
   device.address.ip[0] = std::byte{192};  // TEST-NET-1: nobody's.
   device.address.ip[2] = std::byte{2};
   device.address.ip[3] = std::byte{9};
-  Network network(settings_for(RunMode::kInline), {device});
-  try {
-    (void)network.listen(0);
-    FAIL() << "was accepted";
-  } catch (const std::runtime_error& error) {
-    EXPECT_NE(std::string(error.what()).find("192.0.2.9"), std::string::npos) << error.what();
+  Settings settings = settings_for(RunMode::kInline);
+  settings.engines = 2;
+  Network network(settings, {device});
+  for (int tries = 0; tries < 3; ++tries) {
+    try {
+      (void)network.listen(0);
+      FAIL() << "was accepted";
+    } catch (const std::runtime_error& error) {
+      EXPECT_NE(std::string(error.what()).find("192.0.2.9"), std::string::npos) << error.what();
+    }
   }
 }
 

@@ -88,7 +88,7 @@ TEST(Stack, every_byte_is_copied_once_on_transmit_and_once_on_receive) {
   transfer(world, *ends.client, *ends.server, kBytes);
   EXPECT_EQ(right.stack->stats().bytes_copied, kBytes);
   EXPECT_EQ(left.stack->stats().bytes_copied, 0U);
-  const DatapathStats& after = left.stack->datapath().stats();
+  const DatapathStats after = left.stack->datapath().stats();
   const std::uint64_t headers = (after.packets_sent - before.packets_sent) * kHeaderBytes;
   EXPECT_EQ(after.bytes_sent - before.bytes_sent, kBytes + headers);
 }

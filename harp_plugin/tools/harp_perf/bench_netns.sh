@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# harp-perf between two network namespaces, joined by a veth pair with its default offloads, a core
+# harp-perf between two network namespaces, joined by veth pairs with their default offloads, a core
 # each. Needs root, iproute2. Usage: bench_netns.sh BUILD_FOLDER [harp-perf options]
+#
+# AF_XDP has a pair of its own: the kernel switches segmentation off where there is an XDP program,
+# which is hard on the kernel's TCP beside it.
 #
 #   make harp && harp_plugin/tools/harp_perf/bench_netns.sh build/harp --seconds 1 --rounds 5
 #
@@ -17,14 +20,16 @@ clean() {
 trap clean EXIT
 ip netns add "$a"
 ip netns add "$b"
-ip -n "$a" link add harp0 type veth peer name harp0 netns "$b"
-ip -n "$a" address add 10.92.0.1/24 dev harp0
-ip -n "$b" address add 10.92.0.2/24 dev harp0
-for namespace in "$a" "$b"; do
-  ip -n "$namespace" link set lo up
-  ip -n "$namespace" link set harp0 up mtu "${MTU:-1500}"
+for pair in 0 1; do
+  ip -n "$a" link add "harp$pair" type veth peer name "harp$pair" netns "$b"
+  ip -n "$a" address add "10.92.$pair.1/24" dev "harp$pair"
+  ip -n "$b" address add "10.92.$pair.2/24" dev "harp$pair"
+  for namespace in "$a" "$b"; do
+    ip -n "$namespace" link set "harp$pair" up mtu "${MTU:-1500}"
+  done
 done
 ip netns exec "$b" chrt -r 1 taskset -c 1 "$build/harp-perf" --listen 10.92.0.2:7000 &
 ip netns exec "$a" chrt -r 1 taskset -c 0 "$build/harp-perf" --connect 10.92.0.2:7000 \
-  --via tcp --via "$build/libnccl-net-harp.so" "$@"
+  --via tcp --via "HARP_IFNAME==harp0 $build/libnccl-net-harp.so" \
+  --via "HARP_IFNAME==harp1 HARP_DATAPATH=af_xdp $build/libnccl-net-harp.so" "$@"
 wait

@@ -1,0 +1,50 @@
+// What datapaths that carry whole Ethernet frames put in front of a packet: Ethernet, IP (RFC 791,
+// RFC 8200) and UDP (RFC 768) headers.
+//
+// IPv4 packets say "do not fragment" and carry no UDP checksum, as RFC 768 allows: the CRC of the
+// payload and the authenticator of the header say more. Over IPv6 the checksum is a must.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "datapath/address.hpp"
+
+namespace harp {
+
+using MacAddress = std::array<std::byte, 6>;
+
+inline constexpr std::size_t kEthernetBytes = 14;
+
+/// Of all headers together; family 4 or 6.
+constexpr std::size_t frame_header_bytes(std::uint16_t family) {
+  return kEthernetBytes + (family == 4 ? 20 : 40) + 8;
+}
+
+/// From where to where a frame goes.
+struct FrameFlow {
+  MacAddress source_mac{};
+  MacAddress destination_mac{};
+  Address source;
+  Address destination;  ///< Of the family of `source`.
+};
+
+/// Writes the headers of a frame whose UDP payload lies at frame[frame_header_bytes(family)..]. A
+/// frame has at most 65535 bytes behind its Ethernet header.
+void write_frame_headers(const FrameFlow& flow, std::span<std::byte> frame);
+
+struct FrameView {
+  Address source;
+  Address destination;
+  std::span<const std::byte> payload;
+};
+
+/// Nothing: no whole UDP packet over IPv4 without options or IPv6 without extension headers, not
+/// tagged, not a fragment; or one whose UDP checksum is wrong. The padding behind short packets is
+/// left out.
+std::optional<FrameView> parse_frame(std::span<const std::byte> frame);
+
+}  // namespace harp

@@ -1,0 +1,282 @@
+#include "datapath/xdp/af_xdp.hpp"
+
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/time.hpp"
+#include "datapath/datapath.hpp"
+#include "datapath/frame.hpp"
+#include "datapath/next_hops.hpp"
+#include "datapath/udp.hpp"
+#include "datapath/unique_fd.hpp"
+#include "datapath/xdp/bpf_program.hpp"
+#include "datapath/xdp/xsk.hpp"
+
+namespace harp {
+namespace {
+
+constexpr std::size_t kBurst = 64;
+constexpr std::size_t kHandOverPackets = 1024;
+constexpr int kMostTurnsWithoutSockets = 8;
+constexpr Duration kRetry = std::chrono::microseconds(20);
+
+/// On which the interface receives now.
+std::size_t queue_count(const std::string& interface) {
+  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ethtool_channels channels{};
+  channels.cmd = ETHTOOL_GCHANNELS;
+  ifreq request{};
+  interface.copy(request.ifr_name, IFNAMSIZ - 1);
+  request.ifr_data = reinterpret_cast<char*>(&channels);
+  if (::ioctl(fd.get(), SIOCETHTOOL, &request) != 0) {
+    return 1;  // Drivers with one queue need not answer.
+  }
+  return std::clamp<std::size_t>(
+      channels.rx_count + channels.combined_count, 1, BpfProgram::kMostQueues);
+}
+
+}  // namespace
+
+// --- The device ---------------------------------------------------------------------------------
+
+AfXdpDevice::AfXdpDevice(const AfXdpOptions& options)
+    : options_(options), exchange_(options.sockets.mtu_bytes, kHandOverPackets) {}
+
+std::shared_ptr<AfXdpDevice> AfXdpDevice::open(const AfXdpOptions& options, std::string* error) {
+  const std::shared_ptr<AfXdpDevice> device(new AfXdpDevice(options));
+  *error = device->set_up();
+  return error->empty() ? device : nullptr;
+}
+
+std::string AfXdpDevice::set_up() {
+  std::string error;
+  const auto link = find_link(options_.interface, &error);
+  if (!link) {
+    return error;
+  }
+  link_ = *link;
+  queues_ = queue_count(options_.interface);
+  if (options_.engines > queues_) {
+    return options_.interface + " has " + std::to_string(queues_) +
+           " queue(s), and so at most as " + "many engines with AF_XDP, not " +
+           std::to_string(options_.engines);
+  }
+  std::size_t& mtu = options_.sockets.mtu_bytes;
+  const bool has_pieces = mtu + kEthernetBytes > Xsk::kMostWithoutPieces;
+  if (has_pieces && Xsk::open({.interface = options_.interface,
+                               .interface_index = link_.index,
+                               .queue = 0,
+                               .frame_bytes = mtu + kEthernetBytes},
+                              &error) == nullptr) {
+    mtu = Xsk::kMostWithoutPieces - kEthernetBytes;
+  }
+  program_ = BpfProgram::attach({.interface = options_.interface,
+                                 .interface_index = link_.index,
+                                 .address = options_.sockets.local,
+                                 .mtu_bytes = mtu,
+                                 .has_pieces = has_pieces},
+                                &error);
+  return program_ != nullptr ? "" : error;
+}
+
+std::unique_ptr<Datapath> AfXdpDevice::open_engine(std::size_t engine, std::string* error) {
+  auto datapath = std::make_unique<AfXdpDatapath>(shared_from_this(), engine);
+  *error = datapath->set_up();
+  return error->empty() ? std::move(datapath) : nullptr;
+}
+
+std::optional<AfXdpDevice::Owner> AfXdpDevice::owner_of(std::uint16_t port) const {  // hot
+  const std::uint16_t packed = owners_[port].load(std::memory_order_relaxed);
+  if (packed == 0) {
+    return std::nullopt;
+  }
+  return Owner{.engine = static_cast<std::uint8_t>((packed - 1U) >> 8U),
+               .local_port = static_cast<std::uint8_t>((packed - 1U) & 0xffU)};
+}
+
+bool AfXdpDevice::set_owner(std::uint16_t port, std::optional<Owner> owner) {
+  const unsigned packed = owner ? (unsigned{owner->engine} << 8U) + owner->local_port + 1U : 0U;
+  owners_[port].store(static_cast<std::uint16_t>(packed), std::memory_order_relaxed);
+  return program_->set_port(port, owner.has_value());
+}
+
+// --- One engine's datapath ----------------------------------------------------------------------
+
+AfXdpDatapath::AfXdpDatapath(std::shared_ptr<AfXdpDevice> device, std::size_t engine)
+    : device_(std::move(device)), engine_(engine), hand_over_(device_->exchange_, engine) {}
+
+AfXdpDatapath::~AfXdpDatapath() {
+  if (sockets_ != nullptr) {
+    for (std::uint16_t i = 0; i < sockets_->local_ports(); ++i) {
+      device_->set_owner(sockets_->port(i), std::nullopt);
+    }
+  }
+}
+
+std::string AfXdpDatapath::set_up() {
+  const AfXdpOptions& options = device_->options_;
+  std::string error;
+  next_hops_ = NextHops::open(device_->link_.index, &error);
+  if (next_hops_ == nullptr) {
+    return error;
+  }
+  poll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  for (std::size_t queue = engine_; queue < device_->queues_; queue += options.engines) {
+    error = open_queue(static_cast<std::uint32_t>(queue));
+    if (!error.empty()) {
+      return error;
+    }
+  }
+  sockets_ = UdpDatapath::open(options.sockets, &error);
+  if (sockets_ == nullptr) {
+    return error;
+  }
+  if (!watch(sockets_->descriptor()) || !watch(hand_over_.descriptor())) {
+    return "epoll: " + std::system_category().message(errno);
+  }
+  for (std::uint16_t i = 0; i < sockets_->local_ports(); ++i) {
+    if (!device_->set_owner(sockets_->port(i),
+                            AfXdpDevice::Owner{.engine = static_cast<std::uint8_t>(engine_),
+                                               .local_port = static_cast<std::uint8_t>(i)})) {
+      return "BPF map: " + std::system_category().message(errno);
+    }
+  }
+  return {};
+}
+
+std::string AfXdpDatapath::open_queue(std::uint32_t queue) {
+  std::string error;
+  auto xsk = Xsk::open({.interface = device_->options_.interface,
+                        .interface_index = device_->link_.index,
+                        .queue = queue,
+                        .frame_bytes = device_->mtu_bytes() + kEthernetBytes},
+                       &error);
+  if (xsk == nullptr) {
+    return error;
+  }
+  if (!watch(xsk->descriptor()) || !device_->program_->set_socket(queue, xsk->descriptor())) {
+    return "AF_XDP socket: " + std::system_category().message(errno);
+  }
+  queues_.push_back(std::move(xsk));
+  return {};
+}
+
+bool AfXdpDatapath::watch(int descriptor) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  return ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0;
+}
+
+std::span<const Arrival> AfXdpDatapath::receive() {  // hot
+  arrivals_.clear();
+  for (const auto& queue : queues_) {
+    const auto frames = queue->receive(kBurst);
+    for (const auto frame : frames) {
+      take_frame(frame);
+    }
+    stats_.batches_received += frames.empty() ? 0 : 1;
+  }
+  hand_over_.wake_takers();
+  if (device_->options_.engines > 1) {
+    hand_over_.take(kBurst, arrivals_);
+  }
+  if (++turns_without_sockets_ >= kMostTurnsWithoutSockets) {
+    turns_without_sockets_ = 0;
+    const auto slow = sockets_->receive();
+    arrivals_.insert(arrivals_.end(), slow.begin(), slow.end());
+  }
+  return arrivals_;
+}
+
+void AfXdpDatapath::take_frame(std::span<const std::byte> frame) {  // hot
+  const auto view = parse_frame(frame);
+  const auto owner = view ? device_->owner_of(view->destination.port) : std::nullopt;
+  if (!owner) {
+    return;
+  }
+  ++stats_.packets_received;
+  stats_.bytes_received += view->payload.size();
+  const Route route{.peer = view->source, .local_port = owner->local_port};
+  if (owner->engine == engine_) {
+    arrivals_.push_back({.packet = view->payload, .route = route});
+    return;
+  }
+  stats_.handed_over += hand_over_.give(owner->engine, route, view->payload) ? 1 : 0;
+}
+
+std::size_t AfXdpDatapath::room() const {
+  return std::min(sockets_->room(), queues_.front()->room());
+}
+
+void AfXdpDatapath::send(const Route& route,
+                         std::span<const std::byte> head,
+                         std::span<const std::byte> payload) {  // hot
+  const auto neighbour = next_hops_->find(route.peer, now_);
+  if (!neighbour) {
+    sockets_->send(route, head, payload);
+    return;
+  }
+  const std::size_t header = frame_header_bytes(route.peer.family);
+  const std::size_t bytes = header + head.size() + payload.size();
+  if (bytes > device_->mtu_bytes() + kEthernetBytes) {
+    ++stats_.send_errors;
+    return;
+  }
+  Xsk& out = *queues_.front();
+  const std::span<std::byte> frame = out.allocate().first(bytes);
+  std::ranges::copy(payload, std::ranges::copy(head, frame.subspan(header).begin()).out);
+  Address source = sockets_->address();
+  source.port = sockets_->port(route.local_port);
+  write_frame_headers({.source_mac = device_->link_.mac,
+                       .destination_mac = *neighbour,
+                       .source = source,
+                       .destination = route.peer},
+                      frame);
+  out.send(bytes);
+  ++stats_.packets_sent;
+  stats_.bytes_sent += bytes - header;
+}
+
+bool AfXdpDatapath::flush(Time now) {  // hot
+  now_ = now;
+  const bool is_drained = queues_.front()->flush();
+  const bool has_room = queues_.front()->room() >= kBurst;
+  retry_at_ = is_drained && has_room ? kNever : now + kRetry;
+  stats_.blocked += is_drained ? 0 : 1;
+  return sockets_->flush(now) && is_drained;
+}
+
+Time AfXdpDatapath::next_deadline() const {
+  return std::min(retry_at_, sockets_->next_deadline());
+}
+
+bool AfXdpDatapath::prepare_to_wait() {
+  turns_without_sockets_ = kMostTurnsWithoutSockets;  // What wakes the caller may be one of them.
+  return hand_over_.prepare_to_wait() &&
+         std::ranges::none_of(queues_, [](const auto& queue) { return queue->anything_there(); });
+}
+
+DatapathStats AfXdpDatapath::stats() const {
+  DatapathStats all = stats_;
+  all += sockets_->stats();
+  return all;
+}
+
+}  // namespace harp
