@@ -3,9 +3,10 @@
 Usage: check_skips.py [--any-skip] REPORT.xml...
 
 Reads the reports of pytest and of ctest; in ctest's it also finds the skips inside one GoogleTest
-program, which ctest counts as passed. tests/allowed-skips.txt lists what may be skipped: one shell
-pattern per line, matched against "suite::test", with the reason after " # ". A test that one report skipped
-and another ran is no skip. The last line printed is the sum: "N passed, N failed, N skipped".
+program, which ctest counts as passed. A test that one report skipped and another ran is no skip.
+tests/allowed-skips.txt lists what may be skipped: one shell pattern per line, matched against
+"suite::test", with the reason after " # ". The last line printed is the sum: "N passed, N failed,
+N skipped".
 """
 
 from __future__ import annotations
