@@ -31,7 +31,7 @@ HARP_FLOORS = [
     {"base", "abi"},
     {"sync"},
     {"protocol", "datapath"},
-    {"runtime", "sim"},
+    {"runtime", "sim", "dpdk"},
     {"endpoint"},
     {"plugin"},
 ]

@@ -13,6 +13,14 @@ namespace harp {
 
 static_assert(std::endian::native == std::endian::little, "big-endian machines are not supported");
 
+/// Copies `from` to where `to` begins, which has room for it, and returns what lies behind.
+inline std::span<std::byte> copy_bytes(std::span<const std::byte> from, std::span<std::byte> to) {
+  if (!from.empty()) {
+    std::memcpy(to.data(), from.data(), from.size());
+  }
+  return to.subspan(from.size());
+}
+
 /// Writes into a buffer of fixed size. After the first write that does not fit, ok() is false and
 /// nothing more is written.
 class ByteWriter {

@@ -1,6 +1,5 @@
 #include "datapath/exchange.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -8,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/bytes.hpp"
 #include "datapath/datapath.hpp"
 
 namespace harp {
@@ -77,8 +77,7 @@ bool ExchangePort::give(std::size_t to,
     return false;
   }
   frame->bytes.resize(exchange_.packet_bytes());
-  std::ranges::copy(head, frame->bytes.begin());
-  std::ranges::copy(payload, frame->bytes.begin() + static_cast<std::ptrdiff_t>(head.size()));
+  copy_bytes(payload, copy_bytes(head, frame->bytes));
   frame->len = len;
   frame->route = route;
   ring.push();

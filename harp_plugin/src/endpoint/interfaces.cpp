@@ -20,12 +20,6 @@
 namespace harp {
 namespace {
 
-std::string pci_path_of(const std::string& name) {
-  const std::string link = "/sys/class/net/" + name + "/device";
-  const std::unique_ptr<char, void (*)(void*)> path(::realpath(link.c_str(), nullptr), std::free);
-  return path != nullptr ? path.get() : "";
-}
-
 /// A number that sysfs has of an interface, or `otherwise`.
 int sysfs_number(const std::string& name, const char* what, int otherwise) {
   int number = 0;
@@ -52,6 +46,11 @@ std::optional<Address> read_address(const sockaddr& from) {
 }
 
 }  // namespace
+
+std::string pci_path_of_device(const std::string& link) {
+  const std::unique_ptr<char, void (*)(void*)> path(::realpath(link.c_str(), nullptr), std::free);
+  return path != nullptr ? path.get() : "";
+}
 
 bool is_wanted(std::string_view name, std::string_view wanted) {
   const bool is_excluding = wanted.starts_with('^');
@@ -92,7 +91,7 @@ std::vector<Interface> find_interfaces(const std::string& wanted) {
       constexpr int kUnknownSpeed = 10000;
       constexpr int kUsualMtu = 1500;
       kind.push_back({.name = name,
-                      .pci_path = pci_path_of(name),
+                      .pci_path = pci_path_of_device("/sys/class/net/" + name + "/device"),
                       .speed_mbps = sysfs_number(name, "speed", kUnknownSpeed),
                       .mtu_bytes = static_cast<std::size_t>(sysfs_number(name, "mtu", kUsualMtu)),
                       .address = *address});

@@ -25,6 +25,9 @@ struct Interface {
 /// where there is nothing else.
 std::vector<Interface> find_interfaces(const std::string& wanted);
 
+/// Where the device behind a link in sysfs is; empty where there is none.
+std::string pci_path_of_device(const std::string& link);
+
 /// Whether `name` is among `wanted`, in the notation above.
 bool is_wanted(std::string_view name, std::string_view wanted);
 

@@ -41,7 +41,8 @@ StackConfig stack_config(const Settings& settings) {
   config.session.peer_timeout = settings.peer_timeout;
   config.session.connect_timeout = settings.peer_timeout;
   config.session.payload_crc = settings.payload_crc || settings.fault.has_value() ||
-                               settings.datapath == DatapathKind::kAfXdp;
+                               settings.datapath == DatapathKind::kAfXdp ||
+                               settings.datapath == DatapathKind::kDpdk;
   // A kernel's queue, and a thread that is woken, delay packets without being full.
   config.session.queue_allowance = std::chrono::microseconds(300);
   if (settings.mode != RunMode::kThread) {
@@ -91,16 +92,15 @@ std::unique_ptr<Connection> Network::connect(std::size_t device, const ConnectHa
   return std::make_unique<Connection>(engine, std::move(channel));
 }
 
-/// The next one of the device's, made if it is not there.
+/// The next one of the device's. All are made at once: packets may come to the queue of any.
 Engine& Network::engine_for(std::size_t device) {
   const MutexLock lock(mutex_);
   DeviceEngines& mine = engines_[device];
-  const std::size_t index = mine.next % static_cast<std::size_t>(settings_.engines);
-  if (index == mine.engines.size()) {
-    mine.engines.push_back(&make_engine(device, index));
+  const auto count = static_cast<std::size_t>(settings_.engines);
+  while (mine.engines.size() < count) {
+    mine.engines.push_back(&make_engine(device, mine.engines.size()));
   }
-  ++mine.next;
-  return *mine.engines[index];
+  return *mine.engines[mine.next++ % count];
 }
 
 Engine& Network::make_engine(std::size_t device, std::size_t index) {

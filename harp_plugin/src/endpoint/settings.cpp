@@ -1,5 +1,9 @@
 #include "endpoint/settings.hpp"
 
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -10,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "datapath/address.hpp"
 #include "datapath/fault_spec.hpp"
 #include "runtime/engine.hpp"
 
@@ -19,6 +24,8 @@ namespace {
 constexpr int kMostEngines = 64;
 constexpr int kMostPaths = 64;
 constexpr int kMostCore = 1023;
+constexpr int kLeastMtu = 576;
+constexpr int kMostMtu = 9600;
 constexpr double kLeastTimeoutS = 0.1;
 constexpr double kMostTimeoutS = 86400;
 
@@ -115,8 +122,63 @@ void read_datapath(Reader& reader, Settings& settings) {
     settings.datapath = DatapathKind::kUdp;
   } else if (value == "af_xdp") {
     settings.datapath = DatapathKind::kAfXdp;
+  } else if (value == "dpdk") {
+    settings.datapath = DatapathKind::kDpdk;
   } else if (!value.empty() && value != "auto") {
-    reader.refuse("HARP_DATAPATH", value, "auto, udp or af_xdp");
+    reader.refuse("HARP_DATAPATH", value, "auto, udp, af_xdp or dpdk");
+  }
+}
+
+std::optional<Address> parse_ipv4(std::string_view text) {
+  Address address;
+  return ::inet_pton(AF_INET, std::string(text).c_str(), address.ip.data()) == 1
+             ? std::optional(address)
+             : std::nullopt;
+}
+
+/// "DEVICE@ADDRESS/PREFIX[@GATEWAY]".
+std::optional<DpdkDevice> parse_dpdk_device(std::string_view text) {
+  const std::size_t at = text.find('@');
+  const std::size_t slash = text.find('/', std::min(at, text.size()));
+  if (at == 0 || slash == std::string_view::npos) {
+    return std::nullopt;
+  }
+  const std::size_t end = std::min(text.find('@', slash), text.size());
+  DpdkDevice device;
+  device.device = std::string(text.substr(0, at));
+  int prefix = 0;
+  const auto address = parse_ipv4(text.substr(at + 1, slash - at - 1));
+  if (!address || !Reader::parse(text.substr(slash + 1, end - slash - 1), 0, 32, prefix)) {
+    return std::nullopt;
+  }
+  device.address = *address;
+  device.prefix = static_cast<unsigned>(prefix);
+  if (end < text.size()) {
+    device.gateway = parse_ipv4(text.substr(end + 1));
+    if (!device.gateway) {
+      return std::nullopt;
+    }
+  }
+  return device;
+}
+
+void read_dpdk(Reader& reader, Settings& settings) {
+  reader.number("HARP_DPDK_MTU", kLeastMtu, kMostMtu, settings.dpdk_mtu_bytes);
+  settings.dpdk_library = reader.text("HARP_DPDK_LIBRARY");
+  const std::string_view value = reader.text("HARP_DPDK");
+  std::string_view rest = value;
+  while (!rest.empty()) {
+    const std::string_view one = rest.substr(0, rest.find(';'));
+    auto device = parse_dpdk_device(one);
+    if (!device) {
+      reader.refuse("HARP_DPDK", value, "DEVICE@IPV4/PREFIX[@GATEWAY], with ; between several");
+      return;
+    }
+    settings.dpdk_devices.push_back(*std::move(device));
+    rest.remove_prefix(std::min(one.size() + 1, rest.size()));
+  }
+  if (settings.datapath == DatapathKind::kDpdk && settings.dpdk_devices.empty()) {
+    reader.refuse("HARP_DPDK", value, "a device, such as 0000:00:06.0@192.0.2.1/24");
   }
 }
 
@@ -151,6 +213,7 @@ std::optional<Settings> read_settings(const std::function<const char*(const char
   reader.number("HARP_PATHS", 1, kMostPaths, paths);
   settings.paths = static_cast<std::uint16_t>(paths);
   read_datapath(reader, settings);
+  read_dpdk(reader, settings);
   read_fault(reader, settings);
   reader.flag("HARP_UDP_SEGMENT", settings.udp_segment);
   reader.flag("HARP_PAYLOAD_CRC", settings.payload_crc);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/time.hpp"
+#include "datapath/address.hpp"
 #include "datapath/fault_spec.hpp"
 #include "runtime/engine.hpp"
 
@@ -18,6 +19,15 @@ enum class DatapathKind : std::uint8_t {
   kAuto,  ///< UDP: to take over a NIC's queues is something to be asked for.
   kUdp,
   kAfXdp,
+  kDpdk,
+};
+
+/// A network device that DPDK drives, and what the kernel would otherwise know of it.
+struct DpdkDevice {
+  std::string device;  ///< PCI address, or virtual device with its arguments.
+  Address address;     ///< IPv4.
+  unsigned prefix = 24;
+  std::optional<Address> gateway;
 };
 
 struct Settings {
@@ -25,14 +35,18 @@ struct Settings {
   /// HARP_PEER_TIMEOUT, else LIGHT_PEER_TIMEOUT, in seconds: silence after which a peer is dead.
   Duration peer_timeout = std::chrono::seconds(30);
   RunMode mode = RunMode::kInline;              ///< HARP_MODE: inline, adaptive or thread.
-  DatapathKind datapath = DatapathKind::kAuto;  ///< HARP_DATAPATH: auto, udp or af_xdp.
-  int engines = 1;                              ///< HARP_ENGINES: per device.
+  DatapathKind datapath = DatapathKind::kAuto;  ///< HARP_DATAPATH: auto, udp, af_xdp or dpdk.
+  /// HARP_DPDK, with dpdk: "DEVICE@ADDRESS/PREFIX[@GATEWAY];...".
+  std::vector<DpdkDevice> dpdk_devices;
+  std::string dpdk_library;        ///< HARP_DPDK_LIBRARY; empty: libharp-dpdk.so beside the plugin.
+  int dpdk_mtu_bytes = 1500;       ///< HARP_DPDK_MTU.
+  int engines = 1;                 ///< HARP_ENGINES: per device.
   std::vector<int> cores;          ///< HARP_CORES: of engine threads, "2,3"; modes but inline.
   std::uint16_t paths = 8;         ///< HARP_PATHS: 1 .. 64, to each peer.
   std::optional<FaultSpec> fault;  ///< HARP_FAULT, with HARP_FAULT_ALLOW=1.
   bool udp_segment = true;         ///< HARP_UDP_SEGMENT: 0 or 1.
-  /// HARP_PAYLOAD_CRC: 1, or 0 to rely on UDP's own checksum. Always 1 with AF_XDP, which sends no
-  /// such checksum, and with HARP_FAULT, whose damage comes before it.
+  /// HARP_PAYLOAD_CRC: 1, or 0 to rely on UDP's own checksum. Always 1 with AF_XDP and DPDK, which
+  /// send no such checksum, and with HARP_FAULT, whose damage comes before it.
   bool payload_crc = false;
 };
 

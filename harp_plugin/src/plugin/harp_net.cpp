@@ -14,6 +14,7 @@
 #include "abi/properties.hpp"
 #include "abi/types.hpp"
 #include "endpoint/connection.hpp"
+#include "endpoint/datapath_maker.hpp"
 #include "endpoint/interfaces.hpp"
 #include "endpoint/network.hpp"
 #include "endpoint/settings.hpp"
@@ -243,7 +244,7 @@ class HarpNet final : public Net {
     if (!settings) {
       return;
     }
-    auto interfaces = find_interfaces(settings->interfaces);
+    auto interfaces = find_devices(*settings);
     if (interfaces.empty()) {
       why_ = "no interface is up and has an address (HARP_IFNAME: '" + settings->interfaces + "')";
       return;

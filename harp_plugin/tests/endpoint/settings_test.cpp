@@ -70,6 +70,9 @@ const std::vector<std::string> kNames{"HARP_IFNAME",
                                       "HARP_PATHS",
                                       "HARP_FAULT",
                                       "HARP_DATAPATH",
+                                      "HARP_DPDK",
+                                      "HARP_DPDK_MTU",
+                                      "HARP_DPDK_LIBRARY",
                                       "HARP_FAULT_ALLOW",
                                       "HARP_UDP_SEGMENT",
                                       "HARP_PAYLOAD_CRC"};
@@ -118,10 +121,52 @@ TEST(Settings, modes_and_datapaths_are_known_by_name) {
   for (const std::string mode : {"Inline", "threads", "poll", " inline", "1"}) {
     expect_refused("HARP_MODE", mode, "inline, adaptive or thread");
   }
-  (void)accepted({{"HARP_DATAPATH", "auto"}});
+  EXPECT_EQ(accepted({{"HARP_DATAPATH", "auto"}}).datapath, DatapathKind::kAuto);
+  EXPECT_EQ(accepted({{"HARP_DATAPATH", "udp"}}).datapath, DatapathKind::kUdp);
+  EXPECT_EQ(accepted({{"HARP_DATAPATH", "af_xdp"}}).datapath, DatapathKind::kAfXdp);
   for (const std::string datapath : {"UDP", "tcp", "rdma"}) {
     expect_refused("HARP_DATAPATH", datapath, "auto");
   }
+}
+
+TEST(Settings, devices_of_dpdk_are_read_with_their_addresses) {
+  const Settings settings = accepted(
+      {{"HARP_DATAPATH", "dpdk"},
+       {"HARP_DPDK", "0000:00:06.0@192.0.2.1/24@192.0.2.254;net_vhost0,iface=/a@10.0.0.1/8"},
+       {"HARP_DPDK_MTU", "8500"},
+       {"HARP_DPDK_LIBRARY", "/opt/libharp-dpdk.so"}});
+  EXPECT_EQ(settings.datapath, DatapathKind::kDpdk);
+  EXPECT_EQ(settings.dpdk_mtu_bytes, 8500);
+  EXPECT_EQ(settings.dpdk_library, "/opt/libharp-dpdk.so");
+  ASSERT_EQ(settings.dpdk_devices.size(), 2U);
+  const DpdkDevice& nic = settings.dpdk_devices[0];
+  EXPECT_EQ(nic.device, "0000:00:06.0");
+  EXPECT_EQ(to_string(nic.address), "192.0.2.1:0");
+  EXPECT_EQ(nic.prefix, 24U);
+  ASSERT_TRUE(nic.gateway);
+  EXPECT_EQ(to_string(*nic.gateway), "192.0.2.254:0");
+  const DpdkDevice& virtual_nic = settings.dpdk_devices[1];
+  EXPECT_EQ(virtual_nic.device, "net_vhost0,iface=/a");
+  EXPECT_EQ(virtual_nic.prefix, 8U);
+  EXPECT_FALSE(virtual_nic.gateway);
+}
+
+TEST(Settings, devices_of_dpdk_that_make_no_sense_are_refused) {
+  for (const std::string value : {"nic",
+                                  "@10.0.0.1/24",
+                                  "nic@10.0.0.1",
+                                  "nic@10.0.0/24",
+                                  "nic@10.0.0.1/33",
+                                  "nic@10.0.0.1/",
+                                  "nic@10.0.0.1/24@",
+                                  "nic@10.0.0.1/24@gateway",
+                                  "nic@fd00::1/64",
+                                  ";nic@10.0.0.1/24"}) {
+    expect_refused("HARP_DPDK", value, "DEVICE@IPV4/PREFIX[@GATEWAY]");
+  }
+  expect_refused("HARP_DPDK_MTU", "575", "576 to 9600");
+  expect_refused("HARP_DPDK_MTU", "9601", "576 to 9600");
+  EXPECT_FALSE(read({{"HARP_DATAPATH", "dpdk"}}).settings);
 }
 
 TEST(Settings, numbers_are_within_their_bounds_and_nothing_else) {

@@ -1,11 +1,12 @@
-// The parser of Ethernet, IP and UDP headers against arbitrary bytes. What it accepts is written
-// again, and must be accepted again, with the same ends and payload.
+// The parsers of Ethernet, IP, UDP and ARP headers against arbitrary bytes. What they accept is
+// written again, and must be accepted again, with the same ends and payload.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "datapath/arp.hpp"
 #include "datapath/frame.hpp"
 
 namespace {
@@ -20,6 +21,9 @@ void require(bool claim) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto in = std::as_bytes(std::span(data, size));
+  if (const auto arp = harp::parse_arp(in)) {
+    require(harp::parse_arp(harp::encode_arp(*arp, {})) == arp);
+  }
   const auto view = harp::parse_frame(in);
   if (!view) {
     return 0;

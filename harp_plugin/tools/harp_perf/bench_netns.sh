@@ -3,7 +3,8 @@
 # each. Needs root, iproute2. Usage: bench_netns.sh BUILD_FOLDER [harp-perf options]
 #
 # AF_XDP has a pair of its own: the kernel switches segmentation off where there is an XDP program,
-# which is hard on the kernel's TCP beside it.
+# which is hard on the kernel's TCP beside it. DPDK, where it is built, has the virtual NIC of virtual
+# machines: virtio_user in one process, vhost in the other. VIAS="udp af_xdp dpdk" chooses.
 #
 #   make harp && harp_plugin/tools/harp_perf/bench_netns.sh build/harp --seconds 1 --rounds 5
 #
@@ -28,8 +29,23 @@ for pair in 0 1; do
     ip -n "$namespace" link set "harp$pair" up mtu "${MTU:-1500}"
   done
 done
-ip netns exec "$b" chrt -r 1 taskset -c 1 "$build/harp-perf" --listen 10.92.0.2:7000 &
-ip netns exec "$a" chrt -r 1 taskset -c 0 "$build/harp-perf" --connect 10.92.0.2:7000 \
-  --via tcp --via "HARP_IFNAME==harp0 $build/libnccl-net-harp.so" \
-  --via "HARP_IFNAME==harp1 HARP_DATAPATH=af_xdp $build/libnccl-net-harp.so" "$@"
+plugin=$build/libnccl-net-harp.so
+dpdk=$(dirname "$(realpath "$plugin")")/libharp-dpdk.so
+socket=$(mktemp -u)
+declare -A via=(
+  [udp]="HARP_IFNAME==harp0 $plugin"
+  [af_xdp]="HARP_IFNAME==harp1 HARP_DATAPATH=af_xdp $plugin"
+  [dpdk]="HARP_DATAPATH=dpdk HARP_DPDK_MTU=${MTU:-1500} HARP_DPDK_LIBRARY=$dpdk $plugin"
+)
+vias=()
+for name in ${VIAS:-udp af_xdp dpdk}; do
+  if [[ $name != dpdk || -e $dpdk ]]; then
+    vias+=(--via "${via[$name]}")
+  fi
+done
+HARP_DPDK="net_vhost0,iface=$socket,client=1@10.92.2.2/24" \
+  ip netns exec "$b" chrt -r 1 taskset -c 1 "$build/harp-perf" --listen 10.92.0.2:7000 &
+HARP_DPDK="virtio_user0,path=$socket,server=1@10.92.2.1/24" \
+  ip netns exec "$a" chrt -r 1 taskset -c 0 "$build/harp-perf" --connect 10.92.0.2:7000 \
+  --via tcp "${vias[@]}" "$@"
 wait

@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -20,6 +19,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/bytes.hpp"
 #include "base/time.hpp"
 #include "datapath/datapath.hpp"
 #include "datapath/frame.hpp"
@@ -102,21 +102,6 @@ std::unique_ptr<Datapath> AfXdpDevice::open_engine(std::size_t engine, std::stri
   return error->empty() ? std::move(datapath) : nullptr;
 }
 
-std::optional<AfXdpDevice::Owner> AfXdpDevice::owner_of(std::uint16_t port) const {  // hot
-  const std::uint16_t packed = owners_[port].load(std::memory_order_relaxed);
-  if (packed == 0) {
-    return std::nullopt;
-  }
-  return Owner{.engine = static_cast<std::uint8_t>((packed - 1U) >> 8U),
-               .local_port = static_cast<std::uint8_t>((packed - 1U) & 0xffU)};
-}
-
-bool AfXdpDevice::set_owner(std::uint16_t port, std::optional<Owner> owner) {
-  const unsigned packed = owner ? (unsigned{owner->engine} << 8U) + owner->local_port + 1U : 0U;
-  owners_[port].store(static_cast<std::uint16_t>(packed), std::memory_order_relaxed);
-  return program_->set_port(port, owner.has_value());
-}
-
 // --- One engine's datapath ----------------------------------------------------------------------
 
 AfXdpDatapath::AfXdpDatapath(std::shared_ptr<AfXdpDevice> device, std::size_t engine)
@@ -125,7 +110,8 @@ AfXdpDatapath::AfXdpDatapath(std::shared_ptr<AfXdpDevice> device, std::size_t en
 AfXdpDatapath::~AfXdpDatapath() {
   if (sockets_ != nullptr) {
     for (std::uint16_t i = 0; i < sockets_->local_ports(); ++i) {
-      device_->set_owner(sockets_->port(i), std::nullopt);
+      device_->owners_.clear(sockets_->port(i));
+      (void)device_->program_->set_port(sockets_->port(i), /*is_taken=*/false);
     }
   }
 }
@@ -152,9 +138,10 @@ std::string AfXdpDatapath::set_up() {
     return "epoll: " + std::system_category().message(errno);
   }
   for (std::uint16_t i = 0; i < sockets_->local_ports(); ++i) {
-    if (!device_->set_owner(sockets_->port(i),
-                            AfXdpDevice::Owner{.engine = static_cast<std::uint8_t>(engine_),
-                                               .local_port = static_cast<std::uint8_t>(i)})) {
+    device_->owners_.set(
+        sockets_->port(i),
+        {.engine = static_cast<std::uint8_t>(engine_), .local_port = static_cast<std::uint8_t>(i)});
+    if (!device_->program_->set_port(sockets_->port(i), /*is_taken=*/true)) {
       return "BPF map: " + std::system_category().message(errno);
     }
   }
@@ -207,7 +194,7 @@ std::span<const Arrival> AfXdpDatapath::receive() {  // hot
 
 void AfXdpDatapath::take_frame(std::span<const std::byte> frame) {  // hot
   const auto view = parse_frame(frame);
-  const auto owner = view ? device_->owner_of(view->destination.port) : std::nullopt;
+  const auto owner = view ? device_->owners_.find(view->destination.port) : std::nullopt;
   if (!owner) {
     return;
   }
@@ -241,7 +228,7 @@ void AfXdpDatapath::send(const Route& route,
   }
   Xsk& out = *queues_.front();
   const std::span<std::byte> frame = out.allocate().first(bytes);
-  std::ranges::copy(payload, std::ranges::copy(head, frame.subspan(header).begin()).out);
+  copy_bytes(payload, copy_bytes(head, frame.subspan(header)));
   Address source = sockets_->address();
   source.port = sockets_->port(route.local_port);
   write_frame_headers({.source_mac = device_->link_.mac,

@@ -16,12 +16,9 @@
 // besides that of the placement.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +28,7 @@
 #include "datapath/exchange.hpp"
 #include "datapath/frame.hpp"
 #include "datapath/next_hops.hpp"
+#include "datapath/port_owners.hpp"
 #include "datapath/udp.hpp"
 #include "datapath/unique_fd.hpp"
 #include "datapath/xdp/bpf_program.hpp"
@@ -58,21 +56,15 @@ class AfXdpDevice : public std::enable_shared_from_this<AfXdpDevice> {
  private:
   friend class AfXdpDatapath;
 
-  struct Owner {
-    std::uint8_t engine = 0;
-    std::uint8_t local_port = 0;  ///< Index, as in Route.
-  };
   explicit AfXdpDevice(const AfXdpOptions& options);
   std::string set_up();
-  std::optional<Owner> owner_of(std::uint16_t port) const;
-  bool set_owner(std::uint16_t port, std::optional<Owner> owner);
 
   AfXdpOptions options_;
   Link link_;
   std::size_t queues_ = 1;
   std::unique_ptr<BpfProgram> program_;
   PacketExchange exchange_;
-  std::array<std::atomic<std::uint16_t>, 65536> owners_{};  ///< By port; 0: nobody.
+  PortOwners owners_;
 };
 
 class AfXdpDatapath final : public Datapath {
