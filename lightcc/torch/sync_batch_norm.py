@@ -130,8 +130,9 @@ class _SyncBatchNorm(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             grad_bias = sums[0].to(mean.dtype)
         if ctx.needs_input_grad[0]:
-            # Not in place: the gradients above may lie in `sums`.
-            total = mpi_ops.allreduce(sums, name="sync_batch_norm.sums", op=Sum) / ctx.count
+            # Not in place: the gradients above may lie in `sums`. And without a name, as all
+            # backward collectives: LIGHT_TOPK_ALLREDUCE may compress those that have one.
+            total = mpi_ops.allreduce(sums, op=Sum) / ctx.count
             scale = invstd.double() if weight is None else invstd.double() * weight.double()
             slope = total[1] * invstd.double().square()
             grad_input = grad - _per_channel(total[0].to(wide), input)

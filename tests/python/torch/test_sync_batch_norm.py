@@ -8,8 +8,10 @@ import pytest
 import torch
 from replicas import check_identical, outcomes
 from torch import nn
+from two_by_two import TWO_BY_TWO
 
 import lightcc.torch as hvd
+from lightcc.testing import spawn_ranks
 
 pytestmark = pytest.mark.multiproc
 
@@ -187,6 +189,37 @@ def three_ranks() -> dict[str, list[str]]:
 def test_sync_batch_norm(claim: str, three_ranks: dict[str, list[str]]) -> None:
     for rank, problem in enumerate(three_ranks[claim]):
         assert not problem, f"rank {rank}: {problem}"
+
+
+def normalize_two_steps() -> list[list[float]]:
+    """Returns the gradients of this rank's inputs, and how many tensors were compressed."""
+    hvd.init()
+    layer = hvd.SyncBatchNorm(CHANNELS).double()
+    gradients = []
+    for step in range(2):
+        whole = joined_input([2] * hvd.size(), (3,), torch.float64, seed=step)
+        part = whole[2 * hvd.rank() :][:2].clone().requires_grad_()
+        layer(part).pow(3).sum().backward()
+        assert part.grad is not None
+        gradients.append(part.grad)
+    named = hvd.allreduce(torch.stack(gradients), name="shows.that.names.are.compressed")
+    assert named.shape[0] == 2
+    compressed = float(hvd.stats()["compressed_tensors"])
+    return [gradient.flatten().tolist() for gradient in gradients] + [[compressed]]
+
+
+def test_statistics_are_never_compressed() -> None:
+    dense, topk = (
+        spawn_ranks(
+            normalize_two_steps,
+            4,
+            env={**TWO_BY_TWO, "LIGHT_TOPK_ALLREDUCE": value, "LIGHT_TOPK_RATIO": "0.1"},
+        )
+        for value in ("0", "1")
+    )
+    for plain, beside_compression in zip(dense, topk, strict=True):
+        assert plain[:-1] == beside_compression[:-1]  # To the bit.
+        assert (plain[-1], beside_compression[-1]) == ([0.0], [1.0])
 
 
 @pytest.mark.usefixtures("world")
