@@ -15,6 +15,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -103,6 +104,7 @@ class Sequencer {
     std::deque<Pending*> ready;
     std::vector<Pending*> held;    // Ready, too, but not before the next cycle.
     std::vector<int> outstanding;  // By lane; counted only where rank 0 is a member.
+    std::size_t next_lane = 0;     // Where it is not.
   };
 
   Status on_request(int rank, const Request& request, TimePoint now);
@@ -119,6 +121,8 @@ class Sequencer {
   void announce_now(Pending& pending);
   void fail_operations_of(std::uint32_t process_set);
   void announce_failure(const Pending& pending, const Status& error);
+  /// Takes a place on a lane for what is ready in `queue`; nothing: all are busy.
+  std::optional<std::uint32_t> free_lane(Queue& queue) const;
   void announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane);
   AnnouncedTensor announce_tensor(Pending& pending);
   std::uint32_t slot_for(const Pending& pending);

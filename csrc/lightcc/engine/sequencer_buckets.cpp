@@ -1,5 +1,6 @@
 // The sequencer's way out: what is ready becomes buckets on lanes, and announcements.
 #include <algorithm>
+#include <optional>
 #include <ranges>
 #include <utility>
 
@@ -32,15 +33,12 @@ bool takes_slot(const Signature& s) {
 std::vector<Command> Sequencer::take_commands() {
   bool waiting = false;
   for (auto& [process_set, queue] : queues_) {
-    const auto lanes = static_cast<std::size_t>(options_.num_lanes);
-    queue.outstanding.resize(std::max(lanes, queue.outstanding.size()), 0);
     while (!queue.ready.empty() && !shut_down_) {
-      const auto idlest = std::ranges::min_element(queue.outstanding | std::views::take(lanes));
-      if (*idlest >= kBucketsPerLane) {
+      const auto lane = free_lane(queue);
+      if (!lane.has_value()) {
         break;
       }
-      announce_bucket(
-          process_set, queue, static_cast<std::uint32_t>(idlest - queue.outstanding.begin()));
+      announce_bucket(process_set, queue, *lane);
     }
     waiting = waiting || !queue.ready.empty() || !queue.held.empty();
   }
@@ -58,6 +56,23 @@ void Sequencer::tune(const Tune& tune) {
   options_.fusion_threshold_bytes = tune.tuning.threshold_bytes;
   options_.num_lanes = static_cast<int>(tune.tuning.lanes);
   commands_.emplace_back(tune);
+}
+
+std::optional<std::uint32_t> Sequencer::free_lane(Queue& queue) const {
+  const auto lanes = static_cast<std::size_t>(options_.num_lanes);
+  const auto& members = queue.ready.front()->members;
+  if (std::ranges::find(members, 0) == members.end()) {
+    // Nobody here learns when its buckets are done. So its lanes are always taken as free, and take
+    // turns.
+    return static_cast<std::uint32_t>(queue.next_lane++ % lanes);
+  }
+  queue.outstanding.resize(std::max(lanes, queue.outstanding.size()), 0);
+  const auto idlest = std::ranges::min_element(queue.outstanding | std::views::take(lanes));
+  if (*idlest >= kBucketsPerLane) {
+    return std::nullopt;
+  }
+  ++*idlest;
+  return static_cast<std::uint32_t>(idlest - queue.outstanding.begin());
 }
 
 void Sequencer::announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane) {
@@ -78,10 +93,6 @@ void Sequencer::announce_bucket(std::uint32_t process_set, Queue& queue, std::ui
     taken.push_back(queue.ready[index]);
     execute.tensors.push_back(announce_tensor(*queue.ready[index]));
   }
-  // A bucket without rank 0 gives no feedback here; such lanes are always taken as free.
-  const auto& members = taken.front()->members;
-  const bool member = std::ranges::find(members, 0) != members.end();
-  queue.outstanding[lane] += member ? 1 : 0;
   for (const std::size_t index : std::views::reverse(chosen)) {
     queue.ready.erase(queue.ready.begin() + static_cast<std::ptrdiff_t>(index));
   }

@@ -2,6 +2,8 @@
 #include "lightcc/engine/sequencer.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -237,6 +239,39 @@ TEST(Sequencer, a_set_without_rank_0_never_waits_for_its_lanes) {
     n.expect_ok(n.ask(2, in_set(allreduce(std::to_string(i)), set)));
   }
   EXPECT_EQ(n.sequencer.take_commands().size(), 5U);
+}
+
+TEST(Sequencer, lanes_of_a_set_without_rank_0_take_turns) {
+  SequencerOptions options = world_of(4);
+  options.fusion = FusionRule::kNone;
+  options.num_lanes = 3;
+  Negotiation n(options);
+  const std::uint32_t sets[] = {n.add_set({1, 2}), n.add_set({2, 3})};
+  std::map<std::uint32_t, std::vector<std::uint32_t>> lanes;
+  const auto ask_and_note = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      const std::string name = std::to_string(i);
+      for (const int member : {0, 1}) {
+        n.expect_ok(n.ask(1 + member, in_set(allreduce(name), sets[0])));
+        n.expect_ok(n.ask(2 + member, in_set(allreduce(name), sets[1])));
+      }
+      for (const Command& command : n.sequencer.take_commands()) {
+        const auto& execute = std::get<Execute>(command);
+        lanes[execute.process_set].push_back(execute.lane);
+      }
+    }
+  };
+  ask_and_note(5);  // Each alone, so that all lanes are idle every time.
+  for (const std::uint32_t set : sets) {
+    EXPECT_EQ(lanes[set], (std::vector<std::uint32_t>{0, 1, 2, 0, 1})) << set;
+  }
+  lanes.clear();
+  n.sequencer.tune({.tuning = {.rule = FusionRule::kNone, .lanes = 2}, .is_final = false});
+  EXPECT_EQ(n.sequencer.take_commands().size(), 1U);
+  ask_and_note(4);
+  for (const std::uint32_t set : sets) {
+    EXPECT_EQ(lanes[set], (std::vector<std::uint32_t>{1, 0, 1, 0})) << set;
+  }
 }
 
 TEST(Sequencer, a_stall_is_warned_of_once_and_names_who_is_missing) {
