@@ -3,7 +3,8 @@
 Each host is a namespace with one interface, `eth0`, whose cable ends at a bridge in a namespace of
 its own. Both ends of a cable pass at most the link's rate (tc's token bucket filter), as a cloud's
 virtual machines do. Needs root, iproute2's `ip` and `tc`, and a kernel with veth, bridge and tbf;
-whatever is missing is an error that says so. Leaving the `with` block removes everything.
+whatever is missing is an error that says so. Leaving the `with` block removes everything, also when
+a signal ends the benchmark (`signals`).
 
 Where there is no root, `NominalHosts` stand in: ranks on this host that share no memory and limit
 themselves what they send (LIGHT_TCP_RATE). Only lightcc has that, so peers cannot be beside it.
@@ -112,8 +113,9 @@ class Cluster:
                 raise ClusterError(msg)
         with contextlib.ExitStack() as stack:
             for name in [self.switch, *self.names]:
+                # First, since a signal may come between any two lines.
+                stack.callback(_remove, name)
                 _call("ip", "netns", "add", name)
-                stack.callback(_call, "ip", "netns", "del", name)
                 _call("ip", "-n", name, "link", "set", "lo", "up")
             _call("ip", "-n", self.switch, "link", "add", "switch", "type", "bridge")
             _call("ip", "-n", self.switch, "link", "set", "switch", "up")
@@ -259,6 +261,11 @@ def make_hosts(
     if nominal:
         return NominalHosts(num_hosts, rate)
     return stack.enter_context(Cluster(num_hosts, rate))
+
+
+def _remove(namespace: str) -> None:
+    if Path("/run/netns", namespace).exists():
+        _call("ip", "netns", "del", namespace)
 
 
 def _call(*command: str) -> None:

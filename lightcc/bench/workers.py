@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _START_S = 120.0
 _ANSWER_S = 3600.0  # Emulated steps on slow links take minutes; a rank that dies is seen at once.
 _LEAVE_S = 10.0
+_LEAVE_AT_ONCE_S = 1.0  # In the middle of something.
 _TAIL_BYTES = 2000
 _BARRIER_LINE_BYTES = 64
 _WORKER = Path(__file__).with_name("worker.py")
@@ -77,6 +78,7 @@ class WorkerGroup:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lines: list[BufferedRWPair] = []
         self._cleanup = contextlib.ExitStack()
+        self._leave_s = _LEAVE_AT_ONCE_S
         self._home = Path()
 
     def __enter__(self) -> WorkerGroup:  # noqa: PYI034 - Self needs Python 3.11.
@@ -90,6 +92,7 @@ class WorkerGroup:
             cleanup.callback(self._stop)
             self._start(cleanup)
             self._accept(listener, cleanup)
+            self._leave_s = _LEAVE_S
             self._cleanup = cleanup.pop_all()
         return self
 
@@ -99,6 +102,8 @@ class WorkerGroup:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None:
+            self._leave_s = _LEAVE_AT_ONCE_S
         self._cleanup.close()
 
     def ask(self, request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -232,11 +237,19 @@ class WorkerGroup:
         raise PeerError(msg) from cause
 
     def _stop(self) -> None:
-        """Waits for the ranks, which leave when their connections close; kills what stays."""
+        """Waits for the ranks, which leave when their connections close; kills what stays.
+
+        Where something went wrong they are in the middle of it, and are not waited for.
+        """
         for lines in self._lines:
             with contextlib.suppress(OSError):
                 lines.close()
-        deadline = time.monotonic() + _LEAVE_S
+        deadline = time.monotonic() + self._leave_s
+        if self._leave_s < _LEAVE_S:
+            # An MPI's launcher ends its ranks when it is asked to, but not when it is killed.
+            for process in self._processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))

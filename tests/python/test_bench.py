@@ -7,14 +7,16 @@ import io
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from lightcc.bench import cli, report, worker
+from lightcc.bench import cli, cluster, report, worker
 from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case
 from lightcc.bench.cluster import Cluster, NominalHosts, parse_rate
 from lightcc.bench.measure import MEMCPY, Effort, Samples, WireMeter, differing, modes_of
@@ -25,7 +27,6 @@ from lightcc.bench.workers import WorkerGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from typing import Any
 
 
@@ -424,10 +425,10 @@ def test_without_interfaces_ranks_tell_what_their_host_sent() -> None:
 @pytest.mark.netns
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_links_can_be_given_another_rate() -> None:
-    with Cluster(2, 1e9) as cluster:
-        cluster.set_rate(2e8)
-        assert cluster.describe().endswith("0.2 Gb/s each way")
-        for name, interface in ((cluster.names[1], "eth0"), (cluster.switch, "port1")):
+    with Cluster(2, 1e9) as hosts:
+        hosts.set_rate(2e8)
+        assert hosts.describe().endswith("0.2 Gb/s each way")
+        for name, interface in ((hosts.names[1], "eth0"), (hosts.switch, "port1")):
             shown = subprocess.run(
                 ["tc", "-n", name, "qdisc", "show", "dev", interface],
                 capture_output=True,
@@ -435,6 +436,65 @@ def test_links_can_be_given_another_rate() -> None:
                 check=True,
             )
             assert "rate 200Mbit" in shown.stdout
+
+
+def namespaces_of(pid: int) -> list[str]:
+    return [path.name for path in Path("/run/netns").glob(f"lightcc-bench-{pid}-*")]
+
+
+def processes_in(namespace: str) -> list[int]:
+    listed = subprocess.run(
+        ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True
+    )
+    return [int(pid) for pid in listed.stdout.split()]
+
+
+@pytest.mark.netns
+@pytest.mark.multiproc
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
+def test_a_signal_ends_the_benchmark_and_leaves_nothing_behind(number: signal.Signals) -> None:
+    forever = ("--variants", "2d", "--sizes", "1M", "--iterations", "1000000")
+    bench = subprocess.Popen(
+        [sys.executable, "-u", "-m", "lightcc.bench", "cluster", *forever],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert bench.stdout is not None
+    # The head of the table: all ranks are there, and measure.
+    assert any(line.startswith("# 2 hosts") for line in bench.stdout)
+    ranks = [pid for name in namespaces_of(bench.pid) for pid in processes_in(name)]
+    assert len(ranks) >= 4
+    bench.send_signal(number)
+    try:
+        _, said = bench.communicate(timeout=60)
+    finally:
+        bench.kill()
+    assert bench.returncode == -number, said
+    assert f"ended by {number.name}" in said
+    assert namespaces_of(bench.pid) == []
+    assert [pid for pid in ranks if Path("/proc", str(pid)).exists()] == []
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_hosts_that_are_half_made_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    call, calls_left = cluster._call, 0
+
+    def interrupted_call(*command: str) -> None:
+        nonlocal calls_left
+        call(*command)
+        calls_left -= 1
+        if calls_left == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster, "_call", interrupted_call)
+    for calls in (1, 2, 3, 8):
+        calls_left = calls
+        with pytest.raises(KeyboardInterrupt), Cluster(2, 1e9):
+            pass
+        assert namespaces_of(os.getpid()) == []
 
 
 @pytest.mark.multiproc
