@@ -209,7 +209,9 @@ def stats() -> dict[str, Any]:
         the `plan_bytes` of its buckets, and whether it is `final`. The strategy model adds the
         `costs` that it planned with, its `candidate` plan, the `predicted_seconds` from the first
         gradient to the end of the last bucket, the `measured_seconds` of a step with auto_fusion
-        and with the candidate, and whether the candidate was `kept`.
+        and with the candidate, and whether the candidate was `kept`. With HOROVOD_AUTOTUNE, an
+        optimizer whose strategy nobody has set adds the same, the `measured_seconds` being those of
+        the rule that autotune chose, of `arrival` and of `model`, and which of them was `chosen`.
 
     Raises:
         ValueError: lightcc is not initialized.

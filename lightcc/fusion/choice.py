@@ -40,6 +40,7 @@ class FusionChoice(NamedTuple):
         threshold_bytes: The most that auto_fusion, arrival and model put into one bucket.
         rule: What gradients that are in no planned bucket ask of the sequencer.
         limit_bytes: Of `rule`.
+        tuned: Whether autotune looks for something better than auto_fusion; nobody chose it.
     """
 
     strategy: str
@@ -47,11 +48,12 @@ class FusionChoice(NamedTuple):
     threshold_bytes: int
     rule: Rule
     limit_bytes: int
+    tuned: bool = False
 
     @property
     def planned(self) -> bool:
-        """Whether the strategy makes plans."""
-        return self.strategy in PLANNED
+        """Whether ranks must agree on plans."""
+        return self.strategy in PLANNED or self.tuned
 
 
 def choose_fusion(
@@ -96,7 +98,9 @@ def choose_fusion(
         rule = Rule.HOROVOD
     elif strategy == "auto_fusion" and is_own:
         rule, limit = Rule.AUTO, threshold
-    return FusionChoice(strategy, schedule, threshold, rule, limit)
+    tuned = bool(knobs["autotune"]) and strategy == "auto_fusion" and rule is Rule.DEFAULT
+    tuned = tuned and not knobs["strategy"]
+    return FusionChoice(strategy, schedule, threshold, rule, limit, tuned)
 
 
 def _check_threshold(threshold: object) -> int | None:

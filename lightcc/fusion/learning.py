@@ -7,11 +7,17 @@ the root's.
 model measures when gradients become ready and what buckets take, under two rules so that there are
 buckets of many sizes; makes the plan that should end first; and then lets auto_fusion and the plan
 take turns. The plan is kept if its steps are faster, by the median.
+
+Under autotune, plans have their turn after the engine has found the rule, the lanes and the chunks:
+the plan that model would make, that of arrival and the rule are compared in the same way. So there
+is one thing at a time that changes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from lightcc import _world
@@ -40,10 +46,12 @@ class Step(NamedTuple):
     Attributes:
         seconds: Since the end of the step before, on average over ranks; the same on all.
         ready: When gradients became ready on this rank, seconds after the first, in that order.
+        tuned: Whether autotune was done with the engine's settings on all ranks.
     """
 
     seconds: float
     ready: dict[str, float]
+    tuned: bool = True
 
 
 if TYPE_CHECKING:
@@ -58,6 +66,33 @@ def learn_order(planner: Planner) -> Course:
 
 def learn_by_model(planner: Planner) -> Course:
     """Measures, plans, and keeps the plan if it is faster."""
+    candidate = _plan(planner, (yield from _watch(planner)))
+    medians = yield from _compare(planner, {"auto_fusion": [], "candidate": candidate})
+    kept = medians["candidate"] < medians["auto_fusion"]
+    planner.buckets = candidate if kept else []
+    planner.notes["measured_seconds"] = medians
+    planner.notes["kept"] = kept
+
+
+def learn_by_trial(planner: Planner) -> Course:
+    """Waits until the engine is tuned; then keeps the fastest of its rule and two plans."""
+    step = yield
+    while not step.tuned:
+        step = yield
+    tuning = _world.current().stats()["autotune"]
+    rule = str(tuning["fusion_strategy"])
+    by_order = _from_root(planner, _by_order(planner, step.ready))
+    by_model = _plan(planner, (yield from _watch(planner)))
+    plans: dict[str, Plan] = {rule: [], "arrival": by_order, "model": by_model}
+    medians = yield from _compare(planner, plans)
+    winner = min(medians, key=lambda name: medians[name])  # The rule, if no plan is faster.
+    planner.buckets = plans[winner]
+    planner.notes.update(measured_seconds=medians, chosen=winner)
+    _log(planner, tuning, medians, winner)
+
+
+def _watch(planner: Planner) -> Generator[None, Step, dict[str, list[float]]]:
+    """Runs steps under two rules; returns when each gradient became ready in them."""
     default = planner.rule
     ready: dict[str, list[float]] = {}
     for rule in ((Rule.NONE, 0), default):
@@ -67,21 +102,41 @@ def learn_by_model(planner: Planner) -> Course:
             step = yield
             for name, seconds in step.ready.items():
                 ready.setdefault(name, []).append(seconds)
-    candidate = _plan(planner, ready)
-    auto_seconds: list[float] = []
-    plan_seconds: list[float] = []
+    return ready
+
+
+def _compare(
+    planner: Planner, plans: Mapping[str, Plan]
+) -> Generator[None, Step, dict[str, float]]:
+    """Lets plans take turns; returns the median of each one's steps. No buckets: by the rule."""
+    seconds: dict[str, list[float]] = {name: [] for name in plans}
     for _ in range(TURNS):
-        for plan, seconds_of_steps in (([], auto_seconds), (candidate, plan_seconds)):
+        for name, plan in plans.items():
             planner.buckets = plan
             yield
             for _ in range(COUNTED_STEPS):
                 step = yield
-                seconds_of_steps.append(step.seconds)
-    auto, planned = statistics.median(auto_seconds), statistics.median(plan_seconds)
-    kept = planned < auto
-    planner.buckets = candidate if kept else []
-    planner.notes["measured_seconds"] = {"auto_fusion": auto, "candidate": planned}
-    planner.notes["kept"] = kept
+                seconds[name].append(step.seconds)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def _log(
+    planner: Planner, tuning: Mapping[str, Any], medians: Mapping[str, float], winner: str
+) -> None:
+    """Adds lines to autotune's log, which the engine began; the winner again as the last."""
+    world = _world.current()
+    path = world.fusion_knobs()["autotune_log"]
+    if world.rank != 0 or not path:
+        return
+    total = sum(gradient.num_bytes for gradient in planner.gradients.values())
+    lines = [
+        f"{name},{tuning['tensor_fusion_threshold']},{tuning['num_streams']},"
+        f"{tuning['chunk_bytes']},{total / (medians[name] * 1e6):g}\n"
+        for name in (*medians, winner)
+    ]
+    # The engine has warned if it cannot be written.
+    with contextlib.suppress(OSError), Path(path).open("a", encoding="ascii") as file:
+        file.writelines(lines)
 
 
 def _from_root(planner: Planner, plan: Plan) -> Plan:

@@ -1,7 +1,8 @@
 """The plan of one optimizer: made at the start, or learnt from its first steps.
 
 Ranks agree on everything: at the start they compare names and strategy, and take the plan that the
-first member of the process set made. arrival and model learn theirs. Meanwhile each step ends with
+first member of the process set made. arrival and model learn theirs, and autotune tries both of
+them after the engine's settings. Meanwhile each step ends with
 a small all-reduce, which tells whether all ranks took part in the step: only such steps count, so
 that all ranks count alike, also where ranks join (hvd.join()) at different times and stay away from
 some steps. Once the plan is final, a step costs nothing.
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightcc import _world, basics
 from lightcc.functions import allgather_object, broadcast_object
-from lightcc.fusion.learning import Step, learn_by_model, learn_order
+from lightcc.fusion.learning import Step, learn_by_model, learn_by_trial, learn_order
 from lightcc.fusion.plans import is_within, parse_positions, parse_scopes, piecewise, scopewise
 from lightcc.reductions import Sum, allreduce
 
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
     from lightcc.fusion.learning import Course
     from lightcc.fusion.plans import Gradient, Plan
     from lightcc.process_sets import ProcessSet
+
+
+_LEARNT = {"arrival": learn_order, "model": learn_by_model}
+
+
+def _engine_is_tuned() -> bool:
+    tuning = _world.current().stats()["autotune"]
+    return tuning is not None and bool(tuning["final"])
 
 
 class Planner:
@@ -47,6 +56,7 @@ class Planner:
         gradients: Iterable[Gradient],
         process_set: ProcessSet,
         clock: Callable[[], float] = time.perf_counter,
+        engine_is_tuned: Callable[[], bool] = _engine_is_tuned,
     ) -> None:
         """Makes the plan, or begins to learn it.
 
@@ -57,6 +67,7 @@ class Planner:
             gradients: In the optimizer's order, which need not be the same on all ranks.
             process_set: The ranks that must agree; this rank is a member.
             clock: Seconds.
+            engine_is_tuned: Whether autotune has found the engine's settings, on this rank.
 
         Raises:
             ValueError: Ranks differ in the strategy or in the gradients. On all of them.
@@ -68,13 +79,14 @@ class Planner:
         self.rule: tuple[Rule, int] = (choice.rule, choice.limit_bytes)
         self.notes: dict[str, Any] = {}
         self._clock = clock
+        self._engine_is_tuned = engine_is_tuned
         self._arrivals: dict[str, float] = {}
         self._last_end = clock()
         self._course: Course | None = None
         if choice.planned:
             self.buckets = self._agree_at_start()
-        if self.gradients and choice.strategy in ("arrival", "model"):
-            learn = learn_order if choice.strategy == "arrival" else learn_by_model
+        learn = learn_by_trial if choice.tuned else _LEARNT.get(choice.strategy)
+        if self.gradients and learn is not None:
             self._course = learn(self)
             next(self._course)
         _planners.add(self)
@@ -110,7 +122,8 @@ class Planner:
         arrivals, self._arrivals = self._arrivals, {}
         seconds, self._last_end = now - self._last_end, now
         # In integers, which are never compressed.
-        mine = np.array([1, seconds * 1e9] if arrivals else [0, 0], np.int64)
+        tuned = self.choice.tuned and self._engine_is_tuned()
+        mine = np.array([1, seconds * 1e9, tuned] if arrivals else [0, 0, 0], np.int64)
         everyone = allreduce(mine, name="fusion.step", op=Sum, process_set=self.process_set)
         if everyone[0] < (self.process_set.size() or 0):
             return False  # A rank has joined, or saw nothing.
@@ -118,7 +131,8 @@ class Planner:
         ready = {name: moment - first for name, moment in arrivals.items()}
         before = (self.buckets, self.rule)
         try:
-            self._course.send(Step(float(everyone[1] / everyone[0]) * 1e-9, ready))
+            mean = float(everyone[1] / everyone[0]) * 1e-9
+            self._course.send(Step(mean, ready, bool(everyone[2] == everyone[0])))
         except StopIteration:
             self._course = None
         return self._course is None or before != (self.buckets, self.rule)

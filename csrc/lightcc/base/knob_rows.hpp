@@ -171,9 +171,10 @@ inline constexpr auto kRows = std::to_array<Row>({
     {.names = {"HOROVOD_AUTOTUNE"},
      .type = Type::kBool,
      .target = &Knobs::autotune,
+     .shared = true,
      .meaning = "Tries ways of fusion, lanes in use (up to LIGHT_NUM_STREAMS) and two-level chunk "
-                "sizes on real steps, and keeps the fastest. What is set by its own variable or "
-                "argument is left alone. Rank 0's value counts."},
+                "sizes on real steps, and keeps the fastest; then, for each optimizer, plans of "
+                "fusion. What is set by its own variable or argument is left alone."},
     {.names = {"HOROVOD_AUTOTUNE_LOG"},
      .target = &Knobs::autotune_log,
      .meaning = "File that rank 0 writes the tried settings and their scores to, as CSV; the last "

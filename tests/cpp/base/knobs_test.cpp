@@ -252,6 +252,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
   const std::vector<std::string> defaults = {"LIGHT_FUSION_STRATEGY=",
                                              "LIGHT_FUSION_SCHEDULE=",
                                              "LIGHT_NUM_STREAMS=1",
+                                             "HOROVOD_AUTOTUNE=0",
                                              "LIGHT_2D_ALLREDUCE=",
                                              "LIGHT_INTRA_SIZE=0",
                                              "LIGHT_HIERARCHICAL_THRESHOLD=1G",
@@ -267,6 +268,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
   const std::vector<std::string> set = {"LIGHT_FUSION_STRATEGY=model",
                                         "LIGHT_FUSION_SCHEDULE=",
                                         "LIGHT_NUM_STREAMS=3",
+                                        "HOROVOD_AUTOTUNE=1",
                                         "LIGHT_2D_ALLREDUCE=1",
                                         "LIGHT_INTRA_SIZE=2",
                                         "LIGHT_HIERARCHICAL_THRESHOLD=5000",
@@ -280,6 +282,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_SHM_DEPTH=4"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_FUSION_STRATEGY", "model"},
                                {"LIGHT_NUM_STREAMS", "3"},
+                               {"HOROVOD_AUTOTUNE", "1"},
                                {"LIGHT_SHM_CHUNK", "65536"},
                                {"LIGHT_SHM_DEPTH", "4"},
                                {"LIGHT_2D_ALLREDUCE", "on"},

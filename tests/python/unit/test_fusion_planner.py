@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lightcc as hvd
+from lightcc import _world
 from lightcc.fusion import Gradient, Planner, Rule, choose_fusion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("world")
 
@@ -19,15 +21,25 @@ GRADIENTS = [Gradient(name, 100, "float32") for name in "abcd"]
 ARRIVALS = {"d": 0.1, "c": 0.2, "b": 0.3, "a": 0.4}
 #: Of model: settling and counted steps under two rules, then twice of auto_fusion and the plan.
 MODEL_STEPS = 2 * 6 + 4 * 6
+#: Of autotune, once the engine is tuned: the same, with three in the comparison.
+TRIAL_STEPS = 2 * 6 + 6 * 6
+BY_ARRIVAL = [["d", "c"], ["b", "a"]]
 
 
 class Job:
     """Steps of a training whose clock stands still but for them."""
 
-    def __init__(self, strategy: str, threshold: int | None = None) -> None:
+    def __init__(self, strategy: str, threshold: int | None = None, tuned: bool = False) -> None:
         self.now = 0.0
-        choice = choose_fusion(strategy, threshold, "2", "a")
-        self.planner = Planner(choice, GRADIENTS, hvd.global_process_set, clock=lambda: self.now)
+        self.engine_is_tuned = False
+        choice = choose_fusion(strategy, threshold, "2", "a")._replace(tuned=tuned)
+        self.planner = Planner(
+            choice,
+            GRADIENTS,
+            hvd.global_process_set,
+            clock=lambda: self.now,
+            engine_is_tuned=lambda: self.engine_is_tuned,
+        )
 
     def step(self, seconds: float, arrivals: dict[str, float] = ARRIVALS) -> bool:
         begin = self.now
@@ -124,6 +136,70 @@ def test_gradients_that_never_came_are_planned_by_themselves() -> None:
     plan = job.planner.describe()["plan"]
     assert [name for bucket in plan[:-1] for name in bucket] == ["d", "b"]
     assert plan[-1] == ["a", "c"]
+
+
+@pytest.fixture
+def tuning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What the engine would tell once it is tuned, and the log that it began."""
+    log = tmp_path / "log.csv"
+    log.write_text("what the engine wrote\n")
+    world = _world.current()
+    told = {"num_streams": 1, "chunk_bytes": 0, "tensor_fusion_threshold": 7}
+    tuned = {"fusion_strategy": "none", "final": True} | told
+    stats, knobs = world.stats() | {"autotune": tuned}, world.fusion_knobs()
+
+    class Tuned:
+        rank = world.rank
+
+        def stats(self) -> dict[str, object]:
+            return stats
+
+        def fusion_knobs(self) -> dict[str, object]:
+            return knobs | {"autotune_log": str(log)}
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(world, name)
+
+    monkeypatch.setattr(_world, "current", Tuned)
+    return log
+
+
+@pytest.mark.parametrize(
+    ("slow", "chosen"),
+    [("none", "arrival"), ("none, arrival", "model"), ("arrival, model", "none")],
+)
+def test_autotune_keeps_the_fastest_of_rule_and_plans(tuning: Path, slow: str, chosen: str) -> None:
+    job = Job("auto_fusion", 200, tuned=True)
+    seconds = {name: 2.0 if name in slow else 1.0 for name in ("none", "arrival", "model")}
+    job.steps(20, lambda planner: 1.0 if not planner.buckets else 0.0)
+    assert job.planner.rule[0] is not Rule.NONE  # It waits for the engine.
+    job.engine_is_tuned = True
+    job.step(1.0)
+    plans: dict[str, object] = {"none": []}
+    for number in range(TRIAL_STEPS):
+        assert job.watches()
+        turn = "none" if number < 12 else ("none", "arrival", "model")[(number - 12) // 6 % 3]
+        if number >= 12:
+            assert plans.setdefault(turn, job.planner.buckets) == job.planner.buckets
+        job.step(seconds[turn])
+    assert not job.watches()
+    assert plans["arrival"] == BY_ARRIVAL
+    report = job.planner.describe()
+    assert report["measured_seconds"] == pytest.approx(seconds)
+    assert report["chosen"] == chosen
+    assert report["plan"] == plans[chosen]
+    lines = [f"{name},7,1,0,{400 / (seconds[name] * 1e6):g}" for name in seconds]
+    lines.append(next(line for line in lines if line.startswith(chosen)))
+    assert tuning.read_text().splitlines() == ["what the engine wrote", *lines]
+
+
+def test_a_plan_that_is_no_faster_than_the_rule_is_not_taken(tuning: Path) -> None:
+    job = Job("auto_fusion", 200, tuned=True)
+    job.engine_is_tuned = True
+    job.steps(1 + TRIAL_STEPS, lambda _: 1.0)
+    assert not job.watches()
+    assert (job.planner.describe()["chosen"], job.planner.buckets) == ("none", [])
+    assert tuning.exists()
 
 
 def test_stats_tell_of_planners_that_live() -> None:
