@@ -24,7 +24,14 @@ from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
 from lightcc.bench.measure import Effort, run_case
 from lightcc.bench.models import MODELS
-from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PEERS, PeerError, setup
+from lightcc.bench.peers import (
+    DEFAULT_DIRECTORY,
+    INSTALLABLE,
+    LIGHTCC,
+    PEERS,
+    PeerError,
+    setup,
+)
 from lightcc.bench.variants import COLLECTIVES, Variant, with_ratio
 from lightcc.bench.workers import WorkerGroup
 
@@ -129,13 +136,13 @@ def _setup_peers(words: list[str]) -> int:
         prog="python -m lightcc.bench setup-peers",
         description="Makes a virtual environment for each peer and installs it with pip.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PEERS))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(INSTALLABLE))
     parser.add_argument("--dir", type=Path, default=DEFAULT_DIRECTORY)
     args = parser.parse_args(words)
     for name in args.names:
-        if name not in PEERS:
-            parser.error(f"'{name}' is no peer; there are {', '.join(PEERS)}")
-    return 1 if setup(args.names or list(PEERS), args.dir) else 0
+        if name not in INSTALLABLE:
+            parser.error(f"'{name}' is no peer to install; there are {', '.join(INSTALLABLE)}")
+    return 1 if setup(args.names or list(INSTALLABLE), args.dir) else 0
 
 
 def _plan(args: argparse.Namespace) -> list[cases.Case]:

@@ -25,6 +25,7 @@ _MODEL_MODES = {
     "lightcc": ("async",),
     "gloo": ("bucket25", "async"),
     "mpi": ("iallreduce", "loop", "flat"),
+    "horovod": ("async",),
 }
 
 

@@ -4,6 +4,10 @@ Each peer lives in a virtual environment of its own under one directory (`.peers
 MPI libraries exclude one another. `setup` makes them with the interpreter that runs it and with
 pip, printing every command; nothing is installed otherwise. A peer that is not there is an error
 text that says how to get it.
+
+Horovod is the exception: what PyPI has of it does not build beside today's torch, so nobody can
+install it for the user. It is measured where an environment with it has been put (or linked) in its
+place.
 """
 
 from __future__ import annotations
@@ -29,13 +33,29 @@ class Peer:
 
     name: str
     packages: tuple[str, ...]
-    backend: str  # What the worker is to be: lightcc, gloo, mpi.
+    backend: str  # What the worker is to be: lightcc, gloo, mpi, horovod.
     launcher: tuple[str, ...] = ()  # Words before the worker's command; {np}, {bin} are filled in.
     on_hosts: tuple[
         str, ...
     ] = ()  # More of them for several hosts; {hosts}, {agent}; () if none do.
     environment: tuple[tuple[str, str], ...] = ()
+    probe: str = ""  # A program that says why the peer cannot be used, if it cannot.
+    is_restless: bool = False  # It works also while nobody asks it to.
 
+
+# An empty answer is a good one.
+_PROBE_HOROVOD = """
+try:
+    import horovod
+    import horovod.torch as hvd
+except ImportError as error:
+    print(error)
+else:
+    if horovod.__name__ != "horovod":
+        print(f"its horovod is {horovod.__name__} ({horovod.__file__})")
+    elif not hvd.gloo_built():
+        print(f"Horovod {horovod.__version__} was built without gloo")
+"""
 
 PEERS = {
     peer.name: peer
@@ -63,8 +83,19 @@ PEERS = {
             ("{bin}/mpiexec", "-n", "{np}"),
             ("-hosts", "{hosts}", "-launcher", "ssh", "-launcher-exec", "{agent}"),
         ),
+        # Stopped for minutes, it must not take that for silence of the others.
+        Peer(
+            "horovod",
+            (),
+            "horovod",
+            environment=(("HOROVOD_GLOO_TIMEOUT_SECONDS", "3600"),),
+            probe=_PROBE_HOROVOD,
+            is_restless=True,
+        ),
     )
 }
+#: That `setup` can install.
+INSTALLABLE = tuple(name for name, peer in PEERS.items() if peer.packages)
 
 
 @dataclass(frozen=True)
@@ -100,11 +131,54 @@ def find(name: str, directory: Path) -> Installed:
     for path in (python, *needed):
         if not path.exists():
             msg = (
-                f"peer {name} is not installed ({path} is missing); get it with: "
-                f"python -m lightcc.bench setup-peers --dir {shlex.quote(str(directory))} {name}"
+                f"peer {name} is not installed ({path} is missing); {_how_to_get(peer, directory)}"
             )
             raise PeerError(msg)
+    if peer.probe:
+        said = _say_by(python, peer.probe)
+        if said:
+            msg = f"peer {name} cannot be used by {python}: {said}; {_how_to_get(peer, directory)}"
+            raise PeerError(msg)
     return Installed(peer, python)
+
+
+def _how_to_get(peer: Peer, directory: Path) -> str:
+    if peer.packages:
+        return (
+            "get it with: python -m lightcc.bench setup-peers --dir "
+            f"{shlex.quote(str(directory))} {peer.name}"
+        )
+    return (
+        f"PyPI's {peer.name} does not build beside today's torch (docs/benchmarks.md says what "
+        f"that takes): make an environment that has it, and link it there: ln -s ENVIRONMENT "
+        f"{shlex.quote(str(directory / peer.name))}"
+    )
+
+
+def _say_by(python: Path, program: str) -> str:
+    """Returns the last line that an interpreter says when it runs `program`."""
+    result = subprocess.run(  # noqa: S603 - the interpreter that the user chose.
+        [str(python), "-c", program],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        check=False,
+    )
+    words = result.stdout.strip() if result.returncode == 0 else result.stderr.strip()
+    return words.splitlines()[-1] if words else ("" if result.returncode == 0 else "it failed")
+
+
+def clean_environment() -> dict[str, str]:
+    """Returns our environment without what would make a library join another job or world.
+
+    Nor does it make another library of it: LIGHTCC_HOROVOD calls lightcc horovod.
+    """
+    prefixes = ("LIGHT_RANK", "LIGHT_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "OMPI_", "PMI", "MPI_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
+    for name in ("PYTHONPATH", "LIGHTCC_HOROVOD"):
+        environment.pop(name, None)
+    return environment
 
 
 def setup(names: list[str], directory: Path) -> int:

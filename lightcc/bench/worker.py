@@ -10,7 +10,8 @@ library's own barrier flatters or harms its figures. Results are checked against
 integers, which are exact in every type, on request and outside the timed part. Where a compression
 loses parts of the sums, all ranks must have the same bits.
 
-Emulated training steps are in `steps`, which is loaded from beside this file when asked for.
+Emulated training steps are in `steps`, and Horovod in `horovod_peer`: they are loaded from beside
+this file when asked for.
 """
 
 from __future__ import annotations
@@ -267,7 +268,17 @@ class Mpi:
         self._mpi.Finalize()
 
 
-LIBRARIES: dict[str, Callable[[], Library]] = {"lightcc": Lightcc, "gloo": Gloo, "mpi": Mpi}
+def _horovod() -> Library:
+    library: Library = _beside("horovod_peer").Horovod()
+    return library
+
+
+LIBRARIES: dict[str, Callable[[], Library]] = {
+    "lightcc": Lightcc,
+    "gloo": Gloo,
+    "mpi": Mpi,
+    "horovod": _horovod,
+}
 
 
 class SpinBarrier:
@@ -424,7 +435,7 @@ class Worker:
         before = self._library.sent_bytes()
         if "training" in request:
             self._prepared = None
-            answer: dict[str, Any] = _steps().measure(
+            answer: dict[str, Any] = _beside("steps").measure(
                 self._library, request["training"], self._barrier
             )
         else:
@@ -453,13 +464,13 @@ class Worker:
         return {"times": times, "errors": errors, "digest": checksum}
 
 
-def _steps() -> Any:
-    """Returns the module `steps`, which this interpreter may not find by name."""
+def _beside(name: str) -> Any:
+    """Returns a module that lies beside this file; this interpreter may not find it by name."""
     spec = importlib.util.spec_from_file_location(
-        "lightcc_bench_steps", Path(__file__).with_name("steps.py")
+        f"lightcc_bench_{name}", Path(__file__).with_name(f"{name}.py")
     )
     if spec is None or spec.loader is None:
-        msg = "steps.py is not beside worker.py"
+        msg = f"{name}.py is not beside worker.py"
         raise ImportError(msg)
     module = sys.modules.get(spec.name)
     if module is None:

@@ -2,8 +2,8 @@
 
 Ranks are fresh processes that connect to a Unix socket in a private directory (an MPI launcher
 would not pass a pipe on). They are asked all at once and answer in a line each; between requests
-they sleep. Leaving the `with` block closes the connections and, should that not be enough, kills
-the processes.
+they sleep, and those of a library that would not are stopped. Leaving the `with` block closes the
+connections and, should that not be enough, kills the processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc.bench.cluster import Cluster, in_namespace
-from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError, find
+from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError, clean_environment, find
 from lightcc.runner.environment import make_secret, slot_environment
 from lightcc.runner.hosts import number_ranks
 from lightcc.runner.launch import start_store
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lightcc.bench.cluster import NominalHosts
     from lightcc.bench.peers import Installed
     from lightcc.bench.variants import Variant
+    from lightcc.runner.hosts import Slot
     from lightcc.runner.launch import StoreServer
 
 _START_S = 120.0
@@ -93,6 +94,7 @@ class WorkerGroup:
             self._start(cleanup)
             self._accept(listener, cleanup)
             self._leave_s = _LEAVE_S
+            self._rest()
             self._cleanup = cleanup.pop_all()
         return self
 
@@ -113,11 +115,13 @@ class WorkerGroup:
             PeerError: A rank died, did not answer, or said that it failed.
         """
         data = json.dumps(request).encode() + b"\n"
+        self._wake_up()
         with self._as_peer_error():
             for line in self._lines:
                 line.write(data)
                 line.flush()
             answers = [self._read(line) for line in self._lines]
+        self._rest()
         for rank, answer in enumerate(answers):
             if "failed" in answer:
                 msg = f"{self.name}: rank {rank} failed: {answer['failed']}"
@@ -130,11 +134,11 @@ class WorkerGroup:
         backend = self._installed.peer.backend if self._installed else LIGHTCC
         worker = [str(_WORKER), backend, str(self._home / "socket"), str(self._home / "barrier")]
         if self._installed is not None and self._installed.peer.launcher:
-            environment = _clean_environment() | dict(self._installed.peer.environment)
+            environment = clean_environment() | dict(self._installed.peer.environment)
             environment |= self._variables
             self._spawn([*self._launcher(self._installed), *worker], environment)
             return
-        environments = [_clean_environment() for _ in range(self._num_ranks)]
+        environments = [clean_environment() for _ in range(self._num_ranks)]
         if self._installed is None:
             secret = make_secret()
             store = self._start_store(secret)
@@ -148,7 +152,12 @@ class WorkerGroup:
                     environments[slot.rank] |= self._hosts_given.environment(
                         slot.rank, self._num_ranks
                     )
+        elif backend == "horovod":
+            for slot in number_ranks([str(host) for host in self._hosts()]):
+                environments[slot.rank] |= self._horovod_environment(slot)
         for rank, environment in enumerate(environments):
+            if self._installed is not None:
+                environment |= dict(self._installed.peer.environment)
             environment |= self._variables | {
                 "BENCH_RANK": str(rank),
                 "BENCH_SIZE": str(self._num_ranks),
@@ -158,13 +167,36 @@ class WorkerGroup:
                 else environment.get("GLOO_SOCKET_IFNAME", "lo"),
             }
             python = self._installed.command(1) if self._installed else [sys.executable]
-            there = self._cluster.command(self._hosts()[rank]) if self._cluster else []
-            self._spawn([*there, *python, *worker], environment)
+            self._spawn([*self._on_host(rank, backend), *python, *worker], environment)
+
+    def _on_host(self, rank: int, backend: str) -> list[str]:
+        """Returns the words that start what follows them where a rank is to be."""
+        if self._cluster is None:
+            return []
+        host = self._hosts()[rank]
+        # Horovod's process sets listen at the address of the host's name, not of its interface.
+        named = backend == "horovod"
+        return self._cluster.named_command(host) if named else self._cluster.command(host)
 
     def _hosts(self) -> list[int]:
         """Returns the host of each rank."""
         n, hosts = self._num_ranks, self._hosts_given
         return [hosts.host_of(rank, n) if hosts else 0 for rank in range(n)]
+
+    def _horovod_environment(self, slot: Slot) -> dict[str, str]:
+        """Returns what Horovod's launcher would tell a rank, but for the port (`horovod_peer`)."""
+        addresses = self._cluster.addresses if self._cluster else ["127.0.0.1"]
+        hosts = self._hosts()
+        listed = ",".join(f"{a}:{hosts.count(host)}" for host, a in enumerate(addresses))
+        # Horovod's names are aliases of lightcc's, which say the same.
+        told = slot_environment(slot, rendezvous="", secret="")
+        told = {name: value for name, value in told.items() if name.startswith("HOROVOD_")}
+        return told | {
+            "HOROVOD_HOSTNAME": addresses[hosts[slot.rank]],
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": addresses[0],
+            "HOROVOD_GLOO_IFACE": "eth0" if self._cluster else "lo",
+            "BENCH_HOSTS": listed,
+        }
 
     def _start_store(self, secret: str) -> StoreServer:
         if self._cluster is None:
@@ -236,31 +268,36 @@ class WorkerGroup:
         msg = f"{self.name}: {what}" + (f"; it said:\n{tail}" if tail else "")
         raise PeerError(msg) from cause
 
+    def _rest(self) -> None:
+        """Keeps a restless library from the processors that the next one is measured on."""
+        if self._installed is not None and self._installed.peer.is_restless:
+            self._signal(signal.SIGSTOP)
+
+    def _wake_up(self) -> None:
+        if self._installed is not None and self._installed.peer.is_restless:
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
     def _stop(self) -> None:
         """Waits for the ranks, which leave when their connections close; kills what stays.
 
         Where something went wrong they are in the middle of it, and are not waited for.
         """
+        self._wake_up()
         for lines in self._lines:
             with contextlib.suppress(OSError):
                 lines.close()
         deadline = time.monotonic() + self._leave_s
         if self._leave_s < _LEAVE_S:
             # An MPI's launcher ends its ranks when it is asked to, but not when it is killed.
-            for process in self._processes:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
+            self._signal(signal.SIGTERM)
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _clean_environment() -> dict[str, str]:
-    """Returns our environment without what would make a library join another job or world."""
-    prefixes = ("LIGHT_RANK", "LIGHT_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE", "OMPI_", "PMI", "MPI_")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
-    environment.pop("PYTHONPATH", None)
-    return environment
