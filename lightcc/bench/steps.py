@@ -7,7 +7,8 @@ ones to come: a GPU would not wait either. The step ends when every gradient is 
 
 How gradients are handed over is a schedule:
 none      not at all: what a step takes without communication.
-layers    lightcc: each gradient as it comes, asynchronously.
+layers    lightcc: each gradient as it comes, asynchronously, or in the buckets of a plan where
+          LIGHT_FUSION_STRATEGY asks for one (`planned`).
 horovod   gloo as Horovod drives it: a thread that agrees once per cycle with the other ranks on
           what is ready everywhere, and reduces it through a fusion buffer, one after another.
 ddp       gloo as DistributedDataParallel drives it: flat buckets of 25 MiB (the first of 1 MiB)
@@ -19,6 +20,7 @@ there is a first gradient.
 from __future__ import annotations
 
 import gc
+import importlib
 import threading
 import time
 import zlib
@@ -245,6 +247,7 @@ class Training:
         for bucket, (first, last) in zip(self._buckets, pairwise(edges), strict=True):
             ends = np.cumsum(counts[first:last])
             self._gradients += np.split(bucket, ends[:-1])
+        self._planned: Any = None  # What is learnt goes on from one run to the next.
 
     def run(self, steps: int) -> list[float]:
         """Runs steps one right after the other; returns the time of each, in seconds."""
@@ -303,12 +306,26 @@ class Training:
     def _schedule(self, *, exact: bool) -> Schedule:
         kind = self._plan["schedule"]
         if kind == "layers":
-            return LightccLayers(self._library, self._gradients, self._plan, exact=exact)
+            return self._layers(exact=exact)
         if kind == "horovod":
             return HorovodOnGloo(self._library, self._gradients, self._plan)
         if kind == "ddp":
             return DdpOnGloo(self._library, self._buckets, self._sizes)
         return NoCommunication()
+
+    def _layers(self, *, exact: bool) -> Schedule:
+        # lightcc's ranks have lightcc; others may not.
+        planned: Any = importlib.import_module("lightcc.bench.planned")
+        if not planned.has_plan():
+            return LightccLayers(self._library, self._gradients, self._plan, exact=exact)
+        if self._planned is None:
+            layers = [layer["gradients"] for layer in self._plan["layers"]]
+            names = planned.names_of(self._plan["model"], layers)
+            self._planned = planned.PlannedLayers(names, self._gradients)
+        hvd = self._library.hvd
+        self._planned.op = hvd.Sum if exact else hvd.Average
+        schedule: Schedule = self._planned
+        return schedule
 
     def _step(self, schedule: Schedule, start: float) -> None:
         deadline = start + self._plan["forward_s"]

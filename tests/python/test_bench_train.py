@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightcc.bench import cli, layer_table, report, steps, train, train_report
+from lightcc.bench import cli, layer_table, planned, report, steps, train, train_report
 from lightcc.bench.layer_table import DEFAULT_TABLE, TableError, read_table
 from lightcc.bench.memory import available_bytes, needed_bytes
 from lightcc.bench.models import MODELS, gradients
 from lightcc.bench.train_report import Steps
 from lightcc.bench.variants import SCHEDULES
+from lightcc.fusion.choice import PLANNED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -332,6 +333,26 @@ def test_steps_between_nominal_hosts_reduce_every_gradient(tmp_path: Path) -> No
     assert rows["none"]["efficiency"] == 1.0
     assert rows["none"]["wire_bytes"] == 0
     assert 1.0 < rows["2d"]["wire_bytes"] / 3_960_284 < 1.1
+
+
+def test_gradients_are_named_by_the_quarter_of_their_layer() -> None:
+    names = planned.names_of("m", [[1, 2], [3], [4], [5], [6, 7], [8], [9], [10]])
+    assert [name.split(".")[1] for name in names] == ["q3"] * 3 + ["q2"] * 2 + ["q1"] * 3 + [
+        "q0"
+    ] * 2
+    assert len(set(names)) == 10
+
+
+@pytest.mark.multiproc
+def test_steps_follow_the_plans_of_fusion(tmp_path: Path) -> None:
+    schedules = {"piecewise_fusion": "1;3", "scopewise_fusion": "small.q3;small.q0"}
+    names = [
+        f"2d:LIGHT_FUSION_STRATEGY={strategy}:LIGHT_FUSION_SCHEDULE={schedules.get(strategy, '')}"
+        for strategy in PLANNED
+    ]
+    rows = run_train(tmp_path, "--tcp-rate", "--variants", ",".join(["none", *names]))
+    assert list(rows) == ["none", *names]
+    check_steps(rows, 3_960_284)
 
 
 @needs_root
