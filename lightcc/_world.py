@@ -22,6 +22,7 @@ _FORKED = (
 
 _current: _core.World | None = None
 _forked = False
+_era = 0
 
 
 def current() -> _core.World:
@@ -45,8 +46,20 @@ def exists() -> bool:
 def replace(world: _core.World | None) -> _core.World | None:
     """Makes `world` the current one and returns the one before."""
     global _current
+    begin_era()
     before, _current = _current, world
     return before
+
+
+def era() -> int:
+    """Returns a number that changes where all ranks begin anew to count what they do together."""
+    return _era
+
+
+def begin_era() -> None:
+    """Changes `era()`: there is another world, or ranks that did less than others have joined."""
+    global _era
+    _era += 1
 
 
 def check_not_forked() -> None:

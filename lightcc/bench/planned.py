@@ -78,7 +78,7 @@ class PlannedLayers:
         for handle in self._handles:
             hvd.synchronize(handle)
         self._handles.clear()
-        if self._planner.watching and self._planner.end_step():
+        if self._planner.end_step():
             self._regroup()
         self._missing = [len(bucket) for bucket in self._buckets]
 

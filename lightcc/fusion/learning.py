@@ -1,12 +1,14 @@
 """How arrival and model learn their plans: each is a course, a generator that is sent every step.
 
-A course sets the planner's `buckets` and `rule` for the next step, and ends when they are final.
+A course sets the planner's `buckets` and `rule` for the next step, and ends when they are final. It
+yields the number of steps of which it wants to be sent the last: 1 is every step.
 All ranks go through it in step. What decides is the same on all of them: reduced over all ranks, or
 the root's.
 
 model measures when gradients become ready and what buckets take, under two rules so that there are
 buckets of many sizes; makes the plan that should end first; and then lets auto_fusion and the plan
-take turns. The plan is kept if its steps are faster, by the median.
+take turns. The plan is kept if its steps are faster, by the median. Should buckets cost something
+else later, all this happens again, and the plan that is in force takes its turns as well.
 
 Under autotune, plans have their turn after the engine has found the rule, the lanes and the chunks:
 the plan that model would make, that of arrival and the rule are compared in the same way. So there
@@ -16,6 +18,7 @@ is one thing at a time that changes.
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -29,6 +32,9 @@ from lightcc.reductions import Max, Min, allreduce
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from lightcc.fusion.planner import Planner
 
 #: Steps under each rule, and in each turn, that count. One more comes before them: the first step
@@ -36,6 +42,12 @@ if TYPE_CHECKING:
 COUNTED_STEPS = 5
 #: Of auto_fusion and of the plan.
 TURNS = 2
+#: model looks so often whether what its buckets cost in all has grown or fallen by such a factor,
+#: and plans anew so many times. What is slower now, its cost lines need hundreds of buckets to see.
+PAUSE_STEPS = 200
+MOVED_FACTOR = 1.5
+MOST_REPLANS = 3
+NEXT = 1
 #: Of a gradient that no rank had.
 _NEVER = -1.0
 
@@ -46,78 +58,112 @@ class Step(NamedTuple):
     Attributes:
         seconds: Since the end of the step before, on average over ranks; the same on all.
         ready: When gradients became ready on this rank, seconds after the first, in that order.
-        tuned: Whether autotune was done with the engine's settings on all ranks.
+        agreed: Whether the planner's `vote` was a yes on all ranks.
     """
 
     seconds: float
     ready: dict[str, float]
-    tuned: bool = True
+    agreed: bool = False
 
 
 if TYPE_CHECKING:
-    Course: TypeAlias = Generator[None, Step, None]
+    Course: TypeAlias = Generator[int, Step, None]
 
 
 def learn_order(planner: Planner) -> Course:
     """Takes the order in which gradients arrive in the first step."""
-    step = yield
+    step = yield NEXT
     planner.buckets = _from_root(planner, _by_order(planner, step.ready))
 
 
 def learn_by_model(planner: Planner) -> Course:
     """Measures, plans, and keeps the plan if it is faster."""
-    candidate = _plan(planner, (yield from _watch(planner)))
-    medians = yield from _compare(planner, {"auto_fusion": [], "candidate": candidate})
-    kept = medians["candidate"] < medians["auto_fusion"]
-    planner.buckets = candidate if kept else []
-    planner.notes["measured_seconds"] = medians
-    planner.notes["kept"] = kept
+    for replans in range(MOST_REPLANS + 1):
+        plans: dict[str, Plan] = {"auto_fusion": []}
+        if planner.buckets:
+            plans["before"] = planner.buckets
+        plans["candidate"] = _plan(planner, (yield from _watch(planner)))
+        medians = yield from _compare(planner, plans)
+        planner.buckets = plans[_fastest(medians)]
+        planner.notes.update(measured_seconds=medians, kept=bool(planner.buckets), replans=replans)
+        if replans < MOST_REPLANS:
+            yield from _rest(planner, plans["candidate"])
 
 
 def learn_by_trial(planner: Planner) -> Course:
     """Waits until the engine is tuned; then keeps the fastest of its rule and two plans."""
-    step = yield
-    while not step.tuned:
-        step = yield
+    planner.vote = _engine_is_tuned
+    step = yield NEXT
+    while not step.agreed:
+        step = yield NEXT
     tuning = _world.current().stats()["autotune"]
     rule = str(tuning["fusion_strategy"])
     by_order = _from_root(planner, _by_order(planner, step.ready))
     by_model = _plan(planner, (yield from _watch(planner)))
     plans: dict[str, Plan] = {rule: [], "arrival": by_order, "model": by_model}
     medians = yield from _compare(planner, plans)
-    winner = min(medians, key=lambda name: medians[name])  # The rule, if no plan is faster.
+    winner = _fastest(medians)
     planner.buckets = plans[winner]
     planner.notes.update(measured_seconds=medians, chosen=winner)
     _log(planner, tuning, medians, winner)
 
 
-def _watch(planner: Planner) -> Generator[None, Step, dict[str, list[float]]]:
+def _watch(planner: Planner) -> Generator[int, Step, dict[str, list[float]]]:
     """Runs steps under two rules; returns when each gradient became ready in them."""
     default = planner.rule
+    planner.buckets = []
     ready: dict[str, list[float]] = {}
     for rule in ((Rule.NONE, 0), default):
         planner.rule = rule
-        yield
+        yield NEXT
         for _ in range(COUNTED_STEPS):
-            step = yield
+            step = yield NEXT
             for name, seconds in step.ready.items():
                 ready.setdefault(name, []).append(seconds)
     return ready
 
 
-def _compare(
-    planner: Planner, plans: Mapping[str, Plan]
-) -> Generator[None, Step, dict[str, float]]:
+def _compare(planner: Planner, plans: Mapping[str, Plan]) -> Generator[int, Step, dict[str, float]]:
     """Lets plans take turns; returns the median of each one's steps. No buckets: by the rule."""
     seconds: dict[str, list[float]] = {name: [] for name in plans}
     for _ in range(TURNS):
         for name, plan in plans.items():
             planner.buckets = plan
-            yield
+            yield NEXT
             for _ in range(COUNTED_STEPS):
-                step = yield
+                step = yield NEXT
                 seconds[name].append(step.seconds)
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def _fastest(medians: Mapping[str, float]) -> str:
+    return min(medians, key=lambda name: medians[name])  # The first one, if others are no faster.
+
+
+def _rest(planner: Planner, plan: Plan) -> Generator[int, Step, None]:
+    """Returns when the buckets of `plan` cost so much more or less that all ranks say so."""
+    usual = _own_cost(planner, plan)
+
+    def has_moved() -> bool:
+        now = _own_cost(planner, plan)
+        return now > usual * MOVED_FACTOR or now < usual / MOVED_FACTOR
+
+    planner.vote = has_moved
+    while not (yield PAUSE_STEPS).agreed:
+        pass
+
+
+def _own_cost(planner: Planner, plan: Plan) -> float:
+    """Returns what all buckets of `plan` take by what this rank has measured."""
+    import numpy as np
+
+    sizes = [float(sum(planner.gradients[name].num_bytes for name in bucket)) for bucket in plan]
+    return float(cost_of(_lines_of(_own_lines(planner)))(np.array(sizes)).sum())
+
+
+def _engine_is_tuned() -> bool:
+    tuning = _world.current().stats()["autotune"]
+    return tuning is not None and bool(tuning["final"])
 
 
 def _log(
@@ -183,6 +229,22 @@ def _plan(planner: Planner, samples: Mapping[str, Sequence[float]]) -> Plan:
 
 def _agree_on_costs(planner: Planner) -> list[CostLine]:
     """Returns the lines of two levels and of one, as far as they ran, the same on all ranks."""
+    own = _own_lines(planner)
+    # A rank that begins earlier waits for the others; who waits least measures best.
+    least = allreduce(own, name="fusion.costs", op=Min, process_set=planner.process_set)
+    return _lines_of(least)
+
+
+def _lines_of(rows: NDArray[np.float64]) -> list[CostLine]:
+    """Returns the lines that are known; the last counts for larger buckets, too: no other ran."""
+    lines = [CostLine(*(float(value) for value in row)) for row in rows if math.isfinite(row[1])]
+    if lines and math.isfinite(lines[-1].most_bytes):
+        lines[-1] = lines[-1]._replace(most_bytes=math.inf)
+    return lines
+
+
+def _own_lines(planner: Planner) -> NDArray[np.float64]:
+    """Returns this rank's lines, of two levels and of one: shape [2, 3]; infinite, if unknown."""
     import numpy as np
 
     known: dict[bool, Any] = {
@@ -196,9 +258,4 @@ def _agree_on_costs(planner: Planner) -> list[CostLine]:
             cost = known[two_level]
             most = cost["most_bytes"] if two_level else np.inf
             own[row] = most, cost["seconds"], cost["seconds_per_byte"]
-    # A rank that begins earlier waits for the others; who waits least measures best.
-    least = allreduce(own, name="fusion.costs", op=Min, process_set=planner.process_set)
-    lines = [CostLine(*(float(value) for value in row)) for row in least if np.isfinite(row[1])]
-    if lines and np.isfinite(lines[-1].most_bytes):
-        lines[-1] = lines[-1]._replace(most_bytes=float("inf"))  # Nothing else ran so far.
-    return lines
+    return own

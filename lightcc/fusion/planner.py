@@ -5,7 +5,9 @@ first member of the process set made. arrival and model learn theirs, and autotu
 them after the engine's settings. Meanwhile each step ends with
 a small all-reduce, which tells whether all ranks took part in the step: only such steps count, so
 that all ranks count alike, also where ranks join (hvd.join()) at different times and stay away from
-some steps. Once the plan is final, a step costs nothing.
+some steps. Once the plan is final, a step costs nothing, but for one in a few hundred where model
+looks whether buckets still cost what they did when it planned. Those steps all ranks count by
+themselves, from the last time on that all of them began anew (`_world.era()`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightcc import _world, basics
 from lightcc.functions import allgather_object, broadcast_object
-from lightcc.fusion.learning import Step, learn_by_model, learn_by_trial, learn_order
+from lightcc.fusion.learning import NEXT, Step, learn_by_model, learn_by_trial, learn_order
 from lightcc.fusion.plans import is_within, parse_positions, parse_scopes, piecewise, scopewise
 from lightcc.reductions import Sum, allreduce
 
@@ -33,11 +35,6 @@ if TYPE_CHECKING:
 _LEARNT = {"arrival": learn_order, "model": learn_by_model}
 
 
-def _engine_is_tuned() -> bool:
-    tuning = _world.current().stats()["autotune"]
-    return tuning is not None and bool(tuning["final"])
-
-
 class Planner:
     """Says which gradients of one optimizer travel together.
 
@@ -48,6 +45,7 @@ class Planner:
         process_set: The ranks that agree.
         choice: The strategy.
         notes: What else `describe()` tells.
+        vote: What this rank says to the question that is asked in every step, if any.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class Planner:
         gradients: Iterable[Gradient],
         process_set: ProcessSet,
         clock: Callable[[], float] = time.perf_counter,
-        engine_is_tuned: Callable[[], bool] = _engine_is_tuned,
     ) -> None:
         """Makes the plan, or begins to learn it.
 
@@ -67,7 +64,6 @@ class Planner:
             gradients: In the optimizer's order, which need not be the same on all ranks.
             process_set: The ranks that must agree; this rank is a member.
             clock: Seconds.
-            engine_is_tuned: Whether autotune has found the engine's settings, on this rank.
 
         Raises:
             ValueError: Ranks differ in the strategy or in the gradients. On all of them.
@@ -79,7 +75,10 @@ class Planner:
         self.rule: tuple[Rule, int] = (choice.rule, choice.limit_bytes)
         self.notes: dict[str, Any] = {}
         self._clock = clock
-        self._engine_is_tuned = engine_is_tuned
+        self.vote: Callable[[], bool] = bool
+        self._pause = NEXT  # Of so many steps the course is sent the last.
+        self._pause_left = NEXT
+        self._era = _world.era()
         self._arrivals: dict[str, float] = {}
         self._last_end = clock()
         self._course: Course | None = None
@@ -88,13 +87,13 @@ class Planner:
         learn = learn_by_trial if choice.tuned else _LEARNT.get(choice.strategy)
         if self.gradients and learn is not None:
             self._course = learn(self)
-            next(self._course)
+            self._pause = next(self._course)
         _planners.add(self)
 
     @property
     def watching(self) -> bool:
-        """Whether the plan is not final: `arrived()` and `end_step()` want to be called."""
-        return self._course is not None
+        """Whether something is learnt: `arrived()` wants to be called."""
+        return self._course is not None and self._pause == NEXT
 
     @property
     def root(self) -> int:
@@ -108,13 +107,13 @@ class Planner:
     def end_step(self) -> bool:
         """Ends a step; returns whether `buckets`, `rule` or `watching` changed.
 
-        Collective, while the plan is not final: every rank of the process set that has not joined
-        must call it, with no gradient in flight.
+        Collective: every rank of the process set that has not joined must call it, with no gradient
+        in flight.
 
         Raises:
             HorovodInternalError: A rank failed. On all ranks.
         """
-        if self._course is None:
+        if self._course is None or self._rests():
             return False
         import numpy as np
 
@@ -122,20 +121,33 @@ class Planner:
         arrivals, self._arrivals = self._arrivals, {}
         seconds, self._last_end = now - self._last_end, now
         # In integers, which are never compressed.
-        tuned = self.choice.tuned and self._engine_is_tuned()
-        mine = np.array([1, seconds * 1e9, tuned] if arrivals else [0, 0, 0], np.int64)
+        sees = bool(arrivals) or self._pause > NEXT
+        mine = np.array([1, seconds * 1e9, self.vote()] if sees else [0, 0, 0], np.int64)
         everyone = allreduce(mine, name="fusion.step", op=Sum, process_set=self.process_set)
         if everyone[0] < (self.process_set.size() or 0):
             return False  # A rank has joined, or saw nothing.
-        first = min(arrivals.values())
+        first = min(arrivals.values(), default=0.0)
         ready = {name: moment - first for name, moment in arrivals.items()}
-        before = (self.buckets, self.rule)
+        before = (self.buckets, self.rule, self.watching)
+        mean = float(everyone[1] / everyone[0]) * 1e-9
         try:
-            mean = float(everyone[1] / everyone[0]) * 1e-9
-            self._course.send(Step(mean, ready, bool(everyone[2] == everyone[0])))
+            self._pause = self._course.send(Step(mean, ready, bool(everyone[2] == everyone[0])))
+            self._pause_left = self._pause
         except StopIteration:
             self._course = None
-        return self._course is None or before != (self.buckets, self.rule)
+        return before != (self.buckets, self.rule, self.watching)
+
+    def _rests(self) -> bool:
+        """Counts a step; returns whether it is one of a pause."""
+        if self._pause == NEXT:
+            return False
+        if self._era != _world.era():
+            self._era, self._pause_left = _world.era(), self._pause
+        self._pause_left -= 1
+        if self._pause_left > 0:
+            return True
+        self._pause_left = self._pause  # If it turns out that not all ranks are here.
+        return False
 
     def describe(self) -> dict[str, Any]:
         """Returns what `lightcc.stats()` tells of this optimizer."""

@@ -221,7 +221,7 @@ class GradientExchange:
         self._start_anew()
         if failure is not None:
             raise failure
-        if self._arrived is not None and self._planner.end_step():
+        if self._planner.end_step():
             self._regroup()
 
     def _start_anew(self) -> None:

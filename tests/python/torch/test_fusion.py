@@ -13,7 +13,8 @@ from replicas import check_equal, check_identical, outcomes, sgd
 from torch import nn
 
 import lightcc.torch as hvd
-from lightcc.fusion import STRATEGIES
+from lightcc.fusion import STRATEGIES, learning
+from lightcc.fusion.learning import PAUSE_STEPS
 from lightcc.testing import RankProcesses, spawn_ranks
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.multiproc
 RANKS = 4
 #: Until a strategy has made up its mind, and one more.
 STEPS = dict.fromkeys(STRATEGIES, 4) | {"model": 37}
+#: What model takes for it, at most.
+MODEL_PLANS_ANEW = 2 * 6 + 6 * 6
 
 
 def deep_model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -422,6 +425,40 @@ def test_fusion(claim: str, first_checks: dict[str, list[str]]) -> None:
 @pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS[9:]])
 def test_fusion_where_ranks_differ(claim: str, other_checks: dict[str, list[str]]) -> None:
     check_all(other_checks[claim])
+
+
+def plan_anew_after_uneven_steps() -> tuple[bool, dict[str, Any]]:
+    """Returns whether all ranks have the same weights, and what stats() told."""
+    hvd.init()
+    model = deep_model()
+    optimizer = wrapped(model, fusion_type="model")
+    for step in range(STEPS["model"] + 5 * hvd.rank()):
+        do_step(model, optimizer, step)
+    hvd.join()  # Ranks have counted 0, 5 and 10 steps of their pause.
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    own_lines = learning._own_lines
+
+    def cheaper(planner: Any) -> Any:
+        return own_lines(planner) / 1e3
+
+    learning._own_lines = cheaper
+    for step in range(PAUSE_STEPS + MODEL_PLANS_ANEW):
+        do_step(model, optimizer, step)
+    report = told()
+    check_identical(model)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    equal = bool((hvd.allgather(weights[None]) == weights).all())
+    hvd.shutdown()
+    return equal, report
+
+
+def test_model_plans_anew_in_step_also_where_ranks_had_joined() -> None:
+    results = spawn_ranks(plan_anew_after_uneven_steps, 3)
+    assert [equal for equal, _ in results] == [True] * 3
+    reports = [report for _, report in results]
+    assert [report["replans"] for report in reports] == [1] * 3
+    assert [report["plan"] for report in reports] == [reports[0]["plan"]] * 3
 
 
 #: Two settings of the engine, 5 steps each, what plans take afterwards, and some more.
