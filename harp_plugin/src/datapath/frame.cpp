@@ -1,6 +1,8 @@
 #include "datapath/frame.hpp"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -29,12 +31,9 @@ constexpr std::size_t kUdpBytes = 8;
 /// Between the host's order and the network's.
 template <std::unsigned_integral T>
 constexpr T swapped(T value) {
-  T result = 0;
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    result = static_cast<T>((result << 8U) | (value & 0xffU));
-    value = static_cast<T>(value >> 8U);
-  }
-  return result;
+  auto bytes = std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
+  std::ranges::reverse(bytes);
+  return std::bit_cast<T>(bytes);
 }
 
 std::span<const std::byte> ip_of(const Address& address) {
