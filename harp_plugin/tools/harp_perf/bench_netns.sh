@@ -30,16 +30,18 @@ for pair in 0 1; do
   done
 done
 plugin=$build/libnccl-net-harp.so
-dpdk=$(dirname "$(realpath "$plugin")")/libharp-dpdk.so
+HARP_DPDK_LIBRARY=$build/libharp-dpdk.so
+HARP_DPDK_MTU=${MTU:-1500}
+export HARP_DPDK_LIBRARY HARP_DPDK_MTU
 socket=$(mktemp -u)
 declare -A via=(
   [udp]="HARP_IFNAME==harp0 $plugin"
   [af_xdp]="HARP_IFNAME==harp1 HARP_DATAPATH=af_xdp $plugin"
-  [dpdk]="HARP_DATAPATH=dpdk HARP_DPDK_MTU=${MTU:-1500} HARP_DPDK_LIBRARY=$dpdk $plugin"
+  [dpdk]="HARP_DATAPATH=dpdk $plugin"
 )
 vias=()
 for name in ${VIAS:-udp af_xdp dpdk}; do
-  if [[ $name != dpdk || -e $dpdk ]]; then
+  if [[ $name != dpdk || -e $HARP_DPDK_LIBRARY ]]; then
     vias+=(--via "${via[$name]}")
   fi
 done
