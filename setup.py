@@ -1,4 +1,4 @@
-"""Builds the engine and its Python binding with CMake; everything else is in pyproject.toml."""
+"""Builds the engine, its Python binding and HARP with CMake; the rest is in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CMakeBuild(build_ext):
     """Configures, builds and installs with CMake, into the package."""
 
     def run(self) -> None:
-        """Puts liblightcc and _core into the built package, or beside the sources if editable."""
+        """Puts the libraries into the built package, or beside the sources if editable."""
         source = Path(__file__).resolve().parent
         build = Path(self.build_temp).resolve()
         prefix = source if self.inplace else Path(self.build_lib).resolve()

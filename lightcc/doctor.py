@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc import _addresses
+from lightcc import _addresses, harp
 from lightcc.runner.environment import LAUNCHER_VARIABLES
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ _SHARED_LIBRARIES = (
     ("NCCL", ("libnccl.so.2",)),
     ("Open MPI", ("libmpi.so.40",)),
     ("MPICH or Intel MPI", ("libmpi.so.12", "libmpich.so.12")),
-    ("HARP plugin", ("libnccl-net-harp.so",)),
 )
 _PACKAGES = ("torch", "tensorflow", "keras", "mpi4py", "matplotlib")
 
@@ -188,7 +187,19 @@ def check_libraries() -> list[Finding]:
         opened = next((file for file in files if _opens(file)), None)
         detail = f"{opened}" if opened else f"{' or '.join(files)} cannot be opened"
         found.append(Finding("libraries", name, OK if opened else MISSING, detail))
-    return [*found, _check_gpu()]
+    return [*found, _check_harp(), _check_gpu()]
+
+
+def _check_harp() -> Finding:
+    try:
+        path = harp.plugin_path()
+    except FileNotFoundError as error:
+        return Finding("libraries", "HARP plugin", MISSING, str(error))
+    try:
+        ctypes.CDLL(path)
+    except OSError as error:
+        return Finding("libraries", "HARP plugin", PROBLEM, f"cannot be loaded: {error}")
+    return Finding("libraries", "HARP plugin", OK, f"{path} (LIGHT_NET=harp, NCCL_NET_PLUGIN)")
 
 
 def _opens(file: str) -> bool:

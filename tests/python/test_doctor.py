@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
 from typing import TYPE_CHECKING
 
-from lightcc import doctor
+from lightcc import doctor, harp
 from lightcc.runner.environment import LAUNCHER_VARIABLES
 
 if TYPE_CHECKING:
@@ -36,6 +37,20 @@ def test_a_missing_package_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(doctor, "_PACKAGES", ("no_such_package_here",))
     found = by_name(doctor.check_libraries())
     assert found["no_such_package_here"].status == doctor.MISSING
+
+
+def test_harps_plugin_is_where_it_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert harp.main() == 0
+    path = capsys.readouterr().out.strip()
+    assert path == harp.plugin_path()
+    assert hasattr(ctypes.CDLL(path), "ncclNetPlugin_v12")
+    assert path in by_name(doctor.check_libraries())["HARP plugin"].detail
+    monkeypatch.setattr(harp, "_FILE", "libnccl-net-none.so")
+    assert harp.main() == 1
+    assert "built without HARP" in capsys.readouterr().err
+    assert by_name(doctor.check_libraries())["HARP plugin"].status == doctor.MISSING
 
 
 def test_a_memory_file_that_cannot_be_made_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
