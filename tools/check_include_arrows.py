@@ -1,9 +1,10 @@
 """Checks that rooms of csrc/lightcc and harp_plugin include one another in one direction only.
 
 A room may include itself and every room of a lower floor; rooms of one floor are siblings and may
-not include one another. pybind11 and Python.h belong to csrc/bindings. HARP includes nothing of
-lightcc, and its protocol no header that does I/O, waits, or tells the time. Exits 1 and names each
-line that breaks a rule.
+not include one another. pybind11 and Python.h belong to csrc/bindings. The engine knows HARP as an
+NCCL net plugin only: the transport over plugins includes the statement of their ABI, and nothing
+else of HARP is included anywhere. HARP includes nothing of lightcc, and its protocol no header that
+does I/O, waits, or tells the time. Exits 1 and names each line that breaks a rule.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ FLOORS = [
     {"bindings"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+# Where the engine meets NCCL's net plugins, and what it may know of HARP there: "abi/name.hpp".
+PLUGIN_FOLDER = ("csrc", "lightcc", "transport", "plugin")
+HARP_HEADERS = re.compile(r"^(abi|src|sim|tools|harp_plugin)/")
 
 # HARP's rooms, by the floor they stand on. Its headers are named "room/name.hpp".
 HARP_FLOORS = [
@@ -135,12 +139,19 @@ def check(path: Path, text: str) -> list[str]:
     room = room_of(path)
     if room is None:
         return []
+    may_know_abi = path.parts[:4] == PLUGIN_FOLDER
     if room not in FLOOR_OF:
         return [f"{path}: {room} is not a known room; add it to FLOORS"]
     problems = []
     for number, line in enumerate(text.splitlines(), start=1):
         match = INCLUDE.match(line)
         problem = problem_with(room, match[1]) if match else None
+        if (
+            match
+            and HARP_HEADERS.match(match[1])
+            and not (may_know_abi and match[1].startswith("abi/"))
+        ):
+            problem = f"{match[1]}: of HARP, only {'/'.join(PLUGIN_FOLDER)} knows abi/"
         if problem:
             problems.append(f"{path}:{number}: {problem}")
     return problems

@@ -35,6 +35,8 @@ GOOGLETEST_OUTPUT = """\
         ("collectives", "lightcc/engine/world.hpp"),
         ("engine", "pybind11/pybind11.h"),
         ("engine", "lightcc/nowhere/x.hpp"),
+        ("engine", "abi/types.hpp"),
+        ("transport/plugin", "src/plugin/core.hpp"),
     ],
 )
 def test_an_arrow_against_the_order_is_found(room: str, header: str) -> None:
@@ -51,6 +53,7 @@ def test_an_arrow_against_the_order_is_found(room: str, header: str) -> None:
         ("csrc/lightcc/collectives/kernels/a.cpp", "lightcc/collectives/group.hpp"),
         ("csrc/lightcc/collectives/a.cpp", "lightcc/transport/shm/doorbell.hpp"),
         ("csrc/bindings/a.cpp", "pybind11/pybind11.h"),
+        ("csrc/lightcc/transport/plugin/a.cpp", "abi/types.hpp"),
     ],
 )
 def test_an_arrow_along_the_order_is_allowed(path: str, header: str) -> None:

@@ -1,0 +1,92 @@
+#include "lightcc/transport/plugin/plugin_loop.hpp"
+
+#include <sys/timerfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace lightcc {
+namespace {
+
+constexpr Duration kShortest = std::chrono::microseconds(20);
+constexpr Duration kLongest = std::chrono::milliseconds(1);
+constexpr int kPartOfWait = 8;
+// More than that between two polls was not waiting, but something else.
+constexpr Duration kMostAttended = std::chrono::seconds(1);
+
+}  // namespace
+
+Result<std::shared_ptr<PluginLoop>> PluginLoop::make(const Clock& clock) {
+  UniqueFd timer(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!timer.valid()) {
+    return make_system_error(
+        ErrorCode::kSystem, errno, "net plugin transport: no timer to wait on");
+  }
+  return std::make_shared<PluginLoop>(std::move(timer), clock);
+}
+
+void PluginLoop::join(PluginSink& sink) {
+  sinks_.push_back(&sink);
+}
+
+void PluginLoop::leave(PluginSink& sink) {
+  std::erase(sinks_, &sink);
+}
+
+// A new setting also takes back an expiry that nobody has read.
+void PluginLoop::arm(TimePoint now, Duration interval) {
+  itimerspec spec{};
+  spec.it_value.tv_nsec = static_cast<long>(interval.count());
+  (void)::timerfd_settime(timer_.get(), 0, &spec, nullptr);  // Fails for bad arguments only.
+  is_armed_ = true;
+  due_ = now + interval;
+}
+
+void PluginLoop::disarm() {
+  const itimerspec never{};
+  (void)::timerfd_settime(timer_.get(), 0, &never, nullptr);
+  is_armed_ = false;
+}
+
+void PluginLoop::expect_work() {
+  if (!is_armed_) {
+    const TimePoint now = clock_.now();
+    polled_ = now;
+    moved_ = now;
+    arm(now, kShortest);
+  }
+}
+
+// hot
+bool PluginLoop::poll() {
+  bool is_active = false;
+  bool moved = false;
+  for (PluginSink* const sink : sinks_) {
+    if (sink->is_active()) {
+      moved = sink->pump() || moved;
+      is_active = sink->is_active() || is_active;
+    }
+  }
+  if (!is_active) {
+    if (is_armed_) {
+      disarm();
+    }
+    return moved;
+  }
+  const TimePoint now = clock_.now();
+  if (is_armed_) {
+    attended_ += std::clamp(now - polled_, Duration(0), kMostAttended);
+  }
+  polled_ = now;
+  if (moved || !is_armed_) {
+    moved_ = now;
+  }
+  const Duration interval = std::clamp((now - moved_) / kPartOfWait, kShortest, kLongest);
+  if (!is_armed_ || now >= due_ || due_ - now > 2 * interval) {
+    arm(now, interval);
+  }
+  return moved;
+}
+
+}  // namespace lightcc

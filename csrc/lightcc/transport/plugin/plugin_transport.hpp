@@ -1,0 +1,50 @@
+// The transport over any NCCL net plugin: HARP, or a library that somebody else made for NCCL.
+//
+// Where to read on: plugin_table.hpp (the ABI, versions 5 to 12), plugin_library.hpp (how a plugin
+// is found, loaded and asked for devices), plugin_frame.hpp (what is said to the peer, how messages
+// are cut), plugin_comm.hpp (requests and registered memory), plugin_loop.hpp (who is polled when),
+// plugin_sender.hpp and plugin_receiver.hpp (the two ends of a channel), plugin_acceptor.hpp (how
+// connections find their channel).
+//
+// HARP is an NCCL net plugin like any other here. docs/harp/engine.md has the copies that this
+// makes and what it takes from a plugin.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lightcc/base/clock.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/net/socket_address.hpp"
+#include "lightcc/transport/transport.hpp"
+
+namespace lightcc {
+
+struct PluginTransportOptions {
+  std::string path;       ///< Of the library: find_plugin().
+  SocketAddress address;  ///< By which other hosts reach this one: chooses the plugin's device.
+  std::string secret;     ///< The job's.
+  std::uint64_t world_id = 0;  ///< Connections of any other world are refused.
+  int connections = 1;         ///< Per channel that this end sends on, 1..16.
+  Duration connect_timeout = std::chrono::seconds(30);
+  /// How long a receiver may take nothing of what was sent to it: kTimeout. What the plugin itself
+  /// calls a dead peer is its own setting.
+  Duration user_timeout = std::chrono::seconds(30);
+  /// For how long, and how many, connections may wait for accept().
+  Duration park_timeout = std::chrono::seconds(300);
+  std::size_t max_parked = 4096;
+  const Clock* clock = nullptr;  ///< Null: the system's. Must outlive the transport.
+};
+
+/// Loads the plugin, listens, and is ready to connect and accept. bytes_sent() and bytes_received()
+/// count messages, not what the plugin adds. A channel that outlives its transport moves no more.
+/// wait_fd() is a timer (plugin_loop.hpp).
+/// Thread: one for the transport and all its channels. Blocks: while the library is loaded.
+/// Errors: kInvalidArgument (options, the file, its devices), kSystem, kUnimplemented (a forked
+/// process).
+Result<std::unique_ptr<Transport>> make_plugin_transport(const PluginTransportOptions& options);
+
+}  // namespace lightcc
