@@ -24,6 +24,7 @@ enum class Type : std::uint8_t {
   kNumber,
   kString,
   kWord,
+  kWordOrPath,  ///< One of the words, or a text with a slash.
   kLevel
 };
 
@@ -47,7 +48,7 @@ struct Row {
   std::string_view preset{};  ///< Default as documented, where there is no target.
   double least = 0;           ///< Of numbers. Whole numbers here stay below 2^53.
   double most = 0;
-  std::string_view words{};  ///< Of Type::kWord, separated by ", ".
+  std::string_view words{};  ///< Of Type::kWord and kWordOrPath, separated by ", ".
   std::string_view unit{};   ///< Where the type does not say it.
   std::string_view used_by = "engine";
   bool shared = false;  ///< An engine knob that must have the same value on all ranks.
@@ -73,10 +74,19 @@ inline constexpr auto kRows = std::to_array<Row>({
      .meaning = "Ranks with different values never share memory, as if on different hosts. "
                 "Empty: ranks that can share memory do."},
     {.names = {"LIGHT_NET"},
-     .type = Type::kWord,
+     .type = Type::kWordOrPath,
      .target = &Knobs::net,
-     .words = "tcp",
-     .meaning = "What carries data between hosts."},
+     .words = "tcp, harp",
+     .shared = true,
+     .meaning =
+         "What carries data between hosts: TCP; HARP, which comes with lightcc; or any other "
+         "NCCL net plugin for host memory (versions 5 to 12), by the path of its library."},
+    {.names = {"LIGHT_NET_CONNECTIONS"},
+     .type = Type::kInteger,
+     .target = &Knobs::net_connections,
+     .least = 1,
+     .most = 16,
+     .meaning = "Connections of one channel over a net plugin; its messages are spread over them."},
     {.names = {"LIGHT_TCP_CONNECTIONS"},
      .type = Type::kInteger,
      .target = &Knobs::tcp_connections,

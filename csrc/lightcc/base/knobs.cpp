@@ -27,6 +27,9 @@ using detail::kRows;
 using detail::Row;
 using detail::Type;
 
+// As the kernel has it, and less than what ranks tell one another of a setting.
+constexpr std::size_t kMostPathBytes = 4095;
+
 using Value = std::variant<bool, std::int64_t, double, std::string, LogLevel>;
 
 std::string decimal(double value) {
@@ -73,6 +76,8 @@ std::string expectation(const Row& row) {
     case Type::kLevel:
       return (row.words.find(',') == std::string_view::npos ? "" : "one of ") +
              std::string(row.words);
+    case Type::kWordOrPath:
+      return "one of " + std::string(row.words) + ", or the path of a file (with a slash)";
     case Type::kString:
       break;
   }
@@ -185,6 +190,15 @@ std::optional<Value> parse(const Row& row, const std::string& text) {
       }
       return row.type == Type::kLevel ? Value(static_cast<LogLevel>(*index)) : Value(word);
     }
+    case Type::kWordOrPath: {
+      std::string word;
+      if (parse_word(row, text, &word)) {
+        return Value(word);
+      }
+      return text.find('/') != std::string::npos && text.size() <= kMostPathBytes
+                 ? std::optional<Value>(text)
+                 : std::nullopt;
+    }
     case Type::kString:
       break;
   }
@@ -292,6 +306,8 @@ std::string type_text(const Row& row) {
     case Type::kWord:
     case Type::kLevel:
       return "one of " + std::string(row.words);
+    case Type::kWordOrPath:
+      return "one of " + std::string(row.words) + ", or a path";
     case Type::kString:
       break;
   }

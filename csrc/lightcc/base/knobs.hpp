@@ -19,7 +19,8 @@ struct Knobs {
   // Transport and topology.
   std::string iface;    ///< LIGHT_IFACE, HOROVOD_GLOO_IFACE: NIC names, local rank i uses the i-th.
   std::string host_id;  ///< LIGHT_HOST_ID: overrides what counts as one host.
-  std::string net = "tcp";           ///< LIGHT_NET: tcp.
+  std::string net = "tcp";           ///< LIGHT_NET: tcp, harp, or the path of a net plugin.
+  std::int64_t net_connections = 1;  ///< LIGHT_NET_CONNECTIONS: per channel over a plugin, 1..16.
   std::int64_t tcp_connections = 2;  ///< LIGHT_TCP_CONNECTIONS: sockets per channel, 1..16.
   std::int64_t tcp_rate = 0;  ///< LIGHT_TCP_RATE: test option, bytes per second sent; 0: unlimited.
   // Time limits, seconds.

@@ -9,6 +9,8 @@
 #include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/net/authenticated.hpp"
 #include "lightcc/net/socket_address.hpp"
+#include "lightcc/transport/plugin/plugin_library.hpp"
+#include "lightcc/transport/plugin/plugin_transport.hpp"
 #include "lightcc/transport/tcp/tcp_transport.hpp"
 #include "lightcc/wire/handshake.hpp"
 
@@ -17,7 +19,10 @@ namespace {
 
 constexpr std::size_t kMaxText = 256;
 constexpr std::uint8_t kControlPurpose = 'C';
+constexpr const char* kTcp = "tcp";
 constexpr std::size_t kMostSharedKnobs = 64;
+constexpr std::size_t kMostSettingBytes = 5000;  // LIGHT_NET may be a path.
+constexpr std::size_t kMostErrorBytes = 8000;
 
 /// Whether rank `rank` has the same settings as rank 0.
 Status check_settings(const std::vector<std::string>& first,
@@ -58,6 +63,8 @@ class Joiner {
     LIGHTCC_RETURN_IF_ERROR(link_host());
     if (world_.hosts.size() > 1 || wants_network_within_host()) {
       LIGHTCC_RETURN_IF_ERROR(open_network());
+    } else if (options_.knobs.net != kTcp) {
+      LIGHTCC_RETURN_IF_ERROR(find_plugin(options_.knobs.net).status());  // Wrong is wrong.
     }
     if (world_.hosts.size() > 1) {
       LIGHTCC_RETURN_IF_ERROR(link_hosts());
@@ -106,7 +113,7 @@ class Joiner {
       cards_.push_back(std::move(parsed));
       std::vector<std::string> settings;
       while (!reader.finished() && reader.ok() && settings.size() < kMostSharedKnobs) {
-        settings.push_back(reader.string(kMaxText));
+        settings.push_back(reader.string(kMostSettingBytes));
       }
       if (rank == 0) {
         settings_of_first = settings;
@@ -200,39 +207,89 @@ class Joiner {
         options_.knobs.iface, world_.topology.local_rank, options_.rendezvous_address);
   }
 
-  // Every rank: a transport. Leaders: a control listener as well.
-  Status open_network() {
+  Result<std::unique_ptr<Transport>> make_transport(const SocketAddress& address) const {
+    const Knobs& knobs = options_.knobs;
+    if (knobs.net == kTcp) {
+      TcpTransportOptions tcp;
+      tcp.address = address;
+      tcp.secret = options_.secret;
+      tcp.world_id = world_.world_id;
+      tcp.connections = static_cast<int>(knobs.tcp_connections);
+      tcp.rate_bytes_per_s = knobs.tcp_rate;
+      tcp.connect_timeout = seconds(knobs.start_timeout_s);
+      tcp.user_timeout = seconds(knobs.peer_timeout_s);
+      return make_tcp_transport(tcp);
+    }
+    if (knobs.tcp_rate > 0) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "LIGHT_TCP_RATE limits what TCP sends; with LIGHT_NET=%s nothing would",
+                        knobs.net.c_str());
+    }
+    PluginTransportOptions plugin;
+    LIGHTCC_ASSIGN_OR_RETURN(plugin.path, find_plugin(knobs.net));
+    plugin.address = address;
+    plugin.secret = options_.secret;
+    plugin.world_id = world_.world_id;
+    plugin.connections = static_cast<int>(knobs.net_connections);
+    plugin.connect_timeout = seconds(knobs.start_timeout_s);
+    plugin.user_timeout = seconds(knobs.peer_timeout_s);
+    return make_plugin_transport(plugin);
+  }
+
+  // A transport, and the leader's control listener; `card`: what peers need of them.
+  Status open_own_network(ByteWriter& card) {
     LIGHTCC_ASSIGN_OR_RETURN(const SocketAddress address, own_address());
-    TcpTransportOptions tcp;
-    tcp.address = address;
-    tcp.secret = options_.secret;
-    tcp.world_id = world_.world_id;
-    tcp.connections = static_cast<int>(options_.knobs.tcp_connections);
-    tcp.rate_bytes_per_s = options_.knobs.tcp_rate;
-    tcp.connect_timeout = seconds(options_.knobs.start_timeout_s);
-    tcp.user_timeout = seconds(options_.knobs.peer_timeout_s);
-    LIGHTCC_ASSIGN_OR_RETURN(world_.transport, make_tcp_transport(tcp));
+    LIGHTCC_ASSIGN_OR_RETURN(world_.transport, make_transport(address));
     std::string control_address;
     if (world_.host.is_leader() && world_.hosts.size() > 1) {
       LIGHTCC_ASSIGN_OR_RETURN(
           control_listener_, AuthListener::listen(address, options_.secret, AuthListenerOptions{}));
       control_address = control_listener_->address().to_string();
     }
+    card.blob(world_.transport->handle());
+    card.string(control_address);
+    return {};
+  }
+
+  // Every rank hears of a rank that cannot take part, instead of waiting for it.
+  Status open_network() {
+    Bytes card;
+    ByteWriter card_writer(card);
+    const Status opened = open_own_network(card_writer);
     Bytes value;
     ByteWriter writer(value);
-    writer.blob(world_.transport->handle());
-    writer.string(control_address);
-    LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all, exchange_all("/net", std::move(value)));
-    for (const Bytes& bytes : all) {
-      ByteReader reader(bytes);
-      const auto handle = reader.blob(kMaxText);
-      world_.transport_handles.emplace_back(handle.begin(), handle.end());
-      control_addresses_.push_back(reader.string(kMaxText));
-      if (!reader.finished()) {
-        return make_error(ErrorCode::kPeerFailed, "a rank's network card does not parse");
-      }
+    writer.number(static_cast<std::uint8_t>(opened.code()));
+    if (opened.ok()) {
+      writer.raw(card);
+    } else {
+      writer.string(opened.message().substr(0, kMostErrorBytes));
+    }
+    const auto all = exchange_all("/net", std::move(value));
+    LIGHTCC_RETURN_IF_ERROR(opened);
+    LIGHTCC_RETURN_IF_ERROR(all.status());
+    for (std::size_t rank = 0; rank < all->size(); ++rank) {
+      LIGHTCC_RETURN_IF_ERROR(read_network_card((*all)[rank], static_cast<int>(rank)));
     }
     return {};
+  }
+
+  Status read_network_card(const Bytes& bytes, int rank) {
+    ByteReader reader(bytes);
+    const auto code = reader.number<std::uint8_t>();
+    if (code != 0) {
+      const std::string why = reader.string(kMostErrorBytes);
+      if (reader.finished() && code <= static_cast<std::uint8_t>(ErrorCode::kInternal)) {
+        return {static_cast<ErrorCode>(code), "rank " + std::to_string(rank) + ": " + why, rank};
+      }
+      reader.fail();
+    }
+    const auto handle = reader.blob(kMaxText);
+    world_.transport_handles.emplace_back(handle.begin(), handle.end());
+    control_addresses_.push_back(reader.string(kMaxText));
+    return reader.finished()
+               ? Status()
+               : make_error(
+                     ErrorCode::kPeerFailed, "the network card of rank %d does not parse", rank);
   }
 
   // The tree over hosts: host h's parent is host (h - 1) / arity.

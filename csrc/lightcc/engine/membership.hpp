@@ -11,7 +11,7 @@
 // 3. Every rank publishes its leader; rank 0 publishes the whole, which is the topology.
 // 4. With more than one host, ranks publish their transport's handle, leaders their control
 //    address, and leaders connect to their parents in a tree. Blocks of one host that are to act as
-//    hosts (LIGHT_INTRA_SIZE) have transports, too.
+//    hosts (LIGHT_INTRA_SIZE) have transports, too. A rank that can have none publishes why.
 #pragma once
 
 #include <cstdint>

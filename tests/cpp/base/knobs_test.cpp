@@ -51,6 +51,7 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   const Knobs knobs = good({{"LIGHT_IFACE", "eth0,eth1"},
                             {"LIGHT_HOST_ID", "a"},
                             {"LIGHT_NET", "tcp"},
+                            {"LIGHT_NET_CONNECTIONS", "4"},
                             {"LIGHT_TCP_CONNECTIONS", "3"},
                             {"LIGHT_TCP_RATE", "5K"},
                             {"LIGHT_PEER_TIMEOUT", "4.5"},
@@ -84,6 +85,7 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.iface, "eth0,eth1");
   EXPECT_EQ(knobs.host_id, "a");
   EXPECT_EQ(knobs.net, "tcp");
+  EXPECT_EQ(knobs.net_connections, 4);
   EXPECT_EQ(knobs.tcp_connections, 3);
   EXPECT_EQ(knobs.tcp_rate, 5 * 1024);
   EXPECT_EQ(knobs.peer_timeout_s, 4.5);
@@ -175,7 +177,11 @@ TEST(Knobs, words_are_checked_and_their_case_is_not) {
   EXPECT_EQ(good({{"LIGHT_SIMD", "AVX2"}}).simd, "avx2");
   EXPECT_EQ(error_of("LIGHT_SIMD", "avx"),
             "LIGHT_SIMD=\"avx\": expected one of auto, plain, avx2, avx512");
-  EXPECT_EQ(error_of("LIGHT_NET", "rdma"), "LIGHT_NET=\"rdma\": expected tcp");
+  EXPECT_EQ(error_of("LIGHT_NET", "rdma"),
+            "LIGHT_NET=\"rdma\": expected one of tcp, harp, or the path of a file (with a slash)");
+  EXPECT_EQ(good({{"LIGHT_NET", "HARP"}}).net, "harp");
+  EXPECT_EQ(good({{"LIGHT_NET", "/opt/libnccl-net-X.so"}}).net, "/opt/libnccl-net-X.so");
+  error_of("LIGHT_NET", "/" + std::string(4095, 'a'));
   error_of("LIGHT_FUSION_STRATEGY", "none, auto_fusion");
   for (const char* strategy : {"none",
                                "auto_fusion",
@@ -249,7 +255,8 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
 }
 
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
-  const std::vector<std::string> defaults = {"LIGHT_FUSION_STRATEGY=",
+  const std::vector<std::string> defaults = {"LIGHT_NET=tcp",
+                                             "LIGHT_FUSION_STRATEGY=",
                                              "LIGHT_FUSION_SCHEDULE=",
                                              "LIGHT_NUM_STREAMS=1",
                                              "HOROVOD_AUTOTUNE=0",
@@ -265,7 +272,8 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_SHM_CHUNK=0",
                                              "LIGHT_SHM_DEPTH=0"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
-  const std::vector<std::string> set = {"LIGHT_FUSION_STRATEGY=model",
+  const std::vector<std::string> set = {"LIGHT_NET=harp",
+                                        "LIGHT_FUSION_STRATEGY=model",
                                         "LIGHT_FUSION_SCHEDULE=",
                                         "LIGHT_NUM_STREAMS=3",
                                         "HOROVOD_AUTOTUNE=1",
@@ -280,7 +288,8 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_TOPK_EXACT=1",
                                         "LIGHT_SHM_CHUNK=64K",
                                         "LIGHT_SHM_DEPTH=4"};
-  EXPECT_EQ(shared_knobs(good({{"LIGHT_FUSION_STRATEGY", "model"},
+  EXPECT_EQ(shared_knobs(good({{"LIGHT_NET", "harp"},
+                               {"LIGHT_FUSION_STRATEGY", "model"},
                                {"LIGHT_NUM_STREAMS", "3"},
                                {"HOROVOD_AUTOTUNE", "1"},
                                {"LIGHT_SHM_CHUNK", "65536"},

@@ -98,6 +98,29 @@ def test_named_interface_carries_the_data(iface: str, used: int) -> None:
             assert counts[1 - used] < 100_000, counts
 
 
+def test_harp_carries_every_collective_between_hosts() -> None:
+    with two_hosts() as cables:
+        places = run(cables, every_collective, 4, [{"LIGHT_NET": "harp"}] * 4)
+        assert [place[:3] for place in places] == [(0, 2, 0), (1, 2, 0), (0, 2, 1), (1, 2, 1)]
+
+
+@pytest.mark.parametrize(("iface", "used"), [("", 0), ("eth1", 1)], ids=["route", "eth1"])
+def test_harp_uses_the_device_of_the_named_interface(iface: str, used: int) -> None:
+    with two_hosts(cables=2) as cables:
+        for counts in run(cables, traffic, 2, [{"LIGHT_IFACE": iface, "LIGHT_NET": "harp"}] * 2):
+            assert counts[used] > 4_000_000, counts
+            assert counts[1 - used] < 100_000, counts
+
+
+def test_a_plugin_that_looks_elsewhere_is_told_with_its_devices() -> None:
+    env = [{"LIGHT_NET": "harp", "HARP_IFNAME": "=eth1"}] * 2
+    with two_hosts(cables=2) as cables:
+        for kind, text in run(cables, init_error, 2, env):
+            assert kind == "ValueError", text
+            assert "HARP has no device for interface 'eth0' (10.77.0." in text
+            assert "it has: eth1." in text
+
+
 def test_local_ranks_take_turns_at_the_named_interfaces() -> None:
     with two_hosts(cables=2) as cables:
         for counts in run(cables, traffic, 4, [{"LIGHT_IFACE": "eth0,eth1"}] * 4):

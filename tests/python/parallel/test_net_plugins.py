@@ -1,0 +1,308 @@
+"""LIGHT_NET: collectives between hosts over HARP and over another NCCL net plugin.
+
+Results are compared with TCP's, bit for bit; deaths, silences and wrong settings end as they do
+over TCP. The other plugin is the reference one of the C++ tests (kernel TCP), where it was built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import (
+    TWO_HOSTS,
+    check_death,
+    check_survivors,
+    others,
+    processes,
+    reduce_until_error,
+)
+from grids import Grid
+
+import lightcc as hvd
+from lightcc.testing import spawn_ranks
+
+pytestmark = pytest.mark.multiproc
+
+REFERENCE = (
+    Path(__file__).resolve().parents[3]
+    / "build/dev/harp_plugin/tests/reference_plugin/libnccl-net-reftcp.so"
+)
+NETS = [
+    pytest.param("harp", id="harp"),
+    pytest.param(
+        str(REFERENCE),
+        id="reftcp",
+        marks=pytest.mark.skipif(not REFERENCE.exists(), reason=f"{REFERENCE.name} is not built"),
+    ),
+]
+every_net = pytest.mark.parametrize("net", NETS)
+TWO_APART = Grid(2, [0, 1])
+THREE_APART = Grid(3, [0, 1, 2])
+PEER_TIMEOUT_S = 4.0
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+
+
+def every_collective() -> list[str]:
+    """Returns the digests of what all kinds of operations gave."""
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    rng = np.random.default_rng(rank)
+    digests = []
+    for dtype in (np.float32, np.float16, np.int64):
+        for count in (1, 1000, 65_541, 1_500_000):
+            x = (rng.standard_normal(count) * 100).astype(dtype)
+            digests.append(digest(hvd.allreduce(x, op=hvd.Sum)))
+    x = rng.standard_normal((700_000,)).astype(np.float32)
+    digests.append(digest(hvd.allreduce(x, op=hvd.Adasum, name="adasum")))
+    digests += [digest(y) for y in hvd.grouped_allreduce([x[:7], x[7:40_000]], op=hvd.Sum)]
+    digests.append(digest(hvd.allgather(x[: 100_000 * (rank + 1)])))
+    digests.append(digest(hvd.broadcast(x, root_rank=size - 1)))
+    digests.append(digest(hvd.reducescatter(x, op=hvd.Sum)))
+    splits = np.full(size, x.size // size, np.int32)
+    splits[0] += x.size - int(splits.sum())
+    digests.append(digest(hvd.alltoall(x, splits=splits)[0]))
+    for step in range(3):
+        sparse = hvd.allreduce(
+            x * (step + 1), op=hvd.Sum, name="topk", compression=hvd.Compression.topk(ratio=0.01)
+        )
+        digests.append(digest(sparse))
+    if size > 2:  # Others would be a second set of all.
+        some = hvd.add_process_set([0, size - 1])
+        if rank in (0, size - 1):
+            digests.append(digest(hvd.allreduce(x, op=hvd.Sum, process_set=some)))
+    hvd.barrier()  # Nobody leaves while others still work.
+    hvd.shutdown()
+    return digests
+
+
+SETTINGS = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "LIGHT_TOPK_THRESHOLD": "0"}
+
+
+@every_net
+@pytest.mark.parametrize("grid", [TWO_APART, THREE_APART, TWO_HOSTS], ids=str)
+def test_every_collective_gives_the_bits_of_tcp(net: str, grid: Grid) -> None:
+    expected = grid.run(every_collective, env=SETTINGS)
+    assert grid.run(every_collective, env={**SETTINGS, "LIGHT_NET": net}) == expected
+
+
+@every_net
+def test_several_connections_and_lanes_give_the_same_bits(net: str) -> None:
+    expected = TWO_HOSTS.run(every_collective, env=SETTINGS)
+    env = {**SETTINGS, "LIGHT_NET": net, "LIGHT_NET_CONNECTIONS": "3", "LIGHT_NUM_STREAMS": "2"}
+    assert TWO_HOSTS.run(every_collective, env=env) == expected
+
+
+def test_lost_and_reordered_packets_give_the_same_bits() -> None:
+    expected = TWO_APART.run(every_collective, env=SETTINGS)
+    env = {
+        **SETTINGS,
+        "LIGHT_NET": "harp",
+        "HARP_FAULT_ALLOW": "1",
+        "HARP_FAULT": "loss=0.01,reorder=0.05:200us,duplicate=0.01",
+    }
+    assert TWO_APART.run(every_collective, env=env) == expected
+
+
+def test_blocks_of_one_host_may_use_a_plugin() -> None:
+    env = {**SETTINGS, "LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2"}
+    expected = Grid(4).run(every_collective, env=env)
+    assert Grid(4).run(every_collective, env={**env, "LIGHT_NET": "harp"}) == expected
+
+
+# -- Ends -----------------------------------------------------------------------------------------
+
+
+@every_net
+@pytest.mark.parametrize("victim", [0, 3])
+def test_death_in_the_middle_reaches_every_rank_by_name(net: str, victim: int) -> None:
+    check_death(TWO_HOSTS, victim, reduce_until_error, 1_000_000, LIGHT_NET=net)
+
+
+@every_net
+@pytest.mark.parametrize("victim", [0, 2])
+def test_stopped_rank_is_an_error_that_names_it(net: str, victim: int) -> None:
+    env = {"LIGHT_NET": net, "LIGHT_PEER_TIMEOUT": str(PEER_TIMEOUT_S)}
+    with processes(TWO_HOSTS, reduce_until_error, 1_000_000, **env) as ranks:
+        ranks.wait_mark("running")
+        stopped = time.monotonic()
+        ranks.stop(victim)
+        results = ranks.wait(40, ranks=others(TWO_HOSTS, victim))
+    # Whether the engine or the plugin is first to miss it decides the class, not the name.
+    for result in results:
+        assert result.ok, result.describe()
+        assert result.value is not None
+        kinds = {"CollectiveTimeoutError", "PeerFailedError"}
+        assert result.value.kind in kinds, result.value
+        check_survivors([result], result.value.kind, victim, stopped, 2.5 * PEER_TIMEOUT_S)
+
+
+def compute_past_the_timeout(seconds: float) -> float:
+    hvd.init()
+    hvd.allreduce(np.ones(300_000, np.float32))
+    if hvd.rank() == hvd.size() - 1:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass
+    return float(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
+
+
+@every_net
+def test_rank_that_computes_longer_than_the_timeout_is_healthy(net: str) -> None:
+    env = {"LIGHT_NET": net, "LIGHT_PEER_TIMEOUT": "1"}
+    assert TWO_HOSTS.run(compute_past_the_timeout, 3.0, env=env) == [4.0] * 4
+
+
+def many_worlds(cycles: int) -> tuple[list[float], int]:
+    """Returns a sum of each world, and how many threads were left in the end."""
+    x = np.ones(200_000, np.float32)
+    sums, threads = [], []
+    for _ in range(cycles):
+        hvd.init()
+        sums.append(float(hvd.allreduce(x, op=hvd.Sum)[-1]))
+        hvd.shutdown()
+        threads.append(len(os.listdir("/proc/self/task")))
+    return sums, threads[-1] - threads[0]
+
+
+@every_net
+def test_worlds_follow_one_another_in_one_process(net: str) -> None:
+    for sums, more_threads in TWO_APART.run(many_worlds, 8, env={"LIGHT_NET": net}):
+        assert sums == [2.0] * 8
+        assert more_threads == 0
+
+
+def rest(seconds: float) -> float:
+    """Returns the CPU seconds that this process used in `seconds` of rest."""
+    hvd.init()
+    for _ in range(5):
+        hvd.allreduce(np.ones(300_000, np.float32))
+    hvd.barrier()
+    time.sleep(1)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    time.sleep(seconds)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    hvd.barrier()
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@every_net
+def test_idle_job_uses_no_cpu(net: str) -> None:
+    assert max(TWO_HOSTS.run(rest, 4.0, env={"LIGHT_NET": net})) < 0.02 * 4.0
+
+
+def fork_and_join() -> tuple[float, str]:
+    """Children, forked when there is no world, try to make their own; what they are told."""
+    hvd.init()
+    total = float(hvd.allreduce(np.ones(100_000, np.float32), op=hvd.Sum)[0])
+    hvd.shutdown()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            hvd.init()
+            text = "joined"
+        except Exception as error:  # noqa: BLE001 - the test judges it.
+            text = f"{type(error).__name__}: {error}"
+        os.write(writer, text.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    return total, text
+
+
+# -- Settings -------------------------------------------------------------------------------------
+
+
+def init_error() -> tuple[str, str]:
+    try:
+        hvd.init()
+        hvd.allreduce(np.ones(3))
+    except Exception as error:  # noqa: BLE001 - the test judges it.
+        return type(error).__name__, str(error)
+    return "joined", ""
+
+
+BAD_NETS = [
+    ("/no/such/libnccl-net-x.so", "does not exist"),
+    ("/tmp", "is no file"),
+    ("carrier-pigeon", "tcp, harp, or the path"),
+]
+#: What is found out where a plugin is needed only.
+BAD_FILES = [(__file__, "cannot be loaded")]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "net", "text"),
+    [(None, *bad) for bad in BAD_NETS] + [([0, 1], *bad) for bad in BAD_NETS + BAD_FILES],
+)
+def test_a_net_that_cannot_be_used_is_an_error_on_every_rank(
+    hosts: list[int] | None, net: str, text: str
+) -> None:
+    for kind, message in spawn_ranks(init_error, 2, env={"LIGHT_NET": net}, hosts=hosts):
+        assert kind == "ValueError", message
+        assert "LIGHT_NET" in message
+        assert net in message
+        assert text in message
+
+
+def test_a_library_that_is_no_plugin_is_told_what_was_looked_for() -> None:
+    core = next(Path(hvd.__file__).parent.glob("liblightcc.so"))
+    for kind, message in spawn_ranks(init_error, 2, env={"LIGHT_NET": str(core)}, hosts=[0, 1]):
+        assert kind == "ValueError", message
+        assert "is no NCCL net plugin" in message
+        assert "ncclNetPlugin_v12" in message
+        assert "ncclNetPlugin_v5" in message
+
+
+def test_ranks_that_differ_are_all_told_so() -> None:
+    env = [{"LIGHT_NET": "harp"}, {"LIGHT_NET": "tcp"}, {"LIGHT_NET": "harp"}]
+    begun = time.monotonic()
+    for kind, message in spawn_ranks(init_error, 3, env=env, hosts=[0, 1, 2]):
+        assert kind == "ValueError", message
+        assert "rank 0 has LIGHT_NET=harp, but rank 1 has LIGHT_NET=tcp" in message
+    assert time.monotonic() - begun < 25, "nobody waited for the start timeout"
+
+
+def test_a_plugin_that_one_rank_cannot_start_is_an_error_on_every_rank() -> None:
+    env = [{"LIGHT_NET": "harp"} for _ in range(3)]
+    env[1]["HARP_IFNAME"] = "=nosuch0"
+    begun = time.monotonic()
+    results = spawn_ranks(init_error, 3, env=env, hosts=[0, 1, 2])
+    assert time.monotonic() - begun < 25, "nobody waited for the start timeout"
+    for rank, (kind, message) in enumerate(results):
+        assert kind == "ValueError", message
+        assert "no interface is up and has an address (HARP_IFNAME: '=nosuch0')" in message
+        assert (rank == 1) or message.startswith("rank 1: "), message
+
+
+def test_settings_of_harp_are_checked_by_harp_and_shown() -> None:
+    env = {"LIGHT_NET": "harp", "HARP_MODE": "sideways"}
+    for kind, message in spawn_ranks(init_error, 2, env=env, hosts=[0, 1]):
+        assert kind == "ValueError", message
+        assert "HARP_MODE=sideways: expected inline, adaptive or thread" in message
+
+
+def test_tcps_rate_limit_is_refused_where_there_is_no_tcp() -> None:
+    env = {"LIGHT_NET": "harp", "LIGHT_TCP_RATE": "1M"}
+    for kind, message in spawn_ranks(init_error, 2, env=env, hosts=[0, 1]):
+        assert kind == "ValueError", message
+        assert "LIGHT_TCP_RATE" in message
+
+
+@every_net
+def test_a_forked_child_is_told_that_it_has_no_plugin(net: str) -> None:
+    for total, text in TWO_APART.run(fork_and_join, env={"LIGHT_NET": net}):
+        assert total == 2.0
+        assert "forked" in text, text
