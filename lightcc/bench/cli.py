@@ -112,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted += [COLLECTIVES[name] for name in args.peer]
     if any(variant.is_lossy for variant in wanted) and args.collective != "allreduce":
         parser.error("2d+topk is for allreduce")
+    if args.tcp_rate and any(v.library == LIGHTCC and not v.uses_tcp for v in wanted):
+        parser.error("--tcp-rate limits lightcc's TCP; variants over another network need --hosts")
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(args.json.open("w", encoding="utf-8")) if args.json else None
         try:

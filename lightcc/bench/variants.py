@@ -1,8 +1,8 @@
 """What is measured beside one another: a library, and the variables that its ranks are given.
 
-A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_STREAMS=2`, so that
-one run can compare any two settings of the engine. Variants with the same library and variables
-share ranks.
+A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_STREAMS=2` or
+`2d:LIGHT_NET=harp`, so that one run can compare any two settings of the engine. Variants with the
+same library and variables share ranks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 RATIO_VARIABLE = "LIGHT_TOPK_RATIO"
 _TWO_LEVEL = "LIGHT_2D_ALLREDUCE"
 _TOPK = "LIGHT_TOPK_ALLREDUCE"
+_NET = "LIGHT_NET"
 
 
 class VariantError(ValueError):
@@ -38,6 +39,11 @@ class Variant:
     def is_lossy(self) -> bool:
         """Whether its results are not the exact sums."""
         return (_TOPK, "1") in self.environment
+
+    @property
+    def uses_tcp(self) -> bool:
+        """Whether lightcc's own TCP carries its data between hosts."""
+        return self.library == LIGHTCC and dict(self.environment).get(_NET, "tcp") == "tcp"
 
 
 def _lightcc(label: str, *, two_level: bool, topk: bool = False) -> Variant:
@@ -72,6 +78,7 @@ SCHEDULES = {
 #: Of the tables of collectives, where a peer is a variant without variables.
 COLLECTIVES = {
     LIGHTCC: Variant(LIGHTCC),
+    "harp": Variant("harp", environment=((_NET, "harp"),)),
     **ALGORITHMS,
     **{name: Variant(name, name) for name in PEERS},
 }

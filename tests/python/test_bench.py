@@ -310,10 +310,11 @@ def test_a_library_that_never_rests_is_stopped_while_it_is_not_asked(
         (["setup-peers", "x"], "'x' is no peer to install"),
         (["setup-peers", "horovod"], "'horovod' is no peer to install; there are gloo"),
         (["--sizes", "4Q"], "'4Q' is not a size"),
-        (["cluster", "--variants", "3d"], "'3d' is no variant; there are lightcc, 2d, flat"),
+        (["cluster", "--variants", "3d"], "'3d' is no variant; there are lightcc, harp, 2d, flat"),
         (["cluster", "--variants", "2d:x"], "'2d:x' is not NAME:VARIABLE=VALUE"),
         (["cluster", "--topk-ratio", "0"], "'0' is not a number above 0, at most 1"),
         (["allgather", "--variants", "2d+topk"], "2d+topk is for allreduce"),
+        (["cluster", "--tcp-rate", "--variants", "2d,harp"], "--tcp-rate limits lightcc's TCP"),
     ],
 )
 def test_mistakes_end_with_code_2(
