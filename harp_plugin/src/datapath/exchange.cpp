@@ -12,8 +12,10 @@
 
 namespace harp {
 
-PacketExchange::PacketExchange(std::size_t packet_bytes, std::size_t ring_packets)
-    : packet_bytes_(packet_bytes), ring_packets_(ring_packets) {}
+PacketExchange::PacketExchange(std::size_t ports,
+                               std::size_t packet_bytes,
+                               std::size_t ring_packets)
+    : packet_bytes_(packet_bytes), ring_packets_(ring_packets), inboxes_(ports) {}
 
 PacketExchange::~PacketExchange() {
   for (const Inbox& inbox : inboxes_) {
@@ -37,7 +39,7 @@ ExchangePort::ExchangePort(PacketExchange& exchange, std::size_t index)
     : exchange_(exchange), index_(index) {}
 
 void ExchangePort::give_back() {
-  for (std::size_t peer = 0; peer < taken_.size(); ++peer) {
+  for (std::size_t peer = 0; peer < exchange_.inboxes_.size(); ++peer) {
     if (taken_[peer] > 0) {
       inbox().from[peer].load(std::memory_order_acquire)->pop(taken_[peer]);
       taken_[peer] = 0;
@@ -48,7 +50,7 @@ void ExchangePort::give_back() {
 void ExchangePort::take(std::size_t most, std::vector<Arrival>& arrivals) {
   give_back();
   std::size_t count = 0;
-  for (std::size_t peer = 0; peer < taken_.size(); ++peer) {
+  for (std::size_t peer = 0; peer < exchange_.inboxes_.size(); ++peer) {
     auto* const ring = inbox().from[peer].load(std::memory_order_acquire);
     while (ring != nullptr && count < most) {
       const auto* const frame = ring->front(taken_[peer]);
@@ -68,7 +70,7 @@ bool ExchangePort::give(std::size_t to,
                         std::span<const std::byte> head,
                         std::span<const std::byte> payload) {
   const std::size_t len = head.size() + payload.size();
-  if (to >= PacketExchange::kMostPorts || len > exchange_.packet_bytes()) {
+  if (to >= exchange_.inboxes_.size() || len > exchange_.packet_bytes()) {
     return false;
   }
   auto& ring = exchange_.ring(index_, to);
@@ -100,7 +102,7 @@ bool ExchangePort::wake_takers() {
 }
 
 bool ExchangePort::anything_there() {
-  for (std::size_t peer = 0; peer < taken_.size(); ++peer) {
+  for (std::size_t peer = 0; peer < exchange_.inboxes_.size(); ++peer) {
     auto* const ring = inbox().from[peer].load(std::memory_order_acquire);
     if (ring != nullptr && ring->front(taken_[peer]) != nullptr) {
       return true;

@@ -21,8 +21,9 @@ class PacketExchange {
  public:
   static constexpr std::size_t kMostPorts = 64;
 
-  /// `ring_packets` is a power of two: what waits between two ports; more is lost.
-  PacketExchange(std::size_t packet_bytes, std::size_t ring_packets);
+  /// `ports`: at most kMostPorts. `ring_packets` is a power of two: what waits between two ports;
+  /// more is lost. Throws std::system_error where there is no descriptor left.
+  PacketExchange(std::size_t ports, std::size_t packet_bytes, std::size_t ring_packets);
   PacketExchange(const PacketExchange&) = delete;
   PacketExchange& operator=(const PacketExchange&) = delete;
   ~PacketExchange();
@@ -49,13 +50,13 @@ class PacketExchange {
 
   std::size_t packet_bytes_;
   std::size_t ring_packets_;
-  std::array<Inbox, kMostPorts> inboxes_;
+  std::vector<Inbox> inboxes_;
 };
 
 /// One end of an exchange. Thread: one at a time.
 class ExchangePort {
  public:
-  /// `index` is below kMostPorts, and used once.
+  /// `index` is below the number of ports, and used once.
   ExchangePort(PacketExchange& exchange, std::size_t index);
 
   /// Appends what arrived to `arrivals`, `most` packets at most. The bytes stay until the next

@@ -22,7 +22,7 @@ class MemoryNetwork {
 
   /// `ring_packets` is a power of two: what waits between two endpoints; more is lost.
   explicit MemoryNetwork(std::size_t mtu_bytes = 1500, std::size_t ring_packets = 1024)
-      : exchange_(mtu_bytes, ring_packets) {}
+      : exchange_(kMostEndpoints, mtu_bytes, ring_packets) {}
 
   std::size_t mtu_bytes() const { return exchange_.packet_bytes(); }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <random>
 #include <span>
@@ -52,7 +53,7 @@ std::uint16_t random_udp_port() {
 Port::Port(const DpdkPortOptions& options)
     : options_(options),
       first_udp_port_(random_udp_port()),
-      exchange_(options.mtu_bytes + kEthernetBytes, kHandOverPackets) {}
+      exchange_(options.engines, options.mtu_bytes + kEthernetBytes, kHandOverPackets) {}
 
 Port::~Port() {
   if (device_ != nullptr) {
@@ -300,5 +301,10 @@ bool PortDatapath::flush(Time now) {  // hot
 /// See dpdk_api.hpp.
 extern "C" __attribute__((visibility("default"))) harp::DpdkPort* harp_dpdk_open_port(
     const harp::DpdkPortOptions& options, std::string* error) {
-  return harp::dpdk::Port::open(options, error).release();
+  try {
+    return harp::dpdk::Port::open(options, error).release();
+  } catch (const std::exception& problem) {  // It may not leave this library.
+    *error = problem.what();
+    return nullptr;
+  }
 }

@@ -31,6 +31,13 @@ constexpr std::array<std::uint16_t, 2> kFamilies{4, 6};
 
 constexpr Time kNow{std::chrono::seconds(1)};
 
+/// Skips where the machine has no network namespaces, or lets nobody load BPF programs.
+#define HARP_NEEDS_XDP(hosts)                             \
+  HARP_NEEDS_HOSTS(hosts)                                 \
+  if (!may_load_programs(hosts)) {                        \
+    GTEST_SKIP() << "no privilege for BPF programs here"; \
+  }
+
 struct Opened {
   std::shared_ptr<AfXdpDevice> device;
   std::vector<std::unique_ptr<Datapath>> engines;
@@ -75,6 +82,11 @@ void flush(Datapath& datapath) {
   }
 }
 
+bool may_load_programs(const TwoHosts& hosts) {
+  const std::string error = open_on(hosts, 0, options_for(0, 4, 1500, 1)).error;
+  return error.find("CAP_BPF") == std::string::npos;
+}
+
 /// Gets the kernels to know one another's addresses, so that nothing more goes by them.
 void greet(Datapath& from, Datapath& to) {
   const PacketBytes hello = pattern(20, 99);
@@ -104,7 +116,7 @@ void expect_carried(Datapath& from, Datapath& to, const std::vector<std::size_t>
 
 TEST(AfXdp, packets_of_all_sizes_pass_in_both_families) {
   const TwoHosts hosts;
-  HARP_NEEDS_HOSTS(hosts);
+  HARP_NEEDS_XDP(hosts);
   for (const std::uint16_t family : kFamilies) {
     const Opened left = open_on(hosts, 0, family);
     const Opened right = open_on(hosts, 1, family);
@@ -121,7 +133,7 @@ TEST(AfXdp, packets_of_all_sizes_pass_in_both_families) {
 
 TEST(AfXdp, a_packet_above_the_mtu_is_an_error_and_not_sent) {
   const TwoHosts hosts;
-  HARP_NEEDS_HOSTS(hosts);
+  HARP_NEEDS_XDP(hosts);
   const Opened left = open_on(hosts, 0);
   const Opened right = open_on(hosts, 1);
   Datapath& here = *left.engines.at(0);
@@ -134,7 +146,7 @@ TEST(AfXdp, a_packet_above_the_mtu_is_an_error_and_not_sent) {
 
 TEST(AfXdp, jumbo_packets_pass_in_pieces) {
   const TwoHosts hosts({.mtu = 9000});
-  HARP_NEEDS_HOSTS(hosts);
+  HARP_NEEDS_XDP(hosts);
   const Opened left = open_on(hosts, 0, 4, 9000);
   const Opened right = open_on(hosts, 1, 4, 9000);
   Datapath& here = *left.engines.at(0);
@@ -148,7 +160,7 @@ TEST(AfXdp, jumbo_packets_pass_in_pieces) {
 
 TEST(AfXdp, thousands_of_packets_pass_and_frames_come_back) {
   const TwoHosts hosts;
-  HARP_NEEDS_HOSTS(hosts);
+  HARP_NEEDS_XDP(hosts);
   const Opened left = open_on(hosts, 0);
   const Opened right = open_on(hosts, 1);
   Datapath& here = *left.engines.at(0);
@@ -164,7 +176,7 @@ TEST(AfXdp, thousands_of_packets_pass_and_frames_come_back) {
 TEST(AfXdp, an_end_of_udp_sockets_notices_no_difference) {
   for (const std::uint16_t family : kFamilies) {
     const TwoHosts hosts;
-    HARP_NEEDS_HOSTS(hosts);
+    HARP_NEEDS_XDP(hosts);
     const Opened left = open_on(hosts, 0, family);
     std::string error;
     const auto there = hosts.on(
@@ -179,7 +191,7 @@ TEST(AfXdp, an_end_of_udp_sockets_notices_no_difference) {
 
 TEST(AfXdp, large_sends_of_a_kernel_reach_a_jumbo_end_in_one_piece_each) {
   const TwoHosts hosts({.mtu = 9000});
-  HARP_NEEDS_HOSTS(hosts);
+  HARP_NEEDS_XDP(hosts);
   const Opened left = open_on(hosts, 0, 4, 9000);
   std::string error;
   const auto there = hosts.on(1, [&] {
@@ -192,7 +204,7 @@ TEST(AfXdp, large_sends_of_a_kernel_reach_a_jumbo_end_in_one_piece_each) {
 
 TEST(AfXdp, a_peer_on_this_host_is_reached_through_the_kernel) {
   const TwoHosts hosts;
-  HARP_NEEDS_HOSTS(hosts);
+  HARP_NEEDS_XDP(hosts);
   const Opened left = open_on(hosts, 0);
   std::string error;
   const auto beside =
@@ -204,7 +216,7 @@ TEST(AfXdp, a_peer_on_this_host_is_reached_through_the_kernel) {
 
 TEST(AfXdp, packets_on_the_queue_of_another_engine_are_handed_over) {
   const TwoHosts hosts({.queues = 2});
-  HARP_NEEDS_HOSTS(hosts);
+  HARP_NEEDS_XDP(hosts);
   const Opened left = open_on(hosts, 0, 4, 1500, 2);
   const Opened right = open_on(hosts, 1, 4, 1500, 2);
   Datapath& here = *left.engines.at(0);  // Sends on queue 0, and so the packets arrive there.
@@ -235,7 +247,7 @@ TEST(AfXdp, packets_on_the_queue_of_another_engine_are_handed_over) {
 
 TEST(AfXdp, the_interface_is_itself_again_afterwards) {
   const TwoHosts hosts;
-  HARP_NEEDS_HOSTS(hosts);
+  HARP_NEEDS_XDP(hosts);
   for (int round = 0; round < 3; ++round) {
     const Opened left = open_on(hosts, 0);
   }
@@ -254,7 +266,7 @@ void expect_says(const std::string& error, const std::string& word) {
 
 TEST(AfXdp, what_the_system_refuses_is_named) {
   const TwoHosts hosts;
-  HARP_NEEDS_HOSTS(hosts);
+  HARP_NEEDS_XDP(hosts);
   const Opened first = open_on(hosts, 0);
   expect_says(open_on(hosts, 0, options_for(0, 4, 1500, 1)).error, "another XDP program");
   expect_says(open_on(hosts, 1, options_for(1, 4, 1500, 2)).error, "1 queue(s)");
@@ -269,7 +281,7 @@ TEST(AfXdp, what_the_system_refuses_is_named) {
 
 TEST(AfXdp, without_privilege_the_error_says_which_is_needed) {
   const TwoHosts hosts;
-  HARP_NEEDS_HOSTS(hosts);
+  HARP_NEEDS_XDP(hosts);
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {

@@ -57,7 +57,7 @@ std::size_t queue_count(const std::string& interface) {
 // --- The device ---------------------------------------------------------------------------------
 
 AfXdpDevice::AfXdpDevice(const AfXdpOptions& options)
-    : options_(options), exchange_(options.sockets.mtu_bytes, kHandOverPackets) {}
+    : options_(options), exchange_(options.engines, options.sockets.mtu_bytes, kHandOverPackets) {}
 
 std::shared_ptr<AfXdpDevice> AfXdpDevice::open(const AfXdpOptions& options, std::string* error) {
   const std::shared_ptr<AfXdpDevice> device(new AfXdpDevice(options));
