@@ -68,17 +68,18 @@ test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neith
 	$(PYTEST) -m "not netns and not slow"
 	.venv/bin/python tools/check_skips.py --any-skip $(REPORTS)/dev.xml $(REPORTS)/pytest.xml
 
-# AFTER_TEST=1: `make test` has just passed here, so that its Python tests are not run once more.
+# AFTER_TEST=1: `make test` has just passed here, so that what it ran is not run once more.
 .PHONY: test-all
-test-all: PYTEST_REPORT = $(REPORTS)/pytest$(if $(AFTER_TEST),-rest).xml
+test-all: REST = $(if $(AFTER_TEST),-rest)
+test-all: PYTEST_REPORT = $(REPORTS)/pytest$(REST).xml
 test-all: .venv/.demo  ## Installs what the rest needs, runs every test, fails on an unlisted skip
 	tools/install_system_packages.sh
 	PYTHON=$(BIN)/python tools/install_mpi.sh
 	.venv/bin/pip install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4'
 	@[[ $$EUID == 0 ]] || { echo "test-all needs root for network namespaces" >&2; exit 1; }
-	$(RUN_TESTS) dev
+	$(RUN_TESTS) dev$(REST)
 	$(PYTEST) $(if $(AFTER_TEST),--not-again $(REPORTS)/pytest.xml)
-	.venv/bin/python tools/check_skips.py $(REPORTS)/dev.xml $(PYTEST_REPORT)
+	.venv/bin/python tools/check_skips.py $(REPORTS)/dev$(REST).xml $(PYTEST_REPORT)
 
 .venv-horovod/.ready: tools/requirements-horovod-suite.txt
 	$(PYTHON) -m venv .venv-horovod
@@ -128,8 +129,8 @@ format: .venv-lint/.ready  ## Writes what lint would ask for, as far as tools ca
 
 .PHONY: sanitize
 sanitize: .venv/.ready  ## C++ tests under ASan+UBSan and under TSan (clang-19), errors in Python under ASan
-	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(RUN_TESTS) asan --label-exclude slow
-	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(RUN_TESTS) tsan --label-exclude slow
+	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(RUN_TESTS) asan --label-exclude 'slow|versions'
+	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(RUN_TESTS) tsan --label-exclude 'slow|versions'
 	PYTHON=$(BIN)/python tools/run_python_asan.sh
 
 .PHONY: fuzz

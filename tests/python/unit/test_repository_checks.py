@@ -15,6 +15,7 @@ sys.path.insert(0, str(TOOLS))
 import check_files  # noqa: E402
 import check_include_arrows  # noqa: E402
 import check_skips  # noqa: E402
+import passed_tests  # noqa: E402
 
 GOOGLETEST_OUTPUT = """\
 [ RUN      ] Kernels.runs
@@ -158,6 +159,17 @@ def test_a_test_that_another_report_ran_is_no_skip(tmp_path: Path) -> None:
     skipped = '<testcase classname="a" name="b"><skipped/></testcase>'
     ran = run_check_skips(tmp_path, skipped + '<testcase classname="a" name="b"/>')
     assert ran.stdout.splitlines() == ["1 passed, 0 failed, 0 skipped"]
+
+
+def test_what_failed_or_skipped_something_is_run_again(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    skipping = f"<system-out>{GOOGLETEST_OUTPUT}</system-out>"
+    report.write_text(
+        '<testsuite><testcase name="good" status="run"/><testcase name="bad" status="fail"/>'
+        f'<testcase name="half" status="run">{skipping}</testcase></testsuite>'
+    )
+    assert passed_tests.passed_tests(report) == ["good"]
+    assert passed_tests.passed_tests(tmp_path / "none.xml") == []
 
 
 def test_every_allowed_skip_has_a_reason() -> None:
