@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,8 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         ]
+        if os.environ.get("LIGHTCC_HARP") == "0":
+            configure.append("-DLIGHTCC_HARP=OFF")
         subprocess.run(configure, check=True)
         subprocess.run(["cmake", "--build", build, "--target", "install"], check=True)
 

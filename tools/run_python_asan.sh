@@ -14,7 +14,7 @@ if [[ ! -e $home/.ready ]]; then
   touch "$home/.ready"
 fi
 flags="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1"
-CC=gcc CXX=g++ CFLAGS=$flags CXXFLAGS=$flags LDFLAGS="-fsanitize=address,undefined" \
+LIGHTCC_HARP=0 CC=gcc CXX=g++ CFLAGS=$flags CXXFLAGS=$flags LDFLAGS="-fsanitize=address,undefined" \
   "$home/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps .
 
 mkdir -p build/elsewhere build/reports
