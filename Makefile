@@ -138,11 +138,11 @@ fuzz: .venv/.ready  ## Every fuzz target for FUZZ_SECONDS
 	PATH="$(BIN):$$PATH" tools/run_fuzzers.sh $(FUZZ_SECONDS)
 
 .PHONY: harp
-harp: .venv/.ready  ## HARP's NCCL plugin, harp-perf and net-conform, into build/harp
+harp: .venv/.ready  ## HARP's NCCL plugin, harp-perf, harp-cycles and net-conform, into build/harp
 	PATH="$(BIN):$$PATH" cmake --preset harp >/dev/null
 	PATH="$(BIN):$$PATH" cmake --build build/harp --target harp
 	ln -sf harp_plugin/src/plugin/libnccl-net-harp.so harp_plugin/tools/harp_perf/harp-perf \
-	  harp_plugin/tools/net_conform/net-conform build/harp/
+	  harp_plugin/tools/harp_cycles/harp-cycles harp_plugin/tools/net_conform/net-conform build/harp/
 	[[ ! -e build/harp/harp_plugin/src/plugin/libharp-dpdk.so ]] || \
 	  ln -sf harp_plugin/src/plugin/libharp-dpdk.so build/harp/
 

@@ -35,6 +35,7 @@ HARP_FLOORS = [
     {"base", "abi"},
     {"sync"},
     {"protocol", "datapath"},
+    {"telemetry"},
     {"runtime", "sim", "dpdk"},
     {"endpoint"},
     {"plugin"},

@@ -173,7 +173,7 @@ MUTANTS = [
     Mutant(
         "a message may overrun its receive",
         "src/protocol/message_receiver.cpp",
-        "if (std::size_t{header.msg_off} + header.len > message.request.buffer.size()) {",
+        "if (std::size_t{header.msg_off} + header.len > message.request.room()) {",
         "if (false) {",
         "message_receiver",
     ),

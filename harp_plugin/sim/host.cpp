@@ -78,6 +78,8 @@ void Host::take(std::span<const std::byte> packet, Time now) {
     if (!placement.payload.empty()) {
       std::memcpy(placement.to, placement.payload.data(), placement.payload.size());
     }
+  } else if (placement.action == Placement::Action::kTake) {
+    placement.taker.show(placement.msg_off, placement.payload);
   } else if (placement.action == Placement::Action::kFragment) {
     application_.on_fragment(*session, placement, now);
   }

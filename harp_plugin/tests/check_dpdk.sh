@@ -4,7 +4,7 @@ set -euo pipefail
 net_conform=$1 plugin=$2
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-export NET_CONFORM_DEBUG=1 HARP_DATAPATH=dpdk
+export NET_CONFORM_DEBUG=1 HARP_PROFILE=none HARP_DATAPATH=dpdk
 
 # expect TEXT NAME=VALUE...: the plugin's log has TEXT, and the process neither hangs nor dies of it.
 expect() {
@@ -19,7 +19,7 @@ expect() {
 }
 
 nic="net_vhost0,iface=$folder/nic"
-expect "HARP_DPDK=: expected a device" HARP_DPDK=
+expect "HARP_DATAPATH=dpdk: expected HARP_DPDK beside it" HARP_DPDK=
 expect "HARP_DPDK=$nic: expected DEVICE@IPV4/PREFIX" HARP_DPDK="$nic"
 expect "DPDK device net_nothing0: " HARP_DPDK=net_nothing0@10.95.0.1/24
 expect "DPDK device 0000:ff:1f.7: " HARP_DPDK=0000:ff:1f.7@10.95.0.1/24

@@ -3,22 +3,10 @@
 set -euo pipefail
 perf=$1
 shift
-export HARP_IFNAME=lo REFTCP_IFNAME=lo
-out=$(mktemp)
-trap 'rm -f "$out"; kill $(jobs -p) 2>/dev/null || true' EXIT
-fail() {
-  echo "$*; what it printed:" >&2
-  cat "$out" >&2
-  exit 1
-}
-# expect STATUS TEXT command...: exits with STATUS and prints TEXT.
-expect() {
-  local status=0 wanted=$1 text=$2
-  shift 2
-  timeout 60 "$@" >"$out" 2>&1 || status=$?
-  [[ $status == "$wanted" ]] || fail "$* exited with $status, not $wanted"
-  grep -qF -- "$text" "$out" || fail "$* did not print '$text'"
-}
+export HARP_PROFILE=none HARP_IFNAME=lo REFTCP_IFNAME=lo
+source "$(dirname "$0")/expect.sh"
+profile=$out.conf
+trap 'rm -f "$out" "$profile"; kill $(jobs -p) 2>/dev/null || true' EXIT
 
 port=$((20000 + RANDOM % 10000))
 vias=(--via tcp)
@@ -33,10 +21,31 @@ for plugin in "$@"; do
   [[ $(grep -c "$(basename "$plugin")" "$out") == 5 ]] || fail "rows of $plugin are missing"
 done
 
+# More than sockets hold, both ways.
+"$perf" --listen "127.0.0.1:$port" &
+expect 0 "round trip of 16777216 bytes" "$perf" --connect "127.0.0.1:$port" "${vias[@]}" \
+  --sizes 16m --seconds 0.01 --rounds 1 --window 1
+wait %1 || fail "the listening end failed"
+
 "$perf" --listen "127.0.0.1:$port" &
 expect 0 "HARP_PATHS=1 HARP_PAYLOAD_CRC=1 $(basename "$1")" "$perf" --connect "127.0.0.1:$port" \
   --via "$1" --via "HARP_PATHS=1 HARP_PAYLOAD_CRC=1 $1" --sizes 4k --seconds 0.02 --rounds 1
 wait %1 || fail "the listening end failed"
+
+# What the plugin reads from a profile, of which the log tells.
+printf '# lo\nHARP_IFNAME==lo\nHARP_PATHS=3\n' >"$profile"
+with_profile=(env -u HARP_IFNAME NET_CONFORM_DEBUG=1 HARP_PROFILE="$profile")
+"$perf" --listen "127.0.0.1:$port" &
+expect 0 "profile $profile: 2 variable(s)" "${with_profile[@]}" "$perf" --connect "127.0.0.1:$port" \
+  --via "$1" --sizes 4k --seconds 0.02 --rounds 1
+wait %1 || fail "the listening end failed"
+grep -qF "1 engine(s) and 3 paths on lo=127.0.0.1" "$out" || fail "the profile did not count"
+echo HARP_MODE=fast >>"$profile"
+"$perf" --listen "127.0.0.1:$port" 2>/dev/null &
+expect 1 "$profile:4: HARP_MODE=fast: expected inline" "${with_profile[@]}" "$perf" \
+  --connect "127.0.0.1:$port" --via "$1"
+kill %1 2>/dev/null || true
+wait %1 || true
 
 expect 2 "unknown option --frobnicate" "$perf" --connect "127.0.0.1:$port" --via tcp --frobnicate 1
 expect 2 "wrong arguments" "$perf" --connect "127.0.0.1:$port"

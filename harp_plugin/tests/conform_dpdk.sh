@@ -9,11 +9,10 @@ shift 4
 
 export HARP_DATAPATH=dpdk HARP_PEER_TIMEOUT=${HARP_PEER_TIMEOUT:-5}
 folder=$(mktemp -d)
-a=harp-dpdk-a-$$ b=harp-dpdk-b-$$
+source "$(dirname "$0")/two_hosts.sh"
 clean() {
   rm -rf "$folder"
-  ip netns delete "$a" 2>/dev/null || true
-  ip netns delete "$b" 2>/dev/null || true
+  remove_hosts
 }
 trap clean EXIT
 run=("$net_conform" --plugin "$plugin" --abi "$abi" --processes)
@@ -26,15 +25,7 @@ case $kind in
       "env HARP_DPDK=virtio_user0,path=$folder/nic,queues=$queues,server=1@10.95.0.2/24" "$@"
     ;;
   af_packet)
-    if ! ip netns add "$a" 2>/dev/null; then
-      echo "SKIP: no network namespaces here (root and iproute2 are needed)"
-      exit 77
-    fi
-    ip netns add "$b"
-    ip -n "$a" link add harp0 type veth peer name harp0 netns "$b"
-    for namespace in "$a" "$b"; do
-      ip -n "$namespace" link set harp0 up
-    done
+    make_hosts ""
     HARP_DPDK=net_af_packet0,iface=harp0@10.95.0.1/24 ip netns exec "$a" "${run[@]}" --peer-prefix \
       "ip netns exec $b env HARP_DPDK=net_af_packet0,iface=harp0@10.95.0.2/24" "$@"
     ;;

@@ -96,10 +96,13 @@ ArpTable::Hop ArpTable::find(const Address& peer, Time now) {
   if (next == 0) {
     return {};
   }
-  if (neighbours_.size() >= kMostNeighbours && !neighbours_.contains(next)) {
-    neighbours_.clear();
+  if (recent_.first != next) {
+    if (neighbours_.size() >= kMostNeighbours && !neighbours_.contains(next)) {
+      neighbours_.clear();
+    }
+    recent_ = {next, &neighbours_[next]};
   }
-  Neighbour& neighbour = neighbours_[next];
+  Neighbour& neighbour = *recent_.second;
   Hop hop{.mac = neighbour.mac, .request = std::nullopt};
   if (now >= neighbour.ask_at) {
     neighbour.ask_at = now + kBetweenRequests;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 
 #include "base/time.hpp"
 #include "datapath/address.hpp"
@@ -63,6 +64,8 @@ class ArpTable {
 
   Self self_;
   std::unordered_map<std::uint32_t, Neighbour> neighbours_;
+  /// The last one found: packets to one peer follow one another.
+  std::pair<std::uint32_t, Neighbour*> recent_{0, nullptr};
 };
 
 }  // namespace harp

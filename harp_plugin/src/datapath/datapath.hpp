@@ -37,6 +37,9 @@ struct DatapathStats {
   std::uint64_t blocked = 0;      ///< Times that the layer below took nothing.
   std::uint64_t send_errors = 0;  ///< Packets that the layer below refused, for good.
   std::uint64_t handed_over = 0;  ///< Packets that came to another stack than their own.
+  /// By HARP itself: a kernel's and a driver's copies, and placement, are not among them.
+  std::uint64_t bytes_copied_out = 0;  ///< Of payloads.
+  std::uint64_t bytes_copied_in = 0;   ///< Of packets.
 
   DatapathStats& operator+=(const DatapathStats& other) {
     packets_sent += other.packets_sent;
@@ -48,6 +51,8 @@ struct DatapathStats {
     blocked += other.blocked;
     send_errors += other.send_errors;
     handed_over += other.handed_over;
+    bytes_copied_out += other.bytes_copied_out;
+    bytes_copied_in += other.bytes_copied_in;
     return *this;
   }
 };
@@ -65,6 +70,9 @@ class Datapath {
   virtual std::size_t mtu_bytes() const = 0;
   /// Flows that it can make towards one peer.
   virtual std::uint16_t local_ports() const = 0;
+  /// The kernel or the NIC puts a checksum over each packet, which the other end verifies; else
+  /// sessions carry one of their own.
+  virtual bool has_checksum() const = 0;
 
   /// What arrived; at most a burst. The bytes stay until the next call.
   virtual std::span<const Arrival> receive() = 0;
@@ -72,7 +80,7 @@ class Datapath {
   /// Packets that send() takes before the next flush().
   virtual std::size_t room() const = 0;
   /// Takes a packet, while there is room. `head` is copied, `payload` stays the caller's and is
-  /// read until a flush() has returned true.
+  /// read until a flush() has returned true; in registered memory, perhaps later, too.
   virtual void send(const Route& route,
                     std::span<const std::byte> head,
                     std::span<const std::byte> payload) = 0;
@@ -80,6 +88,14 @@ class Datapath {
   virtual bool flush(Time now) = 0;
   /// Forgets what still waits; its payloads are not read any more. They count as lost.
   virtual void discard() = 0;
+
+  /// Whether the two below do anything.
+  virtual bool registers_memory() const { return false; }
+  /// Payloads in `memory` may be read where they lie until deregister_memory(), also after a
+  /// flush(). False: they are copied, as all others.
+  virtual bool register_memory(std::span<const std::byte> /*memory*/) { return false; }
+  virtual void deregister_memory(std::span<const std::byte> /*memory*/) {}
+
   /// When flush() has something to do by itself.
   virtual Time next_deadline() const { return kNever; }
 

@@ -87,6 +87,21 @@ bool ExchangePort::give(std::size_t to,
   return true;
 }
 
+void ExchangePort::deliver(const FrameView& view,
+                           PortOwners::Owner owner,
+                           std::vector<Arrival>& arrivals,
+                           DatapathStats& stats) {  // hot
+  ++stats.packets_received;
+  stats.bytes_received += view.payload.size();
+  const Route route{.peer = view.source, .local_port = owner.local_port};
+  if (owner.engine == index_) {
+    arrivals.push_back({.packet = view.payload, .route = route});
+  } else if (give(owner.engine, route, view.payload)) {
+    ++stats.handed_over;
+    stats.bytes_copied_in += view.payload.size();
+  }
+}
+
 bool ExchangePort::wake_takers() {
   if (takers_ == 0) {
     return false;

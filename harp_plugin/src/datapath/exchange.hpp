@@ -12,6 +12,8 @@
 
 #include "datapath/datapath.hpp"
 #include "datapath/event_fd.hpp"
+#include "datapath/frame.hpp"
+#include "datapath/port_owners.hpp"
 #include "sync/spsc_ring.hpp"
 
 namespace harp {
@@ -69,6 +71,12 @@ class ExchangePort {
             const Route& route,
             std::span<const std::byte> head,
             std::span<const std::byte> payload = {});
+  /// A packet that came in a frame: appends it to `arrivals` where `owner` is this port's engine,
+  /// else gives it to that engine's port. Counts it.
+  void deliver(const FrameView& view,
+               PortOwners::Owner owner,
+               std::vector<Arrival>& arrivals,
+               DatapathStats& stats);
   /// Wakes whoever was given a packet and waits. Whether there was anybody to look at.
   bool wake_takers();
 

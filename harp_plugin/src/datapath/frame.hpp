@@ -1,8 +1,9 @@
 // What datapaths that carry whole Ethernet frames put in front of a packet: Ethernet, IP (RFC 791,
 // RFC 8200) and UDP (RFC 768) headers.
 //
-// IPv4 packets say "do not fragment" and carry no UDP checksum, as RFC 768 allows: the CRC of the
-// payload and the authenticator of the header say more. Over IPv6 the checksum is a must.
+// IPv4 packets say "do not fragment" and carry no UDP checksum unless a NIC adds it, as RFC 768
+// allows: the CRC of the payload and the authenticator of the header say more. Over IPv6 the
+// checksum is a must.
 #pragma once
 
 #include <array>
@@ -18,10 +19,11 @@ namespace harp {
 using MacAddress = std::array<std::byte, 6>;
 
 inline constexpr std::size_t kEthernetBytes = 14;
+inline constexpr std::size_t kIpv4Bytes = 20;  ///< Without options.
 
 /// Of all headers together; family 4 or 6.
 constexpr std::size_t frame_header_bytes(std::uint16_t family) {
-  return kEthernetBytes + (family == 4 ? 20 : 40) + 8;
+  return kEthernetBytes + (family == 4 ? kIpv4Bytes : 40) + 8;
 }
 
 /// From where to where a frame goes.
@@ -30,6 +32,8 @@ struct FrameFlow {
   MacAddress destination_mac{};
   Address source;
   Address destination;  ///< Of the family of `source`.
+  /// The NIC completes the UDP checksum, of which the frame has the pseudo header's part.
+  bool sum_by_nic = false;
 };
 
 /// Writes the headers of a frame whose UDP payload lies at frame[frame_header_bytes(family)..]. A
@@ -43,8 +47,8 @@ struct FrameView {
 };
 
 /// Nothing: no whole UDP packet over IPv4 without options or IPv6 without extension headers, not
-/// tagged, not a fragment; or one whose UDP checksum is wrong. The padding behind short packets is
-/// left out.
-std::optional<FrameView> parse_frame(std::span<const std::byte> frame);
+/// tagged, not a fragment; or one whose UDP checksum is wrong, unless the NIC has verified it. The
+/// padding behind short packets is left out.
+std::optional<FrameView> parse_frame(std::span<const std::byte> frame, bool is_verified = false);
 
 }  // namespace harp

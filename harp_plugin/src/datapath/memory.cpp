@@ -40,6 +40,7 @@ void MemoryDatapath::send(const Route& route,
   }
   ++stats_.packets_sent;
   stats_.bytes_sent += head.size() + payload.size();
+  stats_.bytes_copied_out += payload.size();
 }
 
 bool MemoryDatapath::flush(Time /*now*/) {

@@ -43,6 +43,7 @@ class MemoryDatapath final : public Datapath {
   const Address& address() const override { return address_; }
   std::size_t mtu_bytes() const override { return mtu_bytes_; }
   std::uint16_t local_ports() const override { return 64; }
+  bool has_checksum() const override { return false; }
   std::span<const Arrival> receive() override;
   std::size_t room() const override { return kBurst; }
   void send(const Route& route,

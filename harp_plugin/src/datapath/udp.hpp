@@ -43,6 +43,7 @@ class UdpDatapath final : public Datapath {
   const Address& address() const override { return address_; }
   std::size_t mtu_bytes() const override { return mtu_bytes_; }
   std::uint16_t local_ports() const override { return static_cast<std::uint16_t>(sockets_.size()); }
+  bool has_checksum() const override { return true; }
   /// Of the socket `local_port`, as in Route.
   std::uint16_t port(std::uint16_t local_port) const { return ports_[local_port % ports_.size()]; }
   std::span<const Arrival> receive() override;

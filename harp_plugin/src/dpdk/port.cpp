@@ -33,6 +33,9 @@ constexpr unsigned kCache = 256;
 constexpr unsigned kThreads = 16;  ///< That move packets, each with a cache.
 constexpr std::size_t kHandOverPackets = 1024;
 constexpr Duration kSilence = std::chrono::milliseconds(100);
+/// Shorter payloads are copied for less than it costs to point to them.
+constexpr std::size_t kLeastInPlace = 256;
+constexpr Duration kMostWait = std::chrono::milliseconds(100);
 /// Ports of frames that every engine looks at.
 constexpr std::uint16_t kForAll = 0xffff;
 
@@ -99,6 +102,15 @@ std::string Port::start() {
     configuration.rx_adv_conf.rss_conf.rss_hf =
         info.flow_type_rss_offloads & (RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_IPV4);
   }
+  configuration.rxmode.offloads = info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
+  configuration.txmode.offloads =
+      info.tx_offload_capa & (RTE_ETH_TX_OFFLOAD_UDP_CKSUM | RTE_ETH_TX_OFFLOAD_MULTI_SEGS);
+  const auto offers = [&](std::uint64_t what) {
+    return (configuration.txmode.offloads & what) != 0;
+  };
+  nic_makes_sums_ = offers(RTE_ETH_TX_OFFLOAD_UDP_CKSUM);
+  pages_.emplace(*device_,
+                 in_place_of(*device_, info.driver_name, offers(RTE_ETH_TX_OFFLOAD_MULTI_SEGS)));
   if (const int result = ::rte_eth_dev_configure(id_, queues, queues, &configuration);
       result != 0) {
     return problem(options_, "cannot be configured", -result);
@@ -106,17 +118,10 @@ std::string Port::start() {
   std::uint16_t receives = kDescriptors;
   std::uint16_t sends = kDescriptors;
   (void)::rte_eth_dev_adjust_nb_rx_tx_desc(id_, &receives, &sends);
-  const unsigned buffers = queues * (unsigned{receives} + sends + 256) + 2 * kCache * kThreads;
-  const auto frame =
-      static_cast<std::uint16_t>(options_.mtu_bytes + kEthernetBytes + 64 + RTE_PKTMBUF_HEADROOM);
-  pool_ = ::rte_pktmbuf_pool_create(("harp-" + std::to_string(id_)).c_str(),
-                                    buffers,
-                                    kCache,
-                                    0,
-                                    std::max<std::uint16_t>(frame, RTE_MBUF_DEFAULT_BUF_SIZE),
-                                    SOCKET_ID_ANY);
-  if (pool_ == nullptr) {
-    return problem(options_, "no memory for packets", rte_errno);
+  const unsigned buffers =
+      queues * (unsigned{receives} + sends + 3U * kBurst) + 2 * kCache * kThreads;
+  if (std::string error = make_pools(buffers); !error.empty()) {
+    return error;
   }
   const auto socket = static_cast<unsigned>(std::max(::rte_eth_dev_socket_id(id_), 0));
   for (std::uint16_t queue = 0; queue < queues; ++queue) {
@@ -140,6 +145,20 @@ std::string Port::start() {
   return {};
 }
 
+std::string Port::make_pools(unsigned buffers) {
+  const auto frame =
+      static_cast<std::uint16_t>(options_.mtu_bytes + kEthernetBytes + 64 + RTE_PKTMBUF_HEADROOM);
+  const auto make = [&](const char* what, std::uint16_t room) {
+    const std::string name = "harp-" + std::to_string(id_) + what;
+    return ::rte_pktmbuf_pool_create(name.c_str(), buffers, kCache, 0, room, SOCKET_ID_ANY);
+  };
+  pool_ = make("", std::max<std::uint16_t>(frame, RTE_MBUF_DEFAULT_BUF_SIZE));
+  pointers_ = make("-pointers", 0);
+  return pool_ != nullptr && pointers_ != nullptr
+             ? ""
+             : problem(options_, "no memory for packets", rte_errno);
+}
+
 std::unique_ptr<Datapath> Port::open_engine(std::size_t engine) {
   return std::make_unique<PortDatapath>(*this, engine);
 }
@@ -151,10 +170,13 @@ PortDatapath::PortDatapath(Port& port, std::size_t engine)
       engine_(engine),
       address_(port.options_.address),
       neighbours_(port.self_),
-      hand_over_(port.exchange_, engine) {
+      hand_over_(port.exchange_, engine),
+      registered_(*port.pages_) {
   const std::uint16_t ports = port.options_.local_ports;
   address_.port = static_cast<std::uint16_t>(port.first_udp_port_ + engine * ports);
   for (std::uint16_t i = 0; i < ports; ++i) {
+    sources_.push_back(address_);
+    sources_.back().port = static_cast<std::uint16_t>(address_.port + i);
     port_.owners_.set(
         static_cast<std::uint16_t>(address_.port + i),
         {.engine = static_cast<std::uint8_t>(engine), .local_port = static_cast<std::uint8_t>(i)});
@@ -169,6 +191,7 @@ PortDatapath::~PortDatapath() {
   }
   give_back();
   ::rte_pktmbuf_free_bulk(queue_.data(), queued_);
+  ::rte_pktmbuf_free_bulk(fresh_.data(), fresh_count_);
 }
 
 void PortDatapath::give_back() {
@@ -184,8 +207,13 @@ std::span<const Arrival> PortDatapath::receive() {  // hot
       ::rte_eth_rx_burst(port_.id_, static_cast<std::uint16_t>(engine_), received_.data(), kBurst);
   for (std::uint16_t i = 0; i < received_count_; ++i) {
     const rte_mbuf* const packet = received_[i];
-    if (packet->nb_segs == 1) {  // Buffers hold the largest frame.
-      take_frame({rte_pktmbuf_mtod(packet, const std::byte*), packet->data_len});
+    const std::uint64_t sum = packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
+    // Buffers hold the largest frame, so none has segments.
+    if (packet->nb_segs == 1 && sum != RTE_MBUF_F_RX_L4_CKSUM_BAD) {
+      // "None" says that the sender's NIC, a virtual one, has left the sum out between memories.
+      const bool is_verified =
+          sum == RTE_MBUF_F_RX_L4_CKSUM_GOOD || sum == RTE_MBUF_F_RX_L4_CKSUM_NONE;
+      take_frame({rte_pktmbuf_mtod(packet, const std::byte*), packet->data_len}, is_verified);
     }
   }
   hand_over_.wake_takers();
@@ -206,23 +234,16 @@ std::span<const Arrival> PortDatapath::receive() {  // hot
   return arrivals_;
 }
 
-void PortDatapath::take_frame(std::span<const std::byte> frame) {  // hot
-  const auto view = parse_frame(frame);
+void PortDatapath::take_frame(std::span<const std::byte> frame, bool is_verified) {  // hot
+  const auto view = parse_frame(frame, is_verified);
   const auto owner = view && view->destination.ip == address_.ip
                          ? port_.owners_.find(view->destination.port)
                          : std::nullopt;
-  if (!owner) {
+  if (owner) {
+    hand_over_.deliver(*view, *owner, arrivals_, stats_);
+  } else {
     take_other(frame);
-    return;
   }
-  ++stats_.packets_received;
-  stats_.bytes_received += view->payload.size();
-  const Route route{.peer = view->source, .local_port = owner->local_port};
-  if (owner->engine == engine_) {
-    arrivals_.push_back({.packet = view->payload, .route = route});
-    return;
-  }
-  stats_.handed_over += hand_over_.give(owner->engine, route, view->payload) ? 1 : 0;
 }
 
 void PortDatapath::take_other(std::span<const std::byte> frame) {
@@ -249,29 +270,64 @@ void PortDatapath::send_arp(const ArpFrame& frame) {
   queue_[queued_++] = packet;
 }
 
+/// With room for a frame of `bytes`; null: there is none.
+rte_mbuf* PortDatapath::allocate(std::size_t bytes) {  // hot
+  if (bytes > port_.options_.mtu_bytes + kEthernetBytes) {
+    return nullptr;
+  }
+  if (fresh_count_ == 0) {
+    if (::rte_pktmbuf_alloc_bulk(port_.pool_, fresh_.data(), kBurst) != 0) {
+      return nullptr;
+    }
+    fresh_count_ = kBurst;
+  }
+  rte_mbuf* const packet = fresh_[--fresh_count_];
+  packet->data_len = static_cast<std::uint16_t>(bytes);
+  packet->pkt_len = static_cast<std::uint32_t>(bytes);
+  return packet;
+}
+
+/// Leaves `payload`, with which `packet` ends, where it is. False: it has to be copied.
+bool PortDatapath::point_to(std::span<const std::byte> payload, rte_mbuf& packet) {  // hot
+  auto* const region = payload.size() < kLeastInPlace ? nullptr : registered_.find(payload);
+  rte_mbuf* const pointer = region == nullptr ? nullptr : ::rte_pktmbuf_alloc(port_.pointers_);
+  if (pointer == nullptr) {
+    return false;
+  }
+  attach(*pointer, payload, *region);
+  packet.data_len = static_cast<std::uint16_t>(packet.data_len - payload.size());
+  packet.next = pointer;
+  packet.nb_segs = 2;
+  return true;
+}
+
 void PortDatapath::send(const Route& route,
                         std::span<const std::byte> head,
                         std::span<const std::byte> payload) {  // hot
   const auto hop = neighbours_.find(route.peer, now_);
   const std::size_t header = frame_header_bytes(address_.family);
   const std::size_t bytes = header + head.size() + payload.size();
-  rte_mbuf* const packet = hop.mac && bytes <= port_.options_.mtu_bytes + kEthernetBytes
-                               ? ::rte_pktmbuf_alloc(port_.pool_)
-                               : nullptr;
+  rte_mbuf* const packet = hop.mac ? allocate(bytes) : nullptr;
   if (packet == nullptr) {
     ++stats_.send_errors;
   } else {
-    auto* const at = reinterpret_cast<std::byte*>(
-        ::rte_pktmbuf_append(packet, static_cast<std::uint16_t>(bytes)));
-    const std::span<std::byte> frame(at, bytes);
-    copy_bytes(payload, copy_bytes(head, frame.subspan(header)));
-    Address source = address_;
-    source.port = static_cast<std::uint16_t>(source.port + route.local_port);
+    const std::span<std::byte> frame(rte_pktmbuf_mtod(packet, std::byte*), bytes);
     write_frame_headers({.source_mac = port_.self_.mac,
                          .destination_mac = *hop.mac,
-                         .source = source,
-                         .destination = route.peer},
+                         .source = sources_[route.local_port],
+                         .destination = route.peer,
+                         .sum_by_nic = port_.nic_makes_sums_},
                         frame);
+    const auto rest = copy_bytes(head, frame.subspan(header));
+    if (!point_to(payload, *packet)) {
+      copy_bytes(payload, rest);
+      stats_.bytes_copied_out += payload.size();
+    }
+    if (port_.nic_makes_sums_) {
+      packet->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_UDP_CKSUM;
+      packet->l2_len = kEthernetBytes;
+      packet->l3_len = static_cast<std::uint16_t>(kIpv4Bytes);
+    }
     queue_[queued_++] = packet;
     ++stats_.packets_sent;
     stats_.bytes_sent += bytes - header;
@@ -287,6 +343,10 @@ bool PortDatapath::flush(Time now) {  // hot
   if (queued_ == 0) {
     return true;
   }
+  if (port_.nic_makes_sums_) {
+    (void)::rte_eth_tx_prepare(
+        port_.id_, static_cast<std::uint16_t>(engine_), queue_.data(), queued_);
+  }
   const std::uint16_t sent =
       ::rte_eth_tx_burst(port_.id_, static_cast<std::uint16_t>(engine_), queue_.data(), queued_);
   stats_.batches_sent += sent > 0 ? 1 : 0;
@@ -294,6 +354,32 @@ bool PortDatapath::flush(Time now) {  // hot
   queued_ = static_cast<std::uint16_t>(queued_ - sent);
   stats_.blocked += queued_ > 0 ? 1 : 0;
   return queued_ == 0;
+}
+
+/// Of what was copied, there would be no need; what points to an application's memory must go.
+void PortDatapath::discard() {
+  ::rte_pktmbuf_free_bulk(queue_.data(), queued_);
+  queued_ = 0;
+}
+
+bool PortDatapath::register_memory(std::span<const std::byte> memory) {
+  register_thread();
+  (void)registered_.release();
+  return registered_.add(memory);
+}
+
+/// NICs free what they have sent when they send more, or are asked to. What one does not free stays
+/// its own: nothing else is ever mapped there for it.
+void PortDatapath::deregister_memory(std::span<const std::byte> memory) {
+  register_thread();
+  if (registered_.remove(memory) || queued_ > 0) {
+    return;
+  }
+  const auto queue = static_cast<std::uint16_t>(engine_);
+  const auto until = std::chrono::steady_clock::now() + kMostWait;
+  while (::rte_eth_tx_done_cleanup(port_.id_, queue, 0) >= 0 && !registered_.release() &&
+         std::chrono::steady_clock::now() < until) {
+  }
 }
 
 }  // namespace harp::dpdk

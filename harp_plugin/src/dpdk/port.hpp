@@ -4,8 +4,8 @@
 // Engines have a queue each; the NIC chooses queues by hashing (RSS), and a packet that comes to
 // another engine's queue is handed over by a ring.
 //
-// Copies per byte: transmit 1, into a buffer of the NIC; receive 0, 1 at a hand-over; besides that
-// of the placement.
+// Copies per byte: transmit none from registered memory that the NIC reads in place, else 1, into a
+// buffer of the NIC; receive 0, 1 at a hand-over; besides that of the placement.
 #pragma once
 
 #include <rte_ethdev.h>
@@ -28,8 +28,12 @@
 #include "datapath/exchange.hpp"
 #include "datapath/frame.hpp"
 #include "datapath/port_owners.hpp"
+#include "registered_memory.hpp"
 
 namespace harp::dpdk {
+
+/// Packets moved at once.
+inline constexpr std::uint16_t kBurst = 128;
 
 class Port final : public DpdkPort {
  public:
@@ -47,12 +51,16 @@ class Port final : public DpdkPort {
   explicit Port(const DpdkPortOptions& options);
   std::string set_up();
   std::string start();
+  std::string make_pools(unsigned buffers);
 
   DpdkPortOptions options_;
   std::uint16_t id_ = 0;
   rte_device* device_ = nullptr;
   std::uint16_t first_udp_port_;
   rte_mempool* pool_ = nullptr;
+  rte_mempool* pointers_ = nullptr;  ///< Buffers without room, to point to registered memory.
+  std::optional<DmaPages> pages_;
+  bool nic_makes_sums_ = false;  ///< It completes UDP checksums.
   ArpTable::Self self_;
   PortOwners owners_;
   PacketExchange exchange_;
@@ -68,13 +76,17 @@ class PortDatapath final : public Datapath {
   const Address& address() const override { return address_; }
   std::size_t mtu_bytes() const override { return port_.options_.mtu_bytes; }
   std::uint16_t local_ports() const override { return port_.options_.local_ports; }
+  bool has_checksum() const override { return port_.nic_makes_sums_; }
   std::span<const Arrival> receive() override;
   std::size_t room() const override { return kBurst - queued_; }
   void send(const Route& route,
             std::span<const std::byte> head,
             std::span<const std::byte> payload) override;
   bool flush(Time now) override;
-  void discard() override {}  // What waits was copied.
+  void discard() override;
+  bool registers_memory() const override { return true; }
+  bool register_memory(std::span<const std::byte> memory) override;
+  void deregister_memory(std::span<const std::byte> memory) override;
   /// The NIC does not tell when packets come.
   Time next_deadline() const override { return now_ + (is_busy_ ? kBusyPoll : kIdlePoll); }
   int descriptor() const override { return hand_over_.descriptor(); }
@@ -82,11 +94,12 @@ class PortDatapath final : public Datapath {
   DatapathStats stats() const override { return stats_; }
 
  private:
-  static constexpr std::uint16_t kBurst = 128;
   static constexpr Duration kBusyPoll = std::chrono::microseconds(100);
   static constexpr Duration kIdlePoll = std::chrono::milliseconds(1);
 
-  void take_frame(std::span<const std::byte> frame);
+  void take_frame(std::span<const std::byte> frame, bool is_verified);
+  rte_mbuf* allocate(std::size_t bytes);
+  bool point_to(std::span<const std::byte> payload, rte_mbuf& packet);
   void take_other(std::span<const std::byte> frame);
   void send_arp(const ArpFrame& frame);
   void give_back();
@@ -94,13 +107,17 @@ class PortDatapath final : public Datapath {
   Port& port_;
   std::size_t engine_;
   Address address_;
+  std::vector<Address> sources_;  ///< By local port.
   ArpTable neighbours_;
   ExchangePort hand_over_;
+  RegisteredMemory registered_;
   std::vector<Arrival> arrivals_;
   std::array<rte_mbuf*, kBurst> received_{};
   std::uint16_t received_count_ = 0;
   std::array<rte_mbuf*, kBurst> queue_{};
   std::uint16_t queued_ = 0;
+  std::array<rte_mbuf*, kBurst> fresh_{};  ///< To be filled by sends.
+  std::uint16_t fresh_count_ = 0;
   Time now_{};
   Time heard_at_{};
   bool is_busy_ = true;  ///< Something came not long ago.

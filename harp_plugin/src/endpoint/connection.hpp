@@ -46,6 +46,19 @@ class Connection {
     return engine_.with_stack([](const Stack& stack, Time) { return describe_counters(stack); });
   }
 
+  /// What is sent from `memory` may be read there by the NIC, until deregister_memory(); whether it
+  /// is depends on the datapath. Thread: any. Blocks for a turn, where the datapath registers.
+  void register_memory(std::span<const std::byte> memory) {
+    if (engine_.registers_memory()) {
+      engine_.with_stack([&](Stack& stack, Time) { (void)stack.register_memory(memory); });
+    }
+  }
+  void deregister_memory(std::span<const std::byte> memory) {
+    if (engine_.registers_memory()) {
+      engine_.with_stack([&](Stack& stack, Time) { stack.deregister_memory(memory); });
+    }
+  }
+
   /// See Channel.
   std::optional<RequestId> send(std::span<const std::byte> data, std::uint16_t tag) {
     const auto request = channel_->send(data, tag);
@@ -54,11 +67,10 @@ class Connection {
   }
   /// The engine learns of it with the next call: nothing has to leave at once.
   std::optional<RequestId> receive(std::span<std::byte> buffer) {
-    auto request = channel_->receive(buffer);
-    if (!request) {
-      engine_.drive();
-    }
-    return request;
+    return posted(channel_->receive(buffer));
+  }
+  std::optional<RequestId> receive_taken(const Taker& taker) {
+    return posted(channel_->receive_taken(taker));
   }
   std::optional<Channel::Completion> test(RequestId request) {
     auto completion = channel_->test(request);
@@ -70,6 +82,13 @@ class Connection {
   }
 
  private:
+  std::optional<RequestId> posted(std::optional<RequestId> request) {
+    if (!request) {
+      engine_.drive();
+    }
+    return request;
+  }
+
   Engine& engine_;
   std::shared_ptr<Channel> channel_;
 };

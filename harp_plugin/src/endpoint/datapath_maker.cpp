@@ -126,6 +126,19 @@ std::unique_ptr<Datapath> DatapathMaker::open_dpdk(std::size_t device,
   return port != nullptr ? port->open_engine(engine) : nullptr;
 }
 
+std::string_view datapath_name(DatapathKind kind) {
+  switch (kind) {
+    case DatapathKind::kDpdk:
+      return "dpdk";
+    case DatapathKind::kAfXdp:
+      return "af_xdp";
+    case DatapathKind::kUdp:
+    case DatapathKind::kAuto:
+      break;
+  }
+  return "udp";
+}
+
 std::string_view describe(DatapathKind kind) {
   switch (kind) {
     case DatapathKind::kDpdk:

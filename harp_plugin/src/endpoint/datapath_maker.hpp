@@ -18,6 +18,8 @@ namespace harp {
 /// What NCCL sees as devices.
 std::vector<Interface> find_devices(const Settings& settings);
 
+/// The one that is used: "udp", "af_xdp" or "dpdk".
+std::string_view datapath_name(DatapathKind kind);
 /// Which datapath, and why.
 std::string_view describe(DatapathKind kind);
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -17,8 +18,11 @@
 #include "runtime/backlog.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/keeper.hpp"
+#include "runtime/random.hpp"
 #include "runtime/stack.hpp"
+#include "runtime/stat_publisher.hpp"
 #include "sync/mutex.hpp"
+#include "telemetry/stat_file.hpp"
 
 namespace harp {
 namespace {
@@ -40,9 +44,7 @@ StackConfig stack_config(const Settings& settings) {
   config.paths = settings.paths;
   config.session.peer_timeout = settings.peer_timeout;
   config.session.connect_timeout = settings.peer_timeout;
-  config.session.payload_crc = settings.payload_crc || settings.fault.has_value() ||
-                               settings.datapath == DatapathKind::kAfXdp ||
-                               settings.datapath == DatapathKind::kDpdk;
+  config.session.payload_crc = settings.payload_crc;
   // A kernel's queue, and a thread that is woken, delay packets without being full.
   config.session.queue_allowance = std::chrono::microseconds(300);
   if (settings.mode != RunMode::kThread) {
@@ -53,9 +55,10 @@ StackConfig stack_config(const Settings& settings) {
 
 }  // namespace
 
-Network::Network(Settings settings, std::vector<Interface> interfaces)
+Network::Network(Settings settings, std::vector<Interface> interfaces, Notice notice)
     : settings_(std::move(settings)),
       interfaces_(std::move(interfaces)),
+      notice_(std::move(notice)),
       datapaths_(settings_, interfaces_),
       engines_(interfaces_.size()) {}
 
@@ -114,7 +117,48 @@ Engine& Network::make_engine(std::size_t device, std::size_t index) {
     }
     keepers_.push_back(std::make_unique<Keeper>(options));
   }
-  return keepers_.back()->add(std::move(stack));
+  return keepers_.back()->add(std::move(stack), make_publisher(device, index));
+}
+
+/// Null where the counters are not published.
+std::unique_ptr<StatPublisher> Network::make_publisher(std::size_t device, std::size_t index) {
+  if (!std::exchange(has_looked_for_stat_file_, true) && settings_.stat) {
+    open_stat_file();
+  }
+  if (stat_file_ == nullptr) {
+    return nullptr;
+  }
+  std::string error;
+  const auto block = stat_file_->reserve_block(
+      device * static_cast<std::size_t>(settings_.engines) + index, &error);
+  if (block.empty()) {
+    tell("an engine's counters cannot be seen by harp-stat: " + error);
+    return nullptr;
+  }
+  return std::make_unique<StatPublisher>(
+      EngineLabels{.device = interfaces_[device].name,
+                   .index = index,
+                   .datapath = std::string(datapath_name(settings_.datapath)),
+                   .mode = mode_name(settings_.mode)},
+      block);
+}
+
+void Network::open_stat_file() {
+  (void)remove_dead_stat_files(settings_.stat_folder);
+  std::string error;
+  stat_file_ = StatFile::create(
+      settings_.stat_folder,
+      random_value<std::uint64_t>(),
+      StatPublisher::layout(interfaces_.size() * static_cast<std::size_t>(settings_.engines)),
+      &error);
+  tell(stat_file_ != nullptr ? "harp-stat shows the counters, from " + stat_file_->path()
+                             : "counters cannot be seen by harp-stat: " + error);
+}
+
+void Network::tell(const std::string& text) const {
+  if (notice_) {
+    notice_(text);
+  }
 }
 
 }  // namespace harp

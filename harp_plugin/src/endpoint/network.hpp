@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,14 +14,19 @@
 #include "protocol/handle.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/keeper.hpp"
+#include "runtime/stat_publisher.hpp"
 #include "sync/mutex.hpp"
+#include "telemetry/stat_file.hpp"
 
 namespace harp {
 
 /// Thread: any, for all of it.
 class Network {
  public:
-  Network(Settings settings, std::vector<Interface> interfaces);
+  /// Told what a log should say; not an error.
+  using Notice = std::function<void(const std::string&)>;
+
+  Network(Settings settings, std::vector<Interface> interfaces, Notice notice = {});
 
   const std::vector<Interface>& devices() const { return interfaces_; }
   /// One line: which datapath, mode and devices, and why.
@@ -38,10 +44,17 @@ class Network {
  private:
   Engine& engine_for(std::size_t device);
   Engine& make_engine(std::size_t device, std::size_t index) HARP_REQUIRES(mutex_);
+  std::unique_ptr<StatPublisher> make_publisher(std::size_t device, std::size_t index)
+      HARP_REQUIRES(mutex_);
+  void open_stat_file() HARP_REQUIRES(mutex_);
+  void tell(const std::string& text) const;
 
   Settings settings_;
   std::vector<Interface> interfaces_;
+  Notice notice_;
   Mutex mutex_;
+  bool has_looked_for_stat_file_ HARP_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<StatFile> stat_file_ HARP_GUARDED_BY(mutex_);  ///< Outlives the keepers.
   DatapathMaker datapaths_ HARP_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Keeper>> keepers_ HARP_GUARDED_BY(mutex_);
   struct DeviceEngines {

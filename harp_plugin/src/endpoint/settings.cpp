@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +15,7 @@
 
 #include "datapath/address.hpp"
 #include "datapath/fault_spec.hpp"
+#include "endpoint/profile.hpp"
 #include "runtime/engine.hpp"
 
 namespace harp {
@@ -32,11 +32,12 @@ constexpr double kMostTimeoutS = 86400;
 /// Reads one variable after the other, and keeps the first problem.
 class Reader {
  public:
-  explicit Reader(const std::function<const char*(const char*)>& get) : get_(get) {}
+  Reader(const GetVariable& get, const Profile& profile) : get_(get), profile_(profile) {}
 
   std::string_view text(const char* name) const {
     const char* const value = get_(name);
-    return value != nullptr ? value : "";
+    const char* const otherwise = value == nullptr ? profile_.get(name) : value;
+    return otherwise != nullptr ? otherwise : "";
   }
   /// The first of two variables that is set.
   std::pair<const char*, std::string_view> first(const char* name, const char* otherwise) const {
@@ -44,7 +45,9 @@ class Reader {
   }
   void refuse(const char* name, std::string_view value, const std::string& allowed) {
     if (problem_.empty()) {
-      problem_ = std::string(name) + "=" + std::string(value) + ": expected " + allowed;
+      const std::string where = get_(name) == nullptr ? profile_.where(name) : "";
+      problem_ = (where.empty() ? "" : where + ": ") + name + "=" + std::string(value) +
+                 ": expected " + allowed;
     }
   }
   void number(const char* name, int least, int most, int& out) {
@@ -70,7 +73,8 @@ class Reader {
   const std::string& problem() const { return problem_; }
 
  private:
-  const std::function<const char*(const char*)>& get_;
+  const GetVariable& get_;
+  const Profile& profile_;
   std::string problem_;
 };
 
@@ -178,7 +182,7 @@ void read_dpdk(Reader& reader, Settings& settings) {
     rest.remove_prefix(std::min(one.size() + 1, rest.size()));
   }
   if (settings.datapath == DatapathKind::kDpdk && settings.dpdk_devices.empty()) {
-    reader.refuse("HARP_DPDK", value, "a device, such as 0000:00:06.0@192.0.2.1/24");
+    reader.refuse("HARP_DATAPATH", "dpdk", "HARP_DPDK beside it: 0000:00:06.0@192.0.2.1/24");
   }
 }
 
@@ -198,12 +202,26 @@ void read_fault(Reader& reader, Settings& settings) {
   }
 }
 
+void read_stat(Reader& reader, Settings& settings) {
+  reader.flag("HARP_STAT", settings.stat);
+  const std::string_view value = reader.text("HARP_STAT_DIR");
+  if (value.empty()) {
+    return;
+  }
+  if (value.front() != '/') {
+    reader.refuse("HARP_STAT_DIR", value, "an absolute path of a folder, such as /dev/shm");
+    return;
+  }
+  settings.stat_folder = value;
+}
+
 }  // namespace
 
-std::optional<Settings> read_settings(const std::function<const char*(const char*)>& get,
+std::optional<Settings> read_settings(const GetVariable& get,
+                                      const Profile& profile,
                                       std::string* error) {
   Settings settings;
-  Reader reader(get);
+  Reader reader(get, profile);
   settings.interfaces = reader.first("HARP_IFNAME", "NCCL_SOCKET_IFNAME").second;
   read_timeout(reader, settings);
   read_mode(reader, settings);
@@ -217,6 +235,7 @@ std::optional<Settings> read_settings(const std::function<const char*(const char
   read_fault(reader, settings);
   reader.flag("HARP_UDP_SEGMENT", settings.udp_segment);
   reader.flag("HARP_PAYLOAD_CRC", settings.payload_crc);
+  read_stat(reader, settings);
   if (!reader.problem().empty()) {
     *error = reader.problem();
     return std::nullopt;

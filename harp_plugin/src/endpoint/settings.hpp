@@ -1,9 +1,8 @@
-// What the environment says about HARP.
+// What the environment and the profile say about HARP.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "base/time.hpp"
 #include "datapath/address.hpp"
 #include "datapath/fault_spec.hpp"
+#include "endpoint/profile.hpp"
 #include "runtime/engine.hpp"
 
 namespace harp {
@@ -45,14 +45,18 @@ struct Settings {
   std::uint16_t paths = 8;         ///< HARP_PATHS: 1 .. 64, to each peer.
   std::optional<FaultSpec> fault;  ///< HARP_FAULT, with HARP_FAULT_ALLOW=1.
   bool udp_segment = true;         ///< HARP_UDP_SEGMENT: 0 or 1.
-  /// HARP_PAYLOAD_CRC: 1, or 0 to rely on UDP's own checksum. Always 1 with AF_XDP and DPDK, which
-  /// send no such checksum, and with HARP_FAULT, whose damage comes before it.
+  /// HARP_PAYLOAD_CRC: 1, or 0 to rely on UDP's own checksum where the datapath has one. AF_XDP has
+  /// none, DPDK has the NIC's, if that makes them, and HARP_FAULT damages before it is made.
   bool payload_crc = false;
+  bool stat = true;  ///< HARP_STAT: 0 or 1, whether other processes can see the counters.
+  std::string stat_folder = "/dev/shm";  ///< HARP_STAT_DIR: where; an absolute path.
 };
 
-/// Reads variables with `get`, which returns null for one that is not set. Nothing, and `error`
-/// names variable, value and what is allowed, where one is wrong.
-std::optional<Settings> read_settings(const std::function<const char*(const char*)>& get,
+/// Reads variables with `get`, and in `profile` those that are not set there; set to nothing is
+/// set, and means the default. Nothing, and `error` names variable, value, what is allowed, and the
+/// line where it is the profile's, where one is wrong.
+std::optional<Settings> read_settings(const GetVariable& get,
+                                      const Profile& profile,
                                       std::string* error);
 
 }  // namespace harp

@@ -1,4 +1,5 @@
 // libnccl-net-harp: HARP as NCCL's network.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,12 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "abi/harp.h"
 #include "abi/properties.hpp"
 #include "abi/types.hpp"
 #include "endpoint/connection.hpp"
 #include "endpoint/datapath_maker.hpp"
 #include "endpoint/interfaces.hpp"
 #include "endpoint/network.hpp"
+#include "endpoint/profile.hpp"
 #include "endpoint/settings.hpp"
 #include "plugin/core.hpp"
 #include "plugin/guard.hpp"
@@ -68,7 +71,7 @@ class HarpComm : public Base {
     log(LogLevel::kInfo, "close", "%s", connection_->engine_counters().c_str());
   }
 
-  /// Any memory will do: the datapath reads and writes it where it lies.
+  /// Any memory will do.
   Result reg_mr(void* /*data*/, std::size_t /*bytes*/, int type, void** mr) override {
     const Result result = check_host_memory(type);
     if (result == Result::kSuccess) {
@@ -137,6 +140,44 @@ class HarpComm : public Base {
 class HarpSendComm final : public HarpComm<SendComm> {
  public:
   using HarpComm::HarpComm;
+  HarpSendComm(const HarpSendComm&) = delete;
+  HarpSendComm& operator=(const HarpSendComm&) = delete;
+  ~HarpSendComm() override {
+    const MutexLock lock(mutex_);
+    for (const auto& [memory, times] : registered_) {
+      connection().deregister_memory({memory.first, memory.second});
+    }
+  }
+
+  /// The NIC may read it in place.
+  Result reg_mr(void* data, std::size_t bytes, int type, void** mr) override {
+    const Result result = check_host_memory(type);
+    if (result == Result::kSuccess) {
+      const MutexLock lock(mutex_);
+      const auto [found, is_new] =
+          registered_.try_emplace({static_cast<const std::byte*>(data), bytes}, 0);
+      ++found->second;
+      if (is_new) {
+        connection().register_memory({found->first.first, bytes});
+      }
+      *mr = const_cast<Memory*>(&found->first);  // NOLINT(*-const-cast): comes back untouched
+    }
+    return result;
+  }
+  Result dereg_mr(void* mr) override {
+    const MutexLock lock(mutex_);
+    const auto found =
+        std::ranges::find_if(registered_, [mr](const auto& one) { return &one.first == mr; });
+    if (found == registered_.end()) {
+      log(LogLevel::kWarn, "deregMr", "no registration of this comm");
+      return Result::kInvalidArgument;
+    }
+    if (--found->second == 0) {
+      connection().deregister_memory({found->first.first, found->first.second});
+      registered_.erase(found);
+    }
+    return Result::kSuccess;
+  }
   Result isend(
       const void* data, std::size_t bytes, int tag, void* /*mr*/, Request** request) override {
     if (bytes > kMaxMessageBytes) {
@@ -146,6 +187,13 @@ class HarpSendComm final : public HarpComm<SendComm> {
     const std::span message(static_cast<const std::byte*>(data), bytes);
     return start(connection().send(message, static_cast<std::uint16_t>(tag)), true, bytes, request);
   }
+
+ private:
+  using Memory = std::pair<const std::byte*, std::size_t>;
+
+  /// NCCL registers from one thread while another one sends.
+  Mutex mutex_;
+  std::map<Memory, std::size_t> registered_ HARP_GUARDED_BY(mutex_);  ///< How many times.
 };
 
 class HarpRecvComm final : public HarpComm<RecvComm> {
@@ -157,12 +205,15 @@ class HarpRecvComm final : public HarpComm<RecvComm> {
       return Result::kInvalidArgument;
     }
     const RecvBuffer& buffer = buffers.front();
-    const std::span room(static_cast<std::byte*>(buffer.data), buffer.bytes);
+    const std::span<std::byte> room(static_cast<std::byte*>(buffer.data), buffer.bytes);
     return start(connection().receive(room), false, 0, request);
   }
   Result iflush(std::span<const RecvBuffer> /*buffers*/, Request** request) override {
     *request = nullptr;  // Host memory is visible as it is.
     return Result::kSuccess;
+  }
+  Result irecv_take(const Taker& taker, Request** request) {
+    return start(connection().receive_taken(taker), false, 0, request);
   }
 };
 
@@ -240,16 +291,21 @@ class HarpNet final : public Net {
  public:
   HarpNet() {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): once, before the first connection
-    const auto settings = read_settings([](const char* name) { return std::getenv(name); }, &why_);
+    const GetVariable get = [](const char* name) { return std::getenv(name); };
+    const auto profile = Profile::load(get, kProfilePath, &why_);
+    const auto settings = profile ? read_settings(get, *profile, &why_) : std::nullopt;
     if (!settings) {
       return;
     }
+    profile_ = profile->description();
     auto interfaces = find_devices(*settings);
     if (interfaces.empty()) {
       why_ = "no interface is up and has an address (HARP_IFNAME: '" + settings->interfaces + "')";
       return;
     }
-    network_.emplace(*settings, std::move(interfaces));
+    network_.emplace(*settings, std::move(interfaces), [](const std::string& text) {
+      log(LogLevel::kInfo, "stat", "%s", text.c_str());
+    });
   }
 
   Result make_context(const ContextOptions& /*options*/,
@@ -258,6 +314,7 @@ class HarpNet final : public Net {
       log(LogLevel::kWarn, "init", "%s", why_.c_str());
       return Result::kInvalidUsage;
     }
+    log(LogLevel::kInfo, "init", "%s", profile_.c_str());
     log(LogLevel::kInfo, "init", "%s", network_->description().c_str());
     *context = std::make_unique<HarpContext>(*network_);
     return Result::kSuccess;
@@ -283,7 +340,8 @@ class HarpNet final : public Net {
   }
 
  private:
-  std::string why_;  ///< There is no network.
+  std::string why_;      ///< There is no network.
+  std::string profile_;  ///< What was read.
   std::optional<Network> network_;
 };
 
@@ -297,3 +355,23 @@ Net& net() {
 }
 
 }  // namespace harp::plugin
+
+/// See abi/harp.h.
+extern "C" __attribute__((visibility("default"))) int harp_irecv_take(
+    void* recv_comm, std::size_t bytes, harp_take_fn take, void* context, void** request) {
+  using namespace harp::plugin;  // NOLINT(google-build-using-namespace): it belongs there
+  return static_cast<int>(guard("harp_irecv_take", [&] {
+    auto* const comm = static_cast<Comm*>(recv_comm);
+    if (comm == nullptr || comm->kind() != CommKind::kRecv || take == nullptr ||
+        request == nullptr) {
+      log(LogLevel::kWarn, "harp_irecv_take", "not a comm that receives, or a null argument");
+      return Result::kInvalidArgument;
+    }
+    *request = nullptr;
+    Request* started = nullptr;
+    const harp::Taker taker{.take = take, .context = context, .most_bytes = bytes};
+    const Result result = static_cast<HarpRecvComm*>(comm)->irecv_take(taker, &started);
+    *request = started;
+    return result;
+  }));
+}

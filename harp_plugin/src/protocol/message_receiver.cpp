@@ -32,7 +32,7 @@ MessageReceiver::Verdict MessageReceiver::post(const ReceiveRequest& request, Ev
   if (!limits_.fragments) {
     for (std::uint16_t frame = message.first_frame; frame != kNoFrame;
          frame = frames_[frame].next) {
-      if (frames_[frame].msg_off + frames_[frame].len > request.buffer.size()) {
+      if (frames_[frame].msg_off + frames_[frame].len > request.room()) {
         return Verdict::kTooLong;
       }
     }
@@ -107,10 +107,13 @@ MessageReceiver::Verdict MessageReceiver::place(Message& message,
   if (!message.is_posted) {
     return take_frame(message, header, placement) ? Verdict::kTaken : Verdict::kNoRoom;
   }
-  if (std::size_t{header.msg_off} + header.len > message.request.buffer.size()) {
+  if (std::size_t{header.msg_off} + header.len > message.request.room()) {
     return Verdict::kTooLong;
   }
-  if (header.len > 0) {
+  if (header.len > 0 && message.request.taker.take != nullptr) {
+    placement.action = Placement::Action::kTake;
+    placement.taker = message.request.taker;
+  } else if (header.len > 0) {
     placement.action = Placement::Action::kCopy;
     placement.to = message.request.buffer.data() + header.msg_off;
   }
@@ -143,12 +146,14 @@ void MessageReceiver::copy_frames(Message& message) {
   while (message.first_frame != kNoFrame) {
     const std::uint16_t index = message.first_frame;
     EagerFrame& frame = frames_[index];
-    if (frame.len > 0) {
-      std::memcpy(message.request.buffer.data() + frame.msg_off,
-                  frame_bytes_.data() + std::size_t{index} * pss_,
-                  frame.len);
+    const std::byte* const bytes = frame_bytes_.data() + std::size_t{index} * pss_;
+    const Taker& taker = message.request.taker;
+    if (frame.len > 0 && taker.take != nullptr) {
+      taker.show(frame.msg_off, {bytes, frame.len});
+    } else if (frame.len > 0) {
+      std::memcpy(message.request.buffer.data() + frame.msg_off, bytes, frame.len);
+      eager_bytes_copied_ += frame.len;
     }
-    eager_bytes_copied_ += frame.len;
     message.first_frame = frame.next;
     frame.next = free_frame_;
     free_frame_ = index;

@@ -8,6 +8,9 @@
 // frames here, and post() copies it to its place. The frames are allocated with the first such
 // packet.
 //
+// A receive may have a *taker* instead of a buffer: payloads are shown to it where they lie, so
+// that a reduction reads them without a copy.
+//
 // With fragments there are no buffers: payloads are handed out as they arrive, and the application
 // gives them back by count (release()). post() then only asks to be told when a message is
 // complete.
@@ -24,9 +27,24 @@
 
 namespace harp {
 
+/// Sees the payloads of a message as they arrive: each byte once, in any order of offsets, which
+/// are multiples of kPssUnit. The bytes are the callee's until it returns, and have any alignment.
+struct Taker {
+  void (*take)(void* context, std::size_t offset, const void* data, std::size_t bytes) = nullptr;
+  void* context = nullptr;
+  std::size_t most_bytes = 0;  ///< Of the message.
+
+  void show(std::size_t offset, std::span<const std::byte> bytes) const {
+    take(context, offset, bytes.data(), bytes.size());
+  }
+};
+
 struct ReceiveRequest {
   std::span<std::byte> buffer{};  ///< May be larger than the message; ignored with fragments.
+  Taker taker{};                  ///< Instead of the buffer, if it has a function.
   std::uint64_t cookie = 0;
+
+  std::size_t room() const { return taker.take != nullptr ? taker.most_bytes : buffer.size(); }
 };
 
 /// What the caller of on_packet() must do with the payload before the next call.
@@ -34,11 +52,13 @@ struct Placement {
   enum class Action : std::uint8_t {
     kNone,
     kCopy,      ///< Copy `payload` to `to`.
+    kTake,      ///< Show `payload` to `taker`.
     kFragment,  ///< Keep `payload` until the application has released it.
   };
 
   Action action = Action::kNone;
   std::byte* to = nullptr;
+  Taker taker;
   std::span<const std::byte> payload;
   MsgSeq msg_seq = 0;
   std::uint32_t msg_off = 0;

@@ -24,6 +24,7 @@ class Pacer {
     bytes_per_s_ = bytes_per_s;
     burst_bytes_ = std::clamp(bytes_per_s * seconds(kBurstTime), kLeastBurstBytes, kMostBurstBytes);
   }
+  double rate() const { return bytes_per_s_; }
   double burst_bytes() const { return burst_bytes_; }
   bool may_send(Time now) const { return ready_at() <= now; }
   Time ready_at() const { return refill_at_; }

@@ -22,17 +22,19 @@ constexpr Duration kMostProbeInterval = std::chrono::seconds(1);
 
 PathSet::PathSet(std::size_t count) : paths_(count) {
   usable_.reserve(count);
-  find_usable();
+  refresh();
 }
 
 void PathSet::limit(std::size_t count) {
   paths_.resize(std::min(count, paths_.size()));
-  find_usable();
+  refresh();
 }
 
-void PathSet::find_usable() {
+void PathSet::refresh() {
   usable_.clear();
+  next_probe_at_ = kNever;
   for (std::size_t path = 0; path < paths_.size(); ++path) {
+    next_probe_at_ = std::min(next_probe_at_, paths_[path].probe_at);
     if (!paths_[path].in_quarantine) {
       usable_.push_back(static_cast<PathIndex>(path));
     }
@@ -77,7 +79,7 @@ void PathSet::on_alive(PathIndex index, Time now) {
   if (path.in_quarantine) {
     path.in_quarantine = false;
     path.probe_at = kNever;
-    find_usable();
+    refresh();
   }
 }
 
@@ -93,25 +95,21 @@ bool PathSet::on_timeout(PathIndex index, Time sent_at, Time now, Duration rto) 
     path.in_quarantine = true;
     path.probe_interval = std::max(2 * rto, kLeastProbeInterval);
     path.probe_at = now + path.probe_interval;
-    find_usable();
+    refresh();
   }
   return true;
 }
 
-Time PathSet::next_probe_at() const {
-  Time earliest = kNever;
-  for (const Path& path : paths_) {
-    earliest = std::min(earliest, path.probe_at);
-  }
-  return earliest;
-}
-
 std::optional<PathIndex> PathSet::take_probe(Time now) {
+  if (now < next_probe_at_) {
+    return std::nullopt;
+  }
   for (std::size_t index = 0; index < paths_.size(); ++index) {
     Path& path = paths_[index];
     if (path.probe_at <= now) {
       path.probe_interval = std::min(2 * path.probe_interval, kMostProbeInterval);
       path.probe_at = now + path.probe_interval;
+      refresh();
       return static_cast<PathIndex>(index);
     }
   }

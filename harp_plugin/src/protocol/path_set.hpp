@@ -70,7 +70,7 @@ class PathSet {
   /// have carried packets since, so that this one is to blame.
   bool on_timeout(PathIndex index, Time sent_at, Time now, Duration rto);
 
-  Time next_probe_at() const;
+  Time next_probe_at() const { return next_probe_at_; }
   /// A path to probe now; the next probe of it is scheduled.
   std::optional<PathIndex> take_probe(Time now);
 
@@ -81,10 +81,12 @@ class PathSet {
  private:
   PathIndex draw(Rng& rng, PathIndex avoid) const;
   double cost(PathIndex path, std::uint32_t in_flight) const;
-  void find_usable();
+  /// After a path went into quarantine or left it, or was probed.
+  void refresh();
 
   std::vector<Path> paths_;
   std::vector<PathIndex> usable_;
+  Time next_probe_at_ = kNever;  ///< Asked for with every packet.
 };
 
 }  // namespace harp

@@ -114,6 +114,20 @@ void Session::establish(Time now) {
   events_.push({.kind = Event::Kind::kConnected});
 }
 
+const char* Session::state_name() const {
+  switch (state_) {
+    case State::kConnecting:
+      return "connecting";
+    case State::kEstablished:
+      return closing_ ? "closing" : "open";
+    case State::kLingering:
+      return "lingering";
+    case State::kFinished:
+      break;
+  }
+  return "finished";
+}
+
 void Session::set_rates() {
   pacer_.set_rate(congestion_.pacing_rate(paths_.best_rtt(), pss_ + kHeaderBytes + kIpUdpBytes));
 }

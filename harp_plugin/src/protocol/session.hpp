@@ -108,10 +108,15 @@ class Session {
   /// Path of the last packet, kNoPath where it was not authentic: how a server learns its routes.
   PathIndex heard_path() const { return heard_path_; }
   Cid local_cid() const { return config_.local_cid; }
+  Time started() const { return started_; }
+  /// One word: how far it is in its life.
+  const char* state_name() const;
   std::uint16_t pss() const { return pss_; }
   const SessionStats& stats() const { return stats_; }
   const PathSet& paths() const { return paths_; }
   const Congestion& congestion() const { return congestion_; }
+  const SentPackets& sent_packets() const { return sent_; }
+  const Pacer& pacer() const { return pacer_; }
   std::uint64_t eager_bytes_copied() const { return receiver_.eager_bytes_copied(); }
 
  private:

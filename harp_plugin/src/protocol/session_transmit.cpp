@@ -177,7 +177,7 @@ bool Session::transmit_data(Time now, TransmitPacket& out) {  // hot
     emit_data(psn, flag::kRetx, sent_.at(psn).path, now, out);
     return true;
   }
-  if (tail_probe_at() <= now) {
+  if (last_activity_ != now && tail_probe_at() <= now) {
     tail_probed_ = true;
     ++stats_.tail_probes;
     const Psn psn = newest_in_flight();

@@ -22,12 +22,21 @@ std::optional<RequestId> Channel::send(std::span<const std::byte> data, std::uin
                .request = 0,
                .tag = tag,
                .data = const_cast<std::byte*>(data.data()),
-               .bytes = data.size()});
+               .bytes = data.size(),
+               .taker = {}});
 }
 
 std::optional<RequestId> Channel::receive(std::span<std::byte> buffer) {
-  return post(
-      {.is_send = false, .request = 0, .tag = 0, .data = buffer.data(), .bytes = buffer.size()});
+  Post post;
+  post.data = buffer.data();
+  post.bytes = buffer.size();
+  return this->post(post);
+}
+
+std::optional<RequestId> Channel::receive_taken(const Taker& taker) {
+  Post post;
+  post.taker = taker;
+  return this->post(post);
 }
 
 std::optional<RequestId> Channel::post(Post post) {

@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 
+#include "protocol/message_receiver.hpp"
 #include "protocol/types.hpp"
 #include "sync/doorbells.hpp"
 #include "sync/spsc_ring.hpp"
@@ -38,6 +39,7 @@ class Channel {
     std::uint16_t tag = 0;
     std::byte* data = nullptr;  ///< Of a send it is only read.
     std::size_t bytes = 0;
+    Taker taker{};  ///< Of a receive, instead of a buffer.
   };
   struct Completion {
     SessionError error = SessionError::kNone;
@@ -56,6 +58,8 @@ class Channel {
   /// to the session until test() has said that the request is complete.
   std::optional<RequestId> send(std::span<const std::byte> data, std::uint16_t tag);
   std::optional<RequestId> receive(std::span<std::byte> buffer);
+  /// Receives through a taker, which is called by whoever drives the engine, a call at a time.
+  std::optional<RequestId> receive_taken(const Taker& taker);
   /// Nothing while the request is under way. Its id is free again after an answer.
   std::optional<Completion> test(RequestId request);
 

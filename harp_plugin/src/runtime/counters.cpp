@@ -23,6 +23,11 @@ std::string describe_counters(const Stack& stack) {
   add("send blocked", wire.blocked);
   add("send errors", wire.send_errors);
   add("handed over", wire.handed_over);
+  add("bytes copied to send", wire.bytes_copied_out);
+  add("copied as received", wire.bytes_copied_in);
+  add("placed", turns.bytes_copied);
+  add("taken", turns.bytes_taken);
+  add("data bytes sent", sessions.data_bytes_sent);
   add("data packets sent", sessions.data_packets_sent);
   add("received", sessions.data_packets_received);
   add("retransmitted by order", sessions.retransmitted_order);

@@ -1,7 +1,9 @@
 #include "runtime/engine.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 
 #include "base/time.hpp"
 #include "runtime/clock.hpp"
@@ -11,6 +13,16 @@ namespace {
 
 /// Callers that have not polled for so long do not count as driving an engine.
 constexpr Duration kAbsence = std::chrono::milliseconds(1);
+
+/// Between two publications of the counters; after one that took long, a hundred times as long.
+constexpr Duration kPublishInterval = std::chrono::milliseconds(100);
+constexpr int kLeastShareOfPublishing = 100;
+/// Where nothing happens: so that readers see that this process lives.
+constexpr Duration kIdlePublishInterval = std::chrono::seconds(1);
+
+std::uint64_t work_of(const Stack& stack) {
+  return stack.stats().turns - stack.stats().idle_turns;
+}
 
 }  // namespace
 
@@ -24,9 +36,26 @@ void Engine::drive() {
 
 bool Engine::end_turn(Time now) {
   const bool worked = stack_->turn(now);
+  if (now >= publish_at_) {
+    publish();
+  }
   is_alive_.store(stack_->session_count() > 0, std::memory_order_relaxed);
   baton_.give_back();
   return worked;
+}
+
+void Engine::publish() {
+  const Time begun = clock_now();
+  publisher_->publish(*stack_, begun);
+  const Time now = clock_now();
+  publish_at_ = std::max(begun + kPublishInterval, now + kLeastShareOfPublishing * (now - begun));
+  published_work_ = work_of(*stack_);
+}
+
+/// When a turn is needed for the sake of the counters.
+Time Engine::publish_by() const {
+  const bool is_news = publish_at_ == kNever || work_of(*stack_) != published_work_;
+  return is_news ? publish_at_ : publish_at_ + kIdlePublishInterval;
 }
 
 void Engine::tell_keeper(Time now) {
@@ -54,7 +83,8 @@ Engine::Plan Engine::plan(Time now) {
     is_watched_.store(false, std::memory_order_relaxed);
     return {.wake_at = now + kAbsence};
   }
-  Plan plan{.wake_at = stack_->next_deadline(), .descriptor = stack_->datapath().descriptor()};
+  Plan plan{.wake_at = std::min(stack_->next_deadline(), publish_by()),
+            .descriptor = stack_->datapath().descriptor()};
   if (stack_->doorbells().any() || !stack_->datapath().prepare_to_wait()) {
     plan.wake_at = now;
   }

@@ -17,6 +17,7 @@
 #include "runtime/clock.hpp"
 #include "runtime/sleeper.hpp"
 #include "runtime/stack.hpp"
+#include "runtime/stat_publisher.hpp"
 #include "sync/baton.hpp"
 
 namespace harp {
@@ -25,9 +26,18 @@ enum class RunMode : std::uint8_t { kThread, kAdaptive, kInline };
 
 class Engine {
  public:
-  /// `keeper` is the sleeper of the thread that looks after this engine; it outlives it.
-  Engine(std::unique_ptr<Stack> stack, RunMode mode, Sleeper& keeper)
-      : stack_(std::move(stack)), mode_(mode), keeper_(keeper) {}
+  /// `keeper` is the sleeper of the thread that looks after this engine; it outlives it. Null
+  /// `publisher`: nobody sees the counters.
+  Engine(std::unique_ptr<Stack> stack,
+         RunMode mode,
+         Sleeper& keeper,
+         std::unique_ptr<StatPublisher> publisher = nullptr)
+      : stack_(std::move(stack)),
+        mode_(mode),
+        keeper_(keeper),
+        registers_memory_(stack_->datapath().registers_memory()),
+        publisher_(std::move(publisher)),
+        publish_at_(publisher_ == nullptr ? kNever : Time{}) {}
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   ~Engine() = default;
@@ -42,6 +52,9 @@ class Engine {
     const Holding holding(*this);
     return operation(*stack_, clock_now());
   }
+
+  /// Thread: any. See Datapath.
+  bool registers_memory() const { return registers_memory_; }
 
   // --- The keeper's side
 
@@ -78,10 +91,13 @@ class Engine {
   bool end_turn(Time now);
   bool is_driven(Time now) const;
   void tell_keeper(Time now);
+  void publish();
+  Time publish_by() const;
 
   std::unique_ptr<Stack> stack_;
   RunMode mode_;
   Sleeper& keeper_;
+  const bool registers_memory_;
   Baton baton_;
   // Whoever drives says so and then looks whether it is watched; the keeper says that it watches
   // and then looks whether it is driven. Both sequentially consistent, so one sees the other
@@ -89,6 +105,11 @@ class Engine {
   std::atomic<Time> driven_at_{Time{}};
   std::atomic<bool> is_watched_{false};
   std::atomic<bool> is_alive_{false};
+
+  // The holder's.
+  std::unique_ptr<StatPublisher> publisher_;
+  Time publish_at_;                   ///< Not before.
+  std::uint64_t published_work_ = 0;  ///< Turns, idle ones aside, when it was last done.
 };
 
 }  // namespace harp

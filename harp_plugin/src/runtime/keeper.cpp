@@ -17,6 +17,7 @@
 #include "runtime/clock.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/stack.hpp"
+#include "runtime/stat_publisher.hpp"
 #include "sync/mutex.hpp"
 
 #if defined(__x86_64__)
@@ -55,8 +56,9 @@ Keeper::~Keeper() {
   thread_.join();
 }
 
-Engine& Keeper::add(std::unique_ptr<Stack> stack) {
-  auto engine = std::make_unique<Engine>(std::move(stack), options_.mode, sleeper_);
+Engine& Keeper::add(std::unique_ptr<Stack> stack, std::unique_ptr<StatPublisher> publisher) {
+  auto engine =
+      std::make_unique<Engine>(std::move(stack), options_.mode, sleeper_, std::move(publisher));
   Engine& added = *engine;
   {
     const MutexLock lock(mutex_);

@@ -13,6 +13,7 @@
 #include "runtime/engine.hpp"
 #include "runtime/sleeper.hpp"
 #include "runtime/stack.hpp"
+#include "runtime/stat_publisher.hpp"
 #include "sync/mutex.hpp"
 
 namespace harp {
@@ -33,7 +34,7 @@ class Keeper {
   ~Keeper();
 
   /// Thread: any. The engine lives as long as the keeper.
-  Engine& add(std::unique_ptr<Stack> stack);
+  Engine& add(std::unique_ptr<Stack> stack, std::unique_ptr<StatPublisher> publisher = nullptr);
 
  private:
   void run();

@@ -157,8 +157,10 @@ bool Stack::post(Entry& entry, Time now) {
             ? entry.session->post_send(
                   {.data = {next->data, next->bytes}, .tag = next->tag, .cookie = next->request},
                   now)
-            : entry.session->post_receive(
-                  {.buffer = {next->data, next->bytes}, .cookie = next->request}, now);
+            : entry.session->post_receive({.buffer = {next->data, next->bytes},
+                                           .taker = next->taker,
+                                           .cookie = next->request},
+                                          now);
     switch (result) {
       case PostResult::kPosted:
         entry.sends += next->is_send ? 1 : 0;
@@ -210,9 +212,13 @@ void Stack::take_packet(const Arrival& arrival, Time now) {  // hot
 }
 
 void Stack::place(const Placement& placement) {  // hot
-  if (placement.action == Placement::Action::kCopy && !placement.payload.empty()) {
-    std::memcpy(placement.to, placement.payload.data(), placement.payload.size());
-    stats_.bytes_copied += placement.payload.size();
+  const auto payload = placement.payload;
+  if (placement.action == Placement::Action::kCopy && !payload.empty()) {
+    std::memcpy(placement.to, payload.data(), payload.size());
+    stats_.bytes_copied += payload.size();
+  } else if (placement.action == Placement::Action::kTake) {
+    placement.taker.show(placement.msg_off, payload);
+    stats_.bytes_taken += payload.size();
   }
 }
 
@@ -477,6 +483,7 @@ SessionConfig Stack::session_config(Slot slot) {
   const std::size_t extra = datapath_->address().family == 6 ? kIpv6ExtraBytes : 0;
   config.most_pss = pss_for_mtu(datapath_->mtu_bytes() - extra);
   config.paths = config_.paths;
+  config.payload_crc = config.payload_crc || !datapath_->has_checksum();
   config.window_packets = window_packets(config.most_pss);
   config.eager_packets =
       static_cast<std::uint32_t>(std::max(kLeastEagerPackets, kEagerBytes / config.most_pss));
@@ -486,6 +493,19 @@ SessionConfig Stack::session_config(Slot slot) {
   config.nonce = random_value<Nonce>();
   config.seed = random_value<std::uint64_t>();
   return config;
+}
+
+std::size_t Stack::list_sessions(std::span<SessionView> out) const {
+  std::size_t listed = 0;
+  for (const auto& entry : entries_) {
+    if (listed == out.size()) {
+      break;
+    }
+    if (entry != nullptr) {
+      out[listed++] = {.session = entry->session.get(), .peer = entry->route(0).peer};
+    }
+  }
+  return listed;
 }
 
 std::vector<std::string> Stack::describe_sessions() const {

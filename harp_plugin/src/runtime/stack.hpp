@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/time.hpp"
+#include "datapath/address.hpp"
 #include "datapath/datapath.hpp"
 #include "protocol/handle.hpp"
 #include "protocol/listener.hpp"
@@ -28,7 +29,8 @@
 namespace harp {
 
 struct StackConfig {
-  /// Of every session; cid, nonce, seed and packet size are the stack's to choose.
+  /// Of every session; cid, nonce, seed and packet size are the stack's to choose, and there is a
+  /// CRC of the payload where the datapath has no checksum.
   SessionConfig session;
   std::uint16_t paths = 8;
 };
@@ -38,8 +40,15 @@ struct StackStats {
   std::uint64_t idle_turns = 0;      ///< Nothing was there to do.
   std::uint64_t strangers = 0;       ///< Packets for no session or listener.
   std::uint64_t bytes_copied = 0;    ///< By placement: from the datapath's memory to a buffer.
+  std::uint64_t bytes_taken = 0;     ///< By takers, from the datapath's memory.
   std::uint64_t sessions_begun = 0;  ///< Both ends.
   std::uint64_t sessions_failed = 0;
+};
+
+/// A session as others may look at it, while nothing happens to its stack.
+struct SessionView {
+  const Session* session = nullptr;
+  Address peer;  ///< On the first path that is known.
 };
 
 class Stack {
@@ -68,11 +77,21 @@ class Stack {
   /// it returns.
   void close(const Channel& channel, Time now);
 
+  /// See Datapath.
+  bool register_memory(std::span<const std::byte> memory) {
+    return datapath_->register_memory(memory);
+  }
+  void deregister_memory(std::span<const std::byte> memory) {
+    datapath_->deregister_memory(memory);
+  }
+
   Doorbells& doorbells() { return bells_; }
   Datapath& datapath() { return *datapath_; }
   const Datapath& datapath() const { return *datapath_; }
   std::size_t session_count() const { return entries_.size() - free_slots_.size(); }
   const StackStats& stats() const { return stats_; }
+  /// Writes the first sessions to `out`, and returns how many of them.
+  std::size_t list_sessions(std::span<SessionView> out) const;
   /// How the live sessions stand, one text each.
   std::vector<std::string> describe_sessions() const;
   /// Sum over the sessions that are there, and those that were.

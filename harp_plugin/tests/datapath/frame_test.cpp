@@ -84,6 +84,20 @@ TEST(Frame, an_ipv4_header_has_the_bytes_of_rfc_791) {
   EXPECT_TRUE(std::ranges::equal(header, expected));
 }
 
+TEST(Frame, a_nic_that_completes_the_udp_checksum_gets_the_pseudo_headers_sum) {
+  FrameFlow to = flow(4);
+  to.sum_by_nic = true;
+  PacketBytes frame = frame_with(to, pattern(4, 1));
+  // 0a0b + 0c0d + 6465 + 6667 + 0011 + 000c, as RFC 768 has it.
+  EXPECT_EQ(frame[40], std::byte{0xe1});
+  EXPECT_EQ(frame[41], std::byte{0x01});
+  EXPECT_TRUE(parse_frame(frame)) << "between memories no NIC completes it";
+  frame.back() ^= std::byte{1};
+  frame[41] ^= std::byte{0xff};
+  EXPECT_FALSE(parse_frame(frame));
+  EXPECT_TRUE(parse_frame(frame, /*is_verified=*/true)) << "the NIC's verdict goes before ours";
+}
+
 TEST(Frame, padding_behind_a_short_packet_is_left_out) {
   PacketBytes frame = frame_with(flow(4), pattern(3, 1));
   frame.resize(60);

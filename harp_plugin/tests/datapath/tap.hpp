@@ -30,10 +30,12 @@ class Tap final : public Datapath {
 
   Watcher watcher;  ///< False: the packet is lost.
   bool is_blocked = false;
+  bool makes_checksums = false;
 
   const Address& address() const override { return below_->address(); }
   std::size_t mtu_bytes() const override { return below_->mtu_bytes(); }
   std::uint16_t local_ports() const override { return below_->local_ports(); }
+  bool has_checksum() const override { return makes_checksums; }
   std::span<const Arrival> receive() override { return below_->receive(); }
   std::size_t room() const override { return kRoom - held_.size(); }
   void send(const Route& route,

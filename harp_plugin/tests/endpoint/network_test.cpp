@@ -16,6 +16,10 @@
 #include "endpoint/interfaces.hpp"
 #include "endpoint/settings.hpp"
 #include "runtime/live.hpp"
+#include "runtime/stat_publisher.hpp"
+#include "telemetry/process.hpp"
+#include "telemetry/scratch_folder.hpp"
+#include "telemetry/stat_layout.hpp"
 
 namespace harp {
 namespace {
@@ -148,6 +152,71 @@ TEST(Network, a_device_without_a_socket_is_refused_with_its_address) {
       EXPECT_NE(std::string(error.what()).find("192.0.2.9"), std::string::npos) << error.what();
     }
   }
+}
+
+TEST(Network, has_a_file_of_counters_while_it_has_engines) {
+  const ScratchFolder folder;
+  Settings settings = settings_for(RunMode::kInline);
+  settings.stat_folder = folder.path();
+  settings.engines = 2;
+  std::vector<std::string> notices;
+  {
+    Network network(settings, find_interfaces("=lo"), [&](const std::string& text) {
+      notices.push_back(text);
+    });
+    EXPECT_TRUE(folder.names().empty()) << "no engine yet";
+    const Network::Listening listening = network.listen(0);
+    ASSERT_EQ(folder.names().size(), 1U);
+    const std::string path = folder.file(folder.names()[0]);
+    ASSERT_EQ(notices.size(), 1U);
+    EXPECT_NE(notices[0].find(path), std::string::npos) << notices[0];
+    const StatLayout layout = StatPublisher::layout(2);
+    const auto bytes = bytes_of_file(path);
+    ASSERT_EQ(bytes.size(), layout.file_bytes());
+    EXPECT_EQ(parse_stat_writer(bytes), own_identity());
+    // Whoever drives publishes; of the other engine it is the keeper.
+    EXPECT_TRUE(eventually([&] {
+      (void)listening.acceptor->accept();
+      const auto now = bytes_of_file(path);
+      return now[layout.first_block()] != std::byte{0} &&
+             now[layout.first_block() + layout.block_bytes()] != std::byte{0};
+    }));
+  }
+  EXPECT_TRUE(folder.names().empty());
+  EXPECT_EQ(notices.size(), 1U);
+}
+
+TEST(Network, removes_the_files_of_counters_that_others_left) {
+  const ScratchFolder folder;
+  ProcessIdentity dead = own_identity();
+  ++dead.start_ticks;
+  folder.write("harp-1-0.stat", encode_stat_head(StatPublisher::layout(1), dead, 0));
+  Settings settings = settings_for(RunMode::kInline);
+  settings.stat_folder = folder.path();
+  Network network(settings, find_interfaces("=lo"));
+  const Network::Listening listening = network.listen(0);
+  ASSERT_EQ(folder.names().size(), 1U);
+  EXPECT_NE(folder.names()[0], "harp-1-0.stat");
+}
+
+TEST(Network, has_no_file_of_counters_where_they_are_switched_off_or_the_folder_takes_none) {
+  const ScratchFolder folder;
+  Settings off = settings_for(RunMode::kInline);
+  off.stat_folder = folder.path();
+  off.stat = false;
+  Joined silent(off);
+  EXPECT_TRUE(folder.names().empty());
+  Settings nowhere = settings_for(RunMode::kInline);
+  nowhere.stat_folder = folder.file("nowhere");
+  nowhere.engines = 2;
+  std::vector<std::string> notices;
+  Network network(
+      nowhere, find_interfaces("=lo"), [&](const std::string& text) { notices.push_back(text); });
+  const Network::Listening listening = network.listen(0);
+  ASSERT_EQ(notices.size(), 1U) << "once";
+  EXPECT_NE(notices[0].find(nowhere.stat_folder), std::string::npos) << notices[0];
+  Joined joined(nowhere);
+  transfer_live(*joined.pairs[0].client, *joined.pairs[0].server, 100'000, 1);
 }
 
 TEST(Network, its_description_names_datapath_mode_devices_and_faults) {

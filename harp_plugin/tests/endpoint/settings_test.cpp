@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "endpoint/profile.hpp"
+
 namespace harp {
 namespace {
 
@@ -22,19 +24,23 @@ struct Outcome {
   std::string error;
 };
 
-Outcome read(const Environment& environment) {
+/// The profile is "p.conf".
+Outcome read(const Environment& environment, std::string_view profile = "") {
   Outcome outcome;
+  const auto parsed = Profile::parse(profile, "p.conf", &outcome.error);
+  EXPECT_TRUE(parsed) << outcome.error;
   outcome.settings = read_settings(
       [&](const char* name) -> const char* {
         const auto found = environment.find(name);
         return found != environment.end() ? found->second.c_str() : nullptr;
       },
+      parsed.value_or(Profile()),
       &outcome.error);
   return outcome;
 }
 
-Settings accepted(const Environment& environment) {
-  const Outcome outcome = read(environment);
+Settings accepted(const Environment& environment, std::string_view profile = "") {
+  const Outcome outcome = read(environment, profile);
   EXPECT_TRUE(outcome.settings) << outcome.error;
   EXPECT_EQ(outcome.error, "");
   return outcome.settings.value_or(Settings{});
@@ -58,6 +64,8 @@ void expect_defaults(const Settings& settings) {
   EXPECT_FALSE(settings.fault);
   EXPECT_TRUE(settings.udp_segment);
   EXPECT_FALSE(settings.payload_crc);
+  EXPECT_TRUE(settings.stat);
+  EXPECT_EQ(settings.stat_folder, "/dev/shm");
 }
 
 const std::vector<std::string> kNames{"HARP_IFNAME",
@@ -75,7 +83,9 @@ const std::vector<std::string> kNames{"HARP_IFNAME",
                                       "HARP_DPDK_LIBRARY",
                                       "HARP_FAULT_ALLOW",
                                       "HARP_UDP_SEGMENT",
-                                      "HARP_PAYLOAD_CRC"};
+                                      "HARP_PAYLOAD_CRC",
+                                      "HARP_STAT",
+                                      "HARP_STAT_DIR"};
 
 TEST(Settings, an_empty_environment_gives_the_defaults) {
   expect_defaults(accepted({}));
@@ -100,7 +110,9 @@ TEST(Settings, every_variable_sets_what_it_says) {
                                       {"HARP_FAULT", "loss=0.25,seed=9"},
                                       {"HARP_FAULT_ALLOW", "1"},
                                       {"HARP_UDP_SEGMENT", "0"},
-                                      {"HARP_PAYLOAD_CRC", "1"}});
+                                      {"HARP_PAYLOAD_CRC", "1"},
+                                      {"HARP_STAT", "0"},
+                                      {"HARP_STAT_DIR", "/run/harp"}});
   EXPECT_EQ(settings.interfaces, "=eth0");
   EXPECT_EQ(settings.peer_timeout, milliseconds(2500));
   EXPECT_EQ(settings.mode, RunMode::kThread);
@@ -112,6 +124,8 @@ TEST(Settings, every_variable_sets_what_it_says) {
   EXPECT_EQ(settings.fault->seed, 9U);
   EXPECT_FALSE(settings.udp_segment);
   EXPECT_TRUE(settings.payload_crc);
+  EXPECT_FALSE(settings.stat);
+  EXPECT_EQ(settings.stat_folder, "/run/harp");
 }
 
 TEST(Settings, modes_and_datapaths_are_known_by_name) {
@@ -166,7 +180,7 @@ TEST(Settings, devices_of_dpdk_that_make_no_sense_are_refused) {
   }
   expect_refused("HARP_DPDK_MTU", "575", "576 to 9600");
   expect_refused("HARP_DPDK_MTU", "9601", "576 to 9600");
-  EXPECT_FALSE(read({{"HARP_DATAPATH", "dpdk"}}).settings);
+  expect_refused("HARP_DATAPATH", "dpdk", "HARP_DPDK beside it");
 }
 
 TEST(Settings, numbers_are_within_their_bounds_and_nothing_else) {
@@ -219,6 +233,13 @@ TEST(Settings, interfaces_are_inherited_from_nccl_and_can_be_set_apart) {
   EXPECT_EQ(accepted({{"NCCL_SOCKET_IFNAME", "^lo"}, {"HARP_IFNAME", "ib"}}).interfaces, "ib");
 }
 
+TEST(Settings, the_folder_of_counters_is_an_absolute_path) {
+  for (const std::string value : {"stat", "./stat", "~/stat", " /stat"}) {
+    expect_refused("HARP_STAT_DIR", value, "an absolute path");
+  }
+  expect_refused("HARP_STAT", "2", "a number from 0 to 1");
+}
+
 TEST(Settings, faults_need_a_second_word) {
   for (const std::string allow : {"", "0", "yes", "11"}) {
     const Outcome outcome = read({{"HARP_FAULT", "loss=0.1"}, {"HARP_FAULT_ALLOW", allow}});
@@ -238,6 +259,40 @@ TEST(Settings, of_several_problems_one_is_reported) {
   EXPECT_FALSE(outcome.settings);
   EXPECT_NE(outcome.error.find("HARP_MODE=fast"), std::string::npos) << outcome.error;
   EXPECT_EQ(outcome.error.find("HARP_PATHS"), std::string::npos) << outcome.error;
+}
+
+TEST(Settings, a_profile_sets_what_the_environment_does_not) {
+  const std::string profile =
+      "# Which NIC goes with which GPU.\nHARP_IFNAME==eth1,eth2\nHARP_ENGINES=4\nHARP_MODE=thread\n"
+      "HARP_DATAPATH=dpdk\nHARP_DPDK=0000:00:06.0@192.0.2.1/24\nHARP_OF_TOMORROW=1\n";
+  const Settings settings = accepted({{"HARP_MODE", "adaptive"}}, profile);
+  EXPECT_EQ(settings.interfaces, "=eth1,eth2");
+  EXPECT_EQ(settings.engines, 4);
+  EXPECT_EQ(settings.mode, RunMode::kAdaptive);
+  EXPECT_EQ(settings.datapath, DatapathKind::kDpdk);
+  ASSERT_EQ(settings.dpdk_devices.size(), 1U);
+  // Even by nothing, which means the default, and whatever the profile's value is.
+  EXPECT_EQ(accepted({{"HARP_ENGINES", ""}}, profile).engines, 1);
+  EXPECT_EQ(accepted({{"HARP_ENGINES", "2"}}, "HARP_ENGINES=many").engines, 2);
+}
+
+TEST(Settings, what_is_inherited_comes_after_the_profile) {
+  const std::string profile = "HARP_IFNAME=eth1\nHARP_PEER_TIMEOUT=7\n";
+  const Settings settings =
+      accepted({{"NCCL_SOCKET_IFNAME", "eth0"}, {"LIGHT_PEER_TIMEOUT", "3"}}, profile);
+  EXPECT_EQ(settings.interfaces, "eth1");
+  EXPECT_EQ(settings.peer_timeout, seconds(7));
+  EXPECT_EQ(accepted({{"NCCL_SOCKET_IFNAME", "eth0"}, {"HARP_IFNAME", ""}}, profile).interfaces,
+            "eth0");
+}
+
+TEST(Settings, a_wrong_value_of_the_profile_is_told_with_its_line) {
+  EXPECT_EQ(read({}, "\n# Fast.\n  HARP_PATHS=65\n").error,
+            "p.conf:3: HARP_PATHS=65: expected a number from 1 to 64");
+  EXPECT_EQ(read({{"HARP_PATHS", "0"}}, "HARP_PATHS=65").error,
+            "HARP_PATHS=0: expected a number from 1 to 64");
+  const std::string error = read({}, "HARP_ENGINES=2\nHARP_DATAPATH=dpdk\n").error;
+  EXPECT_TRUE(error.starts_with("p.conf:2: HARP_DATAPATH=dpdk: expected HARP_DPDK")) << error;
 }
 
 }  // namespace

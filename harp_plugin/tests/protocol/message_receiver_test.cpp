@@ -34,6 +34,9 @@ struct Bench {
     if (verdict == Verdict::kTaken && placement.action == Placement::Action::kCopy) {
       std::memcpy(placement.to, payload.data(), payload.size());
     }
+    if (verdict == Verdict::kTaken && placement.action == Placement::Action::kTake) {
+      placement.taker.show(placement.msg_off, payload);
+    }
     return verdict;
   }
   std::size_t completed() {
@@ -62,6 +65,48 @@ TEST(MessageReceiver, packets_are_placed_at_their_offset_in_any_order) {
   EXPECT_EQ(buffer[64], std::byte{2});
   EXPECT_EQ(buffer[128], std::byte{3});
   EXPECT_EQ(buffer[138], std::byte{0});
+}
+
+/// What a taker was shown: offset, bytes, first byte.
+struct Shown {
+  std::size_t offset;
+  std::size_t bytes;
+  std::byte first;
+  bool operator==(const Shown&) const = default;
+};
+
+void note(void* context, std::size_t offset, const void* data, std::size_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(data);
+  static_cast<std::vector<Shown>*>(context)->push_back({offset, bytes, *first});
+}
+
+TEST(MessageReceiver, a_taker_sees_each_packet_once_also_those_that_came_before_it) {
+  Bench bench;
+  std::vector<Shown> shown;
+  EXPECT_EQ(bench.arrive(kFirst, 64, 64, false, 2), Verdict::kTaken);
+  EXPECT_TRUE(shown.empty());
+  const Taker taker{.take = note, .context = &shown, .most_bytes = 138};
+  EXPECT_EQ(bench.receiver.post({.taker = taker}, bench.events), Verdict::kTaken);
+  EXPECT_EQ(bench.arrive(kFirst, 128, 10, true, 3), Verdict::kTaken);
+  EXPECT_EQ(bench.completed(), 0U);
+  EXPECT_EQ(bench.arrive(kFirst, 0, 64, false, 1), Verdict::kTaken);
+  EXPECT_EQ(bench.completed(), 1U);
+  const std::vector<Shown> expected{
+      {64, 64, std::byte{2}}, {128, 10, std::byte{3}}, {0, 64, std::byte{1}}};
+  EXPECT_EQ(shown, expected);
+  EXPECT_EQ(bench.receiver.eager_bytes_copied(), 0U);
+}
+
+TEST(MessageReceiver, a_taker_is_shown_no_more_than_it_takes) {
+  std::vector<Shown> shown;
+  const Taker taker{.take = note, .context = &shown, .most_bytes = 64};
+  Bench posted;
+  EXPECT_EQ(posted.receiver.post({.taker = taker}, posted.events), Verdict::kTaken);
+  EXPECT_EQ(posted.arrive(kFirst, 64, 1, true), Verdict::kTooLong);
+  Bench eager;
+  EXPECT_EQ(eager.arrive(kFirst, 64, 1, true), Verdict::kTaken);
+  EXPECT_EQ(eager.receiver.post({.taker = taker}, eager.events), Verdict::kTooLong);
+  EXPECT_TRUE(shown.empty());
 }
 
 TEST(MessageReceiver, eager_packets_wait_in_frames_that_are_used_again) {

@@ -27,6 +27,9 @@
 #include "runtime/keeper.hpp"
 #include "runtime/live.hpp"
 #include "runtime/stack.hpp"
+#include "runtime/stat_publisher.hpp"
+#include "sync/seq_words.hpp"
+#include "telemetry/stat_layout.hpp"
 
 namespace harp {
 namespace {
@@ -389,6 +392,30 @@ TEST(Keeper, a_post_is_heard_by_one_that_is_just_going_to_sleep) {
       ASSERT_TRUE(post(left, *client, true)) << round;
       ASSERT_TRUE(post(right, *server, false)) << round;
     }
+  }
+}
+
+TEST(Keeper, an_engines_counters_are_published_while_it_works_and_while_nothing_happens) {
+  for (const RunMode mode : {RunMode::kThread, RunMode::kAdaptive, RunMode::kInline}) {
+    MemoryNetwork network(9000);
+    const StatLayout layout = StatPublisher::layout(1);
+    std::vector<std::uint64_t> words(layout.block_bytes() / sizeof(std::uint64_t));
+    std::vector<std::uint64_t> values(layout.value_words());
+    Keeper keeper({.mode = mode, .core = {}});
+    Engine& engine = keeper.add(
+        std::make_unique<Stack>(std::make_unique<MemoryDatapath>(network, 0), StackConfig{}),
+        std::make_unique<StatPublisher>(EngineLabels{.device = "eth0"}, words));
+    const auto is_published_again = [&] {
+      const std::uint64_t last = values[0];  // The time.
+      return SeqWords(words).try_read(values) && values[0] > last;
+    };
+    for (int times = 0; times < 2; ++times) {
+      ASSERT_TRUE(eventually(is_published_again)) << "nobody drives";
+    }
+    ASSERT_TRUE(eventually([&] {
+      engine.drive();
+      return is_published_again();
+    }));
   }
 }
 

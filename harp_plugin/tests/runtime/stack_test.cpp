@@ -77,22 +77,6 @@ TEST(Stack, messages_of_many_sizes_arrive_both_ways) {
   }
 }
 
-TEST(Stack, every_byte_is_copied_once_on_transmit_and_once_on_receive) {
-  World world;
-  Node& left = world.add();
-  Node& right = world.add();
-  const Ends ends = connect(world, left, right);
-  transfer(world, *ends.client, *ends.server, 0);
-  const DatapathStats before = left.stack->datapath().stats();
-  constexpr std::size_t kBytes = 1'000'003;
-  transfer(world, *ends.client, *ends.server, kBytes);
-  EXPECT_EQ(right.stack->stats().bytes_copied, kBytes);
-  EXPECT_EQ(left.stack->stats().bytes_copied, 0U);
-  const DatapathStats after = left.stack->datapath().stats();
-  const std::uint64_t headers = (after.packets_sent - before.packets_sent) * kHeaderBytes;
-  EXPECT_EQ(after.bytes_sent - before.bytes_sent, kBytes + headers);
-}
-
 TEST(Stack, messages_both_ways_at_once_fill_the_channel_and_keep_their_order) {
   World world;
   Node& left = world.add();

@@ -241,9 +241,10 @@ class Client {
   }
 
   void measure_latency(std::size_t link, std::size_t bytes, Figures& figures) {
-    constexpr std::size_t kRoundTrips = 5000;
-    order("pingpong", link, bytes, kRoundTrips);
-    const auto sorted = ping_pong(links_[link], true, bytes, kRoundTrips);
+    constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+    const auto count = std::clamp<std::size_t>(kMostBytes / bytes, 20, 5000);
+    order("pingpong", link, bytes, count);
+    const auto sorted = ping_pong(links_[link], true, bytes, count);
     (void)control_.hear();
     figures.median_us.push_back(sorted[sorted.size() / 2] * 1e6);
     figures.p99_us.push_back(sorted[sorted.size() * 99 / 100] * 1e6);

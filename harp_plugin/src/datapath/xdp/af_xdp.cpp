@@ -178,6 +178,7 @@ std::span<const Arrival> AfXdpDatapath::receive() {  // hot
     for (const auto frame : frames) {
       take_frame(frame);
     }
+    stats_.bytes_copied_in += queue->bytes_joined();
     stats_.batches_received += frames.empty() ? 0 : 1;
   }
   hand_over_.wake_takers();
@@ -195,17 +196,9 @@ std::span<const Arrival> AfXdpDatapath::receive() {  // hot
 void AfXdpDatapath::take_frame(std::span<const std::byte> frame) {  // hot
   const auto view = parse_frame(frame);
   const auto owner = view ? device_->owners_.find(view->destination.port) : std::nullopt;
-  if (!owner) {
-    return;
+  if (owner) {
+    hand_over_.deliver(*view, *owner, arrivals_, stats_);
   }
-  ++stats_.packets_received;
-  stats_.bytes_received += view->payload.size();
-  const Route route{.peer = view->source, .local_port = owner->local_port};
-  if (owner->engine == engine_) {
-    arrivals_.push_back({.packet = view->payload, .route = route});
-    return;
-  }
-  stats_.handed_over += hand_over_.give(owner->engine, route, view->payload) ? 1 : 0;
 }
 
 std::size_t AfXdpDatapath::room() const {
@@ -237,6 +230,7 @@ void AfXdpDatapath::send(const Route& route,
                        .destination = route.peer},
                       frame);
   out.send(bytes);
+  stats_.bytes_copied_out += payload.size();
   ++stats_.packets_sent;
   stats_.bytes_sent += bytes - header;
 }

@@ -79,6 +79,7 @@ class AfXdpDatapath final : public Datapath {
   const Address& address() const override { return sockets_->address(); }
   std::size_t mtu_bytes() const override { return device_->mtu_bytes(); }
   std::uint16_t local_ports() const override { return sockets_->local_ports(); }
+  bool has_checksum() const override { return false; }
   std::span<const Arrival> receive() override;
   std::size_t room() const override;
   void send(const Route& route,

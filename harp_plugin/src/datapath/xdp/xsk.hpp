@@ -40,6 +40,8 @@ class Xsk {
 
   /// Frames that arrived, `most` at most. They stay until the next call.
   std::span<const std::span<const std::byte>> receive(std::size_t most);
+  /// Of these, bytes that were copied, since they came in pieces.
+  std::size_t bytes_joined() const { return joined_.size(); }
   bool anything_there() const { return receive_.count() > 0; }
 
   /// Frames that can be allocated now.

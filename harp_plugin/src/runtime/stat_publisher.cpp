@@ -1,0 +1,324 @@
+#include "runtime/stat_publisher.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "base/time.hpp"
+#include "datapath/address.hpp"
+#include "datapath/datapath.hpp"
+#include "protocol/path_set.hpp"
+#include "protocol/session.hpp"
+#include "protocol/session_config.hpp"
+#include "protocol/types.hpp"
+#include "runtime/stack.hpp"
+#include "sync/seq_words.hpp"
+#include "telemetry/stat_layout.hpp"
+
+namespace harp {
+namespace {
+
+using enum StatKind;
+
+/// A counter of `Stats` and what others are told about it.
+template <typename Stats>
+struct Counter {
+  std::uint64_t Stats::* value;
+  std::string_view name;
+  std::string_view unit;
+  std::string_view help;
+};
+
+// One line for each counter: whoever adds one is told by the assertions below.
+
+constexpr std::array kStackCounters{
+    Counter<StackStats>{&StackStats::turns, "turns", "", "Turns of the stack"},
+    Counter<StackStats>{&StackStats::idle_turns, "idle_turns", "", "Turns with nothing to do"},
+    Counter<StackStats>{
+        &StackStats::strangers, "strangers", "packets", "Packets for no session or listener"},
+    Counter<StackStats>{
+        &StackStats::bytes_copied, "bytes_copied", "bytes", "Payload placed into receive buffers"},
+    Counter<StackStats>{
+        &StackStats::bytes_taken, "bytes_taken", "bytes", "Payload shown to takers, not copied"},
+    Counter<StackStats>{
+        &StackStats::sessions_begun, "sessions_begun", "sessions", "Sessions, both ends"},
+    Counter<StackStats>{
+        &StackStats::sessions_failed, "sessions_failed", "sessions", "Sessions ended by an error"},
+};
+static_assert(sizeof(StackStats) == kStackCounters.size() * sizeof(std::uint64_t));
+
+constexpr std::array kWireCounters{
+    Counter<DatapathStats>{
+        &DatapathStats::packets_sent, "wire_packets_sent", "packets", "Packets sent, of any kind"},
+    Counter<DatapathStats>{&DatapathStats::packets_received,
+                           "wire_packets_received",
+                           "packets",
+                           "Packets received, of any kind"},
+    Counter<DatapathStats>{
+        &DatapathStats::bytes_sent, "wire_bytes_sent", "bytes", "HARP's headers included"},
+    Counter<DatapathStats>{
+        &DatapathStats::bytes_received, "wire_bytes_received", "bytes", "HARP's headers included"},
+    Counter<DatapathStats>{&DatapathStats::batches_sent,
+                           "wire_batches_sent",
+                           "batches",
+                           "Calls, or frames, that carried what was sent"},
+    Counter<DatapathStats>{&DatapathStats::batches_received,
+                           "wire_batches_received",
+                           "batches",
+                           "Calls, or frames, that carried what came"},
+    Counter<DatapathStats>{
+        &DatapathStats::blocked, "wire_blocked", "", "Times that the layer below took nothing"},
+    Counter<DatapathStats>{
+        &DatapathStats::send_errors, "wire_send_errors", "packets", "Packets refused for good"},
+    Counter<DatapathStats>{&DatapathStats::handed_over,
+                           "wire_handed_over",
+                           "packets",
+                           "Packets that came to another engine than their own"},
+    Counter<DatapathStats>{&DatapathStats::bytes_copied_out,
+                           "wire_bytes_copied_out",
+                           "bytes",
+                           "Payload that HARP copied to send it"},
+    Counter<DatapathStats>{&DatapathStats::bytes_copied_in,
+                           "wire_bytes_copied_in",
+                           "bytes",
+                           "Packets that HARP copied as they came, before placement"},
+};
+static_assert(sizeof(DatapathStats) == kWireCounters.size() * sizeof(std::uint64_t));
+
+constexpr std::array kSessionCounters{
+    Counter<SessionStats>{
+        &SessionStats::packets_sent, "packets_sent", "packets", "Packets sent, of any kind"},
+    Counter<SessionStats>{
+        &SessionStats::packets_received, "packets_received", "packets", "Authentic packets"},
+    Counter<SessionStats>{&SessionStats::data_bytes_sent,
+                          "data_bytes_sent",
+                          "bytes",
+                          "Payload sent, retransmissions included"},
+    Counter<SessionStats>{&SessionStats::data_bytes_retransmitted,
+                          "data_bytes_retransmitted",
+                          "bytes",
+                          "Payload sent again"},
+    Counter<SessionStats>{
+        &SessionStats::data_packets_sent, "data_packets_sent", "packets", "Packets with payload"},
+    Counter<SessionStats>{&SessionStats::data_packets_received,
+                          "data_packets_received",
+                          "packets",
+                          "New packets with payload"},
+    Counter<SessionStats>{&SessionStats::retransmitted_order,
+                          "retransmitted_order",
+                          "packets",
+                          "Sent again: later ones of the path had come"},
+    Counter<SessionStats>{&SessionStats::retransmitted_timeout,
+                          "retransmitted_timeout",
+                          "packets",
+                          "Sent again: nothing had come for too long"},
+    Counter<SessionStats>{
+        &SessionStats::tail_probes, "tail_probes", "packets", "Last packets sent again early"},
+    Counter<SessionStats>{
+        &SessionStats::duplicates, "duplicates", "packets", "Packets that had come before"},
+    Counter<SessionStats>{&SessionStats::acks_sent, "acks_sent", "packets", "Acknowledgements"},
+    Counter<SessionStats>{
+        &SessionStats::heartbeats_sent, "heartbeats_sent", "packets", "Signs of life"},
+    Counter<SessionStats>{
+        &SessionStats::probes_sent, "probes_sent", "packets", "Probes of paths in quarantine"},
+    Counter<SessionStats>{
+        &SessionStats::bad_auth, "bad_auth", "packets", "Damaged or forged packets"},
+    Counter<SessionStats>{&SessionStats::bad_packets,
+                          "bad_packets",
+                          "packets",
+                          "Authentic, but not acceptable packets"},
+    Counter<SessionStats>{&SessionStats::no_room,
+                          "no_room",
+                          "packets",
+                          "Dropped: no receive was posted, and no room for more"},
+    Counter<SessionStats>{&SessionStats::credit_stalls,
+                          "credit_stalls",
+                          "",
+                          "Times that data began to wait for the peer's receives"},
+    Counter<SessionStats>{&SessionStats::paths_quarantined,
+                          "paths_quarantined",
+                          "",
+                          "Times that a path was given up for a while"},
+};
+static_assert(sizeof(SessionStats) == kSessionCounters.size() * sizeof(std::uint64_t));
+
+constexpr std::size_t kDeviceWords = 4;
+constexpr std::size_t kNameWords = 2;
+constexpr std::size_t kAddressWords = 6;
+
+constexpr std::array kEngineOthers{
+    StatField{kLabel, kDeviceWords, "device", "", "Interface, or DPDK's device"},
+    StatField{kLabel, 0, "engine", "", "Number among the device's"},
+    StatField{kInfo, kNameWords, "datapath", "", "What carries packets"},
+    StatField{kInfo, kNameWords, "mode", "", "Who runs turns"},
+    StatField{kInfo, kAddressWords, "address", "", "Where peers send to"},
+    StatField{kGauge, 0, "mtu_bytes", "bytes", "Largest IP packet"},
+    StatField{kGauge, 0, "sessions", "sessions", "Sessions there are"},
+};
+
+constexpr std::array kSessionOthers{
+    StatField{kLabel, 0, "session", "", "The number by which its peer addresses it"},
+    StatField{kLabel, kAddressWords, "peer", "", "The peer's address"},
+    StatField{kInfo, kNameWords, "state", "", "connecting, open, closing, lingering, finished"},
+    StatField{kGauge, 0, "age_ns", "ns", "Since it began to connect"},
+    StatField{kGauge, 0, "payload_bytes", "bytes", "Most payload of one packet"},
+    StatField{kGauge, 0, "smoothed_rtt_ns", "ns", "Round trip on its best path; 0: unknown"},
+    StatField{kGauge, 0, "minimum_rtt_ns", "ns", "Least of the last ten seconds; 0: unknown"},
+    StatField{kGauge, 0, "window_packets", "packets", "What may be in flight"},
+    StatField{kGauge, 0, "in_flight_packets", "packets", "What is in flight"},
+    StatField{kGauge, 0, "pacing_rate", "bytes/s", "How fast packets leave; 0: at once"},
+    StatField{kGauge, 0, "rate_is_capped", "", "1: a policer was found"},
+    StatField{kGauge, 0, "paths", "paths", "Paths there are"},
+    StatField{kGauge, 0, "usable_paths", "paths", "Paths not in quarantine"},
+    StatField{kCounter, 0, "eager_bytes_copied", "bytes", "Payload that came before its receive"},
+};
+
+constexpr std::array kPathFields{
+    StatField{kLabel, 0, "path", "", "Its number"},
+    StatField{kGauge, 0, "smoothed_rtt_ns", "ns", "Round trip; 0: unknown"},
+    StatField{kGauge, 0, "minimum_rtt_ns", "ns", "Least of the last ten seconds; 0: unknown"},
+    StatField{kGauge, 0, "in_flight_packets", "packets", "What is in flight"},
+    StatField{kGauge, 0, "is_quarantined", "", "1: gets probes only"},
+};
+
+/// Fields, and behind them the counters of each table.
+template <std::size_t Count, typename... Tables>
+constexpr auto fields_of(const std::array<StatField, Count>& others, const Tables&... tables) {
+  std::array<StatField, (Count + ... + std::tuple_size_v<Tables>)> fields;
+  auto end = std::ranges::copy(others, fields.begin()).out;
+  const auto append = [&](const auto& table) {
+    for (const auto& counter : table) {
+      *end++ = {kCounter, 0, counter.name, counter.unit, counter.help};
+    }
+  };
+  (append(tables), ...);
+  return fields;
+}
+
+constexpr auto kEngineFields =
+    fields_of(kEngineOthers, kStackCounters, kWireCounters, kSessionCounters);
+constexpr auto kSessionFields = fields_of(kSessionOthers, kSessionCounters);
+static_assert(std::ranges::all_of(kEngineFields, &StatField::fits) &&
+              std::ranges::all_of(kSessionFields, &StatField::fits) &&
+              std::ranges::all_of(kPathFields, &StatField::fits));
+
+template <typename Stats, std::size_t Count>
+void write_counters(const std::array<Counter<Stats>, Count>& table,
+                    const Stats& stats,
+                    StatWriter& out) {
+  for (const Counter<Stats>& counter : table) {
+    out.number(stats.*counter.value);
+  }
+}
+
+std::uint64_t ns(Duration duration) {
+  return duration.count() > 0 ? static_cast<std::uint64_t>(duration.count()) : 0;
+}
+
+std::uint64_t whole(double value) {
+  return value > 0 ? static_cast<std::uint64_t>(value) : 0;
+}
+
+void write_path(const Session& session, PathIndex index, StatWriter& out) {
+  const Path& path = session.paths().at(index);
+  const bool is_known = path.rtt.has_sample();
+  out.number(index);
+  out.number(is_known ? ns(path.rtt.smoothed()) : 0);
+  out.number(is_known ? ns(path.rtt.minimum()) : 0);
+  out.number(session.sent_packets().in_flight_on(index));
+  out.number(path.in_quarantine ? 1 : 0);
+}
+
+std::uint64_t usable_paths(const PathSet& paths) {
+  std::uint64_t usable = 0;
+  for (std::size_t index = 0; index < paths.count(); ++index) {
+    usable += paths.at(static_cast<PathIndex>(index)).in_quarantine ? 0 : 1;
+  }
+  return usable;
+}
+
+void write_session(const SessionView& view, Time now, StatWriter& out) {
+  const Session& session = *view.session;
+  const PathSet& paths = session.paths();
+  const std::size_t shown = std::min(paths.count(), StatPublisher::kMostPaths);
+  out.number(shown);
+  out.number(paths.count());
+  out.number(session.local_cid());
+  out.text(to_string(view.peer), kAddressWords);
+  out.text(session.state_name(), kNameWords);
+  out.number(ns(now - session.started()));
+  out.number(session.pss());
+  out.number(ns(paths.best_rtt()));
+  out.number(ns(paths.min_rtt()));
+  out.number(whole(session.congestion().window_packets()));
+  out.number(session.sent_packets().in_flight());
+  out.number(whole(session.pacer().rate()));
+  out.number(session.congestion().rate_is_capped() ? 1 : 0);
+  out.number(paths.count());
+  out.number(usable_paths(paths));
+  out.number(session.eager_bytes_copied());
+  write_counters(kSessionCounters, session.stats(), out);
+  for (std::size_t path = 0; path < shown; ++path) {
+    write_path(session, static_cast<PathIndex>(path), out);
+  }
+}
+
+}  // namespace
+
+StatLayout StatPublisher::layout(std::size_t engines) {
+  return {.engine = kEngineFields,
+          .session = kSessionFields,
+          .path = kPathFields,
+          .most_sessions = kMostSessions,
+          .most_paths = kMostPaths,
+          .blocks = engines};
+}
+
+StatPublisher::StatPublisher(EngineLabels labels, std::span<std::uint64_t> block)
+    : labels_(std::move(labels)),
+      block_(block),
+      owner_(::getpid()),
+      sessions_(kMostSessions),
+      values_(layout(1).value_words()) {}
+
+void StatPublisher::publish(const Stack& stack, Time now) {
+  if (::getpid() != owner_) {
+    return;
+  }
+  const std::size_t shown = stack.list_sessions(sessions_);
+  StatWriter out(values_);
+  out.number(ns(now.time_since_epoch()));
+  out.number(shown);
+  out.number(stack.session_count());
+  write_engine(stack, out);
+  const std::size_t stride = layout(1).session_words();
+  const std::size_t first = out.written();
+  for (std::size_t i = 0; i < shown; ++i) {
+    out.skip_to(first + i * stride);
+    write_session(sessions_[i], now, out);
+  }
+  out.skip_to(first + shown * stride);
+  block_.write(std::span(values_).first(std::min(out.written(), values_.size())));
+}
+
+void StatPublisher::write_engine(const Stack& stack, StatWriter& out) const {
+  out.text(labels_.device, kDeviceWords);
+  out.number(labels_.index);
+  out.text(labels_.datapath, kNameWords);
+  out.text(labels_.mode, kNameWords);
+  out.text(to_string(stack.datapath().address()), kAddressWords);
+  out.number(stack.datapath().mtu_bytes());
+  out.number(stack.session_count());
+  write_counters(kStackCounters, stack.stats(), out);
+  write_counters(kWireCounters, stack.datapath().stats(), out);
+  write_counters(kSessionCounters, stack.session_stats(), out);
+}
+
+}  // namespace harp

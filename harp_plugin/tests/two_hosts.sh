@@ -1,0 +1,29 @@
+# Two network namespaces, "$a" and "$b", joined by a veth pair harp0: two hosts without a second host. To
+# be sourced; whoever does removes them at its end.
+a=harp-a-$$ b=harp-b-$$
+
+# make_hosts PREFIX [options of each end...]: with the addresses PREFIX.1 and PREFIX.2, or none where PREFIX is
+# empty. Exits 77, which ctest shows as skipped, where there are no namespaces. MTU may be set.
+make_hosts() {
+  local prefix=$1
+  shift
+  if ! ip netns add "$a" 2>/dev/null; then
+    echo "SKIP: no network namespaces here (root and iproute2 are needed)"
+    exit 77
+  fi
+  ip netns add "$b"
+  ip -n "$a" link add harp0 "$@" type veth peer name harp0 netns "$b" "$@"
+  if [[ -n $prefix ]]; then
+    ip -n "$a" address add "$prefix.1/24" dev harp0
+    ip -n "$b" address add "$prefix.2/24" dev harp0
+  fi
+  for namespace in "$a" "$b"; do
+    ip -n "$namespace" link set lo up
+    ip -n "$namespace" link set harp0 up mtu "${MTU:-1500}"
+  done
+}
+
+remove_hosts() {
+  ip netns delete "$a" 2>/dev/null || true
+  ip netns delete "$b" 2>/dev/null || true
+}

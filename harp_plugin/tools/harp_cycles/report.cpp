@@ -1,0 +1,186 @@
+#include "report.hpp"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "protocol/packet.hpp"
+
+namespace harp_cycles {
+namespace {
+
+/// The budget is for packets of this payload.
+constexpr std::size_t kBudgetBytes = 1408;
+
+std::string whole_number(double value) {
+  return std::to_string(std::lround(value));
+}
+
+/// An estimate of `least` to `most` cycles, which grows with the payload where it is about bytes.
+std::string budget(const Shape& shape, double least, double most, bool is_per_byte) {
+  const double scale =
+      is_per_byte ? static_cast<double>(shape.pss) / static_cast<double>(kBudgetBytes) : 1;
+  return least == most ? whole_number(scale * least)
+                       : whole_number(scale * least) + " to " + whole_number(scale * most);
+}
+
+/// What loop `index` takes longer than the one before it.
+double step_of(const std::vector<Figure>& loops, std::size_t index) {
+  return index == 0 ? loops[0].median_of(0) : median_difference(loops[index], 0, loops[index - 1]);
+}
+
+/// A side's rows, in the making: `loops` are its loops over stages.
+class SideMaker {
+ public:
+  using Loops = std::vector<Figure> StageFigures::*;
+
+  SideMaker(const char* name, Loops loops, const StageFigures& hot, const StageFigures& cold)
+      : loops_(loops), hot_(hot), cold_(cold) {
+    side_.name = name;
+  }
+
+  void stage(const char* name, std::size_t loop, const std::string& estimate) {
+    side_.stages.push_back(row_of(name, loop, estimate));
+  }
+  /// What part `part` of the session takes longer than its stages, up to loop `loop`.
+  void rest_of_session(const char* name, std::size_t part, std::size_t loop) {
+    side_.stages.push_back({.name = name,
+                            .hot = median_difference(hot_.session, part, (hot_.*loops_)[loop]),
+                            .cold = median_difference(cold_.session, part, (cold_.*loops_)[loop]),
+                            .budget = {}});
+  }
+  void acknowledgements(std::size_t part, const std::string& estimate) {
+    side_.stages.push_back({.name = "acknowledgement's share",
+                            .hot = hot_.session.median_of(part),
+                            .cold = cold_.session.median_of(part),
+                            .budget = estimate});
+  }
+  /// Part `part` of the turns, and what the stages leave of it.
+  Side finish(const char* name, std::size_t part, std::size_t header_loop) {
+    side_.whole = {.name = name,
+                   .hot = hot_.turn.median_of(part),
+                   .cold = cold_.turn.median_of(part),
+                   .budget = {}};
+    side_.hot_ns = median(hot_.turn.cycle_ns);
+    side_.cold_ns = median(cold_.turn.cycle_ns);
+    Row rest{.name = "rest of the turn: stack, ring, completions",
+             .hot = side_.whole.hot,
+             .cold = side_.whole.cold,
+             .budget = {}};
+    for (const Row& stage : side_.stages) {
+      rest.hot -= stage.hot;
+      rest.cold -= stage.cold;
+    }
+    side_.stages.push_back(rest);
+    side_.frame_headers = row_of("beside it: headers of a frame", header_loop, "");
+    return side_;
+  }
+
+ private:
+  Row row_of(const char* name, std::size_t loop, const std::string& estimate) const {
+    return {.name = name,
+            .hot = step_of(hot_.*loops_, loop),
+            .cold = step_of(cold_.*loops_, loop),
+            .budget = estimate};
+  }
+
+  Loops loops_;
+  const StageFigures& hot_;
+  const StageFigures& cold_;
+  Side side_;
+};
+
+void print_row(const char* side, const char* mark, const Row& row) {
+  std::printf("| %s | %s%s%s | %s%.0f%s | %s%.0f%s | %s |\n",
+              side,
+              mark,
+              row.name.c_str(),
+              mark,
+              mark,
+              row.hot,
+              mark,
+              mark,
+              row.cold,
+              mark,
+              row.budget.c_str());
+}
+
+}  // namespace
+
+Side transmit_side(const Shape& shape, const StageFigures& hot, const StageFigures& cold) {
+  enum : std::size_t { kRecords, kPath, kPacing, kSeal, kCrc, kCopy, kHeaders };
+  SideMaker side("transmit", &StageFigures::transmit, hot, cold);
+  side.stage("cut, records", kRecords, budget(shape, 30, 30, false));
+  side.stage("path", kPath, "");
+  side.stage("pacing", kPacing, "");
+  side.stage("header, MAC", kSeal, budget(shape, 90, 90, false));
+  side.stage("CRC-32C of the payload", kCrc, budget(shape, 70, 280, true));
+  side.rest_of_session("rest of the session: its state, timers, counters", 0, kCrc);
+  side.acknowledgements(1, "");
+  side.stage("copy into a frame", kCopy, budget(shape, 300, 300, true));
+  return side.finish("the sender's turn", 0, kHeaders);
+}
+
+Side receive_side(const Shape& shape, const StageFigures& hot, const StageFigures& cold) {
+  enum : std::size_t { kParse, kPlace, kCrc, kCopy, kHeaders };
+  SideMaker side("receive", &StageFigures::receive, hot, cold);
+  side.stage("parse, lookup, MAC", kParse, budget(shape, 80, 100, false));
+  side.stage("bitmap, placement", kPlace, budget(shape, 40, 40, false));
+  side.stage("CRC-32C of the payload", kCrc, budget(shape, 70, 280, true));
+  side.rest_of_session("rest of the session: its state, liveness, counters", 2, kCrc);
+  side.acknowledgements(3, budget(shape, 10, 20, false));
+  side.stage("copy to its place", kCopy, budget(shape, 300, 450, true));
+  return side.finish("the receiver's turn", 1, kHeaders);
+}
+
+void print_clock(const Clock& clock) {
+  const double cycles = cycles_per_tick();
+  std::printf(
+      "Time-stamp counter %.2f GHz against the steady clock; the core now %.2f GHz. Times are\n"
+      "counted in ticks, and given in cycles of the core at its rate during each repetition.\n",
+      clock.ticks_per_ns,
+      cycles * clock.ticks_per_ns);
+}
+
+void print_stages(const Shape& shape, const std::vector<Side>& sides) {
+  std::printf(
+      "\nMTU %zu: cycles per packet of %u bytes of payload\n\n"
+      "| | stage | hot | cold | budget |\n|---|---|---|---|---|\n",
+      shape.mtu_bytes,
+      unsigned{shape.pss});
+  for (const Side& side : sides) {
+    for (const Row& stage : side.stages) {
+      print_row(side.name.c_str(), "", stage);
+    }
+    print_row(side.name.c_str(), "**", side.whole);
+    print_row(side.name.c_str(), "", side.frame_headers);
+  }
+}
+
+void print_rates(const Shape& shape, const std::vector<Side>& sides) {
+  std::printf(
+      "\n| MTU %zu, one core, one direction | cycles | GHz | Mpps | Gb/s of payload | Gb/s on the "
+      "wire |\n|---|---|---|---|---|---|\n",
+      shape.mtu_bytes);
+  const double payload_bits = 8.0 * shape.pss;
+  const double wire_bits =
+      payload_bits + 8.0 * (harp::kHeaderBytes + harp::kIpUdpBytes + kWireOverheadBytes);
+  const auto print = [&](const std::string& name, double cycles, double cycle_ns) {
+    const double packets_per_ns = 1 / (cycle_ns * cycles);
+    std::printf("| %s | %.0f | %.2f | %.2f | %.1f | %.1f |\n",
+                name.c_str(),
+                cycles,
+                1 / cycle_ns,
+                packets_per_ns * 1e3,
+                packets_per_ns * payload_bits,
+                packets_per_ns * wire_bits);
+  };
+  for (const Side& side : sides) {
+    print(side.name + ", hot", side.whole.hot + side.frame_headers.hot, side.hot_ns);
+    print(side.name + ", cold", side.whole.cold + side.frame_headers.cold, side.cold_ns);
+  }
+}
+
+}  // namespace harp_cycles
