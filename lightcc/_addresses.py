@@ -76,7 +76,7 @@ def candidates(towards: str | None = None) -> list[Interface]:
     usable = [
         interface
         for interface in interfaces()
-        if not interface.loopback and not _PRIVATE_BRIDGES.match(interface.name)
+        if not interface.loopback and not is_private_bridge(interface.name)
     ]
     preferred = [routed_address(host) for host in (towards, _FAR_AWAY) if host is not None]
 
@@ -85,6 +85,11 @@ def candidates(towards: str | None = None) -> list[Interface]:
         return preferred.index(address) if address in preferred else len(preferred)
 
     return sorted(usable, key=place)
+
+
+def is_private_bridge(name: str) -> bool:
+    """Returns whether an interface belongs to containers or virtual machines, by its name."""
+    return _PRIVATE_BRIDGES.match(name) is not None
 
 
 def candidate_text() -> str:

@@ -45,8 +45,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in list(os.environ):
-        if name.startswith(("LIGHT_", "HOROVOD_")):
+        if name.startswith(("LIGHT_", "HOROVOD_", "HARP_")):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("HARP_PROFILE", "none")  # Not what harp-setup has written on this machine.
     yield
     # Tests of the launcher need no engine, so lightcc is not imported for them.
     basics = sys.modules.get("lightcc.basics")

@@ -7,7 +7,6 @@ lightcc itself uses it between hosts with `LIGHT_NET=harp`. Programs on NCCL are
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 _FILE = "libnccl-net-harp.so"
@@ -19,22 +18,8 @@ def plugin_path() -> str:
     Raises:
         FileNotFoundError: This lightcc was built without HARP.
     """
-    path = Path(__file__).resolve().parent / _FILE
+    path = Path(__file__).resolve().parents[1] / _FILE
     if not path.exists():
         msg = f"{path} does not exist: this lightcc was built without HARP"
         raise FileNotFoundError(msg)
     return str(path)
-
-
-def main() -> int:
-    """Prints the path; returns 1 and says why where there is none."""
-    try:
-        sys.stdout.write(plugin_path() + "\n")
-    except FileNotFoundError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,244 @@
+"""The command: flags, what is printed, and the exit code.
+
+0: done, or all is well. 1: it cannot be done, and nothing is changed; or --check found something.
+2: a wrong flag.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightcc import harp
+from lightcc.harp.setup.check import check
+from lightcc.harp.setup.datapaths import DATAPATHS
+from lightcc.harp.setup.machine import look
+from lightcc.harp.setup.plan import make_plan, parse_cores
+from lightcc.harp.setup.request import Request
+from lightcc.harp.setup.state import State, StateFile, apply, boot_id, reason_of, undo
+from lightcc.harp.setup.system import SetupError, System
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lightcc.harp.setup.machine import Machine
+    from lightcc.harp.setup.plan import Plan
+
+SUCCESS = "Set up HARP successfully"
+_STATE = "/var/lib/harp/setup.json"
+_MODES = ("inline", "adaptive", "thread")
+_MOST_ENGINES = 64
+_MOST_CORE = 1023
+
+
+def main(argv: Sequence[str] | None = None, system: System | None = None) -> int:
+    """Does what the flags ask for and returns the exit code.
+
+    Args:
+        argv: Without the program's name; what the process was started with by default.
+        system: The machine, in place of the one below --root.
+    """
+    args = _parser().parse_args(argv)
+    system = system or System(args.root)
+    file = StateFile(system, args.state)
+    try:
+        if args.check:
+            return _check(system, file, args)
+        if args.undo:
+            return _undo(system, file, dry_run=args.dry_run)
+        return _set_up(system, file, args)
+    except (SetupError, OSError, KeyboardInterrupt) as error:
+        sys.stderr.write(f"harp-setup: {reason_of(error)}\n")
+        return 1
+
+
+def _set_up(system: System, file: StateFile, args: argparse.Namespace) -> int:
+    request = _request(args)
+    if args.dry_run:
+        _announce(file.load(), system)
+        plan = _plan(system, request, args)
+        _say("It would:", *(f"  {change}" for change in plan.changes), "with this profile:")
+        _say(*(f"  {line}" for line in plan.profile.splitlines()))
+        _say("Nothing was changed (--dry-run).")
+        return 0
+    with file.locked():
+        earlier = file.load()
+        if earlier is not None and _is_in_place(earlier, request, system):
+            _say(f"Nothing to do: {file.path} says so, and the machine agrees.", SUCCESS)
+            return 0
+        plan = _plan(system, request, args)
+        if earlier is not None:  # Before this boot: only its files are left.
+            _say(*undo(system, file, earlier))
+        state = State(request, boot_id(system))
+        apply(system, file, state, list(plan.changes), lambda text: _say(f"  {text}"))
+    _say(SUCCESS)
+    return 0
+
+
+def _plan(system: System, request: Request, args: argparse.Namespace) -> Plan:
+    machine = look(system)
+    _report(machine)
+    plan = make_plan(system, machine, request, _dpdk_library(args))
+    _say(f"Datapath {request.datapath} for {', '.join(nic.name for nic in plan.nics)}.")
+    _say(*(f"  GPU {gpu.pci} goes with {nic.name}" for gpu, nic in plan.pairs))
+    _say(*(f"  Note: {note}" for note in plan.notes))
+    return plan
+
+
+def _is_in_place(earlier: State, request: Request, system: System) -> bool:
+    """Returns whether there is nothing left to do.
+
+    Raises:
+        SetupError: An earlier run of this boot has to be undone first.
+    """
+    if not earlier.is_finished:
+        msg = "an earlier run did not finish: harp-setup --undo takes back what it changed"
+        raise SetupError(msg)
+    if earlier.boot != boot_id(system):
+        return False
+    differences = [text for change in earlier.changes if (text := change.difference(system))]
+    if earlier.request == request and not differences:
+        return True
+    why = "; ".join(differences) or "with other flags"
+    msg = f"this machine is set up already, {why}: harp-setup --undo first"
+    raise SetupError(msg)
+
+
+def _announce(earlier: State | None, system: System) -> None:
+    if earlier is not None and earlier.boot == boot_id(system):
+        _say("This machine is set up already, and would have to be undone first.")
+
+
+def _undo(system: System, file: StateFile, *, dry_run: bool) -> int:
+    if dry_run:
+        state = file.load()
+        changes = reversed(state.changes) if state else ()
+        _say("It would undo:", *(f"  {change}" for change in changes))
+        _say("Nothing was changed (--dry-run).")
+        return 0
+    with file.locked():
+        state = file.load()
+        if state is None:
+            _say(f"Nothing to undo: {file.path} is not there.")
+            return 0
+        _say("Undoing:", *(f"  {change}" for change in reversed(state.changes)))
+        _say(*(f"  Note: {note}" for note in undo(system, file, state)))
+    if state.changes:
+        msg = f"{len(state.changes)} change(s) are not undone: --undo tries again"
+        raise SetupError(msg)
+    _say("HARP's set-up is undone.")
+    return 0
+
+
+def _check(system: System, file: StateFile, args: argparse.Namespace) -> int:
+    machine = look(system)
+    _report(machine)
+    findings = check(system, machine, args.profile, file.load(), _dpdk_library(args))
+    _say(*(f"{'  ok ' if found.is_good else '  !! '} {found.text}" for found in findings))
+    problems = sum(not found.is_good for found in findings)
+    _say(f"{problems} problem{'' if problems == 1 else 's'}")
+    return 1 if problems else 0
+
+
+def _report(machine: Machine) -> None:
+    count = f"{len(machine.gpus)} GPU(s)", f"{len(machine.nics)} NIC(s)"
+    _say(", ".join(count) + f", kernel {machine.kernel[0]}.{machine.kernel[1]}")
+    _say(*(f"  GPU {gpu.pci}: {gpu.device}" for gpu in machine.gpus))
+    _say(*(f"  {nic}" for nic in machine.nics))
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def _dpdk_library(args: argparse.Namespace) -> Path:
+    """Returns where the plugin looks for its DPDK part."""
+    wanted = args.dpdk_library or os.environ.get("HARP_DPDK_LIBRARY")
+    return Path(wanted or Path(harp.__file__).resolve().parents[1] / "libharp-dpdk.so")
+
+
+def _request(args: argparse.Namespace) -> Request:
+    return Request(
+        datapath=args.datapath,
+        interfaces=tuple(args.interfaces),
+        engines=args.engines,
+        mode=args.mode,
+        cores=tuple(args.cores),
+        queues=args.queues,
+        huge_pages_gib=args.huge_pages,
+        dpdk_library=args.dpdk_library or os.environ.get("HARP_DPDK_LIBRARY", ""),
+        unsafe_no_iommu=args.unsafe_no_iommu,
+        profile=args.profile,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="harp-setup",
+        description="Prepares this machine for HARP and writes the HARP profile.",
+        allow_abbrev=False,
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--check", action="store_true", help="is the machine as the profile says?")
+    what.add_argument("--undo", action="store_true", help="take back what an earlier run changed")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, only")
+    add = parser.add_argument
+    add("--datapath", choices=DATAPATHS, default="udp", help="how packets travel (default: udp)")
+    add("--interfaces", type=_names, default=[], metavar="A,B", help="NICs, in place of a choice")
+    add("--engines", type=_number(1, _MOST_ENGINES), default=1, help="stacks for each NIC")
+    add("--mode", choices=_MODES, default="inline", help="who drives them (default: inline)")
+    add("--cores", type=_cores, default=[], metavar="2-4", help="cores of adaptive and thread mode")
+    add("--queues", type=_number(1, 1024), default=0, help="queues of each NIC, for af_xdp")
+    add(
+        "--huge-pages",
+        type=_number(0, 1 << 20),
+        metavar="GIB",
+        help="memory in huge pages (default: 5 for each GPU and 10, for dpdk)",
+    )
+    add("--dpdk-library", type=_absolute, metavar="FILE", help="libharp-dpdk.so")
+    add(
+        "--unsafe-no-iommu",
+        action="store_true",
+        help="dpdk where nothing keeps the NIC from writing anywhere in memory",
+    )
+    add("--profile", type=_absolute, default="/etc/harp/profile.conf", metavar="FILE")
+    add("--state", type=_absolute, default=_STATE, metavar="FILE", help="what is to be undone")
+    add("--root", type=_absolute, default="/", metavar="DIR", help="all files are below it")
+    return parser
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            msg = f"'{text}': expected a number from {least} to {most}"
+            raise argparse.ArgumentTypeError(msg)
+        return int(text)
+
+    return parse
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if not all(names) or len(set(names)) < len(names) or any("/" in name for name in names):
+        msg = f"'{text}': expected names of interfaces with commas between"
+        raise argparse.ArgumentTypeError(msg)
+    return names
+
+
+def _cores(text: str) -> list[int]:
+    try:
+        cores = parse_cores(text)
+    except ValueError:
+        cores = []
+    if not cores or max(cores) > _MOST_CORE:
+        msg = f"'{text}': expected numbers of cores, such as 2,3 or 4-7"
+        raise argparse.ArgumentTypeError(msg)
+    return cores
+
+
+def _absolute(text: str) -> str:
+    return str(Path(text).absolute())

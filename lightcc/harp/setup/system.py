@@ -1,0 +1,190 @@
+"""Everything by which harp-setup touches the machine: files below a root, and system calls.
+
+The root is another folder than / in a container that sees the host's files below one, and in tests,
+which put another `System` in the place of this one for the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from lightcc import _addresses
+
+_SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
+_SIOCSIFADDR, _SIOCGIFNETMASK, _SIOCSIFNETMASK, _SIOCSIFMTU = 0x8916, 0x891B, 0x891C, 0x8922
+_SIOCETHTOOL = 0x8946
+_GET_CHANNELS, _SET_CHANNELS = 0x3C, 0x3D
+_IFF_UP = 0x1
+
+
+class SetupError(Exception):
+    """The machine cannot be set up; the text says what is in the way."""
+
+
+class Channels(NamedTuple):
+    """Queues of a NIC, as ethtool has them: combined ones, or some for each direction."""
+
+    max_rx: int
+    max_tx: int
+    max_other: int
+    max_combined: int
+    rx: int
+    tx: int
+    other: int
+    combined: int
+
+    @property
+    def receiving(self) -> int:
+        """How many queues receive."""
+        return self.combined + self.rx
+
+    @property
+    def most(self) -> int:
+        """How many could."""
+        return max(self.max_combined, min(self.max_rx, self.max_tx))
+
+    def with_count(self, count: int) -> Channels:
+        """Returns the same with `count` queues, combined where the driver combines."""
+        if self.max_combined:
+            return self._replace(combined=count, rx=0, tx=0)
+        return self._replace(rx=count, tx=count)
+
+
+class System:
+    """The machine that this process runs on."""
+
+    def __init__(self, root: str = "/") -> None:
+        """Makes all paths be below `root`."""
+        self.root = Path(root)
+
+    def path(self, path: str) -> Path:
+        """Returns where an absolute path is."""
+        return self.root / path.lstrip("/")
+
+    def read(self, path: str) -> str:
+        """Returns what a small file holds, "" where there is none or it has nothing to say."""
+        try:
+            return self.path(path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+
+    def text(self, path: str) -> str | None:
+        """Returns a file as `replace` takes it, to the byte; None where there is none."""
+        place = self.path(path)
+        return place.read_bytes().decode("utf-8", "surrogateescape") if place.exists() else None
+
+    def number(self, path: str, otherwise: int) -> int:
+        """Returns the number that a file holds."""
+        text = self.read(path)
+        return int(text) if text.lstrip("-").isdecimal() else otherwise
+
+    def write(self, path: str, text: str) -> None:
+        """Tells the kernel something by a file of sysfs or procfs, which has to be there."""
+        descriptor = os.open(self.path(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(text)
+
+    def replace(self, path: str, text: str) -> None:
+        """Writes a file, mode 0644; readers and crashes see the old one or the new one, whole."""
+        place = self.path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode("utf-8", "surrogateescape"))
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            Path(name).replace(place)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    # -- Network --------------------------------------------------------------------------------
+
+    def addresses(self) -> dict[str, str]:
+        """Returns an address of each interface that is up and has one, IPv4 where it can."""
+        return {interface.name: interface.address for interface in _addresses.interfaces()}
+
+    def netmask(self, interface: str) -> str:
+        """Returns the mask of the interface's IPv4 address."""
+        reply = self._ioctl(_SIOCGIFNETMASK, _request(interface))
+        return socket.inet_ntoa(reply[20:24])
+
+    def configure(self, interface: str, address: str, mtu_bytes: int) -> None:
+        """Brings an interface up with an IPv4 address, "10.0.0.1/24"."""
+        wanted = ipaddress.IPv4Interface(address)
+        self._ioctl(_SIOCSIFMTU, _request(interface, struct.pack("i", mtu_bytes)))
+        self._ioctl(_SIOCSIFADDR, _request(interface, _sockaddr(wanted.ip)))
+        self._ioctl(_SIOCSIFNETMASK, _request(interface, _sockaddr(wanted.netmask)))
+        flags = struct.unpack_from("H", self._ioctl(_SIOCGIFFLAGS, _request(interface)), 16)[0]
+        self._ioctl(_SIOCSIFFLAGS, _request(interface, struct.pack("H", flags | _IFF_UP)))
+
+    def channels(self, interface: str) -> Channels | None:
+        """Returns the interface's queues, or None where its driver does not tell."""
+        try:
+            return Channels(*self._ethtool(interface, _GET_CHANNELS, [0] * 8))
+        except OSError:
+            return None
+
+    def set_channels(self, interface: str, channels: Channels) -> None:
+        """Changes the interface's queues. Some drivers take the link down for a moment."""
+        self._ethtool(interface, _SET_CHANNELS, list(channels))
+
+    @staticmethod
+    def _ioctl(request: int, argument: bytes) -> bytes:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            return fcntl.ioctl(control.fileno(), request, argument)
+
+    def _ethtool(self, interface: str, command: int, numbers: list[int]) -> list[int]:
+        words = (ctypes.c_uint32 * 9)(command, *numbers)
+        pointer = struct.pack("P", ctypes.addressof(words))
+        self._ioctl(_SIOCETHTOOL, _request(interface, pointer))
+        return list(words)[1:]
+
+    # -- Drivers --------------------------------------------------------------------------------
+
+    def load_module(self, name: str) -> None:
+        """Loads a module of the kernel.
+
+        Raises:
+            SetupError: It could not be loaded.
+        """
+        try:
+            subprocess.run(["modprobe", name], check=True, capture_output=True, text=True)  # noqa: S603,S607
+        except FileNotFoundError:
+            msg = f"modprobe, to load {name}, is not installed"
+            raise SetupError(msg) from None
+        except subprocess.CalledProcessError as error:
+            msg = f"the kernel module {name} cannot be loaded: {error.stderr.strip()}"
+            raise SetupError(msg) from None
+
+
+def no_permission(error: OSError) -> bool:
+    """Returns whether root could have done it."""
+    return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def described(error: OSError) -> str:
+    """Returns an error of the system for people."""
+    where = f"{error.filename}: " if error.filename else ""
+    hint = " (this needs root)" if no_permission(error) else ""
+    return f"{where}{error.strerror or error}{hint}"
+
+
+def _request(interface: str, value: bytes = b"") -> bytes:
+    return struct.pack("16s24s", interface.encode()[:15], value)
+
+
+def _sockaddr(address: ipaddress.IPv4Address) -> bytes:
+    return struct.pack("HH4s8x", socket.AF_INET, 0, address.packed)

@@ -1,0 +1,152 @@
+"""Readings for other programs: JSON, and Prometheus' text format (version 0.0.4).
+
+Both name everything that a file names, and nothing else. For Prometheus, times are in seconds and
+names end as is the custom there: `harp_session_smoothed_rtt_seconds`, `harp_engine_turns_total`.
+Information is a sample of value 1 with labels, `harp_session_info`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lightcc.harp.stat.files import ALIVE, DEAD
+from lightcc.harp.stat.layout import COUNTER, GAUGE, INFO, LABEL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lightcc.harp.stat.files import Process, Reading
+    from lightcc.harp.stat.layout import Field, Record
+    from lightcc.harp.stat.rates import Rates
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+# -- JSON -----------------------------------------------------------------------------------------
+
+
+def as_json(reading: Reading, rates: Rates) -> dict[str, Any]:
+    """Returns a reading as values of JSON, with rates where there are some."""
+    return {
+        "processes": [_process(one, rates) for one in reading.processes],
+        "problems": [{"file": str(one.path), "problem": one.text} for one in reading.problems],
+    }
+
+
+def _process(process: Process, rates: Rates) -> dict[str, Any]:
+    def record(*chain: Record) -> dict[str, Any]:
+        last = chain[-1]
+        value: dict[str, Any] = dict(last.values)
+        change = rates.of(process.path, *chain)
+        if change:
+            value["per_second"] = dict(change)
+        if len(chain) <= len(_BELOW):
+            name = _BELOW[len(chain) - 1]
+            value[f"{name}_shown"] = [record(*chain, one) for one in last.below]
+            value[f"{name}_there_are"] = last.there_are
+        return value
+
+    return {
+        "pid": process.pid,
+        "state": process.state,
+        "file": str(process.path),
+        "created_unix_ns": process.created_unix_ns,
+        "silent_s": process.silent_s(),
+        "engines": [record(one) for one in process.engines],
+    }
+
+
+_BELOW = ("sessions", "paths")  # Of an engine, of a session.
+
+
+# -- Prometheus -----------------------------------------------------------------------------------
+
+
+def escape_label(value: str) -> str:
+    """Returns a label's value as it stands between quotes."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def escape_help(text: str) -> str:
+    """Returns a help text as it stands on its line."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+class _Families:
+    """Samples by metric: the format wants those of one name together, each once."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, tuple[str, str]] = {}
+        self._samples: dict[str, dict[str, str]] = {}
+
+    def add(
+        self, name: str, kind: str, text: str, labels: Mapping[str, object], value: float
+    ) -> None:
+        """Adds a sample; the first of a name says what kind it is and what it means."""
+        self._heads.setdefault(name, (kind, text))
+        pairs = ",".join(f'{key}="{escape_label(str(one))}"' for key, one in labels.items())
+        self._samples.setdefault(name, {})[pairs] = repr(value)
+
+    def text(self) -> str:
+        """Returns everything, in the order in which names first came."""
+        lines = []
+        for name, (kind, text) in self._heads.items():
+            lines += [f"# HELP {name} {escape_help(text)}", f"# TYPE {name} {kind}"]
+            lines += [f"{name}{{{pairs}}} {value}" for pairs, value in self._samples[name].items()]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def as_prometheus(reading: Reading) -> str:
+    """Returns a reading in Prometheus' text format. Of dead processes only that they are dead."""
+    families = _Families()
+    for process in reading.processes:
+        labels = {"pid": process.pid}
+        families.add(
+            "harp_process_up",
+            "gauge",
+            "1: runs; 0: has ended and left its file",
+            labels,
+            int(process.state != DEAD),
+        )
+        silent = process.silent_s()
+        if process.state == DEAD:
+            continue
+        if silent is not None and process.state == ALIVE:
+            text = "Since the process last wrote its counters"
+            families.add("harp_process_silent_seconds", "gauge", text, labels, silent)
+        for engine in process.engines:
+            _add(families, "engine", labels, engine)
+    text = "Files of counters that could not be read"
+    families.add("harp_stat_problems", "gauge", text, {}, len(reading.problems))
+    return families.text()
+
+
+def _add(families: _Families, level: str, above: Mapping[str, object], record: Record) -> None:
+    labels = {**above, **record.of_kind(LABEL)}
+    for field in record.fields:
+        value = record.values[field.name]
+        if field.kind in (COUNTER, GAUGE) and isinstance(value, int):
+            name, scaled = _metric(level, field, value)
+            kind = "counter" if field.kind == COUNTER else "gauge"
+            families.add(name, kind, field.help or field.name, labels, scaled)
+    info = record.of_kind(INFO)
+    if info:
+        text = f"What there is to know of a HARP {level}"
+        families.add(f"harp_{level}_info", "gauge", text, {**labels, **info}, 1)
+    below = {"engine": "session", "session": "path"}.get(level)
+    if below is not None:
+        text = f"There are, but are not shown, for each {level}"
+        hidden = max(record.there_are - len(record.below), 0)
+        families.add(f"harp_{level}_{below}s_hidden", "gauge", text, labels, hidden)
+        for one in record.below:
+            _add(families, below, labels, one)
+
+
+def _metric(level: str, field: Field, value: int) -> tuple[str, float]:
+    name = field.name
+    scaled: float = value
+    if field.unit == "ns":
+        name, scaled = name.removesuffix("_ns") + "_seconds", value / 1e9
+    elif field.unit == "bytes/s":
+        name += "_bytes_per_second"
+    return f"harp_{level}_{name}" + ("_total" if field.kind == COUNTER else ""), scaled

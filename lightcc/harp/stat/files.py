@@ -1,0 +1,234 @@
+"""Finds the files of counters in a folder, and tells whose processes live.
+
+A number of a process comes back, so a file names its start as well. In a folder that containers
+share, a process may be one that cannot be seen from here: then nothing is claimed, and nothing
+removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightcc.harp.stat.layout import (
+    Identity,
+    Record,
+    StatFileError,
+    parse_identity,
+    read_engines,
+    read_layout,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEFAULT_FOLDER = "/dev/shm"  # noqa: S108 - where HARP publishes; written to by `clean` alone.
+ALIVE, DEAD, UNKNOWN = "alive", "dead", "unknown"
+
+_HEAD_BYTES = 128
+_LONGEST_MAKING_S = 60.0  # A file without a head is one that is being made, for so long.
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that publishes, or did."""
+
+    path: Path
+    pid: int
+    state: str  # ALIVE, DEAD, or UNKNOWN where it is of another PID namespace.
+    created_unix_ns: int
+    engines: tuple[Record, ...]
+
+    def silent_s(self) -> float | None:
+        """Returns the seconds since it last wrote; None where that is not known."""
+        written = max((engine.written_ns for engine in self.engines), default=0)
+        since = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - written
+        return since / 1e9 if written and since >= 0 else None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that was not read; `text` goes on after its name."""
+
+    path: Path
+    text: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Everything that was found in a folder at one time."""
+
+    processes: tuple[Process, ...]
+    problems: tuple[Problem, ...]
+
+
+class _File:
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def length(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        try:
+            return os.pread(self.descriptor, length, offset)
+        except (OSError, OverflowError) as error:
+            msg = f"cannot be read at {offset}: {error}"
+            raise StatFileError(msg) from error
+
+
+def _start_ticks(pid: int | str) -> tuple[str, int] | None:
+    """Returns state and start of a process, from /proc; None where there is no such process.
+
+    Raises:
+        ValueError: /proc says something else than it always did.
+        OSError: /proc cannot be read.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rfind(b")") + 2 :].split()
+    if len(fields) <= 19:
+        raise ValueError(text)
+    return fields[0].decode("ascii", "replace"), int(fields[19])
+
+
+def life_of(identity: Identity) -> str:
+    """Returns whether the process that wrote a file is ALIVE, DEAD, or UNKNOWN from here."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        own_boot = bytes.fromhex(boot.replace("-", ""))
+        if any(identity.boot_id) and identity.boot_id != own_boot:
+            return DEAD
+        sees_us = Path("/proc/self").readlink().name == str(os.getpid())
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+        if not sees_us or identity.start_ticks == 0 or identity.pid_namespace != namespace:
+            return UNKNOWN
+        found = _start_ticks(identity.pid)
+    except (OSError, ValueError):
+        return UNKNOWN
+    if found is None or found[1] != identity.start_ticks or found[0] in ("Z", "X"):
+        return DEAD
+    return ALIVE
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, os.stat_result]]:
+    """Opens a file that anybody may have put there: follows no link, waits for no pipe.
+
+    Raises:
+        StatFileError: It is not ours to read, or no file.
+        FileNotFoundError: It has gone.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        raise
+    except PermissionError as error:
+        msg = f"is not ours to read: it belongs to user {_owner(path)}"
+        raise StatFileError(msg) from error
+    except OSError as error:
+        what = "is a link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
+        raise StatFileError(what) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            msg = "is no regular file"
+            raise StatFileError(msg)
+        yield descriptor, status
+    finally:
+        os.close(descriptor)
+
+
+def _owner(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return str(path.lstat().st_uid)
+    return "unknown"
+
+
+def paths_in(folder: Path) -> list[Path]:
+    """Returns the files whose names are those of files of counters.
+
+    Raises:
+        StatFileError: The folder cannot be read.
+    """
+    try:
+        return sorted(one for one in folder.iterdir() if one.match("harp-*.stat"))
+    except OSError as error:
+        msg = f"cannot be read: {error.strerror}"
+        raise StatFileError(msg) from error
+
+
+def read_process(path: Path) -> Process:
+    """Reads one file.
+
+    Raises:
+        StatFileError: It cannot be read; see `layout`.
+        FileNotFoundError: It has gone.
+    """
+    with _opened(path) as (descriptor, _):
+        file = _File(descriptor)
+        identity, layout = read_layout(file)
+        state = life_of(identity)
+        try:
+            engines = read_engines(file, layout, is_written=state != DEAD)
+        except StatFileError:
+            # It may have ended since.
+            state = life_of(identity)
+            if state != DEAD:
+                raise
+            engines = []
+        return Process(path, identity.pid, state, layout.created_unix_ns, tuple(engines))
+
+
+def read_folder(folder: Path, pid: int | None = None) -> Reading:
+    """Reads every file in `folder`, or those of one process.
+
+    Raises:
+        StatFileError: The folder cannot be read.
+    """
+    processes, problems = [], []
+    for path in paths_in(folder):
+        if pid is not None and not path.name.startswith(f"harp-{pid}-"):
+            continue
+        try:
+            processes.append(read_process(path))
+        except FileNotFoundError:
+            continue  # Its process has ended.
+        except StatFileError as error:
+            problems.append(Problem(path, str(error)))
+    return Reading(tuple(processes), tuple(problems))
+
+
+def clean(folder: Path) -> Iterator[Path]:
+    """Removes the files of processes that have ended: this user's; root, everybody's.
+
+    Yields:
+        What was removed.
+
+    Raises:
+        StatFileError: The folder cannot be read.
+    """
+    for path in paths_in(folder):
+        with contextlib.suppress(FileNotFoundError, StatFileError, PermissionError):
+            if _is_left_behind(path):
+                path.unlink()
+                yield path
+
+
+def _is_left_behind(path: Path) -> bool:
+    with _opened(path) as (descriptor, status):
+        if os.geteuid() not in (0, status.st_uid):
+            return False
+        head = _File(descriptor).read(0, _HEAD_BYTES)
+        if not head.strip(b"\0"):
+            return time.time() - status.st_mtime > _LONGEST_MAKING_S
+        return life_of(parse_identity(head)) == DEAD

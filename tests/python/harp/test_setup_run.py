@@ -1,0 +1,421 @@
+"""harp-setup does, checks and undoes: whole runs, broken runs, and runs that were killed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_machine import BOOT, HUGE, FakeMachine, gpu_server
+
+from lightcc.harp.setup import cli
+from lightcc.harp.setup.machine import PCI, driver_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROFILE = "/etc/harp/profile.conf"
+STATE = "/var/lib/harp/setup.json"
+DPDK = ("--datapath", "dpdk", "--dpdk-library", __file__)
+NODE0 = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
+RMEM = "/proc/sys/net/core/rmem_max"
+
+
+def run(machine: FakeMachine, *flags: str) -> int:
+    return cli.main(flags, machine)
+
+
+def no_folders(everything: dict[str, str]) -> dict[str, str]:
+    """Without the folders that a machine may have from the beginning."""
+    kept = ("etc", "var", "var/lib")
+    return {name: text for name, text in everything.items() if name not in kept}
+
+
+@pytest.fixture
+def vm(tmp_path: Path) -> FakeMachine:
+    machine = FakeMachine(tmp_path)
+    machine.nic("eth0", "pci0000:00/0000:00:03.0", address="192.0.2.5/24", is_default=True)
+    return machine
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> FakeMachine:
+    return gpu_server(tmp_path)
+
+
+def test_udp_is_set_up_checked_and_undone(
+    vm: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = vm.everything()
+    assert run(vm) == 0
+    assert capsys.readouterr().out.endswith("\nSet up HARP successfully\n")
+    assert vm.read(RMEM) == "8388608"
+    profile = vm.path(PROFILE)
+    assert "HARP_IFNAME==eth0\n" in profile.read_text()
+    assert profile.stat().st_mode & 0o777 == 0o644
+    assert run(vm, "--check") == 0
+    out = capsys.readouterr().out
+    assert "ok  eth0 has 192.0.2.5/24, datapath udp\n" in out
+    assert out.endswith("\n0 problems\n")
+    assert run(vm, "--undo") == 0
+    assert no_folders(vm.everything()) == no_folders(before)
+    assert run(vm, "--undo") == 0
+    assert "Nothing to undo" in capsys.readouterr().out
+
+
+def test_dpdk_is_set_up_checked_and_undone(
+    server: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = server.everything()
+    assert run(server, *DPDK) == 0
+    assert capsys.readouterr().out.endswith("\nSet up HARP successfully\n")
+    assert driver_of(server, f"{PCI}/0000:15:00.0") == "vfio-pci"
+    assert driver_of(server, f"{PCI}/0000:00:05.0") == "virtio-pci"
+    assert server.read(NODE0) == "12800"
+    assert sorted(server.addresses()) == ["eth0", "lo"]
+    assert run(server, "--check") == 1  # Fake huge pages are those of nodes only.
+    server.file(HUGE, "25600")
+    assert run(server, "--check") == 0
+    out = capsys.readouterr().out
+    assert "ok  0000:15:00.0, to be 10.0.8.10/24, belongs to vfio-pci" in out
+    server.file(HUGE, "0")
+    assert run(server, "--undo") == 0
+    assert "eth8 has 10.0.8.10/24 again" in capsys.readouterr().out
+    after = server.everything()
+    loaded = {name for name in after if "vfio" in name or name == "sys/module"}
+    assert no_folders({n: t for n, t in after.items() if n not in loaded}) == no_folders(before)
+
+
+def test_queues_of_af_xdp_are_set_and_given_back(vm: FakeMachine) -> None:
+    before = vm.everything()
+    assert run(vm, "--datapath", "af_xdp", "--engines", "6") == 0
+    assert vm.queues["eth0"].combined == 6
+    assert run(vm, "--check") == 0
+    vm.set_channels("eth0", vm.queues["eth0"].with_count(3))
+    assert run(vm, "--check") == 1
+    vm.set_channels("eth0", vm.queues["eth0"].with_count(6))
+    assert run(vm, "--undo") == 0
+    assert no_folders(vm.everything()) == no_folders(before)
+
+
+def test_without_iommu_the_unsafe_mode_is_set_and_taken_back(tmp_path: Path) -> None:
+    machine = gpu_server(tmp_path, group=False)
+    mode = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
+    assert run(machine, *DPDK, "--unsafe-no-iommu") == 0
+    assert machine.read(mode) == "Y"
+    assert run(machine, "--undo") == 0
+    assert machine.read(mode) == "N"
+
+
+@pytest.mark.parametrize("flags", [(), DPDK, ("--undo",), ("--datapath", "af_xdp")])
+def test_a_dry_run_changes_nothing(server: FakeMachine, flags: tuple[str, ...]) -> None:
+    before = server.everything()
+    assert run(server, "--dry-run", *flags) == 0
+    assert server.everything() == before
+
+
+def test_check_finds_what_is_missing(vm: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    def problem(text: str) -> str:
+        vm.file(PROFILE, text)
+        assert run(vm, "--check") == 1
+        return capsys.readouterr().out
+
+    assert run(vm, "--check") == 1
+    assert f"!!  {PROFILE} is not there: run harp-setup\n" in capsys.readouterr().out
+    assert f"{PROFILE}:2: 'nonsense': expected HARP_NAME=VALUE" in problem("\nnonsense")
+    assert "HARP_DATAPATH=rdma: expected one of auto, udp, af_xdp, dpdk" in problem(
+        "HARP_DATAPATH=rdma"
+    )
+    assert "eth9: there is no such interface" in problem("HARP_IFNAME==eth0,eth9")
+    assert "HARP_IFNAME==: names no interface" in problem("HARP_IFNAME==")
+    assert "eth0 cannot have af_xdp: it has at most 8 queue(s), not 12" in problem(
+        "HARP_IFNAME==eth0\nHARP_DATAPATH=af_xdp\nHARP_ENGINES=12"
+    )
+    out = problem(
+        "HARP_DATAPATH=dpdk\nHARP_DPDK_LIBRARY=/gone.so\n"
+        "HARP_DPDK=0000:00:03.0@192.0.2.5/24;0000:00:09.0@192.0.2.6/24"
+    )
+    assert "!!  /gone.so is not there" in out
+    assert "!!  0000:00:03.0, to be 192.0.2.5/24, belongs to virtio-pci, not to vfio-pci" in out
+    assert "!!  0000:00:09.0: there is no such PCI device" in out
+    assert "0.0 GiB of huge pages: HARP needs 256 MiB free" in out
+    vm.file(PROFILE, "HARP_IFNAME=eth")
+    assert run(vm, "--check") == 0
+
+
+def test_what_was_changed_since_is_found_and_left_alone(
+    vm: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(vm) == 0
+    vm.file(RMEM, "16777216")
+    vm.file(PROFILE, "HARP_IFNAME==eth0\nHARP_PATHS=4")
+    capsys.readouterr()
+    assert run(vm, "--check") == 1
+    out = capsys.readouterr().out
+    assert f"!!  {RMEM} is 16777216, not 8388608" in out
+    assert f"!!  {PROFILE} was edited since" in out
+    assert run(vm, "--undo") == 0
+    out = capsys.readouterr().out
+    assert f"Note: {RMEM} is 16777216 by now: left alone" in out
+    assert vm.read(RMEM) == "16777216"
+    assert not vm.path(PROFILE).exists()
+    assert "HARP_PATHS=4" in vm.path(f"{PROFILE}.edited").read_text()
+
+
+def test_a_profile_that_was_there_comes_back_to_the_byte(vm: FakeMachine) -> None:
+    mine = b"# \xff M\xc3\xbc\r\nHARP_PATHS=4\r\n"
+    vm.file(PROFILE, "")
+    vm.path(PROFILE).write_bytes(mine)
+    assert run(vm) == 0
+    assert b"HARP_PATHS" not in vm.path(PROFILE).read_bytes()
+    assert run(vm, "--undo") == 0
+    assert vm.path(PROFILE).read_bytes() == mine
+
+
+# -- Failures -------------------------------------------------------------------------------------
+
+
+def test_pages_that_are_granted_in_part_are_given_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = gpu_server(tmp_path, grants=10000)
+    before = machine.everything()
+    assert run(machine, *DPDK) == 1
+    error = capsys.readouterr().err
+    assert "the kernel gave 10000 of 12800 huge pages in" in error
+    assert "--huge-pages GIB" in error
+    assert error.endswith("what was begun is undone\n")
+    assert no_folders(machine.everything()) == no_folders(before)
+    assert run(machine, *DPDK, "--huge-pages", "39") == 0
+
+
+def test_a_driver_that_cannot_be_loaded_undoes_what_was_begun(
+    server: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = server.everything()
+    server.takes_vfio = False
+    assert run(server, *DPDK) == 1
+    assert "vfio-pci cannot be loaded" in capsys.readouterr().err
+    assert no_folders(server.everything()) == no_folders(before)
+
+
+def test_a_nic_that_does_not_go_undoes_what_was_begun(
+    server: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = server.everything()
+    bind = server._bind
+
+    def refuse_one(pci: str, driver: str) -> None:
+        if pci != "0000:26:00.0" or driver != "vfio-pci":
+            bind(pci, driver)
+
+    monkeypatch.setattr(server, "_bind", refuse_one)
+    assert run(server, *DPDK) == 1
+    assert "0000:26:00.0 belongs to nobody, not to vfio-pci" in capsys.readouterr().err
+    after = {name: text for name, text in server.everything().items() if "vfio" not in name}
+    after.pop("sys/module")
+    assert no_folders(after) == no_folders(before)
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    vm: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vm.file("/etc/harp", "a file, not a folder")
+    assert run(vm) == 1
+    error = capsys.readouterr().err
+    assert "/etc/harp" in error
+    assert "what was begun is undone" in error
+    assert vm.read(RMEM) == "212992"
+
+
+def test_what_cannot_be_undone_stays_in_the_state(
+    server: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(server, *DPDK) == 0
+    bind = server._bind
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            server, "_bind", lambda pci, driver: pci.startswith("0000:1") or bind(pci, driver)
+        )
+        assert run(server, "--undo") == 1
+    out, err = capsys.readouterr()
+    assert "not undone: bind 0000:15:00.0 to vfio-pci" in out
+    assert "2 change(s) are not undone: --undo tries again" in err
+    assert len(json.loads(server.read(STATE))["changes"]) == 2
+    assert run(server, "--undo") == 0
+    assert driver_of(server, f"{PCI}/0000:15:00.0") == "virtio-pci"
+    assert not server.path(STATE).exists()
+
+
+# -- Earlier runs ---------------------------------------------------------------------------------
+
+
+def test_a_second_run_has_nothing_to_do(
+    vm: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(vm) == 0
+    before = vm.everything()
+    assert run(vm) == 0
+    out = capsys.readouterr().out
+    assert "Nothing to do" in out
+    assert out.endswith("\nSet up HARP successfully\n")
+    assert run(vm, "--engines", "2") == 1
+    assert "set up already, with other flags: harp-setup --undo first" in capsys.readouterr().err
+    assert vm.everything() == before
+    assert run(vm, "--engines", "2", "--dry-run") == 0
+    assert "would have to be undone first" in capsys.readouterr().out
+
+
+def test_after_a_boot_it_is_set_up_again(
+    vm: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = no_folders(vm.everything())
+    assert run(vm) == 0
+    vm.file(BOOT, "second-boot")
+    vm.file(RMEM, "212992")
+    assert run(vm, "--check") == 1
+    assert "the machine was started since: run harp-setup again" in capsys.readouterr().out
+    assert run(vm, "--engines", "2") == 0
+    assert "HARP_ENGINES=2" in vm.read(PROFILE)
+    assert run(vm, "--undo") == 0
+    after = no_folders(vm.everything())
+    after[BOOT.lstrip("/")] = before[BOOT.lstrip("/")]
+    # The fake boot has left this one as the first run had set it.
+    assert after.pop("proc/sys/net/core/wmem_max") == "8388608"
+    before.pop("proc/sys/net/core/wmem_max")
+    assert after == before
+
+
+@pytest.mark.parametrize("point", range(1, 12))
+def test_a_run_that_was_killed_is_undone(
+    server: FakeMachine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    point: int,
+) -> None:
+    """The kill comes before, or in the middle of, the `point`th thing that changes the machine."""
+    before = server.everything()
+    writes = 0
+
+    class Killed(BaseException):
+        """Nobody catches it, as nobody catches SIGKILL."""
+
+    write = server.write
+
+    def killed_at(path: str, text: str) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == point:
+            raise Killed
+        write(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server, "write", killed_at)
+        with pytest.raises(Killed):
+            run(server, *DPDK)
+    assert not json.loads(server.read(STATE))["finished"]
+    capsys.readouterr()
+    assert run(server, *DPDK) == 1
+    assert "an earlier run did not finish: harp-setup --undo" in capsys.readouterr().err
+    assert run(server, "--check") == 1
+    assert run(server, "--undo") == 0
+    after = {name: text for name, text in server.everything().items() if "vfio" not in name}
+    after.pop("sys/module", None)
+    assert no_folders(after) == no_folders(before)
+
+
+def test_an_interrupt_undoes_what_was_begun(
+    server: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = server.everything()
+
+    def interrupt(name: str) -> None:
+        raise KeyboardInterrupt(name)
+
+    monkeypatch.setattr(server, "load_module", interrupt)
+    assert run(server, *DPDK) == 1
+    assert capsys.readouterr().err == "harp-setup: interrupted; what was begun is undone\n"
+    assert no_folders(server.everything()) == no_folders(before)
+
+
+def test_two_runs_at_once_are_one_too_many(
+    vm: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = vm.path("/var/lib/harp")
+    folder.mkdir(parents=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        assert run(vm) == 1
+    finally:
+        os.close(descriptor)
+    assert capsys.readouterr().err == "harp-setup: another harp-setup is running\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"version": 2}',
+        '{"version": 1, "request": {}, "boot": "x", "finished": true, "changes": []}',
+        '{"version": 1, "request": {"interfaces": [], "cores": []}, "boot": "x", "finished": true,'
+        ' "changes": [{"kind": "setting", "path": "/etc/passwd"}]}',
+    ],
+)
+def test_a_state_that_is_none_is_refused(
+    vm: FakeMachine, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    vm.file(STATE, text)
+    for flags in ((), ("--undo",), ("--check",)):
+        assert run(vm, *flags) == 1
+        assert f"{STATE} is no state of this harp-setup" in capsys.readouterr().err
+    assert vm.path(STATE).exists()
+
+
+# -- Flags ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--frobnicate",),
+        ("--datapath", "rdma"),
+        ("--engines", "0"),
+        ("--engines", "65"),
+        ("--queues", "many"),
+        ("--huge-pages", "-1"),
+        ("--interfaces", "eth0,,eth1"),
+        ("--interfaces", "eth0,eth0"),
+        ("--interfaces", "../eth0"),
+        ("--cores", "x"),
+        ("--cores", "3-1"),
+        ("--cores", "1024"),
+        ("--mode", "poll"),
+        ("--check", "--undo"),
+        ("--che",),
+        ("now",),
+    ],
+)
+def test_wrong_flags_are_told(
+    vm: FakeMachine, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
+) -> None:
+    before = vm.everything()
+    with pytest.raises(SystemExit) as caught:
+        run(vm, *flags)
+    assert caught.value.code == 2
+    assert "harp-setup: error: " in capsys.readouterr().err
+    assert vm.everything() == before
+
+
+def test_it_is_a_program_and_all_files_are_below_its_root(tmp_path: Path) -> None:
+    FakeMachine(tmp_path)
+    command = [sys.executable, "-m", "lightcc.harp.setup", "--root", str(tmp_path), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "0 GPU(s), 0 NIC(s), kernel 6.8\n" in done.stdout
+    assert done.stdout.endswith("\n1 problem\n")

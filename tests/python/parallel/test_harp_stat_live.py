@@ -1,0 +1,237 @@
+"""Two ranks talk over HARP; harp-stat reads what they count meanwhile, and what they leave."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from faults import processes, wait_for_file
+from grids import Grid
+
+import lightcc as hvd
+from lightcc.harp.stat import files, layout
+from lightcc.testing import mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightcc.harp.stat.files import Process
+
+pytestmark = pytest.mark.multiproc
+
+TWO_APART = Grid(2, [0, 1])
+ELEMENTS = 500_000
+ROUNDS = 10
+STAT_DOCS = Path(__file__).resolve().parents[3] / "docs/harp/stat.md"
+
+
+def send_when_told(go: str, end: str) -> None:
+    """Reduces once, more when the file `go` is there, and leaves when `end` is."""
+    hvd.init()
+    x = np.ones(ELEMENTS, np.float32)
+    hvd.allreduce(x, op=hvd.Sum)
+    hvd.barrier()
+    mark("warm")
+    wait_for_file(go)
+    for _ in range(ROUNDS):
+        hvd.allreduce(x, op=hvd.Sum)
+    hvd.barrier()
+    mark("sent")
+    wait_for_file(end)
+    hvd.barrier()
+    hvd.shutdown()
+
+
+def eventually(is_so: Callable[[], bool], what: str) -> None:
+    """Asks again and again. The bound is against hanging."""
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def settled(folder: Path, pids: list[int]) -> list[Process]:
+    """Returns the ranks' counters, once nothing has been sent between two publications."""
+    seen: list[tuple[int, int]] = []
+    found: list[Process] = []
+
+    def is_quiet() -> bool:
+        nonlocal seen, found
+        by_pid = {one.pid: one for one in files.read_folder(folder).processes}
+        if set(by_pid) != set(pids) or not all(by_pid[pid].engines for pid in pids):
+            return False
+        found = [by_pid[pid] for pid in pids]
+        now = [(payload_sent(one), one.engines[0].written_ns) for one in found]
+        last, seen = seen, now
+        return bool(last) and all(
+            before[0] == after[0] and before[1] < after[1]
+            for before, after in zip(last, now, strict=True)
+        )
+
+    eventually(is_quiet, "the counters of both ranks")
+    return found
+
+
+def total(process: Process, name: str) -> int:
+    values = [engine.values[name] for engine in process.engines]
+    return sum(value for value in values if isinstance(value, int))
+
+
+def payload_sent(process: Process) -> int:
+    return total(process, "data_bytes_sent") - total(process, "data_bytes_retransmitted")
+
+
+def harp_stat(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lightcc.harp.stat", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_counters_grow_by_what_is_sent_and_go_with_their_process(tmp_path: Path) -> None:
+    folder = tmp_path / "stat"
+    folder.mkdir()
+    go, end = tmp_path / "go", tmp_path / "end"
+    env = {"LIGHT_NET": "harp", "HARP_STAT_DIR": str(folder)}
+    with processes(TWO_APART, send_when_told, str(go), str(end), **env) as ranks:
+        ranks.wait_mark("warm")
+        before = settled(folder, ranks.pids)
+        go.touch()
+        ranks.wait_mark("sent")
+        after = settled(folder, ranks.pids)
+        sent = [payload_sent(b) - payload_sent(a) for a, b in zip(before, after, strict=True)]
+        received = [
+            total(b, name) - total(a, name)
+            for name in ("bytes_copied", "bytes_taken")
+            for a, b in zip(before, after, strict=True)
+        ]
+        placed = [received[0] + received[2], received[1] + received[3]]
+        # Two ranks that reduce n bytes each send n to the other, and a little to agree on it.
+        payload = ROUNDS * ELEMENTS * 4
+        for rank in (0, 1):
+            assert payload <= sent[rank] < 1.01 * payload, (rank, sent)
+            assert placed[rank] == sent[1 - rank], (rank, sent, placed)
+        check_what_is_shown(folder, ranks.pids, after)
+        end.touch()
+        for result in ranks.wait(60):
+            assert result.ok, result.describe()
+    assert list(folder.iterdir()) == []
+    done = harp_stat("--dir", str(folder))
+    assert done.returncode == 1
+    assert "no process publishes anything of HARP" in done.stderr
+
+
+def check_what_is_shown(folder: Path, pids: list[int], after: list[Process]) -> None:
+    """Checks the program's outputs while the ranks run."""
+    shown = json.loads(harp_stat("--dir", str(folder), "--json").stdout)
+    assert shown["problems"] == []
+    by_pid: dict[int, Any] = {one["pid"]: one for one in shown["processes"]}
+    for pid, process in zip(pids, after, strict=True):
+        assert by_pid[pid]["state"] == "alive"
+        sessions = [s for engine in by_pid[pid]["engines"] for s in engine["sessions_shown"]]
+        assert sessions
+        assert {one["state"] for one in sessions} == {"open"}
+        assert sum(one["data_bytes_sent"] for one in sessions) == total(process, "data_bytes_sent")
+        assert len(sessions[0]["paths_shown"]) == 8
+    prometheus = harp_stat("--dir", str(folder), "--prometheus").stdout
+    for pid in pids:
+        assert f'harp_process_up{{pid="{pid}"}} 1\n' in prometheus
+        assert re.search(rf'harp_session_data_bytes_sent_total{{pid="{pid}",', prometheus)
+    alone = harp_stat("--dir", str(folder), "--pid", str(pids[1])).stdout
+    assert f"process {pids[1]}," in alone
+    assert f"process {pids[0]}," not in alone
+
+
+def test_every_field_is_documented(tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    (tmp_path / "stat").mkdir()
+    env = {"LIGHT_NET": "harp", "HARP_STAT_DIR": str(tmp_path / "stat")}
+    with processes(TWO_APART, send_when_told, str(end), str(end), **env) as ranks:
+        ranks.wait_mark("warm")
+        process = settled(tmp_path / "stat", ranks.pids)[0]
+        end.touch()
+        ranks.wait(60)
+    engine = process.engines[0]
+    documented = set(re.findall(r"`(\w+)`", STAT_DOCS.read_text()))
+    for record in (engine, engine.below[0], engine.below[0].below[0]):
+        assert {field.name for field in record.fields} <= documented
+        for field in record.fields:
+            assert field.help, f"{field.name} says what it means"
+            assert (field.unit == "ns") == field.name.endswith("_ns")
+            assert field.kind != layout.COUNTER or not field.name.endswith("total")
+
+
+@pytest.mark.parametrize("next_one", ["harp-stat --clean", "the next process"])
+def test_what_a_killed_process_leaves_is_said_to_be_dead_and_is_removed(
+    tmp_path: Path, next_one: str
+) -> None:
+    folder, end = tmp_path / "stat", tmp_path / "end"
+    folder.mkdir()
+    env = {"LIGHT_NET": "harp", "HARP_STAT_DIR": str(folder)}
+    with processes(TWO_APART, send_when_told, str(end), str(end), **env) as ranks:
+        ranks.wait_mark("warm")
+        settled(folder, ranks.pids)
+        for rank in (0, 1):
+            ranks.kill(rank)
+        ranks.wait(60)
+        pid = ranks.pids[0]
+    left = [path.name for path in folder.iterdir()]
+    assert len(left) == 2
+    shown = harp_stat("--dir", str(folder), "--pid", str(pid)).stdout
+    assert re.search(rf"process {pid}, .*: DEAD", shown), shown
+    if next_one == "harp-stat --clean":
+        assert harp_stat("--dir", str(folder), "--clean").stdout.count("removed") == 2
+    else:
+        end.touch()
+        with processes(TWO_APART, send_when_told, str(end), str(end), **env) as ranks:
+            for result in ranks.wait(60):
+                assert result.ok, result.describe()
+    assert list(folder.iterdir()) == []
+
+
+def counters_of_a_child() -> tuple[list[str], list[str], int]:
+    """Returns the files before a fork, after the child's end, and how the child ended."""
+    hvd.init()
+    hvd.allreduce(np.ones(1000, np.float32))
+    hvd.barrier()
+    folder = os.environ["HARP_STAT_DIR"]
+    before = sorted(os.listdir(folder))
+    child = os.fork()
+    if child == 0:
+        ctypes.CDLL(None).exit(0)  # In good order, which is what removes a file.
+    status = os.waitpid(child, 0)[1]
+    after = sorted(os.listdir(folder))
+    hvd.allreduce(np.ones(1000, np.float32))
+    hvd.shutdown()
+    return before, after, status
+
+
+def test_a_forked_child_takes_nothing_with_it(tmp_path: Path) -> None:
+    env = {"LIGHT_NET": "harp", "HARP_STAT_DIR": str(tmp_path)}
+    for before, after, status in TWO_APART.run(counters_of_a_child, env=env):
+        assert status == 0
+        assert len(before) == 2
+        assert after == before
+
+
+@pytest.mark.parametrize("env", [{"HARP_STAT": "0"}, {"HARP_STAT_DIR": "/nonexistent/folder"}])
+def test_without_a_file_everything_else_works(tmp_path: Path, env: dict[str, str]) -> None:
+    end = tmp_path / "end"
+    end.touch()
+    settings = {"LIGHT_NET": "harp", "HARP_STAT_DIR": str(tmp_path), **env}
+    with processes(TWO_APART, send_when_told, str(end), str(end), **settings) as ranks:
+        for result in ranks.wait(60):
+            assert result.ok, result.describe()
+    assert [path.name for path in tmp_path.iterdir()] == ["end"]
