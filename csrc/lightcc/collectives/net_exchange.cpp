@@ -210,8 +210,17 @@ Result<bool> NetExchange::post_recv(Peer& peer) {
   } else {
     into = bucket_.contiguous_out(range);
   }
-  const auto request = into != nullptr ? peer.recvs.channel().irecv({into, bytes})
-                                       : peer.recvs.channel().irecv_fragments(bytes);
+  RecvChannel& channel = peer.recvs.channel();
+  Result<RequestId> request(RequestId{0});
+  if (into != nullptr) {
+    request = channel.irecv({into, bytes});
+  } else if (channel.can_take()) {
+    Taking& taking = peer.takings[peer.recvs.posted() % peer.takings.size()];
+    taking = {.exchange = this, .member = peer.member, .item = item};
+    request = channel.irecv_taken(bytes, {.take = take_shown, .context = &taking});
+  } else {
+    request = channel.irecv_fragments(bytes);
+  }
   if (!request.ok()) {
     return request.status();
   }
@@ -219,9 +228,16 @@ Result<bool> NetExchange::post_recv(Peer& peer) {
   return true;
 }
 
-Status NetExchange::take_fragment(const Peer& peer, const Item& item, const Fragment& fragment) {
+// Any thread: it reads what is settled once the receive is posted, and writes where nobody else
+// does until it is done. A message of another size than was expected fails when it is done.
+void NetExchange::take_shown(void* context, const Fragment& fragment) {
+  const auto& taking = *static_cast<const Taking*>(context);
+  (void)taking.exchange->take_fragment(taking.member, taking.item, fragment);
+}
+
+Status NetExchange::take_fragment(int member, const Item& item, const Fragment& fragment) {
   const bool share = item.kind == Kind::kShare;
-  const ElementRange range = piece(item.chunk, share ? me() : peer.member);
+  const ElementRange range = piece(item.chunk, share ? me() : member);
   const std::size_t element = bucket_.element_bytes();
   const std::size_t bytes = range.count * element;
   if (fragment.offset > bytes || fragment.bytes.size() > bytes - fragment.offset ||
@@ -244,7 +260,8 @@ Status NetExchange::take_fragment(const Peer& peer, const Item& item, const Frag
 }
 
 Result<bool> NetExchange::take_fragments(Peer& peer) {
-  if (peer.recvs.idle() || peer.recvs.oldest() == RecvQueue::kSkipped) {
+  if (peer.recvs.idle() || peer.recvs.oldest() == RecvQueue::kSkipped ||
+      peer.recvs.channel().can_take()) {
     return false;
   }
   const Item item = item_at(peer.recvs.done());
@@ -261,7 +278,7 @@ Result<bool> NetExchange::take_fragments(Peer& peer) {
     if (!next.value().has_value()) {
       return moved;
     }
-    const Status taken = take_fragment(peer, item, *next.value());
+    const Status taken = take_fragment(peer.member, item, *next.value());
     peer.recvs.channel().release(*next.value());
     LIGHTCC_RETURN_IF_ERROR(taken);
     moved = true;

@@ -41,11 +41,18 @@ class NetExchange final : public NetWork {
     Kind kind;
     std::size_t chunk;
   };
+  /// What a transport that shows fragments is given as context.
+  struct Taking {
+    NetExchange* exchange = nullptr;
+    int member = 0;
+    Item item{};
+  };
   struct Peer {
     int member = 0;
     std::size_t index = 0;  ///< Among the peers: the place of its staging.
     SendQueue sends;
     RecvQueue recvs;
+    std::array<Taking, RecvQueue::kMost> takings{};  ///< By position.
   };
 
   Status begin() override;
@@ -63,7 +70,8 @@ class NetExchange final : public NetWork {
   Result<bool> post_send(Peer& peer);
   Result<bool> post_recv(Peer& peer);
   Result<bool> take_fragments(Peer& peer);
-  Status take_fragment(const Peer& peer, const Item& item, const Fragment& fragment);
+  Status take_fragment(int member, const Item& item, const Fragment& fragment);
+  static void take_shown(void* context, const Fragment& fragment);
   void reduce_part(std::size_t chunk,
                    std::size_t first,
                    std::size_t count,

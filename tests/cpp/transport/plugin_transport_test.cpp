@@ -4,7 +4,9 @@
 #include "lightcc/transport/plugin/plugin_transport.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -388,6 +390,84 @@ TEST_P(PluginTransportTest, a_later_message_arrives_while_a_fragment_of_an_earli
     return take_fragments(*pair.recv, fragments, into_first) && must(pair.send->test(sent));
   }));
   EXPECT_TRUE(into_first == first);
+}
+
+/// A message as its taker sees it.
+struct Shown {
+  explicit Shown(std::size_t size) : bytes(size), times(size) {}
+
+  static void take(void* context, const Fragment& fragment) {
+    auto& shown = *static_cast<Shown*>(context);
+    EXPECT_EQ(fragment.offset % 64, 0U);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(fragment.bytes.data()) % 8, 0U);
+    for (std::size_t i = 0; i < fragment.bytes.size(); ++i) {
+      shown.bytes.at(fragment.offset + i) = fragment.bytes[i];
+      ++shown.times.at(fragment.offset + i);
+    }
+    ++shown.calls;
+  }
+
+  Bytes bytes;
+  std::vector<int> times;
+  std::atomic<int> calls{0};  ///< To be read while another thread may call.
+};
+
+TEST_P(PluginTransportTest, messages_are_shown_to_takers_where_the_plugin_can) {
+  Pair pair(path(), 2);
+  pair.open();
+  EXPECT_EQ(pair.recv->can_take(), std::string(GetParam().name) == "harp");
+  if (!pair.recv->can_take()) {
+    EXPECT_EQ(pair.recv->irecv_taken(1, {}).status().code(), ErrorCode::kUnimplemented);
+    return;
+  }
+  const std::vector<Bytes> messages = make_messages(seam_sizes());
+  std::deque<Shown> shown;
+  std::vector<Bytes> whole(messages.size());
+  RequestId received = 0;
+  for (std::size_t i = 0; i < messages.size(); ++i) {  // Every third is an ordinary receive.
+    shown.emplace_back(messages[i].size());
+    whole[i].resize(messages[i].size());
+    received = i % 3 == 2
+                   ? must(pair.recv->irecv(whole[i]))
+                   : must(pair.recv->irecv_taken(messages[i].size(), {Shown::take, &shown[i]}));
+  }
+  RequestId sent = 0;
+  for (const Bytes& message : messages) {
+    sent = must(pair.send->isend(message));
+  }
+  ASSERT_TRUE(drive(
+      pair.both(), [&] { return must(pair.recv->test(received)) && must(pair.send->test(sent)); }));
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    EXPECT_TRUE((i % 3 == 2 ? whole[i] : shown[i].bytes) == messages[i]) << i;
+    EXPECT_EQ(std::ranges::count(shown[i].times, 1), i % 3 == 2 ? 0 : std::ssize(messages[i]));
+  }
+}
+
+TEST_P(PluginTransportTest, a_taker_is_not_called_after_cancel_and_learns_of_wrong_lengths) {
+  Pair pair(path());
+  pair.open();
+  if (!pair.recv->can_take()) {
+    return;
+  }
+  const Bytes message = pattern(20 * kPieceBytes, 3);
+  Shown shown(message.size());
+  const RequestId taken = must(pair.recv->irecv_taken(message.size(), {Shown::take, &shown}));
+  (void)must(pair.send->isend(message));
+  ASSERT_TRUE(drive(pair.both(), [&] { return shown.calls > 0; }));
+  pair.recv->cancel();
+  const auto before = shown.times;
+  settle(pair.both());
+  EXPECT_TRUE(shown.times == before);
+  EXPECT_EQ(pair.recv->test(taken).status().code(), ErrorCode::kShutDown);
+
+  Pair other(path());
+  other.open();
+  Shown longer(1000);
+  const RequestId wrong = must(other.recv->irecv_taken(1000, {Shown::take, &longer}));
+  const Bytes shorter = pattern(999, 4);
+  (void)must(other.send->isend(shorter));
+  ASSERT_TRUE(drive(other.both(), [&] { return !other.recv->test(wrong).ok(); }));
+  EXPECT_EQ(other.recv->test(wrong).status().code(), ErrorCode::kPeerFailed);
 }
 
 TEST_P(PluginTransportTest, the_wrong_kind_of_question_is_the_callers_fault) {

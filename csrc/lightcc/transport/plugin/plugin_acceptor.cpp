@@ -162,7 +162,8 @@ Result<std::unique_ptr<RecvChannel>> PluginAcceptor::accept(const ChannelId& id)
                       id.process_set,
                       id.lane);
   }
-  auto channel = std::make_unique<PluginRecvChannel>(loop_, id);
+  auto channel = std::make_unique<PluginRecvChannel>(
+      loop_, id, options_.context->table().irecv_take() != nullptr);
   channel->set_on_destroyed([acceptor = weak_from_this(), id] {
     if (const auto self = acceptor.lock()) {
       self->channels_.erase(id);

@@ -1,7 +1,19 @@
 #include "lightcc/transport/plugin/plugin_comm.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
 #include <utility>
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/transport/plugin/aligned_parts.hpp"
+#include "lightcc/transport/plugin/plugin_library.hpp"
+#include "lightcc/transport/plugin/plugin_table.hpp"
+#include "lightcc/transport/transport.hpp"
 
 namespace lightcc {
 namespace {
@@ -113,6 +125,35 @@ Result<bool> PluginComm::post(std::span<std::byte> piece,
   requests_[(first_ + count_) % kWindow] = made;
   ++count_;
   return true;
+}
+
+Result<bool> PluginComm::post_taken(std::size_t bytes,
+                                    std::size_t offset,
+                                    const FragmentTaker& taker,
+                                    std::uint64_t cookie) {
+  const std::size_t place = (first_ + count_) % kWindow;
+  takings_[place] = {.taker = taker, .offset = offset};
+  Request made{.cookie = cookie, .bytes = bytes};
+  const auto result = static_cast<abi::Result>(
+      table_.irecv_take()(comm_, bytes, take, &takings_[place], &made.request));
+  if (result != abi::Result::kSuccess) {
+    return failed("irecv", result);
+  }
+  if (made.request == nullptr) {
+    return false;
+  }
+  requests_[place] = made;
+  ++count_;
+  return true;
+}
+
+// hot: called by the plugin.
+void PluginComm::take(void* context, std::size_t offset, const void* data, std::size_t bytes) {
+  const auto& [taker, message_offset] = *static_cast<const Taking*>(context);
+  const std::span all(static_cast<const std::byte*>(data), bytes);
+  for_each_aligned_part(all, [&](std::size_t at, std::span<const std::byte> part) {
+    taker.take(taker.context, {.offset = message_offset + offset + at, .bytes = part});
+  });
 }
 
 // hot

@@ -16,6 +16,7 @@
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/transport/plugin/plugin_library.hpp"
+#include "lightcc/transport/transport.hpp"
 
 namespace lightcc {
 
@@ -46,6 +47,12 @@ class PluginComm {
   /// Starts to send or receive `piece`, a part of `whole`, all of which stays valid until
   /// forget_idle(). False: not now. Call only when not full.
   Result<bool> post(std::span<std::byte> piece, std::span<std::byte> whole, std::uint64_t cookie);
+  /// As post(), to receive `bytes` that `taker` is shown, which begin at byte `offset` of its
+  /// message. Call only where the plugin has irecv_take().
+  Result<bool> post_taken(std::size_t bytes,
+                          std::size_t offset,
+                          const FragmentTaker& taker,
+                          std::uint64_t cookie);
   /// Whether the oldest request is done; it is forgotten then. Call only when not idle.
   Result<bool> settle_oldest(Done* done);
 
@@ -62,6 +69,10 @@ class PluginComm {
     void* mr = nullptr;
     std::size_t uses = 0;
   };
+  struct Taking {
+    FragmentTaker taker;
+    std::size_t offset = 0;
+  };
   struct Request {
     void* request = nullptr;
     void* mr = nullptr;
@@ -69,6 +80,7 @@ class PluginComm {
     std::size_t bytes = 0;
   };
 
+  static void take(void* context, std::size_t offset, const void* data, std::size_t bytes);
   Result<Registration*> registration_of(std::span<std::byte> piece, std::span<std::byte> whole);
   void stop_using(void* mr);
   Status failed(const char* call, abi::Result result) const;
@@ -80,6 +92,7 @@ class PluginComm {
   std::uint32_t peer_;
   std::vector<Registration> registrations_;
   std::array<Request, kWindow> requests_{};
+  std::array<Taking, kWindow> takings_{};  ///< By request; the plugin points there.
   std::size_t first_ = 0;
   std::size_t count_ = 0;
   alignas(64) std::array<std::byte, 128> small_{};

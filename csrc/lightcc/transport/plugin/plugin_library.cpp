@@ -74,6 +74,8 @@ Result<std::unique_ptr<PluginTable>> open_table(const std::string& path) {
     if (const char* const missing = table->missing_entry(); missing != nullptr) {
       return refuse(path, "is a broken plugin: " + symbol_of(version) + " has no " + missing);
     }
+    table->set_irecv_take(
+        reinterpret_cast<harp_irecv_take_fn>(::dlsym(library, "harp_irecv_take")));
     return table;
   }
   const bool is_old = ::dlsym(library, "ncclNetPlugin_v4") != nullptr;

@@ -16,8 +16,10 @@ unsigned long long printable(std::uint64_t value) {
 
 }  // namespace
 
-PluginRecvChannel::PluginRecvChannel(std::shared_ptr<PluginLoop> loop, const ChannelId& id)
-    : loop_(std::move(loop)), id_(id) {
+PluginRecvChannel::PluginRecvChannel(std::shared_ptr<PluginLoop> loop,
+                                     const ChannelId& id,
+                                     bool can_take)
+    : loop_(std::move(loop)), id_(id), can_take_(can_take) {
   loop_->join(*this);
 }
 
@@ -53,11 +55,18 @@ void PluginRecvChannel::attach(std::unique_ptr<PluginComm> comm, const PluginHel
 }
 
 Result<RequestId> PluginRecvChannel::irecv(std::span<std::byte> into) {
-  return post({.into = into, .total = into.size(), .fragments = false});
+  return post({.into = into, .total = into.size(), .fragments = false, .taker = {}});
 }
 
 Result<RequestId> PluginRecvChannel::irecv_fragments(std::size_t bytes) {
-  return post({.into = {}, .total = bytes, .fragments = true});
+  return post({.into = {}, .total = bytes, .fragments = true, .taker = {}});
+}
+
+Result<RequestId> PluginRecvChannel::irecv_taken(std::size_t bytes, const FragmentTaker& taker) {
+  if (!can_take_) {
+    return RecvChannel::irecv_taken(bytes, taker);
+  }
+  return post({.into = {}, .total = bytes, .fragments = false, .taker = taker});
 }
 
 Result<RequestId> PluginRecvChannel::post(Posted posted) {
@@ -204,18 +213,7 @@ bool PluginRecvChannel::post_pieces() {
       posted.pieces_left = piece_count(posted.total, piece_bytes_);
     }
     const std::size_t bytes = std::min(piece_bytes_, posted.total - cut_offset_);
-    Result<bool> started(false);
-    if (posted.fragments) {
-      if (const Status prepared = prepare_staging(); !prepared.ok()) {
-        fail(prepared);
-        return true;
-      }
-      const auto memory = slot_memory(next_slot_);
-      started = comms_[turn_]->post(memory.first(bytes), memory, next_slot_);
-    } else {
-      const PieceOfMessage piece(posted.into, cut_offset_, piece_bytes_);
-      started = comms_[turn_]->post(piece.bytes, piece.registered, kWhole + cut_message_);
-    }
+    const auto started = post_piece(posted, bytes);
     if (!started.ok()) {
       fail(started.status());
       return true;
@@ -237,6 +235,21 @@ bool PluginRecvChannel::post_pieces() {
     }
   }
   return moved;
+}
+
+/// False: the connection takes no more now.
+Result<bool> PluginRecvChannel::post_piece(const Posted& posted, std::size_t bytes) {
+  PluginComm& comm = *comms_[turn_];
+  if (posted.taker.take != nullptr) {
+    return comm.post_taken(bytes, cut_offset_, posted.taker, kWhole + cut_message_);
+  }
+  if (posted.fragments) {
+    LIGHTCC_RETURN_IF_ERROR(prepare_staging());
+    const auto memory = slot_memory(next_slot_);
+    return comm.post(memory.first(bytes), memory, next_slot_);
+  }
+  const PieceOfMessage piece(posted.into, cut_offset_, piece_bytes_);
+  return comm.post(piece.bytes, piece.registered, kWhole + cut_message_);
 }
 
 Status PluginRecvChannel::prepare_staging() {

@@ -33,7 +33,8 @@ class PluginRecvChannel final : public RecvChannel, private PluginSink {
   /// Pieces of fragments that may be on their way, or with the caller.
   static constexpr std::size_t kSlots = 4;
 
-  PluginRecvChannel(std::shared_ptr<PluginLoop> loop, const ChannelId& id);
+  /// `can_take`: the plugin has irecv_take().
+  PluginRecvChannel(std::shared_ptr<PluginLoop> loop, const ChannelId& id, bool can_take);
   PluginRecvChannel(const PluginRecvChannel&) = delete;
   PluginRecvChannel& operator=(const PluginRecvChannel&) = delete;
   ~PluginRecvChannel() override;
@@ -56,6 +57,8 @@ class PluginRecvChannel final : public RecvChannel, private PluginSink {
   Result<RequestId> irecv_fragments(std::size_t bytes) override;
   Result<std::optional<Fragment>> next_fragment(RequestId request) override;
   void release(const Fragment& fragment) override;
+  bool can_take() const override { return can_take_; }
+  Result<RequestId> irecv_taken(std::size_t bytes, const FragmentTaker& taker) override;
   Result<bool> test(RequestId request) override;
   void cancel() override;
 
@@ -67,6 +70,7 @@ class PluginRecvChannel final : public RecvChannel, private PluginSink {
     std::span<std::byte> into;  ///< Unused for fragments.
     std::size_t total = 0;
     bool fragments = false;
+    FragmentTaker taker;            ///< If it has a function, instead of both.
     std::uint64_t pieces_left = 0;  ///< Not arrived, or not released.
   };
   enum class SlotState : std::uint8_t { kFree, kPosted, kArrived, kLent };
@@ -84,6 +88,7 @@ class PluginRecvChannel final : public RecvChannel, private PluginSink {
   Posted* find(RequestId request);
   bool can_post() const;
   bool post_pieces();
+  Result<bool> post_piece(const Posted& posted, std::size_t bytes);
   bool settle(PluginComm& comm);
   void take_piece(const PluginComm::Done& done);
   void finish_piece(Posted& posted);
@@ -93,6 +98,7 @@ class PluginRecvChannel final : public RecvChannel, private PluginSink {
 
   std::shared_ptr<PluginLoop> loop_;
   const ChannelId id_;
+  const bool can_take_;
   std::function<void()> on_destroyed_;
   Status error_;  ///< Why the channel is over.
   bool cancelled_ = false;

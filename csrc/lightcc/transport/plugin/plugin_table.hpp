@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "abi/harp.h"
 #include "abi/types.hpp"
 
 namespace lightcc {
@@ -60,10 +61,16 @@ class PluginTable {
       void* comm, void* data, std::size_t bytes, void* mr, void** request) = 0;
   virtual abi::Result irecv(
       void* comm, void* data, std::size_t bytes, void* mr, void** request) = 0;
+  /// HARP only: see abi/harp.h. Null for plugins that do not have it.
+  harp_irecv_take_fn irecv_take() const { return irecv_take_; }
+  void set_irecv_take(harp_irecv_take_fn function) { irecv_take_ = function; }
   virtual abi::Result test(void* request, bool* done, std::size_t* bytes) = 0;
   virtual abi::Result close_send(void* comm) = 0;
   virtual abi::Result close_recv(void* comm) = 0;
   virtual abi::Result close_listen(void* comm) = 0;
+
+ private:
+  harp_irecv_take_fn irecv_take_ = nullptr;
 };
 
 /// `table` is what dlsym() gave for ncclNetPlugin_v<version>. Null: not a version from 5 to 12.
