@@ -1,0 +1,2 @@
+// Owns the headers that tests have precompiled.
+int main() {}
