@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "protocol/types.hpp"
 #include "runtime/backlog.hpp"
@@ -41,8 +42,8 @@ class Connection {
   /// Why it ended.
   SessionError error() const { return channel_->end_error(); }
 
-  /// One line of the counters of its engine, for logs.
-  std::string engine_counters() {
+  /// Lines of the counters of its engine, for logs.
+  std::vector<std::string> engine_counters() {
     return engine_.with_stack([](const Stack& stack, Time) { return describe_counters(stack); });
   }
 

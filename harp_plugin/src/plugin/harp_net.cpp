@@ -68,7 +68,9 @@ class HarpComm : public Base {
   HarpComm(const HarpComm&) = delete;
   HarpComm& operator=(const HarpComm&) = delete;
   ~HarpComm() override {
-    log(LogLevel::kInfo, "close", "%s", connection_->engine_counters().c_str());
+    for (const std::string& line : connection_->engine_counters()) {
+      log(LogLevel::kInfo, "close", "%s", line.c_str());
+    }
   }
 
   /// Any memory will do.

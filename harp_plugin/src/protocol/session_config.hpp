@@ -47,6 +47,7 @@ struct SessionStats {
   std::uint64_t data_bytes_retransmitted = 0;
   std::uint64_t data_packets_sent = 0;
   std::uint64_t data_packets_received = 0;  ///< New ones.
+  std::uint64_t data_bytes_received = 0;    ///< Their payload.
   std::uint64_t retransmitted_order = 0;    ///< Packets, by what found the loss.
   std::uint64_t retransmitted_timeout = 0;
   std::uint64_t tail_probes = 0;

@@ -229,6 +229,7 @@ bool Session::take_data(const PacketView& packet, Time now, Placement& placement
   switch (receiver_.on_data(packet, events_, placement)) {
     case MessageReceiver::Verdict::kTaken:
       ++stats_.data_packets_received;
+      stats_.data_bytes_received += packet.header.len;
       return true;
     case MessageReceiver::Verdict::kNoRoom:
       ++stats_.no_room;

@@ -1,53 +1,31 @@
 // Counters of a stack as text.
-#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "datapath/datapath.hpp"
-#include "protocol/session_config.hpp"
+#include "runtime/counter_tables.hpp"
 #include "runtime/stack.hpp"
 
 namespace harp {
 
-std::string describe_counters(const Stack& stack) {
-  const StackStats& turns = stack.stats();
-  const DatapathStats wire = stack.datapath().stats();
-  const SessionStats sessions = stack.session_stats();
-  std::string text;
-  const auto add = [&](const char* name, std::uint64_t value) {
-    text += (text.empty() ? "" : ", ") + std::string(name) + " " + std::to_string(value);
+std::vector<std::string> describe_counters(const Stack& stack) {
+  std::vector<std::string> lines;
+  const auto add = [&](const auto& table, const auto& stats) {
+    std::string line;
+    for (const auto& counter : table) {
+      line += line.empty() ? "" : ", ";
+      line += counter.name;
+      line += " " + std::to_string(stats.*counter.value);
+    }
+    lines.push_back(std::move(line));
   };
-  add("packets sent", wire.packets_sent);
-  add("in batches", wire.batches_sent);
-  add("packets received", wire.packets_received);
-  add("in batches", wire.batches_received);
-  add("send blocked", wire.blocked);
-  add("send errors", wire.send_errors);
-  add("handed over", wire.handed_over);
-  add("bytes copied to send", wire.bytes_copied_out);
-  add("copied as received", wire.bytes_copied_in);
-  add("placed", turns.bytes_copied);
-  add("taken", turns.bytes_taken);
-  add("data bytes sent", sessions.data_bytes_sent);
-  add("data packets sent", sessions.data_packets_sent);
-  add("received", sessions.data_packets_received);
-  add("retransmitted by order", sessions.retransmitted_order);
-  add("by timeout", sessions.retransmitted_timeout);
-  add("tail probes", sessions.tail_probes);
-  add("duplicates", sessions.duplicates);
-  add("acks sent", sessions.acks_sent);
-  add("not authentic", sessions.bad_auth);
-  add("not acceptable", sessions.bad_packets);
-  add("without room", sessions.no_room);
-  add("credit stalls", sessions.credit_stalls);
-  add("strangers", turns.strangers);
-  add("turns", turns.turns);
-  add("idle turns", turns.idle_turns);
-  add("sessions begun", turns.sessions_begun);
-  add("failed", turns.sessions_failed);
-  for (const std::string& session : stack.describe_sessions()) {
-    text += "; " + session;
+  add(kWireCounters, stack.datapath().stats());
+  add(kStackCounters, stack.stats());
+  add(kSessionCounters, stack.session_stats());
+  for (std::string& session : stack.describe_sessions()) {
+    lines.push_back(std::move(session));
   }
-  return text;
+  return lines;
 }
 
 }  // namespace harp

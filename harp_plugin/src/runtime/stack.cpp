@@ -22,6 +22,7 @@
 #include "protocol/session.hpp"
 #include "runtime/backlog.hpp"
 #include "runtime/channel.hpp"
+#include "runtime/counter_tables.hpp"
 #include "runtime/random.hpp"
 #include "sync/doorbells.hpp"
 
@@ -47,27 +48,6 @@ constexpr std::size_t kLeastWindowPackets = 64;
 std::uint32_t window_packets(std::uint16_t pss) {
   return static_cast<std::uint32_t>(std::clamp<std::size_t>(
       std::bit_floor(kWindowBytes / pss), kLeastWindowPackets, kMaxWindowPackets));
-}
-
-void add(SessionStats& sum, const SessionStats& one) {
-  sum.packets_sent += one.packets_sent;
-  sum.packets_received += one.packets_received;
-  sum.data_bytes_sent += one.data_bytes_sent;
-  sum.data_bytes_retransmitted += one.data_bytes_retransmitted;
-  sum.data_packets_sent += one.data_packets_sent;
-  sum.data_packets_received += one.data_packets_received;
-  sum.retransmitted_order += one.retransmitted_order;
-  sum.retransmitted_timeout += one.retransmitted_timeout;
-  sum.tail_probes += one.tail_probes;
-  sum.duplicates += one.duplicates;
-  sum.acks_sent += one.acks_sent;
-  sum.heartbeats_sent += one.heartbeats_sent;
-  sum.probes_sent += one.probes_sent;
-  sum.bad_auth += one.bad_auth;
-  sum.bad_packets += one.bad_packets;
-  sum.no_room += one.no_room;
-  sum.credit_stalls += one.credit_stalls;
-  sum.paths_quarantined += one.paths_quarantined;
 }
 
 }  // namespace
@@ -461,7 +441,7 @@ Stack::Entry* Stack::add_entry() {
 
 void Stack::remove(Entry& entry) {
   const Slot slot = entry.slot;
-  add(past_, entry.session->stats());
+  add_counters(kSessionCounters, entry.session->stats(), past_);
   if (Listening* const home = listening(entry.listen_id); home != nullptr) {
     home->listener.remove(entry.session->local_cid());
   }
@@ -529,7 +509,7 @@ SessionStats Stack::session_stats() const {
   SessionStats sum = past_;
   for (const auto& entry : entries_) {
     if (entry != nullptr) {
-      add(sum, entry->session->stats());
+      add_counters(kSessionCounters, entry->session->stats(), sum);
     }
   }
   return sum;

@@ -146,7 +146,8 @@ class Stack {
   SessionStats past_;
 };
 
-/// One line: what a stack's datapath, sessions and turns have counted.
-std::string describe_counters(const Stack& stack);
+/// What a stack's datapath, turns and sessions have counted, and how each session stands: lines for
+/// a log that cuts what is longer than a kilobyte, as NCCL's does.
+std::vector<std::string> describe_counters(const Stack& stack);
 
 }  // namespace harp
