@@ -136,7 +136,8 @@ int serve(const Options& options) {
       std::size_t window = 0;
       order >> link >> bytes >> count >> window;
       if (what == "stream") {
-        const Usage usage = stream(*links.at(link).in, false, bytes, count, window);
+        Messages messages = make_messages(bytes, window, false);
+        const Usage usage = stream(*links.at(link).in, false, messages, count);
         control.say(std::to_string(usage.cpu_s));
       } else {
         (void)ping_pong(links.at(link), false, bytes, count);
@@ -218,8 +219,9 @@ class Client {
   }
 
   Usage stream_once(std::size_t link, std::size_t bytes, std::size_t count) {
+    Messages messages = make_messages(bytes, options_.window, true);
     order("stream", link, bytes, count);
-    Usage usage = stream(*links_[link].out, true, bytes, count, options_.window);
+    Usage usage = stream(*links_[link].out, true, messages, count);
     usage.cpu_s += std::stod(control_.hear());
     return usage;
   }

@@ -21,8 +21,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Messages that are compared as a whole.
-constexpr std::size_t kCompared = 16;
 /// Polls without success before the other end of a core gets it.
 constexpr int kPolls = 2000;
 
@@ -46,23 +44,25 @@ void stamp(std::span<std::byte> message, std::uint64_t number) {
   std::memcpy(message.data() + message.size() - bytes, &number, bytes);
 }
 
-void fill(std::span<std::byte> message, std::uint64_t number) {
-  harp::Rng random(number);
+/// What a buffer holds, but for the stamp: the same at both ends.
+void fill(std::span<std::byte> message, std::size_t buffer) {
+  harp::Rng random(buffer);
   for (std::byte& byte : message) {
     byte = static_cast<std::byte>(random());
   }
-  stamp(message, number);
 }
 
-bool is_message(std::span<const std::byte> message, std::uint64_t number) {
-  if (number < kCompared) {
-    std::vector<std::byte> expected(message.size());
-    fill(expected, number);
-    return std::ranges::equal(expected, message);
-  }
+bool has_stamp(std::span<const std::byte> message, std::uint64_t number) {
   const std::size_t bytes = std::min(message.size(), sizeof(number));
   return std::memcmp(message.data(), &number, bytes) == 0 &&
          std::memcmp(message.data() + message.size() - bytes, &number, bytes) == 0;
+}
+
+void require(bool is_right, std::size_t number, std::size_t bytes) {
+  if (!is_right) {
+    throw std::runtime_error("message " + std::to_string(number) + " of " + std::to_string(bytes) +
+                             " bytes is not what was sent");
+  }
 }
 
 template <typename Attempt>
@@ -77,31 +77,45 @@ void poll(const Attempt& attempt) {
 
 }  // namespace
 
-Usage stream(Link& link, bool is_sender, std::size_t bytes, std::size_t count, std::size_t window) {
-  std::vector<std::vector<std::byte>> buffers(window, std::vector<std::byte>(bytes));
+Messages make_messages(std::size_t bytes, std::size_t window, bool is_sender) {
+  Messages messages(window, std::vector<std::byte>(bytes));
+  for (std::size_t i = 0; is_sender && i < window; ++i) {
+    fill(messages[i], i);
+  }
+  return messages;
+}
+
+Usage stream(Link& link, bool is_sender, Messages& messages, std::size_t count) {
+  const std::size_t window = messages.size();
   const auto finish = [&](std::size_t number) {
     poll([&] { return link.is_done(number % window); });
-    if (!is_sender && !is_message(buffers[number % window], number)) {
-      throw std::runtime_error("message " + std::to_string(number) + " of " +
-                               std::to_string(bytes) + " bytes is not what was sent");
-    }
+    const std::vector<std::byte>& message = messages[number % window];
+    require(is_sender || has_stamp(message, number), number, message.size());
   };
   const double cpu_before = cpu_seconds();
   const auto begin = Clock::now();
   for (std::size_t number = 0; number < count; ++number) {
-    std::vector<std::byte>& buffer = buffers[number % window];
+    std::vector<std::byte>& message = messages[number % window];
     if (number >= window) {
       finish(number - window);
     }
     if (is_sender) {
-      number < kCompared ? fill(buffer, number) : stamp(buffer, number);
+      stamp(message, number);
     }
-    poll([&] { return link.post(buffer, number % window); });
+    poll([&] { return link.post(message, number % window); });
   }
-  for (std::size_t number = count - std::min(count, window); number < count; ++number) {
+  const std::size_t last = count - std::min(count, window);
+  for (std::size_t number = last; number < count; ++number) {
     finish(number);
   }
-  return {.wall_s = seconds_since(begin), .cpu_s = cpu_seconds() - cpu_before};
+  const Usage usage{.wall_s = seconds_since(begin), .cpu_s = cpu_seconds() - cpu_before};
+  for (std::size_t number = last; !is_sender && number < count; ++number) {
+    std::vector<std::byte> expected(messages[number % window].size());
+    fill(expected, number % window);
+    stamp(expected, number);
+    require(messages[number % window] == expected, number, expected.size());
+  }
+  return usage;
 }
 
 std::vector<double> ping_pong(const Ends& ends,
@@ -116,15 +130,11 @@ std::vector<double> ping_pong(const Ends& ends,
     poll([&] { return ends.out->is_done(0); });
   };
   bool sent = true;  // What is beyond a socket's buffer leaves when it is asked for.
-  const auto receive = [&](std::size_t number) {
+  const auto receive = [&] {
     poll([&] {
       sent = sent || ends.out->is_done(0);
       return ends.in->is_done(0);
     });
-    stamp(out, number);
-    if (out != in) {
-      throw std::runtime_error("round trip " + std::to_string(number) + " brought something else");
-    }
   };
   for (std::size_t number = 0; number < count; ++number) {
     stamp(out, number);
@@ -133,15 +143,16 @@ std::vector<double> ping_pong(const Ends& ends,
     if (is_first) {
       poll([&] { return ends.out->post(out, 0); });
       sent = false;
-      receive(number);
+      receive();
       round_trips.push_back(seconds_since(begin));
       if (!sent) {
         poll([&] { return ends.out->is_done(0); });
       }
     } else {
-      receive(number);
+      receive();
       send();
     }
+    require(in == out, number, bytes);  // Once the time has been taken.
   }
   std::ranges::sort(round_trips);
   return round_trips;

@@ -14,10 +14,16 @@ struct Usage {
   double cpu_s = 0;  ///< User and system, of all threads.
 };
 
-/// Moves `count` messages of `bytes` one way, `window` at a time, and checks that each is the one
-/// that it should be: a stamp at both ends of each message, and every byte of the first ones.
-/// Throws std::runtime_error where one is not.
-Usage stream(Link& link, bool is_sender, std::size_t bytes, std::size_t count, std::size_t window);
+/// As many messages as are under way at a time.
+using Messages = std::vector<std::vector<std::byte>>;
+
+/// Filled at the sender's end. Takes longer than to send them does.
+Messages make_messages(std::size_t bytes, std::size_t window, bool is_sender);
+
+/// Moves `count` messages one way, each the one after another of `messages`, and checks that each
+/// is the one that it should be: a stamp at both ends of every message while the clock runs, and
+/// every byte of the last ones afterwards. Throws std::runtime_error where one is not.
+Usage stream(Link& link, bool is_sender, Messages& messages, std::size_t count);
 
 /// Sends a message to and fro `count` times; the first end gets the round trips in seconds, sorted.
 std::vector<double> ping_pong(const Ends& ends,
