@@ -40,8 +40,11 @@ for engines in 1 3; do
     fail "no row of $engines engines"
 done
 
+expect 0 "a cache line to and fro, ns" "$cycles" --part cores --repetitions 1
+[[ $(grep -cE '^\| [0-9]+ and [0-9]+ \| [1-9][0-9]* \|$' "$out") == $((cores * (cores - 1) / 2)) ]] || fail "not every pair"
+
 expect 2 "unknown option '--frobnicate'" "$cycles" --frobnicate 1
-expect 2 "--part 'most': expected stages, engines or all" "$cycles" --part most
+expect 2 "--part 'most': expected stages, engines, cores or all" "$cycles" --part most
 expect 2 "--mtu '1499': expected a number from 1500 to 9600" "$cycles" --mtu 1499
 expect 2 "--ms '0': expected milliseconds above 0" "$cycles" --ms 0
 expect 2 "--repetitions '': expected a number from 1" "$cycles" --repetitions

@@ -1,8 +1,5 @@
 #include "engines.hpp"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -19,6 +16,7 @@
 #include <vector>
 
 #include "bench.hpp"
+#include "cores.hpp"
 #include "pair.hpp"
 #include "shape.hpp"
 #include "ticks.hpp"
@@ -36,28 +34,6 @@ using SteadyClock = std::chrono::steady_clock;
 
 const char* verdict(double ratio) {
   return std::abs(ratio - 1) <= kAllowed ? "yes" : "no";
-}
-
-/// That this process may run on.
-std::vector<int> cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  require(::sched_getaffinity(0, sizeof(allowed), &allowed) == 0, "cores that nobody knows");
-  std::vector<int> all;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &allowed)) {
-      all.push_back(core);
-    }
-  }
-  return all;
-}
-
-void stay_on(int core) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  require(::pthread_setaffinity_np(::pthread_self(), sizeof(one), &one) == 0,
-          "a core that cannot be had");
 }
 
 /// One engine on a thread of its own, for as long as is measured.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bench.hpp"
+#include "cores.hpp"
 #include "engines.hpp"
 #include "report.hpp"
 #include "shape.hpp"
@@ -27,7 +28,8 @@ namespace harp_cycles {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: harp-cycles [--part stages|engines|all] [--mtu 1500,8500] [--ms 5] [--repetitions 21]\n"
+    "usage: harp-cycles [--part stages|engines|cores|all] [--mtu 1500,8500] [--ms 5] "
+    "[--repetitions 21]\n"
     "                   [--cold BYTES] [--engines 1,2,4,8,16,32]\n"
     "\n"
     "Each loop runs for --ms, --repetitions times, by turns with the others; medians are printed.\n"
@@ -100,8 +102,8 @@ Options parse(const std::vector<std::string>& arguments) {
     const std::string& name = arguments[i];
     const std::string value = i + 1 < arguments.size() ? arguments[i + 1] : "";
     if (name == "--part") {
-      if (value != "stages" && value != "engines" && value != "all") {
-        complain(name, value, "stages, engines or all");
+      if (value != "stages" && value != "engines" && value != "cores" && value != "all") {
+        complain(name, value, "stages, engines, cores or all");
       }
       options.part = value;
     } else if (name == "--mtu") {
@@ -127,20 +129,29 @@ class Program {
 
   void run() {
     print_clock(clock_);
-    if (options_.part != "engines") {
+    if (wants("cores")) {
+      measure_lines(options_.repetitions);
+    }
+    if (wants("stages")) {
       for (const std::size_t mtu : options_.mtus) {
         stages(mtu);
       }
     }
-    if (options_.part != "stages") {
+    if (wants("engines")) {
       checked_ += measure_threads(options_.ms, options_.repetitions);
       checked_ += measure_turns(options_.engines, options_.ms, options_.repetitions, clock_);
     }
-    std::printf("\n%llu packets and messages were checked, 0 were wrong.\n",
-                static_cast<unsigned long long>(checked_));
+    if (options_.part != "cores") {
+      std::printf("\n%llu packets and messages were checked, 0 were wrong.\n",
+                  static_cast<unsigned long long>(checked_));
+    }
   }
 
  private:
+  bool wants(std::string_view part) const {
+    return options_.part == part || options_.part == "all";
+  }
+
   StageFigures measure_stages(const Shape& shape) {
     std::vector<std::unique_ptr<Bench>> benches = transmit_benches(shape);
     for (auto& bench : receive_benches(shape)) {
