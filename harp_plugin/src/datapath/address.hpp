@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <string>
 
 namespace harp {
@@ -14,6 +16,20 @@ struct Address {
   std::uint16_t port = 0;          ///< UDP, host order.
   bool operator==(const Address&) const = default;
 };
+
+/// The bytes of `address` that its family has.
+inline std::span<const std::byte> ip_of(const Address& address) {
+  return std::span(address.ip).first(address.family == 4 ? 4 : 16);
+}
+
+/// `ip`: 4 or 16 bytes, in network order.
+inline Address address_of(std::span<const std::byte> ip, std::uint16_t port) {
+  Address address;
+  std::memcpy(address.ip.data(), ip.data(), ip.size());
+  address.family = ip.size() == 4 ? 4 : 6;
+  address.port = port;
+  return address;
+}
 
 /// "192.0.2.1:4791" or "[2001:db8::1]:4791".
 std::string to_string(const Address& address);

@@ -93,8 +93,9 @@ ArpTable::Hop ArpTable::find(const Address& peer, Time now) {
   const std::uint32_t ip = ipv4_number(peer);
   const std::uint32_t mask = self_.prefix == 0 ? 0 : ~std::uint32_t{0} << (32 - self_.prefix);
   const std::uint32_t next = ((ip ^ self_.ip) & mask) == 0 ? ip : self_.gateway;
+  Hop hop;
   if (next == 0) {
-    return {};
+    return hop;
   }
   if (recent_.first != next) {
     if (neighbours_.size() >= kMostNeighbours && !neighbours_.contains(next)) {
@@ -103,7 +104,7 @@ ArpTable::Hop ArpTable::find(const Address& peer, Time now) {
     recent_ = {next, &neighbours_[next]};
   }
   Neighbour& neighbour = *recent_.second;
-  Hop hop{.mac = neighbour.mac, .request = std::nullopt};
+  hop.mac = neighbour.mac ? &*neighbour.mac : nullptr;
   if (now >= neighbour.ask_at) {
     neighbour.ask_at = now + kBetweenRequests;
     hop.request = encode_arp(

@@ -43,7 +43,7 @@ class ArpTable {
     std::uint32_t gateway = 0;  ///< Towards all others; 0: they cannot be reached.
   };
   struct Hop {
-    std::optional<MacAddress> mac;    ///< Nothing: not known yet.
+    const MacAddress* mac = nullptr;  ///< Until the next call; null: not known yet.
     std::optional<ArpFrame> request;  ///< To be sent now: not known, or known for long.
   };
 

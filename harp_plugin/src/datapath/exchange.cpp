@@ -88,15 +88,19 @@ bool ExchangePort::give(std::size_t to,
 }
 
 void ExchangePort::deliver(const FrameView& view,
-                           PortOwners::Owner owner,
+                           const PortOwners::Owner& owner,
                            std::vector<Arrival>& arrivals,
                            DatapathStats& stats) {  // hot
   ++stats.packets_received;
   stats.bytes_received += view.payload.size();
-  const Route route{.peer = view.source, .local_port = owner.local_port};
   if (owner.engine == index_) {
-    arrivals.push_back({.packet = view.payload, .route = route});
-  } else if (give(owner.engine, route, view.payload)) {
+    Arrival& arrival = arrivals.emplace_back();
+    arrival.packet = view.payload;
+    arrival.route.peer = view.source();
+    arrival.route.local_port = owner.local_port;
+  } else if (give(owner.engine,
+                  {.peer = view.source(), .local_port = owner.local_port},
+                  view.payload)) {
     ++stats.handed_over;
     stats.bytes_copied_in += view.payload.size();
   }

@@ -74,7 +74,7 @@ class ExchangePort {
   /// A packet that came in a frame: appends it to `arrivals` where `owner` is this port's engine,
   /// else gives it to that engine's port. Counts it.
   void deliver(const FrameView& view,
-               PortOwners::Owner owner,
+               const PortOwners::Owner& owner,
                std::vector<Arrival>& arrivals,
                DatapathStats& stats);
   /// Wakes whoever was given a packet and waits. Whether there was anybody to look at.

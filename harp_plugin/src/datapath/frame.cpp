@@ -35,10 +35,6 @@ constexpr T swapped(T value) {
   return std::bit_cast<T>(bytes);
 }
 
-std::span<const std::byte> ip_of(const Address& address) {
-  return std::span(address.ip).first(address.family == 4 ? 4 : 16);
-}
-
 /// The sum of RFC 1071 before it is folded and inverted; of all pieces but the last, the length is
 /// even.
 std::uint64_t add_words(std::uint64_t sum, std::span<const std::byte> bytes) {
@@ -61,11 +57,11 @@ std::uint16_t checksum(std::uint64_t sum) {
   return static_cast<std::uint16_t>(~sum);
 }
 
-/// Of the addresses, the protocol, and how long the UDP packet is.
-std::uint64_t pseudo_header_sum(const Address& source,
-                                const Address& destination,
+/// Of both addresses, the protocol, and how long the UDP packet is.
+std::uint64_t pseudo_header_sum(std::span<const std::byte> source_ip,
+                                std::span<const std::byte> destination_ip,
                                 std::size_t udp_bytes) {
-  const std::uint64_t sum = add_words(add_words(0, ip_of(source)), ip_of(destination));
+  const std::uint64_t sum = add_words(add_words(0, source_ip), destination_ip);
   return sum + swapped(static_cast<std::uint32_t>(udp_bytes)) + swapped(std::uint32_t{kUdp});
 }
 
@@ -108,15 +104,16 @@ void write_udp(const FrameFlow& flow, std::span<std::byte> udp) {
   big_endian(out, flow.source.port);
   big_endian(out, flow.destination.port);
   big_endian(out, static_cast<std::uint16_t>(udp.size()));
+  const auto pseudo_sum = [&] {
+    return pseudo_header_sum(ip_of(flow.source), ip_of(flow.destination), udp.size());
+  };
   if (flow.sum_by_nic) {
-    const auto part = pseudo_header_sum(flow.source, flow.destination, udp.size());
-    out.number(static_cast<std::uint16_t>(~checksum(part)));
+    out.number(static_cast<std::uint16_t>(~checksum(pseudo_sum())));
     return;
   }
   out.number(std::uint16_t{0});
   if (flow.source.family == 6) {
-    std::uint16_t sum =
-        checksum(add_words(pseudo_header_sum(flow.source, flow.destination, udp.size()), udp));
+    std::uint16_t sum = checksum(add_words(pseudo_sum(), udp));
     sum = sum == 0 ? 0xffff : sum;  // Zero would mean that there is none.
     std::memcpy(&udp[6], &sum, sizeof(sum));
   }
@@ -126,9 +123,9 @@ void write_udp(const FrameFlow& flow, std::span<std::byte> udp) {
 /// way, as between namespaces, it stays so.
 bool is_intact(const FrameView& view, std::span<const std::byte> udp, std::uint16_t sum) {
   if (sum == 0) {
-    return view.source.family == 4;
+    return view.source_ip.size() == 4;
   }
-  const std::uint64_t pseudo = pseudo_header_sum(view.source, view.destination, udp.size());
+  const std::uint64_t pseudo = pseudo_header_sum(view.source_ip, view.destination_ip, udp.size());
   return checksum(add_words(pseudo, udp)) == 0 ||
          sum == static_cast<std::uint16_t>(~checksum(pseudo));
 }
@@ -138,10 +135,6 @@ std::uint16_t big_endian_at(std::span<const std::byte> bytes, std::size_t at) {
   std::uint16_t value = 0;
   std::memcpy(&value, &bytes[at], sizeof(value));
   return swapped(value);
-}
-
-void read_ip(std::span<const std::byte> bytes, Address& address) {
-  std::memcpy(address.ip.data(), bytes.data(), bytes.size());
 }
 
 /// Reads the ends, without ports, and returns the bytes behind the header; empty: see
@@ -155,8 +148,8 @@ std::span<const std::byte> parse_ipv4(std::span<const std::byte> packet, FrameVi
   if (length < kIpv4Bytes || length > packet.size()) {
     return {};
   }
-  read_ip(packet.subspan(12, 4), view.source);
-  read_ip(packet.subspan(16, 4), view.destination);
+  view.source_ip = packet.subspan(12, 4);
+  view.destination_ip = packet.subspan(16, 4);
   return packet.first(length).subspan(kIpv4Bytes);
 }
 
@@ -169,10 +162,8 @@ std::span<const std::byte> parse_ipv6(std::span<const std::byte> packet, FrameVi
   if (length > packet.size() - kIpv6Bytes) {
     return {};
   }
-  view.source.family = 6;
-  view.destination.family = 6;
-  read_ip(packet.subspan(8, 16), view.source);
-  read_ip(packet.subspan(24, 16), view.destination);
+  view.source_ip = packet.subspan(8, 16);
+  view.destination_ip = packet.subspan(24, 16);
   return packet.subspan(kIpv6Bytes, length);
 }
 
@@ -210,8 +201,8 @@ std::optional<FrameView> parse_frame(std::span<const std::byte> frame, bool is_v
     view.reset();
     return view;
   }
-  view->source.port = big_endian_at(udp, 0);
-  view->destination.port = big_endian_at(udp, 2);
+  view->source_port = big_endian_at(udp, 0);
+  view->destination_port = big_endian_at(udp, 2);
   const auto whole = udp.first(length);
   std::uint16_t sum = 0;
   std::memcpy(&sum, &udp[6], sizeof(sum));

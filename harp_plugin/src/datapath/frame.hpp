@@ -40,10 +40,16 @@ struct FrameFlow {
 /// frame has at most 65535 bytes behind its Ethernet header.
 void write_frame_headers(const FrameFlow& flow, std::span<std::byte> frame);
 
+/// Refers to the frame's bytes.
 struct FrameView {
-  Address source;
-  Address destination;
+  std::span<const std::byte> source_ip;  ///< 4 or 16 bytes, in network order.
+  std::span<const std::byte> destination_ip;
+  std::uint16_t source_port = 0;
+  std::uint16_t destination_port = 0;
   std::span<const std::byte> payload;
+
+  Address source() const { return address_of(source_ip, source_port); }
+  Address destination() const { return address_of(destination_ip, destination_port); }
 };
 
 /// Nothing: no whole UDP packet over IPv4 without options or IPv6 without extension headers, not

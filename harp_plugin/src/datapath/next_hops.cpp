@@ -40,10 +40,6 @@ constexpr std::size_t padded(std::size_t bytes) {
   return (bytes + 3) & ~std::size_t{3};
 }
 
-std::span<const std::byte> ip_of(const Address& address) {
-  return std::span(address.ip).first(address.family == 4 ? 4 : 16);
-}
-
 std::uint8_t family_of(const Address& address) {
   return address.family == 4 ? AF_INET : AF_INET6;
 }

@@ -236,8 +236,8 @@ std::span<const Arrival> PortDatapath::receive() {  // hot
 
 void PortDatapath::take_frame(std::span<const std::byte> frame, bool is_verified) {  // hot
   const auto view = parse_frame(frame, is_verified);
-  const auto owner = view && view->destination.ip == address_.ip
-                         ? port_.owners_.find(view->destination.port)
+  const auto owner = view && std::ranges::equal(view->destination_ip, ip_of(address_))
+                         ? port_.owners_.find(view->destination_port)
                          : std::nullopt;
   if (owner) {
     hand_over_.deliver(*view, *owner, arrivals_, stats_);

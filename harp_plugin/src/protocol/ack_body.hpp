@@ -21,7 +21,6 @@ inline constexpr std::size_t kAckFixedBytes = 32;
 inline constexpr std::size_t kAckPathBytes = 6;
 inline constexpr std::size_t kMaxAckBytes =
     kAckFixedBytes + kMaxAckPaths * kAckPathBytes + kMaxSackWords * 8;
-inline constexpr PathIndex kNoPath = 0xffff;
 
 struct AckBody {
   struct PathReport {

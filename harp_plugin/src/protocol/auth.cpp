@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
 #include "base/bytes.hpp"
@@ -67,17 +66,6 @@ std::uint64_t packet_auth(const Key& key,
 bool is_authentic(const Key& key, const PacketView& packet) {
   return packet_auth(key, packet.header.type, packet.header.flags, packet.covered, packet.body) ==
          packet.header.auth;
-}
-
-void seal_packet(const Key& key,
-                 Header header,
-                 std::span<const std::byte> body,
-                 std::span<std::byte> out) {
-  header.auth = 0;
-  encode_header(header, out);
-  const std::uint64_t auth =
-      packet_auth(key, header.type, header.flags, out.first(kAuthenticatedHeaderBytes), body);
-  std::memcpy(out.data() + kAuthenticatedHeaderBytes, &auth, sizeof(auth));
 }
 
 }  // namespace harp

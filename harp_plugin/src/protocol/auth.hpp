@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "base/siphash.hpp"
@@ -43,10 +44,16 @@ std::uint64_t packet_auth(const Key& key,
 /// Whether the packet's MAC is the one that `key` gives. Takes the same time for every wrong MAC.
 bool is_authentic(const Key& key, const PacketView& packet);
 
-/// Writes header and MAC. `out` holds kHeaderBytes; `body` is what will follow it on the wire.
-void seal_packet(const Key& key,
-                 Header header,
-                 std::span<const std::byte> body,
-                 std::span<std::byte> out);
+/// Writes header and MAC, whatever its `auth` is. `out` holds kHeaderBytes; `body` is what will
+/// follow it on the wire.
+inline void seal_packet(const Key& key,
+                        const Header& header,
+                        std::span<const std::byte> body,
+                        std::span<std::byte> out) {  // hot
+  encode_header(header, out);
+  const std::uint64_t auth =
+      packet_auth(key, header.type, header.flags, out.first(kAuthenticatedHeaderBytes), body);
+  std::memcpy(out.data() + kAuthenticatedHeaderBytes, &auth, sizeof(auth));
+}
 
 }  // namespace harp

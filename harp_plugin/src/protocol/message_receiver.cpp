@@ -77,7 +77,7 @@ MessageReceiver::Verdict MessageReceiver::on_data(const PacketView& packet,
   if (verdict != Verdict::kTaken) {
     return verdict;
   }
-  placement.payload = packet.body;
+  placement.payload = packet.body.first(header.len);
   placement.msg_seq = header.msg_seq;
   placement.msg_off = header.msg_off;
   message.tag = header.tag;

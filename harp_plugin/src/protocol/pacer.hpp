@@ -23,6 +23,9 @@ class Pacer {
   void set_rate(double bytes_per_s) {
     bytes_per_s_ = bytes_per_s;
     burst_bytes_ = std::clamp(bytes_per_s * seconds(kBurstTime), kLeastBurstBytes, kMostBurstBytes);
+    ns_per_byte_ = bytes_per_s > 0 ? 1e9 / bytes_per_s : 0;
+    burst_cost_ = cost(burst_bytes_);
+    refill_cost_ = cost(kRefill * (burst_bytes_ - kLeastBurstBytes));
   }
   double rate() const { return bytes_per_s_; }
   double burst_bytes() const { return burst_bytes_; }
@@ -34,11 +37,8 @@ class Pacer {
       refill_at_ = now;
       return;
     }
-    level_at_ = std::max(level_at_, now - cost(burst_bytes_)) + cost(static_cast<double>(bytes));
-    refill_at_ = level_at_;
-    if (level_at_ > now) {
-      refill_at_ += cost(kRefill * (burst_bytes_ - kLeastBurstBytes));
-    }
+    level_at_ = std::max(level_at_, now - burst_cost_) + cost(static_cast<double>(bytes));
+    refill_at_ = level_at_ > now ? level_at_ + refill_cost_ : level_at_;
   }
 
  private:
@@ -50,12 +50,15 @@ class Pacer {
   static constexpr Duration kMostWait = std::chrono::milliseconds(20);
 
   Duration cost(double bytes) const {
-    const double cost_s = std::min(bytes / bytes_per_s_, seconds(kMostWait));
-    return Duration(static_cast<std::int64_t>(cost_s * 1e9));
+    constexpr auto kMostNs = static_cast<double>(Duration(kMostWait).count());
+    return Duration(static_cast<std::int64_t>(std::min(bytes * ns_per_byte_, kMostNs)));
   }
 
   double bytes_per_s_ = 0;
   double burst_bytes_ = kLeastBurstBytes;
+  double ns_per_byte_ = 0;  ///< As divided once per rate, not per packet; so are the two below.
+  Duration burst_cost_{};
+  Duration refill_cost_{};
   Time level_at_{};   ///< When the bucket holds nothing; in the past it holds the time since.
   Time refill_at_{};  ///< When the next packet may leave.
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "base/bytes.hpp"
 #include "protocol/types.hpp"
@@ -23,8 +24,9 @@ bool may_be_padded(PacketType type) {
 }  // namespace
 
 std::optional<PacketView> parse_packet(std::span<const std::byte> packet) {  // hot
+  std::optional<PacketView> view(std::in_place);
   ByteReader reader(packet);
-  Header header;
+  Header& header = view->header;
   const auto first = reader.number<std::uint8_t>();
   header.flags = reader.number<std::uint8_t>();
   header.path = reader.number<std::uint16_t>();
@@ -38,41 +40,17 @@ std::optional<PacketView> parse_packet(std::span<const std::byte> packet) {  // 
   header.tx_time = reader.number<std::uint32_t>();
   header.auth = reader.number<std::uint64_t>();
   const std::uint8_t type = first & 15;
-  if (!reader.ok() || first >> 4 != kWireVersion || !is_known(type) ||
-      (header.flags & ~flag::kKnown) != 0 || header.path >= kMaxPaths) {
-    return std::nullopt;
-  }
   header.type = static_cast<PacketType>(type);
   const auto rest = reader.rest();
-  if (rest.size() < header.len || (rest.size() > header.len && !may_be_padded(header.type))) {
-    return std::nullopt;
+  if (!reader.ok() || first >> 4 != kWireVersion || !is_known(type) ||
+      (header.flags & ~flag::kKnown) != 0 || header.path >= kMaxPaths || rest.size() < header.len ||
+      (rest.size() > header.len && !may_be_padded(header.type))) {
+    view.reset();
+    return view;
   }
-  return PacketView{header, packet.first(kAuthenticatedHeaderBytes), rest.first(header.len)};
-}
-
-std::optional<Cid> peek_cid(std::span<const std::byte> packet) {  // hot
-  constexpr std::size_t kCidAt = 4;
-  if (packet.size() < kHeaderBytes) {
-    return std::nullopt;
-  }
-  return ByteReader(packet.subspan(kCidAt)).number<Cid>();
-}
-
-void encode_header(const Header& header, std::span<std::byte> out) {  // hot
-  const auto word = [](std::uint32_t low, std::uint32_t high) {
-    return low | (std::uint64_t{high} << 32U);
-  };
-  const auto half = [](std::uint32_t low, std::uint32_t high) { return low | (high << 16U); };
-  const auto first = static_cast<std::uint32_t>(kWireVersion << 4) |
-                     static_cast<std::uint32_t>(header.type) | (std::uint32_t{header.flags} << 8U);
-  // In whole words, as siphash() reads them: a load that covers several younger stores waits until
-  // they have left the core, and with them the payload of the packet before.
-  ByteWriter writer(out);
-  writer.number(word(half(first, header.path), header.dst_cid));
-  writer.number(word(header.psn, header.path_seq));
-  writer.number(word(header.msg_seq, header.msg_off));
-  writer.number(word(half(header.len, header.tag), header.tx_time));
-  writer.number(header.auth);
+  view->covered = packet.first(kAuthenticatedHeaderBytes);
+  view->body = rest.first(header.len);
+  return view;
 }
 
 }  // namespace harp

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "base/bytes.hpp"
 #include "protocol/types.hpp"
 
 namespace harp {
@@ -69,9 +70,30 @@ std::optional<PacketView> parse_packet(std::span<const std::byte> packet);
 
 /// The session that `packet` says it is for, 0 for none yet (a SYN); nothing where it is shorter
 /// than a header. A hint that chooses who looks at the packet, nothing more.
-std::optional<Cid> peek_cid(std::span<const std::byte> packet);
+inline std::optional<Cid> peek_cid(std::span<const std::byte> packet) {  // hot
+  constexpr std::size_t kCidAt = 4;
+  if (packet.size() < kHeaderBytes) {
+    return std::nullopt;
+  }
+  return ByteReader(packet.subspan(kCidAt)).number<Cid>();
+}
 
 /// Writes `header` with its `auth` as it is. `out` holds at least kHeaderBytes.
-void encode_header(const Header& header, std::span<std::byte> out);
+inline void encode_header(const Header& header, std::span<std::byte> out) {  // hot
+  const auto word = [](std::uint32_t low, std::uint32_t high) {
+    return low | (std::uint64_t{high} << 32U);
+  };
+  const auto half = [](std::uint32_t low, std::uint32_t high) { return low | (high << 16U); };
+  const auto first = static_cast<std::uint32_t>(kWireVersion << 4) |
+                     static_cast<std::uint32_t>(header.type) | (std::uint32_t{header.flags} << 8U);
+  // In whole words, as siphash() reads them: a load that covers several younger stores waits until
+  // they have left the core, and with them the payload of the packet before.
+  ByteWriter writer(out);
+  writer.number(word(half(first, header.path), header.dst_cid));
+  writer.number(word(header.psn, header.path_seq));
+  writer.number(word(header.msg_seq, header.msg_off));
+  writer.number(word(half(header.len, header.tag), header.tx_time));
+  writer.number(header.auth);
+}
 
 }  // namespace harp

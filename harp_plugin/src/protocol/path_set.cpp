@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "base/rng.hpp"
 #include "base/serial.hpp"
@@ -100,10 +99,7 @@ bool PathSet::on_timeout(PathIndex index, Time sent_at, Time now, Duration rto) 
   return true;
 }
 
-std::optional<PathIndex> PathSet::take_probe(Time now) {
-  if (now < next_probe_at_) {
-    return std::nullopt;
-  }
+PathIndex PathSet::take_due_probe(Time now) {
   for (std::size_t index = 0; index < paths_.size(); ++index) {
     Path& path = paths_[index];
     if (path.probe_at <= now) {
@@ -113,7 +109,7 @@ std::optional<PathIndex> PathSet::take_probe(Time now) {
       return static_cast<PathIndex>(index);
     }
   }
-  return std::nullopt;
+  return kNoPath;
 }
 
 Duration PathSet::best_rtt() const {

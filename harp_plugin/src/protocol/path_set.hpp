@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "base/rng.hpp"
@@ -71,14 +70,15 @@ class PathSet {
   bool on_timeout(PathIndex index, Time sent_at, Time now, Duration rto);
 
   Time next_probe_at() const { return next_probe_at_; }
-  /// A path to probe now; the next probe of it is scheduled.
-  std::optional<PathIndex> take_probe(Time now);
+  /// A path to probe now, kNoPath for none; the next probe of it is scheduled.
+  PathIndex take_probe(Time now) { return now < next_probe_at_ ? kNoPath : take_due_probe(now); }
 
   /// Smoothed RTT of the best usable path, zero where there is none yet.
   Duration best_rtt() const;
   Duration min_rtt() const;
 
  private:
+  PathIndex take_due_probe(Time now);
   PathIndex draw(Rng& rng, PathIndex avoid) const;
   double cost(PathIndex path, std::uint32_t in_flight) const;
   /// After a path went into quarantine or left it, or was probed.

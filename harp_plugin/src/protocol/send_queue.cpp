@@ -1,6 +1,5 @@
 #include "protocol/send_queue.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,20 +19,16 @@ void SendQueue::post(const SendRequest& request) {
   ++unfinished_;
 }
 
-SendQueue::Cut SendQueue::cut(std::uint16_t pss) {  // hot
-  Message& message = at(cutting_);
-  const std::size_t left = message.request.data.size() - cut_off_;
-  const auto len = static_cast<std::uint16_t>(std::min<std::size_t>(left, pss));
-  Cut cut{.msg_seq = cutting_, .msg_off = static_cast<std::uint32_t>(cut_off_), .len = len};
-  ++message.uncut_or_unacked;
-  cut_off_ += len;
-  if (len == left) {
-    cut.flags = cut.msg_off == 0 ? flag::kLast | flag::kSolo : flag::kLast;
-    --message.uncut_or_unacked;
-    ++cutting_;
-    cut_off_ = 0;
+std::uint8_t SendQueue::cut(std::uint16_t len) {  // hot
+  if (len < left_to_cut()) {
+    ++at(cutting_).uncut_or_unacked;
+    cut_off_ += len;
+    return 0;
   }
-  return cut;
+  const bool is_solo = cut_off_ == 0;
+  ++cutting_;
+  cut_off_ = 0;
+  return is_solo ? flag::kLast | flag::kSolo : flag::kLast;
 }
 
 std::span<const std::byte> SendQueue::payload(MsgSeq msg,

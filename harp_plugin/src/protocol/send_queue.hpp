@@ -5,6 +5,7 @@
 // the message is acknowledged. Messages may complete in any order; their slots are reused in order.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,13 +24,6 @@ struct SendRequest {
 
 class SendQueue {
  public:
-  struct Cut {
-    MsgSeq msg_seq = 0;
-    std::uint32_t msg_off = 0;
-    std::uint16_t len = 0;
-    std::uint8_t flags = 0;
-  };
-
   /// `most_messages` is a power of two.
   SendQueue(MsgSeq first, std::uint32_t most_messages);
 
@@ -37,10 +31,15 @@ class SendQueue {
   void post(const SendRequest& request);
 
   bool has_uncut() const { return cutting_ != next_; }
-  /// Number of the message that cut() continues; whether it would be the message's first packet.
+  /// The next packet: its message, where in it it begins, its bytes.
   MsgSeq cutting() const { return cutting_; }
+  std::uint32_t cut_off() const { return static_cast<std::uint32_t>(cut_off_); }
+  std::uint16_t cut_len(std::uint16_t pss) const {
+    return static_cast<std::uint16_t>(std::min<std::size_t>(left_to_cut(), pss));
+  }
   bool is_at_start() const { return cut_off_ == 0; }
-  Cut cut(std::uint16_t pss);
+  /// Cuts it off, with `len` bytes. Its flags.
+  std::uint8_t cut(std::uint16_t len);
 
   std::span<const std::byte> payload(MsgSeq msg, std::uint32_t off, std::uint16_t len) const;
   std::uint16_t tag(MsgSeq msg) const { return at(msg).request.tag; }
@@ -62,6 +61,7 @@ class SendQueue {
 
   Message& at(MsgSeq msg) { return messages_[msg & (messages_.size() - 1)]; }
   const Message& at(MsgSeq msg) const { return messages_[msg & (messages_.size() - 1)]; }
+  std::size_t left_to_cut() const { return at(cutting_).request.data.size() - cut_off_; }
   void finish_one(MsgSeq msg, EventQueue& events);
 
   std::vector<Message> messages_;

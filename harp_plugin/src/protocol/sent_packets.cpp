@@ -20,10 +20,10 @@ Psn SentPackets::psn_at(std::uint16_t index) const {
   return oldest_ + ((index - oldest_) & mask_);
 }
 
-Psn SentPackets::add(const SentPacket& packet) {
-  records_[next_ & mask_] = packet;
-  records_[next_ & mask_].state = SentPacket::State::kFree;
-  return next_++;
+SentPacket& SentPackets::add() {  // hot
+  SentPacket& packet = at(next_++);
+  packet = {};
+  return packet;
 }
 
 void SentPackets::on_sent(Psn psn, PathIndex path, PathSeq path_seq, Time now) {  // hot

@@ -39,8 +39,8 @@ class SentPackets {
   /// `window_packets` is a power of two, at most kMaxWindowPackets.
   SentPackets(Psn first, std::uint32_t window_packets);
 
-  /// Adds a record that was never sent: it is in no list until on_sent().
-  Psn add(const SentPacket& packet);
+  /// The record of packet number next(), to be filled; it is in no list until on_sent().
+  SentPacket& add();
   /// It was sent (again) now, on `path`: goes to the end of that path's list.
   void on_sent(Psn psn, PathIndex path, PathSeq path_seq, Time now);
   /// Moves a record from its path's list to the lost ones.

@@ -166,7 +166,7 @@ class Session {
   bool transmit_data(Time now, TransmitPacket& out);
   bool may_send_data(Time now);
   bool window_has_room() const { return sent_.next() - sent_.oldest() < window_; }
-  std::optional<Psn> cut_next();
+  bool cut_next(Psn& psn);
   Psn newest_in_flight() const;
   void emit_data(Psn psn, std::uint8_t flags, PathIndex avoid, Time now, TransmitPacket& out);
   void emit(PacketType type,
@@ -221,8 +221,14 @@ class Session {
   Congestion congestion_;
   Pacer pacer_;
   std::optional<SendCredit> credit_;
-  PathIndex burst_path_ = 0;
-  int burst_left_ = 0;
+  /// New packets in a row on one path.
+  struct Burst {
+    PathIndex path = 0;
+    int left = 0;  ///< Packets that it may still have.
+    int sent = 0;
+    bool is_over = false;  ///< Window or pacer have stopped it.
+  };
+  Burst burst_;
   Time last_activity_{};  ///< Data sent, or progress: the tail probe waits from here on.
   bool tail_probed_ = false;
   bool was_blocked_by_credit_ = false;

@@ -155,8 +155,8 @@ bool Session::transmit_control(Time now, TransmitPacket& out) {
   if (state_ != State::kEstablished) {
     return false;
   }
-  if (const auto path = paths_.take_probe(now)) {
-    emit(PacketType::kProbe, *path, {}, tx_key(), now, out);
+  if (const PathIndex path = paths_.take_probe(now); path != kNoPath) {
+    emit(PacketType::kProbe, path, {}, tx_key(), now, out);
     ++stats_.probes_sent;
     return true;
   }
@@ -187,11 +187,11 @@ bool Session::transmit_data(Time now, TransmitPacket& out) {  // hot
   if (sent_.lost() > 0 || (!queue_.has_uncut() && !wants_fin()) || !may_send_data(now)) {
     return false;
   }
-  const auto psn = cut_next();
-  if (!psn) {
+  Psn psn = 0;
+  if (!cut_next(psn)) {
     return false;
   }
-  emit_data(*psn, 0, kNoPath, now, out);
+  emit_data(psn, 0, kNoPath, now, out);
   return true;
 }
 
@@ -200,6 +200,7 @@ bool Session::may_send_data(Time now) {
     return true;
   }
   round_.window_was_used = true;
+  burst_.is_over = true;
   return false;
 }
 
@@ -207,14 +208,17 @@ bool Session::wants_fin() const {
   return closing_ && !fin_ && !queue_.has_uncut();
 }
 
-std::optional<Psn> Session::cut_next() {
+bool Session::cut_next(Psn& psn) {
   if (!window_has_room()) {
-    return std::nullopt;
+    return false;
   }
-  const Psn psn = sent_.next();
+  psn = sent_.next();
   if (wants_fin()) {
     fin_ = psn;
-    return sent_.add({.msg_seq = queue_.next(), .is_fin = true});
+    SentPacket& fin = sent_.add();
+    fin.msg_seq = queue_.next();
+    fin.is_fin = true;
+    return true;
   }
   const MsgSeq msg = queue_.cutting();
   const bool blocked = !credit_->permits(msg, psn, queue_.is_at_start());
@@ -223,14 +227,17 @@ std::optional<Psn> Session::cut_next() {
   }
   was_blocked_by_credit_ = blocked;
   if (blocked) {
-    return std::nullopt;
+    return false;
   }
   if (queue_.is_at_start()) {
     credit_->on_message_started(msg, psn);
   }
-  const SendQueue::Cut cut = queue_.cut(pss_);
-  return sent_.add(
-      {.msg_seq = cut.msg_seq, .msg_off = cut.msg_off, .len = cut.len, .flags = cut.flags});
+  SentPacket& packet = sent_.add();
+  packet.msg_seq = msg;
+  packet.msg_off = queue_.cut_off();
+  packet.len = queue_.cut_len(pss_);
+  packet.flags = queue_.cut(packet.len);
+  return true;
 }
 
 Psn Session::newest_in_flight() const {
@@ -304,13 +311,16 @@ PathIndex Session::choose_path(PathIndex avoid) {
   if (avoid != kNoPath) {
     return paths_.choose(rng_, avoid, in_flight);
   }
-  if (burst_left_ <= 0 || paths_.at(burst_path_).in_quarantine) {
-    burst_path_ = paths_.choose(rng_, kNoPath, in_flight);
+  if (burst_.left <= 0 || (burst_.is_over && burst_.sent >= kLeastBurstPackets) ||
+      paths_.at(burst_.path).in_quarantine) {
     const double packets = pacer_.burst_bytes() / static_cast<double>(pss_ + kHeaderBytes);
-    burst_left_ = std::max(static_cast<int>(packets), kLeastBurstPackets);
+    burst_ = {.path = paths_.choose(rng_, kNoPath, in_flight),
+              .left = std::max(static_cast<int>(packets), kLeastBurstPackets)};
   }
-  --burst_left_;
-  return burst_path_;
+  burst_.is_over = false;
+  --burst_.left;
+  ++burst_.sent;
+  return burst_.path;
 }
 
 Time Session::tail_probe_at() const {

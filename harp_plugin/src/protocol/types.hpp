@@ -15,6 +15,7 @@ using MsgSeq = std::uint32_t;   ///< Number of a message of a session and direct
 using PathIndex = std::uint16_t;
 
 inline constexpr std::size_t kMaxPaths = 64;
+inline constexpr PathIndex kNoPath = 0xffff;
 inline constexpr std::uint32_t kMaxWindowPackets = 4096;
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30;
 /// Payloads are multiples of a cache line, so that elements never straddle packets.

@@ -48,7 +48,7 @@ TEST(Arp, a_request_and_its_answer_make_both_ends_known) {
   const auto answer = there.on_frame(*hop.request, kNow);
   ASSERT_TRUE(answer);
   EXPECT_FALSE(here.on_frame(*answer, kNow));
-  EXPECT_EQ(here.find(host(kNetwork + 2), kNow).mac, mac(2));
+  EXPECT_EQ(*here.find(host(kNetwork + 2), kNow).mac, mac(2));
   EXPECT_FALSE(here.find(host(kNetwork + 2), kNow).request);
 }
 
@@ -67,7 +67,7 @@ TEST(Arp, what_is_known_for_long_is_used_and_asked_for_again) {
   const auto first = here.find(host(kNetwork + 2), kNow);
   (void)here.on_frame(*there.on_frame(*first.request, kNow), kNow);
   const auto later = here.find(host(kNetwork + 2), kNow + seconds(31));
-  EXPECT_EQ(later.mac, mac(2));
+  EXPECT_EQ(*later.mac, mac(2));
   EXPECT_TRUE(later.request);
 }
 

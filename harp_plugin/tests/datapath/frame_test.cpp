@@ -59,8 +59,8 @@ TEST(Frame, what_is_written_is_read_in_both_families_and_all_sizes) {
       const PacketBytes frame = frame_with(flow(family), payload);
       const auto view = parse_frame(frame);
       ASSERT_TRUE(view) << family << " " << size;
-      EXPECT_EQ(view->source, flow(family).source);
-      EXPECT_EQ(view->destination, flow(family).destination);
+      EXPECT_EQ(view->source(), flow(family).source);
+      EXPECT_EQ(view->destination(), flow(family).destination);
       EXPECT_TRUE(std::ranges::equal(view->payload, payload));
     }
   }

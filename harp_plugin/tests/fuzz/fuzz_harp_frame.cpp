@@ -28,18 +28,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!view) {
     return 0;
   }
-  const std::size_t header = harp::frame_header_bytes(view->source.family);
+  const std::size_t header = harp::frame_header_bytes(view->source().family);
   require(header + view->payload.size() <= size);
   require(view->payload.data() == in.data() + header);
   std::vector<std::byte> frame(header + view->payload.size());
   std::ranges::copy(view->payload, frame.begin() + static_cast<std::ptrdiff_t>(header));
   harp::write_frame_headers({.source_mac = {},
                              .destination_mac = {},
-                             .source = view->source,
-                             .destination = view->destination},
+                             .source = view->source(),
+                             .destination = view->destination()},
                             frame);
   const auto again = harp::parse_frame(frame);
-  require(again && again->source == view->source && again->destination == view->destination);
+  require(again && again->source() == view->source() &&
+          again->destination() == view->destination());
   require(std::ranges::equal(again->payload, view->payload));
   return 0;
 }

@@ -26,7 +26,8 @@ struct Bench {
     }
   }
   Psn send(PathIndex path, Time at) {
-    const Psn psn = packets.add({});
+    const Psn psn = packets.next();
+    packets.add();
     packets.on_sent(psn, path, paths.at(path).next_seq++, at);
     return psn;
   }

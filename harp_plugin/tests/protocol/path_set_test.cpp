@@ -56,7 +56,7 @@ TEST(PathSet, three_timeouts_while_others_work_are_a_quarantine_and_a_sign_of_li
   EXPECT_EQ(paths.usable_count(), 1U);
   const Time probe_at = paths.next_probe_at();
   EXPECT_NE(probe_at, kNever);
-  EXPECT_FALSE(paths.take_probe(probe_at - Duration(1)));
+  EXPECT_EQ(paths.take_probe(probe_at - Duration(1)), kNoPath);
   EXPECT_EQ(paths.take_probe(probe_at), PathIndex{0});
   EXPECT_GT(paths.next_probe_at() - probe_at, probe_at - kStart - milliseconds(3));
   paths.on_alive(0, probe_at + milliseconds(1));

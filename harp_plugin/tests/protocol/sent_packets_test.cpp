@@ -11,10 +11,16 @@
 namespace harp {
 namespace {
 
+Psn add_to(SentPackets& packets) {
+  const Psn psn = packets.next();
+  EXPECT_EQ(&packets.add(), &packets.at(psn));
+  return psn;
+}
+
 TEST(SentPackets, the_window_moves_over_everything_acknowledged) {
   SentPackets packets(0xfffffffe, 64);
   for (PathSeq i = 0; i < 5; ++i) {
-    packets.on_sent(packets.add({}), 0, i, Time{});
+    packets.on_sent(add_to(packets), 0, i, Time{});
   }
   packets.on_acked(0xffffffff);
   packets.on_acked(1);
@@ -32,7 +38,7 @@ TEST(SentPackets, the_window_moves_over_everything_acknowledged) {
 TEST(SentPackets, a_path_lists_its_packets_in_the_order_of_their_last_transmission) {
   SentPackets packets(10, 64);
   for (PathSeq i = 0; i < 4; ++i) {
-    packets.on_sent(packets.add({}), 3, i, Time{});
+    packets.on_sent(add_to(packets), 3, i, Time{});
   }
   EXPECT_EQ(packets.front(3), 10U);
   packets.on_lost(10);
@@ -58,7 +64,7 @@ TEST(SentPackets, counts_agree_with_a_model_under_random_operations) {
     const auto state = held == 0 ? SentPacket::State::kAcked : packets.at(psn).state;
     const auto path = static_cast<PathIndex>(rng.below(4));
     if (held < kWindow && rng.chance(0.4)) {
-      packets.on_sent(packets.add({}), path, 0, Time{});
+      packets.on_sent(add_to(packets), path, 0, Time{});
     } else if (state == SentPacket::State::kInFlight && rng.chance(0.3)) {
       packets.on_lost(psn);
     } else if (state == SentPacket::State::kLost && rng.chance(0.5)) {

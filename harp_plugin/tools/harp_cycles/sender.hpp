@@ -107,9 +107,12 @@ inline harp::Psn Sender::cut_and_record() {
   if (queue_.is_at_start()) {
     credit_.on_message_started(message, psn);
   }
-  const auto cut = queue_.cut(shape_.pss);
-  return sent_.add(
-      {.msg_seq = cut.msg_seq, .msg_off = cut.msg_off, .len = cut.len, .flags = cut.flags});
+  harp::SentPacket& packet = sent_.add();
+  packet.msg_seq = message;
+  packet.msg_off = queue_.cut_off();
+  packet.len = queue_.cut_len(shape_.pss);
+  packet.flags = queue_.cut(packet.len);
+  return psn;
 }
 
 template <unsigned Parts>
@@ -180,7 +183,7 @@ void Sender::check(Frames& frames, std::size_t first) {
       }
       if constexpr ((Parts & send_part::kHeaders) != 0) {
         const auto frame = harp::parse_frame(frames.frame(first + i));
-        require(frame && frame->destination == flow_.destination &&
+        require(frame && frame->destination() == flow_.destination &&
                     frame->payload.size() == bytes.size(),
                 "a frame that nobody would take");
       }

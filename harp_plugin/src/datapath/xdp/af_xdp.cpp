@@ -195,7 +195,7 @@ std::span<const Arrival> AfXdpDatapath::receive() {  // hot
 
 void AfXdpDatapath::take_frame(std::span<const std::byte> frame) {  // hot
   const auto view = parse_frame(frame);
-  const auto owner = view ? device_->owners_.find(view->destination.port) : std::nullopt;
+  const auto owner = view ? device_->owners_.find(view->destination_port) : std::nullopt;
   if (owner) {
     hand_over_.deliver(*view, *owner, arrivals_, stats_);
   }
