@@ -80,8 +80,6 @@ void Host::take(std::span<const std::byte> packet, Time now) {
     }
   } else if (placement.action == Placement::Action::kTake) {
     placement.taker.show(placement.msg_off, placement.payload);
-  } else if (placement.action == Placement::Action::kFragment) {
-    application_.on_fragment(*session, placement, now);
   }
 }
 

@@ -34,8 +34,6 @@ class Application {
 
   virtual void on_event(Session& session, const Event& event, Time now) = 0;
   virtual void on_accept(Session& session, Time now) = 0;
-  /// A payload that the application keeps until it releases it; with SessionConfig::fragments.
-  virtual void on_fragment(Session& session, const Placement& placement, Time now) = 0;
 };
 
 class Host final : public Actor {

@@ -142,7 +142,6 @@ SessionConfig draw_session(Rng& rng, bool is_client, std::uint64_t seed) {
   config.eager_packets = static_cast<std::uint32_t>(pick<4>(rng, {1, 4, 32, 186}));
   config.most_sends = static_cast<std::uint32_t>(pick<3>(rng, {1, 8, 64}));
   config.most_receives = static_cast<std::uint32_t>(rng.between(1, 64));
-  config.fragments = rng.chance(0.15);
   config.peer_timeout = std::chrono::seconds(10);
   config.least_rto = milliseconds(rng.chance(0.5) ? 2 : 10);
   config.initial_msg = static_cast<MsgSeq>(rng());
@@ -164,7 +163,7 @@ void draw_fate(Rng& rng, Story& story) {
       wire->dark_from = story.fate_at;
       wire->dark_until = kNever;
     }
-  } else if (drawn == 2 && !story.world.up_script.sizes.empty() && !story.world.server.fragments) {
+  } else if (drawn == 2 && !story.world.up_script.sizes.empty()) {
     const std::size_t victim = rng.below(story.world.up_script.sizes.size());
     std::size_t& size = story.world.up_script.sizes[victim];
     size = std::max<std::size_t>(size, 1);
@@ -224,7 +223,7 @@ std::string describe(const Story& story) {
   std::snprintf(line.data(),
                 line.size(),
                 "fate %d at %.3f ms, %zu up, %zu down, pss %u/%u, paths %u/%u, window %u/%u, "
-                "eager %u/%u, fragments %d/%d, pause %d/%d",
+                "eager %u/%u, pause %d/%d",
                 static_cast<int>(story.fate),
                 seconds(story.fate_at.time_since_epoch()) * 1e3,
                 world.up_script.sizes.size(),
@@ -237,8 +236,6 @@ std::string describe(const Story& story) {
                 world.server.window_packets,
                 world.client.eager_packets,
                 world.server.eager_packets,
-                world.client.fragments ? 1 : 0,
-                world.server.fragments ? 1 : 0,
                 story.client_pauses ? 1 : 0,
                 story.server_pauses ? 1 : 0);
   text = line.data() + text;

@@ -72,10 +72,6 @@ void Traffic::act(Time now, std::uint64_t) {
   if (session_ == nullptr || ended_ || host_->is_dead(now)) {
     return;
   }
-  if (held_ > 0) {
-    session_->release_fragments(held_, now);
-    held_ = 0;
-  }
   post(now);
   host_->pump(now);
 }
@@ -104,9 +100,7 @@ void Traffic::post_receives(Time now) {
     }
     Inbox& inbox = inboxes_[next_receive_];
     const std::size_t capacity = in_.capacities[next_receive_];
-    if (inbox.bytes.empty()) {  // Else fragments came before the receive.
-      inbox.bytes.assign(capacity + kCanaryBytes, kCanary);
-    }
+    inbox.bytes.assign(capacity + kCanaryBytes, kCanary);
     const PostResult result = session_->post_receive(
         {.buffer = std::span(inbox.bytes).first(capacity), .cookie = next_receive_}, now);
     if (result != PostResult::kPosted) {
@@ -116,28 +110,6 @@ void Traffic::post_receives(Time now) {
     ++next_receive_;
     ++posted_receives_;
     next_receive_at_ = now + pace_.think;
-  }
-}
-
-void Traffic::on_fragment(Session&, const Placement& placement, Time now) {
-  const std::size_t message = placement.msg_seq - first_in_;
-  if (message >= inboxes_.size()) {
-    breaks("a fragment of no message");
-    return;
-  }
-  Inbox& inbox = inboxes_[message];
-  if (inbox.bytes.empty()) {
-    inbox.bytes.assign(in_.capacities[message] + kCanaryBytes, kCanary);
-  }
-  if (placement.msg_off + placement.payload.size() > in_.sizes[message]) {
-    breaks("a fragment beyond its message");
-    return;
-  }
-  std::ranges::copy(placement.payload, inbox.bytes.begin() + placement.msg_off);
-  ++held_;
-  if (!wake_is_set_) {
-    wake_is_set_ = true;
-    simulator_.schedule(now + std::max(pace_.think, Duration(1000)), *this, 0);
   }
 }
 

@@ -43,12 +43,9 @@ class Traffic final : public Application, public Actor {
 
   void set_host(Host& host) { host_ = &host; }
   void set_trace(std::FILE* trace) { trace_ = trace; }
-  /// Number of the first message that arrives here; needed where fragments are handed out.
-  void set_first_in(MsgSeq first) { first_in_ = first; }
 
   void on_event(Session& session, const Event& event, Time now) override;
   void on_accept(Session& session, Time now) override;
-  void on_fragment(Session& session, const Placement& placement, Time now) override;
   void act(Time now, std::uint64_t token) override;
 
   bool is_done() const { return sent_ == out_.sizes.size() && received_ == in_.sizes.size(); }
@@ -84,7 +81,6 @@ class Traffic final : public Application, public Actor {
   Host* host_ = nullptr;
   Session* session_ = nullptr;
   std::FILE* trace_ = nullptr;
-  MsgSeq first_in_ = 0;
   std::size_t next_send_ = 0;
   std::size_t next_receive_ = 0;
   std::size_t posted_sends_ = 0;
@@ -95,7 +91,6 @@ class Traffic final : public Application, public Actor {
   std::vector<Inbox> inboxes_;
   Time next_receive_at_{};
   bool wake_is_set_ = false;
-  std::uint32_t held_ = 0;
   bool ended_ = false;
   SessionError failure_ = SessionError::kNone;
   Time done_at_ = kNever;

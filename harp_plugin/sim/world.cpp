@@ -40,8 +40,6 @@ World::World(const WorldConfig& made, std::FILE* trace)
       [this](std::span<const std::byte> packet, Time now) { client.on_packet(packet, now); });
   client_traffic.set_host(client);
   server_traffic.set_host(server);
-  client_traffic.set_first_in(config.server.initial_msg.value_or(0));
-  server_traffic.set_first_in(config.client.initial_msg.value_or(0));
   client.set_trace(trace);
   server.set_trace(trace);
   client_traffic.set_trace(trace);

@@ -307,7 +307,7 @@ void PortDatapath::send(const Route& route,
   const auto hop = neighbours_.find(route.peer, now_);
   const std::size_t header = frame_header_bytes(address_.family);
   const std::size_t bytes = header + head.size() + payload.size();
-  rte_mbuf* const packet = hop.mac ? allocate(bytes) : nullptr;
+  rte_mbuf* const packet = hop.mac != nullptr ? allocate(bytes) : nullptr;
   if (packet == nullptr) {
     ++stats_.send_errors;
   } else {

@@ -15,16 +15,14 @@ std::optional<AckBody> parse_ack(std::span<const std::byte> body) {
   AckBody ack;
   ack.cum_psn = reader.number<std::uint32_t>();
   ack.msg_limit = reader.number<std::uint32_t>();
-  ack.released = reader.number<std::uint32_t>();
   ack.spurious = reader.number<std::uint32_t>();
   ack.echo_path = reader.number<std::uint16_t>();
   ack.path_count = reader.number<std::uint8_t>();
   ack.sack_words = reader.number<std::uint8_t>();
   ack.echo_tx_time = reader.number<std::uint32_t>();
   ack.echo_delay = reader.number<std::uint32_t>();
-  const auto reserved = reader.number<std::uint32_t>();
   if (!reader.ok() || ack.path_count > kMaxAckPaths || ack.sack_words > kMaxSackWords ||
-      (ack.echo_path >= kMaxPaths && ack.echo_path != kNoPath) || reserved != 0) {
+      (ack.echo_path >= kMaxPaths && ack.echo_path != kNoPath)) {
     return std::nullopt;
   }
   for (std::size_t i = 0; i < ack.path_count; ++i) {
@@ -44,14 +42,12 @@ std::size_t encode_ack(const AckBody& ack, std::span<std::byte> out) {
   ByteWriter writer(out);
   writer.number(ack.cum_psn);
   writer.number(ack.msg_limit);
-  writer.number(ack.released);
   writer.number(ack.spurious);
   writer.number(ack.echo_path);
   writer.number(ack.path_count);
   writer.number(ack.sack_words);
   writer.number(ack.echo_tx_time);
   writer.number(ack.echo_delay);
-  writer.number<std::uint32_t>(0);
   for (std::size_t i = 0; i < ack.path_count; ++i) {
     writer.number(ack.paths[i].path);
     writer.number(ack.paths[i].newest);

@@ -17,7 +17,7 @@ namespace harp {
 
 inline constexpr std::size_t kMaxSackWords = kMaxWindowPackets / 64;
 inline constexpr std::size_t kMaxAckPaths = 8;
-inline constexpr std::size_t kAckFixedBytes = 32;
+inline constexpr std::size_t kAckFixedBytes = 24;
 inline constexpr std::size_t kAckPathBytes = 6;
 inline constexpr std::size_t kMaxAckBytes =
     kAckFixedBytes + kMaxAckPaths * kAckPathBytes + kMaxSackWords * 8;
@@ -31,7 +31,6 @@ struct AckBody {
 
   Psn cum_psn = 0;                 ///< Everything before it arrived; it did not.
   MsgSeq msg_limit = 0;            ///< Messages before it have a buffer: no limit on their packets.
-  std::uint32_t released = 0;      ///< Packets of other messages that the application gave back.
   std::uint32_t spurious = 0;      ///< Retransmissions that arrived although the packet was there.
   PathIndex echo_path = kNoPath;   ///< Path of the packet that is echoed; kNoPath: no echo.
   std::uint32_t echo_tx_time = 0;  ///< Its tx_time.

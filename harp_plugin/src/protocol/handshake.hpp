@@ -36,15 +36,9 @@ struct Offer {
   std::uint16_t pss = 0;             ///< Payload bytes per packet; a multiple of kPssUnit.
   std::uint16_t paths = 0;
   std::uint32_t eager_packets = 0;  ///< Packets that this end holds of messages without a buffer.
-  std::uint32_t features = 0;       ///< Bits of namespace feature; unknown ones are ignored.
+  std::uint32_t features = 0;       ///< None so far; unknown bits are ignored.
   bool operator==(const Offer&) const = default;
 };
-
-namespace feature {
-/// This end hands packets out instead of copying them: every packet needs credit, none has a
-/// buffer.
-inline constexpr std::uint32_t kFragments = 1;
-}  // namespace feature
 
 struct Syn {
   std::uint64_t listen_id = 0;

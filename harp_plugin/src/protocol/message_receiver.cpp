@@ -20,7 +20,6 @@ void MessageReceiver::start(MsgSeq first, std::uint16_t pss) {
   // Receives that were posted before the peer said what its first number is move to their places.
   const std::size_t shift = first & (messages_.size() - 1);
   std::ranges::rotate(messages_, messages_.end() - static_cast<std::ptrdiff_t>(shift));
-  first_ = first;
   oldest_ = first;
   next_to_post_ += first;
   pss_ = pss;
@@ -29,12 +28,9 @@ void MessageReceiver::start(MsgSeq first, std::uint16_t pss) {
 MessageReceiver::Verdict MessageReceiver::post(const ReceiveRequest& request, EventQueue& events) {
   const MsgSeq msg = next_to_post_;
   Message& message = at(msg);
-  if (!limits_.fragments) {
-    for (std::uint16_t frame = message.first_frame; frame != kNoFrame;
-         frame = frames_[frame].next) {
-      if (frames_[frame].msg_off + frames_[frame].len > request.room()) {
-        return Verdict::kTooLong;
-      }
+  for (std::uint16_t frame = message.first_frame; frame != kNoFrame; frame = frames_[frame].next) {
+    if (frames_[frame].msg_off + frames_[frame].len > request.room()) {
+      return Verdict::kTooLong;
     }
   }
   ++next_to_post_;
@@ -96,14 +92,6 @@ MessageReceiver::Verdict MessageReceiver::place(Message& message,
                                                 const PacketView& packet,
                                                 Placement& placement) {
   const Header& header = packet.header;
-  if (limits_.fragments) {
-    if (fragments_taken_ - released_ >= limits_.eager_packets) {
-      return Verdict::kNoRoom;
-    }
-    ++fragments_taken_;
-    placement.action = Placement::Action::kFragment;
-    return Verdict::kTaken;
-  }
   if (!message.is_posted) {
     return take_frame(message, header, placement) ? Verdict::kTaken : Verdict::kNoRoom;
   }

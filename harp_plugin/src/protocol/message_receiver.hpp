@@ -2,7 +2,7 @@
 //
 // The k-th message goes to the k-th receive. Packets say which message and which offset they belong
 // to, so each is placed once, in whatever order packets come; nothing is reassembled. The receiver
-// decides, its caller copies (or keeps the frame), before the next call.
+// decides, its caller copies, before the next call.
 //
 // A packet of a message without a receive is *eager*: its payload waits in one of `eager_packets`
 // frames here, and post() copies it to its place. The frames are allocated with the first such
@@ -10,10 +10,6 @@
 //
 // A receive may have a *taker* instead of a buffer: payloads are shown to it where they lie, so
 // that a reduction reads them without a copy.
-//
-// With fragments there are no buffers: payloads are handed out as they arrive, and the application
-// gives them back by count (release()). post() then only asks to be told when a message is
-// complete.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +36,7 @@ struct Taker {
 };
 
 struct ReceiveRequest {
-  std::span<std::byte> buffer{};  ///< May be larger than the message; ignored with fragments.
+  std::span<std::byte> buffer{};  ///< May be larger than the message.
   Taker taker{};                  ///< Instead of the buffer, if it has a function.
   std::uint64_t cookie = 0;
 
@@ -51,9 +47,8 @@ struct ReceiveRequest {
 struct Placement {
   enum class Action : std::uint8_t {
     kNone,
-    kCopy,      ///< Copy `payload` to `to`.
-    kTake,      ///< Show `payload` to `taker`.
-    kFragment,  ///< Keep `payload` until the application has released it.
+    kCopy,  ///< Copy `payload` to `to`.
+    kTake,  ///< Show `payload` to `taker`.
   };
 
   Action action = Action::kNone;
@@ -76,7 +71,6 @@ class MessageReceiver {
   struct Limits {
     std::uint32_t most_receives = 256;
     std::uint32_t eager_packets = 186;
-    bool fragments = false;
   };
 
   explicit MessageReceiver(const Limits& limits);
@@ -91,16 +85,12 @@ class MessageReceiver {
 
   Verdict on_data(const PacketView& packet, EventQueue& events, Placement& placement);
 
-  /// The application gave back `count` fragments.
-  void release(std::uint32_t count) { released_ += count; }
-
   /// Completes posted receives with `error`, those before message `first_lost` excepted.
   void fail_from(MsgSeq first_lost, SessionError error, EventQueue& events);
   void fail_all(SessionError error, EventQueue& events) { fail_from(oldest_, error, events); }
 
   /// Messages before it have a buffer.
-  MsgSeq msg_limit() const { return limits_.fragments ? first_ : next_to_post_; }
-  std::uint32_t released() const { return released_; }
+  MsgSeq msg_limit() const { return next_to_post_; }
   std::size_t posted() const { return posted_; }
   MsgSeq next_to_post() const { return next_to_post_; }
   /// Bytes that were copied from eager frames: the second copy of those bytes.
@@ -140,12 +130,9 @@ class MessageReceiver {
   std::vector<EagerFrame> frames_;
   std::vector<std::byte> frame_bytes_;
   std::uint16_t free_frame_ = kNoFrame;
-  MsgSeq first_ = 0;
   MsgSeq oldest_ = 0;  ///< The first that is not complete.
   MsgSeq next_to_post_ = 0;
   std::size_t posted_ = 0;
-  std::uint32_t fragments_taken_ = 0;
-  std::uint32_t released_ = 0;
   std::uint64_t eager_bytes_copied_ = 0;
   std::uint16_t pss_ = 0;
 };

@@ -40,14 +40,14 @@ std::optional<PacketView> parse_packet(std::span<const std::byte> packet) {  // 
   header.tx_time = reader.number<std::uint32_t>();
   header.auth = reader.number<std::uint64_t>();
   const std::uint8_t type = first & 15;
-  header.type = static_cast<PacketType>(type);
   const auto rest = reader.rest();
   if (!reader.ok() || first >> 4 != kWireVersion || !is_known(type) ||
       (header.flags & ~flag::kKnown) != 0 || header.path >= kMaxPaths || rest.size() < header.len ||
-      (rest.size() > header.len && !may_be_padded(header.type))) {
+      (rest.size() > header.len && !may_be_padded(static_cast<PacketType>(type)))) {
     view.reset();
     return view;
   }
+  header.type = static_cast<PacketType>(type);
   view->covered = packet.first(kAuthenticatedHeaderBytes);
   view->body = rest.first(header.len);
   return view;

@@ -2,9 +2,7 @@
 //
 // Packets of messages for which a receive is posted need no credit: they go straight to their
 // buffer. Of later messages at most `eager_packets` packets may be sent; the receiver has a frame
-// for each, so a slow application fills no memory and no packet is dropped for want of room. A
-// receiver that hands packets out (feature::kFragments) has no buffers: there, at most
-// `eager_packets` packets may be sent that the application did not release.
+// for each, so a slow application fills no memory and no packet is dropped for want of room.
 //
 // Both ends reckon in packets, and the packet number counts them: what is charged is the distance
 // from the first packet of the first message without a buffer to the next packet.
@@ -22,34 +20,24 @@ namespace harp {
 class SendCredit {
  public:
   /// `most_messages`: how many messages the sender may have outstanding.
-  SendCredit(Psn first_psn,
-             MsgSeq first_msg,
-             std::uint32_t eager_packets,
-             bool fragments,
-             std::uint32_t most_messages)
-      : first_psn_(first_psn),
-        msg_limit_(first_msg),
+  SendCredit(MsgSeq first_msg, std::uint32_t eager_packets, std::uint32_t most_messages)
+      : msg_limit_(first_msg),
         eager_packets_(eager_packets),
-        fragments_(fragments),
         first_psns_(std::bit_ceil(eager_packets + most_messages + 1)) {}
 
   /// The first packet of `msg` is about to be `psn`.
   void on_message_started(MsgSeq msg, Psn psn) { first_psns_[slot_of(msg)] = psn; }
 
   /// Takes what an acknowledgement says. Returns whether there is more credit than before.
-  bool on_ack(MsgSeq msg_limit, std::uint32_t released) {
-    const bool more = serial_less(msg_limit_, msg_limit) || serial_less(released_, released);
+  bool on_ack(MsgSeq msg_limit) {
+    const bool more = serial_less(msg_limit_, msg_limit);
     msg_limit_ = serial_max(msg_limit_, msg_limit);
-    released_ = serial_max(released_, released);
     return more;
   }
 
   /// Whether packet `psn` may be sent for the first time, as the next packet of `msg`; `starts`
   /// where it is the first one of its message.
   bool permits(MsgSeq msg, Psn psn, bool starts) const {
-    if (fragments_) {
-      return psn - first_psn_ - released_ < eager_packets_;
-    }
     if (serial_less(msg, msg_limit_)) {
       return true;
     }
@@ -60,11 +48,8 @@ class SendCredit {
  private:
   std::size_t slot_of(MsgSeq msg) const { return msg & (first_psns_.size() - 1); }
 
-  Psn first_psn_;
   MsgSeq msg_limit_;
-  std::uint32_t released_ = 0;
   std::uint32_t eager_packets_;
-  bool fragments_;
   std::vector<Psn> first_psns_;  ///< Of messages from msg_limit_ on that have started.
 };
 

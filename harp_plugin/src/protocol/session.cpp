@@ -22,9 +22,7 @@ namespace {
 constexpr Duration kFirstHandshakeInterval = std::chrono::milliseconds(20);
 
 MessageReceiver::Limits receiver_limits(const SessionConfig& config) {
-  return {.most_receives = config.most_receives,
-          .eager_packets = config.eager_packets,
-          .fragments = config.fragments};
+  return {.most_receives = config.most_receives, .eager_packets = config.eager_packets};
 }
 
 Congestion::Limits congestion_limits(const SessionConfig& config) {
@@ -87,7 +85,7 @@ Offer Session::make_offer() const {
           .pss = pss_,
           .paths = config_.paths,
           .eager_packets = config_.eager_packets,
-          .features = config_.fragments ? feature::kFragments : 0};
+          .features = 0};
 }
 
 void Session::use_offer(const Offer& peer) {
@@ -99,11 +97,7 @@ void Session::use_offer(const Offer& peer) {
 
 void Session::establish(Time now) {
   state_ = State::kEstablished;
-  credit_.emplace(first_psn_,
-                  first_msg_,
-                  peer_.eager_packets,
-                  (peer_.features & feature::kFragments) != 0,
-                  config_.most_sends);
+  credit_.emplace(first_msg_, peer_.eager_packets, config_.most_sends);
   window_in_.emplace(peer_.initial_psn, window_);
   receiver_.start(peer_.initial_msg, pss_);
   liveness_.on_heard(now);
@@ -181,13 +175,6 @@ PostResult Session::post_receive(const ReceiveRequest& request, Time now) {
   }
   on_call(now);
   return PostResult::kPosted;
-}
-
-void Session::release_fragments(std::uint32_t count, Time now) {
-  receiver_.release(count);
-  if (state_ == State::kEstablished && !closing_) {
-    ack_.on_news(now);
-  }
 }
 
 void Session::close(Time now) {

@@ -87,8 +87,6 @@ class Session {
 
   PostResult post_send(const SendRequest& request, Time now);
   PostResult post_receive(const ReceiveRequest& request, Time now);
-  /// With fragments: gives `count` payloads back.
-  void release_fragments(std::uint32_t count, Time now);
 
   /// Graceful: no more posts, receives are cancelled, sends are delivered, then kClosed.
   void close(Time now);

@@ -24,7 +24,6 @@ struct SessionConfig {
   std::uint32_t most_sends = 256;                    ///< Outstanding; power of two.
   std::uint32_t most_receives = 256;
   std::uint32_t eager_packets = 186;  ///< 256 KiB of frames for messages without a receive.
-  bool fragments = false;             ///< Hand packets out instead of copying them.
   bool payload_crc = true;            ///< Off where the NIC has checked the payload.
 
   Duration peer_timeout = std::chrono::seconds(30);

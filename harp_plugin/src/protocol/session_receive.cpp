@@ -266,7 +266,7 @@ void Session::on_ack(const AckBody& ack, Time now) {  // hot
     ++stats_.bad_packets;
     return;
   }
-  const bool more_credit = credit_->on_ack(ack.msg_limit, ack.released);
+  const bool more_credit = credit_->on_ack(ack.msg_limit);
   acked_now_ = 0;
   while (serial_less(sent_.oldest(), ack.cum_psn)) {
     ack_one(sent_.oldest());

@@ -132,7 +132,6 @@ bool Session::transmit_control(Time now, TransmitPacket& out) {
   if (ack_.due_at() <= now) {
     AckBody ack;
     ack.msg_limit = receiver_.msg_limit();
-    ack.released = receiver_.released();
     window_in_->fill(ack);
     ack_.fill(ack, now);
     const std::size_t bytes = encode_ack(ack, body);

@@ -9,7 +9,7 @@ constexpr Psn kPsn = 0xfffffffd;
 constexpr MsgSeq kMsg = 0xffffffff;
 
 TEST(SendCredit, packets_of_messages_without_a_buffer_are_bounded) {
-  SendCredit credit(kPsn, kMsg, 4, false, 8);
+  SendCredit credit(kMsg, 4, 8);
   EXPECT_TRUE(credit.permits(kMsg, kPsn, true));
   credit.on_message_started(kMsg, kPsn);
   EXPECT_TRUE(credit.permits(kMsg, kPsn + 3, false));
@@ -18,25 +18,16 @@ TEST(SendCredit, packets_of_messages_without_a_buffer_are_bounded) {
 }
 
 TEST(SendCredit, a_posted_receive_lifts_the_bound_for_its_message_and_moves_it_for_the_next) {
-  SendCredit credit(kPsn, kMsg, 4, false, 8);
+  SendCredit credit(kMsg, 4, 8);
   credit.on_message_started(kMsg, kPsn);
-  EXPECT_TRUE(credit.on_ack(kMsg + 1, 0));
-  EXPECT_FALSE(credit.on_ack(kMsg + 1, 0)) << "no news";
-  EXPECT_FALSE(credit.on_ack(kMsg, 0)) << "old news";
+  EXPECT_TRUE(credit.on_ack(kMsg + 1));
+  EXPECT_FALSE(credit.on_ack(kMsg + 1)) << "no news";
+  EXPECT_FALSE(credit.on_ack(kMsg)) << "old news";
   EXPECT_TRUE(credit.permits(kMsg, kPsn + 100, false));
   EXPECT_TRUE(credit.permits(kMsg + 1, kPsn + 101, true));
   credit.on_message_started(kMsg + 1, kPsn + 101);
   EXPECT_TRUE(credit.permits(kMsg + 1, kPsn + 104, false));
   EXPECT_FALSE(credit.permits(kMsg + 1, kPsn + 105, false));
-}
-
-TEST(SendCredit, fragments_are_bounded_by_what_was_released) {
-  SendCredit credit(kPsn, kMsg, 4, true, 8);
-  EXPECT_TRUE(credit.permits(kMsg, kPsn + 3, false));
-  EXPECT_FALSE(credit.permits(kMsg, kPsn + 4, false));
-  EXPECT_TRUE(credit.on_ack(kMsg, 3));
-  EXPECT_TRUE(credit.permits(kMsg, kPsn + 6, false));
-  EXPECT_FALSE(credit.permits(kMsg, kPsn + 7, false));
 }
 
 }  // namespace

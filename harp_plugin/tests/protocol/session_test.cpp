@@ -210,41 +210,5 @@ TEST(Session, a_full_queue_says_so_and_takes_more_after_events) {
   EXPECT_EQ(pipe.client->post_send({}, pipe.now), PostResult::kPosted);
 }
 
-TEST(Session, fragments_are_handed_out_within_their_credit_and_continue_when_released) {
-  SessionConfig config = server_config();
-  config.fragments = true;
-  Pipe pipe(client_config(), config);
-  pipe.exchange();
-  events_of(*pipe.client);
-  const auto data = pattern(40 * 128 - 5, 3);
-  std::vector<std::byte> received(data.size());
-  ASSERT_EQ(pipe.server->post_receive({.cookie = 4}, pipe.now), PostResult::kPosted);
-  ASSERT_EQ(pipe.client->post_send({.data = data}, pipe.now), PostResult::kPosted);
-  std::uint32_t held = 0;
-  for (int round = 0; round < 200; ++round) {
-    for (const auto& packet : packets_of(*pipe.client, pipe.now)) {
-      const Placement placement = pipe.server->on_packet(packet, pipe.now);
-      if (placement.action == Placement::Action::kFragment) {
-        ++held;
-        std::copy(placement.payload.begin(),
-                  placement.payload.end(),
-                  received.begin() + placement.msg_off);
-      }
-      ASSERT_LE(held, config.eager_packets);
-    }
-    if (round % 10 == 9) {
-      pipe.server->release_fragments(held, pipe.now);
-      held = 0;
-    }
-    pipe.now += milliseconds(1);
-    for (const auto& packet : packets_of(*pipe.server, pipe.now)) {
-      hand_over(*pipe.client, packet, pipe.now);
-    }
-  }
-  EXPECT_EQ(received, data);
-  EXPECT_EQ(events_of(*pipe.server).back().kind, Kind::kReceiveDone);
-  EXPECT_EQ(events_of(*pipe.client).back().kind, Kind::kSendDone);
-}
-
 }  // namespace
 }  // namespace harp

@@ -39,7 +39,7 @@ void Sender::post() {
     queue_.post({.data = buffers_.source(posted_), .tag = 7, .cookie = posted_});
     ++posted_;
   }
-  (void)credit_.on_ack(queue_.next(), 0);
+  (void)credit_.on_ack(queue_.next());
 }
 
 void Sender::copy_burst(Frames& frames, std::size_t first) {

@@ -84,7 +84,7 @@ class Sender {
   harp::EventQueue events_{256};
   harp::SendQueue queue_{kFirstMessage, 256};
   harp::SentPackets sent_{kFirstPsn, harp::kMaxWindowPackets};
-  harp::SendCredit credit_{kFirstPsn, kFirstMessage, 186, false, 256};
+  harp::SendCredit credit_{kFirstMessage, 186, 256};
   harp::PathSet paths_{8};
   harp::Pacer pacer_;
   harp::FrameFlow flow_;
