@@ -5,7 +5,8 @@
 //
 // A burst is what the rate carries in 50 us, at least 8 packets and at most what one segmented send
 // takes: from about 2 Gb/s on an empty bucket fills up before the next packet leaves, because the
-// cost of sending and receiving is per batch.
+// cost of sending and receiving is per batch. The end of what there is to send does not wait for a
+// whole batch: the round trip of a message somewhat larger than one would be twice as long.
 #pragma once
 
 #include <algorithm>
@@ -29,16 +30,22 @@ class Pacer {
   }
   double rate() const { return bytes_per_s_; }
   double burst_bytes() const { return burst_bytes_; }
-  bool may_send(Time now) const { return ready_at() <= now; }
-  Time ready_at() const { return refill_at_; }
+  bool may_send(Time now, std::size_t waiting_bytes) const {
+    return ready_at(waiting_bytes) <= now;
+  }
+  /// When the next packet may leave, if `waiting_bytes` want to: an empty bucket fills up first,
+  /// but not for more than those.
+  Time ready_at(std::size_t waiting_bytes) const {
+    return level_at_ + std::min(refill_, cost(static_cast<double>(waiting_bytes)));
+  }
   void on_sent(std::size_t bytes, Time now) {
     if (bytes_per_s_ <= 0) {
       level_at_ = now;
-      refill_at_ = now;
+      refill_ = {};
       return;
     }
     level_at_ = std::max(level_at_, now - burst_cost_) + cost(static_cast<double>(bytes));
-    refill_at_ = level_at_ > now ? level_at_ + refill_cost_ : level_at_;
+    refill_ = level_at_ > now ? refill_cost_ : Duration{};
   }
 
  private:
@@ -59,8 +66,8 @@ class Pacer {
   double ns_per_byte_ = 0;  ///< As divided once per rate, not per packet; so are the two below.
   Duration burst_cost_{};
   Duration refill_cost_{};
-  Time level_at_{};   ///< When the bucket holds nothing; in the past it holds the time since.
-  Time refill_at_{};  ///< When the next packet may leave.
+  Time level_at_{};    ///< When the bucket holds nothing; in the past it holds the time since.
+  Duration refill_{};  ///< What an empty bucket waits for behind it.
 };
 
 }  // namespace harp

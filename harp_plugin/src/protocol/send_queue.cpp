@@ -15,11 +15,13 @@ SendQueue::SendQueue(MsgSeq first, std::uint32_t most_messages)
 
 void SendQueue::post(const SendRequest& request) {
   at(next_) = {.request = request, .uncut_or_unacked = 1};
+  uncut_bytes_ += request.data.size();
   ++next_;
   ++unfinished_;
 }
 
 std::uint8_t SendQueue::cut(std::uint16_t len) {  // hot
+  uncut_bytes_ -= len;
   if (len < left_to_cut()) {
     ++at(cutting_).uncut_or_unacked;
     cut_off_ += len;
@@ -60,6 +62,7 @@ void SendQueue::fail_all(SessionError error, EventQueue& events) {
   }
   cutting_ = next_;
   cut_off_ = 0;
+  uncut_bytes_ = 0;
   unfinished_ = 0;
 }
 

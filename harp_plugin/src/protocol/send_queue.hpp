@@ -31,6 +31,7 @@ class SendQueue {
   void post(const SendRequest& request);
 
   bool has_uncut() const { return cutting_ != next_; }
+  std::size_t uncut_bytes() const { return uncut_bytes_; }
   /// The next packet: its message, where in it it begins, its bytes.
   MsgSeq cutting() const { return cutting_; }
   std::uint32_t cut_off() const { return static_cast<std::uint32_t>(cut_off_); }
@@ -69,6 +70,7 @@ class SendQueue {
   MsgSeq cutting_;
   MsgSeq next_;
   std::size_t cut_off_ = 0;
+  std::size_t uncut_bytes_ = 0;
   std::size_t unfinished_ = 0;
 };
 

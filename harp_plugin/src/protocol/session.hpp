@@ -164,6 +164,7 @@ class Session {
   bool transmit_data(Time now, TransmitPacket& out);
   bool may_send_data(Time now);
   bool window_has_room() const { return sent_.next() - sent_.oldest() < window_; }
+  std::size_t waiting_bytes() const;
   bool cut_next(Psn& psn);
   Psn newest_in_flight() const;
   void emit_data(Psn psn, std::uint8_t flags, PathIndex avoid, Time now, TransmitPacket& out);

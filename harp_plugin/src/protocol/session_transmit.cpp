@@ -195,12 +195,17 @@ bool Session::transmit_data(Time now, TransmitPacket& out) {  // hot
 }
 
 bool Session::may_send_data(Time now) {
-  if (sent_.in_flight() < congestion_.window_packets() && pacer_.may_send(now)) {
+  if (sent_.in_flight() < congestion_.window_packets() && pacer_.may_send(now, waiting_bytes())) {
     return true;
   }
   round_.window_was_used = true;
   burst_.is_over = true;
   return false;
+}
+
+/// What would leave now, but for window and pacer.
+std::size_t Session::waiting_bytes() const {
+  return queue_.uncut_bytes() + std::size_t{sent_.lost()} * pss_;
 }
 
 bool Session::wants_fin() const {
@@ -335,7 +340,7 @@ Time Session::data_deadline() const {
   }
   const bool has_new =
       window_has_room() && (wants_fin() || (queue_.has_uncut() && !is_blocked_by_credit()));
-  return sent_.lost() > 0 || has_new ? pacer_.ready_at() : kNever;
+  return sent_.lost() > 0 || has_new ? pacer_.ready_at(waiting_bytes()) : kNever;
 }
 
 }  // namespace harp

@@ -122,7 +122,7 @@ void Sender::burst(Frames& frames, std::size_t first) {
   const harp::PathIndex path = (Parts & send_part::kPath) != 0 ? choose_path() : harp::PathIndex{0};
   for (std::size_t i = 0; i < shape_.burst_packets; ++i) {
     if constexpr ((Parts & send_part::kPacing) != 0) {
-      require(pacer_.may_send(now_), "a pacer that holds back");
+      require(pacer_.may_send(now_, queue_.uncut_bytes()), "a pacer that holds back");
     }
     const harp::Psn psn = cut_and_record();
     const harp::PathSeq path_seq = paths_.at(path).next_seq++;
@@ -192,7 +192,7 @@ void Sender::check(Frames& frames, std::size_t first) {
     ++checked_;
   }
   if constexpr ((Parts & send_part::kPacing) != 0) {
-    require(!pacer_.may_send(now_), "a pacer that does not pace");
+    require(!pacer_.may_send(now_, queue_.uncut_bytes()), "a pacer that does not pace");
   }
 }
 

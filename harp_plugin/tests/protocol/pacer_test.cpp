@@ -1,0 +1,75 @@
+#include "protocol/pacer.hpp"
+
+#include <chrono>
+#include <cstddef>
+
+#include <gtest/gtest.h>
+
+#include "base/time.hpp"
+
+namespace harp {
+namespace {
+
+using std::chrono::microseconds;
+
+constexpr std::size_t kPacket = 1448;
+constexpr std::size_t kMuch = 1'000'000;
+constexpr double kRate = 1e9;  ///< Bytes per second: a microsecond for 1000 bytes.
+
+/// Packets that leave at `now`.
+int burst(Pacer& pacer, Time now, std::size_t waiting_bytes) {
+  int sent = 0;
+  while (waiting_bytes > 0 && pacer.may_send(now, waiting_bytes)) {
+    pacer.on_sent(kPacket, now);
+    waiting_bytes -= kPacket < waiting_bytes ? kPacket : waiting_bytes;
+    ++sent;
+  }
+  return sent;
+}
+
+TEST(Pacer, without_a_rate_everything_leaves_at_once) {
+  Pacer pacer;
+  EXPECT_EQ(burst(pacer, Time(microseconds(5)), kMuch), 691);
+}
+
+TEST(Pacer, an_empty_bucket_fills_up_before_more_of_much_leaves) {
+  Pacer pacer;
+  pacer.set_rate(kRate);
+  const Time start(std::chrono::seconds(1));
+  const int first = burst(pacer, start, kMuch);
+  EXPECT_EQ(first, 35) << "50 us of the rate";
+  const Time again = pacer.ready_at(kMuch);
+  EXPECT_EQ(burst(pacer, again - Duration(1), kMuch), 0);
+  EXPECT_GT(again - start, microseconds(30));
+  EXPECT_GT(burst(pacer, again, kMuch), 20);
+}
+
+TEST(Pacer, the_end_of_what_there_is_waits_for_its_own_bytes_only) {
+  Pacer pacer;
+  pacer.set_rate(kRate);
+  const Time start(std::chrono::seconds(1));
+  (void)burst(pacer, start, kMuch);
+  const Duration wait = pacer.ready_at(2 * kPacket) - start;
+  EXPECT_LT(wait, microseconds(5));
+  EXPECT_GE(wait, microseconds(2));
+  EXPECT_EQ(burst(pacer, start + wait, 2 * kPacket), 2);
+}
+
+TEST(Pacer, keeps_its_rate_whatever_waits) {
+  for (const std::size_t waiting : {kPacket, 4 * kPacket, kMuch}) {
+    Pacer pacer;
+    pacer.set_rate(kRate);
+    Time now(std::chrono::seconds(1));
+    (void)burst(pacer, now, kMuch);
+    const Time start = now;
+    double sent = 0;
+    while (sent < 1e7) {
+      now = pacer.ready_at(waiting);
+      sent += static_cast<double>(kPacket) * burst(pacer, now, waiting);
+    }
+    EXPECT_NEAR(sent / seconds(now - start), kRate, 0.02 * kRate) << waiting;
+  }
+}
+
+}  // namespace
+}  // namespace harp
