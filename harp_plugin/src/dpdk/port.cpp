@@ -29,6 +29,8 @@ namespace harp::dpdk {
 namespace {
 
 constexpr std::uint16_t kDescriptors = 512;
+/// Packets that leave without waiting for the others of a turn: the peer works on them meanwhile.
+constexpr std::uint16_t kAtOnce = 16;
 constexpr unsigned kCache = 256;
 constexpr unsigned kThreads = 16;  ///< That move packets, each with a cache.
 constexpr std::size_t kHandOverPackets = 1024;
@@ -335,13 +337,23 @@ void PortDatapath::send(const Route& route,
   if (hop.request) {
     send_arp(*hop.request);
   }
+  if (queued_ % kAtOnce == 0) {
+    transmit();
+  }
 }
 
 bool PortDatapath::flush(Time now) {  // hot
   now_ = now;
   is_busy_ = now - heard_at_ < kSilence;
+  transmit();
+  stats_.blocked += queued_ > 0 ? 1 : 0;
+  return queued_ == 0;
+}
+
+/// What finds no room stays in the queue.
+void PortDatapath::transmit() {  // hot
   if (queued_ == 0) {
-    return true;
+    return;
   }
   if (port_.nic_makes_sums_) {
     (void)::rte_eth_tx_prepare(
@@ -352,8 +364,6 @@ bool PortDatapath::flush(Time now) {  // hot
   stats_.batches_sent += sent > 0 ? 1 : 0;
   std::copy(queue_.begin() + sent, queue_.begin() + queued_, queue_.begin());
   queued_ = static_cast<std::uint16_t>(queued_ - sent);
-  stats_.blocked += queued_ > 0 ? 1 : 0;
-  return queued_ == 0;
 }
 
 /// Of what was copied, there would be no need; what points to an application's memory must go.

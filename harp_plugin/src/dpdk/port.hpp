@@ -102,6 +102,7 @@ class PortDatapath final : public Datapath {
   bool point_to(std::span<const std::byte> payload, rte_mbuf& packet);
   void take_other(std::span<const std::byte> frame);
   void send_arp(const ArpFrame& frame);
+  void transmit();
   void give_back();
 
   Port& port_;
