@@ -16,6 +16,7 @@
 #include "endpoint/settings.hpp"
 #include "protocol/handle.hpp"
 #include "runtime/backlog.hpp"
+#include "runtime/clock.hpp"
 #include "runtime/engine.hpp"
 #include "runtime/keeper.hpp"
 #include "runtime/random.hpp"
@@ -41,6 +42,7 @@ const char* mode_name(RunMode mode) {
 
 StackConfig stack_config(const Settings& settings) {
   StackConfig config;
+  config.clock = clock_now;
   config.paths = settings.paths;
   config.session.peer_timeout = settings.peer_timeout;
   config.session.connect_timeout = settings.peer_timeout;

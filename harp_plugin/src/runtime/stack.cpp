@@ -165,8 +165,11 @@ bool Stack::post(Entry& entry, Time now) {
   return posted;
 }
 
-bool Stack::take_packets(Time now) {  // hot
+bool Stack::take_packets(Time& now) {  // hot
   const auto arrivals = datapath_->receive();
+  if (!arrivals.empty() && config_.clock != nullptr) {
+    now = std::max(now, config_.clock());
+  }
   for (const Arrival& arrival : arrivals) {
     take_packet(arrival, now);
   }

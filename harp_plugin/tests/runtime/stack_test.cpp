@@ -2,6 +2,7 @@
 #include "runtime/stack.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,10 @@
 
 #include <gtest/gtest.h>
 
+#include "base/time.hpp"
 #include "protocol/packet.hpp"
+#include "protocol/path_set.hpp"
+#include "protocol/session.hpp"
 #include "protocol/types.hpp"
 #include "runtime/backlog.hpp"
 #include "runtime/channel.hpp"
@@ -335,6 +339,35 @@ TEST(Stack, a_message_beyond_the_limit_is_refused_and_the_session_goes_on) {
   ASSERT_TRUE(done);
   EXPECT_EQ(done->error, SessionError::kMessageTooLong);
   transfer(world, *ends.client, *ends.server, 1000);
+}
+
+TEST(Stack, what_comes_during_a_turn_did_not_come_when_the_turn_began) {
+  static Time clock;  // Not before the turn's, but for one turn that stands still.
+  StackConfig config;
+  config.paths = 1;
+  config.clock = [] { return clock; };
+  World world;
+  Node& left = world.add(config);
+  Node& right = world.add(config);
+  const Ends ends = connect(world, left, right);
+  std::array<SessionView, 1> sessions;
+  ASSERT_EQ(left.stack->list_sessions(sessions), 1U);
+  const PathSet& paths = sessions[0].session->paths();
+  const Duration before = paths.min_rtt();
+  ASSERT_GT(before, Duration::zero());
+
+  std::vector<std::byte> buffer(100);
+  ASSERT_TRUE(ends.server->receive(buffer));
+  world.run_for(milliseconds(1));
+  ASSERT_TRUE(ends.client->send(buffer, 0));
+  const Time sent = world.now;
+  (void)left.stack->turn(sent);
+  clock = sent + microseconds(40);
+  (void)right.stack->turn(sent);
+  (void)right.stack->turn(sent + microseconds(41));  // Acknowledges.
+  (void)left.stack->turn(sent + microseconds(41) + Duration(300));
+  EXPECT_EQ(sessions[0].session->sent_packets().in_flight(), 0U);
+  EXPECT_EQ(paths.min_rtt(), before) << "40 us cannot be less than what was least";
 }
 
 TEST(Stack, a_peer_that_vanishes_is_reported_after_its_timeout) {
