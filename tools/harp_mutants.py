@@ -295,6 +295,7 @@ class Builder:
             for room in ("src/base", "src/protocol", "sim")
             for path in sorted((SOURCES / room).glob("*.cpp"))
         ]
+        self.library.append(SOURCES / "src/datapath/impairment.cpp")  # The simulator's wires.
 
     def compile(self, tree: Path, sources: list[Path], to: Path) -> dict[Path, Path]:
         """Compiles `sources` (paths in the true tree) as they are in `tree`."""
