@@ -40,21 +40,6 @@ struct DatapathStats {
   /// By HARP itself: a kernel's and a driver's copies, and placement, are not among them.
   std::uint64_t bytes_copied_out = 0;  ///< Of payloads.
   std::uint64_t bytes_copied_in = 0;   ///< Of packets.
-
-  DatapathStats& operator+=(const DatapathStats& other) {
-    packets_sent += other.packets_sent;
-    packets_received += other.packets_received;
-    bytes_sent += other.bytes_sent;
-    bytes_received += other.bytes_received;
-    batches_sent += other.batches_sent;
-    batches_received += other.batches_received;
-    blocked += other.blocked;
-    send_errors += other.send_errors;
-    handed_over += other.handed_over;
-    bytes_copied_out += other.bytes_copied_out;
-    bytes_copied_in += other.bytes_copied_in;
-    return *this;
-  }
 };
 
 class Datapath {

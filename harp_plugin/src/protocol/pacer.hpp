@@ -63,7 +63,7 @@ class Pacer {
 
   double bytes_per_s_ = 0;
   double burst_bytes_ = kLeastBurstBytes;
-  double ns_per_byte_ = 0;  ///< As divided once per rate, not per packet; so are the two below.
+  double ns_per_byte_ = 0;  ///< Divided once per rate, not per packet; so are the two below.
   Duration burst_cost_{};
   Duration refill_cost_{};
   Time level_at_{};    ///< When the bucket holds nothing; in the past it holds the time since.

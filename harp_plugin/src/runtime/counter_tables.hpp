@@ -1,26 +1,15 @@
-// Every counter that HARP has, by the name that the log, harp-stat and the documentation give it.
-// Whoever adds one to a struct is told by the assertions to add its line here.
+// The counters of stacks and sessions, as base/counter.hpp wants them; a datapath's are in
+// datapath/wire_counters.hpp.
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
-#include <string_view>
 
-#include "datapath/datapath.hpp"
+#include "base/counter.hpp"
 #include "protocol/session_config.hpp"
 #include "runtime/stack.hpp"
 
 namespace harp {
-
-/// A counter of `Stats` and what others are told about it.
-template <typename Stats>
-struct Counter {
-  std::uint64_t Stats::* value;
-  std::string_view name;
-  std::string_view unit;
-  std::string_view help;
-};
 
 inline constexpr std::array kStackCounters{
     Counter<StackStats>{&StackStats::turns, "turns", "", "Turns of the stack"},
@@ -37,44 +26,6 @@ inline constexpr std::array kStackCounters{
         &StackStats::sessions_failed, "sessions_failed", "sessions", "Sessions ended by an error"},
 };
 static_assert(sizeof(StackStats) == kStackCounters.size() * sizeof(std::uint64_t));
-
-inline constexpr std::array kWireCounters{
-    Counter<DatapathStats>{
-        &DatapathStats::packets_sent, "wire_packets_sent", "packets", "Packets sent, of any kind"},
-    Counter<DatapathStats>{&DatapathStats::packets_received,
-                           "wire_packets_received",
-                           "packets",
-                           "Packets received, of any kind"},
-    Counter<DatapathStats>{
-        &DatapathStats::bytes_sent, "wire_bytes_sent", "bytes", "HARP's headers included"},
-    Counter<DatapathStats>{
-        &DatapathStats::bytes_received, "wire_bytes_received", "bytes", "HARP's headers included"},
-    Counter<DatapathStats>{&DatapathStats::batches_sent,
-                           "wire_batches_sent",
-                           "batches",
-                           "Calls, or frames, that carried what was sent"},
-    Counter<DatapathStats>{&DatapathStats::batches_received,
-                           "wire_batches_received",
-                           "batches",
-                           "Calls, or frames, that carried what came"},
-    Counter<DatapathStats>{
-        &DatapathStats::blocked, "wire_blocked", "", "Times that the layer below took nothing"},
-    Counter<DatapathStats>{
-        &DatapathStats::send_errors, "wire_send_errors", "packets", "Packets refused for good"},
-    Counter<DatapathStats>{&DatapathStats::handed_over,
-                           "wire_handed_over",
-                           "packets",
-                           "Packets that came to another engine than their own"},
-    Counter<DatapathStats>{&DatapathStats::bytes_copied_out,
-                           "wire_bytes_copied_out",
-                           "bytes",
-                           "Payload that HARP copied to send it"},
-    Counter<DatapathStats>{&DatapathStats::bytes_copied_in,
-                           "wire_bytes_copied_in",
-                           "bytes",
-                           "Packets that HARP copied as they came, before placement"},
-};
-static_assert(sizeof(DatapathStats) == kWireCounters.size() * sizeof(std::uint64_t));
 
 inline constexpr std::array kSessionCounters{
     Counter<SessionStats>{
@@ -134,13 +85,5 @@ inline constexpr std::array kSessionCounters{
                           "Times that a path was given up for a while"},
 };
 static_assert(sizeof(SessionStats) == kSessionCounters.size() * sizeof(std::uint64_t));
-
-/// Adds the counters of `one` to those of `sum`.
-template <typename Stats, std::size_t Count>
-void add_counters(const std::array<Counter<Stats>, Count>& table, const Stats& one, Stats& sum) {
-  for (const Counter<Stats>& counter : table) {
-    sum.*counter.value += one.*counter.value;
-  }
-}
 
 }  // namespace harp

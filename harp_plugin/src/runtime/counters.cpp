@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "datapath/wire_counters.hpp"
 #include "runtime/counter_tables.hpp"
 #include "runtime/stack.hpp"
 

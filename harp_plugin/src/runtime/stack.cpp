@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/counter.hpp"
 #include "base/time.hpp"
 #include "datapath/datapath.hpp"
 #include "protocol/events.hpp"

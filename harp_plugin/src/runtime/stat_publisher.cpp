@@ -10,9 +10,11 @@
 #include <tuple>
 #include <utility>
 
+#include "base/counter.hpp"
 #include "base/time.hpp"
 #include "datapath/address.hpp"
 #include "datapath/datapath.hpp"
+#include "datapath/wire_counters.hpp"
 #include "protocol/path_set.hpp"
 #include "protocol/session.hpp"
 #include "protocol/types.hpp"

@@ -20,12 +20,14 @@
 #include <utility>
 
 #include "base/bytes.hpp"
+#include "base/counter.hpp"
 #include "base/time.hpp"
 #include "datapath/datapath.hpp"
 #include "datapath/frame.hpp"
 #include "datapath/next_hops.hpp"
 #include "datapath/udp.hpp"
 #include "datapath/unique_fd.hpp"
+#include "datapath/wire_counters.hpp"
 #include "datapath/xdp/bpf_program.hpp"
 #include "datapath/xdp/xsk.hpp"
 
@@ -256,7 +258,7 @@ bool AfXdpDatapath::prepare_to_wait() {
 
 DatapathStats AfXdpDatapath::stats() const {
   DatapathStats all = stats_;
-  all += sockets_->stats();
+  add_counters(kWireCounters, sockets_->stats(), all);
   return all;
 }
 
