@@ -8,16 +8,19 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <tuple>
 
 namespace net_conform {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// What a thread is doing. Its owner only stores, and reads no clock: harp-perf times such calls.
 struct alignas(64) Slot {
   std::atomic<bool> is_used{false};
-  std::atomic<const char*> entry{nullptr};
-  std::atomic<std::int64_t> until_ns{0};  ///< 0: no call.
+  std::atomic<const char*> entry{nullptr};  ///< Null: no call.
+  std::atomic<bool> may_block{false};
+  std::atomic<std::uint64_t> calls{0};
 };
 
 std::array<Slot, 256> slots;
@@ -52,11 +55,6 @@ class SlotOwner {
 thread_local SlotOwner own_slot;
 thread_local const char* own_entry = nullptr;
 
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-      .count();
-}
-
 void append(char* line, std::size_t room, const char* text) {
   std::strncat(line, text, room - std::strlen(line) - 1);
 }
@@ -90,12 +88,22 @@ constexpr bool kSanitized = false;
 #endif
 
 void watch() {
+  struct Seen {
+    std::uint64_t calls = 0;
+    Clock::time_point since;
+  };
+  std::array<Seen, std::tuple_size_v<decltype(slots)>> seen{};
   while (true) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    for (const Slot& slot : slots) {
-      const std::int64_t until = slot.until_ns.load();
-      const char* entry = slot.entry.load();
-      if (until != 0 && entry != nullptr && now_ns() > until) {
+    const auto now = Clock::now();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const std::uint64_t calls = slots[i].calls.load(std::memory_order_acquire);
+      const char* const entry = slots[i].entry.load(std::memory_order_acquire);
+      if (entry == nullptr || calls != seen[i].calls) {
+        seen[i] = {.calls = calls, .since = now};
+      } else if (now - seen[i].since > (slots[i].may_block.load(std::memory_order_relaxed)
+                                            ? limits.blocking
+                                            : limits.ordinary)) {
         ::dprintf(output_fd,
                   "FAIL  calls.return: %s does not return, testing %s\n",
                   entry,
@@ -130,16 +138,17 @@ void set_current_case(const char* name) {
 CallScope::CallScope(const char* entry, bool may_block) {
   own_entry = entry;
   if (Slot* slot = own_slot.get(); slot != nullptr) {
-    const auto limit = may_block ? limits.blocking : limits.ordinary;
-    slot->entry = entry;
-    slot->until_ns = now_ns() + std::chrono::nanoseconds(limit).count();
+    const std::uint64_t calls = slot->calls.load(std::memory_order_relaxed) + 1;
+    slot->may_block.store(may_block, std::memory_order_relaxed);
+    slot->entry.store(entry, std::memory_order_release);
+    slot->calls.store(calls, std::memory_order_release);
   }
 }
 
 CallScope::~CallScope() {
   own_entry = nullptr;
   if (Slot* slot = own_slot.get(); slot != nullptr) {
-    slot->until_ns = 0;
+    slot->entry.store(nullptr, std::memory_order_release);
   }
 }
 
