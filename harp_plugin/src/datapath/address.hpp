@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -25,8 +26,15 @@ inline std::span<const std::byte> ip_of(const Address& address) {
 /// `ip`: 4 or 16 bytes, in network order.
 inline Address address_of(std::span<const std::byte> ip, std::uint16_t port) {
   Address address;
-  std::memcpy(address.ip.data(), ip.data(), ip.size());
-  address.family = ip.size() == 4 ? 4 : 6;
+  if (ip.size() == 4) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, ip.data(), sizeof(word));
+    // Whole, for it is soon copied whole: docs/style.md, hot paths.
+    address.ip = std::bit_cast<decltype(address.ip)>(std::array<std::uint64_t, 2>{word, 0});
+  } else {
+    std::memcpy(address.ip.data(), ip.data(), address.ip.size());
+    address.family = 6;
+  }
   address.port = port;
   return address;
 }

@@ -281,10 +281,11 @@ void Session::emit_data(Psn psn,
                       .len = packet.len,
                       .tag = packet.is_fin ? std::uint16_t{0} : queue_.tag(packet.msg_seq),
                       .tx_time = wire_time(now)};
-  if (!packet.is_fin) {
-    out.payload = queue_.payload(packet.msg_seq, packet.msg_off, packet.len);
-  }
-  seal_packet(tx_key(), header, out.payload, out.head);
+  const auto payload = packet.is_fin
+                           ? std::span<const std::byte>()
+                           : queue_.payload(packet.msg_seq, packet.msg_off, packet.len);
+  seal_packet(tx_key(), header, payload, out.head);
+  out.payload = payload;
   out.head_bytes = kHeaderBytes;
   out.path = path;
   pacer_.on_sent(packet.len + kHeaderBytes + kIpUdpBytes, now);
