@@ -3,6 +3,9 @@
 # KIND [net-conform options]. KIND: "virtio", the virtual NIC of virtual machines, virtio_user in one
 # process and vhost in the other; "af_packet", DPDK's driver over a veth pair between two namespaces
 # (root and iproute2; exits 77 without, which ctest shows as skipped).
+#
+# HUGE_PAGES: so many pages of 2 MiB are reserved for the test, which must use them (root and memory; exits
+# 77 without). Else DPDK takes what the machine has, or ordinary pages.
 set -euo pipefail
 net_conform=$1 plugin=$2 abi=$3 kind=$4
 shift 4
@@ -10,12 +13,30 @@ shift 4
 export HARP_DATAPATH=dpdk HARP_PEER_TIMEOUT=${HARP_PEER_TIMEOUT:-5}
 folder=$(mktemp -d)
 source "$(dirname "$0")/two_hosts.sh"
+pages=/sys/kernel/mm/hugepages/hugepages-2048kB reserved_before=
 clean() {
+  kill $(jobs -p) 2>/dev/null || true
   rm -rf "$folder"
   remove_hosts
+  [[ -z $reserved_before ]] || echo "$reserved_before" >"$pages/nr_hugepages"
 }
 trap clean EXIT
 run=("$net_conform" --plugin "$plugin" --abi "$abi" --processes)
+
+if [[ -n ${HUGE_PAGES:-} ]]; then
+  if [[ -w $pages/nr_hugepages ]]; then
+    reserved_before=$(<"$pages/nr_hugepages")
+    echo $((reserved_before + HUGE_PAGES)) >"$pages/nr_hugepages"
+  fi
+  if [[ -z $reserved_before ]] || (($(<"$pages/free_hugepages") < HUGE_PAGES)); then
+    echo "SKIP: $HUGE_PAGES huge pages cannot be reserved here"
+    exit 77
+  fi
+  free_before=$(<"$pages/free_hugepages")
+  while sleep 0.1; do
+    (($(<"$pages/free_hugepages") >= free_before)) || touch "$folder/used"
+  done &
+fi
 
 case $kind in
   virtio)
@@ -34,3 +55,8 @@ case $kind in
     exit 2
     ;;
 esac
+
+if [[ -n ${HUGE_PAGES:-} && ! -e $folder/used ]]; then
+  echo "the huge pages were not used" >&2
+  exit 1
+fi

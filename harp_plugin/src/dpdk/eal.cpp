@@ -40,6 +40,8 @@ std::string initialize() {
   std::vector<std::string> words{"harp", "--no-telemetry", "--no-pci", "--log-level=error"};
   if (free_huge_bytes() >= kEnoughHugeBytes) {
     words.emplace_back("--in-memory");
+    // One descriptor for all pages: virtio_user passes each to its peer, which takes eight.
+    words.emplace_back("--single-file-segments");
     words.push_back("--file-prefix=harp-" + std::to_string(::getpid()));
   } else {
     words.insert(words.end(), {"--no-huge", "--no-shconf", "-m", kMegabytesWithoutHugePages});

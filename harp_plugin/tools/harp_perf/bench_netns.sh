@@ -14,7 +14,9 @@ build=$(realpath "$1")
 shift
 
 a=harp-perf-a-$$ b=harp-perf-b-$$
+folder=$(mktemp -d)
 clean() {
+  rm -rf "$folder"
   ip netns delete "$a" 2>/dev/null || true
   ip netns delete "$b" 2>/dev/null || true
 }
@@ -33,7 +35,7 @@ plugin=$build/libnccl-net-harp.so
 HARP_DPDK_LIBRARY=$build/libharp-dpdk.so
 HARP_DPDK_MTU=${MTU:-1500}
 export HARP_DPDK_LIBRARY HARP_DPDK_MTU
-socket=$(mktemp -u)
+socket=$folder/nic
 declare -A via=(
   [udp]="HARP_IFNAME==harp0 $plugin"
   [af_xdp]="HARP_IFNAME==harp1 HARP_DATAPATH=af_xdp $plugin"
