@@ -52,6 +52,27 @@ MUTANTS = [
         "session_faults",
     ),
     Mutant(
+        "a path moves for packets of its old flow",
+        "src/protocol/path_set.cpp",
+        "serial_less(newest, path.flow_begin) ||",
+        "",
+        "path_set",
+    ),
+    Mutant(
+        "an old packet says where its path leads now",
+        "src/protocol/ack_tracker.cpp",
+        "    astray_paths_ = astray ?",
+        "  }\n  {\n    astray_paths_ = astray ?",
+        "ack_tracker",
+    ),
+    Mutant(
+        "a repetition is taken for news",
+        "src/protocol/session_receive.cpp",
+        "  heard_news_ = false;\n",
+        "",
+        "session",
+    ),
+    Mutant(
         "a SYN's seal is not looked at",
         "src/protocol/listener.cpp",
         "!is_authentic(key_, *view)",

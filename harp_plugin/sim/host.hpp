@@ -81,6 +81,7 @@ class Host final : public Actor {
   Time paused_until_ = kNever;
   Time dies_at_ = kNever;
   std::uint32_t accepted_ = 0;
+  std::uint64_t taken_ = 0;  ///< Packets.
 };
 
 }  // namespace harp::sim

@@ -138,6 +138,7 @@ SessionConfig draw_session(Rng& rng, bool is_client, std::uint64_t seed) {
   SessionConfig config = session_config(is_client, seed);
   config.most_pss = static_cast<std::uint16_t>(pick<4>(rng, {64, 512, 1408, 1408}));
   config.paths = static_cast<std::uint16_t>(pick<4>(rng, {1, 2, 8, 16}));
+  config.flows = 64;
   config.window_packets = static_cast<std::uint32_t>(pick<4>(rng, {64, 256, 1024, 4096}));
   config.eager_packets = static_cast<std::uint32_t>(pick<4>(rng, {1, 4, 32, 186}));
   config.most_sends = static_cast<std::uint32_t>(pick<3>(rng, {1, 8, 64}));

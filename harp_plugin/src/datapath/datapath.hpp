@@ -24,7 +24,8 @@ struct Route {
 
 struct Arrival {
   std::span<const std::byte> packet;
-  Route route;  ///< An answer that takes it belongs to the same flow.
+  Route route;             ///< An answer that takes it belongs to the same flow.
+  bool is_astray = false;  ///< It came to the queue of another engine than that of its port.
 };
 
 struct DatapathStats {

@@ -65,6 +65,14 @@ void ExchangePort::take(std::size_t most, std::vector<Arrival>& arrivals) {
   }
 }
 
+void ExchangePort::take_astray(std::size_t most, std::vector<Arrival>& arrivals) {
+  const std::size_t before = arrivals.size();
+  take(most, arrivals);
+  for (Arrival& arrival : std::span(arrivals).subspan(before)) {
+    arrival.is_astray = true;
+  }
+}
+
 bool ExchangePort::give(std::size_t to,
                         const Route& route,
                         std::span<const std::byte> head,

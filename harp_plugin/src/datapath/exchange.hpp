@@ -71,6 +71,8 @@ class ExchangePort {
             const Route& route,
             std::span<const std::byte> head,
             std::span<const std::byte> payload = {});
+  /// The same for what deliver() of another engine gave.
+  void take_astray(std::size_t most, std::vector<Arrival>& arrivals);
   /// A packet that came in a frame: appends it to `arrivals` where `owner` is this port's engine,
   /// else gives it to that engine's port. Counts it.
   void deliver(const FrameView& view,

@@ -16,7 +16,10 @@ MemoryDatapath::MemoryDatapath(MemoryNetwork& network, std::size_t index)
 }
 
 Address MemoryDatapath::address_of(std::size_t index) {
-  return {.ip = {}, .family = 4, .port = static_cast<std::uint16_t>(index + 1)};
+  const auto number = static_cast<std::uint8_t>(index + 1);
+  return {.ip = {std::byte{127}, std::byte{0}, std::byte{0}, std::byte{number}},
+          .family = 4,
+          .port = number};
 }
 
 std::span<const Arrival> MemoryDatapath::receive() {

@@ -37,7 +37,7 @@ class MemoryDatapath final : public Datapath {
   /// The endpoint `index` of `network`; each may exist once.
   MemoryDatapath(MemoryNetwork& network, std::size_t index);
 
-  /// Where endpoint `index` is.
+  /// Where endpoint `index` is: each is a host of its own.
   static Address address_of(std::size_t index);
 
   const Address& address() const override { return address_; }

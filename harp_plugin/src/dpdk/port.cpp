@@ -221,7 +221,7 @@ std::span<const Arrival> PortDatapath::receive() {  // hot
   hand_over_.wake_takers();
   stats_.batches_received += received_count_ > 0 ? 1 : 0;
   if (port_.options_.engines > 1) {
-    hand_over_.take(kBurst, arrivals_);
+    hand_over_.take_astray(kBurst, arrivals_);
     std::erase_if(arrivals_, [&](const Arrival& arrival) {
       if (arrival.route.local_port != kForAll) {
         return false;

@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -21,9 +23,19 @@
 namespace harp {
 namespace {
 
+/// A port for every path; where a NIC spreads packets over several engines' queues by hashing,
+/// more, for paths to move to.
+std::uint16_t local_ports(const Settings& settings) {
+  constexpr std::uint16_t kPortsToChooseFrom = 64;
+  const bool has_queues =
+      settings.datapath == DatapathKind::kAfXdp || settings.datapath == DatapathKind::kDpdk;
+  return has_queues && settings.engines > 1 ? std::max(kPortsToChooseFrom, settings.paths)
+                                            : settings.paths;
+}
+
 UdpOptions socket_options(const Settings& settings, const Interface& interface) {
   return {.local = interface.address,
-          .local_ports = settings.paths,
+          .local_ports = local_ports(settings),
           .mtu_bytes = interface.mtu_bytes,
           .segment = settings.udp_segment};
 }
@@ -120,7 +132,7 @@ std::unique_ptr<Datapath> DatapathMaker::open_dpdk(std::size_t device,
                           .gateway = one.gateway,
                           .mtu_bytes = devices_[device].mtu_bytes,
                           .engines = static_cast<std::size_t>(settings_.engines),
-                          .local_ports = settings_.paths},
+                          .local_ports = local_ports(settings_)},
                          error));
   }
   return port != nullptr ? port->open_engine(engine) : nullptr;

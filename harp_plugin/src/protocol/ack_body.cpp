@@ -9,6 +9,12 @@
 #include "protocol/types.hpp"
 
 namespace harp {
+namespace {
+
+/// Beside the path of a report.
+constexpr std::uint16_t kAstray = 0x8000;
+
+}  // namespace
 
 std::optional<AckBody> parse_ack(std::span<const std::byte> body) {
   ByteReader reader(body);
@@ -26,7 +32,9 @@ std::optional<AckBody> parse_ack(std::span<const std::byte> body) {
     return std::nullopt;
   }
   for (std::size_t i = 0; i < ack.path_count; ++i) {
-    ack.paths[i].path = reader.number<std::uint16_t>();
+    const auto path = reader.number<std::uint16_t>();
+    ack.paths[i].path = path & ~kAstray;
+    ack.paths[i].is_astray = (path & kAstray) != 0;
     ack.paths[i].newest = reader.number<std::uint32_t>();
     if (ack.paths[i].path >= kMaxPaths) {
       return std::nullopt;
@@ -49,7 +57,8 @@ std::size_t encode_ack(const AckBody& ack, std::span<std::byte> out) {
   writer.number(ack.echo_tx_time);
   writer.number(ack.echo_delay);
   for (std::size_t i = 0; i < ack.path_count; ++i) {
-    writer.number(ack.paths[i].path);
+    const unsigned astray = ack.paths[i].is_astray ? kAstray : 0U;
+    writer.number(static_cast<std::uint16_t>(ack.paths[i].path | astray));
     writer.number(ack.paths[i].newest);
   }
   for (std::size_t i = 0; i < ack.sack_words; ++i) {

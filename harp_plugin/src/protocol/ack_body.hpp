@@ -1,8 +1,9 @@
 // What an acknowledgement says: which packets arrived, in what order on each path, and how much
 // more may be sent.
 //
-// All of it is cumulative or a maximum, so that acknowledgements may be lost, repeated and
-// reordered without harm. There are only as many SACK words as the newest packet needs.
+// All of it is cumulative, a maximum, or of the newest packet, so that acknowledgements may be
+// lost, repeated and reordered without harm. There are only as many SACK words as the newest packet
+// needs.
 #pragma once
 
 #include <array>
@@ -25,7 +26,8 @@ inline constexpr std::size_t kMaxAckBytes =
 struct AckBody {
   struct PathReport {
     PathIndex path = 0;
-    PathSeq newest = 0;  ///< Highest path_seq that arrived on this path.
+    PathSeq newest = 0;      ///< Highest path_seq that arrived on this path.
+    bool is_astray = false;  ///< It came to the queue of another engine than the session's.
     bool operator==(const PathReport&) const = default;
   };
 

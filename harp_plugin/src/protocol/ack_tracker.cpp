@@ -18,7 +18,8 @@ constexpr std::uint32_t kMostBytes = 64 * 1024;
 
 }  // namespace
 
-void AckTracker::on_data(const Header& header, bool duplicate, Time now) {  // hot
+void AckTracker::on_data(const Header& header, bool duplicate, bool astray,
+                         Time now) {  // hot
   const std::uint64_t bit = std::uint64_t{1} << header.path;
   PathSeq& newest = newest_[header.path];
   const bool hole = header.path_seq != newest + 1;
@@ -27,6 +28,7 @@ void AckTracker::on_data(const Header& header, bool duplicate, Time now) {  // h
     newest = header.path_seq;
     seen_paths_ |= bit;
     changed_paths_ |= bit;
+    astray_paths_ = astray ? astray_paths_ | bit : astray_paths_ & ~bit;
   }
   if (duplicate && (header.flags & flag::kRetx) != 0 && (header.flags & flag::kAckReq) == 0) {
     ++spurious_;  // A tail probe (kAckReq) may repeat what arrived; a retransmission should not.
@@ -71,7 +73,9 @@ void AckTracker::fill(AckBody& ack, Time now) {
   for (std::size_t i = 0; i < kMaxPaths && ack.path_count < kMaxAckPaths; ++i) {
     const std::size_t path = (next_report_ + i) % kMaxPaths;
     if (((reported >> path) & 1) != 0) {
-      ack.paths[ack.path_count++] = {.path = static_cast<PathIndex>(path), .newest = newest_[path]};
+      ack.paths[ack.path_count++] = {.path = static_cast<PathIndex>(path),
+                                     .newest = newest_[path],
+                                     .is_astray = ((astray_paths_ >> path) & 1) != 0};
       changed_paths_ &= ~(std::uint64_t{1} << path);
     }
   }

@@ -24,8 +24,9 @@ class AckTracker {
  public:
   explicit AckTracker(Duration delay) : delay_(delay) {}
 
-  /// A DATA or FIN packet arrived; `duplicate` where it had arrived before.
-  void on_data(const Header& header, bool duplicate, Time now);
+  /// A DATA or FIN packet arrived; `duplicate` where it had arrived before, `astray` where it came
+  /// to another engine's queue.
+  void on_data(const Header& header, bool duplicate, bool astray, Time now);
   /// A packet without data asked for an answer.
   void on_request(const Header& header, Time now);
   /// Something changed that the sender should know soon: credit.
@@ -57,6 +58,7 @@ class AckTracker {
   Time echo_arrival_{};
   std::uint64_t seen_paths_ = 0;     ///< Bit per path that ever carried data.
   std::uint64_t changed_paths_ = 0;  ///< Since they were last reported.
+  std::uint64_t astray_paths_ = 0;   ///< Whose newest packet came astray.
   std::size_t next_report_ = 0;
   std::array<PathSeq, kMaxPaths> newest_{};
 };

@@ -19,7 +19,11 @@ constexpr Duration kMostProbeInterval = std::chrono::seconds(1);
 
 }  // namespace
 
-PathSet::PathSet(std::size_t count) : paths_(count) {
+PathSet::PathSet(std::size_t count, std::size_t flows)
+    : paths_(count), flows_(flows), next_flow_(count) {
+  for (std::size_t path = 0; path < count; ++path) {
+    paths_[path].flow = static_cast<FlowIndex>(path % flows);
+  }
   usable_.reserve(count);
   refresh();
 }
@@ -68,6 +72,18 @@ bool PathSet::on_report(PathIndex index, PathSeq newest, Time now) {
   Path::Mark& mark = path.first_mark.is_set() ? path.latest_mark : path.first_mark;
   mark = {.seq = newest, .at = now};
   on_alive(index, now);
+  return true;
+}
+
+bool PathSet::on_astray(PathIndex index, PathSeq newest) {
+  Path& path = paths_[index];
+  // What was sent before the path moved says nothing about where it is now.
+  if (next_flow_ >= flows_ || serial_less(newest, path.flow_begin) ||
+      !serial_less(newest, path.next_seq)) {
+    return false;
+  }
+  path.flow = static_cast<FlowIndex>(next_flow_++);
+  path.flow_begin = path.next_seq;
   return true;
 }
 

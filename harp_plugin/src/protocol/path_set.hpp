@@ -6,6 +6,10 @@
 // A path whose packets time out three times, while others carry packets, is put in quarantine: it
 // gets probes only, at growing intervals, and returns with the first sign of life. When every path
 // is in quarantine, all are used: there is nothing better.
+//
+// A path's packets belong to one flow at a time. Where a NIC's hash sends a flow to the queue of an
+// engine that is not the session's, the peer says so, and the path moves to a flow that was not
+// tried yet; where there is none left, it stays, and the peer's engines go on handing packets over.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +31,8 @@ struct Path {
     bool is_set() const { return at != kNever; }
   };
 
+  FlowIndex flow = 0;
+  PathSeq flow_begin = 1;  ///< The first path_seq on this flow.
   PathSeq next_seq = 1;
   PathSeq newest_acked = 0;
   RttEstimator rtt;
@@ -42,7 +48,8 @@ struct Path {
 
 class PathSet {
  public:
-  explicit PathSet(std::size_t count);
+  /// `flows`: that there are to choose from.
+  PathSet(std::size_t count, std::size_t flows);
 
   /// Keeps the first `count` paths only; before the first packet.
   void limit(std::size_t count);
@@ -63,6 +70,9 @@ class PathSet {
 
   /// The peer saw `newest` on path `index`. Returns whether that is news.
   bool on_report(PathIndex index, PathSeq newest, Time now);
+  /// The peer saw `newest` on path `index` come astray. Returns whether the path moves to another
+  /// flow for that.
+  bool on_astray(PathIndex index, PathSeq newest);
   /// The path carried something, probes included: ends its quarantine.
   void on_alive(PathIndex index, Time now);
   /// A packet that was sent on path `index` at `sent_at` timed out. Returns whether other paths
@@ -86,6 +96,8 @@ class PathSet {
 
   std::vector<Path> paths_;
   std::vector<PathIndex> usable_;
+  std::size_t flows_;
+  std::size_t next_flow_;        ///< Not tried yet.
   Time next_probe_at_ = kNever;  ///< Asked for with every packet.
 };
 

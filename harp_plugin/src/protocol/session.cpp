@@ -47,7 +47,7 @@ Session::Session(const SessionConfig& config, const Secret& secret, Role role, T
       handshake_interval_(kFirstHandshakeInterval),
       queue_(first_msg_, config.most_sends),
       sent_(first_psn_, config.window_packets),
-      paths_(config.paths),
+      paths_(config.paths, role == Role::kClient ? config.flows : config.paths),
       loss_(config.least_rto, config.most_rto),
       congestion_(congestion_limits(config)),
       round_end_(first_psn_),

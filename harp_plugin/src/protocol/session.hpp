@@ -56,6 +56,7 @@ struct TransmitPacket {
   std::size_t head_bytes = 0;
   std::span<const std::byte> payload;
   PathIndex path = 0;
+  FlowIndex flow = 0;  ///< Of a client: the local port to send from.
 };
 
 enum class PostResult : std::uint8_t {
@@ -82,8 +83,9 @@ class Session {
   Session& operator=(const Session&) = delete;
   ~Session() = default;
 
-  /// Takes one packet. What must be done with its payload before the next call is the result.
-  Placement on_packet(std::span<const std::byte> packet, Time now);
+  /// Takes one packet; `astray`: it came to another engine's queue. What must be done with its
+  /// payload before the next call is the result.
+  Placement on_packet(std::span<const std::byte> packet, Time now, bool astray = false);
 
   PostResult post_send(const SendRequest& request, Time now);
   PostResult post_receive(const ReceiveRequest& request, Time now);
@@ -105,6 +107,8 @@ class Session {
   SessionError error() const { return error_; }
   /// Path of the last packet, kNoPath where it was not authentic: how a server learns its routes.
   PathIndex heard_path() const { return heard_path_; }
+  /// The last packet brought data that was not there: nobody has repeated it.
+  bool heard_news() const { return heard_news_; }
   Cid local_cid() const { return config_.local_cid; }
   Time started() const { return started_; }
   /// One word: how far it is in its life.
@@ -249,6 +253,8 @@ class Session {
   Liveness liveness_;
   Time last_run_{};
   PathIndex heard_path_ = kNoPath;
+  bool heard_news_ = false;
+  bool is_astray_ = false;  ///< The packet that is being taken.
   std::optional<PathIndex> probe_answer_;
   Echo probe_echo_;
   SessionError reset_reason_ = SessionError::kNone;

@@ -36,9 +36,11 @@ SessionError from_peer(SessionError reason) {
 
 }  // namespace
 
-Placement Session::on_packet(std::span<const std::byte> packet, Time now) {  // hot
+Placement Session::on_packet(std::span<const std::byte> packet, Time now, bool astray) {  // hot
   ++stats_.packets_received;
   heard_path_ = kNoPath;
+  heard_news_ = false;
+  is_astray_ = astray;
   const auto view = parse_packet(packet);
   if (!view || state_ == State::kFinished) {
     ++stats_.bad_packets;
@@ -197,7 +199,7 @@ Placement Session::on_sequenced(const PacketView& packet, Time now) {  // hot
       return placement;
     case ReceiveWindow::Verdict::kDuplicate:
       ++stats_.duplicates;
-      ack_.on_data(header, true, now);
+      ack_.on_data(header, true, is_astray_, now);
       return placement;
     case ReceiveWindow::Verdict::kNew:
       break;
@@ -212,7 +214,8 @@ Placement Session::on_sequenced(const PacketView& packet, Time now) {  // hot
     return {};
   }
   window_in_->accept(header.psn);
-  ack_.on_data(header, false, now);
+  heard_news_ = true;
+  ack_.on_data(header, false, is_astray_, now);
   if (peer_fin_ && !peer_closed_ && serial_less(*peer_fin_, window_in_->cum())) {
     on_peer_end(now);
   }
@@ -288,8 +291,11 @@ void Session::on_ack(const AckBody& ack, Time now) {  // hot
     take_rtt_sample(ack.echo_path, ack.echo_tx_time, ack.echo_delay, now);
   }
   for (std::size_t i = 0; i < ack.path_count; ++i) {
-    if (ack.paths[i].path < paths_.count()) {
-      paths_.on_report(ack.paths[i].path, ack.paths[i].newest, now);
+    const AckBody::PathReport& report = ack.paths[i];
+    if (report.path < paths_.count()) {
+      paths_.on_report(report.path, report.newest, now);
+      const bool moves = report.is_astray && paths_.on_astray(report.path, report.newest);
+      stats_.paths_moved += moves ? 1 : 0;
     }
   }
   loss_.on_spurious_report(ack.spurious);

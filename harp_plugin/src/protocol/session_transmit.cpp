@@ -281,13 +281,13 @@ void Session::emit_data(Psn psn,
                       .len = packet.len,
                       .tag = packet.is_fin ? std::uint16_t{0} : queue_.tag(packet.msg_seq),
                       .tx_time = wire_time(now)};
-  const auto payload = packet.is_fin
-                           ? std::span<const std::byte>()
-                           : queue_.payload(packet.msg_seq, packet.msg_off, packet.len);
+  const auto payload = packet.is_fin ? std::span<const std::byte>()
+                                     : queue_.payload(packet.msg_seq, packet.msg_off, packet.len);
   seal_packet(tx_key(), header, payload, out.head);
   out.payload = payload;
   out.head_bytes = kHeaderBytes;
   out.path = path;
+  out.flow = paths_.at(path).flow;
   pacer_.on_sent(packet.len + kHeaderBytes + kIpUdpBytes, now);
   ++stats_.data_packets_sent;
   stats_.data_bytes_sent += packet.len;
@@ -309,6 +309,7 @@ void Session::emit(PacketType type,
   seal_packet(key, header, body, out.head);
   out.head_bytes = kHeaderBytes + body.size();
   out.path = path;
+  out.flow = paths_.at(path).flow;
 }
 
 PathIndex Session::choose_path(PathIndex avoid) {

@@ -13,6 +13,9 @@ using Psn = std::uint32_t;  ///< Packet number of a session and direction; wraps
 using PathSeq = std::uint32_t;  ///< Counts transmissions on one path; wraps.
 using MsgSeq = std::uint32_t;   ///< Number of a message of a session and direction; wraps.
 using PathIndex = std::uint16_t;
+/// What the network hashes as one: an end's local port, as Route numbers it, and the peer's
+/// address.
+using FlowIndex = std::uint16_t;
 
 inline constexpr std::size_t kMaxPaths = 64;
 inline constexpr PathIndex kNoPath = 0xffff;

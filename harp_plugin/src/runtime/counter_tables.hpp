@@ -83,6 +83,10 @@ inline constexpr std::array kSessionCounters{
                           "paths_quarantined",
                           "",
                           "Times that a path was given up for a while"},
+    Counter<SessionStats>{&SessionStats::paths_moved,
+                          "paths_moved",
+                          "",
+                          "Times that a path moved to another port, for the peer's queues"},
 };
 static_assert(sizeof(SessionStats) == kSessionCounters.size() * sizeof(std::uint64_t));
 

@@ -63,16 +63,32 @@ struct Stack::Entry {
   bool is_marked = false;
   bool has_received = false;  ///< A receive was completed in this turn.
   bool goes_on = false;       ///< Has more to transmit than one turn allows.
+  bool is_client = false;     ///< Chooses its flows; a server answers on them.
   /// By path. What a server knows, it knows from its client's packets.
   std::array<Route, kMaxPaths> routes;
   std::uint64_t known_routes = 0;
 
+  /// Of a client, the flow is the local port: see PathSet.
+  const Route& route(const TransmitPacket& packet) {
+    if (is_client) {
+      routes[packet.path].local_port = packet.flow;
+    }
+    return route(packet.path);
+  }
   const Route& route(PathIndex path) const {
     const bool is_known = ((known_routes >> path) & 1) != 0;
     return routes[is_known ? path : static_cast<std::size_t>(std::countr_zero(known_routes))];
   }
-  void learn(PathIndex path, const Route& way) {
-    if (path < kMaxPaths && ((known_routes >> path) & 1) == 0) {
+  /// The first packet of a path says where its answers go; only new data may move it to another
+  /// port, and nothing to another host (docs/harp/threat-model.md).
+  void learn(PathIndex path, const Route& way, bool is_news) {  // hot
+    if (path >= kMaxPaths) {
+      return;
+    }
+    const bool is_known = ((known_routes >> path) & 1) != 0;
+    const Route& old = routes[path];
+    const bool has_moved = way.peer.port != old.peer.port || way.local_port != old.local_port;
+    if (!is_known || (has_moved && is_news && way.peer.ip == old.peer.ip)) {
       routes[path] = way;
       known_routes |= std::uint64_t{1} << path;
     }
@@ -190,8 +206,11 @@ void Stack::take_packet(const Arrival& arrival, Time now) {  // hot
     ++stats_.strangers;
     return;
   }
-  place(entry->session->on_packet(arrival.packet, now));
-  entry->learn(entry->session->heard_path(), arrival.route);
+  const Session& session = *entry->session;
+  place(entry->session->on_packet(arrival.packet, now, arrival.is_astray));
+  if (!entry->is_client) {
+    entry->learn(session.heard_path(), arrival.route, session.heard_news());
+  }
   mark(*entry);
 }
 
@@ -227,7 +246,7 @@ Stack::Entry* Stack::on_syn(const Arrival& arrival, Time now) {
   entry->session =
       std::make_unique<Session>(config, found->secret, answer.syn, answer.tx_time, now);
   entry->listen_id = found->id;
-  entry->learn(view->header.path, arrival.route);
+  entry->learn(view->header.path, arrival.route, /*is_news=*/true);
   found->listener.add(answer.syn.nonce, config.local_cid);
   return entry;
 }
@@ -261,7 +280,7 @@ void Stack::transmit_from(Entry& entry, Time now) {  // hot
     if (!make_room(now) || !entry.session->poll_transmit(now, packet_)) {
       return;  // Where there is no room, the session's deadline brings it back.
     }
-    datapath_->send(entry.route(packet_.path),
+    datapath_->send(entry.route(packet_),
                     std::span<const std::byte>(packet_.head).first(packet_.head_bytes),
                     packet_.payload);
   }
@@ -344,11 +363,9 @@ std::shared_ptr<Channel> Stack::connect(const ConnectHandle& handle, Time now) {
   entry->session =
       std::make_unique<Session>(session_config(entry->slot), handle.secret, handle.listen_id, now);
   const Address peer{.ip = handle.address, .family = handle.family, .port = handle.port};
-  for (std::uint16_t path = 0; path < kMaxPaths; ++path) {
-    entry->learn(
-        path,
-        {.peer = peer, .local_port = static_cast<std::uint16_t>(path % datapath_->local_ports())});
-  }
+  entry->is_client = true;
+  entry->routes.fill({.peer = peer, .local_port = 0});
+  entry->known_routes = ~std::uint64_t{0};
   mark(*entry);
   return entry->channel;
 }
@@ -467,6 +484,7 @@ SessionConfig Stack::session_config(Slot slot) {
   const std::size_t extra = datapath_->address().family == 6 ? kIpv6ExtraBytes : 0;
   config.most_pss = pss_for_mtu(datapath_->mtu_bytes() - extra);
   config.paths = config_.paths;
+  config.flows = datapath_->local_ports();
   config.payload_crc = config.payload_crc || !datapath_->has_checksum();
   config.window_packets = window_packets(config.most_pss);
   config.eager_packets =

@@ -3,7 +3,7 @@
 // It keeps what send() took as references until flush(), as the contract of Datapath allows and as
 // a NIC does, so that a stack which gives a buffer back too early is found out. A watcher sees
 // every packet when it leaves and says whether it does; a blocked tap takes packets and hands none
-// over.
+// over. It can be a NIC whose hash sends some flows to the wrong queue.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +29,8 @@ class Tap final : public Datapath {
   explicit Tap(std::unique_ptr<Datapath> below) : below_(std::move(below)) {}
 
   Watcher watcher;  ///< False: the packet is lost.
+  /// Whether a packet of this route comes to another engine's queue; null: none does.
+  std::function<bool(const Route& route)> leads_astray;
   bool is_blocked = false;
   bool makes_checksums = false;
 
@@ -36,7 +38,14 @@ class Tap final : public Datapath {
   std::size_t mtu_bytes() const override { return below_->mtu_bytes(); }
   std::uint16_t local_ports() const override { return below_->local_ports(); }
   bool has_checksum() const override { return makes_checksums; }
-  std::span<const Arrival> receive() override { return below_->receive(); }
+  std::span<const Arrival> receive() override {
+    const auto arrivals = below_->receive();
+    arrivals_.assign(arrivals.begin(), arrivals.end());
+    for (Arrival& arrival : arrivals_) {
+      arrival.is_astray = leads_astray && leads_astray(arrival.route);
+    }
+    return arrivals_;
+  }
   std::size_t room() const override { return kRoom - held_.size(); }
   void send(const Route& route,
             std::span<const std::byte> head,
@@ -82,6 +91,7 @@ class Tap final : public Datapath {
   };
 
   std::unique_ptr<Datapath> below_;
+  std::vector<Arrival> arrivals_;
   std::vector<Held> held_;
   Time retry_at_ = kNever;
 };

@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 constexpr Time kStart{std::chrono::seconds(1)};
 
 struct Bench {
-  Bench() : packets(0, 64), paths(2), loss(milliseconds(2), milliseconds(250)) {
+  Bench() : packets(0, 64), paths(2, 2), loss(milliseconds(2), milliseconds(250)) {
     for (PathIndex path = 0; path < 2; ++path) {
       for (int i = 0; i < 50; ++i) {
         paths.at(path).rtt.add_sample(milliseconds(1), kStart);

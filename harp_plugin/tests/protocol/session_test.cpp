@@ -210,5 +210,24 @@ TEST(Session, a_full_queue_says_so_and_takes_more_after_events) {
   EXPECT_EQ(pipe.client->post_send({}, pipe.now), PostResult::kPosted);
 }
 
+TEST(Session, only_data_that_was_not_there_is_news) {
+  Pipe pipe;
+  pipe.connect();
+  const auto sent = pattern(100, 1);
+  ASSERT_EQ(pipe.client->post_send({.data = sent, .tag = 0, .cookie = 1}, pipe.now),
+            PostResult::kPosted);
+  const auto packets = packets_of(*pipe.client, pipe.now);
+  ASSERT_EQ(packets.size(), 1U);
+  hand_over(*pipe.server, packets[0], pipe.now);
+  EXPECT_TRUE(pipe.server->heard_news());
+  hand_over(*pipe.server, packets[0], pipe.now);
+  EXPECT_NE(pipe.server->heard_path(), kNoPath) << "authentic";
+  EXPECT_FALSE(pipe.server->heard_news()) << "a repetition";
+  for (const auto& answer : packets_of(*pipe.server, pipe.now)) {
+    hand_over(*pipe.client, answer, pipe.now);
+    EXPECT_FALSE(pipe.client->heard_news()) << "an acknowledgement";
+  }
+}
+
 }  // namespace
 }  // namespace harp

@@ -342,5 +342,23 @@ TEST(HostileStack, a_server_learns_its_routes_from_authentic_packets_only) {
   EXPECT_EQ(scene.to_attacker, 0U);
 }
 
+TEST(HostileStack, who_is_faster_with_a_packet_than_its_sender_does_not_get_its_answers) {
+  Scene scene;
+  scene.connect();
+  for (int i = 0; i < 10; ++i) {
+    scene.expect_alive();  // Every path has been used.
+  }
+  std::size_t forwarded = 0;
+  const auto write_down = scene.client.tap->watcher;
+  scene.client.tap->watcher = [&](const Route& route, auto head, auto payload) {
+    scene.inject(scene.server, joined(head, payload), /*local_port=*/63);
+    ++forwarded;
+    return write_down(route, head, payload);
+  };
+  scene.expect_alive();
+  EXPECT_GT(forwarded, 36U) << "50000 bytes are so many packets";
+  EXPECT_EQ(scene.to_attacker, 0U);
+}
+
 }  // namespace
 }  // namespace harp

@@ -85,7 +85,7 @@ class Sender {
   harp::SendQueue queue_{kFirstMessage, 256};
   harp::SentPackets sent_{kFirstPsn, harp::kMaxWindowPackets};
   harp::SendCredit credit_{kFirstMessage, 186, 256};
-  harp::PathSet paths_{8};
+  harp::PathSet paths_{8, 8};
   harp::Pacer pacer_;
   harp::FrameFlow flow_;
   std::vector<std::array<std::byte, harp::kHeaderBytes>> heads_;  ///< Of the last burst.

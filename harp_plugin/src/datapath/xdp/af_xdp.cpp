@@ -185,7 +185,7 @@ std::span<const Arrival> AfXdpDatapath::receive() {  // hot
   }
   hand_over_.wake_takers();
   if (device_->options_.engines > 1) {
-    hand_over_.take(kBurst, arrivals_);
+    hand_over_.take_astray(kBurst, arrivals_);
   }
   if (++turns_without_sockets_ >= kMostTurnsWithoutSockets) {
     turns_without_sockets_ = 0;

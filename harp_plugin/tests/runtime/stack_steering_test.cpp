@@ -1,0 +1,99 @@
+// How paths find flows that a NIC's hash sends to the queue of the session's own engine.
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <span>
+
+#include <gtest/gtest.h>
+
+#include "datapath/datapath.hpp"
+#include "protocol/packet.hpp"
+#include "protocol/types.hpp"
+#include "runtime/stack.hpp"
+#include "runtime/world.hpp"
+
+namespace harp {
+namespace {
+
+/// A quarter of all flows, as of four engines, comes to the right queue; none of the first paths.
+bool is_astray(const Route& route) {
+  return route.local_port < 8 || route.local_port % 4 != 3;
+}
+
+/// A client, and a server with the NIC of several engines.
+struct Scene {
+  explicit Scene(const std::function<bool(const Route&)>& hash) {
+    server.tap->leads_astray = [this, hash](const Route& route) {
+      const bool astray = hash(route);
+      arrived += 1;
+      arrived_astray += astray ? 1 : 0;
+      return astray;
+    };
+    server.tap->watcher = [this](const Route& route, auto, auto) {
+      answered.insert(route.local_port);
+      return true;
+    };
+    ends = connect(world, client, server);
+  }
+  void forget() {
+    arrived = 0;
+    arrived_astray = 0;
+    answered.clear();
+  }
+  SessionStats stats() const { return client.stack->session_stats(); }
+
+  World world;
+  Node& client = world.add();
+  Node& server = world.add();
+  Ends ends;
+  std::size_t arrived = 0;
+  std::size_t arrived_astray = 0;
+  std::set<std::uint16_t> answered;
+};
+
+TEST(StackSteering, paths_move_until_all_packets_come_to_their_engine) {
+  Scene scene(is_astray);
+  transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+  const SessionStats learned = scene.stats();
+  EXPECT_GE(learned.paths_moved, 8U) << "each path at least once";
+  EXPECT_EQ(learned.data_bytes_retransmitted, 0U);
+
+  scene.forget();
+  transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+  EXPECT_GT(scene.arrived, 1000U);
+  EXPECT_EQ(scene.arrived_astray, 0U);
+  EXPECT_EQ(scene.stats().paths_moved, learned.paths_moved);
+  EXPECT_EQ(scene.stats().data_bytes_retransmitted, 0U);
+}
+
+TEST(StackSteering, answers_follow_a_path_to_its_new_flow) {
+  Scene scene(is_astray);
+  transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+  scene.forget();
+  transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+  ASSERT_FALSE(scene.answered.empty());
+  for (const std::uint16_t port : scene.answered) {
+    EXPECT_FALSE(is_astray({.peer = {}, .local_port = port})) << port;
+  }
+}
+
+TEST(StackSteering, where_no_flow_is_right_every_one_is_tried_once_and_all_data_arrives) {
+  Scene scene([](const Route&) { return true; });
+  for (int i = 0; i < 4; ++i) {
+    transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+  }
+  const std::size_t flows = scene.client.stack->datapath().local_ports();
+  EXPECT_EQ(scene.stats().paths_moved, flows - StackConfig{}.paths);
+  EXPECT_EQ(scene.stats().data_bytes_retransmitted, 0U);
+}
+
+TEST(StackSteering, nothing_moves_where_nothing_comes_astray) {
+  Scene scene([](const Route&) { return false; });
+  transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+  EXPECT_EQ(scene.stats().paths_moved, 0U);
+  EXPECT_EQ(scene.answered.size(), StackConfig{}.paths);
+}
+
+}  // namespace
+}  // namespace harp
