@@ -144,7 +144,7 @@ harp: .venv/.ready  ## HARP's NCCL plugin, harp-perf, harp-cycles and net-confor
 	ln -sf harp_plugin/src/plugin/libnccl-net-harp.so harp_plugin/tools/harp_perf/harp-perf \
 	  harp_plugin/tools/harp_cycles/harp-cycles harp_plugin/tools/net_conform/net-conform build/harp/
 	[[ ! -e build/harp/harp_plugin/src/plugin/libharp-dpdk.so ]] || \
-	  ln -sf harp_plugin/src/plugin/libharp-dpdk.so build/harp/
+	  ln -sf harp_plugin/src/plugin/libharp-dpdk.so harp_plugin/tools/dpdk_limit/dpdk-limit build/harp/
 
 .PHONY: harp-mutants
 harp-mutants:  ## Breaks HARP's protocol in 33 places, one at a time; a test must notice each
