@@ -32,7 +32,7 @@ PluginRecvChannel::~PluginRecvChannel() {
 }
 
 bool PluginRecvChannel::lacks(const PluginHello& hello) const {
-  if (!error_.ok()) {
+  if (queue_.is_over()) {
     return false;
   }
   if (comms_.empty()) {
@@ -70,75 +70,57 @@ Result<RequestId> PluginRecvChannel::irecv_taken(std::size_t bytes, const Fragme
 }
 
 Result<RequestId> PluginRecvChannel::post(Posted posted) {
-  if (!error_.ok()) {
-    return error_;
+  if (queue_.is_over()) {
+    return queue_.error();
   }
   posted.pieces_left = std::numeric_limits<std::uint64_t>::max();  // Counted when it is cut.
-  posted_.push_back(posted);
-  const RequestId request = next_++;
+  const RequestId request = queue_.push(posted);
   (void)post_pieces();
-  if (!error_.ok()) {
-    return error_;
+  if (queue_.is_over()) {
+    return queue_.error();
   }
   loop_->expect_work();
   return request;
 }
 
-PluginRecvChannel::Posted* PluginRecvChannel::find(RequestId request) {
-  if (request < first_ || request >= next_ || posted_.empty()) {
-    return nullptr;
-  }
-  return &posted_[static_cast<std::size_t>(request - first_)];
-}
-
 Result<bool> PluginRecvChannel::test(RequestId request) {
-  if (!cancelled_ && request < first_) {
-    return true;
+  if (const Posted* posted = queue_.find(request); posted != nullptr && posted->pieces_left == 0) {
+    return true;  // Ahead of one that was posted earlier.
   }
-  if (!error_.ok()) {
-    return error_;
-  }
-  const Posted* posted = find(request);
-  if (posted == nullptr) {
-    return make_error(ErrorCode::kInvalidArgument, "test() of a receive that was never posted");
-  }
-  return posted->pieces_left == 0;
+  return queue_.test(request, "a receive that was never posted");
 }
 
 void PluginRecvChannel::cancel() {
   fail(make_error(ErrorCode::kShutDown, "the channel from rank %u was cancelled", id_.source));
-  cancelled_ = true;
+  queue_.forget_done();
 }
 
 void PluginRecvChannel::fail(const Status& status) {
-  if (error_.ok()) {
-    error_ = {status.code(), status.message(), static_cast<int>(id_.source)};
-  }
   for (auto& comm : comms_) {
     comm.reset();  // The staging stays: the caller may still hold a fragment.
   }
-  posted_.clear();
+  queue_.fail({status.code(), status.message(), static_cast<int>(id_.source)});
   under_way_ = 0;
 }
 
 bool PluginRecvChannel::is_active() const {
-  return error_.ok() && missing_ == 0 && (under_way_ > 0 || can_post());
+  return !queue_.is_over() && missing_ == 0 && (under_way_ > 0 || can_post());
 }
 
 bool PluginRecvChannel::can_post() const {
-  if (cut_message_ >= next_) {
+  if (cut_message_ >= queue_.end()) {
     return false;
   }
-  const Posted& posted = posted_[static_cast<std::size_t>(cut_message_ - first_)];
+  const Posted& posted = queue_[cut_message_];
   return !posted.fragments || slots_[next_slot_].state == SlotState::kFree;
 }
 
 bool PluginRecvChannel::pump() {
   bool moved = false;
-  for (std::size_t i = 0; i < comms_.size() && error_.ok(); ++i) {
+  for (std::size_t i = 0; i < comms_.size() && !queue_.is_over(); ++i) {
     moved = settle(*comms_[i]) || moved;
   }
-  return (error_.ok() && post_pieces()) || moved;
+  return (!queue_.is_over() && post_pieces()) || moved;
 }
 
 // hot
@@ -158,7 +140,7 @@ bool PluginRecvChannel::settle(PluginComm& comm) {
     --under_way_;
     loop_->count_received(done.bytes);
     take_piece(done);
-    if (!error_.ok()) {
+    if (queue_.is_over()) {
       return true;
     }
   }
@@ -183,22 +165,15 @@ void PluginRecvChannel::take_piece(const PluginComm::Done& done) {
     if (!is_whole) {
       slots_[static_cast<std::size_t>(done.cookie)].state = SlotState::kFree;
     }
-    finish_piece(*find(message));
+    finish_piece(message);
   } else {
     slots_[static_cast<std::size_t>(done.cookie)].state = SlotState::kArrived;
   }
 }
 
-void PluginRecvChannel::finish_piece(Posted& posted) {
-  --posted.pieces_left;
-  bool finished = false;
-  while (!posted_.empty() && posted_.front().pieces_left == 0) {
-    posted_.pop_front();
-    ++first_;
-    finished = true;
-  }
-  for (const auto& comm : comms_) {
-    if (finished) {
+void PluginRecvChannel::finish_piece(RequestId message) {
+  if (queue_.finish_piece(message)) {
+    for (const auto& comm : comms_) {
       comm->forget_idle();
     }
   }
@@ -208,7 +183,7 @@ void PluginRecvChannel::finish_piece(Posted& posted) {
 bool PluginRecvChannel::post_pieces() {
   bool moved = false;
   while (missing_ == 0 && can_post() && !comms_[turn_]->is_full()) {
-    Posted& posted = *find(cut_message_);
+    Posted& posted = queue_[cut_message_];
     if (cut_offset_ == 0) {
       posted.pieces_left = piece_count(posted.total, piece_bytes_);
     }
@@ -270,13 +245,13 @@ std::span<std::byte> PluginRecvChannel::slot_memory(std::size_t slot) const {
 }
 
 Result<std::optional<Fragment>> PluginRecvChannel::next_fragment(RequestId request) {
-  if (!cancelled_ && request < first_) {
+  if (queue_.is_done(request)) {
     return std::optional<Fragment>();
   }
-  if (!error_.ok()) {
-    return error_;
+  if (queue_.is_over()) {
+    return queue_.error();
   }
-  const Posted* posted = find(request);
+  const Posted* posted = queue_.find(request);
   if (posted == nullptr || !posted->fragments || lent_) {
     return make_error(ErrorCode::kInvalidArgument,
                       lent_ ? "next_fragment() before release() of the last one"
@@ -300,7 +275,7 @@ void PluginRecvChannel::release(const Fragment& fragment) {
     return;
   }
   const std::size_t index = *std::exchange(lent_, std::nullopt);
-  if (!error_.ok()) {
+  if (queue_.is_over()) {
     return;
   }
   Slot& slot = slots_[index];
@@ -309,7 +284,7 @@ void PluginRecvChannel::release(const Fragment& fragment) {
     return;
   }
   slot.state = SlotState::kFree;
-  finish_piece(*find(slot.message));
+  finish_piece(slot.message);
   (void)post_pieces();
   if (is_active()) {
     loop_->expect_work();

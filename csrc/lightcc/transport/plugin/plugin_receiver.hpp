@@ -13,7 +13,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/transport/message_queue.hpp"
 #include "lightcc/transport/plugin/plugin_comm.hpp"
 #include "lightcc/transport/plugin/plugin_frame.hpp"
 #include "lightcc/transport/plugin/plugin_loop.hpp"
@@ -47,7 +47,7 @@ class PluginRecvChannel final : public RecvChannel, private PluginSink {
   /// missing.
   bool lacks(const PluginHello& hello) const;
   /// Whether a receive waits for connections.
-  bool waits_for_sender() const { return error_.ok() && missing_ > 0 && !posted_.empty(); }
+  bool waits_for_sender() const { return !queue_.is_over() && missing_ > 0 && !queue_.empty(); }
   /// The attempt of the sender that this channel hears; 0 before the first connection.
   std::uint64_t attempt() const { return attempt_; }
   /// Takes a connection that the channel lacks.
@@ -85,13 +85,12 @@ class PluginRecvChannel final : public RecvChannel, private PluginSink {
   bool pump() override;
 
   Result<RequestId> post(Posted posted);
-  Posted* find(RequestId request);
   bool can_post() const;
   bool post_pieces();
   Result<bool> post_piece(const Posted& posted, std::size_t bytes);
   bool settle(PluginComm& comm);
   void take_piece(const PluginComm::Done& done);
-  void finish_piece(Posted& posted);
+  void finish_piece(RequestId message);
   Status prepare_staging();
   std::span<std::byte> slot_memory(std::size_t slot) const;
   void fail(const Status& status);
@@ -100,15 +99,11 @@ class PluginRecvChannel final : public RecvChannel, private PluginSink {
   const ChannelId id_;
   const bool can_take_;
   std::function<void()> on_destroyed_;
-  Status error_;  ///< Why the channel is over.
-  bool cancelled_ = false;
   std::uint64_t attempt_ = 0;
   std::vector<std::unique_ptr<PluginComm>> comms_;
   std::size_t missing_ = 1;  ///< Connections; one before the first has said how many.
   std::size_t piece_bytes_ = 0;
-  std::deque<Posted> posted_;  ///< Messages first_ .. next_ - 1.
-  RequestId first_ = 0;
-  RequestId next_ = 0;
+  MessageQueue<Posted> queue_;
   RequestId cut_message_ = 0;   ///< The next piece to post: of this message,
   std::size_t cut_offset_ = 0;  ///< from this byte on,
   std::size_t turn_ = 0;        ///< at this connection,

@@ -39,61 +39,48 @@ PluginSendChannel::~PluginSendChannel() {
 }
 
 Result<RequestId> PluginSendChannel::isend(std::span<const std::byte> data) {
-  if (!error_.ok()) {
-    return error_;
+  if (queue_.is_over()) {
+    return queue_.error();
   }
   if (queue_.empty()) {
     progressed_ = loop_->attended();
   }
-  queue_.push_back(
+  const RequestId request = queue_.push(
       {{const_cast<std::byte*>(data.data()), data.size()}, piece_count(data.size(), piece_bytes_)});
-  const RequestId request = next_++;
   (void)advance();
-  if (!error_.ok()) {
-    return error_;
+  if (queue_.is_over()) {
+    return queue_.error();
   }
   loop_->expect_work();
   return request;
 }
 
 Result<bool> PluginSendChannel::test(RequestId request) {
-  if (!cancelled_ && request < first_) {
-    return true;
-  }
-  if (!error_.ok()) {
-    return error_;
-  }
-  if (request >= next_) {
-    return make_error(ErrorCode::kInvalidArgument, "test() of a send that was never posted");
-  }
-  return false;
+  return queue_.test(request, "a send that was never posted");
 }
 
 void PluginSendChannel::cancel() {
   fail(make_error(ErrorCode::kShutDown, "the channel to rank %u was cancelled", peer_));
-  cancelled_ = true;
+  queue_.forget_done();
 }
 
 void PluginSendChannel::fail(const Status& status) {
-  if (error_.ok()) {
-    error_ = {status.code(), status.message(), static_cast<int>(peer_)};
-  }
   for (Connection& connection : connections_) {
     connection.comm.reset();
   }
-  queue_.clear();
+  queue_.fail({status.code(), status.message(), static_cast<int>(peer_)});
 }
 
 bool PluginSendChannel::is_active() const {
   // The hellos go out, message or not: the peer may be waiting for its connections.
-  return error_.ok() && (!queue_.empty() || greeting_ > 0);
+  return !queue_.is_over() && (!queue_.empty() || greeting_ > 0);
 }
 
 bool PluginSendChannel::pump() {
   const bool moved = advance();
   if (moved) {
     progressed_ = loop_->attended();
-  } else if (error_.ok() && is_late()) {
+  } else if (!queue_.is_over() && is_late()) {
     fail(make_error(ErrorCode::kTimeout,
                     greeting_ > 0 ? "connecting to rank %u took too long"
                                   : "rank %u takes nothing of what is sent to it",
@@ -110,14 +97,14 @@ bool PluginSendChannel::is_late() const {
 bool PluginSendChannel::advance() {
   bool moved = false;
   for (Connection& connection : connections_) {
-    if (error_.ok() && !connection.has_greeted) {
+    if (!queue_.is_over() && !connection.has_greeted) {
       moved = advance_connection(connection) || moved;
     }
-    if (error_.ok() && connection.comm != nullptr) {
+    if (!queue_.is_over() && connection.comm != nullptr) {
       moved = settle(connection) || moved;
     }
   }
-  return (error_.ok() && post_pieces()) || moved;
+  return (!queue_.is_over() && post_pieces()) || moved;
 }
 
 bool PluginSendChannel::advance_connection(Connection& connection) {
@@ -173,15 +160,11 @@ bool PluginSendChannel::settle(Connection& connection) {
 }
 
 void PluginSendChannel::finish_piece(RequestId message) {
-  --queue_[static_cast<std::size_t>(message - first_)].pieces_left;
-  bool finished = false;
-  while (!queue_.empty() && queue_.front().pieces_left == 0) {
-    queue_.pop_front();
-    ++first_;
-    finished = true;
+  if (!queue_.finish_piece(message)) {
+    return;
   }
   for (Connection& connection : connections_) {
-    if (finished && connection.comm != nullptr) {
+    if (connection.comm != nullptr) {
       connection.comm->forget_idle();
     }
   }
@@ -190,12 +173,12 @@ void PluginSendChannel::finish_piece(RequestId message) {
 // hot
 bool PluginSendChannel::post_pieces() {
   bool moved = false;
-  while (cut_message_ < next_) {
+  while (cut_message_ < queue_.end()) {
     Connection& connection = connections_[turn_];
     if (!connection.has_greeted || connection.comm->is_full()) {
       break;
     }
-    const std::span<std::byte> data = queue_[static_cast<std::size_t>(cut_message_ - first_)].data;
+    const std::span<std::byte> data = queue_[cut_message_].data;
     const PieceOfMessage piece(data, cut_offset_, piece_bytes_);
     const auto posted = connection.comm->post(piece.bytes, piece.registered, cut_message_);
     if (!posted.ok()) {

@@ -11,13 +11,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lightcc/base/clock.hpp"
+#include "lightcc/transport/message_queue.hpp"
 #include "lightcc/transport/plugin/plugin_comm.hpp"
 #include "lightcc/transport/plugin/plugin_frame.hpp"
 #include "lightcc/transport/plugin/plugin_library.hpp"
@@ -78,14 +78,10 @@ class PluginSendChannel final : public SendChannel, private PluginSink {
   const std::size_t piece_bytes_;
   const Duration connect_timeout_;
   const Duration user_timeout_;
-  Status error_;  ///< Why the channel is over.
-  bool cancelled_ = false;
   std::vector<Connection> connections_;
-  std::size_t greeting_ = 0;   ///< Connections that have not greeted.
-  Duration progressed_;        ///< Attended time when something last moved.
-  std::deque<Message> queue_;  ///< Messages first_ .. next_ - 1.
-  RequestId first_ = 0;
-  RequestId next_ = 0;
+  std::size_t greeting_ = 0;  ///< Connections that have not greeted.
+  Duration progressed_;       ///< Attended time when something last moved.
+  MessageQueue<Message> queue_;
   RequestId cut_message_ = 0;   ///< Where the next piece is cut off: this message,
   std::size_t cut_offset_ = 0;  ///< from this byte on,
   std::size_t turn_ = 0;        ///< for this connection.

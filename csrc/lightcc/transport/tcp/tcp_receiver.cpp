@@ -36,7 +36,7 @@ TcpRecvChannel::~TcpRecvChannel() {
 }
 
 bool TcpRecvChannel::lacks(const TcpHello& hello) const {
-  if (!error_.ok()) {
+  if (queue_.is_over()) {
     return false;
   }
   if (sockets_.empty()) {
@@ -80,42 +80,27 @@ Result<RequestId> TcpRecvChannel::irecv_fragments(std::size_t bytes) {
 }
 
 Result<RequestId> TcpRecvChannel::post(Posted posted) {
-  if (!error_.ok()) {
-    return error_;
+  if (queue_.is_over()) {
+    return queue_.error();
   }
-  posted_.push_back(std::move(posted));
-  const RequestId request = next_++;
+  const RequestId request = queue_.push(std::move(posted));
   (void)pump();
-  if (request >= first_ && !error_.ok()) {
-    return error_;
+  if (queue_.is_over() && !queue_.is_done(request)) {
+    return queue_.error();
   }
   return request;
 }
 
-TcpRecvChannel::Posted* TcpRecvChannel::find(RequestId request) {
-  if (request < first_ || request >= next_ || posted_.empty()) {
-    return nullptr;
-  }
-  return &posted_[static_cast<std::size_t>(request - first_)];
-}
-
 Result<bool> TcpRecvChannel::test(RequestId request) {
-  if (!cancelled_ && request < first_) {
-    return true;
+  if (const Posted* posted = queue_.find(request); posted != nullptr && posted->pieces_left == 0) {
+    return true;  // Ahead of one that was posted earlier.
   }
-  if (!error_.ok()) {
-    return error_;
-  }
-  const Posted* posted = find(request);
-  if (posted == nullptr) {
-    return make_error(ErrorCode::kInvalidArgument, "test() of a receive that was never posted");
-  }
-  return posted->stripes_left == 0;
+  return queue_.test(request, "a receive that was never posted");
 }
 
 void TcpRecvChannel::cancel() {
   fail(make_error(ErrorCode::kShutDown, "the channel from rank %u was cancelled", id_.source));
-  cancelled_ = true;
+  queue_.forget_done();
 }
 
 void TcpRecvChannel::close(Socket& socket) {
@@ -127,15 +112,12 @@ void TcpRecvChannel::close(Socket& socket) {
 }
 
 void TcpRecvChannel::fail(const Status& status) {
-  if (error_.ok()) {
-    error_ = blame(status, id_.source);
-  }
   for (Socket& socket : sockets_) {
     close(socket);  // Buffers stay: the caller may still hold a fragment.
     socket.next.reset();
     socket.stripe.reset();
   }
-  posted_.clear();
+  queue_.fail(blame(status, id_.source));
 }
 
 void TcpRecvChannel::break_protocol(const Status& what) {
@@ -143,14 +125,14 @@ void TcpRecvChannel::break_protocol(const Status& what) {
 }
 
 bool TcpRecvChannel::pump() {
-  if (!error_.ok() || posted_.empty()) {
+  if (queue_.is_over() || queue_.empty()) {
     return false;
   }
   std::size_t left = kPumpBudgetBytes;
   std::size_t idle = 0;
   bool moved = false;
   // Socket by socket, one system call each: none is starved, and none makes the sender lean on it.
-  while (error_.ok() && idle < sockets_.size()) {
+  while (!queue_.is_over() && idle < sockets_.size()) {
     Socket& socket = sockets_[pump_turn_];
     pump_turn_ = (pump_turn_ + 1) % sockets_.size();
     const std::size_t bytes = read_once(socket, Pull::kNo);
@@ -174,10 +156,10 @@ bool TcpRecvChannel::pump() {
 bool TcpRecvChannel::begin_stripe(Socket& socket) {
   while (!socket.stripe && socket.next) {
     const StripeHeader header = *socket.next;
-    if (header.message >= next_) {
+    if (header.message >= queue_.end()) {
       return false;
     }
-    Posted* posted = find(header.message);
+    Posted* posted = queue_.find(header.message);
     if (posted != nullptr && header.total != posted->total) {
       break_protocol(make_error(ErrorCode::kPeerFailed,
                                 "message %llu of %llu bytes where %llu were expected",
@@ -209,12 +191,8 @@ bool TcpRecvChannel::begin_stripe(Socket& socket) {
 }
 
 void TcpRecvChannel::finish_stripe(Socket& socket) {
-  --find(socket.stripe->message)->stripes_left;
+  queue_.finish_piece(socket.stripe->message);
   socket.stripe.reset();
-  while (!posted_.empty() && posted_.front().stripes_left == 0) {
-    posted_.pop_front();
-    ++first_;
-  }
 }
 
 // hot: one system call; returns the bytes read, 0 when nothing can be read or used.
@@ -228,7 +206,7 @@ std::size_t TcpRecvChannel::read_once(Socket& socket, Pull pull) {
   std::size_t room = 0;
   if (in_stripe) {
     const StripeHeader& stripe = *socket.stripe;
-    const Posted& posted = *find(stripe.message);
+    const Posted& posted = queue_[stripe.message];
     room = stripe.length - socket.received;
     if (room == 0 || (posted.fragments && pull == Pull::kNo)) {
       return 0;  // The caller's move: ask for fragments, or release one.
@@ -278,7 +256,7 @@ void TcpRecvChannel::take_bytes(Socket& socket, std::size_t payload_room, std::s
     socket.next = *header;
   }
   if (socket.stripe && socket.received == socket.stripe->length &&
-      !find(socket.stripe->message)->fragments) {
+      !queue_[socket.stripe->message].fragments) {
     finish_stripe(socket);
   }
   (void)begin_stripe(socket);
@@ -298,7 +276,7 @@ void TcpRecvChannel::take_end(Socket& socket) {
 
 // When no socket can bring anything any more, what is posted is lost.
 void TcpRecvChannel::check_all_ended() {
-  if (posted_.empty() || sockets_.empty()) {
+  if (queue_.empty() || sockets_.empty()) {
     return;
   }
   for (const Socket& socket : sockets_) {
@@ -310,18 +288,18 @@ void TcpRecvChannel::check_all_ended() {
   fail(make_error(ErrorCode::kPeerFailed,
                   "rank %u closed the connection while message %llu (%llu bytes) was expected",
                   id_.source,
-                  printable(first_),
-                  printable(posted_.front().total)));
+                  printable(queue_.first()),
+                  printable(queue_[queue_.first()].total)));
 }
 
 Result<std::optional<Fragment>> TcpRecvChannel::next_fragment(RequestId request) {
-  if (!cancelled_ && request < first_) {
+  if (queue_.is_done(request)) {
     return std::optional<Fragment>();
   }
-  if (!error_.ok()) {
-    return error_;
+  if (queue_.is_over()) {
+    return queue_.error();
   }
-  const Posted* posted = find(request);
+  const Posted* posted = queue_.find(request);
   if (posted == nullptr || !posted->fragments || lent_) {
     return make_error(ErrorCode::kInvalidArgument,
                       lent_ ? "next_fragment() before release() of the last one"
@@ -337,8 +315,8 @@ Result<std::optional<Fragment>> TcpRecvChannel::next_fragment(RequestId request)
     } while (read_once(sockets_[index], Pull::kFragments) > 0);
   }
   check_all_ended();
-  if (request >= first_ && !error_.ok()) {
-    return error_;
+  if (queue_.is_over() && !queue_.is_done(request)) {
+    return queue_.error();
   }
   return std::optional<Fragment>();
 }
@@ -367,7 +345,7 @@ void TcpRecvChannel::release(const Fragment& fragment) {
     return;
   }
   const Lent lent = *std::exchange(lent_, std::nullopt);
-  if (!error_.ok()) {
+  if (queue_.is_over()) {
     return;
   }
   if (fragment.bytes.data() != lent.bytes.data() || fragment.bytes.size() != lent.bytes.size()) {
@@ -381,7 +359,7 @@ void TcpRecvChannel::release(const Fragment& fragment) {
   }
   finish_stripe(socket);
   (void)begin_stripe(socket);
-  if (error_.ok() && socket.readable && !posted_.empty()) {
+  if (!queue_.is_over() && socket.readable && !queue_.empty()) {
     loop_->enqueue(*this);  // What stood behind the fragment may be an ordinary receive.
   }
 }

@@ -15,7 +15,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "lightcc/base/unique_fd.hpp"
+#include "lightcc/transport/message_queue.hpp"
 #include "lightcc/transport/tcp/tcp_frame.hpp"
 #include "lightcc/transport/tcp/tcp_loop.hpp"
 #include "lightcc/transport/transport.hpp"
@@ -63,7 +63,7 @@ class TcpRecvChannel final : public RecvChannel, private EventSink {
     std::span<std::byte> into;  ///< Unused for fragments.
     std::uint64_t total = 0;
     bool fragments = false;
-    std::uint64_t stripes_left = 0;
+    std::uint64_t pieces_left = 0;
     StripeSet seen;
   };
   struct Socket {
@@ -96,7 +96,6 @@ class TcpRecvChannel final : public RecvChannel, private EventSink {
   void on_time(TimePoint now) override;
 
   Result<RequestId> post(Posted posted);
-  Posted* find(RequestId request);
   bool begin_stripe(Socket& socket);
   void finish_stripe(Socket& socket);
   std::size_t read_once(Socket& socket, Pull pull);
@@ -111,15 +110,11 @@ class TcpRecvChannel final : public RecvChannel, private EventSink {
   std::shared_ptr<TcpLoop> loop_;
   const ChannelId id_;
   std::function<void()> on_destroyed_;
-  Status error_;  ///< Why the channel is over.
-  bool cancelled_ = false;
   std::uint64_t attempt_ = 0;
   std::vector<Socket> sockets_;
   std::size_t pump_turn_ = 0;  ///< The socket that pump() looks at first.
   std::size_t turn_ = 0;       ///< The socket that next_fragment() looks at first.
-  std::deque<Posted> posted_;  ///< Messages first_ .. next_ - 1.
-  RequestId first_ = 0;
-  RequestId next_ = 0;
+  MessageQueue<Posted> queue_;
   std::optional<Lent> lent_;
 };
 

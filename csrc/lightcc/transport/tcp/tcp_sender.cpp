@@ -92,7 +92,7 @@ void TcpSendChannel::advance_connector(std::uint32_t index) {
 }
 
 void TcpSendChannel::on_event(std::uint32_t index, std::uint32_t events) {
-  if (!error_.ok()) {
+  if (queue_.is_over()) {
     return;
   }
   Socket& socket = sockets_[index];
@@ -114,12 +114,12 @@ void TcpSendChannel::on_event(std::uint32_t index, std::uint32_t events) {
 }
 
 void TcpSendChannel::on_time(TimePoint now) {
-  for (std::uint32_t index = 0; index < sockets_.size() && error_.ok(); ++index) {
+  for (std::uint32_t index = 0; index < sockets_.size() && !queue_.is_over(); ++index) {
     if (sockets_[index].connector == nullptr) {
       continue;
     }
     advance_connector(index);
-    if (error_.ok() && sockets_[index].connector != nullptr) {
+    if (!queue_.is_over() && sockets_[index].connector != nullptr) {
       if (now >= connect_deadline_) {
         fail(blame(make_error(ErrorCode::kTimeout, "connecting to rank %u took too long", peer_),
                    peer_));
@@ -132,40 +132,27 @@ void TcpSendChannel::on_time(TimePoint now) {
 }
 
 Result<RequestId> TcpSendChannel::isend(std::span<const std::byte> data) {
-  if (!error_.ok()) {
-    return error_;
+  if (queue_.is_over()) {
+    return queue_.error();
   }
-  queue_.push_back(Message{data, stripe_count(data.size())});
-  const RequestId request = next_++;
+  const RequestId request = queue_.push(Message{data, stripe_count(data.size())});
   (void)pump();
-  if (!error_.ok()) {
-    return error_;
+  if (queue_.is_over()) {
+    return queue_.error();
   }
   return request;
 }
 
 Result<bool> TcpSendChannel::test(RequestId request) {
-  if (!cancelled_ && request < first_) {
-    return true;
-  }
-  if (!error_.ok()) {
-    return error_;
-  }
-  if (request >= next_) {
-    return make_error(ErrorCode::kInvalidArgument, "test() of a message that was never sent");
-  }
-  return false;
+  return queue_.test(request, "a message that was never sent");
 }
 
 void TcpSendChannel::cancel() {
   fail(make_error(ErrorCode::kShutDown, "the channel to rank %u was cancelled", peer_));
-  cancelled_ = true;
+  queue_.forget_done();
 }
 
 void TcpSendChannel::fail(const Status& status) {
-  if (error_.ok()) {
-    error_ = status;
-  }
   for (Socket& socket : sockets_) {
     if (socket.connector != nullptr) {
       loop_->unwatch(socket.connector_fd, socket.watch);
@@ -179,7 +166,7 @@ void TcpSendChannel::fail(const Status& status) {
     socket.busy = false;
     socket.payload = {};
   }
-  queue_.clear();
+  queue_.fail(status);
 }
 
 bool TcpSendChannel::pump() {
@@ -187,7 +174,7 @@ bool TcpSendChannel::pump() {
   std::size_t left = kPumpBudgetBytes;
   std::size_t idle = 0;
   // Socket by socket, one system call each: a message spreads over all of them.
-  while (error_.ok() && connecting_ == 0 && idle < sockets_.size()) {
+  while (!queue_.is_over() && connecting_ == 0 && idle < sockets_.size()) {
     Socket& socket = sockets_[turn_];
     turn_ = (turn_ + 1) % sockets_.size();
     const std::size_t written = write_once(socket);
@@ -210,16 +197,16 @@ bool TcpSendChannel::pump() {
 
 bool TcpSendChannel::has_work() const {
   return std::ranges::any_of(sockets_, [&](const Socket& socket) {
-    return socket.writable && (socket.busy || cut_message_ < next_);
+    return socket.writable && (socket.busy || cut_message_ < queue_.end());
   });
 }
 
 // hot
 bool TcpSendChannel::take_stripe(Socket& socket) {
-  if (cut_message_ == next_) {
+  if (cut_message_ == queue_.end()) {
     return false;
   }
-  const Message& message = queue_[static_cast<std::size_t>(cut_message_ - first_)];
+  const Message& message = queue_[cut_message_];
   const std::uint64_t total = message.data.size();
   const std::uint32_t length = stripe_length(total, cut_offset_);
   encode_stripe_header({cut_message_, cut_offset_, total, length}, socket.header);
@@ -289,11 +276,7 @@ void TcpSendChannel::account(Socket& socket, std::size_t bytes) {
   }
   socket.busy = false;
   socket.payload = {};
-  --queue_[static_cast<std::size_t>(socket.message - first_)].stripes_left;
-  while (!queue_.empty() && queue_.front().stripes_left == 0) {
-    queue_.pop_front();
-    ++first_;
-  }
+  queue_.finish_piece(socket.message);
 }
 
 }  // namespace lightcc

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,6 +21,7 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/net/authenticated.hpp"
+#include "lightcc/transport/message_queue.hpp"
 #include "lightcc/transport/tcp/tcp_frame.hpp"
 #include "lightcc/transport/tcp/tcp_loop.hpp"
 #include "lightcc/transport/transport.hpp"
@@ -53,7 +53,7 @@ class TcpSendChannel final : public SendChannel, private EventSink {
  private:
   struct Message {
     std::span<const std::byte> data;
-    std::uint64_t stripes_left = 0;
+    std::uint64_t pieces_left = 0;
   };
   struct Socket {
     std::unique_ptr<AuthConnector> connector;  ///< Until the connection is up.
@@ -84,14 +84,10 @@ class TcpSendChannel final : public SendChannel, private EventSink {
   const std::uint32_t peer_;
   const TimePoint connect_deadline_;
   const Duration user_timeout_;
-  Status error_;  ///< Why the channel is over.
-  bool cancelled_ = false;
   std::vector<Socket> sockets_;
   std::size_t connecting_ = 0;  ///< Sockets that do not stand yet.
   std::size_t turn_ = 0;        ///< The socket that may take the next stripe first.
-  std::deque<Message> queue_;   ///< Messages first_ .. next_ - 1.
-  RequestId first_ = 0;
-  RequestId next_ = 0;
+  MessageQueue<Message> queue_;
   RequestId cut_message_ = 0;     ///< Where the next stripe is cut off: this message,
   std::uint64_t cut_offset_ = 0;  ///< from this byte on.
 };
