@@ -10,6 +10,7 @@
 // length. Everything is non-blocking and belongs to the thread that drives the progress loop.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,7 +32,7 @@ struct ChannelId {
   std::uint32_t destination = 0;  ///< World rank that receives.
   std::uint32_t process_set = 0;
   std::uint32_t lane = 0;
-  bool operator==(const ChannelId&) const = default;
+  auto operator<=>(const ChannelId&) const = default;
 };
 
 /// Identifies a message on its channel: 0, 1, 2, ... in posting order.

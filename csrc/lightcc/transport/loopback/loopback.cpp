@@ -23,7 +23,6 @@
 #include <random>
 #include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -67,8 +66,6 @@ struct Link {
   std::uint64_t receiver_polls = 0;
 };
 
-using LinkKey = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
-
 Status peer_failed(std::uint32_t rank, const std::string& what) {
   return {
       ErrorCode::kPeerFailed, "rank " + std::to_string(rank) + " " + what, static_cast<int>(rank)};
@@ -88,7 +85,7 @@ struct LoopbackHub::State {
   }
   /// The link that the next end of this kind joins: a new one when the current one already has it.
   std::shared_ptr<Link> join(const ChannelId& id, bool Link::* end) LIGHTCC_REQUIRES(mutex) {
-    auto& link = links[{id.source, id.destination, id.process_set, id.lane}];
+    auto& link = links[id];
     if (link == nullptr || (*link).*end) {
       link = std::make_shared<Link>();
     }
@@ -99,7 +96,7 @@ struct LoopbackHub::State {
   mutable Mutex mutex;
   FaultPlan plan LIGHTCC_GUARDED_BY(mutex);
   std::mt19937_64 random LIGHTCC_GUARDED_BY(mutex);
-  std::map<LinkKey, std::shared_ptr<Link>> links LIGHTCC_GUARDED_BY(mutex);
+  std::map<ChannelId, std::shared_ptr<Link>> links LIGHTCC_GUARDED_BY(mutex);
 };
 
 namespace {

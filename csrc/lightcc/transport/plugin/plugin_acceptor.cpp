@@ -1,7 +1,6 @@
 #include "lightcc/transport/plugin/plugin_acceptor.hpp"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 namespace lightcc {
@@ -14,14 +13,9 @@ constexpr std::uint32_t kNobody = 0xffffffff;
 
 }  // namespace
 
-bool PluginAcceptor::Before::operator()(const ChannelId& a, const ChannelId& b) const {
-  return std::tie(a.source, a.destination, a.process_set, a.lane) <
-         std::tie(b.source, b.destination, b.process_set, b.lane);
-}
-
-Result<std::shared_ptr<PluginAcceptor>> PluginAcceptor::listen(
+Result<std::unique_ptr<PluginAcceptor>> PluginAcceptor::listen(
     std::shared_ptr<PluginLoop> loop, const PluginAcceptorOptions& options) {
-  auto acceptor = std::make_shared<PluginAcceptor>(std::move(loop), options);
+  auto acceptor = std::make_unique<PluginAcceptor>(std::move(loop), options);
   PluginTable& table = options.context->table();
   const auto result = table.listen(
       options.context->get(), options.device, acceptor->handle_.data(), &acceptor->listen_comm_);
@@ -33,7 +27,7 @@ Result<std::shared_ptr<PluginAcceptor>> PluginAcceptor::listen(
 }
 
 PluginAcceptor::PluginAcceptor(std::shared_ptr<PluginLoop> loop, PluginAcceptorOptions options)
-    : loop_(std::move(loop)), options_(std::move(options)) {
+    : loop_(std::move(loop)), options_(std::move(options)), directory_(options_.max_parked) {
   loop_->join(*this);
 }
 
@@ -49,9 +43,8 @@ Status PluginAcceptor::take_error() {
 }
 
 bool PluginAcceptor::is_active() const {
-  return listen_comm_ != nullptr && std::ranges::any_of(channels_, [](const auto& entry) {
-           return entry.second->waits_for_sender();
-         });
+  return listen_comm_ != nullptr &&
+         directory_.any_channel([](const auto& channel) { return channel.waits_for_sender(); });
 }
 
 bool PluginAcceptor::pump() {
@@ -67,7 +60,8 @@ bool PluginAcceptor::pump() {
     moved = moved || is_heard;
     newcomer = is_heard ? newcomers_.erase(newcomer) : std::next(newcomer);
   }
-  drop_old();
+  directory_.drop_parked(
+      [&](TimePoint since) { return attended() - since > options_.park_timeout; });
   return moved;
 }
 
@@ -86,7 +80,7 @@ bool PluginAcceptor::accept_newcomer() {
   }
   newcomers_.push_back({.comm = std::make_unique<PluginComm>(
                             options_.context, comm, PluginComm::Kind::kRecv, kNobody),
-                        .since = loop_->attended()});
+                        .since = attended()});
   return true;
 }
 
@@ -111,7 +105,7 @@ bool PluginAcceptor::hear(Newcomer& newcomer) {
       return true;
     }
   }
-  return loop_->attended() - newcomer.since > options_.hello_timeout;
+  return attended() - newcomer.since > options_.hello_timeout;
 }
 
 void PluginAcceptor::admit(Newcomer& newcomer) {
@@ -122,67 +116,13 @@ void PluginAcceptor::admit(Newcomer& newcomer) {
       hello->piece_bytes > options_.piece_bytes) {
     return;
   }
-  const auto found = channels_.find(hello->channel);
-  PluginRecvChannel* const channel = found == channels_.end() ? nullptr : found->second;
-  if (channel != nullptr && channel->lacks(*hello)) {
-    channel->attach(std::move(newcomer.comm), *hello);
-  } else if (channel == nullptr || hello->attempt > channel->attempt()) {
-    park(newcomer, *hello);
-  }
-}
-
-void PluginAcceptor::park(Newcomer& newcomer, const PluginHello& hello) {
-  for (auto other = parked_.begin(); other != parked_.end();) {
-    if (!(other->hello.channel == hello.channel)) {
-      ++other;
-      continue;
-    }
-    if (other->hello.attempt > hello.attempt || other->hello == hello) {
-      return;  // Stale, or a duplicate.
-    }
-    other = other->hello.attempt < hello.attempt ? parked_.erase(other) : std::next(other);
-  }
-  if (parked_.size() < options_.max_parked) {
-    parked_.push_back({std::move(newcomer.comm), hello, loop_->attended()});
-  }
-}
-
-void PluginAcceptor::drop_old() {
-  while (!parked_.empty() && loop_->attended() - parked_.front().since > options_.park_timeout) {
-    parked_.pop_front();
-  }
+  directory_.admit(std::move(newcomer.comm), *hello, attended());
 }
 
 Result<std::unique_ptr<RecvChannel>> PluginAcceptor::accept(const ChannelId& id) {
-  if (channels_.contains(id)) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "the channel %u -> %u (process set %u, lane %u) was accepted already",
-                      id.source,
-                      id.destination,
-                      id.process_set,
-                      id.lane);
-  }
-  auto channel = std::make_unique<PluginRecvChannel>(
-      loop_, id, options_.context->table().irecv_take() != nullptr);
-  channel->set_on_destroyed([acceptor = weak_from_this(), id] {
-    if (const auto self = acceptor.lock()) {
-      self->channels_.erase(id);
-    }
-  });
-  channels_.emplace(id, channel.get());
-  attach_parked(id, *channel);
+  const bool can_take = options_.context->table().irecv_take() != nullptr;
+  LIGHTCC_ASSIGN_OR_RETURN(auto channel, directory_.accept(id, loop_, id, can_take));
   return std::unique_ptr<RecvChannel>(std::move(channel));
-}
-
-void PluginAcceptor::attach_parked(const ChannelId& id, PluginRecvChannel& channel) {
-  for (auto parked = parked_.begin(); parked != parked_.end();) {
-    if (parked->hello.channel == id && channel.lacks(parked->hello)) {
-      channel.attach(std::move(parked->comm), parked->hello);
-      parked = parked_.erase(parked);
-    } else {
-      ++parked;
-    }
-  }
 }
 
 }  // namespace lightcc

@@ -1,22 +1,20 @@
 // The listening side of a plugin transport: brings authenticated connections to the channels that
 // they name.
 //
-// A plugin does not say who connected. Each new connection is asked for its hello, and is then
-// given to its channel, or parked, bounded in number and in age, until accept() comes. What does
-// not belong here (another world, a wrong proof, a second connection with one index, a sender older
-// than the one that is known) is closed. Newcomers are looked for only while a receive waits for
-// them; until then the plugin keeps them.
+// A plugin does not say who connected. Each new connection is asked for its hello. What does not
+// belong here (another world, a wrong proof) is closed; the rest is channel_directory.hpp's, where
+// connections also wait for accept(). Newcomers are looked for only while a receive waits for them;
+// until then the plugin keeps them.
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <map>
 #include <memory>
 #include <string>
 
 #include "lightcc/base/clock.hpp"
+#include "lightcc/transport/channel_directory.hpp"
 #include "lightcc/transport/plugin/plugin_comm.hpp"
 #include "lightcc/transport/plugin/plugin_frame.hpp"
 #include "lightcc/transport/plugin/plugin_library.hpp"
@@ -37,10 +35,9 @@ struct PluginAcceptorOptions {
   std::size_t max_parked = 0;  ///< And as many that have not said who they are.
 };
 
-class PluginAcceptor final : public std::enable_shared_from_this<PluginAcceptor>,
-                             private PluginSink {
+class PluginAcceptor final : private PluginSink {
  public:
-  static Result<std::shared_ptr<PluginAcceptor>> listen(std::shared_ptr<PluginLoop> loop,
+  static Result<std::unique_ptr<PluginAcceptor>> listen(std::shared_ptr<PluginLoop> loop,
                                                         const PluginAcceptorOptions& options);
   /// For listen().
   PluginAcceptor(std::shared_ptr<PluginLoop> loop, PluginAcceptorOptions options);
@@ -60,15 +57,7 @@ class PluginAcceptor final : public std::enable_shared_from_this<PluginAcceptor>
   struct Newcomer {
     std::unique_ptr<PluginComm> comm;
     bool is_asked = false;
-    Duration since{};
-  };
-  struct Parked {
-    std::unique_ptr<PluginComm> comm;
-    PluginHello hello;
-    Duration since{};
-  };
-  struct Before {
-    bool operator()(const ChannelId& a, const ChannelId& b) const;
+    TimePoint since;
   };
 
   bool is_active() const override;
@@ -77,17 +66,15 @@ class PluginAcceptor final : public std::enable_shared_from_this<PluginAcceptor>
   bool accept_newcomer();
   bool hear(Newcomer& newcomer);
   void admit(Newcomer& newcomer);
-  void park(Newcomer& newcomer, const PluginHello& hello);
-  void attach_parked(const ChannelId& id, PluginRecvChannel& channel);
-  void drop_old();
+  /// Time that was polled through, as a clock of its own.
+  TimePoint attended() const { return TimePoint(loop_->attended()); }
 
   std::shared_ptr<PluginLoop> loop_;
   const PluginAcceptorOptions options_;
   alignas(16) NcclHandle handle_{};
   void* listen_comm_ = nullptr;
-  std::map<ChannelId, PluginRecvChannel*, Before> channels_;
   std::list<Newcomer> newcomers_;
-  std::list<Parked> parked_;  ///< Oldest first.
+  ChannelDirectory<PluginRecvChannel, std::unique_ptr<PluginComm>, PluginHello> directory_;
   Status error_;
 };
 

@@ -34,7 +34,7 @@ class PluginTransport final : public Transport {
                   std::shared_ptr<PluginContext> context,
                   ChosenDevice device,
                   std::shared_ptr<PluginLoop> loop,
-                  std::shared_ptr<PluginAcceptor> acceptor,
+                  std::unique_ptr<PluginAcceptor> acceptor,
                   TransportHandle handle)
       : options_(std::move(options)),
         context_(std::move(context)),
@@ -95,7 +95,7 @@ class PluginTransport final : public Transport {
   std::shared_ptr<PluginContext> context_;
   const ChosenDevice device_;
   std::shared_ptr<PluginLoop> loop_;  ///< Channels share it.
-  std::shared_ptr<PluginAcceptor> acceptor_;
+  std::unique_ptr<PluginAcceptor> acceptor_;
   TransportHandle handle_;
   std::uint64_t attempts_ = 0;
 };

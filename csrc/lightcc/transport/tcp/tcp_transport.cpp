@@ -50,7 +50,7 @@ class TcpTransport final : public Transport {
  public:
   TcpTransport(TcpTransportOptions options,
                std::shared_ptr<TcpLoop> loop,
-               std::shared_ptr<TcpAcceptor> acceptor,
+               std::unique_ptr<TcpAcceptor> acceptor,
                TransportHandle handle)
       : options_(std::move(options)),
         loop_(std::move(loop)),
@@ -96,7 +96,7 @@ class TcpTransport final : public Transport {
  private:
   const TcpTransportOptions options_;
   std::shared_ptr<TcpLoop> loop_;  ///< Channels share it.
-  std::shared_ptr<TcpAcceptor> acceptor_;
+  std::unique_ptr<TcpAcceptor> acceptor_;
   TransportHandle handle_;
   std::uint64_t attempts_ = 0;
 };
