@@ -39,15 +39,6 @@ Status failure_of(const std::vector<Transport*>& transports, Channel& channel, R
   return failure;
 }
 
-void poll_often(const std::vector<Transport*>& transports, int times) {
-  for (int i = 0; i < times; ++i) {
-    bool moved = false;
-    for (Transport* transport : transports) {
-      expect_polls(*transport, moved);
-    }
-  }
-}
-
 /// The channel carries a message, so its connections stand.
 void warm_up(Pair& pair) {
   const Bytes message = pattern(100, 1);

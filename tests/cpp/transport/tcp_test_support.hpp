@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -35,22 +34,10 @@ inline std::unique_ptr<Transport> make_transport(const TcpTransportOptions& opti
 }
 
 /// Two transports, rank 0 sending to rank 1 on one channel.
-struct Pair {
+struct Pair : TransportPair {
   explicit Pair(int connections = 2) : Pair(make_options(connections), make_options(connections)) {}
   Pair(const TcpTransportOptions& sender_options, const TcpTransportOptions& receiver_options)
-      : a(make_transport(sender_options)), b(make_transport(receiver_options)) {}
-
-  void open() {
-    send = must(a->connect(b->handle(), id));
-    recv = must(b->accept(id));
-  }
-  std::vector<Transport*> both() const { return {a.get(), b.get()}; }
-
-  ChannelId id{0, 1, 0, 0};
-  std::unique_ptr<Transport> a;
-  std::unique_ptr<Transport> b;
-  std::unique_ptr<SendChannel> send;
-  std::unique_ptr<RecvChannel> recv;
+      : TransportPair(make_transport(sender_options), make_transport(receiver_options)) {}
 };
 
 }  // namespace lightcc::tcp_test

@@ -1,5 +1,6 @@
-// Shared by the transports' tests: a driver that sleeps only on wait_fd(), so that a lost wake-up
-// fails the test instead of being hidden by polling; patterns; the promises of fragments.
+// Shared by the transports' tests: a pair of transports; a driver that sleeps only on wait_fd(), so
+// that a lost wake-up fails the test instead of being hidden by polling; patterns; the promises of
+// fragments.
 #pragma once
 
 #include <poll.h>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -32,13 +34,39 @@ class ManualClock final : public Clock {
   TimePoint now_{std::chrono::hours(1)};
 };
 
+/// Two transports, rank 0 sending to rank 1 on one channel.
+struct TransportPair {
+  TransportPair(std::unique_ptr<Transport> rank0, std::unique_ptr<Transport> rank1)
+      : a(std::move(rank0)), b(std::move(rank1)) {}
+
+  void open();
+  std::vector<Transport*> both() const { return {a.get(), b.get()}; }
+
+  ChannelId id{0, 1, 0, 0};
+  std::unique_ptr<Transport> a;
+  std::unique_ptr<Transport> b;
+  std::unique_ptr<SendChannel> send;
+  std::unique_ptr<RecvChannel> recv;
+};
+
 inline void expect_polls(Transport& transport, bool& moved) {
   auto polled = transport.poll();
   ASSERT_TRUE(polled.ok()) << polled.status().message();
   moved = *polled || moved;
 }
 
-/// Polls until `done` says so, sleeping on the descriptors only. False when nothing woke it.
+/// Polls `times` times, whether there is something to do or not.
+inline void poll_often(const std::vector<Transport*>& transports, int times) {
+  for (int i = 0; i < times; ++i) {
+    bool moved = false;
+    for (Transport* transport : transports) {
+      expect_polls(*transport, moved);
+    }
+  }
+}
+
+/// Polls until `done` says so, sleeping on the descriptors only, where there are any. False when
+/// nothing woke it.
 inline bool drive(const std::vector<Transport*>& transports, const std::function<bool()>& done) {
   const auto deadline = std::chrono::steady_clock::now() + kHang;
   while (!done()) {
@@ -58,6 +86,9 @@ inline bool drive(const std::vector<Transport*>& transports, const std::function
     std::vector<pollfd> fds;
     for (Transport* transport : transports) {
       fds.push_back({transport->wait_fd(), POLLIN, 0});
+    }
+    if (fds.front().fd < 0) {
+      continue;
     }
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(kHang).count();
     if (::poll(fds.data(), fds.size(), static_cast<int>(limit)) == 0) {
@@ -106,6 +137,36 @@ template <typename T>
 T must(Result<T> result) {
   EXPECT_TRUE(result.ok()) << result.status().message();
   return result.ok() ? std::move(result).value() : T{};
+}
+
+inline void TransportPair::open() {
+  send = must(a->connect(b->handle(), id));
+  recv = must(b->accept(id));
+}
+
+/// Sizes of messages around the seams of a transport that cuts them into pieces of `piece_bytes`.
+inline std::vector<std::size_t> seam_sizes(std::size_t piece_bytes) {
+  return {0,
+          1,
+          63,
+          64,
+          65,
+          piece_bytes - 1,
+          0,
+          piece_bytes,
+          piece_bytes + 1,
+          3 * piece_bytes + 100,
+          8 * piece_bytes,
+          (std::size_t{5} << 20) + 7,
+          0};
+}
+
+inline std::vector<Bytes> make_messages(const std::vector<std::size_t>& sizes) {
+  std::vector<Bytes> out;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    out.push_back(pattern(sizes[i], i));
+  }
+  return out;
 }
 
 /// Takes what fragments there are and copies them into `into`, checking each one's promises.
