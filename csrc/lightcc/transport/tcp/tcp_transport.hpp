@@ -2,7 +2,7 @@
 //
 // Where to read on: tcp_frame.hpp (what is on the wire), tcp_loop.hpp (events, rate limit),
 // tcp_sender.hpp and tcp_receiver.hpp (the two ends of a channel), tcp_acceptor.hpp (how sockets
-// find their channel).
+// find their channel); message_queue.hpp and channel_directory.hpp (what these share with plugin/).
 //
 // Every connection proves the job secret before anything else is read from it
 // (net/authenticated.hpp); the payload is not encrypted. What user_timeout does not see is
