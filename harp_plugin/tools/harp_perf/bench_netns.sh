@@ -9,18 +9,23 @@
 #   make harp && harp_plugin/tools/harp_perf/bench_netns.sh build/harp --seconds 1 --rounds 5
 #
 # MTU=8500 chooses another MTU. Real-time priority, so that other programs do not disturb it.
+# DPDK gets huge pages, HUGE_PAGES of 2 MiB (640; 0: what is there), as harp-setup would give it.
 set -euo pipefail
 build=$(realpath "$1")
 shift
 
 a=harp-perf-a-$$ b=harp-perf-b-$$
 folder=$(mktemp -d)
+pages=/proc/sys/vm/nr_hugepages
+pages_before=$(<"$pages")
 clean() {
   rm -rf "$folder"
+  echo "$pages_before" >"$pages"
   ip netns delete "$a" 2>/dev/null || true
   ip netns delete "$b" 2>/dev/null || true
 }
 trap clean EXIT
+echo $((pages_before + ${HUGE_PAGES:-640})) >"$pages"
 ip netns add "$a"
 ip netns add "$b"
 for pair in 0 1; do
