@@ -29,10 +29,10 @@ class ByteWriter {
 
   template <typename T>
     requires std::is_unsigned_v<T>
-  void number(T value) {
+  [[gnu::always_inline]] void number(T value) {
     raw(std::as_bytes(std::span(&value, 1)));
   }
-  void raw(std::span<const std::byte> bytes) {
+  [[gnu::always_inline]] void raw(std::span<const std::byte> bytes) {
     if (!ok_ || bytes.size() > out_.size() - written_) {
       ok_ = false;
       return;
