@@ -5,14 +5,7 @@
 # virtual NIC with the sender on that side of it.
 set -euo pipefail
 perf=$1 plugin=$2 kind=$3
-folder=$(mktemp -d)
 source "$(dirname "$0")/two_hosts.sh"
-clean() {
-  kill $(jobs -p) 2>/dev/null || true
-  rm -rf "$folder"
-  remove_hosts
-}
-trap clean EXIT
 export NET_CONFORM_DEBUG=1 HARP_ENGINES=1 HARP_PROFILE=none
 address=127.0.0.1
 here=(env) there=(env)  # The sender, and the receiver.

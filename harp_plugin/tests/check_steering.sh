@@ -7,14 +7,7 @@
 # The hash is the same for both directions of a flow, so acknowledgements may go astray all the time.
 set -euo pipefail
 perf=$1 plugin=$2
-folder=$(mktemp -d)
 source "$(dirname "$0")/two_hosts.sh"
-clean() {
-  kill $(jobs -p) 2>/dev/null || true
-  rm -rf "$folder"
-  remove_hosts
-}
-trap clean EXIT
 make_hosts 10.93.0
 export NET_CONFORM_DEBUG=1 HARP_PROFILE=none HARP_DATAPATH=dpdk HARP_ENGINES=2 HARP_MODE=adaptive
 nic=net_af_packet0,iface=harp0,qpairs=2

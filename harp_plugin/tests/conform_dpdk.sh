@@ -11,21 +11,14 @@ net_conform=$1 plugin=$2 abi=$3 kind=$4
 shift 4
 
 export HARP_DATAPATH=dpdk HARP_PEER_TIMEOUT=${HARP_PEER_TIMEOUT:-5}
-folder=$(mktemp -d)
 source "$(dirname "$0")/two_hosts.sh"
-pages=/sys/kernel/mm/hugepages/hugepages-2048kB reserved_before=
-clean() {
-  kill $(jobs -p) 2>/dev/null || true
-  rm -rf "$folder"
-  remove_hosts
-  [[ -z $reserved_before ]] || echo "$reserved_before" >"$pages/nr_hugepages"
-}
-trap clean EXIT
 run=("$net_conform" --plugin "$plugin" --abi "$abi" --processes)
 
 if [[ -n ${HUGE_PAGES:-} ]]; then
+  pages=/sys/kernel/mm/hugepages/hugepages-2048kB reserved_before=
   if [[ -w $pages/nr_hugepages ]]; then
     reserved_before=$(<"$pages/nr_hugepages")
+    trap 'clean; echo "$reserved_before" >"$pages/nr_hugepages"' EXIT
     echo $((reserved_before + HUGE_PAGES)) >"$pages/nr_hugepages"
   fi
   if [[ -z $reserved_before ]] || (($(<"$pages/free_hugepages") < HUGE_PAGES)); then

@@ -9,12 +9,7 @@ net_conform=$1 plugin=$2 abi=$3
 shift 3
 
 source "$(dirname "$0")/two_hosts.sh"
-log=$(mktemp)
-clean() {
-  rm -f "$log"
-  remove_hosts
-}
-trap clean EXIT
+log=$folder/log
 
 queues=${QUEUES:-1}
 make_hosts 10.91.0 numrxqueues "$queues" numtxqueues "$queues"

@@ -1,6 +1,15 @@
 # Two network namespaces, "$a" and "$b", joined by a veth pair harp0: two hosts without a second host. To
-# be sourced; whoever does removes them at its end.
+# be sourced, by scripts that also want a "$folder" of their own; clean() removes all that, and jobs, at
+# the end.
 a=harp-a-$$ b=harp-b-$$
+folder=$(mktemp -d)
+clean() {
+  kill $(jobs -p) 2>/dev/null || true
+  rm -rf "$folder"
+  ip netns delete "$a" 2>/dev/null || true
+  ip netns delete "$b" 2>/dev/null || true
+}
+trap clean EXIT
 
 # make_hosts PREFIX [options of each end...]: with the addresses PREFIX.1 and PREFIX.2, or none where PREFIX is
 # empty. Exits 77, which ctest shows as skipped, where there are no namespaces. MTU may be set.
@@ -21,9 +30,4 @@ make_hosts() {
     ip -n "$namespace" link set lo up
     ip -n "$namespace" link set harp0 up mtu "${MTU:-1500}"
   done
-}
-
-remove_hosts() {
-  ip netns delete "$a" 2>/dev/null || true
-  ip netns delete "$b" 2>/dev/null || true
 }
