@@ -41,6 +41,7 @@ SessionConfig config_of(bool is_client) {
   config.seed = is_client ? 1 : 2;
   config.most_pss = 64;
   config.paths = 2;
+  config.flows = 8;
   config.window_packets = 64;
   config.most_sends = 8;
   config.most_receives = 8;
@@ -142,7 +143,8 @@ class Pair {
     if (!end.is_client && !accept(packet)) {
       return;
     }
-    const Placement placement = end.session->on_packet(packet, now_);
+    const bool astray = ++delivered_ % 2 == 0;
+    const Placement placement = end.session->on_packet(packet, now_, astray);
     if (placement.action == Placement::Action::kCopy && !placement.payload.empty()) {
       std::memcpy(placement.to, placement.payload.data(), placement.payload.size());
     }
@@ -261,6 +263,7 @@ class Pair {
   }
 
   Time now_{std::chrono::seconds(1)};
+  std::uint64_t delivered_ = 0;  ///< Packets; every second one came astray.
   Listener listener_;
   End client_;
   End server_;
