@@ -151,7 +151,7 @@ class Session {
   void on_syn_ack(const PacketView& packet, Time now);
   void on_conf(const PacketView& packet, Time now);
   void on_control(const PacketView& packet, Time now);
-  Placement on_sequenced(const PacketView& packet, Time now);
+  Placement on_sequenced(const PacketView& packet, bool astray, Time now);
   bool take_data(const PacketView& packet, Time now, Placement& placement);
   void on_fin(const Header& header);
   void on_peer_end(Time now);
@@ -254,7 +254,6 @@ class Session {
   Time last_run_{};
   PathIndex heard_path_ = kNoPath;
   bool heard_news_ = false;
-  bool is_astray_ = false;  ///< The packet that is being taken.
   std::optional<PathIndex> probe_answer_;
   Echo probe_echo_;
   SessionError reset_reason_ = SessionError::kNone;

@@ -40,7 +40,6 @@ Placement Session::on_packet(std::span<const std::byte> packet, Time now, bool a
   ++stats_.packets_received;
   heard_path_ = kNoPath;
   heard_news_ = false;
-  is_astray_ = astray;
   const auto view = parse_packet(packet);
   if (!view || state_ == State::kFinished) {
     ++stats_.bad_packets;
@@ -84,7 +83,7 @@ Placement Session::on_packet(std::span<const std::byte> packet, Time now, bool a
     return {};
   }
   if (type == PacketType::kData || type == PacketType::kFin) {
-    return on_sequenced(*view, now);
+    return on_sequenced(*view, astray, now);
   }
   on_control(*view, now);
   return {};
@@ -190,7 +189,7 @@ void Session::on_control(const PacketView& packet, Time now) {
   }
 }
 
-Placement Session::on_sequenced(const PacketView& packet, Time now) {  // hot
+Placement Session::on_sequenced(const PacketView& packet, bool astray, Time now) {  // hot
   const Header& header = packet.header;
   Placement placement;
   switch (window_in_->examine(header.psn)) {
@@ -199,7 +198,7 @@ Placement Session::on_sequenced(const PacketView& packet, Time now) {  // hot
       return placement;
     case ReceiveWindow::Verdict::kDuplicate:
       ++stats_.duplicates;
-      ack_.on_data(header, true, is_astray_, now);
+      ack_.on_data(header, true, astray, now);
       return placement;
     case ReceiveWindow::Verdict::kNew:
       break;
@@ -215,7 +214,7 @@ Placement Session::on_sequenced(const PacketView& packet, Time now) {  // hot
   }
   window_in_->accept(header.psn);
   heard_news_ = true;
-  ack_.on_data(header, false, is_astray_, now);
+  ack_.on_data(header, false, astray, now);
   if (peer_fin_ && !peer_closed_ && serial_less(*peer_fin_, window_in_->cum())) {
     on_peer_end(now);
   }
