@@ -24,7 +24,10 @@
 #include <string>
 #include <vector>
 
+#include "datapath/frame.hpp"
 #include "dpdk/eal.hpp"
+#include "protocol/handshake.hpp"
+#include "protocol/packet.hpp"
 
 namespace {
 
@@ -38,8 +41,7 @@ constexpr std::uint16_t kBurst = 32;
 constexpr std::uint16_t kDescriptors = 512;
 constexpr unsigned kFrames = 4095;
 constexpr unsigned kCache = 256;
-/// Ethernet, IP, UDP and HARP headers.
-constexpr std::size_t kHeaderBytes = 14 + 20 + 8 + 40;
+constexpr std::size_t kHeaderBytes = harp::frame_header_bytes(4) + harp::kHeaderBytes;
 constexpr std::size_t kBufferBytes = std::size_t{512} << 10U;  ///< As eight messages of 64 KiB.
 constexpr auto kWarmUp = std::chrono::milliseconds(500);
 constexpr auto kMeasured = std::chrono::seconds(2);
@@ -59,7 +61,7 @@ class Port {
     pool_ = ::rte_pktmbuf_pool_create("frames", kFrames, kCache, 0, room, SOCKET_ID_ANY);
     require(pool_ != nullptr, "no memory for frames");
     rte_eth_conf configuration{};  // NOLINT(bugprone-invalid-enum-default-initialization)
-    configuration.rxmode.mtu = static_cast<std::uint32_t>(frame_bytes - 14);
+    configuration.rxmode.mtu = static_cast<std::uint32_t>(frame_bytes - harp::kEthernetBytes);
     std::uint16_t receives = kDescriptors;
     std::uint16_t sends = kDescriptors;
     require(::rte_eth_dev_configure(id_, 1, 1, &configuration) == 0, "cannot be configured");
@@ -202,9 +204,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    // A payload of whole cache lines, as HARP's are.
-    const std::size_t payload = (mtu + 14 - kHeaderBytes) / 64 * 64;
-    const Port port(words[1], kHeaderBytes + payload);
+    const Port port(words[1], kHeaderBytes + harp::pss_for_mtu(mtu));
     (role == "send" ? run_sender : run_receiver)(port);
     std::fflush(stdout);
     std::_Exit(0);  // DPDK's environment is never cleaned up.
