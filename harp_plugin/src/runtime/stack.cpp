@@ -77,10 +77,13 @@ struct Stack::Entry {
   }
   const Route& route(PathIndex path) const {
     const bool is_known = ((known_routes >> path) & 1) != 0;
-    return routes[is_known ? path : static_cast<std::size_t>(std::countr_zero(known_routes))];
+    return is_known ? routes[path] : first_route();
   }
-  /// The first packet of a path says where its answers go; only new data may move it to another
-  /// port, and nothing to another host (docs/harp/threat-model.md).
+  const Route& first_route() const {
+    return routes[static_cast<std::size_t>(std::countr_zero(known_routes))];
+  }
+  /// The first packet of a path says where its answers go, that of the session to which host; only
+  /// new data may move a path to another port (docs/harp/threat-model.md).
   void learn(PathIndex path, const Route& way, bool is_news) {  // hot
     if (path >= kMaxPaths) {
       return;
@@ -88,7 +91,8 @@ struct Stack::Entry {
     const bool is_known = ((known_routes >> path) & 1) != 0;
     const Route& old = routes[path];
     const bool has_moved = way.peer.port != old.peer.port || way.local_port != old.local_port;
-    if (!is_known || (has_moved && is_news && way.peer.ip == old.peer.ip)) {
+    const bool is_wanted = !is_known || (has_moved && is_news);
+    if (is_wanted && (known_routes == 0 || way.peer.ip == first_route().peer.ip)) {
       routes[path] = way;
       known_routes |= std::uint64_t{1} << path;
     }
