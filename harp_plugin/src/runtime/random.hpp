@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 
 namespace harp {
@@ -9,10 +10,13 @@ namespace harp {
 /// Fills `out`. Throws std::system_error where the kernel has no randomness to give.
 void fill_randomly(std::span<std::byte> out);
 
+/// Fills what it is given with random bytes.
+using Entropy = std::function<void(std::span<std::byte>)>;
+
 template <typename T>
-T random_value() {
+T random_value(const Entropy& entropy = fill_randomly) {
   T value{};
-  fill_randomly(std::as_writable_bytes(std::span(&value, 1)));
+  entropy(std::as_writable_bytes(std::span(&value, 1)));
   return value;
 }
 

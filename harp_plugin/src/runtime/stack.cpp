@@ -99,8 +99,8 @@ struct Stack::Entry {
   }
 };
 
-Stack::Stack(std::unique_ptr<Datapath> datapath, const StackConfig& config)
-    : datapath_(std::move(datapath)), config_(config) {}
+Stack::Stack(std::unique_ptr<Datapath> datapath, StackConfig config)
+    : datapath_(std::move(datapath)), config_(std::move(config)) {}
 
 Stack::~Stack() {
   for (const auto& entry : entries_) {
@@ -379,8 +379,8 @@ ConnectHandle Stack::listen(std::shared_ptr<Backlog> backlog) {
   const ConnectHandle handle{.family = here.family,
                              .port = here.port,
                              .address = here.ip,
-                             .listen_id = random_value<std::uint64_t>() | 1,
-                             .secret = random_value<Secret>(),
+                             .listen_id = random_value<std::uint64_t>(config_.entropy) | 1,
+                             .secret = random_value<Secret>(config_.entropy),
                              .paths = config_.paths,
                              .mtu_bytes = static_cast<std::uint16_t>(
                                  std::min<std::size_t>(datapath_->mtu_bytes(), 0xffff)),
@@ -494,10 +494,10 @@ SessionConfig Stack::session_config(Slot slot) {
   config.eager_packets =
       static_cast<std::uint32_t>(std::max(kLeastEagerPackets, kEagerBytes / config.most_pss));
   do {
-    config.local_cid = (random_value<Cid>() << kSlotBits) | slot;
+    config.local_cid = (random_value<Cid>(config_.entropy) << kSlotBits) | slot;
   } while (config.local_cid == 0);
-  config.nonce = random_value<Nonce>();
-  config.seed = random_value<std::uint64_t>();
+  config.nonce = random_value<Nonce>(config_.entropy);
+  config.seed = random_value<std::uint64_t>(config_.entropy);
   return config;
 }
 

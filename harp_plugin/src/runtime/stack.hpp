@@ -24,6 +24,7 @@
 #include "protocol/session.hpp"
 #include "runtime/backlog.hpp"
 #include "runtime/channel.hpp"
+#include "runtime/random.hpp"
 #include "sync/doorbells.hpp"
 
 namespace harp {
@@ -36,6 +37,8 @@ struct StackConfig {
   /// What time it is, asked once packets have come: a thread may have stood still since its turn
   /// began, and would take the wait for a part of the round trip. Null: the turn's time, always.
   Time (*clock)() = nullptr;
+  /// Of which secrets, connection identifiers and the choice of paths are made.
+  Entropy entropy = fill_randomly;
 };
 
 struct StackStats {
@@ -56,7 +59,7 @@ struct SessionView {
 
 class Stack {
  public:
-  Stack(std::unique_ptr<Datapath> datapath, const StackConfig& config);
+  Stack(std::unique_ptr<Datapath> datapath, StackConfig config);
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;
   ~Stack();

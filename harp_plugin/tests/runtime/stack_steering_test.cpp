@@ -23,7 +23,8 @@ bool is_astray(const Route& route) {
 
 /// A client, and a server with the NIC of several engines.
 struct Scene {
-  explicit Scene(const std::function<bool(const Route&)>& hash) {
+  explicit Scene(const std::function<bool(const Route&)>& hash, std::uint64_t seed = 1)
+      : world(1500, seed) {
     server.tap->leads_astray = [this, hash](const Route& route) {
       const bool astray = hash(route);
       arrived += 1;
@@ -41,6 +42,11 @@ struct Scene {
     arrived_astray = 0;
     answered.clear();
   }
+  void transfer_10_mb(int times) {
+    for (int i = 0; i < times; ++i) {
+      transfer(world, *ends.client, *ends.server, 10'000'000);
+    }
+  }
   SessionStats stats() const { return client.stack->session_stats(); }
 
   World world;
@@ -52,26 +58,32 @@ struct Scene {
   std::set<std::uint16_t> answered;
 };
 
-TEST(StackSteering, paths_move_until_all_packets_come_to_their_engine) {
-  Scene scene(is_astray);
-  transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+/// A path that is drawn seldom learns late.
+constexpr int kTransfersToLearn = 5;
+
+class StackSteeringSeed : public testing::TestWithParam<std::uint64_t> {};
+INSTANTIATE_TEST_SUITE_P(Seeds, StackSteeringSeed, testing::Range<std::uint64_t>(1, 6));
+
+TEST_P(StackSteeringSeed, paths_move_until_all_packets_come_to_their_engine) {
+  Scene scene(is_astray, GetParam());
+  scene.transfer_10_mb(kTransfersToLearn);
   const SessionStats learned = scene.stats();
   EXPECT_GE(learned.paths_moved, 8U) << "each path at least once";
   EXPECT_EQ(learned.data_bytes_retransmitted, 0U);
 
   scene.forget();
-  transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+  scene.transfer_10_mb(1);
   EXPECT_GT(scene.arrived, 1000U);
   EXPECT_EQ(scene.arrived_astray, 0U);
   EXPECT_EQ(scene.stats().paths_moved, learned.paths_moved);
   EXPECT_EQ(scene.stats().data_bytes_retransmitted, 0U);
 }
 
-TEST(StackSteering, answers_follow_a_path_to_its_new_flow) {
-  Scene scene(is_astray);
-  transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+TEST_P(StackSteeringSeed, answers_follow_a_path_to_its_new_flow) {
+  Scene scene(is_astray, GetParam());
+  scene.transfer_10_mb(kTransfersToLearn);
   scene.forget();
-  transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+  scene.transfer_10_mb(1);
   ASSERT_FALSE(scene.answered.empty());
   for (const std::uint16_t port : scene.answered) {
     EXPECT_FALSE(is_astray({.peer = {}, .local_port = port})) << port;
@@ -80,9 +92,7 @@ TEST(StackSteering, answers_follow_a_path_to_its_new_flow) {
 
 TEST(StackSteering, where_no_flow_is_right_every_one_is_tried_once_and_all_data_arrives) {
   Scene scene([](const Route&) { return true; });
-  for (int i = 0; i < 4; ++i) {
-    transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
-  }
+  scene.transfer_10_mb(4);
   const std::size_t flows = scene.client.stack->datapath().local_ports();
   EXPECT_EQ(scene.stats().paths_moved, flows - StackConfig{}.paths);
   EXPECT_EQ(scene.stats().data_bytes_retransmitted, 0U);
@@ -90,7 +100,7 @@ TEST(StackSteering, where_no_flow_is_right_every_one_is_tried_once_and_all_data_
 
 TEST(StackSteering, nothing_moves_where_nothing_comes_astray) {
   Scene scene([](const Route&) { return false; });
-  transfer(scene.world, *scene.ends.client, *scene.ends.server, 10'000'000);
+  scene.transfer_10_mb(1);
   EXPECT_EQ(scene.stats().paths_moved, 0U);
   EXPECT_EQ(scene.answered.size(), StackConfig{}.paths);
 }

@@ -342,7 +342,8 @@ TEST(Stack, a_message_beyond_the_limit_is_refused_and_the_session_goes_on) {
 }
 
 TEST(Stack, what_comes_during_a_turn_did_not_come_when_the_turn_began) {
-  static Time clock;  // Not before the turn's, but for one turn that stands still.
+  static Time clock;
+  clock = Time{};  // Not before the turn's, but for one turn that stands still.
   StackConfig config;
   config.paths = 1;
   config.clock = [] { return clock; };

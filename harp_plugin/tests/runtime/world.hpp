@@ -1,5 +1,5 @@
-// Stacks in one thread and in virtual time, joined by memory: each run is a function of the packets
-// that it lets pass.
+// Stacks in one thread and in virtual time, joined by memory: each run is a function of its seed
+// and of the packets that it lets pass.
 #pragma once
 
 #include <algorithm>
@@ -9,11 +9,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/rng.hpp"
 #include "base/time.hpp"
 #include "datapath/memory.hpp"
 #include "datapath/packets.hpp"
@@ -35,13 +37,17 @@ struct Node {
 
 class World {
  public:
-  explicit World(std::size_t mtu_bytes = 1500) : network(mtu_bytes, 4096) {}
+  explicit World(std::size_t mtu_bytes = 1500, std::uint64_t seed = 1)
+      : network(mtu_bytes, 4096), rng_(seed) {}
 
-  Node& add(const StackConfig& config = {}) {
+  Node& add(StackConfig config = {}) {
+    config.entropy = [this](std::span<std::byte> out) {
+      std::ranges::generate(out, [this] { return static_cast<std::byte>(rng_()); });
+    };
     auto tap = std::make_unique<Tap>(std::make_unique<MemoryDatapath>(network, nodes_.size()));
     auto node = std::make_unique<Node>();
     node->tap = tap.get();
-    node->stack = std::make_unique<Stack>(std::move(tap), config);
+    node->stack = std::make_unique<Stack>(std::move(tap), std::move(config));
     nodes_.push_back(std::move(node));
     return *nodes_.back();
   }
@@ -82,6 +88,7 @@ class World {
   std::uint64_t steps = 0;
 
  private:
+  Rng rng_;
   std::vector<std::unique_ptr<Node>> nodes_;
 };
 
