@@ -61,8 +61,8 @@ MUTANTS = [
     Mutant(
         "an old packet says where its path leads now",
         "src/protocol/ack_tracker.cpp",
-        "    astray_paths_ = astray ?",
-        "  }\n  {\n    astray_paths_ = astray ?",
+        "    astray_paths_ = how.is_astray ?",
+        "  }\n  {\n    astray_paths_ = how.is_astray ?",
         "ack_tracker",
     ),
     Mutant(
@@ -267,6 +267,34 @@ MUTANTS = [
         "  if (delay > allowed) {",
         "  if (false) {",
         "congestion",
+    ),
+    Mutant(
+        "what waits for a busy process is the network's delay",
+        "src/protocol/ack_tracker.cpp",
+        "for a round trip.\n    echo(header, now - how.waited);",
+        "for a round trip.\n    echo(header, now);",
+        "goodput",
+    ),
+    Mutant(
+        "an answer that was late is taken for a loss",
+        "src/protocol/session_receive.cpp",
+        "  congestion_.end_timeout(is_late || retransmitted_needlessly);",
+        "  congestion_.end_timeout(false);",
+        "session_faults",
+    ),
+    Mutant(
+        "a timeout does not bear how long the peer takes",
+        "src/protocol/session_receive.cpp",
+        "  estimator.add_sample(rtt, response, arrival);",
+        "  estimator.add_sample(rtt, rtt, arrival);",
+        "session",
+    ),
+    Mutant(
+        "the peer's buffer is boundless",
+        "src/protocol/session.cpp",
+        "  congestion_.set_peer_buffer(peer.buffer_bytes);\n",
+        "",
+        "goodput",
     ),
 ]
 

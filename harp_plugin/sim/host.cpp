@@ -19,8 +19,6 @@
 namespace harp::sim {
 namespace {
 
-constexpr std::size_t kSocketBufferPackets = 2000;
-
 const char* type_name(PacketType type) {
   constexpr auto kNames = std::to_array<const char*>({"?",
                                                       "DATA",
@@ -58,16 +56,16 @@ void Host::on_packet(std::span<const std::byte> packet, Time now) {
     return;
   }
   if (is_paused(now)) {
-    if (waiting_.size() < kSocketBufferPackets) {
-      waiting_.emplace_back(packet.begin(), packet.end());
+    if (waiting_.size() < buffer_packets_) {
+      waiting_.push_back({.packet = {packet.begin(), packet.end()}, .arrival = now});
     }
     return;
   }
-  take(packet, now);
+  take(packet, now, now);
   pump(now);
 }
 
-void Host::take(std::span<const std::byte> packet, Time now) {
+void Host::take(std::span<const std::byte> packet, Time arrival, Time now) {
   trace_packet("recv", packet, now);
   Session* session = session_for(packet, now);
   if (session == nullptr) {
@@ -75,7 +73,8 @@ void Host::take(std::span<const std::byte> packet, Time now) {
   }
   // Of two engines' queues, sooner or later: the client's paths move.
   const bool astray = ++taken_ % 2 == 0;
-  const Placement placement = session->on_packet(packet, now, astray);
+  const Placement placement =
+      session->on_packet(packet, now, {.is_astray = astray, .waited = now - arrival});
   if (placement.action == Placement::Action::kCopy) {
     if (!placement.payload.empty()) {
       std::memcpy(placement.to, placement.payload.data(), placement.payload.size());
@@ -115,6 +114,9 @@ Session* Host::session_for(std::span<const std::byte> packet, Time now) {
 }
 
 void Host::act(Time now, std::uint64_t) {
+  if (period_ > Duration::zero() && now >= paused_until_) {
+    pause(paused_from_ + period_, paused_until_ + period_);
+  }
   if (now >= wake_at_) {
     wake_at_ = kNever;
   }
@@ -126,7 +128,7 @@ void Host::act(Time now, std::uint64_t) {
     return;
   }
   for (; !waiting_.empty(); waiting_.pop_front()) {
-    take(waiting_.front(), now);
+    take(waiting_.front().packet, waiting_.front().arrival, now);
   }
   pump(now);
 }
@@ -182,6 +184,12 @@ void Host::pause(Time from, Time until) {
   paused_from_ = from;
   paused_until_ = until;
   simulator_.schedule(until, *this, 0);
+}
+
+void Host::share_core(Time from, Duration turn, Duration period, std::size_t buffer_packets) {
+  period_ = period;
+  buffer_packets_ = buffer_packets;
+  pause(from + turn, from + period);
 }
 
 void Host::die(Time at) {

@@ -51,6 +51,9 @@ class Host final : public Actor {
   void pump(Time now);
 
   void pause(Time from, Time until);
+  /// Has its core for `turn` of each `period` only, first at `from`. What arrives meanwhile waits,
+  /// up to `buffer_packets`.
+  void share_core(Time from, Duration turn, Duration period, std::size_t buffer_packets);
   void die(Time at);
   bool is_dead(Time now) const { return now >= dies_at_; }
 
@@ -59,7 +62,7 @@ class Host final : public Actor {
 
  private:
   bool is_paused(Time now) const { return now >= paused_from_ && now < paused_until_; }
-  void take(std::span<const std::byte> packet, Time now);
+  void take(std::span<const std::byte> packet, Time arrival, Time now);
   Session* session_for(std::span<const std::byte> packet, Time now);
   bool deliver_events(Time now);
   void transmit(Time now);
@@ -75,10 +78,16 @@ class Host final : public Actor {
   Secret secret_{};
   SessionConfig accept_config_;
   std::vector<std::unique_ptr<Session>> sessions_;
-  std::deque<std::vector<std::byte>> waiting_;  ///< Arrived during a pause.
+  struct Waiting {
+    std::vector<std::byte> packet;
+    Time arrival;
+  };
+  std::deque<Waiting> waiting_;  ///< Arrived during a pause.
   Time wake_at_ = kNever;
   Time paused_from_ = kNever;
   Time paused_until_ = kNever;
+  Duration period_{};  ///< Of pauses, after which the next one begins; 0: there is none.
+  std::size_t buffer_packets_ = 2000;
   Time dies_at_ = kNever;
   std::uint32_t accepted_ = 0;
   std::uint64_t taken_ = 0;  ///< Packets.

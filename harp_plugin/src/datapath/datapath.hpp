@@ -26,6 +26,7 @@ struct Arrival {
   std::span<const std::byte> packet;
   Route route;             ///< An answer that takes it belongs to the same flow.
   bool is_astray = false;  ///< It came to the queue of another engine than that of its port.
+  Duration waited{};       ///< Since it came to this host, as far as that is known.
 };
 
 struct DatapathStats {
@@ -59,6 +60,10 @@ class Datapath {
   /// The kernel or the NIC puts a checksum over each packet, which the other end verifies; else
   /// sessions carry one of their own.
   virtual bool has_checksum() const = 0;
+
+  /// What arrives while nobody calls receive() is kept up to so much payload, in the unlikeliest
+  /// case; 0: not known.
+  virtual std::size_t buffer_bytes() const { return 0; }
 
   /// What arrived; at most a burst. The bytes stay until the next call.
   virtual std::span<const Arrival> receive() = 0;

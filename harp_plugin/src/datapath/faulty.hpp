@@ -23,6 +23,7 @@ class FaultyDatapath final : public Datapath {
   const Address& address() const override { return below_->address(); }
   std::size_t mtu_bytes() const override { return below_->mtu_bytes(); }
   std::uint16_t local_ports() const override { return below_->local_ports(); }
+  std::size_t buffer_bytes() const override { return below_->buffer_bytes(); }
   bool has_checksum() const override { return false; }  // The damage comes before it.
   std::span<const Arrival> receive() override { return below_->receive(); }
   std::size_t room() const override { return below_->room(); }

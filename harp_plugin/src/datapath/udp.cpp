@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <span>
 #include <string>
@@ -82,10 +83,30 @@ void set_buffers(int fd, int bytes) {
   set_option(fd, SOL_SOCKET, SO_SNDBUFFORCE, bytes);
 }
 
-/// Room for one control message that holds an int.
+/// Of payloads that the receive buffer holds at least: the kernel counts a packet's memory as well,
+/// up to about as much again, for which it doubles what it was asked for.
+std::size_t receive_buffer(int fd) {
+  int bytes = 0;
+  socklen_t size = sizeof(bytes);
+  const bool is_known = ::getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, &size) == 0 && bytes > 0;
+  return is_known ? static_cast<std::size_t>(bytes) / 2 : 0;
+}
+
+/// Room for the size of a segment, and for the time of an arrival.
 struct alignas(cmsghdr) Control {
-  std::array<std::byte, CMSG_SPACE(sizeof(int))> bytes;
+  std::array<std::byte, CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(timespec))> bytes;
 };
+
+Duration duration_of(const timespec& time) {
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+/// On the clock of the kernel's timestamps, which may be set.
+Duration wall_time() {
+  timespec now{};
+  (void)::clock_gettime(CLOCK_REALTIME, &now);
+  return duration_of(now);
+}
 
 }  // namespace
 
@@ -165,6 +186,7 @@ std::string UdpDatapath::open_socket(const UdpOptions& options, std::size_t inde
   if (segment_) {
     set_option(fd.get(), IPPROTO_UDP, UDP_GRO, 1);
   }
+  set_option(fd.get(), SOL_SOCKET, SO_TIMESTAMPNS, 1);
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = index;
@@ -175,6 +197,7 @@ std::string UdpDatapath::open_socket(const UdpOptions& options, std::size_t inde
   ports_.push_back(read_address(bound).port);
   if (index == 0) {
     address_ = read_address(bound);
+    buffer_bytes_ = receive_buffer(fd.get());
   }
   sockets_.push_back(std::move(fd));
   return {};
@@ -210,25 +233,31 @@ std::size_t UdpDatapath::receive_from(std::size_t socket) {
   }
   const int count =
       ::recvmmsg(sockets_[socket].get(), batch.arrived.data(), kReceives, MSG_DONTWAIT, nullptr);
+  const Duration now = count > 0 ? wall_time() : Duration::zero();
   for (int i = 0; i < count; ++i) {
-    split(static_cast<std::size_t>(i), socket);
+    split(static_cast<std::size_t>(i), socket, now);
   }
   stats_.batches_received += count > 0 ? 1 : 0;
   return count > 0 ? static_cast<std::size_t>(count) : 0;
 }
 
 /// Makes packets of what was coalesced.
-void UdpDatapath::split(std::size_t message, std::size_t socket) {
+void UdpDatapath::split(std::size_t message, std::size_t socket, Duration now) {
   Batches& batch = *batches_;
   mmsghdr& arrived = batch.arrived[message];
   const std::size_t bytes = arrived.msg_len;
   std::size_t segment = bytes;
+  Duration waited{};
   for (cmsghdr* control = CMSG_FIRSTHDR(&arrived.msg_hdr); control != nullptr;
        control = CMSG_NXTHDR(&arrived.msg_hdr, control)) {
     if (control->cmsg_level == IPPROTO_UDP && control->cmsg_type == UDP_GRO) {
       int size = 0;
       std::memcpy(&size, CMSG_DATA(control), sizeof(size));
       segment = size > 0 ? static_cast<std::size_t>(size) : bytes;
+    } else if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SCM_TIMESTAMPNS) {
+      timespec arrival{};
+      std::memcpy(&arrival, CMSG_DATA(control), sizeof(arrival));
+      waited = std::max(now - duration_of(arrival), Duration::zero());
     }
   }
   const Route route{.peer = read_address(batch.senders[message]),
@@ -236,7 +265,7 @@ void UdpDatapath::split(std::size_t message, std::size_t socket) {
   const auto* const at = batch.datagrams.data() + message * kDatagramBytes;
   for (std::size_t begin = 0; begin < bytes; begin += segment) {
     const std::size_t len = std::min(segment, bytes - begin);
-    arrivals_.push_back({.packet = {at + begin, len}, .route = route});
+    arrivals_.push_back({.packet = {at + begin, len}, .route = route, .waited = waited});
     ++stats_.packets_received;
   }
   stats_.bytes_received += bytes;

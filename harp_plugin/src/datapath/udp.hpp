@@ -44,6 +44,8 @@ class UdpDatapath final : public Datapath {
   std::size_t mtu_bytes() const override { return mtu_bytes_; }
   std::uint16_t local_ports() const override { return static_cast<std::uint16_t>(sockets_.size()); }
   bool has_checksum() const override { return true; }
+  /// Of one socket.
+  std::size_t buffer_bytes() const override { return buffer_bytes_; }
   /// Of the socket `local_port`, as in Route.
   std::uint16_t port(std::uint16_t local_port) const { return ports_[local_port % ports_.size()]; }
   std::span<const Arrival> receive() override;
@@ -64,7 +66,7 @@ class UdpDatapath final : public Datapath {
   explicit UdpDatapath(const UdpOptions& options);
   std::string open_socket(const UdpOptions& options, std::size_t index);
   std::size_t receive_from(std::size_t socket);
-  void split(std::size_t message, std::size_t socket);
+  void split(std::size_t message, std::size_t socket, Duration now);
   std::size_t batch_end(std::size_t first) const;
   void build_message(std::size_t message, std::size_t first, std::size_t end);
   std::size_t build_messages(std::size_t first);
@@ -73,6 +75,7 @@ class UdpDatapath final : public Datapath {
   Address address_;
   std::size_t mtu_bytes_;
   bool segment_;
+  std::size_t buffer_bytes_ = 0;
   std::vector<UniqueFd> sockets_;
   std::vector<std::uint16_t> ports_;
   UniqueFd poll_;

@@ -18,7 +18,9 @@ constexpr std::uint32_t kMostBytes = 64 * 1024;
 
 }  // namespace
 
-void AckTracker::on_data(const Header& header, bool duplicate, bool astray,
+void AckTracker::on_data(const Header& header,
+                         bool duplicate,
+                         const Reception& how,
                          Time now) {  // hot
   const std::uint64_t bit = std::uint64_t{1} << header.path;
   PathSeq& newest = newest_[header.path];
@@ -28,7 +30,7 @@ void AckTracker::on_data(const Header& header, bool duplicate, bool astray,
     newest = header.path_seq;
     seen_paths_ |= bit;
     changed_paths_ |= bit;
-    astray_paths_ = astray ? astray_paths_ | bit : astray_paths_ & ~bit;
+    astray_paths_ = how.is_astray ? astray_paths_ | bit : astray_paths_ & ~bit;
   }
   if (duplicate && (header.flags & flag::kRetx) != 0 && (header.flags & flag::kAckReq) == 0) {
     ++spurious_;  // A tail probe (kAckReq) may repeat what arrived; a retransmission should not.
@@ -37,7 +39,7 @@ void AckTracker::on_data(const Header& header, bool duplicate, bool astray,
   ++packets_;
   bytes_ += header.len;
   if (is_newest) {  // A copy would have its age taken for a round trip.
-    echo(header, now);
+    echo(header, now - how.waited);
   }
   const bool at_once = duplicate || hole || (header.flags & (flag::kLast | flag::kAckReq)) != 0 ||
                        header.type == PacketType::kFin || packets_ >= kMostPackets ||
@@ -45,8 +47,8 @@ void AckTracker::on_data(const Header& header, bool duplicate, bool astray,
   set_due(at_once ? now : now + delay_);
 }
 
-void AckTracker::on_request(const Header& header, Time now) {
-  echo(header, now);
+void AckTracker::on_request(const Header& header, const Reception& how, Time now) {
+  echo(header, now - how.waited);
   ++repeats_;
   set_due(now);
 }
@@ -55,10 +57,10 @@ void AckTracker::on_news(Time now) {
   set_due(now + delay_);
 }
 
-void AckTracker::echo(const Header& header, Time now) {
+void AckTracker::echo(const Header& header, Time arrival) {
   echo_path_ = header.path;
   echo_tx_time_ = header.tx_time;
-  echo_arrival_ = now;
+  echo_arrival_ = arrival;
 }
 
 void AckTracker::fill(AckBody& ack, Time now) {

@@ -6,7 +6,8 @@
 // packets, which is after a whole burst of arrivals, so a burst costs one acknowledgement.
 //
 // The newest arrival is echoed, since its sample is the least delayed by the burst; one that others
-// of its path have overtaken is not.
+// of its path have overtaken is not. The echo says how long the packet has been on this host, so
+// that the time for which nobody looked does not count as the network's.
 #pragma once
 
 #include <array>
@@ -24,11 +25,10 @@ class AckTracker {
  public:
   explicit AckTracker(Duration delay) : delay_(delay) {}
 
-  /// A DATA or FIN packet arrived; `duplicate` where it had arrived before, `astray` where it came
-  /// to another engine's queue.
-  void on_data(const Header& header, bool duplicate, bool astray, Time now);
+  /// A DATA or FIN packet arrived; `duplicate` where it had arrived before.
+  void on_data(const Header& header, bool duplicate, const Reception& how, Time now);
   /// A packet without data asked for an answer.
-  void on_request(const Header& header, Time now);
+  void on_request(const Header& header, const Reception& how, Time now);
   /// Something changed that the sender should know soon: credit.
   void on_news(Time now);
 
@@ -44,7 +44,7 @@ class AckTracker {
   void fill(AckBody& ack, Time now);
 
  private:
-  void echo(const Header& header, Time now);
+  void echo(const Header& header, Time arrival);
   void set_due(Time at) { due_at_ = at < due_at_ ? at : due_at_; }
 
   Duration delay_;

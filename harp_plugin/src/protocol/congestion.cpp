@@ -16,6 +16,8 @@ constexpr double kLossDecrease = 0.7;
 constexpr double kIgnoredLoss = 0.02;
 constexpr std::uint32_t kEnoughPackets = 16;  ///< Fewer do not make a loss rate.
 constexpr std::uint32_t kEnoughSamples = 8;   ///< Fewer do not show a standing queue.
+/// Of the peer's buffer: beyond it a session stops growing, as others may use the buffer, too.
+constexpr double kBufferShare = 0.5;
 constexpr int kCappedRounds = 10;
 constexpr double kCap = 0.98;
 constexpr double kProbe = 1.2;
@@ -65,6 +67,9 @@ void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, D
   const double rate = static_cast<double>(round.delivered_bytes) / elapsed_s;
   const double packets = round.delivered_packets + round.lost_packets;
   const double lost = packets > 0 ? round.lost_packets / packets : 0;
+  const double peer_backlog = 2 * rate * seconds(round.peer_wait);
+  const bool fills_peer =
+      peer_buffer_bytes_ > 0 && peer_backlog > kBufferShare * peer_buffer_bytes_;
   const bool still_growing = in_slow_start() && rate > kStillGrowing * last_rate_;
   last_rate_ = rate;
 
@@ -80,7 +85,11 @@ void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, D
     const double excess = seconds(delay - allowed) / total;
     leave_slow_start();
     set_window(window_ * std::max(1 - kBeta * excess, 1 - kMostDecrease));
-  } else if ((round.lost_packets > 0 && delay > allowed / 2) ||
+  } else if (fills_peer && peer_backlog > peer_buffer_bytes_) {
+    leave_slow_start();
+    const double excess = 1 - peer_buffer_bytes_ / peer_backlog;
+    set_window(window_ * std::max(1 - kBeta * excess, 1 - kMostDecrease));
+  } else if ((round.lost_packets > 0 && (delay > allowed / 2 || fills_peer)) ||
              (lost > kIgnoredLoss && packets >= kEnoughPackets && most_delay > allowed)) {
     leave_slow_start();
     set_window(window_ * kLossDecrease);
@@ -90,6 +99,8 @@ void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, D
     if (capped_rounds_ == 0 && round.window_was_used && has_measured) {
       cap_rate(rate, round.delivered_packets / elapsed_s, min_rtt);
     }
+  } else if (fills_peer) {
+    leave_slow_start();
   } else if (!in_slow_start() && capped_rounds_ == 0 && round.window_was_used) {
     set_window(window_ + (delay < allowed / 4 ? 1 + window_ / 16 : 1));
   }
@@ -104,6 +115,10 @@ void Congestion::cap_rate(double rate, double delivered_packets_per_s, Duration 
 }
 
 void Congestion::on_timeout() {
+  if (window_before_timeout_ == 0) {  // Else it is the next one in a row.
+    window_before_timeout_ = window_;
+    threshold_before_timeout_ = threshold_;
+  }
   threshold_ = std::max(window_ / 2, kLeastWindow);
   set_window(kLeastWindow);
   capped_rounds_ = 0;
@@ -111,6 +126,14 @@ void Congestion::on_timeout() {
   least_delay_ = Duration::max();
   most_delay_ = {};
   delay_samples_ = 0;
+}
+
+void Congestion::end_timeout(bool was_spurious) {
+  if (was_spurious && window_before_timeout_ > window_) {
+    window_ = window_before_timeout_;
+    threshold_ = threshold_before_timeout_;
+  }
+  window_before_timeout_ = 0;
 }
 
 double Congestion::pacing_rate(Duration smoothed_rtt, std::size_t packet_bytes) const {

@@ -11,6 +11,12 @@
 // that was delivered for ten rounds, then a quarter more is tried for one. Less loss than that is
 // ignored.
 //
+// What waits on the peer's host until its process looks is no queue of the network: delay there may
+// be the milliseconds of a process that has no core. Yet its buffer has an end, which the peer
+// tells: the rate times the wait is what lies in it on average (Little's law), and twice that at
+// worst, as who has waited for his core sends much at once. More than the buffer holds shrinks the
+// window as Swift's endpoint delay does.
+//
 // Known weakness: a session that starts while others keep a queue standing takes it for the path's
 // own delay, and gets more than its share until that queue has drained once within ten seconds.
 #pragma once
@@ -30,6 +36,7 @@ struct CongestionRound {
   std::uint32_t lost_packets = 0;
   /// Sending stopped for the window or the pacer, not for want of data.
   bool window_was_used = false;
+  Duration peer_wait{};  ///< Packets lay on the peer's host for so long, at most.
 };
 
 class Congestion {
@@ -43,12 +50,18 @@ class Congestion {
   explicit Congestion(const Limits& limits)
       : limits_(limits), window_(limits.initial_packets), threshold_(limits.most_packets) {}
 
+  /// What the peer's host holds until its process looks; 0: not known, no limit.
+  void set_peer_buffer(std::uint32_t bytes) { peer_buffer_bytes_ = bytes; }
+
   /// `queue_delay` is the round-trip time above the path's minimum; negative where there is no
   /// sample.
   void on_ack(std::uint32_t packets, Duration queue_delay, Duration min_rtt, bool window_is_used);
   void on_round(const CongestionRound& round, Duration smoothed_rtt, Duration min_rtt);
   /// Nothing was acknowledged on any path for a whole retransmission timeout.
   void on_timeout();
+  /// The first answer since. `was_spurious`: what timed out had arrived, and the peer was slow to
+  /// say so; then it did not happen (as RFC 4015 does for TCP).
+  void end_timeout(bool was_spurious);
 
   double window_packets() const { return window_; }
   bool in_slow_start() const { return window_ < threshold_; }
@@ -66,9 +79,12 @@ class Congestion {
   double window_;
   double threshold_;  ///< Slow start below it.
   double cap_bytes_per_s_ = 0;
+  double peer_buffer_bytes_ = 0;
   double probe_window_ = 0;  ///< Window for the round after a cap.
   double last_rate_ = 0;
   int capped_rounds_ = 0;
+  double window_before_timeout_ = 0;  ///< 0: there is none to undo.
+  double threshold_before_timeout_ = 0;
   std::uint32_t delay_samples_ = 0;
   Duration least_delay_ = Duration::max();  ///< In this round.
   Duration most_delay_{};

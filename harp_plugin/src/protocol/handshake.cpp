@@ -26,7 +26,7 @@ void write_offer(const Offer& offer, ByteWriter& writer) {
   writer.number(offer.pss);
   writer.number(offer.paths);
   writer.number(offer.eager_packets);
-  writer.number(offer.features);
+  writer.number(offer.buffer_bytes);
 }
 
 Offer read_offer(ByteReader& reader) {
@@ -38,7 +38,7 @@ Offer read_offer(ByteReader& reader) {
   offer.pss = reader.number<std::uint16_t>();
   offer.paths = reader.number<std::uint16_t>();
   offer.eager_packets = reader.number<std::uint32_t>();
-  offer.features = reader.number<std::uint32_t>();
+  offer.buffer_bytes = reader.number<std::uint32_t>();
   const bool sane = offer.cid != 0 && offer.pss >= kPssUnit && offer.pss <= kMaxPss &&
                     offer.pss % kPssUnit == 0 && offer.paths >= 1 && offer.paths <= kMaxPaths &&
                     std::has_single_bit(offer.window_packets) && offer.window_packets >= 64 &&

@@ -36,7 +36,7 @@ struct Offer {
   std::uint16_t pss = 0;             ///< Payload bytes per packet; a multiple of kPssUnit.
   std::uint16_t paths = 0;
   std::uint32_t eager_packets = 0;  ///< Packets that this end holds of messages without a buffer.
-  std::uint32_t features = 0;       ///< None so far; unknown bits are ignored.
+  std::uint32_t buffer_bytes = 0;   ///< SessionConfig::buffer_bytes of this end.
   bool operator==(const Offer&) const = default;
 };
 

@@ -8,6 +8,7 @@
 #include "base/serial.hpp"
 #include "base/time.hpp"
 #include "protocol/path_set.hpp"
+#include "protocol/rtt.hpp"
 #include "protocol/sent_packets.hpp"
 #include "protocol/types.hpp"
 
@@ -21,28 +22,26 @@ constexpr Duration kMostBaseRto = std::chrono::seconds(1);
 constexpr int kMostTolerance = 8;
 constexpr int kCalmRounds = 64;
 
-Duration smoothed_rtt(const PathSet& paths, const Path& path) {
-  if (path.rtt.has_sample()) {
-    return path.rtt.smoothed();
-  }
-  const Duration best = paths.best_rtt();
-  return best > Duration::zero() ? best : kUnknownRtt;
+Duration known(Duration time) {
+  return time > Duration::zero() ? time : kUnknownRtt;
 }
 
 }  // namespace
 
 Time LossDetector::overtaken_at(const Path& path, const PathSet& paths) const {
-  const Duration tolerance =
-      std::max(smoothed_rtt(paths, path) / 8, kLeastTolerance) * tolerance_eighths_;
+  const Duration rtt = path.rtt.has_sample() ? path.rtt.smoothed() : known(paths.best_rtt());
+  const Duration tolerance = std::max(rtt / 8, kLeastTolerance) * tolerance_eighths_;
   return path.first_mark.at + tolerance;
 }
 
-void LossDetector::on_spurious_report(std::uint32_t total) {
-  if (serial_less(spurious_, total)) {
-    spurious_ = total;
-    tolerance_eighths_ = std::min(2 * tolerance_eighths_, kMostTolerance);
-    calm_rounds_ = 0;
+bool LossDetector::on_spurious_report(std::uint32_t total) {
+  if (!serial_less(spurious_, total)) {
+    return false;
   }
+  spurious_ = total;
+  tolerance_eighths_ = std::min(2 * tolerance_eighths_, kMostTolerance);
+  calm_rounds_ = 0;
+  return true;
 }
 
 void LossDetector::on_round() {
@@ -76,9 +75,10 @@ Time LossDetector::next_timeout(const SentPackets& packets, const PathSet& paths
 }
 
 Duration LossDetector::rto(const PathSet& paths, PathIndex index) const {
-  const Path& path = paths.at(index);
-  const Duration smoothed = smoothed_rtt(paths, path);
-  const Duration deviation = path.rtt.has_sample() ? path.rtt.deviation() : smoothed / 2;
+  const SmoothedTime& response = paths.at(index).rtt.response();
+  const bool is_known = response.has_sample();
+  const Duration smoothed = is_known ? response.smoothed() : known(paths.best_response());
+  const Duration deviation = is_known ? response.deviation() : smoothed / 2;
   const Duration base =
       std::clamp(2 * smoothed + std::max(4 * deviation, least_rto_ / 2), least_rto_, kMostBaseRto);
   const Duration most = std::max(most_rto_, 2 * base);
@@ -86,8 +86,7 @@ Duration LossDetector::rto(const PathSet& paths, PathIndex index) const {
 }
 
 Duration LossDetector::tail_probe_delay(const PathSet& paths) {
-  const Duration best = paths.best_rtt();
-  return std::max(2 * (best > Duration::zero() ? best : kUnknownRtt), kLeastTailProbe);
+  return std::max(2 * known(paths.best_response()), kLeastTailProbe);
 }
 
 }  // namespace harp

@@ -6,11 +6,13 @@
 // did not need. Packets of different paths overtake one another all the time; that never means
 // anything.
 //
-// Rule 2, tail probe. Nothing came back for max(2 RTT, 200 us): the newest packet is sent again on
-// another path, to draw an acknowledgement. It counts as a loss only if rule 1 says so then.
+// Rule 2, tail probe. Nothing came back for max(2 responses, 200 us): the newest packet is sent
+// again on another path, to draw an acknowledgement. It counts as a loss only if rule 1 says so
+// then. A response is a round trip and the peer's time to answer (rtt.hpp).
 //
-// Rule 3, timeout. A packet is unacknowledged for max(least, 2 RTT + max(4 deviations, least / 2)),
-// doubled with each timeout without progress. For paths that went dark, and for dark networks.
+// Rule 3, timeout. A packet is unacknowledged for max(least, 2 responses + max(4 deviations,
+// least / 2)), doubled with each timeout without progress. For paths that went dark, and for dark
+// networks.
 //
 // Where it is wrong: a reordering network with delays beyond a round trip costs needless
 // retransmissions (never wrong data).
@@ -61,8 +63,8 @@ class LossDetector {
   }
   void on_timeout() { backoff_ = std::min(backoff_ + 1, 16); }
   void on_progress() { backoff_ = 0; }
-  /// `total` retransmissions were not needed, says the receiver.
-  void on_spurious_report(std::uint32_t total);
+  /// `total` retransmissions were not needed, says the receiver. Returns whether that is news.
+  bool on_spurious_report(std::uint32_t total);
   /// A round trip has passed: old reordering is slowly forgotten.
   void on_round();
 

@@ -128,15 +128,24 @@ PathIndex PathSet::take_due_probe(Time now) {
   return kNoPath;
 }
 
-Duration PathSet::best_rtt() const {
-  Duration best{};
+template <typename TimeOf>
+Duration PathSet::best(const TimeOf& time_of) const {
+  Duration best = Duration::max();
   for (const PathIndex index : usable_) {
     const RttEstimator& rtt = paths_[index].rtt;
-    if (rtt.has_sample() && (best == Duration::zero() || rtt.smoothed() < best)) {
-      best = rtt.smoothed();
+    if (rtt.has_sample()) {
+      best = std::min(best, time_of(rtt));
     }
   }
-  return best;
+  return best == Duration::max() ? Duration::zero() : best;
+}
+
+Duration PathSet::best_rtt() const {
+  return best([](const RttEstimator& rtt) { return rtt.smoothed(); });
+}
+
+Duration PathSet::best_response() const {
+  return best([](const RttEstimator& rtt) { return rtt.response().smoothed(); });
 }
 
 Duration PathSet::min_rtt() const {

@@ -85,9 +85,14 @@ class PathSet {
 
   /// Smoothed RTT of the best usable path, zero where there is none yet.
   Duration best_rtt() const;
+  /// The same of responses.
+  Duration best_response() const;
   Duration min_rtt() const;
 
  private:
+  /// The least of `time_of(rtt)` of usable paths, zero where none has a sample.
+  template <typename TimeOf>
+  Duration best(const TimeOf& time_of) const;
   PathIndex take_due_probe(Time now);
   PathIndex draw(Rng& rng, PathIndex avoid) const;
   double cost(PathIndex path, std::uint32_t in_flight) const;

@@ -12,16 +12,22 @@ constexpr Duration kHalfWindow = std::chrono::seconds(5);
 
 }  // namespace
 
-void RttEstimator::add_sample(Duration rtt, Time now) {
-  rtt = std::max(rtt, Duration(1));
+void SmoothedTime::add_sample(Duration sample) {
+  sample = std::max(sample, Duration(1));
   if (!has_sample()) {
-    smoothed_ = rtt;
-    deviation_ = rtt / 2;
-  } else {
-    const Duration error = rtt > smoothed_ ? rtt - smoothed_ : smoothed_ - rtt;
-    deviation_ += (error - deviation_) / 4;
-    smoothed_ = std::max(smoothed_ + (rtt - smoothed_) / 8, Duration(1));
+    smoothed_ = sample;
+    deviation_ = sample / 2;
+    return;
   }
+  const Duration error = sample > smoothed_ ? sample - smoothed_ : smoothed_ - sample;
+  deviation_ += (error - deviation_) / 4;
+  smoothed_ = std::max(smoothed_ + (sample - smoothed_) / 8, Duration(1));
+}
+
+void RttEstimator::add_sample(Duration rtt, Duration response, Time now) {
+  rtt = std::max(rtt, Duration(1));
+  rtt_.add_sample(rtt);
+  response_.add_sample(response);
   if (now >= half_window_ends_) {
     previous_minimum_ = minimum_;
     minimum_ = rtt;

@@ -85,7 +85,7 @@ Offer Session::make_offer() const {
           .pss = pss_,
           .paths = config_.paths,
           .eager_packets = config_.eager_packets,
-          .features = 0};
+          .buffer_bytes = config_.buffer_bytes};
 }
 
 void Session::use_offer(const Offer& peer) {
@@ -93,6 +93,7 @@ void Session::use_offer(const Offer& peer) {
   pss_ = std::min(pss_, peer.pss);
   window_ = std::min(window_, peer.window_packets);
   paths_.limit(peer.paths);
+  congestion_.set_peer_buffer(peer.buffer_bytes);
 }
 
 void Session::establish(Time now) {

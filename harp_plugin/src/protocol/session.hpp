@@ -83,9 +83,8 @@ class Session {
   Session& operator=(const Session&) = delete;
   ~Session() = default;
 
-  /// Takes one packet; `astray`: it came to another engine's queue. What must be done with its
-  /// payload before the next call is the result.
-  Placement on_packet(std::span<const std::byte> packet, Time now, bool astray = false);
+  /// Takes one packet. What must be done with its payload before the next call is the result.
+  Placement on_packet(std::span<const std::byte> packet, Time now, const Reception& how = {});
 
   PostResult post_send(const SendRequest& request, Time now);
   PostResult post_receive(const ReceiveRequest& request, Time now);
@@ -147,17 +146,18 @@ class Session {
 
   // session_receive.cpp: what packets do
   bool accept_auth(const PacketView& packet);
-  void on_syn_again(const PacketView& packet, Time now);
-  void on_syn_ack(const PacketView& packet, Time now);
-  void on_conf(const PacketView& packet, Time now);
-  void on_control(const PacketView& packet, Time now);
-  Placement on_sequenced(const PacketView& packet, bool astray, Time now);
+  void on_syn_again(const PacketView& packet, const Reception& how, Time now);
+  void on_syn_ack(const PacketView& packet, const Reception& how, Time now);
+  void on_conf(const PacketView& packet, const Reception& how, Time now);
+  void on_control(const PacketView& packet, const Reception& how, Time now);
+  Placement on_sequenced(const PacketView& packet, const Reception& how, Time now);
   bool take_data(const PacketView& packet, Time now, Placement& placement);
   void on_fin(const Header& header);
   void on_peer_end(Time now);
-  void on_ack(const AckBody& ack, Time now);
+  void on_ack(const AckBody& ack, const Reception& how, Time now);
   void ack_one(Psn psn);
-  void take_rtt_sample(PathIndex index, std::uint32_t tx_time, std::uint32_t delay, Time now);
+  void take_rtt_sample(PathIndex index, std::uint32_t tx_time, std::uint32_t delay, Time arrival);
+  void end_timeout(const AckBody& ack, bool retransmitted_needlessly);
   void finish_round(Time now);
   void detect_losses(Time now);
 
@@ -239,7 +239,8 @@ class Session {
   Time round_start_{};
   Psn round_end_ = 0;
   bool round_is_over_ = false;
-  std::uint32_t acked_now_ = 0;  ///< Packets acknowledged by the packet being processed.
+  std::optional<Time> timed_out_at_;  ///< On all paths, and nothing was acknowledged since.
+  std::uint32_t acked_now_ = 0;       ///< Packets acknowledged by the packet being processed.
 
   // Receiving
   std::optional<ReceiveWindow> window_in_;

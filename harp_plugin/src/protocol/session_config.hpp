@@ -26,7 +26,9 @@ struct SessionConfig {
   std::uint32_t most_sends = 256;                    ///< Outstanding; power of two.
   std::uint32_t most_receives = 256;
   std::uint32_t eager_packets = 186;  ///< 256 KiB of frames for messages without a receive.
-  bool payload_crc = true;            ///< Off where the NIC has checked the payload.
+  /// Packets that wait on this host until somebody looks, at most, in bytes of payload; 0: unknown.
+  std::uint32_t buffer_bytes = 0;
+  bool payload_crc = true;  ///< Off where the NIC has checked the payload.
 
   Duration peer_timeout = std::chrono::seconds(30);
   Duration connect_timeout = std::chrono::seconds(30);

@@ -36,7 +36,9 @@ SessionError from_peer(SessionError reason) {
 
 }  // namespace
 
-Placement Session::on_packet(std::span<const std::byte> packet, Time now, bool astray) {  // hot
+Placement Session::on_packet(std::span<const std::byte> packet,
+                             Time now,
+                             const Reception& how) {  // hot
   ++stats_.packets_received;
   heard_path_ = kNoPath;
   heard_news_ = false;
@@ -47,7 +49,7 @@ Placement Session::on_packet(std::span<const std::byte> packet, Time now, bool a
   }
   const PacketType type = view->header.type;
   if (type == PacketType::kSyn) {
-    on_syn_again(*view, now);
+    on_syn_again(*view, how, now);
     return {};
   }
   if (view->header.dst_cid != config_.local_cid) {
@@ -55,7 +57,7 @@ Placement Session::on_packet(std::span<const std::byte> packet, Time now, bool a
     return {};
   }
   if (type == PacketType::kSynAck) {
-    on_syn_ack(*view, now);
+    on_syn_ack(*view, how, now);
     return {};
   }
   const bool has_keys = state_ != State::kConnecting || role_ == Role::kServer;
@@ -71,7 +73,7 @@ Placement Session::on_packet(std::span<const std::byte> packet, Time now, bool a
     linger_until_ = std::min(std::max(linger_until_, now + config_.linger), most_linger_until_);
   }
   if (state_ == State::kConnecting) {
-    on_conf(*view, now);
+    on_conf(*view, how, now);
     return {};
   }
   if (error_ != SessionError::kNone) {  // Lingering after a failure: the peer does not know yet.
@@ -83,9 +85,9 @@ Placement Session::on_packet(std::span<const std::byte> packet, Time now, bool a
     return {};
   }
   if (type == PacketType::kData || type == PacketType::kFin) {
-    return on_sequenced(*view, astray, now);
+    return on_sequenced(*view, how, now);
   }
-  on_control(*view, now);
+  on_control(*view, how, now);
   return {};
 }
 
@@ -93,7 +95,7 @@ bool Session::accept_auth(const PacketView& packet) {
   return is_authentic(rx_key(), packet);
 }
 
-void Session::on_syn_again(const PacketView& packet, Time now) {
+void Session::on_syn_again(const PacketView& packet, const Reception& how, Time now) {
   if (role_ != Role::kServer || state_ != State::kConnecting) {
     return;
   }
@@ -105,11 +107,11 @@ void Session::on_syn_again(const PacketView& packet, Time now) {
   heard_path_ = packet.header.path;
   pss_ = std::min(pss_, syn->offer.pss);  // The client came down the ladder.
   echo_tx_time_ = packet.header.tx_time;
-  echo_arrival_ = now;
+  echo_arrival_ = now - how.waited;
   handshake_at_ = now;
 }
 
-void Session::on_syn_ack(const PacketView& packet, Time now) {
+void Session::on_syn_ack(const PacketView& packet, const Reception& how, Time now) {
   const auto syn_ack = role_ == Role::kClient ? parse_syn_ack(packet.body) : std::nullopt;
   if (!syn_ack || (state_ != State::kConnecting && syn_ack->nonce != peer_nonce_)) {
     ++stats_.bad_packets;
@@ -121,7 +123,7 @@ void Session::on_syn_ack(const PacketView& packet, Time now) {
     return;
   }
   echo_tx_time_ = packet.header.tx_time;
-  echo_arrival_ = now;
+  echo_arrival_ = now - how.waited;
   conf_due_ = true;  // Also when it is a repetition: the first CONF was lost.
   conf_path_ = packet.header.path;
   if (state_ != State::kConnecting) {
@@ -132,12 +134,12 @@ void Session::on_syn_ack(const PacketView& packet, Time now) {
   pss_ = config_.most_pss;
   use_offer(syn_ack->offer);
   if (syn_ack->echo.delay != kNoEcho) {
-    take_rtt_sample(0, syn_ack->echo.tx_time, syn_ack->echo.delay, now);
+    take_rtt_sample(0, syn_ack->echo.tx_time, syn_ack->echo.delay, echo_arrival_);
   }
   establish(now);
 }
 
-void Session::on_conf(const PacketView& packet, Time now) {
+void Session::on_conf(const PacketView& packet, const Reception& how, Time now) {
   const auto conf =
       packet.header.type == PacketType::kConf ? parse_conf(packet.body) : std::nullopt;
   if (!conf || conf->pss > config_.most_pss) {
@@ -145,17 +147,17 @@ void Session::on_conf(const PacketView& packet, Time now) {
   }
   pss_ = conf->pss;
   if (conf->echo.delay != kNoEcho) {
-    take_rtt_sample(0, conf->echo.tx_time, conf->echo.delay, now);
+    take_rtt_sample(0, conf->echo.tx_time, conf->echo.delay, now - how.waited);
   }
   establish(now);
 }
 
-void Session::on_control(const PacketView& packet, Time now) {
+void Session::on_control(const PacketView& packet, const Reception& how, Time now) {
   const Header& header = packet.header;
   switch (header.type) {
     case PacketType::kAck:
       if (const auto ack = parse_ack(packet.body)) {
-        on_ack(*ack, now);
+        on_ack(*ack, how, now);
       } else {
         ++stats_.bad_packets;
       }
@@ -173,23 +175,23 @@ void Session::on_control(const PacketView& packet, Time now) {
       return;
     case PacketType::kProbe:
       probe_answer_ = header.path;
-      probe_echo_ = {.tx_time = header.tx_time, .delay = 0};
+      probe_echo_ = {.tx_time = header.tx_time, .delay = wire_duration(how.waited)};
       return;
     case PacketType::kProbeAck:
       if (const auto echo = parse_echo(packet.body); echo && header.path < paths_.count()) {
         paths_.on_alive(header.path, now);
-        take_rtt_sample(header.path, echo->tx_time, echo->delay, now);
+        take_rtt_sample(header.path, echo->tx_time, echo->delay, now - how.waited);
       }
       return;
     case PacketType::kHeartbeat:
-      ack_.on_request(header, now);
+      ack_.on_request(header, how, now);
       return;
     default:
       return;  // A CONF that was repeated.
   }
 }
 
-Placement Session::on_sequenced(const PacketView& packet, bool astray, Time now) {  // hot
+Placement Session::on_sequenced(const PacketView& packet, const Reception& how, Time now) {  // hot
   const Header& header = packet.header;
   Placement placement;
   switch (window_in_->examine(header.psn)) {
@@ -198,7 +200,7 @@ Placement Session::on_sequenced(const PacketView& packet, bool astray, Time now)
       return placement;
     case ReceiveWindow::Verdict::kDuplicate:
       ++stats_.duplicates;
-      ack_.on_data(header, true, astray, now);
+      ack_.on_data(header, true, how, now);
       return placement;
     case ReceiveWindow::Verdict::kNew:
       break;
@@ -214,7 +216,7 @@ Placement Session::on_sequenced(const PacketView& packet, bool astray, Time now)
   }
   window_in_->accept(header.psn);
   heard_news_ = true;
-  ack_.on_data(header, false, astray, now);
+  ack_.on_data(header, false, how, now);
   if (peer_fin_ && !peer_closed_ && serial_less(*peer_fin_, window_in_->cum())) {
     on_peer_end(now);
   }
@@ -262,7 +264,7 @@ void Session::on_peer_end(Time now) {
   on_call(now);
 }
 
-void Session::on_ack(const AckBody& ack, Time now) {  // hot
+void Session::on_ack(const AckBody& ack, const Reception& how, Time now) {  // hot
   const std::int32_t in_window = serial_distance(sent_.oldest(), sent_.next());
   if (serial_distance(sent_.oldest(), ack.cum_psn) > in_window) {
     ++stats_.bad_packets;
@@ -287,7 +289,7 @@ void Session::on_ack(const AckBody& ack, Time now) {  // hot
     }
   }
   if (ack.echo_path < paths_.count()) {
-    take_rtt_sample(ack.echo_path, ack.echo_tx_time, ack.echo_delay, now);
+    take_rtt_sample(ack.echo_path, ack.echo_tx_time, ack.echo_delay, now - how.waited);
   }
   for (std::size_t i = 0; i < ack.path_count; ++i) {
     const AckBody::PathReport& report = ack.paths[i];
@@ -297,12 +299,13 @@ void Session::on_ack(const AckBody& ack, Time now) {  // hot
       stats_.paths_moved += moves ? 1 : 0;
     }
   }
-  loss_.on_spurious_report(ack.spurious);
+  const bool was_needless = loss_.on_spurious_report(ack.spurious);
   if (acked_now_ > 0 || more_credit) {
     liveness_.on_progress(now);
   }
   if (acked_now_ > 0) {
     loss_.on_progress();
+    end_timeout(ack, was_needless);
     last_activity_ = now;
     tail_probed_ = false;
     congestion_.on_ack(acked_now_, Duration(-1), paths_.min_rtt(), round_.window_was_used);
@@ -315,6 +318,21 @@ void Session::on_ack(const AckBody& ack, Time now) {  // hot
   if (fin_acked_ && sent_.all_acked() && state_ == State::kEstablished) {
     finish_close(now);
   }
+}
+
+/// What times out is lost, or its answer is late. It was late where the answer is to something that
+/// was sent before (Eifel detection, RFC 3522), or the peer had what was sent again.
+void Session::end_timeout(const AckBody& ack, bool retransmitted_needlessly) {
+  if (!timed_out_at_) {
+    return;
+  }
+  const bool is_late =
+      ack.echo_path != kNoPath && serial_less(ack.echo_tx_time, wire_time(*timed_out_at_));
+  if (is_late || retransmitted_needlessly) {
+    round_.lost_packets = 0;
+  }
+  congestion_.end_timeout(is_late || retransmitted_needlessly);
+  timed_out_at_.reset();
 }
 
 void Session::ack_one(Psn psn) {  // hot
@@ -334,13 +352,14 @@ void Session::ack_one(Psn psn) {  // hot
 void Session::take_rtt_sample(PathIndex index,
                               std::uint32_t tx_time,
                               std::uint32_t delay,
-                              Time now) {
-  const std::uint32_t units = wire_time(now) - tx_time - delay;
+                              Time arrival) {
+  const std::uint32_t units = wire_time(arrival) - tx_time - delay;
   if (serial_distance(0, units) < 0) {
-    return;  // Sent after now: a clock of wire units may be one unit early.
+    return;  // Sent after it arrived: a clock of wire units may be one unit early.
   }
   const Duration rtt = from_wire_duration(units);
-  const Time sent_at = now - rtt - from_wire_duration(delay);
+  const Duration response = rtt + from_wire_duration(delay);
+  const Time sent_at = arrival - response;
   if (sent_at < liveness_.resumed_at()) {
     return;  // This end was asleep in between.
   }
@@ -353,7 +372,8 @@ void Session::take_rtt_sample(PathIndex index,
   path.newest_echo = sent_at;
   RttEstimator& estimator = path.rtt;
   const Duration least = estimator.has_sample() ? estimator.minimum() : paths_.min_rtt();
-  estimator.add_sample(rtt, now);
+  estimator.add_sample(rtt, response, arrival);
+  round_.peer_wait = std::max(round_.peer_wait, response - rtt - config_.ack_delay);
   if (least > Duration::zero()) {
     congestion_.on_ack(0, std::max(rtt - least, Duration::zero()), paths_.min_rtt(), false);
   }
@@ -394,6 +414,7 @@ void Session::detect_losses(Time now) {
   loss_.on_timeout();
   if (all_dark) {
     congestion_.on_timeout();
+    timed_out_at_ = now;
   }
 }
 

@@ -37,6 +37,12 @@ enum class SessionError : std::uint16_t {
   kProtocolViolation = 7,  ///< An authenticated packet contradicts earlier ones.
 };
 
+/// What is known of an arriving packet besides its bytes.
+struct Reception {
+  bool is_astray = false;  ///< It came to another engine's queue.
+  Duration waited{};       ///< On this host, before anybody looked at it.
+};
+
 /// Text of `error` for messages and logs.
 const char* session_error_name(SessionError error);
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -211,7 +212,8 @@ void Stack::take_packet(const Arrival& arrival, Time now) {  // hot
     return;
   }
   const Session& session = *entry->session;
-  place(entry->session->on_packet(arrival.packet, now, arrival.is_astray));
+  const Reception how{.is_astray = arrival.is_astray, .waited = arrival.waited};
+  place(entry->session->on_packet(arrival.packet, now, how));
   if (!entry->is_client) {
     entry->learn(session.heard_path(), arrival.route, session.heard_news());
   }
@@ -489,6 +491,8 @@ SessionConfig Stack::session_config(Slot slot) {
   config.most_pss = pss_for_mtu(datapath_->mtu_bytes() - extra);
   config.paths = config_.paths;
   config.flows = datapath_->local_ports();
+  config.buffer_bytes = static_cast<std::uint32_t>(
+      std::min<std::size_t>(datapath_->buffer_bytes(), std::numeric_limits<std::uint32_t>::max()));
   config.payload_crc = config.payload_crc || !datapath_->has_checksum();
   config.window_packets = window_packets(config.most_pss);
   config.eager_packets =

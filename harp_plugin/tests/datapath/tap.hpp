@@ -37,6 +37,7 @@ class Tap final : public Datapath {
   const Address& address() const override { return below_->address(); }
   std::size_t mtu_bytes() const override { return below_->mtu_bytes(); }
   std::uint16_t local_ports() const override { return below_->local_ports(); }
+  std::size_t buffer_bytes() const override { return below_->buffer_bytes(); }
   bool has_checksum() const override { return makes_checksums; }
   std::span<const Arrival> receive() override {
     const auto arrivals = below_->receive();

@@ -1,6 +1,8 @@
 // Over the loopback interface, IPv4 and, where the machine has it, IPv6.
 #include "datapath/udp.hpp"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -8,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -343,6 +346,31 @@ TEST(UdpDatapath, the_descriptor_is_readable_while_packets_are_there) {
     EXPECT_EQ(take(*pair.here, 1).size(), 1U);
     EXPECT_FALSE(is_readable(pair.here->descriptor()));
   }
+}
+
+TEST(UdpDatapath, an_arrival_knows_how_long_it_has_waited) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kWait = std::chrono::milliseconds(20);
+  for (const std::uint16_t family : families()) {
+    Pair pair(family);
+    const PacketBytes packet = pattern(100, 1);
+    const auto sent = Clock::now();
+    send_split(*pair.here, pair.route(), packet);
+    pair.flush();
+    pollfd ready{.fd = pair.there->descriptor(), .events = POLLIN, .revents = 0};
+    ASSERT_EQ(::poll(&ready, 1, 10'000), 1);
+    std::this_thread::sleep_for(kWait);
+    const auto arrivals = pair.there->receive();
+    const Duration most = Clock::now() - sent;
+    ASSERT_EQ(arrivals.size(), 1U);
+    EXPECT_GE(arrivals[0].waited, kWait - std::chrono::milliseconds(1)) << "the two clocks' rates";
+    EXPECT_LE(arrivals[0].waited, most + std::chrono::milliseconds(1));
+  }
+}
+
+TEST(UdpDatapath, the_buffer_is_as_large_as_the_kernel_allows) {
+  const auto datapath = opened({.local = loopback(4), .buffer_bytes = 100'000});
+  EXPECT_EQ(datapath->buffer_bytes(), 100'000U);
 }
 
 }  // namespace

@@ -143,8 +143,10 @@ class Pair {
     if (!end.is_client && !accept(packet)) {
       return;
     }
-    const bool astray = ++delivered_ % 2 == 0;
-    const Placement placement = end.session->on_packet(packet, now_, astray);
+    // Longer than the world exists: the clock of arrivals was set.
+    const Duration waited = ++delivered_ % 8 == 0 ? Duration(std::chrono::hours(1)) : Duration{};
+    const Reception how{.is_astray = delivered_ % 2 == 0, .waited = waited};
+    const Placement placement = end.session->on_packet(packet, now_, how);
     if (placement.action == Placement::Action::kCopy && !placement.payload.empty()) {
       std::memcpy(placement.to, placement.payload.data(), placement.payload.size());
     }

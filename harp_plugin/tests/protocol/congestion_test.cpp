@@ -101,5 +101,63 @@ TEST(Congestion, a_timeout_starts_again_from_the_bottom) {
   EXPECT_TRUE(congestion.in_slow_start());
 }
 
+TEST(Congestion, a_timeout_that_was_wrong_did_not_happen) {
+  Congestion congestion = beyond_slow_start();
+  const double before = congestion.window_packets();
+  congestion.on_timeout();
+  congestion.on_timeout();  // The next one, with backoff.
+  congestion.end_timeout(true);
+  EXPECT_DOUBLE_EQ(congestion.window_packets(), before);
+  EXPECT_FALSE(congestion.in_slow_start());
+}
+
+TEST(Congestion, a_timeout_that_was_right_is_not_undone_by_a_later_one) {
+  Congestion congestion = beyond_slow_start();
+  congestion.on_timeout();
+  congestion.end_timeout(false);
+  EXPECT_DOUBLE_EQ(congestion.window_packets(), 2);
+  congestion.on_timeout();
+  congestion.end_timeout(true);
+  EXPECT_DOUBLE_EQ(congestion.window_packets(), 2);
+}
+
+/// 1000 packets of 1500 bytes in a millisecond: 1.5 MB lie where they wait for as long, at times 3.
+CongestionRound waiting_round(Duration wait) {
+  CongestionRound round = round_of(1000, 0);
+  round.peer_wait = wait;
+  return round;
+}
+
+TEST(Congestion, a_peer_that_does_not_look_is_no_queue) {
+  Congestion congestion = beyond_slow_start();
+  const double before = congestion.window_packets();
+  play(congestion, waiting_round(milliseconds(100)), Duration::zero());
+  EXPECT_GT(congestion.window_packets(), before);
+}
+
+TEST(Congestion, the_peers_buffer_bounds_what_waits_there) {
+  Congestion congestion = beyond_slow_start();
+  congestion.set_peer_buffer(2'000'000);
+  const double before = congestion.window_packets();
+  play(congestion, waiting_round(kRtt / 2), Duration::zero());
+  EXPECT_DOUBLE_EQ(congestion.window_packets(), before) << "more than half of it: no growth";
+  play(congestion, waiting_round(kRtt), Duration::zero());
+  EXPECT_LT(congestion.window_packets(), before) << "more than all of it";
+  const double after = congestion.window_packets();
+  play(congestion, waiting_round(kRtt / 4), Duration::zero());
+  EXPECT_GT(congestion.window_packets(), after);
+}
+
+TEST(Congestion, loss_while_the_peers_buffer_fills_up_is_its_overflow_and_no_policer) {
+  Congestion congestion = beyond_slow_start();
+  congestion.set_peer_buffer(2'000'000);
+  const double before = congestion.window_packets();
+  CongestionRound round = waiting_round(kRtt / 2);
+  round.lost_packets = 100;
+  play(congestion, round, Duration::zero());
+  EXPECT_DOUBLE_EQ(congestion.window_packets(), 0.7 * before);
+  EXPECT_FALSE(congestion.rate_is_capped());
+}
+
 }  // namespace
 }  // namespace harp

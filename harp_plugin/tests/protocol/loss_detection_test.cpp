@@ -21,7 +21,7 @@ struct Bench {
   Bench() : packets(0, 64), paths(2, 2), loss(milliseconds(2), milliseconds(250)) {
     for (PathIndex path = 0; path < 2; ++path) {
       for (int i = 0; i < 50; ++i) {
-        paths.at(path).rtt.add_sample(milliseconds(1), kStart);
+        paths.at(path).rtt.add_sample(milliseconds(1), milliseconds(1), kStart);
       }
     }
   }
@@ -119,6 +119,21 @@ TEST(LossDetection, a_timeout_takes_what_is_old_enough_and_backs_off) {
   EXPECT_EQ(bench.loss.rto(bench.paths, 0), milliseconds(250));
   bench.loss.on_progress();
   EXPECT_EQ(bench.loss.rto(bench.paths, 0), rto);
+}
+
+TEST(LossDetection, a_peer_that_takes_long_to_answer_is_waited_for_and_a_gap_is_not) {
+  Bench bench;
+  const Duration before = bench.loss.rto(bench.paths, 0);
+  for (int i = 0; i < 50; ++i) {
+    bench.paths.at(0).rtt.add_sample(milliseconds(1), milliseconds(20), kStart);
+  }
+  EXPECT_LT(before, milliseconds(20));
+  EXPECT_GT(bench.loss.rto(bench.paths, 0), milliseconds(40));
+  bench.send(0, kStart);
+  bench.send(0, kStart);
+  bench.paths.on_report(0, 2, kStart + milliseconds(1));
+  EXPECT_EQ(bench.overtaken(kStart + milliseconds(1) + microseconds(130)).size(), 2U)
+      << "an eighth of the network's round trip later";
 }
 
 }  // namespace

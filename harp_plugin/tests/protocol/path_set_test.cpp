@@ -20,7 +20,7 @@ constexpr auto kIdle = [](PathIndex) { return 0U; };
 TEST(PathSet, spreads_over_all_paths_and_prefers_fast_ones) {
   PathSet paths(4, 4);
   for (PathIndex path = 0; path < 4; ++path) {
-    paths.at(path).rtt.add_sample(milliseconds(path == 2 ? 10 : 1), kStart);
+    paths.at(path).rtt.add_sample(milliseconds(path == 2 ? 10 : 1), milliseconds(10), kStart);
   }
   Rng rng(1);
   std::array<int, 4> chosen{};

@@ -113,6 +113,51 @@ TEST(SessionFaults, a_network_that_is_dark_for_a_while_is_survived_by_timeouts) 
   EXPECT_TRUE(transfer.is_complete());
 }
 
+/// A transfer whose packets have all timed out.
+struct TimedOut : Transfer {
+  TimedOut() : Transfer(20 * 128) {
+    window = client->congestion().window_packets();
+    send();
+    originals = packets_of(*client, now);
+    while (client->stats().retransmitted_timeout == 0) {
+      now = std::max(client->next_deadline(), now + Duration(1));
+      repetitions = packets_of(*client, now);
+    }
+    EXPECT_LT(client->congestion().window_packets(), window);
+  }
+  void arrive(const std::vector<PacketBytes>& packets) {
+    for (const PacketBytes& packet : packets) {
+      to_server(packet);
+    }
+    for (const PacketBytes& answer : packets_of(*server, now)) {
+      hand_over(*client, answer, now);
+    }
+  }
+  double window = 0;
+  std::vector<PacketBytes> originals;
+  std::vector<PacketBytes> repetitions;  ///< Sent since the timeout.
+};
+
+TEST(SessionFaults, an_answer_to_what_was_sent_before_a_timeout_undoes_it) {
+  TimedOut late;
+  late.arrive(late.originals);
+  EXPECT_GE(late.client->congestion().window_packets(), late.window);
+}
+
+TEST(SessionFaults, a_repetition_that_the_peer_did_not_need_undoes_its_timeout) {
+  TimedOut late;
+  std::vector<PacketBytes> both = late.originals;
+  both.insert(both.end(), late.repetitions.begin(), late.repetitions.end());
+  late.arrive(both);
+  EXPECT_GE(late.client->congestion().window_packets(), late.window);
+}
+
+TEST(SessionFaults, an_answer_to_a_repetition_leaves_the_timeout_as_it_was) {
+  TimedOut lost;
+  lost.arrive(lost.repetitions);
+  EXPECT_LT(lost.client->congestion().window_packets(), lost.window);
+}
+
 TEST(SessionFaults, every_packet_may_arrive_twice) {
   Transfer transfer(20 * 128);
   transfer.drops = [&](bool from_client, const PacketBytes& packet) {

@@ -229,5 +229,29 @@ TEST(Session, only_data_that_was_not_there_is_news) {
   }
 }
 
+TEST(Session, what_waits_on_either_host_is_no_part_of_the_round_trip) {
+  Pipe pipe;
+  pipe.connect();
+  std::vector<std::byte> buffer(100);
+  ASSERT_EQ(pipe.server->post_receive({.buffer = buffer}, pipe.now), PostResult::kPosted);
+  pipe.run_for(milliseconds(100));
+  ASSERT_EQ(pipe.client->post_send({.data = buffer}, pipe.now), PostResult::kPosted);
+  const auto packets = packets_of(*pipe.client, pipe.now);
+  ASSERT_EQ(packets.size(), 1U);
+
+  // 1 ms on the way, 30 ms in the server's buffer, 1 ms back, 50 ms in the client's.
+  pipe.now += milliseconds(31);
+  (void)pipe.server->on_packet(packets[0], pipe.now, {.waited = milliseconds(30)});
+  const auto answers = packets_of(*pipe.server, pipe.now);
+  ASSERT_EQ(answers.size(), 1U);
+  pipe.now += milliseconds(51);
+  (void)pipe.client->on_packet(answers[0], pipe.now, {.waited = milliseconds(50)});
+  const auto view = parse_packet(packets[0]);
+  ASSERT_TRUE(view);
+  const RttEstimator& rtt = pipe.client->paths().at(view->header.path).rtt;
+  EXPECT_LT(rtt.smoothed(), milliseconds(3)) << "in units of 256 ns";
+  EXPECT_GT(rtt.response().smoothed(), milliseconds(3)) << "an eighth of 32 ms, or all of it";
+}
+
 }  // namespace
 }  // namespace harp

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 
 #include <gtest/gtest.h>
 
@@ -16,6 +17,7 @@
 namespace harp::sim {
 namespace {
 
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -42,8 +44,10 @@ WorldConfig world_of(std::size_t messages, double bits_per_s, Duration one_way) 
   return world;
 }
 
-Outcome measure(const WorldConfig& config) {
+Outcome measure(
+    const WorldConfig& config, const std::function<void(World&)>& prepare = [](World&) {}) {
   World world(config, nullptr);
+  prepare(world);
   EXPECT_TRUE(world.run_until_ended(Time(seconds(300)), 50000000));
   EXPECT_EQ(world.server_traffic.broken(), "");
   EXPECT_EQ(world.client_traffic.failure(), SessionError::kNone);
@@ -88,7 +92,7 @@ TEST(Goodput, one_percent_loss_in_both_directions_with_reordering_keeps_the_boun
 }
 
 TEST(Goodput, a_datacenter_link_is_filled) {
-  const Outcome outcome = measure(world_of(100, 1e10, std::chrono::microseconds(25)));
+  const Outcome outcome = measure(world_of(100, 1e10, microseconds(25)));
   EXPECT_GT(outcome.goodput_bps, 0.8e10);
 }
 
@@ -141,6 +145,30 @@ TEST(Goodput, heavy_loss_does_not_stop_a_session) {
   const Outcome outcome = measure(config);
   EXPECT_GT(outcome.goodput_bps, 2e7);
   EXPECT_LE(outcome.retransmitted_bytes, 3 * outcome.lost_bytes);
+}
+
+/// Processes that have their cores for an eighth of the time, now at once and now not: a round trip
+/// takes up to 800 us, of which the network has 50.
+Outcome measure_on_shared_cores(WorldConfig config, std::size_t buffer_packets) {
+  config.server.buffer_bytes = static_cast<std::uint32_t>(buffer_packets * config.server.most_pss);
+  return measure(config, [&](World& world) {
+    constexpr Duration kTurn = microseconds(50);
+    const Time start = world.simulator.now() + milliseconds(5);  // Connected by then.
+    world.client.share_core(start, kTurn, 8 * kTurn, buffer_packets);
+    world.server.share_core(start, kTurn, 9 * kTurn, buffer_packets);
+  });
+}
+
+TEST(Goodput, processes_that_share_their_cores_are_no_congested_network) {
+  const Outcome outcome = measure_on_shared_cores(world_of(100, 1e10, microseconds(25)), 4096);
+  EXPECT_GT(outcome.goodput_bps, 0.15e10);
+  EXPECT_LT(outcome.retransmitted_bytes, outcome.sent_bytes / 100);
+}
+
+TEST(Goodput, a_small_buffer_of_a_process_that_shares_its_core_is_not_overrun_for_long) {
+  const Outcome outcome = measure_on_shared_cores(world_of(100, 1e10, microseconds(25)), 50);
+  EXPECT_GT(outcome.goodput_bps, 0.07e10);
+  EXPECT_LT(outcome.retransmitted_bytes, outcome.sent_bytes / 100);
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ void Receiver::burst(Frames& frames, std::size_t first, std::size_t count, harp:
           receiver_.on_data(*view, events_, placement) == harp::MessageReceiver::Verdict::kTaken,
           "a packet without a place");
       window_.accept(view->header.psn);
-      tracker_.on_data(view->header, false, false, now);
+      tracker_.on_data(view->header, false, {}, now);
       if constexpr ((Parts & receive_part::kCopy) != 0) {
         std::memcpy(placement.to, placement.payload.data(), placement.payload.size());
       }

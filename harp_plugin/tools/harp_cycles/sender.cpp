@@ -23,7 +23,7 @@ Sender::Sender(const Shape& shape) : shape_(shape), buffers_(shape), heads_(shap
   }
   for (std::size_t path = 0; path < paths_.count(); ++path) {
     const auto us = std::chrono::microseconds(20 + path);
-    paths_.at(static_cast<harp::PathIndex>(path)).rtt.add_sample(us, now_);
+    paths_.at(static_cast<harp::PathIndex>(path)).rtt.add_sample(us, us, now_);
   }
   pacer_.set_rate(kBytesPerS);
   flow_.source_mac.fill(std::byte{2});
