@@ -479,6 +479,25 @@ TEST_P(TransportContractTest, a_request_that_was_never_made_is_the_callers_fault
   EXPECT_EQ(pair.send->test(0).status().code(), ErrorCode::kInvalidArgument);
 }
 
+TEST_P(TransportContractTest, every_call_of_a_cancelled_channel_fails) {
+  TransportPair pair = make_pair();
+  pair.open();
+  const Bytes message = pattern(1000, 12);
+  Bytes into(message.size());
+  const RequestId sent = must(pair.send->isend(message));
+  const RequestId received = must(pair.recv->irecv(into));
+  ASSERT_TRUE(drive(
+      pair.both(), [&] { return must(pair.send->test(sent)) && must(pair.recv->test(received)); }));
+  pair.send->cancel();
+  pair.recv->cancel();
+  EXPECT_EQ(pair.send->test(sent).status().code(), ErrorCode::kShutDown) << "also of what was done";
+  EXPECT_EQ(pair.recv->test(received).status().code(), ErrorCode::kShutDown);
+  EXPECT_EQ(pair.send->isend(message).status().code(), ErrorCode::kShutDown);
+  EXPECT_EQ(pair.recv->irecv(into).status().code(), ErrorCode::kShutDown);
+  EXPECT_EQ(pair.recv->irecv_fragments(into.size()).status().code(), ErrorCode::kShutDown);
+  EXPECT_EQ(pair.recv->next_fragment(received).status().code(), ErrorCode::kShutDown);
+}
+
 TEST_P(NetworkContractTest, fragments_of_an_ordinary_receive_are_the_callers_fault) {
   TransportPair pair = make_pair();
   pair.open();

@@ -71,10 +71,6 @@ Status peer_failed(std::uint32_t rank, const std::string& what) {
       ErrorCode::kPeerFailed, "rank " + std::to_string(rank) + " " + what, static_cast<int>(rank)};
 }
 
-Status cancelled() {
-  return {ErrorCode::kShutDown, "the channel was cancelled"};
-}
-
 }  // namespace
 
 struct LoopbackHub::State {
@@ -133,6 +129,7 @@ class LoopbackSend final : public SendChannel {
   std::deque<Outgoing> queue_;
   std::uint64_t done_ = 0;  ///< Messages that are on the link as a whole.
   Status status_;
+  bool cancelled_ = false;
 };
 
 class LoopbackRecv final : public RecvChannel {
@@ -173,6 +170,7 @@ class LoopbackRecv final : public RecvChannel {
   std::vector<Packet> fragments_;  ///< Arrived for the first request, not given out.
   std::optional<Packet> lent_;
   Status status_;
+  bool cancelled_ = false;
 };
 
 class Endpoint {
@@ -206,8 +204,9 @@ void LoopbackSend::close() {
 
 void LoopbackSend::cancel() {
   close();
+  cancelled_ = true;
   if (status_.ok()) {
-    status_ = cancelled();
+    status_ = {ErrorCode::kShutDown, "the channel was cancelled"};
   }
 }
 
@@ -220,7 +219,7 @@ Result<RequestId> LoopbackSend::isend(std::span<const std::byte> data) {
 }
 
 Result<bool> LoopbackSend::test(RequestId request) {
-  if (request < done_) {
+  if (request < done_ && !cancelled_) {
     return true;
   }
   if (!status_.ok()) {
@@ -321,8 +320,9 @@ void LoopbackRecv::close() {
 
 void LoopbackRecv::cancel() {
   close();
+  cancelled_ = true;
   if (status_.ok()) {
-    status_ = cancelled();
+    status_ = {ErrorCode::kShutDown, "the channel was cancelled"};
   }
 }
 
@@ -343,7 +343,7 @@ Result<RequestId> LoopbackRecv::irecv_fragments(std::size_t bytes) {
 }
 
 Result<std::optional<Fragment>> LoopbackRecv::next_fragment(RequestId request) {
-  if (!status_.ok() && request >= done_) {
+  if (!status_.ok() && (cancelled_ || request >= done_)) {
     return status_;
   }
   if (lent_.has_value()) {
@@ -375,7 +375,7 @@ void LoopbackRecv::release(const Fragment& fragment) {
 }
 
 Result<bool> LoopbackRecv::test(RequestId request) {
-  if (request < done_) {
+  if (request < done_ && !cancelled_) {
     return true;
   }
   if (!status_.ok()) {
