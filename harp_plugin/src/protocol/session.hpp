@@ -159,6 +159,7 @@ class Session {
   void take_rtt_sample(PathIndex index, std::uint32_t tx_time, std::uint32_t delay, Time arrival);
   void end_timeout(const AckBody& ack, bool retransmitted_needlessly);
   void finish_round(Time now);
+  void find_overtaken(Time now);
   void detect_losses(Time now);
 
   // session_transmit.cpp: what timers and polls do

@@ -389,12 +389,16 @@ void Session::finish_round(Time now) {
   round_is_over_ = false;
 }
 
-void Session::detect_losses(Time now) {
+void Session::find_overtaken(Time now) {
   loss_.find_overtaken(sent_, paths_, now, [this](Psn psn) {
     sent_.on_lost(psn);
     ++round_.lost_packets;
     ++stats_.retransmitted_order;
   });
+}
+
+void Session::detect_losses(Time now) {
+  find_overtaken(now);
   if (loss_.next_timeout(sent_, paths_) > now) {
     return;
   }
@@ -410,6 +414,7 @@ void Session::detect_losses(Time now) {
   });
   if (paths_.usable_count() < usable_before) {
     stats_.paths_quarantined += usable_before - paths_.usable_count();
+    find_overtaken(now);  // Paths that know no round trip go by the best of the others.
   }
   loss_.on_timeout();
   if (all_dark) {
