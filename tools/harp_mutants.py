@@ -278,7 +278,7 @@ MUTANTS = [
     Mutant(
         "an answer that was late is taken for a loss",
         "src/protocol/session_receive.cpp",
-        "  congestion_.end_timeout(is_late || retransmitted_needlessly);",
+        "  congestion_.end_timeout(was_spurious);",
         "  congestion_.end_timeout(false);",
         "session_faults",
     ),

@@ -35,6 +35,11 @@ void Congestion::set_window(double packets) {
   window_ = std::clamp(packets, kLeastWindow, limits_.most_packets);
 }
 
+void Congestion::shrink(double excess) {
+  leave_slow_start();
+  set_window(window_ * std::max(1 - kBeta * excess, 1 - kMostDecrease));
+}
+
 void Congestion::on_ack(std::uint32_t packets,
                         Duration queue_delay,
                         Duration min_rtt,
@@ -82,13 +87,9 @@ void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, D
   }
   if (delay > allowed) {
     const double total = seconds(min_rtt + delay);
-    const double excess = seconds(delay - allowed) / total;
-    leave_slow_start();
-    set_window(window_ * std::max(1 - kBeta * excess, 1 - kMostDecrease));
+    shrink(seconds(delay - allowed) / total);
   } else if (fills_peer && peer_backlog > peer_buffer_bytes_) {
-    leave_slow_start();
-    const double excess = 1 - peer_buffer_bytes_ / peer_backlog;
-    set_window(window_ * std::max(1 - kBeta * excess, 1 - kMostDecrease));
+    shrink(1 - peer_buffer_bytes_ / peer_backlog);
   } else if ((round.lost_packets > 0 && (delay > allowed / 2 || fills_peer)) ||
              (lost > kIgnoredLoss && packets >= kEnoughPackets && most_delay > allowed)) {
     leave_slow_start();

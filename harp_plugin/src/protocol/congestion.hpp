@@ -72,6 +72,8 @@ class Congestion {
  private:
   Duration allowance(Duration min_rtt) const;
   void set_window(double packets);
+  /// `excess`: what is too much, as a part of all there is.
+  void shrink(double excess);
   void leave_slow_start() { threshold_ = 0; }
   void cap_rate(double rate, double delivered_packets_per_s, Duration min_rtt);
 

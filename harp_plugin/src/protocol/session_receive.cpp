@@ -328,10 +328,11 @@ void Session::end_timeout(const AckBody& ack, bool retransmitted_needlessly) {
   }
   const bool is_late =
       ack.echo_path != kNoPath && serial_less(ack.echo_tx_time, wire_time(*timed_out_at_));
-  if (is_late || retransmitted_needlessly) {
+  const bool was_spurious = is_late || retransmitted_needlessly;
+  if (was_spurious) {
     round_.lost_packets = 0;
   }
-  congestion_.end_timeout(is_late || retransmitted_needlessly);
+  congestion_.end_timeout(was_spurious);
   timed_out_at_.reset();
 }
 

@@ -71,6 +71,10 @@ Status peer_failed(std::uint32_t rank, const std::string& what) {
       ErrorCode::kPeerFailed, "rank " + std::to_string(rank) + " " + what, static_cast<int>(rank)};
 }
 
+Status cancelled() {
+  return {ErrorCode::kShutDown, "the channel was cancelled"};
+}
+
 }  // namespace
 
 struct LoopbackHub::State {
@@ -206,7 +210,7 @@ void LoopbackSend::cancel() {
   close();
   cancelled_ = true;
   if (status_.ok()) {
-    status_ = {ErrorCode::kShutDown, "the channel was cancelled"};
+    status_ = cancelled();
   }
 }
 
@@ -322,7 +326,7 @@ void LoopbackRecv::cancel() {
   close();
   cancelled_ = true;
   if (status_.ok()) {
-    status_ = {ErrorCode::kShutDown, "the channel was cancelled"};
+    status_ = cancelled();
   }
 }
 
