@@ -3,10 +3,11 @@
 // Sending moves the time forward by what the packet costs at the current rate. The time may lag
 // behind the present by one burst, so that timers need not be finer than a burst lasts.
 //
-// A burst is what the rate carries in 50 us, at least 8 packets and at most what one segmented send
-// takes: from about 2 Gb/s on an empty bucket fills up before the next packet leaves, because the
-// cost of sending and receiving is per batch. The end of what there is to send does not wait for a
-// whole batch: the round trip of a message somewhat larger than one would be twice as long.
+// A burst is whole packets: what the rate carries in 50 us, at least 12,000 bytes and at most what
+// one segmented send takes. From about 2 Gb/s on an empty bucket fills up before the next packet
+// leaves, because the cost of sending and receiving is per batch. The end of what there is to send
+// does not wait for a whole batch: the round trip of a message somewhat larger than one would be
+// twice as long.
 #pragma once
 
 #include <algorithm>
@@ -15,21 +16,29 @@
 #include <cstdint>
 
 #include "base/time.hpp"
+#include "protocol/packet.hpp"
 
 namespace harp {
 
 class Pacer {
  public:
-  /// Rate 0 means no limit.
-  void set_rate(double bytes_per_s) {
+  /// Rate 0 means no limit. A full packet has `packet_bytes`, the headers of IP and UDP included.
+  void set_rate(double bytes_per_s, std::size_t packet_bytes) {
     bytes_per_s_ = bytes_per_s;
-    burst_bytes_ = std::clamp(bytes_per_s * seconds(kBurstTime), kLeastBurstBytes, kMostBurstBytes);
     ns_per_byte_ = bytes_per_s > 0 ? 1e9 / bytes_per_s : 0;
-    burst_cost_ = cost(burst_bytes_);
-    refill_cost_ = cost(kRefill * (burst_bytes_ - kLeastBurstBytes));
+    const auto packet = static_cast<double>(packet_bytes);
+    const double packets =
+        std::min(std::max(bytes_per_s * seconds(kBurstTime), kLeastBurstBytes) / packet,
+                 kMostSendBytes / (packet - static_cast<double>(kIpUdpBytes)));
+    burst_packets_ = std::clamp(static_cast<int>(packets), 1, kMostSendPackets);
+    // One less, as a packet leaves while the bucket holds anything at all; shorter ones are among
+    // them. Even of one packet there is some, for timers that are late.
+    burst_cost_ = std::max(burst_packets_ - 1, 1) * cost(packet);
+    refill_cost_ = cost(kRefill * std::max(burst_packets_ * packet - kLeastBurstBytes, 0.0));
   }
   double rate() const { return bytes_per_s_; }
-  double burst_bytes() const { return burst_bytes_; }
+  /// Full packets that leave at once, at least 1.
+  int burst_packets() const { return burst_packets_; }
   bool may_send(Time now, std::size_t waiting_bytes) const {
     return ready_at(waiting_bytes) <= now;
   }
@@ -50,7 +59,9 @@ class Pacer {
 
  private:
   static constexpr double kLeastBurstBytes = 8 * 1500;
-  static constexpr double kMostBurstBytes = 62000;
+  /// Of a segmented send: UDP's payload behind IPv4, and what kernels before 6.9 make of one.
+  static constexpr double kMostSendBytes = 65507;
+  static constexpr int kMostSendPackets = 64;
   static constexpr double kRefill = 0.9;
   static constexpr Duration kBurstTime = std::chrono::microseconds(50);
   /// What is slower still is up to the window.
@@ -62,7 +73,7 @@ class Pacer {
   }
 
   double bytes_per_s_ = 0;
-  double burst_bytes_ = kLeastBurstBytes;
+  int burst_packets_ = 1;
   double ns_per_byte_ = 0;  ///< Divided once per rate, not per packet; so are the two below.
   Duration burst_cost_{};
   Duration refill_cost_{};

@@ -32,6 +32,10 @@ class SendQueue {
 
   bool has_uncut() const { return cutting_ != next_; }
   std::size_t uncut_bytes() const { return uncut_bytes_; }
+  /// In packets, at most one too many for each message.
+  std::size_t uncut_packets(std::uint16_t pss) const {
+    return next_ - cutting_ + uncut_bytes_ / pss;
+  }
   /// The next packet: its message, where in it it begins, its bytes.
   MsgSeq cutting() const { return cutting_; }
   std::uint32_t cut_off() const { return static_cast<std::uint32_t>(cut_off_); }

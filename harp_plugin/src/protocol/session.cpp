@@ -124,7 +124,8 @@ const char* Session::state_name() const {
 }
 
 void Session::set_rates() {
-  pacer_.set_rate(congestion_.pacing_rate(paths_.best_rtt(), pss_ + kHeaderBytes + kIpUdpBytes));
+  const std::size_t packet_bytes = pss_ + kHeaderBytes + kIpUdpBytes;
+  pacer_.set_rate(congestion_.pacing_rate(paths_.best_rtt(), packet_bytes), packet_bytes);
 }
 
 std::size_t Session::reserved_events() const {

@@ -230,7 +230,7 @@ class Session {
     PathIndex path = 0;
     int left = 0;  ///< Packets that it may still have.
     int sent = 0;
-    bool is_over = false;  ///< Window or pacer have stopped it.
+    bool is_over = false;  ///< There was nothing more, or window or pacer have stopped it.
   };
   Burst burst_;
   Time last_activity_{};  ///< Data sent, or progress: the tail probe waits from here on.

@@ -21,7 +21,7 @@ namespace harp {
 namespace {
 
 /// Packets in a row on one path, a batch that leaves as one segmented send: as many as the pacer
-/// lets go at once.
+/// lets go at once, and not fewer than these where there were fewer to send.
 constexpr int kLeastBurstPackets = 8;
 constexpr std::uint32_t kTriesPerPss = 2;
 constexpr Duration kMostHandshakeInterval = std::chrono::seconds(1);
@@ -183,7 +183,11 @@ bool Session::transmit_data(Time now, TransmitPacket& out) {  // hot
     emit_data(psn, flag::kRetx | flag::kAckReq, sent_.at(psn).path, now, out);
     return true;
   }
-  if (sent_.lost() > 0 || (!queue_.has_uncut() && !wants_fin()) || !may_send_data(now)) {
+  if (!queue_.has_uncut() && !wants_fin()) {
+    burst_.is_over = true;
+    return false;
+  }
+  if (sent_.lost() > 0 || !may_send_data(now)) {
     return false;
   }
   Psn psn = 0;
@@ -317,11 +321,11 @@ PathIndex Session::choose_path(PathIndex avoid) {
   if (avoid != kNoPath) {
     return paths_.choose(rng_, avoid, in_flight);
   }
-  if (burst_.left <= 0 || (burst_.is_over && burst_.sent >= kLeastBurstPackets) ||
-      paths_.at(burst_.path).in_quarantine) {
-    const double packets = pacer_.burst_bytes() / static_cast<double>(pss_ + kHeaderBytes);
-    burst_ = {.path = paths_.choose(rng_, kNoPath, in_flight),
-              .left = std::max(static_cast<int>(packets), kLeastBurstPackets)};
+  // What follows a pause stays together, if it can.
+  const bool is_enough = burst_.sent >= std::min(kLeastBurstPackets, pacer_.burst_packets()) ||
+                         queue_.uncut_packets(pss_) >= static_cast<std::size_t>(burst_.left);
+  if (burst_.left <= 0 || (burst_.is_over && is_enough) || paths_.at(burst_.path).in_quarantine) {
+    burst_ = {.path = paths_.choose(rng_, kNoPath, in_flight), .left = pacer_.burst_packets()};
   }
   burst_.is_over = false;
   --burst_.left;

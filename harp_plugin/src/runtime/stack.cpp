@@ -37,7 +37,7 @@ constexpr Cid kSlotMask = (Cid{1} << kSlotBits) - 1;
 static_assert(Doorbells::kCount == kSlotMask + 1);
 
 /// Of one session in one turn; then it is the others' turn.
-constexpr int kMostPacketsPerTurn = 86;
+constexpr int kMostPacketsPerTurn = 90;
 constexpr std::size_t kMostSessionsPerListener = 1024;
 constexpr std::size_t kIpv6ExtraBytes = 20;
 

@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstddef>
+#include <initializer_list>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -34,10 +36,10 @@ TEST(Pacer, without_a_rate_everything_leaves_at_once) {
 
 TEST(Pacer, an_empty_bucket_fills_up_before_more_of_much_leaves) {
   Pacer pacer;
-  pacer.set_rate(kRate);
+  pacer.set_rate(kRate, kPacket);
   const Time start(std::chrono::seconds(1));
   const int first = burst(pacer, start, kMuch);
-  EXPECT_EQ(first, 35) << "50 us of the rate";
+  EXPECT_EQ(first, 34) << "50 us of the rate";
   const Time again = pacer.ready_at(kMuch);
   EXPECT_EQ(burst(pacer, again - Duration(1), kMuch), 0);
   EXPECT_GT(again - start, microseconds(30));
@@ -46,7 +48,7 @@ TEST(Pacer, an_empty_bucket_fills_up_before_more_of_much_leaves) {
 
 TEST(Pacer, the_end_of_what_there_is_waits_for_its_own_bytes_only) {
   Pacer pacer;
-  pacer.set_rate(kRate);
+  pacer.set_rate(kRate, kPacket);
   const Time start(std::chrono::seconds(1));
   (void)burst(pacer, start, kMuch);
   const Duration wait = pacer.ready_at(2 * kPacket) - start;
@@ -55,10 +57,42 @@ TEST(Pacer, the_end_of_what_there_is_waits_for_its_own_bytes_only) {
   EXPECT_EQ(burst(pacer, start + wait, 2 * kPacket), 2);
 }
 
+TEST(Pacer, a_burst_is_what_one_segmented_send_takes) {
+  for (const auto& [packet_bytes, packets] :
+       std::initializer_list<std::pair<std::size_t, int>>{{132, 64}, {1476, 45}, {8452, 7}}) {
+    Pacer pacer;
+    pacer.set_rate(10 * kRate, packet_bytes);
+    EXPECT_EQ(pacer.burst_packets(), packets) << packet_bytes;
+    const Time now(std::chrono::seconds(1));
+    int sent = 0;
+    for (; pacer.may_send(now, kMuch); ++sent) {
+      // The end of a message now and then leaves no room for a packet more.
+      pacer.on_sent(sent % 50 == 20 ? packet_bytes / 3 : packet_bytes, now);
+    }
+    EXPECT_EQ(sent, packets) << packet_bytes;
+  }
+}
+
+TEST(Pacer, keeps_the_rate_of_large_packets_with_late_timers) {
+  constexpr std::size_t kLarge = 9000;
+  Pacer pacer;
+  pacer.set_rate(kRate / 10, kLarge);
+  EXPECT_EQ(pacer.burst_packets(), 1);
+  Time now(std::chrono::seconds(1));
+  const Time start = now;
+  for (int sent = 0; sent < 1000;) {
+    now = std::max(now, pacer.ready_at(kMuch)) + microseconds(20);
+    for (; pacer.may_send(now, kMuch); ++sent) {
+      pacer.on_sent(kLarge, now);
+    }
+  }
+  EXPECT_NEAR(1000 * kLarge / seconds(now - start), kRate / 10, 0.01 * kRate / 10);
+}
+
 TEST(Pacer, keeps_its_rate_whatever_waits) {
   for (const std::size_t waiting : {kPacket, 4 * kPacket, kMuch}) {
     Pacer pacer;
-    pacer.set_rate(kRate);
+    pacer.set_rate(kRate, kPacket);
     Time now(std::chrono::seconds(1));
     (void)burst(pacer, now, kMuch);
     const Time start = now;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,46 @@ TEST(Session, connects_without_the_peers_application) {
   EXPECT_TRUE(pipe.server->is_connected());
   EXPECT_EQ(events_of(*pipe.client).at(0).kind, Kind::kConnected);
   EXPECT_EQ(events_of(*pipe.server).at(0).kind, Kind::kConnected);
+}
+
+TEST(Session, what_follows_a_pause_stays_on_one_path_where_a_burst_takes_it) {
+  SessionConfig left = client_config();
+  SessionConfig right = server_config();
+  left.most_pss = right.most_pss = 1408;
+  left.eager_packets = right.eager_packets = 64;
+  Pipe pipe(left, right);
+  pipe.connect();
+  std::size_t packets = 0;
+  const auto paths_of = [&](std::size_t message_packets) {
+    const Buffers buffers(message_packets * 1408, 0);
+    EXPECT_EQ(pipe.client->post_send({.data = buffers.sent}, pipe.now), PostResult::kPosted);
+    std::set<PathIndex> paths;
+    packets = 0;
+    for (const auto& packet : packets_of(*pipe.client, pipe.now)) {
+      if (type_of(packet) == PacketType::kData) {
+        paths.insert(parse_packet(packet)->header.path);
+        ++packets;
+      }
+      pipe.to_server(packet);
+    }
+    std::vector<std::byte> received(buffers.sent.size());
+    EXPECT_EQ(pipe.server->post_receive({.buffer = received}, pipe.now), PostResult::kPosted);
+    pipe.run_for(milliseconds(5));
+    EXPECT_EQ(received, buffers.sent);
+    events_of(*pipe.client);
+    events_of(*pipe.server);
+    return paths.size();
+  };
+  for (std::size_t i = 0; i < 20; ++i) {
+    paths_of(50);  // The window grows.
+  }
+  const auto burst = static_cast<std::size_t>(pipe.client->pacer().burst_packets());
+  ASSERT_EQ(burst, 45U);
+  for (const std::size_t few : {1U, 2U, 7U, 8U, 9U, 44U}) {
+    EXPECT_EQ(paths_of(few), 1U) << few;
+    EXPECT_EQ(paths_of(burst), 1U) << "after " << few;
+    EXPECT_EQ(packets, burst);
+  }
 }
 
 TEST(Session, uses_the_smaller_pss) {

@@ -12,8 +12,6 @@ namespace harp_cycles {
 namespace {
 
 constexpr std::size_t kPosted = 16;
-/// Lets a burst go in every interval, and not one packet more.
-constexpr double kBytesPerS = 36.8e9;
 
 }  // namespace
 
@@ -25,7 +23,7 @@ Sender::Sender(const Shape& shape) : shape_(shape), buffers_(shape), heads_(shap
     const auto us = std::chrono::microseconds(20 + path);
     paths_.at(static_cast<harp::PathIndex>(path)).rtt.add_sample(us, us, now_);
   }
-  pacer_.set_rate(kBytesPerS);
+  pacer_.set_rate(kBytesPerS, shape.packet_bytes());
   flow_.source_mac.fill(std::byte{2});
   flow_.destination_mac.fill(std::byte{4});
   flow_.source = {.ip = {std::byte{192}, std::byte{0}, std::byte{2}, std::byte{1}}, .port = 40000};

@@ -7,14 +7,13 @@
 #include <cstddef>
 
 #include "protocol/handshake.hpp"
+#include "protocol/pacer.hpp"
 #include "protocol/packet.hpp"
 
 namespace harp_cycles {
 namespace {
 
 constexpr std::size_t kMessageBytes = std::size_t{64} << 10;
-/// Pacer: what it lets go at once when nothing holds it back.
-constexpr std::size_t kBurstBytes = 62000;
 /// Two thirds of what a stack lets be in flight at MTU 8500, where that is least.
 constexpr std::size_t kMostBatchBytes = std::size_t{3} << 20;
 /// One is cut, one is under way, one waits for its acknowledgement, and one is behind them.
@@ -35,7 +34,9 @@ std::size_t l2_bytes() {
 
 Shape hot_shape(std::size_t mtu_bytes) {
   Shape shape{.mtu_bytes = mtu_bytes, .pss = harp::pss_for_mtu(mtu_bytes)};
-  shape.burst_packets = kBurstBytes / (shape.pss + harp::kHeaderBytes + harp::kIpUdpBytes) + 1;
+  harp::Pacer pacer;
+  pacer.set_rate(kBytesPerS, shape.packet_bytes());
+  shape.burst_packets = static_cast<std::size_t>(pacer.burst_packets());
   shape.batch_packets = shape.burst_packets;
   shape.message_packets = kMessageBytes / shape.pss;
   shape.outstanding = kLeastOutstanding;

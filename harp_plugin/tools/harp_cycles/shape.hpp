@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/time.hpp"
+#include "protocol/packet.hpp"
 
 namespace harp_cycles {
 
@@ -14,6 +15,8 @@ inline constexpr std::size_t kWireOverheadBytes = 38;
 inline constexpr std::size_t kMostTakenPackets = 64;
 /// Of the time that both ends are told, from one burst to the next.
 inline constexpr harp::Duration kBurstInterval{50'000};
+/// The pacer's: a whole burst in every interval, and not one packet more.
+inline constexpr double kBytesPerS = 36.8e9;
 /// That this program lets one end work after the other is neither congestion nor loss.
 inline constexpr harp::Duration kPatience{1'000'000'000};
 
@@ -27,6 +30,8 @@ struct Shape {
   std::size_t destinations = 1;
   std::size_t outstanding = 1;  ///< Messages that are posted at a time.
 
+  /// As the pacer counts.
+  std::size_t packet_bytes() const { return pss + harp::kHeaderBytes + harp::kIpUdpBytes; }
   std::size_t message_bytes() const { return message_packets * pss; }
   std::size_t buffer_bytes() const { return (sources + destinations) * message_bytes(); }
   /// Slots of the ring between two stacks.
