@@ -32,8 +32,11 @@ namespace {
 constexpr std::size_t kDatagramBytes = 65536;
 constexpr std::size_t kMostUdpPayload = 65507;
 constexpr std::size_t kReceives = 8;       ///< Datagrams, coalesced or not, of one burst.
-constexpr std::size_t kQueue = 128;        ///< Packets that wait for a flush().
+constexpr std::size_t kQueue = 180;        ///< Packets that wait for a flush().
 constexpr std::size_t kMostSegments = 64;  ///< Of one send; the kernel's limit before 6.9.
+constexpr std::size_t kPaddingShare = 16;  ///< Of a batch's bytes, one in so many.
+constexpr std::array<std::byte, kMostUdpPayload> kPadding{};
+constexpr std::size_t kPieces = 3;  ///< Head, payload, padding.
 constexpr std::size_t kHeadBytes = 1024;
 constexpr Duration kRetry = std::chrono::microseconds(50);
 
@@ -118,12 +121,13 @@ struct UdpDatapath::Batches {
     std::array<std::byte, kHeadBytes> head;
     std::size_t head_bytes;
     std::span<const std::byte> payload;
+    std::size_t padding;
     std::size_t bytes() const { return head_bytes + payload.size(); }
   };
 
   // Transmit: messages of up to kMostSegments packets each.
   std::array<Packet, kQueue> packets;
-  std::array<iovec, 2 * kQueue> pieces;
+  std::array<iovec, kPieces * kQueue> pieces;
   std::array<mmsghdr, kQueue> messages;
   std::array<sockaddr_storage, kQueue> peers;
   std::array<Control, kQueue> segment_sizes;
@@ -285,30 +289,42 @@ void UdpDatapath::send(const Route& route,
   packet.head_bytes = head.size();
   std::ranges::copy(head, packet.head.begin());
   packet.payload = payload;
+  packet.padding = 0;
 }
 
 /// Packets from `first` on that leave together: of one route and one size, the last may be shorter.
-std::size_t UdpDatapath::batch_end(std::size_t first) const {
-  const auto& packets = batches_->packets;
+/// Others that are shorter are padded, where that is little: the last packets of messages.
+std::size_t UdpDatapath::batch_end(std::size_t first) {
+  auto& packets = batches_->packets;
   const std::size_t size = packets[first].bytes();
   const std::size_t most =
       segment_ && first >= alone_until_
           ? std::clamp<std::size_t>(
                 kMostUdpPayload / std::max<std::size_t>(size, 1), 1, kMostSegments)
           : 1;
+  const std::size_t most_padding = most * size / kPaddingShare;
   std::size_t end = first + 1;
-  while (end < queued_ && end - first < most && packets[end].bytes() <= size &&
-         packets[end].route == packets[first].route) {
-    if (packets[end++].bytes() < size) {
+  std::size_t padding = 0;
+  packets[first].padding = 0;
+  for (std::size_t next = end; next < queued_ && next - first < most && padding <= most_padding;
+       ++next) {
+    const std::size_t bytes = packets[next].bytes();
+    if (bytes > size || packets[next].route != packets[first].route) {
       break;
     }
+    if (padding * kPaddingShare <= (next - first) * size) {
+      end = next + 1;
+    }
+    packets[next].padding = size - bytes;
+    padding += size - bytes;
   }
+  packets[end - 1].padding = 0;
   return end;
 }
 
 void UdpDatapath::build_message(std::size_t message, std::size_t first, std::size_t end) {
   Batches& batch = *batches_;
-  std::size_t pieces = 2 * first;
+  std::size_t pieces = kPieces * first;
   for (std::size_t i = first; i < end; ++i) {
     Batches::Packet& packet = batch.packets[i];
     batch.pieces[pieces++] = {.iov_base = packet.head.data(), .iov_len = packet.head_bytes};
@@ -316,12 +332,16 @@ void UdpDatapath::build_message(std::size_t message, std::size_t first, std::siz
       batch.pieces[pieces++] = {.iov_base = const_cast<std::byte*>(packet.payload.data()),
                                 .iov_len = packet.payload.size()};
     }
+    if (packet.padding > 0) {
+      batch.pieces[pieces++] = {.iov_base = const_cast<std::byte*>(kPadding.data()),
+                                .iov_len = packet.padding};
+    }
   }
   msghdr& header = batch.messages[message].msg_hdr;
   header = {.msg_name = &batch.peers[message],
             .msg_namelen = write_address(batch.packets[first].route.peer, batch.peers[message]),
-            .msg_iov = &batch.pieces[2 * first],
-            .msg_iovlen = pieces - 2 * first,
+            .msg_iov = &batch.pieces[kPieces * first],
+            .msg_iovlen = pieces - kPieces * first,
             .msg_control = nullptr,
             .msg_controllen = 0,
             .msg_flags = 0};
@@ -372,7 +392,7 @@ bool UdpDatapath::flush(Time now) {  // hot
     for (int i = 0; i < count; ++i) {
       const std::size_t packets = batch.packet_counts[static_cast<std::size_t>(i)];
       for (std::size_t k = 0; k < packets; ++k) {
-        stats_.bytes_sent += batch.packets[sent_ + k].bytes();
+        stats_.bytes_sent += batch.packets[sent_ + k].bytes() + batch.packets[sent_ + k].padding;
       }
       sent_ += packets;
       stats_.packets_sent += packets;

@@ -67,7 +67,7 @@ class UdpDatapath final : public Datapath {
   std::string open_socket(const UdpOptions& options, std::size_t index);
   std::size_t receive_from(std::size_t socket);
   void split(std::size_t message, std::size_t socket, Duration now);
-  std::size_t batch_end(std::size_t first) const;
+  std::size_t batch_end(std::size_t first);
   void build_message(std::size_t message, std::size_t first, std::size_t end);
   std::size_t build_messages(std::size_t first);
   void on_refused(int error, std::size_t packets);

@@ -17,10 +17,6 @@ bool is_known(std::uint8_t type) {
          type <= static_cast<std::uint8_t>(PacketType::kHeartbeat);
 }
 
-bool may_be_padded(PacketType type) {
-  return type == PacketType::kSyn || type == PacketType::kSynAck;
-}
-
 }  // namespace
 
 std::optional<PacketView> parse_packet(std::span<const std::byte> packet) {  // hot
@@ -42,8 +38,7 @@ std::optional<PacketView> parse_packet(std::span<const std::byte> packet) {  // 
   const std::uint8_t type = first & 15;
   const auto rest = reader.rest();
   if (!reader.ok() || first >> 4 != kWireVersion || !is_known(type) ||
-      (header.flags & ~flag::kKnown) != 0 || header.path >= kMaxPaths || rest.size() < header.len ||
-      (rest.size() > header.len && !may_be_padded(static_cast<PacketType>(type)))) {
+      (header.flags & ~flag::kKnown) != 0 || header.path >= kMaxPaths || rest.size() < header.len) {
     view.reset();
     return view;
   }

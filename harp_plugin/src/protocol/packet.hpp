@@ -64,8 +64,8 @@ struct PacketView {
   std::span<const std::byte> body;     ///< header.len bytes.
 };
 
-/// The view of `packet`, or nothing where it is not a HARP packet of this version. SYN and SYNACK
-/// may be padded behind the body; everything else has exactly the length that its header says.
+/// The view of `packet`, or nothing where it is not a HARP packet of this version. What follows the
+/// body is padding, which nobody looks at.
 std::optional<PacketView> parse_packet(std::span<const std::byte> packet);
 
 /// The session that `packet` says it is for, 0 for none yet (a SYN); nothing where it is shorter

@@ -71,11 +71,19 @@ struct Pair {
   std::unique_ptr<UdpDatapath> there;
 };
 
+/// Without the zeros at the end, as padding cannot be told from them here.
+PacketBytes unpadded(PacketBytes packet) {
+  while (!packet.empty() && packet.back() == std::byte{0}) {
+    packet.pop_back();
+  }
+  return packet;
+}
+
 /// How often each packet is there.
 std::map<PacketBytes, int> counted(const std::vector<PacketBytes>& packets) {
   std::map<PacketBytes, int> counts;
   for (const PacketBytes& packet : packets) {
-    ++counts[packet];
+    ++counts[unpadded(packet)];
   }
   return counts;
 }
@@ -159,6 +167,61 @@ TEST(UdpDatapath, packets_of_one_size_and_route_leave_together) {
   EXPECT_EQ(apart.here->stats().bytes_sent, together.here->stats().bytes_sent);
 }
 
+/// Sizes of what arrives, of packets that are sent with these.
+std::vector<std::size_t> sizes_received(Pair& pair, const std::vector<std::size_t>& sizes) {
+  std::vector<PacketBytes> sent;
+  for (const std::size_t bytes : sizes) {
+    sent.push_back(pattern(bytes, sent.size()));
+    send_split(*pair.here, pair.route(), sent.back());
+  }
+  pair.flush();
+  const auto received = contents(take(*pair.there, sent.size()));
+  EXPECT_EQ(counted(received), counted(sent));
+  EXPECT_EQ(pair.here->stats().bytes_sent, pair.there->stats().bytes_received);
+  std::vector<std::size_t> result;
+  for (const PacketBytes& packet : received) {
+    result.push_back(packet.size());
+  }
+  return result;
+}
+
+TEST(UdpDatapath, shorter_packets_are_padded_to_leave_with_those_behind_them) {
+  Pair pair;
+  if (!pair.here->is_segmenting()) {
+    GTEST_SKIP() << "the kernel has no UDP_SEGMENT";
+  }
+  // Three messages of 4 KiB and the beginning of a fourth.
+  EXPECT_EQ(sizes_received(pair, {1448, 1448, 1320, 1448, 1448, 1320, 1448, 1448, 1320, 1448}),
+            std::vector<std::size_t>(10, 1448));
+  EXPECT_EQ(pair.here->stats().batches_sent, 1U);
+}
+
+TEST(UdpDatapath, the_last_packet_of_a_batch_is_not_padded) {
+  Pair pair;
+  const std::vector<std::size_t> sizes{1448, 1448, 1400};
+  EXPECT_EQ(sizes_received(pair, sizes), sizes);
+}
+
+TEST(UdpDatapath, padding_is_a_sixteenth_at_most) {
+  Pair pair;
+  const std::vector<std::size_t> halves{1448, 724, 1448, 724, 1448, 724, 1448, 724};
+  EXPECT_EQ(sizes_received(pair, halves), halves);
+  // A short packet behind many long ones is little, until there are too many of them.
+  std::vector<std::size_t> sizes(20, 1448);
+  sizes.insert(sizes.end(), {100, 1448, 100, 1448});
+  auto expected = sizes;
+  if (pair.here->is_segmenting()) {
+    expected[20] = 1448;
+  }
+  EXPECT_EQ(sizes_received(pair, sizes), expected);
+}
+
+TEST(UdpDatapath, without_segmentation_nothing_is_padded) {
+  Pair pair(4, false);
+  const std::vector<std::size_t> sizes{1448, 1448, 1320, 1448, 1448, 1320, 1448};
+  EXPECT_EQ(sizes_received(pair, sizes), sizes);
+}
+
 TEST(UdpDatapath, segmenting_and_plain_ends_understand_one_another) {
   for (const bool sender_segments : {true, false}) {
     Pair pair(4, sender_segments);
@@ -190,7 +253,7 @@ TEST(UdpDatapath, packets_of_all_sizes_and_routes_arrive_each_from_its_flow) {
         const std::size_t bytes = rng.chance(0.5) ? 1448 : rng.between(20, 3000);
         packet = pattern(bytes, rng());
         const auto local_port = static_cast<std::uint16_t>(rng.below(pair.here->local_ports()));
-        local_ports[packet] = local_port;
+        local_ports[unpadded(packet)] = local_port;
         const bool is_for_third = rng.chance(0.2);
         (is_for_third ? to_third : to_there).push_back(packet);
         const Address& peer = is_for_third ? third->address() : pair.there->address();
@@ -202,8 +265,8 @@ TEST(UdpDatapath, packets_of_all_sizes_and_routes_arrive_each_from_its_flow) {
       EXPECT_EQ(counted(contents(take(*third, to_third.size()))), counted(to_third));
       for (const Received& one : received) {
         const std::uint16_t port = one.route.peer.port;
-        EXPECT_EQ(flows.try_emplace(port, local_ports[one.packet]).first->second,
-                  local_ports[one.packet]);
+        const std::uint16_t local_port = local_ports.at(unpadded(one.packet));
+        EXPECT_EQ(flows.try_emplace(port, local_port).first->second, local_port);
       }
     }
     EXPECT_EQ(flows.size(), pair.here->local_ports()) << "each local port is a flow of its own";
