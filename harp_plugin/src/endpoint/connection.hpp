@@ -60,10 +60,15 @@ class Connection {
     }
   }
 
-  /// See Channel.
+  /// See Channel. It leaves at once where nothing else is under way. Otherwise it leaves when the
+  /// caller asks for that with test(), together with what was posted until then: system calls and
+  /// turns cost by the batch.
   std::optional<RequestId> send(std::span<const std::byte> data, std::uint16_t tag) {
-    const auto request = channel_->send(data, tag);
-    engine_.drive();
+    const bool is_alone = under_way_ == 0;
+    const auto request = posted(channel_->send(data, tag));
+    if (request && is_alone) {
+      engine_.drive();
+    }
     return request;
   }
   /// The engine learns of it with the next call: nothing has to leave at once.
@@ -79,12 +84,15 @@ class Connection {
       engine_.drive();
       completion = channel_->test(request);
     }
+    under_way_ -= completion ? 1 : 0;
     return completion;
   }
 
  private:
   std::optional<RequestId> posted(std::optional<RequestId> request) {
-    if (!request) {
+    if (request) {
+      ++under_way_;
+    } else {
       engine_.drive();
     }
     return request;
@@ -92,6 +100,7 @@ class Connection {
 
   Engine& engine_;
   std::shared_ptr<Channel> channel_;
+  std::size_t under_way_ = 0;  ///< Requests that test() has not said to be complete.
 };
 
 class Acceptor {

@@ -147,6 +147,38 @@ TEST_P(EngineTest, two_applications_in_threads_of_their_own_exchange_messages) {
   EXPECT_EQ(theirs, 0U);
 }
 
+TEST(Engine, what_is_sent_while_other_messages_are_under_way_leaves_together) {
+  constexpr std::uint64_t kRounds = 50;
+  constexpr std::uint64_t kAtOnce = 8;
+  Hosts hosts({Medium::kUdp, RunMode::kInline});
+  Engine& left = hosts.add();
+  Engine& right = hosts.add();
+  LivePair pair = connect_live(left, right);
+  const auto batches = [&] {
+    return left.with_stack(
+        [](const Stack& stack, Time) { return stack.datapath().stats().batches_sent; });
+  };
+  const std::uint64_t before = batches();
+  for (std::uint64_t round = 0; round < kRounds; ++round) {
+    std::vector<PacketBytes> in(kAtOnce, PacketBytes(100));
+    std::vector<PacketBytes> out;
+    std::vector<RequestId> receives;
+    std::vector<RequestId> sends;
+    for (std::uint64_t i = 0; i < kAtOnce; ++i) {
+      out.push_back(pattern(100, round * kAtOnce + i));
+      receives.push_back(pair.server->receive(in[i]).value());
+      sends.push_back(pair.client->send(out[i], 0).value());
+    }
+    for (std::uint64_t i = 0; i < kAtOnce; ++i) {
+      EXPECT_EQ(finished(*pair.client, sends[i], pair.server.get()).error, SessionError::kNone);
+      EXPECT_EQ(finished(*pair.server, receives[i]).error, SessionError::kNone);
+    }
+    EXPECT_EQ(in, out);
+  }
+  // The first of a round leaves at once, the other seven with the first question.
+  EXPECT_LT(batches() - before, kRounds * kAtOnce / 2);
+}
+
 TEST_P(EngineTest, engines_with_one_keeper_serve_one_another) {
   Hosts hosts(GetParam());
   Engine& left = hosts.add();
