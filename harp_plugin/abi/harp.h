@@ -27,6 +27,14 @@ int harp_irecv_take(
     void* recv_comm, size_t bytes, harp_take_fn take, void* context, void** request);
 typedef int (*harp_irecv_take_fn)(void*, size_t, harp_take_fn, void*, void**);
 
+/* Moves the network on, as test() of a request does, for callers that have no request under way and
+ * will not have one soon. A message that has arrived is acknowledged with the caller's next call, as
+ * that may be the answer to it; without a next call the sender waits for that up to a millisecond or
+ * two. `comm` sends or receives. Returns an ncclResult_t.
+ */
+int harp_progress(void* comm);
+typedef int (*harp_progress_fn)(void*);
+
 #ifdef __cplusplus
 }
 #endif

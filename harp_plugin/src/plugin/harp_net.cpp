@@ -82,6 +82,10 @@ class HarpComm : public Base {
     return result;
   }
   Result dereg_mr(void* /*mr*/) override { return Result::kSuccess; }
+  Result progress() {
+    (void)connection_->poll();
+    return Result::kSuccess;
+  }
 
  protected:
   struct Operation final : Request {
@@ -375,5 +379,21 @@ extern "C" __attribute__((visibility("default"))) int harp_irecv_take(
     const Result result = static_cast<HarpRecvComm*>(comm)->irecv_take(taker, &started);
     *request = started;
     return result;
+  }));
+}
+
+/// See abi/harp.h.
+extern "C" __attribute__((visibility("default"))) int harp_progress(void* any_comm) {
+  using namespace harp::plugin;  // NOLINT(google-build-using-namespace): it belongs there
+  return static_cast<int>(guard("harp_progress", [&] {
+    auto* const comm = static_cast<Comm*>(any_comm);
+    if (comm != nullptr && comm->kind() == CommKind::kSend) {
+      return static_cast<HarpSendComm*>(comm)->progress();
+    }
+    if (comm != nullptr && comm->kind() == CommKind::kRecv) {
+      return static_cast<HarpRecvComm*>(comm)->progress();
+    }
+    log(LogLevel::kWarn, "harp_progress", "not a comm that sends or receives");
+    return Result::kInvalidArgument;
   }));
 }

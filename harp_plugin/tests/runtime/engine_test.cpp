@@ -179,6 +179,30 @@ TEST(Engine, what_is_sent_while_other_messages_are_under_way_leaves_together) {
   EXPECT_LT(batches() - before, kRounds * kAtOnce / 2);
 }
 
+TEST(Engine, what_was_received_is_acknowledged_with_the_next_call) {
+  Hosts hosts({Medium::kMemory, RunMode::kInline});
+  Engine& left = hosts.add();
+  Engine& right = hosts.add();
+  LivePair pair = connect_live(left, right);
+  const auto acks = [&] {
+    return right.with_stack(
+        [](const Stack& stack, Time) { return stack.session_stats().acks_sent; });
+  };
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    PacketBytes in(100);
+    const PacketBytes out = pattern(100, i);
+    const auto receive = pair.server->receive(in);
+    (void)pair.server->poll();
+    const auto send = pair.client->send(out, 0);
+    ASSERT_TRUE(send && receive);
+    const std::uint64_t before = acks();
+    EXPECT_EQ(finished(*pair.server, *receive).error, SessionError::kNone);
+    (void)pair.server->poll();
+    EXPECT_GT(acks(), before);
+    EXPECT_EQ(finished(*pair.client, *send).error, SessionError::kNone);
+  }
+}
+
 TEST_P(EngineTest, engines_with_one_keeper_serve_one_another) {
   Hosts hosts(GetParam());
   Engine& left = hosts.add();

@@ -44,6 +44,18 @@ TEST(PluginLibraryTest, a_file_that_is_no_library_or_no_plugin_says_what_was_loo
   EXPECT_TRUE(mentions(status, "ncclNetPlugin_v5")) << status.message();
 }
 
+TEST(PluginLibraryTest, harp_alone_can_be_moved_on_without_a_request) {
+  for (const PluginUnderTest& plugin : kPlugins) {
+    PluginLibrary* const library = must(PluginLibrary::load(plugin.path));
+    ASSERT_NE(library, nullptr);
+    const auto progress = library->table().progress();
+    EXPECT_EQ(progress != nullptr, std::string(plugin.name) == "harp");
+    if (progress != nullptr) {
+      EXPECT_EQ(progress(nullptr), static_cast<int>(abi::Result::kInvalidArgument));
+    }
+  }
+}
+
 TEST(PluginLibraryTest, the_newest_version_is_taken_and_the_library_loaded_once) {
   for (const PluginUnderTest& plugin : kPlugins) {
     PluginLibrary* const library = must(PluginLibrary::load(plugin.path));

@@ -169,10 +169,18 @@ Result<bool> PluginComm::settle_oldest(Done* done) {
     return false;
   }
   *done = {.cookie = oldest.cookie, .bytes = bytes, .expected = oldest.bytes};
+  is_at_rest_ = kind_ == Kind::kSend;
   stop_using(oldest.mr);
   first_ = (first_ + 1) % kWindow;
   --count_;
   return true;
+}
+
+void PluginComm::rest() {
+  if (!is_at_rest_ && table_.progress() != nullptr) {
+    (void)table_.progress()(comm_);  // What it finds wrong, the next request says.
+  }
+  is_at_rest_ = true;
 }
 
 }  // namespace lightcc

@@ -55,6 +55,8 @@ class PluginComm {
                           std::uint64_t cookie);
   /// Whether the oldest request is done; it is forgotten then. Call only when not idle.
   Result<bool> settle_oldest(Done* done);
+  /// Nothing is under way: what was received is acknowledged now, if the plugin has kept that back.
+  void rest();
 
   /// Memory of the connection's own, for its hello; empty messages lie there, too.
   std::span<std::byte> small_memory() { return small_; }
@@ -95,6 +97,7 @@ class PluginComm {
   std::array<Taking, kWindow> takings_{};  ///< By request; the plugin points there.
   std::size_t first_ = 0;
   std::size_t count_ = 0;
+  bool is_at_rest_ = true;  ///< Nothing was received since rest().
   alignas(64) std::array<std::byte, 128> small_{};
 };
 

@@ -76,6 +76,7 @@ Result<std::unique_ptr<PluginTable>> open_table(const std::string& path) {
     }
     table->set_irecv_take(
         reinterpret_cast<harp_irecv_take_fn>(::dlsym(library, "harp_irecv_take")));
+    table->set_progress(reinterpret_cast<harp_progress_fn>(::dlsym(library, "harp_progress")));
     return table;
   }
   const bool is_old = ::dlsym(library, "ncclNetPlugin_v4") != nullptr;

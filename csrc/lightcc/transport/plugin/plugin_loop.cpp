@@ -50,10 +50,14 @@ void PluginLoop::disarm() {
 }
 
 void PluginLoop::expect_work() {
+  if (is_armed_ && was_active_) {
+    return;
+  }
+  const TimePoint now = clock_.now();
+  was_active_ = true;
+  polled_ = now;
+  moved_ = now;
   if (!is_armed_) {
-    const TimePoint now = clock_.now();
-    polled_ = now;
-    moved_ = now;
     arm(now, kShortest);
   }
 }
@@ -68,8 +72,10 @@ bool PluginLoop::poll() {
       is_active = sink->is_active() || is_active;
     }
   }
+  const bool was_active = std::exchange(was_active_, is_active);
   if (!is_active) {
-    if (is_armed_) {
+    if (is_armed_ && !was_active) {
+      std::ranges::for_each(sinks_, &PluginSink::rest);
       disarm();
     }
     return moved;

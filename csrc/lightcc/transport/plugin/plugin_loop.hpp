@@ -2,8 +2,10 @@
 //
 // A plugin has no descriptor to sleep on; it works when it is called. So the loop has a timer for a
 // descriptor: it is armed while something is outstanding and not otherwise, which keeps an idle
-// transport at rest, and its interval is an eighth of the time for which nothing has moved (20 us
-// to 1 ms), so that waiting for a late peer costs little time and little processor.
+// transport at rest (from the second poll on that finds nothing outstanding, since the first is
+// often followed by the next request), and its interval is an eighth of the time for which nothing
+// has moved (20 us to 1 ms), so that waiting for a late peer costs little time and little
+// processor.
 //
 // Time for timeouts counts only as far as somebody polled: a process that was stopped for a minute
 // must not blame its peers for that.
@@ -35,6 +37,8 @@ class PluginSink {
   virtual bool is_active() const = 0;
   /// Does what can be done now. True when anything moved.
   virtual bool pump() = 0;
+  /// Nobody is active, and nobody has become so since the last poll.
+  virtual void rest() = 0;
 };
 
 class PluginLoop {
@@ -67,6 +71,7 @@ class PluginLoop {
   const Clock& clock_;
   std::vector<PluginSink*> sinks_;
   bool is_armed_ = false;
+  bool was_active_ = false;
   TimePoint due_{};
   TimePoint moved_{};  ///< When something last moved, or there was nothing to wait for.
   TimePoint polled_{};

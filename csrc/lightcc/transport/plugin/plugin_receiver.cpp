@@ -123,6 +123,14 @@ bool PluginRecvChannel::pump() {
   return (!queue_.is_over() && post_pieces()) || moved;
 }
 
+void PluginRecvChannel::rest() {
+  for (const auto& comm : comms_) {
+    if (comm != nullptr) {
+      comm->rest();
+    }
+  }
+}
+
 // hot
 bool PluginRecvChannel::settle(PluginComm& comm) {
   bool moved = false;

@@ -83,6 +83,7 @@ class PluginRecvChannel final : public RecvChannel, private PluginSink {
 
   bool is_active() const override;
   bool pump() override;
+  void rest() override;
 
   Result<RequestId> post(Posted posted);
   bool can_post() const;

@@ -64,6 +64,8 @@ class PluginTable {
   /// HARP only: see abi/harp.h. Null for plugins that do not have it.
   harp_irecv_take_fn irecv_take() const { return irecv_take_; }
   void set_irecv_take(harp_irecv_take_fn function) { irecv_take_ = function; }
+  harp_progress_fn progress() const { return progress_; }
+  void set_progress(harp_progress_fn function) { progress_ = function; }
   virtual abi::Result test(void* request, bool* done, std::size_t* bytes) = 0;
   virtual abi::Result close_send(void* comm) = 0;
   virtual abi::Result close_recv(void* comm) = 0;
@@ -71,6 +73,7 @@ class PluginTable {
 
  private:
   harp_irecv_take_fn irecv_take_ = nullptr;
+  harp_progress_fn progress_ = nullptr;
 };
 
 /// `table` is what dlsym() gave for ncclNetPlugin_v<version>. Null: not a version from 5 to 12.
