@@ -296,6 +296,20 @@ MUTANTS = [
         "",
         "goodput",
     ),
+    Mutant(
+        "what follows a pause is divided among paths",
+        "src/protocol/session_transmit.cpp",
+        "queue_.uncut_packets(pss_) >= static_cast<std::size_t>(burst_.left)",
+        "false",
+        "session",
+    ),
+    Mutant(
+        "a burst has a packet more where one is short",
+        "src/protocol/pacer.hpp",
+        "burst_packets_ - 1, 1)",
+        "burst_packets_, 1)",
+        "pacer",
+    ),
 ]
 
 
