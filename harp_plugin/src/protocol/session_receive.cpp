@@ -405,18 +405,22 @@ void Session::detect_losses(Time now) {
   }
   bool all_dark = false;
   const std::size_t usable_before = paths_.usable_count();
-  loss_.find_timed_out(sent_, paths_, now, [&](Psn psn) {
-    const SentPacket& packet = sent_.at(psn);
-    const Duration rto = loss_.rto(paths_, packet.path);
-    all_dark = !paths_.on_timeout(packet.path, packet.sent_at, now, rto) || all_dark;
-    sent_.on_lost(psn);
-    ++round_.lost_packets;
-    ++stats_.retransmitted_timeout;
-  });
-  if (paths_.usable_count() < usable_before) {
-    stats_.paths_quarantined += usable_before - paths_.usable_count();
-    find_overtaken(now);  // Paths that know no round trip go by the best of the others.
-  }
+  // Paths that know no round trip go by the best of the others, so each quarantine may make more
+  // packets late.
+  std::size_t usable = 0;
+  do {
+    usable = paths_.usable_count();
+    loss_.find_timed_out(sent_, paths_, now, [&](Psn psn) {
+      const SentPacket& packet = sent_.at(psn);
+      const Duration rto = loss_.rto(paths_, packet.path);
+      all_dark = !paths_.on_timeout(packet.path, packet.sent_at, now, rto) || all_dark;
+      sent_.on_lost(psn);
+      ++round_.lost_packets;
+      ++stats_.retransmitted_timeout;
+    });
+    find_overtaken(now);
+  } while (paths_.usable_count() < usable);
+  stats_.paths_quarantined += usable_before - paths_.usable_count();
   loss_.on_timeout();
   if (all_dark) {
     congestion_.on_timeout();
