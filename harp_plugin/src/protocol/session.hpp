@@ -101,6 +101,8 @@ class Session {
   Time next_deadline() const;
 
   bool is_connected() const { return state_ == State::kEstablished; }
+  /// Of messages, to be sent for the first time or again; about, see SendQueue.
+  std::size_t waiting_packets() const { return queue_.uncut_packets(pss_) + sent_.lost(); }
   /// Nothing will ever come of this session again; the owner may destroy it.
   bool is_finished() const { return state_ == State::kFinished; }
   SessionError error() const { return error_; }

@@ -38,6 +38,10 @@ static_assert(Doorbells::kCount == kSlotMask + 1);
 
 /// Of one session in one turn; then it is the others' turn.
 constexpr int kMostPacketsPerTurn = 90;
+/// So many of a session leave before what others have: an application waits for them, and the
+/// kernel takes its time over every packet. Acknowledgements do not wait for more: their echoes are
+/// timed.
+constexpr std::size_t kFewPackets = 8;
 constexpr std::size_t kMostSessionsPerListener = 1024;
 constexpr std::size_t kIpv6ExtraBytes = 20;
 
@@ -270,6 +274,10 @@ bool Stack::wake_due(Time now) {
 }
 
 void Stack::transmit(Time now) {  // hot
+  std::ranges::partition(marked_, [](const Entry* entry) {
+    const std::size_t packets = entry->session->waiting_packets();
+    return packets > 0 && packets <= kFewPackets;
+  });
   for (Entry* const entry : marked_) {
     if (std::exchange(entry->has_received, false)) {
       // Its application first: an answer may leave with the acknowledgement.

@@ -30,6 +30,42 @@ using Life = Channel::Life;
 /// Less than a large message has, so that it is under way.
 constexpr std::uint64_t kSomePackets = 100;
 
+TEST(Stack, a_message_leaves_before_the_acknowledgement_of_what_it_answers) {
+  World world;
+  Node& left = world.add();
+  Node& right = world.add();
+  const Ends there = connect(world, left, right);
+  const Ends back = connect(world, right, left);
+  std::vector<PacketType> types;
+  right.tap->watcher = [&](const Route&, auto head, auto) {
+    types.push_back(static_cast<PacketType>(head[0] & std::byte{15}));
+    return true;
+  };
+  for (std::uint64_t round = 0; round < 10; ++round) {
+    Message question(100, round);
+    Message reply(100, round + 100);
+    reply.receive = back.server->receive(reply.received);
+    question.receive = there.server->receive(question.received);
+    world.run_for(milliseconds(1));  // Each end knows of the other's receive.
+    question.send = there.client->send(question.sent, question.tag);
+    ASSERT_TRUE(world.run_until([&] {
+      question.receive_done = there.server->test(*question.receive);
+      return question.receive_done.has_value();
+    }));
+    types.clear();
+    reply.send = back.client->send(reply.sent, reply.tag);
+    ASSERT_TRUE(world.run_until([&] {
+      return question.is_done(*there.client, *there.server) &&
+             reply.is_done(*back.client, *back.server);
+    }));
+    question.expect_delivered();
+    reply.expect_delivered();
+    ASSERT_GE(types.size(), 2U);
+    EXPECT_EQ(types[0], PacketType::kData);
+    EXPECT_EQ(types[1], PacketType::kAck);
+  }
+}
+
 TEST(Stack, a_client_connects_to_a_listener) {
   World world;
   Node& client = world.add();
