@@ -19,6 +19,8 @@
 #include <system_error>
 #include <vector>
 
+#include "base/udp_limits.hpp"
+
 #ifndef UDP_SEGMENT
 #define UDP_SEGMENT 103
 #endif
@@ -30,10 +32,8 @@ namespace harp {
 namespace {
 
 constexpr std::size_t kDatagramBytes = 65536;
-constexpr std::size_t kMostUdpPayload = 65507;
 constexpr std::size_t kReceives = 8;       ///< Datagrams, coalesced or not, of one burst.
 constexpr std::size_t kQueue = 180;        ///< Packets that wait for a flush().
-constexpr std::size_t kMostSegments = 64;  ///< Of one send; the kernel's limit before 6.9.
 constexpr std::size_t kPaddingShare = 16;  ///< Of a batch's bytes, one in so many.
 constexpr std::array<std::byte, kMostUdpPayload> kPadding{};
 constexpr std::size_t kPieces = 3;  ///< Head, payload, padding.

@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "base/time.hpp"
+#include "base/udp_limits.hpp"
 #include "protocol/packet.hpp"
 
 namespace harp {
@@ -27,10 +28,10 @@ class Pacer {
     bytes_per_s_ = bytes_per_s;
     ns_per_byte_ = bytes_per_s > 0 ? 1e9 / bytes_per_s : 0;
     const auto packet = static_cast<double>(packet_bytes);
-    const double packets =
-        std::min(std::max(bytes_per_s * seconds(kBurstTime), kLeastBurstBytes) / packet,
-                 kMostSendBytes / (packet - static_cast<double>(kIpUdpBytes)));
-    burst_packets_ = std::clamp(static_cast<int>(packets), 1, kMostSendPackets);
+    const double packets = std::min(
+        std::max(bytes_per_s * seconds(kBurstTime), kLeastBurstBytes) / packet,
+        static_cast<double>(kMostUdpPayload) / (packet - static_cast<double>(kIpUdpBytes)));
+    burst_packets_ = std::clamp(static_cast<int>(packets), 1, static_cast<int>(kMostSegments));
     // One less, as a packet leaves while the bucket holds anything at all; shorter ones are among
     // them. Even of one packet there is some, for timers that are late.
     burst_cost_ = std::max(burst_packets_ - 1, 1) * cost(packet);
@@ -59,9 +60,6 @@ class Pacer {
 
  private:
   static constexpr double kLeastBurstBytes = 8 * 1500;
-  /// Of a segmented send: UDP's payload behind IPv4, and what kernels before 6.9 make of one.
-  static constexpr double kMostSendBytes = 65507;
-  static constexpr int kMostSendPackets = 64;
   static constexpr double kRefill = 0.9;
   static constexpr Duration kBurstTime = std::chrono::microseconds(50);
   /// What is slower still is up to the window.

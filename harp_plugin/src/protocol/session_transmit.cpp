@@ -20,8 +20,8 @@
 namespace harp {
 namespace {
 
-/// Packets in a row on one path, a batch that leaves as one segmented send: as many as the pacer
-/// lets go at once, and not fewer than these where there were fewer to send.
+/// Packets in a row on one path are a batch that leaves as one segmented send: as many as the pacer
+/// lets go at once. After a pause the path goes on until it has had so many.
 constexpr int kLeastBurstPackets = 8;
 constexpr std::uint32_t kTriesPerPss = 2;
 constexpr Duration kMostHandshakeInterval = std::chrono::seconds(1);
@@ -322,9 +322,11 @@ PathIndex Session::choose_path(PathIndex avoid) {
     return paths_.choose(rng_, avoid, in_flight);
   }
   // What follows a pause stays together, if it can.
-  const bool is_enough = burst_.sent >= std::min(kLeastBurstPackets, pacer_.burst_packets()) ||
-                         queue_.uncut_packets(pss_) >= static_cast<std::size_t>(burst_.left);
-  if (burst_.left <= 0 || (burst_.is_over && is_enough) || paths_.at(burst_.path).in_quarantine) {
+  const auto is_enough = [this] {
+    return burst_.sent >= std::min(kLeastBurstPackets, pacer_.burst_packets()) ||
+           queue_.uncut_packets(pss_) >= static_cast<std::size_t>(burst_.left);
+  };
+  if (burst_.left <= 0 || (burst_.is_over && is_enough()) || paths_.at(burst_.path).in_quarantine) {
     burst_ = {.path = paths_.choose(rng_, kNoPath, in_flight), .left = pacer_.burst_packets()};
   }
   burst_.is_over = false;

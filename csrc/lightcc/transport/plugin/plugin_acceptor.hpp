@@ -62,7 +62,6 @@ class PluginAcceptor final : private PluginSink {
 
   bool is_active() const override;
   bool pump() override;
-  void rest() override {}
 
   bool accept_newcomer();
   bool hear(Newcomer& newcomer);

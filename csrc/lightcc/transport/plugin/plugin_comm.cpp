@@ -169,7 +169,7 @@ Result<bool> PluginComm::settle_oldest(Done* done) {
     return false;
   }
   *done = {.cookie = oldest.cookie, .bytes = bytes, .expected = oldest.bytes};
-  is_at_rest_ = kind_ == Kind::kSend;
+  is_at_rest_ = false;
   stop_using(oldest.mr);
   first_ = (first_ + 1) % kWindow;
   --count_;

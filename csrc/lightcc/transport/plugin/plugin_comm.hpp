@@ -97,7 +97,7 @@ class PluginComm {
   std::array<Taking, kWindow> takings_{};  ///< By request; the plugin points there.
   std::size_t first_ = 0;
   std::size_t count_ = 0;
-  bool is_at_rest_ = true;  ///< Nothing was received since rest().
+  bool is_at_rest_ = true;  ///< No request was done since rest().
   alignas(64) std::array<std::byte, 128> small_{};
 };
 

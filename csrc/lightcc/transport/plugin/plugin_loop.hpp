@@ -38,7 +38,7 @@ class PluginSink {
   /// Does what can be done now. True when anything moved.
   virtual bool pump() = 0;
   /// Nobody is active, and nobody has become so since the last poll.
-  virtual void rest() = 0;
+  virtual void rest() {}
 };
 
 class PluginLoop {

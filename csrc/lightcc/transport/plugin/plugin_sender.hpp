@@ -62,7 +62,6 @@ class PluginSendChannel final : public SendChannel, private PluginSink {
 
   bool is_active() const override;
   bool pump() override;
-  void rest() override {}
 
   bool advance();
   bool advance_connection(Connection& connection);

@@ -1,0 +1,14 @@
+// What UDP and the kernel's segmentation of it allow: how the pacer cuts bursts, and the datapath
+// batches.
+#pragma once
+
+#include <cstddef>
+
+namespace harp {
+
+/// Of one datagram, and of all packets of one segmented send together: behind IPv4 (RFC 768).
+inline constexpr std::size_t kMostUdpPayload = 65507;
+/// Packets of one segmented send: UDP_MAX_SEGMENTS of kernels before 6.9.
+inline constexpr std::size_t kMostSegments = 64;
+
+}  // namespace harp
