@@ -137,10 +137,13 @@ int serve(const Options& options) {
       order >> link >> bytes >> count >> window;
       if (what == "stream") {
         Messages messages = make_messages(bytes, window, false);
+        control.say("ready");
         const Usage usage = stream(*links.at(link).in, false, messages, count);
-        control.say(std::to_string(usage.cpu_s));
+        (void)control.hear();  // All is acknowledged: checking may keep the core for long.
+        check_last(messages, count);
+        control.say(std::to_string(usage.wall_s) + " " + std::to_string(usage.cpu_s));
       } else {
-        (void)ping_pong(links.at(link), false, bytes, count);
+        echo(links.at(link), bytes, count);
         control.say("0");
       }
     }
@@ -218,12 +221,16 @@ class Client {
                  " " + std::to_string(count) + " " + std::to_string(options_.window));
   }
 
+  /// The time is the receiver's: what a sender calls done may still lie in a socket's buffer.
   Usage stream_once(std::size_t link, std::size_t bytes, std::size_t count) {
     Messages messages = make_messages(bytes, options_.window, true);
     order("stream", link, bytes, count);
-    Usage usage = stream(*links_[link].out, true, messages, count);
-    usage.cpu_s += std::stod(control_.hear());
-    return usage;
+    (void)control_.hear();
+    const Usage here = stream(*links_[link].out, true, messages, count);
+    control_.say("sent");
+    Usage there;
+    std::istringstream(control_.hear()) >> there.wall_s >> there.cpu_s;
+    return {.wall_s = there.wall_s, .cpu_s = here.cpu_s + there.cpu_s};
   }
 
   /// As many messages as take --seconds, found by a shorter run before.
@@ -246,7 +253,7 @@ class Client {
     constexpr std::size_t kMostBytes = std::size_t{64} << 20;
     const auto count = std::clamp<std::size_t>(kMostBytes / bytes, 20, 5000);
     order("pingpong", link, bytes, count);
-    const auto sorted = ping_pong(links_[link], true, bytes, count);
+    const auto sorted = ping_pong(links_[link], bytes, count);
     (void)control_.hear();
     figures.median_us.push_back(sorted[sorted.size() / 2] * 1e6);
     figures.p99_us.push_back(sorted[sorted.size() * 99 / 100] * 1e6);

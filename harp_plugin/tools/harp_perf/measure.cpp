@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -108,54 +109,65 @@ Usage stream(Link& link, bool is_sender, Messages& messages, std::size_t count) 
   for (std::size_t number = last; number < count; ++number) {
     finish(number);
   }
-  const Usage usage{.wall_s = seconds_since(begin), .cpu_s = cpu_seconds() - cpu_before};
-  for (std::size_t number = last; !is_sender && number < count; ++number) {
+  return {.wall_s = seconds_since(begin), .cpu_s = cpu_seconds() - cpu_before};
+}
+
+void check_last(const Messages& messages, std::size_t count) {
+  const std::size_t window = messages.size();
+  for (std::size_t number = count - std::min(count, window); number < count; ++number) {
     std::vector<std::byte> expected(messages[number % window].size());
     fill(expected, number % window);
     stamp(expected, number);
     require(messages[number % window] == expected, number, expected.size());
   }
-  return usage;
 }
 
-std::vector<double> ping_pong(const Ends& ends,
-                              bool is_first,
-                              std::size_t bytes,
-                              std::size_t count) {
+std::vector<double> ping_pong(const Ends& ends, std::size_t bytes, std::size_t count) {
   std::vector<std::byte> out(bytes);
   std::vector<std::byte> in(bytes);
+  fill(out, 0);
   std::vector<double> round_trips;
-  const auto send = [&] {
+  for (std::size_t number = 0; number < count; ++number) {
+    stamp(out, number);
+    const auto begin = Clock::now();
     poll([&] { return ends.out->post(out, 0); });
-    poll([&] { return ends.out->is_done(0); });
-  };
-  bool sent = true;  // What is beyond a socket's buffer leaves when it is asked for.
-  const auto receive = [&] {
+    poll([&] { return ends.in->post(in, 0); });
+    bool sent = false;  // What is beyond a socket's buffer leaves when it is asked for.
     poll([&] {
       sent = sent || ends.out->is_done(0);
       return ends.in->is_done(0);
     });
-  };
-  for (std::size_t number = 0; number < count; ++number) {
-    stamp(out, number);
-    const auto begin = Clock::now();
-    poll([&] { return ends.in->post(in, 0); });
-    if (is_first) {
-      poll([&] { return ends.out->post(out, 0); });
-      sent = false;
-      receive();
-      round_trips.push_back(seconds_since(begin));
-      if (!sent) {
-        poll([&] { return ends.out->is_done(0); });
-      }
-    } else {
-      receive();
-      send();
-    }
-    require(in == out, number, bytes);  // Once the time has been taken.
+    round_trips.push_back(seconds_since(begin));
+    poll([&] { return sent || ends.out->is_done(0); });
+    require(in == out, number, bytes);
   }
   std::ranges::sort(round_trips);
   return round_trips;
+}
+
+void echo(const Ends& ends, std::size_t bytes, std::size_t count) {
+  Messages messages(2, std::vector<std::byte>(bytes));
+  std::array<bool, 2> is_sent = {true, true};
+  const auto look = [&](std::size_t slot) {
+    is_sent[slot] = is_sent[slot] || ends.out->is_done(slot);
+    return is_sent[slot];
+  };
+  poll([&] { return ends.in->post(messages[0], 0); });
+  for (std::size_t number = 0; number < count; ++number) {
+    const std::size_t slot = number % 2;
+    const std::size_t next = 1 - slot;
+    poll([&] {
+      (void)look(next);
+      return ends.in->is_done(slot);
+    });
+    poll([&] { return ends.out->post(messages[slot], slot); });
+    is_sent[slot] = false;
+    poll([&] { return look(next); });
+    if (number + 1 < count) {
+      poll([&] { return ends.in->post(messages[next], next); });
+    }
+  }
+  poll([&] { return look(0) && look(1); });
 }
 
 }  // namespace harp_perf
