@@ -18,6 +18,7 @@
 #include <string>
 
 #include "base/bytes.hpp"
+#include "base/prefetch.hpp"
 #include "base/time.hpp"
 #include "datapath/arp.hpp"
 #include "datapath/datapath.hpp"
@@ -323,6 +324,7 @@ void PortDatapath::send(const Route& route,
     const auto rest = copy_bytes(head, frame.subspan(header));
     if (!point_to(payload, *packet)) {
       copy_bytes(payload, rest);
+      prefetch_next<PrefetchTo::kRead>(payload);
       stats_.bytes_copied_out += payload.size();
     }
     if (port_.nic_makes_sums_) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/counter.hpp"
+#include "base/prefetch.hpp"
 #include "base/time.hpp"
 #include "datapath/datapath.hpp"
 #include "protocol/events.hpp"
@@ -227,6 +228,7 @@ void Stack::take_packet(const Arrival& arrival, Time now) {  // hot
 void Stack::place(const Placement& placement) {  // hot
   const auto payload = placement.payload;
   if (placement.action == Placement::Action::kCopy && !payload.empty()) {
+    prefetch_next<PrefetchTo::kWrite>({placement.to, payload.size()});
     std::memcpy(placement.to, payload.data(), payload.size());
     stats_.bytes_copied += payload.size();
   } else if (placement.action == Placement::Action::kTake) {
