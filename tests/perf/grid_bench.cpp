@@ -152,6 +152,7 @@ class Rank {
       const bool moved = take(transport_->poll());
       idle = moved || progress == Progress::kMoved ? 0 : idle + 1;
       if (idle > 20) {  // The other ranks and the kernel need the cores.
+        transport_->prepare_to_wait();
         pollfd entry{transport_->wait_fd(), POLLIN, 0};
         const timespec moment{0, 50'000};
         (void)ppoll(&entry, 1, &moment, nullptr);

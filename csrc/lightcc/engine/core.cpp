@@ -186,6 +186,17 @@ Duration Core::time_to_tick() const {
   return std::max<Duration>(next - clock_.now(), Duration::zero());
 }
 
+bool Core::prepare_to_sleep() {
+  waker_->prepare_to_sleep(sleep_state());
+  if (step()) {
+    return false;
+  }
+  if (world_.transport != nullptr) {
+    world_.transport->prepare_to_wait();
+  }
+  return true;
+}
+
 SleepState Core::sleep_state() const {
   const auto has_backlog = [](const ControlLink& link) { return link.has_backlog(); };
   const bool waits = busy() || closing_ || suspicion_.has_value() ||

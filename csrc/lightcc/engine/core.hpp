@@ -46,8 +46,9 @@ class Core {
   void note_wakeup() { look_at_descriptors_ = true; }
   /// True while buckets run or operations wait: a reason to look again soon.
   bool busy() const { return !executor_->idle() || !operations_.empty(); }
-  /// How this rank sleeps now. It waits while it is busy or others may have to wait for it.
-  SleepState sleep_state() const;
+  /// For a driver that is about to sleep, or to leave: from now on peers ring, and the waker's
+  /// descriptors tell of everything else. False: something moved meanwhile, so step() again.
+  bool prepare_to_sleep();
   /// How long nothing needs to happen by itself.
   Duration time_to_tick() const;
 
@@ -73,6 +74,9 @@ class Core {
   void fill_stats(WorldStats& stats) const;
 
  private:
+  /// How this rank sleeps now. It waits while it is busy or others may have to wait for it.
+  SleepState sleep_state() const;
+
   struct LocalSlot {
     Signature signature;
     std::vector<std::int64_t> per_member;

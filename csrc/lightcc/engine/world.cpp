@@ -372,8 +372,7 @@ class WorldImpl final : public World {
   }
 
   void rest_until(TimePoint until) LIGHTCC_REQUIRES(drive_mutex_) {
-    core_->waker().prepare_to_sleep(core_->sleep_state());
-    if (!core_->step()) {
+    if (core_->prepare_to_sleep()) {
       sleeps_.fetch_add(1, std::memory_order_relaxed);
       core_->waker().wait(std::min<Duration>(core_->time_to_tick(), until - clock_.now()));
       core_->note_wakeup();
@@ -384,8 +383,7 @@ class WorldImpl final : public World {
   // Leaves the loop without a driver: from now on peers ring. What still moves is for the own
   // thread.
   void settle() LIGHTCC_REQUIRES(drive_mutex_) {
-    core_->waker().prepare_to_sleep(core_->sleep_state());
-    if (core_->step()) {
+    if (!core_->prepare_to_sleep()) {
       core_->waker().wake();
     }
   }
@@ -397,15 +395,11 @@ class WorldImpl final : public World {
   void run() {
     (void)::pthread_setname_np(::pthread_self(), "lightcc");
     while (!stop_.load(std::memory_order_acquire)) {
-      bool quiet = false;
       drive_mutex_.lock();
       core_->note_wakeup();
       core_->waker().cancel_sleep();
       drive_in_background();
-      if (!is_wanted_elsewhere()) {
-        core_->waker().prepare_to_sleep(core_->sleep_state());
-        quiet = !core_->step();
-      }
+      const bool quiet = !is_wanted_elsewhere() && core_->prepare_to_sleep();
       const Duration timeout = core_->over() ? kOverInterval : core_->time_to_tick();
       drive_mutex_.unlock();
       if (quiet) {

@@ -119,8 +119,11 @@ class Transport {
   virtual Result<std::unique_ptr<RecvChannel>> accept(const ChannelId& id) = 0;
   /// Moves what can be moved on all channels. True when anything moved.
   virtual Result<bool> poll() = 0;
-  /// Readable whenever poll() has something to do; -1: the caller must poll while requests are
-  /// outstanding.
+  /// For a caller that is about to sleep on wait_fd(): poll() moved nothing since it last asked
+  /// for anything.
+  virtual void prepare_to_wait() {}
+  /// After prepare_to_wait(), readable whenever poll() has something to do; -1: the caller must
+  /// poll while requests are outstanding.
   virtual int wait_fd() const = 0;
   /// Bytes handed to and taken from the network so far, headers included.
   virtual std::uint64_t bytes_sent() const = 0;

@@ -28,8 +28,12 @@ struct Sink final : PluginSink {
 struct Loop {
   Loop() { loop->join(sink); }
 
-  /// Its descriptor becomes readable by itself: there is a timer.
+  /// Who sleeps is woken: there is a timer.
   bool wakes() const {
+    loop->prepare_to_wait();
+    return becomes_readable();
+  }
+  bool becomes_readable() const {
     pollfd ready{.fd = loop->wait_fd(), .events = POLLIN, .revents = 0};
     constexpr int kTimeoutMs = 100;  // A hundred times its longest interval.
     return ::poll(&ready, 1, kTimeoutMs) == 1;
@@ -49,6 +53,19 @@ TEST(PluginLoopTest, wakes_while_something_is_outstanding) {
   (void)one.loop->poll();
   EXPECT_EQ(one.sink.pumps, 1);
   EXPECT_TRUE(one.wakes());
+}
+
+TEST(PluginLoopTest, wakes_nobody_while_somebody_polls) {
+  Loop one;
+  one.sink.requests = 1;
+  one.loop->expect_work();
+  EXPECT_FALSE(one.becomes_readable()) << "before a poll";
+  (void)one.loop->poll();
+  EXPECT_FALSE(one.becomes_readable()) << "after it";
+  ASSERT_TRUE(one.wakes());
+  one.clock.advance(std::chrono::seconds(1));
+  (void)one.loop->poll();
+  EXPECT_FALSE(one.becomes_readable()) << "who polls again has been woken";
 }
 
 TEST(PluginLoopTest, rests_with_the_second_poll_that_finds_nothing_outstanding) {

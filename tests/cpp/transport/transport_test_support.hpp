@@ -85,6 +85,7 @@ inline bool drive(const std::vector<Transport*>& transports, const std::function
     }
     std::vector<pollfd> fds;
     for (Transport* transport : transports) {
+      transport->prepare_to_wait();
       fds.push_back({transport->wait_fd(), POLLIN, 0});
     }
     if (fds.front().fd < 0) {
@@ -111,6 +112,7 @@ inline void settle(const std::vector<Transport*>& transports) {
     std::vector<pollfd> fds;
     for (Transport* transport : transports) {
       expect_polls(*transport, moved);
+      transport->prepare_to_wait();
       fds.push_back({transport->wait_fd(), POLLIN, 0});
     }
     if (::testing::Test::HasFatalFailure()) {

@@ -44,22 +44,23 @@ void PluginLoop::arm(TimePoint now, Duration interval) {
 }
 
 void PluginLoop::disarm() {
+  if (!is_armed_) {
+    return;
+  }
   const itimerspec never{};
   (void)::timerfd_settime(timer_.get(), 0, &never, nullptr);
   is_armed_ = false;
 }
 
 void PluginLoop::expect_work() {
-  if (is_armed_ && was_active_) {
+  if (!is_at_rest_ && was_active_) {
     return;
   }
   const TimePoint now = clock_.now();
+  is_at_rest_ = false;
   was_active_ = true;
   polled_ = now;
   moved_ = now;
-  if (!is_armed_) {
-    arm(now, kShortest);
-  }
 }
 
 // hot
@@ -74,25 +75,37 @@ bool PluginLoop::poll() {
   }
   const bool was_active = std::exchange(was_active_, is_active);
   if (!is_active) {
-    if (is_armed_ && !was_active) {
+    if (!was_active && !is_at_rest_) {
       std::ranges::for_each(sinks_, &PluginSink::rest);
+      is_at_rest_ = true;
       disarm();
     }
     return moved;
   }
   const TimePoint now = clock_.now();
-  if (is_armed_) {
+  const bool was_at_rest = std::exchange(is_at_rest_, false);
+  if (!was_at_rest) {
     attended_ += std::clamp(now - polled_, Duration(0), kMostAttended);
   }
   polled_ = now;
-  if (moved || !is_armed_) {
+  if (moved || was_at_rest) {
     moved_ = now;
   }
+  if (now >= due_) {
+    disarm();
+  }
+  return moved;
+}
+
+void PluginLoop::prepare_to_wait() {
+  if (is_at_rest_) {
+    return;
+  }
+  const TimePoint now = clock_.now();
   const Duration interval = std::clamp((now - moved_) / kPartOfWait, kShortest, kLongest);
   if (!is_armed_ || now >= due_ || due_ - now > 2 * interval) {
     arm(now, interval);
   }
-  return moved;
 }
 
 }  // namespace lightcc

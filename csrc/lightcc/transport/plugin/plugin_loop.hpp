@@ -1,11 +1,12 @@
 // What the channels of one plugin transport share: who is there, when to poll again, the counters.
 //
 // A plugin has no descriptor to sleep on; it works when it is called. So the loop has a timer for a
-// descriptor: it is armed while something is outstanding and not otherwise, which keeps an idle
-// transport at rest (from the second poll on that finds nothing outstanding, since the first is
-// often followed by the next request), and its interval is an eighth of the time for which nothing
-// has moved (20 us to 1 ms), so that waiting for a late peer costs little time and little
-// processor.
+// descriptor. It is armed when somebody is about to sleep while something is outstanding, and not
+// otherwise: who polls all the time needs no timer, which would only wake another thread beside
+// him, and an idle transport is at rest (from the second poll on that finds nothing outstanding,
+// since the first is often followed by the next request). Its interval is an eighth of the time for
+// which nothing has moved (20 us to 1 ms), so that waiting for a late peer costs little time and
+// little processor.
 //
 // Time for timeouts counts only as far as somebody polled: a process that was stopped for a minute
 // must not blame its peers for that.
@@ -62,6 +63,8 @@ class PluginLoop {
 
   /// Pumps whoever is active. True when anything moved.
   bool poll();
+  /// Somebody is about to sleep on wait_fd(), since poll() moved nothing.
+  void prepare_to_wait();
 
  private:
   void arm(TimePoint now, Duration interval);
@@ -70,6 +73,7 @@ class PluginLoop {
   UniqueFd timer_;
   const Clock& clock_;
   std::vector<PluginSink*> sinks_;
+  bool is_at_rest_ = true;
   bool is_armed_ = false;
   bool was_active_ = false;
   TimePoint due_{};

@@ -86,6 +86,7 @@ class PluginTransport final : public Transport {
     return moved;
   }
 
+  void prepare_to_wait() override { loop_->prepare_to_wait(); }
   int wait_fd() const override { return loop_->wait_fd(); }
   std::uint64_t bytes_sent() const override { return loop_->bytes_sent(); }
   std::uint64_t bytes_received() const override { return loop_->bytes_received(); }
