@@ -191,7 +191,7 @@ bool Core::prepare_to_sleep() {
   if (step()) {
     return false;
   }
-  if (world_.transport != nullptr) {
+  if (world_.transport != nullptr && !over()) {
     world_.transport->prepare_to_wait();
   }
   return true;

@@ -13,6 +13,19 @@ namespace {
 
 constexpr std::uint64_t kBellTag = ~std::uint64_t{0};
 
+bool becomes_readable(int fd, Duration timeout) {
+  pollfd entry{fd, POLLIN, 0};
+  const auto nanoseconds = timeout.count() > 0 ? timeout.count() : 0;
+  const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000),
+                      static_cast<long>(nanoseconds % 1'000'000'000)};
+  return ::ppoll(&entry, 1, &time, nullptr) > 0;
+}
+
+void empty(int bell) {
+  eventfd_t rings = 0;
+  (void)::eventfd_read(bell, &rings);
+}
+
 }  // namespace
 
 Result<Waker> Waker::make(SleepWord& word, int bell) {
@@ -46,8 +59,7 @@ std::vector<std::uint64_t> Waker::ready() {
   for (int i = 0; i < count; ++i) {
     const std::uint64_t tag = events[static_cast<std::size_t>(i)].data.u64;
     if (tag == kBellTag) {
-      eventfd_t rings = 0;
-      (void)::eventfd_read(bell_, &rings);
+      empty(bell_);
     } else {
       tags.push_back(tag);
     }
@@ -58,11 +70,13 @@ std::vector<std::uint64_t> Waker::ready() {
 void Waker::wait(Duration timeout) const {
   // poll() on the epoll descriptor rather than epoll_wait(): every thread that sleeps here is
   // woken.
-  pollfd entry{epoll_.get(), POLLIN, 0};
-  const auto nanoseconds = timeout.count() > 0 ? timeout.count() : 0;
-  const timespec time{static_cast<time_t>(nanoseconds / 1'000'000'000),
-                      static_cast<long>(nanoseconds % 1'000'000'000)};
-  (void)::ppoll(&entry, 1, &time, nullptr);
+  (void)becomes_readable(epoll_.get(), timeout);
+}
+
+void Waker::wait_for_bell(Duration timeout) const {
+  if (becomes_readable(bell_, timeout)) {
+    empty(bell_);
+  }
 }
 
 }  // namespace lightcc

@@ -33,6 +33,9 @@ class Waker {
   void cancel_sleep() { word_->sleeping.store(kAwake, std::memory_order_relaxed); }
   /// Sleeps until something happens or `timeout` has passed. Thread: any number at once.
   void wait(Duration timeout) const;
+  /// Sleeps until somebody rings or `timeout` has passed, and empties the doorbell: for a world
+  /// that is over, where nobody reads the other descriptors any more.
+  void wait_for_bell(Duration timeout) const;
   /// Wakes whoever sleeps. Thread: any.
   void wake() const { Doorbell(word_, bell_).call(); }
 

@@ -400,13 +400,17 @@ class WorldImpl final : public World {
       core_->waker().cancel_sleep();
       drive_in_background();
       const bool quiet = !is_wanted_elsewhere() && core_->prepare_to_sleep();
-      const Duration timeout = core_->over() ? kOverInterval : core_->time_to_tick();
+      const Duration timeout = core_->time_to_tick();
       drive_mutex_.unlock();
-      if (quiet) {
-        sleeps_.fetch_add(1, std::memory_order_relaxed);
-        core_->waker().wait(timeout);
-      } else {
+      if (!quiet) {
         relax(true);  // To the thread that wants to drive, or at once again.
+        continue;
+      }
+      sleeps_.fetch_add(1, std::memory_order_relaxed);
+      if (core_->over()) {
+        core_->waker().wait_for_bell(kOverInterval);
+      } else {
+        core_->waker().wait(timeout);
       }
     }
   }

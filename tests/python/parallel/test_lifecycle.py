@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from faults import TWO, TWO_HOSTS
 from grids import Grid
 
 import lightcc as hvd
-from lightcc.testing import spawn_ranks
+from lightcc.testing import RankProcesses, spawn_ranks
 
 pytestmark = pytest.mark.multiproc
 TWO_APART = Grid(2, [0, 1])
@@ -76,6 +77,30 @@ def test_idle_job_uses_no_cpu(grid: Grid) -> None:
     for used, sleeps in grid.run(rest, 5.0):
         assert used < 0.02 * 5.0, (used, sleeps)
         assert sleeps < 100, (used, sleeps)
+
+
+def die_or_rest(seconds: float) -> int:
+    """Returns how often a rank slept in `seconds` after its world has failed."""
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == hvd.size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            hvd.allreduce(np.ones(1000))
+    except hvd.HorovodInternalError:
+        before: int = hvd.stats()["sleeps"]
+        time.sleep(seconds)
+        after: int = hvd.stats()["sleeps"]
+        return after - before
+
+
+@pytest.mark.parametrize("grid", [TWO, TWO_APART], ids=str)
+def test_a_world_that_failed_rests(grid: Grid) -> None:
+    with RankProcesses(die_or_rest, grid.ranks, 2.0, hosts=grid.hosts) as processes:
+        survivor = processes.wait(30)[0]
+    assert survivor.value is not None, survivor.describe()
+    assert survivor.value < 20, survivor.describe()
 
 
 def wait_alone(seconds: float) -> float:
