@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/bytes.hpp"
+#include "base/prefetch.hpp"
 #include "base/rng.hpp"
 
 namespace harp_cycles {
@@ -50,7 +51,9 @@ void Buffers::absorb(std::span<const std::byte> bytes) {
   if (absorbed_at_ + bytes.size() > destination_bytes_.size()) {
     absorbed_at_ = 0;
   }
-  harp::copy_bytes(bytes, std::span(destination_bytes_).subspan(absorbed_at_));
+  const auto to = std::span(destination_bytes_).subspan(absorbed_at_, bytes.size());
+  harp::prefetch_next<harp::PrefetchTo::kWrite>(to);  // As the stack does.
+  harp::copy_bytes(bytes, to);
   absorbed_at_ += bytes.size();
 }
 
