@@ -1,5 +1,7 @@
 #include "lightcc/compression/threshold.hpp"
 
+#include <algorithm>
+
 namespace lightcc::detail {
 
 std::optional<double> MagnitudeSample::magnitude_reached_by(std::size_t k,
@@ -10,7 +12,8 @@ std::optional<double> MagnitudeSample::magnitude_reached_by(std::size_t k,
   const double wanted =
       static_cast<double>(k) * static_cast<double>(reached_) / static_cast<double>(count);
   const auto edge = [](std::size_t bin) {
-    return static_cast<double>(std::bit_cast<float>(static_cast<std::uint32_t>(bin << kShift)));
+    const float begin = std::bit_cast<float>(static_cast<std::uint32_t>(bin << kShift));
+    return std::min(static_cast<double>(begin), kMost);  // The last bin ends before infinity.
   };
   double above = 0.0;
   for (std::size_t bin = kBins; bin-- > 1;) {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -135,8 +136,10 @@ class MagnitudeSample {
     reached_ = 0;
   }
   /// `reached`: the element was selected by this pass's threshold.
-  void add(float magnitude, bool reached) {
-    ++bins_[std::bit_cast<std::uint32_t>(magnitude) >> kShift];
+  void add(double magnitude, bool reached) {
+    // Beyond float32 there is no bin; such magnitudes count as its largest number.
+    const float counted = static_cast<float>(std::min(magnitude, kMost));
+    ++bins_[std::bit_cast<std::uint32_t>(counted) >> kShift];
     reached_ += reached ? 1U : 0U;
   }
   /// The magnitude that `k` elements reach, given that `count` reached the threshold. Relating the
@@ -149,6 +152,7 @@ class MagnitudeSample {
   // Of a float32: 8 bits of exponent, 4 of the fraction.
   static constexpr unsigned kShift = 19;
   static constexpr std::size_t kBins = std::size_t{1} << (31 - kShift);
+  static constexpr double kMost = std::numeric_limits<float>::max();
 
   std::vector<std::uint32_t> bins_;
   std::size_t reached_ = 0;

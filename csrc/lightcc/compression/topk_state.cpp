@@ -196,8 +196,12 @@ Status TopkState::scale(double factor) {
       scale_lanes<float>(lanes->current(), impl_->numel, factor);
     }
   }
-  impl_->forecast.threshold *= factor;
-  impl_->forecast.ideal *= factor;
+  const double most = impl_->dtype == DataType::kFloat64
+                          ? std::numeric_limits<double>::max()
+                          : double{std::numeric_limits<float>::max()};
+  for (double* magnitude : {&impl_->forecast.threshold, &impl_->forecast.ideal}) {
+    *magnitude = std::min(*magnitude * factor, most);
+  }
   return {};
 }
 

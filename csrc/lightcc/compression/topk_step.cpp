@@ -148,8 +148,9 @@ class Step {
   /// (residuals grow for the first 1/density steps), and to stay if it was little, which is noise.
   TopkForecast make_forecast(const TopkForecast& last, double ideal) const {
     TopkForecast next{.threshold = ideal, .ideal = ideal, .k = request_.k};
-    if (last.k == request_.k && last.ideal > 0.0) {
-      const double change = ideal - last.ideal;
+    const double change = ideal - last.ideal;
+    // Without a change there is nothing to trust. The noise of a denormal may be zero as well.
+    if (last.k == request_.k && last.ideal > 0.0 && change != 0.0) {
       const double trust = std::abs(change) / (std::abs(change) + kNoise * ideal);
       next.threshold = std::clamp(ideal + trust * change, ideal / 2, ideal * 2);
     }
@@ -325,7 +326,7 @@ class Step {
       const std::size_t end = std::min(at + kGroupElems, count);
       for (std::size_t i = at; i < end; ++i) {
         const Lane magnitude = std::abs(acc_of(first + i));
-        scratch_.sample.add(static_cast<float>(magnitude), magnitude_key(magnitude) >= key);
+        scratch_.sample.add(magnitude, magnitude_key(magnitude) >= key);
       }
     }
   }

@@ -96,6 +96,51 @@ TEST(TopkSaved, a_loaded_state_goes_on_bit_for_bit) {
   }
 }
 
+/// The magnitudes at both ends of a type's range, and what is between.
+std::vector<double> magnitudes_of(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return {0.0, 0x1p-24, 1.0, 65504.0};
+    case DataType::kFloat64:
+      // Beyond float32 as well: samples are taken in it.
+      return {0.0, 0x1p-1074, 1e-320, 1e-200, 1.0, 3.4e38, 1e300, 1.7e308};
+    default:
+      return {0.0, 0x1p-149, 1e-40, 1.0, 3.39e38};
+  }
+}
+
+TEST(TopkSaved, every_state_that_steps_lead_to_can_be_loaded) {
+  const std::size_t numel = 3000;
+  const TopkRequest request = about(topk_k(numel, 0.05), numel, detect_simd_level());
+  for (const DataType dtype : kFloatTypes) {
+    for (const double magnitude : magnitudes_of(dtype)) {
+      for (const bool constant : {true, false}) {
+        for (const double factor : {1.0, 0x1p-1000, 1e300}) {
+          TopkState state(dtype, numel);
+          Rng rng(43);
+          for (int step = 0; step < 5; ++step) {
+            std::vector<double> values(numel, magnitude);
+            for (double& value : values) {
+              value *= constant ? 1.0 : rng.unit();
+            }
+            // Residuals add up beyond the largest number; then a step is void.
+            compress(state, tensor_of(dtype, values), request);
+            state.commit();
+            if (step == 2) {
+              ASSERT_TRUE(state.scale(factor).ok());
+            }
+            const auto loaded = TopkState::load(saved(state));
+            ASSERT_TRUE(loaded.ok())
+                << loaded.status().message() << ": " << data_type_name(dtype) << " of " << magnitude
+                << ", step " << step << ", threshold " << state.threshold();
+            ASSERT_EQ(saved(*loaded), saved(state));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(TopkSaved, an_empty_shard_has_a_state) {
   const TopkState state(DataType::kFloat64, 0);
   const auto loaded = TopkState::load(saved(state));
