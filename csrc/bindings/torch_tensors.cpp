@@ -7,7 +7,9 @@
 // table or a DLPack capsule; they are never copied.
 //
 // Autograd plays no part: what a tensor requires or records is not looked at, and writing into it
-// is not recorded. Not handled: memory on devices, sparse layouts, copying what does not fit.
+// is not recorded. A negative view, whose memory holds the numbers with the other sign, is read
+// from a copy that torch makes, and refused where it would be written. Not handled: memory on
+// devices, sparse layouts, copying what does not fit.
 #include "torch_tensors.hpp"
 
 #include <algorithm>
@@ -70,6 +72,7 @@ struct Torch {
   PyTypeObject* tensor_type = nullptr;
   PyObject* strided = nullptr;      ///< torch.strided, the layout of dense tensors.
   PyObject* from_dlpack = nullptr;  ///< torch.from_dlpack.
+  PyObject* is_neg = nullptr;       ///< torch.Tensor.is_neg; a bound method takes longer to find.
   std::array<PyObject*, kDtypes.size()> dtypes{};
   const dlpack::ExchangeApi* exchange = nullptr;  ///< Null: torch has none that is known here.
   bool use_exchange = true;
@@ -115,6 +118,7 @@ Torch* find_torch() {
   }
   torch.strided = py::object(py::getattr(module, "strided", py::none())).release().ptr();
   torch.from_dlpack = from_dlpack.release().ptr();
+  torch.is_neg = py::object(py::getattr(tensor_type, "is_neg", py::none())).release().ptr();
   torch.exchange = find_exchange(tensor_type);
   torch.tensor_type = reinterpret_cast<PyTypeObject*>(tensor_type.release().ptr());
   return &torch;
@@ -124,10 +128,46 @@ Torch* find_torch() {
   throw_unsupported_dtype(tensor.attr("type")().cast<std::string>());
 }
 
+void check_layout(const Torch& torch, py::handle tensor) {
+  const py::object layout = tensor.attr("layout");
+  if (tensor.attr("is_nested").cast<bool>()) {
+    throw py::value_error("Nested tensors are not supported.");
+  }
+  if (layout.ptr() == torch.strided) {
+    return;
+  }
+  const auto name = py::str(layout).cast<std::string>();
+  if (name == "torch.sparse_coo") {
+    throw_unsupported(tensor);
+  }
+  // Not all of these have the name of a type.
+  throw py::value_error("Tensor layout " + name + " is not supported.");
+}
+
 [[noreturn]] void throw_not_on_cpu(py::handle tensor) {
   throw py::value_error("Tensor is on device " +
                         py::str(tensor.attr("device")).cast<std::string>() +
                         "; this version of lightcc takes tensors in CPU memory only.");
+}
+
+/// Whether the elements of `tensor` are the negatives of what its memory holds.
+bool is_negative_view(const Torch& torch, py::handle tensor) {
+  const auto found =
+      py::reinterpret_steal<py::object>(PyObject_CallOneArg(torch.is_neg, tensor.ptr()));
+  if (!found) {
+    throw py::error_already_set();
+  }
+  return found.ptr() == Py_True;
+}
+
+/// A copy of a negative view for reading. Raises where it would be written.
+py::object resolved(py::handle tensor, Access access) {
+  if (access == Access::kWrite) {
+    throw py::value_error(
+        "Tensor is a negative view (is_neg()), which cannot receive a result: use resolve_neg() of "
+        "it, or the operation that returns a new tensor.");
+  }
+  return tensor.attr("detach")().attr("resolve_neg")();
 }
 
 bool is_contiguous(const dlpack::Tensor& tensor) {
@@ -177,7 +217,7 @@ class TorchKind final : public TensorKind {
   py::object from_splits(const std::vector<std::int64_t>& splits) const override;
 
  private:
-  TensorView view_by_attributes(const Torch& torch, py::handle tensor) const;
+  TensorView view_by_attributes(const Torch& torch, py::handle tensor, Access access) const;
 };
 
 bool TorchKind::has(py::handle object) const {
@@ -186,19 +226,19 @@ bool TorchKind::has(py::handle object) const {
 }
 
 // hot
-TensorView TorchKind::view(py::handle object, Access /*access*/) const {
+TensorView TorchKind::view(py::handle object, Access access) const {
   const Torch& torch = *find_torch();
   dlpack::Tensor found{};
   if (torch.exchange == nullptr || !torch.use_exchange) {
-    return view_by_attributes(torch, object);
+    return view_by_attributes(torch, object, access);
   }
   if (torch.exchange->describe_tensor(object.ptr(), &found) != 0) {
     PyErr_Clear();
-    return view_by_attributes(torch, object);
+    return view_by_attributes(torch, object, access);
   }
   if (found.data == nullptr) {
     // Empty, or something that only has the type of a tensor: a lazy module's parameter, a fake.
-    return view_by_attributes(torch, object);
+    return view_by_attributes(torch, object, access);
   }
   if (found.device.type != dlpack::kCpu && found.device.type != dlpack::kCudaHost) {
     throw_not_on_cpu(object);
@@ -210,6 +250,9 @@ TensorView TorchKind::view(py::handle object, Access /*access*/) const {
   if (!is_contiguous(found)) {
     throw_not_contiguous();
   }
+  if (is_negative_view(torch, object)) {
+    return view(resolved(object, access), access);
+  }
   return checked({.data = static_cast<std::byte*>(found.data) + found.byte_offset,
                   .dtype = *dtype,
                   .shape = {found.shape, found.shape + found.dimensions},
@@ -217,10 +260,10 @@ TensorView TorchKind::view(py::handle object, Access /*access*/) const {
                   .kind = this});
 }
 
-TensorView TorchKind::view_by_attributes(const Torch& torch, py::handle tensor) const {
-  if (tensor.attr("layout").ptr() != torch.strided) {
-    throw_unsupported(tensor);
-  }
+TensorView TorchKind::view_by_attributes(const Torch& torch,
+                                         py::handle tensor,
+                                         Access access) const {
+  check_layout(torch, tensor);
   if (tensor.attr("device").attr("type").cast<std::string>() != "cpu") {
     throw_not_on_cpu(tensor);
   }
@@ -231,6 +274,9 @@ TensorView TorchKind::view_by_attributes(const Torch& torch, py::handle tensor) 
   }
   if (!tensor.attr("is_contiguous")().cast<bool>()) {
     throw_not_contiguous();
+  }
+  if (is_negative_view(torch, tensor)) {
+    return view_by_attributes(torch, resolved(tensor, access), access);
   }
   const auto address = tensor.attr("data_ptr")().cast<std::uintptr_t>();
   std::vector<std::int64_t> shape;

@@ -61,8 +61,8 @@ def _broadcast_in_place(named: Iterable[tuple[str | None, Any]], root_rank: int)
     handles = []
     for name, tensor in named:
         sent = tensor
-        if isinstance(tensor, torch.Tensor) and not tensor.is_contiguous():
-            sent = tensor.detach().contiguous()
+        if isinstance(tensor, torch.Tensor) and (not tensor.is_contiguous() or tensor.is_neg()):
+            sent = tensor.detach().contiguous().resolve_neg()
             copies.append((tensor, sent))
         handles.append(broadcast_async_(sent, root_rank, name))
     for handle in handles:
@@ -163,5 +163,9 @@ def _put_together(structure: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor`'s elements as bytes, so that every dtype travels; a view where it is contiguous."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+    """`tensor`'s elements as bytes, so that every dtype travels; a view where it is contiguous.
+
+    The bytes of a conjugate or negative view are not those of its elements, so it is copied.
+    """
+    plain = tensor.detach().contiguous().resolve_conj().resolve_neg()
+    return plain.view(-1).view(torch.uint8)
