@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 #include <ranges>
+#include <string_view>
 #include <utility>
 
 #include "lightcc/engine/agreement.hpp"
@@ -14,6 +15,13 @@ namespace {
 // the other ranks is hidden, and still most of a burst is free to gather in large buckets.
 constexpr int kBucketsPerLane = 2;
 
+/// Whether a rank made the name, "<operation>.noname.<number>": such a name never comes back.
+/// Callers may use the word in names of theirs.
+bool is_automatic(std::string_view name) {
+  const std::size_t dot = name.find('.');
+  return dot != std::string_view::npos && name.substr(dot).starts_with(".noname.");
+}
+
 bool takes_slot(const Signature& s) {
   switch (s.op) {
     case OpType::kAllreduce:
@@ -21,8 +29,7 @@ bool takes_slot(const Signature& s) {
     case OpType::kBroadcast:
     case OpType::kAlltoall:
     case OpType::kReducescatter:
-      // Automatic names never come back.
-      return s.name.find(".noname.") == std::string::npos;
+      return !is_automatic(s.name);
     default:
       return false;
   }

@@ -86,6 +86,16 @@ TEST(Sequencer, automatic_names_and_barriers_never_take_a_slot) {
   EXPECT_EQ(n.run_one().slot, 0U);
 }
 
+TEST(Sequencer, a_callers_name_takes_a_slot_whatever_words_it_has) {
+  Negotiation n(world_of(2));
+  std::uint32_t slot = 0;
+  // The first is what an optimizer calls a parameter of which it knows no name.
+  for (const char* name : {"allreduce.allreduce.noname.0.1", "allreduce.layer.noname.weight"}) {
+    n.all_ask(allreduce(name));
+    EXPECT_EQ(n.run_one().slot, slot++) << name;
+  }
+}
+
 TEST(Sequencer, rows_of_an_allgather_are_remembered_and_changed_by_member) {
   Negotiation n(world_of(3));
   const auto rows = [](std::int64_t count) {
