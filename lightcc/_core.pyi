@@ -218,6 +218,9 @@ class World:
         ValueError while a compressed tensor is in flight.
         """
 
+    def check_compression(self, process_set: int, name: str, state: bytes) -> tuple[str, int, int]:
+        """Returns dtype, elements and steps of a state; ValueError as `load_compression()`."""
+
     def load_compression(self, process_set: int, name: str, state: bytes) -> None:
         """Takes in what `save_compression()` returned; ValueError where it is damaged."""
 

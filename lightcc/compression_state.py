@@ -2,6 +2,9 @@
 
 Each rank has a file of its own, because each keeps back another part. A file is a zip archive: a
 `manifest.json` that says of which rank, grid and tensors it is, and the tensors' states one by one.
+
+Ranks that go on with different states fail in the next step, far from the cause. So a state is
+taken in by all ranks or by none: each rank checks its own, all hear of all, then all load the same.
 """
 
 from __future__ import annotations
@@ -10,13 +13,17 @@ import json
 import logging
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from lightcc import _core, _world
 from lightcc.functions import allgather_object
+from lightcc.process_sets import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
+
+    Key: TypeAlias = tuple[int, str]  # Process set, and name of the operation.
 
 _VERSION = 1
 _MANIFEST = "manifest.json"
@@ -31,6 +38,7 @@ class _Tensor(NamedTuple):
     place: tuple[int, int, int, int]  # Blocks, block, members, member.
     file: Path
     entry: str  # Its name in the archive.
+    ranks: tuple[int, ...] | None  # Of the process set; None in older files.
 
 
 def save_compression_state(directory: str | os.PathLike[str]) -> Path:
@@ -48,13 +56,20 @@ def save_compression_state(directory: str | os.PathLike[str]) -> Path:
 
     Raises:
         ValueError: lightcc is not initialized, or a compressed tensor is in flight.
-        OSError: The file cannot be written.
+        OSError: The file cannot be written. Nothing of it is left.
     """
     world = _world.current()
     states = world.save_compression()
     places = {process_set: world.compression_place(process_set) for process_set, _ in states}
+    sets = world.process_sets()
     tensors = [
-        {"process_set": process_set, "name": name, "place": places[process_set], "entry": str(i)}
+        {
+            "process_set": process_set,
+            "ranks": sets[process_set],
+            "name": name,
+            "place": places[process_set],
+            "entry": str(i),
+        }
         for i, (process_set, name) in enumerate(states)
     ]
     manifest = {"version": _VERSION, "rank": world.rank, "size": world.size, "tensors": tensors}
@@ -62,22 +77,26 @@ def save_compression_state(directory: str | os.PathLike[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"compression-{world.rank}.zip"
     partial = file.with_suffix(".partial")
-    with zipfile.ZipFile(partial, "w") as archive:
-        archive.writestr(_MANIFEST, json.dumps(manifest))
-        for i, state in enumerate(states.values()):
-            archive.writestr(str(i), state)
-    partial.replace(file)
+    try:
+        with zipfile.ZipFile(partial, "w") as archive:
+            archive.writestr(_MANIFEST, json.dumps(manifest))
+            for i, state in enumerate(states.values()):
+                archive.writestr(str(i), state)
+        partial.replace(file)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     return file
 
 
 def load_compression_state(directory: str | os.PathLike[str]) -> int:
-    """Takes in what `save_compression_state()` saved.
+    """Takes in what `save_compression_state()` saved, on all ranks or on none.
 
     Collective: every rank must call it, with a directory that has the files of all ranks. The next
     steps are then those that would have followed, bit for bit, if the grid (hosts and ranks per
     host) is as it was. Where only the number of ranks per host changed, what they kept back is
-    divided anew among them. What does not fit otherwise, or not on all ranks, is dropped, and the
-    log says so.
+    divided anew among them. Process sets are known by their ranks. What does not fit otherwise, or
+    not on all members of its process set, is dropped, and the log says so.
 
     Args:
         directory: As of `save_compression_state()`.
@@ -86,39 +105,106 @@ def load_compression_state(directory: str | os.PathLike[str]) -> int:
         The number of tensors that were taken in, the same on all ranks.
 
     Raises:
-        ValueError: lightcc is not initialized; or a file is damaged. On the ranks where that is so.
+        ValueError: lightcc is not initialized; or a file of some rank is damaged or cannot be read.
+            On all ranks; the text names the file.
         OSError: A file cannot be read. On the ranks where that is so.
         HorovodInternalError: Another rank failed. On all ranks.
     """
     world = _world.current()
-    states: dict[tuple[int, str], bytes] = {}
+    states: dict[Key, bytes] = {}
     failure: Exception | None = None
     try:
         states = _find_states(world, Path(directory))
     except (OSError, ValueError) as error:
         failure = error
-    # Ranks must go on with the same tensors, and take the same step of each.
-    common = set.intersection(*(set(keys) for keys in allgather_object(sorted(states))))
+    return take_in(states, failure)
+
+
+def take_in(
+    states: Mapping[Key, bytes],
+    failure: Exception | None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Loads states that all members of their process sets have, unless a rank has failed.
+
+    Collective: every rank of `process_set` must call it.
+
+    Args:
+        states: What this rank has to load.
+        failure: Why this rank could not find that out, if so.
+        process_set: The ranks that load; all ranks of the states' process sets are among them.
+
+    Returns:
+        The number of tensors that were taken in, the same on all ranks.
+
+    Raises:
+        ValueError: A rank has failed, or a state is damaged or in flight. On all ranks.
+        Exception: `failure`. On this rank.
+    """
+    world = _world.current()
+    tensors: dict[Key, tuple[str, int, int]] = {}
+    if failure is None:
+        name = ""
+        try:
+            for (process_set_id, name), state in states.items():
+                checked = world.check_compression(process_set_id, name, state)
+                tensors[process_set_id, name] = checked
+        except ValueError as error:
+            failure = ValueError(f"what compression kept back of '{name}': {error}")
+    report = (world.rank, tensors, None if failure is None else str(failure))
+    reports = allgather_object(report, "compression_state", process_set)
     if failure is not None:
         raise failure
+    for rank, _, text in reports:
+        if text is not None:
+            msg = f"no rank has loaded its compression state, because rank {rank} cannot: {text}"
+            raise ValueError(msg)
+    common = _common({rank: found for rank, found, _ in reports}, world.process_sets())
     for key, state in states.items():
         if key in common:
             world.load_compression(*key, state)
         else:
-            _log.warning("what was kept back of '%s' is dropped: not all ranks have it", key[1])
+            _log.warning(
+                "what compression kept back of '%s' is dropped: not all ranks have it of the same"
+                " step",
+                key[1],
+            )
     return len(common)
 
 
-def _find_states(world: _core.World, folder: Path) -> dict[tuple[int, str], bytes]:
+def _common(
+    tensors: Mapping[int, Mapping[Key, tuple[str, int, int]]], sets: Mapping[int, list[int]]
+) -> set[Key]:
+    """Returns what all members of its process set have alike, given what each rank has."""
+    common = set()
+    for key in {key for found in tensors.values() for key in found}:
+        members = sets.get(key[0], [])
+        found = {tensors.get(rank, {}).get(key) for rank in members}
+        if len(found) == 1 and None not in found:
+            common.add(key)
+    return common
+
+
+def _find_states(world: _core.World, folder: Path) -> dict[Key, bytes]:
     """Returns the states for this rank of all tensors of which the folder has enough."""
-    tensors: dict[tuple[int, str], list[_Tensor]] = {}
+    sets = world.process_sets()
+    parts: dict[Key, list[_Tensor]] = {}
     for file in sorted(folder.glob("compression-*.zip")):
         for tensor in _read_manifest(file):
-            tensors.setdefault((tensor.process_set, tensor.name), []).append(tensor)
+            process_set = _find_set(sets, tensor)
+            if process_set is None:
+                _log.warning(
+                    "what compression kept back of '%s' is dropped: there is no process set of the"
+                    " ranks %s any more",
+                    tensor.name,
+                    tensor.ranks,
+                )
+            elif world.rank in sets[process_set]:
+                parts.setdefault((process_set, tensor.name), []).append(tensor)
     states = {}
-    for key, parts in tensors.items():
+    for key, tensors in parts.items():
         place = world.compression_place(key[0])
-        state = None if place is None else _state_for(place, parts)
+        state = None if place is None else _state_for(place, tensors)
         if state is None:
             _log.warning(
                 "what compression kept back of '%s' is dropped: the grid is another one", key[1]
@@ -126,6 +212,13 @@ def _find_states(world: _core.World, folder: Path) -> dict[tuple[int, str], byte
         else:
             states[key] = state
     return states
+
+
+def _find_set(sets: Mapping[int, list[int]], tensor: _Tensor) -> int | None:
+    """Returns the number that the process set of `tensor` has now, if there is one."""
+    if tensor.process_set == 0 or tensor.ranks is None:
+        return tensor.process_set if tensor.process_set in sets else None
+    return next((i for i, ranks in sets.items() if i and tuple(ranks) == tensor.ranks), None)
 
 
 def _state_for(place: tuple[int, int, int, int], parts: list[_Tensor]) -> bytes | None:
@@ -140,7 +233,12 @@ def _state_for(place: tuple[int, int, int, int], parts: list[_Tensor]) -> bytes 
     if old_members == members:
         return _read_entry(block_parts[member])
     saved = [_read_entry(block_parts[i]) for i in range(old_members)]
-    return _core.reshard_compression(saved, blocks, block, members, member)
+    try:
+        return _core.reshard_compression(saved, blocks, block, members, member)
+    except ValueError as error:
+        files = ", ".join(str(part.file) for part in block_parts.values())
+        msg = f"'{parts[0].name}' in {files}: {error}"
+        raise ValueError(msg) from error
 
 
 def _read_manifest(file: Path) -> list[_Tensor]:
@@ -148,11 +246,10 @@ def _read_manifest(file: Path) -> list[_Tensor]:
         with zipfile.ZipFile(file) as archive:
             manifest: Any = json.loads(archive.read(_MANIFEST))
         version = manifest["version"]
-        tensors = [
-            _Tensor(t["process_set"], t["name"], tuple(t["place"]), file, t["entry"])
-            for t in manifest["tensors"]
-        ]
-    except (zipfile.BadZipFile, KeyError, TypeError, json.JSONDecodeError) as error:
+        tensors = [_to_tensor(file, entry) for entry in manifest["tensors"]]
+    except OSError:
+        raise
+    except Exception as error:  # zipfile has many for what is damaged.
         msg = f"{file} is no compression state, or damaged: {error}"
         raise ValueError(msg) from error
     if version != _VERSION:
@@ -161,10 +258,26 @@ def _read_manifest(file: Path) -> list[_Tensor]:
     return tensors
 
 
+def _to_tensor(file: Path, entry: Mapping[str, Any]) -> _Tensor:
+    """Returns a tensor of the manifest. Numbers and strings are such, or that is an error."""
+    blocks, block, members, member = map(int, entry["place"])
+    ranks = entry.get("ranks")
+    return _Tensor(
+        int(entry["process_set"]),
+        str(entry["name"]),
+        (blocks, block, members, member),
+        file,
+        str(entry["entry"]),
+        None if ranks is None else tuple(map(int, ranks)),
+    )
+
+
 def _read_entry(tensor: _Tensor) -> bytes:
     try:
         with zipfile.ZipFile(tensor.file) as archive:
             return archive.read(tensor.entry)
-    except (zipfile.BadZipFile, KeyError) as error:
+    except OSError:
+        raise
+    except Exception as error:
         msg = f"{tensor.file} is damaged: {error}"
         raise ValueError(msg) from error

@@ -65,12 +65,31 @@ py::dict save_compression(WorldBinding& world) {
   return states;
 }
 
+SavedCompression to_saved(std::uint32_t process_set,
+                          const std::string& name,
+                          const py::bytes& state) {
+  const std::span<const std::byte> bytes = span_of(state);
+  return {process_set, name, {bytes.begin(), bytes.end()}};
+}
+
+py::tuple check_compression(WorldBinding& world,
+                            std::uint32_t process_set,
+                            const std::string& name,
+                            const py::bytes& state) {
+  const SavedCompression saved = to_saved(process_set, name, state);
+  auto checked = [&] {
+    const py::gil_scoped_release nogil;
+    return world.engine().check_compression(saved);
+  }();
+  const TopkSavedTensor tensor = value_or_throw(std::move(checked));
+  return py::make_tuple(data_type_name(tensor.dtype), tensor.elements, tensor.steps);
+}
+
 void load_compression(WorldBinding& world,
                       std::uint32_t process_set,
                       const std::string& name,
                       const py::bytes& state) {
-  const std::span<const std::byte> bytes = span_of(state);
-  const SavedCompression saved{process_set, name, {bytes.begin(), bytes.end()}};
+  const SavedCompression saved = to_saved(process_set, name, state);
   const Status status = [&] {
     const py::gil_scoped_release nogil;
     return world.engine().load_compression(saved);
@@ -134,6 +153,7 @@ void register_compression(py::module_& module,
           "process_set"_a,
           "num_bytes"_a)
       .def("save_compression", &save_compression)
+      .def("check_compression", &check_compression, "process_set"_a, "name"_a, "state"_a)
       .def("load_compression", &load_compression, "process_set"_a, "name"_a, "state"_a)
       .def("scale_compression", &scale_compression, "factor"_a, "process_set"_a, "names"_a);
   module.def("reshard_compression",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
+import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _world
 from lightcc.compression import find_topk
+from lightcc.compression_state import take_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
     from lightcc._core import TopkSpec
     from lightcc.process_sets import ProcessSet
+
+_log = logging.getLogger(__name__)
 
 _VERSION = 1
 _PREFIX = "allreduce."
@@ -45,7 +50,27 @@ class CompressedGradients:
         self._takes_over = takes_over
         self._names = names
         self._process_set = process_set
+        self._era = _world.era()
+        if topk is not None:
+            self._tell_of_others()
+            _alive.add(self)
         self._scale: float | None = None
+
+    def _tell_of_others(self) -> None:
+        """Warns where another optimizer calls other parameters the same."""
+        for other in _alive:
+            if other._process_set is not self._process_set or other._era != self._era:  # noqa: SLF001
+                continue
+            theirs = {name: p for p, name in other._names.items()}  # noqa: SLF001
+            same = [name for p, name in self._names.items() if theirs.get(name, p) is not p]
+            if same:
+                _log.warning(
+                    "two DistributedOptimizers call different parameters '%s' (and %d more): what"
+                    " top-k compression keeps back belongs to the name, so they must not train in"
+                    " turns; give them different named_parameters",
+                    same[0],
+                    len(same) - 1,
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what is kept back on this rank."""
@@ -60,23 +85,29 @@ class CompressedGradients:
         return {"version": _VERSION, "place": place, "scale": self._scale, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes in what `state_dict()` returned."""
-        if state.get("version") != _VERSION:
-            msg = f"a compression state of version {state.get('version')}: expected {_VERSION}"
-            raise ValueError(msg)
-        world, process_set = _world.current(), self._set()
-        place = world.compression_place(process_set)
-        saved = None if state["place"] is None else tuple(state["place"])
-        self._scale = state["scale"]
-        if saved != place:
+        """Takes in what `state_dict()` returned, on all ranks of the process set or on none."""
+        process_set = self._set()
+        if not self._process_set.included():
+            return
+        place = _world.current().compression_place(process_set)
+        states: dict[tuple[int, str], bytes] = {}
+        saved: tuple[int, ...] | None = None
+        scale: float | None = None
+        failure: Exception | None = None
+        try:
+            saved, scale, tensors = _parse(state)
+            states = {(process_set, _PREFIX + name): data for name, data in tensors.items()}
+        except ValueError as error:
+            failure = error
+        if failure is None and saved != place:
             warnings.warn(
                 f"The compression state of another grid ({saved}, here {place}) is dropped; "
                 "load_compression_state() can divide it anew.",
                 stacklevel=3,
             )
-            return
-        for name, tensor in state["tensors"].items():
-            world.load_compression(process_set, _PREFIX + name, tensor)
+            states = {}
+        take_in(states, failure, self._process_set)
+        self._scale = scale
 
     def set_gradient_scale(self, scale: float) -> None:
         """Multiplies what is kept back as gradients are from now on."""
@@ -132,6 +163,32 @@ class CompressedGradients:
             msg = "Process set provided does not exist, or has not been registered."
             raise ValueError(msg)
         return process_set
+
+
+_alive: weakref.WeakSet[CompressedGradients] = weakref.WeakSet()
+
+
+def _parse(
+    state: Mapping[str, Any],
+) -> tuple[tuple[int, ...] | None, float | None, dict[str, bytes]]:
+    """Returns place, scale and tensors of a `state_dict()`.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        if state["version"] != _VERSION:
+            msg = f"a compression state of version {state['version']}: expected {_VERSION}"
+            raise ValueError(msg)
+        place, scale = state["place"], state["scale"]
+        return (
+            None if place is None else tuple(map(int, place)),
+            None if scale is None else float(scale),
+            {str(name): bytes(tensor) for name, tensor in state["tensors"].items()},
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        msg = f"what should be a compression state is none: {error!r}"
+        raise ValueError(msg) from error
 
 
 def _check_groups(groups: list[dict[str, Any]]) -> None:

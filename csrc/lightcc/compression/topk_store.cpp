@@ -136,13 +136,23 @@ Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
   return all;
 }
 
-Status TopkStore::load(const Key& key, std::span<const std::byte> saved) {
+Result<std::shared_ptr<TopkEntry>> TopkStore::parse(const Key& key,
+                                                    std::span<const std::byte> saved) const {
   const auto found = entries_.find(key);
   if (found != entries_.end() && found->second->state.is_pending()) {
     return is_in_flight(key.second);
   }
   LIGHTCC_ASSIGN_OR_RETURN(const Saved parsed, get_saved(saved));
-  LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<TopkEntry> entry, entry_of(parsed));
+  return entry_of(parsed);
+}
+
+Result<TopkSavedTensor> TopkStore::check(const Key& key, std::span<const std::byte> saved) const {
+  LIGHTCC_ASSIGN_OR_RETURN(const std::shared_ptr<TopkEntry> entry, parse(key, saved));
+  return TopkSavedTensor{.dtype = entry->dtype, .elements = entry->elements, .steps = entry->steps};
+}
+
+Status TopkStore::load(const Key& key, std::span<const std::byte> saved) {
+  LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<TopkEntry> entry, parse(key, saved));
   entries_[key] = std::move(entry);
   return {};
 }

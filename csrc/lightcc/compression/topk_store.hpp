@@ -32,6 +32,13 @@ struct TopkEntry {
   std::uint64_t steps = 0;   ///< Times that the tensor was all-reduced; the same on all ranks.
 };
 
+/// What saved bytes say of a tensor. Ranks that go on together have the same.
+struct TopkSavedTensor {
+  DataType dtype = DataType::kFloat32;
+  std::size_t elements = 0;
+  std::uint64_t steps = 0;
+};
+
 /// Bytes since the store was made, on this rank.
 struct TopkCounters {
   std::uint64_t tensors = 0;      ///< Compressed all-reduces.
@@ -58,6 +65,8 @@ class TopkStore {
 
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
   Result<std::vector<std::pair<Key, Bytes>>> save() const;
+  /// What load() would take in, without doing it. Errors: as load().
+  Result<TopkSavedTensor> check(const Key& key, std::span<const std::byte> saved) const;
   /// Takes in what save() gave, under `key`. kInvalidArgument: damaged, or the tensor is in flight.
   Status load(const Key& key, std::span<const std::byte> saved);
   /// Multiplies what is remembered of the tensors of `keys`.
@@ -65,6 +74,8 @@ class TopkStore {
   Status scale(double factor, std::span<const Key> keys);
 
  private:
+  Result<std::shared_ptr<TopkEntry>> parse(const Key& key, std::span<const std::byte> saved) const;
+
   std::map<Key, std::shared_ptr<TopkEntry>> entries_;
   TopkCounters counters_;
 };

@@ -180,6 +180,11 @@ class WorldImpl final : public World {
     return all;
   }
 
+  Result<TopkSavedTensor> check_compression(const SavedCompression& saved) const override {
+    const MutexLock lock(drive_mutex_);
+    return core_->executor().topk().check({saved.process_set, saved.name}, saved.bytes);
+  }
+
   Status load_compression(const SavedCompression& saved) override {
     const MutexLock lock(drive_mutex_);
     return core_->executor().topk().load({saved.process_set, saved.name}, saved.bytes);

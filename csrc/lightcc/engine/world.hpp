@@ -178,6 +178,8 @@ class World {
   virtual bool compresses(std::uint32_t process_set, std::uint64_t num_bytes) const = 0;
   /// What compression remembers on this rank. kInvalidArgument: a compressed tensor is in flight.
   virtual Result<std::vector<SavedCompression>> save_compression() const = 0;
+  /// What load_compression() would take in, without doing it. Errors: as load_compression().
+  virtual Result<TopkSavedTensor> check_compression(const SavedCompression& saved) const = 0;
   /// Remembers what was saved instead. kInvalidArgument: it is damaged, or its tensor is in flight.
   virtual Status load_compression(const SavedCompression& saved) = 0;
   /// Multiplies what is remembered of the tensors `names` of a process set, because their gradients

@@ -72,6 +72,12 @@ TEST(TopkStore, takes_in_what_it_saved) {
   ASSERT_TRUE(saved.ok());
   ASSERT_EQ(saved->size(), 1U);
   TopkStore other;
+  const auto checked = other.check({2, "b"}, saved->front().second);
+  ASSERT_TRUE(checked.ok());
+  EXPECT_EQ(checked->dtype, DataType::kFloat32);
+  EXPECT_EQ(checked->elements, kElements);
+  EXPECT_EQ(checked->steps, 1U);
+  EXPECT_EQ(other.size(), 0U);
   ASSERT_TRUE(other.load({2, "b"}, saved->front().second).ok());
   EXPECT_EQ(residual(other, {2, "b"}, 3), 4.0);
   const auto entry = other.entry({2, "b"}, {.blocks = 2}, DataType::kFloat32, kElements);
@@ -85,6 +91,7 @@ TEST(TopkStore, refuses_what_was_cut_or_changed_anywhere) {
   for (std::size_t length = 0; length < saved.size(); ++length) {
     const Status status = store.load({0, "a"}, std::span(saved).first(length));
     EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument) << length;
+    EXPECT_FALSE(store.check({0, "a"}, std::span(saved).first(length)).ok()) << length;
   }
   Bytes other = saved;
   other.back() ^= std::byte{1};
@@ -114,6 +121,7 @@ TEST(TopkStore, a_tensor_on_its_way_is_not_touched) {
   std::vector<float> shard(kElements, 1.0F);
   ASSERT_TRUE((*entry)->state.flush_into(std::as_writable_bytes(std::span(shard)).data()).ok());
   EXPECT_EQ(store.save().status().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(store.check(key, saved).status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.load(key, saved).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.scale(2.0, std::vector{key}).code(), ErrorCode::kInvalidArgument);
   (*entry)->state.rollback();
