@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from lightcc.exceptions import ShutDownError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lightcc import _core
 
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
@@ -22,7 +24,11 @@ _FORKED = (
 
 _current: _core.World | None = None
 _forked = False
+_number = 0
 _era = 0
+
+#: Called on a rank that is about to join, and so to take part in nothing else for a while.
+before_join: list[Callable[[], None]] = []
 
 
 def current() -> _core.World:
@@ -45,10 +51,16 @@ def exists() -> bool:
 
 def replace(world: _core.World | None) -> _core.World | None:
     """Makes `world` the current one and returns the one before."""
-    global _current
+    global _current, _number
+    _number += 1
     begin_era()
     before, _current = _current, world
     return before
+
+
+def number() -> int:
+    """Returns a number that changes with the world, also where there is none any more."""
+    return _number
 
 
 def era() -> int:

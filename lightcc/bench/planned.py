@@ -59,10 +59,13 @@ class PlannedLayers:
             hvd.global_process_set,
         )
         self._handles: list[Any] = []
+        self._begun = False
         self._regroup()
 
     def ready(self, index: int) -> None:
         """Takes a gradient; the call does not wait for other ranks."""
+        if not self._begun:
+            self._begin()
         if self._planner.watching:
             self._planner.arrived(self._names[index])
         bucket = self._bucket_of.get(index)
@@ -74,11 +77,16 @@ class PlannedLayers:
             self._start(self._buckets[bucket], Rule.PLANNED, 0, together=True)
 
     def finish(self) -> None:
-        """Returns when all gradients are reduced, and the next step's plan is there."""
+        """Returns when all gradients are reduced."""
         for handle in self._handles:
             hvd.synchronize(handle)
         self._handles.clear()
-        if self._planner.end_step():
+        self._planner.end_step()
+        self._begun = False
+
+    def _begin(self) -> None:
+        self._begun = True
+        if self._planner.begin_step():
             self._regroup()
         self._missing = [len(bucket) for bucket in self._buckets]
 

@@ -14,6 +14,14 @@ from __future__ import annotations
 
 from lightcc.fusion.choice import STRATEGIES, FusionChoice, Rule, choose_fusion
 from lightcc.fusion.planner import Planner
-from lightcc.fusion.plans import Gradient
+from lightcc.fusion.plans import Gradient, digest_of
 
-__all__ = ["STRATEGIES", "FusionChoice", "Gradient", "Planner", "Rule", "choose_fusion"]
+__all__ = [
+    "STRATEGIES",
+    "FusionChoice",
+    "Gradient",
+    "Planner",
+    "Rule",
+    "choose_fusion",
+    "digest_of",
+]

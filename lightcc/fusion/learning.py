@@ -186,7 +186,7 @@ def _log(
 
 
 def _from_root(planner: Planner, plan: Plan) -> Plan:
-    agreed: Plan = broadcast_object(plan, planner.root, "fusion.plan", planner.process_set)
+    agreed: Plan = broadcast_object(plan, planner.root, f"{planner.name}.plan", planner.process_set)
     return agreed
 
 
@@ -210,7 +210,7 @@ def _plan(planner: Planner, samples: Mapping[str, Sequence[float]]) -> Plan:
     names = sorted(planner.gradients)
     own = np.array([statistics.median(samples.get(name, (_NEVER,))) for name in names])
     # A bucket leaves when the last rank is ready.
-    latest = allreduce(own, name="fusion.ready", op=Max, process_set=planner.process_set)
+    latest = allreduce(own, name=f"{planner.name}.ready", op=Max, process_set=planner.process_set)
     lines = _agree_on_costs(planner)
     ready = {name: float(t) for name, t in zip(names, latest, strict=True) if t != _NEVER}
     plan, seconds = best(
@@ -231,7 +231,7 @@ def _agree_on_costs(planner: Planner) -> list[CostLine]:
     """Returns the lines of two levels and of one, as far as they ran, the same on all ranks."""
     own = _own_lines(planner)
     # A rank that begins earlier waits for the others; who waits least measures best.
-    least = allreduce(own, name="fusion.costs", op=Min, process_set=planner.process_set)
+    least = allreduce(own, name=f"{planner.name}.costs", op=Min, process_set=planner.process_set)
     return _lines_of(least)
 
 

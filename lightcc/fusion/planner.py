@@ -5,7 +5,9 @@ first member of the process set made. arrival and model learn theirs, and autotu
 them after the engine's settings. Meanwhile each step ends with
 a small all-reduce, which tells whether all ranks took part in the step: only such steps count, so
 that all ranks count alike, also where ranks join (hvd.join()) at different times and stay away from
-some steps. Once the plan is final, a step costs nothing, but for one in a few hundred where model
+some steps. Nobody waits for it before the next step begins, or before joining: a rank may have
+other optimizers to step first, as long as it does so before it begins another step of this one.
+Once the plan is final, a step costs nothing, but for one in a few hundred where model
 looks whether buckets still cost what they did when it planned. Those steps all ranks count by
 themselves, from the last time on that all of them began anew (`_world.era()`).
 """
@@ -15,21 +17,47 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightcc import _world, basics
 from lightcc.functions import allgather_object, broadcast_object
 from lightcc.fusion.learning import NEXT, Step, learn_by_model, learn_by_trial, learn_order
-from lightcc.fusion.plans import is_within, parse_positions, parse_scopes, piecewise, scopewise
-from lightcc.reductions import Sum, allreduce
+from lightcc.fusion.plans import (
+    digest_of,
+    is_within,
+    parse_positions,
+    parse_scopes,
+    piecewise,
+    scopewise,
+)
+from lightcc.reductions import Sum, allreduce_async_
+from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from lightcc._typing import Handle
     from lightcc.fusion.choice import FusionChoice, Rule
     from lightcc.fusion.learning import Course
     from lightcc.fusion.plans import Gradient, Plan
     from lightcc.process_sets import ProcessSet
+
+
+class _Told(NamedTuple):
+    """What this rank told the others at the end of a step.
+
+    Attributes:
+        world: The number of the world in which it did.
+        handle: Of what all ranks told.
+        arrivals: When its gradients came.
+    """
+
+    world: int
+    handle: Handle[NDArray[np.int64]]
+    arrivals: dict[str, float]
 
 
 _LEARNT = {"arrival": learn_order, "model": learn_by_model}
@@ -44,6 +72,8 @@ class Planner:
         gradients: What is planned, by name.
         process_set: The ranks that agree.
         choice: The strategy.
+        name: Begins the names of this planner's operations. Another optimizer's planner has
+            another one, since ranks need not step their optimizers in the same order.
         notes: What else `describe()` tells.
         vote: What this rank says to the question that is asked in every step, if any.
     """
@@ -71,6 +101,7 @@ class Planner:
         self.choice = choice
         self.process_set = process_set
         self.gradients = {gradient.name: gradient for gradient in gradients}
+        self.name = f"fusion.{digest_of(self.gradients)}"
         self.buckets: Plan = []
         self.rule: tuple[Rule, int] = (choice.rule, choice.limit_bytes)
         self.notes: dict[str, Any] = {}
@@ -80,6 +111,8 @@ class Planner:
         self._pause_left = NEXT
         self._era = _world.era()
         self._arrivals: dict[str, float] = {}
+        self._told: _Told | None = None  # At the end of the last step.
+        self._changed = False
         self._last_end = clock()
         self._course: Course | None = None
         if choice.planned:
@@ -104,8 +137,8 @@ class Planner:
         """Notes that this rank has a gradient ready to travel."""
         self._arrivals[name] = self._clock()
 
-    def end_step(self) -> bool:
-        """Ends a step; returns whether `buckets`, `rule` or `watching` changed.
+    def begin_step(self) -> bool:
+        """Learns from the step before; returns whether `buckets`, `rule` or `watching` changed.
 
         Collective: every rank of the process set that has not joined must call it, with no gradient
         in flight.
@@ -113,8 +146,21 @@ class Planner:
         Raises:
             HorovodInternalError: A rank failed. On all ranks.
         """
+        self._learn()
+        changed, self._changed = self._changed, False
+        return changed
+
+    def end_step(self) -> None:
+        """Ends a step, without waiting for other ranks.
+
+        Collective: every rank of the process set that has not joined must call it, with no gradient
+        in flight, after `begin_step()`.
+
+        Raises:
+            HorovodInternalError: A rank failed. On all ranks.
+        """
         if self._course is None or self._rests():
-            return False
+            return
         import numpy as np
 
         now = self._clock()
@@ -123,9 +169,20 @@ class Planner:
         # In integers, which are never compressed.
         sees = bool(arrivals) or self._pause > NEXT
         mine = np.array([1, seconds * 1e9, self.vote()] if sees else [0, 0, 0], np.int64)
-        everyone = allreduce(mine, name="fusion.step", op=Sum, process_set=self.process_set)
+        handle = allreduce_async_(
+            mine, name=f"{self.name}.step", op=Sum, process_set=self.process_set
+        )
+        self._told = _Told(_world.number(), handle, arrivals)
+
+    def _learn(self) -> None:
+        """Waits for what ranks told one another at the end of the last step."""
+        told, self._told = self._told, None
+        if told is None or self._course is None or told.world != _world.number():
+            return  # The ranks of a world that is over have all heard nothing, or not all of them.
+        everyone = synchronize(told.handle)
         if everyone[0] < (self.process_set.size() or 0):
-            return False  # A rank has joined, or saw nothing.
+            return  # A rank has joined, or saw nothing.
+        arrivals = told.arrivals
         first = min(arrivals.values(), default=0.0)
         ready = {name: moment - first for name, moment in arrivals.items()}
         before = (self.buckets, self.rule, self.watching)
@@ -135,7 +192,7 @@ class Planner:
             self._pause_left = self._pause
         except StopIteration:
             self._course = None
-        return before != (self.buckets, self.rule, self.watching)
+        self._changed = self._changed or before != (self.buckets, self.rule, self.watching)
 
     def _rests(self) -> bool:
         """Counts a step; returns whether it is one of a pause."""
@@ -219,8 +276,17 @@ def _text(choice: FusionChoice) -> str:
 _planners: weakref.WeakSet[Planner] = weakref.WeakSet()
 
 
+def _learn_all() -> None:
+    """Lets all planners learn, in an order that is the same on all ranks."""
+    for planner in sorted(
+        _planners, key=lambda planner: (planner.process_set.ranks or [], planner.name)
+    ):
+        planner._learn()  # noqa: SLF001  of this module
+
+
 def _describe_all() -> list[dict[str, Any]]:
     return [planner.describe() for planner in list(_planners)]
 
 
 basics.add_statistics("fusion", _describe_all)
+_world.before_join.append(_learn_all)

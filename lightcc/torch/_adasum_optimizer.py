@@ -13,13 +13,15 @@ import torch
 
 from lightcc.reductions import Adasum
 from lightcc.torch import mpi_ops
+from lightcc.torch._copies import Copied
 from lightcc.torch._parameters import check_named, name_parameters
+from lightcc.torch._private_names import PrivateNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-class AdasumOptimizer(torch.optim.Optimizer):
+class AdasumOptimizer(Copied, PrivateNames):
     """What DistributedOptimizer adds to the class of an optimizer when op is Adasum.
 
     Attributes:
@@ -41,8 +43,18 @@ class AdasumOptimizer(torch.optim.Optimizer):
         self._compression = compression
         self._named = None if named_parameters is None else check_named(named_parameters)
         names = name_parameters(self.param_groups, self._named)
+        self._exchange = None
+        self._parameter_names = dict(names)  # Not used here; Horovod's users read it.
         self._expected = {p for p in names if p.requires_grad}
         self._starts: dict[torch.Tensor, torch.Tensor] = {}
+
+    def _arguments(self, memo: dict[int, Any]) -> tuple[Any, ...]:  # noqa: ARG002
+        return self._compression, self.backward_passes_per_step
+
+    @property
+    def _requires_update(self) -> set[torch.Tensor]:
+        """Parameters whose change is combined."""
+        return set(self._expected)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Notes how many backward passes come before a step.
@@ -130,7 +142,7 @@ class AdasumOptimizer(torch.optim.Optimizer):
         sent = []
         for p, name in names.items():
             p.sub_(self._starts[p])
-            tensor, context = self._compression.compress(p.detach().contiguous())
+            tensor, context = self._compression.compress(p.detach().contiguous().resolve_neg())
             handle = mpi_ops.allreduce_async_(tensor, name=name, op=Adasum)
             sent.append((p, handle, context))
         for p, handle, context in sent:

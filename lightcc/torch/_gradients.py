@@ -10,8 +10,8 @@ whatever unit it is in. `synchronize()` submits what is missing, with zeros
 for parameters that had no gradient on this rank (another rank may wait for them), and waits.
 
 A step costs each parameter one call of a Python hook, and little else: names, sizes and order are
-known beforehand. Gradients that cannot be combined where they lie (they are compressed, sparse, or
-not contiguous) go through a copy.
+known beforehand. Gradients that cannot be combined where they lie (they are compressed, sparse, not
+contiguous, or negative views) go through a copy.
 
 Invariant: while a unit is in flight, nobody touches its gradients. A second gradient for such a
 parameter is therefore an error, although by then it is too late to save the first.
@@ -23,13 +23,14 @@ for). `sparse_as_dense` does.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lightcc import _world
 from lightcc.compression import find_topk
-from lightcc.exceptions import HorovodInternalError
+from lightcc.exceptions import HorovodInternalError, ShutDownError
 from lightcc.fusion import Gradient, Planner, Rule
 from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from lightcc.fusion import FusionChoice
     from lightcc.process_sets import ProcessSet
 
+_log = logging.getLogger(__name__)
 
 #: Ready gradients are submitted when they have as many bytes.
 _BATCH_BYTES = 256 << 10
@@ -72,12 +74,12 @@ _ALONE, _GROUP, _BUCKET = range(3)
 class _Flight:
     """What was submitted in one call."""
 
-    __slots__ = ("copied", "handle", "slots")
+    __slots__ = ("handle", "sent", "slots")
 
-    def __init__(self, handle: Any, slots: list[_Slot], copied: bool) -> None:
+    def __init__(self, handle: Any, slots: list[_Slot], sent: list[torch.Tensor]) -> None:
         self.handle = handle  # Callable for sparse gradients; None: over.
         self.slots = slots
-        self.copied = copied  # Whether one of the slots is.
+        self.sent = sent  # What receives the results; empty: the gradients themselves.
 
 
 class _Slot:
@@ -151,6 +153,7 @@ class GradientExchange:
         self._ready: list[_Slot] = []  # To be submitted in the next call ...
         self._sent: list[torch.Tensor] = []  # ... with these tensors.
         self._ready_bytes = 0
+        self._world = _world.number()  # In which the step began.
         self._waiting = False  # Whether synchronize() was interrupted while it waited.
         self._hooks: list[RemovableHandle] = []
         self._add_slots(names)
@@ -185,6 +188,40 @@ class GradientExchange:
             hook.remove()
         self._hooks.clear()
 
+    def handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
+        """Returns the parameters that got a gradient in this step, with handle and context."""
+        found: dict[torch.Tensor, tuple[Any, Any]] = {
+            slot.parameter: (None, None) for slot in self._slots if slot.passes_left < self._passes
+        }
+        for flight in self._flights:
+            for slot in flight.slots:
+                found[slot.parameter] = (flight.handle, slot.context)
+        return found
+
+    def expected(self) -> set[torch.Tensor]:
+        """Returns the parameters whose gradients other ranks may wait for."""
+        return {s.parameter for s in self._slots if s.expected or s.parameter.requires_grad}
+
+    def send(self, parameter: torch.Tensor) -> tuple[Any, Any]:
+        """Takes the gradient of a parameter as its last one of this step; returns its handle.
+
+        Raises:
+            ValueError: There is no such parameter.
+        """
+        slot = next((slot for slot in self._slots if slot.parameter is parameter), None)
+        if slot is None:
+            msg = f"the optimizer has no such parameter: {tuple(parameter.shape)}"
+            raise ValueError(msg)
+        if slot.passes_left > 0:
+            if not self.active:
+                self._begin()
+            slot.passes_left = 0
+            slot.unit.missing -= 1
+            if slot.unit.missing == 0:
+                self._submit(slot.unit)
+        self._submit_batch()
+        return self.handles()[parameter]
+
     def set_passes(self, passes: int) -> None:
         """Changes the number of backward passes per step, from the next one that starts."""
         self._passes = passes
@@ -192,12 +229,32 @@ class GradientExchange:
             if not unit.submitted:
                 self._rearm(unit)
 
-    def forget(self) -> None:
-        """Forgets what is in flight, which must be over: its world is, or nobody wants it."""
-        self._ready.clear()
-        self._sent.clear()
-        self._ready_bytes = 0
+    def settle(self) -> bool | None:
+        """Ends the step under way, so that nobody writes into gradients any more.
+
+        Collective in a step under way: every rank of the process set must call it, or
+        `synchronize()`.
+
+        Returns:
+            Whether the step's gradients are combined now; `None`: no step is under way.
+        """
+        begun = self._waiting or any(unit.missing < len(unit.slots) for unit in self._units)
+        failure: Exception | None = None
+        if begun and self._world == _world.number():
+            try:
+                self.synchronize()
+            except (AssertionError, ValueError, HorovodInternalError) as error:
+                # One gradient cannot travel or be combined; the others may still be on their way.
+                failure = error
+                self._wait()
+        elif begun:
+            # Nothing is missing any more: the ranks that would wait for it are gone.
+            failure = self._wait() or ShutDownError("lightcc was shut down meanwhile")
+        self._ready, self._sent, self._ready_bytes = [], [], 0
         self._start_anew()
+        if failure is not None:
+            _log.warning("gradients that were on their way are not combined: %s", failure)
+        return failure is None if begun else None
 
     def synchronize(self) -> None:
         """Submits what is missing and waits until all gradients are combined.
@@ -206,9 +263,19 @@ class GradientExchange:
             HorovodInternalError: The first error, after all operations ended. On all ranks.
         """
         if not self._waiting:
+            if not self.active:
+                self._begin_plan()  # Only other ranks have gradients.
             self._submit_missing()
             self._submit_batch()
             self._waiting = True
+        failure = self._wait()
+        self._start_anew()
+        if failure is not None:
+            raise failure
+        self._planner.end_step()
+
+    def _wait(self) -> HorovodInternalError | None:
+        """Waits for all flights; returns the first error."""
         failure: HorovodInternalError | None = None
         for flight in self._flights:
             if flight.handle is None:
@@ -218,11 +285,7 @@ class GradientExchange:
             except HorovodInternalError as error:
                 failure = failure or error
                 flight.handle = None
-        self._start_anew()
-        if failure is not None:
-            raise failure
-        if self._planner.end_step():
-            self._regroup()
+        return failure
 
     def _start_anew(self) -> None:
         """Makes ready for the next step."""
@@ -262,7 +325,8 @@ class GradientExchange:
         submit = self._submit
 
         def on_gradient(_: torch.Tensor) -> None:  # hot
-            self.active = True
+            if not self.active:
+                self._begin()
             slot.passes_left -= 1
             if slot.passes_left > 0:
                 return
@@ -277,6 +341,16 @@ class GradientExchange:
                 submit(unit)
 
         return on_gradient
+
+    def _begin(self) -> None:
+        """Begins a step, with its first gradient."""
+        self._begin_plan()
+        self.active = True
+        self._world = _world.number()
+
+    def _begin_plan(self) -> None:
+        if self._planner.begin_step():
+            self._regroup()
 
     def _rearm(self, unit: _Unit) -> None:
         unit.submitted = False
@@ -301,6 +375,7 @@ class GradientExchange:
             and gradient.layout is torch.strided
             and gradient.is_contiguous()
             and not gradient.requires_grad
+            and not gradient.is_neg()
         ):
             slot.copied = False
         elif self._is_sparse(slot):
@@ -357,13 +432,14 @@ class GradientExchange:
             limit,
             topk=self._topk,
         )
-        self._flights.append(_Flight(handle, slots, any(slot.copied for slot in slots)))
+        copied = any(slot.copied for slot in slots)
+        self._flights.append(_Flight(handle, slots, sent if copied else []))
 
     def _submit_sparse(self, slot: _Slot) -> None:
         handle = mpi_ops.sparse_allreduce_async(
             _gradient(slot), slot.name, self._op, self._process_set
         )
-        self._flights.append(_Flight(handle, [slot], copied=True))
+        self._flights.append(_Flight(handle, [slot], []))
 
     def _is_sparse(self, slot: _Slot) -> bool:
         if self._sparse_as_dense:
@@ -382,7 +458,7 @@ class GradientExchange:
                 )
                 raise ValueError(msg)
             gradient = gradient.to_dense()
-        gradient = gradient.contiguous()
+        gradient = gradient.contiguous().resolve_neg()
         if self._compression is not None:
             gradient, slot.context = self._compression.compress(gradient)
         slot.copied = self._compression is not None or gradient is not slot.parameter.grad
@@ -406,11 +482,9 @@ class GradientExchange:
             flight.slots[0].parameter.grad = flight.handle()
             flight.handle = None
             return
-        outputs = mpi_ops.synchronize(flight.handle)
+        mpi_ops.synchronize(flight.handle)
         flight.handle = None
-        if not flight.copied:
-            return
-        for slot, output in zip(flight.slots, outputs, strict=True):
+        for slot, output in zip(flight.slots, flight.sent, strict=False):
             if slot.copied:
                 self._unpack(slot, output)
 

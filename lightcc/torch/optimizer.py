@@ -20,6 +20,7 @@ Who wants to see the combined gradients before the step, to clip them for instan
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 import weakref
@@ -30,13 +31,15 @@ import torch
 
 from lightcc.basics import size
 from lightcc.compression import find_topk
-from lightcc.fusion import choose_fusion
+from lightcc.fusion import choose_fusion, digest_of
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Adasum, Average, Sum
 from lightcc.torch import mpi_ops
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
+from lightcc.torch._copies import Copied
 from lightcc.torch._gradients import GradientExchange
 from lightcc.torch._parameters import check_groups, check_named, name_parameters, plan_groups
+from lightcc.torch._private_names import PrivateNames
 from lightcc.torch._topk import CompressedGradients
 from lightcc.torch.compression import Compression
 
@@ -57,7 +60,7 @@ _RACE = (
 )
 
 
-class _DistributedOptimizer(torch.optim.Optimizer):
+class _DistributedOptimizer(Copied, PrivateNames):
     """What DistributedOptimizer adds to the class of an optimizer; comes first among its bases.
 
     Attributes:
@@ -87,12 +90,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self.sparse_as_dense = sparse_as_dense
         self.process_set = process_set
         self._synchronized = False
-        self._synchronized_by_scaler = False
+        self._needs_no_warning = False  # The caller did not synchronize, but something else did.
         self._should_synchronize = True
         self._exchange: GradientExchange | None = None
         self._named = None if named_parameters is None else check_named(named_parameters)
         names = name_parameters(self.param_groups, self._named)
-        self._parameter_names = dict(names)  # Not used here; Horovod's users read it.
+        self._parameter_names = dict(names)
+        self._compression = compression  # Not used here; Horovod's users read it.
+        self._groups = groups
+        self._fusion = fusion
         if groups is not None:
             check_groups(groups)
         self._compressed = CompressedGradients(
@@ -116,6 +122,18 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         )
         # The model may outlive this optimizer; then nobody would wait for its gradients.
         weakref.finalize(self, self._exchange.remove_hooks).atexit = False
+
+    def _arguments(self, memo: dict[int, Any]) -> tuple[Any, ...]:
+        return (
+            self._compression,
+            self.backward_passes_per_step,
+            self.op,
+            self.gradient_predivide_factor,
+            copy.deepcopy(self._groups, memo),
+            self.sparse_as_dense,
+            self.process_set,
+            self._fusion,
+        )
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes how many backward passes are accumulated on each rank before gradients travel.
@@ -150,10 +168,19 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._exchange.add(names)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Loads the state, as in torch, and forgets gradients that are on their way."""
+        """Loads the state, as in torch.
+
+        Gradients are left alone, as in torch: where some are on their way, they are awaited as by
+        `synchronize()`, so that nothing arrives after the state, and a `step()` that comes next
+        uses them. Those that a failure of the world has cut off are lost, and the log says so.
+
+        Collective where gradients are on their way: every rank of the process set must call it, or
+        `synchronize()`.
+        """
         if self._exchange is not None:
-            self._exchange.forget()
-        self._synchronized = False
+            combined = self._exchange.settle()
+            if combined is not None:
+                self._synchronized = self._needs_no_warning = combined
         self._should_synchronize = True
         super().load_state_dict(*args, **kwargs)
 
@@ -171,7 +198,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._exchange is not None:
             self._exchange.synchronize()
         self._synchronized = True
-        self._synchronized_by_scaler = False
+        self._needs_no_warning = False
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -203,7 +230,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                     return super().step(self._synchronizing(closure))
             if not self._has_synchronized():
                 self.synchronize()
-            elif not self._synchronized_by_scaler:
+            elif not self._needs_no_warning:
                 warnings.warn(_SYNCHRONIZED_TWICE, stacklevel=2)
         elif self._should_synchronize and self._synchronized:
             warnings.warn(_SYNCHRONIZED_TWICE, stacklevel=2)
@@ -243,11 +270,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def load_compression_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes in what `compression_state_dict()` returned on this rank.
 
-        Every rank of the process set must do it. Then the next steps are those that would have
-        followed, bit for bit. The state of another grid is dropped with a warning.
+        The next steps are then those that would have followed, bit for bit. The state of another
+        grid is dropped with a warning.
+
+        Collective: every rank of the process set must call it.
 
         Raises:
-            ValueError: The state is damaged, or gradients are on their way.
+            ValueError: The state of some rank is damaged, or gradients are on their way. On all
+                ranks, and none has loaded anything.
         """
         self._compressed.load_state_dict(state)
 
@@ -294,7 +324,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         value = loss.detach().clone() if is_tensor else torch.tensor(loss, dtype=torch.float64)
         value = mpi_ops.allreduce_(
             value,
-            name="DistributedOptimizer.loss",
+            # Of this optimizer alone: ranks need not step theirs in the same order.
+            name=f"DistributedOptimizer.loss.{digest_of(self._parameter_names.values())}",
             op=Sum if self.op == Sum else Average,
             process_set=self.process_set,
         )
@@ -309,7 +340,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._exchange is not None and self._should_synchronize and not self._has_synchronized():
             self.synchronize()
-            self._synchronized_by_scaler = True
+            self._needs_no_warning = True
         return bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
     @_step_supports_amp_scaling.setter

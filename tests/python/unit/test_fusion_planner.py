@@ -42,7 +42,8 @@ class Job:
             self.now = begin + moment
             self.planner.arrived(name)
         self.now = begin + seconds
-        return self.planner.end_step()
+        self.planner.end_step()
+        return self.planner.begin_step()
 
     def watches(self) -> bool:
         return self.planner.watching
