@@ -1,7 +1,11 @@
-"""lightccrun's command line: horovodrun's flags, each either honoured or refused with the reason.
+"""lightccrun's command line: horovodrun's flags, each honoured, noted or refused.
+
+A flag that has no meaning here costs one line and nothing else (`flags.NOTED`). A flag whose
+absence would change what the job does is refused with the reason (`flags.REFUSED`).
 
 Nothing is started here. `parse` returns what to do as plain data; every mistake ends in one clear
-line on standard error and exit code 2 (argparse's).
+line on standard error and exit code 2 (argparse's). `checked` does the same for arguments that did
+not come from a command line, and raises instead.
 """
 
 from __future__ import annotations
@@ -11,51 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc.runner import flags
 from lightcc.runner.hosts import Host, HostError, assign_slots, parse_hosts, read_hostfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lightcc.runner.hosts import Slot
-
-_MPI = "lightccrun starts the ranks itself; to launch with MPI, run `mpirun ... python train.py`"
-_CYCLE = "lightcc has no cycle to tune: it is event-driven; leave the flag out"
-_ELASTIC = "elastic jobs are not there yet; start a fixed number of ranks with -np"
-_TIMELINE = "the timeline is not there yet; leave the flag out"
-_HIERARCHY = "the engine chooses the algorithm by topology; leave the flag out"
-
-# Flags of horovodrun that this version refuses.
-REFUSED_FLAGS = {
-    "--mpi": _MPI,
-    "--jsrun": _MPI,
-    "--mpi-args": _MPI,
-    "--tcp": _MPI,
-    "--binding-args": _MPI,
-    "--mpi-threads-disable": _MPI,
-    "--no-mpi-threads-disable": _MPI,
-    "--cycle-time-ms": _CYCLE,
-    "--min-np": _ELASTIC,
-    "--min-num-proc": _ELASTIC,
-    "--max-np": _ELASTIC,
-    "--max-num-proc": _ELASTIC,
-    "--slots-per-host": _ELASTIC,
-    "--elastic-timeout": _ELASTIC,
-    "--reset-limit": _ELASTIC,
-    "--blacklist-cooldown-range": _ELASTIC,
-    "--host-discovery-script": _ELASTIC,
-    "--timeline-filename": _TIMELINE,
-    "--timeline-mark-cycles": _TIMELINE,
-    "--no-timeline-mark-cycles": _TIMELINE,
-    "--hierarchical-allreduce": _HIERARCHY,
-    "--no-hierarchical-allreduce": _HIERARCHY,
-    "--hierarchical-allgather": _HIERARCHY,
-    "--no-hierarchical-allgather": _HIERARCHY,
-    "--torus-allreduce": _HIERARCHY,
-    "--no-torus-allreduce": _HIERARCHY,
-    "--num-nccl-streams": "this version has no GPU path",
-    "--thread-affinity": "bind the ranks with taskset or numactl in the command instead",
-    "--config-file": "configuration files are not supported; give flags or environment variables",
-}
 
 DEFAULT_START_TIMEOUT_S = 30.0
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
@@ -83,6 +49,7 @@ class LaunchOptions:
     timestamps: bool
     verbose: bool
     start_timeout_s: float
+    notes: list[str]  # One line for each flag without effect.
 
 
 @dataclass(frozen=True)
@@ -90,6 +57,14 @@ class InfoRequest:
     """--version or --check-build: print and leave."""
 
     check_build: bool
+
+
+class ArgumentsError(ValueError):
+    """The arguments ask for something that is not allowed; the text is one line."""
+
+
+class NotThereError(ArgumentsError, NotImplementedError):
+    """They ask for something of horovodrun's that lightccrun does not have."""
 
 
 def _at_least(minimum: float, convert: Callable[[str], float], unit: str) -> Callable[[str], float]:
@@ -109,14 +84,18 @@ def _at_least(minimum: float, convert: Callable[[str], float], unit: str) -> Cal
 _RANKS = _at_least(1, int, "a number of ranks")
 _SECONDS = _at_least(0.1, float, "a number of seconds")
 _SECONDS_OR_NEVER = _at_least(0, float, "a number of seconds")
+_MILLISECONDS = _at_least(0, float, "a number of milliseconds")
 _MEBIBYTES = _at_least(0, int, "a number of MiB")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser; `lightccrun --help` is its text."""
+def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
+    """Returns the parser; `lightccrun --help` is its text.
+
+    Its results have the names that Horovod's own parser gives them, as far as both have the flag.
+    """
     parser = argparse.ArgumentParser(
-        prog="lightccrun",
-        usage="lightccrun -np N [-H host:slots,...] [options] command [arguments ...]",
+        prog=prog,
+        usage=f"{prog} -np N [-H host:slots,...] [options] command [arguments ...]",
         description="Starts one process per rank, on one host or several, and ends them together.",
         allow_abbrev=False,
     )
@@ -126,8 +105,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("-np", "--num-proc", type=_RANKS, metavar="N", help="ranks to start (default: all slots)")
     add("--verbose", action="store_true", help="tell what the launcher does")
     add("--start-timeout", type=_SECONDS, metavar="S", help="for hosts and ranks to start (30)")
-    add("--network-interfaces", metavar="A,B", help="NICs to use; local rank i uses the i-th")
-    add("--gloo", action="store_true", help="accepted: lightcc's own controller is in its place")
+    add(
+        *("--network-interfaces", "--network-interface"),
+        dest="nics",
+        metavar="A,B",
+        help="NICs to use; local rank i uses the i-th",
+    )
+    add("--gloo", dest="use_gloo", action="store_true", help="accepted: it is what lightcc does")
     add("--horovod", action="store_true", help="`import horovod` gives lightcc in the ranks")
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
@@ -164,55 +148,75 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
     )
     tuning("--autotune-gaussian-process-noise", metavar="X", help="accepted, without effect")
-    tuning("--stall-check", dest="stall_check", action="store_true", default=None)
-    tuning("--no-stall-check", dest="stall_check", action="store_false", default=None)
+    tuning("--stall-check", dest="no_stall_check", action="store_false", default=None)
+    tuning("--no-stall-check", dest="no_stall_check", action="store_true", default=None)
     tuning("--stall-check-warning-time-seconds", type=_SECONDS, metavar="S")
     tuning("--stall-check-shutdown-time-seconds", type=_SECONDS_OR_NEVER, metavar="S")
     tuning("--gloo-timeout-seconds", type=_SECONDS, metavar="S")
     tuning("--log-level", choices=LOG_LEVELS, type=str.upper)
     tuning("--log-hide-timestamp", "--log-without-timestamp", action="store_true")
     tuning("--log-with-timestamp", "--no-log-hide-timestamp", action="store_true")
-    for flag in REFUSED_FLAGS:
-        add(flag, nargs="?", const="", help=argparse.SUPPRESS)
+    tuning("--cycle-time-ms", type=_MILLISECONDS, metavar="MS", help="for the strategy horovod")
+    for flag in flags.NOTED + flags.REFUSED:
+        flag.add_to(parser)
     return parser
 
 
-def parse(argv: Sequence[str]) -> LaunchOptions | InfoRequest:
+def parse(argv: Sequence[str], prog: str = "lightccrun") -> LaunchOptions | InfoRequest:
     """Checks a command line; on a mistake prints it and leaves with exit code 2."""
-    parser = make_parser()
+    parser = make_parser(prog)
     args = parser.parse_args(argv)
-    for flag, reason in REFUSED_FLAGS.items():
-        if getattr(args, flag.lstrip("-").replace("-", "_")) is not None:
-            parser.error(f"{flag}: {reason}")
+    try:
+        return checked(args)
+    except ArgumentsError as error:
+        parser.error(str(error))
+
+
+def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest:
+    """Returns what `args`, which have the names of `make_parser`, ask for.
+
+    Raises:
+        ArgumentsError: They ask for something that is not allowed.
+        NotThereError: They ask for something that lightccrun does not have.
+    """
+    for flag in flags.REFUSED:
+        if flag.is_given(args):
+            raise NotThereError(flag.line())
     if args.version or args.check_build:
-        return InfoRequest(check_build=args.check_build)
+        return InfoRequest(check_build=bool(args.check_build))
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
-        parser.error("no command to run, for example: lightccrun -np 2 python train.py")
+        msg = "no command to run, for example: lightccrun -np 2 python train.py"
+        raise ArgumentsError(msg)
     if args.hosts is not None and args.hostfile is not None:
-        parser.error("--hosts and --hostfile: give one of them")
+        msg = "--hosts and --hostfile: give one of them"
+        raise ArgumentsError(msg)
     if args.disable_cache and args.cache_capacity is not None:
-        parser.error("--cache-capacity and --disable-cache: give one of them")
+        msg = "--cache-capacity and --disable-cache: give one of them"
+        raise ArgumentsError(msg)
     try:
-        slots = assign_slots(_hosts(args, parser), _integer(args.num_proc))
+        slots = assign_slots(_hosts(args), _integer(args.num_proc))
     except HostError as error:
-        parser.error(str(error))
-    if args.ssh_identity_file is not None and not args.ssh_identity_file.is_file():
-        parser.error(f"--ssh-identity-file: {args.ssh_identity_file} is not a file")
-    interfaces = args.network_interfaces.split(",") if args.network_interfaces else []
+        raise ArgumentsError(str(error)) from error
+    if args.ssh_identity_file is not None and not Path(args.ssh_identity_file).is_file():
+        msg = f"--ssh-identity-file: {args.ssh_identity_file} is not a file"
+        raise ArgumentsError(msg)
+    interfaces = args.nics.split(",") if args.nics else []
     if "" in interfaces:
-        parser.error(f"--network-interfaces: '{args.network_interfaces}' has an empty name")
+        msg = f"--network-interfaces: '{args.nics}' has an empty name"
+        raise ArgumentsError(msg)
     return LaunchOptions(
         command=command,
         slots=slots,
         environment=_tuning_environment(args, interfaces),
-        ssh=SshOptions(_integer(args.ssh_port), args.ssh_identity_file),
+        ssh=SshOptions(_integer(args.ssh_port), _path(args.ssh_identity_file)),
         interfaces=interfaces,
-        output_directory=args.output_filename,
+        output_directory=_path(args.output_filename),
         prefix=not args.no_prefix,
-        timestamps=args.prefix_output_with_timestamp,
-        verbose=args.verbose,
+        timestamps=bool(args.prefix_output_with_timestamp),
+        verbose=bool(args.verbose),
         start_timeout_s=args.start_timeout or DEFAULT_START_TIMEOUT_S,
+        notes=flags.notes(args),
     )
 
 
@@ -220,19 +224,25 @@ def _integer(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _hosts(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[Host]:
+def _path(value: str | Path | None) -> Path | None:
+    return None if value is None else Path(value)
+
+
+def _hosts(args: argparse.Namespace) -> list[Host]:
     if args.hosts is not None:
         return parse_hosts(args.hosts)
     if args.hostfile is not None:
-        return read_hostfile(args.hostfile)
+        return read_hostfile(Path(args.hostfile))
     if args.num_proc is None:
-        parser.error("-np says how many ranks to start; it is needed without --hosts or --hostfile")
+        msg = "-np says how many ranks to start; it is needed without --hosts or --hostfile"
+        raise ArgumentsError(msg)
     return [Host("localhost", int(args.num_proc))]
 
 
 def _tuning_environment(args: argparse.Namespace, interfaces: list[str]) -> dict[str, str]:
     """Returns the variables that the given flags stand for; flags not given set nothing."""
     values: dict[str, object] = {
+        "HOROVOD_CYCLE_TIME": _plain(args.cycle_time_ms),
         "HOROVOD_CACHE_CAPACITY": 0 if args.disable_cache else _integer(args.cache_capacity),
         "HOROVOD_STALL_CHECK_TIME_SECONDS": _plain(args.stall_check_warning_time_seconds),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": _plain(args.stall_check_shutdown_time_seconds),
@@ -253,8 +263,8 @@ def _tuning_environment(args: argparse.Namespace, interfaces: list[str]) -> dict
         values["LIGHT_FUSION_STRATEGY"] = "none"  # What a threshold of zero means to Horovod.
     elif args.fusion_threshold_mb is not None:
         values["LIGHT_FUSION_THRESHOLD"] = int(args.fusion_threshold_mb) << 20
-    if args.stall_check is not None:
-        values["HOROVOD_STALL_CHECK_DISABLE"] = 0 if args.stall_check else 1
+    if args.no_stall_check is not None:
+        values["HOROVOD_STALL_CHECK_DISABLE"] = int(args.no_stall_check)
     if args.log_hide_timestamp:
         values["HOROVOD_LOG_HIDE_TIME"] = 1
     elif args.log_with_timestamp:

@@ -58,6 +58,8 @@ def _launch(argv: Sequence[str] | None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv)
     if isinstance(options, InfoRequest):
         return _show_build(check_build=options.check_build)
+    for note in options.notes:
+        sys.stderr.write(f"lightccrun: {note}\n")
     hosts = list(dict.fromkeys(slot.host for slot in options.slots))
     secret = make_secret()
     try:

@@ -270,7 +270,17 @@ def test_a_reader_that_leaves_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_bad_flags_are_one_clear_line_and_exit_code_2() -> None:
-    result = launch("-np", "2", "--cycle-time-ms", "1", "true")
+    result = launch("-np", "2", "--min-np", "1", "true")
     assert result.returncode == 2
-    assert b"--cycle-time-ms: lightcc has no cycle" in result.stderr
+    assert b"--min-np: elastic jobs are not there yet" in result.stderr
     assert b"Traceback" not in result.stderr
+
+
+def test_a_flag_without_effect_is_one_line_and_the_job_runs() -> None:
+    result = launch("-np", "1", "--no-prefix", "--mpi", "--thread-affinity", "0,1", "echo", "x")
+    assert (result.returncode, result.stdout) == (0, b"x\n")
+    assert result.stderr.splitlines() == [
+        b"lightccrun: --mpi has no effect: lightccrun starts the ranks itself, without MPI",
+        b"lightccrun: --thread-affinity has no effect: bind the ranks with taskset or numactl in "
+        b"the command",
+    ]

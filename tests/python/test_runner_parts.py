@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightcc.runner import frames
-from lightcc.runner.arguments import REFUSED_FLAGS, InfoRequest, LaunchOptions, parse
+from lightcc.runner import flags, frames
+from lightcc.runner.arguments import InfoRequest, LaunchOptions, parse
 from lightcc.runner.environment import forwarded_environment, slot_environment
 from lightcc.runner.hosts import (
     Host,
@@ -165,10 +165,38 @@ def test_tuning_flags_become_variables_and_others_set_nothing() -> None:
     }
 
 
-@pytest.mark.parametrize("flag", REFUSED_FLAGS)
-def test_refused_flags_say_why(capsys: pytest.CaptureFixture[str], flag: str) -> None:
-    for argv in ([flag, "-np", "1", "x"], [f"{flag}=5", "-np", "1", "x"], [flag]):
-        assert f"{flag}: {REFUSED_FLAGS[flag]}" in error_of(capsys, *argv)
+SPELLINGS = [(flag, name) for flag in flags.REFUSED + flags.NOTED for name in flag.names.split()]
+
+
+@pytest.mark.parametrize(("flag", "name"), SPELLINGS)
+def test_refused_flags_say_why_and_noted_ones_cost_a_line(
+    capsys: pytest.CaptureFixture[str], flag: flags.Flag, name: str
+) -> None:
+    given = [name, *["5"] * flag.values]
+    if flag in flags.REFUSED:
+        for argv in ([*given, "-np", "1", "x"], given):
+            assert f"{flag.name}: {flag.reason}" in error_of(capsys, *argv)
+    else:
+        options = launch_options(*given, "-np", "1", "x")
+        assert options.notes == [f"{flag.name} has no effect: {flag.reason}"]
+        assert (options.command, options.environment) == (["x"], {})
+
+
+def test_a_flag_and_its_opposite_are_told_apart() -> None:
+    for given in ("--torus-allreduce", "--no-torus-allreduce"):
+        (note,) = launch_options(given, "-np", "1", "x").notes
+        assert note.startswith(f"{given} has no effect")
+    assert launch_options("-np", "1", "x").notes == []
+
+
+def test_the_cycle_reaches_the_strategy_that_has_one() -> None:
+    options = launch_options("--cycle-time-ms", "2.5", "-np", "1", "x")
+    assert options.environment == {"HOROVOD_CYCLE_TIME": "2.5"}
+    assert "LIGHT_FUSION_STRATEGY=horovod" in options.notes[0]
+
+
+def test_the_old_spelling_of_the_interfaces_works() -> None:
+    assert launch_options("--network-interface", "eth0", "-np", "1", "x").interfaces == ["eth0"]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +215,7 @@ def test_refused_flags_say_why(capsys: pytest.CaptureFixture[str], flag: str) ->
         (["-H", "-oProxyCommand=evil", "x"], "expected one argument"),
         (["-np", "1", "-i", "/no/such/key", "x"], "/no/such/key is not a file"),
         (["-np", "1", "--network-interfaces", "a,,b", "x"], "empty name"),
+        (["-np", "1", "--cycle-time-ms", "soon", "x"], "'soon' is not a number of milliseconds"),
     ],
 )
 def test_mistakes_end_with_code_2_and_the_reason(

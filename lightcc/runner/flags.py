@@ -1,0 +1,99 @@
+"""horovodrun's flags that lightccrun knows, but does nothing with, and what it says to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+_MPI = "lightccrun starts the ranks itself, without MPI"
+_TOPOLOGY = "the engine chooses the algorithm by topology (LIGHT_2D_ALLREDUCE)"
+_ELASTIC = "elastic jobs are not there yet; start a fixed number of ranks with -np"
+_TIMELINE = "the timeline is not there yet, so none is written"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag that has no effect, or is refused."""
+
+    names: str  # With its other spelling, if it has one, after a space.
+    reason: str
+    values: int = 0  # How many values follow it.
+    attribute: str = ""  # Its name in the parser's result, where that is not its own.
+    given_as: object = True  # What the attribute is when the flag was given.
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return self.names.split()[0]
+
+    @property
+    def _dest(self) -> str:
+        return self.attribute or self.name.lstrip("-").replace("-", "_")
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Makes `parser` take the flag."""
+        how: dict[str, Any] = {"dest": self._dest, "default": None, "help": "==SUPPRESS=="}
+        if self.values == 0:
+            how |= {"action": "store_const", "const": self.given_as}
+        elif self.values > 1:
+            how["nargs"] = self.values
+        parser.add_argument(*self.names.split(), **how)
+
+    def is_given(self, args: argparse.Namespace) -> bool:
+        """Returns whether the parser's result says that the flag was given."""
+        value = getattr(args, self._dest, None)
+        return value is not None and (self.values > 0 or value == self.given_as)
+
+    def line(self) -> str:
+        """Returns what to say when it is given."""
+        return f"{self.name}: {self.reason}"
+
+
+def _switch(name: str, reason: str) -> tuple[Flag, Flag]:
+    """Returns `--name` and `--no-name`, which share one attribute."""
+    attribute = name.replace("-", "_")
+    return (
+        Flag(f"--{name}", reason, attribute=attribute),
+        Flag(f"--no-{name}", reason, attribute=attribute, given_as=False),
+    )
+
+
+# Accepted with one line: whatever they say, the results are the same.
+NOTED = (
+    Flag("--mpi", _MPI, attribute="use_mpi"),
+    Flag("--tcp", _MPI, attribute="tcp_flag"),
+    Flag("--mpi-args", _MPI, values=1),
+    Flag("--binding-args", _MPI, values=1),
+    *_switch("mpi-threads-disable", _MPI),
+    *_switch("hierarchical-allreduce", _TOPOLOGY),
+    *_switch("hierarchical-allgather", _TOPOLOGY),
+    *_switch("torus-allreduce", _TOPOLOGY),
+    Flag("--num-nccl-streams", "this version has no GPU path", values=1),
+    Flag("--thread-affinity", "bind the ranks with taskset or numactl in the command", values=1),
+    Flag("--timeline-filename", _TIMELINE, values=1),
+    *_switch("timeline-mark-cycles", _TIMELINE),
+)
+
+# Refused: without them the job would be another one than was asked for.
+REFUSED = (
+    Flag("--jsrun", "lightccrun does not read LSF's hosts; name them with --hosts", 0, "use_jsrun"),
+    Flag("--min-np --min-num-proc", _ELASTIC, 1, "min_num_proc"),
+    Flag("--max-np --max-num-proc", _ELASTIC, 1, "max_num_proc"),
+    Flag("--slots-per-host", _ELASTIC, 1, "slots"),
+    Flag("--elastic-timeout", _ELASTIC, 1),
+    Flag("--reset-limit", _ELASTIC, 1),
+    Flag("--blacklist-cooldown-range", _ELASTIC, 2, "cooldown_range"),
+    Flag("--host-discovery-script", _ELASTIC, 1),
+    Flag("--config-file", "configuration files are not read; give flags or variables", 1),
+)
+
+_CYCLE = "--cycle-time-ms: only LIGHT_FUSION_STRATEGY=horovod has a cycle; others are event-driven"
+
+
+def notes(args: argparse.Namespace) -> list[str]:
+    """Returns one line for each flag that was given and has no effect."""
+    lines = [f"{flag.name} has no effect: {flag.reason}" for flag in NOTED if flag.is_given(args)]
+    return lines + ([_CYCLE] if args.cycle_time_ms is not None else [])
