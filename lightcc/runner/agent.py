@@ -9,6 +9,9 @@ One thread and one selector; no call blocks. A rank is a session of its own, and
 is always its process group. A rank's first process is reaped only when the job ends, because as
 long as it is a zombie its group's number cannot belong to somebody else.
 
+A job may have an input (`functions`): every rank then finds it on its standard input, and may
+write a result to one more pipe.
+
 Started by path with `python -I -S` (locally) or as `lightcc.runner.remote`, so it imports nothing
 but the standard library and `frames`. It does not handle a rank's descendants that leave the
 process group (daemons): those are on their own.
@@ -56,6 +59,7 @@ class _Rank:
         self.rank = rank
         self.process = process
         self.open_pipes = 2
+        self.result_fd: int | None = None  # The reading end, while it is open.
         self.exit_code: int | None = None  # Known once the process has exited.
         self.report_by = 0.0  # Time by which the exit is reported even if a pipe is still open.
         self.reported = False
@@ -115,6 +119,7 @@ class Agent:
         self._reader = frames.FrameReader()
         self._out = bytearray()
         self._launcher_gone = False
+        self._input_fd: int | None = None
         self._ranks: list[_Rank] = []
         self._paused: list[tuple[int, Callable[[], None]]] = []
         self._ending = False
@@ -169,6 +174,7 @@ class Agent:
             drained = rank.open_pipes == 0 or now >= rank.report_by
             if rank.exit_code is not None and not rank.reported and drained:
                 rank.reported = True
+                self._read_result(rank, to_the_end=True)
                 self._send(frames.EXIT, rank.rank, str(rank.exit_code).encode())
         if self._ending:
             if now >= self._kill_at:
@@ -207,6 +213,8 @@ class Agent:
     def _on_frame(self, frame: frames.Frame) -> None:
         if frame.kind == frames.JOB:
             self._start(json.loads(frame.payload))
+        elif frame.kind == frames.INPUT:
+            self._keep_input(frame.payload)
         elif frame.kind == frames.SIGNAL:
             self._signal_all(frame.rank)
         elif frame.kind == frames.TERMINATE:
@@ -233,6 +241,12 @@ class Agent:
 
     # -- Ranks ------------------------------------------------------------------------------------
 
+    def _keep_input(self, data: bytes) -> None:
+        if self._input_fd is None:
+            self._input_fd = os.memfd_create("lightcc-input")
+        with os.fdopen(os.dup(self._input_fd), "ab") as file:
+            file.write(data)
+
     def _start(self, job: dict[str, Any]) -> None:
         if self._ranks or self._ending:
             return
@@ -244,7 +258,8 @@ class Agent:
         in_child = _die_with_parent(os.getpid())
         for entry in job["ranks"]:
             environment = os.environ | job["environment"] | entry["environment"]
-            self._start_rank(int(entry["rank"]), job["command"], environment, in_child)
+            rank = int(entry["rank"])
+            self._start_rank(rank, job["command"], environment, in_child)
 
     def _start_rank(
         self,
@@ -253,24 +268,40 @@ class Agent:
         environment: dict[str, str],
         in_child: Callable[[], None],
     ) -> None:
+        result: tuple[int, int] | None = None
+        stdin_path = os.devnull
+        if self._input_fd is not None:
+            stdin_path = f"/proc/self/fd/{self._input_fd}"
+            result = os.pipe()
+            environment = environment | {frames.RESULT_FD: str(result[1])}
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,
-                preexec_fn=in_child,  # Safe: this process has one thread.
-            )
+            # Opened for each rank, so that each reads from the beginning.
+            with Path(stdin_path).open("rb") as stdin:
+                process = subprocess.Popen(
+                    command,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=environment,
+                    start_new_session=True,
+                    pass_fds=() if result is None else result[1:],
+                    preexec_fn=in_child,  # Safe: this process has one thread.
+                )
         except OSError as error:
+            if result is not None:
+                os.close(result[0])
             text = f"lightccrun: cannot run '{command[0]}': {error.strerror}\n"
             self._send(frames.STDERR, rank, text.encode())
             code = 127 if isinstance(error, FileNotFoundError) else 126
             self._send(frames.EXIT, rank, str(code).encode())
             return
+        finally:
+            if result is not None:
+                os.close(result[1])
         started = _Rank(rank, process)
         self._ranks.append(started)
+        if result is not None:
+            self._watch_result(started, result[0])
         for pipe, kind in ((process.stdout, frames.STDOUT), (process.stderr, frames.STDERR)):
             if pipe is not None:
                 self._watch(started, pipe.fileno(), kind)
@@ -294,6 +325,44 @@ class Agent:
                 rank.open_pipes -= 1
 
         self._selector.register(fd, selectors.EVENT_READ, on_output)
+
+    def _watch_result(self, rank: _Rank, fd: int) -> None:
+        os.set_blocking(fd, False)
+        rank.result_fd = fd
+
+        def on_result() -> None:
+            if rank.result_fd is None:  # Read to the end by an event of the same round.
+                return
+            if len(self._out) >= _MAX_BACKLOG_BYTES:
+                self._selector.unregister(fd)
+                self._paused.append((fd, on_result))
+            else:
+                self._read_result(rank, to_the_end=False)
+
+        self._selector.register(fd, selectors.EVENT_READ, on_result)
+
+    def _read_result(self, rank: _Rank, *, to_the_end: bool) -> None:
+        """Passes on what the rank has written of its result; all of it, if the rank has exited."""
+        fd = rank.result_fd
+        if fd is None:
+            return
+        while True:
+            try:
+                data = os.read(fd, _CHUNK_BYTES)
+            except BlockingIOError:
+                if to_the_end:
+                    break  # A descendant holds the pipe open, but the rank has written all it had.
+                return
+            if not data:
+                break
+            self._send(frames.RESULT, rank.rank, data)
+            if not to_the_end:
+                return
+        rank.result_fd = None
+        self._paused = [entry for entry in self._paused if entry[0] != fd]
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
+        os.close(fd)
 
     # -- To the launcher --------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ MAX_PAYLOAD_BYTES = 64 << 20
 _HEADER = struct.Struct("!cII")
 
 # Launcher to agent.
+INPUT = b"I"  # Bytes for every rank's standard input; they precede the job.
 JOB = b"J"  # JSON: cwd, command, environment, ranks.
 SIGNAL = b"S"  # The rank field holds the signal, which every rank's process group gets.
 TERMINATE = b"T"  # End everything: SIGTERM now, SIGKILL after a grace period.
@@ -24,10 +25,16 @@ KILL = b"K"  # End everything: SIGKILL now.
 HELLO = b"H"  # JSON: hostname, python.
 STDOUT = b"O"
 STDERR = b"E"
+RESULT = b"R"  # Bytes that the rank wrote to RESULT_FD; all of them come before its EXIT.
 EXIT = b"X"  # Decimal: the exit code, or minus the signal.
 FATAL = b"F"  # Text: why this host cannot run its ranks.
 
-_KINDS = frozenset({JOB, SIGNAL, TERMINATE, KILL, HELLO, STDOUT, STDERR, EXIT, FATAL})
+_KINDS = frozenset(
+    {INPUT, JOB, SIGNAL, TERMINATE, KILL, HELLO, STDOUT, STDERR, RESULT, EXIT, FATAL}
+)
+
+# The variable that names a rank's descriptor for its result, where it has an input.
+RESULT_FD = "LIGHTCC_RESULT_FD"
 
 
 class FrameError(ValueError):

@@ -34,6 +34,7 @@ FAILURE_GRACE_S = 0.5  # For others to fail by themselves after the first failur
 INTERRUPT_GRACE_S = 10.0  # From the first Ctrl-C to SIGTERM.
 _LEAVE_S = agent.TERMINATE_GRACE_S + agent.KILL_GRACE_S + 5.0  # For agents to end everything.
 _CHUNK_BYTES = 65536
+_INPUT_FRAME_BYTES = 1 << 20
 _MAX_PREAMBLE_BYTES = 65536  # Of what a login shell may say before the agent starts.
 _KILL_AT_ONCE = 3  # This many Ctrl-C end even a launcher whose terminal is blocked.
 
@@ -41,8 +42,10 @@ _KILL_AT_ONCE = 3  # This many Ctrl-C end even a launcher whose terminal is bloc
 class Link:
     """The launcher's end of one agent."""
 
-    def __init__(self, host: str, argv: list[str], job: dict[str, Any]) -> None:
-        """Starts the agent; `job` is what it is to run."""
+    def __init__(
+        self, host: str, argv: list[str], job: dict[str, Any], rank_input: bytes = b""
+    ) -> None:
+        """Starts the agent; `job` is what it is to run, with `rank_input` on standard input."""
         self.host = host
         self.program = Path(argv[0]).name
         self.waiting = {int(entry["rank"]) for entry in job["ranks"]}
@@ -62,7 +65,11 @@ class Link:
         )
         for fd in (self.stdin_fd, self.stdout_fd, self.stderr_fd):
             os.set_blocking(fd, False)
-        self.unsent = bytearray(frames.encode(frames.JOB, 0, json.dumps(job).encode()))
+        self.unsent = bytearray()
+        for begin in range(0, len(rank_input), _INPUT_FRAME_BYTES):
+            part = rank_input[begin : begin + _INPUT_FRAME_BYTES]
+            self.unsent += frames.encode(frames.INPUT, 0, part)
+        self.unsent += frames.encode(frames.JOB, 0, json.dumps(job).encode())
         self._reader = frames.FrameReader()
         self._preamble = bytearray()
 
@@ -95,6 +102,7 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._host_of_rank = {slot.rank: slot.host for slot in options.slots}
         self._streams = self._open_streams()
+        self.results: dict[int, bytearray] = {}  # What ranks wrote to their result pipes.
         self._failures: list[RankEnd] = []
         self._ended = 0  # Ranks that failed because the launcher ended them.
         self._error = ""  # Why the job failed, when it was not a rank.
@@ -211,6 +219,8 @@ class Job:
     def _on_frame(self, link: Link, frame: frames.Frame) -> None:
         if frame.kind in (frames.STDOUT, frames.STDERR):
             self._streams[frame.rank, frame.kind].feed(frame.payload)
+        elif frame.kind == frames.RESULT:
+            self.results.setdefault(frame.rank, bytearray()).extend(frame.payload)
         elif frame.kind == frames.EXIT:
             link.waiting.discard(frame.rank)
             self._on_rank_end(RankEnd(frame.rank, link.host, int(frame.payload)))
@@ -357,6 +367,16 @@ class Job:
         if not verbose or self._options.verbose:
             sys.stderr.write(f"lightccrun: {text}\n")
             sys.stderr.flush()
+
+    def failure(self) -> tuple[str, int | None]:
+        """Returns why the job failed, in one line, and the rank to blame; "" if it did not fail."""
+        if self._signal is not None:
+            return f"ended by {signal_name(self._signal)}", None
+        failures = [end for end in self._failures if not end.lost]
+        if not failures:
+            return self._error, None
+        first = first_failure(failures)
+        return first.describe(), first.rank
 
     def _report(self) -> int:
         """Writes the summary and returns the exit code."""

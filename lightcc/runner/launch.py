@@ -22,7 +22,7 @@ from lightcc.runner.job import Job, Link
 from lightcc.runner.network import NetworkError, StorePlan, host_and_port, is_local, plan_store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class StoreServer(Protocol):
@@ -48,16 +48,36 @@ def start_store(bind: str, secret: str) -> StoreServer:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the launcher; `argv` without the program's name. Returns the exit code."""
+    options = parse(sys.argv[1:] if argv is None else argv)
+    if isinstance(options, InfoRequest):
+        return _show_build(check_build=options.check_build)
+    return launch(options)
+
+
+def launch(
+    options: LaunchOptions,
+    rank_input: bytes = b"",
+    on_end: Callable[[Job], None] | None = None,
+) -> int:
+    """Runs a job to its end and returns the exit code.
+
+    Args:
+        options: What to run, and where.
+        rank_input: What every rank finds on its standard input.
+        on_end: Gets the job when it has ended. With an input, ranks can write to the descriptor
+            that `frames.RESULT_FD` names, and the job has what they wrote.
+    """
     try:
-        return _launch(argv)
+        return _launch(options, rank_input, on_end)
     except KeyboardInterrupt:  # Before or after the job, which handles the signal itself.
         return 128 + signal.SIGINT
 
 
-def _launch(argv: Sequence[str] | None) -> int:
-    options = parse(sys.argv[1:] if argv is None else argv)
-    if isinstance(options, InfoRequest):
-        return _show_build(check_build=options.check_build)
+def _launch(
+    options: LaunchOptions,
+    rank_input: bytes,
+    on_end: Callable[[Job], None] | None,
+) -> int:
     for note in options.notes:
         sys.stderr.write(f"lightccrun: {note}\n")
     hosts = list(dict.fromkeys(slot.host for slot in options.slots))
@@ -73,10 +93,15 @@ def _launch(argv: Sequence[str] | None) -> int:
     try:
         for host in hosts:
             job = _job_for(host, options, _advertised(plan, host, store), secret)
-            links.append(Link(host, _agent_argv(host, options), job))
-        return Job(options, links).run()
+            links.append(Link(host, _agent_argv(host, options), job, rank_input))
+        running = Job(options, links)
+        code = running.run()
+        if on_end is not None:
+            on_end(running)
     except OSError as error:
         return _fail(f"cannot start the job: {error}", code=1)
+    else:
+        return code
     finally:
         for link in links:
             link.close_stdin()

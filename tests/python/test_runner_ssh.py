@@ -7,12 +7,16 @@ remote side; authentication, encryption and the network are in parallel/test_ssh
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from lightcc.runner.arguments import LaunchOptions, parse
+from lightcc.runner.call import call_on_ranks, rank_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +69,18 @@ def test_ranks_run_on_their_hosts_with_environment_and_place() -> None:
         b"[1]<stdout>: 1 1 0 node-a node-a forwarded",
         b"[2]<stdout>: 2 0 1 node-b node-b forwarded",
     ]
+
+
+@pytest.mark.usefixtures("ssh_dir")
+def test_a_function_is_called_on_other_hosts_and_its_results_come_back() -> None:
+    options = parse(["-H", "localhost:1,node-b:1", "--network-interfaces", "lo", "x"])
+    assert isinstance(options, LaunchOptions)
+    options = dataclasses.replace(options, command=rank_command(sys.executable))
+
+    def where(greeting: str) -> tuple[str, str | None]:
+        return greeting, os.environ.get("ON_HOST")
+
+    assert call_on_ranks(where, ("hello",), {}, options) == [("hello", None), ("hello", "node-b")]
 
 
 def test_local_and_remote_ranks_share_secret_and_store(ssh_dir: Path) -> None:
