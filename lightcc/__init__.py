@@ -40,7 +40,10 @@ What the operations raise:
 
 from __future__ import annotations
 
-from lightcc import _binding  # noqa: F401  first, as nothing else could be imported without it
+from typing import TYPE_CHECKING
+
+# The binding comes first, as nothing else could be imported without it.
+from lightcc import _binding, _not_yet  # noqa: F401
 from lightcc.basics import (
     ccl_built,
     cross_rank,
@@ -204,3 +207,11 @@ __all__ = [
     "stats",
     "synchronize",
 ]
+
+if not TYPE_CHECKING:  # A checker would take any name for one that is there.
+
+    def __getattr__(name: str) -> object:
+        raise _not_yet.absent(name, __name__)
+
+
+del TYPE_CHECKING

@@ -32,6 +32,9 @@ _all_went_well = True
 # What other modules add to stats().
 _statistics: dict[str, Callable[[], Any]] = {"fusion": list}
 
+# Whether this process has said that it writes no timeline: once is enough for all its worlds.
+_timeline_is_explained = False
+
 # How often this process joined each group of ranks: makes the store's keys of one world its own.
 _generations: dict[str, int] = {}
 
@@ -67,6 +70,7 @@ def init(
         dynamic, static = _planned_sets(process_sets, member.size)
         if member.rank == 0:
             _warn_about_unknown_variables()
+            _warn_about_the_timeline()
 
         generation = _generations.get(member.group, 0)
         _generations[member.group] = generation + 1
@@ -304,3 +308,14 @@ def _warn_about_unknown_variables() -> None:
     names = [name for name in os.environ if name.startswith("LIGHT_")]
     for text in _core.unknown_knob_warnings(names):
         warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def _warn_about_the_timeline() -> None:
+    global _timeline_is_explained
+    name = os.environ.get("HOROVOD_TIMELINE", "")
+    # DYNAMIC asks for nothing yet: start_timeline() does, and says that it is not there.
+    if _timeline_is_explained or name in {"", "DYNAMIC"}:
+        return
+    _timeline_is_explained = True
+    text = f"HOROVOD_TIMELINE: this version of lightcc has no timeline yet; {name} is not written"
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

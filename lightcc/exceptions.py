@@ -10,7 +10,8 @@
     +-- HostsUpdatedInterrupt       elastic: the set of hosts changed; not an error of a collective
 
 What is wrong with one call on this rank alone (a dtype, a root rank, a name in use) is a
-`ValueError` or a `TypeError` at the call; what is not to be had is a `NotImplementedError`. Each
+`ValueError` or a `TypeError` at the call; what is not to be had is a `NotImplementedError`, and a
+name of Horovod's that is not there yet is a `NotThereYetError`. Each
 error code of the engine maps to exactly one class (`lightcc._core.error_table()`).
 """
 
@@ -65,3 +66,15 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name
         """Makes the interrupt."""
         super().__init__(skip_sync)
         self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """Horovod's: an adapter was built for another version of its framework. Never raised here."""
+
+
+class NotThereYetError(AttributeError, NotImplementedError):
+    """Horovod has this name, and this version of lightcc does not.
+
+    As an `AttributeError` it leaves `hasattr()` and `getattr()` with a default as they are for any
+    other name that is not there.
+    """

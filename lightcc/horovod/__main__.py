@@ -3,13 +3,19 @@
 The interpreter starts itself anew with `LIGHTCC_HOROVOD=1` and its own options, so that the
 program runs exactly as `python train.py ...` would: as `__main__`, with its own `sys.path`, and
 found again by its spawned children.
+
+`--install-horovodrun` writes the command `horovodrun`, for scripts that start their jobs with it.
+No installation does so by itself: lightcc can stand beside the real Horovod, whose command has the
+same name, and only one of them could have the file.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import site
 import sys
+import sysconfig
 from pathlib import Path
 
 _MODULE = "lightcc.horovod"
@@ -18,9 +24,26 @@ _USAGE = """\
 usage: python -m lightcc.horovod SCRIPT [arguments ...]
        python -m lightcc.horovod -m MODULE [arguments ...]
        python -m lightcc.horovod -c CODE [arguments ...]
+       python -m lightcc.horovod --install-horovodrun [FOLDER]
 
 Runs a program written for Horovod, unchanged: `import horovod` gives lightcc, here and in its child
 processes. To start several ranks: lightccrun --horovod -np N python SCRIPT ...
+
+--install-horovodrun writes FOLDER/horovodrun, by default beside this interpreter's other commands.
+It is lightccrun --horovod under Horovod's name. A file of that name that is not lightcc's is kept.
+"""
+# The first line starts a shell, which starts the interpreter: a path may be long or have blanks.
+_MARK = "# lightcc's horovodrun, written by python -m lightcc.horovod --install-horovodrun"
+_COMMAND = """\
+#!/bin/sh
+'''exec' {python} "$0" "$@"
+' '''
+{mark}
+import sys
+
+from lightcc.horovod.runner.launch import run_commandline
+
+sys.exit(run_commandline())
 """
 
 
@@ -50,12 +73,43 @@ def _pth_is_read() -> bool:
     return any(Path(folder, _PTH).is_file() for folder in folders)
 
 
+def install_horovodrun(folder: Path) -> str:
+    """Writes the command and returns what to tell the user.
+
+    Raises:
+        OSError: There is a file of that name that is not lightcc's, or it cannot be written.
+    """
+    path = folder / "horovodrun"
+    if path.exists() and _MARK not in path.read_text(encoding="utf-8", errors="replace"):
+        msg = f"{path} is there and is not lightcc's: remove it, or name another folder"
+        raise FileExistsError(msg)
+    text = _COMMAND.format(python=shlex.quote(sys.executable), mark=_MARK)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return f"wrote {path}; removing that file undoes it"
+
+
+def _install(arguments: list[str]) -> int:
+    if len(arguments) > 1:
+        sys.stderr.write(_USAGE)
+        return 2
+    try:
+        folder = arguments[0] if arguments else sysconfig.get_path("scripts")
+        sys.stdout.write(f"{install_horovodrun(Path(folder))}\n")
+    except OSError as error:
+        sys.stderr.write(f"python -m {_MODULE}: {error}\n")
+        return 1
+    return 0
+
+
 def main() -> int:  # noqa: RET503 - execv does not return.
     """Replaces this process; returns only on a mistake."""
     program = sys.argv[1:]
     if not program or program[0] in {"-h", "--help"}:
         (sys.stdout if program else sys.stderr).write(_USAGE)
         return 0 if program else 2
+    if program[0] == "--install-horovodrun":
+        return _install(program[1:])
     if not _pth_is_read():
         sys.stderr.write(
             f"python -m {_MODULE}: {_PTH} is not in the site-packages of {sys.executable}, or the "

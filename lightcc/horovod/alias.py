@@ -27,13 +27,12 @@ VERSION = "0.28.1"  # Of Horovod: the release whose interface this is.
 
 # The longest prefix counts. What is not below one of them does not exist.
 _REAL_NAMES = {
-    "horovod": "lightcc",
+    "horovod": "lightcc.horovod",
     "horovod.common": "lightcc.horovod.common",
     "horovod.common.exceptions": "lightcc.exceptions",
     "horovod.common.process_sets": "lightcc.process_sets",
-    "horovod.runner": "lightcc.runner",
-    "horovod.runner.common": "lightcc.horovod.runner.common",
-    "horovod.runner.util": "lightcc.horovod.runner.util",
+    "horovod.data": "lightcc.horovod.data",
+    "horovod.runner": "lightcc.horovod.runner",
     "horovod.torch": "lightcc.torch",
 }
 _NOT_YET = {
@@ -44,6 +43,12 @@ _NOT_YET = {
     "horovod.spark": "Spark",
     "horovod.tensorflow": "TensorFlow",
     "horovod.torch.elastic": "elastic jobs",
+}
+# `from horovod.torch import elastic` looks for this module, since the package's name is lightcc's.
+_ASKED_OF_LIGHTCC = {
+    "lightcc.torch.elastic": "elastic jobs",
+    "lightcc.torch.start_timeline": "the timeline",
+    "lightcc.torch.stop_timeline": "the timeline",
 }
 
 
@@ -61,7 +66,11 @@ class HorovodFinder:
         Raises:
             ModuleNotFoundError: It is Horovod's, but lightcc does not have it. Finders further down
                 must not be asked: they would make a second copy of a module of lightcc.
+            ImportError: A program asked for such a thing by `from`, which would hide the other.
         """
+        if fullname in _ASKED_OF_LIGHTCC:
+            name = fullname.replace("lightcc", "horovod", 1)
+            raise ImportError(_not_yet(name, _ASKED_OF_LIGHTCC[fullname]), name=name)
         if fullname.partition(".")[0] != "horovod":
             return None
         real = _real_name(fullname)
@@ -152,8 +161,12 @@ def _below(fullname: str, prefixes: dict[str, str]) -> str | None:
 def _absence(fullname: str) -> str:
     prefix = _below(fullname, _NOT_YET)
     if prefix is not None:
-        return f"{fullname}: this version of lightcc does not support {_NOT_YET[prefix]} yet"
+        return _not_yet(fullname, _NOT_YET[prefix])
     return f"{fullname}: lightcc, which is imported in the place of Horovod, has no such module"
+
+
+def _not_yet(fullname: str, what: str) -> str:
+    return f"{fullname}: this version of lightcc does not support {what} yet"
 
 
 def _distribution() -> Distribution:

@@ -16,6 +16,9 @@ knowing, whether it requires a gradient or not.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from lightcc import _not_yet
 from lightcc.basics import stats
 from lightcc.compression_state import load_compression_state, save_compression_state
 from lightcc.exceptions import (
@@ -187,3 +190,11 @@ __all__ = [
     "stats",
     "synchronize",
 ]
+
+if not TYPE_CHECKING:  # A checker would take any name for one that is there.
+
+    def __getattr__(name: str) -> object:
+        raise _not_yet.absent(name, __name__)
+
+
+del TYPE_CHECKING

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from lightcc import _not_yet
 from lightcc.basics import (
     ccl_built,
     cross_rank,
@@ -24,7 +27,21 @@ from lightcc.basics import (
     shutdown,
     size,
 )
+from lightcc.exceptions import HorovodInternalError
 from lightcc.horovod.common.basics import HorovodBasics
+from lightcc.horovod.common.util import (
+    check_installed_version,
+    get_average_backwards_compatibility_fun,
+    gpu_available,
+    num_rank_is_power_2,
+)
+from lightcc.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from lightcc.torch.compression import Compression
 from lightcc.torch.exchanges import (
     HorovodAllgather,
     HorovodAlltoall,
@@ -71,6 +88,7 @@ from lightcc.waiting import barrier, join, poll, synchronize
 __all__ = [
     "Adasum",
     "Average",
+    "Compression",
     "HorovodAllgather",
     "HorovodAllreduce",
     "HorovodAlltoall",
@@ -78,11 +96,14 @@ __all__ = [
     "HorovodGroupedAllgather",
     "HorovodGroupedAllreduce",
     "HorovodGroupedReducescatter",
+    "HorovodInternalError",
     "HorovodReducescatter",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -97,12 +118,16 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "ccl_built",
+    "check_installed_version",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "get_average_backwards_compatibility_fun",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "gpu_available",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -121,10 +146,12 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "num_rank_is_power_2",
     "poll",
     "rank",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
@@ -134,3 +161,9 @@ __all__ = [
 
 # Private, but programs written for Horovod reach for it all the same.
 _basics = HorovodBasics(__file__)
+
+
+if not TYPE_CHECKING:  # A checker would take any name for one that is there.
+
+    def __getattr__(name: str) -> Any:
+        raise _not_yet.absent(name, __name__)

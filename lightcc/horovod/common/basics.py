@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightcc import basics
+from lightcc import _not_yet, basics
 from lightcc.process_sets import get_process_set_ids_and_ranks
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ class HorovodBasics:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Returns the function `name` of `lightcc.basics`."""
         if name.startswith("_") or not callable(found := getattr(basics, name, None)):
-            msg = f"'{type(self).__name__}' object has no attribute '{name}'"
-            raise AttributeError(msg)
+            raise _not_yet.absent(name, type(self))
         function: Callable[..., Any] = found
         return function
 

@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAIRS = {
-    "horovod": "lightcc",
+    "horovod": "lightcc.horovod",
     "horovod.common": "lightcc.horovod.common",
     "horovod.common.basics": "lightcc.horovod.common.basics",
     "horovod.common.exceptions": "lightcc.exceptions",
     "horovod.common.process_sets": "lightcc.process_sets",
     "horovod.common.util": "lightcc.horovod.common.util",
-    "horovod.runner": "lightcc.runner",
+    "horovod.data": "lightcc.horovod.data",
+    "horovod.data.data_loader_base": "lightcc.horovod.data.data_loader_base",
+    "horovod.runner": "lightcc.horovod.runner",
     "horovod.runner.common.util.env": "lightcc.horovod.runner.common.util.env",
-    "horovod.runner.launch": "lightcc.runner.launch",
+    "horovod.runner.launch": "lightcc.horovod.runner.launch",
     "horovod.runner.util.threads": "lightcc.horovod.runner.util.threads",
 }
 
@@ -52,8 +54,8 @@ def test_reloading_and_asking_for_the_spec_find_the_module_of_lightcc() -> None:
 import importlib, importlib.util, horovod.common.util as alias, lightcc
 assert importlib.util.find_spec("horovod.common.util").name == "lightcc.horovod.common.util"
 assert importlib.reload(alias) is alias
-import lightcc.runner, horovod.runner.util
-assert lightcc.runner.launch is horovod.runner.launch
+import lightcc.horovod.runner.launch, horovod.runner.util
+assert lightcc.horovod.runner.launch is horovod.runner.launch
 """
     output(*RUN, "-c", program)
 
@@ -93,6 +95,8 @@ assert type(copy) is lightcc.PeerFailedError and copy.rank == 1
         # Modules of lightcc that Horovod does not have: no second way to import them.
         ("horovod.basics", "no such module"),
         ("horovod.horovod", "no such module"),
+        ("horovod.alias", "no such module"),
+        ("horovod.run.runner", "no such module"),
         ("horovod.common.nothing", "no such module"),
     ],
 )
@@ -110,8 +114,8 @@ except ModuleNotFoundError as error:
 
 def test_version_of_the_distribution_is_that_of_the_interface() -> None:
     program = """
-import importlib.metadata as metadata
-assert metadata.version("horovod") == "0.28.1"
+import importlib.metadata as metadata, horovod
+assert metadata.version("horovod") == horovod.__version__ == "0.28.1"
 assert metadata.metadata("horovod")["Name"] == "horovod"
 assert "horovod" not in {found.metadata["Name"] for found in metadata.distributions()}
 """

@@ -1,0 +1,190 @@
+"""`horovod.run`: calls a function on the ranks of a new job, from a script or a notebook."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from lightcc.horovod import alias
+from lightcc.runner.arguments import InfoRequest, checked, make_parser
+from lightcc.runner.call import CallError, call_on_ranks, rank_command
+from lightcc.runner.launch import launch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lightcc.runner.arguments import LaunchOptions
+
+
+class _HorovodArgs(argparse.Namespace):
+    """What `horovod.runner.launch.parse_args` returns for an empty command line, with one rank."""
+
+    def __init__(self) -> None:
+        super().__init__(**vars(make_parser().parse_args([])))
+        self.num_proc = 1
+        self.command = None
+        self.run_func: Callable[[], Any] | None = None
+        self.executable: str | None = None
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: tuple[int, int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: float | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: Sequence[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Calls `func(*args, **kwargs)` on the ranks of a new job and returns the results by rank.
+
+    The ranks are fresh processes; `func` calls `hvd.init()` itself. Everything that travels is
+    pickled, with cloudpickle where that is installed. What ranks print appears here, each line
+    with the rank's number. When a rank fails, the others are ended.
+
+    Args:
+        func: What every rank calls.
+        args: Its positional arguments.
+        kwargs: Its named arguments.
+        num_proc: Number of ranks.
+        min_num_proc: Elastic jobs are not there yet; must be `None`.
+        max_num_proc: As `min_num_proc`.
+        slots: As `min_num_proc`.
+        reset_limit: As `min_num_proc`.
+        cooldown_range: As `min_num_proc`.
+        hosts: Where to run, for example "node-a:2,node-b:2"; by default on this host.
+        hostfile: A file with lines "name slots=N"; not together with `hosts`.
+        host_discovery_script: As `min_num_proc`.
+        start_timeout: Seconds that hosts and ranks have to start, 30 by default.
+        ssh_port: Port of ssh on the other hosts.
+        ssh_identity_file: The private key for ssh.
+        disable_cache: As Horovod's launcher checks nothing in advance here, without effect.
+        output_filename: A folder that gets the ranks' output as files, too.
+        verbose: Whether the launcher tells what it does.
+        use_gloo: Without effect: it is what lightcc does.
+        use_mpi: Without effect but for a line: lightcc starts the ranks itself.
+        mpi_args: As `use_mpi`.
+        network_interface: Old spelling of `network_interfaces`, separated by commas.
+        network_interfaces: NICs to use; local rank i uses the i-th.
+        executable: The interpreter of the ranks; this one by default.
+        np: Old spelling of `num_proc`.
+        min_np: Old spelling of `min_num_proc`.
+        max_np: Old spelling of `max_num_proc`.
+
+    Raises:
+        ValueError: An argument is not allowed.
+        NotImplementedError: An argument asks for an elastic job.
+        TypeError: `func` or its arguments cannot be pickled.
+        RuntimeError: A rank failed; its exception is the cause.
+    """
+    if use_gloo and use_mpi:
+        msg = "use_gloo and use_mpi: give one of them"
+        raise ValueError(msg)
+    asked = _HorovodArgs()
+    asked.num_proc = _renamed("np", np, "num_proc", num_proc)
+    asked.min_num_proc = _renamed("min_np", min_np, "min_num_proc", min_num_proc)
+    asked.max_num_proc = _renamed("max_np", max_np, "max_num_proc", max_num_proc)
+    asked.slots = slots
+    asked.reset_limit = reset_limit
+    asked.cooldown_range = cooldown_range
+    asked.hosts = hosts
+    asked.hostfile = hostfile
+    asked.host_discovery_script = host_discovery_script
+    asked.start_timeout = start_timeout
+    asked.ssh_port = ssh_port
+    asked.ssh_identity_file = ssh_identity_file
+    del disable_cache  # Of the checks, not of the response cache as on the command line.
+    asked.output_filename = output_filename
+    asked.verbose = verbose
+    asked.use_gloo = use_gloo
+    asked.use_mpi = use_mpi or None
+    asked.mpi_args = mpi_args
+    nics = _renamed("network_interface", network_interface, "network_interfaces", None)
+    asked.nics = nics or (",".join(network_interfaces) if network_interfaces else None)
+    asked.run_func = lambda: func(*args, **(kwargs or {}))
+    asked.executable = executable
+    results: list[Any] = start(asked, (func, tuple(args), kwargs or {}))
+    return results
+
+
+def start(
+    asked: argparse.Namespace,
+    call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None,
+) -> Any:
+    """Runs the job that `asked` describes, as `make_parser` names things, to its end.
+
+    Args:
+        asked: The description; `run_func`, where there is one, goes before the command.
+        call: The function of `run_func` with its arguments, where they are known apart.
+
+    Returns:
+        The results of a function by rank; `None` for a command.
+
+    Raises:
+        ValueError: The description is not allowed.
+        NotImplementedError: It asks for an elastic job.
+        RuntimeError: A rank or the launcher failed.
+    """
+    function = getattr(asked, "run_func", None)
+    if function is None:
+        options = _options(asked)
+        code = launch(options)
+        if code != 0:
+            raise RuntimeError(_failed(f"exit code {code}"))
+        return None
+    executable = getattr(asked, "executable", None) or sys.executable
+    options = _options(argparse.Namespace(**vars(asked) | {"command": rank_command(executable)}))
+    function, args, kwargs = call or (function, (), {})
+    try:
+        return call_on_ranks(function, args, kwargs, options)
+    except CallError as error:
+        raise RuntimeError(_failed(str(error))) from (error.__cause__ or error)
+
+
+def _options(asked: argparse.Namespace) -> LaunchOptions:
+    options = checked(asked)
+    if isinstance(options, InfoRequest):
+        msg = "version and check_build start no job: use lightccrun --check-build"
+        raise ValueError(msg)  # noqa: TRY004 - a value is wrong, not a type.
+    if alias.is_installed():
+        options.environment.setdefault("LIGHTCC_HOROVOD", "1")
+    return options
+
+
+def _failed(text: str) -> str:
+    # Begins as Horovod's text does, which programs look for.
+    return (
+        "Horovod detected that one or more processes exited with non-zero status, thus causing the "
+        f"job to be terminated: {text}"
+    )
+
+
+def _renamed(old_name: str, old: Any, new_name: str, new: Any) -> Any:
+    """Returns the value of an argument that has two names, the old one first."""
+    if old is None:
+        return new
+    msg = f"{old_name} is deprecated, use {new_name} instead"
+    warnings.warn(msg, DeprecationWarning, stacklevel=3)
+    return old

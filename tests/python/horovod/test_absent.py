@@ -1,0 +1,80 @@
+"""What Horovod has and lightcc does not have yet: a sentence, and no surprise for who probes."""
+
+from __future__ import annotations
+
+import pytest
+from programs import RUN, output
+
+import lightcc
+import lightcc.torch
+from lightcc import basics
+from lightcc.horovod.common.basics import HorovodBasics
+
+NAMES = {"elastic": "elastic jobs", "start_timeline": "timeline", "stop_timeline": "timeline"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "owner", [lightcc, lightcc.torch, lightcc.torch.mpi_ops, HorovodBasics()], ids=str
+)
+def test_a_name_that_is_not_there_yet_says_so_and_probing_works(owner: object, name: str) -> None:
+    assert not hasattr(owner, name)
+    with pytest.raises(NotImplementedError, match=f"{name}: .* not support (the )?{NAMES[name]}"):
+        getattr(owner, name)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'") as caught:
+        owner.nothing  # type: ignore[attr-defined]  # noqa: B018
+    assert not isinstance(caught.value, NotImplementedError)
+
+
+def test_importing_such_a_name_is_an_import_error_that_says_so() -> None:
+    program = """
+lines = [
+    "import horovod.torch.elastic",
+    "from horovod.torch import elastic",
+    "from horovod.torch.elastic import run",
+    "from horovod.torch import start_timeline",
+    "from horovod.torch import rank, stop_timeline",
+]
+for line in lines:
+    try:
+        exec(line)
+    except ImportError as error:
+        assert "this version of lightcc does not support" in str(error), (line, error)
+    else:
+        raise SystemExit(line)
+from horovod.torch import mpi_ops
+try:
+    from horovod.torch import nothing
+except ImportError as error:
+    assert "cannot import name 'nothing'" in str(error), error
+"""
+    output(*RUN, "-c", program)
+
+
+def test_names_that_clients_import_from_the_operations_are_there() -> None:
+    program = """
+from horovod.torch.mpi_ops import (
+    Adasum, Average, Compression, HorovodInternalError, ProcessSet, Sum, add_process_set,
+    check_installed_version, get_average_backwards_compatibility_fun, global_process_set,
+    gpu_available, init, num_rank_is_power_2, remove_process_set, shutdown,
+)
+from horovod.common.exceptions import HorovodVersionMismatchError
+from horovod.common.process_sets import ProcessSet as other
+from horovod.torch.compression import Compression as same
+assert other is ProcessSet and same is Compression
+assert issubclass(HorovodVersionMismatchError, ImportError)
+"""
+    output(*RUN, "-c", program)
+
+
+def test_a_timeline_that_is_asked_for_is_warned_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(basics, "_timeline_is_explained", False)
+    monkeypatch.setenv("HOROVOD_TIMELINE", "DYNAMIC")  # Only start_timeline() asks then.
+    lightcc.init()
+    lightcc.shutdown()
+    monkeypatch.setenv("HOROVOD_TIMELINE", "/tmp/trace.json")
+    with pytest.warns(RuntimeWarning, match="no timeline yet; /tmp/trace.json is not") as caught:
+        lightcc.init()
+    assert caught[0].filename == __file__
+    lightcc.shutdown()
+    lightcc.init()  # A second warning would be an error.
