@@ -84,6 +84,7 @@ def _at_least(minimum: float, convert: Callable[[str], float], unit: str) -> Cal
 _RANKS = _at_least(1, int, "a number of ranks")
 _SECONDS = _at_least(0.1, float, "a number of seconds")
 _SECONDS_OR_NEVER = _at_least(0, float, "a number of seconds")
+_PORT = _at_least(1, int, "a port")
 _MILLISECONDS = _at_least(0, float, "a number of milliseconds")
 _MEBIBYTES = _at_least(0, int, "a number of MiB")
 
@@ -118,7 +119,7 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
     where = parser.add_argument_group("hosts").add_argument
     where("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots")
     where("-hostfile", "--hostfile", type=Path, metavar="FILE", help="lines of 'name slots=N'")
-    where("-p", "--ssh-port", type=_at_least(1, int, "a port"), metavar="PORT")
+    where("-p", "--ssh-port", type=_PORT, metavar="PORT")
     where("-i", "--ssh-identity-file", type=Path, metavar="FILE")
 
     output = parser.add_argument_group("output").add_argument
@@ -182,6 +183,7 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest:
     for flag in flags.REFUSED:
         if flag.is_given(args):
             raise NotThereError(flag.line())
+    _check_numbers(args)
     if args.version or args.check_build:
         return InfoRequest(check_build=bool(args.check_build))
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
@@ -218,6 +220,18 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest:
         start_timeout_s=args.start_timeout or DEFAULT_START_TIMEOUT_S,
         notes=flags.notes(args),
     )
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    """Refuses what the parser would have refused, had it seen the value."""
+    for name, check in (("num_proc", _RANKS), ("start_timeout", _SECONDS), ("ssh_port", _PORT)):
+        value = getattr(args, name)
+        try:
+            if value is not None:
+                setattr(args, name, check(str(value)))
+        except argparse.ArgumentTypeError as error:
+            msg = f"{name}: {error}"
+            raise ArgumentsError(msg) from error
 
 
 def _integer(value: float | None) -> int | None:

@@ -54,6 +54,8 @@ def test_run_returns_what_the_ranks_return_and_raises_what_they_raise(tmp_path: 
         ({"use_gloo": True, "use_mpi": True}, ValueError, "use_gloo and use_mpi: give one"),
         ({"hosts": "a:1", "hostfile": "f"}, ValueError, "--hosts and --hostfile: give one"),
         ({"hosts": "a:1", "num_proc": 2}, ValueError, "-np 2 needs 2 slots"),
+        ({"num_proc": 0}, ValueError, "num_proc: '0' is not a number of ranks"),
+        ({"start_timeout": "soon"}, ValueError, "start_timeout: 'soon' is not a number of sec"),
         ({"min_num_proc": 1}, NotImplementedError, "elastic jobs are not there yet"),
         ({"host_discovery_script": "x"}, NotImplementedError, "elastic jobs are not there yet"),
         ({"args": (sys._getframe(),)}, TypeError, "the function or its arguments: cannot be pickl"),
