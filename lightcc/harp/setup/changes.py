@@ -45,6 +45,10 @@ class Change(ABC):
         """Takes it back, or says why it is left alone."""
 
     @abstractmethod
+    def undoing(self) -> str:
+        """Returns what `undo` does, for people."""
+
+    @abstractmethod
     def difference(self, system: System) -> str:
         """Returns how the machine differs from what `do` left, "" where it does not."""
 
@@ -74,6 +78,9 @@ class Setting(Change):
         if now == self.value:
             system.write(self.path, self.old)
         return "" if now in (self.value, self.old) else f"{self.path} is {now} by now: left alone"
+
+    def undoing(self) -> str:
+        return f"set {self.path} back to {self.old}"
 
     def difference(self, system: System) -> str:
         now = system.read(self.path)
@@ -113,6 +120,9 @@ class HugePages(Change):
             now = system.number(self.path, 0)
             return f"{now} huge pages are still in use" if now > self.old else ""
         return "" if now == self.old else f"{self.path} is {now} by now: left alone"
+
+    def undoing(self) -> str:
+        return f"set {self.path} back to {self.old} huge pages of 2 MiB"
 
     def difference(self, system: System) -> str:
         now = system.number(self.path, 0)
@@ -156,6 +166,11 @@ class Queues(Change):
             return f"{self.interface} has {now.receiving} queue(s) by now: left alone"
         return ""
 
+    def undoing(self) -> str:
+        if not self.old:
+            return f"leave the queues of {self.interface} as they are"
+        return f"give {self.interface} {Channels(*self.old).receiving} queue(s) again"
+
     def difference(self, system: System) -> str:
         now = system.channels(self.interface)
         has = now.receiving if now else 0
@@ -198,6 +213,9 @@ class WriteProfile(Change):
             with contextlib.suppress(OSError):  # Something else is in it, or it is gone.
                 system.path(self.path).parent.rmdir()
         return note
+
+    def undoing(self) -> str:
+        return f"remove {self.path}" if self.old is None else f"put back the earlier {self.path}"
 
     def difference(self, system: System) -> str:
         now = system.text(self.path)

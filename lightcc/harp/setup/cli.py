@@ -1,7 +1,7 @@
 """The command: flags, what is printed, and the exit code.
 
-0: done, or all is well. 1: it cannot be done, and nothing is changed; or --check found something.
-2: a wrong flag.
+0: done, or all is well. 1: it cannot be done or was not wanted, and nothing is changed; or --check
+found something. 2: a wrong flag.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from lightcc.harp.setup.datapaths import DATAPATHS
 from lightcc.harp.setup.machine import look
 from lightcc.harp.setup.plan import make_plan, parse_cores
 from lightcc.harp.setup.request import Request
-from lightcc.harp.setup.state import State, StateFile, apply, boot_id, reason_of, undo
+from lightcc.harp.setup.state import (
+    State,
+    StateFile,
+    apply,
+    boot_id,
+    reason_of,
+    to_undo,
+    undo,
+)
 from lightcc.harp.setup.system import SetupError, System
 
 if TYPE_CHECKING:
@@ -60,8 +68,7 @@ def _set_up(system: System, file: StateFile, args: argparse.Namespace) -> int:
     if args.dry_run:
         _announce(file.load(), system)
         plan = _plan(system, request, args)
-        _say("It would:", *(f"  {change}" for change in plan.changes), "with this profile:")
-        _say(*(f"  {line}" for line in plan.profile.splitlines()))
+        _show(plan, "It would:")
         _say("Nothing was changed (--dry-run).")
         return 0
     with file.locked():
@@ -70,12 +77,45 @@ def _set_up(system: System, file: StateFile, args: argparse.Namespace) -> int:
             _say(f"Nothing to do: {file.path} says so, and the machine agrees.", SUCCESS)
             return 0
         plan = _plan(system, request, args)
+        if not args.yes:
+            _show(plan, "It is going to:")
+            _ask()
         if earlier is not None:  # Before this boot: only its files are left.
             _say(*undo(system, file, earlier))
         state = State(request, boot_id(system))
         apply(system, file, state, list(plan.changes), lambda text: _say(f"  {text}"))
     _say(SUCCESS)
     return 0
+
+
+def _show(plan: Plan, headline: str) -> None:
+    _say(headline, *(f"  {change}" for change in plan.changes), "with this profile:")
+    _say(*(f"  {line}" for line in plan.profile.splitlines()))
+
+
+def _ask() -> None:
+    """Returns if whoever sits at the terminal wants the machine to be changed.
+
+    Raises:
+        SetupError: They do not, or there is no terminal to ask at.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        msg = (
+            "nothing was changed: there is no terminal at which to ask whether to change this"
+            " machine; --yes changes it without asking, --dry-run only shows the plan"
+        )
+        raise SetupError(msg)
+    sys.stdout.write("Change this machine? [y/N] ")
+    sys.stdout.flush()
+    try:
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt:
+        answer = ""
+    if not answer.endswith("\n"):
+        _say("")  # The terminal's line is still open.
+    if answer.strip().lower() not in ("y", "yes"):
+        msg = "nothing was changed: the answer was not y"
+        raise SetupError(msg)
 
 
 def _plan(system: System, request: Request, args: argparse.Namespace) -> Plan:
@@ -115,8 +155,8 @@ def _announce(earlier: State | None, system: System) -> None:
 def _undo(system: System, file: StateFile, *, dry_run: bool) -> int:
     if dry_run:
         state = file.load()
-        changes = reversed(state.changes) if state else ()
-        _say("It would undo:", *(f"  {change}" for change in changes))
+        changes = to_undo(system, state) if state else ()
+        _say("It would:", *(f"  {change.undoing()}" for change in changes))
         _say("Nothing was changed (--dry-run).")
         return 0
     with file.locked():
@@ -124,8 +164,8 @@ def _undo(system: System, file: StateFile, *, dry_run: bool) -> int:
         if state is None:
             _say(f"Nothing to undo: {file.path} is not there.")
             return 0
-        _say("Undoing:", *(f"  {change}" for change in reversed(state.changes)))
-        _say(*(f"  Note: {note}" for note in undo(system, file, state)))
+        notes = undo(system, file, state, lambda text: _say(f"  {text}"))
+        _say(*(f"  Note: {note}" for note in notes))
     if state.changes:
         msg = f"{len(state.changes)} change(s) are not undone: --undo tries again"
         raise SetupError(msg)
@@ -158,7 +198,7 @@ def _say(*lines: str) -> None:
 def _dpdk_library(args: argparse.Namespace) -> Path:
     """Returns where the plugin looks for its DPDK part."""
     wanted = args.dpdk_library or os.environ.get("HARP_DPDK_LIBRARY")
-    return Path(wanted or Path(harp.__file__).resolve().parents[1] / "libharp-dpdk.so")
+    return Path(wanted or Path(harp.__file__).resolve().parent / "plugin/libharp-dpdk.so")
 
 
 def _request(args: argparse.Namespace) -> Request:
@@ -179,13 +219,17 @@ def _request(args: argparse.Namespace) -> Request:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="harp-setup",
-        description="Prepares this machine for HARP and writes the HARP profile.",
+        description="Prepares this machine for HARP and writes the HARP profile. It shows what it"
+        " is going to change, and asks.",
+        epilog="Changes need root. sudo does not find the program of a virtual environment by its"
+        ' name; this finds it: sudo "$(command -v harp-setup)"',
         allow_abbrev=False,
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="is the machine as the profile says?")
     what.add_argument("--undo", action="store_true", help="take back what an earlier run changed")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, only")
+    parser.add_argument("--yes", action="store_true", help="change the machine without asking")
     add = parser.add_argument
     add("--datapath", choices=DATAPATHS, default="udp", help="how packets travel (default: udp)")
     add("--interfaces", type=_names, default=[], metavar="A,B", help="NICs, in place of a choice")

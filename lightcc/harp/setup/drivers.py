@@ -39,6 +39,9 @@ class Module(Change):
     def undo(self, system: System) -> str:  # noqa: ARG002
         return ""
 
+    def undoing(self) -> str:
+        return f"leave the kernel module {self.name} loaded"
+
     def difference(self, system: System) -> str:
         there = system.path(f"/sys/bus/pci/drivers/{self.name}").exists()
         return "" if there else f"the kernel module {self.name} is not loaded"
@@ -78,6 +81,9 @@ class TakeNic(Change):
             msg = f"{self.pci} does not go back to {self.driver}: it belongs to {now or 'nobody'}"
             raise SetupError(msg)
         return self._configure(system)
+
+    def undoing(self) -> str:
+        return f"bind {self.pci} to {self.driver}: {self.interface} gets {self.address} again"
 
     def difference(self, system: System) -> str:
         now = driver_of(system, f"{PCI}/{self.pci}")

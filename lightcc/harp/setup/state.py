@@ -136,17 +136,28 @@ def apply(
         raise SetupError(msg) from error
 
 
-def undo(system: System, file: StateFile, state: State) -> list[str]:
-    """Takes changes back, the last one first, and returns notes on what is not as it was.
+def to_undo(system: System, state: State) -> list[Change]:
+    """Returns the changes that an undo takes back, in its order: the last one first.
 
-    Changes that cannot be taken back stay in the state, and the file with them.
+    Most changes end with the boot in which they were made.
     """
     is_later = state.boot != boot_id(system)
+    return [one for one in reversed(state.changes) if one.survives_a_boot or not is_later]
+
+
+def undo(
+    system: System, file: StateFile, state: State, tell: Callable[[str], None] | None = None
+) -> list[str]:
+    """Takes changes back, the last one first, and returns notes on what is not as it was.
+
+    Each is told before it is taken back. Changes that cannot be taken back stay in the state, and
+    the file with them.
+    """
     left: list[Change] = []
     notes = []
-    for change in reversed(state.changes):
-        if is_later and not change.survives_a_boot:
-            continue
+    for change in to_undo(system, state):
+        if tell is not None:
+            tell(change.undoing())
         try:
             notes.append(change.undo(system))
         except (SetupError, OSError) as error:

@@ -11,14 +11,19 @@ import errno
 import fcntl
 import ipaddress
 import os
+import shlex
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from lightcc import _addresses
+
+# What sudo searches has no program of a virtual environment.
+ROOT_LINE = f"sudo {shlex.quote(sys.executable)} -m lightcc.harp.setup"
 
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _SIOCSIFADDR, _SIOCGIFNETMASK, _SIOCSIFNETMASK, _SIOCSIFMTU = 0x8916, 0x891B, 0x891C, 0x8922
@@ -178,7 +183,7 @@ def no_permission(error: OSError) -> bool:
 def described(error: OSError) -> str:
     """Returns an error of the system for people."""
     where = f"{error.filename}: " if error.filename else ""
-    hint = " (this needs root)" if no_permission(error) else ""
+    hint = f" (this needs root: {ROOT_LINE})" if no_permission(error) else ""
     return f"{where}{error.strerror or error}{hint}"
 
 

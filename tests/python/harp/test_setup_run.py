@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import pty
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +20,7 @@ from lightcc.harp.setup import cli
 from lightcc.harp.setup.machine import PCI, driver_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 PROFILE = "/etc/harp/profile.conf"
 STATE = "/var/lib/harp/setup.json"
@@ -26,7 +30,20 @@ RMEM = "/proc/sys/net/core/rmem_max"
 
 
 def run(machine: FakeMachine, *flags: str) -> int:
-    return cli.main(flags, machine)
+    return cli.main((*flags, "--yes"), machine)
+
+
+@contextlib.contextmanager
+def terminal(monkeypatch: pytest.MonkeyPatch, typed: bytes) -> Iterator[None]:
+    """Makes standard input a terminal at which somebody has typed."""
+    keyboard, screen = pty.openpty()
+    try:
+        os.write(keyboard, typed)
+        with os.fdopen(screen, encoding="ascii") as stdin, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", stdin)
+            yield
+    finally:
+        os.close(keyboard)
 
 
 def no_folders(everything: dict[str, str]) -> dict[str, str]:
@@ -174,6 +191,109 @@ def test_a_profile_that_was_there_comes_back_to_the_byte(vm: FakeMachine) -> Non
     assert b"HARP_PATHS" not in vm.path(PROFILE).read_bytes()
     assert run(vm, "--undo") == 0
     assert vm.path(PROFILE).read_bytes() == mine
+
+
+# -- Asking ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [b"y\n", b"Yes\n"])
+def test_it_shows_its_plan_and_changes_the_machine_if_the_answer_is_yes(
+    vm: FakeMachine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: bytes,
+) -> None:
+    with terminal(monkeypatch, answer):
+        assert cli.main((), vm) == 0
+    before, _, after = capsys.readouterr().out.partition("Change this machine? [y/N] ")
+    assert f"It is going to:\n  set {RMEM} to 8388608\n" in before
+    assert "HARP_IFNAME==eth0\n" in before
+    assert after.endswith("Set up HARP successfully\n")
+    assert vm.read(RMEM) == "8388608"
+    assert cli.main((), vm) == 0, "nothing is left to do, so nobody is asked"
+
+
+@pytest.mark.parametrize("answer", [b"\n", b"n\n", b"yess\n", b"\x04"])
+def test_any_other_answer_changes_nothing(
+    vm: FakeMachine,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: bytes,
+) -> None:
+    before = no_folders(vm.everything())
+    with terminal(monkeypatch, answer):
+        assert cli.main((), vm) == 1
+    assert capsys.readouterr().err == "harp-setup: nothing was changed: the answer was not y\n"
+    assert no_folders(vm.everything()) == before
+
+
+def test_without_a_terminal_it_changes_nothing_unless_it_is_told_to(
+    vm: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = no_folders(vm.everything())
+    with open(os.devnull, encoding="ascii") as nothing, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", nothing)
+        assert cli.main((), vm) == 1
+    out, err = capsys.readouterr()
+    assert "It is going to:" in out
+    assert err.startswith("harp-setup: nothing was changed: there is no terminal")
+    assert "--yes" in err
+    assert no_folders(vm.everything()) == before
+
+
+def test_undo_says_what_it_does(server: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(server, *DPDK) == 0
+    capsys.readouterr()
+    assert run(server, "--undo", "--dry-run") == 0
+    planned = capsys.readouterr().out
+    assert run(server, "--undo") == 0
+    out = capsys.readouterr().out
+    for line in (
+        "remove /etc/harp/profile.conf",
+        "bind 0000:15:00.0 to virtio-pci: eth8 gets 10.0.8.10/24 again",
+        "leave the kernel module vfio-pci loaded",
+        f"set {NODE0} back to 0 huge pages of 2 MiB",
+    ):
+        assert f"  {line}\n" in planned
+        assert f"  {line}\n" in out
+    assert out.index("remove /etc") < out.index("bind 0000") < out.index("set /sys")
+    assert out.endswith("HARP's set-up is undone.\n")
+
+
+def test_undo_after_a_boot_says_nothing_of_what_ended_with_it(
+    vm: FakeMachine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(vm) == 0
+    vm.file(BOOT, "second-boot")
+    vm.file(RMEM, "212992")
+    capsys.readouterr()
+    assert run(vm, "--undo") == 0
+    assert capsys.readouterr().out == (
+        "  remove /etc/harp/profile.conf\nHARP's set-up is undone.\n"
+    )
+
+
+def test_who_may_not_change_the_machine_is_told_the_line_that_works(
+    vm: FakeMachine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: str, text: str) -> None:  # noqa: ARG001
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(vm, "replace", refuse)
+    assert run(vm) == 1
+    line = f"sudo {sys.executable} -m lightcc.harp.setup"
+    assert f"Permission denied (this needs root: {line})" in capsys.readouterr().err
+
+
+def test_the_installed_program_runs_where_only_its_path_is_known() -> None:
+    """As sudo starts it: with a search path on which no virtual environment is."""
+    program = Path(sysconfig.get_path("scripts")) / "harp-setup"
+    path = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    done = subprocess.run(
+        [program, "--help"], capture_output=True, text=True, check=False, timeout=60, env=path
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'sudo "$(command -v harp-setup)"' in " ".join(done.stdout.split())
 
 
 # -- Failures -------------------------------------------------------------------------------------

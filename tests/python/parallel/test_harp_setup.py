@@ -35,7 +35,7 @@ class Host:
     def setup(self, *flags: str) -> subprocess.CompletedProcess[str]:
         files = ("--profile", str(self.profile), "--state", str(self.state))
         module = (sys.executable, "-m", "lightcc.harp.setup")
-        return self.run(*module, *files, *flags)
+        return self.run(*module, *files, "--yes", *flags)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         words = ["ip", "netns", "exec", self.namespace, *command]
