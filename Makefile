@@ -75,6 +75,7 @@ test-all: PYTEST_REPORT = $(REPORTS)/pytest$(REST).xml
 test-all: .venv/.demo  ## Installs what the rest needs, runs every test, fails on an unlisted skip
 	tools/install_system_packages.sh
 	PYTHON=$(BIN)/python tools/install_mpi.sh
+	PYTHON=$(BIN)/python tools/install_nccl.sh
 	.venv/bin/pip install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4'
 	@[[ $$EUID == 0 ]] || { echo "test-all needs root for network namespaces" >&2; exit 1; }
 	$(RUN_TESTS) dev$(REST)
@@ -141,7 +142,8 @@ fuzz: .venv/.ready  ## Every fuzz target for FUZZ_SECONDS
 harp: .venv/.ready  ## HARP's NCCL plugin, harp-perf, harp-cycles and net-conform, into build/harp
 	PATH="$(BIN):$$PATH" cmake --preset harp >/dev/null
 	PATH="$(BIN):$$PATH" cmake --build build/harp --target harp
-	ln -sf harp_plugin/src/plugin/libnccl-net-harp.so harp_plugin/tools/harp_perf/harp-perf \
+	ln -sf harp_plugin/src/plugin/libnccl-net-harp.so harp_plugin/src/plugin/libnccl-net.so \
+	  harp_plugin/tools/harp_perf/harp-perf \
 	  harp_plugin/tools/harp_cycles/harp-cycles harp_plugin/tools/net_conform/net-conform build/harp/
 	[[ ! -e build/harp/harp_plugin/src/plugin/libharp-dpdk.so ]] || \
 	  ln -sf harp_plugin/src/plugin/libharp-dpdk.so harp_plugin/tools/dpdk_limit/dpdk-limit build/harp/

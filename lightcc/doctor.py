@@ -199,7 +199,8 @@ def _check_harp() -> Finding:
         ctypes.CDLL(path)
     except OSError as error:
         return Finding("libraries", "HARP plugin", PROBLEM, f"cannot be loaded: {error}")
-    return Finding("libraries", "HARP plugin", OK, f"{path} (LIGHT_NET=harp, NCCL_NET_PLUGIN)")
+    how = "python -m lightcc.harp --env"
+    return Finding("libraries", "HARP plugin", OK, f"{path} (LIGHT_NET=harp; for NCCL: {how})")
 
 
 def _opens(file: str) -> bool:

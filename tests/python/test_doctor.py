@@ -43,13 +43,13 @@ def test_a_missing_package_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_harps_plugin_is_where_it_is_said_to_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert harp_main.main() == 0
+    assert harp_main.main([]) == 0
     path = capsys.readouterr().out.strip()
     assert path == harp.plugin_path()
     assert hasattr(ctypes.CDLL(path), "ncclNetPlugin_v12")
     assert path in by_name(doctor.check_libraries())["HARP plugin"].detail
-    monkeypatch.setattr(harp, "_FILE", "libnccl-net-none.so")
-    assert harp_main.main() == 1
+    monkeypatch.setattr(harp, "_FOLDER", "no-such-folder")
+    assert harp_main.main([]) == 1
     assert "built without HARP" in capsys.readouterr().err
     assert by_name(doctor.check_libraries())["HARP plugin"].status == doctor.MISSING
 

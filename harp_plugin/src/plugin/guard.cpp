@@ -25,12 +25,20 @@ void log(abi::LogLevel level, const char* where, const char* format, ...) noexce
   if (logger == nullptr) {
     return;
   }
-  std::array<char, 512> text{};
+  std::array<char, 1024> text{};
   std::va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(text.data(), text.size(), format, arguments);
   va_end(arguments);
-  logger(level, abi::kLogNet, where, 0, "NET/%s : %s: %s", kPluginName, where, text.data());
+  // NCCL_DEBUG=INFO shows what is about the start, unless NCCL_DEBUG_SUBSYS asks for networks, too.
+  logger(level,
+         abi::kLogInit | abi::kLogNet,
+         where,
+         0,
+         "NET/%s : %s: %s",
+         kPluginName,
+         where,
+         text.data());
 }
 
 void Net::pause() const {

@@ -26,10 +26,10 @@ TEST(PluginLibraryTest, a_missing_file_is_named) {
   EXPECT_TRUE(mentions(find_plugin("/tmp").status(), "is no file"));
 }
 
-TEST(PluginLibraryTest, harp_is_looked_for_beside_the_engine) {
+TEST(PluginLibraryTest, harp_is_looked_for_in_its_folder_below_the_engines) {
   const auto found = find_plugin("harp");  // A test has the engine in itself.
   ASSERT_FALSE(found.ok());
-  EXPECT_TRUE(mentions(found.status(), "libnccl-net-harp.so does not exist"));
+  EXPECT_TRUE(mentions(found.status(), "/harp/plugin/libnccl-net-harp.so does not exist"));
   EXPECT_TRUE(mentions(found.status(), "built without HARP"));
 }
 

@@ -17,7 +17,7 @@
 namespace lightcc {
 namespace {
 
-constexpr const char* kHarpFile = "libnccl-net-harp.so";
+constexpr const char* kHarpFile = "harp/plugin/libnccl-net-harp.so";  // Below the engine's folder.
 
 // The plugin's last warning in a call of this thread.
 thread_local std::string
