@@ -9,11 +9,22 @@
 
 namespace harp {
 
-/// The checksum of `bytes`, by the processor's instruction where it was compiled for one that has
-/// it.
+/// The checksum of `bytes`, by the fastest means that this processor has.
 std::uint32_t crc32c(std::span<const std::byte> bytes);
 
-/// The same by table: the reference, and what other processors get.
+/// The same by table: the reference, and what processors without the instruction get.
 std::uint32_t crc32c_by_table(std::span<const std::byte> bytes);
+
+/// A way to compute it.
+struct Crc32cKernel {
+  const char* name;
+  std::uint32_t (*checksum)(std::span<const std::byte> bytes);
+};
+
+/// What this processor can do, the fastest first.
+std::span<const Crc32cKernel> crc32c_kernels();
+
+/// Whether there is better than the table, which takes several cycles for each byte.
+bool crc32c_is_fast();
 
 }  // namespace harp

@@ -46,7 +46,7 @@ StackConfig stack_config(const Settings& settings) {
   config.paths = settings.paths;
   config.session.peer_timeout = settings.peer_timeout;
   config.session.connect_timeout = settings.peer_timeout;
-  config.session.payload_crc = settings.payload_crc;
+  config.session.payload_crc = wants_payload_crc(settings);
   // A kernel's queue, and a thread that is woken, delay packets without being full.
   config.session.queue_allowance = std::chrono::microseconds(300);
   if (settings.mode != RunMode::kThread) {

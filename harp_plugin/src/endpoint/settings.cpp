@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/crc32c.hpp"
 #include "datapath/address.hpp"
 #include "datapath/fault_spec.hpp"
 #include "endpoint/profile.hpp"
@@ -217,6 +218,11 @@ void read_stat(Reader& reader, Settings& settings) {
 
 }  // namespace
 
+bool wants_payload_crc(const Settings& settings) {
+  return settings.payload_crc.value_or(crc32c_is_fast() &&
+                                       settings.datapath != DatapathKind::kDpdk);
+}
+
 std::optional<Settings> read_settings(const GetVariable& get,
                                       const Profile& profile,
                                       std::string* error) {
@@ -234,7 +240,9 @@ std::optional<Settings> read_settings(const GetVariable& get,
   read_dpdk(reader, settings);
   read_fault(reader, settings);
   reader.flag("HARP_UDP_SEGMENT", settings.udp_segment);
-  reader.flag("HARP_PAYLOAD_CRC", settings.payload_crc);
+  bool payload_crc = wants_payload_crc(settings);
+  reader.flag("HARP_PAYLOAD_CRC", payload_crc);
+  settings.payload_crc = payload_crc;
   read_stat(reader, settings);
   if (!reader.problem().empty()) {
     *error = reader.problem();

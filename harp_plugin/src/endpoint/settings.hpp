@@ -45,12 +45,18 @@ struct Settings {
   std::uint16_t paths = 8;         ///< HARP_PATHS: 1 .. 64, to each peer.
   std::optional<FaultSpec> fault;  ///< HARP_FAULT, with HARP_FAULT_ALLOW=1.
   bool udp_segment = true;         ///< HARP_UDP_SEGMENT: 0 or 1.
-  /// HARP_PAYLOAD_CRC: 1, or 0 to rely on UDP's own checksum where the datapath has one. AF_XDP has
-  /// none, DPDK has the NIC's, if that makes them, and HARP_FAULT damages before it is made.
-  bool payload_crc = false;
+  /// HARP_PAYLOAD_CRC: 1, or 0 to rely on UDP's own checksum where the datapath has one, which
+  /// somebody on the path makes anew. AF_XDP has none, DPDK has the NIC's, if that makes them, and
+  /// HARP_FAULT damages before it is made.
+  std::optional<bool> payload_crc;
   bool stat = true;  ///< HARP_STAT: 0 or 1, whether other processes can see the counters.
   std::string stat_folder = "/dev/shm";  ///< HARP_STAT_DIR: where; an absolute path.
 };
+
+/// Whether payloads carry a CRC where the datapath has a checksum: as HARP_PAYLOAD_CRC says; else
+/// over sockets, where it costs 3 to 7% of the processor's time and a processor has an instruction
+/// for it. Over DPDK it would cost more.
+bool wants_payload_crc(const Settings& settings);
 
 /// Reads variables with `get`, and in `profile` those that are not set there; set to nothing is
 /// set, and means the default. Nothing, and `error` names variable, value, what is allowed, and the

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/crc32c.hpp"
 #include "endpoint/profile.hpp"
 
 namespace harp {
@@ -63,7 +64,7 @@ void expect_defaults(const Settings& settings) {
   EXPECT_EQ(settings.paths, 8);
   EXPECT_FALSE(settings.fault);
   EXPECT_TRUE(settings.udp_segment);
-  EXPECT_FALSE(settings.payload_crc);
+  EXPECT_EQ(settings.payload_crc, crc32c_is_fast());
   EXPECT_TRUE(settings.stat);
   EXPECT_EQ(settings.stat_folder, "/dev/shm");
 }
@@ -110,7 +111,7 @@ TEST(Settings, every_variable_sets_what_it_says) {
                                       {"HARP_FAULT", "loss=0.25,seed=9"},
                                       {"HARP_FAULT_ALLOW", "1"},
                                       {"HARP_UDP_SEGMENT", "0"},
-                                      {"HARP_PAYLOAD_CRC", "1"},
+                                      {"HARP_PAYLOAD_CRC", "0"},
                                       {"HARP_STAT", "0"},
                                       {"HARP_STAT_DIR", "/run/harp"}});
   EXPECT_EQ(settings.interfaces, "=eth0");
@@ -123,9 +124,19 @@ TEST(Settings, every_variable_sets_what_it_says) {
   EXPECT_DOUBLE_EQ(settings.fault->impairment.loss, 0.25);
   EXPECT_EQ(settings.fault->seed, 9U);
   EXPECT_FALSE(settings.udp_segment);
-  EXPECT_TRUE(settings.payload_crc);
+  EXPECT_EQ(settings.payload_crc, false);
   EXPECT_FALSE(settings.stat);
   EXPECT_EQ(settings.stat_folder, "/run/harp");
+}
+
+TEST(Settings, payloads_carry_a_crc_over_sockets_and_over_dpdk_if_that_is_asked_for) {
+  EXPECT_EQ(wants_payload_crc({}), crc32c_is_fast());
+  const Environment dpdk{{"HARP_DATAPATH", "dpdk"}, {"HARP_DPDK", "0000:00:06.0@192.0.2.1/24"}};
+  EXPECT_EQ(accepted(dpdk).payload_crc, false);
+  Environment asked = dpdk;
+  asked["HARP_PAYLOAD_CRC"] = "1";
+  EXPECT_EQ(accepted(asked).payload_crc, true);
+  EXPECT_EQ(accepted({{"HARP_PAYLOAD_CRC", "0"}}).payload_crc, false);
 }
 
 TEST(Settings, modes_and_datapaths_are_known_by_name) {
