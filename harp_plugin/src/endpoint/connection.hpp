@@ -42,9 +42,10 @@ class Connection {
   /// Why it ended.
   SessionError error() const { return channel_->end_error(); }
 
-  /// Lines of the counters of its engine, for logs.
-  std::vector<std::string> engine_counters() {
-    return engine_.with_stack([](const Stack& stack, Time) { return describe_counters(stack); });
+  /// For a log, before it is closed: see describe_close().
+  std::vector<std::string> describe_close() {
+    return engine_.with_stack(
+        [&](const Stack& stack, Time) { return harp::describe_close(stack, *channel_); });
   }
 
   /// What is sent from `memory` may be read there by the NIC, until deregister_memory(); whether it

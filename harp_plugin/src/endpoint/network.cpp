@@ -75,6 +75,10 @@ std::string Network::description() const {
   return settings_.fault ? text + "; HARP_FAULT damages what is sent" : text;
 }
 
+std::size_t Network::most_connections() const {
+  return static_cast<std::size_t>(settings_.engines) * Stack::kMostSessions;
+}
+
 Network::Listening Network::listen(std::size_t device) {
   Engine& engine = engine_for(device);
   auto backlog = std::make_shared<Backlog>();
@@ -88,13 +92,17 @@ std::unique_ptr<Connection> Network::connect(std::size_t device, const ConnectHa
     throw std::runtime_error("the peer's address and that of " + interfaces_[device].name +
                              " are not of one family: choose interfaces with HARP_IFNAME");
   }
-  Engine& engine = engine_for(device);
-  auto channel =
-      engine.with_stack([&](Stack& stack, Time now) { return stack.connect(handle, now); });
-  if (channel == nullptr) {
-    throw std::runtime_error("too many sessions on one engine; HARP_ENGINES gives more engines");
+  for (int tries = 0; tries < settings_.engines; ++tries) {
+    Engine& engine = engine_for(device);
+    auto channel =
+        engine.with_stack([&](Stack& stack, Time now) { return stack.connect(handle, now); });
+    if (channel != nullptr) {
+      return std::make_unique<Connection>(engine, std::move(channel));
+    }
   }
-  return std::make_unique<Connection>(engine, std::move(channel));
+  throw std::runtime_error(
+      interfaces_[device].name + " has " + std::to_string(most_connections()) +
+      " connections already, as many as its engines hold; HARP_ENGINES gives it more engines");
 }
 
 /// The next one of the device's. All are made at once: packets may come to the queue of any.

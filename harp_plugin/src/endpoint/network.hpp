@@ -32,6 +32,9 @@ class Network {
   /// One line: which datapath, mode and devices, and why.
   std::string description() const;
 
+  /// Of one device, both ends counted. A listener's belong to its engine, and are part of these.
+  std::size_t most_connections() const;
+
   struct Listening {
     std::unique_ptr<Acceptor> acceptor;
     ConnectHandle handle;

@@ -68,7 +68,7 @@ class HarpComm : public Base {
   HarpComm(const HarpComm&) = delete;
   HarpComm& operator=(const HarpComm&) = delete;
   ~HarpComm() override {
-    for (const std::string& line : connection_->engine_counters()) {
+    for (const std::string& line : connection_->describe_close()) {
       log(LogLevel::kInfo, "close", "%s", line.c_str());
     }
   }
@@ -341,6 +341,7 @@ class HarpNet final : public Net {
                                  .name = one.name.c_str(),
                                  .pci_path = one.pci_path.empty() ? nullptr : one.pci_path.c_str(),
                                  .speed_mbps = one.speed_mbps,
+                                 .max_comms = static_cast<int>(network_->most_connections()),
                                  .max_recvs = 1});
     return Result::kSuccess;
   }

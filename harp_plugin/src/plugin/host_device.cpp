@@ -22,7 +22,7 @@ abi::PropertiesV12 properties_of(const HostDevice& device) {
       .speed_mbps = device.speed_mbps,
       .port = 0,
       .latency_us = 0,
-      .max_comms = 65536,
+      .max_comms = device.max_comms,
       .max_recvs = device.max_recvs,
       .device_type = abi::DeviceType::kHost,
       .device_version = abi::kDeviceVersionInvalid,

@@ -11,6 +11,7 @@ struct HostDevice {
   const char* name = nullptr;      ///< Lives as long as the process, as does the path.
   const char* pci_path = nullptr;  ///< Null: not on a PCI bus.
   int speed_mbps = 0;
+  int max_comms = 65536;
   int max_recvs = 1;
 };
 

@@ -97,6 +97,7 @@ class Session {
   /// Runs timers; writes the next packet. False where there is none now.
   bool poll_transmit(Time now, TransmitPacket& out);
   bool poll_event(Event& event) { return events_.pop(event); }
+  bool has_events() const { return events_.count() > 0; }
   /// When poll_transmit() must be called at the latest; kNever where only packets or posts matter.
   Time next_deadline() const;
 

@@ -28,6 +28,9 @@ SessionError from_peer(SessionError reason) {
   switch (reason) {
     case SessionError::kMessageTooLong:
     case SessionError::kProtocolViolation:
+    case SessionError::kPeerTimeout:  // The network has failed between the two, in either
+                                      // direction.
+    case SessionError::kNoProgress:
       return reason;
     default:
       return SessionError::kPeerClosed;

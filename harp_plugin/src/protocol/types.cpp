@@ -9,7 +9,9 @@ const char* session_error_name(SessionError error) {
     case SessionError::kPeerTimeout:
       return "peer timeout";
     case SessionError::kNoProgress:
-      return "no progress";
+      return "no progress: small packets get through, data does not; perhaps the MTU of the path "
+             "has "
+             "become smaller";
     case SessionError::kConnectTimeout:
       return "connect timeout";
     case SessionError::kMessageTooLong:

@@ -1,16 +1,23 @@
-// Counters of a stack as text.
+// What closing a session leaves in the log.
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "datapath/wire_counters.hpp"
+#include "runtime/channel.hpp"
 #include "runtime/counter_tables.hpp"
 #include "runtime/stack.hpp"
 
 namespace harp {
 
-std::vector<std::string> describe_counters(const Stack& stack) {
+std::vector<std::string> describe_close(const Stack& stack, const Channel& channel) {
   std::vector<std::string> lines;
+  if (std::string session = stack.describe_session(channel); !session.empty()) {
+    lines.push_back(std::move(session));
+  }
+  if (stack.channel_count() > 1) {
+    return lines;
+  }
   const auto add = [&](const auto& table, const auto& stats) {
     std::string line;
     for (const auto& counter : table) {
@@ -23,9 +30,6 @@ std::vector<std::string> describe_counters(const Stack& stack) {
   add(kWireCounters, stack.datapath().stats());
   add(kStackCounters, stack.stats());
   add(kSessionCounters, stack.session_stats());
-  for (std::string& session : stack.describe_sessions()) {
-    lines.push_back(std::move(session));
-  }
   return lines;
 }
 

@@ -35,7 +35,7 @@ namespace {
 /// A cid is the slot of a session and a random generation, which a stale or forged packet misses.
 constexpr int kSlotBits = 12;
 constexpr Cid kSlotMask = (Cid{1} << kSlotBits) - 1;
-static_assert(Doorbells::kCount == kSlotMask + 1);
+static_assert(Stack::kMostSessions == kSlotMask + 1);
 
 /// Of one session in one turn; then it is the others' turn.
 constexpr int kMostPacketsPerTurn = 90;
@@ -43,7 +43,6 @@ constexpr int kMostPacketsPerTurn = 90;
 /// kernel takes its time over every packet. Acknowledgements do not wait for more: their echoes are
 /// timed.
 constexpr std::size_t kFewPackets = 8;
-constexpr std::size_t kMostSessionsPerListener = 1024;
 constexpr std::size_t kIpv6ExtraBytes = 20;
 
 /// What a receiver holds of messages that nobody asked for, and what may be in flight.
@@ -363,6 +362,9 @@ void Stack::settle(Time now) {
       mark(*entry);
     }
     entry->goes_on = false;
+    if (entry->session->has_events()) {  // A timer made them, after applications were told.
+      mark(*entry);
+    }
     deadlines_[entry->slot] = entry->session->next_deadline();
   }
   settling_.clear();
@@ -397,11 +399,10 @@ ConnectHandle Stack::listen(std::shared_ptr<Backlog> backlog) {
                              .mtu_bytes = static_cast<std::uint16_t>(
                                  std::min<std::size_t>(datapath_->mtu_bytes(), 0xffff)),
                              .features = 0};
-  listeners_.push_back(
-      {.id = handle.listen_id,
-       .listener = Listener(handle.listen_id, handle.secret, kMostSessionsPerListener),
-       .secret = handle.secret,
-       .backlog = std::move(backlog)});
+  listeners_.push_back({.id = handle.listen_id,
+                        .listener = Listener(handle.listen_id, handle.secret, kMostSessions),
+                        .secret = handle.secret,
+                        .backlog = std::move(backlog)});
   return handle;
 }
 
@@ -446,6 +447,7 @@ void Stack::end(Entry& entry, Time now) {
   }
   entry.channel->end(SessionError::kCancelled);
   entry.channel.reset();
+  --channel_count_;
   mark(entry);
 }
 
@@ -459,7 +461,7 @@ void Stack::mark(Entry& entry) {
 /// Null: all slots are taken.
 Stack::Entry* Stack::add_entry() {
   if (free_slots_.empty()) {
-    if (entries_.size() == Doorbells::kCount) {
+    if (entries_.size() == kMostSessions) {
       return nullptr;
     }
     free_slots_.push_back(static_cast<Slot>(entries_.size()));
@@ -472,6 +474,7 @@ Stack::Entry* Stack::add_entry() {
   entry->slot = slot;
   entry->channel = std::make_shared<Channel>(bells_, slot);
   entries_[slot] = std::move(entry);
+  ++channel_count_;
   ++stats_.sessions_begun;
   return entries_[slot].get();
 }
@@ -485,6 +488,7 @@ void Stack::remove(Entry& entry) {
   if (entry.channel != nullptr && entry.channel->life() != Channel::Life::kEnded) {
     entry.channel->end(entry.session->error());
   }
+  channel_count_ -= entry.channel != nullptr ? 1 : 0;
   deadlines_[slot] = kNever;
   free_slots_.push_back(slot);
   entries_[slot].reset();
@@ -528,21 +532,19 @@ std::size_t Stack::list_sessions(std::span<SessionView> out) const {
   return listed;
 }
 
-std::vector<std::string> Stack::describe_sessions() const {
-  std::vector<std::string> all;
-  for (const auto& entry : entries_) {
-    if (entry == nullptr || !entry->session->is_connected()) {
-      continue;
-    }
-    const Session& session = *entry->session;
-    const auto in_us = [](Duration time) { return std::to_string(time.count() / 1000) + " us"; };
-    all.push_back("session " + std::to_string(session.local_cid()) + ": pss " +
-                  std::to_string(session.pss()) + ", window " +
-                  std::to_string(static_cast<int>(session.congestion().window_packets())) +
-                  " packets, rtt " + in_us(session.paths().best_rtt()) + ", least " +
-                  in_us(session.paths().min_rtt()));
+std::string Stack::describe_session(const Channel& channel) const {
+  const std::size_t slot = channel.bell();
+  if (slot >= entries_.size() || entries_[slot] == nullptr ||
+      entries_[slot]->channel.get() != &channel || !entries_[slot]->session->is_connected()) {
+    return {};
   }
-  return all;
+  const Session& session = *entries_[slot]->session;
+  const auto in_us = [](Duration time) { return std::to_string(time.count() / 1000) + " us"; };
+  return "session " + std::to_string(session.local_cid()) + ": pss " +
+         std::to_string(session.pss()) + ", window " +
+         std::to_string(static_cast<int>(session.congestion().window_packets())) +
+         " packets, rtt " + in_us(session.paths().best_rtt()) + ", least " +
+         in_us(session.paths().min_rtt());
 }
 
 SessionStats Stack::session_stats() const {

@@ -59,6 +59,9 @@ struct SessionView {
 
 class Stack {
  public:
+  /// That there may be at a time, at either end, with those that still linger.
+  static constexpr std::size_t kMostSessions = Doorbells::kCount;
+
   Stack(std::unique_ptr<Datapath> datapath, StackConfig config);
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;
@@ -95,11 +98,13 @@ class Stack {
   Datapath& datapath() { return *datapath_; }
   const Datapath& datapath() const { return *datapath_; }
   std::size_t session_count() const { return entries_.size() - free_slots_.size(); }
+  /// Sessions that an application has not closed.
+  std::size_t channel_count() const { return channel_count_; }
   const StackStats& stats() const { return stats_; }
   /// Writes the first sessions to `out`, and returns how many of them.
   std::size_t list_sessions(std::span<SessionView> out) const;
-  /// How the live sessions stand, one text each.
-  std::vector<std::string> describe_sessions() const;
+  /// How the session of `channel` stands; nothing where it is over.
+  std::string describe_session(const Channel& channel) const;
   /// Sum over the sessions that are there, and those that were.
   SessionStats session_stats() const;
 
@@ -141,6 +146,7 @@ class Stack {
   Doorbells bells_;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::vector<Slot> free_slots_;
+  std::size_t channel_count_ = 0;
   std::vector<Time> deadlines_;  ///< By slot, side by side because each turn may read them all.
   Time next_due_ = kNever;
   std::vector<Entry*> marked_;  ///< Something happened to them since they were last settled.
@@ -152,8 +158,9 @@ class Stack {
   SessionStats past_;
 };
 
-/// What a stack's datapath, turns and sessions have counted, and how each session stands: lines for
-/// a log that cuts what is longer than a kilobyte, as NCCL's does.
-std::vector<std::string> describe_counters(const Stack& stack);
+/// What there is to say when `channel` is about to be closed: how its session stands, and with the
+/// last channel what the stack's datapath, turns and sessions have counted. So closing many costs
+/// each of them the same. Lines for a log that cuts what is longer than a kilobyte, as NCCL's does.
+std::vector<std::string> describe_close(const Stack& stack, const Channel& channel);
 
 }  // namespace harp

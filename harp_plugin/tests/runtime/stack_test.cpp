@@ -407,48 +407,6 @@ TEST(Stack, what_comes_during_a_turn_did_not_come_when_the_turn_began) {
   EXPECT_EQ(paths.min_rtt(), before) << "40 us cannot be less than what was least";
 }
 
-TEST(Stack, a_peer_that_vanishes_is_reported_after_its_timeout) {
-  StackConfig config;
-  config.session.peer_timeout = std::chrono::seconds(5);
-  World world;
-  Node& left = world.add(config);
-  Node& right = world.add(config);
-  const Ends ends = connect(world, left, right);
-  const auto accepted = ends.server;
-  std::vector<std::byte> buffer(100);
-  const auto receive = ends.client->receive(buffer);
-  world.run_for(std::chrono::seconds(20));
-  EXPECT_FALSE(ends.client->test(*receive)) << "the peer's stack answers";
-  right.stack.reset();
-  EXPECT_EQ(accepted->life(), Life::kEnded) << "whoever still has an end of it knows";
-  EXPECT_EQ(accepted->end_error(), SessionError::kCancelled);
-  const Time vanished = world.now;
-  const auto done = answer(world, *ends.client, *receive);
-  ASSERT_TRUE(done);
-  EXPECT_EQ(done->error, SessionError::kPeerTimeout);
-  EXPECT_GE(world.now, vanished + std::chrono::seconds(3));
-  EXPECT_LE(world.now, vanished + std::chrono::seconds(6));
-  EXPECT_EQ(ends.client->end_error(), SessionError::kPeerTimeout);
-}
-
-TEST(Stack, nobody_to_connect_to_is_reported_after_the_connect_timeout) {
-  StackConfig config;
-  config.session.connect_timeout = std::chrono::seconds(3);
-  World world;
-  Node& left = world.add(config);
-  Node& right = world.add(config);
-  const ConnectHandle handle = right.stack->listen(std::make_shared<Backlog>());
-  right.stack->stop_listening(handle.listen_id, world.now);
-  const Time began = world.now;
-  const auto client = left.stack->connect(handle, world.now);
-  EXPECT_TRUE(world.run_until([&] { return client->life() == Life::kEnded; }));
-  EXPECT_EQ(client->end_error(), SessionError::kConnectTimeout);
-  EXPECT_GE(world.now, began + std::chrono::seconds(3));
-  EXPECT_LT(world.now, began + std::chrono::seconds(4));
-  EXPECT_EQ(left.stack->session_count(), 0U);
-  EXPECT_TRUE(world.is_quiet());
-}
-
 TEST(Stack, stop_listening_ends_what_was_not_accepted_and_nothing_else) {
   World world;
   Node& left = world.add();
