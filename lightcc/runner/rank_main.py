@@ -1,4 +1,4 @@
-"""One rank of `lightcc.testing`: a fresh process that calls a function and files the result.
+"""One rank of `lightcc.testing`: a process that calls a function and files the result.
 
 `python -m lightcc.runner.rank_main DIRECTORY RANK PARENT`. DIRECTORY is private to the test and
 holds `call.json` (what to import) and `arguments.pickle`; the outcome goes to `result.RANK`,

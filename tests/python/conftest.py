@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lightcc.testing import warm_up
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 # A shell that starts pytest in the background has it ignore Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Ranks are forked from processes that have imported what takes long; `fresh=True` starts one anew.
+# torch imports its compiler, which takes as long as all the rest, with the first optimizer.
+_COMMON = ("numpy", "ml_dtypes", "pytest")
+warm_up(*_COMMON)
+warm_up(*_COMMON, "torch", "torch._dynamo", for_users_of="torch")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
