@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lightcc import basics
 from lightcc.testing import warm_up
 
 if TYPE_CHECKING:
@@ -51,6 +52,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not has_passed(item)]
 
 
+#: Files about the machine as a whole: never beside one another, so that nothing is told twice.
+_OF_THE_MACHINE = {"test_harp_setup.py", "test_launchers.py", "test_netns.py", "test_sshd.py"}
+
+
+@functools.cache
+def _scope_of_file(file: Path) -> str | None:
+    """Returns what the tests of a file share, so that one pytest process has to run them all."""
+    text = file.read_text(encoding="utf-8")
+    if file.name in _OF_THE_MACHINE or "mark.netns" in text:
+        return "machine"
+    return str(file) if 'scope="module"' in text else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives each test to the next pytest process that is free, but what is shared to one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types.
+        def _split_scope(self, nodeid: str) -> str:
+            return _scope_of_file(config.rootpath / nodeid.partition("::")[0]) or nodeid
+
+    return Scheduling(config, log)
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in list(os.environ):
@@ -58,10 +84,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HARP_PROFILE", "none")  # Not what harp-setup has written on this machine.
     yield
-    # Tests of the launcher need no engine, so lightcc is not imported for them.
-    basics = sys.modules.get("lightcc.basics")
-    if basics is not None:
-        basics.shutdown()
+    basics.shutdown()
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ def run(
         capture_output=True,
         text=True,
         timeout=100,
-        env={**os.environ, **variables},
+        # Ranks with a thread for each core would take turns in spinning.
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
     )
 
 
