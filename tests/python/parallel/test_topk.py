@@ -30,16 +30,23 @@ SMALL = {"LIGHT_TOPK_THRESHOLD": "0"}
 EXACT = {**SMALL, "LIGHT_TOPK_EXACT": "1"}
 TWO_BY_TWO = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2"}
 
-#: Each with the variables that make it a grid, and its blocks.
+#: Each with the variables that make it a grid, and its blocks. Quick tests leave two out: the first
+#: two have their shape or their way.
 GRIDS = [
     pytest.param(Grid(4, [0, 0, 1, 1]), {}, [[0, 1], [2, 3]], id="two_hosts"),
     pytest.param(Grid(4), TWO_BY_TWO, [[0, 1], [2, 3]], id="one_host_as_two_by_two"),
-    pytest.param(Grid(4, [0, 1, 0, 1]), {}, [[0, 2], [1, 3]], id="interleaved_hosts"),
+    pytest.param(
+        *(Grid(4, [0, 1, 0, 1]), {}, [[0, 2], [1, 3]]),
+        id="interleaved_hosts",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(Grid(6, [0, 0, 1, 1, 2, 2]), {}, [[0, 1], [2, 3], [4, 5]], id="three_hosts"),
     pytest.param(Grid(3, [0, 1, 2]), {}, [[0], [1], [2]], id="hosts_of_one"),
     pytest.param(Grid(3, [0, 0, 1]), {}, [[0], [1], [2]], id="uneven_hosts"),
     pytest.param(
-        Grid(4, [0, 0, 1, 1]), {"LIGHT_2D_ALLREDUCE": "0"}, [[0, 1], [2, 3]], id="dense_runs_flat"
+        *(Grid(4, [0, 0, 1, 1]), {"LIGHT_2D_ALLREDUCE": "0"}, [[0, 1], [2, 3]]),
+        id="dense_runs_flat",
+        marks=pytest.mark.slow,
     ),
 ]
 every_grid = pytest.mark.parametrize(("grid", "env", "blocks"), GRIDS)
@@ -325,7 +332,7 @@ def an_overflow_costs_one_step(blocks: Blocks, bad: float) -> None:
 
 
 @every_grid
-@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, pytest.param(-np.inf, marks=pytest.mark.slow)])
 def test_a_step_that_overflows_on_one_rank_is_void_on_all_and_nothing_else(
     grid: Grid, env: dict[str, str], blocks: Blocks, bad: float
 ) -> None:

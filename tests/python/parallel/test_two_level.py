@@ -42,12 +42,19 @@ THREE_HOSTS = Grid(6, [0, 0, 1, 1, 2, 2])
 HOSTS_OF_THREE = Grid(6, [0, 1, 0, 1, 0, 1])
 ONE_HOST = Grid(4)
 
-#: Each with the variables that make it a grid, and the blocks of that grid.
+#: Each with the variables that make it a grid, and the blocks of that grid. Quick tests have two
+#: square ones, over TCP and within a host, and one that is neither square nor in order of ranks.
 GRIDS = [
     pytest.param(TWO_HOSTS, {}, [[0, 1], [2, 3]], id="two_hosts"),
-    pytest.param(INTERLEAVED, TWO_LEVEL, [[0, 2], [1, 3]], id="interleaved_hosts"),
+    pytest.param(
+        *(INTERLEAVED, TWO_LEVEL, [[0, 2], [1, 3]]), id="interleaved_hosts", marks=pytest.mark.slow
+    ),
     pytest.param(ONE_HOST, AS_TWO_BY_TWO, [[0, 1], [2, 3]], id="one_host_as_two_by_two"),
-    pytest.param(THREE_HOSTS, TWO_LEVEL, [[0, 1], [2, 3], [4, 5]], id="three_hosts"),
+    pytest.param(
+        *(THREE_HOSTS, TWO_LEVEL, [[0, 1], [2, 3], [4, 5]]),
+        id="three_hosts",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(HOSTS_OF_THREE, {}, [[0, 2, 4], [1, 3, 5]], id="interleaved_hosts_of_three"),
 ]
 every_grid = pytest.mark.parametrize(("grid", "env", "blocks"), GRIDS)
