@@ -94,7 +94,7 @@ def test_emulated_hosts_are_what_the_engine_sees() -> None:
     ]
 
 
-@pytest.mark.parametrize("ranks", ["1", "2", "3"])
+@pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.slow), "3"])
 def test_the_example_learns_and_its_replicas_are_identical(ranks: str) -> None:
     if importlib.util.find_spec("sklearn") is None:
         pytest.skip("scikit-learn, which ships the data, is not installed")

@@ -125,10 +125,19 @@ def work_with_pool(method: str) -> None:
     hvd.barrier()
 
 
-@both_grids
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+# A worker that is spawned imports all anew, here 24 of them: one grid is enough for quick tests.
+@pytest.mark.parametrize(
+    ("method", "grid"),
+    [
+        *(("fork", grid) for grid in (TWO, TWO_HOSTS)),
+        ("spawn", TWO),
+        pytest.param("spawn", TWO_HOSTS, marks=pytest.mark.slow),
+        *(("forkserver", grid) for grid in (TWO, TWO_HOSTS)),
+    ],
+    ids=str,
+)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_worker_processes_do_not_disturb_the_world(grid: Grid, method: str) -> None:
+def test_worker_processes_do_not_disturb_the_world(method: str, grid: Grid) -> None:
     grid.run(work_with_pool, method)
 
 

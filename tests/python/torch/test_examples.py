@@ -71,6 +71,7 @@ def test_one_percent_of_the_gradient_learns_the_digits_as_well_and_sends_less() 
     assert result.stdout.endswith("all ranks hold the same weights, bit for bit\n")
 
 
+@pytest.mark.slow  # Two programs that import torch and scikit-learn; another one fails like it.
 def test_top_k_digits_fail_when_the_accuracies_differ() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
     result = run(2, "pytorch_topk.py", "--epochs", "1", "--margin", "-1")
