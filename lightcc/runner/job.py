@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc.runner import agent, frames
-from lightcc.runner.output import RankStream
+from lightcc.runner.output import RankStream, Sink
 from lightcc.runner.summary import RankEnd, failure_lines, first_failure, signal_name
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class Job:
         self._links = links
         self._selector = selectors.DefaultSelector()
         self._host_of_rank = {slot.rank: slot.host for slot in options.slots}
+        self._losses: list[str] = []  # Which output could not be written.
         self._streams = self._open_streams()
         self.results: dict[int, bytearray] = {}  # What ranks wrote to their result pipes.
         self._failures: list[RankEnd] = []
@@ -345,28 +346,40 @@ class Job:
     def _open_streams(self) -> dict[tuple[int, bytes], RankStream]:
         options = self._options
         width = len(str(len(options.slots) - 1))
+        out = Sink(sys.stdout.buffer, "standard output", self._on_loss)
+        err = Sink(sys.stderr.buffer, "standard error", self._on_loss)
         streams = {}
         for slot in options.slots:
             directory = None
             if options.output_directory is not None:
                 directory = options.output_directory / f"rank.{slot.rank:0{width}d}"
                 directory.mkdir(parents=True, exist_ok=True)
-            for kind, name, out in (
-                (frames.STDOUT, "stdout", sys.stdout.buffer),
-                (frames.STDERR, "stderr", sys.stderr.buffer),
+            for kind, name, sink in (
+                (frames.STDOUT, "stdout", out),
+                (frames.STDERR, "stderr", err),
             ):
+                copy_to = None
+                if directory is not None:
+                    path = directory / name
+                    copy_to = Sink(path.open("wb", buffering=0), str(path), self._on_loss)
                 streams[slot.rank, kind] = RankStream(
-                    out,
+                    sink,
                     f"[{slot.rank}]<{name}>: ".encode() if options.prefix else b"",
                     timestamps=options.timestamps,
-                    copy_to=directory / name if directory is not None else None,
+                    copy_to=copy_to,
                 )
         return streams
 
+    def _on_loss(self, text: str) -> None:
+        """The ranks go on: a job may be worth more than its log. The exit code tells."""
+        self._losses.append(text)
+        self._say(f"warning: {text} from here on, the ranks go on")
+
     def _say(self, text: str, *, verbose: bool = False) -> None:
         if not verbose or self._options.verbose:
-            sys.stderr.write(f"lightccrun: {text}\n")
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):  # There is nobody left to tell.
+                sys.stderr.write(f"lightccrun: {text}\n")
+                sys.stderr.flush()
 
     def failure(self) -> tuple[str, int | None]:
         """Returns why the job failed, in one line, and the rank to blame; "" if it did not fail."""
@@ -385,13 +398,16 @@ class Job:
             return 128 + self._signal
         failures = [end for end in self._failures if not end.lost] or self._failures
         if failures and not (self._error and failures[0].lost):
-            sys.stderr.buffer.write(b"\n".join(failure_lines(failures, self._ended)) + b"\n")
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):
+                sys.stderr.buffer.write(b"\n".join(failure_lines(failures, self._ended)) + b"\n")
+                sys.stderr.flush()
             return first_failure(failures).exit_code
         if self._error:
             self._say(self._error)
             return 1
-        return 0
+        for text in self._losses:
+            self._say(text)
+        return 1 if self._losses else 0
 
 
 def _read(fd: int) -> bytes | None:

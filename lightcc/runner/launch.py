@@ -93,14 +93,18 @@ def _launch(
     try:
         for host in hosts:
             job = _job_for(host, options, _advertised(plan, host, store), secret)
-            links.append(Link(host, _agent_argv(host, options), job, rank_input))
-        running = Job(options, links)
+            argv = _agent_argv(host, options)
+            try:
+                links.append(Link(host, argv, job, rank_input))
+            except OSError as error:
+                return _fail(f"cannot start {argv[0]} for host {host}: {error}", code=1)
+        try:
+            running = Job(options, links)
+        except OSError as error:  # Of the files of --output-filename.
+            return _fail(f"cannot start the job: {error}", code=1)
         code = running.run()
         if on_end is not None:
             on_end(running)
-    except OSError as error:
-        return _fail(f"cannot start the job: {error}", code=1)
-    else:
         return code
     finally:
         for link in links:

@@ -4,17 +4,21 @@ Bytes in, bytes out: nothing is decoded, so binary output survives. A line is wr
 its end (newline or carriage return, for progress bars) has arrived; a last line without one is
 completed with a newline when the stream ends, so that another rank's line cannot continue it. A
 line longer than `MAX_LINE_BYTES` is cut.
+
+Where output cannot be written (a full disk), it is lost from there on; the ranks go on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections import deque
 from datetime import datetime
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 MAX_LINE_BYTES = 1 << 20
 TAIL_LINES = 20
@@ -51,11 +55,78 @@ class LineCutter:
         return line + b"\n" if line and not line.endswith(b"\n") else line
 
 
+class Writer(Protocol):
+    """What lines go to."""
+
+    def write(self, data: bytes, /) -> object:
+        """Writes all of `data`."""
+
+    def flush(self) -> object:
+        """Passes on what is buffered."""
+
+
+class Sink:
+    """A file that is given up when it cannot be written: everything after that is dropped.
+
+    A pipe whose reader has left is another matter: `BrokenPipeError` is raised as it comes.
+    """
+
+    def __init__(self, file: BinaryIO, name: str, on_loss: Callable[[str], None]) -> None:
+        """Prepares the sink.
+
+        Args:
+            file: What is written to.
+            name: What the user calls it.
+            on_loss: Called once, with a sentence, when it is given up.
+        """
+        self._file = file
+        self._name = name
+        self._on_loss = on_loss
+        self._is_lost = False
+
+    def write(self, data: bytes, /) -> None:
+        """Writes and flushes, unless the file was given up."""
+        if not self._is_lost:
+            with self._giving_up():
+                rest = memoryview(data)
+                while rest:  # An unbuffered file may take less than it is given.
+                    rest = rest[self._file.write(rest) :]
+                self._file.flush()
+
+    def flush(self) -> None:
+        """Does nothing: write() did."""
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._giving_up():
+            self._file.close()
+
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if not self._is_lost:
+                self._is_lost = True
+                _discard(self._file)
+                self._on_loss(f"cannot write {self._name}: {error.strerror}; output is lost")
+
+
+def _discard(file: BinaryIO) -> None:
+    """Lets what is buffered, and what follows, go nowhere: else the exit of Python fails by it."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, file.fileno())
+        os.close(null)
+
+
 class RankStream:
     """One stream of one rank on its way to the launcher's own stream and, perhaps, to a file."""
 
     def __init__(
-        self, out: BinaryIO, label: bytes, *, timestamps: bool, copy_to: Path | None
+        self, out: Writer, label: bytes, *, timestamps: bool, copy_to: Sink | None
     ) -> None:
         """Prepares the stream.
 
@@ -63,14 +134,14 @@ class RankStream:
             out: Where lines go.
             label: What begins each line, for example b"[0]<stdout>: "; empty for nothing.
             timestamps: Whether the time comes before the label.
-            copy_to: A file that gets the bytes unchanged. Its directory must exist.
+            copy_to: What gets the bytes unchanged; it is closed at the end.
         """
         self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._out = out
         self._label = label
         self._timestamps = timestamps
         self._cutter = LineCutter()
-        self._copy = copy_to.open("wb", buffering=0) if copy_to is not None else None
+        self._copy = copy_to
 
     def feed(self, data: bytes) -> None:
         """Passes on what the rank wrote."""

@@ -70,6 +70,72 @@ def wait_gone(pids: list[int]) -> None:
         time.sleep(0.02)
 
 
+FULL = "No space left on device; output is lost"
+
+
+def test_full_disk_under_standard_output_is_named_and_the_ranks_go_on(tmp_path: Path) -> None:
+    done = str(tmp_path / "done")
+    program = f"echo a; sleep 0.2; echo b; echo c >&2; touch {done}.$LIGHT_RANK"
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            [*LAUNCHER, "-np", "2", "sh", "-c", program],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    text = result.stderr.decode()
+    assert result.returncode == 1, text
+    assert text.count(f"lightccrun: warning: cannot write standard output: {FULL}") == 1, text
+    assert text.rstrip().endswith(f"lightccrun: cannot write standard output: {FULL}"), text
+    assert text.count("<stderr>: c") == 2, text
+    assert len(list(tmp_path.glob("done.*"))) == 2
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_full_disk_under_an_output_file_is_named_and_the_ranks_go_on(
+    tmp_path: Path, code: int
+) -> None:
+    directory = tmp_path / "out"
+    (directory / "rank.1").mkdir(parents=True)
+    (directory / "rank.1" / "stdout").symlink_to("/dev/full")
+    program = f"echo a; sleep 0.2; echo b; exit {code}"
+    result = launch("-np", "2", "--output-filename", str(directory), "sh", "-c", program)
+    text = result.stderr.decode()
+    assert result.returncode == (code or 1), text
+    assert text.count(f"lightccrun: warning: cannot write {directory}/rank.1/stdout: {FULL}") == 1
+    assert sorted(result.stdout.split()) == [b"[0]<stdout>:"] * 2 + [b"[1]<stdout>:"] * 2 + [
+        b"a",
+        b"a",
+        b"b",
+        b"b",
+    ]
+    assert (directory / "rank.0" / "stdout").read_bytes() == b"a\nb\n"
+
+
+def test_limit_of_a_file_is_named_and_the_ranks_go_on(tmp_path: Path) -> None:
+    launcher = f"ulimit -f 1; exec {' '.join(LAUNCHER)} "
+    options = f"-np 1 --output-filename {tmp_path}/out "
+    result = subprocess.run(
+        ["sh", "-c", launcher + options + "sh -c 'head -c 4000 /dev/zero; echo; echo done'"],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    text = result.stderr.decode()
+    assert result.returncode == 1, text
+    assert f"warning: cannot write {tmp_path}/out/rank.0/stdout: File too large" in text
+    assert result.stdout.endswith(b"[0]<stdout>: done\n")
+
+
+def test_output_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("in the way")
+    result = launch("-np", "1", "--output-filename", str(tmp_path / "out"), "echo", "a")
+    assert result.returncode == 1
+    assert b"cannot start the job: " in result.stderr
+    assert str(tmp_path / "out").encode() in result.stderr
+
+
 def test_every_rank_runs_with_its_place_in_the_environment() -> None:
     result = launch("-np", "3", "sh", "-c", "echo $LIGHT_RANK/$HOROVOD_SIZE $LIGHT_LOCAL_RANK")
     assert result.returncode == 0

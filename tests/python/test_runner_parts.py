@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import random
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -21,11 +21,8 @@ from lightcc.runner.hosts import (
     read_hostfile,
 )
 from lightcc.runner.network import NetworkError, is_local, plan_store
-from lightcc.runner.output import MAX_LINE_BYTES, LineCutter, RankStream
+from lightcc.runner.output import MAX_LINE_BYTES, LineCutter, RankStream, Sink
 from lightcc.runner.summary import RankEnd, failure_lines, first_failure
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def launch_options(*argv: str) -> LaunchOptions:
@@ -309,7 +306,8 @@ def test_an_endless_line_is_cut_and_memory_bounded() -> None:
 
 def test_a_stream_prefixes_lines_copies_bytes_and_keeps_the_tail(tmp_path: Path) -> None:
     out = io.BytesIO()
-    stream = RankStream(out, b"[3]<stderr>: ", timestamps=False, copy_to=tmp_path / "stderr")
+    copy = Sink((tmp_path / "stderr").open("wb", buffering=0), "a file", pytest.fail)
+    stream = RankStream(out, b"[3]<stderr>: ", timestamps=False, copy_to=copy)
     for number in range(30):
         stream.feed(b"line %d\n" % number)
     stream.feed(b"end")
@@ -320,6 +318,16 @@ def test_a_stream_prefixes_lines_copies_bytes_and_keeps_the_tail(tmp_path: Path)
     assert list(stream.tail)[-2:] == [b"line 29", b"end"]
     assert len(stream.tail) == 20
     assert (tmp_path / "stderr").read_bytes().endswith(b"line 29\nend")
+
+
+def test_a_file_that_cannot_be_written_is_given_up_once_and_named() -> None:
+    told: list[str] = []
+    with Path("/dev/full").open("wb") as full:
+        sink = Sink(full, "the log", told.append)
+        for _ in range(3):
+            sink.write(b"x" * 10_000)
+        sink.close()
+    assert told == ["cannot write the log: No space left on device; output is lost"]
 
 
 # -- Frames ---------------------------------------------------------------------------------------
