@@ -12,6 +12,9 @@ from pathlib import Path
 
 from tracked_files import ROOT, tracked_files
 
+CLASS = re.compile(r"^(?:class|struct|union|enum(?: class)?) (?:alignas\(\w+\) )?([\w:]+)(?!.*;$)")
+NAMESPACE = re.compile(r"^(namespace [\w:]+ \{|\}  // namespace)")
+
 MOST_LINES = 600
 MOST_LINES_OF_A_TEST = 800
 SIZED = {".cpp", ".cu", ".hpp", ".h", ".py", ".pyi"}
@@ -83,10 +86,45 @@ def check(path: Path, content: bytes) -> list[str]:
     return problems
 
 
+def classes_of(text: str) -> Iterator[tuple[str, int]]:
+    """Yields each class that a header defines, with its namespaces, and the number of its line."""
+    inside: list[str] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if NAMESPACE.match(line):
+            if line.startswith("}"):
+                inside = inside[:-1]
+            else:
+                inside.append(line.split()[1])
+        elif found := CLASS.match(line):
+            yield "::".join([*inside, found[1]]), number
+
+
+def repeated_classes(headers: dict[Path, str]) -> list[str]:
+    """Returns one line for each class that several of `headers` define.
+
+    That breaks the rule of one definition as soon as one program includes both, and no compiler
+    sees it.
+    """
+    places: dict[str, list[str]] = {}
+    for path, text in headers.items():
+        for name, number in classes_of(text):
+            places.setdefault(name, []).append(f"{path}:{number}")
+    return [
+        f"{found[-1]}: {name} is defined in {found[0]}, too: rename it by its meaning"
+        for name, found in places.items()
+        if len(found) > 1
+    ]
+
+
 def main() -> int:
     """Checks the whole tree."""
     files = tracked_files()
-    problems = [line for path in files for line in check(path, (ROOT / path).read_bytes())]
+    roots = ("csrc", "harp_plugin")
+    headers = [path for path in files if path.suffix == ".hpp" and path.parts[0] in roots]
+    repeated = repeated_classes({path: (ROOT / path).read_text() for path in headers})
+    problems = repeated + [
+        line for path in files for line in check(path, (ROOT / path).read_bytes())
+    ]
     for line in problems:
         sys.stderr.write(line + "\n")
     sys.stdout.write(f"files: {len(files)} files, {len(problems)} problems\n")

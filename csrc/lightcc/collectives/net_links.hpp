@@ -73,13 +73,13 @@ class NetLinks {
 /// messages (a position whose message would be empty is skipped on both ends), with few
 /// outstanding. `Channel` is SendChannel or RecvChannel.
 template <typename Channel>
-class MessageQueue {
+class Outstanding {
  public:
   /// Positions that may be outstanding.
   static constexpr std::size_t kMost = 16;
 
-  MessageQueue() = default;
-  explicit MessageQueue(Channel* channel) : channel_(channel) {}
+  Outstanding() = default;
+  explicit Outstanding(Channel* channel) : channel_(channel) {}
 
   Channel& channel() { return *channel_; }
   std::size_t posted() const { return posted_; }  ///< Positions posted or skipped.
@@ -129,8 +129,8 @@ class MessageQueue {
   std::array<RequestId, kMost> requests_{};
 };
 
-using SendQueue = MessageQueue<SendChannel>;
-using RecvQueue = MessageQueue<RecvChannel>;
+using SendQueue = Outstanding<SendChannel>;
+using RecvQueue = Outstanding<RecvChannel>;
 
 /// Base of the Works of a NetGroup: dropped before its end, or failed, it ends the group.
 ///

@@ -125,6 +125,18 @@ def test_a_file_within_the_rules_passes(path: str, content: str) -> None:
     assert check_files.check(Path(path), content.encode()) == []
 
 
+def test_a_class_of_two_headers_is_named_with_both() -> None:
+    start = "namespace lightcc {\nclass Later;\n"
+    end = "}  // namespace lightcc\n"
+    headers = {
+        Path("a.hpp"): start + "class Queue final {\n};\nclass Later {\n};\n" + end,
+        Path("b.hpp"): start + "struct Queue\n    : Base {\n};\nclass Queue::Impl {\n};\n" + end,
+        Path("c.hpp"): "namespace lightcc::detail {\nclass Queue {\n};\n",
+    }
+    (problem,) = check_files.repeated_classes(headers)
+    assert problem.startswith("b.hpp:3: lightcc::Queue is defined in a.hpp:3, too")
+
+
 def test_skips_inside_a_googletest_program_are_counted_once() -> None:
     case = ET.Element("testcase", classname="reduce_test", name="reduce_test", status="run")
     ET.SubElement(case, "system-out").text = GOOGLETEST_OUTPUT
