@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <utility>
 
@@ -229,15 +230,33 @@ class Connector final : public AuthConnector {
   bool over_ = false;
 };
 
-Result<UniqueFd> run(Connector& connector, TimePoint deadline) {
+/// Waits for either descriptor to be readable (a negative one never is), or `until`. True: there is
+/// news.
+bool wait_for_news(TimePoint until, int fd, int news_fd) {
+  std::array<pollfd, 2> entries = {pollfd{fd, POLLIN, 0}, pollfd{news_fd, POLLIN, 0}};
+  const int ready =
+      ::poll(entries.data(), entries.size(), milliseconds_until(until, Clock::system().now()));
+  return ready > 0 && entries[1].revents != 0;
+}
+
+Status called_off(const SocketAddress& address) {
+  return make_error(
+      ErrorCode::kPeerFailed, "connecting to %s was given up", address.to_string().c_str());
+}
+
+Result<UniqueFd> run(Connector& connector,
+                     const SocketAddress& address,
+                     TimePoint deadline,
+                     int news_fd) {
   while (true) {
     LIGHTCC_ASSIGN_OR_RETURN(std::optional<UniqueFd> connected, connector.poll());
     if (connected) {
       return std::move(*connected);
     }
     // A signal or a slow timer makes one round more; the connector itself knows the deadline.
-    pollfd ready{connector.wait_fd(), POLLIN, 0};
-    (void)::poll(&ready, 1, milliseconds_until(deadline, Clock::system().now()));
+    if (wait_for_news(deadline, connector.wait_fd(), news_fd)) {
+      return called_off(address);
+    }
   }
 }
 
@@ -258,14 +277,15 @@ Result<UniqueFd> connect_authenticated(const SocketAddress& address,
                                        const std::string& secret,
                                        const Bytes& hello,
                                        TimePoint deadline,
-                                       bool retry_refused) {
+                                       bool retry_refused,
+                                       int news_fd) {
   const Clock& clock = Clock::system();
   Duration backoff = kFirstBackoff;
   std::string last_failure;
   while (true) {
     LIGHTCC_ASSIGN_OR_RETURN(const auto connector,
                              Connector::make(address, secret, hello, deadline, clock));
-    auto connected = run(*connector, deadline);
+    auto connected = run(*connector, address, deadline, news_fd);
     if (connected.ok()) {
       return connected;
     }
@@ -282,7 +302,9 @@ Result<UniqueFd> connect_authenticated(const SocketAddress& address,
       return timed_out(address, last_failure);
     }
     // Nothing tells a client that a server has begun to listen; all it can do is to ask again.
-    (void)::poll(nullptr, 0, milliseconds_until(std::min(deadline, now + backoff), now));
+    if (wait_for_news(std::min(deadline, now + backoff), -1, news_fd)) {
+      return called_off(address);
+    }
     backoff = std::min(2 * backoff, kLongestBackoff);
   }
 }

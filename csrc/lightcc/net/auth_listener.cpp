@@ -7,6 +7,11 @@
 // Two things stop accept() for a while instead of spinning or failing: no descriptors left, and a
 // full house whose oldest member came so recently that it may be an honest client in a burst.
 // Clients then wait in the kernel's backlog.
+//
+// Strangers cost descriptors, which the whole process shares. They may have an eighth of them; and
+// hardly any where only a quarter is left. The kernel gives out the lowest number that is free, so
+// the number of a newcomer says how many are.
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -29,6 +34,16 @@ constexpr int kBacklog = 1024;
 constexpr int kAcceptsPerPoll = 32;
 constexpr Duration kGraceBeforeEviction = std::chrono::milliseconds(200);
 constexpr Duration kPauseWithoutResources = std::chrono::milliseconds(100);
+constexpr Duration kLongShortage = std::chrono::seconds(1);
+constexpr std::size_t kPendingShare = 8;  // One in so many descriptors, for each listener.
+constexpr std::size_t kReservedShare = 4;
+constexpr std::size_t kPendingInReserve = 2;
+
+std::size_t descriptor_limit() {
+  rlimit limit{};
+  const bool is_known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return is_known ? static_cast<std::size_t>(limit.rlim_cur) : std::size_t{1} << 20;
+}
 
 std::int32_t credentials_pid(int fd, int family) {
   ucred credentials{};
@@ -91,6 +106,15 @@ class Listener final : public AuthListener {
   const SocketAddress& address() const override { return address_; }
   int wait_fd() const override { return poller_.fd(); }
   std::uint64_t rejected() const override { return rejected_; }
+  Status shortage() const override {
+    if (!short_since_.has_value() || clock_.now() < *short_since_ + kLongShortage) {
+      return {};
+    }
+    return make_system_error(ErrorCode::kSystem,
+                             shortage_error_,
+                             "cannot accept connections on %s",
+                             address_.to_string().c_str());
+  }
 
   Result<std::optional<AuthenticatedSocket>> poll() override {
     const TimePoint now = clock_.now();
@@ -126,21 +150,25 @@ class Listener final : public AuthListener {
   using Peers = std::map<std::uint64_t, Peer>;
 
   Status accept_newcomers(TimePoint now) {
+    const std::size_t limit = descriptor_limit();
     for (int i = 0; i < kAcceptsPerPoll && accepting_; ++i) {
-      const bool full = peers_.size() >= options_.max_pending;
-      if (full && now < peers_.begin()->second.since + kGraceBeforeEviction) {
-        pause_accepting(peers_.begin()->second.since + kGraceBeforeEviction);
+      if (peers_.size() >= most_pending(limit) && !may_evict(now)) {
+        pause_accepting(least_promising()->second.since + kGraceBeforeEviction);
         break;
       }
       UniqueFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (fd.valid()) {
-        if (full) {
-          reject(peers_.begin());
-        }
+        short_since_.reset();
+        is_short_ = static_cast<std::size_t>(fd.get()) >= limit - limit / kReservedShare;
+        evict_down_to(most_pending(limit) - 1, now);
         LIGHTCC_RETURN_IF_ERROR(greet(std::move(fd), now));
       } else if (is_shortage(errno)) {
+        shortage_error_ = errno;
+        short_since_ = short_since_.value_or(now);
+        evict_down_to(0, now);
         pause_accepting(now + kPauseWithoutResources);
       } else if (would_block(errno)) {
+        short_since_.reset();
         break;
       } else if (!is_newcomers_failure(errno)) {
         return make_system_error(
@@ -148,6 +176,28 @@ class Listener final : public AuthListener {
       }
     }
     return {};
+  }
+
+  std::size_t most_pending(std::size_t limit) const {
+    const std::size_t share = is_short_ ? kPendingInReserve : limit / kPendingShare;
+    return std::clamp<std::size_t>(share, 1, options_.max_pending);
+  }
+
+  /// The oldest that has said nothing, or else the oldest. Call only when there is one.
+  Peers::iterator least_promising() {
+    const auto silent = std::ranges::find_if(
+        peers_, [](const auto& entry) { return !entry.second.io.has_heard(); });
+    return silent == peers_.end() ? peers_.begin() : silent;
+  }
+
+  bool may_evict(TimePoint now) {
+    return now >= least_promising()->second.since + kGraceBeforeEviction;
+  }
+
+  void evict_down_to(std::size_t count, TimePoint now) {
+    while (peers_.size() > count && may_evict(now)) {
+      reject(least_promising());
+    }
   }
 
   Status greet(UniqueFd fd, TimePoint now) {
@@ -248,6 +298,9 @@ class Listener final : public AuthListener {
   std::uint64_t next_tag_ = kFirstPeerTag;
   std::uint64_t rejected_ = 0;
   bool accepting_ = true;
+  std::optional<TimePoint> short_since_;  ///< accept() has failed since.
+  int shortage_error_ = 0;
+  bool is_short_ = false;  ///< At the last newcomer few descriptors were free.
   TimePoint resume_at_;
 };
 

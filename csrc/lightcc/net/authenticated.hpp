@@ -28,7 +28,9 @@ struct AuthenticatedSocket {
 
 struct AuthListenerOptions {
   Duration handshake_timeout = std::chrono::seconds(5);
-  std::size_t max_pending = 256;  ///< Handshakes under way; the oldest is dropped for a newcomer.
+  /// Handshakes under way. It is also bounded by the process's limit of descriptors, most of which
+  /// are the job's. The oldest that has not said anything is dropped for a newcomer.
+  std::size_t max_pending = 256;
 };
 
 /// Thread: one. Blocks: never.
@@ -45,6 +47,9 @@ class AuthListener {
   virtual int wait_fd() const = 0;
   /// Moves all handshakes on; the next finished connection, or nothing for now.
   virtual Result<std::optional<AuthenticatedSocket>> poll() = 0;
+  /// kSystem when newcomers have waited for a second because the system gives this process no
+  /// descriptor or memory for them. It is not final: they come in as soon as there is some.
+  virtual Status shortage() const = 0;
   /// Newcomers that were turned away since the start.
   virtual std::uint64_t rejected() const = 0;
 };
@@ -65,11 +70,13 @@ class AuthConnector {
 };
 
 /// Connects and proves, retrying refused TCP connections until `deadline` when `retry_refused`.
+/// Gives up, with kPeerFailed, when `news_fd` (if not negative) becomes readable.
 /// Blocks: until the deadline at most.
 Result<UniqueFd> connect_authenticated(const SocketAddress& address,
                                        const std::string& secret,
                                        const Bytes& hello,
                                        TimePoint deadline,
-                                       bool retry_refused);
+                                       bool retry_refused,
+                                       int news_fd = -1);
 
 }  // namespace lightcc

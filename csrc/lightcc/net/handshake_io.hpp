@@ -28,6 +28,8 @@ class HandshakeIo {
   const Handshake& handshake() const { return handshake_; }
   /// Whether anything was sent.
   bool has_spoken() const { return has_spoken_; }
+  /// Whether anything was received.
+  bool has_heard() const { return has_heard_; }
   /// Whether advance() failed because the connection ended, not because of what came over it.
   bool lost() const { return lost_; }
   /// What to wait for when advance() says false.
@@ -84,6 +86,7 @@ class HandshakeIo {
       lost_ = true;
       return make_error(ErrorCode::kPeerFailed, "the other end hung up during the handshake");
     }
+    has_heard_ = true;
     const auto fed =
         handshake_.feed(std::span(buffer).first(static_cast<std::size_t>(count)), out_);
     if (!fed.ok()) {
@@ -99,6 +102,7 @@ class HandshakeIo {
   Handshake handshake_;
   Bytes out_;
   bool has_spoken_ = false;
+  bool has_heard_ = false;
   bool lost_ = false;
 };
 

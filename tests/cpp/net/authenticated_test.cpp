@@ -9,7 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -281,9 +283,11 @@ TEST(AuthListenerTest, wait_fd_wakes_for_deadlines_and_sleeps_otherwise) {
 }
 
 TEST(AuthListenerTest, idle_strangers_do_not_keep_a_client_out) {
-  const auto listener = listen();
+  AuthListenerOptions options;
+  options.max_pending = 64;
+  const auto listener = listen(any_port(), options);
   std::vector<UniqueFd> strangers;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 108; ++i) {
     strangers.push_back(connect_plainly(listener->address()));
     ASSERT_TRUE(listener->poll().ok());
   }
@@ -292,9 +296,91 @@ TEST(AuthListenerTest, idle_strangers_do_not_keep_a_client_out) {
   ASSERT_TRUE(served.has_value());
   EXPECT_EQ(served->hello, bytes_of("hi"));
   EXPECT_TRUE(client.result().ok());
-  // 256 places: the 45 oldest strangers had to leave, the others may still say something.
+  // 64 places: the 45 oldest strangers had to leave, the others may still say something.
   EXPECT_EQ(listener->rejected(), 45U);
   EXPECT_TRUE(is_hung_up(strangers.front().get()));
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+}
+
+/// The limit of descriptors, until the end of a test.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(std::size_t limit) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit tight = before_;
+    tight.rlim_cur = limit;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+  }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+  ~DescriptorLimit() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(AuthListenerTest, strangers_take_a_small_share_of_the_descriptors) {
+  AuthListenerOptions options;
+  options.max_pending = 4096;
+  const auto listener = listen(any_port(), options);
+  const DescriptorLimit limit(256);
+  const std::size_t before = open_descriptors();
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 100; ++i) {
+    strangers.push_back(connect_plainly(listener->address()));
+    ASSERT_TRUE(listener->poll().ok());
+    ASSERT_LE(open_descriptors(), before + strangers.size() + 256 / 8);
+  }
+}
+
+TEST(AuthListenerTest, with_few_descriptors_left_strangers_get_hardly_any_and_clients_come_in) {
+  const auto listener = listen();
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 30; ++i) {
+    strangers.push_back(connect_plainly(listener->address()));
+  }
+  std::vector<UniqueFd> others;
+  const DescriptorLimit limit(128);
+  while (others.empty() || others.back().get() < 99) {
+    others.emplace_back(::fcntl(0, F_DUPFD_CLOEXEC, 0));
+    ASSERT_TRUE(others.back().valid());
+  }
+  Client client(listener->address());
+  std::size_t most = 0;
+  const auto served = serve(*listener, [&] {
+    most = std::max(most, open_descriptors());
+    return false;
+  });
+  ASSERT_TRUE(served.has_value());
+  EXPECT_TRUE(client.result().ok());
+  // Two strangers, the client's own end, what the connector needs, and what counts them.
+  EXPECT_LE(most, open_descriptors() + 8);
+  EXPECT_GE(listener->rejected(), 25U);
+}
+
+TEST(AuthListenerTest, who_has_said_something_outlives_the_silent) {
+  AuthListenerOptions options;
+  options.max_pending = 4;
+  ManualClock clock;
+  const auto listener = listen(any_port(), options, clock);
+  const UniqueFd speaker = connect_plainly(listener->address());
+  ASSERT_TRUE(listener->poll().ok());
+  send_text(speaker.get(), "lightcc");
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 10; ++i) {
+    clock.advance(milliseconds(300));
+    silent.push_back(connect_plainly(listener->address()));
+    ASSERT_TRUE(listener->poll().ok());
+  }
+  EXPECT_EQ(listener->rejected(), 7U);
+  EXPECT_TRUE(is_hung_up(silent[0].get()));
+  std::array<char, 64> greeting{};
+  EXPECT_GT(::recv(speaker.get(), greeting.data(), greeting.size(), MSG_DONTWAIT), 0);
+  EXPECT_LT(::recv(speaker.get(), greeting.data(), greeting.size(), MSG_DONTWAIT), 0);
 }
 
 TEST(AuthListenerTest, a_burst_of_clients_beyond_the_limit_is_served_in_full) {
@@ -323,13 +409,19 @@ TEST(AuthListenerTest, running_out_of_descriptors_neither_fails_nor_spins) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
   const auto polled = listener->poll();
   const bool still_readable = readable(listener->wait_fd(), milliseconds(0));
+  EXPECT_TRUE(listener->shortage().ok());
+  EXPECT_FALSE(serve(*listener, [&] { return !listener->shortage().ok(); }).has_value());
+  const Status shortage = listener->shortage();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(shortage.code(), ErrorCode::kSystem);
+  EXPECT_NE(shortage.message().find("Too many open files"), std::string::npos);
   ASSERT_TRUE(polled.ok()) << polled.status().message();
   EXPECT_FALSE(still_readable);
   // When there are descriptors again, the one that waited is greeted without being asked to.
   EXPECT_FALSE(
       serve(*listener, [&] { return readable(stranger.get(), milliseconds(0)); }).has_value());
   EXPECT_EQ(receive_text(stranger.get()).substr(0, 7), "lightcc");
+  EXPECT_TRUE(listener->shortage().ok());
 }
 
 TEST(AuthListenerTest, a_taken_port_is_a_clear_error) {

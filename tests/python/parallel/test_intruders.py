@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import struct
 import threading
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.multiproc
 _LISTENING = "0A"
 _SCANS = 500
+_FEW_DESCRIPTORS = 160
 
 
 def listening_ports(pids: list[int]) -> list[int]:
@@ -130,6 +132,43 @@ def test_strangers_do_not_disturb_collectives(
         rounds, before, after = result.value or (0, 0, 0)
         assert rounds > 0
         assert after <= before + 2, (before, after)
+
+
+def work_under_flood(go: str) -> tuple[int, int]:
+    """Opens files and adds a process set; returns how many files there were, and the sum."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_FEW_DESCRIPTORS,) * 2)
+    hvd.init(process_sets="dynamic")
+    hvd.allreduce(np.ones(10))
+    mark("running")
+    wait_for_file(go)
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(_FEW_DESCRIPTORS // 4)]
+    pair = hvd.add_process_set([0, 3])
+    total = 0.0
+    if hvd.rank() in {0, 3}:
+        total = float(hvd.allreduce(np.ones(100_000), op=hvd.Sum, process_set=pair)[0])
+    hvd.barrier()
+    for file in files:
+        os.close(file)
+    return len(files), int(total)
+
+
+def test_silent_strangers_leave_the_job_its_descriptors(tmp_path: Path) -> None:
+    """More of them than a rank may have descriptors, on each port, while it needs some itself."""
+    go = tmp_path / "go"
+    with (
+        RankProcesses(work_under_flood, 4, str(go), hosts=TWO_HOSTS.hosts) as processes,
+        contextlib.ExitStack() as strangers,
+    ):
+        processes.wait_mark("running")
+        for port in listening_ports(processes.pids):
+            for _ in range(_FEW_DESCRIPTORS):
+                with contextlib.suppress(OSError):
+                    strangers.enter_context(connect(port))
+        go.touch()
+        results = processes.wait(60)
+    processes.check(results)
+    files = _FEW_DESCRIPTORS // 4
+    assert [result.value for result in results] == [(files, 2), (files, 0), (files, 0), (files, 2)]
 
 
 def join_when_told(go: str) -> float:

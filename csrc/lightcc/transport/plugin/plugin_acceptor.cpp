@@ -9,6 +9,9 @@ namespace {
 // Taken from the plugin by one pump().
 constexpr int kMostAtOnce = 16;
 
+// A newcomer is given so long before it makes room for others.
+constexpr Duration kGraceBeforeEviction = std::chrono::milliseconds(200);
+
 constexpr std::uint32_t kNobody = 0xffffffff;
 
 }  // namespace
@@ -49,9 +52,16 @@ bool PluginAcceptor::is_active() const {
 
 bool PluginAcceptor::pump() {
   bool moved = false;
-  for (int i = 0; i < kMostAtOnce && newcomers_.size() < options_.max_parked; ++i) {
+  for (int i = 0; i < kMostAtOnce; ++i) {
+    const bool is_full = newcomers_.size() >= options_.max_unheard;
+    if (is_full && attended() - newcomers_.front().since < kGraceBeforeEviction) {
+      break;
+    }
     if (!accept_newcomer()) {
       break;
+    }
+    if (is_full) {
+      newcomers_.pop_front();
     }
     moved = true;
   }

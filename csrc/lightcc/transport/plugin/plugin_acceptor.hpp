@@ -32,7 +32,10 @@ struct PluginAcceptorOptions {
   std::size_t piece_bytes = 0;  ///< Most that is taken.
   Duration hello_timeout = std::chrono::seconds(30);
   Duration park_timeout{};
-  std::size_t max_parked = 0;  ///< And as many that have not said who they are.
+  std::size_t max_parked = 0;
+  /// Connections that have not said who they are. The oldest is closed for another one, if that is
+  /// older than a burst of honest peers takes.
+  std::size_t max_unheard = 64;
 };
 
 class PluginAcceptor final : private PluginSink {

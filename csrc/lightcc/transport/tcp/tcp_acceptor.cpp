@@ -43,6 +43,11 @@ void TcpAcceptor::on_event(std::uint32_t, std::uint32_t) {
       return;
     }
     if (!socket->has_value()) {
+      const Status shortage = listener_->shortage();
+      if (!shortage.ok() &&
+          directory_.any_channel([](const auto& channel) { return channel.waits_for_sender(); })) {
+        error_ = shortage;  // The sender gives up later, and would blame this rank for silence.
+      }
       return;
     }
     admit(std::move(**socket));

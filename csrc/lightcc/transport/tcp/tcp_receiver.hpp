@@ -14,6 +14,7 @@
 // when a receive is posted that can no longer be completed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -45,6 +46,10 @@ class TcpRecvChannel final : public RecvChannel, private EventSink {
   bool lacks(const TcpHello& hello) const;
   /// The attempt of the sender that this channel hears; 0 before the first socket.
   std::uint64_t attempt() const { return attempt_; }
+  /// Whether a receive is posted and not all sockets have come.
+  bool waits_for_sender() const {
+    return !queue_.empty() && (attempt_ == 0 || !std::ranges::all_of(sockets_, &Socket::attached));
+  }
   /// Takes a socket that the channel lacks.
   void attach(UniqueFd fd, const TcpHello& hello);
 

@@ -29,7 +29,7 @@ Status check(const TcpTransportOptions& options) {
                       static_cast<long long>(options.rate_bytes_per_s));
   }
   if (options.connect_timeout <= Duration(0) || options.user_timeout <= Duration(0) ||
-      options.park_timeout <= Duration(0) || options.max_parked == 0) {
+      options.park_timeout <= Duration(0) || options.max_parked == 0 || options.max_pending == 0) {
     return make_error(ErrorCode::kInvalidArgument, "TCP timeouts and limits must be positive");
   }
   return {};
@@ -114,7 +114,7 @@ Result<std::unique_ptr<Transport>> make_tcp_transport(const TcpTransportOptions&
   const Clock& clock = options.clock != nullptr ? *options.clock : Clock::system();
   LIGHTCC_ASSIGN_OR_RETURN(auto loop, TcpLoop::make(options.rate_bytes_per_s, clock));
   AuthListenerOptions listener_options;
-  listener_options.max_pending = options.max_parked;  // All peers of a world may come at once.
+  listener_options.max_pending = options.max_pending;
   LIGHTCC_ASSIGN_OR_RETURN(
       auto listener,
       AuthListener::listen(options.address, options.secret, listener_options, clock));

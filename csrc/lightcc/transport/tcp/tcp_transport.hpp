@@ -37,6 +37,8 @@ struct TcpTransportOptions {
   /// For how long, and how many, sockets may wait for accept().
   Duration park_timeout = std::chrono::seconds(300);
   std::size_t max_parked = 4096;
+  /// Sockets that have not proved the secret. More peers than that are served one after another.
+  std::size_t max_pending = 256;
   const Clock* clock = nullptr;  ///< Null: the system's. Must outlive the transport.
 };
 
