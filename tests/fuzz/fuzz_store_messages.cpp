@@ -1,7 +1,8 @@
 // The store protocol's decoders against arbitrary bytes; what they accept must survive a round
 // trip.
 //
-// First byte: even: a request's body, odd: an answer's. The same bytes are tried as a frame's head.
+// First byte: even: a request's body, odd: an answer's. The same bytes are tried as a frame's head
+// and as a failure.
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -60,6 +61,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto body_bytes = lightcc::decode_store_body_bytes(body);
   require(!body_bytes.ok() ||
           (body_bytes.value() > 0 && body_bytes.value() <= lightcc::kMaxStoreBodyBytes));
+  const auto failure = lightcc::decode_failure(body);
+  require(!failure.ok());
+  const auto again = lightcc::decode_failure(lightcc::encode_failure(failure));
+  require(again.code() == failure.code() && again.rank() == failure.rank() &&
+          again.message() == failure.message());
   if (data[0] % 2 == 0) {
     check_request(body);
   } else {

@@ -1,14 +1,26 @@
 #include "lightcc/rendezvous/hash_store.hpp"
 
+#include <sys/eventfd.h>
+
+#include <cerrno>
+#include <map>
 #include <utility>
 
 #include "lightcc/base/mutex.hpp"
+#include "lightcc/base/unique_fd.hpp"
+#include "lightcc/rendezvous/gathering_table.hpp"
 #include "lightcc/rendezvous/store_map.hpp"
+#include "lightcc/wire/store_messages.hpp"
 
 namespace lightcc {
 namespace {
 
-class HashStore final : public Store {
+Status not_there_in_time(const std::string& key) {
+  return make_error(
+      ErrorCode::kTimeout, "key '%s' was not set in the store before the deadline", key.c_str());
+}
+
+class HashStore final : public Store, public std::enable_shared_from_this<HashStore> {
  public:
   Status set(const std::string& key, std::vector<std::byte> value, TimePoint) override {
     const MutexLock lock(mutex_);
@@ -25,9 +37,7 @@ class HashStore final : public Store {
       }
       const TimePoint now = Clock::system().now();
       if (now >= deadline) {
-        return make_error(ErrorCode::kTimeout,
-                          "key '%s' was not set in the store before the deadline",
-                          key.c_str());
+        return not_there_in_time(key);
       }
       changed_.wait_for(mutex_, deadline - now);
     }
@@ -39,11 +49,146 @@ class HashStore final : public Store {
     return {};
   }
 
+  Result<std::unique_ptr<Attendance>> attend(const std::string& prefix,
+                                             const Status& will,
+                                             TimePoint deadline) override;
+
  private:
+  class HashAttendance;
+
+  void fail_locked(const std::string& prefix, const Status& why) LIGHTCC_REQUIRES(mutex_) {
+    if (!gatherings_.fail(prefix, std::make_shared<const Bytes>(encode_failure(why)))) {
+      return;
+    }
+    for (const GatheringTable::Member member : gatherings_.members(prefix)) {
+      (void)::eventfd_write(bells_[member], 1);  // Cannot fail: the counter is far from full.
+    }
+    changed_.notify_all();
+  }
+
+  Status failure_locked(const std::string& prefix) const LIGHTCC_REQUIRES(mutex_) {
+    const auto failure = gatherings_.failure(prefix);
+    return failure == nullptr ? Status() : decode_failure(*failure);
+  }
+
   Mutex mutex_;
   CondVar changed_;
   StoreMap map_ LIGHTCC_GUARDED_BY(mutex_){kDefaultStoreCapacityBytes};
+  GatheringTable gatherings_ LIGHTCC_GUARDED_BY(mutex_);
+  std::map<GatheringTable::Member, int> bells_ LIGHTCC_GUARDED_BY(mutex_);
+  GatheringTable::Member next_member_ LIGHTCC_GUARDED_BY(mutex_) = 0;
 };
+
+class HashStore::HashAttendance final : public Attendance {
+ public:
+  HashAttendance(std::shared_ptr<HashStore> store, std::string prefix, Status will, UniqueFd bell)
+      : store_(std::move(store)),
+        prefix_(std::move(prefix)),
+        will_(std::move(will)),
+        bell_(std::move(bell)) {
+    const MutexLock lock(store_->mutex_);
+    member_ = store_->next_member_++;
+    store_->gatherings_.join(prefix_, member_);
+    store_->bells_[member_] = bell_.get();
+    if (store_->gatherings_.failure(prefix_) != nullptr) {
+      (void)::eventfd_write(bell_.get(), 1);
+    }
+  }
+  HashAttendance(const HashAttendance&) = delete;
+  HashAttendance& operator=(const HashAttendance&) = delete;
+  ~HashAttendance() override {
+    const MutexLock lock(store_->mutex_);
+    if (!has_left_) {
+      store_->fail_locked(prefix_, will_);
+      leave_locked();
+    }
+  }
+
+  Status set(const std::string& key, std::vector<std::byte> value, TimePoint deadline) override {
+    LIGHTCC_RETURN_IF_ERROR(failure({}));
+    return store_->set(key, std::move(value), deadline);
+  }
+
+  Result<std::vector<std::byte>> get(const std::string& key, TimePoint deadline) override {
+    const MutexLock lock(store_->mutex_);
+    while (true) {
+      LIGHTCC_RETURN_IF_ERROR(store_->failure_locked(prefix_));
+      if (const auto value = store_->map_.find(key)) {
+        return *value;
+      }
+      const TimePoint now = Clock::system().now();
+      if (now >= deadline) {
+        return not_there_in_time(key);
+      }
+      store_->changed_.wait_for(store_->mutex_, deadline - now);
+    }
+  }
+
+  int news_fd() const override { return bell_.get(); }
+
+  Status failure(TimePoint deadline) override {
+    const MutexLock lock(store_->mutex_);
+    while (true) {
+      LIGHTCC_RETURN_IF_ERROR(store_->failure_locked(prefix_));
+      const TimePoint now = Clock::system().now();
+      if (now >= deadline) {
+        return {};
+      }
+      store_->changed_.wait_for(store_->mutex_, deadline - now);
+    }
+  }
+
+  Status fail(const Status& why, TimePoint) override {
+    const MutexLock lock(store_->mutex_);
+    store_->fail_locked(prefix_, why);
+    return store_->failure_locked(prefix_);
+  }
+
+  Status leave(bool last, TimePoint deadline) override {
+    const MutexLock lock(store_->mutex_);
+    while (true) {
+      LIGHTCC_RETURN_IF_ERROR(store_->failure_locked(prefix_));
+      if (!last || store_->gatherings_.members(prefix_).size() == 1) {
+        leave_locked();
+        return {};
+      }
+      const TimePoint now = Clock::system().now();
+      if (now >= deadline) {
+        return make_error(ErrorCode::kTimeout, "some have not left '%s'", prefix_.c_str());
+      }
+      store_->changed_.wait_for(store_->mutex_, deadline - now);
+    }
+  }
+
+ private:
+  void leave_locked() LIGHTCC_REQUIRES(store_->mutex_) {
+    has_left_ = true;
+    store_->bells_.erase(member_);
+    if (store_->gatherings_.leave(prefix_, member_)) {
+      store_->map_.remove_prefix(prefix_);
+    }
+    store_->changed_.notify_all();
+  }
+
+  const std::shared_ptr<HashStore> store_;
+  const std::string prefix_;
+  const Status will_;
+  const UniqueFd bell_;
+  GatheringTable::Member member_ = 0;
+  bool has_left_ = false;
+};
+
+Result<std::unique_ptr<Attendance>> HashStore::attend(const std::string& prefix,
+                                                      const Status& will,
+                                                      TimePoint) {
+  LIGHTCC_RETURN_IF_ERROR(check_store_key(prefix));
+  UniqueFd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!bell.valid()) {
+    return make_system_error(ErrorCode::kSystem, errno, "cannot make an event descriptor");
+  }
+  return std::unique_ptr<Attendance>(
+      std::make_unique<HashAttendance>(shared_from_this(), prefix, will, std::move(bell)));
+}
 
 }  // namespace
 

@@ -4,8 +4,10 @@
 // and puts the connection back; so a get that waits holds up nobody else. A connection whose answer
 // did not come is closed, never put back. Requests may be repeated without harm, so a call whose
 // connection breaks is made again on a new one until its deadline.
+//
+// An attendance has one connection of its own for all it asks, because the server takes the end of
+// that connection for the end of the client.
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +18,7 @@
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/net/authenticated.hpp"
 #include "lightcc/net/poller.hpp"
+#include "lightcc/rendezvous/store_io.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 #include "lightcc/wire/store_messages.hpp"
 
@@ -23,59 +26,126 @@ namespace lightcc {
 namespace {
 
 constexpr std::size_t kMaxIdleConnections = 4;
-constexpr std::size_t kReadStepBytes = std::size_t{64} << 10;
 constexpr Duration kFirstBackoff = std::chrono::milliseconds(5);
 constexpr Duration kLongestBackoff = std::chrono::milliseconds(200);
 
-enum class Io : std::uint8_t { kDone, kLost, kLate };
+using Io = detail::StoreIo;
 
-/// Waits until `fd` is ready; kLate at the deadline.
-Io wait_until_ready(int fd, short events, TimePoint deadline) {
-  while (true) {
-    const TimePoint now = Clock::system().now();
-    if (now >= deadline) {
-      return Io::kLate;
-    }
-    pollfd entry{fd, events, 0};
-    if (::poll(&entry, 1, milliseconds_until(deadline, now)) > 0) {
-      return Io::kDone;
-    }
+Result<StoreAnswer> checked(const StoreRequest& request,
+                            StoreAnswer answer,
+                            const std::string& server) {
+  if (answer.kind == StoreAnswer::Kind::kRefused) {
+    return Status(answer.code, std::move(answer.text));
   }
+  const auto expected = request.kind == StoreRequest::Kind::kGet ? StoreAnswer::Kind::kValue
+                                                                 : StoreAnswer::Kind::kDone;
+  if (answer.kind != expected) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "the store at %s gave an answer to another question",
+                      server.c_str());
+  }
+  return answer;
 }
 
-Io send_all(int fd, std::span<const std::byte> bytes, TimePoint deadline) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (count >= 0) {
-      bytes = bytes.subspan(static_cast<std::size_t>(count));
-    } else if (!would_block(errno)) {
-      return Io::kLost;
-    } else if (const Io io = wait_until_ready(fd, POLLOUT, deadline); io != Io::kDone) {
-      return io;
-    }
-  }
-  return Io::kDone;
-}
+class TcpStore;
 
-/// Reads until `in` has `total_bytes`; it grows with what arrives.
-Io receive_all(int fd, Bytes& in, std::size_t total_bytes, TimePoint deadline) {
-  while (in.size() < total_bytes) {
-    const std::size_t before_bytes = in.size();
-    in.resize(before_bytes + std::min(total_bytes - before_bytes, kReadStepBytes));
-    const ssize_t count = ::recv(fd, in.data() + before_bytes, in.size() - before_bytes, 0);
-    const int error = errno;
-    in.resize(before_bytes + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-    if (count == 0 || (count < 0 && !would_block(error))) {
-      return Io::kLost;
-    }
-    if (count < 0) {
-      if (const Io io = wait_until_ready(fd, POLLIN, deadline); io != Io::kDone) {
-        return io;
+/// One connection, which is the client's presence: it is never made again.
+class TcpAttendance final : public Attendance {
+ public:
+  TcpAttendance(TcpStore& store, std::string server, std::string prefix, UniqueFd fd)
+      : store_(store), server_(std::move(server)), prefix_(std::move(prefix)), fd_(std::move(fd)) {}
+
+  Status begin(const StoreRequest& request, TimePoint deadline) {
+    return ask(request, deadline).status();
+  }
+
+  Status set(const std::string& key, std::vector<std::byte> value, TimePoint deadline) override {
+    LIGHTCC_RETURN_IF_ERROR(check_store_key(key));
+    LIGHTCC_RETURN_IF_ERROR(check_store_value(value.size()));
+    return ask({StoreRequest::Kind::kSet, key, std::move(value)}, deadline).status();
+  }
+
+  Result<std::vector<std::byte>> get(const std::string& key, TimePoint deadline) override {
+    LIGHTCC_RETURN_IF_ERROR(check_store_key(key));
+    LIGHTCC_ASSIGN_OR_RETURN(StoreAnswer answer,
+                             ask({StoreRequest::Kind::kGet, key, {}}, deadline));
+    return std::move(answer.value);
+  }
+
+  int news_fd() const override { return fd_.get(); }
+
+  Status failure(TimePoint deadline) override {
+    while (failure_.ok()) {
+      LIGHTCC_ASSIGN_OR_RETURN(const std::optional<StoreAnswer> answer, receive(deadline));
+      if (!answer.has_value()) {
+        break;  // Late. Any other frame answers a request that was given up.
       }
     }
+    return failure_;
   }
-  return Io::kDone;
-}
+
+  Status fail(const Status& why, TimePoint deadline) override;
+
+  Status leave(bool last, TimePoint deadline) override {
+    const auto kind = last ? StoreRequest::Kind::kLeaveLast : StoreRequest::Kind::kLeave;
+    return ask({kind, prefix_, {}}, deadline).status();
+  }
+
+ private:
+  Result<StoreAnswer> ask(const StoreRequest& request, TimePoint deadline) {
+    if (!failure_.ok()) {
+      return failure_;
+    }
+    if (owes_answer_) {
+      return make_error(ErrorCode::kInternal, "a request after one that the store did not answer");
+    }
+    Bytes frame;
+    encode_store_request(request, frame);
+    if (const Io io = detail::send_to_store(fd_.get(), frame, deadline); io != Io::kDone) {
+      // What was sent before it broke may be why.
+      owes_answer_ = true;
+      const Status why = failure(deadline);
+      return why.ok() ? detail::late_answer(request, server_, false) : why;
+    }
+    owes_answer_ = true;
+    LIGHTCC_ASSIGN_OR_RETURN(std::optional<StoreAnswer> answer, receive(deadline));
+    if (!answer.has_value()) {
+      return detail::late_answer(request, server_, false);
+    }
+    owes_answer_ = false;
+    return checked(request, std::move(*answer), server_);
+  }
+
+  /// The next frame, or nothing until the deadline. A failure is remembered.
+  Result<std::optional<StoreAnswer>> receive(TimePoint deadline) {
+    Bytes body;
+    LIGHTCC_ASSIGN_OR_RETURN(const Io io, inbox_.receive(fd_.get(), deadline, body));
+    if (io == Io::kLate) {
+      return std::optional<StoreAnswer>();
+    }
+    if (io == Io::kLost) {
+      failure_ = make_error(ErrorCode::kPeerFailed,
+                            "the store at %s is gone: the process that served it (the launcher, or "
+                            "rank 0) has ended",
+                            server_.c_str());
+      return failure_;
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(StoreAnswer answer, decode_store_answer(body));
+    if (answer.kind == StoreAnswer::Kind::kFailed) {
+      failure_ = decode_failure(answer.value);
+      return failure_;
+    }
+    return std::optional(std::move(answer));
+  }
+
+  TcpStore& store_;
+  const std::string server_;
+  const std::string prefix_;
+  UniqueFd fd_;
+  detail::StoreInbox inbox_;
+  bool owes_answer_ = false;  // So nothing more can be asked for over this connection.
+  Status failure_;
+};
 
 class TcpStore final : public Store {
  public:
@@ -100,6 +170,26 @@ class TcpStore final : public Store {
     return call({StoreRequest::Kind::kRemovePrefix, prefix, {}}, deadline).status();
   }
 
+  Result<std::unique_ptr<Attendance>> attend(const std::string& prefix,
+                                             const Status& will,
+                                             TimePoint deadline) override {
+    LIGHTCC_RETURN_IF_ERROR(check_store_key(prefix));
+    const StoreRequest request{StoreRequest::Kind::kAttend, prefix, encode_failure(will)};
+    auto connected = connect(deadline);
+    if (!connected.ok()) {
+      return about(request, connected.status());
+    }
+    auto attendance =
+        std::make_unique<TcpAttendance>(*this, server_, prefix, std::move(connected).value());
+    LIGHTCC_RETURN_IF_ERROR(attendance->begin(request, deadline));
+    return std::unique_ptr<Attendance>(std::move(attendance));
+  }
+
+  /// Fails a gathering over a connection of its own.
+  Result<StoreAnswer> fail(const StoreRequest& request, TimePoint deadline) {
+    return call(request, deadline);
+  }
+
  private:
   Result<StoreAnswer> call(const StoreRequest& request, TimePoint deadline) {
     Bytes frame;
@@ -122,11 +212,11 @@ class TcpStore final : public Store {
       }
       if (answer) {
         give_back(std::move(fd));
-        return check(request, std::move(*answer));
+        return checked(request, std::move(*answer), server_);
       }
       const TimePoint now = Clock::system().now();
       if (io.value() == Io::kLate || now >= deadline) {
-        return late(request, io.value());
+        return detail::late_answer(request, server_, io.value() == Io::kLost);
       }
       if (is_fresh) {  // An idle connection may have been dead for long; a new one should not be.
         (void)::poll(nullptr, 0, milliseconds_until(std::min(deadline, now + backoff), now));
@@ -148,50 +238,17 @@ class TcpStore final : public Store {
                              const Bytes& frame,
                              TimePoint deadline,
                              std::optional<StoreAnswer>& answer) {
-    if (const Io io = send_all(fd, frame, deadline); io != Io::kDone) {
+    if (const Io io = detail::send_to_store(fd, frame, deadline); io != Io::kDone) {
       return io;
     }
+    detail::StoreInbox inbox;
     Bytes in;
-    if (const Io io = receive_all(fd, in, kStoreFrameHeadBytes, deadline); io != Io::kDone) {
-      return io;
-    }
-    LIGHTCC_ASSIGN_OR_RETURN(const std::size_t body_bytes, decode_store_body_bytes(in));
-    in.clear();
-    if (const Io io = receive_all(fd, in, body_bytes, deadline); io != Io::kDone) {
+    LIGHTCC_ASSIGN_OR_RETURN(const Io io, inbox.receive(fd, deadline, in));
+    if (io != Io::kDone) {
       return io;
     }
     LIGHTCC_ASSIGN_OR_RETURN(answer, decode_store_answer(in));
     return Io::kDone;
-  }
-
-  Result<StoreAnswer> check(const StoreRequest& request, StoreAnswer answer) const {
-    if (answer.kind == StoreAnswer::Kind::kRefused) {
-      return Status(answer.code, std::move(answer.text));
-    }
-    const auto expected = request.kind == StoreRequest::Kind::kGet ? StoreAnswer::Kind::kValue
-                                                                   : StoreAnswer::Kind::kDone;
-    if (answer.kind != expected) {
-      return make_error(ErrorCode::kPeerFailed,
-                        "the store at %s gave an answer to another question",
-                        server_.c_str());
-    }
-    return answer;
-  }
-
-  Status late(const StoreRequest& request, Io io) const {
-    if (io == Io::kLost) {
-      return make_error(
-          ErrorCode::kTimeout,
-          "key '%s': the connection to the store at %s kept breaking until the deadline",
-          request.key.c_str(),
-          server_.c_str());
-    }
-    return make_error(ErrorCode::kTimeout,
-                      request.kind == StoreRequest::Kind::kGet
-                          ? "key '%s' was not set in the store at %s before the deadline"
-                          : "key '%s': the store at %s did not answer before the deadline",
-                      request.key.c_str(),
-                      server_.c_str());
   }
 
   static Status about(const StoreRequest& request, const Status& status) {
@@ -220,6 +277,17 @@ class TcpStore final : public Store {
   Mutex mutex_;
   std::vector<UniqueFd> idle_ LIGHTCC_GUARDED_BY(mutex_);
 };
+
+Status TcpAttendance::fail(const Status& why, TimePoint deadline) {
+  const StoreRequest request{StoreRequest::Kind::kFail, prefix_, encode_failure(why)};
+  if (failure_.ok() && owes_answer_) {
+    (void)store_.fail(request, deadline);
+    (void)failure(deadline);  // The news comes here, too.
+  } else if (failure_.ok()) {
+    (void)ask(request, deadline);
+  }
+  return failure_.ok() ? why : failure_;
+}
 
 }  // namespace
 

@@ -6,6 +6,10 @@
 // client costs is bounded by one frame. Buffers grow with what arrives, not with what a length
 // promises.
 //
+// A client that attends a gathering is the one exception: it is written to unasked when its
+// gathering fails. Between two requests that is done at once, otherwise in the place of the answer
+// or behind it. Its end, however it comes about, fails the gathering unless it has left.
+//
 // Malformed requests end the connection. Not handled: persistence, and more than one thread: a
 // store moves a few messages per rank when a world is made.
 #include <pthread.h>
@@ -20,15 +24,18 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/net/authenticated.hpp"
 #include "lightcc/net/poller.hpp"
+#include "lightcc/rendezvous/gathering_table.hpp"
 #include "lightcc/rendezvous/store_map.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 #include "lightcc/wire/store_messages.hpp"
@@ -47,7 +54,8 @@ constexpr int kStepsPerTurn = 16;
 using Parked = std::multimap<std::string, std::uint64_t>;
 
 struct Client {
-  enum class Stage : std::uint8_t { kReadHead, kReadBody, kParked, kWrite };
+  /// kStay: it leaves its gathering as the last one, and there are others.
+  enum class Stage : std::uint8_t { kReadHead, kReadBody, kParked, kStay, kWrite };
 
   UniqueFd fd;
   Stage stage = Stage::kReadHead;
@@ -57,7 +65,10 @@ struct Client {
   Bytes out_head;              ///< Written first, then the value.
   StoreMap::Value out_value;
   std::size_t sent_bytes = 0;
-  std::uint32_t events = EPOLLIN;  ///< What epoll watches for it.
+  std::uint32_t events = EPOLLIN;        ///< What epoll watches for it.
+  std::optional<std::string> gathering;  ///< That it attends.
+  GatheringTable::Failure will;
+  bool has_heard = false;  ///< Of the gathering's failure, or is about to.
 };
 
 std::uint32_t wanted_events(Client::Stage stage) {
@@ -66,6 +77,7 @@ std::uint32_t wanted_events(Client::Stage stage) {
     case Client::Stage::kReadBody:
       return EPOLLIN;
     case Client::Stage::kParked:
+    case Client::Stage::kStay:
       return EPOLLRDHUP;  // Only its end is of interest.
     case Client::Stage::kWrite:
       return EPOLLOUT;
@@ -180,7 +192,19 @@ class Server final : public TcpStoreServer {
       parked_.erase(client->second.parked_at);
     }
     poller_.remove(client->second.fd.get());
+    const std::uint64_t tag = client->first;
+    const auto gathering = std::move(client->second.gathering);
+    const auto will = std::move(client->second.will);
     clients_.erase(client);
+    if (!gathering.has_value()) {
+      return;
+    }
+    try {
+      fail_gathering(*gathering, will);
+      leave(*gathering, tag);
+    } catch (const std::exception&) {
+      // No memory to tell all: those who were not told run into their deadlines.
+    }
   }
 
   /// Moves one client on. False: it is gone or broke the protocol.
@@ -197,11 +221,15 @@ class Server final : public TcpStoreServer {
           alive = read_towards(client, client.body_bytes, moved) && finish_body(entry);
           break;
         case Client::Stage::kParked:
+        case Client::Stage::kStay:
           moved = false;
           alive = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0;
           break;
         case Client::Stage::kWrite:
           alive = write_answer(client, moved);
+          if (client.stage == Client::Stage::kReadHead) {
+            tell_failure(client);
+          }
           break;
       }
       if (!alive) {
@@ -258,6 +286,9 @@ class Server final : public TcpStoreServer {
     if (!request.ok()) {
       return false;
     }
+    if (tell_failure(client)) {
+      return true;  // Whatever it asked for.
+    }
     switch (request->kind) {
       case StoreRequest::Kind::kSet:
         set(client, *request);
@@ -269,8 +300,101 @@ class Server final : public TcpStoreServer {
         map_.remove_prefix(request->key);
         answer(client, StoreAnswer());
         break;
+      case StoreRequest::Kind::kAttend:
+        if (client.gathering.has_value()) {
+          return false;
+        }
+        client.will = std::make_shared<const Bytes>(std::move(request->value));
+        gatherings_.join(request->key, entry->first);
+        client.gathering = std::move(request->key);
+        if (!tell_failure(client)) {
+          answer(client, StoreAnswer());
+        }
+        break;
+      case StoreRequest::Kind::kFail:
+        fail_gathering(request->key, std::make_shared<const Bytes>(std::move(request->value)));
+        if (!tell_failure(client)) {
+          answer(client, StoreAnswer());
+        }
+        break;
+      case StoreRequest::Kind::kLeave:
+      case StoreRequest::Kind::kLeaveLast:
+        if (client.gathering != request->key) {
+          return false;
+        }
+        if (request->kind == StoreRequest::Kind::kLeaveLast &&
+            gatherings_.members(request->key).size() > 1) {
+          client.stage = Client::Stage::kStay;
+          break;
+        }
+        client.gathering.reset();
+        leave(request->key, entry->first);
+        answer(client, StoreAnswer());
+        break;
     }
     return true;
+  }
+
+  /// Answers `client` with the failure of its gathering, once. False: there is nothing to say.
+  bool tell_failure(Client& client) {
+    if (!client.gathering.has_value() || client.has_heard) {
+      return false;
+    }
+    const auto failure = gatherings_.failure(*client.gathering);
+    if (failure == nullptr) {
+      return false;
+    }
+    client.has_heard = true;
+    StoreAnswer failed;
+    failed.kind = StoreAnswer::Kind::kFailed;
+    failed.value = *failure;
+    answer(client, failed);
+    return true;
+  }
+
+  // Their answers are written when epoll says so: this is in the middle of another client's turn.
+  void fail_gathering(const std::string& prefix, GatheringTable::Failure why) {
+    if (!gatherings_.fail(prefix, std::move(why))) {
+      return;
+    }
+    const std::set<GatheringTable::Member> members = gatherings_.members(prefix);
+    for (const GatheringTable::Member tag : members) {
+      const auto found = clients_.find(tag);
+      if (found == clients_.end()) {
+        continue;
+      }
+      Client& client = found->second;
+      const bool is_between_requests =
+          client.stage == Client::Stage::kReadHead && client.in.empty();
+      if (client.stage == Client::Stage::kParked) {
+        parked_.erase(client.parked_at);
+      } else if (client.stage != Client::Stage::kStay && !is_between_requests) {
+        continue;  // It is told with, or after, its answer.
+      }
+      if (tell_failure(client) && !watch(found)) {
+        drop(found);
+      }
+    }
+  }
+
+  void leave(const std::string& prefix, GatheringTable::Member member) {
+    if (gatherings_.leave(prefix, member)) {
+      map_.remove_prefix(prefix);
+      return;
+    }
+    const auto& members = gatherings_.members(prefix);
+    const auto last = members.size() == 1 ? clients_.find(*members.begin()) : clients_.end();
+    if (last == clients_.end() || last->second.stage != Client::Stage::kStay) {
+      return;
+    }
+    last->second.gathering.reset();
+    if (gatherings_.leave(prefix, last->first)) {
+      map_.remove_prefix(prefix);
+    }
+    answer(last->second, StoreAnswer());
+    if (!watch(last)) {
+      drop(last);
+    }
   }
 
   void set(Client& client, StoreRequest& request) {
@@ -299,12 +423,16 @@ class Server final : public TcpStoreServer {
   // Their answers are written when epoll says so: this is in the middle of another client's turn.
   void wake_parked(const std::string& key) {
     const StoreMap::Value value = map_.find(key);
-    auto waiting = parked_.lower_bound(key);
-    while (waiting != parked_.end() && waiting->first == key) {
-      const auto client = clients_.find(waiting->second);
-      answer_value(client->second, value);
-      waiting = parked_.erase(waiting);
-      if (!watch(client)) {
+    const auto [first, end] = parked_.equal_range(key);
+    std::vector<std::uint64_t> tags;
+    for (auto waiting = first; waiting != end; ++waiting) {
+      answer_value(clients_.at(waiting->second), value);
+      tags.push_back(waiting->second);
+    }
+    parked_.erase(first, end);
+    for (const std::uint64_t tag : tags) {
+      const auto client = clients_.find(tag);  // One that was dropped may take others with it.
+      if (client != clients_.end() && !watch(client)) {
         drop(client);
       }
     }
@@ -366,6 +494,7 @@ class Server final : public TcpStoreServer {
   StoreMap map_;
   Clients clients_;
   Parked parked_;
+  GatheringTable gatherings_;
   std::uint64_t next_tag_ = kFirstClientTag;
   std::thread thread_;
 };

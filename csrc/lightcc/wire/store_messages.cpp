@@ -1,6 +1,7 @@
 #include "lightcc/wire/store_messages.hpp"
 
 #include <limits>
+#include <utility>
 
 namespace lightcc {
 namespace {
@@ -33,6 +34,11 @@ void write_head(ByteWriter& writer, std::size_t body_bytes, std::uint8_t kind) {
   writer.number(kind);
 }
 
+bool has_value(StoreRequest::Kind kind) {
+  return kind == StoreRequest::Kind::kSet || kind == StoreRequest::Kind::kAttend ||
+         kind == StoreRequest::Kind::kFail;
+}
+
 Status malformed(const char* what) {
   return make_error(ErrorCode::kPeerFailed, "a malformed %s of the store protocol", what);
 }
@@ -62,13 +68,13 @@ Status check_store_value(std::size_t value_bytes) {
 
 void encode_store_request(const StoreRequest& request, Bytes& out) {
   ByteWriter writer(out);
-  const bool has_value = request.kind == StoreRequest::Kind::kSet;
+  const bool with_value = has_value(request.kind);
   const std::size_t body_bytes =
-      1 + blob_bytes(request.key.size()) + (has_value ? blob_bytes(request.value.size()) : 0);
+      1 + blob_bytes(request.key.size()) + (with_value ? blob_bytes(request.value.size()) : 0);
   out.reserve(out.size() + kStoreFrameHeadBytes + body_bytes);
   write_head(writer, body_bytes, number_of(request.kind));
   writer.string(request.key);
-  if (has_value) {
+  if (with_value) {
     writer.blob(request.value);
   }
 }
@@ -96,6 +102,10 @@ void encode_store_answer(const StoreAnswer& answer, Bytes& out) {
       writer.string(text);
       break;
     }
+    case StoreAnswer::Kind::kFailed:
+      write_head(writer, 1 + blob_bytes(answer.value.size()), number_of(answer.kind));
+      writer.blob(answer.value);
+      break;
   }
 }
 
@@ -117,24 +127,17 @@ Result<std::size_t> decode_store_body_bytes(std::span<const std::byte> head) {
 Result<StoreRequest> decode_store_request(std::span<const std::byte> body) {
   ByteReader reader(body);
   StoreRequest request;
-  switch (reader.number<std::uint8_t>()) {
-    case number_of(StoreRequest::Kind::kSet): {
-      request.kind = StoreRequest::Kind::kSet;
-      request.key = reader.string(kMaxStoreKeyBytes);
-      const auto value = reader.blob(kMaxStoreValueBytes);
-      request.value.assign(value.begin(), value.end());
-      break;
-    }
-    case number_of(StoreRequest::Kind::kGet):
-      request.kind = StoreRequest::Kind::kGet;
-      request.key = reader.string(kMaxStoreKeyBytes);
-      break;
-    case number_of(StoreRequest::Kind::kRemovePrefix):
-      request.kind = StoreRequest::Kind::kRemovePrefix;
-      request.key = reader.string(kMaxStoreKeyBytes);
-      break;
-    default:
-      reader.fail();
+  const auto kind = reader.number<std::uint8_t>();
+  if (kind < number_of(StoreRequest::Kind::kSet) ||
+      kind > number_of(StoreRequest::Kind::kLeaveLast)) {
+    return malformed("request");
+  }
+  request.kind = static_cast<StoreRequest::Kind>(kind);
+  request.key = reader.string(kMaxStoreKeyBytes);
+  if (has_value(request.kind)) {
+    const bool is_set = request.kind == StoreRequest::Kind::kSet;
+    const auto value = reader.blob(is_set ? kMaxStoreValueBytes : kMaxStoreFailureBytes);
+    request.value.assign(value.begin(), value.end());
   }
   if (!reader.finished()) {
     return malformed("request");
@@ -166,6 +169,12 @@ Result<StoreAnswer> decode_store_answer(std::span<const std::byte> body) {
       }
       break;
     }
+    case number_of(StoreAnswer::Kind::kFailed): {
+      answer.kind = StoreAnswer::Kind::kFailed;
+      const auto value = reader.blob(kMaxStoreFailureBytes);
+      answer.value.assign(value.begin(), value.end());
+      break;
+    }
     default:
       reader.fail();
   }
@@ -173,6 +182,27 @@ Result<StoreAnswer> decode_store_answer(std::span<const std::byte> body) {
     return malformed("answer");
   }
   return answer;
+}
+
+Bytes encode_failure(const Status& failure) {
+  Bytes bytes;
+  ByteWriter writer(bytes);
+  writer.number(number_of(failure.code()));
+  writer.number(static_cast<std::int32_t>(failure.rank()));
+  writer.string(std::string_view(failure.message()).substr(0, kMaxStoreFailureTextBytes));
+  return bytes;
+}
+
+Status decode_failure(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  const auto code = reader.number<std::uint8_t>();
+  const auto rank = reader.number<std::int32_t>();
+  std::string text = reader.string(kMaxStoreFailureTextBytes);
+  if (!reader.finished() || code == number_of(ErrorCode::kOk) ||
+      code > number_of(ErrorCode::kInternal) || rank < -1) {
+    return malformed("failure");
+  }
+  return {static_cast<ErrorCode>(code), std::move(text), rank};
 }
 
 }  // namespace lightcc

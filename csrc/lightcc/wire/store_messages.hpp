@@ -4,6 +4,9 @@
 // (for a get perhaps much later). A frame is a u32 length and a body of that many bytes. Byte
 // table: docs/wire-format.md. Not handled: pipelining; a client that wants two answers at once
 // opens two connections.
+//
+// A client that attends a gathering (rendezvous/store.hpp) gets one more frame, without asking,
+// when the gathering fails; it may come in the place of an answer.
 #pragma once
 
 #include <cstddef>
@@ -20,24 +23,35 @@ namespace lightcc {
 inline constexpr std::size_t kMaxStoreKeyBytes = 256;
 inline constexpr std::size_t kMaxStoreValueBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxStoreTextBytes = 1024;
+/// Of an encoded failure, and of the text in it.
+inline constexpr std::size_t kMaxStoreFailureBytes = std::size_t{16} << 10;
+inline constexpr std::size_t kMaxStoreFailureTextBytes = std::size_t{8} << 10;
 inline constexpr std::size_t kStoreFrameHeadBytes = 4;
 /// Of a body: the largest set, with room for its kind and lengths.
 inline constexpr std::size_t kMaxStoreBodyBytes = kMaxStoreValueBytes + kMaxStoreKeyBytes + 16;
 /// What a client says in the handshake, so that no other connection is taken for a store's.
-inline constexpr std::string_view kStoreHello = "lightcc store 1";
+inline constexpr std::string_view kStoreHello = "lightcc store 2";
 
 struct StoreRequest {
-  enum class Kind : std::uint8_t { kSet = 1, kGet = 2, kRemovePrefix = 3 };
+  enum class Kind : std::uint8_t {
+    kSet = 1,
+    kGet = 2,
+    kRemovePrefix = 3,
+    kAttend = 4,
+    kFail = 5,
+    kLeave = 6,
+    kLeaveLast = 7,
+  };
   Kind kind = Kind::kGet;
   std::string key;  ///< Or the prefix.
-  Bytes value;      ///< Of a set.
+  Bytes value;      ///< Of a set; of kAttend and kFail an encoded failure.
   bool operator==(const StoreRequest&) const = default;
 };
 
 struct StoreAnswer {
-  enum class Kind : std::uint8_t { kDone = 1, kValue = 2, kRefused = 3 };
+  enum class Kind : std::uint8_t { kDone = 1, kValue = 2, kRefused = 3, kFailed = 4 };
   Kind kind = Kind::kDone;
-  Bytes value;                                   ///< Of kValue.
+  Bytes value;                                   ///< Of kValue; of kFailed an encoded failure.
   ErrorCode code = ErrorCode::kInvalidArgument;  ///< Of kRefused: kInvalidArgument or kSystem.
   std::string text;                              ///< Of kRefused: what to tell the user.
   bool operator==(const StoreAnswer&) const = default;
@@ -60,5 +74,11 @@ Result<std::size_t> decode_store_body_bytes(std::span<const std::byte> head);
 /// kPeerFailed: not such a body.
 Result<StoreRequest> decode_store_request(std::span<const std::byte> body);
 Result<StoreAnswer> decode_store_answer(std::span<const std::byte> body);
+
+/// Why a gathering failed, as bytes that the store does not look into. A longer text than
+/// kMaxStoreFailureTextBytes is cut. `failure` is not ok.
+Bytes encode_failure(const Status& failure);
+/// The failure; kPeerFailed, saying so, when it does not parse. Never ok.
+Status decode_failure(std::span<const std::byte> bytes);
 
 }  // namespace lightcc

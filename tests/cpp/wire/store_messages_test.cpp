@@ -67,6 +67,56 @@ TEST(StoreMessagesTest, requests_are_the_documented_bytes) {
                  "02000000"
                  "03"
                  "00");
+  expect_request({StoreRequest::Kind::kAttend, "w/", bytes_of("will")},
+                 "09000000"
+                 "04"
+                 "02772f"
+                 "0477696c6c");
+  expect_request({StoreRequest::Kind::kFail, "w/", bytes_of("why")},
+                 "08000000"
+                 "05"
+                 "02772f"
+                 "03776879");
+  expect_request({StoreRequest::Kind::kLeave, "w/", {}},
+                 "04000000"
+                 "06"
+                 "02772f");
+  expect_request({StoreRequest::Kind::kLeaveLast, "w/", {}},
+                 "04000000"
+                 "07"
+                 "02772f");
+}
+
+TEST(StoreMessagesTest, a_failure_is_the_documented_bytes) {
+  const Status failure(ErrorCode::kPeerFailed, "gone", 7);
+  const Bytes golden = from_hex(
+      "03"
+      "07000000"
+      "04676f6e65");
+  EXPECT_EQ(encode_failure(failure), golden);
+  const Status decoded = decode_failure(golden);
+  EXPECT_EQ(decoded.code(), ErrorCode::kPeerFailed);
+  EXPECT_EQ(decoded.rank(), 7);
+  EXPECT_EQ(decoded.message(), "gone");
+}
+
+TEST(StoreMessagesTest, what_is_no_failure_is_one_all_the_same) {
+  for (const std::string_view bytes : {"",
+                                       "00070000000161",
+                                       "09070000000161",
+                                       "03feffffff0161",
+                                       "030700000002",
+                                       "0307000000016100"}) {
+    const Status decoded = decode_failure(from_hex(bytes));
+    EXPECT_EQ(decoded.code(), ErrorCode::kPeerFailed) << bytes;
+    EXPECT_NE(decoded.message().find("malformed"), std::string::npos) << bytes;
+  }
+}
+
+TEST(StoreMessagesTest, a_failure_with_a_long_text_fits) {
+  const Bytes bytes = encode_failure(Status(ErrorCode::kSystem, std::string(100'000, 't'), 3));
+  EXPECT_LE(bytes.size(), kMaxStoreFailureBytes);
+  EXPECT_EQ(decode_failure(bytes).message().size(), kMaxStoreFailureTextBytes);
 }
 
 TEST(StoreMessagesTest, answers_are_the_documented_bytes) {
@@ -80,6 +130,10 @@ TEST(StoreMessagesTest, answers_are_the_documented_bytes) {
                 "03"
                 "06"
                 "0466756c6c");
+  expect_answer({StoreAnswer::Kind::kFailed, bytes_of("why"), ErrorCode::kInvalidArgument, {}},
+                "05000000"
+                "04"
+                "03776879");
 }
 
 TEST(StoreMessagesTest, a_value_head_and_the_value_make_the_whole_frame) {
@@ -133,6 +187,9 @@ TEST(StoreMessagesTest, malformed_bodies_are_refused) {
   for (const std::string_view body : {"",
                                       "00",
                                       "04016b",
+                                      "06",
+                                      "07016b00",
+                                      "08016b",
                                       "02",
                                       "0202",
                                       "020261",
@@ -156,6 +213,8 @@ TEST(StoreMessagesTest, malformed_bodies_are_refused) {
                                       "030001",
                                       "030301",
                                       "04",
+                                      "040278",
+                                      "05",
                                       "02ffffffff7f"}) {
     const auto decoded = decode_store_answer(from_hex(body));
     ASSERT_FALSE(decoded.ok()) << body;
