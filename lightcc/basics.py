@@ -59,7 +59,7 @@ def init(
 
     Raises:
         ValueError: An argument or a variable of the environment has a value that is not allowed;
-            the text names it. On the ranks where that is so.
+            the text names it, and, on ranks where the value is allowed, the rank where it is not.
         HorovodInternalError: A rank did not appear or failed. On all ranks.
     """
     with _lifecycle:

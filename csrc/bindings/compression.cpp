@@ -123,8 +123,12 @@ py::bytes reshard_compression(const std::vector<py::bytes>& states,
   for (const py::bytes& state : states) {
     saved.push_back(span_of(state));
   }
-  return to_python(value_or_throw(reshard_topk(
-      saved, {.blocks = blocks, .block = block, .members = members, .member = member})));
+  auto resharded = [&] {
+    const py::gil_scoped_release nogil;  // `states` keeps the bytes.
+    return reshard_topk(saved,
+                        {.blocks = blocks, .block = block, .members = members, .member = member});
+  }();
+  return to_python(value_or_throw(std::move(resharded)));
 }
 
 }  // namespace

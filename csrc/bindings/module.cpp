@@ -1,5 +1,6 @@
 // lightcc._core: the engine as Python sees it. Private to the lightcc package; documented by
 // lightcc/_core.pyi, which a test compares with what is registered here.
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/fusion/strategy.hpp"
 #include "lightcc/net/socket_address.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
@@ -35,13 +37,22 @@ std::shared_ptr<WorldBinding> create_world(int rank,
                                            std::vector<std::vector<std::int32_t>> process_sets,
                                            bool dynamic_process_sets) {
   WorldOptions options;
-  options.knobs = value_or_throw(read_knobs(process_environment()));
-  options.knobs.dynamic_process_sets |= dynamic_process_sets;
-  options.rank = rank;
-  options.size = size;
   if (!rendezvous.empty()) {
     options.store = make_tcp_store(rendezvous, secret);
   }
+  auto knobs_or_not = read_knobs(process_environment());
+  if (!knobs_or_not.ok() && size > 1 && options.store != nullptr) {
+    const py::gil_scoped_release nogil;
+    stay_away(*options.store,
+              key_prefix,
+              rank,
+              knobs_or_not.status(),
+              Clock::system().now() + std::chrono::seconds(2));
+  }
+  options.knobs = value_or_throw(std::move(knobs_or_not));
+  options.knobs.dynamic_process_sets |= dynamic_process_sets;
+  options.rank = rank;
+  options.size = size;
   options.key_prefix = std::move(key_prefix);
   options.secret = std::move(secret);
   options.rendezvous_address = rendezvous;
@@ -73,7 +84,10 @@ py::dict fusion_knobs(const WorldBinding& world) {
 }
 
 py::dict stats(WorldBinding& world) {
-  const WorldStats stats = world.engine().stats();
+  const WorldStats stats = [&world] {
+    const py::gil_scoped_release nogil;  // Another thread may drive the engine for a while.
+    return world.engine().stats();
+  }();
   py::list costs;
   for (const AllreduceCost& cost : stats.allreduce_costs) {
     costs.append(py::dict("process_set"_a = cost.process_set,

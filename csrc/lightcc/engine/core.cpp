@@ -77,7 +77,7 @@ Core::Core(Membership world, const Knobs& knobs, const Clock& clock, OperationTa
       clock_(clock),
       operations_(operations),
       peer_timeout_(seconds(knobs.peer_timeout_s)),
-      process_sets_(world_.topology.size) {}
+      process_sets_(std::make_shared<const ProcessSetTable>(world_.topology.size)) {}
 
 Result<std::unique_ptr<Core>> Core::make(Membership world,
                                          const Knobs& knobs,
@@ -123,8 +123,8 @@ Status Core::start(const Knobs& knobs) {
     set_up_autotune(knobs, fusion);
   }
   executor_ = std::make_unique<Executor>(world_, knobs, simd, clock_, operations_);
-  const ProcessSetTable sets = process_sets();
-  return executor_->add_process_set(kGlobalProcessSet, *sets.find(kGlobalProcessSet), nullptr);
+  return executor_->add_process_set(
+      kGlobalProcessSet, *process_sets()->find(kGlobalProcessSet), nullptr);
 }
 
 // hot
@@ -142,7 +142,7 @@ bool Core::step() {
   if (may_be_secondhand(moved.status())) {
     suspect(moved.status());
   } else {
-    fail(moved.status());
+    fail(own_words(moved.status()));
   }
   return true;
 }
@@ -347,13 +347,17 @@ Status Core::on_descriptor(std::uint64_t tag) {
 // A rank's socket within the host carries segments to followers; at the leader, only its end is
 // news.
 Status Core::on_local_socket(std::size_t place) {
-  if (!world_.host.is_leader() && executor_->receive_segments().ok()) {
+  const int socket = world_.host.sockets[place].get();
+  if (!world_.host.is_leader()) {
+    // What the leader sent before it went counts, and so does what this rank cannot take in.
+    const Status received = executor_->receive_segments();
+    if (received.ok() || received.code() != ErrorCode::kPeerFailed || !has_ended(socket)) {
+      return received;
+    }
+  } else if (!has_ended(socket)) {
     return {};
   }
-  if (world_.host.is_leader() && !has_ended(world_.host.sockets[place].get())) {
-    return {};
-  }
-  waker_->unwatch(world_.host.sockets[place].get());
+  waker_->unwatch(socket);
   return on_death(place);
 }
 
@@ -396,6 +400,16 @@ Status Core::tick() {
 // Once the world is closing, ranks that are done go away; that is no failure.
 Status Core::peer_gone(const Status& error) const {
   return closing_ ? Status() : error;
+}
+
+// What the system refuses concerns this rank, whoever is at the other end of a socket. All ranks
+// hear of it in these words, unless it is another rank's news.
+Status Core::own_words(const Status& error) const {
+  const bool is_own = error.code() == ErrorCode::kSystem || error.code() == ErrorCode::kInternal;
+  const int rank = world_.topology.rank;
+  return !is_own || is_certain_
+             ? error
+             : Status(error.code(), "rank " + std::to_string(rank) + ": " + error.message(), rank);
 }
 
 // A connection that closes may be the consequence of a failure elsewhere, which its other end heard
@@ -522,9 +536,15 @@ void Core::read_to_the_end(TimePoint deadline) {
   }
 }
 
-ProcessSetTable Core::process_sets() const {
+std::shared_ptr<const ProcessSetTable> Core::process_sets() const {
   const MutexLock lock(sets_mutex_);
   return process_sets_;
+}
+
+void Core::replace_process_sets(ProcessSetTable table) {
+  auto next = std::make_shared<const ProcessSetTable>(std::move(table));
+  const MutexLock lock(sets_mutex_);
+  process_sets_ = std::move(next);
 }
 
 void Core::fill_stats(WorldStats& stats) const {

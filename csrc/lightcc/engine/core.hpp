@@ -69,8 +69,8 @@ class Core {
   /// Ends the world in error from here.
   void fail(const Status& error);
 
-  /// A copy. Thread: any.
-  ProcessSetTable process_sets() const LIGHTCC_EXCLUDES(sets_mutex_);
+  /// As they are now; a change makes another table. Never null. Thread: any.
+  std::shared_ptr<const ProcessSetTable> process_sets() const LIGHTCC_EXCLUDES(sets_mutex_);
   void fill_stats(WorldStats& stats) const;
 
  private:
@@ -104,6 +104,7 @@ class Core {
   void set_up_autotune(const Knobs& knobs, FusionRule rule);
   void autotune(const Execute& execute);
   Status apply(Command& command);
+  void replace_process_sets(ProcessSetTable table) LIGHTCC_EXCLUDES(sets_mutex_);
   Status apply_execute(Execute& execute);
   Result<std::optional<BucketTensor>> resolve(AnnouncedTensor& announced,
                                               std::uint32_t process_set);
@@ -119,6 +120,7 @@ class Core {
   Status on_death(std::size_t place);
   Status tick();
   Status peer_gone(const Status& error) const;
+  Status own_words(const Status& error) const;
   bool may_be_secondhand(const Status& error) const;
   void suspect(const Status& error);
   bool await_news();
@@ -136,7 +138,7 @@ class Core {
   std::optional<Tune> tune_;  // The last that was announced.
   std::unique_ptr<Executor> executor_;
   mutable Mutex sets_mutex_;  // Taken alone; written by the driver only.
-  ProcessSetTable process_sets_ LIGHTCC_GUARDED_BY(sets_mutex_);
+  std::shared_ptr<const ProcessSetTable> process_sets_ LIGHTCC_GUARDED_BY(sets_mutex_);
   std::vector<LocalSlot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_by_key_;
   std::vector<Report> relayed_;  // From children, to go up in one frame.

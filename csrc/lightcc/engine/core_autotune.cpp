@@ -21,11 +21,12 @@ void Core::set_up_autotune(const Knobs& knobs, FusionRule rule) {
   options.rule_is_given = knobs.is_given("LIGHT_FUSION_STRATEGY");
   options.threshold_is_given = knobs.is_given("LIGHT_FUSION_THRESHOLD");
   options.most_lanes = options.start.lanes;
-  const ProcessSetTable sets = process_sets();
-  options.chunk_matters =
-      world_.transport != nullptr && !knobs.is_given("LIGHT_2D_CHUNK") &&
-      choose_grid(*sets.find(kGlobalProcessSet), world_.host_of, knobs.two_level, knobs.intra_size)
-          .grid.has_value();
+  options.chunk_matters = world_.transport != nullptr && !knobs.is_given("LIGHT_2D_CHUNK") &&
+                          choose_grid(*process_sets()->find(kGlobalProcessSet),
+                                      world_.host_of,
+                                      knobs.two_level,
+                                      knobs.intra_size)
+                              .grid.has_value();
   options.warmup_samples = static_cast<int>(knobs.autotune_warmup_samples);
   options.steps_per_sample = static_cast<int>(knobs.autotune_steps_per_sample);
   options.most_settings = static_cast<int>(knobs.autotune_most_settings);

@@ -86,8 +86,7 @@ bool Core::concerns_idle_parent(const Report& report) const {
   if (signature == nullptr || is_transfer(signature->op)) {
     return true;
   }
-  const MutexLock lock(sets_mutex_);
-  return process_sets_.member_index(signature->process_set, world_.parent->peer_rank()) < 0;
+  return process_sets()->member_index(signature->process_set, world_.parent->peer_rank()) < 0;
 }
 
 // --- Down ---------------------------------------------------------------------------------------
@@ -123,17 +122,15 @@ Status Core::apply(Command& command) {
     complete_by_name(
         failure->process_set, failure->name, Status(failure->code, failure->message), 0);
   } else if (const auto* added = std::get_if<AddProcessSet>(&command)) {
-    {
-      const MutexLock lock(sets_mutex_);
-      process_sets_.add(added->id, added->ranks);
-    }
+    ProcessSetTable sets = *process_sets();
+    sets.add(added->id, added->ranks);
+    replace_process_sets(std::move(sets));
     return executor_->add_process_set(
         added->id, added->ranks, operations_.find(kGlobalProcessSet, added->name));
   } else if (const auto* removed = std::get_if<RemoveProcessSet>(&command)) {
-    {
-      const MutexLock lock(sets_mutex_);
-      process_sets_.remove(removed->id);
-    }
+    ProcessSetTable sets = *process_sets();
+    sets.remove(removed->id);
+    replace_process_sets(std::move(sets));
     executor_->remove_process_set(removed->id);
     for (LocalSlot& slot : slots_) {
       if (slot.signature.process_set == removed->id) {
@@ -196,12 +193,12 @@ Result<std::optional<BucketTensor>> Core::resolve(AnnouncedTensor& announced,
   int index = -1;
   {
     const MutexLock lock(sets_mutex_);
-    const auto* ranks = process_sets_.find(process_set);
+    const auto* ranks = process_sets_->find(process_set);
     if (ranks == nullptr) {
       return nonsense();
     }
     members = ranks->size();
-    index = process_sets_.member_index(process_set, world_.topology.rank);
+    index = process_sets_->member_index(process_set, world_.topology.rank);
   }
   BucketTensor tensor;
   const bool full = announced.signature.has_value();

@@ -83,6 +83,9 @@ Result<bool> Executor::advance() {
 Result<bool> Executor::make_groups() {
   // The end of a host socket is reported by the loop, after what its process said before.
   const auto exchanged = maker_.exchange_segments();
+  if (!exchanged.ok() && exchanged.status().code() != ErrorCode::kPeerFailed) {
+    return exchanged.status();
+  }
   bool moved = exchanged.ok() && *exchanged;
   sets_in_making_ = 0;
   for (auto& [id, set] : sets_) {

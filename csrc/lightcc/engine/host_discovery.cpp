@@ -20,6 +20,8 @@ constexpr std::size_t kMaxText = 256;
 // SCM_RIGHTS carries at most 253 descriptors: one segment and one bell per rank.
 constexpr std::size_t kMaxRanksPerHost = 252;
 constexpr std::uint8_t kLocalPurpose = 'L';
+// How long the news may take that a rank whose name is gone has ended.
+constexpr Duration kNewsOfDeath = std::chrono::seconds(1);
 
 Bytes hello_of(std::uint64_t world_id, int rank) {
   Bytes hello;
@@ -58,17 +60,6 @@ std::size_t segment_bytes(std::size_t members) {
   return rings_offset(members) + (members - 1) * 2 * byte_ring_bytes(kControlRingBytes);
 }
 
-Result<std::vector<UniqueFd>> receive_fds(int socket, std::size_t count, TimePoint deadline) {
-  std::array<std::byte, 1> payload{};
-  while (true) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::optional<ReceivedFds> message, recv_fds(socket, payload, count));
-    if (message.has_value()) {
-      return std::move(message->fds);
-    }
-    LIGHTCC_RETURN_IF_ERROR(wait_readable(socket, deadline, "a rank of this host"));
-  }
-}
-
 Status send_fds_now(int socket, const std::vector<int>& fds) {
   const std::array<std::byte, 1> payload{};
   LIGHTCC_ASSIGN_OR_RETURN(const bool sent, send_fds(socket, payload, fds));
@@ -101,20 +92,26 @@ Result<RankCard> decode_card(const Bytes& bytes) {
   return card;
 }
 
-Status wait_readable(int fd, TimePoint deadline, const char* what) {
+Status wait_readable(int fd, TimePoint deadline, const std::string& what, Attendance* attendance) {
   while (true) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::system().now()).count();
     if (left <= 0) {
-      return make_error(ErrorCode::kTimeout, "timed out waiting for %s", what);
+      return make_error(ErrorCode::kTimeout, "timed out waiting for %s", what.c_str());
     }
-    pollfd entry{fd, POLLIN, 0};
-    const int ready = ::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(left, 60'000)));
-    if (ready > 0) {
-      return {};
-    }
+    // poll() leaves out a negative descriptor.
+    const int news = attendance != nullptr ? attendance->news_fd() : -1;
+    std::array<pollfd, 2> entries = {pollfd{fd, POLLIN, 0}, pollfd{news, POLLIN, 0}};
+    const int ready = ::poll(
+        entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, 60'000)));
     if (ready < 0 && errno != EINTR) {
       return make_system_error(ErrorCode::kSystem, errno, "poll failed");
+    }
+    if (ready > 0 && entries[1].revents != 0) {
+      LIGHTCC_RETURN_IF_ERROR(attendance->failure({}));
+    }
+    if (ready > 0 && entries[0].revents != 0) {
+      return {};
     }
   }
 }
@@ -129,15 +126,20 @@ std::span<std::byte> control_ring_memory(const HostMembership& host,
 
 HostDiscovery::HostDiscovery(std::string secret,
                              RankCard card,
-                             std::unique_ptr<AuthListener> listener)
-    : secret_(std::move(secret)), card_(std::move(card)), listener_(std::move(listener)) {}
+                             std::unique_ptr<AuthListener> listener,
+                             Attendance* attendance)
+    : secret_(std::move(secret)),
+      card_(std::move(card)),
+      listener_(std::move(listener)),
+      attendance_(attendance) {}
 
 std::unique_ptr<HostDiscovery> HostDiscovery::alone() {
-  return std::unique_ptr<HostDiscovery>(new HostDiscovery({}, {}, nullptr));
+  return std::unique_ptr<HostDiscovery>(new HostDiscovery({}, {}, nullptr, nullptr));
 }
 
 Result<std::unique_ptr<HostDiscovery>> HostDiscovery::open(std::string secret,
-                                                           std::string host_id) {
+                                                           std::string host_id,
+                                                           Attendance& attendance) {
   LIGHTCC_ASSIGN_OR_RETURN(std::string name, random_name());
   RankCard card{std::move(name), std::move(host_id)};
   AuthListenerOptions options;
@@ -146,7 +148,7 @@ Result<std::unique_ptr<HostDiscovery>> HostDiscovery::open(std::string secret,
       auto listener,
       AuthListener::listen(SocketAddress::abstract_unix(card.unix_name), secret, options));
   return std::unique_ptr<HostDiscovery>(
-      new HostDiscovery(std::move(secret), std::move(card), std::move(listener)));
+      new HostDiscovery(std::move(secret), std::move(card), std::move(listener), &attendance));
 }
 
 Result<int> HostDiscovery::find_leader(const std::vector<RankCard>& cards,
@@ -172,8 +174,10 @@ Result<int> HostDiscovery::find_leader(const std::vector<RankCard>& cards,
       return candidate;
     }
     // Refused: there is no such name in this network namespace, so it is another host. Unless the
-    // user said that it is this one.
+    // user said that it is this one; or the rank is gone, and with it its name.
     if (!card_.host_id.empty()) {
+      LIGHTCC_RETURN_IF_ERROR(
+          attendance_->failure(std::min(deadline, Clock::system().now() + kNewsOfDeath)));
       return make_error(ErrorCode::kInvalidArgument,
                         "LIGHT_HOST_ID=\"%s\" says that ranks %d and %d share a host, but they do "
                         "not share a network namespace: %s",
@@ -208,14 +212,35 @@ Result<HostMembership> HostDiscovery::assemble(std::vector<int> ranks,
   return host;
 }
 
-Result<AuthenticatedSocket> HostDiscovery::next_member(TimePoint deadline) {
+Result<std::vector<UniqueFd>> HostDiscovery::receive_fds(int socket,
+                                                         std::size_t count,
+                                                         TimePoint deadline) {
+  std::array<std::byte, 1> payload{};
+  while (true) {
+    LIGHTCC_ASSIGN_OR_RETURN(std::optional<ReceivedFds> message, recv_fds(socket, payload, count));
+    if (message.has_value()) {
+      return std::move(message->fds);
+    }
+    LIGHTCC_RETURN_IF_ERROR(wait_readable(socket, deadline, "a rank of this host", attendance_));
+  }
+}
+
+Result<AuthenticatedSocket> HostDiscovery::next_member(const HostMembership& host,
+                                                       TimePoint deadline) {
   while (true) {
     LIGHTCC_ASSIGN_OR_RETURN(std::optional<AuthenticatedSocket> newcomer, listener_->poll());
     if (newcomer.has_value()) {
       return std::move(*newcomer);
     }
-    LIGHTCC_RETURN_IF_ERROR(
-        wait_readable(listener_->wait_fd(), deadline, "the other ranks of this host"));
+    LIGHTCC_RETURN_IF_ERROR(listener_->shortage());
+    std::string missing;
+    for (std::size_t index = 1; index < host.ranks.size(); ++index) {
+      if (!host.sockets[index].valid()) {
+        missing += (missing.empty() ? "" : ", ") + std::to_string(host.ranks[index]);
+      }
+    }
+    LIGHTCC_RETURN_IF_ERROR(wait_readable(
+        listener_->wait_fd(), deadline, "ranks [" + missing + "] of this host", attendance_));
   }
 }
 
@@ -226,7 +251,7 @@ Status HostDiscovery::lead(HostMembership& host, TimePoint deadline) {
   host.pids.resize(members, 0);
   host.peer_bells.resize(members);
   for (std::size_t arrived = 1; arrived < members;) {
-    LIGHTCC_ASSIGN_OR_RETURN(AuthenticatedSocket member, next_member(deadline));
+    LIGHTCC_ASSIGN_OR_RETURN(AuthenticatedSocket member, next_member(host, deadline));
     const int rank = rank_in(member.hello, world_id_);
     const auto place = std::find(host.ranks.begin() + 1, host.ranks.end(), rank);
     if (rank < 0 || place == host.ranks.end()) {
@@ -253,21 +278,30 @@ Status HostDiscovery::lead(HostMembership& host, TimePoint deadline) {
   return {};
 }
 
-Result<UniqueFd> HostDiscovery::finish_connecting(TimePoint deadline) {
+Result<UniqueFd> HostDiscovery::finish_connecting(const HostMembership& host, TimePoint deadline) {
   while (true) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::optional<UniqueFd> socket, leader_connector_->poll());
+    auto polled = leader_connector_->poll();
+    if (!polled.ok()) {
+      const int leader = host.ranks.front();
+      return Status(polled.status().code(),
+                    "this host's leader, rank " + std::to_string(leader) +
+                        ", does not answer: " + polled.status().message(),
+                    leader);
+    }
+    std::optional<UniqueFd> socket = std::move(polled).value();
     if (socket.has_value()) {
       leader_connector_.reset();
       return std::move(*socket);
     }
+    const std::string leader = "this host's leader, rank " + std::to_string(host.ranks.front());
     LIGHTCC_RETURN_IF_ERROR(
-        wait_readable(leader_connector_->wait_fd(), deadline, "this host's leader"));
+        wait_readable(leader_connector_->wait_fd(), deadline, leader, attendance_));
   }
 }
 
 Status HostDiscovery::follow(HostMembership& host, TimePoint deadline) {
   const std::size_t members = host.ranks.size();
-  LIGHTCC_ASSIGN_OR_RETURN(UniqueFd leader, finish_connecting(deadline));
+  LIGHTCC_ASSIGN_OR_RETURN(UniqueFd leader, finish_connecting(host, deadline));
   LIGHTCC_RETURN_IF_ERROR(send_fds_now(leader.get(), {host.bell.get()}));
   LIGHTCC_ASSIGN_OR_RETURN(std::vector<UniqueFd> shared,
                            receive_fds(leader.get(), members + 1, deadline));

@@ -8,6 +8,7 @@
 
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/net/authenticated.hpp"
+#include "lightcc/rendezvous/store.hpp"
 
 namespace lightcc {
 
@@ -26,8 +27,10 @@ class HostDiscovery {
  public:
   /// For a world of one rank: nobody to be found by, no socket.
   static std::unique_ptr<HostDiscovery> alone();
-  /// Opens this rank's Unix socket.
-  static Result<std::unique_ptr<HostDiscovery>> open(std::string secret, std::string host_id);
+  /// Opens this rank's Unix socket. `attendance` outlives it: what waits, waits for its news, too.
+  static Result<std::unique_ptr<HostDiscovery>> open(std::string secret,
+                                                     std::string host_id,
+                                                     Attendance& attendance);
 
   const RankCard& card() const { return card_; }
 
@@ -41,15 +44,20 @@ class HostDiscovery {
   Result<HostMembership> assemble(std::vector<int> ranks, int rank, TimePoint deadline);
 
  private:
-  HostDiscovery(std::string secret, RankCard card, std::unique_ptr<AuthListener> listener);
+  HostDiscovery(std::string secret,
+                RankCard card,
+                std::unique_ptr<AuthListener> listener,
+                Attendance* attendance);
   Status lead(HostMembership& host, TimePoint deadline);
   Status follow(HostMembership& host, TimePoint deadline);
-  Result<UniqueFd> finish_connecting(TimePoint deadline);
-  Result<AuthenticatedSocket> next_member(TimePoint deadline);
+  Result<UniqueFd> finish_connecting(const HostMembership& host, TimePoint deadline);
+  Result<AuthenticatedSocket> next_member(const HostMembership& host, TimePoint deadline);
+  Result<std::vector<UniqueFd>> receive_fds(int socket, std::size_t count, TimePoint deadline);
 
   std::string secret_;
   RankCard card_;
   std::unique_ptr<AuthListener> listener_;
+  Attendance* attendance_;  // Null for a world of one rank.
   std::uint64_t world_id_ = 0;
   std::unique_ptr<AuthConnector> leader_connector_;
 };
@@ -59,7 +67,11 @@ std::span<std::byte> control_ring_memory(const HostMembership& host,
                                          std::size_t index,
                                          bool upwards);
 
-/// Waits until `fd` is readable. kTimeout.
-Status wait_readable(int fd, TimePoint deadline, const char* what);
+/// Waits until `fd` is readable. Errors: kTimeout, naming `what`; why the gathering of
+/// `attendance`, if there is one, has failed.
+Status wait_readable(int fd,
+                     TimePoint deadline,
+                     const std::string& what,
+                     Attendance* attendance = nullptr);
 
 }  // namespace lightcc

@@ -22,7 +22,6 @@ constexpr std::uint8_t kControlPurpose = 'C';
 constexpr const char* kTcp = "tcp";
 constexpr std::size_t kMostSharedKnobs = 64;
 constexpr std::size_t kMostSettingBytes = 5000;  // LIGHT_NET may be a path.
-constexpr std::size_t kMostErrorBytes = 8000;
 
 /// Whether rank `rank` has the same settings as rank 0.
 Status check_settings(const std::vector<std::string>& first,
@@ -51,9 +50,8 @@ Duration seconds(double value) {
 // The state of join_world(), one step per function.
 class Joiner {
  public:
-  explicit Joiner(const WorldOptions& options)
-      : options_(options),
-        deadline_(options.clock->now() + seconds(options.knobs.start_timeout_s)) {}
+  Joiner(const WorldOptions& options, const Joining* joining)
+      : options_(options), joining_(joining) {}
 
   Result<Membership> run() {
     world_.topology.rank = options_.rank;
@@ -74,25 +72,21 @@ class Joiner {
 
  private:
   Result<std::vector<Bytes>> exchange_all(const char* step, Bytes value) {
-    if (options_.size == 1) {
+    if (joining_ == nullptr) {
       return std::vector<Bytes>{std::move(value)};
     }
-    return exchange(*options_.store,
-                    options_.key_prefix + step,
-                    options_.rank,
-                    options_.size,
-                    std::move(value),
-                    deadline_);
+    return exchange(*joining_, options_.key_prefix + step, std::move(value));
   }
 
   Status exchange_cards() {
-    if (options_.size == 1) {
+    if (joining_ == nullptr) {
       discovery_ = HostDiscovery::alone();
       cards_.emplace_back();
       return {};
     }
-    LIGHTCC_ASSIGN_OR_RETURN(discovery_,
-                             HostDiscovery::open(options_.secret, options_.knobs.host_id));
+    LIGHTCC_ASSIGN_OR_RETURN(
+        discovery_,
+        HostDiscovery::open(options_.secret, options_.knobs.host_id, joining_->attendance));
     Bytes card;
     ByteWriter writer(card);
     std::uint64_t random = 0;
@@ -127,7 +121,7 @@ class Joiner {
   Status find_hosts() {
     LIGHTCC_ASSIGN_OR_RETURN(
         const int leader,
-        discovery_->find_leader(cards_, options_.rank, world_.world_id, deadline_));
+        discovery_->find_leader(cards_, options_.rank, world_.world_id, deadline()));
     Bytes value;
     ByteWriter(value).number(static_cast<std::int32_t>(leader));
     LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
@@ -170,7 +164,7 @@ class Joiner {
 
   Status link_host() {
     LIGHTCC_ASSIGN_OR_RETURN(world_.host,
-                             discovery_->assemble(own_host(), options_.rank, deadline_));
+                             discovery_->assemble(own_host(), options_.rank, deadline()));
     HostMembership& host = world_.host;
     if (!host.is_leader()) {
       const auto index = static_cast<std::size_t>(host.index);
@@ -251,38 +245,19 @@ class Joiner {
     return {};
   }
 
-  // Every rank hears of a rank that cannot take part, instead of waiting for it.
   Status open_network() {
     Bytes card;
     ByteWriter card_writer(card);
-    const Status opened = open_own_network(card_writer);
-    Bytes value;
-    ByteWriter writer(value);
-    writer.number(static_cast<std::uint8_t>(opened.code()));
-    if (opened.ok()) {
-      writer.raw(card);
-    } else {
-      writer.string(opened.message().substr(0, kMostErrorBytes));
-    }
-    const auto all = exchange_all("/net", std::move(value));
-    LIGHTCC_RETURN_IF_ERROR(opened);
-    LIGHTCC_RETURN_IF_ERROR(all.status());
-    for (std::size_t rank = 0; rank < all->size(); ++rank) {
-      LIGHTCC_RETURN_IF_ERROR(read_network_card((*all)[rank], static_cast<int>(rank)));
+    LIGHTCC_RETURN_IF_ERROR(open_own_network(card_writer));
+    LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all, exchange_all("/net", std::move(card)));
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      LIGHTCC_RETURN_IF_ERROR(read_network_card(all[rank], static_cast<int>(rank)));
     }
     return {};
   }
 
   Status read_network_card(const Bytes& bytes, int rank) {
     ByteReader reader(bytes);
-    const auto code = reader.number<std::uint8_t>();
-    if (code != 0) {
-      const std::string why = reader.string(kMostErrorBytes);
-      if (reader.finished() && code <= static_cast<std::uint8_t>(ErrorCode::kInternal)) {
-        return {static_cast<ErrorCode>(code), "rank " + std::to_string(rank) + ": " + why, rank};
-      }
-      reader.fail();
-    }
     const auto handle = reader.blob(kMaxText);
     world_.transport_handles.emplace_back(handle.begin(), handle.end());
     control_addresses_.push_back(reader.string(kMaxText));
@@ -318,8 +293,10 @@ class Joiner {
     LIGHTCC_ASSIGN_OR_RETURN(
         const SocketAddress address,
         SocketAddress::resolve(control_addresses_[static_cast<std::size_t>(parent)]));
-    auto socket = connect_authenticated(address, options_.secret, hello, deadline_, true);
+    auto socket = connect_authenticated(
+        address, options_.secret, hello, deadline(), true, joining_->attendance.news_fd());
     if (!socket.ok()) {
+      LIGHTCC_RETURN_IF_ERROR(joining_->attendance.failure({}));
       return Status(socket.status().code(),
                     "cannot reach rank " + std::to_string(parent) + " at " + address.to_string() +
                         ": " + socket.status().message(),
@@ -334,8 +311,11 @@ class Joiner {
       LIGHTCC_ASSIGN_OR_RETURN(std::optional<AuthenticatedSocket> newcomer,
                                control_listener_->poll());
       if (!newcomer.has_value()) {
-        LIGHTCC_RETURN_IF_ERROR(
-            wait_readable(control_listener_->wait_fd(), deadline_, "the leaders of other hosts"));
+        LIGHTCC_RETURN_IF_ERROR(control_listener_->shortage());
+        LIGHTCC_RETURN_IF_ERROR(wait_readable(control_listener_->wait_fd(),
+                                              deadline(),
+                                              missing_leaders(first_host, last_host),
+                                              &joining_->attendance));
         continue;
       }
       ByteReader reader(newcomer->hello);
@@ -348,6 +328,19 @@ class Joiner {
       world_.children.emplace_back(make_socket_stream(std::move(newcomer->fd)), rank);
       return {};
     }
+  }
+
+  std::string missing_leaders(int first_host, int last_host) const {
+    std::string missing;
+    for (int host = first_host; host < last_host; ++host) {
+      const int leader = leader_of(host);
+      if (std::ranges::none_of(world_.children, [leader](const ControlLink& child) {
+            return child.peer_rank() == leader;
+          })) {
+        missing += (missing.empty() ? "" : ", ") + std::to_string(leader);
+      }
+    }
+    return "ranks [" + missing + "], which lead other hosts";
   }
 
   bool is_leader(int rank, int first_host, int last_host) const {
@@ -365,8 +358,11 @@ class Joiner {
   const std::vector<int>& own_host() const { return world_.hosts[own_host_number()]; }
   int leader_of(int host) const { return world_.hosts[static_cast<std::size_t>(host)].front(); }
 
+  // Alone, nothing is waited for.
+  TimePoint deadline() const { return joining_ != nullptr ? joining_->deadline : TimePoint(); }
+
   const WorldOptions& options_;
-  TimePoint deadline_;
+  const Joining* joining_;
   Membership world_;
   std::unique_ptr<HostDiscovery> discovery_;
   std::vector<RankCard> cards_;
@@ -376,7 +372,7 @@ class Joiner {
 
 }  // namespace
 
-Result<Membership> join_world(const WorldOptions& options) {
+Status check_place(const WorldOptions& options) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     return make_error(ErrorCode::kInvalidArgument,
                       "rank %d of %d: a rank lies between 0 and the size, exclusive",
@@ -387,7 +383,11 @@ Result<Membership> join_world(const WorldOptions& options) {
     return make_error(
         ErrorCode::kInvalidArgument, "a world of %d ranks needs a store", options.size);
   }
-  return Joiner(options).run();
+  return {};
+}
+
+Result<Membership> join_world(const WorldOptions& options, const Joining* joining) {
+  return Joiner(options, joining).run();
 }
 
 }  // namespace lightcc

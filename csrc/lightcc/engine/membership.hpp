@@ -11,7 +11,10 @@
 // 3. Every rank publishes its leader; rank 0 publishes the whole, which is the topology.
 // 4. With more than one host, ranks publish their transport's handle, leaders their control
 //    address, and leaders connect to their parents in a tree. Blocks of one host that are to act as
-//    hosts (LIGHT_INTRA_SIZE) have transports, too. A rank that can have none publishes why.
+//    hosts (LIGHT_INTRA_SIZE) have transports, too.
+//
+// All of it happens in one gathering of the store, which a rank that cannot go on fails with its
+// reason, and which fails when a rank dies. Whatever a rank waits for, it hears of that at once.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +26,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/engine/control_link.hpp"
+#include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/engine/world.hpp"
 #include "lightcc/transport/shm/doorbell.hpp"
 #include "lightcc/transport/shm/segment.hpp"
@@ -63,8 +67,11 @@ struct Membership {
   std::vector<TransportHandle> transport_handles;  ///< By rank; empty when there is no transport.
 };
 
-/// Collective. Errors: kTimeout naming the ranks that did not come, kSystem, kPeerFailed,
-/// kInvalidArgument for knobs that cannot work here.
-Result<Membership> join_world(const WorldOptions& options);
+/// Whether `options` describe a rank of a world. kInvalidArgument.
+Status check_place(const WorldOptions& options);
+/// Collective. `joining`: null for a world of one rank. Errors: kTimeout naming the ranks that did
+/// not come, kSystem, kPeerFailed, kInvalidArgument for knobs that cannot work here; why another
+/// rank cannot join.
+Result<Membership> join_world(const WorldOptions& options, const Joining* joining);
 
 }  // namespace lightcc

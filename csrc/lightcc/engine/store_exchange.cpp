@@ -9,51 +9,44 @@ constexpr std::size_t kMaxValue = std::size_t{1} << 20;
 // Other ranks wait a little longer than rank 0, to hear its explanation.
 constexpr Duration kGrace = std::chrono::seconds(2);
 constexpr Duration kAsk = std::chrono::milliseconds(500);
+// How long better news than a lost connection may take, and how long the store to spread news.
+constexpr Duration kNews = std::chrono::milliseconds(500);
+constexpr Duration kTelling = std::chrono::seconds(2);
 
-Result<Bytes> collect(
-    Store& store, const std::string& key, int size, const Bytes& own, TimePoint deadline) {
+Status did_not_join(const std::string& ranks, int size) {
+  return make_error(ErrorCode::kTimeout,
+                    "ranks [%s] of %d did not join in time (HOROVOD_START_TIMEOUT)",
+                    ranks.c_str(),
+                    size);
+}
+
+Result<Bytes> collect(const Joining& joining, const std::string& key, const Bytes& own) {
   Bytes all;
   ByteWriter writer(all);
-  writer.number(std::uint8_t{1});
   writer.blob(own);
   std::string missing;
   Status first_error;
-  for (int rank = 1; rank < size; ++rank) {
-    // Once a rank is missing, the others are only asked whether they are there already.
-    auto value =
-        store.get(key + '/' + std::to_string(rank), missing.empty() ? deadline : deadline + kAsk);
+  for (int rank = 1; rank < joining.size; ++rank) {
+    const std::string rank_key = key + '/' + std::to_string(rank);
+    // Once a rank is missing, the others are only asked whether they are there already, over
+    // another connection: the attendance still waits for the missing one.
+    auto value = missing.empty() ? joining.attendance.get(rank_key, joining.deadline)
+                                 : joining.store.get(rank_key, joining.deadline + kAsk);
     if (value.ok()) {
       writer.blob(*value);
     } else {
       missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
       first_error = first_error.ok() ? value.status() : first_error;
+      if (first_error.code() != ErrorCode::kTimeout) {
+        return first_error;
+      }
     }
   }
-  if (missing.empty()) {
-    return all;
-  }
-  if (first_error.code() != ErrorCode::kTimeout) {
-    return first_error;
-  }
-  return make_error(ErrorCode::kTimeout,
-                    "ranks [%s] of %d did not join in time (HOROVOD_START_TIMEOUT)",
-                    missing.c_str(),
-                    size);
-}
-
-Bytes failure_blob(const Status& status) {
-  Bytes blob;
-  ByteWriter writer(blob);
-  writer.number(std::uint8_t{0});
-  writer.string(status.message());
-  return blob;
+  return missing.empty() ? Result<Bytes>(std::move(all)) : did_not_join(missing, joining.size);
 }
 
 Result<std::vector<Bytes>> parse(const Bytes& blob, int size) {
   ByteReader reader(blob);
-  if (reader.number<std::uint8_t>() == 0) {
-    return Status(ErrorCode::kTimeout, reader.string(kMaxValue));
-  }
   std::vector<Bytes> values;
   for (int rank = 0; rank < size; ++rank) {
     const auto value = reader.blob(kMaxValue);
@@ -65,19 +58,56 @@ Result<std::vector<Bytes>> parse(const Bytes& blob, int size) {
   return values;
 }
 
+// What this rank saw itself; everything else may be the consequence of another rank's failure.
+bool is_firsthand(ErrorCode code) {
+  return code == ErrorCode::kInvalidArgument || code == ErrorCode::kSystem ||
+         code == ErrorCode::kUnimplemented || code == ErrorCode::kInternal;
+}
+
+Status signed_by(int rank, const Status& why) {
+  if (why.rank() >= 0 || !is_firsthand(why.code())) {
+    return why;
+  }
+  return {why.code(), "rank " + std::to_string(rank) + ": " + why.message(), rank};
+}
+
 }  // namespace
 
-Result<std::vector<Bytes>> exchange(
-    Store& store, const std::string& key, int rank, int size, Bytes value, TimePoint deadline) {
-  if (rank == 0) {
-    auto all = collect(store, key, size, value, deadline);
-    const Bytes blob = all.ok() ? std::move(all.value()) : failure_blob(all.status());
-    LIGHTCC_RETURN_IF_ERROR(store.set(key + "/all", blob, deadline + kGrace));
-    return parse(blob, size);
+Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& key, Bytes value) {
+  const std::string key_of_all = key + "/all";
+  if (joining.rank == 0) {
+    LIGHTCC_ASSIGN_OR_RETURN(Bytes all, collect(joining, key, value));
+    LIGHTCC_RETURN_IF_ERROR(joining.attendance.set(key_of_all, all, joining.deadline + kGrace));
+    return parse(all, joining.size);
   }
-  LIGHTCC_RETURN_IF_ERROR(store.set(key + '/' + std::to_string(rank), std::move(value), deadline));
-  LIGHTCC_ASSIGN_OR_RETURN(const Bytes blob, store.get(key + "/all", deadline + kGrace));
-  return parse(blob, size);
+  LIGHTCC_RETURN_IF_ERROR(joining.attendance.set(
+      key + '/' + std::to_string(joining.rank), std::move(value), joining.deadline));
+  const auto all = joining.attendance.get(key_of_all, joining.deadline + kGrace);
+  if (all.status().code() == ErrorCode::kTimeout && joining.attendance.failure({}).ok()) {
+    return did_not_join("0", joining.size);
+  }
+  LIGHTCC_RETURN_IF_ERROR(all.status());
+  return parse(all.value(), joining.size);
+}
+
+Status give_up(const Joining& joining, const Status& seen) {
+  const TimePoint now = Clock::system().now();
+  const Status told = joining.attendance.failure(is_firsthand(seen.code()) ? now : now + kNews);
+  if (!told.ok() && (told.message() == seen.message() || !is_firsthand(seen.code()))) {
+    return told;
+  }
+  const Status own = signed_by(joining.rank, seen);
+  const Status counts = joining.attendance.fail(own, now + kTelling);
+  return is_firsthand(seen.code()) ? Status(seen.code(), seen.message(), own.rank()) : counts;
+}
+
+void stay_away(
+    Store& store, const std::string& prefix, int rank, const Status& why, TimePoint deadline) {
+  const Status own = signed_by(rank, why);
+  auto attendance = store.attend(prefix, own, deadline);
+  if (attendance.ok()) {
+    (void)attendance.value()->fail(own, deadline);
+  }
 }
 
 }  // namespace lightcc

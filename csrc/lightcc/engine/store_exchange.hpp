@@ -1,4 +1,5 @@
-// All-gather of small values through the store, by way of rank 0.
+// All-gather of small values through the store, by way of rank 0; and how ranks that make a world
+// tell each other why they cannot.
 #pragma once
 
 #include <string>
@@ -11,11 +12,27 @@
 
 namespace lightcc {
 
-/// Publishes `value` under `key`/`rank` and returns the values of all ranks. Rank 0 collects and
-/// publishes them together; when some do not come in time it publishes the failure instead, so that
-/// every rank's error names them. Errors: kTimeout. Blocks: until `deadline` (a little longer
-/// elsewhere than on rank 0).
-Result<std::vector<Bytes>> exchange(
-    Store& store, const std::string& key, int rank, int size, Bytes value, TimePoint deadline);
+/// A rank among those that make a world.
+struct Joining {
+  Store& store;
+  Attendance& attendance;
+  int rank = 0;
+  int size = 1;
+  TimePoint deadline;
+};
+
+/// Publishes `value` under `key`/`rank` and returns the values of all ranks, which rank 0 collects
+/// and publishes together. Errors: kTimeout, naming the ranks that did not come; why the gathering
+/// failed. Blocks: until the deadline (a little longer elsewhere than on rank 0).
+Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& key, Bytes value);
+
+/// Tells all ranks why this one cannot join, and returns what it should say itself: `seen`, or the
+/// first reason that any rank gave where `seen` may be a consequence of that. Blocks: for seconds.
+Status give_up(const Joining& joining, const Status& seen);
+
+/// Tells all ranks of the gathering under `prefix` why rank `rank` does not even begin. Best
+/// effort. Blocks: until `deadline`.
+void stay_away(
+    Store& store, const std::string& prefix, int rank, const Status& why, TimePoint deadline);
 
 }  // namespace lightcc

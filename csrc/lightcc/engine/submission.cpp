@@ -125,9 +125,18 @@ Status check_removal(Submission& s, const ProcessSetTable& sets, bool dynamic) {
   return {};
 }
 
-Status check_by_operation(
-    Submission& s, const ProcessSetTable& sets, int rank, int world_size, bool dynamic) {
-  const std::size_t members = sets.find(s.process_set)->size();
+// `ranks` ascend.
+bool is_among(const std::vector<std::int32_t>& ranks, std::int32_t rank) {
+  return std::ranges::binary_search(ranks, rank);
+}
+
+// `members`: of the submission's process set.
+Status check_by_operation(Submission& s,
+                          const std::vector<std::int32_t>& members,
+                          const ProcessSetTable& sets,
+                          int rank,
+                          int world_size,
+                          bool dynamic) {
   switch (s.op) {
     case OpType::kAllreduce:
       return check_reduction(s);
@@ -140,15 +149,15 @@ Status check_by_operation(
                               "Process-set rank zero tried to ALLGATHER a rank-zero tensor.")
                  : Status();
     case OpType::kBroadcast:
-      return sets.member_index(s.process_set, s.root_or_peer) < 0
+      return !is_among(members, s.root_or_peer)
                  ? invalid("broadcast received invalid root rank %d for provided process set",
                            s.root_or_peer)
                  : Status();
     case OpType::kAlltoall:
-      return check_splits(s, members);
+      return check_splits(s, members.size());
     case OpType::kSend:
     case OpType::kRecv:
-      return sets.member_index(s.process_set, s.root_or_peer) < 0 || s.root_or_peer == rank
+      return !is_among(members, s.root_or_peer) || s.root_or_peer == rank
                  ? invalid("%s names rank %d, which is not another member of the process set",
                            spoken_name(s.op),
                            s.root_or_peer)
@@ -171,11 +180,12 @@ Status check_by_operation(
 
 Status prepare_submission(
     Submission& submission, const ProcessSetTable& sets, int rank, int world_size, bool dynamic) {
-  if (sets.find(submission.process_set) == nullptr) {
+  const std::vector<std::int32_t>* const members = sets.find(submission.process_set);
+  if (members == nullptr) {
     return invalid("%s: Process set provided does not exist, or has not been registered.",
                    spoken_name(submission.op));
   }
-  if (sets.member_index(submission.process_set, rank) < 0) {
+  if (!is_among(*members, rank)) {
     return invalid("%s: Rank %d is not a member of the provided process set.",
                    spoken_name(submission.op),
                    rank);
@@ -198,7 +208,7 @@ Status prepare_submission(
                    shape_text(submission.shape).c_str(),
                    kMaxDimensions);
   }
-  return check_by_operation(submission, sets, rank, world_size, dynamic);
+  return check_by_operation(submission, *members, sets, rank, world_size, dynamic);
 }
 
 Result<std::optional<TopkSpec>> choose_compression(const Submission& submission,

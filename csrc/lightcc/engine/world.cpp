@@ -93,13 +93,29 @@ class WorldImpl final : public World {
   WorldImpl& operator=(const WorldImpl&) = delete;
 
   Status start() {
-    LIGHTCC_ASSIGN_OR_RETURN(Membership membership, join_world(options_));
-    const bool networked = membership.transport != nullptr;
-    spin_ = spin_policy(options_.knobs, membership.topology.local_size, networked);
-    LIGHTCC_ASSIGN_OR_RETURN(
-        core_, Core::make(std::move(membership), options_.knobs, clock_, operations_));
-    LIGHTCC_RETURN_IF_ERROR(start_thread());
-    return add_static_process_sets();
+    LIGHTCC_RETURN_IF_ERROR(check_place(options_));
+    if (options_.size == 1) {
+      return start_joined(nullptr);
+    }
+    const TimePoint deadline =
+        clock_.now() + std::chrono::duration_cast<Duration>(
+                           std::chrono::duration<double>(options_.knobs.start_timeout_s));
+    LIGHTCC_ASSIGN_OR_RETURN(const auto attendance,
+                             options_.store->attend(options_.key_prefix, own_will(), deadline));
+    const Joining joining{*options_.store, *attendance, options_.rank, options_.size, deadline};
+    Status started = start_joined(&joining);
+    if (started.ok()) {
+      started = meet_at_the_start(joining);
+    }
+    if (started.ok()) {
+      return {};
+    }
+    started = give_up(joining, started);
+    if (core_ != nullptr) {
+      const MutexLock lock(drive_mutex_);
+      core_->fail(started);  // So that nobody waits for this rank, nor it for them.
+    }
+    return started;
   }
 
   const Topology& topology() const override { return core_->topology(); }
@@ -142,8 +158,8 @@ class WorldImpl final : public World {
 
   std::vector<ProcessSetInfo> process_sets() const override {
     std::vector<ProcessSetInfo> infos;
-    const ProcessSetTable table = core_->process_sets();
-    for (const auto& [id, ranks] : table.sets()) {
+    const auto table = core_->process_sets();
+    for (const auto& [id, ranks] : table->sets()) {
       infos.push_back({id, ranks});
     }
     return infos;
@@ -225,11 +241,6 @@ class WorldImpl final : public World {
     thread_->join();
     thread_.reset();
     core_->read_to_the_end(clock_.now() + kFarewell);
-    if (topology().rank == 0 && options_.store != nullptr) {
-      // Best effort: the store outlives this world, its keys need not.
-      (void)options_.store->remove_prefix(options_.key_prefix,
-                                          clock_.now() + std::chrono::seconds(1));
-    }
   }
 
  private:
@@ -253,24 +264,46 @@ class WorldImpl final : public World {
     return {};
   }
 
-  Status add_static_process_sets() {
+  Status own_will() const {
+    return {ErrorCode::kPeerFailed,
+            "rank " + std::to_string(options_.rank) +
+                " ended, or lost its connection to the store, during init()",
+            options_.rank};
+  }
+
+  Status start_joined(const Joining* joining) {
+    LIGHTCC_ASSIGN_OR_RETURN(Membership membership, join_world(options_, joining));
+    const bool networked = membership.transport != nullptr;
+    spin_ = spin_policy(options_.knobs, membership.topology.local_size, networked);
+    LIGHTCC_ASSIGN_OR_RETURN(
+        core_, Core::make(std::move(membership), options_.knobs, clock_, operations_));
+    LIGHTCC_RETURN_IF_ERROR(start_thread());
+    return add_static_process_sets(joining);
+  }
+
+  // The ranks part when all have come so far: until then a death is heard of through the store, and
+  // no rank can be gone with what another still has to read. Rank 0, which may serve the store, is
+  // the last.
+  Status meet_at_the_start(const Joining& joining) const {
+    LIGHTCC_RETURN_IF_ERROR(exchange(joining, options_.key_prefix + "/ready", {}).status());
+    const bool is_last = options_.rank == 0;
+    const Status left = joining.attendance.leave(is_last, joining.deadline);
+    return is_last && left.code() == ErrorCode::kTimeout ? Status() : left;  // All are ready.
+  }
+
+  Status add_static_process_sets(const Joining* joining) {
+    const auto has_news = [joining] {
+      return joining != nullptr && !joining->attendance.failure({}).ok();
+    };
     for (const auto& ranks : options_.process_sets) {
       Submission submission;
       submission.op = OpType::kAddProcessSet;
       submission.ranks = ranks;
       LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle,
                                submit_checked({std::move(submission)}, false, true, true));
-      LIGHTCC_RETURN_IF_ERROR(wait(handle, {}).status());
+      LIGHTCC_RETURN_IF_ERROR(wait(handle, has_news).status());
     }
-    if (options_.process_sets.empty()) {
-      return {};
-    }
-    // No rank goes on, and perhaps leaves, while another still makes its groups.
-    Submission barrier;
-    barrier.op = OpType::kBarrier;
-    LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle,
-                             submit_checked({std::move(barrier)}, false, false, true));
-    return wait(handle, {}).status();
+    return {};
   }
 
   Result<HandleId> submit_checked(std::vector<Submission> submissions,
@@ -278,12 +311,12 @@ class WorldImpl final : public World {
                                   bool dynamic,
                                   bool waits) {
     LIGHTCC_RETURN_IF_ERROR(check_alive());
-    const ProcessSetTable sets = core_->process_sets();
+    const auto sets = core_->process_sets();
     const Topology& t = core_->topology();
     std::vector<std::unique_ptr<Operation>> operations;
     operations.reserve(submissions.size());
     for (Submission& submission : submissions) {
-      LIGHTCC_RETURN_IF_ERROR(prepare_submission(submission, sets, t.rank, t.size, dynamic));
+      LIGHTCC_RETURN_IF_ERROR(prepare_submission(submission, *sets, t.rank, t.size, dynamic));
       LIGHTCC_ASSIGN_OR_RETURN(const std::optional<TopkSpec> topk,
                                choose_compression(submission, options_.knobs));
       auto operation = std::make_unique<Operation>();

@@ -86,8 +86,9 @@ struct WorldOptions {
   int rank = 0;
   int size = 1;
   std::shared_ptr<Store> store;  ///< May be null when size is 1.
-  std::string key_prefix;        ///< Of this world's keys in the store; the same on all ranks.
-  std::string secret;            ///< Shared by the job's ranks.
+  /// Of this world's keys in the store; the same on all ranks, and no other world's.
+  std::string key_prefix;
+  std::string secret;  ///< Shared by the job's ranks.
   /// Address of the store as "host:port"; the route to it picks this rank's address. May be empty.
   std::string rendezvous_address;
   std::vector<std::vector<std::int32_t>> process_sets;  ///< Static ones: ids 1, 2, ...

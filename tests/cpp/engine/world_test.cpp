@@ -386,6 +386,33 @@ TEST(World, missing_ranks_are_named_when_they_do_not_come) {
   EXPECT_NE(world.status().message().find("[1, 2]"), std::string::npos) << world.status().message();
 }
 
+TEST(World, a_rank_that_cannot_join_tells_the_others_why) {
+  const std::shared_ptr<Store> store = make_hash_store();
+  std::vector<Status> seen(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      WorldOptions options;
+      options.knobs = *read_knobs(testing::get_env_from({}));
+      options.rank = rank;
+      options.size = 3;
+      options.store = store;
+      options.secret = rank == 1 ? "" : "secret";
+      seen[static_cast<std::size_t>(rank)] = World::create(std::move(options)).status();
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const Status& status : seen) {
+    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(status.rank(), 1);
+    EXPECT_NE(status.message().find("the job secret is empty"), std::string::npos)
+        << status.message();
+  }
+  EXPECT_EQ(seen[2].message(), "rank 1: the job secret is empty");
+}
+
 std::string name_of(const ::testing::TestParamInfo<JobOptions>& instance) {
   std::string name = "ranks" + std::to_string(instance.param.size);
   for (const int host : instance.param.hosts) {

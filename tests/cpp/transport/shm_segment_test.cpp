@@ -197,6 +197,22 @@ TEST(PassFds, descriptors_beyond_the_expected_are_an_error_and_are_closed) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
+TEST(PassFds, what_this_process_may_not_open_is_its_own_shortage) {
+  Sockets sockets(SOCK_STREAM);
+  const int fds[] = {sockets.a.get(), sockets.a.get()};
+  ASSERT_TRUE(send_fds(sockets.a.get(), kPayload, fds).ok());
+  std::vector<std::byte> payload(16);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = 3;  // Every descriptor in use is above: none can be added.
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+  const Status status = recv_fds(sockets.b.get(), payload, 2).status();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.code(), ErrorCode::kSystem);
+  EXPECT_NE(status.message().find("Too many open files"), std::string::npos) << status.message();
+}
+
 TEST(PassFds, a_packet_longer_than_expected_is_an_error) {
   Sockets sockets(SOCK_SEQPACKET);
   ASSERT_TRUE(send_fds(sockets.a.get(), kPayload, {}).ok());

@@ -156,14 +156,13 @@ def test_value_that_cannot_be_used_is_named_with_what_is_allowed(
     assert allowed in text
 
 
-def test_value_that_one_rank_cannot_use_ends_the_others_in_time() -> None:
-    env = [{"HOROVOD_START_TIMEOUT": "3"} for _ in range(3)]
+def test_value_that_one_rank_cannot_use_is_told_to_the_others() -> None:
+    env = [{"HOROVOD_START_TIMEOUT": "50"} for _ in range(3)]
     env[1]["LIGHT_SIMD"] = "avx9"
     results = spawn_ranks(init_error, 3, env=env, timeout_s=30)
     assert results[1][0] == "ValueError"
     for kind, text in (results[0], results[2]):
-        assert kind == "CollectiveTimeoutError", results
-        assert "ranks [1] of 3 did not join in time" in text, results
+        assert (kind, text) == ("ValueError", f"rank 1: {results[1][1]}"), results
 
 
 def test_missing_rank_is_named_in_time() -> None:

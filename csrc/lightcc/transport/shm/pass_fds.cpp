@@ -127,7 +127,15 @@ Result<std::optional<ReceivedFds>> recv_fds(int socket,
   if (received == 0) {
     return make_error(ErrorCode::kPeerFailed, "a rank of this host closed its socket");
   }
-  if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || result.fds.size() > most_fds) {
+  // There is room for as many as one message can carry, so what was cut could not be opened here.
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    return make_system_error(ErrorCode::kSystem,
+                             EMFILE,
+                             "only %zu of the descriptors that a rank of this host passed could be "
+                             "opened",
+                             result.fds.size());
+  }
+  if ((message.msg_flags & MSG_TRUNC) != 0 || result.fds.size() > most_fds) {
     return make_error(ErrorCode::kPeerFailed,
                       "a rank of this host passed more than %zu descriptors or %zu bytes",
                       most_fds,

@@ -65,7 +65,7 @@ struct ReceivedFds {
 /// descriptors. On SOCK_STREAM `payload` must have exactly the size that was sent, or messages run
 /// into one another. Nothing: none has arrived. Blocks: never.
 /// Errors: kPeerFailed when the other end closed or sent more than that (what came with it is
-/// closed); kInvalidArgument; kSystem.
+/// closed); kInvalidArgument; kSystem, also when this process may not open what was passed.
 Result<std::optional<ReceivedFds>> recv_fds(int socket,
                                             std::span<std::byte> payload,
                                             std::size_t most_fds);

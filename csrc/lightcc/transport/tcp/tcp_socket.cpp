@@ -60,6 +60,9 @@ Status socket_error(int error_number, std::uint32_t rank, const char* doing) {
 }
 
 Status blame(const Status& status, std::uint32_t rank) {
+  if (status.code() == ErrorCode::kSystem) {
+    return status;
+  }
   return {status.code(), status.message(), static_cast<int>(rank)};
 }
 
