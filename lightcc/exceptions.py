@@ -69,7 +69,24 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Horovod's: an adapter was built for another version of its framework. Never raised here."""
+    """Horovod's: an adapter was built for another version of its framework. Never raised here.
+
+    Attributes:
+        name: The framework.
+        version: The version that the adapter was built for.
+        installed_version: The version that is there.
+    """
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        """Makes the error."""
+        message = f"built for {name} {version}, but {name} {installed_version} is installed"
+        super().__init__(message, name=name)
+        self.version = version
+        self.installed_version = installed_version
+
+    def __reduce__(self) -> tuple[type[HorovodVersionMismatchError], tuple[str, str, str]]:
+        """Keeps the attributes when the error travels to another process."""
+        return type(self), (str(self.name), self.version, self.installed_version)
 
 
 class NotThereYetError(AttributeError, NotImplementedError):

@@ -159,6 +159,8 @@ __all__ = [
     "synchronize",
 ]
 
+handle_average_backwards_compatibility = get_average_backwards_compatibility_fun(None)
+
 # Private, but programs written for Horovod reach for it all the same.
 _basics = HorovodBasics(__file__)
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _not_yet, basics
-from lightcc.process_sets import get_process_set_ids_and_ranks
+from lightcc.process_sets import (
+    ProcessSet as ProcessSet,
+    get_process_set_ids_and_ranks,
+    global_process_set as global_process_set,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

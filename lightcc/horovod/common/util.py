@@ -15,12 +15,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from lightcc import basics
+from lightcc.exceptions import HorovodVersionMismatchError as HorovodVersionMismatchError
 from lightcc.reductions import Average, Sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lightcc.reductions import ReduceOp
+
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -56,13 +56,21 @@ def test_names_that_clients_import_from_the_operations_are_there() -> None:
 from horovod.torch.mpi_ops import (
     Adasum, Average, Compression, HorovodInternalError, ProcessSet, Sum, add_process_set,
     check_installed_version, get_average_backwards_compatibility_fun, global_process_set,
-    gpu_available, init, num_rank_is_power_2, remove_process_set, shutdown,
+    gpu_available, handle_average_backwards_compatibility, init, num_rank_is_power_2,
+    remove_process_set, shutdown,
 )
+import pickle
+from horovod.common.basics import HorovodBasics, ProcessSet as third, global_process_set as one_set
 from horovod.common.exceptions import HorovodVersionMismatchError
+from horovod.common.util import EXTENSIONS, HorovodVersionMismatchError as error_too
 from horovod.common.process_sets import ProcessSet as other
 from horovod.torch.compression import Compression as same
-assert other is ProcessSet and same is Compression
-assert issubclass(HorovodVersionMismatchError, ImportError)
+assert other is third is ProcessSet and same is Compression and one_set is global_process_set
+assert handle_average_backwards_compatibility(None, False) is Sum and "torch" in EXTENSIONS
+error = pickle.loads(pickle.dumps(error_too("torch", "1.0", "2.0")))
+assert isinstance(error, HorovodVersionMismatchError) and isinstance(error, ImportError)
+assert (error.name, error.version, error.installed_version) == ("torch", "1.0", "2.0")
+assert str(error) == "built for torch 1.0, but torch 2.0 is installed"
 """
     output(*RUN, "-c", program)
 
