@@ -117,10 +117,21 @@ def _rank_input(
     except TypeError as error:
         msg = f"the function or its arguments: {error}"
         raise TypeError(msg) from error
-    # cloudpickle sends what the main script defines. Without it the ranks import the script.
-    main = getattr(sys.modules["__main__"], "__file__", None)
-    script = str(Path(main).resolve()) if main and _cloudpickle() is None else None
-    return pickle.dumps({"path": sys.path, "script": script, "call": call})
+    return pickle.dumps({"path": sys.path, "main": _main_module(), "call": call})
+
+
+def _main_module() -> dict[str, str]:
+    """Returns what `multiprocessing.spawn.prepare` imports the main module by.
+
+    That is nothing with cloudpickle, which sends what the main module defines.
+    """
+    main = sys.modules["__main__"]
+    path = getattr(main, "__file__", None)
+    if _cloudpickle() is not None or path is None:
+        return {}
+    if main.__spec__ is not None:  # python -m NAME
+        return {"init_main_from_name": main.__spec__.name}
+    return {"init_main_from_path": str(Path(path).resolve())}
 
 
 def _run_launcher(folder: Path) -> int:

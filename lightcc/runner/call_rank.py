@@ -25,8 +25,8 @@ def main() -> int:
     sys.path += [entry for entry in told["path"] if entry not in sys.path]
     code = 0
     try:
-        if told["script"] is not None:
-            multiprocessing.spawn.prepare({"init_main_from_path": told["script"]})
+        if told["main"]:
+            multiprocessing.spawn.prepare(told["main"])
         function, args, kwargs = pickle.loads(told["call"])  # noqa: S301
         value = function(*args, **kwargs)
         try:

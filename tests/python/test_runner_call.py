@@ -116,19 +116,23 @@ def test_what_cannot_be_pickled_starts_nothing() -> None:
         call(1, print, return_a_lock())
 
 
-def run_script(path: Path, text: str) -> subprocess.CompletedProcess[str]:
+def run_script(path: Path, text: str, *how: str) -> subprocess.CompletedProcess[str]:
     path.write_text(textwrap.dedent(text))
     return subprocess.run(
-        [sys.executable, str(path)],
+        [sys.executable, *(how or [str(path)])],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
+        cwd=path.parent,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
     )
 
 
-def test_without_cloudpickle_functions_of_modules_and_scripts_can_be_called(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [(), ("-m", "script")], ids=["script", "module"])
+def test_without_cloudpickle_functions_of_modules_and_scripts_can_be_called(
+    tmp_path: Path, how: tuple[str, ...]
+) -> None:
     done = run_script(
         tmp_path / "script.py",
         """
@@ -152,6 +156,7 @@ def test_without_cloudpickle_functions_of_modules_and_scripts_can_be_called(tmp_
             except TypeError as error:
                 print(error)
         """,
+        *how,
     )
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
