@@ -31,8 +31,13 @@ _READ_AT_START = (
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ATEN_", "DNNL_", "ONEDNN_"),
     *("TORCH", "PYTORCH_", "CUDA_", "NUMPY_", "NPY_", "LIGHTCC_HOROVOD", "LC_", "LANG", "TZ"),
 )
-# `path` and files instead of buffers; and what torch writes into the environment by itself.
-_NOT_COMPARED = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR"})
+# `path` and files instead of buffers; and what torch and scikit-learn write there by themselves.
+_NOT_COMPARED = frozenset(
+    {
+        *("PYTHONPATH", "PYTHONUNBUFFERED"),
+        *("TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"),
+    }
+)
 # A pool of threads would not survive the fork; and children write without a buffer.
 _WARM_ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
