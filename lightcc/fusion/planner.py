@@ -20,6 +20,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightcc import _world, basics
+from lightcc.exceptions import ShutDownError
 from lightcc.functions import allgather_object, broadcast_object
 from lightcc.fusion.learning import NEXT, Step, learn_by_model, learn_by_trial, learn_order
 from lightcc.fusion.plans import (
@@ -169,9 +170,12 @@ class Planner:
         # In integers, which are never compressed.
         sees = bool(arrivals) or self._pause > NEXT
         mine = np.array([1, seconds * 1e9, self.vote()] if sees else [0, 0, 0], np.int64)
-        handle = allreduce_async_(
-            mine, name=f"{self.name}.step", op=Sum, process_set=self.process_set
-        )
+        try:
+            handle = allreduce_async_(
+                mine, name=f"{self.name}.step", op=Sum, process_set=self.process_set
+            )
+        except ShutDownError:
+            return  # Another rank has left after this step, which is complete here, too.
         self._told = _Told(_world.number(), handle, arrivals)
 
     def _learn(self) -> None:

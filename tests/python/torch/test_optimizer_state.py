@@ -22,6 +22,7 @@ from replicas import (
 from torch import nn
 
 import lightcc.torch as hvd
+from lightcc.fusion import Gradient, Planner, choose_fusion
 from lightcc.testing import spawn_ranks
 
 if TYPE_CHECKING:
@@ -324,6 +325,27 @@ def three_ranks() -> dict[str, list[str]]:
 def test_state(claim: str, three_ranks: dict[str, list[str]]) -> None:
     for rank, problem in enumerate(three_ranks[claim]):
         assert not problem, f"rank {rank}: {problem}"
+
+
+# -- The last step --------------------------------------------------------------------------------
+
+
+def end_a_step_after_another_rank_left() -> None:
+    hvd.init()
+    choice = choose_fusion("arrival", None, None, None)
+    planner = Planner(choice, [Gradient("a", 4, "float32")], hvd.global_process_set)
+    planner.begin_step()
+    if hvd.rank() == 0:
+        hvd.shutdown()
+        return
+    with pytest.raises(hvd.HorovodInternalError, match="shut down"):
+        hvd.allreduce(torch.ones(1), name="too late")
+    planner.arrived("a")
+    planner.end_step()
+
+
+def test_a_rank_may_leave_while_others_end_the_last_step() -> None:
+    spawn_ranks(end_a_step_after_another_rank_left, 2)
 
 
 # -- What a step costs between hosts --------------------------------------------------------------
