@@ -350,6 +350,8 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
         "names the variable, the value and what is allowed; an unknown `LIGHT_` variable is a "
         "warning with the nearest known name. Where a variable has other names, its own name wins.",
         "",
+        "HARP's variables (`HARP_*`) are in [harp/runtime.md](harp/runtime.md#settings).",
+        "",
         "## What you may set",
         "",
         "| name | other names | type | default | unit | meaning | read by |",

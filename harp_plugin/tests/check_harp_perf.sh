@@ -9,7 +9,7 @@ profile=$out.conf
 trap 'rm -f "$out" "$profile"; kill $(jobs -p) 2>/dev/null || true' EXIT
 
 port=$((20000 + RANDOM % 10000))
-vias=(--via tcp)
+vias=(--via tcp --via tcp-each-way)
 for plugin in "$@"; do
   vias+=(--via "$plugin")
 done
@@ -20,6 +20,9 @@ wait %1 || fail "the listening end failed"
 for plugin in "$@"; do
   [[ $(grep -c "$(basename "$plugin")" "$out") == 5 ]] || fail "rows of $plugin are missing"
 done
+
+[[ $(grep -c "| tcp |" "$out") == 5 && $(grep -c "| tcp-each-way |" "$out") == 5 ]] ||
+  fail "rows of tcp are missing"
 
 # More than sockets hold, both ways.
 "$perf" --listen "127.0.0.1:$port" &

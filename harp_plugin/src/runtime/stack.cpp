@@ -119,7 +119,10 @@ bool Stack::turn(Time now) {  // hot
   ++stats_.turns;
   is_blocked_ = !datapath_->flush(now);
   bool worked = !marked_.empty();
-  worked = take_posts(now) || worked;
+  if (take_posts(now)) {
+    worked = true;
+    transmit_few(now);
+  }
   worked = take_packets(now) || worked;
   worked = wake_due(now) || worked;
   if (!worked) {
@@ -272,6 +275,23 @@ bool Stack::wake_due(Time now) {
     }
   }
   return true;
+}
+
+/// A short message of a session with nothing else to do leaves before anybody looks what has
+/// arrived: its peer waits for it, and what has arrived is mostly what it answers, acknowledged.
+void Stack::transmit_few(Time now) {  // hot
+  bool has_sent = false;
+  for (Entry* const entry : marked_) {
+    const std::size_t packets = entry->session->waiting_packets();
+    const std::size_t in_flight = entry->session->sent_packets().in_flight();
+    if (!is_blocked_ && packets > 0 && packets + in_flight <= kFewPackets) {
+      transmit_from(*entry, now);
+      has_sent = true;
+    }
+  }
+  if (has_sent) {
+    is_blocked_ = !datapath_->flush(now);
+  }
 }
 
 void Stack::transmit(Time now) {  // hot

@@ -122,6 +122,7 @@ class Stack {
   bool take_posts(Time now);
   bool take_packets(Time& now);
   bool wake_due(Time now);
+  void transmit_few(Time now);
   void transmit(Time now);
   void tell_applications();
   void settle(Time now);

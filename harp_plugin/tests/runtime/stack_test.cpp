@@ -66,6 +66,38 @@ TEST(Stack, a_message_leaves_before_the_acknowledgement_of_what_it_answers) {
   }
 }
 
+TEST(Stack, a_short_message_leaves_before_anybody_looks_what_has_arrived) {
+  World world;
+  Node& left = world.add();
+  Node& right = world.add();
+  const Ends there = connect(world, left, right);
+  const Ends back = connect(world, right, left);
+  Message question(100, 1);
+  Message reply(100, 2);
+  question.post(*there.client, *there.server);
+  reply.post(*back.client, *back.server);
+  (void)left.stack->turn(world.now);  // Its message waits at the other end now.
+  const auto received = [&] { return right.stack->datapath().stats().packets_received; };
+  const std::uint64_t before = received();
+  std::optional<std::uint64_t> when_sent;
+  right.tap->watcher = [&](const Route&, auto head, auto) {
+    if (static_cast<PacketType>(head[0] & std::byte{15}) == PacketType::kData && !when_sent) {
+      when_sent = received();
+    }
+    return true;
+  };
+  (void)right.stack->turn(world.now);
+  EXPECT_EQ(when_sent, before);
+  EXPECT_GT(received(), before) << "in the same turn, afterwards";
+  right.tap->watcher = nullptr;
+  ASSERT_TRUE(world.run_until([&] {
+    return question.is_done(*there.client, *there.server) &&
+           reply.is_done(*back.client, *back.server);
+  }));
+  question.expect_delivered();
+  reply.expect_delivered();
+}
+
 TEST(Stack, a_client_connects_to_a_listener) {
   World world;
   Node& client = world.add();

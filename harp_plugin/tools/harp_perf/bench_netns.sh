@@ -67,6 +67,6 @@ HARP_DPDK="net_vhost0,iface=$socket,client=1@10.92.2.2/24" \
   ip netns exec "$b" chrt -r 1 taskset -c 1 "$build/harp-perf" --listen 10.92.0.2:7000 &
 HARP_DPDK="virtio_user0,path=$socket,server=1@10.92.2.1/24" \
   ip netns exec "$a" chrt -r 1 taskset -c 0 "$build/harp-perf" --connect 10.92.0.2:7000 \
-  --via tcp "${vias[@]}" "$@"
+  --via tcp --via tcp-each-way "${vias[@]}" "$@"
 wait
 line

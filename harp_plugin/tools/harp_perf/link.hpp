@@ -38,9 +38,10 @@ struct Ends {
   std::unique_ptr<Link> in;
 };
 
-/// `via`: "tcp", or the path of an NCCL net plugin, perhaps behind words NAME=VALUE: the
-/// environment in which it starts. Both ends of a control connection call it at once; `is_first` on
-/// one of them. `peer`: the other machine's address, `here`: this one's.
+/// `via`: "tcp" for one connection, "tcp-each-way" for two, or the path of an NCCL net plugin,
+/// perhaps behind words NAME=VALUE: the environment in which it starts. Both ends of a control
+/// connection call it at once; `is_first` on one of them. `peer`: the other machine's address,
+/// `here`: this one's.
 Ends make_links(const std::string& via,
                 bool is_first,
                 const std::string& here,
@@ -48,6 +49,7 @@ Ends make_links(const std::string& via,
                 Control& control);
 
 Ends make_tcp_links(bool is_first,
+                    bool is_each_way,
                     const std::string& here,
                     const std::string& peer,
                     Control& control);

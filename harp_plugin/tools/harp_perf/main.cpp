@@ -25,10 +25,11 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: harp-perf --listen IPV4:PORT\n"
-    "       harp-perf --connect IPV4:PORT --via tcp|\"[NAME=VALUE ...] PLUGIN.so\" [--via ...]\n"
+    "       harp-perf --connect IPV4:PORT --via VIA [--via ...]\n"
     "                 [--sizes 64,65536,1m] [--seconds 1] [--rounds 3] [--window 8]\n"
     "\n"
-    "NAME=VALUE: the environment, at both ends, while the plugin starts.\n"
+    "VIA: tcp, one connection; tcp-each-way, two, as NCCL's sockets have; or a plugin,\n"
+    "\"[NAME=VALUE ...] PLUGIN.so\", with the environment, at both ends, while it starts.\n"
     "Streams messages of each size to the listening end, and sends the smallest to and fro. "
     "Medians\n"
     "over the rounds; ratios to the first --via. Every message is checked.\n";

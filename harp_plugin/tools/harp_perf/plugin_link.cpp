@@ -223,8 +223,9 @@ Ends make_links(const std::string& via,
                 const std::string& here,
                 const std::string& peer,
                 Control& control) {
-  return via == "tcp" ? make_tcp_links(is_first, here, peer, control)
-                      : make_plugin_links(via, control);
+  const bool is_each_way = via == "tcp-each-way";
+  return via == "tcp" || is_each_way ? make_tcp_links(is_first, is_each_way, here, peer, control)
+                                     : make_plugin_links(via, control);
 }
 
 }  // namespace harp_perf

@@ -1,4 +1,6 @@
-// Kernel TCP, one connection each way, driven without blocking as NCCL drives its sockets.
+// Kernel TCP, driven without blocking as NCCL drives its sockets. One connection carries both
+// directions, where an answer takes the acknowledgement with it; or there is one each way, as NCCL
+// has them, and no answer does.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -23,7 +25,8 @@ using harp::UniqueFd;
 /// Messages in order, each moved on as far as the socket allows.
 class TcpLink final : public Link {
  public:
-  TcpLink(UniqueFd fd, bool is_sending) : fd_(std::move(fd)), is_sending_(is_sending) {}
+  TcpLink(std::shared_ptr<const UniqueFd> fd, bool is_sending)
+      : fd_(std::move(fd)), is_sending_(is_sending) {}
 
   bool post(std::span<std::byte> message, std::size_t slot) override {
     queue_.push_back({message, slot});
@@ -49,8 +52,8 @@ class TcpLink final : public Link {
       auto& [rest, slot] = queue_.front();
       if (!rest.empty()) {
         const ssize_t count =
-            is_sending_ ? ::send(fd_.get(), rest.data(), rest.size(), MSG_DONTWAIT | MSG_NOSIGNAL)
-                        : ::recv(fd_.get(), rest.data(), rest.size(), MSG_DONTWAIT);
+            is_sending_ ? ::send(fd_->get(), rest.data(), rest.size(), MSG_DONTWAIT | MSG_NOSIGNAL)
+                        : ::recv(fd_->get(), rest.data(), rest.size(), MSG_DONTWAIT);
         if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
           return;
         }
@@ -66,7 +69,7 @@ class TcpLink final : public Link {
     }
   }
 
-  UniqueFd fd_;
+  std::shared_ptr<const UniqueFd> fd_;
   bool is_sending_;
   std::deque<Message> queue_;
   std::uint64_t done_ = 0;
@@ -75,27 +78,28 @@ class TcpLink final : public Link {
 }  // namespace
 
 Ends make_tcp_links(bool is_first,
+                    bool is_each_way,
                     const std::string& here,
                     const std::string& peer,
                     Control& control) {
-  UniqueFd one;
-  UniqueFd other;
+  UniqueFd listener;
+  sockaddr_in address{};
   if (is_first) {
-    const UniqueFd listener = listen_at(address_of(here, 0));
+    listener = listen_at(address_of(here, 0));
     control.say(std::to_string(local_port(listener)));
-    one = accept_one(listener);
-    other = accept_one(listener);
   } else {
-    const sockaddr_in address =
-        address_of(peer, static_cast<std::uint16_t>(std::stoi(control.hear())));
-    one = connect_to(address);
-    other = connect_to(address);
+    address = address_of(peer, static_cast<std::uint16_t>(std::stoi(control.hear())));
   }
+  const auto open_one = [&] {
+    return std::make_shared<const UniqueFd>(is_first ? accept_one(listener) : connect_to(address));
+  };
+  auto out = open_one();
+  auto in = is_each_way ? open_one() : out;
   if (!is_first) {
-    std::swap(one, other);
+    std::swap(out, in);
   }
-  return {.out = std::make_unique<TcpLink>(std::move(one), true),
-          .in = std::make_unique<TcpLink>(std::move(other), false)};
+  return {.out = std::make_unique<TcpLink>(std::move(out), true),
+          .in = std::make_unique<TcpLink>(std::move(in), false)};
 }
 
 }  // namespace harp_perf
