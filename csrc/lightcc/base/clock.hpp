@@ -9,6 +9,11 @@ namespace lightcc {
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, std::chrono::nanoseconds>;
 using Duration = std::chrono::nanoseconds;
 
+/// Converts seconds, as knobs have them.
+inline Duration seconds(double value) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+}
+
 /// Thread: any.
 class Clock {
  public:

@@ -51,7 +51,7 @@ namespace {
 // Of contributions waiting to be combined; about an L2 cache.
 constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
 // Below this a message costs more than the overlap that it buys.
-constexpr std::size_t kLeastPieceBytes = std::size_t{32} << 10;
+constexpr std::size_t kLeastExchangeBytes = std::size_t{32} << 10;
 
 }  // namespace
 
@@ -60,7 +60,7 @@ std::size_t exchange_piece_bytes(std::size_t bytes, std::size_t members, std::si
   if (members > 2) {
     most = std::min(most, kStagingBytes / (kExchangeDepth * (members - 1)));
   }
-  const std::size_t overlapping = std::max(kLeastPieceBytes, bytes / (members * kExchangeDepth));
+  const std::size_t overlapping = std::max(kLeastExchangeBytes, bytes / (members * kExchangeDepth));
   return std::max<std::size_t>(64, std::min(most, overlapping));
 }
 

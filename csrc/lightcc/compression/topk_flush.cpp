@@ -13,7 +13,7 @@ namespace lightcc::detail {
 namespace {
 
 /// acc of so many elements at a time, in the L1 cache.
-constexpr std::size_t kChunkElems = 2048;
+constexpr std::size_t kFlushedElems = 2048;
 
 template <typename Type>
 [[gnu::noinline]] bool flush(const TopkStepJob& job, std::byte* shard) {
@@ -21,13 +21,13 @@ template <typename Type>
   using Wire = Type::Wire;
   // Each chunk is written before it is read.
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
-  std::array<std::byte, (kChunkElems + kTopkBlockSlack) * sizeof(Lane)> sums;
+  std::array<std::byte, (kFlushedElems + kTopkBlockSlack) * sizeof(Lane)> sums;
   const TopkBlockKernel kernel = topk_block_kernel(job.level);
   bool finite = true;
-  for (std::size_t first = 0; first < job.numel; first += kChunkElems) {
+  for (std::size_t first = 0; first < job.numel; first += kFlushedElems) {
     TopkBlockJob block{.shard = shard + first * sizeof(Wire),
                        .residual = job.residual->current() + first * sizeof(Lane),
-                       .count = std::min(kChunkElems, job.numel - first),
+                       .count = std::min(kFlushedElems, job.numel - first),
                        .dtype = job.dtype,
                        .scale = job.scale,
                        .momentum = job.momentum,

@@ -51,10 +51,6 @@ bool concerns_idle_children(const Frame& frame) {
   return std::holds_alternative<WorldError>(frame);
 }
 
-Duration seconds(double value) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
-}
-
 SequencerOptions sequencer_options(const Knobs& knobs, int size, FusionRule fusion) {
   SequencerOptions options;
   options.world_size = size;

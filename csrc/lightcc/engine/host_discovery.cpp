@@ -16,7 +16,7 @@
 namespace lightcc {
 namespace {
 
-constexpr std::size_t kMaxText = 256;
+constexpr std::size_t kMaxCardText = 256;
 // SCM_RIGHTS carries at most 253 descriptors: one segment and one bell per rank.
 constexpr std::size_t kMaxRanksPerHost = 252;
 constexpr std::uint8_t kLocalPurpose = 'L';
@@ -84,8 +84,8 @@ Bytes encode_card(const RankCard& card) {
 Result<RankCard> decode_card(const Bytes& bytes) {
   ByteReader reader(bytes);
   RankCard card;
-  card.unix_name = reader.string(kMaxText);
-  card.host_id = reader.string(kMaxText);
+  card.unix_name = reader.string(kMaxCardText);
+  card.host_id = reader.string(kMaxCardText);
   if (!reader.finished()) {
     return make_error(ErrorCode::kPeerFailed, "a rank's card in the store does not parse");
   }

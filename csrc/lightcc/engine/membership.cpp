@@ -43,10 +43,6 @@ Status check_settings(const std::vector<std::string>& first,
   return {};
 }
 
-Duration seconds(double value) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
-}
-
 // The state of join_world(), one step per function.
 class Joiner {
  public:

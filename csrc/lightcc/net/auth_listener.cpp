@@ -28,7 +28,7 @@ namespace lightcc {
 namespace {
 
 constexpr std::uint64_t kListenerTag = 0;
-constexpr std::uint64_t kTimerTag = 1;
+constexpr std::uint64_t kListenerTimerTag = 1;
 constexpr std::uint64_t kFirstPeerTag = 2;
 constexpr int kBacklog = 1024;
 constexpr int kAcceptsPerPoll = 32;
@@ -128,7 +128,7 @@ class Listener final : public AuthListener {
     LIGHTCC_ASSIGN_OR_RETURN(const auto events, poller_.wait(buffer, 0));
     std::optional<AuthenticatedSocket> finished;
     for (const epoll_event& event : events) {
-      if (event.data.u64 == kTimerTag) {
+      if (event.data.u64 == kListenerTimerTag) {
         timer_.disarm();  // No longer readable; what is due next is armed below.
         armed_for_.reset();
       } else if (event.data.u64 == kListenerTag) {
@@ -143,7 +143,7 @@ class Listener final : public AuthListener {
 
   Status watch() {
     LIGHTCC_RETURN_IF_ERROR(poller_.add(socket_.get(), EPOLLIN, kListenerTag));
-    return poller_.add(timer_.fd(), EPOLLIN, kTimerTag);
+    return poller_.add(timer_.fd(), EPOLLIN, kListenerTimerTag);
   }
 
  private:

@@ -46,7 +46,7 @@ namespace {
 constexpr std::uint64_t kListenerTag = 0;
 constexpr std::uint64_t kStopTag = 1;
 constexpr std::uint64_t kFirstClientTag = 2;
-constexpr std::size_t kReadStepBytes = std::size_t{64} << 10;
+constexpr std::size_t kServerReadBytes = std::size_t{64} << 10;
 // What one client may move before the others have their turn.
 constexpr int kStepsPerTurn = 16;
 
@@ -253,7 +253,7 @@ class Server final : public TcpStoreServer {
   /// Reads until `in` has `total_bytes`, one step at a time. `moved`: whether anything came.
   static bool read_towards(Client& client, std::size_t total_bytes, bool& moved) {
     const std::size_t before_bytes = client.in.size();
-    client.in.resize(before_bytes + std::min(total_bytes - before_bytes, kReadStepBytes));
+    client.in.resize(before_bytes + std::min(total_bytes - before_bytes, kServerReadBytes));
     const ssize_t count = ::recv(
         client.fd.get(), client.in.data() + before_bytes, client.in.size() - before_bytes, 0);
     const int error = errno;

@@ -30,7 +30,7 @@
 namespace harp {
 namespace {
 
-constexpr Duration kKept = std::chrono::seconds(2);
+constexpr Duration kHopKept = std::chrono::seconds(2);
 constexpr Duration kUnresolved = std::chrono::milliseconds(2);
 /// A stale neighbour is not among them: a packet that the kernel sends makes it look.
 constexpr unsigned kUsable = NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE | NUD_DELAY | NUD_PROBE;
@@ -196,7 +196,7 @@ NextHops::Hop NextHops::ask(const Address& peer, Time now) {
   const auto out = way.attribute(RTA_OIF);
   std::memcpy(&interface, out.data(), std::min(out.size(), sizeof(interface)));
   if (!kind || kind->rtm_type != RTN_UNICAST || interface != interface_) {
-    return {.mac = std::nullopt, .ask_again = now + kKept};
+    return {.mac = std::nullopt, .ask_again = now + kHopKept};
   }
   Address neighbour = peer;
   const auto gateway = way.attribute(RTA_GATEWAY);
@@ -213,7 +213,7 @@ NextHops::Hop NextHops::ask(const Address& peer, Time now) {
   if (!state || (state->ndm_state & kUsable) == 0 || mac.size() != sizeof(MacAddress)) {
     return by_kernel;
   }
-  Hop hop{.mac = MacAddress{}, .ask_again = now + kKept};
+  Hop hop{.mac = MacAddress{}, .ask_again = now + kHopKept};
   std::ranges::copy(mac, hop.mac->begin());
   return hop;
 }

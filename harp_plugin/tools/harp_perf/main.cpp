@@ -67,7 +67,7 @@ double parse_seconds(std::string_view text) {
   return value;
 }
 
-Options parse(const std::vector<std::string>& arguments) {
+Options parse_options(const std::vector<std::string>& arguments) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 30;
   Options options;
   for (std::size_t i = 0; i + 1 < arguments.size(); i += 2) {
@@ -273,7 +273,7 @@ int main(int argc, char** argv) {
   using namespace harp_perf;
   Options options;
   try {
-    options = parse({argv + 1, argv + argc});
+    options = parse_options({argv + 1, argv + argc});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "harp-perf: %s\n%s", error.what(), kUsage);
     return 2;

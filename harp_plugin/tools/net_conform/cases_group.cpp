@@ -193,7 +193,7 @@ void tags(Side& side) {
       side, groups, "group.tags", [&](Group* group) { std::ranges::shuffle(*group, random); });
 }
 
-void sizes(Side& side) {
+void group_sizes(Side& side) {
   std::vector<Group> groups;
   std::uint64_t number = 0;
   for (std::size_t round = 0; round < 20; ++round) {
@@ -244,7 +244,7 @@ std::span<const Case> group_cases() {
   static const std::array kCases = std::to_array<Case>({
       {"group.same-tag", same_tag, {"group.same-tag"}, Needs::kGroups},
       {"group.tags", tags, {"group.tags"}, Needs::kGroups},
-      {"group.sizes", sizes, {"group.sizes"}, Needs::kGroups},
+      {"group.sizes", group_sizes, {"group.sizes"}, Needs::kGroups},
       {"group.next", next, {"group.next"}, Needs::kGroups},
   });
   return kCases;

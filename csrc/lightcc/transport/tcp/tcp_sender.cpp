@@ -15,7 +15,7 @@ namespace lightcc {
 namespace {
 
 // What one pump() writes before other channels get their turn.
-constexpr std::size_t kPumpBudgetBytes = std::size_t{2} << 20;
+constexpr std::size_t kSendBudgetBytes = std::size_t{2} << 20;
 
 }  // namespace
 
@@ -171,7 +171,7 @@ void TcpSendChannel::fail(const Status& status) {
 
 bool TcpSendChannel::pump() {
   bool moved = false;
-  std::size_t left = kPumpBudgetBytes;
+  std::size_t left = kSendBudgetBytes;
   std::size_t idle = 0;
   // Socket by socket, one system call each: a message spreads over all of them.
   while (!queue_.is_over() && connecting_ == 0 && idle < sockets_.size()) {
