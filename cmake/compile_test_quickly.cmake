@@ -1,8 +1,6 @@
 # compile_test_quickly(TARGET): for an executable with tests of one file. There are hundreds of them in each
 # build, and compiling them takes longer than running them: headers that all of them include are
 # precompiled once, and what they test is optimised, not they themselves.
-find_package(GTest)
-
 function(compile_test_quickly target)
   if(NOT TARGET test_headers)
     # An executable, as tests are: their code is not that of libraries.

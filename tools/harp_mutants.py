@@ -21,7 +21,14 @@ from tracked_files import ROOT
 
 SOURCES = ROOT / "harp_plugin"
 TESTS = SOURCES / "tests"
-FLAGS = ["-std=c++20", "-O1", "-march=x86-64-v2", "-w"]
+# What tools/get_googletest.sh has unpacked, where it had to.
+GOOGLETEST = ROOT / "build" / "googletest" / "usr"
+FLAGS = ["-std=c++20", "-O1", "-march=x86-64-v2", "-w", "-idirafter", str(GOOGLETEST / "include")]
+GOOGLETEST_LIBRARIES = [
+    *(f"-L{library.parent}" for library in GOOGLETEST.glob("lib/**/libgtest.a")),
+    "-lgtest",
+    "-lgtest_main",
+]
 INCLUDE = re.compile(r'^#include "((?:base|protocol|sim)/[^"]+)"', re.MULTILINE)
 
 
@@ -383,7 +390,7 @@ class Builder:
             for source, file in objects.items()
             if source in self.library or source == test_source(test)
         }
-        libraries = [] if test == "scenarios" else ["-lgtest", "-lgtest_main", "-lpthread"]
+        libraries = [] if test == "scenarios" else [*GOOGLETEST_LIBRARIES, "-lpthread"]
         files = [str(file) for file in used.values()]
         subprocess.run([*self.compiler, *files, "-o", str(program), *libraries], check=True)
         arguments = ["--count", "1000"] if test == "scenarios" else []

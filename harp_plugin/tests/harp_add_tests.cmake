@@ -1,11 +1,6 @@
 # harp_add_tests(LIBRARIES...): one executable for each <name>_test.cpp of the folder that calls it, with
 # these libraries linked in. Headers of neighbouring folders are "room/name.hpp".
-find_package(GTest)
-
 function(harp_add_tests)
-  if(NOT GTest_FOUND)
-    return()
-  endif()
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   foreach(source IN LISTS sources)
     get_filename_component(name ${source} NAME_WE)

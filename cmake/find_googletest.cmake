@@ -1,0 +1,16 @@
+# GoogleTest: the installed one, else one that is unpacked into build/googletest. Without it there is
+# no developer mode: tests that are left out in silence are worse than an error.
+find_package(GTest QUIET)
+if(NOT GTest_FOUND)
+  list(APPEND CMAKE_PREFIX_PATH ${CMAKE_SOURCE_DIR}/build/googletest/usr)
+  find_package(GTest QUIET)
+endif()
+if(NOT GTest_FOUND)
+  message(STATUS "GoogleTest is not installed; trying to fetch it")
+  execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/get_googletest.sh ERROR_VARIABLE why)
+  string(STRIP "${why}" why)
+  find_package(GTest QUIET)
+endif()
+if(NOT GTest_FOUND)
+  message(FATAL_ERROR "${why}")
+endif()
