@@ -66,7 +66,7 @@ demo: .venv/.demo  ## Dense and top-k training on 2 x 2 ranks, over an emulated 
 
 .PHONY: test
 test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neither root nor more packages
-	$(RUN_TESTS) dev --label-exclude slow
+	$(RUN_TESTS) dev --label-exclude 'slow|versions'
 	$(PYTEST) -m "not netns and not slow"
 	.venv/bin/python tools/check_skips.py --any-skip $(REPORTS)/dev.xml $(REPORTS)/pytest.xml
 
@@ -133,7 +133,7 @@ format: .venv-lint/.ready  ## Writes what lint would ask for, as far as tools ca
 .PHONY: sanitize
 sanitize: .venv/.ready  ## C++ tests under ASan+UBSan and under TSan (clang-19), errors in Python under ASan
 	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(RUN_TESTS) asan --label-exclude 'slow|versions'
-	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(RUN_TESTS) tsan --label-exclude 'slow|versions'
+	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(RUN_TESTS) tsan --label-exclude 'slow|versions|one-thread'
 	PYTHON=$(BIN)/python tools/run_python_asan.sh
 
 .PHONY: fuzz
