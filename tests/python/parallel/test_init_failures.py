@@ -89,6 +89,7 @@ def test_death_in_init_is_told_by_name(
 def test_death_at_each_point_of_init_is_told_by_name(
     victim: int, *, at_answer: bool, tmp_path: Path
 ) -> None:
+    """Eight worlds of four fresh processes: some twenty seconds, twice that on a busy machine."""
     # Until the store has its first request, nobody knows of a rank. Its last one says good-bye.
     for number in range(1, _REQUESTS_OF_AN_INIT - 1):
         path = tmp_path / str(number)
