@@ -54,7 +54,7 @@ struct Settings {
 };
 
 /// Whether payloads carry a CRC where the datapath has a checksum: as HARP_PAYLOAD_CRC says; else
-/// over sockets, where it costs 3 to 7% of the processor's time and a processor has an instruction
+/// over sockets, where it costs some 5% of the processor's time and a processor has an instruction
 /// for it. Over DPDK it would cost more.
 bool wants_payload_crc(const Settings& settings);
 
