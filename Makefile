@@ -44,9 +44,20 @@ help:  ## Lists the targets
 	.venv/bin/pip install --quiet --disable-pip-version-check -r tools/requirements-test.txt
 	touch $@
 
+# From build/dev, whose C++ tests use the same objects: -O2 and lines for debuggers, where
+# `pip install .` gives -O3 and link-time optimisation of HARP.
 .venv/.installed: .venv/.ready $(PACKAGE_SOURCES)
-	.venv/bin/pip install --disable-pip-version-check .
+	rm -f .venv/.release
+	PATH="$(BIN):$$PATH" cmake --preset dev -DLIGHTCC_PYTHON=ON -DPython_EXECUTABLE=$(BIN)/python \
+	  -Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)" >/dev/null
+	PATH="$(BIN):$$PATH" LIGHTCC_BUILD_DIR=$(CURDIR)/build/dev $(BIN)/pip install \
+	  --disable-pip-version-check --no-build-isolation .
 	mkdir -p $(ELSEWHERE) $(REPORTS)
+	touch $@
+
+# What users get; in the place of the above.
+.venv/.release: .venv/.installed
+	$(BIN)/pip install --disable-pip-version-check --force-reinstall --no-deps .
 	touch $@
 
 .venv/.demo: .venv/.installed tools/requirements-demo.txt
@@ -74,7 +85,7 @@ test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neith
 .PHONY: test-all
 test-all: REST = $(if $(AFTER_TEST),-rest)
 test-all: PYTEST_REPORT = $(REPORTS)/pytest$(REST).xml
-test-all: .venv/.demo  ## Installs what the rest needs, runs every test, fails on an unlisted skip
+test-all: .venv/.demo .venv/.release  ## Installs what the rest needs, runs every test, fails on an unlisted skip
 	tools/install_system_packages.sh
 	PYTHON=$(BIN)/python tools/install_mpi.sh
 	PYTHON=$(BIN)/python tools/install_nccl.sh
@@ -155,7 +166,7 @@ harp-mutants:  ## Breaks HARP's protocol in 39 places, one at a time; a test mus
 	$(PYTHON) tools/harp_mutants.py
 
 .PHONY: bench
-bench: .venv/.installed  ## All-reduce over sizes on NP ranks, or what BENCH_ARGS tell lightcc.bench
+bench: .venv/.release  ## All-reduce over sizes on NP ranks, or what BENCH_ARGS tell lightcc.bench
 	cd $(ELSEWHERE) && $(BIN)/python -m lightcc.bench $(or $(BENCH_ARGS),allreduce -np $(NP))
 
 .venv-wheel/.ready: tools/requirements-wheel.txt

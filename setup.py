@@ -20,10 +20,20 @@ class CMakeBuild(build_ext):
     """Configures, builds and installs with CMake, into the package."""
 
     def run(self) -> None:
-        """Puts the libraries into the built package, or beside the sources if editable."""
+        """Puts the libraries into the built package, or beside the sources if editable.
+
+        LIGHTCC_BUILD_DIR names a configured build folder to take them from; `make` has one, whose
+        C++ tests use the same objects.
+        """
         source = Path(__file__).resolve().parent
-        build = Path(self.build_temp).resolve()
         prefix = source if self.inplace else Path(self.build_lib).resolve()
+        shared = os.environ.get("LIGHTCC_BUILD_DIR")
+        if shared:
+            targets = ["--target", "_core", "nccl-net-harp", "nccl-net"]
+            subprocess.run(["cmake", "--build", shared, *targets], check=True)
+            subprocess.run(["cmake", "--install", shared, "--prefix", prefix], check=True)
+            return
+        build = Path(self.build_temp).resolve()
         configure = [
             "cmake",
             "--fresh",  # pip builds in an environment whose paths change from call to call

@@ -127,10 +127,10 @@ auto topology(WorldBinding& world) {
 }
 
 void register_world(py::module_& module) {
-  py::class_<WorldBinding, std::shared_ptr<WorldBinding>> world(
+  py::class_<WorldBinding, std::shared_ptr<WorldBinding>> type(
       module, "World", plain_type(), "One membership of ranks, from init to shutdown or failure.");
-  register_compression(module, world);
-  world
+  register_compression(module, type);
+  type
       .def(py::init(&create_world),
            py::kw_only(),
            "rank"_a,
