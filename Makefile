@@ -105,12 +105,15 @@ test-all: .venv/.demo .venv/.release  ## Installs what the rest needs, runs ever
 	touch $@
 
 # HOROVOD_SRC: a checkout of Horovod. HOROVOD_BASELINE: its own results, to compare with.
+# IGNITE_SRC, LIGHTNING_SRC: checkouts of pytorch-ignite and of PyTorch Lightning 1.9.5.
+# HOROVOD_KEEP: a file of results; what it has is not run again.
 .PHONY: horovod-suite
 horovod-suite: .venv-horovod/.installed  ## Runs Horovod's tests of HOROVOD_SRC against lightcc
 	@[[ -d "$(HOROVOD_SRC)/test/parallel" ]] || { echo "HOROVOD_SRC=$(HOROVOD_SRC) is no checkout of Horovod" >&2; exit 1; }
 	cd $(ELSEWHERE) && $(CURDIR)/.venv-horovod/bin/python $(CURDIR)/tools/horovod_suite.py \
-	  $(HOROVOD_SRC) $(if $(HOROVOD_BASELINE),--baseline $(HOROVOD_BASELINE)) \
-	  --output $(CURDIR)/docs/horovod-suite.md
+	  $(HOROVOD_SRC) $(if $(HOROVOD_BASELINE),--baseline $(HOROVOD_BASELINE)) --examples \
+	  $(if $(IGNITE_SRC),--ignite $(IGNITE_SRC)) $(if $(LIGHTNING_SRC),--lightning $(LIGHTNING_SRC)) \
+	  $(if $(HOROVOD_KEEP),--keep $(HOROVOD_KEEP)) --output $(CURDIR)/docs/horovod-suite.md
 
 # NCCL_SRC: an NCCL source tree of any version from 2.8 on.
 .PHONY: abi-check

@@ -1,28 +1,42 @@
-"""Runs files of Horovod's own test suite, unmodified, against lightcc, and writes what came of it.
+"""Runs Horovod's own tests and those of its users, unmodified, against lightcc, and writes a page.
 
-Usage: horovod_suite.py SOURCES [--baseline FILE] [--output docs/horovod-suite.md]
+Usage: horovod_suite.py HOROVOD [--ranks 2 3 4] [--baseline FILE] [--ignite CHECKOUT]
+           [--ignite-files REGEX] [--lightning CHECKOUT] [--examples] [--keep FILE]
+           --output docs/horovod-suite.md
 
-SOURCES is a checkout of Horovod; nothing of it is copied. Every file runs under two ranks, in the
-interpreter that runs this program: `lightccrun --horovod -np 2 python -m pytest FILE`. A test has
-passed when it has on both ranks. FILE of --baseline has lines "status  file::class::test", as the
-real Horovod gave them; a test that passed there and does not pass here is a failure of this
-program, and so is a skip that was none there.
+HOROVOD is a checkout; nothing of it is copied. Each file of `PARALLEL` runs under each number of
+ranks, with the interpreter that runs this program: `lightccrun --horovod -np N python -m pytest
+FILE`. A test has passed when it has on all ranks. Other groups start their ranks themselves.
+
+FILE of --baseline has lines "status  file::class::test", as the real Horovod gave them on two
+ranks. Every line counts: a test that is worse here than there, or did not run here, is a failure of
+this program, unless `NOT_THERE_YET` has the reason; and what that lists must not have passed.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
+import json
+import os
 import platform
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-FILES = ("test_torch.py", "test_common.py", "test_process_sets_static.py")
+from horovod_examples import SCRIPTS, run_example
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PARALLEL = ("test_torch.py", "test_common.py", "test_process_sets_static.py", "test_timeline.py")
 # These name TensorFlow's module, but use only what all of Horovod's modules share. They get torch's
 # under that name, so that they run without TensorFlow.
 FRAMEWORK_FREE = ("test_process_sets_static.py",)
@@ -31,13 +45,37 @@ AS_TENSORFLOW = (
     "horovod.tensorflow = sys.modules['horovod.tensorflow'] = horovod.torch; "
     "sys.exit(pytest.main(sys.argv[1:]))"
 )
-RANKS = 2
-TIME_LIMIT_S = 1500
+# What passes under Horovod and cannot pass here yet.
+NOT_THERE_YET = {
+    "test_timeline.py::TimelineTests::test_timeline": "the timeline is not there yet; "
+    "`HOROVOD_TIMELINE` is warned about",
+}
+# Results whose message does not say the cause, by group and test.
+EXPLAINED = {
+    ("lightning", "test_accuracy_metric_horovod"): "skipped by its authors",
+    ("lightning", "test_result_reduce_horovod"): "skipped by its authors",
+    ("examples", "pytorch_lightning_mnist.py"): "it asks for `accelerator='horovod'`, which "
+    "PyTorch Lightning 1.9 no longer has; its HorovodStrategy is tested below",
+}
+BASELINE_RANKS = 2
+TIME_LIMIT_S = 5000
+# A test that fails on one rank leaves the others waiting for it until then.
+TEST_TIME_LIMIT_S = 60
+JOB_TIME_LIMIT_S = 600  # Of a test that starts ranks, some of them several times.
 PACKAGES = ("lightcc", "torch", "numpy", "pytest")
 # Worse results first: of the ranks' results of one test, the worst counts.
 ORDER = ("failed", "skipped", "passed")
-# Why a file cannot run yet, by a word of the error that collecting it ends with.
+# Why a test cannot run yet, by a word of the error that it ends with.
 NOT_YET = re.compile(r"ModuleNotFoundError: (horovod\.[\w.]+: this version of lightcc .* yet)")
+ELASTIC = re.compile(r"elastic jobs are not there yet")
+IGNITE = ("distributed", "engine", "handlers", "metrics")  # Folders of its tests.
+LIGHTNING = "tests_pytorch/models/test_horovod.py"
+TITLES = {
+    "interactive": "`horovod.run`: Horovod's `test/integration/test_interactiverun.py`",
+    "examples": "Horovod's `examples/pytorch`, on generated data, 2 ranks",
+    "ignite": "pytorch-ignite: its tests of Horovod, 4 ranks each",
+    "lightning": "PyTorch Lightning 1.9: its tests of HorovodStrategy",
+}
 
 
 @dataclass
@@ -48,54 +86,91 @@ class Result:
     reason: str = ""
 
     def worse(self, other: Result) -> Result:
-        """Returns the one that counts."""
-        return min(self, other, key=lambda result: ORDER.index(result.status))
+        """Returns the one that counts; a rank that only waited for another says less than it."""
+        return min(self, other, key=lambda it: (ORDER.index(it.status), "Timeout" in it.reason))
+
+
+Results = dict[str, Result]
 
 
 def result_of(case: ET.Element) -> Result:
     """Returns the result that a <testcase> tells."""
     for tag, status in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
         found = case.find(tag)
-        if found is not None:
-            text = found.text or ""
-            not_yet = NOT_YET.search(text)
-            if not_yet is not None:
-                return Result("skipped", not_yet[1])
-            words = (found.get("message") or text).strip().splitlines()
-            return Result(status, words[0] if words else "")
+        if found is None:
+            continue
+        text = found.text or ""
+        not_yet = NOT_YET.search(text)
+        if not_yet is not None:
+            return Result("skipped", not_yet[1])
+        if ELASTIC.search(text):
+            return Result("skipped", "elastic jobs are not there yet")
+        words = (found.get("message") or text).strip().splitlines()
+        return Result(status, words[0] if words else "")
     return Result("passed")
 
 
-def read_reports(file: str, reports: list[Path]) -> dict[str, Result]:
-    """Returns the results of one file's tests by "file::class::test", the worst rank's."""
-    results: dict[str, Result] = {}
+def read_reports(file: str, reports: list[Path]) -> Results:
+    """Returns the results of one file's tests by "file::class::test", the worst rank's.
+
+    The class is empty for a function of the module.
+    """
+    module = Path(file).stem
+    results: Results = {}
     for report in reports:
         # Written by pytest a moment ago: not hostile.
         for case in ET.parse(report).iter("testcase"):  # noqa: S314
             group = case.get("classname", "").rpartition(".")[2]
-            name = "::".join([file, group, case.get("name", "")])
+            name = "::".join([file, "" if group == module else group, case.get("name", "")])
             result = result_of(case)
             results[name] = result.worse(results.get(name, result))
     return results
 
 
-def run_file(sources: Path, file: str) -> dict[str, Result]:
-    """Runs one file on two ranks and returns its tests' results."""
-    launcher = [sys.executable, "-m", "lightcc.runner", "--horovod", "-np", str(RANKS)]
+def run(command: list[str], cwd: Path) -> None:
+    """Runs a command to its end, with Horovod's names and commands."""
+    path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"LIGHTCC_HOROVOD": "1", "PATH": path}
+    subprocess.run(command, cwd=cwd, env=environment, timeout=TIME_LIMIT_S, check=False)
+
+
+def run_on_ranks(sources: Path, file: str, ranks: int) -> Results:
+    """Runs one file of Horovod's on all ranks and returns its tests' results."""
+    launcher = [sys.executable, "-m", "lightcc.runner", "--horovod", "-np", str(ranks)]
     with tempfile.TemporaryDirectory() as directory:
         pytest = ["-c", AS_TENSORFLOW] if file in FRAMEWORK_FREE else ["-m", "pytest"]
-        script = (
-            f'exec "$@" -p no:cacheprovider --timeout 180 --junit-xml="{directory}/$LIGHT_RANK.xml"'
-        )
+        # The limit is of the test alone: what pytest writes about a failure takes a while, too.
+        limit = f"--timeout {TEST_TIME_LIMIT_S} -o timeout_func_only=true"
+        options = f"-p no:cacheprovider {limit}"
+        # Whatever came of the tests, a rank ends in order, so that the others can write as well.
+        script = f'"$@" {options} --junit-xml="{directory}/$LIGHT_RANK.xml"; true'
         command = [*launcher, "sh", "-c", script, "sh", sys.executable, *pytest, file]
         # The tests know one another as siblings, so they run where they lie.
-        subprocess.run(
-            command, cwd=sources / "test" / "parallel", timeout=TIME_LIMIT_S, check=False
-        )
+        run(command, sources / "test" / "parallel")
         reports = sorted(Path(directory).glob("*.xml"))
-        if len(reports) != RANKS:
-            return {f"{file}::": Result("failed", f"{len(reports)} of {RANKS} ranks reported")}
+        if len(reports) != ranks:
+            return {f"{file}::": Result("failed", f"{len(reports)} of {ranks} ranks reported")}
         return read_reports(file, reports)
+
+
+def run_here(folder: Path, file: str, *options: str) -> Results:
+    """Runs a file whose tests start their ranks themselves."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory, "report.xml")
+        pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+        run([*pytest, f"--timeout={JOB_TIME_LIMIT_S}", f"--junit-xml={report}", file], folder)
+        if not report.is_file():
+            return {f"{file}::": Result("failed", "pytest wrote no report")}
+        return read_reports(file, [report])
+
+
+def ignite_files(checkout: Path) -> list[str]:
+    """Returns the files of pytorch-ignite's tests that know Horovod."""
+    folders = [checkout / "tests" / "ignite" / name for name in IGNITE]
+    paths = [path for folder in folders for path in sorted(folder.rglob("test_*.py"))]
+    words = re.compile(r"hvd|horovod|\bdistributed\b")
+    chosen = [path for path in paths if words.search(path.read_text(encoding="utf-8"))]
+    return [str(path.relative_to(checkout)) for path in chosen]
 
 
 def read_baseline(path: Path) -> dict[str, str]:
@@ -104,16 +179,23 @@ def read_baseline(path: Path) -> dict[str, str]:
     return {words[1]: words[0] for words in lines if len(words) == 2}
 
 
-def compare(results: dict[str, Result], baseline: dict[str, str]) -> list[str]:
-    """Returns one line for each test that is worse than in the baseline."""
-    worse = []
-    for name, expected in baseline.items():
-        if name.partition("::")[0] not in FILES:
-            continue
+def compare(results: Results, baseline: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Returns a line for each test that is worse than in the baseline: expected ones, and others.
+
+    A test of `NOT_THERE_YET` that is not worse is one of the others: it has to leave that list.
+    """
+    expected, unexpected = [], []
+    for name, status in baseline.items():
         result = results.get(name, Result("failed", "did not run"))
-        if ORDER.index(result.status) < ORDER.index(expected):
-            worse.append(f"{name}: {expected} under Horovod, {result.status} here: {result.reason}")
-    return worse
+        is_worse = ORDER.index(result.status) < ORDER.index(status)
+        text = f"`{name}`: {status} under Horovod, {result.status} here: "
+        if is_worse and name in NOT_THERE_YET:
+            expected.append(text + NOT_THERE_YET[name])
+        elif is_worse:
+            unexpected.append(text + result.reason)
+        elif name in NOT_THERE_YET:
+            unexpected.append(f"`{name}` is no worse here: it must leave NOT_THERE_YET")
+    return expected, unexpected
 
 
 def revision(sources: Path) -> str:
@@ -123,67 +205,174 @@ def revision(sources: Path) -> str:
     return found[1] if found else "unknown"
 
 
-def page(sources: Path, results: dict[str, Result], worse: list[str] | None) -> str:
-    """Returns docs/horovod-suite.md."""
+def count_line(name: str, results: Results) -> str:
+    """Returns a row of a table: passed, failed, skipped."""
+    counts = [sum(it.status == status for it in results.values()) for status in ORDER]
+    return f"| {name} | {counts[2]} | {counts[0]} | {counts[1]} |"
+
+
+def reasons(groups: dict[str, Results], status: str) -> list[str]:
+    """Returns a line for each test with `status`: in which groups, if not in all, and why."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for group, results in groups.items():
+        for name, result in results.items():
+            if result.status == status:
+                test = name.rpartition("::")[2] or name.removesuffix("::")
+                known = NOT_THERE_YET.get(name) or EXPLAINED.get((group, test))
+                reason = known or result.reason or "no reason given"
+                found.setdefault((test, reason), []).append(group)
+    lines = []
+    for (test, reason), where in found.items():
+        some = f" ({', '.join(where)})" if len(where) < len(groups) else ""
+        lines.append(f"- `{test}`{some}: {reason}")
+    return sorted(lines) or ["Nothing."]
+
+
+def page(sources: Path, groups: dict[str, Results], baseline: dict[str, str] | None) -> str:
+    """Returns docs/horovod-suite.md.
+
+    Args:
+        sources: The checkout of Horovod.
+        groups: The results by group: "N ranks", or a key of `TITLES`.
+        baseline: What the real Horovod gave, if that is known.
+    """
     versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
-    python = f"Python {platform.python_version()}"
+    own = {name: results for name, results in groups.items() if name not in TITLES}
     lines = [
-        "# Horovod's own tests",
+        "# Horovod's own tests, and those of its users",
         "",
         "Written by `make horovod-suite HOROVOD_SRC=<checkout of Horovod>`; do not edit.",
         "",
-        f"The files are those of Horovod {revision(sources)}, unmodified, on {RANKS} ranks of one "
-        f"machine: {', '.join([python, *versions])}. A test has passed when it has on both ranks.",
+        f"The files are those of Horovod {revision(sources)}, unmodified, on one machine: Python "
+        f"{', '.join([platform.python_version(), *versions])}. A test has passed when it has on "
+        "all ranks.",
         "",
-        "For each file: `lightccrun --horovod -np 2 python -m pytest FILE`, in `test/parallel`.",
+        "For each file: `lightccrun --horovod -np N python -m pytest FILE`, in `test/parallel`.",
         *(
             f"`{file}` imports `horovod.tensorflow`, but uses nothing of TensorFlow; "
             "`horovod.torch` stands there under that name."
             for file in FRAMEWORK_FREE
         ),
         "",
-        "| file | passed | failed | skipped |",
-        "|---|---|---|---|",
+        "| ranks | file | passed | failed | skipped |",
+        "|---|---|---|---|---|",
     ]
-    for file in FILES:
-        own = [result for name, result in results.items() if name.startswith(f"{file}::")]
-        counts = [sum(result.status == status for result in own) for status in ORDER]
-        lines.append(f"| `{file}` | {counts[2]} | {counts[0]} | {counts[1]} |")
+    for group, results in own.items():
+        for file in PARALLEL:
+            part = {name: it for name, it in results.items() if name.startswith(f"{file}::")}
+            lines.append(f"| {group.split()[0]} {count_line(f'`{file}`', part)}")
     for status in ("failed", "skipped"):
-        chosen = {name: result for name, result in results.items() if result.status == status}
-        lines += ["", f"## What {status}, and why", ""]
-        lines += [
-            f"- `{name.rpartition('::')[2] or name}`: {result.reason}"
-            for name, result in chosen.items()
-        ] or ["Nothing."]
-    if worse is not None:
+        lines += ["", f"## What {status}, and why", "", *reasons(own, status)]
+    if baseline is not None:
+        expected, unexpected = compare(groups[f"{BASELINE_RANKS} ranks"], baseline)
         lines += ["", "## Beside Horovod itself", ""]
-        lines += [f"- {line}" for line in worse] or [
-            "Every test that passed under Horovod, built for the same torch, passes here, and "
-            "nothing is skipped here that is not skipped there."
+        lines += [
+            f"Horovod itself, built for the same torch, gave results of {len(baseline)} tests on "
+            f"{BASELINE_RANKS} ranks. All are compared. Worse here, or missing:",
+            "",
+            *(f"- {line}" for line in expected + unexpected),
+            *([] if expected + unexpected else ["Nothing."]),
         ]
+    for group, title in TITLES.items():
+        if group in groups:
+            lines += ["", f"## {title}", "", *section(group, groups[group])]
     return "\n".join(lines) + "\n"
 
 
+def section(group: str, results: Results) -> list[str]:
+    """Returns what a group gave, by file, with reasons."""
+    lines = ["| file | passed | failed | skipped |", "|---|---|---|---|"]
+    files = list(dict.fromkeys(name.partition("::")[0] for name in results))
+    for file in files:
+        part = {name: it for name, it in results.items() if name.startswith(f"{file}::")}
+        lines.append(count_line(f"`{file}`", part))
+    if len(files) > 1:
+        lines.append(count_line("all", results))
+    for status in ("failed", "skipped"):
+        found = reasons({group: results}, status)
+        if found != ["Nothing."]:
+            lines += ["", f"What {status}:", "", *found]
+    return lines
+
+
+def parts_to_run(arguments: argparse.Namespace) -> list[tuple[str, str, Callable[[], Results]]]:
+    """Returns what was asked for, as group, part of it, and how to run that."""
+    sources: Path = arguments.sources
+    todo: list[tuple[str, str, Callable[[], Results]]] = [
+        (f"{ranks} ranks", file, functools.partial(run_on_ranks, sources, file, ranks))
+        for ranks in arguments.ranks
+        for file in PARALLEL
+    ]
+    here: list[tuple[str, Path, str, tuple[str, ...]]] = [
+        ("interactive", sources / "test" / "integration", "test_interactiverun.py", ())
+    ]
+    if arguments.lightning is not None:
+        here.append(("lightning", arguments.lightning / "tests", LIGHTNING, ()))
+    if arguments.ignite is not None:
+        here += [
+            ("ignite", arguments.ignite, file, ("-k", "hvd or horovod"))
+            for file in ignite_files(arguments.ignite)
+            if re.search(arguments.ignite_files, file)
+        ]
+    todo += [
+        (group, file, functools.partial(run_here, folder, file, *options))
+        for group, folder, file, options in here
+    ]
+    if arguments.examples:
+        todo += [
+            ("examples", script, functools.partial(run_one_example, sources, script))
+            for script in SCRIPTS
+        ]
+    return todo
+
+
+def run_one_example(sources: Path, script: str) -> Results:
+    """Runs one of Horovod's examples."""
+    return {f"{script}::": Result(*run_example(sources, script, run))}
+
+
+def run_groups(arguments: argparse.Namespace) -> dict[str, Results]:
+    """Runs what was asked for; a part that `--keep` has is not run again."""
+    kept: dict[str, dict[str, dict[str, str]]] = {}
+    if arguments.keep is not None and arguments.keep.is_file():
+        kept = json.loads(arguments.keep.read_text(encoding="utf-8"))
+    groups: dict[str, Results] = {}
+    for group, part, make in parts_to_run(arguments):
+        key = f"{group}: {part}"
+        if key not in kept:
+            kept[key] = {test: asdict(result) for test, result in make().items()}
+            if arguments.keep is not None:
+                arguments.keep.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+        results = {test: Result(**result) for test, result in kept[key].items()}
+        groups.setdefault(group, {}).update(results)
+    return groups
+
+
 def main() -> int:
-    """Runs the files; returns 1 when a test is worse than in the baseline, or fails without one."""
+    """Runs all; returns 1 when a test is worse than in the baseline, or fails without one."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("sources", type=Path)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--baseline", type=Path)
+    parser.add_argument("--ignite", type=Path)
+    parser.add_argument("--ignite-files", default="", metavar="REGEX")
+    parser.add_argument("--lightning", type=Path)
+    parser.add_argument("--examples", action="store_true")
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    results: dict[str, Result] = {}
-    for file in FILES:
-        results |= run_file(arguments.sources, file)
-    worse = None
-    if arguments.baseline is not None:
-        worse = compare(results, read_baseline(arguments.baseline))
-    text = page(arguments.sources, results, worse)
+    if arguments.baseline is not None and BASELINE_RANKS not in arguments.ranks:
+        parser.error(f"--baseline: it is of {BASELINE_RANKS} ranks; --ranks must name them")
+    install = [sys.executable, "-m", "lightcc.horovod", "--install-horovodrun"]
+    subprocess.run(install, check=True)
+    groups = run_groups(arguments)
+    baseline = read_baseline(arguments.baseline) if arguments.baseline is not None else None
+    text = page(arguments.sources, groups, baseline)
     arguments.output.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
-    if worse is None:
-        return int(any(result.status == "failed" for result in results.values()))
-    return int(bool(worse))
+    if baseline is not None:
+        return int(bool(compare(groups[f"{BASELINE_RANKS} ranks"], baseline)[1]))
+    return int(any(it.status == "failed" for results in groups.values() for it in results.values()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,104 @@
+"""What compares Horovod's own results with ours leaves no line of them out."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[3] / "tools"
+sys.path.insert(0, str(TOOLS))
+
+import horovod_examples  # noqa: E402
+import horovod_suite as suite  # noqa: E402
+from horovod_suite import Result  # noqa: E402
+
+TIMELINE = "test_timeline.py::TimelineTests::test_timeline"
+REPORT = """<testsuites><testsuite>
+<testcase classname="test_x" name="test_function"/>
+<testcase classname="test_x.Group" name="test_method">{}</testcase>
+</testsuite></testsuites>"""
+
+
+def test_every_line_of_the_baseline_is_compared(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.txt"
+    path.write_text(
+        "# status  file::class::test\n"
+        "passed   test_a.py::A::test_same\n"
+        "passed   test_a.py::A::test_skipped\n"
+        "skipped  test_a.py::A::test_better   # No GPU\n"
+        "passed   test_unknown.py::B::test_of_a_file_that_did_not_run\n"
+        f"passed   {TIMELINE}\n"
+    )
+    baseline = suite.read_baseline(path)
+    assert len(baseline) == 5
+    results = {
+        "test_a.py::A::test_same": Result("passed"),
+        "test_a.py::A::test_skipped": Result("skipped", "no reason"),
+        "test_a.py::A::test_better": Result("passed"),
+        TIMELINE: Result("failed", "no file"),
+    }
+    expected, unexpected = suite.compare(results, baseline)
+    assert [line.split("`")[1] for line in expected] == [TIMELINE]
+    assert [line.split(": ", 1)[1] for line in unexpected] == [
+        "passed under Horovod, skipped here: no reason",
+        "passed under Horovod, failed here: did not run",
+    ]
+
+
+def test_what_is_there_must_leave_the_list_of_what_is_not() -> None:
+    results = {TIMELINE: Result("passed")}
+    expected, unexpected = suite.compare(results, {TIMELINE: "passed"})
+    assert expected == []
+    assert "must leave NOT_THERE_YET" in unexpected[0]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "reason"),
+    [
+        ("", "passed", ""),
+        ("<failure message='broken'>text</failure>", "failed", "broken"),
+        ("<skipped message='No GPUs available'/>", "skipped", "No GPUs available"),
+        (
+            "<failure message='x'>--min-np: elastic jobs are not there yet</failure>",
+            "skipped",
+            "elastic jobs are not there yet",
+        ),
+    ],
+)
+def test_the_worst_rank_counts(tmp_path: Path, outcome: str, status: str, reason: str) -> None:
+    reports = [tmp_path / "0.xml", tmp_path / "1.xml"]
+    reports[0].write_text(REPORT.format(""))
+    reports[1].write_text(REPORT.format(outcome))
+    assert suite.read_reports("test_x.py", reports) == {
+        "test_x.py::::test_function": Result("passed"),
+        "test_x.py::Group::test_method": Result(status, reason),
+    }
+
+
+def test_a_rank_that_waited_says_less_than_the_one_that_failed() -> None:
+    waited, wrong = Result("failed", "Failed: Timeout >120.0s"), Result("failed", "wrong")
+    assert waited.worse(wrong) == wrong.worse(waited) == wrong
+
+
+def test_reasons_name_the_groups_unless_all_have_them() -> None:
+    both, one = Result("failed", "why"), Result("failed", "other")
+    groups = {
+        "2 ranks": {"f::A::both": both, "f::A::one": Result("passed")},
+        "3 ranks": {"f::A::both": both, "f::A::one": one},
+    }
+    assert suite.reasons(groups, "failed") == ["- `both`: why", "- `one` (3 ranks): other"]
+    assert suite.reasons(groups, "skipped") == ["Nothing."]
+
+
+def test_generated_pictures_have_the_format_of_mnist(tmp_path: Path) -> None:
+    horovod_examples.write_mnist(tmp_path / "raw")
+    pictures = (tmp_path / "raw" / "train-images-idx3-ubyte").read_bytes()
+    labels = (tmp_path / "raw" / "train-labels-idx1-ubyte").read_bytes()
+    magic, count, rows, columns = struct.unpack(">IIII", pictures[:16])
+    assert (magic, rows, columns) == (2051, 28, 28)
+    assert len(pictures) == 16 + count * rows * columns
+    assert struct.unpack(">II", labels[:8]) == (2049, count)
+    assert set(labels[8:]) <= set(range(10))
