@@ -15,7 +15,9 @@ NAMES = {"elastic": "elastic jobs", "start_timeline": "timeline", "stop_timeline
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "owner", [lightcc, lightcc.torch, lightcc.torch.mpi_ops, HorovodBasics()], ids=str
+    "owner",
+    [lightcc, lightcc.torch, lightcc.torch.mpi_ops, HorovodBasics()],
+    ids=["lightcc", "torch", "mpi_ops", "basics"],
 )
 def test_a_name_that_is_not_there_yet_says_so_and_probing_works(owner: object, name: str) -> None:
     assert not hasattr(owner, name)
