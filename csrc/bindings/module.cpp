@@ -130,8 +130,7 @@ void register_world(py::module_& module) {
   py::class_<WorldBinding, std::shared_ptr<WorldBinding>> type(
       module, "World", plain_type(), "One membership of ranks, from init to shutdown or failure.");
   register_compression(module, type);
-  type
-      .def(py::init(&create_world),
+  type.def(py::init(&create_world),
            py::kw_only(),
            "rank"_a,
            "size"_a,

@@ -376,8 +376,9 @@ inline constexpr auto kRows = std::to_array<Row>({
      .meaning = "How Horovod starts MPI. lightcc's engine does not use MPI."},
     {.names = {"HOROVOD_TIMELINE"},
      .used_by = "accepted",
-     .meaning = "Horovod's trace file. There is no timeline yet: rank 0 warns that none is written, "
-                "unless the value is DYNAMIC."},
+     .meaning =
+         "Horovod's trace file. There is no timeline yet: rank 0 warns that none is written, "
+         "unless the value is DYNAMIC."},
     {.names = {"HOROVOD_TIMELINE_MARK_CYCLES"},
      .type = Type::kBool,
      .used_by = "accepted",
