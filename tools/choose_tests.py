@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import zlib
 from pathlib import Path
-from typing import Any
 
 from tracked_files import ROOT
 
@@ -35,41 +35,53 @@ def changed_files() -> list[str] | None:
     return done.stdout.split("\n") if done.returncode == 0 else None
 
 
-def is_harp(test: dict[str, Any], build: Path) -> bool:
-    """Whether the program that the test starts comes from harp_plugin."""
-    return any(f"{build}/harp_plugin/" in word for word in test["command"])
+def commands_of(build: Path) -> dict[str, list[str]]:
+    """Returns each test's command. ctest itself names none whose program is not built yet."""
+    commands = {}
+    for file in build.rglob("CTestTestfile.cmake"):
+        for match in re.finditer(r"^add_test\((.*)\)$", file.read_text(), re.MULTILINE):
+            name, *command = shlex.split(match[1])
+            commands[name] = command
+    return commands
+
+
+def is_harp(command: list[str], build: Path) -> bool:
+    """Whether the program that a test starts comes from harp_plugin."""
+    return any(f"{build}/harp_plugin/" in word for word in command)
 
 
 def choose(
-    tests: list[dict[str, Any]], build: Path, changed: list[str] | None, seed: int
-) -> list[dict[str, Any]]:
-    """Returns the tests to run."""
+    tests: dict[str, list[str]], build: Path, changed: list[str] | None, seed: int
+) -> dict[str, list[str]]:
+    """Returns the tests to run, of tests with their commands."""
     if changed is None:
         return tests
     engine = any(ENGINE.match(name) for name in changed)
     harp = any(HARP.match(name) for name in changed)
-    return [
-        test
-        for test in tests
-        if (harp if is_harp(test, build) else engine)
-        or (zlib.crc32(test["name"].encode()) + seed) % SHARE == 0
-    ]
+    return {
+        name: command
+        for name, command in tests.items()
+        if (harp if is_harp(command, build) else engine)
+        or (zlib.crc32(name.encode()) + seed) % SHARE == 0
+    }
 
 
 def main() -> int:
     """Reads what ctest says on standard input."""
     build = Path(sys.argv[1]).resolve()
     seed = int(os.environ.get("CHECK_SEED", "0"))
-    # A test without a command is one whose program CMake does not know: none of ours.
-    tests = [test for test in json.load(sys.stdin)["tests"] if "command" in test]
+    commands = commands_of(build)
+    # What CMake does not know the program of, as where GoogleTest is missing, is none of ours.
+    listed = [test["name"] for test in json.load(sys.stdin)["tests"]]
+    tests = {name: commands[name] for name in listed if name in commands}
     chosen = choose(tests, build, changed_files(), seed)
     needed = {
         str(Path(word).relative_to(build))
-        for test in chosen
-        for word in test["command"]
+        for command in chosen.values()
+        for word in command
         if word.startswith(f"{build}/")
     }
-    names = "|".join(re.escape(test["name"]) for test in chosen) or "no test at all"
+    names = "|".join(map(re.escape, chosen)) or "no test at all"
     Path(sys.argv[2]).write_text("\n".join([f"^({names})$", *sorted(needed), ""]))
     sys.stdout.write(f"{len(chosen)} of {len(tests)} tests chosen, seed {seed}\n")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -188,3 +189,22 @@ def test_every_allowed_skip_has_a_reason() -> None:
     assert check_skips.allowed_patterns(check_skips.ALLOWED.read_text())
     with pytest.raises(ValueError, match="no reason"):
         check_skips.allowed_patterns("some::test\n")
+
+
+def test_sanitizers_choose_tests_that_are_not_built_yet(tmp_path: Path) -> None:
+    """ctest names no command before the program is there."""
+    build = tmp_path / "build"
+    build.mkdir()
+    (build / "CTestTestfile.cmake").write_text(
+        f'add_test("a_test" "{build}/a_test")\n'
+        f'set_tests_properties("a_test" PROPERTIES LABELS "slow")\n'
+        f'add_test("b_test" "{build}/tools/b" "--plugin" "{build}/b.so" "--abi" "4")\n'
+    )
+    listed = json.dumps({"tests": [{"name": "b_test"}, {"name": "c_test"}]})
+    subprocess.run(
+        [sys.executable, TOOLS / "choose_tests.py", build, tmp_path / "chosen"],
+        input=listed,
+        text=True,
+        check=True,
+    )
+    assert (tmp_path / "chosen").read_text().split() == ["^(b_test)$", "b.so", "tools/b"]
