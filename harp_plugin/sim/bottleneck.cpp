@@ -1,0 +1,44 @@
+#include "sim/bottleneck.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "base/time.hpp"
+
+namespace harp::sim {
+
+std::size_t Bottleneck::add_flow(Sink sink) {
+  flows_.push_back({.sink = std::move(sink), .stats = {}});
+  return flows_.size() - 1;
+}
+
+Duration Bottleneck::queue_delay() const {
+  return std::max(busy_until_ - simulator_.now(), Duration::zero());
+}
+
+void Bottleneck::send(std::size_t flow, std::size_t ip_bytes, Parcel parcel) {
+  FlowStats& stats = flows_[flow].stats;
+  ++stats.packets;
+  const double waiting_bytes = seconds(queue_delay()) * config_.bits_per_s / 8;
+  if (waiting_bytes + static_cast<double>(ip_bytes) > static_cast<double>(config_.queue_bytes)) {
+    ++stats.dropped;
+    return;
+  }
+  const double time_s = static_cast<double>(ip_bytes) * 8 / config_.bits_per_s;
+  busy_until_ =
+      std::max(busy_until_, simulator_.now()) + Duration(static_cast<std::int64_t>(time_s * 1e9));
+  crossing_.push_back({.flow = flow, .ip_bytes = ip_bytes, .parcel = std::move(parcel)});
+  simulator_.schedule(busy_until_ + config_.delay, *this, 0);
+}
+
+void Bottleneck::act(Time now, std::uint64_t) {
+  const Crossing arrived = std::move(crossing_.front());
+  crossing_.pop_front();
+  Flow& flow = flows_[arrived.flow];
+  flow.stats.delivered_ip_bytes += arrived.ip_bytes;
+  flow.sink(arrived.parcel, now);
+}
+
+}  // namespace harp::sim

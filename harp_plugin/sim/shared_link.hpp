@@ -1,0 +1,123 @@
+// Sessions and TCP connections that share one bottleneck: who gets how much of it, and how long the
+// queue is.
+//
+//   HARP client 1 --\                        /-- HARP server 1
+//   HARP client 2 ----== one Bottleneck ==------ HARP server 2
+//   TCP (CUBIC)   --/                        \-- receiver
+//
+// Every session has two hosts of its own, and sends messages of one size without end; answers come
+// back by a wire that is never full. Contents are not checked here: harp_scenarios does that.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/time.hpp"
+#include "protocol/session.hpp"
+#include "sim/bottleneck.hpp"
+#include "sim/host.hpp"
+#include "sim/simulator.hpp"
+#include "sim/tcp_flow.hpp"
+#include "sim/wire.hpp"
+
+namespace harp::sim {
+
+struct SharedLinkConfig {
+  double bits_per_s = 1e9;
+  Duration queue{};       ///< Of the bottleneck when full.
+  Duration round_trip{};  ///< Of the path without a queue.
+  std::uint64_t seed = 1;
+};
+
+/// What happened between two times.
+struct Shares {
+  std::vector<double> harp;  ///< Of the link's rate, by session, in the order of add_harp().
+  std::vector<double> tcp;
+  double mean_queue_s = 0;
+  double most_queue_s = 0;
+
+  double harp_sum() const;
+  double tcp_sum() const;
+};
+
+/// Jain's index: 1 where all are equal, 1/n where one has everything.
+double fairness(const std::vector<double>& shares);
+
+/// Sends and receives messages of one size, always as many at once.
+class EndlessTraffic final : public Application {
+ public:
+  explicit EndlessTraffic(bool sends) : sends_(sends) {}
+
+  void on_event(Session& session, const Event& event, Time now) override;
+  void on_accept(Session& session, Time now) override;
+  std::uint64_t received_bytes() const;
+  void stop() { is_over_ = true; }
+  bool has_failed() const { return has_failed_; }
+
+ private:
+  void post(Session& session, Time now);
+
+  bool sends_;
+  bool is_over_ = false;
+  bool has_failed_ = false;
+  std::size_t posted_ = 0;
+  Session* session_ = nullptr;
+  std::vector<std::byte> buffer_;
+};
+
+class SharedLink final : public Actor {
+ public:
+  explicit SharedLink(const SharedLinkConfig& config);
+
+  /// A session that begins to send at `from`, and has nothing more to send from `until` on.
+  void add_harp(Time from, Time until = kNever);
+  void add_cubic(Time from, Time until = kNever);
+  void add_bbr(Time from, Time until = kNever);
+
+  void run_until(Time at);
+  /// From the last call until `at`.
+  Shares measure_until(Time at);
+  void act(Time now, std::uint64_t token) override;
+
+  bool has_begun(std::size_t index) const { return pairs_[index]->session != nullptr; }
+  const Session& session(std::size_t index) const { return *pairs_[index]->session; }
+  Host& client(std::size_t index) { return pairs_[index]->client; }
+  Host& server(std::size_t index) { return pairs_[index]->server; }
+  const TcpFlow& tcp(std::size_t index) const { return *tcp_[index]; }
+  Simulator& simulator() { return simulator_; }
+
+ private:
+  struct Pair {
+    Pair(SharedLink& link, std::uint64_t seed);
+    void start();
+
+    EndlessTraffic sender;
+    EndlessTraffic receiver;
+    Wire up;    ///< From the client to the queue.
+    Wire down;  ///< From the server to the client.
+    Host client;
+    Host server;
+    std::uint64_t seed;
+    std::size_t flow = 0;
+    Session* session = nullptr;
+  };
+
+  void add_tcp(std::unique_ptr<TcpControl> control, Time from, Time until);
+  std::vector<std::uint64_t> harp_bytes() const;
+  std::vector<std::uint64_t> tcp_bytes() const;
+
+  static constexpr std::uint64_t kSample = ~std::uint64_t{0};
+
+  SharedLinkConfig config_;
+  Simulator simulator_;
+  Bottleneck link_;
+  std::vector<std::unique_ptr<Pair>> pairs_;
+  std::vector<std::unique_ptr<TcpFlow>> tcp_;
+  double queue_sum_s_ = 0;
+  double most_queue_s_ = 0;
+  std::uint64_t samples_ = 0;
+};
+
+}  // namespace harp::sim
