@@ -276,6 +276,27 @@ MUTANTS = [
         "congestion",
     ),
     Mutant(
+        "sessions compete that were not asked to",
+        "src/protocol/congestion.cpp",
+        "  if (limits.competes) {",
+        "  if (true) {",
+        "competition",
+    ),
+    Mutant(
+        "nobody competes with TCP",
+        "src/protocol/competition.cpp",
+        "    start_competing();\n",
+        "",
+        "competition",
+    ),
+    Mutant(
+        "a share is measured without the part of the window that was taken away",
+        "src/protocol/share_probe.hpp",
+        " / (1 - factor_), 0.0",
+        ", 0.0",
+        "competition",
+    ),
+    Mutant(
         "what waits for a busy process is the network's delay",
         "src/protocol/ack_tracker.cpp",
         "for a round trip.\n    echo(header, now - how.waited);",

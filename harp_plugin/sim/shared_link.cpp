@@ -37,8 +37,9 @@ BottleneckConfig bottleneck_config(const SharedLinkConfig& config) {
 }
 
 /// As endpoint/network.cpp makes it for UDP.
-SessionConfig as_over_udp(SessionConfig config) {
+SessionConfig as_over_udp(SessionConfig config, bool competes) {
   config.payload_crc = false;
+  config.competes = competes;
   config.queue_allowance = std::chrono::microseconds(300);
   config.least_rto = std::chrono::milliseconds(10);
   return config;
@@ -103,7 +104,8 @@ SharedLink::Pair::Pair(SharedLink& link, std::uint64_t number)
       down(link.simulator_, {.delay = link.config_.round_trip / 2}, number * 2 + 2),
       client(link.simulator_, "client", up, sender),
       server(link.simulator_, "server", down, receiver),
-      seed(number) {
+      seed(number),
+      competes(link.config_.competes) {
   flow = link.link_.add_flow(
       [this](const Bottleneck::Parcel& parcel, Time now) { server.on_packet(parcel.bytes, now); });
   up.connect([this, &link](std::span<const std::byte> packet, Time) {
@@ -115,9 +117,9 @@ SharedLink::Pair::Pair(SharedLink& link, std::uint64_t number)
 }
 
 void SharedLink::Pair::start() {
-  server.listen(kSharedListenId, kSharedSecret, as_over_udp(session_config(false, seed)));
-  session =
-      &client.connect(as_over_udp(session_config(true, seed)), kSharedSecret, kSharedListenId);
+  server.listen(kSharedListenId, kSharedSecret, as_over_udp(session_config(false, seed), competes));
+  session = &client.connect(
+      as_over_udp(session_config(true, seed), competes), kSharedSecret, kSharedListenId);
 }
 
 SharedLink::SharedLink(const SharedLinkConfig& config)

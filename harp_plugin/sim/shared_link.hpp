@@ -29,6 +29,7 @@ struct SharedLinkConfig {
   Duration queue{};       ///< Of the bottleneck when full.
   Duration round_trip{};  ///< Of the path without a queue.
   std::uint64_t seed = 1;
+  bool competes = false;  ///< Sessions take a share where others keep a queue.
 };
 
 /// What happened between two times.
@@ -100,6 +101,7 @@ class SharedLink final : public Actor {
     Host client;
     Host server;
     std::uint64_t seed;
+    bool competes;
     std::size_t flow = 0;
     Session* session = nullptr;
   };

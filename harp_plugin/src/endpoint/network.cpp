@@ -47,6 +47,7 @@ StackConfig stack_config(const Settings& settings) {
   config.session.peer_timeout = settings.peer_timeout;
   config.session.connect_timeout = settings.peer_timeout;
   config.session.payload_crc = wants_payload_crc(settings);
+  config.session.competes = settings.competes;
   // A kernel's queue, and a thread that is woken, delay packets without being full.
   config.session.queue_allowance = std::chrono::microseconds(300);
   if (settings.mode != RunMode::kThread) {
@@ -72,6 +73,7 @@ std::string Network::description() const {
   for (const Interface& device : interfaces_) {
     text += " " + device.name + "=" + to_string(device.address);
   }
+  text += settings_.competes ? "; competes with TCP" : "";
   return settings_.fault ? text + "; HARP_FAULT damages what is sent" : text;
 }
 

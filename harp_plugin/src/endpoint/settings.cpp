@@ -243,6 +243,7 @@ std::optional<Settings> read_settings(const GetVariable& get,
   bool payload_crc = wants_payload_crc(settings);
   reader.flag("HARP_PAYLOAD_CRC", payload_crc);
   settings.payload_crc = payload_crc;
+  reader.flag("HARP_COMPETE", settings.competes);
   read_stat(reader, settings);
   if (!reader.problem().empty()) {
     *error = reader.problem();

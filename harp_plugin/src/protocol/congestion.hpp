@@ -17,14 +17,19 @@
 // worst, as who has waited for his core sends much at once. More than the buffer holds shrinks the
 // window as Swift's endpoint delay does.
 //
+// Kernel TCP does not yield to delay, so that a session beside it is left with little. Where the
+// limits say `competes`, a Competition (competition.hpp) takes a share of such a link.
+//
 // Known weakness: a session that starts while others keep a queue standing takes it for the path's
 // own delay, and gets more than its share until that queue has drained once within ten seconds.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "base/time.hpp"
+#include "protocol/competition.hpp"
 
 namespace harp {
 
@@ -45,10 +50,10 @@ class Congestion {
     double initial_packets = 32;
     double most_packets = 4096;
     Duration least_allowance{50000};  ///< Queueing delay that is never called congestion.
+    bool competes = false;  ///< With those who keep a queue full, instead of yielding to them.
   };
 
-  explicit Congestion(const Limits& limits)
-      : limits_(limits), window_(limits.initial_packets), threshold_(limits.most_packets) {}
+  explicit Congestion(const Limits& limits);
 
   /// What the peer's host holds until its process looks; 0: not known, no limit.
   void set_peer_buffer(std::uint32_t bytes) { peer_buffer_bytes_ = bytes; }
@@ -63,8 +68,10 @@ class Congestion {
   /// say so; then it did not happen (as RFC 4015 does for TCP).
   void end_timeout(bool was_spurious);
 
-  double window_packets() const { return window_; }
+  double window_packets() const;
   bool in_slow_start() const { return window_ < threshold_; }
+  /// Null where the limits do not ask for it.
+  const Competition* competition() const { return competition_ ? &*competition_ : nullptr; }
   bool rate_is_capped() const { return capped_rounds_ > 0; }
   /// Bytes per second at which packets of `packet_bytes` may leave; 0 where nothing is known yet.
   double pacing_rate(Duration smoothed_rtt, std::size_t packet_bytes) const;
@@ -75,9 +82,12 @@ class Congestion {
   /// `excess`: what is too much, as a part of all there is.
   void shrink(double excess);
   void leave_slow_start() { threshold_ = 0; }
+  /// Whether it does; then the window is as competition wants it.
+  bool competition_decides(const CompetitionRound& round);
   void cap_rate(double rate, double delivered_packets_per_s, Duration min_rtt);
 
   Limits limits_;
+  std::optional<Competition> competition_;
   double window_;
   double threshold_;  ///< Slow start below it.
   double cap_bytes_per_s_ = 0;

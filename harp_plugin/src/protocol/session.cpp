@@ -27,7 +27,8 @@ MessageReceiver::Limits receiver_limits(const SessionConfig& config) {
 
 Congestion::Limits congestion_limits(const SessionConfig& config) {
   return {.most_packets = static_cast<double>(config.window_packets),
-          .least_allowance = config.queue_allowance};
+          .least_allowance = config.queue_allowance,
+          .competes = config.competes};
 }
 
 }  // namespace

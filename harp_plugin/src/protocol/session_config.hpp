@@ -37,6 +37,7 @@ struct SessionConfig {
   Duration linger = std::chrono::seconds(1);  ///< After the end, for a peer that missed an answer.
   /// Queueing delay that is not called congestion: what the hosts' own scheduling adds is in it.
   Duration queue_allowance = std::chrono::microseconds(50);
+  bool competes = false;  ///< With kernel TCP, whose queue would else take the link from it.
   Duration ack_delay = std::chrono::microseconds(25);
   Duration least_rto = std::chrono::milliseconds(2);  ///< 10 ms where nobody polls all the time.
   Duration most_rto = std::chrono::milliseconds(250);

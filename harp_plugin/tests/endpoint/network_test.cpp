@@ -226,7 +226,7 @@ TEST(Network, has_no_file_of_counters_where_they_are_switched_off_or_the_folder_
   transfer_live(*joined.pairs[0].client, *joined.pairs[0].server, 100'000, 1);
 }
 
-TEST(Network, its_description_names_datapath_mode_devices_and_faults) {
+TEST(Network, its_description_names_datapath_mode_devices_competition_and_faults) {
   Settings settings = settings_for(RunMode::kAdaptive);
   std::string error;
   const Network plain(settings, find_interfaces("=lo"));
@@ -234,6 +234,10 @@ TEST(Network, its_description_names_datapath_mode_devices_and_faults) {
     EXPECT_NE(plain.description().find(word), std::string::npos) << plain.description();
   }
   EXPECT_EQ(plain.description().find("HARP_FAULT"), std::string::npos);
+  EXPECT_EQ(plain.description().find("competes"), std::string::npos);
+  settings.competes = true;
+  const Network competing(settings, find_interfaces("=lo"));
+  EXPECT_NE(competing.description().find("competes with TCP"), std::string::npos);
   settings.fault = parse_fault_spec("loss=0.1", &error);
   const Network faulty(settings, find_interfaces("=lo"));
   EXPECT_NE(faulty.description().find("HARP_FAULT"), std::string::npos);

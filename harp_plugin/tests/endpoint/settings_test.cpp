@@ -65,6 +65,7 @@ void expect_defaults(const Settings& settings) {
   EXPECT_FALSE(settings.fault);
   EXPECT_TRUE(settings.udp_segment);
   EXPECT_EQ(settings.payload_crc, crc32c_is_fast());
+  EXPECT_FALSE(settings.competes);
   EXPECT_TRUE(settings.stat);
   EXPECT_EQ(settings.stat_folder, "/dev/shm");
 }
@@ -85,6 +86,7 @@ const std::vector<std::string> kNames{"HARP_IFNAME",
                                       "HARP_FAULT_ALLOW",
                                       "HARP_UDP_SEGMENT",
                                       "HARP_PAYLOAD_CRC",
+                                      "HARP_COMPETE",
                                       "HARP_STAT",
                                       "HARP_STAT_DIR"};
 
@@ -112,6 +114,7 @@ TEST(Settings, every_variable_sets_what_it_says) {
                                       {"HARP_FAULT_ALLOW", "1"},
                                       {"HARP_UDP_SEGMENT", "0"},
                                       {"HARP_PAYLOAD_CRC", "0"},
+                                      {"HARP_COMPETE", "1"},
                                       {"HARP_STAT", "0"},
                                       {"HARP_STAT_DIR", "/run/harp"}});
   EXPECT_EQ(settings.interfaces, "=eth0");
@@ -125,6 +128,7 @@ TEST(Settings, every_variable_sets_what_it_says) {
   EXPECT_EQ(settings.fault->seed, 9U);
   EXPECT_FALSE(settings.udp_segment);
   EXPECT_EQ(settings.payload_crc, false);
+  EXPECT_TRUE(settings.competes);
   EXPECT_FALSE(settings.stat);
   EXPECT_EQ(settings.stat_folder, "/run/harp");
 }
@@ -208,6 +212,7 @@ TEST(Settings, numbers_are_within_their_bounds_and_nothing_else) {
   for (const std::string value : {"2", "-1", "yes", "off"}) {
     expect_refused("HARP_UDP_SEGMENT", value, "a number from 0 to 1");
     expect_refused("HARP_PAYLOAD_CRC", value, "a number from 0 to 1");
+    expect_refused("HARP_COMPETE", value, "a number from 0 to 1");
   }
 }
 

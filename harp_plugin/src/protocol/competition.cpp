@@ -1,0 +1,211 @@
+#include "protocol/competition.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "base/time.hpp"
+
+namespace harp {
+namespace {
+
+constexpr int kStandingRounds = 5;  ///< In a row with a queue, after which a probe is due.
+constexpr int kLossCuts = 3;        ///< The same of losses beside a queue.
+constexpr int kQuietRounds = 256;   ///< Without queue and loss, after which all that is forgotten.
+constexpr double kForeignShare = 0.5;  ///< Ours, below which a queue is others'.
+constexpr double kOwnShare = 0.85;     ///< Ours, above which it is not.
+constexpr int kProbesToCompete = 2;
+constexpr int kProbesToRest = 2;
+/// Sessions that yield to delay have done so by then.
+constexpr Duration kPatience = std::chrono::milliseconds(100);
+constexpr int kIdleRounds = 32;  ///< Without a queue, after which nobody competes.
+
+constexpr double kWantedShare = 0.6;
+constexpr double kYieldShare = 0.45;  ///< Who has less yields less to loss.
+constexpr double kDecreaseWithShare = 0.7;
+constexpr double kDecreaseWithout = 0.8;
+constexpr double kStubbornLoss = 0.4;  ///< Part of rounds with loss that no yielding explains.
+constexpr double kMostLoss = 0.25;     ///< Of a round: beyond it everybody yields.
+constexpr double kMostGrowth = 8;      ///< Of the goal by one probe, where hardly anything is ours.
+constexpr double kNearGrowth = 2;
+constexpr int kLossMemory = 32;  ///< Rounds after a loss in which the goal grows slowly.
+
+constexpr int kProbeRounds = 64;  ///< Between two probes while competing.
+constexpr Duration kProbeInterval = std::chrono::milliseconds(200);
+constexpr int kRoundsAfterLoss = 3;  ///< Until a probe: sessions lose together, so they probe so.
+constexpr int kLeastProbeRounds = 8;
+constexpr int kRoundsBetween = 4;  ///< Probes, where the goal was far.
+constexpr int kRefreshRounds = 128;
+constexpr Duration kRefreshInterval = std::chrono::milliseconds(50);
+
+}  // namespace
+
+std::optional<double> Competition::on_round(const CompetitionRound& round) {
+  const Duration rtt = round.min_rtt + round.delay;
+  const Duration known_min_rtt = std::exchange(known_min_rtt_, round.min_rtt);
+  const Duration highest = std::max(rtts_[0], rtts_[1]);
+  rtts_ = {rtts_[1], rtt};
+  ++rounds_since_probe_;
+  since_probe_ += round.elapsed;
+  standing_time_ += round.elapsed;
+  if (round.has_delay && probe_.is_on()) {
+    const double used_window = std::max(round.window * window_part(), kLeastWindow);
+    const std::optional<double> share = probe_.on_round(rtt, round.min_rtt);
+    return share ? end_probe(round, used_window, *share) : round.window;
+  }
+  count_queue(round);
+  if (is_competing_ && idle_rounds_ >= kIdleRounds) {
+    stop_competing();
+  }
+  if (is_competing_) {
+    if (rtt < highest - highest / 12 && rounds_since_probe_ >= kLeastProbeRounds) {
+      probe_.join(rtt, round.min_rtt, false);
+      return round.window;
+    }
+    return compete(round);
+  }
+  if (starts_probe_to_see_path(round, known_min_rtt) || starts_probe_to_ask_whose_queue(round)) {
+    return round.window;
+  }
+  return std::nullopt;
+}
+
+void Competition::count_queue(const CompetitionRound& round) {
+  const Duration standing = std::max(least_allowance_ * 7 / 4, round.allowed * 5 / 4);
+  if (round.has_delay && round.delay > standing && round.window_was_used) {
+    ++standing_rounds_;
+    calm_rounds_ = 0;
+  } else {
+    standing_rounds_ = 0;
+    calm_rounds_ += round.lost == 0 ? 1 : 0;
+    if (round.lost == 0 && calm_rounds_ >= kQuietRounds) {
+      foreign_probes_ = 0;
+      standing_time_ = {};
+      loss_cuts_ = 0;
+    }
+  }
+  idle_rounds_ = round.delay > round.allowed ? 0 : idle_rounds_ + 1;
+}
+
+double Competition::end_probe(const CompetitionRound& round, double used_window, double share) {
+  rounds_since_probe_ = 0;
+  since_probe_ = {};
+  if (probe_.is_deep()) {
+    return round.window;
+  }
+  if (!is_competing_) {
+    foreign_probes_ = share < kForeignShare ? foreign_probes_ + 1 : 0;
+    if (share >= kForeignShare) {
+      standing_rounds_ = 0;
+      return used_window;  // The queue has gone with the packets, so the window stays smaller.
+    }
+    if (foreign_probes_ < kProbesToCompete || standing_time_ < kPatience) {
+      return round.window;
+    }
+    start_competing();
+  }
+  own_probes_ = share > kOwnShare ? own_probes_ + 1 : 0;
+  if (own_probes_ >= kProbesToRest) {
+    stop_competing();
+    return round.window;
+  }
+  probe_in_ = own_probes_ > 0 ? kLeastProbeRounds : 0;
+  share_ = share;
+  set_goal(round.window);
+  return round.window;
+}
+
+void Competition::set_goal(double window) {
+  constexpr double kWantedOdds = kWantedShare / (1 - kWantedShare);
+  const double odds = std::max(share_, 0.05) / std::max(1 - share_, 0.05);
+  const bool has_hardly_anything = share_ < 0.1 && rounds_since_loss_ > kLossMemory;
+  const double change =
+      std::clamp(kWantedOdds / odds, 0.5, has_hardly_anything ? kMostGrowth : kNearGrowth);
+  goal_window_ = std::min(window * change, 0.75 * most_packets_);
+  goal_was_far_ = change > 1.5 || change < 0.67;
+}
+
+bool Competition::starts_probe_to_see_path(const CompetitionRound& round, Duration known_min_rtt) {
+  if (round.is_starting || !round.window_was_used) {
+    return false;
+  }
+  if (known_min_rtt != Duration::max() && round.min_rtt + least_allowance_ / 4 < known_min_rtt) {
+    probe_.join(round.min_rtt + round.delay, round.min_rtt, true);
+    return true;
+  }
+  if (rounds_since_probe_ >= kRefreshRounds && since_probe_ >= kRefreshInterval) {
+    probe_.start_deep();
+    return true;
+  }
+  return false;
+}
+
+bool Competition::starts_probe_to_ask_whose_queue(const CompetitionRound& round) {
+  const bool has_just_started = was_starting_ && !round.is_starting;
+  was_starting_ = round.is_starting;
+  if (has_just_started) {
+    standing_time_ = kPatience;
+  }
+  // A queue that is short beside the path tells nothing: it is gone with the first packets less.
+  queue_tells_ = round.delay > round.min_rtt / 5;
+  const bool asks_again = foreign_probes_ > 0 && rounds_since_probe_ >= kRoundsBetween;
+  if (standing_rounds_ < kStandingRounds &&
+      !(queue_tells_ && (has_just_started || loss_cuts_ >= kLossCuts || asks_again))) {
+    return false;
+  }
+  standing_rounds_ = 0;
+  loss_cuts_ = 0;
+  probe_.start();
+  return true;
+}
+
+void Competition::on_loss_beside_queue() {
+  loss_cuts_ += queue_tells_ ? 1 : 0;
+  calm_rounds_ = 0;
+}
+
+void Competition::start_competing() {
+  is_competing_ = true;
+  foreign_probes_ = 0;
+  own_probes_ = 0;
+  idle_rounds_ = 0;
+  lossy_rounds_ = 0;
+  rounds_since_loss_ = kLossMemory + 1;
+  probe_in_ = 0;
+}
+
+void Competition::stop_competing() {
+  is_competing_ = false;
+  own_probes_ = 0;
+}
+
+double Competition::compete(const CompetitionRound& round) {
+  const bool has_lost = round.lost > 0;
+  rounds_since_loss_ = has_lost ? 0 : rounds_since_loss_ + 1;
+  lossy_rounds_ += ((has_lost ? 1 : 0) - lossy_rounds_) / 16;
+  const bool is_stubborn = lossy_rounds_ > kStubbornLoss && share_ < kWantedShare;
+  double window = round.window;
+  if (round.lost > kMostLoss || (has_lost && !is_stubborn)) {
+    window *= share_ >= kYieldShare ? kDecreaseWithShare : kDecreaseWithout;
+    window = std::max(window, kLeastWindow);
+    goal_window_ = window;
+    probe_in_ = kRoundsAfterLoss;
+    goal_was_far_ = false;
+  } else if (round.window_was_used) {
+    window = window < goal_window_ ? std::min(1.5 * window + 1, goal_window_)
+                                   : std::max(0.9 * window, goal_window_);
+  }
+  const bool wants_probe = probe_in_ == 1;
+  probe_in_ = std::max(probe_in_ - 1, 0);
+  const bool is_there = window >= 0.95 * goal_window_;
+  const bool is_due = (rounds_since_probe_ >= kProbeRounds && since_probe_ >= kProbeInterval) ||
+                      (goal_was_far_ && is_there && rounds_since_probe_ >= kRoundsBetween) ||
+                      (wants_probe && rounds_since_probe_ >= kLeastProbeRounds);
+  if (is_due && round.window_was_used) {
+    probe_.start();
+  }
+  return window;
+}
+
+}  // namespace harp

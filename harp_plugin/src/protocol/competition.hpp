@@ -1,0 +1,99 @@
+// Takes a share of a link whose queue others keep full: kernel TCP, which does not yield to delay.
+//
+// Congestion asks once a round whether competition decides about the window, and decides by delay
+// where it does not. A session that nobody asked to compete has no Competition at all.
+//
+// A queue that stays although this end makes room raises the question whose it is. A probe
+// (share_probe.hpp) answers it. Where most of the queue is others', twice, this end *competes*: it
+// measures its share every now and then, and moves its window towards kWantedShare of the link. It
+// yields to loss as TCP does. It does not yield to loss that comes whatever it does, as beside BBR
+// in a short queue. Where a probe finds the queue to be its own, twice, delay decides again.
+//
+// The path's round trip must be known well for that. The window therefore shrinks to a quarter for
+// five rounds every 128, so that this end sees the path without its own queue.
+//
+// Known weakness: sessions that start at the same time in a deep queue may take one another for TCP
+// for seconds.
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "base/time.hpp"
+#include "protocol/share_probe.hpp"
+
+namespace harp {
+
+inline constexpr double kLeastWindow = 2;  ///< Packets.
+
+/// What a round has shown, and what the window was in it.
+struct CompetitionRound {
+  Duration elapsed{};
+  bool has_delay = false;  ///< Else nothing was measured, and `delay` is 0.
+  Duration delay{};        ///< The least queueing delay.
+  Duration allowed{};      ///< As much of it is no congestion.
+  Duration min_rtt{};      ///< Of the path.
+  double lost = 0;         ///< Part of the packets.
+  bool window_was_used = false;
+  bool is_starting = false;  ///< Slow start is not over.
+  double window = 0;         ///< Without what a probe takes away.
+};
+
+class Competition {
+ public:
+  Competition(Duration least_allowance, double most_packets)
+      : least_allowance_(least_allowance), most_packets_(most_packets) {}
+
+  /// The window for the next round; nothing where delay and loss shall decide, as without others.
+  std::optional<double> on_round(const CompetitionRound& round);
+  /// Delay and loss have decided, and loss beside a queue has shrunk the window.
+  void on_loss_beside_queue();
+  void on_timeout() { probe_.cancel(); }
+
+  /// Part of the window that may be used: less than 1 while a probe makes it smaller.
+  double window_part() const { return probe_.factor(); }
+  bool is_competing() const { return is_competing_; }
+  bool is_probing() const { return probe_.is_on(); }
+  /// Of the link, as the last probe has found it.
+  double share() const { return share_; }
+
+ private:
+  void count_queue(const CompetitionRound& round);
+  double end_probe(const CompetitionRound& round, double used_window, double share);
+  void set_goal(double window);
+  bool starts_probe_to_see_path(const CompetitionRound& round, Duration known_min_rtt);
+  bool starts_probe_to_ask_whose_queue(const CompetitionRound& round);
+  void start_competing();
+  void stop_competing();
+  double compete(const CompetitionRound& round);
+
+  Duration least_allowance_;
+  double most_packets_;
+  ShareProbe probe_;
+  int rounds_since_probe_ = 0;
+  Duration since_probe_{};
+  double share_ = 1;
+
+  // What the path and its queue look like.
+  std::array<Duration, 2> rtts_{};  ///< The least of each of the last two rounds.
+  Duration known_min_rtt_ = Duration::max();
+  int standing_rounds_ = 0;   ///< In a row, with a queue that stood.
+  Duration standing_time_{};  ///< Since the last calm.
+  int calm_rounds_ = 0;       ///< Without queue and loss, since the last queue that stood.
+  int loss_cuts_ = 0;
+  bool queue_tells_ = false;  ///< It is long enough for a probe to learn something from it.
+  bool was_starting_ = true;
+  int foreign_probes_ = 0;  ///< In a row, which found most of the queue to be others'.
+
+  // While competing.
+  bool is_competing_ = false;
+  double goal_window_ = 0;
+  bool goal_was_far_ = false;  ///< From the window, when it was set.
+  int own_probes_ = 0;         ///< In a row, which found the queue to be this end's.
+  int idle_rounds_ = 0;        ///< In a row, without a queue.
+  int rounds_since_loss_ = 0;
+  double lossy_rounds_ = 0;  ///< Part of the rounds that had loss, smoothed.
+  int probe_in_ = 0;         ///< Rounds until a probe that a loss has asked for; 0: none.
+};
+
+}  // namespace harp

@@ -1,0 +1,108 @@
+#include "protocol/competition.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+#include "protocol/congestion.hpp"
+
+namespace harp {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Duration kRtt = milliseconds(1);
+constexpr double kLinkPackets = 500;  ///< The link carries so many in kRtt.
+
+/// What a round trip is above the path's where `packets` of ours and `others` are in flight.
+Duration queue_delay(double packets, double others) {
+  const double round_trip_ns = (packets + others) / kLinkPackets * 1e6;
+  return std::max(Duration(static_cast<std::int64_t>(round_trip_ns)) - kRtt, Duration::zero());
+}
+
+/// A round on a full link in which others have so many packets in flight.
+void play_full_link(Congestion& congestion, double others) {
+  const Duration delay = queue_delay(congestion.window_packets(), others);
+  for (int i = 0; i < 16; ++i) {
+    congestion.on_ack(0, delay, kRtt, true);
+  }
+  congestion.on_round({.elapsed = kRtt,
+                       .delivered_bytes = 500 * 1500,
+                       .delivered_packets = 500,
+                       .lost_packets = 0,
+                       .window_was_used = true},
+                      kRtt + delay,
+                      kRtt);
+}
+
+Congestion beyond_slow_start() {
+  Congestion congestion({.initial_packets = 1000, .competes = true});
+  play_full_link(congestion, 0);
+  EXPECT_FALSE(congestion.in_slow_start());
+  for (int round = 0; round < 20 && congestion.competition()->is_probing(); ++round) {
+    play_full_link(congestion, 0);
+  }
+  EXPECT_FALSE(congestion.competition()->is_probing());
+  EXPECT_FALSE(congestion.competition()->is_competing());
+  return congestion;
+}
+
+TEST(Competition, nobody_competes_who_was_not_asked_to) {
+  Congestion congestion({.initial_packets = 1000});
+  EXPECT_EQ(congestion.competition(), nullptr);
+  for (int round = 0; round < 300; ++round) {
+    play_full_link(congestion, 1500);
+  }
+  EXPECT_DOUBLE_EQ(congestion.window_packets(), kLeastWindow) << "has yielded whatever it had";
+}
+
+TEST(Competition, the_window_is_held_at_the_end_of_slow_start_to_see_whose_the_queue_is) {
+  Congestion congestion({.initial_packets = 1000, .competes = true});
+  play_full_link(congestion, 0);
+  EXPECT_FALSE(congestion.in_slow_start());
+  EXPECT_DOUBLE_EQ(congestion.window_packets(), 1000);
+  EXPECT_TRUE(congestion.competition()->is_probing());
+}
+
+TEST(Competition, a_queue_that_goes_with_the_window_is_its_own) {
+  Congestion congestion({.initial_packets = 1000, .competes = true});
+  for (int round = 0; round < 200; ++round) {
+    play_full_link(congestion, 0);
+    EXPECT_FALSE(congestion.competition()->is_competing());
+  }
+  EXPECT_LT(queue_delay(congestion.window_packets(), 0), milliseconds(1));
+}
+
+TEST(Competition, a_queue_that_stays_is_others_and_the_window_grows_until_half_of_it_is_its_own) {
+  Congestion congestion = beyond_slow_start();
+  constexpr double kOthers = 1500;
+  for (int round = 0; round < 200 && !congestion.competition()->is_competing(); ++round) {
+    play_full_link(congestion, kOthers);
+  }
+  EXPECT_TRUE(congestion.competition()->is_competing());
+  for (int round = 0; round < 300; ++round) {
+    play_full_link(congestion, kOthers);
+  }
+  EXPECT_TRUE(congestion.competition()->is_competing());
+  const double share = congestion.window_packets() / (congestion.window_packets() + kOthers);
+  EXPECT_GT(share, 0.4);
+  EXPECT_LT(share, 0.7);
+}
+
+TEST(Competition, when_the_others_have_gone_the_queue_goes_too) {
+  Congestion congestion = beyond_slow_start();
+  for (int round = 0; round < 300; ++round) {
+    play_full_link(congestion, 1500);
+  }
+  ASSERT_TRUE(congestion.competition()->is_competing());
+  for (int round = 0; round < 300; ++round) {
+    play_full_link(congestion, 0);
+  }
+  EXPECT_FALSE(congestion.competition()->is_competing());
+  EXPECT_LT(queue_delay(congestion.window_packets(), 0), milliseconds(1));
+}
+
+}  // namespace
+}  // namespace harp
