@@ -18,7 +18,6 @@ namespace {
 
 // Where n-2 more hops of latency cost less than log2(n)-1 more transfers, on 25 Gb/s Ethernet.
 constexpr std::size_t kTreeBytesPerMember = std::size_t{32} << 10;
-constexpr std::size_t kLeastPieceBytes = std::size_t{8} << 10;
 
 }  // namespace
 
@@ -39,6 +38,7 @@ Status NetBroadcast::begin() {
     if (place + 1 < size) {
       children.push_back(place + 1);
     }
+    constexpr std::size_t kLeastPieceBytes = std::size_t{8} << 10;
     const std::size_t filling = std::max(kLeastPieceBytes, bytes_ / (8 * members));
     return join(place - 1, children, {.bytes = bytes_, .piece_bytes = std::min(chunk, filling)});
   }
