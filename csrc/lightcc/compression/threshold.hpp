@@ -138,7 +138,7 @@ class MagnitudeSample {
   /// `reached`: the element was selected by this pass's threshold.
   void add(double magnitude, bool reached) {
     // Beyond float32 there is no bin; such magnitudes count as its largest number.
-    const float counted = static_cast<float>(std::min(magnitude, kMost));
+    const auto counted = static_cast<float>(std::min(magnitude, kMost));
     ++bins_[std::bit_cast<std::uint32_t>(counted) >> kShift];
     reached_ += reached ? 1U : 0U;
   }

@@ -76,7 +76,7 @@ Status signed_by(int rank, const Status& why) {
 Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& key, Bytes value) {
   const std::string key_of_all = key + "/all";
   if (joining.rank == 0) {
-    LIGHTCC_ASSIGN_OR_RETURN(Bytes all, collect(joining, key, value));
+    LIGHTCC_ASSIGN_OR_RETURN(const Bytes all, collect(joining, key, value));
     LIGHTCC_RETURN_IF_ERROR(joining.attendance.set(key_of_all, all, joining.deadline + kGrace));
     return parse(all, joining.size);
   }
@@ -92,7 +92,7 @@ Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& k
 
 Status give_up(const Joining& joining, const Status& seen) {
   const TimePoint now = Clock::system().now();
-  const Status told = joining.attendance.failure(is_firsthand(seen.code()) ? now : now + kNews);
+  Status told = joining.attendance.failure(is_firsthand(seen.code()) ? now : now + kNews);
   if (!told.ok() && (told.message() == seen.message() || !is_firsthand(seen.code()))) {
     return told;
   }

@@ -56,6 +56,11 @@ class HashStore final : public Store, public std::enable_shared_from_this<HashSt
  private:
   class HashAttendance;
 
+  GatheringTable::Member next_member() {
+    const MutexLock lock(mutex_);
+    return next_member_++;
+  }
+
   void fail_locked(const std::string& prefix, const Status& why) LIGHTCC_REQUIRES(mutex_) {
     if (!gatherings_.fail(prefix, std::make_shared<const Bytes>(encode_failure(why)))) {
       return;
@@ -85,9 +90,9 @@ class HashStore::HashAttendance final : public Attendance {
       : store_(std::move(store)),
         prefix_(std::move(prefix)),
         will_(std::move(will)),
-        bell_(std::move(bell)) {
+        bell_(std::move(bell)),
+        member_(store_->next_member()) {
     const MutexLock lock(store_->mutex_);
-    member_ = store_->next_member_++;
     store_->gatherings_.join(prefix_, member_);
     store_->bells_[member_] = bell_.get();
     if (store_->gatherings_.failure(prefix_) != nullptr) {
@@ -174,7 +179,7 @@ class HashStore::HashAttendance final : public Attendance {
   const std::string prefix_;
   const Status will_;
   const UniqueFd bell_;
-  GatheringTable::Member member_ = 0;
+  const GatheringTable::Member member_;
   bool has_left_ = false;
 };
 

@@ -202,7 +202,7 @@ class Server final : public TcpStoreServer {
     try {
       fail_gathering(*gathering, will);
       leave(*gathering, tag);
-    } catch (const std::exception&) {
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
       // No memory to tell all: those who were not told run into their deadlines.
     }
   }
