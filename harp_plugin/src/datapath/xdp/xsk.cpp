@@ -31,8 +31,9 @@ constexpr std::size_t kSmallChunk = 2048;
 constexpr std::size_t kLargeChunk = 4096;
 constexpr int kSendBufferBytes = 64 << 20;
 constexpr int kMostKicks = 64;
-/// The kernel takes its time to let go of a queue whose socket was closed.
-constexpr auto kClosing = std::chrono::milliseconds(500);
+/// The kernel takes its time to let go of a queue whose socket was closed: on a busy machine more
+/// than half a second.
+constexpr auto kClosing = std::chrono::seconds(3);
 constexpr auto kBetweenTries = std::chrono::milliseconds(1);
 
 std::size_t chunk_for(std::size_t frame_bytes) {
