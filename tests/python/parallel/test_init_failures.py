@@ -90,8 +90,8 @@ def test_death_at_each_point_of_init_is_told_by_name(
     victim: int, *, at_answer: bool, tmp_path: Path
 ) -> None:
     """Seven worlds of four fresh processes: some twenty seconds, twice that on a busy machine."""
-    # Until the store has its first request, nobody knows of a rank. With its last but one a rank says
-    # that it is ready: from then on others may have joined.
+    # Until the store has its first request, nobody knows of a rank. With its last but one a rank
+    # says that it is ready: from then on others may have joined.
     for number in range(1, _REQUESTS_OF_AN_INIT - 2):
         path = tmp_path / str(number)
         path.mkdir()
