@@ -59,8 +59,14 @@ void append(char* line, std::size_t room, const char* text) {
   std::strncat(line, text, room - std::strlen(line) - 1);
 }
 
-/// Async-signal-safe: no stdio, no allocation.
+/// Async-signal-safe: no stdio, no allocation. Several threads may crash at once, as those do that a
+/// library leaves behind: the first one reports, the others wait for the end of the process. A thread
+/// that crashes in here is killed by the kernel, as its signal is blocked.
 void on_crash(int signal_number) {
+  static std::atomic_flag is_reported;
+  while (is_reported.test_and_set()) {
+    ::pause();
+  }
   std::array<char, 256> line{"FAIL  calls.no-crash: signal "};
   const std::array<char, 3> digits{static_cast<char>('0' + signal_number / 10),
                                    static_cast<char>('0' + signal_number % 10),
@@ -122,7 +128,6 @@ void start_watchdog(const CallLimits& call_limits, int report_to) {
   if (!kSanitized) {
     struct sigaction action{};
     action.sa_handler = on_crash;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
     for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) {
       ::sigaction(number, &action, nullptr);
     }
