@@ -29,8 +29,8 @@ PACKAGE_SOURCES := $(shell find csrc harp_plugin/abi harp_plugin/src harp_plugin
   -type f -not -name '*.so' -not -name '*.pyc' 2>/dev/null)
 RUN_TESTS = PATH="$(BIN):$$PATH" tools/run_cpp_tests.sh
 PYTEST_REPORT = $(REPORTS)/pytest.xml
-# Ranks wait for one another, so one pytest process more than there are cores keeps these busy.
-PYTEST_WORKERS ?= $(shell echo $$(($(JOBS) < 8 ? $(JOBS) + 1 : 8)))
+# Ranks wait for one another, so two pytest processes for each core keep these busy.
+PYTEST_WORKERS ?= $(shell echo $$(($(JOBS) < 4 ? 2 * $(JOBS) : 8)))
 PYTEST = cd $(ELSEWHERE) && $(BIN)/pytest -c ../../pyproject.toml --rootdir ../.. \
   -n $(PYTEST_WORKERS) --junitxml $(PYTEST_REPORT) $(PYTEST_ARGS) ../../tests/python
 

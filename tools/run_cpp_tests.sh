@@ -12,6 +12,7 @@ if [[ $1 == *-rest ]]; then
 fi
 shift
 jobs=${JOBS:-$(nproc)}
+tests_at_once=$((2 * jobs))  # Half of them wait.
 
 mkdir -p build/reports
 rm -f "$report"
@@ -23,7 +24,9 @@ if [[ $preset == ?san ]]; then  # Only what the chosen tests need: compiling tak
   mapfile -t needed <"build/$preset/chosen"
   set -- "$@" --tests-regex "${needed[0]}"
   needed=("${needed[@]:1}")
+  tests_at_once=$jobs  # They compute.
 fi
 cmake --build --preset "$preset" --parallel "$jobs" --target "${needed[@]}"
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$jobs" \
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error \
+  --parallel "$tests_at_once" \
   --output-junit "$report" --test-output-size-passed 1048576 "$@"
