@@ -32,7 +32,7 @@ constexpr std::array kErrorClasses{
 };
 
 /// The table has one row for each code but kOk, in the order of the codes.
-constexpr bool table_is_total() {
+constexpr bool error_classes_are_total() {
   for (std::size_t i = 0; i < kErrorClasses.size(); ++i) {
     if (static_cast<std::size_t>(kErrorClasses[i].code) != i + 1) {
       return false;
@@ -40,11 +40,11 @@ constexpr bool table_is_total() {
   }
   return kErrorClasses.size() == static_cast<std::size_t>(ErrorCode::kInternal);
 }
-static_assert(table_is_total());
+static_assert(error_classes_are_total());
 
 /// The exception object for one error. A number that is no error code is a bug of the caller; it
 /// becomes an EngineError, so that nothing is ever lost.
-py::object make_error(std::uint8_t code, const std::string& message, int rank) {
+py::object make_exception(std::uint8_t code, const std::string& message, int rank) {
   const bool known = code >= 1 && code <= kErrorClasses.size();
   const ErrorClass& row = known ? kErrorClasses[code - 1U] : kErrorClasses.back();
   const py::object type = py::module_::import(row.module).attr(row.name);
@@ -71,7 +71,7 @@ py::list error_table() {
 
 void throw_status(const Status& status) {
   const py::object error =
-      make_error(static_cast<std::uint8_t>(status.code()), status.message(), status.rank());
+      make_exception(static_cast<std::uint8_t>(status.code()), status.message(), status.rank());
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw py::error_already_set();
 }
@@ -81,7 +81,7 @@ void register_errors(py::module_& module) {
              &error_table,
              "Returns (code, name, exception class) for every error code of the engine.");
   module.def("make_error",
-             &make_error,
+             &make_exception,
              py::arg("code"),
              py::arg("message"),
              py::arg("rank") = -1,

@@ -52,7 +52,7 @@ constexpr std::array kDtypes{
 };
 
 /// Rows stand in the order of the engine's numbers.
-constexpr bool table_is_total() {
+constexpr bool dtypes_are_total() {
   for (std::size_t i = 0; i < kDtypes.size(); ++i) {
     if (static_cast<std::size_t>(kDtypes[i].dtype) != i) {
       return false;
@@ -60,7 +60,7 @@ constexpr bool table_is_total() {
   }
   return kDtypes.size() == kDataTypeCount;
 }
-static_assert(table_is_total());
+static_assert(dtypes_are_total());
 
 const DtypeRow& row_of(DataType dtype) {
   return kDtypes[static_cast<std::size_t>(dtype)];
