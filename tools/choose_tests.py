@@ -4,8 +4,9 @@ Usage: ctest --show-only=json-v1 [options] | choose_tests.py BUILD_FOLDER CHOSEN
 
 Chooses all tests, unless CHECK_CHANGED=1 and history says what changed. Then a change of the engine
 or of its build chooses the engine's tests, a change of HARP those of HARP. A third of the other
-tests, which moves with CHECK_SEED, is chosen as well. CHOSEN gets a regular expression for ctest,
-then one line for each file of BUILD_FOLDER that the chosen tests need.
+tests, which moves with CHECK_SEED, is chosen as well; files that share a program go together.
+CHOSEN gets a regular expression for ctest, then one line for each file of BUILD_FOLDER that the
+chosen tests need.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ def is_harp(command: list[str], build: Path) -> bool:
     return any(f"{build}/harp_plugin/" in word for word in command)
 
 
+def kin(name: str, command: list[str]) -> str:
+    """Returns what tests have in common that are chosen together."""
+    return command[0] if any(word.startswith("--file=") for word in command) else name
+
+
 def choose(
     tests: dict[str, list[str]], build: Path, changed: list[str] | None, seed: int
 ) -> dict[str, list[str]]:
@@ -62,7 +68,7 @@ def choose(
         name: command
         for name, command in tests.items()
         if (harp if is_harp(command, build) else engine)
-        or (zlib.crc32(name.encode()) + seed) % SHARE == 0
+        or (zlib.crc32(Path(kin(name, command)).name.encode()) + seed) % SHARE == 0
     }
 
 

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::address_test {
 namespace {
 
 TEST(Address, is_written_as_people_write_it) {
@@ -24,4 +24,4 @@ TEST(Address, is_written_as_people_write_it) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::address_test

@@ -24,7 +24,7 @@
 #include "datapath/two_hosts.hpp"
 #include "datapath/udp.hpp"
 
-namespace harp {
+namespace harp::af_xdp_test {
 namespace {
 
 constexpr std::array<std::uint16_t, 2> kFamilies{4, 6};
@@ -300,4 +300,4 @@ TEST(AfXdp, without_privilege_the_error_says_which_is_needed) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::af_xdp_test

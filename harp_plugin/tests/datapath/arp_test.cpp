@@ -12,7 +12,7 @@
 #include "datapath/address.hpp"
 #include "datapath/frame.hpp"
 
-namespace harp {
+namespace harp::arp_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -123,4 +123,4 @@ TEST(Arp, what_is_written_is_read_and_all_else_is_refused) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::arp_test

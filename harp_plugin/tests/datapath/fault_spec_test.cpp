@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::fault_spec_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -171,4 +171,4 @@ TEST(FaultSpec, empty_items_are_refused) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::fault_spec_test

@@ -18,7 +18,7 @@
 #include "datapath/packets.hpp"
 #include "datapath/tap.hpp"
 
-namespace harp {
+namespace harp::faulty_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -218,4 +218,4 @@ TEST(FaultyDatapath, what_is_discarded_is_not_read_any_more) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::faulty_test

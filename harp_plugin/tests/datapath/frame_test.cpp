@@ -17,7 +17,7 @@
 #include "datapath/address.hpp"
 #include "datapath/packets.hpp"
 
-namespace harp {
+namespace harp::frame_test {
 namespace {
 
 constexpr std::array<std::uint16_t, 2> kFamilies{4, 6};
@@ -207,4 +207,4 @@ TEST(Frame, a_checksum_of_a_kernel_is_checked_and_one_that_a_nic_should_have_mad
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::frame_test

@@ -11,7 +11,7 @@
 
 #include "datapath/packets.hpp"
 
-namespace harp {
+namespace harp::impairment_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -277,4 +277,4 @@ TEST(Impairment, an_empty_packet_can_be_damaged) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::impairment_test

@@ -11,7 +11,7 @@
 #include "datapath/datapath.hpp"
 #include "datapath/packets.hpp"
 
-namespace harp {
+namespace harp::memory_test {
 namespace {
 
 constexpr Time kNow{};
@@ -163,4 +163,4 @@ TEST(MemoryDatapath, nobody_sleeps_through_a_packet) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::memory_test

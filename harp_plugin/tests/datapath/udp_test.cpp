@@ -20,7 +20,7 @@
 #include "datapath/datapath.hpp"
 #include "datapath/packets.hpp"
 
-namespace harp {
+namespace harp::udp_test {
 namespace {
 
 constexpr std::size_t kLoopbackMtu = 65536;
@@ -437,4 +437,4 @@ TEST(UdpDatapath, the_buffer_is_as_large_as_the_kernel_allows) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::udp_test

@@ -28,7 +28,7 @@
 #include "runtime/stack.hpp"
 #include "sync/mutex.hpp"
 
-namespace harp {
+namespace harp::hostile_packets_test {
 namespace {
 
 std::unique_ptr<UdpDatapath> open_loopback() {
@@ -220,4 +220,4 @@ TEST(HostilePackets, do_not_touch_data_between_engines_that_callers_drive) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::hostile_packets_test

@@ -10,7 +10,7 @@
 
 #include "datapath/address.hpp"
 
-namespace harp {
+namespace harp::interfaces_test {
 namespace {
 
 TEST(Interfaces, names_are_wanted_by_prefix) {
@@ -86,4 +86,4 @@ TEST(Interfaces, without_a_wish_there_is_at_least_one_and_loopback_only_alone) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::interfaces_test

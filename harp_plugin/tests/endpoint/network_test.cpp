@@ -21,7 +21,7 @@
 #include "telemetry/scratch_folder.hpp"
 #include "telemetry/stat_layout.hpp"
 
-namespace harp {
+namespace harp::network_test {
 namespace {
 
 Settings settings_for(RunMode mode) {
@@ -245,4 +245,4 @@ TEST(Network, its_description_names_datapath_mode_devices_competition_and_faults
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::network_test

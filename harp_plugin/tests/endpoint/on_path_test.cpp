@@ -25,7 +25,7 @@
 #include "protocol/packet.hpp"
 #include "runtime/live.hpp"
 
-namespace harp {
+namespace harp::on_path_test {
 namespace {
 
 sockaddr_in loopback(std::uint16_t port) {
@@ -159,4 +159,4 @@ TEST(OnPath, flipped_bits_of_payloads_are_not_delivered_by_default) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::on_path_test

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::profile_test {
 namespace {
 
 const GetVariable kUnset = [](const char*) -> const char* { return nullptr; };
@@ -153,4 +153,4 @@ TEST_F(ProfileFile, is_a_file_and_not_too_large) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::profile_test

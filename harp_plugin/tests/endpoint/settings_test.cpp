@@ -13,7 +13,7 @@
 #include "base/crc32c.hpp"
 #include "endpoint/profile.hpp"
 
-namespace harp {
+namespace harp::settings_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -312,4 +312,4 @@ TEST(Settings, a_wrong_value_of_the_profile_is_told_with_its_line) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::settings_test

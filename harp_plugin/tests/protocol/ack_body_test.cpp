@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::ack_body_test {
 namespace {
 
 AckBody sample() {
@@ -93,4 +93,4 @@ TEST(AckBody, counts_and_paths_beyond_the_limits_are_refused) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::ack_body_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::ack_tracker_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -144,4 +144,4 @@ TEST(AckTracker, says_of_each_path_whether_its_newest_packet_came_astray) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::ack_tracker_test

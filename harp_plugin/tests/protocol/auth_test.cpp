@@ -10,7 +10,7 @@
 
 #include "protocol/packet.hpp"
 
-namespace harp {
+namespace harp::auth_test {
 namespace {
 
 Key key_of(unsigned seed) {
@@ -84,4 +84,4 @@ TEST(Auth, keys_differ_by_secret_nonce_and_direction) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::auth_test

@@ -8,7 +8,7 @@
 
 #include "protocol/congestion.hpp"
 
-namespace harp {
+namespace harp::competition_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -105,4 +105,4 @@ TEST(Competition, when_the_others_have_gone_the_queue_goes_too) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::competition_test

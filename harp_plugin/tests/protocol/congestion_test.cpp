@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::congestion_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -160,4 +160,4 @@ TEST(Congestion, loss_while_the_peers_buffer_fills_up_is_its_overflow_and_no_pol
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::congestion_test

@@ -11,7 +11,7 @@
 
 #include "base/rng.hpp"
 
-namespace harp {
+namespace harp::crc32c_test {
 namespace {
 
 TEST(Crc32c, agrees_with_the_vectors_of_rfc_3720) {
@@ -68,4 +68,4 @@ TEST(Crc32c, every_kernel_agrees_with_the_table_on_long_payloads) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::crc32c_test

@@ -11,7 +11,7 @@
 #include "base/bytes.hpp"
 #include "base/crc32c.hpp"
 
-namespace harp {
+namespace harp::handle_test {
 namespace {
 
 ConnectHandle sample() {
@@ -58,4 +58,4 @@ TEST(Handle, families_and_path_counts_out_of_range_are_refused) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::handle_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::handshake_test {
 namespace {
 
 Offer sample_offer() {
@@ -109,4 +109,4 @@ TEST(Handshake, the_ladder_goes_down_and_ends) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::handshake_test

@@ -9,7 +9,7 @@
 #include "protocol/path_set.hpp"
 #include "protocol/sent_packets.hpp"
 
-namespace harp {
+namespace harp::loss_detection_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -137,4 +137,4 @@ TEST(LossDetection, a_peer_that_takes_long_to_answer_is_waited_for_and_a_gap_is_
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::loss_detection_test

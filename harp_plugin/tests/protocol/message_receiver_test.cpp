@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::message_receiver_test {
 namespace {
 
 using Verdict = MessageReceiver::Verdict;
@@ -188,4 +188,4 @@ TEST(MessageReceiver, room_is_reckoned_from_the_oldest_incomplete_message) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::message_receiver_test

@@ -9,7 +9,7 @@
 
 #include "base/time.hpp"
 
-namespace harp {
+namespace harp::pacer_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -106,4 +106,4 @@ TEST(Pacer, keeps_its_rate_whatever_waits) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::pacer_test

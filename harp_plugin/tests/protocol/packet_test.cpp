@@ -11,7 +11,7 @@
 
 #include "base/rng.hpp"
 
-namespace harp {
+namespace harp::packet_test {
 namespace {
 
 Header sample() {
@@ -125,4 +125,4 @@ TEST(Packet, a_million_random_packets_are_parsed_without_harm) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::packet_test

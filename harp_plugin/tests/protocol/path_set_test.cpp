@@ -9,7 +9,7 @@
 
 #include "base/rng.hpp"
 
-namespace harp {
+namespace harp::path_set_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -108,4 +108,4 @@ TEST(PathSet, where_there_are_fewer_flows_than_paths_they_are_shared) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::path_set_test

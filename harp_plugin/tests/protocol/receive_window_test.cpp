@@ -8,7 +8,7 @@
 #include "base/rng.hpp"
 #include "base/serial.hpp"
 
-namespace harp {
+namespace harp::receive_window_test {
 namespace {
 
 using Verdict = ReceiveWindow::Verdict;
@@ -71,4 +71,4 @@ TEST(ReceiveWindow, without_holes_there_are_no_sack_words) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::receive_window_test

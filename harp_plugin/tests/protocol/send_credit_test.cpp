@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::send_credit_test {
 namespace {
 
 constexpr Psn kPsn = 0xfffffffd;
@@ -31,4 +31,4 @@ TEST(SendCredit, a_posted_receive_lifts_the_bound_for_its_message_and_moves_it_f
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::send_credit_test

@@ -8,7 +8,7 @@
 #include "base/rng.hpp"
 #include "base/time.hpp"
 
-namespace harp {
+namespace harp::sent_packets_test {
 namespace {
 
 Psn add_to(SentPackets& packets) {
@@ -89,4 +89,4 @@ TEST(SentPackets, counts_agree_with_a_model_under_random_operations) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::sent_packets_test

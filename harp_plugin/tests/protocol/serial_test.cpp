@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::serial_test {
 namespace {
 
 TEST(Serial, numbers_before_the_wrap_lie_before_those_behind_it) {
@@ -25,4 +25,4 @@ TEST(Serial, a_number_does_not_lie_before_itself) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::serial_test

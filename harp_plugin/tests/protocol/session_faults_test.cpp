@@ -9,7 +9,7 @@
 #include "protocol/pipe.hpp"
 #include "protocol/session.hpp"
 
-namespace harp {
+namespace harp::session_faults_test {
 namespace {
 
 using std::chrono::seconds;
@@ -382,4 +382,4 @@ TEST(SessionFaults, repeated_packets_of_either_end_do_not_pass_their_age_off_as_
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::session_faults_test

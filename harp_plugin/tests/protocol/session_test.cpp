@@ -12,7 +12,7 @@
 
 #include "protocol/pipe.hpp"
 
-namespace harp {
+namespace harp::session_test {
 namespace {
 
 using Kind = Event::Kind;
@@ -295,4 +295,4 @@ TEST(Session, what_waits_on_either_host_is_no_part_of_the_round_trip) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::session_test

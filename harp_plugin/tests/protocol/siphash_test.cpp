@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::siphash_test {
 namespace {
 
 Key counting_key() {
@@ -64,4 +64,4 @@ TEST(SipHash, every_bit_of_key_and_message_matters) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::siphash_test

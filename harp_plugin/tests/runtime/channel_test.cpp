@@ -13,7 +13,7 @@
 #include "protocol/types.hpp"
 #include "sync/doorbells.hpp"
 
-namespace harp {
+namespace harp::channel_test {
 namespace {
 
 constexpr std::size_t kBell = 70;
@@ -203,4 +203,4 @@ TEST(Channel, two_threads_pass_requests_and_answers_without_loss) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::channel_test

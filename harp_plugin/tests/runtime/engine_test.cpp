@@ -31,7 +31,7 @@
 #include "sync/seq_words.hpp"
 #include "telemetry/stat_layout.hpp"
 
-namespace harp {
+namespace harp::engine_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -495,4 +495,4 @@ TEST(Keeper, engines_can_be_added_while_others_work) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::engine_test

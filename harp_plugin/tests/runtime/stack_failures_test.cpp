@@ -18,7 +18,7 @@
 #include "runtime/stack.hpp"
 #include "runtime/world.hpp"
 
-namespace harp {
+namespace harp::stack_failures_test {
 namespace {
 
 using Life = Channel::Life;
@@ -131,4 +131,4 @@ TEST(Stack, nobody_to_connect_to_is_reported_after_the_connect_timeout) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::stack_failures_test

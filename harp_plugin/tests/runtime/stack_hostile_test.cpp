@@ -22,7 +22,7 @@
 #include "runtime/stack.hpp"
 #include "runtime/world.hpp"
 
-namespace harp {
+namespace harp::stack_hostile_test {
 namespace {
 
 constexpr std::size_t kAttacker = 9;  ///< Its endpoint.
@@ -358,4 +358,4 @@ TEST(HostileStack, who_is_faster_with_a_packet_than_its_sender_does_not_get_its_
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::stack_hostile_test

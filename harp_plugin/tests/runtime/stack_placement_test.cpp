@@ -15,7 +15,7 @@
 #include "runtime/stack.hpp"
 #include "runtime/world.hpp"
 
-namespace harp {
+namespace harp::stack_placement_test {
 namespace {
 
 TEST(StackPlacement, every_byte_is_copied_once_on_transmit_and_once_on_receive) {
@@ -128,4 +128,4 @@ TEST(StackPlacement, a_taker_is_not_called_once_its_session_is_closed) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::stack_placement_test

@@ -13,7 +13,7 @@
 #include "runtime/stack.hpp"
 #include "runtime/world.hpp"
 
-namespace harp {
+namespace harp::stack_steering_test {
 namespace {
 
 /// A quarter of all flows, as of four engines, comes to the right queue; none of the first paths.
@@ -106,4 +106,4 @@ TEST(StackSteering, nothing_moves_where_nothing_comes_astray) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::stack_steering_test

@@ -22,7 +22,7 @@
 #include "runtime/channel.hpp"
 #include "runtime/world.hpp"
 
-namespace harp {
+namespace harp::stack_test {
 namespace {
 
 using Life = Channel::Life;
@@ -579,4 +579,4 @@ TEST(Stack, an_idle_turn_says_that_there_was_nothing_to_do) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::stack_test

@@ -22,7 +22,7 @@
 #include "sync/seq_words.hpp"
 #include "telemetry/stat_layout.hpp"
 
-namespace harp {
+namespace harp::stat_publisher_test {
 namespace {
 
 struct Record {
@@ -272,4 +272,4 @@ TEST(StatPublisher, a_reader_beside_it_sees_counters_that_belong_together) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::stat_publisher_test

@@ -14,7 +14,7 @@
 #include "protocol/session.hpp"
 #include "sim/world.hpp"
 
-namespace harp::sim {
+namespace harp::sim::goodput_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -172,4 +172,4 @@ TEST(Goodput, a_small_buffer_of_a_process_that_shares_its_core_is_not_overrun_fo
 }
 
 }  // namespace
-}  // namespace harp::sim
+}  // namespace harp::sim::goodput_test

@@ -10,7 +10,7 @@
 #include "protocol/competition.hpp"
 #include "sim/shared_link.hpp"
 
-namespace harp::sim {
+namespace harp::sim::sharing_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -94,4 +94,4 @@ TEST(Sharing, when_cubic_has_ended_the_queue_is_short_again) {
 }
 
 }  // namespace
-}  // namespace harp::sim
+}  // namespace harp::sim::sharing_test

@@ -10,7 +10,7 @@
 #include "sim/tcp_bbr.hpp"
 #include "sim/tcp_cubic.hpp"
 
-namespace harp::sim {
+namespace harp::sim::tcp_models_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -113,4 +113,4 @@ TEST(Fairness, is_one_among_equals_and_one_of_n_for_a_winner) {
 }
 
 }  // namespace
-}  // namespace harp::sim
+}  // namespace harp::sim::tcp_models_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::baton_test {
 namespace {
 
 TEST(Baton, has_one_holder) {
@@ -105,4 +105,4 @@ TEST(Baton, take_gets_in_while_another_thread_takes_it_again_and_again) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::baton_test

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::doorbells_test {
 namespace {
 
 std::vector<std::size_t> collected(Doorbells& bells) {
@@ -98,4 +98,4 @@ TEST(Doorbells, what_many_threads_wrote_before_they_rang_is_seen_and_no_ring_is_
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::doorbells_test

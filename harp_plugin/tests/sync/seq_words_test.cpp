@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::seq_words_test {
 namespace {
 
 TEST(SeqWords, what_was_never_written_cannot_be_read) {
@@ -80,4 +80,4 @@ TEST(SeqWords, a_reader_never_gets_words_of_two_times) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::seq_words_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::spsc_ring_test {
 namespace {
 
 /// Where there is no room: false.
@@ -130,4 +130,4 @@ TEST(SpscRing, a_million_elements_pass_between_two_threads_in_order) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::spsc_ring_test

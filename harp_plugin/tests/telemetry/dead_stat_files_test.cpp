@@ -16,7 +16,7 @@
 #include "telemetry/stat_file.hpp"
 #include "telemetry/stat_layout.hpp"
 
-namespace harp {
+namespace harp::dead_stat_files_test {
 namespace {
 
 std::vector<std::byte> head_of(const ProcessIdentity& writer) {
@@ -82,4 +82,4 @@ TEST(DeadStatFiles, a_folder_that_is_not_there_has_none) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::dead_stat_files_test

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::process_test {
 namespace {
 
 TEST(Process, this_one_is_alive_and_the_same_each_time) {
@@ -80,4 +80,4 @@ TEST(Process, one_that_has_ended_is_dead_even_before_its_parent_looks) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::process_test

@@ -24,7 +24,7 @@
 #include "telemetry/scratch_folder.hpp"
 #include "telemetry/stat_layout.hpp"
 
-namespace harp {
+namespace harp::stat_file_test {
 namespace {
 
 constexpr std::array kFields{StatField{StatKind::kCounter, 0, "turns", "", ""}};
@@ -161,4 +161,4 @@ TEST(StatFile, never_takes_a_file_that_is_there) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::stat_file_test

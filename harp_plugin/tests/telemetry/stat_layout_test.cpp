@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace harp {
+namespace harp::stat_layout_test {
 namespace {
 
 constexpr std::array kEngine{
@@ -154,4 +154,4 @@ TEST(StatWriter, puts_numbers_and_texts_side_by_side) {
 }
 
 }  // namespace
-}  // namespace harp
+}  // namespace harp::stat_layout_test

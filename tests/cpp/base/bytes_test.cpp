@@ -11,7 +11,7 @@
 
 #include "lightcc/base/rng.hpp"
 
-namespace lightcc {
+namespace lightcc::bytes_test {
 namespace {
 
 Bytes bytes_of(std::initializer_list<int> values) {
@@ -125,4 +125,4 @@ TEST(Bytes, a_blob_longer_than_allowed_or_than_its_input_is_refused) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::bytes_test

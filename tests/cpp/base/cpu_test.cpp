@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::cpu_test {
 namespace {
 
 // Of a machine with everything.
@@ -60,4 +60,4 @@ TEST(cpu, detection_agrees_with_the_compiler_where_it_asks_too) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::cpu_test

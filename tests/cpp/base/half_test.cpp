@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::half_test {
 namespace {
 
 std::uint32_t bits_of(float value) {
@@ -146,4 +146,4 @@ static_assert(float_to_half(1.0F) == 0x3c00 && half_to_float(0x3c00) == 1.0F);
 static_assert(float_to_bfloat16(1.0F) == 0x3f80 && bfloat16_to_float(0x3f80) == 1.0F);
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::half_test

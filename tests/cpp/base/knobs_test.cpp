@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::knobs_test {
 namespace {
 
 using Environment = std::map<std::string, std::string>;
@@ -373,4 +373,4 @@ TEST(ProcessEnvironment, tells_unset_from_set) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::knobs_test

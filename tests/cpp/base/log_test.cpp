@@ -15,7 +15,7 @@
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/unique_fd.hpp"
 
-namespace lightcc {
+namespace lightcc::log_test {
 namespace {
 
 Mutex captured_mutex;
@@ -126,4 +126,4 @@ TEST_F(Log, threads_do_not_mix_their_lines_on_standard_error) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::log_test

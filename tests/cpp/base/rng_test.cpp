@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::rng_test {
 namespace {
 
 TEST(Rng, first_numbers_of_seed_zero_are_those_of_the_paper) {
@@ -63,4 +63,4 @@ TEST(Rng, unit_stays_in_its_half_open_interval) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::rng_test

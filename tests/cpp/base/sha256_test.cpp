@@ -8,7 +8,7 @@
 
 #include "lightcc/base/bytes.hpp"
 
-namespace lightcc {
+namespace lightcc::sha256_test {
 namespace {
 
 std::string hex(std::span<const std::byte> bytes) {
@@ -102,4 +102,4 @@ TEST(EqualConstantTimeTest, sees_every_single_difference) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::sha256_test

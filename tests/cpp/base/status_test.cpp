@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::status_test {
 namespace {
 
 TEST(Status, default_is_ok_and_says_nothing) {
@@ -95,4 +95,4 @@ TEST(Result, moves_values_that_cannot_be_copied) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::status_test

@@ -17,7 +17,7 @@
 
 #include "lightcc/base/half.hpp"
 
-namespace lightcc {
+namespace lightcc::adasum_test {
 namespace {
 
 using Vector = std::vector<double>;
@@ -264,4 +264,4 @@ TEST(adasum, bits_are_those_of_every_other_machine) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::adasum_test

@@ -20,7 +20,7 @@
 
 #include "collectives/grid_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::grid_fault_test {
 namespace {
 
 using testing::GridShape;
@@ -232,4 +232,4 @@ TEST(GridFault, a_stalled_link_leaves_ranks_waiting_with_nothing_wrong) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::grid_fault_test

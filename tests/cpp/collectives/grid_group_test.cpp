@@ -19,7 +19,7 @@
 #include "collectives/grid_testing.hpp"
 #include "collectives/shm_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::grid_group_test {
 namespace {
 
 using testing::Buffer;
@@ -290,4 +290,4 @@ TEST(GridGroup, a_member_sends_its_share_of_its_shards_and_no_more) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::grid_group_test

@@ -20,7 +20,7 @@
 #include "collectives/grid_testing.hpp"
 #include "collectives/shm_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::grid_moves_test {
 namespace {
 
 using testing::Buffer;
@@ -291,4 +291,4 @@ TEST(GridMoves, every_byte_crosses_to_a_block_once) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::grid_moves_test

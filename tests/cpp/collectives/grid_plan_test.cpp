@@ -10,7 +10,7 @@
 
 #include "lightcc/collectives/net_bucket.hpp"
 
-namespace lightcc {
+namespace lightcc::grid_plan_test {
 namespace {
 
 using Half = GridSchedule::Half;
@@ -118,4 +118,4 @@ TEST(GridPlan, chunks_grow_more_slowly_than_buckets) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::grid_plan_test

@@ -13,7 +13,7 @@
 
 #include "collectives/net_world.hpp"
 
-namespace lightcc::net_test {
+namespace lightcc::net_test::net_bytes_test {
 namespace {
 
 /// Bytes that each member sends during `start`.
@@ -153,4 +153,4 @@ TEST(NetBytes, alltoall_sends_what_goes_to_others_and_a_barrier_nothing) {
 }
 
 }  // namespace
-}  // namespace lightcc::net_test
+}  // namespace lightcc::net_test::net_bytes_test

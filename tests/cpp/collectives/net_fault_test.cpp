@@ -17,7 +17,7 @@
 
 #include "collectives/net_world.hpp"
 
-namespace lightcc::net_test {
+namespace lightcc::net_test::net_fault_test {
 namespace {
 
 constexpr std::size_t kCount = 6000;  // Of float32: many chunks of 512 bytes.
@@ -232,4 +232,4 @@ TEST(NetFault, another_lane_is_not_touched_by_a_broken_group) {
 }
 
 }  // namespace
-}  // namespace lightcc::net_test
+}  // namespace lightcc::net_test::net_fault_test

@@ -16,7 +16,7 @@
 
 #include "collectives/net_world.hpp"
 
-namespace lightcc::net_test {
+namespace lightcc::net_test::net_move_test {
 namespace {
 
 using Block = std::vector<std::byte>;
@@ -239,4 +239,4 @@ TEST(NetBarrier, nobody_leaves_before_the_last_has_come) {
 }
 
 }  // namespace
-}  // namespace lightcc::net_test
+}  // namespace lightcc::net_test::net_move_test

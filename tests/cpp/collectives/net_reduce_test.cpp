@@ -21,7 +21,7 @@
 
 #include "collectives/net_world.hpp"
 
-namespace lightcc::net_test {
+namespace lightcc::net_test::net_reduce_test {
 namespace {
 
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
@@ -514,4 +514,4 @@ TEST(NetReduceScatter, null_input_is_zeros_and_null_output_is_dropped) {
 }
 
 }  // namespace
-}  // namespace lightcc::net_test
+}  // namespace lightcc::net_test::net_reduce_test

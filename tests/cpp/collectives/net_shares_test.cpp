@@ -11,7 +11,7 @@
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/net_bucket.hpp"
 
-namespace lightcc {
+namespace lightcc::net_shares_test {
 namespace {
 
 TEST(SharePlan, even_pieces_cover_the_vector_in_order_and_stay_small) {
@@ -105,4 +105,4 @@ TEST(BucketView, packing_and_unpacking_are_inverse_and_null_is_zero) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::net_shares_test

@@ -14,7 +14,7 @@
 
 #include "collectives/shm_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::shm_group_test {
 namespace {
 
 using testing::Buffer;
@@ -389,4 +389,4 @@ TEST(ShmGroup, default_options_give_the_same_bits_as_tiny_rounds) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::shm_group_test

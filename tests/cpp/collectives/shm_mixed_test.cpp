@@ -25,7 +25,7 @@
 
 #include "collectives/shm_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::shm_mixed_test {
 namespace {
 
 using testing::Buffer;
@@ -379,4 +379,4 @@ TEST(ShmMixed, default_options_are_right_between_processes) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::shm_mixed_test

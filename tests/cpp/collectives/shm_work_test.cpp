@@ -21,7 +21,7 @@
 
 #include "collectives/shm_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::shm_work_test {
 namespace {
 
 using testing::Buffer;
@@ -287,4 +287,4 @@ TEST(ShmWork, more_than_two_to_the_31_elements) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::shm_work_test

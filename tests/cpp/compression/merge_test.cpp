@@ -16,7 +16,7 @@
 
 #include "compression/topk_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::merge_test {
 namespace {
 
 using testing::Buffer;
@@ -271,4 +271,4 @@ TEST(Merge, keeps_subnormals_whatever_mode_the_thread_is_in) {
 #endif
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::merge_test

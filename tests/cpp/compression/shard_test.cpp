@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::shard_test {
 namespace {
 
 constexpr DataType kTypes[] = {
@@ -93,4 +93,4 @@ TEST(WarmupRatio, is_the_ratio_itself_afterwards_and_without_a_warm_up) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::shard_test

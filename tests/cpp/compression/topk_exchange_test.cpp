@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::topk_exchange_test {
 namespace {
 
 constexpr std::size_t kElements = std::size_t{1} << 24;
@@ -44,4 +44,4 @@ TEST(TopkExchange, a_tensor_smaller_than_its_shards_has_a_plan) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::topk_exchange_test

@@ -10,7 +10,7 @@
 
 #include "compression/topk_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::topk_flush_test {
 namespace {
 
 using testing::about;
@@ -175,4 +175,4 @@ TEST(TopkScale, by_what_is_no_scale_is_an_error) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::topk_flush_test

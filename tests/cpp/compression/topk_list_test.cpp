@@ -16,7 +16,7 @@
 
 #include "compression/topk_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::topk_list_test {
 namespace {
 
 using testing::Buffer;
@@ -342,4 +342,4 @@ TEST(TopkNonzeros, that_find_no_room_are_an_error) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::topk_list_test

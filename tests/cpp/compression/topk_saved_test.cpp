@@ -14,7 +14,7 @@
 
 #include "compression/topk_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::topk_saved_test {
 namespace {
 
 using testing::about;
@@ -279,4 +279,4 @@ TEST(TopkReshard, refuses_what_is_not_all_shards_of_one_tensor) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::topk_saved_test

@@ -12,7 +12,7 @@
 
 #include "compression/topk_testing.hpp"
 
-namespace lightcc {
+namespace lightcc::topk_state_test {
 namespace {
 
 using testing::about;
@@ -496,4 +496,4 @@ TEST(TopkSteady, takes_one_pass_in_most_steps_of_drifting_gradients) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::topk_state_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::topk_store_test {
 namespace {
 
 constexpr std::size_t kElements = 100;
@@ -155,4 +155,4 @@ TEST(TopkStore, states_of_a_block_are_cut_for_another_number_of_members) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::topk_store_test

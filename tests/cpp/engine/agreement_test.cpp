@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::agreement_test {
 namespace {
 
 Signature of(OpType op, std::vector<std::int64_t> shape = {2, 3}) {
@@ -153,4 +153,4 @@ TEST(Agreement, a_transfer_is_a_send_and_a_recv_that_name_each_other) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::agreement_test

@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::control_link_test {
 namespace {
 
 constexpr int kPeerOfA = 7;
@@ -242,4 +242,4 @@ TEST(ControlLinkTest, a_ring_whose_counters_were_damaged_is_a_failed_peer) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::control_link_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::grid_choice_test {
 namespace {
 
 using Ranks = std::vector<std::int32_t>;
@@ -93,4 +93,4 @@ TEST(GridChoice, a_process_set_has_a_grid_of_its_own_members) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::grid_choice_test

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::operation_table_test {
 namespace {
 
 std::vector<std::unique_ptr<Operation>> operations(const std::vector<std::string>& names,
@@ -143,4 +143,4 @@ TEST(OperationTable, a_waiting_thread_is_woken_by_completion_and_by_notify) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::operation_table_test

@@ -11,7 +11,7 @@
 
 #include "engine/negotiation.hpp"
 
-namespace lightcc {
+namespace lightcc::sequencer_fusion_test {
 namespace {
 
 using testing::allreduce;
@@ -208,4 +208,4 @@ TEST(SequencerFusion, what_the_cycle_holds_back_goes_with_its_process_set) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::sequencer_fusion_test

@@ -12,7 +12,7 @@
 
 #include "engine/negotiation.hpp"
 
-namespace lightcc {
+namespace lightcc::sequencer_membership_test {
 namespace {
 
 using testing::allreduce;
@@ -190,4 +190,4 @@ TEST(Sequencer, slots_of_a_removed_set_mean_nothing_until_given_a_new_meaning) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::sequencer_membership_test

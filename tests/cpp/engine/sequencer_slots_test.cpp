@@ -9,7 +9,7 @@
 
 #include "engine/negotiation.hpp"
 
-namespace lightcc {
+namespace lightcc::sequencer_slots_test {
 namespace {
 
 using testing::allreduce;
@@ -136,4 +136,4 @@ TEST(Sequencer, splits_of_an_alltoall_are_remembered_and_changed_by_member) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::sequencer_slots_test

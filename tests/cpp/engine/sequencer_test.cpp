@@ -13,7 +13,7 @@
 
 #include "engine/negotiation.hpp"
 
-namespace lightcc {
+namespace lightcc::sequencer_test {
 namespace {
 
 using std::chrono::seconds;
@@ -385,4 +385,4 @@ TEST(Sequencer, impossible_requests_are_refused_before_they_are_counted) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::sequencer_test

@@ -11,7 +11,7 @@
 
 #include "lightcc/wire/control_messages.hpp"
 
-namespace lightcc {
+namespace lightcc::submission_test {
 namespace {
 
 constexpr int kWorldSize = 4;
@@ -264,4 +264,4 @@ TEST(Compression, that_is_not_possible_is_refused_by_name) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::submission_test

@@ -11,7 +11,7 @@
 
 #include "engine/rank_threads.hpp"
 
-namespace lightcc {
+namespace lightcc::world_test {
 namespace {
 
 using testing::allreduce_of;
@@ -442,4 +442,4 @@ INSTANTIATE_TEST_SUITE_P(Sizes,
                          name_of);
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::world_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::autotuner_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -128,4 +128,4 @@ TEST(Autotuner, a_clock_that_stands_still_does_no_harm) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::autotuner_test

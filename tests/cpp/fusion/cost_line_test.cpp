@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::cost_line_test {
 namespace {
 
 TEST(CostLineTest, nothing_seen_costs_nothing) {
@@ -77,4 +77,4 @@ TEST(CostLineTest, what_changes_is_learnt_anew) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::cost_line_test

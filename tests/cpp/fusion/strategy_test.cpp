@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::strategy_test {
 namespace {
 
 using Indices = std::vector<std::size_t>;
@@ -131,4 +131,4 @@ TEST(FusionStrategyTest, any_queue_empties_and_every_bucket_keeps_the_rules) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::strategy_test

@@ -21,7 +21,7 @@
 
 #include "lightcc/wire/handshake.hpp"
 
-namespace lightcc {
+namespace lightcc::authenticated_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -505,4 +505,4 @@ TEST(AuthConnectorTest, retrying_ends_at_the_deadline_and_tells_the_cause) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::authenticated_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::socket_address_test {
 namespace {
 
 std::string resolved(const std::string& text) {
@@ -152,4 +152,4 @@ TEST(ChooseAddressTest, a_rendezvous_on_an_own_address_gives_that_address) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::socket_address_test

@@ -7,7 +7,7 @@
 
 #include "lightcc/wire/store_messages.hpp"
 
-namespace lightcc {
+namespace lightcc::store_map_test {
 namespace {
 
 TEST(StoreMapTest, finds_what_was_set_last) {
@@ -68,4 +68,4 @@ TEST(StoreMapTest, limits_are_the_callers_fault) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::store_map_test

@@ -14,7 +14,7 @@
 #include "lightcc/rendezvous/hash_store.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 
-namespace lightcc {
+namespace lightcc::store_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -264,4 +264,4 @@ INSTANTIATE_TEST_SUITE_P(, StoreTest, testing::Values(&make_hash, &make_tcp), na
 INSTANTIATE_TEST_SUITE_P(, GatheringTest, testing::Values(&make_hash, &make_tcp), name_of);
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::store_test

@@ -19,7 +19,7 @@
 #include "lightcc/net/authenticated.hpp"
 #include "lightcc/wire/store_messages.hpp"
 
-namespace lightcc {
+namespace lightcc::tcp_store_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -298,4 +298,4 @@ TEST(TcpStoreTest, it_ends_while_clients_wait) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::tcp_store_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::aligned_parts_test {
 namespace {
 
 TEST(AlignedParts, show_every_byte_in_order_wherever_it_begins) {
@@ -35,4 +35,4 @@ TEST(AlignedParts, show_every_byte_in_order_wherever_it_begins) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::aligned_parts_test

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::channel_directory_test {
 namespace {
 
 struct Hello {
@@ -158,4 +158,4 @@ TEST_F(ChannelDirectoryTest, channels_are_asked_and_may_outlive_the_directory) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::channel_directory_test

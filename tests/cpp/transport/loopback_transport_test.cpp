@@ -17,7 +17,7 @@
 #include "lightcc/transport/loopback/loopback.hpp"
 #include "lightcc/transport/transport.hpp"
 
-namespace lightcc {
+namespace lightcc::loopback_transport_test {
 namespace {
 
 constexpr int kManyPolls = 100000;
@@ -262,4 +262,4 @@ TEST(LoopbackTransport, ranks_may_be_threads) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::loopback_transport_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::message_queue_test {
 namespace {
 
 struct Message {
@@ -83,4 +83,4 @@ TEST(MessageQueueTest, after_forget_done_nothing_is_done) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::message_queue_test

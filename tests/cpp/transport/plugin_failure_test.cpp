@@ -17,7 +17,7 @@
 
 #include "transport/plugin_test_support.hpp"
 
-namespace lightcc {
+namespace lightcc::plugin_failure_test {
 namespace {
 
 using namespace plugin_test;  // NOLINT: the tests' own helpers
@@ -290,4 +290,4 @@ TEST_P(PluginFailureTest, bad_options_are_refused) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::plugin_failure_test

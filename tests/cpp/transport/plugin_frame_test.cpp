@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::plugin_frame_test {
 namespace {
 
 const std::string kSecret = "a secret";
@@ -146,4 +146,4 @@ TEST(PluginFrameTest, what_is_registered_holds_the_piece_and_fits_an_int) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::plugin_frame_test

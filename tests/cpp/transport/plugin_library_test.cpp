@@ -10,7 +10,7 @@
 
 #include "transport/plugin_test_support.hpp"
 
-namespace lightcc {
+namespace lightcc::plugin_library_test {
 namespace {
 
 using namespace plugin_test;  // NOLINT: the tests' own helpers
@@ -95,4 +95,4 @@ TEST(PluginLibraryTest, a_forked_process_is_told_that_it_has_no_plugin) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::plugin_library_test

@@ -7,7 +7,7 @@
 
 #include "transport/transport_test_support.hpp"
 
-namespace lightcc {
+namespace lightcc::plugin_loop_test {
 namespace {
 
 using namespace transport_test;  // NOLINT: the tests' own helpers
@@ -98,4 +98,4 @@ TEST(PluginLoopTest, does_not_rest_where_the_next_request_follows) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::plugin_loop_test

@@ -18,7 +18,7 @@
 
 #include "transport/plugin_test_support.hpp"
 
-namespace lightcc {
+namespace lightcc::plugin_reduce_test {
 namespace {
 
 using namespace plugin_test;  // NOLINT: the tests' own helpers
@@ -102,4 +102,4 @@ TEST_P(PluginReduceTest, sums_are_exact_also_where_the_plugins_own_thread_drives
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::plugin_reduce_test

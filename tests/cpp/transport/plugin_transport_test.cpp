@@ -15,7 +15,7 @@
 
 #include "transport/plugin_test_support.hpp"
 
-namespace lightcc {
+namespace lightcc::plugin_transport_test {
 namespace {
 
 using namespace plugin_test;  // NOLINT: the tests' own helpers
@@ -122,4 +122,4 @@ TEST_P(PluginTransportTest, a_taker_is_not_called_after_cancel_and_learns_of_wro
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::plugin_transport_test

@@ -14,7 +14,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/transport/shm/byte_ring.hpp"
 
-namespace lightcc {
+namespace lightcc::shm_byte_ring_test {
 namespace {
 
 class Ring {
@@ -146,4 +146,4 @@ TEST(ByteRing, unsuitable_memory_is_refused) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::shm_byte_ring_test

@@ -8,7 +8,7 @@
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/transport/shm/doorbell.hpp"
 
-namespace lightcc {
+namespace lightcc::shm_doorbell_test {
 namespace {
 
 class ShmDoorbell : public ::testing::Test {
@@ -62,4 +62,4 @@ TEST_F(ShmDoorbell, a_bell_of_nobody_is_silent) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::shm_doorbell_test

@@ -22,7 +22,7 @@
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/transport/shm/segment.hpp"
 
-namespace lightcc {
+namespace lightcc::shm_segment_test {
 namespace {
 
 struct Sockets {
@@ -233,4 +233,4 @@ TEST(PassFds, sizes_out_of_range_are_refused) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::shm_segment_test

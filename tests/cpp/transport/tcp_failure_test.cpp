@@ -19,7 +19,7 @@
 
 #include "transport/tcp_test_support.hpp"
 
-namespace lightcc {
+namespace lightcc::tcp_failure_test {
 namespace {
 
 using namespace tcp_test;  // NOLINT: the tests' own helpers
@@ -526,4 +526,4 @@ TEST(TcpFailureTest, releasing_something_else_than_the_fragment_is_an_error_not_
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::tcp_failure_test

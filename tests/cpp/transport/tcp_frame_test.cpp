@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::tcp_frame_test {
 namespace {
 
 constexpr std::uint64_t kS = kStripeBytes;
@@ -196,4 +196,4 @@ TEST(TcpFrameTest, stripe_set_takes_every_stripe_once_and_nothing_beyond) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::tcp_frame_test

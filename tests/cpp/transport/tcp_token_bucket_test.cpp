@@ -6,7 +6,7 @@
 
 #include "lightcc/transport/tcp/token_bucket.hpp"
 
-namespace lightcc {
+namespace lightcc::tcp_token_bucket_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -57,4 +57,4 @@ TEST(TcpTokenBucketTest, no_rate_is_no_limit) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::tcp_token_bucket_test

@@ -16,7 +16,7 @@
 
 #include "transport/tcp_test_support.hpp"
 
-namespace lightcc {
+namespace lightcc::tcp_transport_test {
 namespace {
 
 using namespace tcp_test;  // NOLINT: the tests' own helpers
@@ -201,4 +201,4 @@ TEST(TcpTransportTest, bad_options_are_refused) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::tcp_transport_test

@@ -24,7 +24,7 @@
 #include "transport/plugin_test_support.hpp"
 #include "transport/tcp_test_support.hpp"
 
-namespace lightcc {
+namespace lightcc::transport_contract_test {
 namespace {
 
 using namespace transport_test;  // NOLINT: the tests' own helpers
@@ -527,4 +527,4 @@ TEST_P(TransportContractTest, what_was_sent_before_a_close_arrives_after_it) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::transport_contract_test

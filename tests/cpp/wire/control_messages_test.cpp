@@ -39,7 +39,7 @@ std::size_t allocated_bytes = 0;
 }
 #endif
 
-namespace lightcc {
+namespace lightcc::control_messages_test {
 namespace {
 
 Bytes from_hex(std::string_view text) {
@@ -409,4 +409,4 @@ TEST(ControlMessagesTest, damaged_frames_are_refused_or_decode_to_what_encodes_a
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::control_messages_test

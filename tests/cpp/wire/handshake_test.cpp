@@ -8,7 +8,7 @@
 
 #include "lightcc/base/bytes.hpp"
 
-namespace lightcc {
+namespace lightcc::handshake_test {
 namespace {
 
 const std::string kSecret = "job secret";
@@ -261,4 +261,4 @@ TEST(HandshakeTest, nonces_are_fresh) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::handshake_test

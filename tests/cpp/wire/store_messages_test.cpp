@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lightcc {
+namespace lightcc::store_messages_test {
 namespace {
 
 Bytes bytes_of(std::string_view text) {
@@ -232,4 +232,4 @@ TEST(StoreMessagesTest, every_truncation_is_refused) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::store_messages_test

@@ -16,6 +16,7 @@ sys.path.insert(0, str(TOOLS))
 import check_files  # noqa: E402
 import check_include_arrows  # noqa: E402
 import check_skips  # noqa: E402
+import choose_tests  # noqa: E402
 import passed_tests  # noqa: E402
 
 GOOGLETEST_OUTPUT = """\
@@ -208,3 +209,19 @@ def test_sanitizers_choose_tests_that_are_not_built_yet(tmp_path: Path) -> None:
         check=True,
     )
     assert (tmp_path / "chosen").read_text().split() == ["^(b_test)$", "b.so", "tools/b"]
+
+
+def test_test_files_that_share_a_program_are_chosen_together(tmp_path: Path) -> None:
+    tests = {
+        f"{room}_{i}": [str(tmp_path / f"{room}_tests"), f"--file={room}_{i}"]
+        for room in ("base", "wire", "net")
+        for i in range(5)
+    }
+    for seed in range(choose_tests.SHARE):
+        chosen = choose_tests.choose(tests, tmp_path, ["README.md"], seed)
+        assert {len([n for n in chosen if n.startswith(room)]) for room in ("base", "wire")} <= {
+            0,
+            5,
+        }
+    everything = [choose_tests.choose(tests, tmp_path, ["README.md"], s) for s in range(3)]
+    assert sorted(name for chosen in everything for name in chosen) == sorted(tests)

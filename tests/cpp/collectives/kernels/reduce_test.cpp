@@ -23,7 +23,7 @@
 
 #include "lightcc/base/half.hpp"
 
-namespace lightcc {
+namespace lightcc::reduce_test {
 namespace {
 
 using Buffer = std::vector<std::byte>;
@@ -564,4 +564,4 @@ TEST(simd_level, other_words_are_errors) {
 }
 
 }  // namespace
-}  // namespace lightcc
+}  // namespace lightcc::reduce_test

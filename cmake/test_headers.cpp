@@ -1,2 +1,0 @@
-// Owns the headers that tests have precompiled.
-int main() {}
