@@ -12,7 +12,9 @@ from pathlib import Path
 
 from tracked_files import ROOT, tracked_files
 
-CLASS = re.compile(r"^(?:class|struct|union|enum(?: class)?) (?:alignas\(\w+\) )?([\w:]+)(?!.*;$)")
+CLASS = re.compile(
+    r"^(?:class|struct|union|enum(?: class)?) (?:alignas\(\w+\) |LIGHTCC_EXPORT )?([\w:]+)(?!.*;$)"
+)
 NAMESPACE = re.compile(r"^(namespace [\w:]+ \{|\}  // namespace)")
 
 MOST_LINES = 600

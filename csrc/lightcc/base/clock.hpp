@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include "lightcc/base/export.hpp"
+
 namespace lightcc {
 
 /// Steady time. The epoch is arbitrary; only differences mean anything.
@@ -23,7 +25,7 @@ class Clock {
   virtual ~Clock() = default;
   virtual TimePoint now() const = 0;
   /// The machine's steady clock; lives as long as the process.
-  static const Clock& system();
+  LIGHTCC_EXPORT static const Clock& system();
 };
 
 }  // namespace lightcc

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/log.hpp"
 #include "lightcc/base/status.hpp"
 
@@ -66,7 +67,7 @@ struct Knobs {
 
   /// Variables that were set, by the first name of their row.
   std::vector<std::string> given;
-  bool is_given(const std::string& name) const;
+  LIGHTCC_EXPORT bool is_given(const std::string& name) const;
 };
 
 /// How knobs reach the environment; tests hand in a map.
@@ -74,16 +75,17 @@ using GetEnv = std::function<std::optional<std::string>(const std::string& name)
 
 /// Parses all knobs; an empty value counts as unset. kInvalidArgument names variable, value and
 /// what is allowed.
-Result<Knobs> read_knobs(const GetEnv& get_env);
+LIGHTCC_EXPORT Result<Knobs> read_knobs(const GetEnv& get_env);
 /// The process's environment.
-GetEnv process_environment();
+LIGHTCC_EXPORT GetEnv process_environment();
 
 /// "NAME=value" for each knob that must have the same value on all ranks.
 std::vector<std::string> shared_knobs(const Knobs& knobs);
 
 /// One warning text for each LIGHT_* variable in `names` that lightcc does not know, with the
 /// nearest known name.
-std::vector<std::string> unknown_knob_warnings(const std::vector<std::string>& names);
+LIGHTCC_EXPORT std::vector<std::string> unknown_knob_warnings(
+    const std::vector<std::string>& names);
 
 /// One row of the table, as documentation shows it.
 struct KnobRow {
@@ -96,6 +98,6 @@ struct KnobRow {
   std::string meaning;
   std::string used_by;  ///< "engine", "launcher", "accepted" (checked, without effect).
 };
-std::vector<KnobRow> knob_table();
+LIGHTCC_EXPORT std::vector<KnobRow> knob_table();
 
 }  // namespace lightcc

@@ -11,6 +11,8 @@
 #include <utility>
 #include <variant>
 
+#include "lightcc/base/export.hpp"
+
 namespace lightcc {
 
 /// What went wrong, coarse enough that a caller can choose what to do next.
@@ -27,7 +29,7 @@ enum class ErrorCode : std::uint8_t {
 };
 
 /// Name of `code` as used in messages and documentation ("peer failed").
-const char* error_code_name(ErrorCode code);
+LIGHTCC_EXPORT const char* error_code_name(ErrorCode code);
 
 class [[nodiscard]] Status {
  public:
@@ -50,7 +52,9 @@ class [[nodiscard]] Status {
 };
 
 /// A Status made printf-style.
-[[gnu::format(printf, 2, 3)]] Status make_error(ErrorCode code, const char* format, ...);
+LIGHTCC_EXPORT [[gnu::format(printf, 2, 3)]] Status make_error(ErrorCode code,
+                                                               const char* format,
+                                                               ...);
 /// The same, with ": <strerror(error_number)>" appended. `error_number` is an errno value.
 [[gnu::format(printf, 3, 4)]] Status make_system_error(ErrorCode code,
                                                        int error_number,

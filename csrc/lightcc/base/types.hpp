@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "lightcc/base/export.hpp"
+
 namespace lightcc {
 
 enum class DataType : std::uint8_t {
@@ -120,7 +122,7 @@ struct TopkSpec {
 };
 
 /// "float32", "bool", ...: numpy's names.
-const char* data_type_name(DataType dtype);
+LIGHTCC_EXPORT const char* data_type_name(DataType dtype);
 /// "ALLREDUCE", ...: as Horovod's messages spell them.
 const char* op_type_name(OpType op);
 /// "SUM", "AVERAGE", ...

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lightcc/base/bytes.hpp"
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_group.hpp"
@@ -83,7 +84,7 @@ class TopkStore {
 /// What a rank at `place` remembers of a tensor of which `saved` has what each member of its block
 /// remembered, in their order, in a grid of as many blocks. kInvalidArgument says what does not
 /// fit.
-Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
-                           const GridPlace& place);
+LIGHTCC_EXPORT Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
+                                          const GridPlace& place);
 
 }  // namespace lightcc

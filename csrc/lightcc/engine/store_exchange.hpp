@@ -7,6 +7,7 @@
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/clock.hpp"
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/rendezvous/store.hpp"
 
@@ -32,7 +33,7 @@ Status give_up(const Joining& joining, const Status& seen);
 
 /// Tells all ranks of the gathering under `prefix` why rank `rank` does not even begin. Best
 /// effort. Blocks: until `deadline`.
-void stay_away(
+LIGHTCC_EXPORT void stay_away(
     Store& store, const std::string& prefix, int rank, const Status& why, TimePoint deadline);
 
 }  // namespace lightcc

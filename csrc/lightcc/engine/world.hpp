@@ -16,6 +16,7 @@
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/clock.hpp"
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
@@ -54,7 +55,7 @@ struct Submission {
 };
 
 /// Engine-allocated output. 64-byte aligned.
-class OutputBuffer {
+class LIGHTCC_EXPORT OutputBuffer {
  public:
   explicit OutputBuffer(std::size_t bytes);
   ~OutputBuffer();
@@ -147,7 +148,7 @@ class World {
   virtual ~World() = default;
 
   /// Joins all ranks into one world. Blocks: until all have joined or the knobs' start timeout.
-  static Result<std::unique_ptr<World>> create(WorldOptions options);
+  LIGHTCC_EXPORT static Result<std::unique_ptr<World>> create(WorldOptions options);
 
   virtual const Topology& topology() const = 0;
 

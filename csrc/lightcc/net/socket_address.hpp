@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 
 namespace lightcc {
@@ -16,7 +17,7 @@ class SocketAddress {
  public:
   SocketAddress() = default;
   /// Resolves "host:port", "1.2.3.4:5", "[::1]:5". Blocks: in the resolver, for names.
-  static Result<SocketAddress> resolve(const std::string& host_and_port);
+  LIGHTCC_EXPORT static Result<SocketAddress> resolve(const std::string& host_and_port);
   /// An abstract Unix socket (no file; one name space per network namespace).
   static SocketAddress abstract_unix(const std::string& name);
   static SocketAddress from_sockaddr(const sockaddr* address, socklen_t length);
@@ -28,7 +29,7 @@ class SocketAddress {
   SocketAddress with_port(std::uint16_t port) const;
   bool is_loopback() const;
   /// "1.2.3.4:5", "[::1]:5", "@name".
-  std::string to_string() const;
+  LIGHTCC_EXPORT std::string to_string() const;
 
  private:
   sockaddr_storage storage_{};

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/net/socket_address.hpp"
 #include "lightcc/rendezvous/store.hpp"
@@ -13,7 +14,7 @@ namespace lightcc {
 
 /// Serves one store from a thread of its own until destroyed. Bounded memory per connection;
 /// clients that have not proved the secret are never parsed.
-class TcpStoreServer {
+class LIGHTCC_EXPORT TcpStoreServer {
  public:
   TcpStoreServer() = default;
   TcpStoreServer(const TcpStoreServer&) = delete;
@@ -30,6 +31,6 @@ class TcpStoreServer {
 /// A client. The connection is made at the first call (retrying while the server is not there yet)
 /// and made again if it was lost; a call that was under way then is repeated. A get that waits does
 /// not keep other threads waiting.
-std::unique_ptr<Store> make_tcp_store(std::string host_and_port, std::string secret);
+LIGHTCC_EXPORT std::unique_ptr<Store> make_tcp_store(std::string host_and_port, std::string secret);
 
 }  // namespace lightcc

@@ -15,10 +15,10 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/transport/loopback/fault_plan.hpp"
 #include "lightcc/transport/transport.hpp"
 
 #include "collectives/grid_testing.hpp"
+#include "doubles/fault_plan.hpp"
 
 namespace lightcc::grid_fault_test {
 namespace {

@@ -15,10 +15,10 @@
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/transport/loopback/fault_plan.hpp"
 
 #include "collectives/grid_testing.hpp"
 #include "collectives/shm_testing.hpp"
+#include "doubles/fault_plan.hpp"
 
 namespace lightcc::grid_moves_test {
 namespace {

@@ -22,11 +22,11 @@
 #include "lightcc/collectives/net_group.hpp"
 #include "lightcc/collectives/shm_group.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/transport/loopback/fault_plan.hpp"
-#include "lightcc/transport/loopback/loopback.hpp"
 #include "lightcc/transport/transport.hpp"
 
 #include "collectives/shm_testing.hpp"
+#include "doubles/fault_plan.hpp"
+#include "doubles/loopback_transport.hpp"
 
 namespace lightcc::testing {
 

@@ -13,9 +13,9 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/transport/loopback/fault_plan.hpp"
 
 #include "collectives/net_world.hpp"
+#include "doubles/fault_plan.hpp"
 
 namespace lightcc::net_test::net_fault_test {
 namespace {

@@ -12,9 +12,9 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/transport/loopback/fault_plan.hpp"
 
 #include "collectives/net_world.hpp"
+#include "doubles/fault_plan.hpp"
 
 namespace lightcc::net_test::net_move_test {
 namespace {

@@ -17,9 +17,9 @@
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/net_group.hpp"
-#include "lightcc/transport/loopback/fault_plan.hpp"
 
 #include "collectives/net_world.hpp"
+#include "doubles/fault_plan.hpp"
 
 namespace lightcc::net_test::net_reduce_test {
 namespace {

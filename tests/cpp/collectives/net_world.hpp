@@ -21,9 +21,10 @@
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/net_group.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/transport/loopback/fault_plan.hpp"
-#include "lightcc/transport/loopback/loopback.hpp"
 #include "lightcc/transport/transport.hpp"
+
+#include "doubles/fault_plan.hpp"
+#include "doubles/loopback_transport.hpp"
 
 namespace lightcc::net_test {
 

@@ -14,7 +14,8 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/engine/world.hpp"
-#include "lightcc/rendezvous/hash_store.hpp"
+
+#include "doubles/hash_store.hpp"
 
 namespace lightcc::testing {
 

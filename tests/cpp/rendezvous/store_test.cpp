@@ -11,8 +11,9 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/base/bytes.hpp"
-#include "lightcc/rendezvous/hash_store.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
+
+#include "doubles/hash_store.hpp"
 
 namespace lightcc::store_test {
 namespace {

@@ -1,4 +1,6 @@
 // The loopback transport keeps the contract of transport.hpp, and its faults are what they say.
+#include "doubles/loopback_transport.hpp"
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,9 +15,9 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/transport/loopback/fault_plan.hpp"
-#include "lightcc/transport/loopback/loopback.hpp"
 #include "lightcc/transport/transport.hpp"
+
+#include "doubles/fault_plan.hpp"
 
 namespace lightcc::loopback_transport_test {
 namespace {

@@ -16,11 +16,11 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc/transport/loopback/fault_plan.hpp"
-#include "lightcc/transport/loopback/loopback.hpp"
 #include "lightcc/transport/plugin/plugin_frame.hpp"
 #include "lightcc/transport/tcp/tcp_frame.hpp"
 
+#include "doubles/fault_plan.hpp"
+#include "doubles/loopback_transport.hpp"
 #include "transport/plugin_test_support.hpp"
 #include "transport/tcp_test_support.hpp"
 

@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce_job.hpp"
@@ -27,9 +28,9 @@ namespace lightcc {
 enum class SimdLevel : std::uint8_t { kPlain = 0, kAvx2 = 1, kAvx512 = 2 };
 
 /// The best level that this CPU and operating system support.
-SimdLevel detect_simd_level();
+LIGHTCC_EXPORT SimdLevel detect_simd_level();
 /// "plain", "avx2", "avx512".
-const char* simd_level_name(SimdLevel level);
+LIGHTCC_EXPORT const char* simd_level_name(SimdLevel level);
 /// The level that `text` ("auto", "plain", "avx2", "avx512") asks for; `best` is what the machine
 /// has. Errors: kInvalidArgument for any other text and for a level above `best`.
 Result<SimdLevel> parse_simd_level(const std::string& text, SimdLevel best = detect_simd_level());

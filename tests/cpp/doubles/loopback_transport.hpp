@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/transport/loopback/fault_plan.hpp"
 #include "lightcc/transport/transport.hpp"
+
+#include "doubles/fault_plan.hpp"
 
 namespace lightcc {
 

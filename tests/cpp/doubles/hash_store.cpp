@@ -1,4 +1,4 @@
-#include "lightcc/rendezvous/hash_store.hpp"
+#include "doubles/hash_store.hpp"
 
 #include <sys/eventfd.h>
 

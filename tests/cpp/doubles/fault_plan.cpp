@@ -1,5 +1,5 @@
 // Keeps the list of faults and which of them have fired. (Idea: fault_plan.hpp.)
-#include "lightcc/transport/loopback/fault_plan.hpp"
+#include "doubles/fault_plan.hpp"
 
 #include <algorithm>
 #include <cstddef>

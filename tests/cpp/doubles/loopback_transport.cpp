@@ -9,7 +9,7 @@
 //
 // Invariant: the packets of a link are in message order and cover each message exactly once.
 // Not handled: sleeping (no wait_fd) and speed (everything is one lock).
-#include "lightcc/transport/loopback/loopback.hpp"
+#include "doubles/loopback_transport.hpp"
 
 #include <algorithm>
 #include <array>
@@ -28,8 +28,9 @@
 
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/transport/loopback/fault_plan.hpp"
 #include "lightcc/transport/transport.hpp"
+
+#include "doubles/fault_plan.hpp"
 
 namespace lightcc {
 namespace {
