@@ -150,6 +150,7 @@ std::int64_t WorldBinding::submit(const Call& call, std::vector<TensorView> tens
     Submission& submission = submissions[i];
     submission.name =
         call.grouped ? name + '_' + std::to_string(i + 1) + "of" + std::to_string(count) : name;
+    submission.is_automatic = counter != nullptr;
     if (!tensors.empty()) {
       take(tensors[i], call.in_place, submission);
     }

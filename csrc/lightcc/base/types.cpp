@@ -30,6 +30,16 @@ const char* data_type_name(DataType dtype) {
   return "unknown";
 }
 
+const char* memory_kind_name(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kHost:
+      return "host";
+    case MemoryKind::kCuda:
+      return "cuda";
+  }
+  return "unknown";
+}
+
 const char* op_type_name(OpType op) {
   switch (op) {
     case OpType::kAllreduce:

@@ -25,6 +25,13 @@ enum class DataType : std::uint8_t {
 };
 inline constexpr std::uint8_t kDataTypeCount = 11;
 
+/// Whose memory a tensor lies in.
+enum class MemoryKind : std::uint8_t {
+  kHost = 0,  ///< What the CPU reads and writes; pinned memory is of this kind.
+  kCuda = 1,  ///< Of a CUDA device.
+};
+inline constexpr std::uint8_t kMemoryKindCount = 2;
+
 enum class ReduceOp : std::uint8_t {
   kAverage = 0,
   kSum = 1,
@@ -123,6 +130,8 @@ struct TopkSpec {
 
 /// "float32", "bool", ...: numpy's names.
 LIGHTCC_EXPORT const char* data_type_name(DataType dtype);
+/// "host", "cuda".
+const char* memory_kind_name(MemoryKind kind);
 /// "ALLREDUCE", ...: as Horovod's messages spell them.
 const char* op_type_name(OpType op);
 /// "SUM", "AVERAGE", ...

@@ -60,6 +60,15 @@ std::string dtype_mismatch(const Signature& first, const Signature& other) {
          ", but another rank had type " + data_type_name(other.dtype) + ".";
 }
 
+std::string memory_mismatch(const Signature& first, const Signature& other) {
+  if (first.memory == other.memory) {
+    return {};
+  }
+  return std::string("Mismatched memory: One rank brought a tensor in ") +
+         memory_kind_name(first.memory) + " memory, but another rank brought one in " +
+         memory_kind_name(other.memory) + " memory.";
+}
+
 std::string reduction_mismatch(const Signature& first, const Signature& other) {
   if (first.reduce_op != other.reduce_op) {
     return std::string("Mismatched reduction operation: One rank specified ") +
@@ -123,7 +132,10 @@ std::string first_difference(const Signature& first, const Signature& other) {
   if (std::string text = dtype_mismatch(first, other); !text.empty()) {
     return text;
   }
-  std::string text;
+  std::string text = memory_mismatch(first, other);
+  if (!text.empty()) {
+    return text;
+  }
   switch (first.op) {
     case OpType::kAllreduce:
       text = full_shape_mismatch(first, other);
@@ -221,6 +233,9 @@ Status check_transfer(const Signature& first,
                     other_rank);
   }
   std::string text = dtype_mismatch(first, other);
+  if (text.empty()) {
+    text = memory_mismatch(first, other);
+  }
   if (text.empty()) {
     text = full_shape_mismatch(first, other);
   }

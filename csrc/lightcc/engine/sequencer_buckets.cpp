@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <optional>
 #include <ranges>
-#include <string_view>
 #include <utility>
 
 #include "lightcc/engine/agreement.hpp"
@@ -15,13 +14,6 @@ namespace {
 // the other ranks is hidden, and still most of a burst is free to gather in large buckets.
 constexpr int kBucketsPerLane = 2;
 
-/// Whether a rank made the name, "<operation>.noname.<number>": such a name never comes back.
-/// Callers may use the word in names of theirs.
-bool is_automatic(std::string_view name) {
-  const std::size_t dot = name.find('.');
-  return dot != std::string_view::npos && name.substr(dot).starts_with(".noname.");
-}
-
 bool takes_slot(const Signature& s) {
   switch (s.op) {
     case OpType::kAllreduce:
@@ -29,7 +21,7 @@ bool takes_slot(const Signature& s) {
     case OpType::kBroadcast:
     case OpType::kAlltoall:
     case OpType::kReducescatter:
-      return !is_automatic(s.name);
+      return !s.is_automatic;
     default:
       return false;
   }
@@ -185,6 +177,7 @@ std::uint64_t Sequencer::fuse_key(const Signature& s) {
   Bytes text;
   ByteWriter writer(text);
   writer.number(static_cast<std::uint8_t>(s.dtype));
+  writer.number(static_cast<std::uint8_t>(s.memory));
   writer.number(static_cast<std::uint8_t>(s.reduce_op));
   writer.number(s.prescale);
   writer.number(s.postscale);

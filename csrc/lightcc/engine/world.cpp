@@ -321,19 +321,18 @@ class WorldImpl final : public World {
                                choose_compression(submission, options_.knobs));
       auto operation = std::make_unique<Operation>();
       Signature& s = operation->request.signature;
-      s = {submission.op,
-           submission.dtype,
-           submission.reduce_op,
-           submission.process_set,
-           submission.root_or_peer,
-           submission.prescale,
-           submission.postscale,
-           submission.name,
-           {},
-           0,
-           submission.fusion,
-           submission.shape,
-           topk};
+      s.op = submission.op;
+      s.dtype = submission.dtype;
+      s.reduce_op = submission.reduce_op;
+      s.process_set = submission.process_set;
+      s.root_or_peer = submission.root_or_peer;
+      s.prescale = submission.prescale;
+      s.postscale = submission.postscale;
+      s.name = submission.name;
+      s.is_automatic = submission.is_automatic;
+      s.fusion = submission.fusion;
+      s.shape = submission.shape;
+      s.topk = topk;
       operation->request.splits = submission.splits;
       operation->request.ranks = submission.ranks;
       operation->submission = std::move(submission);

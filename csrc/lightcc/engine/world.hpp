@@ -34,7 +34,8 @@ inline constexpr std::uint32_t kGlobalProcessSet = 0;
 /// inputs unchanged, until the handle is done.
 struct Submission {
   OpType op = OpType::kAllreduce;
-  std::string name;  ///< Matches this operation across ranks; unique while in flight.
+  std::string name;           ///< Matches this operation across ranks; unique while in flight.
+  bool is_automatic = false;  ///< The name was made up here and never comes back.
   std::uint32_t process_set = kGlobalProcessSet;
   DataType dtype = DataType::kFloat32;
   std::vector<std::int64_t> shape;  ///< Of the input (recv: of what is expected).

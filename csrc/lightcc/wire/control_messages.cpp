@@ -107,12 +107,14 @@ TopkSpec get_topk(ByteReader& in) {
 void put(ByteWriter& out, const Signature& s) {
   out.number(static_cast<std::uint8_t>(s.op));
   out.number(static_cast<std::uint8_t>(s.dtype));
+  out.number(static_cast<std::uint8_t>(s.memory));
   out.number(static_cast<std::uint8_t>(s.reduce_op));
   out.varint(s.process_set);
   out.number(s.root_or_peer);
   out.number(s.prescale);
   out.number(s.postscale);
   out.string(s.name);
+  out.number(static_cast<std::uint8_t>(s.is_automatic));
   out.string(s.group);
   out.varint(s.group_size);
   out.number(static_cast<std::uint8_t>(s.fusion.rule));
@@ -128,12 +130,14 @@ Signature get_signature(ByteReader& in) {
   Signature s;
   s.op = get_enum<OpType>(in, kOpTypeCount);
   s.dtype = get_enum<DataType>(in, kDataTypeCount);
+  s.memory = get_enum<MemoryKind>(in, kMemoryKindCount);
   s.reduce_op = get_enum<ReduceOp>(in, kReduceOpCount);
   s.process_set = get_u32(in);
   s.root_or_peer = in.number<std::int32_t>();
   s.prescale = in.number<double>();
   s.postscale = in.number<double>();
   s.name = in.string(kMaxNameBytes);
+  s.is_automatic = get_flag(in);
   s.group = in.string(kMaxNameBytes);
   s.group_size = get_u32(in);
   s.fusion.rule = get_enum<FusionRule>(in, kFusionRuleCount);

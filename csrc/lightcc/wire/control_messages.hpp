@@ -28,12 +28,14 @@ inline constexpr std::uint32_t kNoSlot = 0xffffffff;
 struct Signature {
   OpType op = OpType::kAllreduce;
   DataType dtype = DataType::kFloat32;
+  MemoryKind memory = MemoryKind::kHost;
   ReduceOp reduce_op = ReduceOp::kSum;
   std::uint32_t process_set = 0;
   std::int32_t root_or_peer = -1;
   double prescale = 1.0;
   double postscale = 1.0;
   std::string name;
+  bool is_automatic = false;     ///< The engine numbered the name: it never comes back.
   std::string group;             ///< Name of the all-or-nothing group, or empty.
   std::uint32_t group_size = 0;  ///< Members of that group.
   FusionWish fusion;

@@ -123,6 +123,23 @@ TEST(Agreement, reduction_factors_root_and_group_must_match) {
               "it in group 'g' of 2.");
 }
 
+TEST(Agreement, memory_of_one_kind_is_brought_by_all) {
+  for (const OpType op : {OpType::kAllreduce, OpType::kAllgather, OpType::kBroadcast}) {
+    Signature other = of(op);
+    other.memory = MemoryKind::kCuda;
+    expect_text(of(op),
+                other,
+                "Mismatched memory: One rank brought a tensor in host memory, but another rank "
+                "brought one in cuda memory.");
+  }
+  Signature send = of(OpType::kSend);
+  send.root_or_peer = 1;
+  Signature recv = of(OpType::kRecv);
+  recv.root_or_peer = 0;
+  recv.memory = MemoryKind::kCuda;
+  EXPECT_TRUE(check_transfer(send, 0, recv, 1).message().starts_with("Mismatched memory: "));
+}
+
 TEST(Agreement, factors_that_are_not_a_number_agree_with_themselves) {
   Signature s = of(OpType::kAllreduce);
   s.prescale = std::numeric_limits<double>::quiet_NaN();

@@ -104,6 +104,8 @@ Signature broadcast_signature() {
   s.name = "b";
   s.group = "gg";
   s.group_size = 2;
+  s.memory = MemoryKind::kCuda;
+  s.is_automatic = true;
   s.topk = TopkSpec{.ratio = 0.25, .momentum = 0.5, .warmup_steps = 5, .fp16 = true, .exact = true};
   s.fusion = {FusionRule::kAuto, 300};
   return s;
@@ -138,15 +140,15 @@ std::vector<Frame> one_of_each() {
 
 TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
   expect_golden(reports(),
-                std::string("44000000"
+                std::string("46000000"
                             "01"
                             "03"
                             "0102ac02"  // Rank 1 is ready for slot 300.
                             "0003"      // Rank 0 leaves.
                             "0201"      // Rank 2 requests:
-                            "03070105ffffffff") +
+                            "0307000105ffffffff") +
                     std::string(kOne) + std::string(kHalf) +
-                    "0167"
+                    "016700"
                     "0000"
                     "0000"
                     "010600000000000000"
@@ -157,15 +159,15 @@ TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
 
 TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
   expect_golden(commands(),
-                std::string("83000000"
+                std::string("85000000"
                             "02"
                             "07"
                             "01ac02010202"
                             "070000000000"  // Slot 7, as last time.
                             "ffffffff01"    // No slot, in full:
-                            "0207010101000000") +
+                            "020701010101000000") +
                     std::string(kOne) + std::string(kOne) +
-                    "0162"
+                    "016201"
                     "02676702"
                     "02ac02"
                     "00"
@@ -191,6 +193,8 @@ TEST(ControlMessagesTest, every_variant_survives_a_round_trip_with_extreme_value
   Signature extreme;
   extreme.op = OpType::kRemoveProcessSet;
   extreme.dtype = DataType::kBfloat16;
+  extreme.memory = MemoryKind::kCuda;
+  extreme.is_automatic = true;
   extreme.reduce_op = ReduceOp::kProduct;
   extreme.process_set = std::numeric_limits<std::uint32_t>::max();
   extreme.root_or_peer = std::numeric_limits<std::int32_t>::min();
@@ -291,8 +295,10 @@ TEST(ControlMessagesTest, unknown_kinds_are_refused) {
 TEST(ControlMessagesTest, enumerations_out_of_range_are_refused) {
   Bytes good = encoded(std::vector<Report>{{2, Request{alltoall_signature(), {}, {}}}});
   constexpr std::size_t kSignatureAt = 4 + 1 + 1 + 1 + 1;
-  for (const auto& [offset, count] :
-       {std::pair<std::size_t, int>{0, kOpTypeCount}, {1, kDataTypeCount}, {2, kReduceOpCount}}) {
+  for (const auto& [offset, count] : {std::pair<std::size_t, int>{0, kOpTypeCount},
+                                      {1, kDataTypeCount},
+                                      {2, kMemoryKindCount},
+                                      {3, kReduceOpCount}}) {
     for (const int value : {count, 255}) {
       Bytes bad = good;
       bad[kSignatureAt + offset] = static_cast<std::byte>(value);
