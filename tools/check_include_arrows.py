@@ -3,7 +3,8 @@
 A room may include itself and every room of a lower floor; rooms of one floor are siblings and may
 not include one another. pybind11 and Python.h belong to csrc/bindings. The engine knows HARP as an
 NCCL net plugin only: the transport over plugins includes the statement of their ABI, and nothing
-else of HARP is included anywhere. HARP includes nothing of lightcc, and its protocol no header that
+else of HARP is included anywhere. The control plane includes no header that does I/O, waits, or tells
+the time. HARP includes nothing of lightcc, and its protocol no header that
 does I/O, waits, or tells the time. Exits 1 and names each line that breaks a rule.
 """
 
@@ -21,7 +22,7 @@ FLOORS = [
     {"net"},
     {"transport", "rendezvous"},
     {"collectives", "fusion"},
-    {"compression"},
+    {"compression", "control"},
     {"engine"},
     {"bindings"},
 ]
@@ -29,6 +30,9 @@ FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Where the engine meets NCCL's net plugins, and what it may know of HARP there: "abi/name.hpp".
 PLUGIN_FOLDER = ("csrc", "lightcc", "transport", "plugin")
 HARP_HEADERS = re.compile(r"^(abi|src|sim|tools|harp_plugin)/")
+
+# The control plane is a machine: its driver does I/O and tells it the time.
+SANS_IO = {"control"}
 
 # HARP's rooms, by the floor they stand on. Its headers are named "room/name.hpp".
 HARP_FLOORS = [
@@ -77,6 +81,8 @@ def problem_with(room: str, header: str) -> str | None:
     """Says what is wrong when a file of `room` includes `header`."""
     if PYTHON_HEADERS.match(header) and room != "bindings":
         return f"only csrc/bindings may include {header}"
+    if room in SANS_IO and SYSTEM_HEADERS.match(header):
+        return f"{header}: {room} does no I/O and asks for no time"
     included = room_included(header)
     if included is None or included == room:
         return None
@@ -147,6 +153,8 @@ def check(path: Path, text: str) -> list[str]:
     for number, line in enumerate(text.splitlines(), start=1):
         match = INCLUDE.match(line)
         problem = problem_with(room, match[1]) if match else None
+        if room in SANS_IO and CLOCKS.search(line):
+            problem = f"{room} is told the time and has no randomness of its own"
         if (
             match
             and HARP_HEADERS.match(match[1])

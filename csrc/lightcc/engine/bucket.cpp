@@ -8,7 +8,7 @@
 
 #include "lightcc/collectives/adasum_work.hpp"
 #include "lightcc/compression/topk_work.hpp"
-#include "lightcc/engine/agreement.hpp"
+#include "lightcc/control/agreement.hpp"
 
 namespace lightcc {
 namespace {

@@ -22,7 +22,7 @@
 #include "lightcc/engine/liveness.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/operation_table.hpp"
-#include "lightcc/engine/sequencer.hpp"
+#include "lightcc/control/sequencer.hpp"
 #include "lightcc/engine/waker.hpp"
 #include "lightcc/fusion/autotuner.hpp"
 

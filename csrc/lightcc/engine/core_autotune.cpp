@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "lightcc/engine/agreement.hpp"
+#include "lightcc/control/agreement.hpp"
 #include "lightcc/engine/core.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 

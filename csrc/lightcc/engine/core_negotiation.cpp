@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lightcc/engine/agreement.hpp"
+#include "lightcc/control/agreement.hpp"
 #include "lightcc/engine/core.hpp"
 
 namespace lightcc {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lightcc/base/log.hpp"
-#include "lightcc/engine/agreement.hpp"
+#include "lightcc/control/agreement.hpp"
 
 namespace lightcc {
 

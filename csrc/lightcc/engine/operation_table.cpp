@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "lightcc/engine/agreement.hpp"
+#include "lightcc/control/agreement.hpp"
 
 namespace lightcc {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "lightcc/engine/agreement.hpp"
+#include "lightcc/control/agreement.hpp"
 #include "lightcc/engine/core.hpp"
 
 namespace lightcc {

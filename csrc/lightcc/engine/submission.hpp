@@ -4,7 +4,7 @@
 
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/engine/process_set_table.hpp"
+#include "lightcc/control/process_set_table.hpp"
 #include "lightcc/engine/world.hpp"
 
 namespace lightcc {

@@ -39,6 +39,9 @@ GOOGLETEST_OUTPUT = """\
         ("engine", "pybind11/pybind11.h"),
         ("engine", "lightcc/nowhere/x.hpp"),
         ("engine", "abi/types.hpp"),
+        ("control", "lightcc/engine/core.hpp"),
+        ("control", "lightcc/compression/threshold.hpp"),
+        ("control", "sys/socket.h"),
         ("transport/plugin", "src/plugin/core.hpp"),
     ],
 )

@@ -4,8 +4,8 @@
 #include <ranges>
 #include <utility>
 
-#include "lightcc/engine/agreement.hpp"
-#include "lightcc/engine/sequencer.hpp"
+#include "lightcc/control/agreement.hpp"
+#include "lightcc/control/sequencer.hpp"
 
 namespace lightcc {
 namespace {

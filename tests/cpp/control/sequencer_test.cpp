@@ -1,5 +1,5 @@
 // The sequencer alone: reports in, commands out, time by hand.
-#include "lightcc/engine/sequencer.hpp"
+#include "lightcc/control/sequencer.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/negotiation.hpp"
+#include "control/negotiation.hpp"
 
 namespace lightcc::sequencer_test {
 namespace {

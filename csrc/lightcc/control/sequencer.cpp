@@ -1,10 +1,10 @@
-#include "lightcc/engine/sequencer.hpp"
+#include "lightcc/control/sequencer.hpp"
 
 #include <algorithm>
 #include <functional>
 #include <utility>
 
-#include "lightcc/engine/agreement.hpp"
+#include "lightcc/control/agreement.hpp"
 
 namespace lightcc {
 namespace {

@@ -1,4 +1,4 @@
-#include "lightcc/engine/agreement.hpp"
+#include "lightcc/control/agreement.hpp"
 
 #include <bit>
 

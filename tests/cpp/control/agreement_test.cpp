@@ -1,5 +1,5 @@
 // What ranks must agree on, and the texts that tell them.
-#include "lightcc/engine/agreement.hpp"
+#include "lightcc/control/agreement.hpp"
 
 #include <limits>
 #include <string>

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc/engine/sequencer.hpp"
+#include "lightcc/control/sequencer.hpp"
 
-#include "engine/negotiation.hpp"
+#include "control/negotiation.hpp"
 
 namespace lightcc::sequencer_slots_test {
 namespace {

@@ -22,7 +22,7 @@
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/engine/process_set_table.hpp"
+#include "lightcc/control/process_set_table.hpp"
 #include "lightcc/fusion/strategy.hpp"
 #include "lightcc/wire/control_messages.hpp"
 

@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc/engine/sequencer.hpp"
+#include "lightcc/control/sequencer.hpp"
 
 namespace lightcc::testing {
 
