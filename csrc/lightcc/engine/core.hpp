@@ -17,12 +17,12 @@
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/control/sequencer.hpp"
 #include "lightcc/engine/autotune_log.hpp"
 #include "lightcc/engine/executor.hpp"
 #include "lightcc/engine/liveness.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/operation_table.hpp"
-#include "lightcc/control/sequencer.hpp"
 #include "lightcc/engine/waker.hpp"
 #include "lightcc/fusion/autotuner.hpp"
 

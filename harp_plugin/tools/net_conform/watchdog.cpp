@@ -59,9 +59,9 @@ void append(char* line, std::size_t room, const char* text) {
   std::strncat(line, text, room - std::strlen(line) - 1);
 }
 
-/// Async-signal-safe: no stdio, no allocation. Several threads may crash at once, as those do that a
-/// library leaves behind: the first one reports, the others wait for the end of the process. A thread
-/// that crashes in here is killed by the kernel, as its signal is blocked.
+/// Async-signal-safe: no stdio, no allocation. Several threads may crash at once, as those do that
+/// a library leaves behind: the first one reports, the others wait for the end of the process. A
+/// thread that crashes in here is killed by the kernel, as its signal is blocked.
 void on_crash(int signal_number) {
   static std::atomic_flag is_reported;
   while (is_reported.test_and_set()) {
