@@ -4,7 +4,7 @@ Written by hand; a test compares it with the extension (`mypy.stubtest`). Errors
 `lightcc.exceptions`; whatever can block releases the GIL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from typing_extensions import Self
@@ -22,6 +22,17 @@ def poll(handle: int) -> bool:
 
 def wait(handle: int) -> Any:
     """Waits for an operation and returns its result; None for an unknown handle."""
+
+def add_done_callback(handle: int, callback: Callable[[int], object]) -> None:
+    """Calls `callback(handle)` once, when the operation is done; at once if it is done already.
+
+    It runs on the thread that drives the engine, with the GIL. `wait(handle)` returns the result
+    or raises the error there without waiting. It may start operations. Waiting for an operation
+    that is not done, and `World.shutdown()`, raise ValueError there. An exception that leaves it
+    goes to `sys.unraisablehook`. Callbacks run before `World.shutdown()` returns; after the exit
+    handlers of the interpreter, and in a child of fork(), none runs. ValueError for an unknown
+    handle.
+    """
 
 def use_torch_exchange(enabled: bool) -> bool:
     """Chooses whether torch's DLPack exchange table is used; returns whether this torch has one.

@@ -14,6 +14,7 @@ inline constexpr std::uint32_t kMajorVersion = 1;
 
 // DLDeviceType.
 inline constexpr std::int32_t kCpu = 1;
+inline constexpr std::int32_t kCuda = 2;
 inline constexpr std::int32_t kCudaHost = 3;  ///< Pinned memory, which the CPU can use as well.
 
 // DLDataTypeCode.

@@ -1,6 +1,10 @@
 #include "handles.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <optional>
+#include <string>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -22,6 +26,53 @@ struct HandleTable {
 HandleTable& table() {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<HandleTable> storage;
   return storage.call_once_and_store_result([] { return HandleTable(); }).get_stored();
+}
+
+// Whether Python can still run callbacks. The interpreter's end waits for those that run.
+struct InterpreterGate {
+  std::atomic<bool> closed{false};
+  std::atomic<int> inside{0};
+};
+InterpreterGate gate;
+
+bool enter_interpreter() {
+  gate.inside.fetch_add(1, std::memory_order_seq_cst);
+  if (!gate.closed.load(std::memory_order_seq_cst)) {
+    return true;
+  }
+  gate.inside.fetch_sub(1, std::memory_order_seq_cst);
+  return false;
+}
+
+void close_interpreter() {
+  gate.closed.store(true, std::memory_order_seq_cst);
+  const py::gil_scoped_release nogil;
+  while (gate.inside.load(std::memory_order_seq_cst) > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// Runs a callback, and drops the reference that came with it. After the interpreter's end it does
+// neither.
+void run_callback(PyObject* callback, std::int64_t handle) {
+  if (!enter_interpreter()) {
+    return;
+  }
+  {
+    const py::gil_scoped_acquire gil;
+    const auto owned = py::reinterpret_steal<py::object>(callback);
+    const auto result = py::reinterpret_steal<py::object>(
+        PyObject_CallFunction(callback, "L", static_cast<long long>(handle)));
+    if (!result) {
+      PyErr_WriteUnraisable(callback);
+    }
+  }
+  gate.inside.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+[[noreturn]] void throw_unknown(std::int64_t handle) {
+  throw py::value_error("Handle " + std::to_string(handle) +
+                        " was not created or has been cleared.");
 }
 
 py::object member_result(const Pending& pending, std::size_t index, Outcome& outcome) {
@@ -46,9 +97,6 @@ py::object to_result(const Pending& pending, std::vector<Outcome>& outcomes) {
     case OpType::kRemoveProcessSet:
       return py::none();
     case OpType::kJoin:
-      // Ranks that joined early have issued fewer unnamed operations: all start to count anew.
-      pending.world->reset_auto_names();
-      return py::int_(outcomes.front().value);
     case OpType::kAddProcessSet:
       return py::int_(outcomes.front().value);
     case OpType::kAlltoall:
@@ -88,7 +136,7 @@ py::object wait(std::int64_t handle) {
   std::optional<py::error_already_set> interruption;
   auto outcomes = [&] {
     const py::gil_scoped_release nogil;
-    return pending.world->engine().wait(pending.id, [&interruption] {
+    return pending.world->engine().wait(pending.handle, [&interruption] {
       const py::gil_scoped_acquire gil;
       if (PyErr_CheckSignals() != 0) {
         interruption.emplace();
@@ -112,10 +160,28 @@ bool poll(std::int64_t handle) {
     if (table().abandoned.contains(handle)) {
       return true;
     }
-    throw py::value_error("Handle " + std::to_string(handle) +
-                          " was not created or has been cleared.");
+    throw_unknown(handle);
   }
-  return entry->second.world->engine().poll(entry->second.id);
+  return entry->second.world->engine().poll(entry->second.handle);
+}
+
+void add_done_callback(std::int64_t handle, py::object callback) {
+  if (PyCallable_Check(callback.ptr()) == 0) {
+    throw py::type_error("A done callback is called with the handle; found a " +
+                         std::string(Py_TYPE(callback.ptr())->tp_name) + ".");
+  }
+  const auto entry = table().pending.find(handle);
+  if (entry == table().pending.end()) {
+    if (!table().abandoned.contains(handle)) {
+      throw_unknown(handle);
+    }
+    run_callback(callback.release().ptr(), handle);
+    return;
+  }
+  const std::shared_ptr<WorldBinding> world = entry->second.world;
+  const Handle waited = entry->second.handle;
+  world->engine().call_when_done(
+      waited, [callable = callback.release().ptr(), handle] { run_callback(callable, handle); });
 }
 
 }  // namespace
@@ -140,6 +206,7 @@ void abandon_pending(const WorldBinding* world) {
 }
 
 void register_handles(py::module_& module) {
+  py::module_::import("atexit").attr("register")(py::cpp_function(&close_interpreter));
   module.def("poll",
              &poll,
              py::arg("handle"),
@@ -148,6 +215,11 @@ void register_handles(py::module_& module) {
              &wait,
              py::arg("handle"),
              "Waits for an operation and returns its result; None for an unknown handle.");
+  module.def("add_done_callback",
+             &add_done_callback,
+             py::arg("handle"),
+             py::arg("callback"),
+             "Calls callback(handle) once when an operation is done.");
 }
 
 }  // namespace lightcc::bindings

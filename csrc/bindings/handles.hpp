@@ -24,7 +24,7 @@ class WorldBinding;
 /// One handle's operation.
 struct Pending {
   std::shared_ptr<WorldBinding> world;
-  HandleId id = 0;
+  Handle handle;
   OpType op = OpType::kBarrier;
   bool grouped = false;             ///< The result is a list.
   bool in_place = false;            ///< The result is what was passed in.

@@ -100,9 +100,9 @@ TensorView NumpyKind::view(py::handle object, Access access) const {
   if (access == Access::kWrite && !array.writeable()) {
     throw py::value_error("Tensor is required to be writable: it receives the result.");
   }
-  return {.data = const_cast<void*>(array.data()),
-          .dtype = *known,
-          .shape = {array.shape(), array.shape() + array.ndim()},
+  return {.ref = {.data = const_cast<void*>(array.data()),
+                  .dtype = *known,
+                  .shape = {array.shape(), array.shape() + array.ndim()}},
           .owner = std::move(array),
           .kind = this};
 }
@@ -111,7 +111,7 @@ py::object NumpyKind::from_output(const TensorView& like,
                                   const std::vector<std::int64_t>& shape,
                                   std::shared_ptr<OutputBuffer> output) const {
   const py::dtype dtype = py::reinterpret_borrow<py::array>(like.owner).dtype();
-  const std::byte* data = output_data(element_size(like.dtype), shape, output);
+  const std::byte* data = output_data(element_size(like.ref.dtype), shape, output);
   if (data == nullptr) {
     return py::array(dtype, shape);
   }

@@ -29,14 +29,14 @@ std::vector<std::int64_t> splits_by_numpy(py::handle object) {
 
 std::vector<std::int64_t> splits_of_torch(py::handle object) {
   const TensorView splits = torch_kind().view(object, Access::kRead);
-  if (splits.shape.size() != 1) {
+  if (splits.ref.shape.size() != 1) {
     throw py::value_error("alltoall expects a 1D splits tensor");
   }
-  if (splits.dtype != DataType::kInt32) {
+  if (splits.ref.dtype != DataType::kInt32) {
     throw py::value_error("alltoall expects a splits tensor with 32-bit integer elements.");
   }
-  const auto* values = static_cast<const std::int32_t*>(splits.data);
-  return {values, values + splits.shape[0]};
+  const auto* values = static_cast<const std::int32_t*>(splits.ref.data);
+  return {values, values + splits.ref.shape[0]};
 }
 
 }  // namespace

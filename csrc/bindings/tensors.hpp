@@ -22,12 +22,10 @@ enum class Access : std::uint8_t { kRead, kWrite };
 
 class TensorKind;
 
-/// A contiguous, aligned tensor in CPU memory. Needs the GIL wherever `owner` is copied or dropped.
+/// A tensor and the Python object that it is. Needs the GIL wherever `owner` is copied or dropped.
 struct TensorView {
-  void* data = nullptr;  ///< Written only where Access::kWrite was asked for.
-  DataType dtype = DataType::kFloat32;
-  std::vector<std::int64_t> shape;
-  pybind11::object owner;            ///< Keeps `data` valid, and is the result in place.
+  TensorRef ref;                     ///< Written only where Access::kWrite was asked for.
+  pybind11::object owner;            ///< Keeps the memory valid, and is the result in place.
   const TensorKind* kind = nullptr;  ///< Makes results.
 };
 

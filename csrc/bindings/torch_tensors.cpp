@@ -8,8 +8,9 @@
 //
 // Autograd plays no part: what a tensor requires or records is not looked at, and writing into it
 // is not recorded. A negative view, whose memory holds the numbers with the other sign, is read
-// from a copy that torch makes, and refused where it would be written. Not handled: memory on
-// devices, sparse layouts, copying what does not fit.
+// from a copy that torch makes, and refused where it would be written. Memory of CUDA devices is
+// handed on, for the engine to serve or refuse. Not handled: other devices, sparse layouts, copying
+// what does not fit.
 #include "torch_tensors.hpp"
 
 #include <algorithm>
@@ -187,6 +188,19 @@ bool is_contiguous(const dlpack::Tensor& tensor) {
   return contiguous;
 }
 
+/// What the engine knows of devices; whether it serves them, it says itself.
+std::optional<Memory> memory_of(dlpack::Device device) {
+  switch (device.type) {
+    case dlpack::kCpu:
+    case dlpack::kCudaHost:
+      return Memory{};
+    case dlpack::kCuda:
+      return Memory{.kind = MemoryKind::kCuda, .device = device.id};
+    default:
+      return std::nullopt;
+  }
+}
+
 std::optional<DataType> data_type(dlpack::DataType dtype) {
   for (const DtypeRow& row : kDtypes) {
     if (row.dlpack == dtype) {
@@ -198,12 +212,12 @@ std::optional<DataType> data_type(dlpack::DataType dtype) {
 
 /// Raises unless `view` has memory that its elements can be read from.
 TensorView checked(TensorView view) {
-  const bool empty = std::ranges::find(view.shape, 0) != view.shape.end();
-  if (view.data == nullptr && !empty) {
+  const bool empty = std::ranges::find(view.ref.shape, 0) != view.ref.shape.end();
+  if (view.ref.data == nullptr && !empty) {
     throw py::value_error("Tensor has no memory: it is a " +
                           std::string(Py_TYPE(view.owner.ptr())->tp_name) + ".");
   }
-  check_aligned(view.data, element_size(view.dtype));
+  check_aligned(view.ref.data, element_size(view.ref.dtype));
   return view;
 }
 
@@ -240,7 +254,8 @@ TensorView TorchKind::view(py::handle object, Access access) const {
     // Empty, or something that only has the type of a tensor: a lazy module's parameter, a fake.
     return view_by_attributes(torch, object, access);
   }
-  if (found.device.type != dlpack::kCpu && found.device.type != dlpack::kCudaHost) {
+  const std::optional<Memory> memory = memory_of(found.device);
+  if (!memory) {
     throw_not_on_cpu(object);
   }
   const std::optional<DataType> dtype = data_type(found.dtype);
@@ -253,9 +268,10 @@ TensorView TorchKind::view(py::handle object, Access access) const {
   if (is_negative_view(torch, object)) {
     return view(resolved(object, access), access);
   }
-  return checked({.data = static_cast<std::byte*>(found.data) + found.byte_offset,
-                  .dtype = *dtype,
-                  .shape = {found.shape, found.shape + found.dimensions},
+  return checked({.ref = {.data = static_cast<std::byte*>(found.data) + found.byte_offset,
+                          .dtype = *dtype,
+                          .shape = {found.shape, found.shape + found.dimensions},
+                          .memory = *memory},
                   .owner = py::reinterpret_borrow<py::object>(object),
                   .kind = this});
 }
@@ -264,9 +280,14 @@ TensorView TorchKind::view_by_attributes(const Torch& torch,
                                          py::handle tensor,
                                          Access access) const {
   check_layout(torch, tensor);
-  if (tensor.attr("device").attr("type").cast<std::string>() != "cpu") {
+  const py::object device = tensor.attr("device");
+  const auto device_type = device.attr("type").cast<std::string>();
+  if (device_type != "cpu" && device_type != "cuda") {
     throw_not_on_cpu(tensor);
   }
+  const Memory memory = device_type == "cpu" ? Memory()
+                                             : Memory{.kind = MemoryKind::kCuda,
+                                                      .device = device.attr("index").cast<int>()};
   const py::object dtype = tensor.attr("dtype");
   const auto* const row = std::ranges::find(torch.dtypes, dtype.ptr());
   if (row == torch.dtypes.end()) {
@@ -283,11 +304,13 @@ TensorView TorchKind::view_by_attributes(const Torch& torch,
   for (const py::handle extent : tensor.attr("shape")) {
     shape.push_back(extent.cast<std::int64_t>());
   }
-  return checked({.data = reinterpret_cast<void*>(address),  // NOLINT(performance-no-int-to-ptr)
-                  .dtype = kDtypes[static_cast<std::size_t>(row - torch.dtypes.begin())].dtype,
-                  .shape = std::move(shape),
-                  .owner = py::reinterpret_borrow<py::object>(tensor),
-                  .kind = this});
+  return checked(
+      {.ref = {.data = reinterpret_cast<void*>(address),  // NOLINT(*-int-to-ptr)
+               .dtype = kDtypes[static_cast<std::size_t>(row - torch.dtypes.begin())].dtype,
+               .shape = std::move(shape),
+               .memory = memory},
+       .owner = py::reinterpret_borrow<py::object>(tensor),
+       .kind = this});
 }
 
 /// Memory on its way to torch, with what describes it. Freed by torch, from any thread and without
@@ -373,7 +396,7 @@ py::object make_tensor(DataType dtype,
 py::object TorchKind::from_output(const TensorView& like,
                                   const std::vector<std::int64_t>& shape,
                                   std::shared_ptr<OutputBuffer> output) const {
-  return make_tensor(like.dtype, shape, std::move(output));
+  return make_tensor(like.ref.dtype, shape, std::move(output));
 }
 
 py::object TorchKind::from_splits(const std::vector<std::int64_t>& splits) const {

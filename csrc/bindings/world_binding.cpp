@@ -1,16 +1,12 @@
-// Submits operations on tensors. A call is: take the tensor as it lies, name the operation, submit,
-// and remember in the handle table what must stay alive. It costs about a microsecond, so nothing
-// here goes through Python code.
-//
-// Names. A named operation is "<op>.<name>", an unnamed one "<op>.noname.<n>", where n counts the
-// unnamed operations of the process set: ranks must submit those in the same order. A count
-// advances only when a submission was accepted, so that a ValueError on one rank does not put it
-// out of step. Members of a group are "<group>_<i>of<n>". Operations of two ranks carry both ranks
-// in their name and are counted for the pair.
+// Submits operations on tensors. A call is: take the tensor as it lies, submit, and remember in the
+// handle table what must stay alive. It costs about a microsecond, so nothing here goes through
+// Python code.
 #include "world_binding.hpp"
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <thread>
 #include <utility>
 
 #include <pybind11/stl.h>
@@ -38,33 +34,23 @@ std::uint32_t to_process_set(OptionalSet process_set) {
   return *process_set;
 }
 
-Submission collective(OpType op, OptionalSet process_set, int root_or_peer = -1) {
-  Submission submission;
-  submission.op = op;
-  submission.process_set = to_process_set(process_set);
-  submission.root_or_peer = root_or_peer;
-  return submission;
+Operation collective(OpType op, OptionalSet process_set, int root_or_peer = -1) {
+  Operation operation;
+  Signature& s = operation.request.signature;
+  s.op = op;
+  s.process_set = to_process_set(process_set);
+  s.root_or_peer = root_or_peer;
+  return operation;
 }
 
-Submission reduction(OpType op, OptionalSet process_set, const ReduceArguments& reduce) {
-  Submission submission = collective(op, process_set);
-  submission.reduce_op = to_reduce_op(reduce.op);
-  submission.prescale = reduce.prescale;
-  submission.postscale = reduce.postscale;
-  return submission;
-}
-
-// What compression keeps back is remembered by name, so what has none is never compressed.
-Submission compressible(OptionalSet process_set, const ReduceArguments& reduce, bool is_named) {
-  if (reduce.topk && !is_named) {
-    throw py::value_error(
-        "top-k compression needs a name: what is not sent is kept back for the next allreduce of "
-        "that name.");
-  }
-  Submission submission = reduction(OpType::kAllreduce, process_set, reduce);
-  submission.topk = reduce.topk;
-  submission.may_compress = is_named;
-  return submission;
+Operation reduction(OpType op, OptionalSet process_set, const ReduceArguments& reduce) {
+  Operation operation = collective(op, process_set);
+  Signature& s = operation.request.signature;
+  s.reduce_op = to_reduce_op(reduce.op);
+  s.prescale = reduce.prescale;
+  s.postscale = reduce.postscale;
+  s.topk = reduce.topk;
+  return operation;
 }
 
 FusionWish to_fusion_wish(const FusionArguments& fusion) {
@@ -95,26 +81,24 @@ constexpr Access access(bool in_place) {
 }
 
 /// Makes `tensor` the input, and in place the output; what is left of it has no shape.
-void take(TensorView& tensor, bool in_place, Submission& submission) {
-  submission.dtype = tensor.dtype;
-  submission.shape = std::move(tensor.shape);
-  submission.input = tensor.data;
-  submission.output = in_place ? tensor.data : nullptr;
+void take(TensorView& tensor, bool in_place, Operation& operation) {
+  operation.input = std::move(tensor.ref);
+  tensor.ref = {.data = operation.input.data, .dtype = operation.input.dtype};
+  if (in_place) {
+    operation.output = operation.input;
+  }
 }
 
 }  // namespace
 
 /// One operation, or a group of equal ones, before it has tensors.
 struct WorldBinding::Call {
-  const char* prefix = "";  ///< Of names: "allreduce".
   OptionalName name = std::nullopt;
-  Submission prototype{};
-  bool grouped = false;
+  Operation prototype{};
+  Grouping grouping = Grouping::kNone;
+  bool is_list = false;  ///< The result is a list.
   bool in_place = false;
   bool waits = false;
-  /// Set for operations between two ranks.
-  int source = -1;
-  int destination = -1;
 };
 
 WorldBinding::WorldBinding(std::unique_ptr<World> world, Knobs knobs)
@@ -127,42 +111,35 @@ WorldBinding::~WorldBinding() {
     static_cast<void>(world_.release());
     return;
   }
+  if (is_in_completion()) {
+    // The last reference went in a callback, whose thread cannot wait for itself.
+    std::thread([world = std::move(world_)]() mutable { world.reset(); }).detach();
+    return;
+  }
   const py::gil_scoped_release nogil;
   world_.reset();
 }
 
 std::int64_t WorldBinding::submit(const Call& call, std::vector<TensorView> tensors) {
-  std::uint64_t* counter = nullptr;
-  std::string name = call.prefix;
-  if (call.source >= 0) {
-    name += '.' + std::to_string(call.source) + "to" + std::to_string(call.destination);
-  }
-  if (call.name) {
-    name += '.' + *call.name;
-  } else {
-    counter = &auto_names_[{call.prototype.process_set, call.source, call.destination}];
-    name += ".noname." + std::to_string(*counter);
-  }
-
-  const std::size_t count = tensors.empty() ? 1 : tensors.size();
-  std::vector<Submission> submissions(count, call.prototype);
-  for (std::size_t i = 0; i < count; ++i) {
-    Submission& submission = submissions[i];
-    submission.name =
-        call.grouped ? name + '_' + std::to_string(i + 1) + "of" + std::to_string(count) : name;
-    submission.is_automatic = counter != nullptr;
+  std::vector<Operation> operations(std::max<std::size_t>(tensors.size(), 1), call.prototype);
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    operations[i].name = call.name;
     if (!tensors.empty()) {
-      take(tensors[i], call.in_place, submission);
+      take(tensors[i], call.in_place, operations[i]);
     }
   }
-  const HandleId id = value_or_throw(world_->submit(std::move(submissions), call.waits));
-  if (counter != nullptr) {
-    ++*counter;
-  }
+  return start(call, std::move(operations), std::move(tensors));
+}
+
+std::int64_t WorldBinding::start(const Call& call,
+                                 std::vector<Operation> operations,
+                                 std::vector<TensorView> tensors) {
+  Handle handle = value_or_throw(
+      world_->start(std::move(operations), {.grouping = call.grouping, .waits = call.waits}));
   return add_pending({.world = shared_from_this(),
-                      .id = id,
-                      .op = call.prototype.op,
-                      .grouped = call.grouped,
+                      .handle = std::move(handle),
+                      .op = call.prototype.request.signature.op,
+                      .grouped = call.is_list,
                       .in_place = call.in_place,
                       .tensors = std::move(tensors)});
 }
@@ -174,11 +151,10 @@ std::int64_t WorldBinding::allreduce(py::handle tensors,
                                      const ReduceArguments& reduce,
                                      OptionalSet process_set,
                                      bool waits) {
-  const bool is_named = name.has_value();
-  return submit({.prefix = grouped ? "grouped_allreduce" : "allreduce",
-                 .name = std::move(name),
-                 .prototype = compressible(process_set, reduce, is_named),
-                 .grouped = grouped,
+  return submit({.name = std::move(name),
+                 .prototype = reduction(OpType::kAllreduce, process_set, reduce),
+                 .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
+                 .is_list = grouped,
                  .in_place = in_place,
                  .waits = waits},
                 to_tensors(tensors, grouped, access(in_place)));
@@ -194,29 +170,25 @@ std::int64_t WorldBinding::allreduce_each(py::handle tensors,
     throw py::value_error("There are " + std::to_string(views.size()) + " tensors and " +
                           std::to_string(names.size()) + " names.");
   }
-  Submission prototype = compressible(process_set, reduce, true);
-  prototype.fusion = to_fusion_wish(fusion);
-  std::vector<Submission> submissions(views.size(), prototype);
+  Call call{.prototype = reduction(OpType::kAllreduce, process_set, reduce),
+            .grouping = fusion.together ? Grouping::kNamedMembers : Grouping::kNone,
+            .is_list = true,
+            .in_place = true};
+  call.prototype.request.signature.fusion = to_fusion_wish(fusion);
+  std::vector<Operation> operations(views.size(), call.prototype);
   for (std::size_t i = 0; i < views.size(); ++i) {
-    submissions[i].name = "allreduce." + names[i];
-    take(views[i], true, submissions[i]);
+    operations[i].name = names[i];
+    take(views[i], true, operations[i]);
   }
-  const HandleId id = value_or_throw(fusion.together ? world_->submit(std::move(submissions), false)
-                                                     : world_->submit_each(std::move(submissions)));
-  return add_pending({.world = shared_from_this(),
-                      .id = id,
-                      .op = OpType::kAllreduce,
-                      .grouped = true,
-                      .in_place = true,
-                      .tensors = std::move(views)});
+  return start(call, std::move(operations), std::move(views));
 }
 
 std::int64_t WorldBinding::allgather(
     py::handle tensors, bool grouped, OptionalName name, OptionalSet process_set, bool waits) {
-  return submit({.prefix = grouped ? "grouped_allgather" : "allgather",
-                 .name = std::move(name),
+  return submit({.name = std::move(name),
                  .prototype = collective(OpType::kAllgather, process_set),
-                 .grouped = grouped,
+                 .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
+                 .is_list = grouped,
                  .waits = waits},
                 to_tensors(tensors, grouped, Access::kRead));
 }
@@ -227,10 +199,10 @@ std::int64_t WorldBinding::reducescatter(py::handle tensors,
                                          const ReduceArguments& reduce,
                                          OptionalSet process_set,
                                          bool waits) {
-  return submit({.prefix = grouped ? "grouped_reducescatter" : "reducescatter",
-                 .name = std::move(name),
+  return submit({.name = std::move(name),
                  .prototype = reduction(OpType::kReducescatter, process_set, reduce),
-                 .grouped = grouped,
+                 .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
+                 .is_list = grouped,
                  .waits = waits},
                 to_tensors(tensors, grouped, Access::kRead));
 }
@@ -241,8 +213,7 @@ std::int64_t WorldBinding::broadcast(py::handle tensor,
                                      OptionalName name,
                                      OptionalSet process_set,
                                      bool waits) {
-  return submit({.prefix = "broadcast",
-                 .name = std::move(name),
+  return submit({.name = std::move(name),
                  .prototype = collective(OpType::kBroadcast, process_set, root_rank),
                  .in_place = in_place,
                  .waits = waits},
@@ -251,75 +222,56 @@ std::int64_t WorldBinding::broadcast(py::handle tensor,
 
 std::int64_t WorldBinding::alltoall(
     py::handle tensor, py::handle splits, OptionalName name, OptionalSet process_set, bool waits) {
-  Submission prototype = collective(OpType::kAlltoall, process_set);
-  prototype.splits = to_splits(splits);
-  return submit({.prefix = "alltoall",
-                 .name = std::move(name),
-                 .prototype = std::move(prototype),
-                 .waits = waits},
+  Operation prototype = collective(OpType::kAlltoall, process_set);
+  prototype.request.splits = to_splits(splits);
+  return submit({.name = std::move(name), .prototype = std::move(prototype), .waits = waits},
                 {to_tensor(tensor, Access::kRead)});
 }
 
 std::int64_t WorldBinding::send(
     py::handle tensor, int destination, OptionalName name, OptionalSet process_set, bool waits) {
-  return submit({.prefix = "sendrecv",
-                 .name = std::move(name),
+  return submit({.name = std::move(name),
                  .prototype = collective(OpType::kSend, process_set, destination),
-                 .waits = waits,
-                 .source = world_->topology().rank,
-                 .destination = destination},
+                 .waits = waits},
                 {to_tensor(tensor, Access::kRead)});
 }
 
 std::int64_t WorldBinding::recv(
     py::handle tensor, int source, OptionalName name, OptionalSet process_set, bool waits) {
-  return submit({.prefix = "sendrecv",
-                 .name = std::move(name),
+  return submit({.name = std::move(name),
                  .prototype = collective(OpType::kRecv, process_set, source),
                  .in_place = true,
-                 .waits = waits,
-                 .source = source,
-                 .destination = world_->topology().rank},
+                 .waits = waits},
                 {to_tensor(tensor, Access::kWrite)});
 }
 
-// The next four are not in flight twice in one process set, so one fixed name does.
 std::int64_t WorldBinding::barrier(OptionalSet process_set) {
-  return submit({.prefix = "barrier",
-                 .name = "all",
-                 .prototype = collective(OpType::kBarrier, process_set),
-                 .waits = true},
-                {});
+  return submit({.prototype = collective(OpType::kBarrier, process_set), .waits = true}, {});
 }
 
 std::int64_t WorldBinding::join() {
-  return submit({.prefix = "join",
-                 .name = "all",
-                 .prototype = collective(OpType::kJoin, kGlobalProcessSet),
-                 .waits = true},
-                {});
+  return submit({.prototype = collective(OpType::kJoin, kGlobalProcessSet), .waits = true}, {});
 }
 
 std::int64_t WorldBinding::add_process_set(std::vector<std::int32_t> ranks) {
-  Submission prototype = collective(OpType::kAddProcessSet, kGlobalProcessSet);
-  prototype.ranks = std::move(ranks);
-  return submit(
-      {.prefix = "process_set", .name = "add", .prototype = std::move(prototype), .waits = true},
-      {});
+  Operation prototype = collective(OpType::kAddProcessSet, kGlobalProcessSet);
+  prototype.request.ranks = std::move(ranks);
+  return submit({.prototype = std::move(prototype), .waits = true}, {});
 }
 
 std::int64_t WorldBinding::remove_process_set(std::int32_t process_set) {
-  return submit({.prefix = "process_set",
-                 .name = "remove",
-                 .prototype = collective(OpType::kRemoveProcessSet, kGlobalProcessSet, process_set),
+  return submit({.prototype = collective(OpType::kRemoveProcessSet, kGlobalProcessSet, process_set),
                  .waits = true},
                 {});
 }
 
 void WorldBinding::shutdown() {
   if (::getpid() == owner_) {
-    const py::gil_scoped_release nogil;
-    world_->shutdown();
+    const Status left = [this] {
+      const py::gil_scoped_release nogil;
+      return world_->shutdown();
+    }();
+    throw_if_error(left);
   }
   abandon_pending(this);
 }

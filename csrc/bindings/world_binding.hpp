@@ -1,11 +1,9 @@
-// Python's view of one World: operations on tensors, names for those that have none.
+// Python's view of one World: operations on tensors.
 #pragma once
 
 #include <sys/types.h>
 
-#include <compare>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -111,28 +109,19 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   std::int64_t add_process_set(std::vector<std::int32_t> ranks);
   std::int64_t remove_process_set(std::int32_t process_set);
 
-  /// Counts unnamed operations from zero again.
-  void reset_auto_names() { auto_names_.clear(); }
   /// Leaves the world; its pending operations are abandoned. Idempotent. Blocks (without the GIL).
   void shutdown();
 
  private:
   struct Call;
-  /// Ranks that must agree on the order of unnamed operations: a process set (source and
-  /// destination -1), or a sender and a receiver in it.
-  struct Scope {
-    std::uint32_t process_set = kGlobalProcessSet;
-    int source = -1;
-    int destination = -1;
-    auto operator<=>(const Scope&) const = default;
-  };
-
   std::int64_t submit(const Call& call, std::vector<TensorView> tensors);
+  std::int64_t start(const Call& call,
+                     std::vector<Operation> operations,
+                     std::vector<TensorView> tensors);
 
   std::unique_ptr<World> world_;
   pid_t owner_;  ///< The process that made the world: a forked child has none of its threads.
   Knobs knobs_;
-  std::map<Scope, std::uint64_t> auto_names_;  ///< Unnamed operations submitted so far.
 };
 
 }  // namespace lightcc::bindings

@@ -14,24 +14,16 @@ levels and top-k compressed between hosts:
 
 # Not `from __future__ import annotations`: DDP looks at the annotations of its hooks.
 
-import queue
-import threading
-import weakref
-from typing import Any
-
 import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch exports it
 
-from lightcc import _world
+from lightcc import _core, _world
 from lightcc.compression import TopKCompressor
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
 
 __all__ = ["TopKState", "topk_2d_hook"]
-
-#: A handle, the bucket's buffer, and who waits for it.
-_Flight = tuple[Any, torch.Tensor, torch.futures.Future[torch.Tensor]]
 
 
 class TopKState:
@@ -70,8 +62,6 @@ class TopKState:
             for name, parameter in module.named_parameters()
         }
         self._process_set = process_set
-        self._flights: queue.SimpleQueue[_Flight | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Starts the average of a bucket's gradients, in place."""
@@ -85,14 +75,17 @@ class TopKState:
             topk=self._spec,
         )
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        if self._thread is None:
-            # It does not keep this object alive, which ends it.
-            self._thread = threading.Thread(
-                target=_finish_all, args=(self._flights,), name="lightcc-ddp", daemon=True
-            )
-            self._thread.start()
-            weakref.finalize(self, self._flights.put, None)
-        self._flights.put((handle, bucket.buffer(), future))
+        buffer = bucket.buffer()
+
+        def finish(done: int) -> None:
+            try:
+                mpi_ops.synchronize(done)
+            except Exception as error:  # noqa: BLE001  whatever it is belongs to who waits
+                future.set_exception(error)  # type: ignore[arg-type]  # torch has it wrong
+            else:
+                future.set_result(buffer)
+
+        _core.add_done_callback(handle, finish)
         return future
 
 
@@ -108,16 +101,3 @@ def topk_2d_hook(state: TopKState, bucket: GradBucket) -> torch.futures.Future[t
         ranks, where a rank failed.
     """
     return state.reduce(bucket)
-
-
-def _finish_all(flights: queue.SimpleQueue[_Flight | None]) -> None:
-    """Completes futures in the order of their buckets, until there is a None."""
-    while (flight := flights.get()) is not None:
-        handle, buffer, future = flight
-        try:
-            mpi_ops.synchronize(handle)
-        except Exception as error:  # noqa: BLE001  whatever it is belongs to who waits
-            future.set_exception(error)  # type: ignore[arg-type]  # torch has it wrong
-        else:
-            future.set_result(buffer)
-        del flight, handle, buffer, future

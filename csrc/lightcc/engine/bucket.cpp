@@ -1,8 +1,8 @@
 #include "lightcc/engine/bucket.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <numeric>
 #include <utility>
 
@@ -16,7 +16,7 @@ namespace {
 const std::byte* input_of(const BucketTensor& tensor) {
   return tensor.operation == nullptr
              ? nullptr
-             : static_cast<const std::byte*>(tensor.operation->submission.input);
+             : static_cast<const std::byte*>(tensor.operation->operation.input.data);
 }
 
 // Bytes of one row: everything behind the first dimension.
@@ -30,15 +30,52 @@ std::size_t tensor_count(const Signature& signature) {
   return static_cast<std::size_t>(element_count(signature.shape));
 }
 
-// Where the result of `shape` goes: the caller's output, or a new buffer.
+Result<void*> call_allocator(const Operation& operation,
+                             const std::vector<std::int64_t>& shape,
+                             std::size_t bytes) {
+  Result<void*> memory = Status(ErrorCode::kSystem, "it threw an exception");
+  try {
+    memory = operation.allocator(shape, bytes);
+  } catch (const std::exception& error) {
+    memory = Status(ErrorCode::kSystem, error.what());
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the status above says so.
+  }
+  if (memory.ok() && (*memory != nullptr || bytes == 0)) {
+    return memory;
+  }
+  return make_error(ErrorCode::kSystem,
+                    "the allocator of '%s' gave no memory for an output of %zu bytes: %s",
+                    operation.request.signature.name.c_str(),
+                    bytes,
+                    memory.ok() ? "it returned null" : memory.status().message().c_str());
+}
+
+// Memory that the caller gave, or says how to get.
+Result<void*> memory_of_caller(const Operation& operation,
+                               const std::vector<std::int64_t>& shape,
+                               std::size_t bytes) {
+  if (!operation.output.has_value()) {
+    return call_allocator(operation, shape, bytes);
+  }
+  if (element_count(operation.output->shape) != element_count(shape)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "the output given for '%s' has shape %s, but the result has shape %s",
+                      operation.request.signature.name.c_str(),
+                      shape_text(operation.output->shape).c_str(),
+                      shape_text(shape).c_str());
+  }
+  return operation.output->data;
+}
+
+// Where the result of `shape` goes: to memory of the caller's, or to a new buffer. What is wrong
+// with the caller's is this rank's own error; a buffer takes the result, as other ranks count on
+// this one.
 Result<std::byte*> output_for(BucketTensor& tensor, std::vector<std::int64_t> shape) {
   if (tensor.operation == nullptr) {
     return static_cast<std::byte*>(nullptr);
   }
+  const Operation& operation = tensor.operation->operation;
   tensor.outcome.shape = std::move(shape);
-  if (tensor.operation->submission.output != nullptr) {
-    return static_cast<std::byte*>(tensor.operation->submission.output);
-  }
   const std::int64_t count = element_count(tensor.outcome.shape);
   std::size_t bytes = 0;
   if (count < 0 ||
@@ -48,6 +85,13 @@ Result<std::byte*> output_for(BucketTensor& tensor, std::vector<std::int64_t> sh
                       "the output of '%s', of shape %s, is too large for this machine",
                       tensor.signature.name.c_str(),
                       shape_text(tensor.outcome.shape).c_str());
+  }
+  if (operation.output.has_value() || operation.allocator) {
+    const Result<void*> memory = memory_of_caller(operation, tensor.outcome.shape, bytes);
+    if (memory.ok()) {
+      return static_cast<std::byte*>(*memory);
+    }
+    tensor.status = memory.status();
   }
   tensor.outcome.output = std::make_shared<OutputBuffer>(bytes);
   if (tensor.outcome.output->data() == nullptr) {
@@ -189,19 +233,6 @@ Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor,
 }
 
 }  // namespace
-
-OutputBuffer::OutputBuffer(std::size_t bytes) : bytes_(bytes) {
-  constexpr std::size_t kAlignment = 64;
-  const std::size_t rounded =
-      (std::max<std::size_t>(bytes, 1) + kAlignment - 1) & ~(kAlignment - 1);
-  if (rounded >= bytes) {
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
-  }
-}
-
-OutputBuffer::~OutputBuffer() {
-  std::free(data_);
-}
 
 Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketPlace& place) {
   BucketTensor& first = bucket.tensors.front();

@@ -18,8 +18,9 @@ namespace lightcc {
 struct BucketTensor {
   Signature signature;
   std::vector<std::int64_t> per_member;  ///< See AnnouncedTensor.
-  Operation* operation = nullptr;        ///< Null: this rank has joined and contributes zeros.
-  Outcome outcome;                       ///< What the operation will get.
+  InFlight* operation = nullptr;         ///< Null: this rank has joined and contributes zeros.
+  Outcome outcome;                       ///< What the operation will get,
+  Status status;                         ///< unless something was wrong on this rank alone.
 };
 
 struct Bucket {

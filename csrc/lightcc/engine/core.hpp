@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "lightcc/base/knobs.hpp"
@@ -27,9 +26,6 @@
 #include "lightcc/fusion/autotuner.hpp"
 
 namespace lightcc {
-
-/// Name under which every rank asks to join; only one join is in flight.
-inline constexpr const char* kJoinName = "join";
 
 /// Thread: one at a time (World's drive mutex), unless said otherwise.
 class Core {
@@ -91,7 +87,7 @@ class Core {
   Status report_new();
   Status send_reports(std::vector<Report> reports);
   bool concerns_idle_parent(const Report& report) const;
-  Report report_of(Operation& operation);
+  Report report_of(const InFlight& operation) const;
   // Links.
   Result<bool> read_links();
   Result<bool> read_link(ControlLink& link);
@@ -140,7 +136,6 @@ class Core {
   mutable Mutex sets_mutex_;  // Taken alone; written by the driver only.
   std::shared_ptr<const ProcessSetTable> process_sets_ LIGHTCC_GUARDED_BY(sets_mutex_);
   std::vector<LocalSlot> slots_;
-  std::unordered_map<std::string, std::uint32_t> slot_by_key_;
   std::vector<Report> relayed_;  // From children, to go up in one frame.
   TimePoint next_tick_;
   std::uint32_t steps_ = 0;

@@ -36,7 +36,7 @@ bool is_consistent(const Signature& s,
 
 Status Core::report_new() {
   std::vector<Report> reports;
-  for (Operation* operation : operations_.take_new()) {
+  for (const InFlight* operation : operations_.take_new()) {
     reports.push_back(report_of(*operation));
   }
   if (leave_requested_.load(std::memory_order_acquire) && !leave_reported_) {
@@ -46,14 +46,13 @@ Status Core::report_new() {
   return send_reports(std::move(reports));
 }
 
-Report Core::report_of(Operation& operation) {
+Report Core::report_of(const InFlight& operation) const {
   const auto rank = static_cast<std::uint32_t>(world_.topology.rank);
-  const auto found =
-      slot_by_key_.find(key_of(operation.submission.process_set, operation.submission.name));
-  if (found != slot_by_key_.end() && slots_[found->second].own == operation.request) {
-    return {rank, ReadySlot{found->second}};
+  const Request& request = operation.operation.request;
+  if (operation.slot != kNoSlot && slots_[operation.slot].own == request) {
+    return {rank, ReadySlot{operation.slot}};
   }
-  return {rank, operation.request};
+  return {rank, request};
 }
 
 Status Core::send_reports(std::vector<Report> reports) {
@@ -155,7 +154,7 @@ void Core::complete_by_name(std::uint32_t process_set,
                             const std::string& name,
                             const Status& status,
                             std::int32_t value) {
-  if (Operation* operation = operations_.find(process_set, name)) {
+  if (InFlight* operation = operations_.find(process_set, name)) {
     Outcome outcome;
     outcome.value = value;
     operations_.complete(*operation, status, std::move(outcome));
@@ -220,7 +219,8 @@ Result<std::optional<BucketTensor>> Core::resolve(AnnouncedTensor& announced,
           ? std::ranges::find(tensor.per_member, world_.topology.rank) != tensor.per_member.end()
           : index >= 0;
   if (takes_part) {
-    tensor.operation = operations_.find(process_set, tensor.signature.name);
+    tensor.operation = full ? operations_.find(process_set, tensor.signature.name)
+                            : operations_.find_slot(announced.slot);
     if (tensor.operation == nullptr && tensor.signature.op != OpType::kAllreduce &&
         tensor.signature.op != OpType::kBarrier) {
       return nonsense();
@@ -246,9 +246,9 @@ void Core::remember(std::uint32_t slot_number, const BucketTensor& tensor) {
   slot.per_member = tensor.per_member;
   slot.own.reset();
   if (tensor.operation != nullptr) {
-    slot.own = tensor.operation->request;
+    slot.own = tensor.operation->operation.request;
   }
-  slot_by_key_[key_of(tensor.signature.process_set, tensor.signature.name)] = slot_number;
+  operations_.set_slot(slot_number, tensor.signature.process_set, tensor.signature.name);
 }
 
 }  // namespace lightcc

@@ -25,7 +25,7 @@ Executor::Executor(Membership& world,
 
 Status Executor::add_process_set(std::uint32_t id,
                                  const std::vector<std::int32_t>& ranks,
-                                 Operation* waiting) {
+                                 InFlight* waiting) {
   Set& set = sets_[id];
   set.ranks = ranks;
   set.lanes.resize(num_lanes_);
@@ -65,6 +65,7 @@ Result<bool> Executor::advance() {
   if (sets_in_making_ > 0) {
     LIGHTCC_ASSIGN_OR_RETURN(moved, make_groups());
   }
+  awaits_event_ = false;
   if (queued_ == 0) {
     return moved;
   }
@@ -110,6 +111,11 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
   while (!queue.empty()) {
     Running& front = queue.front();
     if (front.work == nullptr) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(front.bucket));
+      if (!ready) {
+        awaits_event_ = true;
+        return moved;
+      }
       explain_adasum_once(set, front.bucket);
       if (front.chunk_bytes.has_value()) {
         set.groups->groups[lane]->set_chunk_bytes(static_cast<std::size_t>(*front.chunk_bytes));
@@ -135,6 +141,21 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     --queued_;
   }
   return moved;
+}
+
+Result<bool> Executor::are_inputs_ready(Bucket& bucket) {
+  for (const BucketTensor& tensor : bucket.tensors) {
+    if (tensor.operation == nullptr || tensor.operation->operation.ready == nullptr) {
+      continue;
+    }
+    std::shared_ptr<ReadyEvent>& event = tensor.operation->operation.ready;
+    LIGHTCC_ASSIGN_OR_RETURN(const bool ready, event->is_ready());
+    if (!ready) {
+      return false;
+    }
+    event.reset();  // It is not asked again.
+  }
+  return true;
 }
 
 std::optional<GridPlace> Executor::topk_place(std::uint32_t process_set) const {
@@ -191,7 +212,9 @@ void Executor::finish(Running& running) {
   finished_.emplace_back(running.bucket.process_set, running.bucket.lane);
   for (BucketTensor& tensor : running.bucket.tensors) {
     if (tensor.operation != nullptr) {
-      operations_.complete(*tensor.operation, {}, std::move(tensor.outcome));
+      operations_.complete(*tensor.operation,
+                           tensor.status,
+                           tensor.status.ok() ? std::move(tensor.outcome) : Outcome());
     }
   }
 }
@@ -207,6 +230,7 @@ void Executor::drop_all() {
   sets_.clear();
   queued_ = 0;
   sets_in_making_ = 0;
+  awaits_event_ = false;
 }
 
 }  // namespace lightcc

@@ -34,7 +34,7 @@ class Executor {
   /// use it. Every rank calls this, member or not.
   Status add_process_set(std::uint32_t id,
                          const std::vector<std::int32_t>& ranks,
-                         Operation* waiting);
+                         InFlight* waiting);
   void remove_process_set(std::uint32_t id);
   /// Chunks of the two-level pipeline for the buckets that are queued from now on.
   void set_chunk_bytes(std::uint64_t bytes) { chunk_bytes_ = bytes; }
@@ -46,6 +46,8 @@ class Executor {
   /// Moves everything on. True when something moved.
   Result<bool> advance();
   bool idle() const { return queued_ == 0; }
+  /// Whether a bucket waits for the ready event of an input: nobody rings for that.
+  bool awaits_event() const { return awaits_event_; }
   /// Process set and lane of the buckets that finished since the last call.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> take_finished() {
     return std::exchange(finished_, {});
@@ -72,7 +74,7 @@ class Executor {
     std::vector<std::int32_t> ranks;
     std::optional<LaneGroups> groups;  // Absent while being made, or not a member.
     std::vector<std::deque<Running>> lanes;
-    Operation* waiting = nullptr;
+    InFlight* waiting = nullptr;
     bool member = false;
     std::optional<GridPlace> topk_place;  // None: nothing is compressed.
     CostLine flat_cost;
@@ -81,6 +83,7 @@ class Executor {
 
   Result<bool> make_groups();
   Result<bool> advance_lane(Set& set, std::size_t lane);
+  Result<bool> are_inputs_ready(Bucket& bucket);
   void explain_adasum_once(const Set& set, const Bucket& bucket);
   void learn_cost(Set& set, const Running& running);
   void finish(Running& running);
@@ -99,6 +102,7 @@ class Executor {
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;
   std::uint64_t buckets_ = 0;
+  bool awaits_event_ = false;
   bool explained_adasum_ = false;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;
 };

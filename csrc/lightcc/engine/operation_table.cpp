@@ -1,96 +1,177 @@
 #include "lightcc/engine/operation_table.hpp"
 
-#include <utility>
-
 #include "lightcc/control/agreement.hpp"
 
 namespace lightcc {
-namespace {
 
-std::string key_of(const Operation& operation) {
-  return lightcc::key_of(operation.submission.process_set, operation.submission.name);
+// An all-or-nothing group is known by its first member's name; names are unique while in flight.
+Status OperationTable::name_all(std::vector<Operation>& operations, Grouping grouping) {
+  const bool one_name = grouping == Grouping::kOneName;
+  const std::size_t count = operations.size();
+  const Name base = one_name ? names_.make(operations.front(), true) : Name();
+  for (std::size_t i = 0; i < count; ++i) {
+    Signature& s = operations[i].request.signature;
+    Name name = one_name ? member_name(base, i, count) : names_.make(operations[i], false);
+    s.name = std::move(name.text);
+    s.is_automatic = name.is_automatic;
+    if (grouping != Grouping::kNone && count > 1) {
+      s.group = operations.front().request.signature.name;
+      s.group_size = static_cast<std::uint32_t>(count);
+    }
+  }
+  for (const Operation& operation : operations) {
+    if (operation.request.signature.name.size() > kMaxNameBytes) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "a tensor name has %zu bytes; at most %zu are allowed",
+                        operation.request.signature.name.size(),
+                        kMaxNameBytes);
+    }
+  }
+  return {};
 }
 
-}  // namespace
-
-Result<HandleId> OperationTable::add(std::vector<std::unique_ptr<Operation>> operations) {
-  const MutexLock lock(mutex_);
-  if (!error_.ok()) {
-    return error_;
-  }
-  auto state = std::make_shared<HandleState>();
-  state->remaining = operations.size();
-  state->outcomes.resize(operations.size());
-  std::vector<std::string> keys;
-  for (const auto& operation : operations) {
-    keys.push_back(key_of(*operation));
-    if (!in_flight_.try_emplace(keys.back(), nullptr).second) {
-      keys.pop_back();
-      for (const std::string& added : keys) {
-        in_flight_.erase(added);
-      }
+// Finds or makes the entries of the names; `found` has those that are free, one after another.
+Status OperationTable::reserve(const std::vector<Operation>& operations,
+                               std::vector<Entries::value_type*>& found) {
+  for (const Operation& operation : operations) {
+    const Signature& s = operation.request.signature;
+    auto& entry = *entries_.try_emplace(key_of(s.process_set, s.name)).first;
+    if (entry.second.operation != nullptr) {
       return make_error(ErrorCode::kInvalidArgument,
                         "Requested to allreduce, allgather, or broadcast a tensor with the same "
                         "name as another tensor that is currently being processed. If you want to "
                         "request another tensor, use a different tensor name. (name '%s')",
-                        operation->submission.name.c_str());
+                        s.name.c_str());
     }
+    entry.second.operation = std::make_unique<InFlight>();
+    found.push_back(&entry);
   }
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    operations[i]->handle = state;
-    operations[i]->place = i;
-    new_.push_back(operations[i].get());
-    in_flight_[keys[i]] = std::move(operations[i]);
-  }
-  if (state->remaining == 0) {
-    state->done.store(true, std::memory_order_release);
-  }
-  const HandleId id = next_handle_++;
-  handles_[id] = std::move(state);
-  in_flight_count_.store(in_flight_.size(), std::memory_order_release);
-  new_count_.store(new_.size(), std::memory_order_release);
-  return id;
+  return {};
 }
 
-std::vector<Operation*> OperationTable::take_new() {
+Result<Handle> OperationTable::add(std::vector<Operation> operations,
+                                   Grouping grouping,
+                                   Handle state) {
+  const MutexLock lock(mutex_);
+  if (!error_.ok()) {
+    return error_;
+  }
+  state->remaining = operations.size();
+  state->outcomes.resize(operations.size());
+  if (operations.empty()) {
+    finish_handle(*state);
+    return state;
+  }
+  std::vector<Entries::value_type*> found;
+  Status refused = name_all(operations, grouping);
+  if (refused.ok()) {
+    refused = reserve(operations, found);
+  }
+  if (!refused.ok()) {
+    for (Entries::value_type* entry : found) {
+      entry->second.operation.reset();
+      if (entry->second.slot == kNoSlot) {
+        entries_.erase(entries_.find(entry->first));
+      }
+    }
+    const std::size_t named = grouping == Grouping::kOneName ? 1 : operations.size();
+    for (std::size_t i = 0; i < named; ++i) {
+      if (operations[i].request.signature.is_automatic) {
+        names_.take_back(operations[i]);
+      }
+    }
+    return refused;
+  }
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    InFlight& made = *found[i]->second.operation;
+    made.operation = std::move(operations[i]);
+    made.handle = state;
+    made.index = i;
+    made.slot = found[i]->second.slot;
+    made.key = &found[i]->first;
+    new_.push_back(&made);
+  }
+  in_flight_count_.fetch_add(operations.size(), std::memory_order_release);
+  new_count_.store(new_.size(), std::memory_order_release);
+  return state;
+}
+
+std::vector<InFlight*> OperationTable::take_new() {
   const MutexLock lock(mutex_);
   new_count_.store(0, std::memory_order_relaxed);
   return std::exchange(new_, {});
 }
 
-Operation* OperationTable::find(std::uint32_t process_set, const std::string& name) {
+InFlight* OperationTable::find(std::uint32_t process_set, const std::string& name) {
   const MutexLock lock(mutex_);
-  const auto found = in_flight_.find(lightcc::key_of(process_set, name));
-  return found == in_flight_.end() ? nullptr : found->second.get();
+  const auto found = entries_.find(key_of(process_set, name));
+  return found == entries_.end() ? nullptr : found->second.operation.get();
 }
 
-void OperationTable::complete_locked(Operation& operation, const Status& status, Outcome outcome) {
+InFlight* OperationTable::find_slot(std::uint32_t slot) {
+  const MutexLock lock(mutex_);
+  return slot < by_slot_.size() && by_slot_[slot] != nullptr ? by_slot_[slot]->operation.get()
+                                                             : nullptr;
+}
+
+void OperationTable::set_slot(std::uint32_t slot,
+                              std::uint32_t process_set,
+                              const std::string& name) {
+  const MutexLock lock(mutex_);
+  Entry& entry = entries_[key_of(process_set, name)];
+  entry.slot = slot;
+  if (by_slot_.size() <= slot) {
+    by_slot_.resize(slot + std::size_t{1}, nullptr);
+  }
+  by_slot_[slot] = &entry;
+}
+
+void OperationTable::complete_locked(InFlight& operation, const Status& status, Outcome outcome) {
   HandleState& state = *operation.handle;
-  state.outcomes[operation.place] = std::move(outcome);
+  state.outcomes[operation.index] = std::move(outcome);
   if (!status.ok() && state.status.ok()) {
     state.status = status;
   }
+  const Signature& s = operation.signature();
+  if (s.op == OpType::kJoin && status.ok()) {
+    // Ranks that joined early have issued fewer unnamed operations: all start to count anew.
+    names_.reset();
+  }
   completed_.fetch_add(1, std::memory_order_relaxed);
-  const std::int64_t elements = element_count(operation.submission.shape);
-  payload_bytes_.fetch_add(
-      static_cast<std::uint64_t>(elements) * element_size(operation.submission.dtype),
-      std::memory_order_relaxed);
+  payload_bytes_.fetch_add(byte_count(s), std::memory_order_relaxed);
   if (--state.remaining == 0) {
-    state.done.store(true, std::memory_order_release);  // Partner: HandleState::done's readers.
-    changed_.notify_all();
+    finish_handle(state);
   }
 }
 
-void OperationTable::complete(Operation& operation, const Status& status, Outcome outcome) {
+void OperationTable::finish_handle(HandleState& state) {
+  for (auto& callback : state.callbacks) {
+    callbacks_.push_back(std::move(callback));
+  }
+  state.callbacks.clear();
+  callback_count_.store(callbacks_.size(), std::memory_order_release);
+  state.done.store(true, std::memory_order_release);  // Partner: HandleState::done's readers.
+  changed_.notify_all();
+}
+
+void OperationTable::complete(InFlight& operation, const Status& status, Outcome outcome) {
   const MutexLock lock(mutex_);
-  const std::string key = key_of(operation);
   complete_locked(operation, status, std::move(outcome));
   // It may end before the progress loop has taken it: its process set was removed.
-  if (std::erase(new_, &operation) != 0) {
+  if (!new_.empty() && std::erase(new_, &operation) != 0) {
     new_count_.store(new_.size(), std::memory_order_release);
   }
-  in_flight_.erase(key);
-  in_flight_count_.store(in_flight_.size(), std::memory_order_release);
+  in_flight_count_.fetch_sub(1, std::memory_order_release);
+  if (operation.slot != kNoSlot) {
+    by_slot_[operation.slot]->operation.reset();
+    return;
+  }
+  const auto found = entries_.find(*operation.key);
+  if (found->second.slot == kNoSlot) {
+    entries_.erase(found);
+  } else {
+    found->second.operation.reset();
+  }
 }
 
 void OperationTable::fail_all(const Status& error) {
@@ -98,10 +179,13 @@ void OperationTable::fail_all(const Status& error) {
   if (error_.ok()) {
     error_ = error;
   }
-  for (auto& entry : in_flight_) {
-    complete_locked(*entry.second, error_, {});
+  for (auto& entry : entries_) {
+    if (entry.second.operation != nullptr) {
+      complete_locked(*entry.second.operation, error_, {});
+    }
   }
-  in_flight_.clear();
+  by_slot_.clear();
+  entries_.clear();
   new_.clear();
   new_count_.store(0, std::memory_order_relaxed);
   in_flight_count_.store(0, std::memory_order_release);
@@ -113,15 +197,19 @@ Status OperationTable::error() const {
   return error_;
 }
 
-std::shared_ptr<HandleState> OperationTable::handle(HandleId id) const {
+bool OperationTable::call_when_done(HandleState& state, const std::function<void()>& callback) {
   const MutexLock lock(mutex_);
-  const auto found = handles_.find(id);
-  return found == handles_.end() ? nullptr : found->second;
+  if (state.done.load(std::memory_order_acquire)) {
+    return false;
+  }
+  state.callbacks.push_back(callback);
+  return true;
 }
 
-void OperationTable::forget(HandleId id) {
+std::vector<std::function<void()>> OperationTable::take_callbacks() {
   const MutexLock lock(mutex_);
-  handles_.erase(id);
+  callback_count_.store(0, std::memory_order_relaxed);
+  return std::exchange(callbacks_, {});
 }
 
 void OperationTable::wait_for_change(const HandleState& state, Duration timeout) {

@@ -1,7 +1,8 @@
-// What this rank has asked for and not yet got: submissions, their names, and handles.
+// What this rank has asked for and not yet got: operations, their names, and handles.
 //
 // The only part of the engine that caller threads and the progress loop share; everything in it is
-// guarded by one mutex, held for moments.
+// guarded by one mutex, held for moments. An operation is found by its key (process set and name)
+// once, when it is added; what comes back has a slot, which finds it from then on.
 #pragma once
 
 #include <atomic>
@@ -10,47 +11,61 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/engine/names.hpp"
 #include "lightcc/engine/world.hpp"
-#include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
 
-/// A handle's fate. `done` is set last.
+/// The fate of what was submitted in one call. `done` is set last.
 struct HandleState {
   std::atomic<bool> done{false};
   std::size_t remaining = 0;
   Status status;  ///< The first failure among its operations.
   std::vector<Outcome> outcomes;
+  std::vector<std::function<void()>> callbacks;  ///< Run once when done. Guarded by the table.
 };
 
-/// One submission under way.
-struct Operation {
-  Submission submission;
-  Request request;  ///< As the sequencer sees it.
-  std::shared_ptr<HandleState> handle;
-  std::size_t place = 0;  ///< In the handle's outcomes.
+/// An operation under way.
+struct InFlight {
+  Operation operation;
+  Handle handle;
+  std::size_t index = 0;  ///< In the handle's outcomes.
+  std::uint32_t slot = kNoSlot;
+  const std::string* key = nullptr;  ///< Of the table's entry.
+  const Signature& signature() const { return operation.request.signature; }
 };
 
-/// Thread: any.
+/// Thread: any, unless said otherwise.
 class OperationTable {
  public:
-  /// Takes in the operations of one handle, or none of them. kInvalidArgument when a name is in
-  /// flight already; the world's error when it is over.
-  Result<HandleId> add(std::vector<std::unique_ptr<Operation>> operations) LIGHTCC_EXCLUDES(mutex_);
+  explicit OperationTable(int rank = 0) : names_(rank) {}
+
+  /// Names the operations of one handle and takes them in, or none of them. `state` is new, and may
+  /// have callbacks. kInvalidArgument when a name is in flight already or too long;
+  /// the world's error when it is over.
+  Result<Handle> add(std::vector<Operation> operations,
+                     Grouping grouping,
+                     Handle state = std::make_shared<HandleState>()) LIGHTCC_EXCLUDES(mutex_);
 
   /// What was added since the last call, in order; the table keeps owning them.
-  std::vector<Operation*> take_new() LIGHTCC_EXCLUDES(mutex_);
+  std::vector<InFlight*> take_new() LIGHTCC_EXCLUDES(mutex_);
   /// Cheap check for take_new(). Thread: the progress loop.
   bool has_new() const { return new_count_.load(std::memory_order_acquire) != 0; }
 
   /// The operation in flight under `name`, or null.
-  Operation* find(std::uint32_t process_set, const std::string& name) LIGHTCC_EXCLUDES(mutex_);
+  InFlight* find(std::uint32_t process_set, const std::string& name) LIGHTCC_EXCLUDES(mutex_);
+  /// The same by slot.
+  InFlight* find_slot(std::uint32_t slot) LIGHTCC_EXCLUDES(mutex_);
+  /// From now on `slot` stands for the name, in flight or not.
+  void set_slot(std::uint32_t slot, std::uint32_t process_set, const std::string& name)
+      LIGHTCC_EXCLUDES(mutex_);
   /// Ends an operation and forgets it.
-  void complete(Operation& operation, const Status& status, Outcome outcome)
+  void complete(InFlight& operation, const Status& status, Outcome outcome)
       LIGHTCC_EXCLUDES(mutex_);
   /// Ends everything with `error`, and whatever is added later.
   void fail_all(const Status& error) LIGHTCC_EXCLUDES(mutex_);
@@ -58,9 +73,14 @@ class OperationTable {
   bool empty() const { return in_flight_count_.load(std::memory_order_acquire) == 0; }
   Status error() const LIGHTCC_EXCLUDES(mutex_);
 
-  /// Null when there is no such handle.
-  std::shared_ptr<HandleState> handle(HandleId id) const LIGHTCC_EXCLUDES(mutex_);
-  void forget(HandleId id) LIGHTCC_EXCLUDES(mutex_);
+  /// Runs `callback` when the handle is done. False: it is done already, and nothing was kept.
+  bool call_when_done(HandleState& state, const std::function<void()>& callback)
+      LIGHTCC_EXCLUDES(mutex_);
+  /// Callbacks of handles that are done, to be run by the caller, each once.
+  std::vector<std::function<void()>> take_callbacks() LIGHTCC_EXCLUDES(mutex_);
+  /// Cheap check for take_callbacks().
+  bool has_callbacks() const { return callback_count_.load(std::memory_order_acquire) != 0; }
+
   /// Waits until some handle is done, another thread stops driving, or `timeout` has passed.
   void wait_for_change(const HandleState& state, Duration timeout) LIGHTCC_EXCLUDES(mutex_);
   /// Wakes those in wait_for_change().
@@ -70,18 +90,31 @@ class OperationTable {
   std::uint64_t payload_bytes() const { return payload_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  void complete_locked(Operation& operation, const Status& status, Outcome outcome)
+  // What is known of one name. It stays when its operation has ended if it has a slot.
+  struct Entry {
+    std::unique_ptr<InFlight> operation;
+    std::uint32_t slot = kNoSlot;
+  };
+  using Entries = std::unordered_map<std::string, Entry>;
+
+  Status name_all(std::vector<Operation>& operations, Grouping grouping) LIGHTCC_REQUIRES(mutex_);
+  Status reserve(const std::vector<Operation>& operations, std::vector<Entries::value_type*>& found)
       LIGHTCC_REQUIRES(mutex_);
+  void complete_locked(InFlight& operation, const Status& status, Outcome outcome)
+      LIGHTCC_REQUIRES(mutex_);
+  void finish_handle(HandleState& state) LIGHTCC_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   CondVar changed_;
-  std::unordered_map<std::string, std::unique_ptr<Operation>> in_flight_ LIGHTCC_GUARDED_BY(mutex_);
-  std::vector<Operation*> new_ LIGHTCC_GUARDED_BY(mutex_);
-  std::unordered_map<HandleId, std::shared_ptr<HandleState>> handles_ LIGHTCC_GUARDED_BY(mutex_);
-  HandleId next_handle_ LIGHTCC_GUARDED_BY(mutex_) = 1;
+  Names names_ LIGHTCC_GUARDED_BY(mutex_);
+  Entries entries_ LIGHTCC_GUARDED_BY(mutex_);
+  std::vector<Entry*> by_slot_ LIGHTCC_GUARDED_BY(mutex_);
+  std::vector<InFlight*> new_ LIGHTCC_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> callbacks_ LIGHTCC_GUARDED_BY(mutex_);
   Status error_ LIGHTCC_GUARDED_BY(mutex_);
   std::atomic<std::size_t> new_count_{0};        // Mirrors new_.size().
-  std::atomic<std::size_t> in_flight_count_{0};  // Mirrors in_flight_.size().
+  std::atomic<std::size_t> callback_count_{0};   // Mirrors callbacks_.size().
+  std::atomic<std::size_t> in_flight_count_{0};  // Entries with an operation.
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint64_t> payload_bytes_{0};
 };

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "lightcc/control/agreement.hpp"
-#include "lightcc/engine/core.hpp"
 
 namespace lightcc {
 namespace {
@@ -43,7 +42,7 @@ const char* spoken_name(OpType op) {
   }
 }
 
-Status check_reduction(const Submission& s) {
+Status check_reduction(const Signature& s) {
   if (s.op == OpType::kReducescatter && s.reduce_op != ReduceOp::kSum &&
       s.reduce_op != ReduceOp::kAverage) {
     return make_error(ErrorCode::kMismatch,
@@ -58,27 +57,29 @@ Status check_reduction(const Submission& s) {
   return {};
 }
 
-Status check_splits(Submission& s, std::size_t members) {
+Status check_splits(Request& request, std::size_t members) {
+  const Signature& s = request.signature;
+  std::vector<std::int64_t>& splits = request.splits;
   if (s.shape.empty()) {
     return invalid("alltoall does not support scalar inputs");
   }
   const std::int64_t rows = s.shape[0];
   const auto count = static_cast<std::int64_t>(members);
-  if (s.splits.empty()) {
+  if (splits.empty()) {
     if (rows % count != 0) {
       return invalid(
           "splits not provided, but first dimension of tensor is not an even multiple of the "
           "number "
           "of workers.");
     }
-    s.splits.assign(members, rows / count);
+    splits.assign(members, rows / count);
     return {};
   }
-  if (s.splits.size() != members) {
+  if (splits.size() != members) {
     return invalid("Number of entries in splits does not equal number of workers.");
   }
   std::int64_t sum = 0;
-  for (const std::int64_t split : s.splits) {
+  for (const std::int64_t split : splits) {
     if (split < 0 || split > rows) {
       return split < 0
                  ? invalid("Entries of splits must not be negative.")
@@ -91,37 +92,34 @@ Status check_splits(Submission& s, std::size_t members) {
              : Status();
 }
 
-Status check_new_set(Submission& s, const ProcessSetTable& sets, int world_size, bool dynamic) {
-  if (!dynamic) {
+Status check_new_set(Request& request, const SubmissionContext& context) {
+  if (!context.dynamic) {
     return invalid(
         "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to add or remove process sets after init().");
   }
-  std::ranges::sort(s.ranks);
-  const bool repeated = std::ranges::adjacent_find(s.ranks) != s.ranks.end();
-  if (s.ranks.empty() || repeated || s.ranks.front() < 0 || s.ranks.back() >= world_size) {
+  std::vector<std::int32_t>& ranks = request.ranks;
+  std::ranges::sort(ranks);
+  const bool repeated = std::ranges::adjacent_find(ranks) != ranks.end();
+  if (ranks.empty() || repeated || ranks.front() < 0 || ranks.back() >= context.world_size) {
     return invalid("A process set needs at least one rank, each of 0 to %d at most once.",
-                   world_size - 1);
+                   context.world_size - 1);
   }
-  std::string text;
-  for (const std::int32_t rank : s.ranks) {
-    text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  if (context.sets.contains_ranks(ranks)) {
+    const std::vector<std::int64_t> wide(ranks.begin(), ranks.end());
+    return invalid("Attempted to add a duplicate process set: %s", shape_text(wide).c_str());
   }
-  if (sets.contains_ranks(s.ranks)) {
-    return invalid("Attempted to add a duplicate process set: [%s]", text.c_str());
-  }
-  s.name = "add_process_set.[" + text + "]";
   return {};
 }
 
-Status check_removal(Submission& s, const ProcessSetTable& sets, bool dynamic) {
-  if (!dynamic) {
+Status check_removal(const Signature& s, const SubmissionContext& context) {
+  if (!context.dynamic) {
     return invalid(
         "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to add or remove process sets after init().");
   }
-  if (s.root_or_peer <= 0 || sets.find(static_cast<std::uint32_t>(s.root_or_peer)) == nullptr) {
+  if (s.root_or_peer <= 0 ||
+      context.sets.find(static_cast<std::uint32_t>(s.root_or_peer)) == nullptr) {
     return invalid("There is no process set %d that could be removed.", s.root_or_peer);
   }
-  s.name = "remove_process_set." + std::to_string(s.root_or_peer);
   return {};
 }
 
@@ -130,13 +128,11 @@ bool is_among(const std::vector<std::int32_t>& ranks, std::int32_t rank) {
   return std::ranges::binary_search(ranks, rank);
 }
 
-// `members`: of the submission's process set.
-Status check_by_operation(Submission& s,
+// `members`: of the operation's process set.
+Status check_by_operation(Request& request,
                           const std::vector<std::int32_t>& members,
-                          const ProcessSetTable& sets,
-                          int rank,
-                          int world_size,
-                          bool dynamic) {
+                          const SubmissionContext& context) {
+  const Signature& s = request.signature;
   switch (s.op) {
     case OpType::kAllreduce:
       return check_reduction(s);
@@ -154,72 +150,118 @@ Status check_by_operation(Submission& s,
                            s.root_or_peer)
                  : Status();
     case OpType::kAlltoall:
-      return check_splits(s, members.size());
+      return check_splits(request, members.size());
     case OpType::kSend:
     case OpType::kRecv:
-      return !is_among(members, s.root_or_peer) || s.root_or_peer == rank
+      return !is_among(members, s.root_or_peer) || s.root_or_peer == context.rank
                  ? invalid("%s names rank %d, which is not another member of the process set",
                            spoken_name(s.op),
                            s.root_or_peer)
                  : Status();
     case OpType::kBarrier:
-      s.name = "barrier";
-      return {};
     case OpType::kJoin:
-      s.name = kJoinName;
       return {};
     case OpType::kAddProcessSet:
-      return check_new_set(s, sets, world_size, dynamic);
+      return check_new_set(request, context);
     case OpType::kRemoveProcessSet:
-      return check_removal(s, sets, dynamic);
+      return check_removal(s, context);
+  }
+  return {};
+}
+
+// Only planes for host memory exist.
+Status check_memory(OpType op, const char* what, const TensorRef& tensor) {
+  return tensor.memory.kind == MemoryKind::kHost
+             ? Status()
+             : invalid("%s: the %s tensor lies in %s memory; tensors in host memory are served.",
+                       spoken_name(op),
+                       what,
+                       memory_text(tensor.memory).c_str());
+}
+
+bool has_output_shape_of_input(OpType op) {
+  return op == OpType::kAllreduce || op == OpType::kBroadcast || op == OpType::kRecv;
+}
+
+Status check_output(OpType op, const TensorRef& input, const TensorRef& output) {
+  if (op == OpType::kSend || op > OpType::kRecv) {
+    return invalid("%s has no output.", spoken_name(op));
+  }
+  LIGHTCC_RETURN_IF_ERROR(check_memory(op, "output", output));
+  if (output.dtype != input.dtype) {
+    return invalid("%s: the output tensor is of %s, but the input is of %s.",
+                   spoken_name(op),
+                   data_type_name(output.dtype),
+                   data_type_name(input.dtype));
+  }
+  const std::int64_t count = element_count(output.shape);
+  if (count < 0 || (has_output_shape_of_input(op) && count != element_count(input.shape))) {
+    return invalid("%s: the output tensor has shape %s, but the input has shape %s.",
+                   spoken_name(op),
+                   shape_text(output.shape).c_str(),
+                   shape_text(input.shape).c_str());
   }
   return {};
 }
 
 }  // namespace
 
-Status prepare_submission(
-    Submission& submission, const ProcessSetTable& sets, int rank, int world_size, bool dynamic) {
-  const std::vector<std::int32_t>* const members = sets.find(submission.process_set);
+Result<const std::vector<std::int32_t>*> find_members(const Operation& operation,
+                                                      const SubmissionContext& context) {
+  const Signature& s = operation.request.signature;
+  const std::vector<std::int32_t>* const members = context.sets.find(s.process_set);
   if (members == nullptr) {
     return invalid("%s: Process set provided does not exist, or has not been registered.",
-                   spoken_name(submission.op));
+                   spoken_name(s.op));
   }
-  if (!is_among(*members, rank)) {
+  if (!is_among(*members, context.rank)) {
     return invalid("%s: Rank %d is not a member of the provided process set.",
-                   spoken_name(submission.op),
-                   rank);
+                   spoken_name(s.op),
+                   context.rank);
   }
-  const bool changes_world = submission.op == OpType::kJoin ||
-                             submission.op == OpType::kAddProcessSet ||
-                             submission.op == OpType::kRemoveProcessSet;
-  if (changes_world && submission.process_set != kGlobalProcessSet) {
-    return invalid("join and changes of process sets concern all ranks, not process set %u",
-                   submission.process_set);
-  }
-  if (submission.name.size() > kMaxNameBytes) {
-    return invalid("a tensor name has %zu bytes; at most %zu are allowed",
-                   submission.name.size(),
-                   kMaxNameBytes);
-  }
-  const std::int64_t count = element_count(submission.shape);
-  if (count < 0 || submission.shape.size() > kMaxDimensions) {
-    return invalid("a tensor of shape %s is not possible; at most %zu dimensions are allowed",
-                   shape_text(submission.shape).c_str(),
-                   kMaxDimensions);
-  }
-  return check_by_operation(submission, *members, sets, rank, world_size, dynamic);
+  return members;
 }
 
-Result<std::optional<TopkSpec>> choose_compression(const Submission& submission,
-                                                   const Knobs& knobs) {
-  const bool sums =
-      submission.reduce_op == ReduceOp::kSum || submission.reduce_op == ReduceOp::kAverage;
-  std::optional<TopkSpec> topk = submission.topk;
-  if (topk && (submission.op != OpType::kAllreduce || !sums)) {
+Status prepare_operation(Operation& operation,
+                         const std::vector<std::int32_t>& members,
+                         const SubmissionContext& context) {
+  Signature& s = operation.request.signature;
+  const TensorRef& input = operation.input;
+  const bool changes_world =
+      s.op == OpType::kJoin || s.op == OpType::kAddProcessSet || s.op == OpType::kRemoveProcessSet;
+  if (changes_world && s.process_set != 0) {
+    return invalid("join and changes of process sets concern all ranks, not process set %u",
+                   s.process_set);
+  }
+  if (element_count(input.shape) < 0 || input.shape.size() > kMaxDimensions) {
+    return invalid("a tensor of shape %s is not possible; at most %zu dimensions are allowed",
+                   shape_text(input.shape).c_str(),
+                   kMaxDimensions);
+  }
+  LIGHTCC_RETURN_IF_ERROR(check_memory(s.op, "input", input));
+  if (operation.output.has_value()) {
+    LIGHTCC_RETURN_IF_ERROR(check_output(s.op, input, *operation.output));
+  }
+  s.dtype = input.dtype;
+  s.shape = input.shape;
+  s.memory = input.memory.kind;
+  return check_by_operation(operation.request, members, context);
+}
+
+Result<std::optional<TopkSpec>> choose_compression(const Operation& operation, const Knobs& knobs) {
+  const Signature& s = operation.request.signature;
+  const bool sums = s.reduce_op == ReduceOp::kSum || s.reduce_op == ReduceOp::kAverage;
+  std::optional<TopkSpec> topk = s.topk;
+  // What compression keeps back is remembered by name, so what has none is never compressed.
+  if (topk && !operation.name.has_value()) {
+    return invalid(
+        "top-k compression needs a name: what is not sent is kept back for the next allreduce of "
+        "that name.");
+  }
+  if (topk && (s.op != OpType::kAllreduce || !sums)) {
     return invalid("%s with %s cannot be top-k compressed: only an allreduce with AVERAGE or SUM.",
-                   spoken_name(submission.op),
-                   reduce_op_name(submission.reduce_op));
+                   spoken_name(s.op),
+                   reduce_op_name(s.reduce_op));
   }
   if (topk && !topk->is_valid()) {
     return invalid(
@@ -228,13 +270,11 @@ Result<std::optional<TopkSpec>> choose_compression(const Submission& submission,
         topk->ratio,
         topk->momentum);
   }
-  if (!topk && knobs.topk && submission.may_compress) {
+  if (!topk && knobs.topk && operation.name.has_value()) {
     topk = TopkSpec{.ratio = knobs.topk_ratio, .fp16 = knobs.topk_fp16};
   }
-  const auto count = static_cast<std::uint64_t>(element_count(submission.shape));
-  if (!topk || submission.op != OpType::kAllreduce || !sums ||
-      !is_floating_point(submission.dtype) || count == 0 ||
-      count * element_size(submission.dtype) < static_cast<std::uint64_t>(knobs.topk_least_bytes)) {
+  if (!topk || s.op != OpType::kAllreduce || !sums || !is_floating_point(s.dtype) ||
+      byte_count(s) == 0 || byte_count(s) < static_cast<std::uint64_t>(knobs.topk_least_bytes)) {
     return std::optional<TopkSpec>();
   }
   topk->exact = topk->exact || knobs.topk_exact;

@@ -1,23 +1,38 @@
-// What is wrong with a submission on this rank alone, before anything is started. The texts are
+// What is wrong with an operation on this rank alone, before anything is started. The texts are
 // Horovod's where it has one.
 #pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/control/process_set_table.hpp"
-#include "lightcc/engine/world.hpp"
+#include "lightcc/engine/operation.hpp"
 
 namespace lightcc {
 
-/// Checks `submission` and fills in what was left to default (even splits, names of barriers, joins
-/// and process-set changes). `dynamic`: process sets may change now. Errors: kInvalidArgument,
-/// kUnimplemented.
-Status prepare_submission(
-    Submission& submission, const ProcessSetTable& sets, int rank, int world_size, bool dynamic);
+/// What this rank knows when it checks an operation.
+struct SubmissionContext {
+  const ProcessSetTable& sets;
+  int rank = 0;
+  int world_size = 1;
+  bool dynamic = false;  ///< Process sets may change now.
+};
 
-/// How a prepared `submission` is compressed, if it is: as it asks, or as the knobs say. Errors:
+/// The members of the operation's process set, which this rank is one of. Errors: kInvalidArgument.
+Result<const std::vector<std::int32_t>*> find_members(const Operation& operation,
+                                                      const SubmissionContext& context);
+
+/// Checks `operation`, whose process set has `members`, and fills in what its input tells and what
+/// was left to default (even splits). Errors: kInvalidArgument, kMismatch.
+Status prepare_operation(Operation& operation,
+                         const std::vector<std::int32_t>& members,
+                         const SubmissionContext& context);
+
+/// How a prepared `operation` is compressed, if it is: as it asks, or as the knobs say. Errors:
 /// kInvalidArgument where it asks for what is not possible.
-Result<std::optional<TopkSpec>> choose_compression(const Submission& submission,
-                                                   const Knobs& knobs);
+Result<std::optional<TopkSpec>> choose_compression(const Operation& operation, const Knobs& knobs);
 
 }  // namespace lightcc

@@ -6,13 +6,20 @@
 // small collective). Whoever holds drive_mutex_ drives; the own thread holds it only while awake,
 // and gives it up when a waiting thread wants it. Before the loop is left without a driver the
 // SleepWord is raised, so that peers ring, and the core is stepped once more.
+//
+// Completions run after drive_mutex_ is given up, on the thread that drove: meanwhile another may
+// drive. A handle is a completion of the engine's own, which only sets a flag, so it costs none of
+// that.
 #include "lightcc/engine/world.hpp"
 
+#include <cxxabi.h>
 #include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -35,6 +42,35 @@ constexpr Duration kInterruptInterval = std::chrono::milliseconds(100);
 constexpr Duration kFarewell = std::chrono::seconds(2);
 // How often the own thread of a world that is over looks whether it may end.
 constexpr Duration kOverInterval = std::chrono::milliseconds(500);
+
+// How often the loop looks whether the event of an input has come, as nobody rings for it.
+constexpr Duration kEventInterval = std::chrono::microseconds(50);
+
+// Completions that this thread runs now, one inside another.
+thread_local int completion_depth = 0;
+
+Status refused_in_completion(const char* what) {
+  return make_error(ErrorCode::kInvalidArgument,
+                    "%s is not possible inside a completion (a done callback): it would wait for "
+                    "the thread that runs it",
+                    what);
+}
+
+// What leaves it goes no further, but for the end of the thread.
+void run_completion(const std::function<void()>& callback) {
+  ++completion_depth;
+  try {
+    callback();
+  } catch (const abi::__forced_unwind&) {
+    --completion_depth;
+    throw;
+  } catch (const std::exception& error) {
+    LIGHTCC_LOG(LogLevel::kError, "a completion threw an exception: %s", error.what());
+  } catch (...) {
+    LIGHTCC_LOG(LogLevel::kError, "a completion threw an exception of an unknown type");
+  }
+  --completion_depth;
+}
 
 int usable_cores() {
   cpu_set_t set;
@@ -76,7 +112,7 @@ void relax(bool yield) {
 class WorldImpl final : public World {
  public:
   WorldImpl(WorldOptions options, const Clock& clock)
-      : options_(std::move(options)), clock_(clock) {
+      : options_(std::move(options)), clock_(clock), operations_(options_.rank) {
     worlds_alive.fetch_add(1, std::memory_order_relaxed);
   }
   ~WorldImpl() override {
@@ -87,7 +123,11 @@ class WorldImpl final : public World {
       (void)thread_.release();
       return;
     }
-    shutdown();
+    if (is_in_completion()) {
+      LIGHTCC_LOG(LogLevel::kError, "a World was destroyed inside a completion");
+      std::abort();
+    }
+    (void)shutdown();
   }
   WorldImpl(const WorldImpl&) = delete;
   WorldImpl& operator=(const WorldImpl&) = delete;
@@ -120,40 +160,54 @@ class WorldImpl final : public World {
 
   const Topology& topology() const override { return core_->topology(); }
 
-  Result<HandleId> submit(std::vector<Submission> submissions, bool waits) override {
-    const bool grouped = submissions.size() > 1;
-    const bool dynamic = options_.knobs.dynamic_process_sets;
-    return submit_checked(std::move(submissions), grouped, dynamic, waits);
-  }
-
-  Result<HandleId> submit_each(std::vector<Submission> submissions) override {
-    const bool dynamic = options_.knobs.dynamic_process_sets;
-    return submit_checked(std::move(submissions), false, dynamic, false);
-  }
-
-  bool poll(HandleId handle) override {
-    const auto state = operations_.handle(handle);
-    return state == nullptr || state->done.load(std::memory_order_acquire);
-  }
-
-  Result<std::vector<Outcome>> wait(HandleId handle,
-                                    const std::function<bool()>& interrupted) override {
-    const auto state = operations_.handle(handle);
-    if (state == nullptr) {
-      return make_error(ErrorCode::kInvalidArgument, "there is no such handle");
+  Status submit(std::vector<Operation> operations,
+                Completion done,
+                const SubmitOptions& options) override {
+    auto state = std::make_shared<HandleState>();
+    state->callbacks.emplace_back([state, done = std::move(done)] {
+      done(state->status.ok() ? Result<std::vector<Outcome>>(std::move(state->outcomes))
+                              : Result<std::vector<Outcome>>(state->status));
+    });
+    const auto started =
+        submit_checked(std::move(operations), options, options_.knobs.dynamic_process_sets, state);
+    if (!started.ok()) {
+      state->callbacks.clear();  // They hold the state.
     }
-    while (!state->done.load(std::memory_order_acquire)) {
+    return started.status();
+  }
+
+  Result<Handle> start(std::vector<Operation> operations, const SubmitOptions& options) override {
+    return submit_checked(std::move(operations),
+                          options,
+                          options_.knobs.dynamic_process_sets,
+                          std::make_shared<HandleState>());
+  }
+
+  void call_when_done(const Handle& handle, std::function<void()> callback) override {
+    if (!operations_.call_when_done(*handle, callback)) {
+      run_completion(callback);
+    }
+  }
+
+  bool poll(const Handle& handle) override { return handle->done.load(std::memory_order_acquire); }
+
+  Result<std::vector<Outcome>> wait(const Handle& handle,
+                                    const std::function<bool()>& interrupted) override {
+    const auto is_done = [&] { return handle->done.load(std::memory_order_acquire); };
+    if (!is_done() && is_in_completion()) {
+      return refused_in_completion("waiting for an operation");
+    }
+    while (!is_done()) {
       LIGHTCC_RETURN_IF_ERROR(check_alive());
-      help([&] { return state->done.load(std::memory_order_acquire); }, state.get());
-      if (interrupted && !state->done.load(std::memory_order_acquire) && interrupted()) {
+      help(is_done, handle.get());
+      if (interrupted && !is_done() && interrupted()) {
         return make_error(ErrorCode::kTimeout, "the wait was interrupted");
       }
     }
-    operations_.forget(handle);
-    if (!state->status.ok()) {
-      return state->status;
+    if (!handle->status.ok()) {
+      return handle->status;
     }
-    return std::move(state->outcomes);
+    return std::move(handle->outcomes);
   }
 
   std::vector<ProcessSetInfo> process_sets() const override {
@@ -220,9 +274,12 @@ class WorldImpl final : public World {
 
   bool failed() const override { return core_->failed(); }
 
-  void shutdown() override {
+  Status shutdown() override {
     if (thread_ == nullptr || !check_alive().ok()) {
-      return;
+      return {};
+    }
+    if (is_in_completion()) {
+      return refused_in_completion("leaving the world");
     }
     core_->request_leave();
     core_->waker().wake();
@@ -240,7 +297,12 @@ class WorldImpl final : public World {
     core_->waker().wake();
     thread_->join();
     thread_.reset();
+    run_completions();
+    while (completing_threads_.load(std::memory_order_acquire) > 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     core_->read_to_the_end(clock_.now() + kFarewell);
+    return {};
   }
 
  private:
@@ -296,61 +358,65 @@ class WorldImpl final : public World {
       return joining != nullptr && !joining->attendance.failure({}).ok();
     };
     for (const auto& ranks : options_.process_sets) {
-      Submission submission;
-      submission.op = OpType::kAddProcessSet;
-      submission.ranks = ranks;
-      LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle,
-                               submit_checked({std::move(submission)}, false, true, true));
+      std::vector<Operation> operations(1);
+      operations[0].request.signature.op = OpType::kAddProcessSet;
+      operations[0].request.ranks = ranks;
+      LIGHTCC_ASSIGN_OR_RETURN(
+          const Handle handle,
+          submit_checked(
+              std::move(operations), {.waits = true}, true, std::make_shared<HandleState>()));
       LIGHTCC_RETURN_IF_ERROR(wait(handle, has_news).status());
     }
     return {};
   }
 
-  Result<HandleId> submit_checked(std::vector<Submission> submissions,
-                                  bool grouped,
-                                  bool dynamic,
-                                  bool waits) {
-    LIGHTCC_RETURN_IF_ERROR(check_alive());
-    const auto sets = core_->process_sets();
-    const Topology& t = core_->topology();
-    std::vector<std::unique_ptr<Operation>> operations;
-    operations.reserve(submissions.size());
-    for (Submission& submission : submissions) {
-      LIGHTCC_RETURN_IF_ERROR(prepare_submission(submission, *sets, t.rank, t.size, dynamic));
-      LIGHTCC_ASSIGN_OR_RETURN(const std::optional<TopkSpec> topk,
-                               choose_compression(submission, options_.knobs));
-      auto operation = std::make_unique<Operation>();
-      Signature& s = operation->request.signature;
-      s.op = submission.op;
-      s.dtype = submission.dtype;
-      s.reduce_op = submission.reduce_op;
-      s.process_set = submission.process_set;
-      s.root_or_peer = submission.root_or_peer;
-      s.prescale = submission.prescale;
-      s.postscale = submission.postscale;
-      s.name = submission.name;
-      s.is_automatic = submission.is_automatic;
-      s.fusion = submission.fusion;
-      s.shape = submission.shape;
-      s.topk = topk;
-      operation->request.splits = submission.splits;
-      operation->request.ranks = submission.ranks;
-      operation->submission = std::move(submission);
-      operations.push_back(std::move(operation));
-    }
-    if (grouped) {
-      // The first member's name stands for the group; names are unique while in flight.
-      const std::string group = operations.front()->submission.name;
-      for (auto& operation : operations) {
-        operation->request.signature.group = group;
-        operation->request.signature.group_size = static_cast<std::uint32_t>(operations.size());
+  // One process set is looked up once, however many operations there are.
+  Status prepare(std::vector<Operation>& operations, const SubmissionContext& context) const {
+    const std::vector<std::int32_t>* members = nullptr;
+    std::uint32_t process_set = 0;
+    for (Operation& operation : operations) {
+      Signature& s = operation.request.signature;
+      if (members == nullptr || s.process_set != process_set) {
+        LIGHTCC_ASSIGN_OR_RETURN(members, find_members(operation, context));
+        process_set = s.process_set;
       }
+      LIGHTCC_RETURN_IF_ERROR(prepare_operation(operation, *members, context));
+      LIGHTCC_ASSIGN_OR_RETURN(s.topk, choose_compression(operation, options_.knobs));
     }
-    LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle, operations_.add(std::move(operations)));
-    if (!waits) {
+    return {};
+  }
+
+  Result<Handle> submit_checked(std::vector<Operation> operations,
+                                const SubmitOptions& options,
+                                bool dynamic,
+                                Handle state) {
+    LIGHTCC_RETURN_IF_ERROR(check_alive());
+    if (options.waits && is_in_completion()) {
+      return refused_in_completion("an operation that is waited for");
+    }
+    const auto sets = core_->process_sets();
+    const Topology& topology = core_->topology();
+    LIGHTCC_RETURN_IF_ERROR(prepare(
+        operations,
+        {.sets = *sets, .rank = topology.rank, .world_size = topology.size, .dynamic = dynamic}));
+    LIGHTCC_ASSIGN_OR_RETURN(
+        Handle handle, operations_.add(std::move(operations), options.grouping, std::move(state)));
+    if (!options.waits) {
       core_->waker().wake();
     }
     return handle;
+  }
+
+  // Runs the completions of what is done. Not while this thread drives.
+  void run_completions() LIGHTCC_EXCLUDES(drive_mutex_) {
+    if (!operations_.has_callbacks()) {
+      return;
+    }
+    completing_threads_.fetch_add(1, std::memory_order_acq_rel);
+    for (const auto& callback : operations_.take_callbacks()) {
+      run_completion(callback);
+    }
+    completing_threads_.fetch_sub(1, std::memory_order_acq_rel);
   }
 
   // Drives the loop, or waits while another thread does, until `done` says so or it is time to ask
@@ -373,6 +439,7 @@ class WorldImpl final : public World {
     helpers_.fetch_sub(1, std::memory_order_seq_cst);
     if (drove) {
       operations_.notify();  // Another waiting thread may take over.
+      run_completions();
     } else if (!done()) {
       static const HandleState kNever;
       operations_.wait_for_change(state != nullptr ? *state : kNever, kInterruptInterval);
@@ -385,7 +452,7 @@ class WorldImpl final : public World {
     core_->waker().cancel_sleep();
     TimePoint idle_since = clock_.now();
     std::uint32_t idle_steps = 0;
-    while (!done()) {
+    while (!done() && !operations_.has_callbacks()) {
       if (core_->step()) {
         idle_steps = 0;
         continue;
@@ -409,12 +476,18 @@ class WorldImpl final : public World {
   }
 
   void rest_until(TimePoint until) LIGHTCC_REQUIRES(drive_mutex_) {
-    if (core_->prepare_to_sleep()) {
+    if (core_->prepare_to_sleep() && !operations_.has_callbacks()) {
       sleeps_.fetch_add(1, std::memory_order_relaxed);
-      core_->waker().wait(std::min<Duration>(core_->time_to_tick(), until - clock_.now()));
+      core_->waker().wait(std::min<Duration>(time_to_look(), until - clock_.now()));
       core_->note_wakeup();
     }
     core_->waker().cancel_sleep();
+  }
+
+  // How long the loop may sleep.
+  Duration time_to_look() const LIGHTCC_REQUIRES(drive_mutex_) {
+    const Duration to_tick = core_->time_to_tick();
+    return core_->executor().awaits_event() ? std::min(to_tick, kEventInterval) : to_tick;
   }
 
   // Leaves the loop without a driver: from now on peers ring. What still moves is for the own
@@ -437,8 +510,9 @@ class WorldImpl final : public World {
       core_->waker().cancel_sleep();
       drive_in_background();
       const bool quiet = !is_wanted_elsewhere() && core_->prepare_to_sleep();
-      const Duration timeout = core_->time_to_tick();
+      const Duration timeout = time_to_look();
       drive_mutex_.unlock();
+      run_completions();
       if (!quiet) {
         relax(true);  // To the thread that wants to drive, or at once again.
         continue;
@@ -455,7 +529,7 @@ class WorldImpl final : public World {
   // hot
   void drive_in_background() LIGHTCC_REQUIRES(drive_mutex_) {
     TimePoint idle_since = clock_.now();
-    while (!is_wanted_elsewhere()) {
+    while (!is_wanted_elsewhere() && !operations_.has_callbacks()) {
       if (core_->step()) {
         idle_since = clock_.now();
         continue;
@@ -476,6 +550,7 @@ class WorldImpl final : public World {
   std::atomic<int> helpers_{0};
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> sleeps_{0};
+  std::atomic<int> completing_threads_{0};
   std::unique_ptr<std::thread> thread_;
 };
 
@@ -490,6 +565,10 @@ Result<std::unique_ptr<World>> World::create(WorldOptions options) {
   auto world = std::make_unique<WorldImpl>(std::move(options), clock);
   LIGHTCC_RETURN_IF_ERROR(world->start());
   return std::unique_ptr<World>(std::move(world));
+}
+
+bool is_in_completion() {
+  return completion_depth > 0;
 }
 
 void mark_all_worlds_dead_in_child() {

@@ -21,62 +21,45 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/compression/topk_store.hpp"
+#include "lightcc/engine/operation.hpp"
 #include "lightcc/rendezvous/store.hpp"
 
 namespace lightcc {
 
-using HandleId = std::uint64_t;
-
 /// The process set of all ranks.
 inline constexpr std::uint32_t kGlobalProcessSet = 0;
 
-/// One operation as this rank asks for it. Memory stays the caller's; it must stay valid, and
-/// inputs unchanged, until the handle is done.
-struct Submission {
-  OpType op = OpType::kAllreduce;
-  std::string name;           ///< Matches this operation across ranks; unique while in flight.
-  bool is_automatic = false;  ///< The name was made up here and never comes back.
-  std::uint32_t process_set = kGlobalProcessSet;
-  DataType dtype = DataType::kFloat32;
-  std::vector<std::int64_t> shape;  ///< Of the input (recv: of what is expected).
-  const void* input = nullptr;
-  /// Null: the engine allocates the output (allgather, alltoall, reducescatter always do so).
-  void* output = nullptr;
-  ReduceOp reduce_op = ReduceOp::kSum;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  /// Allreduce: asks for compression. Tensors that cannot be compressed, or are too small for it
-  /// (LIGHT_TOPK_THRESHOLD), travel as they are.
-  std::optional<TopkSpec> topk;
-  bool may_compress = false;         ///< Allreduce: LIGHT_TOPK_ALLREDUCE may ask for it.
-  int root_or_peer = -1;             ///< World rank: broadcast's root, send's and recv's peer.
-  std::vector<std::int64_t> splits;  ///< Alltoall: rows for each member; empty: even.
-  std::vector<std::int32_t> ranks;   ///< kAddProcessSet: its members, ascending.
-  FusionWish fusion;                 ///< Of an all-reduce.
+/// How the operations of one call belong together.
+enum class Grouping : std::uint8_t {
+  kNone,          ///< Each is for itself: what other ranks put together need not be the same.
+  kNamedMembers,  ///< One all-or-nothing group, whose members have names of their own.
+  kOneName,       ///< One all-or-nothing group, named as its first member says.
 };
 
-/// Engine-allocated output. 64-byte aligned.
-class LIGHTCC_EXPORT OutputBuffer {
- public:
-  explicit OutputBuffer(std::size_t bytes);
-  ~OutputBuffer();
-  OutputBuffer(const OutputBuffer&) = delete;
-  OutputBuffer& operator=(const OutputBuffer&) = delete;
-  std::byte* data() { return data_; }
-  std::size_t size_bytes() const { return bytes_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_;
+struct SubmitOptions {
+  Grouping grouping = Grouping::kNone;
+  /// The caller calls wait() next, on this thread, and so drives the operations itself; nobody else
+  /// is woken for them.
+  bool waits = false;
 };
 
-/// What became of one Submission.
-struct Outcome {
-  std::shared_ptr<OutputBuffer> output;       ///< When the engine allocated it.
-  std::vector<std::int64_t> shape;            ///< Of the output.
-  std::vector<std::int64_t> received_splits;  ///< Alltoall: rows from each member.
-  std::int32_t value = 0;                     ///< Join: last rank; kAddProcessSet: the id.
-};
+/// Told once how a call's operations ended: their outcomes in the order of submission, or the first
+/// error when all have ended.
+///
+/// It runs on the thread that drives the progress loop, outside all locks: the World's own thread,
+/// or one that waits for a handle. Two completions may run at the same time on two threads.
+/// - It may submit operations, and ask poll(), stats() and the like.
+/// - It may not wait for an operation that is not done, submit one with `waits`, or shut a World
+///   down: that is refused with kInvalidArgument. A World that is destroyed inside one aborts the
+///   process, with a message.
+/// - Whoever waits on the same thread waits for it, too, so it should be short.
+/// - An exception that leaves it is logged and goes no further.
+/// Each runs before shutdown() returns. In a child of fork() none runs.
+using Completion = std::function<void(Result<std::vector<Outcome>>)>;
+
+struct HandleState;
+/// A call's operations under way, for poll() and wait(). Dropping it cancels nothing.
+using Handle = std::shared_ptr<HandleState>;
 
 struct ProcessSetInfo {
   std::uint32_t id = 0;
@@ -153,22 +136,23 @@ class World {
 
   virtual const Topology& topology() const = 0;
 
-  /// Starts the submissions as one all-or-nothing group (usually of one) and returns one handle.
-  /// Errors (at once, nothing started): kInvalidArgument for what is wrong on this rank,
-  /// the world's error when it is over.
-  /// `waits`: the caller calls wait() next, on this thread, and so drives the operation itself;
-  /// nobody else is woken for it.
-  virtual Result<HandleId> submit(std::vector<Submission> submissions, bool waits) = 0;
-  /// Starts the submissions, each for itself, and returns one handle for all: what other ranks put
-  /// together need not be the same. Cheaper than one call for each. Errors: as of submit(), nothing
-  /// started. A wait ends when all have ended, with the first error if there was one.
-  virtual Result<HandleId> submit_each(std::vector<Submission> submissions) = 0;
-  /// Whether `handle` is done (also true for an unknown handle).
-  virtual bool poll(HandleId handle) = 0;
-  /// Waits for `handle`, forgets it and returns its outcomes in submission order.
+  /// Starts the operations, and calls `done` when all have ended. Errors (at once, nothing started,
+  /// `done` not called): kInvalidArgument for what is wrong on this rank, the world's error when it
+  /// is over.
+  virtual Status submit(std::vector<Operation> operations,
+                        Completion done,
+                        const SubmitOptions& options) = 0;
+  /// The same with a handle, for who wants to ask or to wait. Errors: as of submit().
+  virtual Result<Handle> start(std::vector<Operation> operations, const SubmitOptions& options) = 0;
+  /// Calls `callback` once when the handle is done, as a completion; at once, on this thread, when
+  /// it is done already. What became of it is for wait(), which then does not wait.
+  virtual void call_when_done(const Handle& handle, std::function<void()> callback) = 0;
+  /// Whether the handle is done.
+  virtual bool poll(const Handle& handle) = 0;
+  /// Waits for `handle` and returns its outcomes in submission order; to be called once.
   /// `interrupted` is asked about every 100 ms; when it says true, returns kTimeout and the handle
-  /// stays. Errors: kMismatch, or the world's error. Blocks: yes.
-  virtual Result<std::vector<Outcome>> wait(HandleId handle,
+  /// can be waited for again. Errors: kMismatch, or the world's error. Blocks: yes.
+  virtual Result<std::vector<Outcome>> wait(const Handle& handle,
                                             const std::function<bool()>& interrupted) = 0;
 
   virtual std::vector<ProcessSetInfo> process_sets() const = 0;
@@ -193,10 +177,14 @@ class World {
 
   /// Leaves the world. Collective in good times: waits until all ranks have left or one has failed;
   /// pending operations fail with kShutDown. After an error it is local and immediate. Idempotent.
-  virtual void shutdown() = 0;
+  /// kInvalidArgument inside a completion.
+  virtual Status shutdown() = 0;
   /// Whether the world ended with an error: another rank may be gone or hang. Also after shutdown.
   virtual bool failed() const = 0;
 };
+
+/// Whether this thread runs a completion now.
+bool is_in_completion();
 
 /// In the child of fork(): closes every descriptor of every World of this process and marks them
 /// dead. Installed once by pthread_atfork when the first World is made.

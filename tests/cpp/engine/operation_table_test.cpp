@@ -12,16 +12,30 @@
 namespace lightcc::operation_table_test {
 namespace {
 
-std::vector<std::unique_ptr<Operation>> operations(const std::vector<std::string>& names,
-                                                   std::uint32_t process_set = 0) {
-  std::vector<std::unique_ptr<Operation>> all;
-  for (const std::string& name : names) {
-    all.push_back(std::make_unique<Operation>());
-    all.back()->submission.name = name;
-    all.back()->submission.process_set = process_set;
-    all.back()->submission.shape = {3};
+std::vector<Operation> operations(const std::vector<std::string>& names,
+                                  std::uint32_t process_set = 0) {
+  std::vector<Operation> all(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    all[i].name = names[i];
+    all[i].request.signature.process_set = process_set;
+    all[i].request.signature.shape = {3};
   }
   return all;
+}
+
+/// All-reduces called `names`, each for itself.
+Result<Handle> add(OperationTable& table,
+                   const std::vector<std::string>& names,
+                   std::uint32_t process_set = 0) {
+  return table.add(operations(names, process_set), Grouping::kNone);
+}
+
+std::string name_of(const InFlight* operation) {
+  return operation->signature().name;
+}
+
+InFlight* find(OperationTable& table, const std::string& name) {
+  return table.find(0, "allreduce." + name);
 }
 
 Outcome outcome(std::int32_t value) {
@@ -34,14 +48,14 @@ TEST(OperationTable, new_operations_are_taken_once_and_in_order) {
   OperationTable table;
   EXPECT_TRUE(table.empty());
   EXPECT_FALSE(table.has_new());
-  ASSERT_TRUE(table.add(operations({"b", "a"})).ok());
-  ASSERT_TRUE(table.add(operations({"c"})).ok());
+  ASSERT_TRUE(add(table, {"b", "a"}).ok());
+  ASSERT_TRUE(add(table, {"c"}).ok());
   EXPECT_TRUE(table.has_new());
   std::vector<std::string> names;
-  for (const Operation* operation : table.take_new()) {
-    names.push_back(operation->submission.name);
+  for (const InFlight* operation : table.take_new()) {
+    names.push_back(name_of(operation));
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"b", "a", "c"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"allreduce.b", "allreduce.a", "allreduce.c"}));
   EXPECT_FALSE(table.has_new());
   EXPECT_TRUE(table.take_new().empty());
   EXPECT_FALSE(table.empty());
@@ -49,39 +63,37 @@ TEST(OperationTable, new_operations_are_taken_once_and_in_order) {
 
 TEST(OperationTable, a_name_in_flight_refuses_the_whole_handle) {
   OperationTable table;
-  ASSERT_TRUE(table.add(operations({"a"})).ok());
+  ASSERT_TRUE(add(table, {"a"}).ok());
   for (const auto& names : {std::vector<std::string>{"new", "a"}, {"twice", "twice"}}) {
-    const auto refused = table.add(operations(names));
+    const auto refused = add(table, names);
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.status().code(), ErrorCode::kInvalidArgument);
     EXPECT_NE(refused.status().message().find("with the same name as another tensor that is "
                                               "currently being processed"),
               std::string::npos);
-    EXPECT_EQ(table.find(0, names[0] == "new" ? "new" : "twice"), nullptr);
+    EXPECT_EQ(find(table, names[0] == "new" ? "new" : "twice"), nullptr);
   }
   EXPECT_EQ(table.take_new().size(), 1U);
-  EXPECT_TRUE(table.add(operations({"new"})).ok());
-  EXPECT_TRUE(table.add(operations({"a"}, 1)).ok()) << "another set is another name";
+  EXPECT_TRUE(add(table, {"new"}).ok());
+  EXPECT_TRUE(add(table, {"a"}, 1).ok()) << "another set is another name";
 }
 
 TEST(OperationTable, a_name_is_free_again_when_its_operation_has_ended) {
   OperationTable table;
-  ASSERT_TRUE(table.add(operations({"a"})).ok());
+  ASSERT_TRUE(add(table, {"a"}).ok());
   table.complete(*table.take_new()[0], {}, {});
-  EXPECT_EQ(table.find(0, "a"), nullptr);
+  EXPECT_EQ(find(table, "a"), nullptr);
   EXPECT_TRUE(table.empty());
-  EXPECT_TRUE(table.add(operations({"a"})).ok());
+  EXPECT_TRUE(add(table, {"a"}).ok());
 }
 
 TEST(OperationTable, a_handle_is_done_with_its_last_operation_and_keeps_the_first_error) {
   OperationTable table;
-  const HandleId id = table.add(operations({"a", "b", "c"})).value();
-  const auto state = table.handle(id);
-  ASSERT_NE(state, nullptr);
-  table.complete(*table.find(0, "c"), {}, outcome(30));
-  table.complete(*table.find(0, "a"), Status(ErrorCode::kMismatch, "first"), {});
+  const Handle state = add(table, {"a", "b", "c"}).value();
+  table.complete(*find(table, "c"), {}, outcome(30));
+  table.complete(*find(table, "a"), Status(ErrorCode::kMismatch, "first"), {});
   EXPECT_FALSE(state->done.load());
-  table.complete(*table.find(0, "b"), Status(ErrorCode::kMismatch, "second"), outcome(20));
+  table.complete(*find(table, "b"), Status(ErrorCode::kMismatch, "second"), outcome(20));
   EXPECT_TRUE(state->done.load());
   EXPECT_EQ(state->status.message(), "first");
   ASSERT_EQ(state->outcomes.size(), 3U);
@@ -89,30 +101,28 @@ TEST(OperationTable, a_handle_is_done_with_its_last_operation_and_keeps_the_firs
   EXPECT_EQ(state->outcomes[2].value, 30);
   EXPECT_EQ(table.completed(), 3U);
   EXPECT_EQ(table.payload_bytes(), 3U * 3 * 4);
-  table.forget(id);
-  EXPECT_EQ(table.handle(id), nullptr);
 }
 
 TEST(OperationTable, a_handle_of_nothing_is_done_at_once) {
   OperationTable table;
-  EXPECT_TRUE(table.handle(table.add({}).value())->done.load());
+  EXPECT_TRUE(add(table, {}).value()->done.load());
 }
 
 TEST(OperationTable, an_operation_that_ends_before_it_was_taken_is_not_taken) {
   OperationTable table;
-  ASSERT_TRUE(table.add(operations({"gone", "stays"})).ok());
-  table.complete(*table.find(0, "gone"), Status(ErrorCode::kMismatch, "removed"), {});
+  ASSERT_TRUE(add(table, {"gone", "stays"}).ok());
+  table.complete(*find(table, "gone"), Status(ErrorCode::kMismatch, "removed"), {});
   EXPECT_TRUE(table.has_new());
   const auto taken = table.take_new();
   ASSERT_EQ(taken.size(), 1U);
-  EXPECT_EQ(taken[0]->submission.name, "stays");
+  EXPECT_EQ(name_of(taken[0]), "allreduce.stays");
 }
 
 TEST(OperationTable, fail_all_ends_everything_now_and_later_with_the_first_error) {
   OperationTable table;
-  const auto taken = table.handle(table.add(operations({"taken", "too"})).value());
+  const auto taken = add(table, {"taken", "too"}).value();
   (void)table.take_new();
-  const auto fresh = table.handle(table.add(operations({"fresh"})).value());
+  const auto fresh = add(table, {"fresh"}).value();
   table.fail_all(Status(ErrorCode::kPeerFailed, "rank 2 died", 2));
   table.fail_all(Status(ErrorCode::kShutDown, "too late"));
   for (const auto& state : {taken, fresh}) {
@@ -123,23 +133,97 @@ TEST(OperationTable, fail_all_ends_everything_now_and_later_with_the_first_error
   EXPECT_TRUE(table.empty());
   EXPECT_FALSE(table.has_new());
   EXPECT_TRUE(table.take_new().empty());
-  EXPECT_EQ(table.add(operations({"later"})).status().message(), "rank 2 died");
+  EXPECT_EQ(add(table, {"later"}).status().message(), "rank 2 died");
   EXPECT_EQ(table.error().code(), ErrorCode::kPeerFailed);
 }
 
 TEST(OperationTable, a_waiting_thread_is_woken_by_completion_and_by_notify) {
   OperationTable table;
-  const auto state = table.handle(table.add(operations({"a"})).value());
+  const auto state = add(table, {"a"}).value();
   std::thread waiter([&] {
     while (!state->done.load()) {
       table.wait_for_change(*state, std::chrono::hours(1));
     }
   });
   table.notify();
-  table.complete(*table.find(0, "a"), {}, {});
+  table.complete(*find(table, "a"), {}, {});
   waiter.join();
   table.wait_for_change(*state, std::chrono::hours(1));  // Done: returns at once.
   EXPECT_TRUE(state->status.ok());
+}
+
+TEST(OperationTable, a_slot_finds_what_is_in_flight_under_its_name) {
+  OperationTable table;
+  ASSERT_TRUE(add(table, {"a"}).ok());
+  EXPECT_EQ(table.find_slot(3), nullptr);
+  table.set_slot(3, 0, "allreduce.a");
+  InFlight* const first = table.find_slot(3);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(first->slot, kNoSlot) << "it was added before";
+  table.complete(*first, {}, {});
+  EXPECT_EQ(table.find_slot(3), nullptr);
+  ASSERT_TRUE(add(table, {"a"}).ok());
+  ASSERT_NE(table.find_slot(3), nullptr);
+  EXPECT_EQ(table.find_slot(3)->slot, 3U);
+  EXPECT_FALSE(add(table, {"a"}).ok()) << "still one name";
+  table.complete(*table.find_slot(3), {}, {});
+  EXPECT_TRUE(table.empty());
+}
+
+TEST(OperationTable, numbers_of_unnamed_operations_are_taken_by_what_was_accepted) {
+  OperationTable table(1);
+  const auto unnamed = [](std::size_t count) { return std::vector<Operation>(count); };
+  ASSERT_TRUE(table.add(unnamed(2), Grouping::kNone).ok());
+  ASSERT_TRUE(add(table, {"noname.2"}).ok());
+  EXPECT_FALSE(table.add(unnamed(1), Grouping::kNone).ok()) << "that name is in flight";
+  table.complete(*find(table, "noname.2"), {}, {});
+  ASSERT_TRUE(table.add(unnamed(2), Grouping::kOneName).ok());
+  std::vector<Operation> sends(1);
+  sends[0].request.signature.op = OpType::kSend;
+  sends[0].request.signature.root_or_peer = 4;
+  ASSERT_TRUE(table.add(sends, Grouping::kNone).ok());
+  std::vector<std::string> names;
+  for (const InFlight* operation : table.take_new()) {
+    names.push_back(name_of(operation));
+    EXPECT_TRUE(operation->signature().is_automatic);
+  }
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"allreduce.noname.0",
+                                      "allreduce.noname.1",
+                                      "grouped_allreduce.noname.2_1of2",
+                                      "grouped_allreduce.noname.2_2of2",
+                                      "sendrecv.1to4.noname.0"}));
+}
+
+TEST(OperationTable, a_join_lets_numbers_begin_again) {
+  OperationTable table;
+  ASSERT_TRUE(table.add(std::vector<Operation>(1), Grouping::kNone).ok());
+  table.complete(*find(table, "noname.0"), {}, {});
+  std::vector<Operation> join(1);
+  join[0].request.signature.op = OpType::kJoin;
+  ASSERT_TRUE(table.add(join, Grouping::kNone).ok());
+  table.complete(*table.find(0, "join"), {}, {});
+  ASSERT_TRUE(table.add(std::vector<Operation>(1), Grouping::kNone).ok());
+  EXPECT_NE(find(table, "noname.0"), nullptr);
+}
+
+TEST(OperationTable, callbacks_are_handed_out_once_whatever_the_end) {
+  OperationTable table;
+  int called = 0;
+  const Handle fine = add(table, {"a"}).value();
+  const Handle failed = add(table, {"b"}).value();
+  EXPECT_TRUE(table.call_when_done(*fine, [&] { called += 1; }));
+  EXPECT_TRUE(table.call_when_done(*failed, [&] { called += 10; }));
+  EXPECT_FALSE(table.has_callbacks());
+  table.complete(*find(table, "a"), {}, {});
+  EXPECT_TRUE(table.has_callbacks());
+  table.fail_all(Status(ErrorCode::kPeerFailed, "gone"));
+  for (const auto& callback : table.take_callbacks()) {
+    callback();
+  }
+  EXPECT_EQ(called, 11);
+  EXPECT_TRUE(table.take_callbacks().empty());
+  EXPECT_FALSE(table.call_when_done(*fine, [&] { called += 100; })) << "done already";
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ inline void run_job(const JobOptions& options, const std::function<void(World&, 
       auto world = World::create(std::move(world_options));
       ASSERT_TRUE(world.ok()) << "rank " << rank << ": " << world.status().message();
       body(**world, rank);
-      (*world)->shutdown();
+      EXPECT_TRUE((*world)->shutdown().ok());
     });
   }
   for (std::thread& thread : threads) {
@@ -94,21 +94,39 @@ inline void run_job(const JobOptions& options, const std::function<void(World&, 
   }
 }
 
-inline Submission allreduce_of(std::string name, std::vector<float>& data) {
-  Submission submission;
-  submission.op = OpType::kAllreduce;
-  submission.name = std::move(name);
-  submission.shape = {static_cast<std::int64_t>(data.size())};
-  submission.input = data.data();
-  submission.output = data.data();
-  return submission;
+/// An operation on `data`; in place, but for the kinds that make an output.
+inline Operation operation_on(OpType op, std::string name, std::vector<float>& data) {
+  Operation operation;
+  operation.request.signature.op = op;
+  operation.name = std::move(name);
+  operation.input = {.data = data.data(), .shape = {static_cast<std::int64_t>(data.size())}};
+  if (op == OpType::kAllreduce || op == OpType::kBroadcast || op == OpType::kRecv) {
+    operation.output = operation.input;
+  }
+  return operation;
+}
+
+inline Operation allreduce_of(std::string name, std::vector<float>& data) {
+  return operation_on(OpType::kAllreduce, std::move(name), data);
+}
+
+/// One without tensors: a barrier, a join, a change of process sets.
+inline Operation bare(OpType op) {
+  Operation operation;
+  operation.request.signature.op = op;
+  return operation;
+}
+
+inline std::vector<Operation> only(Operation operation) {
+  std::vector<Operation> one;
+  one.push_back(std::move(operation));
+  return one;
 }
 
 /// Submits and waits; a failure to submit comes back like a failure of the operation.
-inline Result<std::vector<Outcome>> run_one(World& world, Submission submission) {
-  std::vector<Submission> one;
-  one.push_back(std::move(submission));
-  LIGHTCC_ASSIGN_OR_RETURN(const HandleId handle, world.submit(std::move(one), true));
+inline Result<std::vector<Outcome>> run_one(World& world, Operation operation) {
+  LIGHTCC_ASSIGN_OR_RETURN(const Handle handle,
+                           world.start(only(std::move(operation)), {.waits = true}));
   return world.wait(handle, {});
 }
 

@@ -1,4 +1,4 @@
-// What a rank can tell by itself to be wrong with a submission, and what it fills in.
+// What a rank can tell by itself to be wrong with an operation, and what it fills in.
 #include "lightcc/engine/submission.hpp"
 
 #include <limits>
@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lightcc/engine/names.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc::submission_test {
@@ -26,29 +27,33 @@ ProcessSetTable table() {
   return sets;
 }
 
-Status prepare(Submission& submission, bool dynamic = true) {
-  return prepare_submission(submission, table(), kRank, kWorldSize, dynamic);
+Status prepare(Operation& operation, bool dynamic = true) {
+  const ProcessSetTable sets = table();
+  const SubmissionContext context{
+      .sets = sets, .rank = kRank, .world_size = kWorldSize, .dynamic = dynamic};
+  LIGHTCC_ASSIGN_OR_RETURN(const auto* members, find_members(operation, context));
+  return prepare_operation(operation, *members, context);
 }
 
-Submission of(OpType op, std::vector<std::int64_t> shape = {4}) {
-  Submission s;
-  s.op = op;
+Operation of(OpType op, std::vector<std::int64_t> shape = {4}) {
+  Operation s;
+  s.request.signature.op = op;
   s.name = "t";
-  s.shape = std::move(shape);
+  s.input.shape = std::move(shape);
   return s;
 }
 
-Submission in_set(Submission s, std::uint32_t process_set) {
-  s.process_set = process_set;
+Operation in_set(Operation s, std::uint32_t process_set) {
+  s.request.signature.process_set = process_set;
   return s;
 }
 
-Submission with_peer(Submission s, int root_or_peer) {
-  s.root_or_peer = root_or_peer;
+Operation with_peer(Operation s, int root_or_peer) {
+  s.request.signature.root_or_peer = root_or_peer;
   return s;
 }
 
-void expect_error(Submission s,
+void expect_error(Operation s,
                   const std::string& text,
                   ErrorCode code = ErrorCode::kInvalidArgument,
                   bool dynamic = true) {
@@ -58,7 +63,7 @@ void expect_error(Submission s,
       << "\"" << status.message() << "\" instead of \"" << text << "\"";
 }
 
-void expect_fine(Submission s) {
+void expect_fine(Operation s) {
   const Status status = prepare(s);
   EXPECT_TRUE(status.ok()) << status.message();
 }
@@ -83,12 +88,7 @@ TEST(Submissions, process_sets_must_exist_and_contain_this_rank) {
                "Alltoall: Rank 1 is not a member of the provided process set.");
 }
 
-TEST(Submissions, names_and_shapes_have_limits) {
-  Submission s = of(OpType::kAllreduce);
-  s.name.assign(kMaxNameBytes, 'n');
-  expect_fine(s);
-  s.name += 'n';
-  expect_error(s, "a tensor name has 4097 bytes");
+TEST(Submissions, shapes_have_limits) {
   expect_fine(of(OpType::kAllreduce, std::vector<std::int64_t>(kMaxDimensions, 1)));
   expect_error(of(OpType::kAllreduce, std::vector<std::int64_t>(kMaxDimensions + 1, 1)),
                "at most 64 dimensions");
@@ -98,19 +98,19 @@ TEST(Submissions, names_and_shapes_have_limits) {
 }
 
 TEST(Submissions, reductions_need_a_type_on_which_they_are_defined) {
-  Submission s = of(OpType::kAllreduce);
-  s.dtype = DataType::kBool;
+  Operation s = of(OpType::kAllreduce);
+  s.input.dtype = DataType::kBool;
   expect_error(s, "Allreduce with SUM does not support bool tensors.");
-  s.reduce_op = ReduceOp::kMax;
+  s.request.signature.reduce_op = ReduceOp::kMax;
   expect_fine(s);
-  s.dtype = DataType::kInt32;
-  s.reduce_op = ReduceOp::kAdasum;
+  s.input.dtype = DataType::kInt32;
+  s.request.signature.reduce_op = ReduceOp::kAdasum;
   expect_error(s, "Allreduce with ADASUM does not support int32 tensors.");
   s = of(OpType::kReducescatter);
-  s.reduce_op = ReduceOp::kMin;
+  s.request.signature.reduce_op = ReduceOp::kMin;
   expect_error(s, "Reducescatter currently only supports AVERAGE and SUM.", ErrorCode::kMismatch);
-  s.dtype = DataType::kInt32;
-  s.reduce_op = ReduceOp::kAdasum;
+  s.input.dtype = DataType::kInt32;
+  s.request.signature.reduce_op = ReduceOp::kAdasum;
   expect_error(s, "Reducescatter currently only supports AVERAGE and SUM.", ErrorCode::kMismatch);
 }
 
@@ -135,12 +135,12 @@ TEST(Submissions, roots_and_peers_are_other_members) {
 }
 
 TEST(Submissions, missing_splits_are_even_ones) {
-  Submission s = of(OpType::kAlltoall, {8, 3});
+  Operation s = of(OpType::kAlltoall, {8, 3});
   ASSERT_TRUE(prepare(s).ok());
-  EXPECT_EQ(s.splits, (std::vector<std::int64_t>{2, 2, 2, 2}));
+  EXPECT_EQ(s.request.splits, (std::vector<std::int64_t>{2, 2, 2, 2}));
   s = in_set(of(OpType::kAlltoall, {0}), kOddSet);
   ASSERT_TRUE(prepare(s).ok());
-  EXPECT_EQ(s.splits, (std::vector<std::int64_t>{0, 0}));
+  EXPECT_EQ(s.request.splits, (std::vector<std::int64_t>{0, 0}));
   expect_error(of(OpType::kAlltoall, {7}),
                "splits not provided, but first dimension of tensor is not an even multiple of the "
                "number of workers.");
@@ -148,8 +148,8 @@ TEST(Submissions, missing_splits_are_even_ones) {
 
 TEST(Submissions, given_splits_must_fit) {
   const auto with = [](std::vector<std::int64_t> splits) {
-    Submission s = of(OpType::kAlltoall, {8});
-    s.splits = std::move(splits);
+    Operation s = of(OpType::kAlltoall, {8});
+    s.request.splits = std::move(splits);
     return s;
   };
   expect_fine(with({8, 0, 0, 0}));
@@ -162,27 +162,54 @@ TEST(Submissions, given_splits_must_fit) {
   expect_error(with({kHuge, kHuge, kHuge, kHuge}), too_many);
 }
 
-TEST(Submissions, barriers_joins_and_set_changes_get_their_names) {
-  Submission s = of(OpType::kBarrier);
+TEST(Submissions, barriers_joins_and_set_changes_have_names_of_their_own) {
+  Names names(kRank);
+  EXPECT_EQ(names.make(of(OpType::kBarrier), false).text, "barrier");
+  EXPECT_EQ(names.make(of(OpType::kJoin), false).text, "join");
+  Operation s = of(OpType::kAddProcessSet);
+  s.request.ranks = {2, 0, 1};
   ASSERT_TRUE(prepare(s).ok());
-  EXPECT_EQ(s.name, "barrier");
-  s = of(OpType::kJoin);
-  ASSERT_TRUE(prepare(s).ok());
-  EXPECT_EQ(s.name, "join");
-  s = of(OpType::kAddProcessSet);
-  s.ranks = {2, 0, 1};
-  ASSERT_TRUE(prepare(s).ok());
-  EXPECT_EQ(s.ranks, (std::vector<std::int32_t>{0, 1, 2}));
-  EXPECT_EQ(s.name, "add_process_set.[0, 1, 2]");
+  EXPECT_EQ(s.request.ranks, (std::vector<std::int32_t>{0, 1, 2}));
+  EXPECT_EQ(names.make(s, false).text, "add_process_set.[0, 1, 2]");
   s = with_peer(of(OpType::kRemoveProcessSet), kOtherSet);
   ASSERT_TRUE(prepare(s).ok());
-  EXPECT_EQ(s.name, "remove_process_set.2");
+  EXPECT_EQ(names.make(s, false).text, "remove_process_set.2");
+}
+
+TEST(Submissions, memory_that_no_plane_serves_is_refused) {
+  Operation s = of(OpType::kAllreduce);
+  s.input.memory = {.kind = MemoryKind::kCuda, .device = 1};
+  expect_error(s,
+               "Allreduce: the input tensor lies in cuda:1 memory; tensors in host memory are "
+               "served.");
+  s = of(OpType::kAllgather);
+  s.output = s.input;
+  s.output->memory.kind = MemoryKind::kCuda;
+  expect_error(s, "Allgather: the output tensor lies in cuda:0 memory");
+}
+
+TEST(Submissions, outputs_fit_what_is_known_of_the_result) {
+  Operation s = of(OpType::kAllreduce, {2, 3});
+  s.output = s.input;
+  s.output->shape = {6};
+  expect_fine(s);
+  s.output->shape = {7};
+  expect_error(s, "Allreduce: the output tensor has shape [7], but the input has shape [2, 3].");
+  s.output->dtype = DataType::kInt8;
+  expect_error(s, "Allreduce: the output tensor is of int8, but the input is of float32.");
+  s = of(OpType::kAllgather);
+  s.output = s.input;
+  s.output->shape = {99};
+  expect_fine(s);  // Only the negotiation can tell.
+  s = with_peer(of(OpType::kSend), 0);
+  s.output = s.input;
+  expect_error(s, "Send has no output.");
 }
 
 TEST(Submissions, impossible_set_changes_are_refused) {
   const auto adding = [](std::vector<std::int32_t> ranks) {
-    Submission s = of(OpType::kAddProcessSet);
-    s.ranks = std::move(ranks);
+    Operation s = of(OpType::kAddProcessSet);
+    s.request.ranks = std::move(ranks);
     return s;
   };
   for (const auto& ranks : std::vector<std::vector<std::int32_t>>{{}, {0, 4}, {-1}, {2, 2}}) {
@@ -203,15 +230,15 @@ TEST(Submissions, impossible_set_changes_are_refused) {
 
 // --- Compression ---------------------------------------------------------------------------------
 
-Submission compressible(std::int64_t elements, DataType dtype = DataType::kFloat32) {
-  Submission s = of(OpType::kAllreduce, {elements});
-  s.dtype = dtype;
-  s.may_compress = true;
+Operation compressible(std::int64_t elements, DataType dtype = DataType::kFloat32) {
+  Operation s = of(OpType::kAllreduce, {elements});
+  s.input.dtype = dtype;
   return s;
 }
 
-std::optional<TopkSpec> chosen(const Submission& submission, const Knobs& knobs) {
-  const auto topk = choose_compression(submission, knobs);
+std::optional<TopkSpec> chosen(Operation operation, const Knobs& knobs) {
+  EXPECT_TRUE(prepare(operation).ok());
+  const auto topk = choose_compression(operation, knobs);
   EXPECT_TRUE(topk.ok()) << topk.status().message();
   return topk.ok() ? *topk : std::nullopt;
 }
@@ -229,38 +256,42 @@ TEST(Compression, is_chosen_by_the_knobs_for_large_floating_point_sums) {
   EXPECT_EQ(chosen(compressible(512, DataType::kFloat64), knobs), spec);
   EXPECT_EQ(chosen(compressible(1024, DataType::kInt32), knobs), std::nullopt);
   EXPECT_EQ(chosen(compressible(0), knobs), std::nullopt);
-  Submission dense = compressible(1024);
-  dense.may_compress = false;
+  Operation dense = compressible(1024);
+  dense.name.reset();
   EXPECT_EQ(chosen(dense, knobs), std::nullopt);
-  Submission maximum = compressible(1024);
-  maximum.reduce_op = ReduceOp::kMax;
+  Operation maximum = compressible(1024);
+  maximum.request.signature.reduce_op = ReduceOp::kMax;
   EXPECT_EQ(chosen(maximum, knobs), std::nullopt);
 }
 
 TEST(Compression, that_is_asked_for_needs_no_knob_but_the_size) {
   Knobs knobs;
-  Submission asks = compressible(1 << 20);
-  asks.may_compress = false;
-  asks.topk = TopkSpec{.ratio = 0.5};
-  EXPECT_EQ(chosen(asks, knobs), asks.topk);
+  Operation asks = compressible(1 << 20);
+  asks.request.signature.topk = TopkSpec{.ratio = 0.5};
+  EXPECT_EQ(chosen(asks, knobs), asks.request.signature.topk);
   knobs.topk_exact = true;
   EXPECT_TRUE(chosen(asks, knobs)->exact);
-  asks.shape = {16};
+  asks.input.shape = {16};
   EXPECT_EQ(chosen(asks, knobs), std::nullopt);
 }
 
 TEST(Compression, that_is_not_possible_is_refused_by_name) {
-  Submission asks = compressible(1 << 20);
-  asks.topk = TopkSpec{};
-  asks.reduce_op = ReduceOp::kMin;
+  Operation asks = compressible(1 << 20);
+  asks.request.signature.topk = TopkSpec{};
+  asks.request.signature.reduce_op = ReduceOp::kMin;
   EXPECT_EQ(
       choose_compression(asks, Knobs()).status().message(),
       "Allreduce with MIN cannot be top-k compressed: only an allreduce with AVERAGE or SUM.");
-  asks.reduce_op = ReduceOp::kSum;
-  asks.topk->ratio = 0.0;
+  asks.request.signature.reduce_op = ReduceOp::kSum;
+  asks.request.signature.topk->ratio = 0.0;
   const Status status = choose_compression(asks, Knobs()).status();
   EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
   EXPECT_TRUE(status.message().starts_with("top-k compression with ratio 0 and momentum 0"));
+  asks.name.reset();
+  EXPECT_TRUE(choose_compression(asks, Knobs())
+                  .status()
+                  .message()
+                  .starts_with("top-k compression needs a name"));
 }
 
 }  // namespace

@@ -15,10 +15,13 @@ namespace lightcc::world_test {
 namespace {
 
 using testing::allreduce_of;
+using testing::bare;
 using testing::in_blocks;
 using testing::JobOptions;
 using testing::on_hosts;
 using testing::on_one_host;
+using testing::only;
+using testing::operation_on;
 using testing::run_job;
 using testing::run_one;
 
@@ -58,16 +61,15 @@ TEST_P(Worlds, many_operations_submitted_in_different_orders_all_finish) {
         data.emplace_back(static_cast<std::size_t>(1 + i * 37), static_cast<float>(rank + i));
       }
       std::shuffle(order.begin(), order.end(), random);
-      std::vector<HandleId> handles;
+      std::vector<Handle> handles;
       for (const int i : order) {
-        std::vector<Submission> one;
-        one.push_back(
-            allreduce_of("tensor." + std::to_string(i), data[static_cast<std::size_t>(i)]));
-        auto handle = world.submit(std::move(one), false);
+        auto handle = world.start(
+            only(allreduce_of("tensor." + std::to_string(i), data[static_cast<std::size_t>(i)])),
+            {});
         ASSERT_TRUE(handle.ok()) << handle.status().message();
         handles.push_back(*handle);
       }
-      for (const HandleId handle : handles) {
+      for (const Handle& handle : handles) {
         const auto done = world.wait(handle, {});
         ASSERT_TRUE(done.ok()) << done.status().message();
       }
@@ -87,12 +89,9 @@ TEST_P(Worlds, every_other_collective_works) {
     const int size = world.topology().size;
     // Allgather with rank + 1 rows of 3.
     std::vector<std::int32_t> rows(static_cast<std::size_t>(rank + 1) * 3, rank);
-    Submission gather;
-    gather.op = OpType::kAllgather;
+    Operation gather = bare(OpType::kAllgather);
     gather.name = "gather";
-    gather.dtype = DataType::kInt32;
-    gather.shape = {rank + 1, 3};
-    gather.input = rows.data();
+    gather.input = {.data = rows.data(), .dtype = DataType::kInt32, .shape = {rank + 1, 3}};
     auto gathered = run_one(world, gather);
     ASSERT_TRUE(gathered.ok()) << gathered.status().message();
     const Outcome& all = gathered.value()[0];
@@ -106,17 +105,14 @@ TEST_P(Worlds, every_other_collective_works) {
     }
     // Broadcast from the last rank.
     std::vector<float> data(1000, static_cast<float>(rank));
-    Submission broadcast = allreduce_of("broadcast", data);
-    broadcast.op = OpType::kBroadcast;
-    broadcast.root_or_peer = size - 1;
+    Operation broadcast = operation_on(OpType::kBroadcast, "broadcast", data);
+    broadcast.request.signature.root_or_peer = size - 1;
     ASSERT_TRUE(run_one(world, broadcast).ok());
     ASSERT_EQ(data[999], static_cast<float>(size - 1));
     // Reducescatter of 2 * size + 1 rows: rank 0 gets one more.
     std::vector<float> input(static_cast<std::size_t>(2 * size + 1) * 2, 1.0F);
-    Submission scatter = allreduce_of("scatter", input);
-    scatter.op = OpType::kReducescatter;
-    scatter.output = nullptr;
-    scatter.shape = {2 * size + 1, 2};
+    Operation scatter = operation_on(OpType::kReducescatter, "scatter", input);
+    scatter.input.shape = {2 * size + 1, 2};
     auto scattered = run_one(world, scatter);
     ASSERT_TRUE(scattered.ok()) << scattered.status().message();
     ASSERT_EQ(scattered.value()[0].shape[0], rank == 0 ? 3 : 2);
@@ -127,24 +123,20 @@ TEST_P(Worlds, every_other_collective_works) {
     for (int r = 0; r < size; ++r) {
       out_rows[static_cast<std::size_t>(r)] = static_cast<float>(rank * 100 + r);
     }
-    Submission alltoall = allreduce_of("alltoall", out_rows);
-    alltoall.op = OpType::kAlltoall;
-    alltoall.output = nullptr;
-    auto exchanged = run_one(world, alltoall);
+    auto exchanged = run_one(world, operation_on(OpType::kAlltoall, "alltoall", out_rows));
     ASSERT_TRUE(exchanged.ok()) << exchanged.status().message();
     const auto* got = reinterpret_cast<const float*>(exchanged.value()[0].output->data());
     for (int r = 0; r < size; ++r) {
       ASSERT_EQ(got[r], static_cast<float>(r * 100 + rank));
     }
     // Barrier, and a transfer from the first to the last.
-    Submission barrier;
-    barrier.op = OpType::kBarrier;
+    const Operation barrier = bare(OpType::kBarrier);
     ASSERT_TRUE(run_one(world, barrier).ok());
     if (size > 1 && (rank == 0 || rank == size - 1)) {
       std::vector<float> message(5, rank == 0 ? 42.0F : 0.0F);
-      Submission transfer = allreduce_of("transfer", message);
-      transfer.op = rank == 0 ? OpType::kSend : OpType::kRecv;
-      transfer.root_or_peer = rank == 0 ? size - 1 : 0;
+      Operation transfer =
+          operation_on(rank == 0 ? OpType::kSend : OpType::kRecv, "transfer", message);
+      transfer.request.signature.root_or_peer = rank == 0 ? size - 1 : 0;
       ASSERT_TRUE(run_one(world, transfer).ok());
       ASSERT_EQ(message[4], 42.0F);
     }
@@ -177,8 +169,7 @@ TEST_P(Worlds, joined_ranks_contribute_zeros_and_all_learn_the_last_one) {
         EXPECT_EQ(data[0], static_cast<float>(std::max(size - step, 0)));
       }
     }
-    Submission join;
-    join.op = OpType::kJoin;
+    const Operation join = bare(OpType::kJoin);
     auto joined = run_one(world, join);
     ASSERT_TRUE(joined.ok()) << joined.status().message();
     EXPECT_GE(joined.value()[0].value, 0);
@@ -198,9 +189,8 @@ TEST_P(Worlds, process_sets_can_come_and_go) {
       return;
     }
     for (int round = 0; round < 3; ++round) {
-      Submission add;
-      add.op = OpType::kAddProcessSet;
-      add.ranks = {0, size - 1};
+      Operation add = bare(OpType::kAddProcessSet);
+      add.request.ranks = {0, size - 1};
       auto added = run_one(world, add);
       if (size == 2) {
         ASSERT_FALSE(added.ok());  // The same ranks as the global set.
@@ -211,17 +201,15 @@ TEST_P(Worlds, process_sets_can_come_and_go) {
       EXPECT_EQ(id, 1U);
       if (rank == 0 || rank == size - 1) {
         std::vector<float> data(50'000, 1.0F);
-        Submission sum = allreduce_of("in_set", data);
-        sum.process_set = id;
+        Operation sum = allreduce_of("in_set", data);
+        sum.request.signature.process_set = id;
         ASSERT_TRUE(run_one(world, sum).ok());
         EXPECT_EQ(data[49'999], 2.0F);
       }
-      Submission barrier;
-      barrier.op = OpType::kBarrier;
+      const Operation barrier = bare(OpType::kBarrier);
       ASSERT_TRUE(run_one(world, barrier).ok());
-      Submission remove;
-      remove.op = OpType::kRemoveProcessSet;
-      remove.root_or_peer = static_cast<int>(id);
+      Operation remove = bare(OpType::kRemoveProcessSet);
+      remove.request.signature.root_or_peer = static_cast<int>(id);
       ASSERT_TRUE(run_one(world, remove).ok());
     }
   });
@@ -232,22 +220,16 @@ TEST(World, a_name_in_flight_cannot_be_used_again) {
     std::vector<float> data(4, 1.0F);
     std::vector<float> other(4, 1.0F);
     if (rank == 0) {
-      std::vector<Submission> first;
-      first.push_back(allreduce_of("same", data));
-      auto handle = world.submit(std::move(first), false);
+      auto handle = world.start(only(allreduce_of("same", data)), {});
       ASSERT_TRUE(handle.ok());
-      std::vector<Submission> second;
-      second.push_back(allreduce_of("same", other));
-      const auto refused = world.submit(std::move(second), false);
+      const auto refused = world.start(only(allreduce_of("same", other)), {});
       ASSERT_FALSE(refused.ok());
       EXPECT_EQ(refused.status().code(), ErrorCode::kInvalidArgument);
-      Submission barrier;
-      barrier.op = OpType::kBarrier;
+      const Operation barrier = bare(OpType::kBarrier);
       ASSERT_TRUE(run_one(world, barrier).ok());
       ASSERT_TRUE(world.wait(*handle, {}).ok());
     } else {
-      Submission barrier;
-      barrier.op = OpType::kBarrier;
+      const Operation barrier = bare(OpType::kBarrier);
       ASSERT_TRUE(run_one(world, barrier).ok());
       ASSERT_TRUE(run_one(world, allreduce_of("same", data)).ok());
     }
@@ -262,13 +244,12 @@ TEST(World, rank_0_serves_sets_that_it_is_not_in_while_it_is_idle) {
   run_job(options, [](World& world, int rank) {
     for (int i = 0; rank != 0 && i < 100; ++i) {
       std::vector<float> data(4, 1.0F);
-      Submission submission = allreduce_of("apart" + std::to_string(i), data);
-      submission.process_set = 1;
-      ASSERT_TRUE(run_one(world, std::move(submission)).ok());
+      Operation operation = allreduce_of("apart" + std::to_string(i), data);
+      operation.request.signature.process_set = 1;
+      ASSERT_TRUE(run_one(world, std::move(operation)).ok());
       EXPECT_EQ(data[0], 2.0F);
     }
-    Submission barrier;
-    barrier.op = OpType::kBarrier;
+    const Operation barrier = bare(OpType::kBarrier);
     ASSERT_TRUE(run_one(world, barrier).ok());
   });
   EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(50));
@@ -278,9 +259,7 @@ TEST(World, an_operation_is_done_though_nobody_waits_for_it) {
   run_job(on_one_host(3), [](World& world, int) {
     for (int i = 0; i < 20; ++i) {
       std::vector<float> data(1000, 1.0F);
-      std::vector<Submission> one;
-      one.push_back(allreduce_of("unwaited" + std::to_string(i), data));
-      auto handle = world.submit(std::move(one), false);
+      auto handle = world.start(only(allreduce_of("unwaited" + std::to_string(i), data)), {});
       ASSERT_TRUE(handle.ok());
       while (!world.poll(*handle)) {
         std::this_thread::yield();
@@ -295,10 +274,10 @@ TEST(World, groups_are_all_or_nothing) {
   run_job({}, [](World& world, int rank) {
     std::vector<float> a(4, 1.0F);
     std::vector<float> b(rank == 0 ? 4 : 5, 1.0F);
-    std::vector<Submission> group;
+    std::vector<Operation> group;
     group.push_back(allreduce_of("g_0of2", a));
     group.push_back(allreduce_of("g_1of2", b));
-    auto handle = world.submit(std::move(group), false);
+    auto handle = world.start(std::move(group), {.grouping = Grouping::kNamedMembers});
     ASSERT_TRUE(handle.ok());
     EXPECT_FALSE(world.wait(*handle, {}).ok());
     EXPECT_EQ(a[0], 1.0F) << "a member of a failed group was reduced";
@@ -309,19 +288,19 @@ TEST_P(Worlds, batches_that_differ_between_ranks_all_finish) {
   run_job(GetParam(), [](World& world, int rank) {
     constexpr int kTensors = 12;
     std::vector<std::vector<float>> data(kTensors, {static_cast<float>(rank)});
-    std::vector<HandleId> handles;
+    std::vector<Handle> handles;
     const int batch = rank + 2;
     for (int begin = 0; begin < kTensors; begin += batch) {
-      std::vector<Submission> some;
+      std::vector<Operation> some;
       for (int i = begin; i < std::min(begin + batch, kTensors); ++i) {
         some.push_back(
             allreduce_of("tensor." + std::to_string(i), data[static_cast<std::size_t>(i)]));
       }
-      auto handle = world.submit_each(std::move(some));
+      auto handle = world.start(std::move(some), {});
       ASSERT_TRUE(handle.ok()) << handle.status().message();
       handles.push_back(*handle);
     }
-    for (const HandleId handle : handles) {
+    for (const Handle& handle : handles) {
       ASSERT_TRUE(world.wait(handle, {}).ok());
     }
     const int size = world.topology().size;
@@ -335,10 +314,10 @@ TEST(World, an_error_of_one_of_a_batch_leaves_the_others_alone) {
   run_job({}, [](World& world, int rank) {
     std::vector<float> a(4, 1.0F);
     std::vector<float> b(rank == 0 ? 4 : 5, 1.0F);
-    std::vector<Submission> batch;
+    std::vector<Operation> batch;
     batch.push_back(allreduce_of("b", b));
     batch.push_back(allreduce_of("a", a));
-    auto handle = world.submit_each(std::move(batch));
+    auto handle = world.start(std::move(batch), {});
     ASSERT_TRUE(handle.ok());
     const auto failed = world.wait(*handle, {});
     ASSERT_FALSE(failed.ok());
@@ -350,7 +329,7 @@ TEST(World, an_error_of_one_of_a_batch_leaves_the_others_alone) {
 TEST(World, a_rank_that_leaves_ends_the_operations_of_the_others) {
   run_job({}, [](World& world, int rank) {
     if (rank == 0) {
-      world.shutdown();
+      EXPECT_TRUE(world.shutdown().ok());
       return;
     }
     std::vector<float> data(4, 1.0F);

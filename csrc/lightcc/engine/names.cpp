@@ -1,0 +1,87 @@
+#include "lightcc/engine/names.hpp"
+
+namespace lightcc {
+namespace {
+
+const char* kind_name(OpType op) {
+  switch (op) {
+    case OpType::kAllreduce:
+      return "allreduce";
+    case OpType::kAllgather:
+      return "allgather";
+    case OpType::kBroadcast:
+      return "broadcast";
+    case OpType::kAlltoall:
+      return "alltoall";
+    case OpType::kReducescatter:
+      return "reducescatter";
+    case OpType::kSend:
+    case OpType::kRecv:
+      return "sendrecv";
+    case OpType::kBarrier:
+      return "barrier";
+    case OpType::kJoin:
+      return kJoinName;
+    case OpType::kAddProcessSet:
+      return "add_process_set";
+    case OpType::kRemoveProcessSet:
+      return "remove_process_set";
+  }
+  return "operation";
+}
+
+std::string list_text(const std::vector<std::int32_t>& ranks) {
+  std::string text;
+  for (const std::int32_t rank : ranks) {
+    text += (text.empty() ? "[" : ", ") + std::to_string(rank);
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+Names::Scope Names::scope_of(const Operation& operation) const {
+  const Signature& s = operation.request.signature;
+  if (!is_transfer(s.op)) {
+    return {.process_set = s.process_set};
+  }
+  const bool sends = s.op == OpType::kSend;
+  return {.process_set = s.process_set,
+          .source = sends ? rank_ : s.root_or_peer,
+          .destination = sends ? s.root_or_peer : rank_};
+}
+
+Name Names::make(const Operation& operation, bool grouped) {
+  const Signature& s = operation.request.signature;
+  std::string text = grouped ? std::string("grouped_") + kind_name(s.op) : kind_name(s.op);
+  switch (s.op) {
+    case OpType::kBarrier:
+    case OpType::kJoin:
+      return {.text = std::move(text)};
+    case OpType::kAddProcessSet:
+      return {.text = text + '.' + list_text(operation.request.ranks)};
+    case OpType::kRemoveProcessSet:
+      return {.text = text + '.' + std::to_string(s.root_or_peer)};
+    default:
+      break;
+  }
+  const Scope scope = scope_of(operation);
+  if (scope.source >= 0) {
+    text += '.' + std::to_string(scope.source) + "to" + std::to_string(scope.destination);
+  }
+  if (operation.name.has_value()) {
+    return {.text = text + '.' + *operation.name};
+  }
+  return {.text = text + ".noname." + std::to_string(counts_[scope]++), .is_automatic = true};
+}
+
+void Names::take_back(const Operation& operation) {
+  --counts_[scope_of(operation)];
+}
+
+Name member_name(const Name& group, std::size_t index, std::size_t count) {
+  return {.text = group.text + '_' + std::to_string(index + 1) + "of" + std::to_string(count),
+          .is_automatic = group.is_automatic};
+}
+
+}  // namespace lightcc

@@ -1,0 +1,56 @@
+// How operations are called: the only place that spells a name, for every front end.
+//
+// An operation that its caller named is "<kind>.<name>". One without a name is
+// "<kind>.noname.<n>", where n counts such operations of the process set, so ranks must submit
+// them in one order. Members of a group with one name are "grouped_<kind>.<name>_<i>of<n>".
+// Operations of two ranks carry both ranks in their name and are counted for the pair.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "lightcc/engine/operation.hpp"
+
+namespace lightcc {
+
+/// Name under which every rank asks to join; only one join is in flight.
+inline constexpr const char* kJoinName = "join";
+
+struct Name {
+  std::string text;
+  bool is_automatic = false;  ///< Numbered: it never comes back, so it takes no slot.
+};
+
+/// Thread: one at a time.
+class Names {
+ public:
+  explicit Names(int rank) : rank_(rank) {}
+
+  /// The name of `operation`, or with `grouped` that of a group of its kind. Counts a number up.
+  Name make(const Operation& operation, bool grouped);
+  /// Gives back the number that the last make() for `operation` took: it was not submitted.
+  void take_back(const Operation& operation);
+  /// Counts from zero again, as all ranks do when all have joined.
+  void reset() { counts_.clear(); }
+
+ private:
+  // Ranks that must agree on the order of unnamed operations: a process set, or two ranks of it.
+  struct Scope {
+    std::uint32_t process_set = 0;
+    int source = -1;
+    int destination = -1;
+    auto operator<=>(const Scope&) const = default;
+  };
+  Scope scope_of(const Operation& operation) const;
+
+  int rank_;
+  std::map<Scope, std::uint64_t> counts_;
+};
+
+/// The name of member `index` of `count` in the group called `group`.
+Name member_name(const Name& group, std::size_t index, std::size_t count);
+
+}  // namespace lightcc
