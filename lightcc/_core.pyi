@@ -34,6 +34,9 @@ def add_done_callback(handle: int, callback: Callable[[int], object]) -> None:
     handle.
     """
 
+def in_done_callback() -> bool:
+    """Returns whether this thread runs a done callback, where nothing may be waited for."""
+
 def use_torch_exchange(enabled: bool) -> bool:
     """Chooses whether torch's DLPack exchange table is used; returns whether this torch has one.
 

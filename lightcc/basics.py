@@ -60,8 +60,10 @@ def init(
     Raises:
         ValueError: An argument or a variable of the environment has a value that is not allowed;
             the text names it, and, on ranks where the value is allowed, the rank where it is not.
+            Or it was called inside a done callback.
         HorovodInternalError: A rank did not appear or failed. On all ranks.
     """
+    _check_not_in_callback("init()")
     with _lifecycle:
         _world.check_not_forked()
         if _world.exists():
@@ -97,7 +99,11 @@ def shutdown() -> None:
     Operations still in flight fail with `ShutDownError` on all ranks.
 
     Collective: in good times it waits until all ranks have called it. After an error it is local.
+
+    Raises:
+        ValueError: It was called inside a done callback, for which it would wait.
     """
+    _check_not_in_callback("shutdown()")
     with _lifecycle:
         world = _world.replace(None)
         if world is not None:
@@ -105,6 +111,12 @@ def shutdown() -> None:
             world.shutdown()
             if world.failed:
                 _note_failure()
+
+
+def _check_not_in_callback(what: str) -> None:
+    if _core.in_done_callback():
+        msg = f"{what} is not possible inside a done callback, for which it would wait."
+        raise ValueError(msg)
 
 
 def _note_failure() -> None:

@@ -220,6 +220,9 @@ void register_handles(py::module_& module) {
              py::arg("handle"),
              py::arg("callback"),
              "Calls callback(handle) once when an operation is done.");
+  module.def("in_done_callback",
+             &is_in_completion,
+             "Returns whether this thread runs a done callback, where nothing may be waited for.");
 }
 
 }  // namespace lightcc::bindings

@@ -101,7 +101,7 @@ struct WorldBinding::Call {
   bool waits = false;
 };
 
-WorldBinding::WorldBinding(std::unique_ptr<World> world, Knobs knobs)
+WorldBinding::WorldBinding(WorldPtr world, Knobs knobs)
     : world_(std::move(world)), owner_(::getpid()), knobs_(std::move(knobs)) {}
 
 // pybind11 may throw where it creates its internals, which exist as long as this object does.

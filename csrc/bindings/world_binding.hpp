@@ -49,7 +49,7 @@ struct FusionArguments {
 class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
  public:
   /// `knobs` are those that the world was made with.
-  WorldBinding(std::unique_ptr<World> world, Knobs knobs);
+  WorldBinding(WorldPtr world, Knobs knobs);
   WorldBinding(const WorldBinding&) = delete;
   WorldBinding& operator=(const WorldBinding&) = delete;
   ~WorldBinding();
@@ -119,7 +119,7 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
                      std::vector<Operation> operations,
                      std::vector<TensorView> tensors);
 
-  std::unique_ptr<World> world_;
+  WorldPtr world_;
   pid_t owner_;  ///< The process that made the world: a forked child has none of its threads.
   Knobs knobs_;
 };

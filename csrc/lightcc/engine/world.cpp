@@ -12,20 +12,18 @@
 // that.
 #include "lightcc/engine/world.hpp"
 
-#include <cxxabi.h>
 #include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "lightcc/base/log.hpp"
 #include "lightcc/base/mutex.hpp"
+#include "lightcc/engine/completion.hpp"
 #include "lightcc/engine/core.hpp"
 #include "lightcc/engine/submission.hpp"
 
@@ -45,32 +43,6 @@ constexpr Duration kOverInterval = std::chrono::milliseconds(500);
 
 // How often the loop looks whether the event of an input has come, as nobody rings for it.
 constexpr Duration kEventInterval = std::chrono::microseconds(50);
-
-// Completions that this thread runs now, one inside another.
-thread_local int completion_depth = 0;
-
-Status refused_in_completion(const char* what) {
-  return make_error(ErrorCode::kInvalidArgument,
-                    "%s is not possible inside a completion (a done callback): it would wait for "
-                    "the thread that runs it",
-                    what);
-}
-
-// What leaves it goes no further, but for the end of the thread.
-void run_completion(const std::function<void()>& callback) {
-  ++completion_depth;
-  try {
-    callback();
-  } catch (const abi::__forced_unwind&) {
-    --completion_depth;
-    throw;
-  } catch (const std::exception& error) {
-    LIGHTCC_LOG(LogLevel::kError, "a completion threw an exception: %s", error.what());
-  } catch (...) {
-    LIGHTCC_LOG(LogLevel::kError, "a completion threw an exception of an unknown type");
-  }
-  --completion_depth;
-}
 
 int usable_cores() {
   cpu_set_t set;
@@ -122,10 +94,6 @@ class WorldImpl final : public World {
       (void)core_.release();
       (void)thread_.release();
       return;
-    }
-    if (is_in_completion()) {
-      LIGHTCC_LOG(LogLevel::kError, "a World was destroyed inside a completion");
-      std::abort();
     }
     (void)shutdown();
   }
@@ -299,7 +267,7 @@ class WorldImpl final : public World {
     thread_.reset();
     run_completions();
     while (completing_threads_.load(std::memory_order_acquire) > 0) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      operations_.wait_for_change(never(), kInterruptInterval);
     }
     core_->read_to_the_end(clock_.now() + kFarewell);
     return {};
@@ -407,6 +375,11 @@ class WorldImpl final : public World {
     return handle;
   }
 
+  static const HandleState& never() {
+    static const HandleState kNever;
+    return kNever;
+  }
+
   // Runs the completions of what is done. Not while this thread drives.
   void run_completions() LIGHTCC_EXCLUDES(drive_mutex_) {
     if (!operations_.has_callbacks()) {
@@ -417,6 +390,7 @@ class WorldImpl final : public World {
       run_completion(callback);
     }
     completing_threads_.fetch_sub(1, std::memory_order_acq_rel);
+    operations_.notify();  // shutdown() may wait for it.
   }
 
   // Drives the loop, or waits while another thread does, until `done` says so or it is time to ask
@@ -441,8 +415,7 @@ class WorldImpl final : public World {
       operations_.notify();  // Another waiting thread may take over.
       run_completions();
     } else if (!done()) {
-      static const HandleState kNever;
-      operations_.wait_for_change(state != nullptr ? *state : kNever, kInterruptInterval);
+      operations_.wait_for_change(state != nullptr ? *state : never(), kInterruptInterval);
     }
   }
 
@@ -556,7 +529,7 @@ class WorldImpl final : public World {
 
 }  // namespace
 
-Result<std::unique_ptr<World>> World::create(WorldOptions options) {
+Result<WorldPtr> World::create(WorldOptions options) {
   static const int kInstalled =
       ::pthread_atfork(nullptr, nullptr, [] { mark_all_worlds_dead_in_child(); });
   (void)kInstalled;
@@ -564,11 +537,15 @@ Result<std::unique_ptr<World>> World::create(WorldOptions options) {
   configure_log(options.knobs.log_level, options.knobs.log_hide_time, options.rank);
   auto world = std::make_unique<WorldImpl>(std::move(options), clock);
   LIGHTCC_RETURN_IF_ERROR(world->start());
-  return std::unique_ptr<World>(std::move(world));
+  return WorldPtr(world.release());
 }
 
-bool is_in_completion() {
-  return completion_depth > 0;
+void WorldDeleter::operator()(World* world) const {
+  std::unique_ptr<World> owned(world);
+  if (is_in_completion()) {
+    LIGHTCC_LOG(LogLevel::kError, "a World cannot be destroyed inside a completion; it stays");
+    (void)owned.release();
+  }
 }
 
 void mark_all_worlds_dead_in_child() {

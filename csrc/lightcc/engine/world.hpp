@@ -50,8 +50,8 @@ struct SubmitOptions {
 /// or one that waits for a handle. Two completions may run at the same time on two threads.
 /// - It may submit operations, and ask poll(), stats() and the like.
 /// - It may not wait for an operation that is not done, submit one with `waits`, or shut a World
-///   down: that is refused with kInvalidArgument. A World that is destroyed inside one aborts the
-///   process, with a message.
+///   down: that is refused with kInvalidArgument. Nor may it destroy a World: an error is logged,
+///   and the World stays as long as the process.
 /// - Whoever waits on the same thread waits for it, too, so it should be short.
 /// - An exception that leaves it is logged and goes no further.
 /// Each runs before shutdown() returns. In a child of fork() none runs.
@@ -123,6 +123,13 @@ struct SavedCompression {
   Bytes bytes;
 };
 
+class World;
+/// Destroys a World, but not inside a completion.
+struct WorldDeleter {
+  void operator()(World* world) const;
+};
+using WorldPtr = std::unique_ptr<World, WorldDeleter>;
+
 /// Thread: any, unless said otherwise.
 class World {
  public:
@@ -132,7 +139,7 @@ class World {
   virtual ~World() = default;
 
   /// Joins all ranks into one world. Blocks: until all have joined or the knobs' start timeout.
-  LIGHTCC_EXPORT static Result<std::unique_ptr<World>> create(WorldOptions options);
+  LIGHTCC_EXPORT static Result<WorldPtr> create(WorldOptions options);
 
   virtual const Topology& topology() const = 0;
 
