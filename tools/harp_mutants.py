@@ -278,8 +278,8 @@ MUTANTS = [
     Mutant(
         "sessions compete that were not asked to",
         "src/protocol/congestion.cpp",
-        "  if (limits.competes) {",
-        "  if (true) {",
+        "competition_(limits.competes,",
+        "competition_(true,",
         "competition",
     ),
     Mutant(

@@ -15,16 +15,18 @@ constexpr int kLossCuts = 3;        ///< The same of losses beside a queue.
 constexpr int kQuietRounds = 256;   ///< Without queue and loss, after which all that is forgotten.
 constexpr double kForeignShare = 0.5;  ///< Ours, below which a queue is others'.
 constexpr double kOwnShare = 0.85;     ///< Ours, above which it is not.
-constexpr int kProbesToCompete = 2;
 constexpr int kProbesToRest = 2;
+constexpr int kDipsToCompete = 4;
+constexpr int kRisePercent = 10;  ///< Of the round trip in a dip, which somebody's start explains.
+constexpr double kForeignRest = 0.3;  ///< Of a queue, which only others can have left.
 /// Sessions that yield to delay have done so by then.
-constexpr Duration kPatience = std::chrono::milliseconds(100);
+constexpr Duration kPatience = std::chrono::milliseconds(500);
 constexpr int kIdleRounds = 32;  ///< Without a queue, after which nobody competes.
 
-constexpr double kWantedShare = 0.6;
+constexpr double kWantedShare = 0.64;
 constexpr double kYieldShare = 0.45;  ///< Who has less yields less to loss.
 constexpr double kDecreaseWithShare = 0.7;
-constexpr double kDecreaseWithout = 0.8;
+constexpr double kDecreaseWithout = 0.85;
 constexpr double kStubbornLoss = 0.4;  ///< Part of rounds with loss that no yielding explains.
 constexpr double kMostLoss = 0.25;     ///< Of a round: beyond it everybody yields.
 constexpr double kMostGrowth = 8;      ///< Of the goal by one probe, where hardly anything is ours.
@@ -36,6 +38,7 @@ constexpr Duration kProbeInterval = std::chrono::milliseconds(200);
 constexpr int kRoundsAfterLoss = 3;  ///< Until a probe: sessions lose together, so they probe so.
 constexpr int kLeastProbeRounds = 8;
 constexpr int kRoundsBetween = 4;  ///< Probes, where the goal was far.
+constexpr int kLeastJoinRounds = 48;
 constexpr int kRefreshRounds = 128;
 constexpr Duration kRefreshInterval = std::chrono::milliseconds(50);
 
@@ -65,22 +68,24 @@ std::optional<double> Competition::on_round(const CompetitionRound& round) {
     }
     return compete(round);
   }
-  if (starts_probe_to_see_path(round, known_min_rtt) || starts_probe_to_ask_whose_queue(round)) {
+  if (starts_dip(round, known_min_rtt, highest)) {
     return round.window;
   }
   return std::nullopt;
 }
 
+Duration Competition::standing_queue(const CompetitionRound& round) const {
+  return std::max(least_allowance_ * 7 / 4, round.allowed * 5 / 4);
+}
+
 void Competition::count_queue(const CompetitionRound& round) {
-  const Duration standing = std::max(least_allowance_ * 7 / 4, round.allowed * 5 / 4);
-  if (round.has_delay && round.delay > standing && round.window_was_used) {
+  if (round.has_delay && round.delay > standing_queue(round) && round.window_was_used) {
     ++standing_rounds_;
     calm_rounds_ = 0;
   } else {
     standing_rounds_ = 0;
     calm_rounds_ += round.lost == 0 ? 1 : 0;
     if (round.lost == 0 && calm_rounds_ >= kQuietRounds) {
-      foreign_probes_ = 0;
       standing_time_ = {};
       loss_cuts_ = 0;
     }
@@ -91,19 +96,8 @@ void Competition::count_queue(const CompetitionRound& round) {
 double Competition::end_probe(const CompetitionRound& round, double used_window, double share) {
   rounds_since_probe_ = 0;
   since_probe_ = {};
-  if (probe_.is_deep()) {
-    return round.window;
-  }
   if (!is_competing_) {
-    foreign_probes_ = share < kForeignShare ? foreign_probes_ + 1 : 0;
-    if (share >= kForeignShare) {
-      standing_rounds_ = 0;
-      return used_window;  // The queue has gone with the packets, so the window stays smaller.
-    }
-    if (foreign_probes_ < kProbesToCompete || standing_time_ < kPatience) {
-      return round.window;
-    }
-    start_competing();
+    return judge_dip(round, used_window, share);
   }
   own_probes_ = share > kOwnShare ? own_probes_ + 1 : 0;
   if (own_probes_ >= kProbesToRest) {
@@ -113,6 +107,35 @@ double Competition::end_probe(const CompetitionRound& round, double used_window,
   probe_in_ = own_probes_ > 0 ? kLeastProbeRounds : 0;
   share_ = share;
   set_goal(round.window);
+  return round.window;
+}
+
+// A window of a quarter leaves nothing of a queue that is this end's. Where it leaves the path as
+// it is known, that may have been seen with others' queue alone: then an upward probe decides.
+double Competition::judge_dip(const CompetitionRound& round, double used_window, double share) {
+  const Duration queue = probe_.before() - round.min_rtt;
+  const Duration rest = probe_.after() - round.min_rtt;
+  standing_rounds_ = 0;
+  if (probe_.is_deep() && probe_.after() > probe_.before() * (100 + kRisePercent) / 100) {
+    return round.window;  // Somebody is starting.
+  }
+  const bool may_be_foreign = queue > round.allowed / 2 && share < kForeignShare;
+  const bool is_rest = seconds(rest) > kForeignRest * seconds(queue);
+  wants_upward_ = probe_.is_deep() && may_be_foreign && !is_rest;
+  if (wants_upward_) {
+    return round.window;
+  }
+  if (!may_be_foreign) {
+    foreign_dips_ = 0;
+    // A long queue has gone with the packets, so the window stays smaller.
+    return queue > standing_queue(round) ? std::min(used_window, round.window) : round.window;
+  }
+  ++foreign_dips_;
+  if (competes_ && foreign_dips_ >= kDipsToCompete && standing_time_ >= kPatience) {
+    start_competing();
+    share_ = share;
+    set_goal(round.window);
+  }
   return round.window;
 }
 
@@ -126,37 +149,40 @@ void Competition::set_goal(double window) {
   goal_was_far_ = change > 1.5 || change < 0.67;
 }
 
-bool Competition::starts_probe_to_see_path(const CompetitionRound& round, Duration known_min_rtt) {
+bool Competition::starts_dip(const CompetitionRound& round,
+                             Duration known_min_rtt,
+                             Duration highest) {
+  const bool has_just_started = was_starting_ && !round.is_starting;
+  was_starting_ = round.is_starting;
+  // A queue that is short beside the path tells nothing: it is gone with the first packets less.
+  queue_tells_ = round.delay > round.min_rtt / 5;
   if (round.is_starting || !round.window_was_used) {
     return false;
   }
-  if (known_min_rtt != Duration::max() && round.min_rtt + least_allowance_ / 4 < known_min_rtt) {
-    probe_.join(round.min_rtt + round.delay, round.min_rtt, true);
+  const Duration rtt = round.min_rtt + round.delay;
+  const bool path_is_shorter =
+      known_min_rtt != Duration::max() && round.min_rtt + least_allowance_ / 4 < known_min_rtt;
+  if (path_is_shorter ||
+      (rounds_since_probe_ >= kLeastJoinRounds && rtt < highest - highest / 12)) {
+    probe_.join(rtt, round.min_rtt, true);
     return true;
   }
-  if (rounds_since_probe_ >= kRefreshRounds && since_probe_ >= kRefreshInterval) {
-    probe_.start_deep();
-    return true;
-  }
-  return false;
-}
-
-bool Competition::starts_probe_to_ask_whose_queue(const CompetitionRound& round) {
-  const bool has_just_started = was_starting_ && !round.is_starting;
-  was_starting_ = round.is_starting;
-  if (has_just_started) {
-    standing_time_ = kPatience;
-  }
-  // A queue that is short beside the path tells nothing: it is gone with the first packets less.
-  queue_tells_ = round.delay > round.min_rtt / 5;
-  const bool asks_again = foreign_probes_ > 0 && rounds_since_probe_ >= kRoundsBetween;
-  if (standing_rounds_ < kStandingRounds &&
-      !(queue_tells_ && (has_just_started || loss_cuts_ >= kLossCuts || asks_again))) {
+  const bool is_due = rounds_since_probe_ >= kRefreshRounds && since_probe_ >= kRefreshInterval;
+  const bool stands = competes_ && standing_rounds_ >= kStandingRounds;
+  const bool asks = competes_ && queue_tells_ && (has_just_started || loss_cuts_ >= kLossCuts);
+  const bool asks_again = competes_ && queue_tells_ && (foreign_dips_ > 0 || wants_upward_) &&
+                          rounds_since_probe_ >= kRoundsBetween;
+  wants_upward_ = wants_upward_ && competes_;
+  if (!is_due && !stands && !asks && !asks_again) {
     return false;
   }
   standing_rounds_ = 0;
   loss_cuts_ = 0;
-  probe_.start();
+  if (std::exchange(wants_upward_, false)) {
+    probe_.start_upward();
+  } else {
+    probe_.start_deep();
+  }
   return true;
 }
 
@@ -167,7 +193,7 @@ void Competition::on_loss_beside_queue() {
 
 void Competition::start_competing() {
   is_competing_ = true;
-  foreign_probes_ = 0;
+  foreign_dips_ = 0;
   own_probes_ = 0;
   idle_rounds_ = 0;
   lossy_rounds_ = 0;

@@ -1,19 +1,23 @@
-// Takes a share of a link whose queue others keep full: kernel TCP, which does not yield to delay.
+// Keeps apart whose queue it is that a session waits in, and, where it is asked to, takes a share
+// of a link whose queue others keep full: kernel TCP, which does not yield to delay.
 //
 // Congestion asks once a round whether competition decides about the window, and decides by delay
-// where it does not. A session that nobody asked to compete has no Competition at all.
+// where it does not.
 //
-// A queue that stays although this end makes room raises the question whose it is. A probe
-// (share_probe.hpp) answers it. Where most of the queue is others', twice, this end *competes*: it
-// measures its share every now and then, and moves its window towards kWantedShare of the link. It
-// yields to loss as TCP does. It does not yield to loss that comes whatever it does, as beside BBR
-// in a short queue. Where a probe finds the queue to be its own, twice, delay decides again.
+// The path's round trip must be known well for delay to be fair. The window therefore *dips*: it
+// shrinks to a quarter for five rounds every 128, so that this end sees the path without its own
+// queue. Who sees a round trip shrink dips as well, so that sessions on one link look together.
 //
-// The path's round trip must be known well for that. The window therefore shrinks to a quarter for
-// five rounds every 128, so that this end sees the path without its own queue.
+// A queue that a dip leaves behind is others'. A session that is asked to compete dips sooner where
+// a queue stands. Where a dip has emptied the queue, but the path may have been seen with others'
+// queue alone, it grows for five rounds instead (share_probe.hpp). Who has found a foreign queue
+// often enough *competes*: it measures its share every now and then, and moves its window towards
+// kWantedShare of the link. It yields to loss as TCP does. It does not yield to loss that comes
+// whatever it does, as beside BBR in a short queue. Where a probe finds the queue to be its own,
+// twice, delay decides again.
 //
-// Known weakness: sessions that start at the same time in a deep queue may take one another for TCP
-// for seconds.
+// Known weakness: where a link carries no more packets than there are sessions, the window cannot
+// dip, and sessions may take one another for TCP.
 #pragma once
 
 #include <array>
@@ -41,8 +45,9 @@ struct CompetitionRound {
 
 class Competition {
  public:
-  Competition(Duration least_allowance, double most_packets)
-      : least_allowance_(least_allowance), most_packets_(most_packets) {}
+  /// `competes`: else it only looks at the path now and then, and delay decides.
+  Competition(bool competes, Duration least_allowance, double most_packets)
+      : competes_(competes), least_allowance_(least_allowance), most_packets_(most_packets) {}
 
   /// The window for the next round; nothing where delay and loss shall decide, as without others.
   std::optional<double> on_round(const CompetitionRound& round);
@@ -60,13 +65,15 @@ class Competition {
  private:
   void count_queue(const CompetitionRound& round);
   double end_probe(const CompetitionRound& round, double used_window, double share);
+  double judge_dip(const CompetitionRound& round, double used_window, double share);
   void set_goal(double window);
-  bool starts_probe_to_see_path(const CompetitionRound& round, Duration known_min_rtt);
-  bool starts_probe_to_ask_whose_queue(const CompetitionRound& round);
+  Duration standing_queue(const CompetitionRound& round) const;
+  bool starts_dip(const CompetitionRound& round, Duration known_min_rtt, Duration highest);
   void start_competing();
   void stop_competing();
   double compete(const CompetitionRound& round);
 
+  bool competes_;
   Duration least_allowance_;
   double most_packets_;
   ShareProbe probe_;
@@ -83,7 +90,8 @@ class Competition {
   int loss_cuts_ = 0;
   bool queue_tells_ = false;  ///< It is long enough for a probe to learn something from it.
   bool was_starting_ = true;
-  int foreign_probes_ = 0;  ///< In a row, which found most of the queue to be others'.
+  bool wants_upward_ = false;  ///< The last dip has left the question open.
+  int foreign_dips_ = 0;       ///< Probes that found others' queue, since the last that did not.
 
   // While competing.
   bool is_competing_ = false;

@@ -29,14 +29,13 @@ constexpr double kGain = 1.05;
 }  // namespace
 
 Congestion::Congestion(const Limits& limits)
-    : limits_(limits), window_(limits.initial_packets), threshold_(limits.most_packets) {
-  if (limits.competes) {
-    competition_.emplace(limits.least_allowance, limits.most_packets);
-  }
-}
+    : limits_(limits),
+      competition_(limits.competes, limits.least_allowance, limits.most_packets),
+      window_(limits.initial_packets),
+      threshold_(limits.most_packets) {}
 
 double Congestion::window_packets() const {
-  return competition_ ? std::max(window_ * competition_->window_part(), kLeastWindow) : window_;
+  return std::max(window_ * competition_.window_part(), kLeastWindow);
 }
 
 Duration Congestion::allowance(Duration min_rtt) const {
@@ -90,15 +89,15 @@ void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, D
   const bool still_growing = in_slow_start() && rate > kStillGrowing * last_rate_;
   last_rate_ = rate;
 
-  if (competition_ && competition_decides({.elapsed = round.elapsed,
-                                           .has_delay = has_delay,
-                                           .delay = delay,
-                                           .allowed = allowed,
-                                           .min_rtt = min_rtt,
-                                           .lost = lost,
-                                           .window_was_used = round.window_was_used,
-                                           .is_starting = in_slow_start(),
-                                           .window = window_})) {
+  if (competition_decides({.elapsed = round.elapsed,
+                           .has_delay = has_delay,
+                           .delay = delay,
+                           .allowed = allowed,
+                           .min_rtt = min_rtt,
+                           .lost = lost,
+                           .window_was_used = round.window_was_used,
+                           .is_starting = in_slow_start(),
+                           .window = window_})) {
     return;
   }
   if (capped_rounds_ > 0) {
@@ -117,9 +116,7 @@ void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, D
              (lost > kIgnoredLoss && packets >= kEnoughPackets && most_delay > allowed)) {
     leave_slow_start();
     set_window(window_ * kLossDecrease);
-    if (competition_) {
-      competition_->on_loss_beside_queue();
-    }
+    competition_.on_loss_beside_queue();
   } else if (lost > kIgnoredLoss && packets >= kEnoughPackets && !still_growing) {
     // A round that took far longer than a round trip was a standstill, and measured nothing.
     const bool has_measured = round.elapsed < 4 * smoothed_rtt;
@@ -134,9 +131,9 @@ void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, D
 }
 
 bool Congestion::competition_decides(const CompetitionRound& round) {
-  const bool was_competing = competition_->is_competing();
-  const std::optional<double> window = competition_->on_round(round);
-  if (competition_->is_competing() && !was_competing) {
+  const bool was_competing = competition_.is_competing();
+  const std::optional<double> window = competition_.on_round(round);
+  if (competition_.is_competing() && !was_competing) {
     leave_slow_start();
     capped_rounds_ = 0;
   }
@@ -162,9 +159,7 @@ void Congestion::on_timeout() {
   threshold_ = std::max(window_ / 2, kLeastWindow);
   set_window(kLeastWindow);
   capped_rounds_ = 0;
-  if (competition_) {
-    competition_->on_timeout();
-  }
+  competition_.on_timeout();
   last_rate_ = 0;
   least_delay_ = Duration::max();
   most_delay_ = {};

@@ -17,16 +17,14 @@
 // worst, as who has waited for his core sends much at once. More than the buffer holds shrinks the
 // window as Swift's endpoint delay does.
 //
-// Kernel TCP does not yield to delay, so that a session beside it is left with little. Where the
-// limits say `competes`, a Competition (competition.hpp) takes a share of such a link.
-//
-// Known weakness: a session that starts while others keep a queue standing takes it for the path's
-// own delay, and gets more than its share until that queue has drained once within ten seconds.
+// A session that starts while others keep a queue standing would take it for the path's own delay.
+// The window therefore shrinks for some rounds now and then, at all sessions together
+// (competition.hpp). Kernel TCP does not yield to delay, so that a session beside it is left with
+// little; where the limits say `competes`, it takes a share of such a link.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "base/time.hpp"
 #include "protocol/competition.hpp"
@@ -70,8 +68,7 @@ class Congestion {
 
   double window_packets() const;
   bool in_slow_start() const { return window_ < threshold_; }
-  /// Null where the limits do not ask for it.
-  const Competition* competition() const { return competition_ ? &*competition_ : nullptr; }
+  const Competition& competition() const { return competition_; }
   bool rate_is_capped() const { return capped_rounds_ > 0; }
   /// Bytes per second at which packets of `packet_bytes` may leave; 0 where nothing is known yet.
   double pacing_rate(Duration smoothed_rtt, std::size_t packet_bytes) const;
@@ -87,7 +84,7 @@ class Congestion {
   void cap_rate(double rate, double delivered_packets_per_s, Duration min_rtt);
 
   Limits limits_;
-  std::optional<Competition> competition_;
+  Competition competition_;
   double window_;
   double threshold_;  ///< Slow start below it.
   double cap_bytes_per_s_ = 0;

@@ -22,17 +22,23 @@ namespace harp {
 class ShareProbe {
  public:
   bool is_on() const { return rounds_ > 0; }
-  /// The window has been made smaller.
+  /// The window has been changed.
   bool is_dipping() const { return rounds_ > kSettleRounds; }
   void start() {
     rounds_ = 1;
     is_deep_ = false;
+    is_upward_ = false;
     after_ = {};
   }
   /// To see more of the path than before: by half, whatever is known of it.
   void start_deep() {
     start();
     is_deep_ = true;
+  }
+  /// Makes the window larger instead: the answer where the path may be as long as the queue.
+  void start_upward() {
+    start();
+    is_upward_ = true;
   }
   /// Without holding the window first: somebody else makes his smaller, says the round trip.
   void join(Duration rtt, Duration min_rtt, bool is_deep) {
@@ -45,7 +51,11 @@ class ShareProbe {
   void cancel() { rounds_ = 0; }
   /// To see the path, not the share.
   bool is_deep() const { return is_deep_; }
-  /// Part of the window that may be used.
+  bool is_upward() const { return is_upward_; }
+  /// The round trip before the window shrank, and while it was small.
+  Duration before() const { return before_; }
+  Duration after() const { return after_; }
+  /// Part of the window that may be used; more than 1 in an upward probe.
   double factor() const { return is_dipping() ? factor_ : 1; }
 
   /// After a round whose least round trip was `rtt`, of which `min_rtt` is the path's. Returns our
@@ -55,8 +65,9 @@ class ShareProbe {
       before_ = rtt;
     } else if (rounds_ == kSettleRounds) {
       before_ = (before_ + rtt) / 2;
-      factor_ = is_deep_ ? kDeepFactor
-                         : std::clamp(seconds(min_rtt) / seconds(rtt), kLeastFactor, kMostFactor);
+      factor_ = is_upward_ ? kUpwardFactor
+                : is_deep_ ? kDeepFactor
+                           : std::clamp(seconds(min_rtt) / seconds(rtt), kLeastFactor, kMostFactor);
     } else if (rounds_ > kSettleRounds + kDipRounds - kMeasuredRounds) {
       after_ += rtt / kMeasuredRounds;
     }
@@ -72,11 +83,13 @@ class ShareProbe {
   static constexpr int kDipRounds = 5;
   static constexpr int kMeasuredRounds = 3;
   static constexpr double kDeepFactor = 0.25;
+  static constexpr double kUpwardFactor = 1.5;
   static constexpr double kLeastFactor = 0.5;
   static constexpr double kMostFactor = 0.65;
 
   int rounds_ = 0;  ///< Begun; 0: it is off.
   bool is_deep_ = false;
+  bool is_upward_ = false;
   double factor_ = 1;
   Duration before_{};
   Duration after_{};

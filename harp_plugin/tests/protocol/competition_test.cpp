@@ -41,21 +41,35 @@ Congestion beyond_slow_start() {
   Congestion congestion({.initial_packets = 1000, .competes = true});
   play_full_link(congestion, 0);
   EXPECT_FALSE(congestion.in_slow_start());
-  for (int round = 0; round < 20 && congestion.competition()->is_probing(); ++round) {
+  for (int round = 0; round < 20 && congestion.competition().is_probing(); ++round) {
     play_full_link(congestion, 0);
   }
-  EXPECT_FALSE(congestion.competition()->is_probing());
-  EXPECT_FALSE(congestion.competition()->is_competing());
+  EXPECT_FALSE(congestion.competition().is_probing());
+  EXPECT_FALSE(congestion.competition().is_competing());
   return congestion;
 }
 
 TEST(Competition, nobody_competes_who_was_not_asked_to) {
   Congestion congestion({.initial_packets = 1000});
-  EXPECT_EQ(congestion.competition(), nullptr);
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 2000; ++round) {
     play_full_link(congestion, 1500);
+    EXPECT_FALSE(congestion.competition().is_competing());
   }
   EXPECT_DOUBLE_EQ(congestion.window_packets(), kLeastWindow) << "has yielded whatever it had";
+}
+
+TEST(Competition, everybody_shrinks_the_window_now_and_then_to_see_the_path) {
+  Congestion congestion({.initial_packets = 1000});
+  int dips = 0;
+  bool was_probing = false;
+  for (int round = 0; round < 600; ++round) {
+    play_full_link(congestion, 0);
+    const bool is_probing = congestion.competition().is_probing();
+    dips += is_probing && !was_probing ? 1 : 0;
+    was_probing = is_probing;
+  }
+  EXPECT_GE(dips, 3);
+  EXPECT_LE(dips, 6);
 }
 
 TEST(Competition, the_window_is_held_at_the_end_of_slow_start_to_see_whose_the_queue_is) {
@@ -63,14 +77,14 @@ TEST(Competition, the_window_is_held_at_the_end_of_slow_start_to_see_whose_the_q
   play_full_link(congestion, 0);
   EXPECT_FALSE(congestion.in_slow_start());
   EXPECT_DOUBLE_EQ(congestion.window_packets(), 1000);
-  EXPECT_TRUE(congestion.competition()->is_probing());
+  EXPECT_TRUE(congestion.competition().is_probing());
 }
 
 TEST(Competition, a_queue_that_goes_with_the_window_is_its_own) {
   Congestion congestion({.initial_packets = 1000, .competes = true});
   for (int round = 0; round < 200; ++round) {
     play_full_link(congestion, 0);
-    EXPECT_FALSE(congestion.competition()->is_competing());
+    EXPECT_FALSE(congestion.competition().is_competing());
   }
   EXPECT_LT(queue_delay(congestion.window_packets(), 0), milliseconds(1));
 }
@@ -78,14 +92,14 @@ TEST(Competition, a_queue_that_goes_with_the_window_is_its_own) {
 TEST(Competition, a_queue_that_stays_is_others_and_the_window_grows_until_half_of_it_is_its_own) {
   Congestion congestion = beyond_slow_start();
   constexpr double kOthers = 1500;
-  for (int round = 0; round < 200 && !congestion.competition()->is_competing(); ++round) {
+  for (int round = 0; round < 2000 && !congestion.competition().is_competing(); ++round) {
     play_full_link(congestion, kOthers);
   }
-  EXPECT_TRUE(congestion.competition()->is_competing());
-  for (int round = 0; round < 300; ++round) {
+  EXPECT_TRUE(congestion.competition().is_competing());
+  for (int round = 0; round < 2000; ++round) {
     play_full_link(congestion, kOthers);
   }
-  EXPECT_TRUE(congestion.competition()->is_competing());
+  EXPECT_TRUE(congestion.competition().is_competing());
   const double share = congestion.window_packets() / (congestion.window_packets() + kOthers);
   EXPECT_GT(share, 0.4);
   EXPECT_LT(share, 0.7);
@@ -93,14 +107,14 @@ TEST(Competition, a_queue_that_stays_is_others_and_the_window_grows_until_half_o
 
 TEST(Competition, when_the_others_have_gone_the_queue_goes_too) {
   Congestion congestion = beyond_slow_start();
-  for (int round = 0; round < 300; ++round) {
+  for (int round = 0; round < 2000; ++round) {
     play_full_link(congestion, 1500);
   }
-  ASSERT_TRUE(congestion.competition()->is_competing());
+  ASSERT_TRUE(congestion.competition().is_competing());
   for (int round = 0; round < 300; ++round) {
     play_full_link(congestion, 0);
   }
-  EXPECT_FALSE(congestion.competition()->is_competing());
+  EXPECT_FALSE(congestion.competition().is_competing());
   EXPECT_LT(queue_delay(congestion.window_packets(), 0), milliseconds(1));
 }
 

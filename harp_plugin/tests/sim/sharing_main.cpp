@@ -136,14 +136,14 @@ void trace(const SharedLink& link, const harp::sim::Shares& shares, double at_s)
       continue;
     }
     const harp::Session& session = link.session(i);
-    const harp::Competition* competition = session.congestion().competition();
+    const harp::Competition& competition = session.congestion().competition();
     std::printf(" | %.3f window %.0f rtt %.2f min %.3f ms",
                 shares.harp[i],
                 session.congestion().window_packets(),
                 harp::seconds(session.paths().best_rtt()) * 1e3,
                 harp::seconds(session.paths().min_rtt()) * 1e3);
-    if (competition != nullptr && competition->is_competing()) {
-      std::printf(" competes with a share of %.2f", competition->share());
+    if (competition.is_competing()) {
+      std::printf(" competes with a share of %.2f", competition.share());
     }
   }
   std::printf("\n");
