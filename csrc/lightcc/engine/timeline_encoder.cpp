@@ -1,0 +1,278 @@
+#include "lightcc/engine/timeline_encoder.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace lightcc {
+namespace {
+
+// Lanes come after all tensors a job may have; viewers sort them first.
+constexpr std::uint32_t kFirstLanePid = 2'000'000'000;
+
+// Horovod's times are microseconds; the fraction makes short slices visible.
+std::string micros(std::int64_t ns) {
+  std::array<char, 32> text{};
+  const char* sign = ns < 0 ? "-" : "";
+  const std::int64_t size = ns < 0 ? -ns : ns;
+  const int length = std::snprintf(text.data(),
+                                   text.size(),
+                                   "%s%lld.%03d",
+                                   sign,
+                                   static_cast<long long>(size / 1000),
+                                   static_cast<int>(size % 1000));
+  return {text.data(), static_cast<std::size_t>(std::max(length, 0))};
+}
+
+void add_metadata(std::string_view what,
+                  std::uint32_t pid,
+                  std::string_view arguments,
+                  std::string& out) {
+  out += ",\n{\"name\": \"";
+  out += what;
+  out += "\", \"ph\": \"M\", \"pid\": " + std::to_string(pid) + ", \"args\": {";
+  out += arguments;
+  out += "}}";
+}
+
+void add_end(std::uint32_t pid, std::int64_t at_ns, std::string_view arguments, std::string& out) {
+  out += ",\n{\"ph\": \"E\", \"ts\": " + micros(at_ns) + ", \"pid\": " + std::to_string(pid);
+  if (!arguments.empty()) {
+    out += ", \"args\": {";
+    out += arguments;
+    out += '}';
+  }
+  out += '}';
+}
+
+void add_mark(std::string_view name,
+              std::int64_t at_ns,
+              std::string_view arguments,
+              std::string& out) {
+  out += ",\n{\"ph\": \"i\", \"name\": \"";
+  out += name;
+  out += "\", \"ts\": " + micros(at_ns) + ", \"s\": \"g\"";
+  if (!arguments.empty()) {
+    out += ", \"args\": {";
+    out += arguments;
+    out += '}';
+  }
+  out += '}';
+}
+
+// Bytes of the UTF-8 sequence that `text` starts with; 0: it is none.
+std::size_t sequence_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) {
+    return 1;
+  }
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || length > text.size()) {
+    return 0;
+  }
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0U) != 0x80) {
+      return 0;
+    }
+  }
+  // Too long a form, a surrogate, or beyond Unicode.
+  const bool is_wrong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) >= 0xa0) ||
+                        (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) >= 0x90);
+  return is_wrong ? 0 : length;
+}
+
+std::string dimensions_of(const TimelineRecord& record) {
+  std::string text = "[";
+  const std::size_t known = std::min<std::size_t>(record.number, record.values.size());
+  for (std::size_t i = 0; i < known; ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(record.values[i]);
+  }
+  return text + (record.number > known ? ", ...]" : "]");
+}
+
+}  // namespace
+
+std::string json_string(std::string_view text) {
+  std::string out = "\"";
+  while (!text.empty()) {
+    const std::size_t length = sequence_length(text);
+    const char c = text.front();
+    if (length == 0) {
+      out += '?';
+    } else if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < ' ') {
+      std::array<char, 8> code{};
+      (void)std::snprintf(code.data(), code.size(), "\\u%04x", static_cast<unsigned>(c));
+      out += code.data();
+    } else {
+      out += text.substr(0, length);
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return out + '"';
+}
+
+std::string TimelineEncoder::head(const TimelineOrigin& origin) {
+  std::string out;
+  add_metadata("process_name",
+               0,
+               "\"start_time_since_epoch_in_micros\": " + std::to_string(origin.epoch_us),
+               out);
+  add_metadata("process_sort_index", 0, "\"sort_index\": 0", out);
+  add_metadata(
+      "lightcc",
+      0,
+      "\"rank\": " + std::to_string(origin.rank) + ", \"size\": " + std::to_string(origin.size) +
+          ", \"host\": " + json_string(origin.host) + ", \"clock\": " + json_string(origin.clock) +
+          ", \"steady_us\": " + std::to_string(origin.steady_us),
+      out);
+  out.front() = '[';  // Instead of a comma.
+  return out.append(kTimelineEnd);
+}
+
+void TimelineEncoder::encode(const TimelineRecord& record, std::string& out) {
+  switch (record.event) {
+    case TimelineEvent::kReady: {
+      if (open_.try_emplace(record.name, State::kNegotiating).second) {
+        describe(record.name, out);
+        begin(record, std::string("NEGOTIATE_") + op_type_name(record.op), out);
+        out += '}';
+      }
+      out += ",\n{\"ph\": \"X\", \"name\": \"" + std::to_string(record.number) +
+             "\", \"ts\": " + micros(record.at_ns) + ", \"pid\": " + std::to_string(record.name) +
+             ", \"dur\": 0}";
+      return;
+    }
+    case TimelineEvent::kAnnounced:
+      end(record.name, record.at_ns, out);
+      describe(record.name, out);
+      begin(record, op_type_name(record.op), out);
+      out += ", \"args\": {\"sequence\": " + std::to_string(record.number) +
+             ", \"lane\": " + std::to_string(record.lane) +
+             ", \"bytes\": " + std::to_string(record.values[0]) + "}}";
+      begin(record, "QUEUE", out);
+      out += '}';
+      open_[record.name] = State::kQueued;
+      return;
+    case TimelineEvent::kStarted:
+      if (const auto found = open_.find(record.name);
+          found != open_.end() && found->second == State::kQueued) {
+        add_end(record.name, record.at_ns, {}, out);
+        begin(record, std::string(record.text) + '_' + op_type_name(record.op), out);
+        out += '}';
+        found->second = State::kRunning;
+      }
+      return;
+    case TimelineEvent::kFinished:
+      finish(record, out);
+      return;
+    case TimelineEvent::kEnded:
+      end(record.name, record.at_ns, out);
+      return;
+    case TimelineEvent::kBucket:
+      bucket(record, out);
+      return;
+    case TimelineEvent::kCycle:
+      add_mark("CYCLE_START", record.at_ns, {}, out);
+      return;
+    case TimelineEvent::kLost:
+      close(record.at_ns, out);
+      add_mark("LOST_RECORDS", record.at_ns, "\"records\": " + std::to_string(record.number), out);
+      return;
+    case TimelineEvent::kWorldFailed: {
+      close(record.at_ns, out);
+      const auto message = undescribed_.extract(record.name);
+      add_mark("WORLD_FAILED",
+               record.at_ns,
+               "\"error\": " + json_string(message.empty() ? "" : message.mapped()),
+               out);
+      return;
+    }
+  }
+}
+
+void TimelineEncoder::close(std::int64_t at_ns, std::string& out) {
+  std::vector<std::uint32_t> names;
+  names.reserve(open_.size());
+  for (const auto& [name, state] : open_) {
+    names.push_back(name);
+  }
+  std::ranges::sort(names);  // The same records give the same text.
+  for (const std::uint32_t name : names) {
+    end(name, at_ns, out);
+  }
+}
+
+void TimelineEncoder::describe(std::uint32_t name, std::string& out) {
+  const auto found = undescribed_.find(name);
+  if (found == undescribed_.end()) {
+    return;
+  }
+  add_metadata("process_name", name, "\"name\": " + json_string(found->second), out);
+  add_metadata("process_sort_index", name, "\"sort_index\": " + std::to_string(name), out);
+  undescribed_.erase(found);
+}
+
+// The caller appends arguments, if there are any, and closes the brace.
+void TimelineEncoder::begin(const TimelineRecord& record,
+                            std::string_view what,
+                            std::string& out) const {
+  out += ",\n{\"ph\": \"B\", \"name\": \"";
+  out += what;
+  out += "\", \"ts\": " + micros(record.at_ns) + ", \"pid\": " + std::to_string(record.name);
+}
+
+void TimelineEncoder::finish(const TimelineRecord& record, std::string& out) {
+  const auto found = open_.find(record.name);
+  if (found == open_.end() || found->second == State::kNegotiating) {
+    return;  // Its beginning was before the timeline's, or is lost.
+  }
+  add_end(record.name, record.at_ns, {}, out);
+  add_end(record.name,
+          record.at_ns,
+          std::string("\"dtype\": \"") + data_type_name(record.dtype) + "\", \"shape\": \"" +
+              dimensions_of(record) + '"',
+          out);
+  open_.erase(found);
+}
+
+void TimelineEncoder::end(std::uint32_t name, std::int64_t at_ns, std::string& out) {
+  const auto found = open_.find(name);
+  if (found == open_.end()) {
+    return;
+  }
+  add_end(name, at_ns, {}, out);
+  if (found->second != State::kNegotiating) {
+    add_end(name, at_ns, {}, out);
+  }
+  open_.erase(found);
+}
+
+void TimelineEncoder::bucket(const TimelineRecord& record, std::string& out) {
+  const auto next = static_cast<std::uint32_t>(kFirstLanePid + lanes_.size());
+  const auto [lane, is_new] = lanes_.try_emplace({record.process_set, record.lane}, next);
+  if (is_new) {
+    std::string name = "lane " + std::to_string(record.lane);
+    if (record.process_set != 0) {
+      name += " of process set " + std::to_string(record.process_set);
+    }
+    add_metadata("process_name", lane->second, "\"name\": \"" + name + '"', out);
+    add_metadata("process_sort_index", lane->second, "\"sort_index\": -1", out);
+  }
+  const auto [start, bytes, dense, sent] = record.values;
+  out += ",\n{\"ph\": \"X\", \"name\": \"" + std::string(record.text) + '_' +
+         op_type_name(record.op) + "\", \"ts\": " + micros(start) +
+         ", \"pid\": " + std::to_string(lane->second) +
+         ", \"dur\": " + micros(record.at_ns - start) +
+         ", \"args\": {\"tensors\": " + std::to_string(record.number) +
+         ", \"bytes\": " + std::to_string(bytes);
+  if (dense > 0) {
+    out += ", \"topk_dense_bytes\": " + std::to_string(dense) +
+           ", \"topk_sent_bytes\": " + std::to_string(sent);
+  }
+  out += "}}";
+}
+
+}  // namespace lightcc
