@@ -1,0 +1,77 @@
+"""`python -m lightcc.timeline merge|summary|plot FILE`: see docs/timeline.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightcc.timeline import report
+from lightcc.timeline.clocks import clock_offsets
+from lightcc.timeline.merging import merge
+from lightcc.timeline.summary import summarize
+from lightcc.timeline.trace import TraceError, read_all
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightcc.timeline.trace import Trace
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m lightcc.timeline",
+        description="Reads rank 0's timeline FILE, and those of other ranks beside it.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    merging = commands.add_parser("merge", help="one file of all ranks, on one clock")
+    summary = commands.add_parser("summary", help="where the steps went, and which rank was late")
+    plotting = commands.add_parser("plot", help="the steps of all ranks as a picture")
+    for command in (merging, summary, plotting):
+        command.add_argument("file", type=Path, metavar="FILE", help="rank 0's timeline")
+    merging.add_argument("-o", "--output", type=Path, required=True, metavar="MERGED")
+    plotting.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.png")
+    summary.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def _merge(traces: Sequence[Trace], output: Path) -> None:
+    if any(output.resolve() == trace.path.resolve() for trace in traces):
+        msg = f"{output} is one of the files to merge; give it another name"
+        raise TraceError(msg)
+    lines = ",\n".join(json.dumps(event) for event in merge(traces))
+    output.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    for trace, offset in zip(traces, clock_offsets(traces), strict=True):
+        if offset.error_s is None:
+            how = "by the time of day, as no operation is in both files"
+        else:
+            how = f"to {report.duration(offset.error_s)}" if offset.error_s > 0 else "exactly"
+        count = len(trace.operations)
+        sys.stdout.write(f"rank {trace.rank}: {count} operations, on rank 0's clock {how}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns the exit code: 1 where a file is not what it should be."""
+    args = _parser().parse_args(arguments)
+    try:
+        if args.command == "plot":
+            report.pyplot()  # Said before the work.
+        traces = read_all(args.file)
+        if args.command == "merge":
+            _merge(traces, args.output)
+        elif args.command == "plot":
+            report.plot([summarize(trace) for trace in traces], args.output)
+        else:
+            summary = summarize(traces[0])
+            as_json = json.dumps(report.as_dict(summary), indent=2) + "\n"
+            sys.stdout.write(as_json if args.json else report.text(summary))
+    except (TraceError, report.PlotError, OSError) as error:
+        sys.stderr.write(f"python -m lightcc.timeline: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""What is read out of timelines, on files made by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightcc.timeline import __main__ as tool, report
+from lightcc.timeline.clocks import clock_offsets
+from lightcc.timeline.merging import merge
+from lightcc.timeline.summary import summarize
+from lightcc.timeline.trace import FIRST_LANE, TraceError, read, read_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class File:
+    """Events of one rank, in milliseconds."""
+
+    def __init__(self, rank: int = 0, clock: str = "boot", steady_ms: float = 0) -> None:
+        about = {"rank": rank, "size": 2, "host": "h", "clock": clock, "steady_us": steady_ms * 1e3}
+        start = {"start_time_since_epoch_in_micros": 1e9 + steady_ms * 1e3}
+        self.events: list[dict[str, Any]] = []
+        self._metadata("process_name", 0, start)
+        self._metadata("lightcc", 0, about)
+        self._metadata("process_name", FIRST_LANE, {"name": "lane 0"})
+        self._names: dict[str, int] = {}
+
+    def _metadata(self, name: str, pid: int, args: dict[str, Any]) -> None:
+        self.events.append({"name": name, "ph": "M", "pid": pid, "args": args})
+
+    def _event(self, phase: str, pid: int, at_ms: float, **more: Any) -> None:
+        self.events.append({"ph": phase, "ts": at_ms * 1e3, "pid": pid} | more)
+
+    def operation(
+        self,
+        name: str,
+        ticks: dict[int, float],
+        announced: float,
+        run: tuple[float, float],
+        sequence: int = 0,
+        **topk: int,
+    ) -> File:
+        if name not in self._names:
+            self._names[name] = len(self._names) + 1
+            self._metadata("process_name", self._names[name], {"name": name})
+        pid = self._names[name]
+        self._event("B", pid, min(ticks.values()), name="NEGOTIATE_ALLREDUCE")
+        for rank, at in ticks.items():
+            self._event("X", pid, at, name=str(rank), dur=0)
+        self._event("E", pid, announced)
+        args = {"sequence": sequence, "lane": 0, "bytes": 100}
+        self._event("B", pid, announced, name="ALLREDUCE", args=args)
+        self._event("B", pid, announced, name="QUEUE")
+        self._event("E", pid, run[0])
+        self._event("B", pid, run[0], name="SHM_ALLREDUCE")
+        self._event("E", pid, run[1])
+        self._event("E", pid, run[1], args={"dtype": "float32", "shape": "[25]"})
+        what = {"tensors": 1, "bytes": 100} | topk
+        duration = (run[1] - run[0]) * 1e3
+        self._event("X", FIRST_LANE, run[0], name="SHM_ALLREDUCE", dur=duration, args=what)
+        return self
+
+    def write(self, path: Path) -> Path:
+        path.write_text("[\n" + ",\n".join(json.dumps(event) for event in self.events) + "\n]")
+        return path
+
+
+def two_steps() -> File:
+    file = File()
+    for step, at in enumerate((0.0, 100.0)):
+        # b runs while a is not handed in yet; rank 1 is late with a.
+        file.operation("b", {0: at, 1: at + 1}, at + 1, (at + 2, at + 5), 2 * step)
+        file.operation("a", {0: at + 10, 1: at + 30}, at + 30, (at + 32, at + 40), 2 * step + 1)
+    return file
+
+
+def test_a_steps_parts_add_up(tmp_path: Path) -> None:
+    summary = summarize(read(two_steps().write(tmp_path / "t.json")))
+    assert (summary.rank, summary.size, len(summary.steps)) == (0, 2, 2)
+    first, last = summary.steps
+    assert first.end - first.start == pytest.approx(0.1)
+    assert last.end - last.start == pytest.approx(0.04)
+    for step in summary.steps:
+        assert step.hidden == pytest.approx(0.003)
+        assert step.exposed == pytest.approx(0.008)
+        assert step.waiting == pytest.approx(0.022)
+    assert first.alone == pytest.approx(0.067)
+    assert last.alone == pytest.approx(0.007)
+
+
+def test_the_late_rank_is_the_one_all_others_waited_for(tmp_path: Path) -> None:
+    summary = summarize(read(two_steps().write(tmp_path / "t.json")))
+    assert summary.late_rank == 1
+    assert summary.late[0].seconds == pytest.approx(2 * 0.021)
+    assert (summary.late[0].operations, summary.compared_operations) == (4, 4)
+    assert summary.slowest[0][0] == "a"
+    file = File().operation("a", {0: 0, 1: 0.01}, 0.02, (1, 100))
+    even = summarize(read(file.write(tmp_path / "even.json")))
+    assert even.late_rank is None
+    assert "no rank was late" in report.text(even)
+
+
+def test_what_top_k_saved_is_summed(tmp_path: Path) -> None:
+    file = File()
+    topk = {"topk_dense_bytes": 1000, "topk_sent_bytes": 20}
+    file.operation("a", {0: 0}, 1, (2, 3), 0, **topk)
+    file.operation("b", {0: 4}, 5, (6, 7), 1, **topk)
+    summary = summarize(read(file.write(tmp_path / "t.json")))
+    assert (summary.dense_bytes, summary.sent_bytes) == (2000, 40)
+    text = report.text(summary)
+    assert "top-k sent 40 B instead of 2 kB: 98.0% saved" in text
+    assert "which rank was late is in rank 0's file" in text
+
+
+def test_files_of_one_machine_share_its_clock(tmp_path: Path) -> None:
+    two_steps().write(tmp_path / "t.json")
+    File(1, steady_ms=7).write(tmp_path / "t.rank1.json")
+    traces = read_all(tmp_path / "t.json")
+    offset = clock_offsets(traces)[1]
+    assert offset.seconds == pytest.approx(0.007)
+    assert offset.error_s == 0
+
+
+def test_files_of_two_machines_are_compared_by_their_operations(tmp_path: Path) -> None:
+    # Rank 1's clock is 50 ms behind; ways take 1 ms up at least, and 3 ms down.
+    first, second = File(clock="one"), File(1, clock="other", steady_ms=12345)
+    for sequence, (at, up, down) in enumerate([(100.0, 1, 9), (200.0, 5, 3)]):
+        heard = at + up
+        ticks = {0: at - 5, 1: heard}
+        first.operation("a", ticks, heard, (heard + 10, heard + 11), sequence)
+        there = heard + down - 50
+        second.operation("a", {1: at - 50}, there, (there + 10, there + 11), sequence)
+    first.write(tmp_path / "t.json")
+    second.write(tmp_path / "t.rank1.json")
+    offset = clock_offsets(read_all(tmp_path / "t.json"))[1]
+    assert offset.error_s == pytest.approx(0.002)
+    assert offset.seconds == pytest.approx(0.050 + (0.001 - 0.003) / 2)
+    lonely = File(1, clock="third", steady_ms=40).write(tmp_path / "t.rank1.json")
+    offset = clock_offsets([read(tmp_path / "t.json"), read(lonely)])[1]
+    assert offset.seconds == pytest.approx(0.040)
+    assert offset.error_s is None
+
+
+def test_a_merged_file_has_a_process_for_each_rank(tmp_path: Path) -> None:
+    two_steps().write(tmp_path / "t.json")
+    other = File(1, steady_ms=-3)
+    other.operation("b", {1: 4}, 5, (6, 7)).write(tmp_path / "t.rank1.json")
+    output = tmp_path / "merged"
+    assert tool.main(["merge", str(tmp_path / "t.json"), "-o", str(output)]) == 0
+    events = json.loads(output.read_text())
+    assert events == merge(read_all(tmp_path / "t.json"))
+    assert {event["pid"] for event in events} == {0, 1}
+    named = [e["args"]["name"] for e in events if e.get("name") == "process_name"]
+    assert named == ["rank 0 on h", "rank 1 on h"]
+    threads = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event.get("name") == "thread_name"
+    }
+    assert set(threads.values()) == {"lane 0", "a", "b"}
+    timed = [event for event in events if event["ph"] != "M"]
+    assert all((event["pid"], event["tid"]) in threads for event in timed)
+    begun = {pid: min(e["ts"] for e in timed if e["pid"] == pid) for pid in (0, 1)}
+    assert begun == {0: pytest.approx(3000), 1: pytest.approx(4000)}
+
+
+def test_a_merge_does_not_overwrite_what_it_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = two_steps().write(tmp_path / "t.json")
+    before = path.read_text()
+    assert tool.main(["merge", str(path), "-o", str(path)]) == 1
+    assert "give it another name" in capsys.readouterr().err
+    assert path.read_text() == before
+
+
+def test_a_file_cut_in_the_middle_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = two_steps().write(tmp_path / "t.json")
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2])
+    trace = read(path)
+    assert 0 < len(trace.operations) < 4
+    assert summarize(trace).seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is no JSON"),
+        ("{}", "it holds no list of events"),
+        ("[1]", "it holds no list of events"),
+        ('[{"ph": "B", "pid": 1}]', "an event lacks what it should have"),
+        ('[{"ph": "X", "name": "1", "pid": 1, "ts": "now"}]', "an event lacks"),
+    ],
+)
+def test_what_is_no_timeline_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, why: str
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=why):
+        read(path)
+    assert tool.main(["summary", str(path)]) == 1
+    assert str(path) in capsys.readouterr().err
+
+
+def test_horovods_own_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "horovod.json"
+    path.write_text(
+        '[\n{"name": "process_name", "ph": "M", "pid": 0, '
+        '"args": {"start_time_since_epoch_in_micros":1700000000000000}},\n'
+        '{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.x"}},\n'
+        '{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 10, "pid": 1},\n'
+        '{"ph": "X", "name": "1", "ts": 11, "pid": 1, "dur": 0},\n'
+        '{"ph": "X", "name": "0", "ts": 1011, "pid": 1, "dur": 0},\n'
+        '{"ph": "E", "ts": 1012, "pid": 1},\n'
+        '{"ph": "B", "name": "ALLREDUCE", "ts": 1020, "pid": 1},\n'
+        '{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 1030, "pid": 1},\n'
+        '{"ph": "E", "ts": 1050, "pid": 1},\n'
+        '{"ph": "E", "ts": 1060, "pid": 1, "args": {"dtype": "float32", "shape": "[3]"}},\n'
+        '{"ph": "i", "name": "CYCLE_START", "ts": 1070, "s": "g"}]'
+    )
+    trace = read(path)
+    (operation,) = trace.operations
+    assert (operation.name, operation.kind) == ("allreduce.x", "ALLREDUCE")
+    assert operation.finished == pytest.approx(1060e-6)
+    assert summarize(trace).late_rank == 0
+
+
+def test_a_summary_for_programs_and_for_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = two_steps().write(tmp_path / "t.json")
+    assert tool.main(["summary", "--json", str(path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["late_rank"] == 1
+    assert told["steps"][0]["alone"] == pytest.approx(0.067)
+    assert tool.main(["summary", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "rank 1 was late: look there first" in text
+    assert "SHM_ALLREDUCE" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_a_plot_needs_matplotlib_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two_steps().write(tmp_path / "t.json")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert tool.main(["plot", str(path), "-o", str(tmp_path / "t.png")]) == 1
+    assert "plot needs matplotlib: pip install matplotlib" in capsys.readouterr().err
+
+
+def test_a_plot_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = two_steps().write(tmp_path / "t.json")
+    picture = tmp_path / "t.png"
+    assert tool.main(["plot", str(path), "-o", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
