@@ -65,7 +65,9 @@ from lightcc.basics import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
     stats,
+    stop_timeline,
 )
 from lightcc.compression import Compression
 from lightcc.compression_state import load_compression_state, save_compression_state
@@ -204,7 +206,9 @@ __all__ = [
     "send_async",
     "shutdown",
     "size",
+    "start_timeline",
     "stats",
+    "stop_timeline",
     "synchronize",
 ]
 

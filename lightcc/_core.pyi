@@ -217,6 +217,12 @@ class World:
     def stats(self) -> dict[str, Any]:
         """Returns the counters since the world was made, and the `allreduce_costs`."""
 
+    def start_timeline(self, path: str, mark_cycles: bool) -> None:
+        """Records a timeline into a file; ValueError where that is not allowed or possible."""
+
+    def stop_timeline(self) -> None:
+        """Completes the timeline's file, if there is one."""
+
     def compression_place(self, process_set: int) -> tuple[int, int, int, int] | None:
         """Returns (blocks, block, members, member) of this rank in the grid of compression.
 

@@ -6,8 +6,6 @@ from lightcc.exceptions import NotThereYetError
 
 _WHAT = {
     "elastic": "elastic jobs",
-    "start_timeline": "the timeline",
-    "stop_timeline": "the timeline",
 }
 
 

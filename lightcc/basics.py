@@ -32,9 +32,6 @@ _all_went_well = True
 # What other modules add to stats().
 _statistics: dict[str, Callable[[], Any]] = {"fusion": list}
 
-# Whether this process has said that it writes no timeline: once is enough for all its worlds.
-_timeline_is_explained = False
-
 # How often this process joined each group of ranks: makes the store's keys of one world its own.
 _generations: dict[str, int] = {}
 
@@ -72,7 +69,6 @@ def init(
         dynamic, static = _planned_sets(process_sets, member.size)
         if member.rank == 0:
             _warn_about_unknown_variables()
-            _warn_about_the_timeline()
 
         generation = _generations.get(member.group, 0)
         _generations[member.group] = generation + 1
@@ -245,6 +241,37 @@ def add_statistics(name: str, report: Callable[[], Any]) -> None:
     _statistics[name] = report
 
 
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Records a timeline into a file from now on, in Chrome's trace format.
+
+    The file is complete after `stop_timeline()`, `shutdown()` or an error, and replaces an older
+    one. Another file that is being recorded ends; the same one goes on.
+
+    Rank 0 records what all ranks asked for and when, and what it did itself. Other ranks record
+    nothing, unless `LIGHT_TIMELINE` is set: then rank 1 writes `trace.rank1.json` beside
+    `trace.json`, and so on. Local: ranks need not call it together.
+
+    Args:
+        file_path: The file.
+        mark_cycles: Marks also when rank 0 announces what all ranks asked for.
+
+    Raises:
+        ValueError: lightcc is not initialized, neither `HOROVOD_TIMELINE` nor `LIGHT_TIMELINE` was
+            set when it was (the value `DYNAMIC` asks for nothing before this call), or the file
+            cannot be written.
+    """
+    _world.current().start_timeline(os.fspath(file_path), mark_cycles)
+
+
+def stop_timeline() -> None:
+    """Completes the file that is being recorded. Does nothing where there is none.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    _world.current().stop_timeline()
+
+
 def mpi_threads_supported() -> bool:
     """Returns whether other MPI code may run in other threads: `False`, as MPI is not used.
 
@@ -320,14 +347,3 @@ def _warn_about_unknown_variables() -> None:
     names = [name for name in os.environ if name.startswith("LIGHT_")]
     for text in _core.unknown_knob_warnings(names):
         warnings.warn(text, RuntimeWarning, stacklevel=3)
-
-
-def _warn_about_the_timeline() -> None:
-    global _timeline_is_explained
-    name = os.environ.get("HOROVOD_TIMELINE", "")
-    # DYNAMIC asks for nothing yet: start_timeline() does, and says that it is not there.
-    if _timeline_is_explained or name in {"", "DYNAMIC"}:
-        return
-    _timeline_is_explained = True
-    text = f"HOROVOD_TIMELINE: this version of lightcc has no timeline yet; {name} is not written"
-    warnings.warn(text, RuntimeWarning, stacklevel=3)

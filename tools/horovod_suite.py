@@ -46,10 +46,7 @@ AS_TENSORFLOW = (
     "sys.exit(pytest.main(sys.argv[1:]))"
 )
 # What passes under Horovod and cannot pass here yet.
-NOT_THERE_YET = {
-    "test_timeline.py::TimelineTests::test_timeline": "the timeline is not there yet; "
-    "`HOROVOD_TIMELINE` is warned about",
-}
+NOT_THERE_YET: dict[str, str] = {}
 # Results whose message does not say the cause, by group and test.
 MULTIPLIES = (
     "it asks for a quotient bit for bit; a product with the reciprocal, which Horovod forms too, "

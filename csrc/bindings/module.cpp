@@ -83,6 +83,24 @@ py::dict fusion_knobs(const WorldBinding& world) {
                   "autotune_log"_a = knobs.autotune_log);
 }
 
+void start_timeline(WorldBinding& world, std::string path, bool marks_cycles) {
+  const Knobs& knobs = world.knobs();
+  if (knobs.timeline.empty() && knobs.timeline_of_all.empty()) {
+    throw py::value_error("Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.");
+  }
+  const TimelineOptions options{std::move(path), marks_cycles, !knobs.timeline_of_all.empty()};
+  const Status started = [&] {
+    const py::gil_scoped_release nogil;
+    return world.engine().start_timeline(options);
+  }();
+  throw_if_error(started);
+}
+
+void stop_timeline(WorldBinding& world) {
+  const py::gil_scoped_release nogil;
+  world.engine().stop_timeline();
+}
+
 py::dict stats(WorldBinding& world) {
   const WorldStats stats = [&world] {
     const py::gil_scoped_release nogil;  // Another thread may drive the engine for a while.
@@ -280,6 +298,8 @@ void register_world(py::module_& module) {
       .def("process_sets", &process_sets)
       .def("fusion_knobs", &fusion_knobs)
       .def("stats", &stats)
+      .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a)
+      .def("stop_timeline", &stop_timeline)
       .def("shutdown", &WorldBinding::shutdown);
 }
 

@@ -47,8 +47,6 @@ _NOT_YET = {
 # `from horovod.torch import elastic` looks for this module, since the package's name is lightcc's.
 _ASKED_OF_LIGHTCC = {
     "lightcc.torch.elastic": "elastic jobs",
-    "lightcc.torch.start_timeline": "the timeline",
-    "lightcc.torch.stop_timeline": "the timeline",
 }
 
 

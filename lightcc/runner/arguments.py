@@ -149,6 +149,9 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
         metavar="N",
     )
     tuning("--autotune-gaussian-process-noise", metavar="X", help="accepted, without effect")
+    tuning("--timeline-filename", metavar="FILE", help="rank 0 records a timeline into FILE")
+    tuning("--timeline-mark-cycles", dest="mark_cycles", action="store_true", default=None)
+    tuning("--no-timeline-mark-cycles", dest="mark_cycles", action="store_false", default=None)
     tuning("--stall-check", dest="no_stall_check", action="store_false", default=None)
     tuning("--no-stall-check", dest="no_stall_check", action="store_true", default=None)
     tuning("--stall-check-warning-time-seconds", type=_SECONDS, metavar="S")
@@ -266,6 +269,8 @@ def _tuning_environment(args: argparse.Namespace, interfaces: list[str]) -> dict
         "LIGHT_IFACE": ",".join(interfaces) or None,
         "NCCL_SOCKET_IFNAME": ",".join(interfaces) or None,
         "LIGHTCC_HOROVOD": 1 if args.horovod else None,
+        "HOROVOD_TIMELINE": args.timeline_filename,
+        "HOROVOD_TIMELINE_MARK_CYCLES": None if args.mark_cycles is None else int(args.mark_cycles),
         "HOROVOD_AUTOTUNE": None if args.autotune is None else int(args.autotune),
         "HOROVOD_AUTOTUNE_LOG": args.autotune_log_file,
         "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": _integer(args.autotune_warmup_samples),

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 _MPI = "lightccrun starts the ranks itself, without MPI"
 _TOPOLOGY = "the engine chooses the algorithm by topology (LIGHT_2D_ALLREDUCE)"
 _ELASTIC = "elastic jobs are not there yet; start a fixed number of ranks with -np"
-_TIMELINE = "the timeline is not there yet, so none is written"
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,6 @@ NOTED = (
     *_switch("torus-allreduce", _TOPOLOGY),
     Flag("--num-nccl-streams", "this version has no GPU path", values=1),
     Flag("--thread-affinity", "bind the ranks with taskset or numactl in the command", values=1),
-    Flag("--timeline-filename", _TIMELINE, values=1),
-    *_switch("timeline-mark-cycles", _TIMELINE),
 )
 
 # Refused: without them the job would be another one than was asked for.

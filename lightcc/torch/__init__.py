@@ -100,6 +100,8 @@ from lightcc.torch.mpi_ops import (
     shutdown,
     size,
     sparse_allreduce_async,
+    start_timeline,
+    stop_timeline,
     synchronize,
 )
 from lightcc.torch.optimizer import DistributedOptimizer
@@ -187,7 +189,9 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
     "stats",
+    "stop_timeline",
     "synchronize",
 ]
 

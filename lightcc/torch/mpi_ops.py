@@ -26,6 +26,8 @@ from lightcc.basics import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from lightcc.exceptions import HorovodInternalError
 from lightcc.horovod.common.basics import HorovodBasics
@@ -156,6 +158,8 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 

@@ -307,6 +307,19 @@ inline constexpr auto kRows = std::to_array<Row>({
      .unit = "us",
      .meaning = "How long a waiting thread looks for work before it sleeps; -1: chosen by the "
                 "number of cores."},
+    // Timeline.
+    {.names = {"HOROVOD_TIMELINE"},
+     .target = &Knobs::timeline,
+     .meaning = "File into which rank 0 records a timeline from init() on; DYNAMIC: "
+                "hvd.start_timeline() names it."},
+    {.names = {"LIGHT_TIMELINE"},
+     .target = &Knobs::timeline_of_all,
+     .meaning = "The same, for all ranks: rank 1 writes trace.rank1.json beside trace.json. Goes "
+                "before HOROVOD_TIMELINE."},
+    {.names = {"HOROVOD_TIMELINE_MARK_CYCLES"},
+     .type = Type::kBool,
+     .target = &Knobs::timeline_marks_cycles,
+     .meaning = "Marks in the timeline when rank 0 announces what all ranks asked for."},
     // Log.
     {.names = {"LIGHT_LOG_LEVEL", "HOROVOD_LOG_LEVEL"},
      .type = Type::kLevel,
@@ -374,15 +387,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBool,
      .used_by = "accepted",
      .meaning = "How Horovod starts MPI. lightcc's engine does not use MPI."},
-    {.names = {"HOROVOD_TIMELINE"},
-     .used_by = "accepted",
-     .meaning =
-         "Horovod's trace file. There is no timeline yet: rank 0 warns that none is written, "
-         "unless the value is DYNAMIC."},
-    {.names = {"HOROVOD_TIMELINE_MARK_CYCLES"},
-     .type = Type::kBool,
-     .used_by = "accepted",
-     .meaning = "Of Horovod's timeline."},
 });
 
 }  // namespace lightcc::detail

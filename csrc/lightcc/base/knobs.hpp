@@ -61,6 +61,10 @@ struct Knobs {
   std::int64_t shm_depth = 0;  ///< LIGHT_SHM_DEPTH: rounds in flight; 0: by size of the group.
   std::string simd = "auto";   ///< LIGHT_SIMD: auto, plain, avx2, avx512.
   std::int64_t spin_us = -1;   ///< LIGHT_SPIN_US: before sleeping; -1: by cores.
+  // Timeline: a file, DYNAMIC or nothing.
+  std::string timeline;                ///< HOROVOD_TIMELINE: of rank 0.
+  std::string timeline_of_all;         ///< LIGHT_TIMELINE: of all ranks; wins.
+  bool timeline_marks_cycles = false;  ///< HOROVOD_TIMELINE_MARK_CYCLES.
   // Log.
   LogLevel log_level = LogLevel::kWarning;  ///< LIGHT_LOG_LEVEL, HOROVOD_LOG_LEVEL.
   bool log_hide_time = false;               ///< HOROVOD_LOG_HIDE_TIME.

@@ -234,6 +234,14 @@ Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor,
 
 }  // namespace
 
+std::uint64_t byte_count(const Bucket& bucket) {
+  std::uint64_t bytes = 0;
+  for (const BucketTensor& tensor : bucket.tensors) {
+    bytes += byte_count(tensor.signature);
+  }
+  return bytes;
+}
+
 Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketPlace& place) {
   BucketTensor& first = bucket.tensors.front();
   Group& group = place.group;

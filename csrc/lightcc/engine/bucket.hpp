@@ -29,6 +29,9 @@ struct Bucket {
   std::vector<BucketTensor> tensors;  ///< At least one; all of one operation type.
 };
 
+/// Bytes of this rank's tensors.
+std::uint64_t byte_count(const Bucket& bucket);
+
 /// What a bucket runs on. All of it outlives the Work.
 struct BucketPlace {
   Group& group;

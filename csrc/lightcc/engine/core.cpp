@@ -73,6 +73,7 @@ Core::Core(Membership world, const Knobs& knobs, const Clock& clock, OperationTa
       clock_(clock),
       operations_(operations),
       peer_timeout_(seconds(knobs.peer_timeout_s)),
+      timeline_(clock),
       process_sets_(std::make_shared<const ProcessSetTable>(world_.topology.size)) {}
 
 Result<std::unique_ptr<Core>> Core::make(Membership world,
@@ -118,7 +119,7 @@ Status Core::start(const Knobs& knobs) {
         std::make_unique<Sequencer>(sequencer_options(knobs, world_.topology.size, fusion));
     set_up_autotune(knobs, fusion);
   }
-  executor_ = std::make_unique<Executor>(world_, knobs, simd, clock_, operations_);
+  executor_ = std::make_unique<Executor>(world_, knobs, simd, clock_, operations_, timeline_);
   return executor_->add_process_set(
       kGlobalProcessSet, *process_sets()->find(kGlobalProcessSet), nullptr);
 }
@@ -195,7 +196,8 @@ bool Core::prepare_to_sleep() {
 
 SleepState Core::sleep_state() const {
   const auto has_backlog = [](const ControlLink& link) { return link.has_backlog(); };
-  const bool waits = busy() || closing_ || suspicion_.has_value() ||
+  // A timeline tells when others report: this rank wants to hear of it then.
+  const bool waits = busy() || timeline_.is_on() || closing_ || suspicion_.has_value() ||
                      (world_.parent.has_value() && has_backlog(*world_.parent)) ||
                      std::ranges::any_of(world_.children, has_backlog);
   return waits ? kWaiting : kIdle;
@@ -478,6 +480,7 @@ void Core::fail(const Status& error) {
     return;
   }
   executor_->drop_all();
+  timeline_.world_failed(error);
   operations_.fail_all(error);
   sequencer_.reset();
   broadcast(WorldError{error.code(), error.rank(), error.message()}, nullptr);

@@ -22,6 +22,7 @@
 #include "lightcc/engine/liveness.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/operation_table.hpp"
+#include "lightcc/engine/timeline.hpp"
 #include "lightcc/engine/waker.hpp"
 #include "lightcc/fusion/autotuner.hpp"
 
@@ -50,6 +51,7 @@ class Core {
 
   Waker& waker() { return *waker_; }
   Executor& executor() { return *executor_; }
+  Timeline& timeline() { return timeline_; }
   const Topology& topology() const { return world_.topology; }
 
   /// Asks rank 0 to end the world. Thread: any.
@@ -70,7 +72,8 @@ class Core {
   void fill_stats(WorldStats& stats) const;
 
  private:
-  /// How this rank sleeps now. It waits while it is busy or others may have to wait for it.
+  /// How this rank sleeps now. It waits while it is busy, others may have to wait for it, or it
+  /// records when they report.
   SleepState sleep_state() const;
 
   struct LocalSlot {
@@ -88,6 +91,7 @@ class Core {
   Status send_reports(std::vector<Report> reports);
   bool concerns_idle_parent(const Report& report) const;
   Report report_of(const InFlight& operation) const;
+  const Signature* signature_of(const Report& report) const;
   // Links.
   Result<bool> read_links();
   Result<bool> read_link(ControlLink& link);
@@ -126,6 +130,7 @@ class Core {
   const Clock& clock_;
   OperationTable& operations_;
   Duration peer_timeout_;
+  Timeline timeline_;
   std::optional<Waker> waker_;
   std::optional<Liveness> liveness_;
   std::unique_ptr<Sequencer> sequencer_;

@@ -38,6 +38,9 @@ Status Core::report_new() {
   std::vector<Report> reports;
   for (const InFlight* operation : operations_.take_new()) {
     reports.push_back(report_of(*operation));
+    if (sequencer_ == nullptr) {
+      timeline_.ready(operation->operation.request.signature, reports.back().rank);
+    }
   }
   if (leave_requested_.load(std::memory_order_acquire) && !leave_reported_) {
     leave_reported_ = true;
@@ -68,20 +71,26 @@ Status Core::send_reports(std::vector<Report> reports) {
   }
   const TimePoint now = clock_.now();
   for (const Report& report : reports) {
+    if (const Signature* tensor = timeline_.is_on() ? signature_of(report) : nullptr) {
+      timeline_.ready(*tensor, report.rank);
+    }
     LIGHTCC_RETURN_IF_ERROR(sequencer_->on_report(report, now));
   }
   return {};
 }
 
+// What a report asks for; null where it asks for nothing, or for what this rank does not know.
+const Signature* Core::signature_of(const Report& report) const {
+  if (const auto* request = std::get_if<Request>(&report.what)) {
+    return &request->signature;
+  }
+  const auto* ready = std::get_if<ReadySlot>(&report.what);
+  return ready != nullptr && ready->slot < slots_.size() ? &slots_[ready->slot].signature : nullptr;
+}
+
 // An operation that the parent belongs to cannot start before the parent asks for it, too.
 bool Core::concerns_idle_parent(const Report& report) const {
-  const Signature* signature = nullptr;
-  if (const auto* request = std::get_if<Request>(&report.what)) {
-    signature = &request->signature;
-  } else if (const auto* ready = std::get_if<ReadySlot>(&report.what);
-             ready != nullptr && ready->slot < slots_.size()) {
-    signature = &slots_[ready->slot].signature;
-  }
+  const Signature* signature = signature_of(report);
   if (signature == nullptr || is_transfer(signature->op)) {
     return true;
   }
@@ -101,6 +110,7 @@ Status Core::announce() {
   if (commands.empty()) {
     return {};
   }
+  timeline_.cycle();
   Frame frame = std::move(commands);
   broadcast(frame, nullptr);
   for (Command& command : std::get<std::vector<Command>>(frame)) {
@@ -124,6 +134,7 @@ Status Core::apply(Command& command) {
     ProcessSetTable sets = *process_sets();
     sets.add(added->id, added->ranks);
     replace_process_sets(std::move(sets));
+    timeline_.ended(kGlobalProcessSet, added->name);
     return executor_->add_process_set(
         added->id, added->ranks, operations_.find(kGlobalProcessSet, added->name));
   } else if (const auto* removed = std::get_if<RemoveProcessSet>(&command)) {
@@ -154,6 +165,7 @@ void Core::complete_by_name(std::uint32_t process_set,
                             const std::string& name,
                             const Status& status,
                             std::int32_t value) {
+  timeline_.ended(process_set, name);
   if (InFlight* operation = operations_.find(process_set, name)) {
     Outcome outcome;
     outcome.value = value;
@@ -173,6 +185,7 @@ Status Core::apply_execute(Execute& execute) {
       complete_by_name(execute.process_set, tensor->signature.name, {}, 0);
       continue;
     }
+    timeline_.announced(tensor->signature, execute);
     bucket.tensors.push_back(std::move(*tensor));
   }
   if (!bucket.tensors.empty()) {
@@ -233,6 +246,9 @@ Result<std::optional<BucketTensor>> Core::resolve(AnnouncedTensor& announced,
     remember(announced.slot, tensor);
   } else if (announced.slot != kNoSlot && tensor.operation == nullptr) {
     slots_[announced.slot].own.reset();  // The next time this rank must say what it wants.
+  }
+  if (!takes_part) {
+    timeline_.ended(process_set, tensor.signature.name);
   }
   return takes_part ? std::optional<BucketTensor>(std::move(tensor)) : std::nullopt;
 }

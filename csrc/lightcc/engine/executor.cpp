@@ -13,7 +13,8 @@ Executor::Executor(Membership& world,
                    const Knobs& knobs,
                    SimdLevel simd,
                    const Clock& clock,
-                   OperationTable& operations)
+                   OperationTable& operations,
+                   Timeline& timeline)
     : world_(world),
       simd_(simd),
       num_lanes_(static_cast<std::size_t>(knobs.num_lanes)),
@@ -21,6 +22,7 @@ Executor::Executor(Membership& world,
       two_level_most_bytes_(static_cast<std::uint64_t>(knobs.two_level_most_bytes)),
       clock_(clock),
       operations_(operations),
+      timeline_(timeline),
       maker_(world, knobs, simd) {}
 
 Status Executor::add_process_set(std::uint32_t id,
@@ -57,7 +59,7 @@ void Executor::run(Bucket bucket) {
   }
   ++queued_;
   auto& lane = found->second.lanes[bucket.lane % num_lanes_];
-  lane.push_back({std::move(bucket), nullptr, {}, chunk_bytes_});
+  lane.push_back({std::move(bucket), nullptr, {}, "", chunk_bytes_});
 }
 
 Result<bool> Executor::advance() {
@@ -128,6 +130,8 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
                               .topk = topk_};
       LIGHTCC_ASSIGN_OR_RETURN(front.work, start_bucket(front.bucket, place));
       front.started = clock_.now();
+      front.algorithm = algorithm_of(set, front.bucket);
+      timeline_.started(front.bucket, front.algorithm, topk_.counters());
     }
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, front.work->advance());
     moved = moved || progress != Progress::kIdle;
@@ -136,6 +140,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     }
     front.work.reset();
     learn_cost(set, front);
+    timeline_.finished(front.bucket, front.algorithm, front.started, topk_.counters());
     finish(front);
     queue.pop_front();
     --queued_;
@@ -177,15 +182,28 @@ void Executor::explain_adasum_once(const Set& set, const Bucket& bucket) {
               first.name.c_str());
 }
 
+// What the bucket runs on, as a word for the timeline. The order is start_bucket()'s.
+const char* Executor::algorithm_of(const Set& set, const Bucket& bucket) const {
+  const Signature& first = bucket.tensors.front().signature;
+  if (first.op == OpType::kAllreduce && first.reduce_op == ReduceOp::kAdasum) {
+    return "ADASUM";
+  }
+  if (first.op == OpType::kAllreduce && first.topk && set.topk_place) {
+    return "TOPK";
+  }
+  if (set.groups->two_level && !is_transfer(first.op) && first.op != OpType::kAlltoall &&
+      byte_count(bucket) <= two_level_most_bytes_) {
+    return "GRID";
+  }
+  return set.groups->shared ? "SHM" : "NET";
+}
+
 void Executor::learn_cost(Set& set, const Running& running) {
   const Signature& first = running.bucket.tensors.front().signature;
   if (first.op != OpType::kAllreduce || first.reduce_op == ReduceOp::kAdasum) {
     return;
   }
-  std::uint64_t bytes = 0;
-  for (const BucketTensor& tensor : running.bucket.tensors) {
-    bytes += byte_count(tensor.signature);
-  }
+  const std::uint64_t bytes = byte_count(running.bucket);
   const bool two_level = set.groups->two_level && bytes <= two_level_most_bytes_;
   CostLine& line = two_level ? set.two_level_cost : set.flat_cost;
   line.add(static_cast<double>(bytes),

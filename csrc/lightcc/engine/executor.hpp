@@ -16,6 +16,7 @@
 #include "lightcc/engine/bucket.hpp"
 #include "lightcc/engine/group_maker.hpp"
 #include "lightcc/engine/operation_table.hpp"
+#include "lightcc/engine/timeline.hpp"
 #include "lightcc/fusion/cost_line.hpp"
 
 namespace lightcc {
@@ -28,7 +29,8 @@ class Executor {
            const Knobs& knobs,
            SimdLevel simd,
            const Clock& clock,
-           OperationTable& operations);
+           OperationTable& operations,
+           Timeline& timeline);
 
   /// Makes the groups of a new process set. `waiting` (may be null) completes when this rank can
   /// use it. Every rank calls this, member or not.
@@ -68,6 +70,7 @@ class Executor {
     Bucket bucket;
     std::unique_ptr<Work> work;  // Null until it is at the front.
     TimePoint started;
+    const char* algorithm = "";  // As the timeline calls it.
     std::optional<std::uint64_t> chunk_bytes;
   };
   struct Set {
@@ -86,6 +89,7 @@ class Executor {
   Result<bool> are_inputs_ready(Bucket& bucket);
   void explain_adasum_once(const Set& set, const Bucket& bucket);
   void learn_cost(Set& set, const Running& running);
+  const char* algorithm_of(const Set& set, const Bucket& bucket) const;
   void finish(Running& running);
 
   Membership& world_;
@@ -96,6 +100,7 @@ class Executor {
   std::optional<std::uint64_t> chunk_bytes_;  // As tuned, if it was.
   const Clock& clock_;
   OperationTable& operations_;
+  Timeline& timeline_;
   TopkStore topk_;
   GroupMaker maker_;
   std::map<std::uint32_t, Set> sets_;

@@ -224,6 +224,7 @@ LaneGroups GroupMaker::make_lanes(std::uint32_t process_set,
                                   const Layout& layout,
                                   ShmSegment segment) const {
   LaneGroups lanes;
+  lanes.shared = layout.shared;
   if (layout.grid.has_value()) {
     lanes.two_level = knobs_.two_level != false;
     lanes.place = grid_place(*layout.grid, world_.topology.rank);

@@ -27,6 +27,7 @@ namespace lightcc {
 /// The Groups of one process set on this rank, by lane, and the memory under them.
 struct LaneGroups {
   ShmSegment segment;
+  bool shared = false;     ///< All members are on this host.
   bool two_level = false;  ///< All-reduces run over a grid.
   std::optional<GridPlace> place;
   std::vector<std::unique_ptr<Group>> groups;

@@ -71,6 +71,16 @@ SpinPolicy spin_policy(const Knobs& knobs, int local_size, bool networked) {
   return policy;
 }
 
+// What the environment asks for from the start.
+std::optional<TimelineOptions> timeline_asked_for(const Knobs& knobs) {
+  const bool all_ranks = !knobs.timeline_of_all.empty();
+  const std::string& path = all_ranks ? knobs.timeline_of_all : knobs.timeline;
+  if (path.empty() || path == "DYNAMIC") {
+    return std::nullopt;
+  }
+  return TimelineOptions{path, knobs.timeline_marks_cycles, all_ranks};
+}
+
 void relax(bool yield) {
   if (yield) {
     (void)::sched_yield();
@@ -240,6 +250,16 @@ class WorldImpl final : public World {
     return core_->executor().topk().scale(factor, keys);
   }
 
+  Status start_timeline(const TimelineOptions& options) override {
+    const MutexLock lock(drive_mutex_);
+    return core_->timeline().start(options, options_.rank, options_.size);
+  }
+
+  void stop_timeline() override {
+    const MutexLock lock(drive_mutex_);
+    core_->timeline().stop();
+  }
+
   bool failed() const override { return core_->failed(); }
 
   Status shutdown() override {
@@ -269,6 +289,7 @@ class WorldImpl final : public World {
     while (completing_threads_.load(std::memory_order_acquire) > 0) {
       operations_.wait_for_change(never(), kInterruptInterval);
     }
+    stop_timeline();
     core_->read_to_the_end(clock_.now() + kFarewell);
     return {};
   }
@@ -307,6 +328,9 @@ class WorldImpl final : public World {
     spin_ = spin_policy(options_.knobs, membership.topology.local_size, networked);
     LIGHTCC_ASSIGN_OR_RETURN(
         core_, Core::make(std::move(membership), options_.knobs, clock_, operations_));
+    if (const auto timeline = timeline_asked_for(options_.knobs)) {
+      LIGHTCC_RETURN_IF_ERROR(start_timeline(*timeline));
+    }
     LIGHTCC_RETURN_IF_ERROR(start_thread());
     return add_static_process_sets(joining);
   }

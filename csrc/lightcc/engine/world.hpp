@@ -66,6 +66,13 @@ struct ProcessSetInfo {
   std::vector<std::int32_t> ranks;
 };
 
+/// What is recorded of the progress loop, and where (docs/timeline.md).
+struct TimelineOptions {
+  std::string path;
+  bool marks_cycles = false;
+  bool all_ranks = false;  ///< Each into a file of its own; else rank 0 alone.
+};
+
 struct WorldOptions {
   Knobs knobs;
   int rank = 0;
@@ -181,6 +188,12 @@ class World {
   virtual Status scale_compression(double factor,
                                    std::uint32_t process_set,
                                    const std::vector<std::string>& names) = 0;
+
+  /// Records into a file from now on, instead of the one before if there is one. Local. Errors:
+  /// kInvalidArgument names a file that cannot be written; kSystem. Blocks: for the file system.
+  virtual Status start_timeline(const TimelineOptions& options) = 0;
+  /// Completes the file. Does nothing where there is none. Blocks: for the file system.
+  virtual void stop_timeline() = 0;
 
   /// Leaves the world. Collective in good times: waits until all ranks have left or one has failed;
   /// pending operations fail with kShutDown. After an error it is local and immediate. Idempotent.

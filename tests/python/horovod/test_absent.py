@@ -7,10 +7,9 @@ from programs import RUN, output
 
 import lightcc
 import lightcc.torch
-from lightcc import basics
 from lightcc.horovod.common.basics import HorovodBasics
 
-NAMES = {"elastic": "elastic jobs", "start_timeline": "timeline", "stop_timeline": "timeline"}
+NAMES = {"elastic": "elastic jobs"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,8 +33,7 @@ lines = [
     "import horovod.torch.elastic",
     "from horovod.torch import elastic",
     "from horovod.torch.elastic import run",
-    "from horovod.torch import start_timeline",
-    "from horovod.torch import rank, stop_timeline",
+    "from horovod.torch import rank, elastic",
 ]
 for line in lines:
     try:
@@ -75,16 +73,3 @@ assert (error.name, error.version, error.installed_version) == ("torch", "1.0", 
 assert str(error) == "built for torch 1.0, but torch 2.0 is installed"
 """
     output(*RUN, "-c", program)
-
-
-def test_a_timeline_that_is_asked_for_is_warned_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(basics, "_timeline_is_explained", False)
-    monkeypatch.setenv("HOROVOD_TIMELINE", "DYNAMIC")  # Only start_timeline() asks then.
-    lightcc.init()
-    lightcc.shutdown()
-    monkeypatch.setenv("HOROVOD_TIMELINE", "/tmp/trace.json")
-    with pytest.warns(RuntimeWarning, match="no timeline yet; /tmp/trace.json is not") as caught:
-        lightcc.init()
-    assert caught[0].filename == __file__
-    lightcc.shutdown()
-    lightcc.init()  # A second warning would be an error.
