@@ -34,6 +34,7 @@ from lightcc.exceptions import HorovodInternalError, ShutDownError
 from lightcc.fusion import Gradient, Planner, Rule
 from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
+from lightcc.torch._profile import region
 from lightcc.torch.compression import Compression
 
 if TYPE_CHECKING:
@@ -420,18 +421,19 @@ class GradientExchange:
         *,
         together: bool,
     ) -> None:
-        handle = _world.current().allreduce_each(
-            sent,
-            [slot.name for slot in slots],
-            self._op,
-            self._prescale,
-            self._postscale,
-            self._process_set.process_set_id,
-            together,
-            rule,
-            limit,
-            topk=self._topk,
-        )
+        with region("submit", slots[0].name):
+            handle = _world.current().allreduce_each(
+                sent,
+                [slot.name for slot in slots],
+                self._op,
+                self._prescale,
+                self._postscale,
+                self._process_set.process_set_id,
+                together,
+                rule,
+                limit,
+                topk=self._topk,
+            )
         copied = any(slot.copied for slot in slots)
         self._flights.append(_Flight(handle, slots, sent if copied else []))
 
@@ -482,7 +484,8 @@ class GradientExchange:
             flight.slots[0].parameter.grad = flight.handle()
             flight.handle = None
             return
-        mpi_ops.synchronize(flight.handle)
+        with region("wait", flight.slots[0].name):
+            mpi_ops.synchronize(flight.handle)
         flight.handle = None
         for slot, output in zip(flight.slots, flight.sent, strict=False):
             if slot.copied:

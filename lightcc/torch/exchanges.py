@@ -23,6 +23,7 @@ from lightcc.exchanges import (
     send_async,
 )
 from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.torch._profile import profiled
 from lightcc.torch.autograd import (
     HorovodAllgather,
     HorovodAlltoall,
@@ -58,6 +59,7 @@ __all__ = [
 ]
 
 
+@profiled
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -87,6 +89,7 @@ def allgather(
     return exchanges.allgather(tensor, name, process_set)
 
 
+@profiled
 def grouped_allgather(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -111,6 +114,7 @@ def grouped_allgather(
     return exchanges.grouped_allgather(tensors, name, process_set)
 
 
+@profiled
 def broadcast(
     tensor: torch.Tensor,
     root_rank: int,
@@ -158,6 +162,7 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
+@profiled
 def alltoall(
     tensor: torch.Tensor,
     splits: torch.Tensor | Sequence[int] | None = None,

@@ -30,6 +30,7 @@ from lightcc.reductions import (
     grouped_reducescatter_async,
     reducescatter_async,
 )
+from lightcc.torch._profile import profiled
 from lightcc.torch.autograd import (
     HorovodAllreduce,
     HorovodGroupedAllreduce,
@@ -87,6 +88,7 @@ def _refuse_gradients(compression: Any) -> None:
         raise ValueError(msg)
 
 
+@profiled
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -155,6 +157,7 @@ def allreduce(
     return reduced
 
 
+@profiled
 def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,
@@ -201,6 +204,7 @@ def grouped_allreduce(
     ]
 
 
+@profiled
 def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
@@ -247,6 +251,7 @@ def reducescatter(
     return share
 
 
+@profiled
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
