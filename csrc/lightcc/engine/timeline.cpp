@@ -6,7 +6,6 @@
 #include <array>
 #include <chrono>
 #include <fstream>
-#include <utility>
 
 #include "lightcc/control/agreement.hpp"
 

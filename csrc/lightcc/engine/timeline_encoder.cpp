@@ -29,7 +29,7 @@ void add_metadata(std::string_view what,
                   std::string& out) {
   out += ",\n{\"name\": \"";
   out += what;
-  out += "\", \"ph\": \"M\", \"pid\": " + std::to_string(pid) + ", \"args\": {";
+  out += R"(", "ph": "M", "pid": )" + std::to_string(pid) + ", \"args\": {";
   out += arguments;
   out += "}}";
 }
@@ -50,7 +50,7 @@ void add_mark(std::string_view name,
               std::string& out) {
   out += ",\n{\"ph\": \"i\", \"name\": \"";
   out += name;
-  out += "\", \"ts\": " + micros(at_ns) + ", \"s\": \"g\"";
+  out += R"(", "ts": )" + micros(at_ns) + R"(, "s": "g")";
   if (!arguments.empty()) {
     out += ", \"args\": {";
     out += arguments;
@@ -140,16 +140,15 @@ void TimelineEncoder::encode(const TimelineRecord& record, std::string& out) {
         begin(record, std::string("NEGOTIATE_") + op_type_name(record.op), out);
         out += '}';
       }
-      out += ",\n{\"ph\": \"X\", \"name\": \"" + std::to_string(record.number) +
-             "\", \"ts\": " + micros(record.at_ns) + ", \"pid\": " + std::to_string(record.name) +
-             ", \"dur\": 0}";
+      out += ",\n{\"ph\": \"X\", \"name\": \"" + std::to_string(record.number) + R"(", "ts": )" +
+             micros(record.at_ns) + ", \"pid\": " + std::to_string(record.name) + ", \"dur\": 0}";
       return;
     }
     case TimelineEvent::kAnnounced:
       end(record.name, record.at_ns, out);
       describe(record.name, out);
       begin(record, op_type_name(record.op), out);
-      out += ", \"args\": {\"sequence\": " + std::to_string(record.number) +
+      out += R"(, "args": {"sequence": )" + std::to_string(record.number) +
              ", \"lane\": " + std::to_string(record.lane) +
              ", \"bytes\": " + std::to_string(record.values[0]) + "}}";
       begin(record, "QUEUE", out);
@@ -221,7 +220,7 @@ void TimelineEncoder::begin(const TimelineRecord& record,
                             std::string& out) const {
   out += ",\n{\"ph\": \"B\", \"name\": \"";
   out += what;
-  out += "\", \"ts\": " + micros(record.at_ns) + ", \"pid\": " + std::to_string(record.name);
+  out += R"(", "ts": )" + micros(record.at_ns) + ", \"pid\": " + std::to_string(record.name);
 }
 
 void TimelineEncoder::finish(const TimelineRecord& record, std::string& out) {
@@ -232,7 +231,7 @@ void TimelineEncoder::finish(const TimelineRecord& record, std::string& out) {
   add_end(record.name, record.at_ns, {}, out);
   add_end(record.name,
           record.at_ns,
-          std::string("\"dtype\": \"") + data_type_name(record.dtype) + "\", \"shape\": \"" +
+          std::string(R"("dtype": ")") + data_type_name(record.dtype) + R"(", "shape": ")" +
               dimensions_of(record) + '"',
           out);
   open_.erase(found);
@@ -258,16 +257,15 @@ void TimelineEncoder::bucket(const TimelineRecord& record, std::string& out) {
     if (record.process_set != 0) {
       name += " of process set " + std::to_string(record.process_set);
     }
-    add_metadata("process_name", lane->second, "\"name\": \"" + name + '"', out);
+    add_metadata("process_name", lane->second, R"("name": ")" + name + '"', out);
     add_metadata("process_sort_index", lane->second, "\"sort_index\": -1", out);
   }
   const auto [start, bytes, dense, sent] = record.values;
   out += ",\n{\"ph\": \"X\", \"name\": \"" + std::string(record.text) + '_' +
-         op_type_name(record.op) + "\", \"ts\": " + micros(start) +
+         op_type_name(record.op) + R"(", "ts": )" + micros(start) +
          ", \"pid\": " + std::to_string(lane->second) +
-         ", \"dur\": " + micros(record.at_ns - start) +
-         ", \"args\": {\"tensors\": " + std::to_string(record.number) +
-         ", \"bytes\": " + std::to_string(bytes);
+         ", \"dur\": " + micros(record.at_ns - start) + R"(, "args": {"tensors": )" +
+         std::to_string(record.number) + ", \"bytes\": " + std::to_string(bytes);
   if (dense > 0) {
     out += ", \"topk_dense_bytes\": " + std::to_string(dense) +
            ", \"topk_sent_bytes\": " + std::to_string(sent);

@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <system_error>
 
 #include "lightcc/base/log.hpp"
@@ -181,10 +180,9 @@ void TimelineWriter::append(std::string& text) {
       if (::ftruncate(file_.get(), end_) == 0) {
         (void)write_at(kTimelineEnd, end_);
       }
-      LIGHTCC_LOG(LogLevel::kWarning,
-                  "the timeline '%s' ends here: %s",
-                  path_.c_str(),
-                  std::strerror(error_number));
+      const Status error = make_system_error(
+          ErrorCode::kSystem, error_number, "the timeline '%s' ends here", path_.c_str());
+      LIGHTCC_LOG(LogLevel::kWarning, "%s", error.message().c_str());
     }
   }
   text.clear();
