@@ -20,11 +20,11 @@ namespace fs = std::filesystem;
 
 class TimelineWriterTest : public ::testing::Test {
  protected:
-  TimelineWriterTest() {
+  void SetUp() override {
     std::string pattern = fs::temp_directory_path() / "timeline-XXXXXX";
     directory_ = ::mkdtemp(pattern.data());
   }
-  ~TimelineWriterTest() override { fs::remove_all(directory_); }
+  void TearDown() override { fs::remove_all(directory_); }
 
   std::string path(const std::string& name) const { return directory_ / name; }
   static std::string read(const std::string& path) {
