@@ -3,9 +3,9 @@
 A room may include itself and every room of a lower floor; rooms of one floor are siblings and may
 not include one another. pybind11 and Python.h belong to csrc/bindings. The engine knows HARP as an
 NCCL net plugin only: the transport over plugins includes the statement of their ABI, and nothing
-else of HARP is included anywhere. The control plane includes no header that does I/O, waits, or tells
-the time. HARP includes nothing of lightcc, and its protocol no header that
-does I/O, waits, or tells the time. Exits 1 and names each line that breaks a rule.
+else of HARP is included anywhere. The control plane includes no header that does I/O, waits, or
+tells the time. HARP includes nothing of lightcc, and its protocol no header that does I/O, waits,
+or tells the time. Exits 1 and names each line that breaks a rule.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ bool allows_join(const Signature& s) {
 }
 
 int index_of(const std::vector<std::int32_t>& members, int rank) {
-  const auto place = std::ranges::find(members, rank);
-  return place == members.end() ? -1 : static_cast<int>(place - members.begin());
+  const auto place = std::ranges::lower_bound(members, rank);
+  return place == members.end() || *place != rank ? -1 : static_cast<int>(place - members.begin());
 }
 
 // An honest rank checks its own requests before it reports them (engine/submission).
@@ -60,9 +60,9 @@ bool is_possible(const Request& request, int rank, int world_size, const Process
 
 }  // namespace
 
-Sequencer::Sequencer(const SequencerOptions& options)
+Sequencer::Sequencer(const SequencerOptions& options, ProcessSetTable process_sets)
     : options_(options),
-      process_sets_(options.world_size),
+      process_sets_(std::move(process_sets)),
       joined_(static_cast<std::size_t>(options.world_size), 0) {}
 
 Status Sequencer::on_report(const Report& report, TimePoint now) {
@@ -109,13 +109,15 @@ Status Sequencer::on_request(int rank, const Request& request, TimePoint now) {
                         ? check_transfer(pending.common, pending.first_rank, signature, rank)
                         : check_agreement(pending.common, pending.first_rank, signature, rank);
   }
-  const int index = index_of(pending.members, rank);
+  const int index = index_of(*pending.members, rank);
   if (index >= 0 && signature.op == pending.common.op) {
     const auto place = static_cast<std::size_t>(index);
     if (signature.op == OpType::kAllgather) {
       pending.per_member[place] = signature.shape[0];
     }
-    pending.splits[place] = request.splits;
+    if (signature.op == OpType::kAlltoall) {
+      pending.splits[place] = request.splits;
+    }
   }
   if (signature.op == OpType::kAddProcessSet) {
     if (pending.reported_count == 0) {
@@ -149,12 +151,12 @@ Status Sequencer::on_ready_slot(int rank, std::uint32_t slot_number, TimePoint n
     return found.status();
   }
   Pending& pending = *found.value();
-  const int index = index_of(pending.members, rank);
+  const int index = index_of(*pending.members, rank);
   if (index < 0) {
     return count_in(pending, rank);
   }
   const auto place = static_cast<std::size_t>(index);
-  const std::size_t members = pending.members.size();
+  const std::size_t members = pending.members->size();
   if (slot.common.op != pending.common.op) {
     // A mismatch, found below: there is nowhere to put what this rank contributes.
   } else if (slot.common.op == OpType::kAllgather) {
@@ -192,15 +194,17 @@ Result<Sequencer::Pending*> Sequencer::pending_for(int rank,
     place->common = signature;
     place->first_rank = rank;
     place->since = now;
-    place->members = *ranks;
+    place->members = process_sets_.share(signature.process_set);
     if (is_transfer(signature.op)) {
-      place->members = {std::min(rank, signature.root_or_peer),
-                        std::max(rank, signature.root_or_peer)};
+      place->members =
+          std::make_shared<const std::vector<std::int32_t>>(std::initializer_list<std::int32_t>{
+              std::min(rank, signature.root_or_peer), std::max(rank, signature.root_or_peer)});
     }
-    place->reported.resize(place->members.size(), 0);
-    place->splits.resize(place->members.size());
+    place->reported.resize(place->members->size(), 0);
     if (signature.op == OpType::kAllgather) {
-      place->per_member.resize(place->members.size(), 0);
+      place->per_member.resize(place->members->size(), 0);
+    } else if (signature.op == OpType::kAlltoall) {
+      place->splits.resize(place->members->size());
     }
     const auto slot = slot_by_key_.find(key_of(signature.process_set, signature.name));
     place->slot = slot == slot_by_key_.end() ? kNoSlot : slot->second;
@@ -209,7 +213,7 @@ Result<Sequencer::Pending*> Sequencer::pending_for(int rank,
 }
 
 Status Sequencer::count_in(Pending& pending, int rank) {
-  const int index = index_of(pending.members, rank);
+  const int index = index_of(*pending.members, rank);
   // What is complete takes no more reports: its ranks wait for it, or have joined.
   if (index < 0 || pending.ready || pending.reported[static_cast<std::size_t>(index)] != 0) {
     return make_error(ErrorCode::kPeerFailed,
@@ -227,14 +231,14 @@ Status Sequencer::count_in(Pending& pending, int rank) {
 }
 
 bool Sequencer::is_complete(const Pending& pending) const {
-  if (pending.reported_count == pending.members.size()) {
+  if (pending.reported_count == pending.members->size()) {
     return true;
   }
   if (joined_count_ == 0) {
     return false;
   }
-  for (std::size_t i = 0; i < pending.members.size(); ++i) {
-    if (pending.reported[i] == 0 && joined_[static_cast<std::size_t>(pending.members[i])] == 0) {
+  for (std::size_t i = 0; i < pending.members->size(); ++i) {
+    if (pending.reported[i] == 0 && joined_[static_cast<std::size_t>((*pending.members)[i])] == 0) {
       return false;
     }
   }
@@ -242,7 +246,7 @@ bool Sequencer::is_complete(const Pending& pending) const {
 }
 
 bool Sequencer::lacks_joined(const Pending& pending) const {
-  return pending.reported_count < pending.members.size();
+  return pending.reported_count < pending.members->size();
 }
 
 void Sequencer::complete(Pending& pending) {
@@ -407,8 +411,8 @@ Sequencer::StallReport Sequencer::check_stalls(TimePoint now) {
     }
     std::string missing;
     std::int32_t first_missing = -1;
-    for (std::size_t i = 0; i < pending.members.size(); ++i) {
-      const auto member = pending.members[i];
+    for (std::size_t i = 0; i < pending.members->size(); ++i) {
+      const auto member = (*pending.members)[i];
       if (pending.reported[i] == 0 && joined_[static_cast<std::size_t>(member)] == 0) {
         missing += (missing.empty() ? "" : ", ") + std::to_string(member);
         first_missing = first_missing < 0 ? member : first_missing;

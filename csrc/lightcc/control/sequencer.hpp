@@ -44,7 +44,9 @@ struct SequencerOptions {
 /// Thread: one at a time.
 class Sequencer {
  public:
-  explicit Sequencer(const SequencerOptions& options);
+  explicit Sequencer(const SequencerOptions& options)
+      : Sequencer(options, ProcessSetTable(options.world_size)) {}
+  Sequencer(const SequencerOptions& options, ProcessSetTable process_sets);
 
   /// Takes in one rank's report. kPeerFailed: the report makes no sense; the world must end.
   Status on_report(const Report& report, TimePoint now);
@@ -64,6 +66,7 @@ class Sequencer {
 
   /// Operations that some ranks wait for and others have not asked for.
   bool has_pending() const { return !pending_.empty(); }
+  std::size_t slot_count() const { return slots_.size(); }
   struct StallReport {
     std::vector<std::string> warnings;  ///< New since the last check.
     Status fatal;                       ///< Not ok: a stall beyond the shutdown time.
@@ -75,7 +78,7 @@ class Sequencer {
   struct Pending {
     Signature common;  // The first reporter's.
     int first_rank = -1;
-    std::vector<std::int32_t> members;
+    std::shared_ptr<const std::vector<std::int32_t>> members;
     std::vector<std::uint8_t> reported;  // By member index.
     std::size_t reported_count = 0;
     std::vector<std::int64_t> per_member;           // Allgather: first dimensions.

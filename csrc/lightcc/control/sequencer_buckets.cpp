@@ -59,7 +59,7 @@ void Sequencer::tune(const Tune& tune) {
 
 std::optional<std::uint32_t> Sequencer::free_lane(Queue& queue) const {
   const auto lanes = static_cast<std::size_t>(options_.num_lanes);
-  const auto& members = queue.ready.front()->members;
+  const auto& members = *queue.ready.front()->members;
   if (std::ranges::find(members, 0) == members.end()) {
     // Nobody here learns when its buckets are done. So its lanes are always taken as free, and take
     // turns.

@@ -94,6 +94,12 @@ Status ControlLink::send(const Frame& frame, bool urgent) {
   return flush().status();
 }
 
+Status ControlLink::send_encoded(std::span<const std::byte> frame, bool urgent) {
+  backlog_.insert(backlog_.end(), frame.begin(), frame.end());
+  urgent_ = urgent_ || urgent;
+  return flush().status();
+}
+
 Result<bool> ControlLink::flush() {
   bool moved = false;
   while (has_backlog()) {

@@ -54,10 +54,15 @@ class ControlLink {
   /// Queues a frame and sends what can be sent. `urgent`: the peer must act on it even if it has
   /// nothing outstanding. Errors: kPeerFailed.
   Status send(const Frame& frame, bool urgent);
+  /// The same with a frame that encode_frame() made.
+  Status send_encoded(std::span<const std::byte> frame, bool urgent);
   /// Sends more of the backlog. True when something was sent.
   Result<bool> flush();
   /// Says that this end has sent its last frame.
   void finish_sending() { stream_->finish_writing(); }
+  /// The peer is gone: nothing is read from here, nor sent, any more.
+  void mark_broken() { is_broken_ = true; }
+  bool is_broken() const { return is_broken_; }
   bool has_backlog() const { return sent_ < backlog_.size(); }
   /// The next whole frame, or nothing for now. Errors: kPeerFailed when the peer is gone (after its
   /// last frame was delivered) or sent nonsense.
@@ -71,6 +76,7 @@ class ControlLink {
   int peer_rank_;
   Bytes backlog_;
   std::size_t sent_ = 0;
+  bool is_broken_ = false;
   bool urgent_ = false;  // Something in the backlog is.
   Bytes inbox_;
   std::size_t parsed_ = 0;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lightcc/base/log.hpp"
+#include "lightcc/engine/control_options.hpp"
 #include "lightcc/engine/host_discovery.hpp"
 
 namespace lightcc {
@@ -28,13 +29,15 @@ constexpr std::size_t number_of(std::uint64_t tag) {
   return static_cast<std::size_t>(tag & 0xffffffffU);
 }
 
+// Links in tags: the parent is 0, children follow.
+constexpr LinkIndex link_of(std::size_t number) {
+  return number == 0 ? kParentLink : static_cast<LinkIndex>(number) - 1;
+}
+
 // While the loop spins it looks at descriptors (a system call) once in so many steps: rarely on one
 // host, where they only tell of deaths and new segments, often where control links are sockets.
 constexpr std::uint32_t kStepsBetweenDescriptors = 256;
 constexpr std::uint32_t kStepsBetweenDescriptorsOnNetwork = 4;
-// How long the news of a failure may take along the tree of control links, longer than a connection
-// that a survivor closes in consequence.
-constexpr Duration kNewsDelay = std::chrono::milliseconds(300);
 
 bool has_ended(int socket) {
   std::byte probe{};
@@ -42,37 +45,21 @@ bool has_ended(int socket) {
   return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-// Whatever a child takes part in, it has outstanding; only the ends of the world come unasked.
-bool concerns_idle_children(const Frame& frame) {
-  if (const auto* commands = std::get_if<std::vector<Command>>(&frame)) {
-    return std::ranges::any_of(
-        *commands, [](const Command& c) { return std::holds_alternative<ShutDown>(c); });
-  }
-  return std::holds_alternative<WorldError>(frame);
+// The machine keeps an operation as a number.
+OperationToken token_of(InFlight* operation) {
+  return reinterpret_cast<OperationToken>(operation);
 }
 
-SequencerOptions sequencer_options(const Knobs& knobs, int size, FusionRule fusion) {
-  SequencerOptions options;
-  options.world_size = size;
-  options.num_lanes = static_cast<int>(knobs.num_lanes);
-  options.slot_capacity = static_cast<std::size_t>(knobs.cache_capacity);
-  options.fusion = fusion;
-  options.fusion_threshold_bytes = static_cast<std::uint64_t>(knobs.fusion_threshold_bytes);
-  options.horovod_threshold_bytes = static_cast<std::uint64_t>(knobs.horovod_threshold_bytes);
-  options.horovod_cycle = seconds(knobs.horovod_cycle_ms / 1e3);
-  options.stall_check = knobs.stall_check;
-  options.stall_warning = seconds(knobs.stall_warning_s);
-  options.stall_shutdown = seconds(knobs.stall_shutdown_s);
-  return options;
+InFlight* operation_of(OperationToken token) {
+  return reinterpret_cast<InFlight*>(token);  // NOLINT(performance-no-int-to-ptr): see above.
 }
 
 }  // namespace
 
-Core::Core(Membership world, const Knobs& knobs, const Clock& clock, OperationTable& operations)
+Core::Core(Membership world, const Clock& clock, OperationTable& operations)
     : world_(std::move(world)),
       clock_(clock),
       operations_(operations),
-      peer_timeout_(seconds(knobs.peer_timeout_s)),
       timeline_(clock),
       process_sets_(std::make_shared<const ProcessSetTable>(world_.topology.size)) {}
 
@@ -80,7 +67,7 @@ Result<std::unique_ptr<Core>> Core::make(Membership world,
                                          const Knobs& knobs,
                                          const Clock& clock,
                                          OperationTable& operations) {
-  std::unique_ptr<Core> core(new Core(std::move(world), knobs, clock, operations));
+  std::unique_ptr<Core> core(new Core(std::move(world), clock, operations));
   LIGHTCC_RETURN_IF_ERROR(core->start(knobs));
   return core;
 }
@@ -91,6 +78,21 @@ Status Core::start(const Knobs& knobs) {
   HostMembership& host = world_.host;
   LIGHTCC_ASSIGN_OR_RETURN(
       waker_, Waker::make(host.words[static_cast<std::size_t>(host.index)], host.bell.get()));
+  LIGHTCC_RETURN_IF_ERROR(watch_descriptors());
+  LIGHTCC_ASSIGN_OR_RETURN(liveness_,
+                           Liveness::start(world_, *waker_, tag_of(Source::kProcess, 0)));
+  control_ = std::make_unique<ControlPlane>(
+      control_options(world_, knobs, fusion, liveness_->watched_ranks()), clock_.now());
+  if (control_->is_autotuning()) {
+    autotune_log_ = std::make_unique<AutotuneLog>(knobs.autotune_log);
+  }
+  executor_ = std::make_unique<Executor>(world_, knobs, simd, clock_, operations_, timeline_);
+  return executor_->add_process_set(
+      kGlobalProcessSet, *process_sets()->find(kGlobalProcessSet), nullptr);
+}
+
+Status Core::watch_descriptors() {
+  const HostMembership& host = world_.host;
   for (std::size_t place = 0; place < host.sockets.size(); ++place) {
     if (host.sockets[place].valid()) {
       LIGHTCC_RETURN_IF_ERROR(
@@ -109,19 +111,9 @@ Status Core::start(const Knobs& knobs) {
   if (world_.transport != nullptr && world_.transport->wait_fd() >= 0) {
     LIGHTCC_RETURN_IF_ERROR(
         waker_->watch(world_.transport->wait_fd(), tag_of(Source::kTransport, 0)));
+    is_transport_watched_ = true;
   }
-  const TimePoint now = clock_.now();
-  LIGHTCC_ASSIGN_OR_RETURN(
-      liveness_, Liveness::start(world_, *waker_, tag_of(Source::kProcess, 0), peer_timeout_, now));
-  next_tick_ = now;
-  if (world_.topology.rank == 0) {
-    sequencer_ =
-        std::make_unique<Sequencer>(sequencer_options(knobs, world_.topology.size, fusion));
-    set_up_autotune(knobs, fusion);
-  }
-  executor_ = std::make_unique<Executor>(world_, knobs, simd, clock_, operations_, timeline_);
-  return executor_->add_process_set(
-      kGlobalProcessSet, *process_sets()->find(kGlobalProcessSet), nullptr);
+  return {};
 }
 
 // hot
@@ -129,58 +121,93 @@ bool Core::step() {
   if (over()) {
     return false;
   }
-  if (suspicion_.has_value()) {
-    return await_news();
+  if (control_->is_suspecting()) {
+    return listen();
   }
   auto moved = try_step();
   if (moved.ok()) {
     return *moved;
   }
-  if (may_be_secondhand(moved.status())) {
-    suspect(moved.status());
-  } else {
-    fail(own_words(moved.status()));
-  }
+  control_->on_trouble(moved.status(), clock_.now());
+  act();
   return true;
 }
 
 // hot
 Result<bool> Core::try_step() {
-  bool moved = false;
-  if (operations_.has_new() ||
-      leave_requested_.load(std::memory_order_acquire) != leave_reported_) {
-    LIGHTCC_RETURN_IF_ERROR(report_new());
-    moved = true;
+  bool moved = report_new();
+  if (moved) {
+    control_->advance(clock_.now());  // Before others are listened to: they wait for this.
+    act();
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool read, read_links());
-  LIGHTCC_RETURN_IF_ERROR(announce());
-  LIGHTCC_ASSIGN_OR_RETURN(const bool advanced, executor_->advance());
-  if (sequencer_ != nullptr) {
-    const auto finished = executor_->take_finished();
-    for (const auto& [process_set, lane] : finished) {
-      sequencer_->on_bucket_done(process_set, lane);
-    }
-    if (!finished.empty()) {
-      LIGHTCC_RETURN_IF_ERROR(announce());
-    }
+  if (control_->wants_advance() || (control_->has_held() && clock_.now() >= control_->deadline())) {
+    control_->advance(clock_.now());
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const bool flushed, flush_links());
-  moved = moved || read || advanced || flushed;
+  act();
+  if (over() || control_->is_suspecting()) {
+    return true;
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const bool advanced, executor_->advance());
+  for (const auto& [process_set, lane] : executor_->take_finished()) {
+    control_->on_bucket_done(process_set, lane);
+  }
+  if (control_->wants_advance()) {
+    control_->advance(clock_.now());
+    act();
+  }
+  moved = flush_links() || moved || read || advanced;
   if (world_.transport != nullptr) {
     LIGHTCC_ASSIGN_OR_RETURN(const bool transported, world_.transport->poll());
     moved = moved || transported;
   }
-  if ((++steps_ % kStepsBetweenDescriptors == 0 || !moved) && clock_.now() >= next_tick_) {
+  if ((++steps_ % kStepsBetweenDescriptors == 0 || !moved) &&
+      clock_.now() >= control_->next_tick()) {
     LIGHTCC_RETURN_IF_ERROR(tick());
   }
-  check_closing();
+  if (may_close()) {
+    control_->on_quiet();
+    act();
+  }
   return moved;
 }
 
+// A connection closed, and this rank waits for better news: of a link, or of a process of this
+// host.
+bool Core::listen() {
+  if (world_.transport != nullptr && std::exchange(is_transport_watched_, false)) {
+    waker_->unwatch(world_.transport->wait_fd());  // Nobody reads it any more.
+  }
+  std::optional<std::size_t> dead;  // A death counts after what its process said.
+  for (const std::uint64_t tag : waker_->ready()) {
+    const std::size_t place = number_of(tag);
+    if (source_of(tag) == Source::kProcess ||
+        (source_of(tag) == Source::kLocalSocket && has_ended(world_.host.sockets[place].get()))) {
+      dead = place;
+    }
+  }
+  if (world_.parent.has_value()) {
+    read_link(kParentLink);
+  }
+  for (std::size_t i = 0; i < world_.children.size(); ++i) {
+    read_link(static_cast<LinkIndex>(i));
+  }
+  if (dead.has_value()) {
+    control_->on_death(liveness_->death_of(*dead));
+  }
+  const TimePoint now = clock_.now();
+  if (now >= control_->next_tick()) {
+    liveness_->beat(true);
+    liveness_->tell(*control_, now);
+    control_->tick(now, true, true);
+  }
+  control_->advance(now);
+  act();
+  return over();
+}
+
 Duration Core::time_to_tick() const {
-  const bool cycle = sequencer_ != nullptr && sequencer_->has_held();
-  const TimePoint next = cycle ? std::min(next_tick_, sequencer_->next_cycle()) : next_tick_;
-  return std::max<Duration>(next - clock_.now(), Duration::zero());
+  return std::max<Duration>(control_->deadline() - clock_.now(), Duration::zero());
 }
 
 bool Core::prepare_to_sleep() {
@@ -195,15 +222,30 @@ bool Core::prepare_to_sleep() {
 }
 
 SleepState Core::sleep_state() const {
-  const auto has_backlog = [](const ControlLink& link) { return link.has_backlog(); };
   // A timeline tells when others report: this rank wants to hear of it then.
-  const bool waits = busy() || timeline_.is_on() || closing_ || suspicion_.has_value() ||
-                     (world_.parent.has_value() && has_backlog(*world_.parent)) ||
-                     std::ranges::any_of(world_.children, has_backlog);
+  const bool waits =
+      busy() || timeline_.is_on() || control_->is_closing() || control_->is_suspecting() ||
+      (world_.parent.has_value() && world_.parent->has_backlog()) || children_have_backlog();
   return waits ? kWaiting : kIdle;
 }
 
-// --- Links ------------------------------------------------------------------------------------
+// --- Into the machine
+// -----------------------------------------------------------------------------
+
+bool Core::report_new() {
+  bool moved = false;
+  if (operations_.has_new()) {
+    for (InFlight* operation : operations_.take_new()) {
+      control_->submit(operation->operation.request, token_of(operation));
+    }
+    moved = true;
+  }
+  if (leave_requested_.load(std::memory_order_acquire) && !std::exchange(leave_reported_, true)) {
+    control_->leave();
+    moved = true;
+  }
+  return moved;
+}
 
 Result<bool> Core::read_links() {
   bool moved = false;
@@ -213,111 +255,204 @@ Result<bool> Core::read_links() {
     LIGHTCC_ASSIGN_OR_RETURN(moved, service_descriptors());
   }
   if (world_.parent.has_value() && world_.parent->fd() < 0) {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool read, read_link(*world_.parent));
-    moved = moved || read;
+    moved = read_link(kParentLink) || moved;
   }
-  for (ControlLink& child : world_.children) {
-    if (child.fd() < 0) {
-      LIGHTCC_ASSIGN_OR_RETURN(const bool read, read_link(child));
-      moved = moved || read;
+  for (std::size_t i = 0; i < world_.children.size(); ++i) {
+    if (world_.children[i].fd() < 0) {
+      moved = read_link(static_cast<LinkIndex>(i)) || moved;
     }
-  }
-  if (!relayed_.empty()) {
-    LIGHTCC_RETURN_IF_ERROR(send_reports(std::exchange(relayed_, {})));
   }
   return moved;
 }
 
-Result<bool> Core::read_link(ControlLink& link) {
+ControlLink& Core::link(LinkIndex index) {
+  return index == kParentLink ? *world_.parent : world_.children[static_cast<std::size_t>(index)];
+}
+
+bool Core::read_link(LinkIndex index) {
+  ControlLink& from = link(index);
   bool moved = false;
-  while (!over()) {
-    auto frame = link.receive();
+  while (!from.is_broken() && !control_->is_over()) {
+    auto frame = from.receive();
     if (!frame.ok()) {
-      LIGHTCC_RETURN_IF_ERROR(peer_gone(frame.status()));
-      if (link.fd() >= 0) {
-        waker_->unwatch(link.fd());
-      }
-      return moved;
+      on_broken_link(index, frame.status());
+      return true;
     }
     if (!frame->has_value()) {
       return moved;
     }
     moved = true;
-    LIGHTCC_RETURN_IF_ERROR(on_frame(link, std::move(**frame)));
+    control_->on_frame(index, std::move(**frame), clock_.now());
   }
   return moved;
 }
 
-Result<bool> Core::flush_links() {
+void Core::on_broken_link(LinkIndex index, const Status& error) {
+  ControlLink& broken = link(index);
+  broken.mark_broken();
+  if (broken.fd() >= 0) {
+    waker_->unwatch(broken.fd());
+  }
+  control_->on_link_closed(index, error, clock_.now());
+}
+
+bool Core::flush_links() {
   bool moved = false;
-  const auto flush = [&](ControlLink& link) -> Status {
-    if (!link.has_backlog()) {
-      return {};
+  const auto flush = [&](LinkIndex index) {
+    ControlLink& to = link(index);
+    if (to.is_broken() || !to.has_backlog()) {
+      return;
     }
-    auto sent = link.flush();
-    moved = moved || (sent.ok() && *sent);
-    return sent.ok() ? Status() : peer_gone(sent.status());
+    const auto sent = to.flush();
+    moved = moved || !sent.ok() || *sent;
+    if (!sent.ok() && !control_->is_over()) {
+      read_link(index);  // Its last words count for more than that it does not listen.
+      if (!to.is_broken()) {
+        on_broken_link(index, sent.status());
+      }
+      act();
+    }
   };
   if (world_.parent.has_value()) {
-    LIGHTCC_RETURN_IF_ERROR(flush(*world_.parent));
+    flush(kParentLink);
   }
-  for (ControlLink& child : world_.children) {
-    LIGHTCC_RETURN_IF_ERROR(flush(child));
+  for (std::size_t i = 0; i < world_.children.size(); ++i) {
+    flush(static_cast<LinkIndex>(i));
   }
   return moved;
 }
 
-Status Core::on_frame(ControlLink& link, Frame frame) {
-  if (link.fd() >= 0) {
-    liveness_->heard_from(link.peer_rank(), clock_.now());
+Status Core::tick() {
+  LIGHTCC_RETURN_IF_ERROR(service_descriptors().status());
+  const TimePoint now = clock_.now();
+  const bool is_busy = busy();
+  liveness_->beat(is_busy);
+  liveness_->tell(*control_, now);
+  control_->tick(now, is_busy, liveness_->host_is_busy());
+  for (const std::string& warning : control_->take_warnings()) {
+    LIGHTCC_LOG(LogLevel::kWarning, "%s", warning.c_str());
   }
-  const bool from_parent = world_.parent.has_value() && &link == &*world_.parent;
-  if (auto* reports = std::get_if<std::vector<Report>>(&frame);
-      reports != nullptr && !from_parent) {
-    relayed_.insert(relayed_.end(),
-                    std::make_move_iterator(reports->begin()),
-                    std::make_move_iterator(reports->end()));
-    return {};
-  }
-  if (auto* commands = std::get_if<std::vector<Command>>(&frame);
-      commands != nullptr && from_parent) {
-    broadcast(frame, &link);
-    for (Command& command : *commands) {
-      LIGHTCC_RETURN_IF_ERROR(apply(command));
-    }
-    return {};
-  }
-  if (const auto* error = std::get_if<WorldError>(&frame)) {
-    broadcast(frame, &link);
-    is_certain_ = true;
-    return Status(error->code, error->message, error->rank);
-  }
-  if (std::holds_alternative<Heartbeat>(frame)) {
-    return {};
-  }
-  return Status(ErrorCode::kPeerFailed,
-                "rank " + std::to_string(link.peer_rank()) + " sent a frame of the wrong direction",
-                link.peer_rank());
+  act();
+  return {};
 }
 
-void Core::broadcast(const Frame& frame, const ControlLink* except) {
-  const bool urgent = concerns_idle_children(frame);
-  const auto send = [&](ControlLink& link) {
-    if (&link != except) {
-      // A link that fails here fails again when it is read, and is dealt with there.
-      (void)link.send(frame, urgent);
+// --- Out of the machine
+// ---------------------------------------------------------------------------
+
+void Core::act() {
+  while (control_->has_output()) {
+    for (OutgoingFrame& frame : control_->take_frames()) {
+      send(std::move(frame));
+    }
+    for (ControlAction& action : control_->take_actions()) {
+      if (const Status applied = apply(action); !applied.ok()) {
+        control_->on_trouble(applied, clock_.now());
+      }
+    }
+  }
+  if (autotune_log_ != nullptr) {
+    for (const Autotuner::Sample& sample : control_->take_samples()) {
+      autotune_log_->write(sample);
+    }
+    if (!control_->is_autotuning()) {
+      autotune_log_.reset();
+    }
+  }
+}
+
+void Core::send(OutgoingFrame frame) {
+  encoded_.clear();
+  encode_frame(frame.frame, encoded_);
+  const auto send_to = [&](ControlLink& to, LinkIndex index) {
+    if (index != frame.except && !to.is_broken()) {
+      // A link that fails here fails again when it is flushed, and is dealt with there.
+      (void)to.send_encoded(encoded_, frame.is_urgent);
       ++frames_sent_;
     }
   };
-  if (world_.parent.has_value() && !std::holds_alternative<std::vector<Command>>(frame)) {
-    send(*world_.parent);
+  if (frame.to_parent && world_.parent.has_value()) {
+    send_to(*world_.parent, kParentLink);
   }
-  for (ControlLink& child : world_.children) {
-    send(child);
+  for (std::size_t i = 0; frame.to_children && i < world_.children.size(); ++i) {
+    send_to(world_.children[i], static_cast<LinkIndex>(i));
   }
 }
 
-// --- Descriptors and time -----------------------------------------------------------------------
+Status Core::apply(ControlAction& action) {
+  if (auto* agreed = std::get_if<RunBucket>(&action)) {
+    Bucket bucket{agreed->process_set, agreed->lane, {}};
+    bucket.tensors.reserve(agreed->tensors.size());
+    for (AgreedTensor& tensor : agreed->tensors) {
+      BucketTensor& added = bucket.tensors.emplace_back();
+      added.signature = std::move(tensor.signature);
+      added.per_member = std::move(tensor.per_member);
+      added.operation = operation_of(tensor.operation);
+    }
+    executor_->run(std::move(bucket));
+  } else if (const auto* complete = std::get_if<CompleteOperation>(&action)) {
+    Outcome outcome;
+    outcome.value = complete->value;
+    operations_.complete(*operation_of(complete->operation), complete->status, std::move(outcome));
+  } else if (const auto* made = std::get_if<MakeProcessSet>(&action)) {
+    publish_process_sets();
+    return executor_->add_process_set(made->id, made->ranks, operation_of(made->waiting));
+  } else if (const auto* dropped = std::get_if<DropProcessSet>(&action)) {
+    publish_process_sets();
+    executor_->remove_process_set(dropped->id);
+  } else if (const auto* tuning = std::get_if<ApplyTuning>(&action)) {
+    tune_ = tuning->tune;
+    executor_->set_chunk_bytes(tuning->tune.tuning.chunk_bytes);
+  } else {
+    end(std::get<EndWorld>(action));
+  }
+  return {};
+}
+
+void Core::end(const EndWorld& end) {
+  if (end.is_in_order) {
+    if (world_.parent.has_value()) {
+      world_.parent->finish_sending();
+    }
+    for (ControlLink& child : world_.children) {
+      child.finish_sending();
+    }
+  }
+  if (!end.is_in_order || !executor_->idle()) {
+    executor_->drop_all();  // Before callers hear that their memory is theirs again.
+  }
+  if (!end.is_in_order) {
+    timeline_.world_failed(end.status);
+    failed_.store(true, std::memory_order_release);
+  }
+  operations_.fail_all(end.status);
+  over_.store(true, std::memory_order_release);
+  operations_.notify();
+}
+
+void Core::fail(const Status& error) {
+  control_->fail(error);
+  act();
+}
+
+Status Core::start_timeline(const TimelineOptions& options) {
+  Status started = timeline_.start(options, world_.topology.rank, world_.topology.size);
+  control_->set_observer(timeline_.is_on() ? &timeline_ : nullptr);
+  return started;
+}
+
+void Core::stop_timeline() {
+  control_->set_observer(nullptr);
+  timeline_.stop();
+}
+
+void Core::publish_process_sets() {
+  auto next = std::make_shared<const ProcessSetTable>(control_->process_sets());
+  const MutexLock lock(sets_mutex_);
+  process_sets_ = std::move(next);
+}
+
+// --- Descriptors
+// ----------------------------------------------------------------------------------
 
 Result<bool> Core::service_descriptors() {
   const auto tags = waker_->ready();
@@ -333,13 +468,15 @@ Status Core::on_descriptor(std::uint64_t tag) {
     case Source::kTransport:
       return world_.transport->poll().status();
     case Source::kControl:
-      return read_link(number == 0 ? *world_.parent : world_.children[number - 1]).status();
+      read_link(link_of(number));
+      return {};
     case Source::kLocalSocket:
       return on_local_socket(number);
     case Source::kProcess:
       break;
   }
-  return on_death(number);
+  on_death(number);
+  return {};
 }
 
 // A rank's socket within the host carries segments to followers; at the leader, only its end is
@@ -356,175 +493,45 @@ Status Core::on_local_socket(std::size_t place) {
     return {};
   }
   waker_->unwatch(socket);
-  return on_death(place);
-}
-
-// A process of this host is gone; what it said before it went counts first.
-Status Core::on_death(std::size_t place) {
-  const Status death = liveness_->death_of(place);
-  for (ControlLink& child : world_.children) {
-    LIGHTCC_RETURN_IF_ERROR(read_link(child).status());
-  }
-  if (world_.parent.has_value()) {
-    LIGHTCC_RETURN_IF_ERROR(read_link(*world_.parent).status());
-  }
-  liveness_->unwatch(*waker_, place);
-  is_certain_ = true;  // Seen with own eyes.
-  return peer_gone(death);
-}
-
-Status Core::tick() {
-  const TimePoint now = clock_.now();
-  next_tick_ = now + liveness_->interval();
-  LIGHTCC_RETURN_IF_ERROR(service_descriptors().status());
-  broadcast(Heartbeat{}, nullptr);
-  LIGHTCC_RETURN_IF_ERROR(
-      liveness_->tick(now, busy() || (sequencer_ != nullptr && sequencer_->has_pending())));
-  if (sequencer_ != nullptr) {
-    const auto stalls = sequencer_->check_stalls(now);
-    for (const std::string& warning : stalls.warnings) {
-      LIGHTCC_LOG(LogLevel::kWarning, "%s", warning.c_str());
-    }
-    LIGHTCC_RETURN_IF_ERROR(stalls.fatal);
-  }
-  if (closing_ && now > closing_deadline_) {
-    return make_error(ErrorCode::kTimeout, "operations under way at shutdown did not finish");
-  }
+  on_death(place);
   return {};
 }
 
-// --- Ends ---------------------------------------------------------------------------------------
-
-// Once the world is closing, ranks that are done go away; that is no failure.
-Status Core::peer_gone(const Status& error) const {
-  return closing_ ? Status() : error;
-}
-
-// What the system refuses concerns this rank, whoever is at the other end of a socket. All ranks
-// hear of it in these words, unless it is another rank's news.
-Status Core::own_words(const Status& error) const {
-  const bool is_own = error.code() == ErrorCode::kSystem || error.code() == ErrorCode::kInternal;
-  const int rank = world_.topology.rank;
-  return !is_own || is_certain_
-             ? error
-             : Status(error.code(), "rank " + std::to_string(rank) + ": " + error.message(), rank);
-}
-
-// A connection that closes may be the consequence of a failure elsewhere, which its other end heard
-// of earlier: then the error must name the rank that failed first, and not the messenger.
-bool Core::may_be_secondhand(const Status& error) const {
-  return !is_certain_ && world_.transport != nullptr && error.code() == ErrorCode::kPeerFailed;
-}
-
-void Core::suspect(const Status& error) {
-  suspicion_ = error;
-  // A stopped leader cannot pass news on; then this rank finds it silent itself, a heartbeat later.
-  news_deadline_ = clock_.now() + kNewsDelay + 2 * liveness_->interval();
-  next_tick_ = clock_.now();
-  if (world_.transport->wait_fd() >= 0) {
-    waker_->unwatch(world_.transport->wait_fd());  // Nobody reads it any more.
-  }
-}
-
-bool Core::await_news() {
-  const TimePoint now = clock_.now();
-  std::optional<Status> death;  // Of a process of this host; it counts after what it said.
-  for (const std::uint64_t tag : waker_->ready()) {
-    const std::size_t place = number_of(tag);
-    if (source_of(tag) == Source::kProcess ||
-        (source_of(tag) == Source::kLocalSocket && has_ended(world_.host.sockets[place].get()))) {
-      death = liveness_->death_of(place);
-    }
-  }
-  std::optional<Status> news;
-  const auto listen = [&](ControlLink& link) {
-    while (!news.has_value()) {
-      auto frame = link.receive();
-      if (!frame.ok()) {
-        news = frame.status();
-        return;
-      }
-      if (!frame->has_value()) {
-        return;
-      }
-      liveness_->heard_from(link.peer_rank(), now);
-      if (const auto* error = std::get_if<WorldError>(&**frame)) {
-        news.emplace(error->code, error->message, error->rank);
-      }
-    }
-  };
-  if (world_.parent.has_value()) {
-    listen(*world_.parent);
-  }
-  for (ControlLink& child : world_.children) {
-    listen(child);
-  }
-  if (!news.has_value()) {
-    news = std::move(death);
-  }
-  if (!news.has_value() && now >= next_tick_) {
-    next_tick_ = now + liveness_->interval() / 4;
-    if (const Status silent = liveness_->tick(now, true); !silent.ok()) {
-      news = silent;
-    }
-  }
-  if (!news.has_value() && now < news_deadline_) {
-    return false;
-  }
-  fail(news.value_or(*suspicion_));
-  return true;
-}
-
-void Core::fail(const Status& error) {
-  if (over()) {
-    return;
-  }
-  executor_->drop_all();
-  timeline_.world_failed(error);
-  operations_.fail_all(error);
-  sequencer_.reset();
-  broadcast(WorldError{error.code(), error.rank(), error.message()}, nullptr);
-  failed_.store(true, std::memory_order_release);
-  over_.store(true, std::memory_order_release);
-  operations_.notify();
-}
-
-void Core::check_closing() {
-  if (!closing_ || !executor_->idle() || over()) {
-    return;
-  }
-  const auto has_backlog = [](const ControlLink& link) { return link.has_backlog(); };
-  if (std::ranges::any_of(world_.children, has_backlog)) {
-    return;  // They have not heard it yet.
+// A process of this host is gone; what it said before it went counts first.
+void Core::on_death(std::size_t place) {
+  for (std::size_t i = 0; i < world_.children.size(); ++i) {
+    read_link(static_cast<LinkIndex>(i));
   }
   if (world_.parent.has_value()) {
-    world_.parent->finish_sending();
+    read_link(kParentLink);
   }
-  for (ControlLink& child : world_.children) {
-    child.finish_sending();
-  }
-  operations_.fail_all(Status(
-      ErrorCode::kShutDown,
-      "Horovod has been shut down. This was caused by an exception on one of the ranks or by "
-      "rank " +
-          std::to_string(closed_by_) + " finishing before the others.",
-      closed_by_));
-  over_.store(true, std::memory_order_release);
-  operations_.notify();
+  liveness_->unwatch(*waker_, place);
+  control_->on_death(liveness_->death_of(place));
+}
+
+bool Core::may_close() const {
+  // Children with a backlog have not heard it yet.
+  return control_->is_closing() && !over() && executor_->idle() && !children_have_backlog();
+}
+
+bool Core::children_have_backlog() const {
+  return std::ranges::any_of(world_.children, [](const ControlLink& child) {
+    return child.has_backlog() && !child.is_broken();
+  });
 }
 
 void Core::read_to_the_end(TimePoint deadline) {
-  const auto read = [&](ControlLink& link) {
-    while (link.fd() >= 0) {
-      auto frame = link.receive();
+  const auto read = [&](ControlLink& from) {
+    while (from.fd() >= 0 && !from.is_broken()) {
+      auto frame = from.receive();
       const bool ended = !frame.ok();
       if (ended || (!frame->has_value() &&
-                    !wait_readable(link.fd(), deadline, "the end of a control link").ok())) {
+                    !wait_readable(from.fd(), deadline, "the end of a control link").ok())) {
         return;
       }
     }
   };
-  if (!closing_) {
+  if (!control_->is_closing()) {
     return;
   }
   if (world_.parent.has_value()) {
@@ -538,12 +545,6 @@ void Core::read_to_the_end(TimePoint deadline) {
 std::shared_ptr<const ProcessSetTable> Core::process_sets() const {
   const MutexLock lock(sets_mutex_);
   return process_sets_;
-}
-
-void Core::replace_process_sets(ProcessSetTable table) {
-  auto next = std::make_shared<const ProcessSetTable>(std::move(table));
-  const MutexLock lock(sets_mutex_);
-  process_sets_ = std::move(next);
 }
 
 void Core::fill_stats(WorldStats& stats) const {

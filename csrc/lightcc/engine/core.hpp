@@ -1,22 +1,20 @@
-// Everything of a World that only the driver of the progress loop touches: the control tree, the
-// sequencer (on rank 0), the executor, liveness. step() does what can be done now.
-//
-// The world ends in one of two ways: in good order (one rank leaves, rank 0 announces it, what was
-// announced before still runs, the rest fails with kShutDown), or in error (the first rank to know
-// tells its neighbours in the tree, who pass it on; everything fails with that error).
+// Everything of a World that only the driver of the progress loop touches: the control plane's
+// driver. It owns the links of the control tree, descriptors and the executor, and tells the
+// machine (control/control_plane) what arrived and what time it is. step() does what can be done
+// now.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/control/sequencer.hpp"
+#include "lightcc/control/control_plane.hpp"
 #include "lightcc/engine/autotune_log.hpp"
 #include "lightcc/engine/executor.hpp"
 #include "lightcc/engine/liveness.hpp"
@@ -24,7 +22,6 @@
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/timeline.hpp"
 #include "lightcc/engine/waker.hpp"
-#include "lightcc/fusion/autotuner.hpp"
 
 namespace lightcc {
 
@@ -51,7 +48,6 @@ class Core {
 
   Waker& waker() { return *waker_; }
   Executor& executor() { return *executor_; }
-  Timeline& timeline() { return timeline_; }
   const Topology& topology() const { return world_.topology; }
 
   /// Asks rank 0 to end the world. Thread: any.
@@ -64,6 +60,9 @@ class Core {
   /// A socket that is closed with unread bytes is reset, and the reset may overtake this rank's
   /// last words on their way. Blocks: yes.
   void read_to_the_end(TimePoint deadline);
+  /// Errors: of Timeline::start().
+  Status start_timeline(const TimelineOptions& options);
+  void stop_timeline();
   /// Ends the world in error from here.
   void fail(const Status& error);
 
@@ -72,88 +71,57 @@ class Core {
   void fill_stats(WorldStats& stats) const;
 
  private:
+  Core(Membership world, const Clock& clock, OperationTable& operations);
+  Status start(const Knobs& knobs);
+  Status watch_descriptors();
   /// How this rank sleeps now. It waits while it is busy, others may have to wait for it, or it
   /// records when they report.
   SleepState sleep_state() const;
 
-  struct LocalSlot {
-    Signature signature;
-    std::vector<std::int64_t> per_member;
-    std::optional<Request> own;  // What this rank last asked for under it.
-  };
-
-  Core(Membership world, const Knobs& knobs, const Clock& clock, OperationTable& operations);
-  Status start(const Knobs& knobs);
   Result<bool> try_step();
-
-  // Up the tree.
-  Status report_new();
-  Status send_reports(std::vector<Report> reports);
-  bool concerns_idle_parent(const Report& report) const;
-  Report report_of(const InFlight& operation) const;
-  const Signature* signature_of(const Report& report) const;
-  // Links.
+  bool listen();
+  // Into the machine.
+  bool report_new();
   Result<bool> read_links();
-  Result<bool> read_link(ControlLink& link);
-  Result<bool> flush_links();
-  Status on_frame(ControlLink& link, Frame frame);
-  void broadcast(const Frame& frame, const ControlLink* except);
-  // Down the tree.
-  Status announce();
-  // Autotune, on rank 0.
-  void set_up_autotune(const Knobs& knobs, FusionRule rule);
-  void autotune(const Execute& execute);
-  Status apply(Command& command);
-  void replace_process_sets(ProcessSetTable table) LIGHTCC_EXCLUDES(sets_mutex_);
-  Status apply_execute(Execute& execute);
-  Result<std::optional<BucketTensor>> resolve(AnnouncedTensor& announced,
-                                              std::uint32_t process_set);
-  void remember(std::uint32_t slot, const BucketTensor& tensor);
-  void complete_by_name(std::uint32_t process_set,
-                        const std::string& name,
-                        const Status& status,
-                        std::int32_t value);
-  // Descriptors, time, ends.
+  bool read_link(LinkIndex index);
+  bool flush_links();
+  void on_broken_link(LinkIndex index, const Status& error);
+  Status tick();
+  // Out of the machine.
+  void act();
+  void send(OutgoingFrame frame);
+  Status apply(ControlAction& action);
+  void end(const EndWorld& end);
+  void publish_process_sets() LIGHTCC_EXCLUDES(sets_mutex_);
+  // Descriptors.
   Result<bool> service_descriptors();
   Status on_descriptor(std::uint64_t tag);
   Status on_local_socket(std::size_t place);
-  Status on_death(std::size_t place);
-  Status tick();
-  Status peer_gone(const Status& error) const;
-  Status own_words(const Status& error) const;
-  bool may_be_secondhand(const Status& error) const;
-  void suspect(const Status& error);
-  bool await_news();
-  void check_closing();
+  void on_death(std::size_t place);
+  bool may_close() const;
+
+  ControlLink& link(LinkIndex index);
+  bool children_have_backlog() const;
 
   Membership world_;
   const Clock& clock_;
   OperationTable& operations_;
-  Duration peer_timeout_;
   Timeline timeline_;
+  std::unique_ptr<ControlPlane> control_;
   std::optional<Waker> waker_;
   std::optional<Liveness> liveness_;
-  std::unique_ptr<Sequencer> sequencer_;
-  std::unique_ptr<Autotuner> autotuner_;  // On rank 0, until it is done.
   std::unique_ptr<AutotuneLog> autotune_log_;
   std::optional<Tune> tune_;  // The last that was announced.
   std::unique_ptr<Executor> executor_;
   mutable Mutex sets_mutex_;  // Taken alone; written by the driver only.
   std::shared_ptr<const ProcessSetTable> process_sets_ LIGHTCC_GUARDED_BY(sets_mutex_);
-  std::vector<LocalSlot> slots_;
-  std::vector<Report> relayed_;  // From children, to go up in one frame.
-  TimePoint next_tick_;
+  Bytes encoded_;  // One frame, on its way to several links.
   std::uint32_t steps_ = 0;
   bool look_at_descriptors_ = true;
+  bool is_transport_watched_ = false;
   std::uint64_t frames_sent_ = 0;
   std::atomic<bool> leave_requested_{false};
   bool leave_reported_ = false;
-  bool closing_ = false;
-  std::int32_t closed_by_ = -1;
-  TimePoint closing_deadline_;
-  std::optional<Status> suspicion_;  // What ends the world unless there is better news in time.
-  TimePoint news_deadline_;
-  bool is_certain_ = false;  // The error at hand names the first culprit.
   std::atomic<bool> over_{false};
   std::atomic<bool> failed_{false};
 };

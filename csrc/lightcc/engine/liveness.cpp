@@ -20,17 +20,10 @@ UniqueFd open_pidfd(std::int32_t pid) {
              : UniqueFd();
 }
 
-double to_seconds(Duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 }  // namespace
 
-Result<Liveness> Liveness::start(
-    Membership& world, Waker& waker, std::uint64_t tag_base, Duration peer_timeout, TimePoint now) {
-  Liveness liveness(world, peer_timeout);
-  liveness.interval_ = std::min<Duration>(std::chrono::seconds(1), peer_timeout / 4);
-  liveness.last_tick_ = now;
+Result<Liveness> Liveness::start(Membership& world, Waker& waker, std::uint64_t tag_base) {
+  Liveness liveness(world);
   HostMembership& host = world.host;
   for (std::size_t place = 0; place < host.pids.size(); ++place) {
     liveness.pidfds_.push_back(open_pidfd(host.pids[place]));
@@ -41,15 +34,7 @@ Result<Liveness> Liveness::start(
   for (std::size_t place = 0; place < host.ranks.size(); ++place) {
     const bool is_own = static_cast<int>(place) == host.index;
     if (!is_own && (host.is_leader() || place == 0)) {
-      liveness.neighbours_.push_back({host.ranks[place], &host.words[place], 0, now});
-    }
-  }
-  if (world.parent.has_value() && world.parent->fd() >= 0) {
-    liveness.neighbours_.push_back({world.parent->peer_rank(), nullptr, 0, now});
-  }
-  for (const ControlLink& child : world.children) {
-    if (child.fd() >= 0) {
-      liveness.neighbours_.push_back({child.peer_rank(), nullptr, 0, now});
+      liveness.neighbours_.push_back({host.ranks[place], &host.words[place], 0});
     }
   }
   return liveness;
@@ -64,12 +49,12 @@ Status Liveness::death_of(std::size_t place) const {
                 rank);
 }
 
-void Liveness::heard_from(int rank, TimePoint now) {
-  for (Neighbour& neighbour : neighbours_) {
-    if (neighbour.rank == rank) {
-      neighbour.last_heard = now;
-    }
+std::vector<int> Liveness::watched_ranks() const {
+  std::vector<int> ranks;
+  for (const Neighbour& neighbour : neighbours_) {
+    ranks.push_back(neighbour.rank);
   }
+  return ranks;
 }
 
 bool Liveness::host_is_busy() const {
@@ -78,33 +63,19 @@ bool Liveness::host_is_busy() const {
   });
 }
 
-Status Liveness::tick(TimePoint now, bool busy) {
+void Liveness::beat(bool is_busy) {
   beats_ += kOneBeat;
   auto& own = world_->host.words[static_cast<std::size_t>(world_->host.index)];
-  own.heartbeat.store(beats_ | (busy ? kBusyBit : 0), std::memory_order_relaxed);
-  // After a pause of this very process (stopped, a suspended machine) nobody else was silent.
-  const bool was_away =
-      now - std::exchange(last_tick_, now) > std::max(timeout_ / 2, 3 * interval_);
-  const bool anyone_busy = busy || host_is_busy();
+  own.heartbeat.store(beats_ | (is_busy ? kBusyBit : 0), std::memory_order_relaxed);
+}
+
+void Liveness::tell(ControlPlane& control, TimePoint now) {
   for (Neighbour& neighbour : neighbours_) {
-    if (neighbour.word != nullptr) {
-      const auto count = neighbour.word->heartbeat.load(std::memory_order_relaxed);
-      if (std::exchange(neighbour.last_count, count) != count) {
-        neighbour.last_heard = now;
-      }
-    }
-    if (was_away || !anyone_busy) {
-      // Silence counts from when there is something to wait for.
-      neighbour.last_heard = now;
-    } else if (now - neighbour.last_heard > timeout_) {
-      return Status(ErrorCode::kTimeout,
-                    "rank " + std::to_string(neighbour.rank) + " has been silent for " +
-                        std::to_string(to_seconds(now - neighbour.last_heard)) +
-                        " s with operations outstanding (LIGHT_PEER_TIMEOUT)",
-                    neighbour.rank);
+    const auto count = neighbour.word->heartbeat.load(std::memory_order_relaxed);
+    if (std::exchange(neighbour.last_count, count) != count) {
+      control.heard_from(neighbour.rank, now);
     }
   }
-  return {};
 }
 
 }  // namespace lightcc

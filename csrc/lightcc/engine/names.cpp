@@ -1,5 +1,7 @@
 #include "lightcc/engine/names.hpp"
 
+#include "lightcc/control/control_plane.hpp"
+
 namespace lightcc {
 namespace {
 

@@ -16,9 +16,6 @@
 
 namespace lightcc {
 
-/// Name under which every rank asks to join; only one join is in flight.
-inline constexpr const char* kJoinName = "join";
-
 struct Name {
   std::string text;
   bool is_automatic = false;  ///< Numbered: it never comes back, so it takes no slot.

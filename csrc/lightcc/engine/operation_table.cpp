@@ -36,14 +36,14 @@ Status OperationTable::reserve(const std::vector<Operation>& operations,
   for (const Operation& operation : operations) {
     const Signature& s = operation.request.signature;
     auto& entry = *entries_.try_emplace(key_of(s.process_set, s.name)).first;
-    if (entry.second.operation != nullptr) {
+    if (entry.second != nullptr) {
       return make_error(ErrorCode::kInvalidArgument,
                         "Requested to allreduce, allgather, or broadcast a tensor with the same "
                         "name as another tensor that is currently being processed. If you want to "
                         "request another tensor, use a different tensor name. (name '%s')",
                         s.name.c_str());
     }
-    entry.second.operation = std::make_unique<InFlight>();
+    entry.second = std::make_unique<InFlight>();
     found.push_back(&entry);
   }
   return {};
@@ -69,10 +69,7 @@ Result<Handle> OperationTable::add(std::vector<Operation> operations,
   }
   if (!refused.ok()) {
     for (Entries::value_type* entry : found) {
-      entry->second.operation.reset();
-      if (entry->second.slot == kNoSlot) {
-        entries_.erase(entries_.find(entry->first));
-      }
+      entries_.erase(entries_.find(entry->first));
     }
     const std::size_t named = grouping == Grouping::kOneName ? 1 : operations.size();
     for (std::size_t i = 0; i < named; ++i) {
@@ -83,11 +80,10 @@ Result<Handle> OperationTable::add(std::vector<Operation> operations,
     return refused;
   }
   for (std::size_t i = 0; i < operations.size(); ++i) {
-    InFlight& made = *found[i]->second.operation;
+    InFlight& made = *found[i]->second;
     made.operation = std::move(operations[i]);
     made.handle = state;
     made.index = i;
-    made.slot = found[i]->second.slot;
     made.key = &found[i]->first;
     new_.push_back(&made);
   }
@@ -105,25 +101,7 @@ std::vector<InFlight*> OperationTable::take_new() {
 InFlight* OperationTable::find(std::uint32_t process_set, const std::string& name) {
   const MutexLock lock(mutex_);
   const auto found = entries_.find(key_of(process_set, name));
-  return found == entries_.end() ? nullptr : found->second.operation.get();
-}
-
-InFlight* OperationTable::find_slot(std::uint32_t slot) {
-  const MutexLock lock(mutex_);
-  return slot < by_slot_.size() && by_slot_[slot] != nullptr ? by_slot_[slot]->operation.get()
-                                                             : nullptr;
-}
-
-void OperationTable::set_slot(std::uint32_t slot,
-                              std::uint32_t process_set,
-                              const std::string& name) {
-  const MutexLock lock(mutex_);
-  Entry& entry = entries_[key_of(process_set, name)];
-  entry.slot = slot;
-  if (by_slot_.size() <= slot) {
-    by_slot_.resize(slot + std::size_t{1}, nullptr);
-  }
-  by_slot_[slot] = &entry;
+  return found == entries_.end() ? nullptr : found->second.get();
 }
 
 void OperationTable::complete_locked(InFlight& operation, const Status& status, Outcome outcome) {
@@ -162,16 +140,7 @@ void OperationTable::complete(InFlight& operation, const Status& status, Outcome
     new_count_.store(new_.size(), std::memory_order_release);
   }
   in_flight_count_.fetch_sub(1, std::memory_order_release);
-  if (operation.slot != kNoSlot) {
-    by_slot_[operation.slot]->operation.reset();
-    return;
-  }
-  const auto found = entries_.find(*operation.key);
-  if (found->second.slot == kNoSlot) {
-    entries_.erase(found);
-  } else {
-    found->second.operation.reset();
-  }
+  entries_.erase(entries_.find(*operation.key));
 }
 
 void OperationTable::fail_all(const Status& error) {
@@ -180,11 +149,8 @@ void OperationTable::fail_all(const Status& error) {
     error_ = error;
   }
   for (auto& entry : entries_) {
-    if (entry.second.operation != nullptr) {
-      complete_locked(*entry.second.operation, error_, {});
-    }
+    complete_locked(*entry.second, error_, {});
   }
-  by_slot_.clear();
   entries_.clear();
   new_.clear();
   new_count_.store(0, std::memory_order_relaxed);

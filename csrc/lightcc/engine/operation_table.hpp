@@ -34,8 +34,7 @@ struct HandleState {
 struct InFlight {
   Operation operation;
   Handle handle;
-  std::size_t index = 0;  ///< In the handle's outcomes.
-  std::uint32_t slot = kNoSlot;
+  std::size_t index = 0;             ///< In the handle's outcomes.
   const std::string* key = nullptr;  ///< Of the table's entry.
   const Signature& signature() const { return operation.request.signature; }
 };
@@ -59,11 +58,6 @@ class OperationTable {
 
   /// The operation in flight under `name`, or null.
   InFlight* find(std::uint32_t process_set, const std::string& name) LIGHTCC_EXCLUDES(mutex_);
-  /// The same by slot.
-  InFlight* find_slot(std::uint32_t slot) LIGHTCC_EXCLUDES(mutex_);
-  /// From now on `slot` stands for the name, in flight or not.
-  void set_slot(std::uint32_t slot, std::uint32_t process_set, const std::string& name)
-      LIGHTCC_EXCLUDES(mutex_);
   /// Ends an operation and forgets it.
   void complete(InFlight& operation, const Status& status, Outcome outcome)
       LIGHTCC_EXCLUDES(mutex_);
@@ -90,12 +84,7 @@ class OperationTable {
   std::uint64_t payload_bytes() const { return payload_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  // What is known of one name. It stays when its operation has ended if it has a slot.
-  struct Entry {
-    std::unique_ptr<InFlight> operation;
-    std::uint32_t slot = kNoSlot;
-  };
-  using Entries = std::unordered_map<std::string, Entry>;
+  using Entries = std::unordered_map<std::string, std::unique_ptr<InFlight>>;  // By key_of().
 
   Status name_all(std::vector<Operation>& operations, Grouping grouping) LIGHTCC_REQUIRES(mutex_);
   Status reserve(const std::vector<Operation>& operations, std::vector<Entries::value_type*>& found)
@@ -108,13 +97,12 @@ class OperationTable {
   CondVar changed_;
   Names names_ LIGHTCC_GUARDED_BY(mutex_);
   Entries entries_ LIGHTCC_GUARDED_BY(mutex_);
-  std::vector<Entry*> by_slot_ LIGHTCC_GUARDED_BY(mutex_);
   std::vector<InFlight*> new_ LIGHTCC_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> callbacks_ LIGHTCC_GUARDED_BY(mutex_);
   Status error_ LIGHTCC_GUARDED_BY(mutex_);
   std::atomic<std::size_t> new_count_{0};        // Mirrors new_.size().
   std::atomic<std::size_t> callback_count_{0};   // Mirrors callbacks_.size().
-  std::atomic<std::size_t> in_flight_count_{0};  // Entries with an operation.
+  std::atomic<std::size_t> in_flight_count_{0};  // Mirrors entries_.size().
   std::atomic<std::uint64_t> completed_{0};
   std::atomic<std::uint64_t> payload_bytes_{0};
 };

@@ -12,6 +12,7 @@
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/control/control_plane.hpp"
 #include "lightcc/engine/bucket.hpp"
 #include "lightcc/engine/timeline_writer.hpp"
 #include "lightcc/engine/world.hpp"
@@ -23,13 +24,13 @@ namespace lightcc {
 std::string timeline_path(const std::string& path, int rank);
 
 /// Thread: one at a time (World's drive mutex).
-class Timeline {
+class Timeline final : public ControlObserver {
  public:
   /// `clock` outlives it.
   explicit Timeline(const Clock& clock) : clock_(clock) {}
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
-  ~Timeline() { stop(); }
+  ~Timeline() override { stop(); }
 
   /// Records into a file from now on; what was recorded into another one before ends first. Records
   /// nothing where the options leave `rank` out. Errors: of TimelineWriter::start().
@@ -39,19 +40,19 @@ class Timeline {
   bool is_on() const { return on_; }
 
   /// Rank `rank` is known to want a tensor.
-  void ready(const Signature& tensor, std::uint32_t rank) {
+  void ready(const Signature& tensor, std::uint32_t rank) override {
     if (on_) {
       record_ready(tensor, rank);
     }
   }
   /// All ranks want it.
-  void announced(const Signature& tensor, const Execute& execute) {
+  void announced(const Signature& tensor, const Execute& execute) override {
     if (on_) {
       record_announced(tensor, execute);
     }
   }
   /// It is over, and nothing was run for it here.
-  void ended(std::uint32_t process_set, const std::string& name) {
+  void ended(std::uint32_t process_set, const std::string& name) override {
     if (on_) {
       record_ended(process_set, name);
     }
@@ -70,7 +71,7 @@ class Timeline {
     }
   }
   /// Rank 0 is about to announce what is complete.
-  void cycle() {
+  void cycle() override {
     if (on_) {
       record_cycle();
     }

@@ -192,7 +192,7 @@ class WorldImpl final : public World {
     std::vector<ProcessSetInfo> infos;
     const auto table = core_->process_sets();
     for (const auto& [id, ranks] : table->sets()) {
-      infos.push_back({id, ranks});
+      infos.push_back({id, *ranks});
     }
     return infos;
   }
@@ -252,12 +252,12 @@ class WorldImpl final : public World {
 
   Status start_timeline(const TimelineOptions& options) override {
     const MutexLock lock(drive_mutex_);
-    return core_->timeline().start(options, options_.rank, options_.size);
+    return core_->start_timeline(options);
   }
 
   void stop_timeline() override {
     const MutexLock lock(drive_mutex_);
-    core_->timeline().stop();
+    core_->stop_timeline();
   }
 
   bool failed() const override { return core_->failed(); }

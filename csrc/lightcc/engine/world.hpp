@@ -133,7 +133,7 @@ struct SavedCompression {
 class World;
 /// Destroys a World, but not inside a completion.
 struct WorldDeleter {
-  void operator()(World* world) const;
+  LIGHTCC_EXPORT void operator()(World* world) const;
 };
 using WorldPtr = std::unique_ptr<World, WorldDeleter>;
 
@@ -204,7 +204,7 @@ class World {
 };
 
 /// Whether this thread runs a completion now.
-bool is_in_completion();
+LIGHTCC_EXPORT bool is_in_completion();
 
 /// In the child of fork(): closes every descriptor of every World of this process and marks them
 /// dead. Installed once by pthread_atfork when the first World is made.

@@ -152,24 +152,6 @@ TEST(OperationTable, a_waiting_thread_is_woken_by_completion_and_by_notify) {
   EXPECT_TRUE(state->status.ok());
 }
 
-TEST(OperationTable, a_slot_finds_what_is_in_flight_under_its_name) {
-  OperationTable table;
-  ASSERT_TRUE(add(table, {"a"}).ok());
-  EXPECT_EQ(table.find_slot(3), nullptr);
-  table.set_slot(3, 0, "allreduce.a");
-  InFlight* const first = table.find_slot(3);
-  ASSERT_NE(first, nullptr);
-  EXPECT_EQ(first->slot, kNoSlot) << "it was added before";
-  table.complete(*first, {}, {});
-  EXPECT_EQ(table.find_slot(3), nullptr);
-  ASSERT_TRUE(add(table, {"a"}).ok());
-  ASSERT_NE(table.find_slot(3), nullptr);
-  EXPECT_EQ(table.find_slot(3)->slot, 3U);
-  EXPECT_FALSE(add(table, {"a"}).ok()) << "still one name";
-  table.complete(*table.find_slot(3), {}, {});
-  EXPECT_TRUE(table.empty());
-}
-
 TEST(OperationTable, numbers_of_unnamed_operations_are_taken_by_what_was_accepted) {
   OperationTable table(1);
   const auto unnamed = [](std::size_t count) { return std::vector<Operation>(count); };

@@ -1,0 +1,273 @@
+// Links, time and ends. What reports and commands mean is in control_plane_negotiation.cpp.
+#include "lightcc/control/control_plane.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace lightcc {
+namespace {
+
+// How long the news of a failure may take along the tree of control links, longer than a connection
+// that a survivor closes in consequence.
+constexpr Duration kNewsDelay = std::chrono::milliseconds(300);
+
+// Whatever a child takes part in, it has outstanding; only the ends of the world come unasked.
+bool concerns_idle_children(const std::vector<Command>& commands) {
+  return std::ranges::any_of(commands,
+                             [](const Command& c) { return std::holds_alternative<ShutDown>(c); });
+}
+
+}  // namespace
+
+ControlPlane::ControlPlane(ControlOptions options, TimePoint now)
+    : options_(std::move(options)),
+      silence_(options_.peer_timeout, now),
+      process_sets_(std::move(options_.process_sets)),
+      next_tick_(now) {
+  for (const int rank : options_.watched) {
+    silence_.watch(rank, now);
+  }
+  if (options_.parent.has_value() && options_.parent->is_remote) {
+    silence_.watch(options_.parent->rank, now);
+  }
+  for (const ControlPeer& child : options_.children) {
+    if (child.is_remote) {
+      silence_.watch(child.rank, now);
+    }
+  }
+  if (!options_.parent.has_value()) {
+    sequencer_ = std::make_unique<Sequencer>(options_.sequencer, process_sets_);
+    if (options_.autotune.has_value()) {
+      autotuner_ = std::make_unique<Autotuner>(*options_.autotune);
+    }
+  }
+}
+
+const ControlPeer& ControlPlane::peer(LinkIndex link) const {
+  return link == kParentLink ? *options_.parent : options_.children[static_cast<std::size_t>(link)];
+}
+
+// --- In -----------------------------------------------------------------------------------------
+
+void ControlPlane::on_frame(LinkIndex link, Frame frame, TimePoint now) {
+  if (is_over_) {
+    return;
+  }
+  const ControlPeer& sender = peer(link);
+  if (sender.is_remote) {
+    silence_.heard_from(sender.rank, now);
+  }
+  if (const auto* error = std::get_if<WorldError>(&frame)) {
+    end_in_error(Status(error->code, error->message, error->rank), link);
+    return;
+  }
+  if (std::holds_alternative<Heartbeat>(frame)) {
+    return;
+  }
+  if (is_suspecting()) {
+    end_if_shut_down(frame);
+    return;
+  }
+  if (auto* reports = std::get_if<std::vector<Report>>(&frame);
+      reports != nullptr && link != kParentLink) {
+    reports_.insert(reports_.end(),
+                    std::make_move_iterator(reports->begin()),
+                    std::make_move_iterator(reports->end()));
+    wants_advance_ = true;
+    return;
+  }
+  if (auto* commands = std::get_if<std::vector<Command>>(&frame);
+      commands != nullptr && link == kParentLink) {
+    broadcast(*commands, concerns_idle_children(*commands), link);
+    for (Command& command : *commands) {
+      if (const Status applied = apply(command, now); !applied.ok()) {
+        on_trouble(applied, now);
+        return;
+      }
+    }
+    return;
+  }
+  on_trouble(Status(ErrorCode::kPeerFailed,
+                    "rank " + std::to_string(sender.rank) + " sent a frame of the wrong direction",
+                    sender.rank),
+             now);
+}
+
+void ControlPlane::on_link_closed(LinkIndex /*link*/, const Status& error, TimePoint now) {
+  // Once the world is closing, ranks that are done go away; that is no failure.
+  if (is_over_ || is_closing_) {
+    return;
+  }
+  if (is_suspecting()) {
+    end_in_error(error, kNoLink);
+  } else if (options_.is_networked) {
+    // A neighbour passes on what it knows before it closes. So nothing is to be waited for but what
+    // has arrived on other links by now.
+    suspect(error, now, Duration::zero());
+  } else {
+    end_in_error(error, kNoLink);
+  }
+}
+
+void ControlPlane::on_death(const Status& death) {
+  if (!is_over_ && !is_closing_) {
+    end_in_error(death, kNoLink);
+  }
+}
+
+// A connection that closes may be the consequence of a failure elsewhere, which its other end heard
+// of earlier: then the error must name the rank that failed first, and not the messenger.
+void ControlPlane::on_trouble(const Status& error, TimePoint now) {
+  if (is_over_ || is_suspecting()) {
+    return;
+  }
+  const bool is_secondhand = options_.is_networked && error.code() == ErrorCode::kPeerFailed;
+  if (is_secondhand && is_closing_) {
+    on_quiet();  // Ranks that are done go away. What still needed them fails as the rest does.
+  } else if (is_secondhand) {
+    // A stopped leader cannot pass news on; then this rank finds it silent itself, a heartbeat
+    // later.
+    suspect(error, now, kNewsDelay + 2 * silence_.interval());
+  } else {
+    end_in_error(own_words(error), kNoLink);
+  }
+}
+
+void ControlPlane::on_bucket_done(std::uint32_t process_set, std::uint32_t lane) {
+  if (sequencer_ != nullptr) {
+    sequencer_->on_bucket_done(process_set, lane);
+    wants_advance_ = true;
+  }
+}
+
+// --- Time ---------------------------------------------------------------------------------------
+
+void ControlPlane::advance(TimePoint now) {
+  wants_advance_ = false;
+  if (is_over_) {
+    return;
+  }
+  if (is_suspecting()) {
+    if (now >= news_deadline_) {
+      // Neighbours give signs of life more often than that. One that has given none since the
+      // connection closed is the likelier cause.
+      const Status silent = is_patient_ ? silence_.check_since(suspected_at_, now) : Status();
+      end_in_error(silent.ok() ? Status(*suspicion_) : silent, kNoLink);
+    }
+    return;
+  }
+  send_reports(now);
+  announce(now);
+}
+
+TimePoint ControlPlane::deadline() const {
+  if (is_suspecting()) {
+    return std::min(next_tick_, news_deadline_);
+  }
+  const bool cycle = sequencer_ != nullptr && sequencer_->has_held();
+  return cycle ? std::min(next_tick_, sequencer_->next_cycle()) : next_tick_;
+}
+
+void ControlPlane::tick(TimePoint now, bool is_busy, bool is_host_busy) {
+  if (is_over_) {
+    return;
+  }
+  if (is_suspecting()) {
+    next_tick_ = now + silence_.interval() / 4;
+    frames_.push_back({Heartbeat{}, true, true, kNoLink, false});
+    if (const Status silent = silence_.tick(now, true); !silent.ok()) {
+      end_in_error(silent, kNoLink);
+    }
+    return;
+  }
+  next_tick_ = now + silence_.interval();
+  frames_.push_back({Heartbeat{}, true, true, kNoLink, false});
+  const bool is_pending = sequencer_ != nullptr && sequencer_->has_pending();
+  // In a world that closes, ranks that are done go away; the rest has a deadline.
+  Status error = is_closing_ ? Status() : silence_.tick(now, is_busy || is_host_busy || is_pending);
+  if (error.ok() && sequencer_ != nullptr) {
+    auto stalls = sequencer_->check_stalls(now);
+    std::ranges::move(stalls.warnings, std::back_inserter(warnings_));
+    error = stalls.fatal;
+  }
+  if (error.ok() && is_closing_ && now > closing_deadline_) {
+    error = make_error(ErrorCode::kTimeout, "operations under way at shutdown did not finish");
+  }
+  if (!error.ok()) {
+    on_trouble(error, now);
+  }
+}
+
+// --- Ends ---------------------------------------------------------------------------------------
+
+void ControlPlane::on_quiet() {
+  if (!is_closing_ || is_over_) {
+    return;
+  }
+  is_over_ = true;
+  actions_.emplace_back(EndWorld{
+      Status(ErrorCode::kShutDown,
+             "Horovod has been shut down. This was caused by an exception on one of the ranks or "
+             "by rank " +
+                 std::to_string(closed_by_) + " finishing before the others.",
+             closed_by_),
+      true});
+}
+
+// The connection closed because its other end heard first that the world ends in good order.
+void ControlPlane::end_if_shut_down(const Frame& frame) {
+  const auto* commands = std::get_if<std::vector<Command>>(&frame);
+  for (std::size_t i = 0; commands != nullptr && i < commands->size(); ++i) {
+    if (const auto* shut_down = std::get_if<ShutDown>(&(*commands)[i])) {
+      broadcast(std::vector<Command>{*shut_down}, true, kNoLink);
+      is_closing_ = true;
+      closed_by_ = shut_down->rank;
+      on_quiet();
+      return;
+    }
+  }
+}
+
+// What the system refuses concerns this rank, whoever is at the other end of a socket. All ranks
+// hear of it in these words.
+Status ControlPlane::own_words(const Status& error) const {
+  const bool is_own = error.code() == ErrorCode::kSystem || error.code() == ErrorCode::kInternal;
+  return is_own ? Status(error.code(),
+                         "rank " + std::to_string(options_.rank) + ": " + error.message(),
+                         options_.rank)
+                : error;
+}
+
+void ControlPlane::suspect(const Status& error, TimePoint now, Duration patience) {
+  suspicion_ = error;
+  suspected_at_ = now;
+  is_patient_ = patience > Duration::zero();
+  news_deadline_ = now + patience;
+  next_tick_ = now;
+  wants_advance_ = true;
+}
+
+void ControlPlane::fail(const Status& error) {
+  if (!is_over_) {
+    end_in_error(error, kNoLink);
+  }
+}
+
+void ControlPlane::end_in_error(const Status& error, LinkIndex except) {
+  is_over_ = true;
+  sequencer_.reset();
+  waiting_.clear();
+  reports_.clear();
+  broadcast(WorldError{error.code(), error.rank(), error.message()}, true, except);
+  actions_.emplace_back(EndWorld{error, false});
+}
+
+void ControlPlane::broadcast(Frame frame, bool is_urgent, LinkIndex except) {
+  const bool to_parent =
+      options_.parent.has_value() && !std::holds_alternative<std::vector<Command>>(frame);
+  if (to_parent || !options_.children.empty()) {
+    frames_.push_back({std::move(frame), to_parent, true, except, is_urgent});
+  }
+}
+
+}  // namespace lightcc

@@ -1,0 +1,259 @@
+// The control plane of one rank, as a machine: frames, ends of links and the time go in; frames,
+// actions and the next deadline come out. It owns no descriptor, thread, socket or clock.
+//
+// Ranks form a tree. Reports of what a rank is ready for go up, to the sequencer on rank 0; its
+// commands come down, in one order for all. Errors travel both ways.
+//
+// The world ends in one of two ways: in good order (one rank leaves, rank 0 announces it, what was
+// announced before still runs, the rest fails with kShutDown), or in error (the first rank to know
+// tells its neighbours in the tree, who pass it on; everything fails with that error).
+//
+// Who is to blame: a rank that was seen to die, and the one that an error of the tree names. A
+// connection that merely closes may be the consequence of a failure elsewhere. It is blamed only
+// after better news had time to arrive; until then the rank is "suspecting" and only listens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lightcc/base/clock.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/control/process_set_table.hpp"
+#include "lightcc/control/sequencer.hpp"
+#include "lightcc/control/silence.hpp"
+#include "lightcc/fusion/autotuner.hpp"
+#include "lightcc/wire/control_messages.hpp"
+
+namespace lightcc {
+
+/// Name under which every rank asks to join; only one join is in flight.
+inline constexpr const char* kJoinName = "join";
+
+/// What the driver calls one of its operations; the machine only keeps it.
+using OperationToken = std::uintptr_t;
+inline constexpr OperationToken kNoOperation = 0;
+
+/// Number of a link: a child's index, or the parent.
+using LinkIndex = int;
+inline constexpr LinkIndex kParentLink = -1;
+inline constexpr LinkIndex kNoLink = -2;
+
+struct ControlPeer {
+  int rank = -1;
+  bool is_remote = false;  ///< On another host: its frames are its signs of life.
+};
+
+struct ControlOptions {
+  int rank = 0;
+  std::optional<ControlPeer> parent;  ///< Absent on rank 0.
+  std::vector<ControlPeer> children;
+  std::vector<int> watched;   ///< Ranks of this host whose signs of life the driver tells.
+  bool is_networked = false;  ///< Connections to other hosts may close as a consequence.
+  Duration peer_timeout = std::chrono::seconds(30);
+  SequencerOptions sequencer;  ///< Only the world's size matters on other ranks than 0.
+  std::optional<AutotuneOptions> autotune;  ///< On rank 0.
+  ProcessSetTable process_sets{0};          ///< Set 0: all ranks.
+};
+
+/// One frame that is to be sent: to the parent, all children, or both, but for one link.
+struct OutgoingFrame {
+  Frame frame;
+  bool to_parent = false;
+  bool to_children = false;
+  LinkIndex except = kNoLink;
+  bool is_urgent = false;  ///< The receiver must act on it even if it has nothing outstanding.
+};
+
+/// One tensor of a bucket, as this rank runs it.
+struct AgreedTensor {
+  Signature signature;
+  std::vector<std::int64_t> per_member;     ///< See AnnouncedTensor.
+  OperationToken operation = kNoOperation;  ///< None: this rank has joined, it gives zeros.
+};
+
+/// What the driver is to do, in this order.
+struct RunBucket {
+  std::uint32_t process_set = 0;
+  std::uint32_t lane = 0;
+  std::vector<AgreedTensor> tensors;
+};
+struct CompleteOperation {
+  OperationToken operation = kNoOperation;
+  Status status;
+  std::int32_t value = 0;
+};
+/// `waiting` completes when the set can be used.
+struct MakeProcessSet {
+  std::uint32_t id = 0;
+  std::vector<std::int32_t> ranks;
+  OperationToken waiting = kNoOperation;
+};
+struct DropProcessSet {
+  std::uint32_t id = 0;
+};
+struct ApplyTuning {
+  Tune tune;
+};
+/// The last action of all. Buckets that still run are dropped; what is outstanding, and what comes
+/// later, fails with `status`.
+struct EndWorld {
+  Status status;
+  bool is_in_order = false;  ///< A rank left; nothing failed.
+};
+using ControlAction = std::
+    variant<RunBucket, CompleteOperation, MakeProcessSet, DropProcessSet, ApplyTuning, EndWorld>;
+
+/// Is told what becomes of tensors; a timeline records it.
+class ControlObserver {
+ public:
+  ControlObserver() = default;
+  ControlObserver(const ControlObserver&) = delete;
+  ControlObserver& operator=(const ControlObserver&) = delete;
+  virtual ~ControlObserver() = default;
+  /// Rank `rank` is known to want a tensor: this rank, and on rank 0 any.
+  virtual void ready(const Signature& tensor, std::uint32_t rank) = 0;
+  /// All ranks want it, and this rank takes part.
+  virtual void announced(const Signature& tensor, const Execute& execute) = 0;
+  /// It is over, and nothing was run for it here.
+  virtual void ended(std::uint32_t process_set, const std::string& name) = 0;
+  /// Rank 0 is about to announce what is complete.
+  virtual void cycle() = 0;
+};
+
+/// Thread: one at a time.
+class ControlPlane {
+ public:
+  ControlPlane(ControlOptions options, TimePoint now);
+
+  // --- In ---
+  /// This rank asks for `request`, which has been checked. Reported by the next advance().
+  void submit(const Request& request, OperationToken operation);
+  /// This rank wants to end the world.
+  void leave();
+  void on_frame(LinkIndex link, Frame frame, TimePoint now);
+  /// No frame will come from this link any more; all that came before were handed in.
+  void on_link_closed(LinkIndex link, const Status& error, TimePoint now);
+  /// A process was seen to die. What it said before was handed in.
+  void on_death(const Status& death);
+  /// The executor, a transport or the system failed.
+  void on_trouble(const Status& error, TimePoint now);
+  /// A rank of `watched` gave a sign of life.
+  void heard_from(int rank, TimePoint now) { silence_.heard_from(rank, now); }
+  /// This rank finished a bucket.
+  void on_bucket_done(std::uint32_t process_set, std::uint32_t lane);
+  /// Ends the world in error from here.
+  void fail(const Status& error);
+
+  /// Whether advance() has anything to do before deadline().
+  bool wants_advance() const { return wants_advance_; }
+  /// Sends reports, announces. Call after the inputs above.
+  void advance(TimePoint now);
+  /// When tick() wants to be called, or advance() for the fusion cycle.
+  TimePoint deadline() const;
+  /// Tensors wait for the next fusion cycle.
+  bool has_held() const { return sequencer_ != nullptr && sequencer_->has_held(); }
+  TimePoint next_tick() const { return next_tick_; }
+  /// Signs of life and what has taken too long. `is_busy`: this rank has something outstanding;
+  /// `is_host_busy`: another rank of this host has.
+  void tick(TimePoint now, bool is_busy, bool is_host_busy);
+  /// The driver runs no bucket and has sent every frame: a world that closes may end now.
+  void on_quiet();
+
+  /// Null: nobody. It outlives its use.
+  void set_observer(ControlObserver* observer) { observer_ = observer; }
+
+  // --- Out ---
+  std::vector<OutgoingFrame> take_frames() { return std::exchange(frames_, {}); }
+  std::vector<ControlAction> take_actions() { return std::exchange(actions_, {}); }
+  /// Lines for the log.
+  std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
+  /// What autotune scored.
+  std::vector<Autotuner::Sample> take_samples() { return std::exchange(samples_, {}); }
+  bool has_output() const { return !frames_.empty() || !actions_.empty(); }
+
+  bool is_over() const { return is_over_; }
+  bool is_closing() const { return is_closing_; }
+  /// Only listens: a connection closed, and better news may come.
+  bool is_suspecting() const { return suspicion_.has_value(); }
+  bool is_autotuning() const { return autotuner_ != nullptr; }
+  const ProcessSetTable& process_sets() const { return process_sets_; }
+  /// Operations that this rank asked for and that were not announced yet. Slow; for tests.
+  std::size_t waiting_count() const;
+  std::size_t slot_count() const { return slots_.size(); }
+  /// Null beside rank 0, and after the end.
+  const Sequencer* sequencer() const { return sequencer_.get(); }
+
+ private:
+  struct LocalSlot {
+    Signature signature;
+    std::vector<std::int64_t> per_member;
+    std::optional<Request> own;             // What this rank last asked for under it.
+    OperationToken waiting = kNoOperation;  // Reported by slot, not announced yet.
+  };
+  struct Waiting {
+    Request request;
+    OperationToken operation = kNoOperation;
+  };
+
+  // Up the tree.
+  void send_reports(TimePoint now);
+  const Signature* signature_of(const Report& report) const;
+  bool concerns_idle_parent(const Report& report) const;
+  // Down the tree.
+  void announce(TimePoint now);
+  void measure(const Execute& execute, TimePoint now);
+  Status apply(Command& command, TimePoint now);
+  Status apply_execute(Execute& execute);
+  Result<std::optional<AgreedTensor>> resolve(AnnouncedTensor& announced,
+                                              std::uint32_t process_set);
+  void remember(std::uint32_t slot, const AgreedTensor& tensor, std::optional<Request> own);
+  void tell_ended(std::uint32_t process_set, const std::string& name);
+  void complete_by_name(std::uint32_t process_set,
+                        const std::string& name,
+                        const Status& status,
+                        std::int32_t value);
+  std::optional<Waiting> take_waiting(std::uint32_t process_set, const std::string& name);
+  OperationToken take_operation(std::uint32_t process_set, const std::string& name);
+  // Ends.
+  void broadcast(Frame frame, bool is_urgent, LinkIndex except);
+  const ControlPeer& peer(LinkIndex link) const;
+  Status own_words(const Status& error) const;
+  void suspect(const Status& error, TimePoint now, Duration patience);
+  void end_if_shut_down(const Frame& frame);
+  void end_in_error(const Status& error, LinkIndex except);
+
+  ControlOptions options_;
+  ControlObserver* observer_ = nullptr;
+  Silence silence_;
+  ProcessSetTable process_sets_;
+  std::unique_ptr<Sequencer> sequencer_;
+  std::unique_ptr<Autotuner> autotuner_;  // On rank 0, until it is done.
+  std::vector<LocalSlot> slots_;
+  std::unordered_map<std::string, std::uint32_t> slot_by_key_;
+  std::unordered_map<std::string, Waiting> waiting_;  // What was reported in full.
+  std::vector<Report> reports_;                       // To go up in one frame.
+  std::vector<OutgoingFrame> frames_;
+  std::vector<ControlAction> actions_;
+  std::vector<std::string> warnings_;
+  std::vector<Autotuner::Sample> samples_;
+  TimePoint next_tick_;
+  bool wants_advance_ = false;
+  bool is_leaving_ = false;
+  bool is_closing_ = false;
+  std::int32_t closed_by_ = -1;
+  TimePoint closing_deadline_;
+  std::optional<Status> suspicion_;  // What ends the world unless there is better news in time.
+  TimePoint suspected_at_;
+  TimePoint news_deadline_;
+  bool is_patient_ = false;  // News was given time to come.
+  bool is_over_ = false;
+};
+
+}  // namespace lightcc

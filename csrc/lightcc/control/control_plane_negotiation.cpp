@@ -1,0 +1,342 @@
+// Reports up the tree, commands down, and what they mean on this rank.
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "lightcc/control/agreement.hpp"
+#include "lightcc/control/control_plane.hpp"
+
+namespace lightcc {
+namespace {
+
+// Joined ranks take part in what they never heard of, so everything is checked before it is used.
+bool is_consistent(const Signature& s,
+                   const std::vector<std::int64_t>& per_member,
+                   std::size_t members) {
+  const auto nonnegative = [](std::int64_t rows) { return rows >= 0; };
+  switch (s.op) {
+    case OpType::kAllgather:
+      return !s.shape.empty() && per_member.size() == members &&
+             std::ranges::all_of(per_member, nonnegative);
+    case OpType::kAlltoall:
+      return !s.shape.empty() && per_member.size() == members * members &&
+             std::ranges::all_of(per_member, nonnegative);
+    case OpType::kReducescatter:
+      return !s.shape.empty();
+    case OpType::kSend:
+    case OpType::kRecv:
+      return per_member.size() == 2;
+    default:
+      return true;
+  }
+}
+
+Status nonsense() {
+  return Status(ErrorCode::kPeerFailed, "rank 0 announced something that makes no sense", 0);
+}
+
+}  // namespace
+
+// --- Up -----------------------------------------------------------------------------------------
+
+void ControlPlane::submit(const Request& request, OperationToken operation) {
+  if (is_over_) {
+    return;
+  }
+  wants_advance_ = true;
+  const auto rank = static_cast<std::uint32_t>(options_.rank);
+  if (observer_ != nullptr && sequencer_ == nullptr) {
+    observer_->ready(request.signature, rank);
+  }
+  std::string key = key_of(request.signature.process_set, request.signature.name);
+  if (const auto found = slot_by_key_.find(key); found != slot_by_key_.end()) {
+    LocalSlot& slot = slots_[found->second];
+    if (slot.own == request) {
+      slot.waiting = operation;
+      reports_.push_back({rank, ReadySlot{found->second}});
+      return;
+    }
+  }
+  waiting_[std::move(key)] = {request, operation};
+  reports_.push_back({rank, request});
+}
+
+void ControlPlane::leave() {
+  if (!is_over_ && !std::exchange(is_leaving_, true)) {
+    reports_.push_back({static_cast<std::uint32_t>(options_.rank), Leave{}});
+    wants_advance_ = true;
+  }
+}
+
+void ControlPlane::send_reports(TimePoint now) {
+  if (reports_.empty()) {
+    return;
+  }
+  std::vector<Report> reports = std::exchange(reports_, {});
+  if (sequencer_ == nullptr) {
+    const bool is_urgent = std::ranges::any_of(
+        reports, [this](const Report& report) { return concerns_idle_parent(report); });
+    frames_.push_back({std::move(reports), true, false, kNoLink, is_urgent});
+    return;
+  }
+  for (const Report& report : reports) {
+    if (const Signature* tensor = observer_ != nullptr ? signature_of(report) : nullptr) {
+      observer_->ready(*tensor, report.rank);
+    }
+    if (const Status taken = sequencer_->on_report(report, now); !taken.ok()) {
+      on_trouble(taken, now);
+      return;
+    }
+  }
+}
+
+// What a report asks for; null where it asks for nothing, or for what this rank does not know.
+const Signature* ControlPlane::signature_of(const Report& report) const {
+  if (const auto* request = std::get_if<Request>(&report.what)) {
+    return &request->signature;
+  }
+  const auto* ready = std::get_if<ReadySlot>(&report.what);
+  return ready != nullptr && ready->slot < slots_.size() ? &slots_[ready->slot].signature : nullptr;
+}
+
+// An operation that the parent belongs to cannot start before the parent asks for it, too.
+bool ControlPlane::concerns_idle_parent(const Report& report) const {
+  const Signature* signature = signature_of(report);
+  if (signature == nullptr || is_transfer(signature->op)) {
+    return true;
+  }
+  return process_sets_.member_index(signature->process_set, options_.parent->rank) < 0;
+}
+
+// --- Down ---------------------------------------------------------------------------------------
+
+void ControlPlane::announce(TimePoint now) {
+  if (sequencer_ == nullptr || is_suspecting() || is_over_) {
+    return;
+  }
+  if (sequencer_->has_held()) {
+    sequencer_->release_held(now);
+  }
+  std::vector<Command> commands = sequencer_->take_commands();
+  if (commands.empty()) {
+    return;
+  }
+  if (observer_ != nullptr) {
+    observer_->cycle();
+  }
+  if (!options_.children.empty()) {
+    const bool is_urgent = std::ranges::any_of(
+        commands, [](const Command& c) { return std::holds_alternative<ShutDown>(c); });
+    broadcast(commands, is_urgent, kNoLink);
+  }
+  for (Command& command : commands) {
+    if (const auto* execute = std::get_if<Execute>(&command);
+        execute != nullptr && autotuner_ != nullptr) {
+      measure(*execute, now);
+    }
+    if (const Status applied = apply(command, now); !applied.ok()) {
+      on_trouble(applied, now);
+      return;
+    }
+  }
+}
+
+// Autotune: rank 0 measures what it announces, and announces what it decides.
+void ControlPlane::measure(const Execute& execute, TimePoint now) {
+  bool changed = false;
+  for (const AnnouncedTensor& tensor : execute.tensors) {
+    const bool by_slot = !tensor.signature.has_value();
+    if (by_slot && tensor.slot >= slots_.size()) {
+      continue;
+    }
+    const Signature& s = by_slot ? slots_[tensor.slot].signature : *tensor.signature;
+    if (s.op != OpType::kAllreduce) {
+      continue;
+    }
+    const std::size_t id = std::hash<std::string>()(s.name) ^ s.process_set;
+    changed = autotuner_->on_tensor(id, byte_count(s), now) || changed;
+  }
+  std::ranges::move(autotuner_->take_log(), std::back_inserter(samples_));
+  const bool done = autotuner_->done();
+  if (changed || done) {
+    sequencer_->tune({autotuner_->tuning(), done});
+    wants_advance_ = true;
+  }
+  if (done) {
+    autotuner_.reset();
+  }
+}
+
+Status ControlPlane::apply(Command& command, TimePoint now) {
+  if (auto* execute = std::get_if<Execute>(&command)) {
+    return apply_execute(*execute);
+  }
+  if (const auto* failure = std::get_if<FailOperation>(&command)) {
+    complete_by_name(
+        failure->process_set, failure->name, Status(failure->code, failure->message), 0);
+  } else if (auto* added = std::get_if<AddProcessSet>(&command)) {
+    process_sets_.add(added->id, added->ranks);
+    const OperationToken waiting = take_operation(0, added->name);
+    tell_ended(0, added->name);
+    actions_.emplace_back(MakeProcessSet{added->id, std::move(added->ranks), waiting});
+  } else if (const auto* removed = std::get_if<RemoveProcessSet>(&command)) {
+    process_sets_.remove(removed->id);
+    actions_.emplace_back(DropProcessSet{removed->id});
+    for (LocalSlot& slot : slots_) {
+      if (slot.signature.process_set == removed->id) {
+        slot.own.reset();  // The number may come back for other ranks.
+      }
+    }
+    complete_by_name(0, removed->name, {}, static_cast<std::int32_t>(removed->id));
+  } else if (const auto* joined = std::get_if<AllJoined>(&command)) {
+    complete_by_name(0, kJoinName, {}, joined->last_rank);
+  } else if (const auto* tune = std::get_if<Tune>(&command)) {
+    actions_.emplace_back(ApplyTuning{*tune});
+  } else if (const auto* shut_down = std::get_if<ShutDown>(&command)) {
+    is_closing_ = true;
+    closed_by_ = shut_down->rank;
+    closing_deadline_ = now + options_.peer_timeout;
+  }
+  return {};
+}
+
+Status ControlPlane::apply_execute(Execute& execute) {
+  RunBucket bucket{execute.process_set, execute.lane, {}};
+  for (AnnouncedTensor& announced : execute.tensors) {
+    LIGHTCC_ASSIGN_OR_RETURN(std::optional<AgreedTensor> tensor,
+                             resolve(announced, execute.process_set));
+    if (!tensor.has_value()) {
+      continue;
+    }
+    if (tensor->signature.op != OpType::kBarrier) {
+      if (observer_ != nullptr) {
+        observer_->announced(tensor->signature, execute);
+      }
+      bucket.tensors.push_back(std::move(*tensor));
+      continue;
+    }
+    tell_ended(execute.process_set, tensor->signature.name);
+    if (tensor->operation != kNoOperation) {
+      actions_.emplace_back(CompleteOperation{tensor->operation, {}, 0});
+    }
+  }
+  if (!bucket.tensors.empty()) {
+    actions_.emplace_back(std::move(bucket));
+  }
+  return {};
+}
+
+// What an announced tensor is, and which operation of this rank it carries out; nothing when this
+// rank takes no part.
+Result<std::optional<AgreedTensor>> ControlPlane::resolve(AnnouncedTensor& announced,
+                                                          std::uint32_t process_set) {
+  const auto* ranks = process_sets_.find(process_set);
+  if (ranks == nullptr || (announced.slot != kNoSlot && announced.slot > slots_.size())) {
+    return nonsense();
+  }
+  AgreedTensor tensor;
+  const bool full = announced.signature.has_value();
+  if (full) {
+    tensor.signature = std::move(*announced.signature);
+    tensor.per_member = std::move(announced.per_member);
+    if (tensor.signature.process_set != process_set ||
+        !is_consistent(tensor.signature, tensor.per_member, ranks->size())) {
+      return nonsense();
+    }
+  } else if (announced.slot < slots_.size()) {
+    tensor.signature = slots_[announced.slot].signature;
+    tensor.per_member = slots_[announced.slot].per_member;
+  } else {
+    return nonsense();
+  }
+  const bool takes_part =
+      is_transfer(tensor.signature.op)
+          ? std::ranges::find(tensor.per_member, options_.rank) != tensor.per_member.end()
+          : process_sets_.member_index(process_set, options_.rank) >= 0;
+  std::optional<Request> own;
+  if (takes_part) {
+    const bool by_slot = announced.slot < slots_.size() &&
+                         slots_[announced.slot].waiting != kNoOperation &&
+                         slots_[announced.slot].signature.name == tensor.signature.name;
+    if (by_slot) {
+      tensor.operation = std::exchange(slots_[announced.slot].waiting, kNoOperation);
+      own = std::move(slots_[announced.slot].own);
+    } else if (auto waiting = take_waiting(process_set, tensor.signature.name)) {
+      tensor.operation = waiting->operation;
+      own = std::move(waiting->request);
+    }
+    if (tensor.operation == kNoOperation && tensor.signature.op != OpType::kAllreduce &&
+        tensor.signature.op != OpType::kBarrier) {
+      return nonsense();
+    }
+  }
+  if (announced.slot != kNoSlot && full) {
+    remember(announced.slot, tensor, std::move(own));
+  } else if (announced.slot != kNoSlot) {
+    // Without a request, this rank must say the next time what it wants.
+    slots_[announced.slot].own = std::move(own);
+  }
+  if (!takes_part) {
+    tell_ended(process_set, tensor.signature.name);
+  }
+  return takes_part ? std::optional<AgreedTensor>(std::move(tensor)) : std::nullopt;
+}
+
+void ControlPlane::tell_ended(std::uint32_t process_set, const std::string& name) {
+  if (observer_ != nullptr) {
+    observer_->ended(process_set, name);
+  }
+}
+
+void ControlPlane::remember(std::uint32_t slot_number,
+                            const AgreedTensor& tensor,
+                            std::optional<Request> own) {
+  if (slot_number == slots_.size()) {
+    slots_.emplace_back();
+  }
+  LocalSlot& slot = slots_[slot_number];
+  slot.signature = tensor.signature;
+  slot.per_member = tensor.per_member;
+  slot.own = std::move(own);
+  slot_by_key_[key_of(tensor.signature.process_set, tensor.signature.name)] = slot_number;
+}
+
+void ControlPlane::complete_by_name(std::uint32_t process_set,
+                                    const std::string& name,
+                                    const Status& status,
+                                    std::int32_t value) {
+  tell_ended(process_set, name);
+  if (const OperationToken operation = take_operation(process_set, name);
+      operation != kNoOperation) {
+    actions_.emplace_back(CompleteOperation{operation, status, value});
+  }
+}
+
+std::optional<ControlPlane::Waiting> ControlPlane::take_waiting(std::uint32_t process_set,
+                                                                const std::string& name) {
+  const auto found = waiting_.find(key_of(process_set, name));
+  if (found == waiting_.end()) {
+    return std::nullopt;
+  }
+  Waiting waiting = std::move(found->second);
+  waiting_.erase(found);
+  return waiting;
+}
+
+// The operation that waits under this name, however it was reported.
+OperationToken ControlPlane::take_operation(std::uint32_t process_set, const std::string& name) {
+  if (const auto waiting = take_waiting(process_set, name)) {
+    return waiting->operation;
+  }
+  const auto found = slot_by_key_.find(key_of(process_set, name));
+  return found == slot_by_key_.end() ? kNoOperation
+                                     : std::exchange(slots_[found->second].waiting, kNoOperation);
+}
+
+std::size_t ControlPlane::waiting_count() const {
+  return waiting_.size() +
+         static_cast<std::size_t>(std::ranges::count_if(
+             slots_, [](const LocalSlot& slot) { return slot.waiting != kNoOperation; }));
+}
+
+}  // namespace lightcc

@@ -1,0 +1,57 @@
+#include "lightcc/control/silence.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace lightcc {
+namespace {
+
+Status silent(int rank, Duration duration) {
+  const double seconds = std::chrono::duration<double>(duration).count();
+  return Status(ErrorCode::kTimeout,
+                "rank " + std::to_string(rank) + " has been silent for " + std::to_string(seconds) +
+                    " s with operations outstanding (LIGHT_PEER_TIMEOUT)",
+                rank);
+}
+
+}  // namespace
+
+Silence::Silence(Duration timeout, TimePoint now)
+    : timeout_(timeout),
+      interval_(std::min<Duration>(std::chrono::seconds(1), timeout / 4)),
+      last_tick_(now) {}
+
+void Silence::heard_from(int rank, TimePoint now) {
+  for (Neighbour& neighbour : neighbours_) {
+    if (neighbour.rank == rank) {
+      neighbour.last_heard = now;
+    }
+  }
+}
+
+Status Silence::tick(TimePoint now, bool anyone_busy) {
+  // After a pause of this very process (stopped, a suspended machine) nobody else was silent.
+  const bool was_away =
+      now - std::exchange(last_tick_, now) > std::max(timeout_ / 2, 3 * interval_);
+  for (Neighbour& neighbour : neighbours_) {
+    if (was_away || !anyone_busy) {
+      // Silence counts from when there is something to wait for.
+      neighbour.last_heard = now;
+    } else if (now - neighbour.last_heard > timeout_) {
+      return silent(neighbour.rank, now - neighbour.last_heard);
+    }
+  }
+  return {};
+}
+
+Status Silence::check_since(TimePoint since, TimePoint now) const {
+  for (const Neighbour& neighbour : neighbours_) {
+    if (neighbour.last_heard < since) {
+      return silent(neighbour.rank, now - neighbour.last_heard);
+    }
+  }
+  return {};
+}
+
+}  // namespace lightcc

@@ -1,0 +1,72 @@
+#include "lightcc/engine/control_options.hpp"
+
+#include <utility>
+
+#include "lightcc/engine/grid_choice.hpp"
+
+namespace lightcc {
+namespace {
+
+SequencerOptions sequencer_options(const Knobs& knobs, int size, FusionRule fusion) {
+  SequencerOptions options;
+  options.world_size = size;
+  options.num_lanes = static_cast<int>(knobs.num_lanes);
+  options.slot_capacity = static_cast<std::size_t>(knobs.cache_capacity);
+  options.fusion = fusion;
+  options.fusion_threshold_bytes = static_cast<std::uint64_t>(knobs.fusion_threshold_bytes);
+  options.horovod_threshold_bytes = static_cast<std::uint64_t>(knobs.horovod_threshold_bytes);
+  options.horovod_cycle = seconds(knobs.horovod_cycle_ms / 1e3);
+  options.stall_check = knobs.stall_check;
+  options.stall_warning = seconds(knobs.stall_warning_s);
+  options.stall_shutdown = seconds(knobs.stall_shutdown_s);
+  return options;
+}
+
+AutotuneOptions autotune_options(const Knobs& knobs, FusionRule rule, bool has_grid) {
+  AutotuneOptions options;
+  options.start = {rule,
+                   static_cast<std::uint64_t>(knobs.fusion_threshold_bytes),
+                   static_cast<std::uint32_t>(knobs.num_lanes),
+                   static_cast<std::uint64_t>(knobs.two_level_chunk_bytes)};
+  options.rule_is_given = knobs.is_given("LIGHT_FUSION_STRATEGY");
+  options.threshold_is_given = knobs.is_given("LIGHT_FUSION_THRESHOLD");
+  options.most_lanes = options.start.lanes;
+  options.chunk_matters = has_grid && !knobs.is_given("LIGHT_2D_CHUNK");
+  options.warmup_samples = static_cast<int>(knobs.autotune_warmup_samples);
+  options.steps_per_sample = static_cast<int>(knobs.autotune_steps_per_sample);
+  options.most_settings = static_cast<int>(knobs.autotune_most_settings);
+  return options;
+}
+
+}  // namespace
+
+ControlOptions control_options(const Membership& world,
+                               const Knobs& knobs,
+                               FusionRule fusion,
+                               std::vector<int> watched) {
+  ControlOptions options;
+  options.rank = world.topology.rank;
+  if (world.parent.has_value()) {
+    options.parent = ControlPeer{world.parent->peer_rank(), world.parent->fd() >= 0};
+  }
+  for (const ControlLink& child : world.children) {
+    options.children.push_back({child.peer_rank(), child.fd() >= 0});
+  }
+  options.watched = std::move(watched);
+  options.is_networked = world.transport != nullptr;
+  options.peer_timeout = seconds(knobs.peer_timeout_s);
+  options.sequencer = sequencer_options(knobs, world.topology.size, fusion);
+  options.process_sets = ProcessSetTable(world.topology.size);
+  if (options.rank == 0 && knobs.autotune) {
+    const bool has_grid =
+        world.transport != nullptr && choose_grid(*options.process_sets.find(kGlobalProcessSet),
+                                                  world.host_of,
+                                                  knobs.two_level,
+                                                  knobs.intra_size)
+                                          .grid.has_value();
+    options.autotune = autotune_options(knobs, fusion, has_grid);
+  }
+  return options;
+}
+
+}  // namespace lightcc
