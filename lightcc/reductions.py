@@ -6,10 +6,10 @@ What a tensor may be, how names match across ranks, and what is raised when, is 
 from __future__ import annotations
 
 import enum
-import warnings
 from typing import TYPE_CHECKING
 
 from lightcc import _world
+from lightcc._warnings import warn_caller
 from lightcc.compression import Compression, refuse_topk, topk_spec
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.waiting import synchronize
@@ -41,15 +41,13 @@ Product = ReduceOp.PRODUCT
 
 
 def choose_op(average: bool | None, op: int | None) -> int:
-    """Returns the operator that the two arguments ask for; called by public functions directly."""
+    """Returns the operator that the two arguments ask for."""
     if average is None:
         return Average if op is None else op
     if op is not None:
         msg = "The op parameter supersedes average. Please provide only one of them."
         raise ValueError(msg)
-    warnings.warn(
-        "Use op=Average or op=Sum instead of `average`.", DeprecationWarning, stacklevel=3
-    )
+    warn_caller("Use op=Average or op=Sum instead of `average`.", DeprecationWarning)
     return Average if average else Sum
 
 
