@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -120,3 +121,12 @@ def test_additions_are_told_apart_by_version() -> None:
     assert wheel_test.extras_by_version(arguments) == expected
     with pytest.raises(ValueError, match=r"--with torch: must be 3\.X=REQUIREMENT"):
         wheel_test.extras_by_version(["torch"])
+
+
+def test_source_distribution_holds_what_the_build_includes() -> None:
+    root = TOOLS.parent
+    always = (root / "CMakeLists.txt").read_text().partition("if(LIGHTCC_DEVELOPER_MODE)\n  enable")
+    included = re.findall(r"^include\((cmake/.*)\)$", always[0], flags=re.MULTILINE)
+    manifest = (root / "MANIFEST.in").read_text().splitlines()
+    assert included
+    assert [path for path in included if f"include {path}" not in manifest] == []
