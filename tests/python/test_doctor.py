@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightcc import doctor, harp
 from lightcc.harp import __main__ as harp_main
+from lightcc.harp.variables import HARP_VARIABLES
 from lightcc.runner.environment import LAUNCHER_VARIABLES
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ def test_the_page_of_variables_has_a_row_for_each() -> None:
     assert row in text
     for variable in LAUNCHER_VARIABLES:
         assert f"| `{variable.name}` |" in text
+    for row in HARP_VARIABLES:
+        assert text.count(f"| `{row.name}` |") == 1
 
 
 def test_the_page_is_generated_from_the_engine(capsys: pytest.CaptureFixture[str]) -> None:

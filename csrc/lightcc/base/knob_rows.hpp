@@ -98,7 +98,7 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::tcp_rate,
      .most = kGibi * 1024,
      .unit = "bytes per second",
-     .meaning = "For tests: the most that this rank sends over TCP; 0: no limit."},
+     .meaning = "For tests: the rate at which this rank may send over TCP. 0: no limit."},
     // Time limits.
     {.names = {"LIGHT_PEER_TIMEOUT"},
      .type = Type::kSeconds,
@@ -143,15 +143,15 @@ inline constexpr auto kRows = std::to_array<Row>({
     {.names = {"LIGHT_FUSION_SCHEDULE"},
      .target = &Knobs::fusion_schedule,
      .shared = true,
-     .meaning = "Of piecewise_fusion: the positions where its buckets begin, as in 2;6; of "
+     .meaning = "For piecewise_fusion: the positions where its buckets begin, as in 2;6. For "
                 "scopewise_fusion: prefixes of names, as in encoder;decoder. Counts before "
                 "DistributedOptimizer's piecewise_fusion_schedule and scopewise_fusion_schedule."},
     {.names = {"LIGHT_FUSION_THRESHOLD"},
      .type = Type::kBytes,
      .target = &Knobs::fusion_threshold_bytes,
      .most = kGibi * 1024,
-     .meaning = "Size at which auto_fusion closes a bucket, and the most that arrival and model "
-                "put into one; counts before DistributedOptimizer's auto_fusion_threshold."},
+     .meaning = "Size at which auto_fusion closes a bucket, and the maximum that arrival and model "
+                "put into one. Counts before DistributedOptimizer's auto_fusion_threshold."},
     {.names = {"HOROVOD_FUSION_THRESHOLD"},
      .type = Type::kBytes,
      .target = &Knobs::horovod_threshold_bytes,
@@ -205,13 +205,13 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::autotune_most_settings,
      .least = 1,
      .most = 1000,
-     .meaning = "The most settings that autotune tries; its search is not Bayesian."},
+     .meaning = "How many settings autotune tries at most. Its search is not Bayesian."},
     {.names = {"HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE"},
      .type = Type::kNumber,
      .preset = "0.8",
      .most = 1,
      .used_by = "accepted",
-     .meaning = "Of Horovod's search. lightcc's has no Gaussian process."},
+     .meaning = "A setting of Horovod's search. lightcc's has no Gaussian process."},
     {.names = {"HOROVOD_DYNAMIC_PROCESS_SETS"},
      .type = Type::kBool,
      .target = &Knobs::dynamic_process_sets,
@@ -238,7 +238,7 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::two_level_most_bytes,
      .most = kGibi * 1024,
      .shared = true,
-     .meaning = "Most bytes of an operation, of all ranks together, that runs on two levels."},
+     .meaning = "Maximum size of an operation that runs on two levels, all ranks together."},
     {.names = {"LIGHT_2D_CHUNK"},
      .type = Type::kBytes,
      .target = &Knobs::two_level_chunk_bytes,

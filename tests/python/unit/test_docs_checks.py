@@ -1,0 +1,72 @@
+"""The checks of documentation find what they are there to find."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
+
+import check_docs
+
+OTHER = "# Other page\n\n## A `code` heading, twice\n\n## A `code` heading, twice\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[a](missing.md)", "no such file: missing.md"),
+        ("[a](../missing/)", "no such file: ../missing/"),
+        ("[a](#no)", "no such heading: #no"),
+        ("[a](harp/other.md#no)", "no such heading: harp/other.md#no"),
+        ("![picture](missing.png)", "no such file: missing.png"),
+    ],
+)
+def test_a_link_to_nothing_is_found(text: str, problem: str) -> None:
+    pages = {"docs/page.md": f"# Page\n{text}\n", "docs/harp/other.md": OTHER}
+    assert check_docs.broken_links(pages, set(pages)) == [f"docs/page.md:2: {problem}"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[a](harp/other.md), [b](harp/other.md#other-page), [c](#page), [d](harp/)",
+        "[a](harp/other.md#a-code-heading-twice-1)",
+        "[a](../csrc/a.cpp), [b](https://example.com/x)",
+        "`[a](missing.md)`",
+        "```\n[a](missing.md)\n```",
+    ],
+)
+def test_a_link_that_leads_somewhere_passes(text: str) -> None:
+    pages = {"docs/page.md": f"# Page\n{text}\n", "docs/harp/other.md": OTHER}
+    assert check_docs.broken_links(pages, {*pages, "csrc/a.cpp"}) == []
+
+
+def test_a_page_without_readers_is_found() -> None:
+    pages = {
+        "docs/README.md": "[a](a.md) [harp](harp/README.md)",
+        "docs/a.md": "",
+        "docs/b.md": "",
+        "docs/harp/README.md": "[c](c.md#part) [b](../b.md)",
+        "docs/harp/c.md": "",
+        "README.md": "",
+    }
+    assert check_docs.unlisted_pages(pages) == [
+        "docs/b.md: docs/README.md does not say who reads it"
+    ]
+
+
+def test_variables_of_the_code_and_of_the_page_are_compared() -> None:
+    page = "| `LIGHT_A` | x |\n| `HARP_OLD` | x |\n| `LIGHT_A` | again |\n"
+    sources = {"a.cpp": 'get("LIGHT_A"); // LIGHT_COMMENT', "b.py": "env['HARP_NEW']"}
+    assert check_docs.wrong_variables(page, sources) == [
+        "docs/environment.md: HARP_NEW of b.py has no row",
+        "docs/environment.md: no code reads HARP_OLD",
+        "docs/environment.md: LIGHT_A has 2 rows",
+    ]
+
+
+def test_the_tree_is_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_docs.main() == 0, capsys.readouterr().err
