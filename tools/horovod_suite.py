@@ -58,6 +58,7 @@ THREE_HALVES = (
 EXPLAINED = {
     ("3 ranks", "test_horovod_allreduce_prescale"): THREE_HALVES,
     ("3 ranks", "test_horovod_grouped_reducescatter_prescale"): THREE_HALVES,
+    ("3 ranks", "test_horovod_reducescatter_prescale"): THREE_HALVES,
     ("3 ranks", "test_horovod_join_allreduce"): MULTIPLIES,
     ("lightning", "test_accuracy_metric_horovod"): "skipped by its authors",
     ("lightning", "test_result_reduce_horovod"): "skipped by its authors",
