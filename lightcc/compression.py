@@ -150,6 +150,16 @@ def topk_spec(compression: Any) -> TopkSpec | None:
     return None if topk is None else topk.spec()
 
 
+def check_compression(compression: Any) -> None:
+    """Raises TypeError, with what is allowed, where `compression` is no compressor."""
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        msg = (
+            f"compression is {compression!r}; allowed are Compression.none, Compression.fp16, "
+            "Compression.topk(...), and what has their methods compress() and decompress()."
+        )
+        raise TypeError(msg)
+
+
 def refuse_topk(compression: Any, operation: str) -> None:
     """Raises ValueError where `compression` is top-k."""
     if find_topk(compression) is not None:

@@ -40,10 +40,18 @@ Max = ReduceOp.MAX
 Product = ReduceOp.PRODUCT
 
 
+def check_op(op: object) -> int:
+    """Returns `op`; ValueError, with what is allowed, where it is no operator."""
+    if isinstance(op, int):
+        return op  # The engine knows which numbers there are.
+    msg = f"op is {op!r}; allowed are Average, Sum, Adasum, Min, Max and Product."
+    raise ValueError(msg)
+
+
 def choose_op(average: bool | None, op: int | None) -> int:
     """Returns the operator that the two arguments ask for."""
     if average is None:
-        return Average if op is None else op
+        return Average if op is None else check_op(op)
     if op is not None:
         msg = "The op parameter supersedes average. Please provide only one of them."
         raise ValueError(msg)
@@ -343,7 +351,13 @@ def reducescatter_async(
 ) -> Handle[Tensor]:
     """Starts `reducescatter()` and returns its handle; `synchronize()` returns the new tensor."""
     return _world.current().reducescatter(
-        tensor, False, name, op, prescale_factor, postscale_factor, process_set.process_set_id
+        tensor,
+        False,
+        name,
+        check_op(op),
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
     )
 
 
@@ -384,7 +398,7 @@ def reducescatter(
         sent,
         False,
         name,
-        op,
+        check_op(op),
         prescale_factor,
         postscale_factor,
         process_set.process_set_id,
@@ -404,7 +418,13 @@ def grouped_reducescatter_async(
 ) -> Handle[list[Tensor]]:
     """Starts `grouped_reducescatter()` and returns one handle; `synchronize()` returns the list."""
     return _world.current().reducescatter(
-        tensors, True, name, op, prescale_factor, postscale_factor, process_set.process_set_id
+        tensors,
+        True,
+        name,
+        check_op(op),
+        prescale_factor,
+        postscale_factor,
+        process_set.process_set_id,
     )
 
 
@@ -441,7 +461,7 @@ def grouped_reducescatter(
         [tensor for tensor, _ in compressed],
         True,
         name,
-        op,
+        check_op(op),
         prescale_factor,
         postscale_factor,
         process_set.process_set_id,

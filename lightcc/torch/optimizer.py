@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightcc.basics import size
-from lightcc.compression import find_topk
+from lightcc.compression import check_compression, find_topk
 from lightcc.fusion import choose_fusion, digest_of
 from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import Adasum, Average, Sum
+from lightcc.reductions import Adasum, Average, Sum, check_op
 from lightcc.torch import mpi_ops
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
 from lightcc.torch._copies import Copied
@@ -363,6 +363,7 @@ def _check_arguments(
     if isinstance(optimizer, (_DistributedOptimizer, AdasumOptimizer)):
         msg = "optimizer is a DistributedOptimizer already."
         raise ValueError(msg)  # noqa: TRY004  it is one of the right type, in a wrong state
+    check_op(op)
     if factor != 1.0 and op != Average:
         msg = "gradient_predivide_factor not supported with op != Average"
         raise ValueError(msg)
@@ -370,6 +371,9 @@ def _check_arguments(
         msg = f"gradient_predivide_factor is {factor}: expected a number > 0"
         raise ValueError(msg)
     _check_passes(passes)
+    if not isinstance(process_set, ProcessSet):
+        msg = f"process_set is {process_set!r}: expected a ProcessSet, as add_process_set() returns"
+        raise TypeError(msg)
     if process_set.process_set_id is None:
         msg = "Process set provided does not exist, or has not been registered."
         raise ValueError(msg)
@@ -459,6 +463,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     Raises:
         ValueError: An argument is not allowed, or lightcc is not initialized. On the ranks where
             that is so.
+        TypeError: `optimizer`, `compression` or `process_set` is of another kind. Likewise.
         NotImplementedError: `Adasum` with another process set than all ranks.
 
     Example:
@@ -480,6 +485,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     _check_arguments(
         optimizer, backward_passes_per_step, op, gradient_predivide_factor, process_set
     )
+    check_compression(compression)
     if find_topk(compression) is not None and op not in (Average, Sum):
         msg = "Top-k compression needs op=Average or op=Sum."
         raise ValueError(msg)

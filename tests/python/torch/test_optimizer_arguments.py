@@ -53,6 +53,27 @@ def test_signatures_are_horovods() -> None:
     )
 
 
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        (
+            {"compression": "topk"},
+            TypeError,
+            r"^compression is 'topk'; allowed are Compression\.none",
+        ),
+        ({"op": "avg"}, ValueError, "^op is 'avg'; allowed are Average, Sum, Adasum"),
+        ({"process_set": 0}, TypeError, "^process_set is 0: expected a ProcessSet"),
+    ],
+    ids=["compression", "op", "process_set"],
+)
+def test_an_argument_of_another_kind_is_refused_at_once(
+    options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        wrap(model(), **options)
+
+
 def test_lightcc_must_be_initialized() -> None:
     with pytest.raises(ValueError, match=r"has not been initialized; use hvd.init\(\)"):
         wrap(model())

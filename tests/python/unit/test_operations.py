@@ -214,9 +214,10 @@ def test_what_is_no_array_is_refused(value: Any, call: Callable[[Any], Any]) -> 
 
 
 def test_unknown_reduction_is_refused() -> None:
-    for op in (-1, 6):
-        with pytest.raises(ValueError, match=rf"^op is {op}; allowed are Average, Sum"):
-            hvd.allreduce(np.zeros(1), op=op)
+    for op in (-1, 6, "sum"):
+        for call in (hvd.allreduce, hvd.reducescatter):
+            with pytest.raises(ValueError, match=rf"^op is {op!r}; allowed are Average"):
+                call(np.zeros(1), op=op)
 
 
 def test_bool_has_no_sum() -> None:
