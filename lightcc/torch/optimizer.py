@@ -355,7 +355,7 @@ def _check_passes(passes: int) -> None:
 
 
 def _check_arguments(
-    optimizer: object, passes: int, op: int, factor: float, process_set: ProcessSet
+    optimizer: object, passes: int, op: int, factor: float, process_set: object
 ) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         msg = f"optimizer is a {type(optimizer).__name__}: expected a torch.optim.Optimizer"

@@ -122,8 +122,8 @@ def test_the_page_of_variables_has_a_row_for_each() -> None:
     assert row in text
     for variable in LAUNCHER_VARIABLES:
         assert f"| `{variable.name}` |" in text
-    for harp in HARP_VARIABLES:
-        assert text.count(f"| `{harp.name}` |") == 1
+    for listed in HARP_VARIABLES:
+        assert text.count(f"| `{listed.name}` |") == 1
 
 
 def test_the_page_is_generated_from_the_engine(capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,7 +214,8 @@ def test_what_is_no_array_is_refused(value: Any, call: Callable[[Any], Any]) -> 
 
 
 def test_unknown_reduction_is_refused() -> None:
-    for op in (-1, 6, "sum"):
+    wrong: list[Any] = [-1, 6, "sum"]
+    for op in wrong:
         for call in (hvd.allreduce, hvd.reducescatter):
             with pytest.raises(ValueError, match=rf"^op is {op!r}; allowed are Average"):
                 call(np.zeros(1), op=op)
