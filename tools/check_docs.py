@@ -19,7 +19,7 @@ CODE = re.compile(r"`[^`]*`")
 OTHER_SITE = re.compile(r"^[a-z]+:")
 
 # Each list names all pages of its folder and of the folders below that have no list.
-LISTS = ("docs/README.md", "docs/harp/README.md")
+LISTS = ("docs/README.md", "docs/harp/README.md", "docs/lab/README.md")
 
 VARIABLE_PAGE = "docs/environment.md"
 # A variable is read where its whole name is a string.
