@@ -149,7 +149,7 @@ def _how_to_get(peer: Peer, directory: Path) -> str:
             f"{shlex.quote(str(directory))} {peer.name}"
         )
     return (
-        f"PyPI's {peer.name} does not build beside today's torch (docs/benchmarks.md says what "
+        f"PyPI's {peer.name} does not build beside today's torch (docs/lab/engine.md says what "
         f"that takes): make an environment that has it, and link it there: ln -s ENVIRONMENT "
         f"{shlex.quote(str(directory / peer.name))}"
     )
