@@ -125,6 +125,7 @@ abi-check:  ## Compares harp_plugin/abi with the headers of NCCL_SRC
 lint: .venv/.installed .venv-lint/.ready  ## Format, types, arrows, clang-tidy; LINT_CHANGED=1: less of it
 	.venv-lint/bin/python tools/check_files.py
 	.venv-lint/bin/python tools/check_docs.py
+	.venv-lint/bin/python tools/check_words.py
 	.venv-lint/bin/python tools/check_include_arrows.py
 	git ls-files -z | grep -zvE '^(LICENSE|(harp_plugin/)?tests/fuzz/corpus/)' | xargs -0 .venv-lint/bin/codespell
 	.venv-lint/bin/ruff check .

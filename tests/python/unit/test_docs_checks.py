@@ -66,7 +66,3 @@ def test_variables_of_the_code_and_of_the_page_are_compared() -> None:
         "docs/environment.md: no code reads HARP_OLD",
         "docs/environment.md: LIGHT_A has 2 rows",
     ]
-
-
-def test_the_tree_is_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_docs.main() == 0, capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""The check of words finds what it is there to find."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
+
+import check_words
+
+BANS = check_words.read_bans(
+    "| not | but | where |\n|---|---|---|\n| glossary | before it | everywhere |\n"
+    f"{check_words.TABLE}\n\n"
+    "| not | but | where |\n|---|---|---|\n"
+    "| most | max | everywhere |\n| place | index | everywhere |\n"
+    "| reducescatter | reduce_scatter | `csrc/lightcc/collectives` |\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "name"),
+    [
+        ("csrc/a.cpp", "int most_bytes = 0;", "most_bytes"),
+        ("csrc/a.cpp", "constexpr int kMostBytes = 0;", "kMostBytes"),
+        ("csrc/a.cpp", 'use("text", bytes_at_most(most_));', "most_"),
+        ("lightcc/a.py", "self._most = 1  # the most", "_most"),
+        ("csrc/lightcc/collectives/a.cpp", "reducescatter();", "reducescatter"),
+    ],
+)
+def test_a_refused_word_is_found(path: str, line: str, name: str) -> None:
+    (problem,) = check_words.problems_of({Path(path): f"\n{line}\n"}, BANS, set())
+    assert problem.startswith(f"{path}:2: {name}: say ")
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("csrc/a.cpp", "at_most(mostly, in_place, kInPlace, replace, emplace_back);"),
+        ("csrc/a.cpp", '// most\n/* most\n most */ const char* text = "most";'),
+        ("csrc/a.cpp", '#include "most/place.hpp"'),
+        ("lightcc/a.py", '"""The most.\n\nmost"""\nuse("most", \'most\')  # most'),
+        ("csrc/lightcc/engine/a.cpp", "reducescatter();"),
+        ("csrc/a.cpp", "old_most = 1;"),
+    ],
+)
+def test_other_words_and_old_names_pass(path: str, line: str) -> None:
+    assert check_words.problems_of({Path(path): line}, BANS, {"old_most"}) == []
+
+
+def test_refused_words_are_counted() -> None:
+    files = {Path("csrc/a.cpp"): "most_bytes = most_bytes + kMost + place;"}
+    assert check_words.counts(files, BANS) == [
+        "most: 2 identifiers, 3 uses",
+        "place: 1 identifiers, 1 uses",
+    ]
