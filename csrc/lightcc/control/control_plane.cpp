@@ -98,9 +98,7 @@ void ControlPlane::on_link_closed(LinkIndex /*link*/, const Status& error, TimeP
   if (is_over_ || is_closing_) {
     return;
   }
-  if (is_suspecting()) {
-    end_in_error(error, kNoLink);
-  } else if (options_.is_networked) {
+  if (options_.is_networked && !is_suspecting()) {
     // A neighbour passes on what it knows before it closes. So nothing is to be waited for but what
     // has arrived on other links by now.
     suspect(error, now, Duration::zero());

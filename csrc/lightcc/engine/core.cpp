@@ -46,7 +46,7 @@ bool has_ended(int socket) {
 }
 
 // The machine keeps an operation as a number.
-OperationToken token_of(InFlight* operation) {
+OperationToken token_of(const InFlight* operation) {
   return reinterpret_cast<OperationToken>(operation);
 }
 
@@ -75,7 +75,7 @@ Result<std::unique_ptr<Core>> Core::make(Membership world,
 Status Core::start(const Knobs& knobs) {
   LIGHTCC_ASSIGN_OR_RETURN(const SimdLevel simd, parse_simd_level(knobs.simd));
   LIGHTCC_ASSIGN_OR_RETURN(const FusionRule fusion, parse_fusion_strategy(knobs.fusion_strategy));
-  HostMembership& host = world_.host;
+  const HostMembership& host = world_.host;
   LIGHTCC_ASSIGN_OR_RETURN(
       waker_, Waker::make(host.words[static_cast<std::size_t>(host.index)], host.bell.get()));
   LIGHTCC_RETURN_IF_ERROR(watch_descriptors());

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "lightcc/base/log.hpp"
-#include "lightcc/control/agreement.hpp"
 
 namespace lightcc {
 

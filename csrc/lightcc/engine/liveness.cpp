@@ -51,6 +51,7 @@ Status Liveness::death_of(std::size_t place) const {
 
 std::vector<int> Liveness::watched_ranks() const {
   std::vector<int> ranks;
+  ranks.reserve(neighbours_.size());
   for (const Neighbour& neighbour : neighbours_) {
     ranks.push_back(neighbour.rank);
   }

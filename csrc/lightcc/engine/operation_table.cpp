@@ -68,7 +68,7 @@ Result<Handle> OperationTable::add(std::vector<Operation> operations,
     refused = reserve(operations, found);
   }
   if (!refused.ok()) {
-    for (Entries::value_type* entry : found) {
+    for (const Entries::value_type* entry : found) {
       entries_.erase(entries_.find(entry->first));
     }
     const std::size_t named = grouping == Grouping::kOneName ? 1 : operations.size();

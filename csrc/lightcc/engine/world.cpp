@@ -141,7 +141,7 @@ class WorldImpl final : public World {
   Status submit(std::vector<Operation> operations,
                 Completion done,
                 const SubmitOptions& options) override {
-    auto state = std::make_shared<HandleState>();
+    const auto state = std::make_shared<HandleState>();
     state->callbacks.emplace_back([state, done = std::move(done)] {
       done(state->status.ok() ? Result<std::vector<Outcome>>(std::move(state->outcomes))
                               : Result<std::vector<Outcome>>(state->status));
