@@ -30,14 +30,17 @@ HARP_VARIABLES = (
         "HARP_MODE",
         "one of inline, adaptive, thread",
         "`inline`",
-        "Which thread drives an engine: the caller, or a thread of its own that sleeps when idle, "
-        "or one that never sleeps.",
+        "Which thread drives an engine: the caller, a thread of its own that sleeps when idle, "
+        "or one that does not sleep while a session is alive.",
     ),
     HarpVariable(
         "HARP_ENGINES", "integer, 1 to 64", "`1`", "Engines per device. Connections go round them."
     ),
     HarpVariable(
-        "HARP_CORES", "list of cores", "", "Cores of the engines' threads, such as `2,3`."
+        "HARP_CORES",
+        "list of cores",
+        "",
+        "Cores of the engines' threads, such as `2,3`. Not for inline.",
     ),
     HarpVariable("HARP_PATHS", "integer, 1 to 64", "`8`", "Flows per connection."),
     HarpVariable(
