@@ -1,6 +1,7 @@
 """Checks what no other tool checks: size, encoding, white space, stray paths, banned calls.
 
-Exits 1 and names each file and line that breaks a rule.
+A page of documentation has lines of at most 100 columns, but for rows of tables, and for blocks of
+```text, which show what a program prints. Exits 1 and names each file and line that breaks a rule.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ NAMESPACE = re.compile(r"^(namespace [\w:]+ \{|\}  // namespace)")
 
 MOST_LINES = 600
 MOST_LINES_OF_A_TEST = 800
+MAX_COLUMNS_OF_A_PAGE = 100
+MAY_BE_WIDE = {"CHANGELOG.md"}
 SIZED = {".cpp", ".cu", ".hpp", ".h", ".py", ".pyi"}
 
 # Inputs of tests are bytes, not text.
@@ -71,6 +74,17 @@ def problems_of_line(path: Path, line: str) -> Iterator[str]:
                 yield f"the engine may not call: {name}"
 
 
+def wide_lines(lines: list[str]) -> Iterator[int]:
+    """Yields the numbers of the lines of a page that are too long."""
+    shows_output = False
+    for number, line in enumerate(lines, start=1):
+        if line.lstrip().startswith("```"):
+            shows_output = line.strip() == "```text"
+        is_row = line.lstrip().startswith("|")
+        if len(line) > MAX_COLUMNS_OF_A_PAGE and not is_row and not shows_output:
+            yield number
+
+
 def check(path: Path, content: bytes) -> list[str]:
     """Returns one line for each rule that `content`, the bytes of `path`, breaks."""
     if BINARY.search(str(path)):
@@ -85,6 +99,10 @@ def check(path: Path, content: bytes) -> list[str]:
         problems.append(f"{path}: no newline at the end")
     for number, line in enumerate(lines, start=1):
         problems.extend(f"{path}:{number}: {problem}" for problem in problems_of_line(path, line))
+    if path.suffix == ".md" and str(path) not in MAY_BE_WIDE:
+        problems.extend(
+            f"{path}:{number}: over {MAX_COLUMNS_OF_A_PAGE} columns" for number in wide_lines(lines)
+        )
     return problems
 
 

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import textwrap
 import xml.etree.ElementTree as ET
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -293,7 +294,17 @@ def page(sources: Path, groups: dict[str, Results], baseline: dict[str, str] | N
     for group, title in TITLES.items():
         if group in groups:
             lines += ["", f"## {title}", "", *section(group, groups[group])]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{wrapped(line)}\n" for line in lines)
+
+
+def wrapped(line: str) -> str:
+    """Returns a line of Markdown in lines of at most 100 columns; a row of a table stays one."""
+    if line.startswith("|"):
+        return line
+    after = "  " if line.startswith("- ") else ""
+    return textwrap.fill(
+        line, 100, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def section(group: str, results: Results) -> list[str]:

@@ -106,3 +106,13 @@ def test_generated_pictures_have_the_format_of_mnist(tmp_path: Path) -> None:
     assert len(pictures) == 16 + count * rows * columns
     assert struct.unpack(">II", labels[:8]) == (2049, count)
     assert set(labels[8:]) <= set(range(10))
+
+
+def test_a_page_has_short_lines_but_for_rows() -> None:
+    row = f"| {'x ' * 60}|"
+    assert suite.wrapped(row) == row
+    item = suite.wrapped(f"- `test`: {'word ' * 30}").split("\n")
+    assert len(item) == 2
+    assert item[1].startswith("  word")
+    assert all(len(line) <= 100 for line in item)
+    assert suite.wrapped("") == ""

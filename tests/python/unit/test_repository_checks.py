@@ -105,6 +105,9 @@ def test_the_arrows_of_harp_are_allowed() -> None:
         ("lightcc/a.py", "x = 1\n" * 601, "601 lines, 600 allowed"),
         ("docs/a.md", "see /wo" + "rk/notes\n", "a path of one machine"),
         ("docs/a.md", "TO" + "DO: more\n", "unfinished business"),
+        ("docs/a.md", "x" * 101 + "\n", "docs/a.md:1: over 100 columns"),
+        ("docs/a.md", f"```sh\n{'x' * 101}\n```\n", "docs/a.md:2: over 100 columns"),
+        ("docs/a.md", f"```text\n```\n{'x' * 101}\n", "docs/a.md:3: over 100 columns"),
         ("csrc/lightcc/a/b.cpp", '  std::getenv("X");\n', "getenv"),
         ("csrc/lightcc/a/b.cpp", "  thread.detach();\n", "detach"),
         ("csrc/lightcc/a/b.cpp", "  std::this_thread::sleep_for(x);\n", "sleep"),
@@ -124,6 +127,7 @@ def test_a_file_that_breaks_a_rule_is_found(path: str, content: str, problem: st
         ("csrc/lightcc/base/knobs.cpp", "  std::getenv(name);\n"),
         ("csrc/lightcc/a/b.cpp", "  std::snprintf(b, n, f);  // Not printf(): that prints.\n"),
         ("tests/cpp/a_test.cpp", "int x;\n" * 800),
+        ("docs/a.md", "x" * 100 + f"\n| {'x' * 100} |\n```text\n{'x' * 101}\n```\n"),
     ],
 )
 def test_a_file_within_the_rules_passes(path: str, content: str) -> None:
