@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightcc import doctor, harp
@@ -131,6 +132,8 @@ def test_the_page_is_generated_from_the_engine(capsys: pytest.CaptureFixture[str
     page = capsys.readouterr().out
     assert "| `LIGHT_PEER_TIMEOUT` |" in page
     assert page.count("| `LIGHT_RANK` |") == 1
+    committed = Path(__file__).resolve().parents[2] / "docs" / "environment.md"
+    assert page == committed.read_text(), "python -m lightcc.doctor --environment writes the page"
 
 
 def test_the_report_counts_problems() -> None:
