@@ -21,7 +21,6 @@ NAMESPACE = re.compile(r"^(namespace [\w:]+ \{|\}  // namespace)")
 MOST_LINES = 600
 MOST_LINES_OF_A_TEST = 800
 MAX_COLUMNS_OF_A_PAGE = 100
-MAY_BE_WIDE = {"CHANGELOG.md"}
 SIZED = {".cpp", ".cu", ".hpp", ".h", ".py", ".pyi"}
 
 # Inputs of tests are bytes, not text.
@@ -99,7 +98,7 @@ def check(path: Path, content: bytes) -> list[str]:
         problems.append(f"{path}: no newline at the end")
     for number, line in enumerate(lines, start=1):
         problems.extend(f"{path}:{number}: {problem}" for problem in problems_of_line(path, line))
-    if path.suffix == ".md" and str(path) not in MAY_BE_WIDE:
+    if path.suffix == ".md":
         problems.extend(
             f"{path}:{number}: over {MAX_COLUMNS_OF_A_PAGE} columns" for number in wide_lines(lines)
         )
