@@ -370,10 +370,10 @@ void ControlWorld::run_bucket(int rank, RunBucket& bucket) {
   const auto finished = buckets_.extract({key, number});
   for (auto& [member, tokens] : finished.mapped().operations) {
     const int to = member;
-    const auto done = [this, to, tokens = std::move(tokens), key] {
+    const auto done = [this, to, ended = std::move(tokens), key] {
       --ranks_[index(to)].running;
       ranks_[index(to)].control->on_bucket_done(key.first, key.second);
-      for (const OperationToken token : tokens) {
+      for (const OperationToken token : ended) {
         complete(to, token, {}, 0);
       }
       wake(to);
