@@ -235,7 +235,7 @@ SleepState Core::sleep_state() const {
 bool Core::report_new() {
   bool moved = false;
   if (operations_.has_new()) {
-    for (InFlight* operation : operations_.take_new()) {
+    for (const InFlight* operation : operations_.take_new()) {
       control_->submit(operation->operation.request, token_of(operation));
     }
     moved = true;
