@@ -7,8 +7,8 @@ ones to come: a GPU would not wait either. The step ends when every gradient is 
 
 How gradients are handed over is a schedule:
 none      not at all: what a step takes without communication.
-layers    lightcc: each gradient as it comes, asynchronously, or in the buckets of a plan where
-          LIGHT_FUSION_STRATEGY asks for one (`planned`).
+layers    lightcc: in DistributedOptimizer's stream (`streamed`), in the buckets of a plan where
+          LIGHT_FUSION_STRATEGY asks for one.
 horovod   gloo as Horovod drives it: a thread that agrees once per cycle with the other ranks on
           what is ready everywhere, and reduces it through a fusion buffer, one after another.
 ddp       gloo as DistributedDataParallel drives it: flat buckets of 25 MiB (the first of 1 MiB)
@@ -62,36 +62,6 @@ class NoCommunication:
 
     def finish(self) -> None:
         """Returns at once."""
-
-
-class LightccLayers:
-    """Every gradient at once, under its own name, as DistributedOptimizer's hooks do it."""
-
-    def __init__(
-        self, library: Any, gradients: list[Gradient], plan: dict[str, Any], *, exact: bool
-    ) -> None:
-        self._hvd = library.hvd
-        self._gradients = gradients
-        self._prefix = plan["model"]
-        # Sums of small integers are exact; averages are what training wants.
-        self._op = self._hvd.Sum if exact else self._hvd.Average
-        self._lossy = library.compression(self._hvd.allreduce_async_, plan["ratio"])
-        self._handles: list[Any] = []
-
-    def ready(self, index: int) -> None:
-        """Starts the all-reduce of a gradient, in place."""
-        name = f"{self._prefix}.{index}"
-        self._handles.append(
-            self._hvd.allreduce_async_(
-                self._gradients[index], op=self._op, name=name, **self._lossy
-            )
-        )
-
-    def finish(self) -> None:
-        """Waits for every handle."""
-        for handle in self._handles:
-            self._hvd.synchronize(handle)
-        self._handles.clear()
 
 
 class HorovodOnGloo:
@@ -247,7 +217,7 @@ class Training:
         for bucket, (first, last) in zip(self._buckets, pairwise(edges), strict=True):
             ends = np.cumsum(counts[first:last])
             self._gradients += np.split(bucket, ends[:-1])
-        self._planned: Any = None  # What is learnt goes on from one run to the next.
+        self._streamed: Any = None  # What is learnt goes on from one run to the next.
 
     def run(self, steps: int) -> list[float]:
         """Runs steps one right after the other; returns the time of each, in seconds."""
@@ -314,17 +284,17 @@ class Training:
         return NoCommunication()
 
     def _layers(self, *, exact: bool) -> Schedule:
-        # lightcc's ranks have lightcc; others may not.
-        planned: Any = importlib.import_module("lightcc.bench.planned")
-        if not planned.has_plan():
-            return LightccLayers(self._library, self._gradients, self._plan, exact=exact)
-        if self._planned is None:
+        if self._streamed is None:
+            # lightcc's ranks have lightcc; others may not.
+            streamed: Any = importlib.import_module("lightcc.bench.streamed")
             layers = [layer["gradients"] for layer in self._plan["layers"]]
-            names = planned.names_of(self._plan["model"], layers)
-            self._planned = planned.PlannedLayers(names, self._gradients)
+            names = streamed.names_of(self._plan["model"], layers)
+            ratio = self._plan["ratio"]
+            self._streamed = streamed.StreamedLayers(names, self._gradients, ratio)
         hvd = self._library.hvd
-        self._planned.op = hvd.Sum if exact else hvd.Average
-        schedule: Schedule = self._planned
+        # Sums of small integers are exact; averages are what training wants.
+        self._streamed.combine_by(hvd.Sum if exact else hvd.Average)
+        schedule: Schedule = self._streamed
         return schedule
 
     def _step(self, schedule: Schedule, start: float) -> None:

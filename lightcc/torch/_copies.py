@@ -39,7 +39,7 @@ class Copied(torch.optim.Optimizer):
         Raises:
             ValueError: Gradients are on their way.
         """
-        if self._exchange is not None and self._exchange.active:
+        if self._exchange is not None and self._exchange.stream.active:
             msg = (
                 "a DistributedOptimizer cannot be copied while gradients are on their way: copy it"
                 " after step() or synchronize()"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lightcc import basics
+from lightcc._adapter import put_together, take_apart
 from lightcc.exchanges import broadcast_async_
 from lightcc.functions import allgather_object, broadcast_object
 from lightcc.waiting import synchronize
@@ -99,10 +98,10 @@ def broadcast_optimizer_state(
     del model
     is_root = basics.rank() == root_rank
     state = optimizer.state_dict()
-    structure, tensors = _take_apart(state) if is_root else (None, [])
+    structure, tensors = take_apart(state, _describe) if is_root else (None, [])
     structure = broadcast_object(structure, root_rank, "optimizer_state")
     if not is_root:
-        state, tensors = _put_together(structure)
+        state, tensors = put_together(structure, _make)
     parts = [(f"optimizer_state.{i}", _as_bytes(tensor)) for i, tensor in enumerate(tensors)]
     _broadcast_in_place(parts, root_rank)
     if not is_root:
@@ -118,48 +117,13 @@ def _fill_gradients(optimizer: torch.optim.Optimizer) -> None:
                 parameter.grad = torch.zeros_like(parameter)
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles an object without its tensors, which it collects."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self.tensors: list[torch.Tensor] = []
-        self._places: dict[int, int] = {}
-
-    def persistent_id(self, obj: Any) -> tuple[int, torch.dtype, tuple[int, ...]] | None:
-        if not isinstance(obj, torch.Tensor):
-            return None
-        place = self._places.setdefault(id(obj), len(self.tensors))
-        if place == len(self.tensors):
-            self.tensors.append(obj)
-        return place, obj.dtype, tuple(obj.shape)
+def _describe(obj: Any) -> tuple[torch.dtype, tuple[int, ...]] | None:
+    return (obj.dtype, tuple(obj.shape)) if isinstance(obj, torch.Tensor) else None
 
 
-class _Unpickler(pickle.Unpickler):
-    """Makes the object again, with new tensors in the places of those left out."""
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file)
-        self.tensors: dict[int, torch.Tensor] = {}
-
-    def persistent_load(self, pid: tuple[int, torch.dtype, tuple[int, ...]]) -> torch.Tensor:
-        place, dtype, shape = pid
-        if place not in self.tensors:
-            self.tensors[place] = torch.empty(shape, dtype=dtype)
-        return self.tensors[place]
-
-
-def _take_apart(state: Any) -> tuple[bytes, list[torch.Tensor]]:
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    pickler.dump(state)
-    return file.getvalue(), pickler.tensors
-
-
-def _put_together(structure: Any) -> tuple[Any, list[torch.Tensor]]:
-    unpickler = _Unpickler(io.BytesIO(structure))
-    state = unpickler.load()
-    return state, [tensor for _, tensor in sorted(unpickler.tensors.items())]
+def _make(description: tuple[torch.dtype, tuple[int, ...]]) -> torch.Tensor:
+    dtype, shape = description
+    return torch.empty(shape, dtype=dtype)
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

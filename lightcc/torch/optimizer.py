@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lightcc._adapter import CompressedGradients, check_groups, plan_groups
 from lightcc.basics import size
 from lightcc.compression import check_compression, find_topk
 from lightcc.fusion import choose_fusion, digest_of
@@ -38,9 +39,9 @@ from lightcc.torch import mpi_ops
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
 from lightcc.torch._copies import Copied
 from lightcc.torch._gradients import GradientExchange
-from lightcc.torch._parameters import check_groups, check_named, name_parameters, plan_groups
+from lightcc.torch._momentum import momentum_to_take_over, without_momentum
+from lightcc.torch._parameters import check_named, name_parameters
 from lightcc.torch._private_names import PrivateNames
-from lightcc.torch._topk import CompressedGradients
 from lightcc.torch.compression import Compression
 
 if TYPE_CHECKING:
@@ -100,9 +101,12 @@ class _DistributedOptimizer(Copied, PrivateNames):
         self._groups = groups
         self._fusion = fusion
         if groups is not None:
-            check_groups(groups)
+            check_groups(groups, "torch.Tensor", lambda p: isinstance(p, torch.Tensor))
         self._compressed = CompressedGradients(
-            compression, self.param_groups, self._parameter_names, process_set
+            compression,
+            self._parameter_names,
+            process_set,
+            momentum_to_take_over(compression, self.param_groups),
         )
         alone = size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1"
         if alone or not process_set.included():
@@ -144,7 +148,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         _check_passes(passes)
         self.backward_passes_per_step = passes
         if self._exchange is not None:
-            self._exchange.set_passes(passes)
+            self._exchange.stream.set_passes(passes)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds parameters, as in torch; their gradients are combined as well.
@@ -178,7 +182,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         `synchronize()`.
         """
         if self._exchange is not None:
-            combined = self._exchange.settle()
+            combined = self._exchange.stream.settle()
             if combined is not None:
                 self._synchronized = self._needs_no_warning = combined
         self._should_synchronize = True
@@ -196,7 +200,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
             HorovodInternalError: A rank failed, or ranks disagree about a parameter. On all ranks.
         """
         if self._exchange is not None:
-            self._exchange.synchronize()
+            self._exchange.stream.synchronize()
         self._synchronized = True
         self._needs_no_warning = False
 
@@ -226,7 +230,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         if self._exchange is not None and self._should_synchronize:
             if closure is not None:
                 self._synchronized = False
-                with self._compressed.without_momentum(self.param_groups):
+                with without_momentum(self._compressed, self.param_groups):
                     return super().step(self._synchronizing(closure))
             if not self._has_synchronized():
                 self.synchronize()
@@ -235,7 +239,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         elif self._should_synchronize and self._synchronized:
             warnings.warn(_SYNCHRONIZED_TWICE, stacklevel=2)
         self._synchronized = False
-        with self._compressed.without_momentum(self.param_groups):
+        with without_momentum(self._compressed, self.param_groups):
             return super().step(closure) if closure is not None else super().step()
 
     # torch wraps the step of a class that it has not seen before with its own step hooks; the
@@ -248,7 +252,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         Raises:
             AssertionError: Gradients are on their way.
         """
-        if self._exchange is not None and self._exchange.active:
+        if self._exchange is not None and self._exchange.stream.active:
             raise AssertionError(_RACE)
         self._synchronized = False
         super().zero_grad(set_to_none)
@@ -306,7 +310,9 @@ class _DistributedOptimizer(Copied, PrivateNames):
 
     def _has_synchronized(self) -> bool:
         """Whether `synchronize()` was called and no gradient came since."""
-        return self._synchronized and not (self._exchange is not None and self._exchange.active)
+        return self._synchronized and not (
+            self._exchange is not None and self._exchange.stream.active
+        )
 
     def _synchronizing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def evaluate() -> Any:

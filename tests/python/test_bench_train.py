@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightcc.bench import cli, layer_table, planned, report, steps, train, train_report
+from lightcc.bench import cli, layer_table, report, steps, streamed, train, train_report
 from lightcc.bench.layer_table import DEFAULT_TABLE, TableError, read_table
 from lightcc.bench.memory import available_bytes, needed_bytes
 from lightcc.bench.models import MODELS, gradients
@@ -336,7 +336,7 @@ def test_steps_between_nominal_hosts_reduce_every_gradient(tmp_path: Path) -> No
 
 
 def test_gradients_are_named_by_the_quarter_of_their_layer() -> None:
-    names = planned.names_of("m", [[1, 2], [3], [4], [5], [6, 7], [8], [9], [10]])
+    names = streamed.names_of("m", [[1, 2], [3], [4], [5], [6, 7], [8], [9], [10]])
     assert [name.split(".")[1] for name in names] == ["q3"] * 3 + ["q2"] * 2 + ["q1"] * 3 + [
         "q0"
     ] * 2

@@ -1,11 +1,10 @@
-"""What DistributedOptimizer has to do with top-k compression: its state, momentum and scale."""
+"""The gradients of one optimizer as top-k compression knows them: its state and their scale."""
 
 from __future__ import annotations
 
 import logging
 import warnings
 import weakref
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _world
@@ -13,9 +12,7 @@ from lightcc.compression import find_topk
 from lightcc.compression_state import take_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import torch
+    from collections.abc import Mapping
 
     from lightcc._core import TopkSpec
     from lightcc.process_sets import ProcessSet
@@ -36,18 +33,20 @@ class CompressedGradients:
     def __init__(
         self,
         compression: Any,
-        groups: list[dict[str, Any]],
-        names: Mapping[torch.Tensor, str],
+        names: Mapping[Any, str],
         process_set: ProcessSet,
+        momentum: float | None = None,
     ) -> None:
-        """Checks the arguments of DistributedOptimizer that concern compression."""
+        """Takes what an optimizer was asked for.
+
+        Args:
+            compression: As of DistributedOptimizer.
+            names: Names by parameter; may grow.
+            process_set: The ranks whose gradients are combined.
+            momentum: What the compression applies instead of the optimizer, if anything.
+        """
         topk = find_topk(compression)
-        takes_over = topk is not None and topk.momentum_correction is not False
-        if takes_over:
-            _check_groups(groups)
-        momentum = groups[0].get("momentum") if takes_over else None
         self.spec: TopkSpec | None = None if topk is None else topk.spec(momentum)
-        self._takes_over = takes_over
         self._names = names
         self._process_set = process_set
         self._era = _world.era()
@@ -130,32 +129,9 @@ class CompressedGradients:
             raise ValueError(msg)
         self._scale = scale
 
-    @contextmanager
-    def without_momentum(self, groups: list[dict[str, Any]]) -> Iterator[None]:
-        """Lets an optimizer step without its momentum where the compression has applied it.
-
-        Compressed parameters are put into groups of their own for the time of the step; what the
-        optimizer remembers belongs to parameters, not groups.
-        """
-        if not self._takes_over:
-            yield
-            return
-        world, process_set = _world.current(), self._set()
-        before = list(groups)
-        parts: list[dict[str, Any]] = []
-        for group in before:
-            compressed: list[Any] = []
-            others: list[Any] = []
-            for p in group["params"]:
-                num_bytes = p.numel() * p.element_size()
-                (compressed if world.compresses(process_set, num_bytes) else others).append(p)
-            parts.append({**group, "params": others})
-            parts.append({**group, "params": compressed, "momentum": 0.0})
-        groups[:] = parts
-        try:
-            yield
-        finally:
-            groups[:] = before
+    def compresses(self, num_bytes: int) -> bool:
+        """Returns whether a gradient of that size is compressed."""
+        return _world.current().compresses(self._set(), num_bytes)
 
     def _set(self) -> int:
         process_set = self._process_set.process_set_id
@@ -189,18 +165,3 @@ def _parse(
     except (AttributeError, KeyError, TypeError) as error:
         msg = f"what should be a compression state is none: {error!r}"
         raise ValueError(msg) from error
-
-
-def _check_groups(groups: list[dict[str, Any]]) -> None:
-    """Refuses optimizers whose momentum the compression cannot apply instead of them."""
-    momenta = {group.get("momentum") for group in groups}
-    if len(momenta) != 1 or not all(momenta):
-        found = ", ".join(sorted(map(str, momenta)))
-        msg = (
-            "momentum_correction needs an optimizer with the same momentum in all parameter groups,"
-            f" such as SGD(momentum=0.9); here it is {found}."
-        )
-        raise ValueError(msg)
-    if any(group.get("nesterov") or group.get("dampening") for group in groups):
-        msg = "momentum_correction is plain momentum: without nesterov and dampening."
-        raise ValueError(msg)

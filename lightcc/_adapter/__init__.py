@@ -1,0 +1,25 @@
+"""What every framework's face needs and none should write again; nothing here knows a framework.
+
+- `GradientStream`: the gradients of a training step, from ready to combined.
+- `plan_groups`: the caller's all-or-nothing groups.
+- `CompressedGradients`: what top-k compression keeps of an optimizer's gradients.
+- `take_apart` and `put_together`: nested state as bytes and tensors, for broadcasts.
+
+A face says how its gradients are taken and put back (`GradientSource`), and when they are ready.
+"""
+
+from lightcc._adapter.compressed_gradients import CompressedGradients
+from lightcc._adapter.gradient_stream import GradientSource, GradientStream, Slot
+from lightcc._adapter.groups import check_groups, plan_groups
+from lightcc._adapter.structure import put_together, take_apart
+
+__all__ = [
+    "CompressedGradients",
+    "GradientSource",
+    "GradientStream",
+    "Slot",
+    "check_groups",
+    "plan_groups",
+    "put_together",
+    "take_apart",
+]
