@@ -20,8 +20,12 @@ def make_error(code: int, message: str, rank: int = -1) -> Exception:
 def poll(handle: int) -> bool:
     """Returns whether an operation is done; ValueError for an unknown handle."""
 
-def wait(handle: int) -> Any:
-    """Waits for an operation and returns its result; None for an unknown handle."""
+def wait(handle: int, timeout_s: float | None = None) -> Any:
+    """Waits for an operation and returns its result; None for an unknown handle.
+
+    After `timeout_s`, looked at every 100 ms, it raises CollectiveTimeoutError. The operation goes
+    on then, and can be waited for again.
+    """
 
 def add_done_callback(handle: int, callback: Callable[[int], object]) -> None:
     """Calls `callback(handle)` once, when the operation is done; at once if it is done already.
@@ -71,7 +75,10 @@ class World:
     """One membership of ranks. Submitting methods return a handle and never block.
 
     `name=None` numbers the operation; `process_set` is an id, None for a set that is not registered
-    (ValueError); `grouped` takes a sequence of tensors as one all-or-nothing group.
+    (ValueError); `grouped` takes a sequence of tensors as one all-or-nothing group. Operations
+    without a name are numbered for each `sequence`, a text: ranks must agree on their order within
+    one. `outputs` are tensors like `tensors`, contiguous, of the results' number of elements and
+    of the input's dtype; they receive the results and are what `wait()` returns.
     """
 
     def __init__(
@@ -119,6 +126,7 @@ class World:
         process_set: int | None,
         waits: bool = False,
         topk: TopkSpec | None = None,
+        sequence: str = "",
     ) -> Handle[Any]:
         """Starts an allreduce.
 
@@ -156,6 +164,8 @@ class World:
         name: str | None,
         process_set: int | None,
         waits: bool = False,
+        outputs: object = None,
+        sequence: str = "",
     ) -> Handle[Any]: ...
     def reducescatter(
         self,
@@ -167,6 +177,8 @@ class World:
         postscale: float,
         process_set: int | None,
         waits: bool = False,
+        outputs: object = None,
+        sequence: str = "",
     ) -> Handle[Any]: ...
     def broadcast(
         self,
@@ -176,6 +188,7 @@ class World:
         name: str | None,
         process_set: int | None,
         waits: bool = False,
+        sequence: str = "",
     ) -> Handle[Any]: ...
     def alltoall(
         self,
@@ -184,6 +197,8 @@ class World:
         name: str | None,
         process_set: int | None,
         waits: bool = False,
+        output: object = None,
+        sequence: str = "",
     ) -> Handle[Any]: ...
     def send(
         self,
@@ -192,6 +207,7 @@ class World:
         name: str | None,
         process_set: int | None,
         waits: bool = False,
+        sequence: str = "",
     ) -> Handle[Any]: ...
     def recv(
         self,
@@ -200,6 +216,7 @@ class World:
         name: str | None,
         process_set: int | None,
         waits: bool = False,
+        sequence: str = "",
     ) -> Handle[Any]: ...
     def barrier(self, process_set: int | None) -> Handle[Any]: ...
     def join(self) -> Handle[Any]: ...

@@ -80,6 +80,9 @@ py::object member_result(const Pending& pending, std::size_t index, Outcome& out
   if (pending.in_place) {
     return tensor.owner;
   }
+  if (!pending.outputs.empty()) {
+    return pending.outputs[index].owner;
+  }
   return tensor.kind->from_output(tensor, outcome.shape, std::move(outcome.output));
 }
 
@@ -120,7 +123,24 @@ py::object to_result(const Pending& pending, std::vector<Outcome>& outcomes) {
   return results;
 }
 
-py::object wait(std::int64_t handle) {
+using Deadline = std::optional<std::chrono::steady_clock::time_point>;
+
+Deadline deadline_in(std::optional<double> timeout_s) {
+  // More than a year is for ever, and would not fit into a time point.
+  if (!timeout_s || *timeout_s > 3.2e7) {
+    return std::nullopt;
+  }
+  return std::chrono::steady_clock::now() +
+         std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+             std::chrono::duration<double>(*timeout_s));
+}
+
+bool has_passed(const Deadline& deadline) {
+  return deadline && std::chrono::steady_clock::now() >= *deadline;
+}
+
+py::object wait(std::int64_t handle, std::optional<double> timeout_s) {
+  const Deadline deadline = deadline_in(timeout_s);
   // The entry leaves the table while this thread waits: it belongs to one waiter.
   auto entry = table().pending.extract(handle);
   if (entry.empty()) {
@@ -134,14 +154,16 @@ py::object wait(std::int64_t handle) {
   }
   Pending& pending = entry.mapped();
   std::optional<py::error_already_set> interruption;
+  bool too_late = false;
   auto outcomes = [&] {
     const py::gil_scoped_release nogil;
-    return pending.world->engine().wait(pending.handle, [&interruption] {
+    return pending.world->engine().wait(pending.handle, [&] {
       const py::gil_scoped_acquire gil;
       if (PyErr_CheckSignals() != 0) {
         interruption.emplace();
       }
-      return interruption.has_value();
+      too_late = has_passed(deadline);
+      return interruption.has_value() || too_late;
     });
   }();
   if (interruption) {
@@ -149,6 +171,11 @@ py::object wait(std::int64_t handle) {
       table().pending.insert(std::move(entry));
     }
     throw py::error_already_set(*interruption);
+  }
+  if (too_late && !outcomes.ok() && outcomes.status().code() == ErrorCode::kTimeout) {
+    table().pending.insert(std::move(entry));
+    throw_status(
+        make_error(ErrorCode::kTimeout, "The operation was not complete after %g s.", *timeout_s));
   }
   auto finished = value_or_throw(std::move(outcomes));
   return to_result(pending, finished);
@@ -214,6 +241,7 @@ void register_handles(py::module_& module) {
   module.def("wait",
              &wait,
              py::arg("handle"),
+             py::arg("timeout_s") = py::none(),
              "Waits for an operation and returns its result; None for an unknown handle.");
   module.def("add_done_callback",
              &add_done_callback,

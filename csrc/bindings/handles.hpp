@@ -29,6 +29,7 @@ struct Pending {
   bool grouped = false;             ///< The result is a list.
   bool in_place = false;            ///< The result is what was passed in.
   std::vector<TensorView> tensors;  ///< Without their shapes.
+  std::vector<TensorView> outputs;  ///< The caller's, which are the results; empty: none given.
 };
 
 /// Remembers `pending`; returns its handle.

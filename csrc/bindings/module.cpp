@@ -179,7 +179,8 @@ void register_world(py::module_& module) {
              double postscale,
              OptionalSet process_set,
              bool waits,
-             std::optional<TopkSpec> topk) {
+             std::optional<TopkSpec> topk,
+             std::string sequence) {
             return world.allreduce(
                 tensors,
                 grouped,
@@ -187,7 +188,8 @@ void register_world(py::module_& module) {
                 std::move(name),
                 {.op = op, .prescale = prescale, .postscale = postscale, .topk = topk},
                 process_set,
-                waits);
+                waits,
+                std::move(sequence));
           },
           "tensors"_a,
           "grouped"_a,
@@ -198,7 +200,8 @@ void register_world(py::module_& module) {
           "postscale"_a,
           "process_set"_a,
           "waits"_a = false,
-          "topk"_a = py::none())
+          "topk"_a = py::none(),
+          "sequence"_a = "")
       .def(
           "allreduce_each",
           [](WorldBinding& world,
@@ -235,7 +238,9 @@ void register_world(py::module_& module) {
            "grouped"_a,
            "name"_a,
            "process_set"_a,
-           "waits"_a = false)
+           "waits"_a = false,
+           "outputs"_a = py::none(),
+           "sequence"_a = "")
       .def(
           "reducescatter",
           [](WorldBinding& world,
@@ -246,13 +251,17 @@ void register_world(py::module_& module) {
              double prescale,
              double postscale,
              OptionalSet process_set,
-             bool waits) {
+             bool waits,
+             py::handle outputs,
+             std::string sequence) {
             return world.reducescatter(tensors,
                                        grouped,
                                        std::move(name),
                                        {.op = op, .prescale = prescale, .postscale = postscale},
                                        process_set,
-                                       waits);
+                                       waits,
+                                       outputs,
+                                       std::move(sequence));
           },
           "tensors"_a,
           "grouped"_a,
@@ -261,7 +270,9 @@ void register_world(py::module_& module) {
           "prescale"_a,
           "postscale"_a,
           "process_set"_a,
-          "waits"_a = false)
+          "waits"_a = false,
+          "outputs"_a = py::none(),
+          "sequence"_a = "")
       .def("broadcast",
            &WorldBinding::broadcast,
            "tensor"_a,
@@ -269,28 +280,33 @@ void register_world(py::module_& module) {
            "root_rank"_a,
            "name"_a,
            "process_set"_a,
-           "waits"_a = false)
+           "waits"_a = false,
+           "sequence"_a = "")
       .def("alltoall",
            &WorldBinding::alltoall,
            "tensor"_a,
            "splits"_a,
            "name"_a,
            "process_set"_a,
-           "waits"_a = false)
+           "waits"_a = false,
+           "output"_a = py::none(),
+           "sequence"_a = "")
       .def("send",
            &WorldBinding::send,
            "tensor"_a,
            "destination"_a,
            "name"_a,
            "process_set"_a,
-           "waits"_a = false)
+           "waits"_a = false,
+           "sequence"_a = "")
       .def("recv",
            &WorldBinding::recv,
            "tensor"_a,
            "source"_a,
            "name"_a,
            "process_set"_a,
-           "waits"_a = false)
+           "waits"_a = false,
+           "sequence"_a = "")
       .def("barrier", &WorldBinding::barrier, "process_set"_a)
       .def("join", &WorldBinding::join)
       .def("add_process_set", &WorldBinding::add_process_set, "ranks"_a)

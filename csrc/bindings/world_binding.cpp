@@ -76,6 +76,19 @@ std::vector<TensorView> to_tensors(py::handle tensors, bool grouped, Access acce
   return views;
 }
 
+/// The caller's outputs for `count` results; none where `outputs` is None.
+std::vector<TensorView> to_outputs(py::handle outputs, bool grouped, std::size_t count) {
+  if (outputs.is_none()) {
+    return {};
+  }
+  std::vector<TensorView> views = to_tensors(outputs, grouped, Access::kWrite);
+  if (views.size() != count) {
+    throw py::value_error("There are " + std::to_string(count) + " tensors and " +
+                          std::to_string(views.size()) + " outputs.");
+  }
+  return views;
+}
+
 constexpr Access access(bool in_place) {
   return in_place ? Access::kWrite : Access::kRead;
 }
@@ -89,11 +102,18 @@ void take(TensorView& tensor, bool in_place, Operation& operation) {
   }
 }
 
+/// Makes `tensor` the output; what is left of it has no shape.
+void take_output(TensorView& tensor, Operation& operation) {
+  operation.output = std::move(tensor.ref);
+  tensor.ref = {.data = operation.output->data, .dtype = operation.output->dtype};
+}
+
 }  // namespace
 
 /// One operation, or a group of equal ones, before it has tensors.
 struct WorldBinding::Call {
   OptionalName name = std::nullopt;
+  std::string sequence{};
   Operation prototype{};
   Grouping grouping = Grouping::kNone;
   bool is_list = false;  ///< The result is a list.
@@ -120,20 +140,27 @@ WorldBinding::~WorldBinding() {
   world_.reset();
 }
 
-std::int64_t WorldBinding::submit(const Call& call, std::vector<TensorView> tensors) {
+std::int64_t WorldBinding::submit(const Call& call,
+                                  std::vector<TensorView> tensors,
+                                  std::vector<TensorView> outputs) {
   std::vector<Operation> operations(std::max<std::size_t>(tensors.size(), 1), call.prototype);
   for (std::size_t i = 0; i < operations.size(); ++i) {
     operations[i].name = call.name;
+    operations[i].sequence = call.sequence;
     if (!tensors.empty()) {
       take(tensors[i], call.in_place, operations[i]);
     }
+    if (!outputs.empty()) {
+      take_output(outputs[i], operations[i]);
+    }
   }
-  return start(call, std::move(operations), std::move(tensors));
+  return start(call, std::move(operations), std::move(tensors), std::move(outputs));
 }
 
 std::int64_t WorldBinding::start(const Call& call,
                                  std::vector<Operation> operations,
-                                 std::vector<TensorView> tensors) {
+                                 std::vector<TensorView> tensors,
+                                 std::vector<TensorView> outputs) {
   Handle handle = value_or_throw(
       world_->start(std::move(operations), {.grouping = call.grouping, .waits = call.waits}));
   return add_pending({.world = shared_from_this(),
@@ -141,7 +168,8 @@ std::int64_t WorldBinding::start(const Call& call,
                       .op = call.prototype.request.signature.op,
                       .grouped = call.is_list,
                       .in_place = call.in_place,
-                      .tensors = std::move(tensors)});
+                      .tensors = std::move(tensors),
+                      .outputs = std::move(outputs)});
 }
 
 std::int64_t WorldBinding::allreduce(py::handle tensors,
@@ -150,8 +178,10 @@ std::int64_t WorldBinding::allreduce(py::handle tensors,
                                      OptionalName name,
                                      const ReduceArguments& reduce,
                                      OptionalSet process_set,
-                                     bool waits) {
+                                     bool waits,
+                                     std::string sequence) {
   return submit({.name = std::move(name),
+                 .sequence = std::move(sequence),
                  .prototype = reduction(OpType::kAllreduce, process_set, reduce),
                  .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
                  .is_list = grouped,
@@ -183,14 +213,23 @@ std::int64_t WorldBinding::allreduce_each(py::handle tensors,
   return start(call, std::move(operations), std::move(views));
 }
 
-std::int64_t WorldBinding::allgather(
-    py::handle tensors, bool grouped, OptionalName name, OptionalSet process_set, bool waits) {
+std::int64_t WorldBinding::allgather(py::handle tensors,
+                                     bool grouped,
+                                     OptionalName name,
+                                     OptionalSet process_set,
+                                     bool waits,
+                                     py::handle outputs,
+                                     std::string sequence) {
+  std::vector<TensorView> inputs = to_tensors(tensors, grouped, Access::kRead);
+  std::vector<TensorView> results = to_outputs(outputs, grouped, inputs.size());
   return submit({.name = std::move(name),
+                 .sequence = std::move(sequence),
                  .prototype = collective(OpType::kAllgather, process_set),
                  .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
                  .is_list = grouped,
                  .waits = waits},
-                to_tensors(tensors, grouped, Access::kRead));
+                std::move(inputs),
+                std::move(results));
 }
 
 std::int64_t WorldBinding::reducescatter(py::handle tensors,
@@ -198,13 +237,19 @@ std::int64_t WorldBinding::reducescatter(py::handle tensors,
                                          OptionalName name,
                                          const ReduceArguments& reduce,
                                          OptionalSet process_set,
-                                         bool waits) {
+                                         bool waits,
+                                         py::handle outputs,
+                                         std::string sequence) {
+  std::vector<TensorView> inputs = to_tensors(tensors, grouped, Access::kRead);
+  std::vector<TensorView> results = to_outputs(outputs, grouped, inputs.size());
   return submit({.name = std::move(name),
+                 .sequence = std::move(sequence),
                  .prototype = reduction(OpType::kReducescatter, process_set, reduce),
                  .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
                  .is_list = grouped,
                  .waits = waits},
-                to_tensors(tensors, grouped, Access::kRead));
+                std::move(inputs),
+                std::move(results));
 }
 
 std::int64_t WorldBinding::broadcast(py::handle tensor,
@@ -212,33 +257,54 @@ std::int64_t WorldBinding::broadcast(py::handle tensor,
                                      int root_rank,
                                      OptionalName name,
                                      OptionalSet process_set,
-                                     bool waits) {
+                                     bool waits,
+                                     std::string sequence) {
   return submit({.name = std::move(name),
+                 .sequence = std::move(sequence),
                  .prototype = collective(OpType::kBroadcast, process_set, root_rank),
                  .in_place = in_place,
                  .waits = waits},
                 {to_tensor(tensor, access(in_place))});
 }
 
-std::int64_t WorldBinding::alltoall(
-    py::handle tensor, py::handle splits, OptionalName name, OptionalSet process_set, bool waits) {
+std::int64_t WorldBinding::alltoall(py::handle tensor,
+                                    py::handle splits,
+                                    OptionalName name,
+                                    OptionalSet process_set,
+                                    bool waits,
+                                    py::handle output,
+                                    std::string sequence) {
   Operation prototype = collective(OpType::kAlltoall, process_set);
   prototype.request.splits = to_splits(splits);
-  return submit({.name = std::move(name), .prototype = std::move(prototype), .waits = waits},
-                {to_tensor(tensor, Access::kRead)});
+  return submit({.name = std::move(name),
+                 .sequence = std::move(sequence),
+                 .prototype = std::move(prototype),
+                 .waits = waits},
+                {to_tensor(tensor, Access::kRead)},
+                to_outputs(output, false, 1));
 }
 
-std::int64_t WorldBinding::send(
-    py::handle tensor, int destination, OptionalName name, OptionalSet process_set, bool waits) {
+std::int64_t WorldBinding::send(py::handle tensor,
+                                int destination,
+                                OptionalName name,
+                                OptionalSet process_set,
+                                bool waits,
+                                std::string sequence) {
   return submit({.name = std::move(name),
+                 .sequence = std::move(sequence),
                  .prototype = collective(OpType::kSend, process_set, destination),
                  .waits = waits},
                 {to_tensor(tensor, Access::kRead)});
 }
 
-std::int64_t WorldBinding::recv(
-    py::handle tensor, int source, OptionalName name, OptionalSet process_set, bool waits) {
+std::int64_t WorldBinding::recv(py::handle tensor,
+                                int source,
+                                OptionalName name,
+                                OptionalSet process_set,
+                                bool waits,
+                                std::string sequence) {
   return submit({.name = std::move(name),
+                 .sequence = std::move(sequence),
                  .prototype = collective(OpType::kRecv, process_set, source),
                  .in_place = true,
                  .waits = waits},

@@ -60,14 +60,16 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   bool failed() const { return world_->failed(); }
 
   // `grouped`: `tensors` is a sequence, submitted as one all-or-nothing group; else it is one
-  // tensor. `waits`: as in World::submit().
+  // tensor. `waits`: as in World::submit(). `sequence`: as in Operation. `outputs`: where results
+  // go, grouped as `tensors` are; None: new tensors are made.
   std::int64_t allreduce(pybind11::handle tensors,
                          bool grouped,
                          bool in_place,
                          OptionalName name,
                          const ReduceArguments& reduce,
                          OptionalSet process_set,
-                         bool waits);
+                         bool waits,
+                         std::string sequence);
   // In place, each tensor under its name; one handle for all, whose result is a list.
   std::int64_t allreduce_each(pybind11::handle tensors,
                               const std::vector<std::string>& names,
@@ -78,31 +80,43 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
                          bool grouped,
                          OptionalName name,
                          OptionalSet process_set,
-                         bool waits);
+                         bool waits,
+                         pybind11::handle outputs,
+                         std::string sequence);
   std::int64_t reducescatter(pybind11::handle tensors,
                              bool grouped,
                              OptionalName name,
                              const ReduceArguments& reduce,
                              OptionalSet process_set,
-                             bool waits);
+                             bool waits,
+                             pybind11::handle outputs,
+                             std::string sequence);
   std::int64_t broadcast(pybind11::handle tensor,
                          bool in_place,
                          int root_rank,
                          OptionalName name,
                          OptionalSet process_set,
-                         bool waits);
+                         bool waits,
+                         std::string sequence);
   std::int64_t alltoall(pybind11::handle tensor,
                         pybind11::handle splits,
                         OptionalName name,
                         OptionalSet process_set,
-                        bool waits);
+                        bool waits,
+                        pybind11::handle output,
+                        std::string sequence);
   std::int64_t send(pybind11::handle tensor,
                     int destination,
                     OptionalName name,
                     OptionalSet process_set,
-                    bool waits);
-  std::int64_t recv(
-      pybind11::handle tensor, int source, OptionalName name, OptionalSet process_set, bool waits);
+                    bool waits,
+                    std::string sequence);
+  std::int64_t recv(pybind11::handle tensor,
+                    int source,
+                    OptionalName name,
+                    OptionalSet process_set,
+                    bool waits,
+                    std::string sequence);
   // The next four have no asynchronous form in Python: who calls them waits.
   std::int64_t barrier(OptionalSet process_set);
   std::int64_t join();
@@ -114,10 +128,13 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
 
  private:
   struct Call;
-  std::int64_t submit(const Call& call, std::vector<TensorView> tensors);
+  std::int64_t submit(const Call& call,
+                      std::vector<TensorView> tensors,
+                      std::vector<TensorView> outputs = {});
   std::int64_t start(const Call& call,
                      std::vector<Operation> operations,
-                     std::vector<TensorView> tensors);
+                     std::vector<TensorView> tensors,
+                     std::vector<TensorView> outputs = {});
 
   WorldPtr world_;
   pid_t owner_;  ///< The process that made the world: a forked child has none of its threads.

@@ -45,12 +45,13 @@ std::string list_text(const std::vector<std::int32_t>& ranks) {
 Names::Scope Names::scope_of(const Operation& operation) const {
   const Signature& s = operation.request.signature;
   if (!is_transfer(s.op)) {
-    return {.process_set = s.process_set};
+    return {.process_set = s.process_set, .sequence = operation.sequence};
   }
   const bool sends = s.op == OpType::kSend;
   return {.process_set = s.process_set,
           .source = sends ? rank_ : s.root_or_peer,
-          .destination = sends ? s.root_or_peer : rank_};
+          .destination = sends ? s.root_or_peer : rank_,
+          .sequence = operation.sequence};
 }
 
 Name Names::make(const Operation& operation, bool grouped) {
@@ -73,6 +74,9 @@ Name Names::make(const Operation& operation, bool grouped) {
   }
   if (operation.name.has_value()) {
     return {.text = text + '.' + *operation.name};
+  }
+  if (!scope.sequence.empty()) {
+    text += '.' + scope.sequence;
   }
   return {.text = text + ".noname." + std::to_string(counts_[scope]++), .is_automatic = true};
 }

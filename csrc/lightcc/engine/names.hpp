@@ -2,7 +2,8 @@
 //
 // An operation that its caller named is "<kind>.<name>". One without a name is
 // "<kind>.noname.<n>", where n counts such operations of the process set, so ranks must submit
-// them in one order. Members of a group with one name are "grouped_<kind>.<name>_<i>of<n>".
+// them in one order. In a sequence it is "<kind>.<sequence>.noname.<n>", with a count of its own.
+// Members of a group with one name are "grouped_<kind>.<name>_<i>of<n>".
 // Operations of two ranks carry both ranks in their name and are counted for the pair.
 #pragma once
 
@@ -34,11 +35,13 @@ class Names {
   void reset() { counts_.clear(); }
 
  private:
-  // Ranks that must agree on the order of unnamed operations: a process set, or two ranks of it.
+  // Who must agree on the order of unnamed operations: a process set, or two ranks of it, for each
+  // sequence.
   struct Scope {
     std::uint32_t process_set = 0;
     int source = -1;
     int destination = -1;
+    std::string sequence;
     auto operator<=>(const Scope&) const = default;
   };
   Scope scope_of(const Operation& operation) const;

@@ -45,6 +45,9 @@ struct Operation {
   /// Matches this operation across ranks; unique while in flight. None: the engine numbers it, and
   /// ranks must submit such operations in one order. Ignored for barriers, joins and set changes.
   std::optional<std::string> name;
+  /// Operations without a name are numbered for each sequence, and apart from those of others.
+  /// Ranks must agree on the order within a sequence, but not on that of two sequences.
+  std::string sequence;
   TensorRef input;  ///< Recv: what is expected.
   /// Where the result goes, which may be `input` for all-reduce, broadcast and recv. Its number of
   /// elements must be the result's. Where only the negotiation tells that number (allgather,

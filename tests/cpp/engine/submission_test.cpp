@@ -176,6 +176,23 @@ TEST(Submissions, barriers_joins_and_set_changes_have_names_of_their_own) {
   EXPECT_EQ(names.make(s, false).text, "remove_process_set.2");
 }
 
+TEST(Submissions, without_a_name_are_numbered_for_each_sequence) {
+  Names names(kRank);
+  Operation first = of(OpType::kAllreduce);
+  Operation other = first;
+  other.sequence = "c10d";
+  EXPECT_EQ(names.make(first, false).text, "allreduce.noname.0");
+  EXPECT_EQ(names.make(other, false).text, "allreduce.c10d.noname.0");
+  const Name second = names.make(other, false);
+  EXPECT_EQ(second.text, "allreduce.c10d.noname.1");
+  EXPECT_TRUE(second.is_automatic);
+  EXPECT_EQ(names.make(first, false).text, "allreduce.noname.1");
+  names.take_back(other);
+  EXPECT_EQ(names.make(other, false).text, "allreduce.c10d.noname.1");
+  other.name = "mine";
+  EXPECT_EQ(names.make(other, false).text, "allreduce.mine");
+}
+
 TEST(Submissions, memory_that_no_plane_serves_is_refused) {
   Operation s = of(OpType::kAllreduce);
   s.input.memory = {.kind = MemoryKind::kCuda, .device = 1};
