@@ -13,6 +13,7 @@ from lightcc import _core, _discovery, _world, process_sets as _process_sets
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lightcc._discovery import Membership
     from lightcc.process_sets import ProcessSet
 
 _lifecycle = threading.RLock()
@@ -34,6 +35,9 @@ _statistics: dict[str, Callable[[], Any]] = {"fusion": list}
 
 # How often this process joined each group of ranks: makes the store's keys of one world its own.
 _generations: dict[str, int] = {}
+
+# How the ranks of the current world found each other, and the prefix of its keys in the store.
+_joined: tuple[Membership, str] | None = None
 
 
 def init(
@@ -65,28 +69,62 @@ def init(
         _world.check_not_forked()
         if _world.exists():
             return
-        member = _discovery.discover(comm)
-        dynamic, static = _planned_sets(process_sets, member.size)
-        if member.rank == 0:
-            _warn_about_unknown_variables()
+        _join(_discovery.discover(comm), process_sets)
 
-        generation = _generations.get(member.group, 0)
-        _generations[member.group] = generation + 1
-        try:
-            world = _core.World(
-                rank=member.rank,
-                size=member.size,
-                rendezvous=member.rendezvous,
-                key_prefix=f"world/{member.group}/{generation}/",
-                secret=member.secret,
-                process_sets=[process_set.ranks or [] for process_set in static],
-                dynamic_process_sets=dynamic,
-            )
-        except BaseException:
-            _note_failure()
-            raise
-        _world.replace(world)
-        _process_sets.register_static(static, member.size)
+
+def join_world(member: Membership) -> tuple[_core.World, Membership, str]:
+    """Joins a world whose ranks have found each other in another way; else as `init()`.
+
+    Args:
+        member: Where this process stands. Its `group` belongs to this world alone.
+
+    Returns:
+        The world, and what `membership()` gives.
+    """
+    with _lifecycle:
+        _world.check_not_forked()
+        _join(member, None)
+        return (_world.current(), *membership())
+
+
+def membership() -> tuple[Membership, str]:
+    """Returns how the ranks of the current world found each other, and its keys' prefix.
+
+    Raises:
+        ValueError: lightcc is not initialized.
+    """
+    _world.current()
+    assert _joined is not None  # noqa: S101  there is a world
+    return _joined
+
+
+def _join(
+    member: Membership, process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None
+) -> None:
+    global _joined
+    dynamic, static = _planned_sets(process_sets, member.size)
+    if member.rank == 0:
+        _warn_about_unknown_variables()
+
+    generation = _generations.get(member.group, 0)
+    _generations[member.group] = generation + 1
+    prefix = f"world/{member.group}/{generation}/"
+    try:
+        world = _core.World(
+            rank=member.rank,
+            size=member.size,
+            rendezvous=member.rendezvous,
+            key_prefix=prefix,
+            secret=member.secret,
+            process_sets=[process_set.ranks or [] for process_set in static],
+            dynamic_process_sets=dynamic,
+        )
+    except BaseException:
+        _note_failure()
+        raise
+    _joined = member, prefix
+    _world.replace(world)
+    _process_sets.register_static(static, member.size)
 
 
 def shutdown() -> None:
@@ -346,4 +384,4 @@ def _planned_sets(
 def _warn_about_unknown_variables() -> None:
     names = [name for name in os.environ if name.startswith("LIGHT_")]
     for text in _core.unknown_knob_warnings(names):
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
