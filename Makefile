@@ -25,7 +25,7 @@ REPORTS := $(CURDIR)/build/reports
 # Programs are started here, so that they see the installed package and not the source folder.
 ELSEWHERE := $(CURDIR)/build/elsewhere
 PACKAGE_SOURCES := $(shell find csrc harp_plugin/abi harp_plugin/src harp_plugin/CMakeLists.txt \
-  lightcc CMakeLists.txt setup.py pyproject.toml \
+  lightcc _lightcc_torch.py CMakeLists.txt setup.py pyproject.toml \
   -type f -not -name '*.so' -not -name '*.pyc' 2>/dev/null)
 RUN_TESTS = PATH="$(BIN):$$PATH" tools/run_cpp_tests.sh
 PYTEST_REPORT = $(REPORTS)/pytest.xml

@@ -179,6 +179,7 @@ TEST(Submissions, barriers_joins_and_set_changes_have_names_of_their_own) {
 TEST(Submissions, without_a_name_are_numbered_for_each_sequence) {
   Names names(kRank);
   Operation first = of(OpType::kAllreduce);
+  first.name.reset();
   Operation other = first;
   other.sequence = "c10d";
   EXPECT_EQ(names.make(first, false).text, "allreduce.noname.0");

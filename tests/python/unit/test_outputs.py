@@ -66,11 +66,12 @@ def sequences_have_orders_of_their_own() -> list[float]:
     hvd.init()
     world, rank = _world.current(), hvd.rank()
     tensors = {name: np.full(1, value) for name, value in (("a", 1.0), ("b", 10.0))}
+    order = ("a", "b") if rank == 0 else ("b", "a")
     handles = [
         world.allreduce(
             tensors[name], False, True, None, Sum, 1.0, 1.0, 0, False, None, sequence=name
         )
-        for name in (("a", "b") if rank == 0 else ("b", "a"))
+        for name in order
     ]
     for handle in handles:
         _core.wait(handle)

@@ -1,0 +1,155 @@
+"""What all collectives of a process group share: how they are called, and how they end."""
+
+from __future__ import annotations
+
+import operator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from lightcc import _core
+from lightcc.exceptions import CollectiveTimeoutError
+from lightcc.torch.distributed._work import Together, Work, is_pending, too_late
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lightcc.torch.distributed._worlds import Lease
+
+
+class Calls:
+    """The part of a process group that starts operations and waits for them."""
+
+    def __init__(self, lease: Lease, title: str, timeout: timedelta) -> None:
+        """Takes the world that the group runs on, and what errors call the group."""
+        self._lease: Lease | None = lease
+        self._world = lease.world
+        self._rank = lease.world.rank
+        self._size = lease.world.size
+        self._sequence = lease.sequence
+        self._title = title
+        self._timeout_s = timeout.total_seconds()
+        self._coalesced: list[Work] | None = None
+        self._operations = 0
+
+    def _leased(self) -> Lease:
+        if self._lease is None:
+            msg = f"{self._title} has been destroyed."
+            raise ValueError(msg)
+        return self._lease
+
+    def _asked(
+        self, opts: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[Any, bool, float | None]:
+        """Returns reduction, whether to wait, and the timeout, of any form of a call."""
+        if self._lease is None:
+            self._leased()
+        if opts is not None and hasattr(opts, "asyncOp"):
+            return getattr(opts, "reduceOp", None), not opts.asyncOp, None
+        op = opts if opts is not None else kwargs.get("op")
+        timeout = kwargs.get("timeout")
+        for value in args:
+            if isinstance(value, timedelta):
+                timeout = value
+            elif value is not None:
+                op = value
+        op = dist.ReduceOp.SUM if op is None else op
+        return op, False, timeout.total_seconds() if timeout is not None else None
+
+    def _started(
+        self,
+        handle: int,
+        outputs: Sequence[torch.Tensor],
+        waits: bool,
+        finish: Callable[[Any], None] | None,
+        timeout_s: float | None,
+        what: str,
+        source: int = -1,
+    ) -> Work | None:
+        """Waits for an operation, or makes what waits for it."""
+        self._operations += 1
+        if waits and self._coalesced is None:
+            self._finish(handle, finish, timeout_s or self._timeout_s, what)
+            return None
+        limit = timeout_s or self._timeout_s
+        work = Work(handle, outputs, finish, limit, self._named(what), source)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _finish(
+        self, handle: int, finish: Callable[[Any], None] | None, timeout_s: float, what: str
+    ) -> None:
+        try:
+            result = _core.wait(handle, timeout_s)
+        except CollectiveTimeoutError:
+            if not is_pending(handle):
+                raise
+            raise too_late(self._named(what), timeout_s) from None
+        if finish is not None:
+            with torch.no_grad():
+                finish(result)
+
+    def _together(self, works: Sequence[Work | None], waits: bool) -> Work | None:
+        every = Together([work for work in works if work is not None])
+        if waits:
+            every.wait()
+            return None
+        return every
+
+    def _settled(
+        self, work: Work | None, outputs: list[torch.Tensor], waits: bool, timeout_s: float | None
+    ) -> Work | None:
+        """Gives a work the outputs of the operation that it is part of."""
+        if work is None:
+            return None
+        if waits:
+            work.wait()
+            return None
+        work._outputs = outputs  # noqa: SLF001  its own package
+        work._timeout_s = timeout_s or self._timeout_s  # noqa: SLF001
+        return work
+
+    def _named(self, what: str) -> str:
+        return f"{what} in {self._title}"
+
+    def _check_rank(self, rank: int, what: str) -> None:
+        if not 0 <= rank < self._size:
+            msg = f"{what} is rank {rank}; {self._title} has the ranks 0 to {self._size - 1}."
+            raise ValueError(msg)
+
+    def _check_count(self, tensors: Sequence[torch.Tensor], what: str) -> None:
+        if len(tensors) != self._size:
+            msg = f"{what} has {len(tensors)} tensors; {self._size} ranks need one each."
+            raise ValueError(msg)
+
+
+def as_list(tensors: Any) -> Any:
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def as_rows(tensors: Any) -> list[torch.Tensor]:
+    """Returns a list of tensors that may come in a list of its own."""
+    tensors = list(tensors)
+    if tensors and isinstance(tensors[0], (list, tuple)):
+        (tensors,) = tensors
+    return list(tensors)
+
+
+def rooted(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, int, Sequence[Any]]:
+    """Returns options, root and what is left, of options or of a root and what follows it."""
+    first: Any = args[0] if args else kwargs.get("opts", kwargs.get("root"))
+    if hasattr(first, "rootRank"):
+        return first, first.rootRank, ()
+    return None, operator.index(first), args[1:]
+
+
+def check_elements(a: torch.Tensor, b: torch.Tensor, what: str) -> None:
+    if a.numel() != b.numel():
+        msg = (
+            f"{what}: tensors of shape {tuple(a.shape)} and {tuple(b.shape)} must have the same "
+            "number of elements."
+        )
+        raise ValueError(msg)

@@ -1,0 +1,246 @@
+"""The engine's worlds behind process groups: how they are made, and how they end.
+
+The default group is lightcc's own world: `hvd.init()` has made it, or it is made here as
+`hvd.init()` would, its ranks meeting in torch's store. Every other group is a world of its own. So
+two groups of the same ranks do not wait for each other, and a group's ranks may have any order.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightcc import _core, _world, basics
+from lightcc._discovery.meeting import Party, meet
+from lightcc._discovery.membership import Membership
+from lightcc.exceptions import HorovodInternalError, PeerFailedError
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+# How often this process met others in one store, and joined one group: ranks count alike.
+_meetings: dict[str, int] = {}
+_joined: dict[str, int] = {}
+# Worlds of groups that have not ended.
+_open: list[Lease] = []
+
+
+class Lease:
+    """A process group's hold on a world.
+
+    Attributes:
+        world: The engine's world, whose ranks are the group's.
+        member: How it was found, from which worlds of its subgroups are made.
+        prefix: Of the world's keys in the store.
+        sequence: Numbers the group's operations apart from others in the world.
+    """
+
+    def __init__(
+        self, world: _core.World, member: Membership, prefix: str, *, shared: bool = False
+    ) -> None:
+        """Takes the world; `shared` says that it is lightcc's own and others use it, too."""
+        self.world = world
+        self.member = member
+        self.prefix = prefix
+        self.sequence = "c10d" if shared else ""
+        self._shared = shared
+        self._ends_world = not shared
+        self._barrier: int | None = None
+        self._ending = threading.Lock()
+        _open.append(self)
+
+    def own(self) -> None:
+        """Makes `leave()` end lightcc's own world: this group has made it."""
+        self._ends_world = True
+
+    def start_leaving(self) -> None:
+        """Tells the others that this rank is through, unless something has gone wrong."""
+        if self._barrier is None and not self.world.failed and _all_is_well():
+            with contextlib.suppress(HorovodInternalError, ValueError):
+                self._barrier = self.world.barrier(0)
+
+    def leave(self, timeout_s: float) -> None:
+        """Ends the world, or the use of it, once all ranks have come so far. Blocks."""
+        self.start_leaving()
+        with self._ending:
+            if self in _open:
+                self._end(timeout_s)
+                _open.remove(self)
+
+    def _end(self, timeout_s: float) -> None:
+        if self._barrier is not None:
+            with contextlib.suppress(HorovodInternalError):
+                _core.wait(self._barrier, timeout_s)
+        if not self._ends_world:
+            return
+        if self._shared and _world.exists() and _world.current() is self.world:
+            basics.shutdown()
+        else:
+            self.world.shutdown()
+
+    def abort(self) -> None:
+        """Ends the world at once; what is in flight fails with ShutDownError on all ranks."""
+        self._barrier = None
+        with self._ending:
+            if self in _open:
+                self._end(0.0)
+                _open.remove(self)
+
+    def leave_aside(self, timeout_s: float) -> None:
+        """Does the same without waiting: other groups go on meanwhile."""
+        self.start_leaving()
+        threading.Thread(target=self.leave, args=(timeout_s,), daemon=True).start()
+
+
+def join_default(store: Any, rank: int, size: int, timeout: timedelta) -> Lease:
+    """Returns the world of all ranks. Blocks: for all of them.
+
+    Raises:
+        ValueError: lightcc is initialized with another rank or size.
+        PeerFailedError: The ranks did not find each other.
+    """
+    if basics.is_initialized():
+        world = _world.current()
+        if (world.rank, world.size) != (rank, size):
+            msg = (
+                f"lightcc is initialized as rank {world.rank} of {world.size}, but the process "
+                f"group is to be rank {rank} of {size}; call hvd.shutdown() first."
+            )
+            raise ValueError(msg)
+        member, prefix = basics.membership()
+        return Lease(world, member, prefix, shared=True)
+    world, member, prefix = basics.join_world(_meet(store, rank, size, timeout))
+    lease = Lease(world, member, prefix, shared=True)
+    lease.own()
+    return lease
+
+
+def join_group(
+    parent: Lease | None, name: str, store: Any, rank: int, size: int, timeout: timedelta
+) -> Lease:
+    """Returns a new world of some ranks. Blocks: for them.
+
+    Args:
+        parent: The default group's; `None` where that is of another backend.
+        name: The group's, the same on its ranks.
+        store: torch's, for ranks without a parent.
+        rank: In the group.
+        size: Of the group.
+        timeout: For the store.
+    """
+    if parent is None:
+        member = _meet(store, rank, size, timeout)
+        prefix = f"c10d/{member.group}/"
+    else:
+        base = f"{parent.prefix}c10d/{name}/"
+        prefix = f"{base}{_count(_joined, base)}/"
+        member = replace(parent.member, rank=rank, size=size)
+    world = _core.World(
+        rank=rank,
+        size=size,
+        rendezvous=member.rendezvous if size > 1 else "",
+        key_prefix=prefix,
+        secret=member.secret,
+    )
+    return Lease(world, member, prefix)
+
+
+def leave_all(timeout_s: float) -> None:
+    """Ends all worlds of groups. All are told before one is waited for."""
+    for lease in tuple(_open):
+        lease.start_leaving()
+    for lease in tuple(_open):
+        lease.leave(timeout_s)
+
+
+def _count(counts: dict[str, int], key: str) -> int:
+    counts[key] = counts.get(key, 0) + 1
+    return counts[key]
+
+
+def _all_is_well() -> bool:
+    """Returns whether this rank leaves of its own accord, and not because of an exception."""
+    return sys.exc_info()[0] is None and getattr(sys, "last_value", None) is None
+
+
+def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> Membership:
+    if size == 1:
+        return Membership(group=f"c10d-{secrets.token_hex(8)}")
+    channel = _StoreChannel(store, rank, size, timeout)
+    group = channel.broadcast(f"c10d-{secrets.token_hex(8)}")
+    machines = channel.gather(_machine())
+    verdict = channel.broadcast("one" if len(set(machines)) == 1 else "many")
+    party = Party(rank, size, one_machine=verdict == "one")
+    return replace(meet(channel, party, os.environ), group=group)
+
+
+def _machine() -> str:
+    """Returns what tells apart machines, and network namespaces of one."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot} {Path('/proc/self/ns/net').readlink()}"[-64:]
+
+
+class _StoreChannel:
+    """Talks through the store that torch.distributed was initialized with."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._timeout = timeout
+        self._prefix = f"lightcc/{_count(_meetings, _name_of(store))}"
+        self._broadcasts = 0
+        self._gathers = 0
+
+    def broadcast(self, text: str) -> str:
+        key = f"{self._prefix}/broadcast/{self._broadcasts}"
+        self._broadcasts += 1
+        if self._rank == 0:
+            self._store.set(key, text)
+            return text
+        return self._get(key)
+
+    def gather(self, text: str) -> list[str]:
+        prefix = f"{self._prefix}/gather/{self._gathers}"
+        self._gathers += 1
+        self._store.set(f"{prefix}/{self._rank}", text)
+        if self._rank != 0:
+            return []
+        return [self._get(f"{prefix}/{rank}") for rank in range(self._size)]
+
+    def _get(self, key: str) -> str:
+        try:
+            self._store.wait([key], self._timeout)
+            return str(self._store.get(key).decode())
+        except RuntimeError as error:  # torch's DistError is one.
+            msg = (
+                f"rank {self._rank} of {self._size} did not find all ranks through the store of "
+                f"torch.distributed: {str(error).splitlines()[0]}"
+            )
+            raise PeerFailedError(msg) from error
+
+
+def _name_of(store: Any) -> str:
+    """Returns the prefixes of a store, which are the group's."""
+    names = []
+    while hasattr(store, "underlying_store"):
+        names.append(str(getattr(store, "prefix", "")))
+        store = store.underlying_store
+    return "".join(reversed(names))
+
+
+def _at_exit() -> None:
+    leave_all(_EXIT_S)
+
+
+#: How long the end of the program waits for other ranks that have not come so far.
+_EXIT_S = 600.0
+
+atexit.register(_at_exit)

@@ -1,0 +1,245 @@
+"""Groups: how they are made, how they end, and what a rank hears when another is missing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from groups import start
+from torch.distributed.device_mesh import init_device_mesh
+
+import lightcc.torch as hvd
+from lightcc.exceptions import CollectiveTimeoutError, HorovodInternalError, PeerFailedError
+from lightcc.testing import RankProcesses, spawn_ranks
+from lightcc.torch.distributed import ProcessGroup, monitored_barrier
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.multiproc
+
+
+def total(group: Any = None) -> float:
+    tensor = torch.full((1,), dist.get_rank() + 1.0)
+    dist.all_reduce(tensor, group=group)
+    return float(tensor.item())
+
+
+def groups_of_all_kinds(store: str) -> None:
+    rank, _ = start(store)
+    assert dist.get_backend() == "lightcc"
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    assert total(halves[rank // 2]) == (3.0 if rank < 2 else 7.0)
+    # Two groups of the same ranks may be used in different orders.
+    twins = [dist.new_group([0, 1, 2, 3]), dist.new_group([3, 2, 1, 0])]
+    tensors = [torch.ones(1), torch.full((1,), 10.0)]
+    order = (0, 1) if rank % 2 else (1, 0)
+    works = [dist.all_reduce(tensors[i], group=twins[i], async_op=True) for i in order]
+    for work in works:
+        work.wait()
+    assert [t.item() for t in tensors] == [4.0, 40.0]
+    if rank in (1, 3):
+        pair = dist.new_group([1, 3], use_local_synchronization=True)
+        assert total(pair) == 6.0
+    alone = dist.new_group([2])
+    if rank == 2:
+        assert total(alone) == 3.0
+    mine, _ = dist.new_subgroups(2)
+    assert total(mine) == (3.0 if rank < 2 else 7.0)
+
+    world: Any = dist.group.WORLD
+    split = world.split_group([3, 0])
+    if rank in (0, 3):
+        assert type(split) is ProcessGroup
+        assert split.rank() == (0 if rank == 3 else 1)
+        tensor = torch.full((1,), float(rank))
+        split.broadcast(tensor, 0).wait()  # type: ignore[union-attr]
+        assert tensor.item() == 3.0
+        split.shutdown()
+        with pytest.raises(ValueError, match="has been destroyed"):
+            split.broadcast(tensor, 0)
+    else:
+        assert split is None
+    with pytest.raises(ValueError, match="different ranks from 0 to 3"):
+        world.split_group([0, 4])
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    assert total(mesh["columns"].get_group()) == (3.0 if rank < 2 else 7.0)
+    assert total(mesh["rows"].get_group()) == (4.0 if rank % 2 == 0 else 6.0)
+    dist.destroy_process_group(halves[rank // 2])
+    assert total() == 10.0
+    dist.destroy_process_group()
+    assert not hvd.is_initialized()
+
+
+def test_groups_of_all_kinds(tmp_path: Path) -> None:
+    spawn_ranks(groups_of_all_kinds, 4, os.fspath(tmp_path / "store"))
+
+
+def groups_come_again(stores: list[str]) -> None:
+    for store in stores:
+        rank, size = start(store)
+        assert total() == size * (size + 1) / 2
+        assert (hvd.rank(), hvd.size()) == (rank, size)
+        dist.destroy_process_group()
+    # A world that the program has made is used, and stays.
+    hvd.init()
+    start(stores[0] + "x")
+    total()
+    dist.destroy_process_group()
+    assert hvd.is_initialized()
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == hvd.size()
+    # Beside a default group of another backend.
+    dist.init_process_group(
+        "gloo", init_method=f"file://{stores[0]}y", rank=hvd.rank(), world_size=hvd.size()
+    )
+    beside = dist.new_group(backend="lightcc")
+    assert total(beside) == hvd.size() * (hvd.size() + 1) / 2
+    dist.destroy_process_group()
+
+
+def test_groups_end_and_come_again(tmp_path: Path) -> None:
+    spawn_ranks(groups_come_again, 2, [os.fspath(tmp_path / f"store{i}") for i in range(2)])
+
+
+def another_world_is_refused(store: str) -> None:
+    hvd.init(comm=[hvd_rank()])
+    with pytest.raises(ValueError, match=r"rank 0 of 1, but the process group is to be rank"):
+        start(store)
+
+
+def hvd_rank() -> int:
+    return int(os.environ["LIGHT_RANK"])
+
+
+def test_a_world_of_other_ranks_is_refused(tmp_path: Path) -> None:
+    spawn_ranks(another_world_is_refused, 2, os.fspath(tmp_path / "store"))
+
+
+def waiting_ends(store: str) -> None:
+    rank, _ = start(store)
+    tensor = torch.ones(1)
+    if rank == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        with pytest.raises(CollectiveTimeoutError, match=r"all_reduce in .* after 0.2 s"):
+            work.wait(timedelta(seconds=0.2))
+        assert not work.is_completed()
+        short = dist.new_group([0, 1], timeout=timedelta(seconds=0.3))
+        with pytest.raises(CollectiveTimeoutError, match=r"barrier in group .* after 0.3 s"):
+            dist.barrier(group=short)
+        late = dist.all_reduce(torch.ones(1), async_op=True)
+        late.get_future()
+        with pytest.raises(CollectiveTimeoutError):
+            late.wait(timedelta(seconds=0.2))
+        with pytest.raises(CollectiveTimeoutError, match=r"rank\(s\) 1 did not call it") as caught:
+            monitored_barrier(timeout=timedelta(seconds=0.3), wait_all_ranks=True)
+        assert caught.value.rank == 1
+        dist.distributed_c10d._get_default_store().set("go", "1")
+        work.wait()
+        late.wait()
+    else:
+        dist.new_group([0, 1], timeout=timedelta(seconds=0.3))
+        dist.distributed_c10d._get_default_store().wait(["go"])
+        dist.all_reduce(tensor)
+        dist.all_reduce(torch.ones(1))
+    assert tensor.item() == 2.0
+
+
+def test_waiting_ends_with_a_typed_error(tmp_path: Path) -> None:
+    spawn_ranks(waiting_ends, 2, os.fspath(tmp_path / "store"))
+
+
+def everybody_meets(store: str) -> None:
+    start(store)
+    for _ in range(3):
+        monitored_barrier(timeout=timedelta(seconds=20))
+    group = dist.new_group([1, 2])
+    if dist.get_rank() > 0:
+        monitored_barrier(group, timedelta(seconds=20))
+
+
+def test_a_monitored_barrier_where_all_come(tmp_path: Path) -> None:
+    spawn_ranks(everybody_meets, 3, os.fspath(tmp_path / "store"))
+
+
+def a_rank_dies(store: str) -> str:
+    rank, size = start(store)
+    group = dist.new_group(list(range(size)))
+    total(group)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    errors = []
+    for each in (None, group):
+        with pytest.raises(HorovodInternalError) as caught:
+            total(each)
+        errors.append(caught.value)
+    assert isinstance(errors[0], PeerFailedError)
+    assert errors[0].rank == 1
+    with pytest.raises(PeerFailedError, match="rank 1"):
+        dist.all_reduce(torch.ones(1), async_op=True)
+    return type(errors[1]).__name__
+
+
+def test_a_killed_rank_is_named_on_the_others(tmp_path: Path) -> None:
+    store = os.fspath(tmp_path / "store")
+    with RankProcesses(a_rank_dies, 3, store) as ranks:
+        results = ranks.wait(timeout_s=60)
+    assert results[1].exit_code == -signal.SIGKILL
+    assert [results[i].value for i in (0, 2)] == ["PeerFailedError"] * 2, results
+
+
+def a_callback_may_not_wait(store: str) -> None:
+    start(store)
+    seen: list[BaseException] = []
+
+    def callback(_: Any) -> None:
+        inner = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+        try:
+            inner.wait()
+        except ValueError as error:
+            seen.append(error)
+
+    future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(callback)
+    future.wait()
+    # Where the first was done already, it ran here, and could wait.
+    assert all("inside a done callback" in str(error) for error in seen)
+    dist.barrier()
+
+
+def test_a_callback_that_waits_gets_an_error(tmp_path: Path) -> None:
+    spawn_ranks(a_callback_may_not_wait, 2, os.fspath(tmp_path / "store"))
+
+
+def other_devices(store: str) -> None:
+    start(store)
+    with pytest.raises(ValueError, match="device meta"):
+        dist.all_reduce(torch.ones(1, device="meta"))
+    world: Any = dist.group.WORLD
+    with pytest.raises(RuntimeError, match="only on cpu"):
+        world._get_backend(torch.device("cuda"))
+    with pytest.raises(ValueError, match="takes no pg_options"):
+        dist.new_group([0], pg_options=object(), backend="lightcc")
+
+
+def test_other_devices_and_options_are_refused(tmp_path: Path) -> None:
+    spawn_ranks(other_devices, 1, os.fspath(tmp_path / "store"))
+
+
+def test_torch_finds_the_backend_itself() -> None:
+    program = (
+        "import sys, torch, torch.distributed as dist;"
+        "assert 'lightcc' not in sys.modules;"
+        "dist.init_process_group('lightcc', store=dist.HashStore(), rank=0, world_size=1);"
+        "t = torch.ones(2); dist.all_reduce(t); print(t.sum().item(), dist.get_backend())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == ["2.0", "lightcc"], done.stderr
