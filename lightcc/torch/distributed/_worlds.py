@@ -139,7 +139,8 @@ def join_group(
         member = _meet(store, rank, size, timeout)
         prefix = f"c10d/{member.group}/"
     else:
-        base = f"{parent.prefix}c10d/{name}/"
+        # Not below the parent's keys, which rank 0 removes when all have read them.
+        base = f"c10d/{parent.prefix}{name}/"
         prefix = f"{base}{_count(_joined, base)}/"
         member = replace(parent.member, rank=rank, size=size)
     world = _core.World(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Some names of torch that its users call, too, have no types.
 c10d: Any = dist.distributed_c10d
+premul_sum: Any = torch._C._distributed_c10d._make_nccl_premul_sum
 
 pytestmark = [
     pytest.mark.multiproc,
@@ -91,7 +92,7 @@ def other_reductions(store: str) -> None:
     dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
     assert tensor.tolist() == [total / size] * 3
     tensor = torch.full((3,), rank + 1.0)
-    dist.all_reduce(tensor, op=c10d._make_nccl_premul_sum(0.5))
+    dist.all_reduce(tensor, op=premul_sum(0.5))
     assert tensor.tolist() == [total / 2] * 3
     flags = torch.tensor([rank == 0, True, False])
     dist.all_reduce(flags)
@@ -108,7 +109,7 @@ def other_reductions(store: str) -> None:
     for tensor, op in (
         (torch.ones(2), dist.ReduceOp.BAND),
         (torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG),
-        (torch.ones(2, dtype=torch.int32), c10d._make_nccl_premul_sum(0.5)),
+        (torch.ones(2, dtype=torch.int32), premul_sum(0.5)),
         (torch.ones(2, dtype=torch.complex64), dist.ReduceOp.MAX),
     ):
         with pytest.raises(ValueError, match=r"possible|complex"):
