@@ -1,17 +1,56 @@
 #!/usr/bin/env bash
-# HARP beside one connection of kernel TCP on a link of 1 Gb/s, between two network namespaces: rate
-# and queue are those of `tc tbf`. Needs root, iproute2 and iperf3. It prints a table, and asserts
-# nothing. Both ends have the HARP_COMPETE of the row.
+# HARP beside one connection of kernel TCP on a link of 1 Gb/s, between two network namespaces. They
+# are joined by a third, a switch, whose port to the receiver has the rate and the queue of a `tc
+# tbf`: a queue of the sender's own would hold TCP back to a millisecond, as the kernel counts what a
+# socket has there. Needs root, iproute2 and iperf3. It prints a table, and asserts nothing. Both
+# ends have the HARP_COMPETE of the row.
 # Usage: share_netns.sh HARP_PERF PLUGIN_SO
 #
-# QUEUES_MS="1 10 50", CONTROLS="alone cubic bbr", COMPETE="0 1" and SECONDS_EACH=8 may be set.
+# Both go on all the time. After SETTLE seconds the bytes on the link are counted for SECONDS_EACH;
+# what is not TCP's is HARP's, with all headers.
+# QUEUES_MS="1 10 50", CONTROLS="alone cubic bbr", COMPETE="0 1", SETTLE=8 and SECONDS_EACH=10 may be
+# set.
 set -euo pipefail
 perf=$(realpath "$1") plugin=$(realpath "$2")
-source "$(dirname "$0")/../../tests/two_hosts.sh"
-make_hosts 10.93.0
+a=harp-a-$$ b=harp-b-$$ switch=harp-s-$$
+folder=$(mktemp -d)
+clean() {
+  kill $(jobs -p) 2>/dev/null || true
+  rm -rf "$folder"
+  for namespace in "$a" "$b" "$switch"; do
+    ip netns delete "$namespace" 2>/dev/null || true
+  done
+}
+trap clean EXIT
+for namespace in "$a" "$b" "$switch"; do
+  ip netns add "$namespace"
+  ip -n "$namespace" link set lo up
+done
+ip -n "$switch" link add bridge type bridge
+ip -n "$switch" link set bridge up
+number=1
+for end in "$a" "$b"; do
+  ip -n "$end" link add harp0 type veth peer name "port$number" netns "$switch"
+  ip -n "$end" address add "10.93.0.$number/24" dev harp0
+  ip -n "$end" link set harp0 up mtu 1500
+  ip -n "$switch" link set "port$number" master bridge
+  ip -n "$switch" link set "port$number" up mtu 1500
+  number=$((number + 1))
+done
+sleep 1
 export HARP_PROFILE=none HARP_IFNAME==harp0
-seconds=${SECONDS_EACH:-8}
+seconds=${SECONDS_EACH:-10}
 available=$(sysctl -n net.ipv4.tcp_available_congestion_control)
+
+# tcp_gbps FILE: what iperf received in the last seconds, with headers of 66 bytes on 1448.
+tcp_gbps() {
+  grep -E '/sec' "$1" | grep -vE 'sender|receiver' | tail -n "$seconds" |
+    awk '{ for (i = 1; i <= NF; i++) if ($i == "Mbits/sec") { sum += $(i - 1); n++ } }
+      END { printf "%.3f", n ? sum / n / 1000 * 1514 / 1448 : 0 }'
+}
+link_bytes() {
+  ip netns exec "$switch" cat /sys/class/net/port2/statistics/tx_bytes
+}
 
 echo "| beside | queue ms | HARP_COMPETE | HARP Gb/s | TCP Gb/s |"
 echo "|---|---|---|---|---|"
@@ -23,26 +62,31 @@ for control in ${CONTROLS:-alone cubic bbr}; do
   for queue in ${QUEUES_MS:-1 10 50}; do
     for HARP_COMPETE in ${COMPETE:-0 1}; do
       export HARP_COMPETE
-      ip netns exec "$a" tc qdisc replace dev harp0 root tbf rate 1gbit burst 64kb latency "${queue}ms"
-      tcp=-
+      ip netns exec "$switch" tc qdisc replace dev port2 root tbf rate 1gbit burst 64kb latency "${queue}ms"
+      tcp=0
       if [[ $control != alone ]]; then
-        ip netns exec "$b" iperf3 -s -1 >/dev/null 2>&1 &
+        ip netns exec "$b" iperf3 -s -1 -i 1 -f m --forceflush >"$folder/tcp" 2>&1 &
         sleep 0.5
-        ip netns exec "$a" iperf3 -c 10.93.0.2 -C "$control" -t $((seconds + 1)) -O 2 -J >"$folder/tcp" 2>&1 &
+        ip netns exec "$a" iperf3 -c 10.93.0.2 -C "$control" -t 3600 >/dev/null 2>&1 &
         iperf=$!
         sleep 2
       fi
       ip netns exec "$b" "$perf" --listen 10.93.0.2:7000 >/dev/null 2>&1 &
       listen=$!
-      ip netns exec "$a" timeout 60 "$perf" --connect 10.93.0.2:7000 --via "$plugin" --sizes 512k \
-        --seconds "$seconds" --rounds 1 --window 16 >"$folder/harp" 2>&1 || cat "$folder/harp"
-      harp=$(awk -F'|' '/524288/ { gsub(/ /, "", $4); print $4; exit }' "$folder/harp")
-      kill "$listen" 2>/dev/null || true
+      ip netns exec "$a" "$perf" --connect 10.93.0.2:7000 --via "$plugin" --sizes 512k \
+        --seconds 200 --rounds 1 --window 16 >"$folder/harp" 2>&1 &
+      connect=$!
+      sleep "${SETTLE:-8}"
+      before=$(link_bytes)
+      sleep "$seconds"
+      after=$(link_bytes)
+      kill -0 "$connect" || cat "$folder/harp"
       if [[ $control != alone ]]; then
-        wait "$iperf" || true
-        tcp=$(python3 -c 'import json, sys
-print("%.2f" % (json.load(open(sys.argv[1]))["end"]["sum_received"]["bits_per_second"] / 1e9))' "$folder/tcp")
+        tcp=$(tcp_gbps "$folder/tcp")
+        kill "$iperf"
       fi
+      kill "$connect" "$listen" 2>/dev/null || true
+      harp=$(awk "BEGIN { printf \"%.3f\", ($after - $before) * 8e-9 / $seconds - $tcp }")
       wait 2>/dev/null || true
       echo "| $control | $queue | $HARP_COMPETE | $harp | $tcp |"
     done
