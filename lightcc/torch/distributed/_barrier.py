@@ -10,68 +10,91 @@ import torch
 import torch.distributed as dist
 
 from lightcc.exceptions import CollectiveTimeoutError
+from lightcc.torch.distributed._messages import Messages
 
 _TAG = 0x6D6F6E  # No other message's.
+
+
+class MonitoredBarrier(Messages):
+    """The barrier of a process group that names ranks. Texts begin as those of gloo."""
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Waits until all ranks have called it, and names those that have not.
+
+        Args:
+            timeout: For how long; that of the group by default.
+            wait_all_ranks: Whether rank 0 names all ranks that are missing, and not one alone.
+
+        Raises:
+            CollectiveTimeoutError: On rank 0: ranks are missing. On others: rank 0 said nothing, as
+                it is missing itself, or another rank is.
+            HorovodInternalError: A rank failed.
+        """
+        limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        if self._rank == 0:
+            self._hear_all(limit_s, wait_all_ranks)
+        else:
+            self._report(limit_s)
+
+    def _hear_all(self, limit_s: float, wait_all_ranks: bool) -> None:
+        deadline = time.monotonic() + limit_s
+        peers = range(1, self._size)
+        calls: list[Any] = [self.recv([_token()], peer, _TAG) for peer in peers]
+        missing = []
+        for peer, call in zip(peers, calls, strict=True):
+            try:
+                call.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+            except CollectiveTimeoutError:
+                missing.append(peer)
+            if missing and not wait_all_ranks:
+                break
+        if missing:
+            who = ", ".join(map(str, missing))
+            msg = (
+                f"Rank{'s' if wait_all_ranks else ''} {who} failed to pass monitoredBarrier in "
+                f"{limit_s * 1000:.0f} ms: not called there."
+            )
+            raise CollectiveTimeoutError(msg, missing[0])
+        answers: list[Any] = [self.send([_token()], peer, _TAG) for peer in peers]
+        for answer in answers:
+            answer.wait()
+
+    def _report(self, limit_s: float) -> None:
+        works: list[Any] = [self.send([_token()], 0, _TAG), self.recv([_token()], 0, _TAG)]
+        try:
+            for work in works:
+                work.wait(timedelta(seconds=limit_s))
+        except CollectiveTimeoutError:
+            msg = (
+                f"Rank 0 timed out in monitoredBarrier after {limit_s * 1000:.0f} ms, as rank "
+                f"{self._rank} sees it: it did not call, or misses another rank."
+            )
+            raise CollectiveTimeoutError(msg, 0) from None
 
 
 def monitored_barrier(
     group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Waits until all ranks have called it, and names those that have not.
+    """Does what the method of a process group does, for the default group, too.
 
-    `torch.distributed.monitored_barrier()` does the same for gloo, and takes no other backend.
+    `torch.distributed.monitored_barrier()` takes the backend gloo only.
 
     Args:
-        group: A process group of any backend; `None` is the default one.
-        timeout: For how long; 30 minutes by default.
-        wait_all_ranks: Whether rank 0 names all ranks that are missing, and not the first alone.
+        group: A process group of this backend; `None` is the default one.
+        timeout: As of `ProcessGroup.monitored_barrier()`, and so is the rest.
+        wait_all_ranks: See there.
 
     Raises:
-        CollectiveTimeoutError: On rank 0: ranks are missing. On others: rank 0 said nothing, as it
-            is missing itself, or another rank is.
-        HorovodInternalError: A rank failed.
+        ValueError: The group is of another backend.
     """
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    limit = timedelta(minutes=30) if timeout is None else timeout
-    if rank != 0:
-        _report(group, limit, rank)
-        return
-    deadline = time.monotonic() + limit.total_seconds()
-    calls: dict[int, Any] = {
-        peer: dist.irecv(torch.zeros(1, dtype=torch.uint8), group=group, group_src=peer, tag=_TAG)
-        for peer in range(1, size)
-    }
-    missing = []
-    for peer, call in calls.items():
-        left = max(deadline - time.monotonic(), 0.001)
-        try:
-            call.wait(timedelta(seconds=left))
-        except CollectiveTimeoutError:
-            missing.append(peer)
-            if not wait_all_ranks:
-                break
-    if missing:
-        msg = (
-            f"monitored_barrier: rank(s) {', '.join(map(str, missing))} did not call it within "
-            f"{limit.total_seconds():g} s."
-        )
-        raise CollectiveTimeoutError(msg, missing[0])
-    for peer in calls:
-        dist.send(torch.zeros(1, dtype=torch.uint8), group=group, group_dst=peer, tag=_TAG)
+    group = dist.group.WORLD if group is None else group
+    if not isinstance(group, MonitoredBarrier):
+        msg = f"The group is of another backend than lightcc: a {type(group).__name__}."
+        raise ValueError(msg)  # noqa: TRY004  as torch's function does
+    group.monitored_barrier(timeout, wait_all_ranks)
 
 
-def _report(group: Any, limit: timedelta, rank: int) -> None:
-    token = torch.zeros(1, dtype=torch.uint8)
-    works: list[Any] = [
-        dist.isend(token, group=group, group_dst=0, tag=_TAG),
-        dist.irecv(token.clone(), group=group, group_src=0, tag=_TAG),
-    ]
-    try:
-        for work in works:
-            work.wait(limit)
-    except CollectiveTimeoutError:
-        msg = (
-            f"monitored_barrier: rank {rank} heard nothing from rank 0 within "
-            f"{limit.total_seconds():g} s: it did not call, or misses another rank."
-        )
-        raise CollectiveTimeoutError(msg, 0) from None
+def _token() -> torch.Tensor:
+    return torch.zeros(1, dtype=torch.uint8)

@@ -79,12 +79,13 @@ class Moving(Calls):
         return self._started(handle, results, waits, finish, timeout_s, "all_gather")
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work | None:
-        """Gathers several tensors of all ranks, each into its list, as one operation."""
+        """Gathers several tensors of all ranks, as one operation: `outputs[rank][i]`."""
         _, waits, timeout_s = self._asked(opts, (), {})
-        lists = [list(row) for row in outputs]
-        if len(lists) == self._size and len(inputs) != self._size:
-            # torch's own groups take the lists by rank; here they may be by rank or by tensor.
-            lists = [list(row) for row in zip(*lists, strict=True)]
+        self._check_count(outputs, "all_gather_coalesced: the list of output lists")
+        if any(len(row) != len(inputs) for row in outputs):
+            msg = f"all_gather_coalesced: every output list needs {len(inputs)} tensors."
+            raise ValueError(msg)
+        lists = [list(row) for row in zip(*outputs, strict=True)]
         results = [tensor for row in lists for tensor in row]
 
         def finish(gathered: list[torch.Tensor]) -> None:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from lightcc.reductions import Sum
 from lightcc.torch.distributed import _worlds
-from lightcc.torch.distributed._messages import Messages
+from lightcc.torch.distributed._barrier import MonitoredBarrier
 from lightcc.torch.distributed._moving import Moving
 from lightcc.torch.distributed._reducing import Reducing
 from lightcc.torch.distributed._work import Together, Work
@@ -19,7 +19,7 @@ from lightcc.torch.distributed._work import Together, Work
 _TorchGroup: Any = dist.ProcessGroup
 
 
-class ProcessGroup(Reducing, Moving, Messages, _TorchGroup):  # type: ignore[misc]
+class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ignore[misc]
     """A group of ranks whose collectives lightcc carries out.
 
     Made by `torch.distributed.init_process_group("lightcc")` and `new_group()`. Tensors are in CPU
@@ -120,7 +120,7 @@ class ProcessGroup(Reducing, Moving, Messages, _TorchGroup):  # type: ignore[mis
         """Leaves the group at once; operations in flight fail with ShutDownError on all ranks."""
         lease, self._lease = self._lease, None
         if lease is not None:
-            lease.abort()
+            lease.hurry(0.0)
 
     def split_group(
         self,

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import secrets
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +23,15 @@ from lightcc import _core, _world, basics
 from lightcc._discovery.meeting import Party, meet
 from lightcc._discovery.membership import Membership
 from lightcc.exceptions import HorovodInternalError, PeerFailedError
+from lightcc.torch.distributed._work import is_pending
 
 if TYPE_CHECKING:
     from datetime import timedelta
+
+# How long one look for the others takes while a group is left.
+_SLICE_S = 0.1
+# How long the end of the program waits for them where no group was destroyed.
+_FAREWELL_S = 5.0
 
 # How often this process met others in one store, and joined one group: ranks count alike.
 _meetings: dict[str, int] = {}
@@ -54,6 +62,7 @@ class Lease:
         self._ends_world = not shared
         self._barrier: int | None = None
         self._ending = threading.Lock()
+        self._deadline = math.inf
         _open.append(self)
 
     def own(self) -> None:
@@ -75,9 +84,12 @@ class Lease:
                 _open.remove(self)
 
     def _end(self, timeout_s: float) -> None:
-        if self._barrier is not None:
+        limit = time.monotonic() + timeout_s
+        while self._barrier is not None and time.monotonic() < min(limit, self._deadline):
             with contextlib.suppress(HorovodInternalError):
-                _core.wait(self._barrier, timeout_s)
+                _core.wait(self._barrier, _SLICE_S)
+            if not is_pending(self._barrier):
+                break
         if not self._ends_world:
             return
         if self._shared and _world.exists() and _world.current() is self.world:
@@ -85,12 +97,15 @@ class Lease:
         else:
             self.world.shutdown()
 
-    def abort(self) -> None:
-        """Ends the world at once; what is in flight fails with ShutDownError on all ranks."""
-        self._barrier = None
+    def hurry(self, deadline: float) -> None:
+        """Ends the world by a time of `time.monotonic()`, whether others have come so far or not.
+
+        What is in flight then fails with ShutDownError on all ranks.
+        """
+        self._deadline = deadline
         with self._ending:
             if self in _open:
-                self._end(0.0)
+                self._end(math.inf)
                 _open.remove(self)
 
     def leave_aside(self, timeout_s: float) -> None:
@@ -116,7 +131,7 @@ def join_default(store: Any, rank: int, size: int, timeout: timedelta) -> Lease:
             raise ValueError(msg)
         member, prefix = basics.membership()
         return Lease(world, member, prefix, shared=True)
-    world, member, prefix = basics.join_world(_meet(store, rank, size, timeout))
+    world, member, prefix = basics.join_world(_meet("", store, rank, size, timeout))
     lease = Lease(world, member, prefix, shared=True)
     lease.own()
     return lease
@@ -136,7 +151,7 @@ def join_group(
         timeout: For the store.
     """
     if parent is None:
-        member = _meet(store, rank, size, timeout)
+        member = _meet(name, store, rank, size, timeout)
         prefix = f"c10d/{member.group}/"
     else:
         # Not below the parent's keys, which rank 0 removes when all have read them.
@@ -153,14 +168,6 @@ def join_group(
     return Lease(world, member, prefix)
 
 
-def leave_all(timeout_s: float) -> None:
-    """Ends all worlds of groups. All are told before one is waited for."""
-    for lease in tuple(_open):
-        lease.start_leaving()
-    for lease in tuple(_open):
-        lease.leave(timeout_s)
-
-
 def _count(counts: dict[str, int], key: str) -> int:
     counts[key] = counts.get(key, 0) + 1
     return counts[key]
@@ -168,13 +175,13 @@ def _count(counts: dict[str, int], key: str) -> int:
 
 def _all_is_well() -> bool:
     """Returns whether this rank leaves of its own accord, and not because of an exception."""
-    return sys.exc_info()[0] is None and getattr(sys, "last_value", None) is None
+    return sys.exc_info()[0] is None
 
 
-def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> Membership:
+def _meet(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Membership:
     if size == 1:
         return Membership(group=f"c10d-{secrets.token_hex(8)}")
-    channel = _StoreChannel(store, rank, size, timeout)
+    channel = _StoreChannel(name, store, rank, size, timeout)
     group = channel.broadcast(f"c10d-{secrets.token_hex(8)}")
     machines = channel.gather(_machine())
     verdict = channel.broadcast("one" if len(set(machines)) == 1 else "many")
@@ -191,12 +198,12 @@ def _machine() -> str:
 class _StoreChannel:
     """Talks through the store that torch.distributed was initialized with."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, name: str, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         self._store = store
         self._rank = rank
         self._size = size
         self._timeout = timeout
-        self._prefix = f"lightcc/{_count(_meetings, _name_of(store))}"
+        self._prefix = f"lightcc/{_count(_meetings, name)}"
         self._broadcasts = 0
         self._gathers = 0
 
@@ -228,20 +235,15 @@ class _StoreChannel:
             raise PeerFailedError(msg) from error
 
 
-def _name_of(store: Any) -> str:
-    """Returns the prefixes of a store, which are the group's."""
-    names = []
-    while hasattr(store, "underlying_store"):
-        names.append(str(getattr(store, "prefix", "")))
-        store = store.underlying_store
-    return "".join(reversed(names))
-
-
 def _at_exit() -> None:
-    leave_all(_EXIT_S)
+    # Whether the program ends because of an error is told of an exception, not of sys.exit(1).
+    leases = tuple(_open)
+    if getattr(sys, "last_value", None) is None:
+        for lease in leases:
+            lease.start_leaving()
+    deadline = time.monotonic() + _FAREWELL_S
+    for lease in leases:
+        lease.hurry(deadline)
 
-
-#: How long the end of the program waits for other ranks that have not come so far.
-_EXIT_S = 600.0
 
 atexit.register(_at_exit)

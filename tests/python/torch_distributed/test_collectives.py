@@ -292,6 +292,9 @@ def works(store: str) -> None:
             dist.all_reduce(tensor)
     manager.wait()
     assert tensors[0][0].item() == size * size
+    by_rank = [[torch.zeros(1), torch.zeros(2, 2)] for _ in range(size)]
+    dist.all_gather_coalesced(by_rank, [torch.full((1,), 1.0 * rank), torch.full((2, 2), 2.0)])
+    assert [[t[0].sum().item() for t in row] for row in by_rank] == [[i, 4.0] for i in range(size)]
     outputs = [torch.zeros(size), torch.zeros(2 * size)]
     with c10d._coalescing_manager():
         for output in outputs:
