@@ -157,6 +157,12 @@ std::int64_t WorldBinding::submit(const Call& call,
   return start(call, std::move(operations), std::move(tensors), std::move(outputs));
 }
 
+std::int64_t WorldBinding::submit(const Call& call, py::handle tensors, py::handle outputs) {
+  std::vector<TensorView> inputs = to_tensors(tensors, call.is_list, Access::kRead);
+  std::vector<TensorView> results = to_outputs(outputs, call.is_list, inputs.size());
+  return submit(call, std::move(inputs), std::move(results));
+}
+
 std::int64_t WorldBinding::start(const Call& call,
                                  std::vector<Operation> operations,
                                  std::vector<TensorView> tensors,
@@ -220,16 +226,14 @@ std::int64_t WorldBinding::allgather(py::handle tensors,
                                      bool waits,
                                      py::handle outputs,
                                      std::string sequence) {
-  std::vector<TensorView> inputs = to_tensors(tensors, grouped, Access::kRead);
-  std::vector<TensorView> results = to_outputs(outputs, grouped, inputs.size());
   return submit({.name = std::move(name),
                  .sequence = std::move(sequence),
                  .prototype = collective(OpType::kAllgather, process_set),
                  .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
                  .is_list = grouped,
                  .waits = waits},
-                std::move(inputs),
-                std::move(results));
+                tensors,
+                outputs);
 }
 
 std::int64_t WorldBinding::reducescatter(py::handle tensors,
@@ -240,16 +244,14 @@ std::int64_t WorldBinding::reducescatter(py::handle tensors,
                                          bool waits,
                                          py::handle outputs,
                                          std::string sequence) {
-  std::vector<TensorView> inputs = to_tensors(tensors, grouped, Access::kRead);
-  std::vector<TensorView> results = to_outputs(outputs, grouped, inputs.size());
   return submit({.name = std::move(name),
                  .sequence = std::move(sequence),
                  .prototype = reduction(OpType::kReducescatter, process_set, reduce),
                  .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
                  .is_list = grouped,
                  .waits = waits},
-                std::move(inputs),
-                std::move(results));
+                tensors,
+                outputs);
 }
 
 std::int64_t WorldBinding::broadcast(py::handle tensor,
@@ -280,8 +282,8 @@ std::int64_t WorldBinding::alltoall(py::handle tensor,
                  .sequence = std::move(sequence),
                  .prototype = std::move(prototype),
                  .waits = waits},
-                {to_tensor(tensor, Access::kRead)},
-                to_outputs(output, false, 1));
+                tensor,
+                output);
 }
 
 std::int64_t WorldBinding::send(py::handle tensor,

@@ -131,6 +131,8 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   std::int64_t submit(const Call& call,
                       std::vector<TensorView> tensors,
                       std::vector<TensorView> outputs = {});
+  // `outputs`: the caller's, or None.
+  std::int64_t submit(const Call& call, pybind11::handle tensors, pybind11::handle outputs);
   std::int64_t start(const Call& call,
                      std::vector<Operation> operations,
                      std::vector<TensorView> tensors,
