@@ -12,32 +12,9 @@
 # set.
 set -euo pipefail
 perf=$(realpath "$1") plugin=$(realpath "$2")
-a=harp-a-$$ b=harp-b-$$ switch=harp-s-$$
-folder=$(mktemp -d)
-clean() {
-  kill $(jobs -p) 2>/dev/null || true
-  rm -rf "$folder"
-  for namespace in "$a" "$b" "$switch"; do
-    ip netns delete "$namespace" 2>/dev/null || true
-  done
-}
-trap clean EXIT
-for namespace in "$a" "$b" "$switch"; do
-  ip netns add "$namespace"
-  ip -n "$namespace" link set lo up
-done
-ip -n "$switch" link add bridge type bridge
-ip -n "$switch" link set bridge up
-number=1
-for end in "$a" "$b"; do
-  ip -n "$end" link add harp0 type veth peer name "port$number" netns "$switch"
-  ip -n "$end" address add "10.93.0.$number/24" dev harp0
-  ip -n "$end" link set harp0 up mtu 1500
-  ip -n "$switch" link set "port$number" master bridge
-  ip -n "$switch" link set "port$number" up mtu 1500
-  number=$((number + 1))
-done
-sleep 1
+source "$(dirname "$0")/../../tests/two_hosts.sh"
+make_switched_hosts 10.93.0
+sleep 1 # Until the bridge knows its ports.
 export HARP_PROFILE=none HARP_IFNAME==harp0
 seconds=${SECONDS_EACH:-10}
 available=$(sysctl -n net.ipv4.tcp_available_congestion_control)
