@@ -31,6 +31,7 @@ NUMBERS = frozenset(
     }
 )
 
+#: A caller's tensor, and what its result is staged in.
 CopyBack = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -51,7 +52,7 @@ def writable(tensor: torch.Tensor, read: bool = False) -> tuple[torch.Tensor, Co
         read: Whether it holds an input as well.
 
     Returns:
-        The row, and, where it is not the memory of `tensor`, what `copy_back()` needs.
+        The row, and, where it is not the memory of `tensor`, the two that `then_copy()` needs.
     """
     check_dense(tensor)
     tensor = tensor.detach()
@@ -61,12 +62,6 @@ def writable(tensor: torch.Tensor, read: bool = False) -> tuple[torch.Tensor, Co
     if read:
         staged.copy_(tensor)
     return row_of(staged), (tensor, staged)
-
-
-def copy_back(pair: CopyBack | None) -> None:
-    """Copies what was staged into the caller's tensor."""
-    if pair is not None:
-        pair[0].copy_(pair[1])
 
 
 def row_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -128,7 +123,7 @@ def then_copy(pairs: Sequence[CopyBack | None]) -> Callable[[object], None] | No
         return None
 
     def finish(_: object) -> None:
-        for pair in staged:
-            copy_back(pair)
+        for tensor, row in staged:
+            tensor.copy_(row)
 
     return finish
