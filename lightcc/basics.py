@@ -72,19 +72,15 @@ def init(
         _join(_discovery.discover(comm), process_sets)
 
 
-def join_world(member: Membership) -> tuple[_core.World, Membership, str]:
+def join_world(member: Membership) -> None:
     """Joins a world whose ranks have found each other in another way; else as `init()`.
 
     Args:
         member: Where this process stands. Its `group` belongs to this world alone.
-
-    Returns:
-        The world, and what `membership()` gives.
     """
     with _lifecycle:
         _world.check_not_forked()
         _join(member, None)
-        return (_world.current(), *membership())
 
 
 def membership() -> tuple[Membership, str]:

@@ -19,10 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
+
 from lightcc import _core, _world, basics
 from lightcc._discovery.meeting import Party, meet
 from lightcc._discovery.membership import Membership
-from lightcc.exceptions import HorovodInternalError, PeerFailedError
+from lightcc._discovery.torch_store import TorchStoreChannel, prefix_of_start
+from lightcc.exceptions import HorovodInternalError
 from lightcc.torch.distributed._work import is_pending
 
 if TYPE_CHECKING:
@@ -51,23 +54,33 @@ class Lease:
     """
 
     def __init__(
-        self, world: _core.World, member: Membership, prefix: str, *, shared: bool = False
+        self,
+        world: _core.World,
+        member: Membership,
+        prefix: str,
+        *,
+        shared: bool = False,
+        ends_world: bool = True,
     ) -> None:
-        """Takes the world; `shared` says that it is lightcc's own and others use it, too."""
+        """Takes the world.
+
+        Args:
+            world: See the attributes, and so for the next two.
+            member: See there.
+            prefix: See there.
+            shared: Whether it is lightcc's own, which others use, too.
+            ends_world: Whether it ends with the group.
+        """
         self.world = world
         self.member = member
         self.prefix = prefix
         self.sequence = "c10d" if shared else ""
         self._shared = shared
-        self._ends_world = not shared
+        self._ends_world = ends_world
         self._barrier: int | None = None
         self._ending = threading.Lock()
         self._deadline = math.inf
         _open.append(self)
-
-    def own(self) -> None:
-        """Makes `leave()` end lightcc's own world: this group has made it."""
-        self._ends_world = True
 
     def start_leaving(self) -> None:
         """Tells the others that this rank is through, unless something has gone wrong."""
@@ -78,24 +91,12 @@ class Lease:
     def leave(self, timeout_s: float) -> None:
         """Ends the world, or the use of it, once all ranks have come so far. Blocks."""
         self.start_leaving()
-        with self._ending:
-            if self in _open:
-                self._end(timeout_s)
-                _open.remove(self)
+        self._end(timeout_s)
 
-    def _end(self, timeout_s: float) -> None:
-        limit = time.monotonic() + timeout_s
-        while self._barrier is not None and time.monotonic() < min(limit, self._deadline):
-            with contextlib.suppress(HorovodInternalError):
-                _core.wait(self._barrier, _SLICE_S)
-            if not is_pending(self._barrier):
-                break
-        if not self._ends_world:
-            return
-        if self._shared and _world.exists() and _world.current() is self.world:
-            basics.shutdown()
-        else:
-            self.world.shutdown()
+    def leave_aside(self, timeout_s: float) -> None:
+        """Does what `leave()` does, without waiting: other groups go on meanwhile."""
+        self.start_leaving()
+        threading.Thread(target=self._end, args=(timeout_s,), daemon=True).start()
 
     def hurry(self, deadline: float) -> None:
         """Ends the world by a time of `time.monotonic()`, whether others have come so far or not.
@@ -103,15 +104,27 @@ class Lease:
         What is in flight then fails with ShutDownError on all ranks.
         """
         self._deadline = deadline
-        with self._ending:
-            if self in _open:
-                self._end(math.inf)
-                _open.remove(self)
+        self._end(math.inf)
 
-    def leave_aside(self, timeout_s: float) -> None:
-        """Does the same without waiting: other groups go on meanwhile."""
-        self.start_leaving()
-        threading.Thread(target=self.leave, args=(timeout_s,), daemon=True).start()
+    def _end(self, timeout_s: float) -> None:
+        with self._ending:
+            if self not in _open:
+                return
+            limit = time.monotonic() + timeout_s
+            while self._barrier is not None and time.monotonic() < min(limit, self._deadline):
+                with contextlib.suppress(HorovodInternalError):
+                    _core.wait(self._barrier, _SLICE_S)
+                if not is_pending(self._barrier):
+                    break
+            if self._ends_world:
+                self._end_world()
+            _open.remove(self)
+
+    def _end_world(self) -> None:
+        if self._shared and _world.exists() and _world.current() is self.world:
+            basics.shutdown()
+        else:
+            self.world.shutdown()
 
 
 def join_default(store: Any, rank: int, size: int, timeout: timedelta) -> Lease:
@@ -121,20 +134,17 @@ def join_default(store: Any, rank: int, size: int, timeout: timedelta) -> Lease:
         ValueError: lightcc is initialized with another rank or size.
         PeerFailedError: The ranks did not find each other.
     """
-    if basics.is_initialized():
-        world = _world.current()
-        if (world.rank, world.size) != (rank, size):
-            msg = (
-                f"lightcc is initialized as rank {world.rank} of {world.size}, but the process "
-                f"group is to be rank {rank} of {size}; call hvd.shutdown() first."
-            )
-            raise ValueError(msg)
-        member, prefix = basics.membership()
-        return Lease(world, member, prefix, shared=True)
-    world, member, prefix = basics.join_world(_meet("", store, rank, size, timeout))
-    lease = Lease(world, member, prefix, shared=True)
-    lease.own()
-    return lease
+    found = basics.is_initialized()
+    if not found:
+        basics.join_world(_meet("", store, rank, size, timeout))
+    world = _world.current()
+    if (world.rank, world.size) != (rank, size):
+        msg = (
+            f"lightcc is initialized as rank {world.rank} of {world.size}, but the process "
+            f"group is to be rank {rank} of {size}; call hvd.shutdown() first."
+        )
+        raise ValueError(msg)
+    return Lease(world, *basics.membership(), shared=True, ends_world=not found)
 
 
 def join_group(
@@ -181,7 +191,10 @@ def _all_is_well() -> bool:
 def _meet(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Membership:
     if size == 1:
         return Membership(group=f"c10d-{secrets.token_hex(8)}")
-    channel = _StoreChannel(name, store, rank, size, timeout)
+    prefix = f"{prefix_of_start(os.environ)}{_count(_meetings, name)}/"
+    own = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # torch exports it
+    where = "the store of torch.distributed"
+    channel = TorchStoreChannel(own, where, rank, size, timeout)
     group = channel.broadcast(f"c10d-{secrets.token_hex(8)}")
     machines = channel.gather(_machine())
     verdict = channel.broadcast("one" if len(set(machines)) == 1 else "many")
@@ -193,46 +206,6 @@ def _machine() -> str:
     """Returns what tells apart machines, and network namespaces of one."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot} {Path('/proc/self/ns/net').readlink()}"[-64:]
-
-
-class _StoreChannel:
-    """Talks through the store that torch.distributed was initialized with."""
-
-    def __init__(self, name: str, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        self._store = store
-        self._rank = rank
-        self._size = size
-        self._timeout = timeout
-        self._prefix = f"lightcc/{_count(_meetings, name)}"
-        self._broadcasts = 0
-        self._gathers = 0
-
-    def broadcast(self, text: str) -> str:
-        key = f"{self._prefix}/broadcast/{self._broadcasts}"
-        self._broadcasts += 1
-        if self._rank == 0:
-            self._store.set(key, text)
-            return text
-        return self._get(key)
-
-    def gather(self, text: str) -> list[str]:
-        prefix = f"{self._prefix}/gather/{self._gathers}"
-        self._gathers += 1
-        self._store.set(f"{prefix}/{self._rank}", text)
-        if self._rank != 0:
-            return []
-        return [self._get(f"{prefix}/{rank}") for rank in range(self._size)]
-
-    def _get(self, key: str) -> str:
-        try:
-            self._store.wait([key], self._timeout)
-            return str(self._store.get(key).decode())
-        except RuntimeError as error:  # torch's DistError is one.
-            msg = (
-                f"rank {self._rank} of {self._size} did not find all ranks through the store of "
-                f"torch.distributed: {str(error).splitlines()[0]}"
-            )
-            raise PeerFailedError(msg) from error
 
 
 def _at_exit() -> None:
