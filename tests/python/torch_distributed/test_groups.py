@@ -16,6 +16,7 @@ from groups import start
 from torch.distributed.device_mesh import init_device_mesh
 
 import lightcc.torch as hvd
+from lightcc._discovery.torch_store import TorchStoreChannel, prefix_of_start
 from lightcc.exceptions import CollectiveTimeoutError, HorovodInternalError, PeerFailedError
 from lightcc.testing import RankProcesses, spawn_ranks
 from lightcc.torch.distributed import ProcessGroup, monitored_barrier
@@ -243,3 +244,20 @@ def test_torch_finds_the_backend_itself() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.split() == ["2.0", "lightcc"], done.stderr
+
+
+def test_ranks_that_were_started_anew_do_not_read_what_was_left() -> None:
+    c10d: Any = dist  # torch exports its stores without saying so.
+    store = c10d.HashStore()
+
+    def channel(rank: int, restart: str) -> TorchStoreChannel:
+        prefix = prefix_of_start({"TORCHELASTIC_RESTART_COUNT": restart})
+        own = c10d.PrefixStore(prefix, store)
+        return TorchStoreChannel(own, "a store", rank, 2, timedelta(seconds=0.2))
+
+    channel(0, "0").broadcast("old")
+    assert channel(1, "0").broadcast("") == "old"
+    with pytest.raises(PeerFailedError, match="rank 1 of 2 did not find all ranks through a store"):
+        channel(1, "1").broadcast("")
+    channel(0, "1").broadcast("new")
+    assert channel(1, "1").broadcast("") == "new"
