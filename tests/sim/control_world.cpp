@@ -126,7 +126,8 @@ void ControlWorld::submit(int rank, const Request& request, OperationToken opera
   Rank& r = ranks_[index(rank)];
   if (r.alive && r.end == nullptr) {
     ++r.outstanding;
-    r.control->submit(request, operation);
+    const Signature& s = request.signature;
+    r.control->submit(request, key_of(s.process_set, s.name), operation);
     wake(rank);
   }
 }
@@ -350,8 +351,8 @@ void ControlWorld::run_bucket(int rank, RunBucket& bucket) {
   const std::uint64_t number = r.bucket_count[key]++;
   std::uint64_t content = 0;
   std::vector<OperationToken> operations;
-  for (const AgreedTensor& tensor : bucket.tensors) {
-    content = content * 1099511628211U + std::hash<std::string>()(tensor.signature.name);
+  for (const MatchedTensor& tensor : bucket.tensors) {
+    content = content * 1099511628211U + std::hash<std::string>()(tensor.agreed->signature.name);
     operations.push_back(tensor.operation);
   }
   ++r.running;

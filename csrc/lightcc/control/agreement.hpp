@@ -1,4 +1,5 @@
-// Do the ranks of one operation mean the same thing? Pure functions; the texts are Horovod's.
+// Do the ranks of one operation mean the same thing? Pure functions; the texts are Horovod's. And
+// what they have agreed on.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,12 @@
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
+
+/// One tensor as its process set's members have agreed on it.
+struct AgreedTensor {
+  Signature signature;
+  std::vector<std::int64_t> per_member;  ///< See AnnouncedTensor.
+};
 
 /// "[2, 3]".
 std::string shape_text(const std::vector<std::int64_t>& shape);

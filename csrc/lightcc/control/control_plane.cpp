@@ -11,12 +11,6 @@ namespace {
 // that a survivor closes in consequence.
 constexpr Duration kNewsDelay = std::chrono::milliseconds(300);
 
-// Whatever a child takes part in, it has outstanding; only the ends of the world come unasked.
-bool concerns_idle_children(const std::vector<Command>& commands) {
-  return std::ranges::any_of(commands,
-                             [](const Command& c) { return std::holds_alternative<ShutDown>(c); });
-}
-
 }  // namespace
 
 ControlPlane::ControlPlane(ControlOptions options, TimePoint now)
@@ -70,20 +64,16 @@ void ControlPlane::on_frame(LinkIndex link, Frame frame, TimePoint now) {
   }
   if (auto* reports = std::get_if<std::vector<Report>>(&frame);
       reports != nullptr && link != kParentLink) {
-    reports_.insert(reports_.end(),
-                    std::make_move_iterator(reports->begin()),
-                    std::make_move_iterator(reports->end()));
+    for (Report& report : *reports) {
+      reports_.push_back(std::move(report));
+    }
     wants_advance_ = true;
     return;
   }
   if (auto* commands = std::get_if<std::vector<Command>>(&frame);
       commands != nullptr && link == kParentLink) {
-    broadcast(*commands, concerns_idle_children(*commands), link);
-    for (Command& command : *commands) {
-      if (const Status applied = apply(command, now); !applied.ok()) {
-        on_trouble(applied, now);
-        return;
-      }
+    if (const Status applied = apply_all(*commands, now); !applied.ok()) {
+      on_trouble(applied, now);
     }
     return;
   }
@@ -255,7 +245,7 @@ void ControlPlane::end_in_error(const Status& error, LinkIndex except) {
   is_over_ = true;
   sequencer_.reset();
   waiting_.clear();
-  reports_.clear();
+  (void)reports_.take();
   broadcast(WorldError{error.code(), error.rank(), error.message()}, true, except);
   actions_.emplace_back(EndWorld{error, false});
 }

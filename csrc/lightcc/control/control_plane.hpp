@@ -25,6 +25,8 @@
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/base/taken_in_turns.hpp"
+#include "lightcc/control/agreement.hpp"
 #include "lightcc/control/process_set_table.hpp"
 #include "lightcc/control/sequencer.hpp"
 #include "lightcc/control/silence.hpp"
@@ -72,17 +74,16 @@ struct OutgoingFrame {
 };
 
 /// One tensor of a bucket, as this rank runs it.
-struct AgreedTensor {
-  Signature signature;
-  std::vector<std::int64_t> per_member;     ///< See AnnouncedTensor.
-  OperationToken operation = kNoOperation;  ///< None: this rank has joined, it gives zeros.
+struct MatchedTensor {
+  std::shared_ptr<const AgreedTensor> agreed;  ///< Shared with the slot, where it has one.
+  OperationToken operation = kNoOperation;     ///< None: this rank has joined, it gives zeros.
 };
 
 /// What the driver is to do, in this order.
 struct RunBucket {
   std::uint32_t process_set = 0;
   std::uint32_t lane = 0;
-  std::vector<AgreedTensor> tensors;
+  std::vector<MatchedTensor> tensors;
 };
 struct CompleteOperation {
   OperationToken operation = kNoOperation;
@@ -133,8 +134,9 @@ class ControlPlane {
   ControlPlane(ControlOptions options, TimePoint now);
 
   // --- In ---
-  /// This rank asks for `request`, which has been checked. Reported by the next advance().
-  void submit(const Request& request, OperationToken operation);
+  /// This rank asks for `request`, which has been checked. `key`: its key_of(). Reported by the
+  /// next advance().
+  void submit(const Request& request, const std::string& key, OperationToken operation);
   /// This rank wants to end the world.
   void leave();
   void on_frame(LinkIndex link, Frame frame, TimePoint now);
@@ -170,8 +172,9 @@ class ControlPlane {
   void set_observer(ControlObserver* observer) { observer_ = observer; }
 
   // --- Out ---
-  std::vector<OutgoingFrame> take_frames() { return std::exchange(frames_, {}); }
-  std::vector<ControlAction> take_actions() { return std::exchange(actions_, {}); }
+  /// What is new since the last call; valid until the next one.
+  std::vector<OutgoingFrame>& take_frames() { return frames_.take(); }
+  std::vector<ControlAction>& take_actions() { return actions_.take(); }
   /// Lines for the log.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
   /// What autotune scored.
@@ -192,10 +195,9 @@ class ControlPlane {
 
  private:
   struct LocalSlot {
-    Signature signature;
-    std::vector<std::int64_t> per_member;
-    std::optional<Request> own;             // What this rank last asked for under it.
-    OperationToken waiting = kNoOperation;  // Reported by slot, not announced yet.
+    std::shared_ptr<const AgreedTensor> agreed;  // Never null.
+    std::optional<Request> own;                  // What this rank last asked for under it.
+    OperationToken waiting = kNoOperation;       // Reported by slot, not announced yet.
   };
   struct Waiting {
     Request request;
@@ -209,11 +211,16 @@ class ControlPlane {
   // Down the tree.
   void announce(TimePoint now);
   void measure(const Execute& execute, TimePoint now);
-  Status apply(Command& command, TimePoint now);
-  Status apply_execute(Execute& execute);
-  Result<std::optional<AgreedTensor>> resolve(AnnouncedTensor& announced,
-                                              std::uint32_t process_set);
-  void remember(std::uint32_t slot, const AgreedTensor& tensor, std::optional<Request> own);
+  Status apply_all(std::vector<Command>& commands, TimePoint now);
+  Status apply(const Command& command, TimePoint now);
+  Status apply_execute(const Execute& execute);
+  Result<std::optional<MatchedTensor>> resolve(const AnnouncedTensor& announced,
+                                               std::uint32_t process_set);
+  Result<std::shared_ptr<const AgreedTensor>> agreed_tensor(const AnnouncedTensor& announced,
+                                                            std::uint32_t process_set) const;
+  void remember(std::uint32_t slot,
+                std::shared_ptr<const AgreedTensor> agreed,
+                std::optional<Request> own);
   void tell_ended(std::uint32_t process_set, const std::string& name);
   void complete_by_name(std::uint32_t process_set,
                         const std::string& name,
@@ -238,9 +245,9 @@ class ControlPlane {
   std::vector<LocalSlot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_by_key_;
   std::unordered_map<std::string, Waiting> waiting_;  // What was reported in full.
-  std::vector<Report> reports_;                       // To go up in one frame.
-  std::vector<OutgoingFrame> frames_;
-  std::vector<ControlAction> actions_;
+  TakenInTurns<Report> reports_;                      // To go up in one frame.
+  TakenInTurns<OutgoingFrame> frames_;
+  TakenInTurns<ControlAction> actions_;
   std::vector<std::string> warnings_;
   std::vector<Autotuner::Sample> samples_;
   TimePoint next_tick_;

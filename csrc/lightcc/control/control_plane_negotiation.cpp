@@ -39,7 +39,9 @@ Status nonsense() {
 
 // --- Up -----------------------------------------------------------------------------------------
 
-void ControlPlane::submit(const Request& request, OperationToken operation) {
+void ControlPlane::submit(const Request& request,
+                          const std::string& key,
+                          OperationToken operation) {
   if (is_over_) {
     return;
   }
@@ -48,7 +50,6 @@ void ControlPlane::submit(const Request& request, OperationToken operation) {
   if (observer_ != nullptr && sequencer_ == nullptr) {
     observer_->ready(request.signature, rank);
   }
-  std::string key = key_of(request.signature.process_set, request.signature.name);
   if (const auto found = slot_by_key_.find(key); found != slot_by_key_.end()) {
     LocalSlot& slot = slots_[found->second];
     if (slot.own == request) {
@@ -57,7 +58,7 @@ void ControlPlane::submit(const Request& request, OperationToken operation) {
       return;
     }
   }
-  waiting_[std::move(key)] = {request, operation};
+  waiting_[key] = {request, operation};
   reports_.push_back({rank, request});
 }
 
@@ -72,7 +73,7 @@ void ControlPlane::send_reports(TimePoint now) {
   if (reports_.empty()) {
     return;
   }
-  std::vector<Report> reports = std::exchange(reports_, {});
+  std::vector<Report>& reports = reports_.take();
   if (sequencer_ == nullptr) {
     const bool is_urgent = std::ranges::any_of(
         reports, [this](const Report& report) { return concerns_idle_parent(report); });
@@ -96,7 +97,8 @@ const Signature* ControlPlane::signature_of(const Report& report) const {
     return &request->signature;
   }
   const auto* ready = std::get_if<ReadySlot>(&report.what);
-  return ready != nullptr && ready->slot < slots_.size() ? &slots_[ready->slot].signature : nullptr;
+  return ready != nullptr && ready->slot < slots_.size() ? &slots_[ready->slot].agreed->signature
+                                                         : nullptr;
 }
 
 // An operation that the parent belongs to cannot start before the parent asks for it, too.
@@ -124,21 +126,31 @@ void ControlPlane::announce(TimePoint now) {
   if (observer_ != nullptr) {
     observer_->cycle();
   }
-  if (!options_.children.empty()) {
-    const bool is_urgent = std::ranges::any_of(
-        commands, [](const Command& c) { return std::holds_alternative<ShutDown>(c); });
-    broadcast(commands, is_urgent, kNoLink);
-  }
-  for (Command& command : commands) {
+  for (const Command& command : commands) {
     if (const auto* execute = std::get_if<Execute>(&command);
         execute != nullptr && autotuner_ != nullptr) {
       measure(*execute, now);
     }
-    if (const Status applied = apply(command, now); !applied.ok()) {
-      on_trouble(applied, now);
-      return;
-    }
   }
+  if (const Status applied = apply_all(commands, now); !applied.ok()) {
+    on_trouble(applied, now);
+  }
+}
+
+// Carries out the commands here, and passes them on. Nothing leaves before the driver takes it, so
+// the order of the two does not matter.
+Status ControlPlane::apply_all(std::vector<Command>& commands, TimePoint now) {
+  Status applied;
+  for (auto command = commands.begin(); command != commands.end() && applied.ok(); ++command) {
+    applied = apply(*command, now);
+  }
+  if (!options_.children.empty()) {
+    // Whatever a child takes part in, it has outstanding; only the ends of the world come unasked.
+    const bool is_urgent = std::ranges::any_of(
+        commands, [](const Command& c) { return std::holds_alternative<ShutDown>(c); });
+    broadcast(std::move(commands), is_urgent, kNoLink);
+  }
+  return applied;
 }
 
 // Autotune: rank 0 measures what it announces, and announces what it decides.
@@ -149,7 +161,7 @@ void ControlPlane::measure(const Execute& execute, TimePoint now) {
     if (by_slot && tensor.slot >= slots_.size()) {
       continue;
     }
-    const Signature& s = by_slot ? slots_[tensor.slot].signature : *tensor.signature;
+    const Signature& s = by_slot ? slots_[tensor.slot].agreed->signature : *tensor.signature;
     if (s.op != OpType::kAllreduce) {
       continue;
     }
@@ -167,23 +179,23 @@ void ControlPlane::measure(const Execute& execute, TimePoint now) {
   }
 }
 
-Status ControlPlane::apply(Command& command, TimePoint now) {
-  if (auto* execute = std::get_if<Execute>(&command)) {
+Status ControlPlane::apply(const Command& command, TimePoint now) {
+  if (const auto* execute = std::get_if<Execute>(&command)) {
     return apply_execute(*execute);
   }
   if (const auto* failure = std::get_if<FailOperation>(&command)) {
     complete_by_name(
         failure->process_set, failure->name, Status(failure->code, failure->message), 0);
-  } else if (auto* added = std::get_if<AddProcessSet>(&command)) {
+  } else if (const auto* added = std::get_if<AddProcessSet>(&command)) {
     process_sets_.add(added->id, added->ranks);
     const OperationToken waiting = take_operation(0, added->name);
     tell_ended(0, added->name);
-    actions_.emplace_back(MakeProcessSet{added->id, std::move(added->ranks), waiting});
+    actions_.emplace_back(MakeProcessSet{added->id, added->ranks, waiting});
   } else if (const auto* removed = std::get_if<RemoveProcessSet>(&command)) {
     process_sets_.remove(removed->id);
     actions_.emplace_back(DropProcessSet{removed->id});
     for (LocalSlot& slot : slots_) {
-      if (slot.signature.process_set == removed->id) {
+      if (slot.agreed->signature.process_set == removed->id) {
         slot.own.reset();  // The number may come back for other ranks.
       }
     }
@@ -200,22 +212,24 @@ Status ControlPlane::apply(Command& command, TimePoint now) {
   return {};
 }
 
-Status ControlPlane::apply_execute(Execute& execute) {
+Status ControlPlane::apply_execute(const Execute& execute) {
   RunBucket bucket{execute.process_set, execute.lane, {}};
-  for (AnnouncedTensor& announced : execute.tensors) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::optional<AgreedTensor> tensor,
+  bucket.tensors.reserve(execute.tensors.size());
+  for (const AnnouncedTensor& announced : execute.tensors) {
+    LIGHTCC_ASSIGN_OR_RETURN(std::optional<MatchedTensor> tensor,
                              resolve(announced, execute.process_set));
     if (!tensor.has_value()) {
       continue;
     }
-    if (tensor->signature.op != OpType::kBarrier) {
+    const Signature& signature = tensor->agreed->signature;
+    if (signature.op != OpType::kBarrier) {
       if (observer_ != nullptr) {
-        observer_->announced(tensor->signature, execute);
+        observer_->announced(signature, execute);
       }
       bucket.tensors.push_back(std::move(*tensor));
       continue;
     }
-    tell_ended(execute.process_set, tensor->signature.name);
+    tell_ended(execute.process_set, signature.name);
     if (tensor->operation != kNoOperation) {
       actions_.emplace_back(CompleteOperation{tensor->operation, {}, 0});
     }
@@ -226,60 +240,62 @@ Status ControlPlane::apply_execute(Execute& execute) {
   return {};
 }
 
+// What an announced tensor is: as said in full, or as its slot says.
+Result<std::shared_ptr<const AgreedTensor>> ControlPlane::agreed_tensor(
+    const AnnouncedTensor& announced, std::uint32_t process_set) const {
+  const auto* ranks = process_sets_.find(process_set);
+  const bool by_slot = !announced.signature.has_value();
+  if (ranks != nullptr && by_slot && announced.slot < slots_.size()) {
+    return slots_[announced.slot].agreed;
+  }
+  if (ranks == nullptr || by_slot ||
+      (announced.slot != kNoSlot && announced.slot > slots_.size()) ||
+      announced.signature->process_set != process_set ||
+      !is_consistent(*announced.signature, announced.per_member, ranks->size())) {
+    return nonsense();
+  }
+  return std::make_shared<const AgreedTensor>(
+      AgreedTensor{*announced.signature, announced.per_member});
+}
+
 // What an announced tensor is, and which operation of this rank it carries out; nothing when this
 // rank takes no part.
-Result<std::optional<AgreedTensor>> ControlPlane::resolve(AnnouncedTensor& announced,
-                                                          std::uint32_t process_set) {
-  const auto* ranks = process_sets_.find(process_set);
-  if (ranks == nullptr || (announced.slot != kNoSlot && announced.slot > slots_.size())) {
-    return nonsense();
-  }
-  AgreedTensor tensor;
-  const bool full = announced.signature.has_value();
-  if (full) {
-    tensor.signature = std::move(*announced.signature);
-    tensor.per_member = std::move(announced.per_member);
-    if (tensor.signature.process_set != process_set ||
-        !is_consistent(tensor.signature, tensor.per_member, ranks->size())) {
-      return nonsense();
-    }
-  } else if (announced.slot < slots_.size()) {
-    tensor.signature = slots_[announced.slot].signature;
-    tensor.per_member = slots_[announced.slot].per_member;
-  } else {
-    return nonsense();
-  }
-  const bool takes_part =
-      is_transfer(tensor.signature.op)
-          ? std::ranges::find(tensor.per_member, options_.rank) != tensor.per_member.end()
-          : process_sets_.member_index(process_set, options_.rank) >= 0;
+Result<std::optional<MatchedTensor>> ControlPlane::resolve(const AnnouncedTensor& announced,
+                                                           std::uint32_t process_set) {
+  MatchedTensor tensor;
+  LIGHTCC_ASSIGN_OR_RETURN(tensor.agreed, agreed_tensor(announced, process_set));
+  const Signature& signature = tensor.agreed->signature;
+  const bool takes_part = is_transfer(signature.op)
+                              ? std::ranges::find(tensor.agreed->per_member, options_.rank) !=
+                                    tensor.agreed->per_member.end()
+                              : process_sets_.member_index(process_set, options_.rank) >= 0;
   std::optional<Request> own;
   if (takes_part) {
     const bool by_slot = announced.slot < slots_.size() &&
                          slots_[announced.slot].waiting != kNoOperation &&
-                         slots_[announced.slot].signature.name == tensor.signature.name;
+                         slots_[announced.slot].agreed->signature.name == signature.name;
     if (by_slot) {
       tensor.operation = std::exchange(slots_[announced.slot].waiting, kNoOperation);
       own = std::move(slots_[announced.slot].own);
-    } else if (auto waiting = take_waiting(process_set, tensor.signature.name)) {
+    } else if (auto waiting = take_waiting(process_set, signature.name)) {
       tensor.operation = waiting->operation;
       own = std::move(waiting->request);
     }
-    if (tensor.operation == kNoOperation && tensor.signature.op != OpType::kAllreduce &&
-        tensor.signature.op != OpType::kBarrier) {
+    if (tensor.operation == kNoOperation && signature.op != OpType::kAllreduce &&
+        signature.op != OpType::kBarrier) {
       return nonsense();
     }
   }
-  if (announced.slot != kNoSlot && full) {
-    remember(announced.slot, tensor, std::move(own));
+  if (announced.slot != kNoSlot && announced.signature.has_value()) {
+    remember(announced.slot, tensor.agreed, std::move(own));
   } else if (announced.slot != kNoSlot) {
     // Without a request, this rank must say the next time what it wants.
     slots_[announced.slot].own = std::move(own);
   }
   if (!takes_part) {
-    tell_ended(process_set, tensor.signature.name);
+    tell_ended(process_set, signature.name);
   }
-  return takes_part ? std::optional<AgreedTensor>(std::move(tensor)) : std::nullopt;
+  return takes_part ? std::optional<MatchedTensor>(std::move(tensor)) : std::nullopt;
 }
 
 void ControlPlane::tell_ended(std::uint32_t process_set, const std::string& name) {
@@ -289,16 +305,15 @@ void ControlPlane::tell_ended(std::uint32_t process_set, const std::string& name
 }
 
 void ControlPlane::remember(std::uint32_t slot_number,
-                            const AgreedTensor& tensor,
+                            std::shared_ptr<const AgreedTensor> agreed,
                             std::optional<Request> own) {
   if (slot_number == slots_.size()) {
     slots_.emplace_back();
   }
+  slot_by_key_[key_of(agreed->signature.process_set, agreed->signature.name)] = slot_number;
   LocalSlot& slot = slots_[slot_number];
-  slot.signature = tensor.signature;
-  slot.per_member = tensor.per_member;
+  slot.agreed = std::move(agreed);
   slot.own = std::move(own);
-  slot_by_key_[key_of(tensor.signature.process_set, tensor.signature.name)] = slot_number;
 }
 
 void ControlPlane::complete_by_name(std::uint32_t process_set,

@@ -8,7 +8,6 @@
 
 #include "lightcc/collectives/adasum_work.hpp"
 #include "lightcc/compression/topk_work.hpp"
-#include "lightcc/control/agreement.hpp"
 
 namespace lightcc {
 namespace {
@@ -80,10 +79,10 @@ Result<std::byte*> output_for(BucketTensor& tensor, std::vector<std::int64_t> sh
   std::size_t bytes = 0;
   if (count < 0 ||
       __builtin_mul_overflow(
-          static_cast<std::size_t>(count), element_size(tensor.signature.dtype), &bytes)) {
+          static_cast<std::size_t>(count), element_size(tensor.signature().dtype), &bytes)) {
     return make_error(ErrorCode::kSystem,
                       "the output of '%s', of shape %s, is too large for this machine",
-                      tensor.signature.name.c_str(),
+                      tensor.signature().name.c_str(),
                       shape_text(tensor.outcome.shape).c_str());
   }
   if (operation.output.has_value() || operation.allocator) {
@@ -98,7 +97,7 @@ Result<std::byte*> output_for(BucketTensor& tensor, std::vector<std::int64_t> sh
     return make_error(ErrorCode::kSystem,
                       "cannot allocate %zu bytes for the output of '%s'",
                       bytes,
-                      tensor.signature.name.c_str());
+                      tensor.signature().name.c_str());
   }
   return tensor.outcome.output->data();
 }
@@ -122,14 +121,14 @@ Result<std::unique_ptr<Work>> start_topk(const Bucket& bucket,
   for (std::size_t i = 0; i < spans.size(); ++i) {
     LIGHTCC_ASSIGN_OR_RETURN(
         std::shared_ptr<TopkEntry> entry,
-        place.topk.entry({bucket.process_set, bucket.tensors[i].signature.name},
+        place.topk.entry({bucket.process_set, bucket.tensors[i].signature().name},
                          *place.topk_place,
                          reduction.dtype,
                          spans[i].count));
     tensors.push_back({.span = spans[i], .entry = std::move(entry)});
   }
   const TopkJob job{.reduction = reduction,
-                    .spec = *bucket.tensors.front().signature.topk,
+                    .spec = *bucket.tensors.front().signature().topk,
                     .simd = place.simd,
                     .counters = &place.topk.counters()};
   return make_topk_allreduce({.grid = place.grid, .flat = &place.group}, std::move(tensors), job);
@@ -139,10 +138,10 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketPlace&
   std::vector<TensorSpan> spans;
   spans.reserve(bucket.tensors.size());
   for (BucketTensor& tensor : bucket.tensors) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature.shape));
-    spans.push_back({input_of(tensor), out, tensor_count(tensor.signature)});
+    LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature().shape));
+    spans.push_back({input_of(tensor), out, tensor_count(tensor.signature())});
   }
-  const Signature& first = bucket.tensors.front().signature;
+  const Signature& first = bucket.tensors.front().signature();
   const Reduction reduction = reduction_of(first, place.members.size());
   if (first.reduce_op == ReduceOp::kAdasum) {
     return make_adasum_work(place.group, spans.front(), reduction, place.simd);
@@ -154,21 +153,23 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketPlace&
 }
 
 Result<std::unique_ptr<Work>> start_allgather(BucketTensor& tensor, Group& group) {
-  std::vector<std::int64_t> shape = tensor.signature.shape;
-  const std::size_t row = row_bytes(tensor.signature);
-  shape[0] = std::accumulate(tensor.per_member.begin(), tensor.per_member.end(), std::int64_t{0});
+  std::vector<std::int64_t> shape = tensor.signature().shape;
+  const std::size_t row = row_bytes(tensor.signature());
+  shape[0] =
+      std::accumulate(tensor.per_member().begin(), tensor.per_member().end(), std::int64_t{0});
   LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape)));
   std::vector<std::size_t> bytes;
-  bytes.reserve(tensor.per_member.size());
-  for (const std::int64_t rows : tensor.per_member) {
+  bytes.reserve(tensor.per_member().size());
+  for (const std::int64_t rows : tensor.per_member()) {
     bytes.push_back(static_cast<std::size_t>(rows) * row);
   }
   return group.allgather(input_of(tensor), out, std::move(bytes));
 }
 
 Result<std::unique_ptr<Work>> start_broadcast(BucketTensor& tensor, Group& group, int root) {
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature.shape));
-  const std::size_t bytes = tensor_count(tensor.signature) * element_size(tensor.signature.dtype);
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature().shape));
+  const std::size_t bytes =
+      tensor_count(tensor.signature()) * element_size(tensor.signature().dtype);
   const std::byte* in = input_of(tensor);
   if (group.rank() == root && out != in && bytes > 0) {
     std::memcpy(out, in, bytes);
@@ -179,18 +180,18 @@ Result<std::unique_ptr<Work>> start_broadcast(BucketTensor& tensor, Group& group
 Result<std::unique_ptr<Work>> start_alltoall(BucketTensor& tensor, Group& group) {
   const auto members = static_cast<std::size_t>(group.size());
   const auto me = static_cast<std::size_t>(group.rank());
-  const std::size_t row = row_bytes(tensor.signature);
+  const std::size_t row = row_bytes(tensor.signature());
   std::vector<std::size_t> send(members);
   std::vector<std::size_t> receive(members);
   std::int64_t rows = 0;
   for (std::size_t i = 0; i < members; ++i) {
-    send[i] = static_cast<std::size_t>(tensor.per_member[me * members + i]) * row;
-    const std::int64_t from = tensor.per_member[i * members + me];
+    send[i] = static_cast<std::size_t>(tensor.per_member()[me * members + i]) * row;
+    const std::int64_t from = tensor.per_member()[i * members + me];
     receive[i] = static_cast<std::size_t>(from) * row;
     tensor.outcome.received_splits.push_back(from);
     rows += from;
   }
-  std::vector<std::int64_t> shape = tensor.signature.shape;
+  std::vector<std::int64_t> shape = tensor.signature().shape;
   shape[0] = rows;
   LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape)));
   return group.alltoall(input_of(tensor), std::move(send), out, std::move(receive));
@@ -199,8 +200,9 @@ Result<std::unique_ptr<Work>> start_alltoall(BucketTensor& tensor, Group& group)
 // The first (rows mod members) members get one row more.
 Result<std::unique_ptr<Work>> start_reducescatter(BucketTensor& tensor, Group& group) {
   const auto members = static_cast<std::size_t>(group.size());
-  const auto rows = static_cast<std::size_t>(tensor.signature.shape[0]);
-  const std::size_t row_count = row_bytes(tensor.signature) / element_size(tensor.signature.dtype);
+  const auto rows = static_cast<std::size_t>(tensor.signature().shape[0]);
+  const std::size_t row_count =
+      row_bytes(tensor.signature()) / element_size(tensor.signature().dtype);
   std::vector<std::size_t> counts;
   std::int64_t own_rows = 0;
   for (std::size_t i = 0; i < members; ++i) {
@@ -209,26 +211,27 @@ Result<std::unique_ptr<Work>> start_reducescatter(BucketTensor& tensor, Group& g
     own_rows =
         i == static_cast<std::size_t>(group.rank()) ? static_cast<std::int64_t>(share) : own_rows;
   }
-  std::vector<std::int64_t> shape = tensor.signature.shape;
+  std::vector<std::int64_t> shape = tensor.signature().shape;
   shape[0] = own_rows;
   LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape)));
   return group.reduce_scatter(
-      input_of(tensor), out, std::move(counts), reduction_of(tensor.signature, members));
+      input_of(tensor), out, std::move(counts), reduction_of(tensor.signature(), members));
 }
 
 Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor,
                                              Group& group,
                                              const std::vector<std::int32_t>& members) {
-  const std::size_t bytes = tensor_count(tensor.signature) * element_size(tensor.signature.dtype);
+  const std::size_t bytes =
+      tensor_count(tensor.signature()) * element_size(tensor.signature().dtype);
   const auto index_of = [&](std::int64_t rank) {
     return static_cast<int>(std::ranges::find(members, rank) - members.begin());
   };
-  const int source = index_of(tensor.per_member[0]);
-  const int destination = index_of(tensor.per_member[1]);
+  const int source = index_of(tensor.per_member()[0]);
+  const int destination = index_of(tensor.per_member()[1]);
   if (group.rank() == source) {
     return group.send(input_of(tensor), bytes, destination);
   }
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature.shape));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature().shape));
   return group.recv(out, bytes, source);
 }
 
@@ -237,7 +240,7 @@ Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor,
 std::uint64_t byte_count(const Bucket& bucket) {
   std::uint64_t bytes = 0;
   for (const BucketTensor& tensor : bucket.tensors) {
-    bytes += byte_count(tensor.signature);
+    bytes += byte_count(tensor.signature());
   }
   return bytes;
 }
@@ -246,13 +249,14 @@ Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketPlace& pl
   BucketTensor& first = bucket.tensors.front();
   Group& group = place.group;
   const std::vector<std::int32_t>& members = place.members;
-  switch (first.signature.op) {
+  switch (first.signature().op) {
     case OpType::kAllreduce:
       return start_allreduce(bucket, place);
     case OpType::kAllgather:
       return start_allgather(first, group);
     case OpType::kBroadcast: {
-      const auto root = std::ranges::find(members, first.signature.root_or_peer) - members.begin();
+      const auto root =
+          std::ranges::find(members, first.signature().root_or_peer) - members.begin();
       return start_broadcast(first, group, static_cast<int>(root));
     }
     case OpType::kAlltoall:
@@ -265,7 +269,7 @@ Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketPlace& pl
     default:
       return make_error(ErrorCode::kInternal,
                         "%s is not something a group runs",
-                        op_type_name(first.signature.op));
+                        op_type_name(first.signature().op));
   }
 }
 

@@ -10,17 +10,20 @@
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/compression/topk_store.hpp"
+#include "lightcc/control/agreement.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
 
 struct BucketTensor {
-  Signature signature;
-  std::vector<std::int64_t> per_member;  ///< See AnnouncedTensor.
-  InFlight* operation = nullptr;         ///< Null: this rank has joined and contributes zeros.
-  Outcome outcome;                       ///< What the operation will get,
-  Status status;                         ///< unless something was wrong on this rank alone.
+  std::shared_ptr<const AgreedTensor> agreed;
+  InFlight* operation = nullptr;  ///< Null: this rank has joined and contributes zeros.
+  Outcome outcome;                ///< What the operation will get,
+  Status status;                  ///< unless something was wrong on this rank alone.
+
+  const Signature& signature() const { return agreed->signature; }
+  const std::vector<std::int64_t>& per_member() const { return agreed->per_member; }
 };
 
 struct Bucket {

@@ -236,7 +236,7 @@ bool Core::report_new() {
   bool moved = false;
   if (operations_.has_new()) {
     for (const InFlight* operation : operations_.take_new()) {
-      control_->submit(operation->operation.request, token_of(operation));
+      control_->submit(operation->operation.request, *operation->key, token_of(operation));
     }
     moved = true;
   }
@@ -341,8 +341,8 @@ Status Core::tick() {
 
 void Core::act() {
   while (control_->has_output()) {
-    for (OutgoingFrame& frame : control_->take_frames()) {
-      send(std::move(frame));
+    for (const OutgoingFrame& frame : control_->take_frames()) {
+      send(frame);
     }
     for (ControlAction& action : control_->take_actions()) {
       if (const Status applied = apply(action); !applied.ok()) {
@@ -360,7 +360,7 @@ void Core::act() {
   }
 }
 
-void Core::send(OutgoingFrame frame) {
+void Core::send(const OutgoingFrame& frame) {
   encoded_.clear();
   encode_frame(frame.frame, encoded_);
   const auto send_to = [&](ControlLink& to, LinkIndex index) {
@@ -382,10 +382,9 @@ Status Core::apply(ControlAction& action) {
   if (auto* agreed = std::get_if<RunBucket>(&action)) {
     Bucket bucket{agreed->process_set, agreed->lane, {}};
     bucket.tensors.reserve(agreed->tensors.size());
-    for (AgreedTensor& tensor : agreed->tensors) {
+    for (MatchedTensor& tensor : agreed->tensors) {
       BucketTensor& added = bucket.tensors.emplace_back();
-      added.signature = std::move(tensor.signature);
-      added.per_member = std::move(tensor.per_member);
+      added.agreed = std::move(tensor.agreed);
       added.operation = operation_of(tensor.operation);
     }
     executor_->run(std::move(bucket));

@@ -89,7 +89,7 @@ class Core {
   Status tick();
   // Out of the machine.
   void act();
-  void send(OutgoingFrame frame);
+  void send(const OutgoingFrame& frame);
   Status apply(ControlAction& action);
   void end(const EndWorld& end);
   void publish_process_sets() LIGHTCC_EXCLUDES(sets_mutex_);

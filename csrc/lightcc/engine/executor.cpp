@@ -169,7 +169,7 @@ std::optional<GridPlace> Executor::topk_place(std::uint32_t process_set) const {
 
 // Adasum compares whole vectors of whole ranks; it goes through the flat group (start_bucket()).
 void Executor::explain_adasum_once(const Set& set, const Bucket& bucket) {
-  const Signature& first = bucket.tensors.front().signature;
+  const Signature& first = bucket.tensors.front().signature();
   if (explained_adasum_ || !two_level_asked_ || !set.groups->two_level ||
       first.op != OpType::kAllreduce || first.reduce_op != ReduceOp::kAdasum ||
       set.ranks.front() != world_.topology.rank) {
@@ -183,7 +183,7 @@ void Executor::explain_adasum_once(const Set& set, const Bucket& bucket) {
 
 // What the bucket runs on, as a word for the timeline. The order is start_bucket()'s.
 const char* Executor::algorithm_of(const Set& set, const Bucket& bucket) const {
-  const Signature& first = bucket.tensors.front().signature;
+  const Signature& first = bucket.tensors.front().signature();
   if (first.op == OpType::kAllreduce && first.reduce_op == ReduceOp::kAdasum) {
     return "ADASUM";
   }
@@ -198,7 +198,7 @@ const char* Executor::algorithm_of(const Set& set, const Bucket& bucket) const {
 }
 
 void Executor::learn_cost(Set& set, const Running& running) {
-  const Signature& first = running.bucket.tensors.front().signature;
+  const Signature& first = running.bucket.tensors.front().signature();
   if (first.op != OpType::kAllreduce || first.reduce_op == ReduceOp::kAdasum) {
     return;
   }

@@ -13,6 +13,7 @@
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/engine/bucket.hpp"
 #include "lightcc/engine/group_maker.hpp"
 #include "lightcc/engine/operation_table.hpp"
@@ -50,9 +51,9 @@ class Executor {
   bool idle() const { return queued_ == 0; }
   /// Whether a bucket waits for the ready event of an input: nobody rings for that.
   bool awaits_event() const { return awaits_event_; }
-  /// Process set and lane of the buckets that finished since the last call.
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> take_finished() {
-    return std::exchange(finished_, {});
+  /// Process set and lane of the buckets that finished since the last call. Valid until the next.
+  const std::vector<std::pair<std::uint32_t, std::uint32_t>>& take_finished() {
+    return finished_.take();
   }
   std::uint64_t buckets() const { return buckets_; }
   TopkStore& topk() { return topk_; }
@@ -109,7 +110,7 @@ class Executor {
   std::uint64_t buckets_ = 0;
   bool awaits_event_ = false;
   bool explained_adasum_ = false;
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> finished_;
+  TakenInTurns<std::pair<std::uint32_t, std::uint32_t>> finished_;
 };
 
 }  // namespace lightcc

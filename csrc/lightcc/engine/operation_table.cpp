@@ -92,10 +92,12 @@ Result<Handle> OperationTable::add(std::vector<Operation> operations,
   return state;
 }
 
-std::vector<InFlight*> OperationTable::take_new() {
+const std::vector<InFlight*>& OperationTable::take_new() {
+  taken_.clear();
   const MutexLock lock(mutex_);
   new_count_.store(0, std::memory_order_relaxed);
-  return std::exchange(new_, {});
+  std::swap(new_, taken_);
+  return taken_;
 }
 
 InFlight* OperationTable::find(std::uint32_t process_set, const std::string& name) {

@@ -51,8 +51,9 @@ class OperationTable {
                      Grouping grouping,
                      Handle state = std::make_shared<HandleState>()) LIGHTCC_EXCLUDES(mutex_);
 
-  /// What was added since the last call, in order; the table keeps owning them.
-  std::vector<InFlight*> take_new() LIGHTCC_EXCLUDES(mutex_);
+  /// What was added since the last call, in order; the table keeps owning them. The list is valid
+  /// until the next call. Thread: the progress loop.
+  const std::vector<InFlight*>& take_new() LIGHTCC_EXCLUDES(mutex_);
   /// Cheap check for take_new(). Thread: the progress loop.
   bool has_new() const { return new_count_.load(std::memory_order_acquire) != 0; }
 
@@ -98,6 +99,7 @@ class OperationTable {
   Names names_ LIGHTCC_GUARDED_BY(mutex_);
   Entries entries_ LIGHTCC_GUARDED_BY(mutex_);
   std::vector<InFlight*> new_ LIGHTCC_GUARDED_BY(mutex_);
+  std::vector<InFlight*> taken_;  // By the progress loop.
   std::vector<std::function<void()>> callbacks_ LIGHTCC_GUARDED_BY(mutex_);
   Status error_ LIGHTCC_GUARDED_BY(mutex_);
   std::atomic<std::size_t> new_count_{0};        // Mirrors new_.size().

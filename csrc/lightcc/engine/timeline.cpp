@@ -134,10 +134,10 @@ void Timeline::record_started(const Bucket& bucket, const char* how, const TopkC
   TimelineRecord record;
   record.at_ns = now_ns();
   record.event = TimelineEvent::kStarted;
-  record.op = bucket.tensors.front().signature.op;
+  record.op = bucket.tensors.front().signature().op;
   record.text = how;
   for (const BucketTensor& tensor : bucket.tensors) {
-    record.name = number_of(bucket.process_set, tensor.signature.name);
+    record.name = number_of(bucket.process_set, tensor.signature().name);
     push(record);
   }
 }
@@ -149,14 +149,14 @@ void Timeline::record_finished(const Bucket& bucket,
   TimelineRecord whole;
   whole.at_ns = now_ns();
   whole.event = TimelineEvent::kBucket;
-  whole.op = bucket.tensors.front().signature.op;
+  whole.op = bucket.tensors.front().signature().op;
   whole.process_set = bucket.process_set;
   whole.lane = bucket.lane;
   whole.number = bucket.tensors.size();
   whole.text = how;
   std::int64_t bytes = 0;
   for (const BucketTensor& tensor : bucket.tensors) {
-    const Signature& s = tensor.signature;
+    const Signature& s = tensor.signature();
     bytes += static_cast<std::int64_t>(byte_count(s));
     TimelineRecord record;
     record.at_ns = whole.at_ns;

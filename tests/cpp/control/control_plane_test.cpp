@@ -48,6 +48,10 @@ ControlPlane machine(int rank) {
   return {place_of(rank), kStart};
 }
 
+void submit(ControlPlane& control, const Request& request, OperationToken operation) {
+  control.submit(request, key_of(0, request.signature.name), operation);
+}
+
 /// The end of the world among the actions, or null.
 std::optional<EndWorld> end_in(ControlPlane& control) {
   for (const ControlAction& action : control.take_actions()) {
@@ -74,7 +78,7 @@ TEST(ControlPlaneTest, a_leader_relays_reports_and_commands) {
   ControlPlane leader = machine(2);
   const Request request{allreduce("a"), {}, {}};
   leader.on_frame(0, std::vector<Report>{{3, request}}, kStart);
-  leader.submit(request, 7);
+  submit(leader, request, 7);
   leader.advance(kStart);
   const auto reports = frames_of<std::vector<Report>>(leader);
   ASSERT_EQ(reports.size(), 1U);
@@ -101,14 +105,14 @@ TEST(ControlPlaneTest, a_leader_relays_reports_and_commands) {
 TEST(ControlPlaneTest, the_same_request_again_is_reported_by_slot) {
   ControlPlane leader = machine(2);
   const Request request{allreduce("a"), {}, {}};
-  leader.submit(request, 7);
+  submit(leader, request, 7);
   leader.advance(kStart);
   Execute execute;
   execute.tensors.push_back({0, request.signature, {}});
   leader.on_frame(kParentLink, std::vector<Command>{execute}, kStart);
   (void)leader.take_frames();
   (void)leader.take_actions();
-  leader.submit(request, 8);
+  submit(leader, request, 8);
   leader.advance(kStart);
   const auto reports = frames_of<std::vector<Report>>(leader);
   ASSERT_EQ(reports.size(), 1U);
@@ -290,7 +294,7 @@ TEST(ControlPlaneTest, after_the_end_nothing_is_taken_in) {
   leader.fail(gone(0));
   (void)leader.take_frames();
   (void)leader.take_actions();
-  leader.submit({allreduce("a"), {}, {}}, 1);
+  submit(leader, {allreduce("a"), {}, {}}, 1);
   leader.leave();
   leader.on_frame(0, std::vector<Report>{{3, Leave{}}}, kStart);
   leader.advance(kStart);
