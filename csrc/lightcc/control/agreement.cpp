@@ -1,6 +1,9 @@
 #include "lightcc/control/agreement.hpp"
 
+#include <array>
 #include <bit>
+#include <charconv>
+#include <limits>
 
 namespace lightcc {
 namespace {
@@ -198,7 +201,17 @@ std::uint64_t byte_count(const Signature& signature) {
 }
 
 std::string key_of(std::uint32_t process_set, const std::string& name) {
-  return std::to_string(process_set) + '/' + name;
+  std::string key;
+  set_key(key, process_set, name);
+  return key;
+}
+
+void set_key(std::string& key, std::uint32_t process_set, const std::string& name) {
+  std::array<char, std::numeric_limits<std::uint32_t>::digits10 + 1> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), process_set).ptr;
+  key.clear();
+  key.reserve(static_cast<std::size_t>(end - digits.data()) + 1 + name.size());
+  key.append(digits.data(), end).append(1, '/').append(name);
 }
 
 Status check_agreement(const Signature& first,

@@ -25,6 +25,8 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape);
 std::uint64_t byte_count(const Signature& signature);
 /// What operations are matched by: the process set and the name.
 std::string key_of(std::uint32_t process_set, const std::string& name);
+/// The same, into a string that is used again and again.
+void set_key(std::string& key, std::uint32_t process_set, const std::string& name);
 
 /// Ok, or kMismatch saying how `other` (asked for by `other_rank`) differs from `first`.
 Status check_agreement(const Signature& first,

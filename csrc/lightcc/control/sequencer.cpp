@@ -9,6 +9,9 @@
 namespace lightcc {
 namespace {
 
+// As many are kept for the next step; a model with more gradients allocates for the rest.
+constexpr std::size_t kMostSpare = 1024;
+
 // Whether members that joined may be taken as contributing zeros.
 bool allows_join(const Signature& s) {
   if (s.op == OpType::kBarrier) {
@@ -188,28 +191,52 @@ Result<Sequencer::Pending*> Sequencer::pending_for(int rank,
                       rank,
                       signature.name.c_str());
   }
-  auto& place = pending_[key_of(signature.process_set, signature.name)];
-  if (place == nullptr) {
-    place = std::make_unique<Pending>();
-    place->common = signature;
-    place->first_rank = rank;
-    place->since = now;
-    place->members = process_sets_.share(signature.process_set);
-    if (is_transfer(signature.op)) {
-      place->members =
-          std::make_shared<const std::vector<std::int32_t>>(std::initializer_list<std::int32_t>{
-              std::min(rank, signature.root_or_peer), std::max(rank, signature.root_or_peer)});
-    }
-    place->reported.resize(place->members->size(), 0);
-    if (signature.op == OpType::kAllgather) {
-      place->per_member.resize(place->members->size(), 0);
-    } else if (signature.op == OpType::kAlltoall) {
-      place->splits.resize(place->members->size());
-    }
-    const auto slot = slot_by_key_.find(key_of(signature.process_set, signature.name));
-    place->slot = slot == slot_by_key_.end() ? kNoSlot : slot->second;
+  set_key(key_, signature.process_set, signature.name);
+  if (const auto found = pending_.find(key_); found != pending_.end()) {
+    return found->second.get();
   }
-  return place.get();
+  Pending& pending = new_pending();
+  const auto slot = slot_by_key_.find(key_);
+  pending.begin(signature, rank, now);
+  pending.slot = slot == slot_by_key_.end() ? kNoSlot : slot->second;
+  pending.members =
+      is_transfer(signature.op)
+          ? std::make_shared<const std::vector<std::int32_t>>(std::initializer_list<std::int32_t>{
+                std::min(rank, signature.root_or_peer), std::max(rank, signature.root_or_peer)})
+          : process_sets_.share(signature.process_set);
+  pending.reported.assign(pending.members->size(), 0);
+  if (signature.op == OpType::kAllgather) {
+    pending.per_member.assign(pending.members->size(), 0);
+  } else if (signature.op == OpType::kAlltoall) {
+    pending.splits.resize(pending.members->size());
+  }
+  return &pending;
+}
+
+// Under `key_`, which nothing is pending under.
+Sequencer::Pending& Sequencer::new_pending() {
+  if (spare_.empty()) {
+    return *pending_.try_emplace(key_, std::make_unique<Pending>()).first->second;
+  }
+  PendingByKey::node_type node = std::move(spare_.back());
+  spare_.pop_back();
+  node.key() = key_;
+  return *pending_.insert(std::move(node)).position->second;
+}
+
+void Sequencer::Pending::begin(const Signature& signature, int rank, TimePoint now) {
+  common = signature;
+  first_rank = rank;
+  since = now;
+  reported_count = 0;
+  per_member.clear();
+  splits.clear();
+  set_ranks.clear();
+  as_slot_says = true;
+  error = {};
+  warned = false;
+  ready = false;
+  group = 0;
 }
 
 Status Sequencer::count_in(Pending& pending, int rank) {
@@ -369,7 +396,11 @@ void Sequencer::fail_operations_of(std::uint32_t process_set) {
 }
 
 void Sequencer::erase(Pending& pending) {
-  pending_.erase(key_of(pending.common.process_set, pending.common.name));
+  set_key(key_, pending.common.process_set, pending.common.name);
+  PendingByKey::node_type node = pending_.extract(key_);
+  if (spare_.size() < kMostSpare) {
+    spare_.push_back(std::move(node));
+  }
 }
 
 void Sequencer::on_join(int rank) {

@@ -11,6 +11,7 @@
 // automatic names (they do not come back), operations travel with their full signature.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -74,8 +75,11 @@ class Sequencer {
   StallReport check_stalls(TimePoint now);
 
  private:
-  // One operation that at least one rank has asked for.
+  // One operation that at least one rank has asked for. Used again for another one when it is over,
+  // with the memory that its lists and texts have.
   struct Pending {
+    void begin(const Signature& signature, int rank, TimePoint now);
+
     Signature common;  // The first reporter's.
     int first_rank = -1;
     std::shared_ptr<const std::vector<std::int32_t>> members;
@@ -115,6 +119,7 @@ class Sequencer {
   void on_join(int rank);
   void on_leave(int rank);
   Result<Pending*> pending_for(int rank, const Signature& signature, TimePoint now);
+  Pending& new_pending();
   Status count_in(Pending& pending, int rank);
   bool is_complete(const Pending& pending) const;
   bool lacks_joined(const Pending& pending) const;
@@ -131,17 +136,40 @@ class Sequencer {
   std::uint32_t slot_for(const Pending& pending);
   static bool fuses(const Signature& signature);
   FusionWish fusion_of(const Signature& signature) const;
+  // What the tensors of one bucket have in common: they compute the same and wish the same of
+  // fusion.
+  struct FuseTraits {
+    static FuseTraits of(const Signature& signature, const FusionWish& fusion);
+    auto operator<=>(const FuseTraits&) const = default;
+
+    DataType dtype;
+    MemoryKind memory;
+    ReduceOp reduce_op;
+    FusionRule rule;
+    bool fp16;
+    bool exact;
+    std::uint32_t warmup_steps;
+    std::uint64_t limit_bytes;
+    std::uint64_t prescale;  // Bits of a number, so that any two can be told apart; and below.
+    std::uint64_t postscale;
+    std::uint64_t ratio;
+    std::uint64_t momentum;
+  };
   std::uint64_t fuse_key(const Signature& signature);
   void erase(Pending& pending);
 
   SequencerOptions options_;
   ProcessSetTable process_sets_;
-  std::unordered_map<std::string, std::unique_ptr<Pending>> pending_;
+  using PendingByKey = std::unordered_map<std::string, std::unique_ptr<Pending>>;
+  PendingByKey pending_;
+  std::vector<PendingByKey::node_type> spare_;  // What was erased, to be used again.
+  std::string key_;                             // The one that was last looked for.
   std::unordered_map<std::string, GroupState> groups_;
   std::map<std::uint32_t, Queue> queues_;
   std::vector<Slot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_by_key_;
-  std::map<std::string, std::uint64_t> fuse_keys_;
+  std::map<FuseTraits, std::uint64_t> fuse_keys_;
+  std::vector<FusionCandidate> candidates_;  // Of the bucket that is being made.
   std::vector<Command> commands_;
   std::vector<std::uint8_t> joined_;
   int joined_count_ = 0;

@@ -1,5 +1,6 @@
 // The sequencer's way out: what is ready becomes buckets on lanes, and announcements.
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <ranges>
 #include <utility>
@@ -75,29 +76,24 @@ std::optional<std::uint32_t> Sequencer::free_lane(Queue& queue) const {
 }
 
 void Sequencer::announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane) {
-  std::vector<FusionCandidate> candidates;
-  candidates.reserve(queue.ready.size());
+  candidates_.clear();
   for (const Pending* pending : queue.ready) {
     const Signature& s = pending->common;
-    candidates.push_back({byte_count(s), fuse_key(s), pending->group});
+    candidates_.push_back({byte_count(s), fuse_key(s), pending->group});
   }
   const FusionWish fusion = fusion_of(queue.ready.front()->common);
-  const auto chosen = next_bucket(candidates, fusion.rule, fusion.limit_bytes);
+  const auto chosen = next_bucket(candidates_, fusion.rule, fusion.limit_bytes);
   Execute execute;
   execute.sequence = next_sequence_++;
   execute.process_set = process_set;
   execute.lane = lane;
-  std::vector<Pending*> taken;
+  execute.tensors.reserve(chosen.size());
   for (const std::size_t index : chosen) {
-    taken.push_back(queue.ready[index]);
-    execute.tensors.push_back(announce_tensor(*queue.ready[index]));
+    Pending& pending = *std::exchange(queue.ready[index], nullptr);
+    execute.tensors.push_back(announce_tensor(pending));
+    erase(pending);
   }
-  for (const std::size_t index : std::views::reverse(chosen)) {
-    queue.ready.erase(queue.ready.begin() + static_cast<std::ptrdiff_t>(index));
-  }
-  for (Pending* pending : taken) {
-    erase(*pending);
-  }
+  std::erase(queue.ready, nullptr);
   commands_.emplace_back(std::move(execute));
 }
 
@@ -168,28 +164,29 @@ FusionWish Sequencer::fusion_of(const Signature& s) const {
   return fusion;
 }
 
-// Tensors with equal keys compute the same and wish the same of fusion.
+Sequencer::FuseTraits Sequencer::FuseTraits::of(const Signature& s, const FusionWish& fusion) {
+  const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
+  const TopkSpec topk = s.topk.value_or(TopkSpec{.ratio = 0.0});
+  return {.dtype = s.dtype,
+          .memory = s.memory,
+          .reduce_op = s.reduce_op,
+          .rule = fusion.rule,
+          .fp16 = topk.fp16,
+          .exact = topk.exact,
+          .warmup_steps = topk.warmup_steps,
+          .limit_bytes = fusion.limit_bytes,
+          .prescale = bits(s.prescale),
+          .postscale = bits(s.postscale),
+          .ratio = bits(topk.ratio),
+          .momentum = bits(topk.momentum)};
+}
+
 std::uint64_t Sequencer::fuse_key(const Signature& s) {
   if (!fuses(s)) {
     return 0;
   }
-  const FusionWish fusion = fusion_of(s);
-  Bytes text;
-  ByteWriter writer(text);
-  writer.number(static_cast<std::uint8_t>(s.dtype));
-  writer.number(static_cast<std::uint8_t>(s.memory));
-  writer.number(static_cast<std::uint8_t>(s.reduce_op));
-  writer.number(s.prescale);
-  writer.number(s.postscale);
-  const TopkSpec topk = s.topk.value_or(TopkSpec{.ratio = 0.0});
-  writer.number(topk.ratio);
-  writer.number(topk.momentum);
-  writer.number(topk.warmup_steps);
-  writer.number(static_cast<std::uint8_t>((topk.fp16 ? 1 : 0) + (topk.exact ? 2 : 0)));
-  writer.number(static_cast<std::uint8_t>(fusion.rule));
-  writer.number(fusion.limit_bytes);
-  const std::string key(reinterpret_cast<const char*>(text.data()), text.size());
-  return fuse_keys_.try_emplace(key, fuse_keys_.size() + 1).first->second;
+  return fuse_keys_.try_emplace(FuseTraits::of(s, fusion_of(s)), fuse_keys_.size() + 1)
+      .first->second;
 }
 
 void Sequencer::on_bucket_done(std::uint32_t process_set, std::uint32_t lane) {
