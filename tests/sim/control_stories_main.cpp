@@ -2,7 +2,8 @@
 //
 // Prints for each failure the command that plays that story alone. Exits 1 where there was one, or
 // where the stories were too tame to prove anything. With --sabotage the simulator breaks something
-// on purpose (lose-frame, swap-frames, blame-wrongly), and it is a failure if no story notices.
+// on purpose (lose-frame, swap-frames, blame-wrongly, hide-waiting), and it is a failure if no
+// story notices.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +22,8 @@ bool parse_sabotage(const char* text, Sabotage& sabotage) {
     sabotage = Sabotage::kSwapFrames;
   } else if (std::strcmp(text, "blame-wrongly") == 0) {
     sabotage = Sabotage::kBlameWrongly;
+  } else if (std::strcmp(text, "hide-waiting") == 0) {
+    sabotage = Sabotage::kHideWaiting;
   } else {
     return false;
   }
@@ -48,7 +51,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: %s [--first SEED] [--count N] "
-                   "[--sabotage lose-frame|swap-frames|blame-wrongly]\n",
+                   "[--sabotage lose-frame|swap-frames|blame-wrongly|hide-waiting]\n",
                    argv[0]);
       return 2;
     }

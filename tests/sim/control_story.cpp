@@ -129,13 +129,15 @@ class Story {
     plan_.lost_frame =
         sabotage_ == Sabotage::kLoseFrame ? static_cast<std::int64_t>(rng_.below(6)) : -1;
     plan_.swaps_frames = sabotage_ == Sabotage::kSwapFrames;
+    plan_.hides_waiting = sabotage_ == Sabotage::kHideWaiting;
     plan_.blames_wrongly = sabotage_ == Sabotage::kBlameWrongly;
   }
 
   void draw_operations() {
     const bool is_large = size_ > 1000;
     steps_ = is_large ? 2 : 1 + static_cast<int>(rng_.below(4));
-    const std::size_t set_count = is_large || size_ < 2 ? 0 : rng_.below(3);
+    is_sparse_ = size_ > 8 && !is_large && rng_.below(4) == 0;
+    const std::size_t set_count = is_large || size_ < 2 ? 0 : rng_.below(3) + (is_sparse_ ? 1 : 0);
     members_.emplace_back();
     for (int rank = 0; rank < size_; ++rank) {
       members_[0].push_back(rank);
@@ -143,7 +145,7 @@ class Story {
     for (std::size_t i = 0; i < set_count; ++i) {
       std::vector<std::int32_t> ranks;
       for (int rank = 0; rank < size_; ++rank) {
-        if (rng_.below(2) == 0) {
+        if (rng_.below(is_sparse_ ? static_cast<std::uint64_t>(size_) : 2) < (is_sparse_ ? 3 : 1)) {
           ranks.push_back(rank);
         }
       }
@@ -156,6 +158,9 @@ class Story {
     for (std::size_t i = 0; i < count; ++i) {
       Planned planned;
       planned.set = rng_.below(members_.size());
+      if (is_sparse_ && members_.size() > 1) {
+        planned.set = 1 + rng_.below(members_.size() - 1);
+      }
       planned.is_automatic = !joins_ && rng_.below(6) == 0;
       Signature& s = planned.signature;
       s.name = (planned.is_automatic ? "allreduce.noname." : "gradient.") + std::to_string(i);
@@ -184,7 +189,7 @@ class Story {
       planned_.push_back(std::move(planned));
     }
     if (planned_.size() > 2 && rng_.below(5) == 0) {  // An all-or-nothing group.
-      for (std::size_t i = 0; i < 2; ++i) {
+      for (std::size_t i = 0; i < 2 && !is_sparse_; ++i) {
         planned_[i].signature.op = OpType::kAllreduce;
         planned_[i].signature.root_or_peer = -1;
         planned_[i].signature.shape = {3, 2};
@@ -348,8 +353,13 @@ class Story {
                          : ranks[rng_.below(ranks.size())];
   }
 
+  int pick_anyone() {
+    const auto& ranks = is_sparse_ && rng_.below(4) > 0 ? members_.back() : members_.front();
+    return ranks[rng_.below(ranks.size())];
+  }
+
   void strike() {
-    const int anyone = static_cast<int>(rng_.below(static_cast<std::uint64_t>(size_)));
+    const int anyone = pick_anyone();
     switch (fault_) {
       case Fault::kNone:
         return;
@@ -437,38 +447,12 @@ class Story {
            guilty_.contains(first_blamed_);
   }
 
-  // Silence counts only where somebody waits: for a stopped rank whose neighbours are all idle,
-  // ranks elsewhere may wait without end (docs/control-plane.md).
-  bool is_unwatched() const {
-    if (fault_ != Fault::kLongStop && fault_ != Fault::kCut) {
-      return false;
-    }
-    std::set<int> hosts;
-    for (int rank = 0; rank < size_; ++rank) {
-      const int parent = world_->parent_of(rank);
-      if (guilty_.contains(rank) || guilty_.contains(parent)) {
-        hosts.insert(world_->host_of(rank));
-        hosts.insert(parent < 0 ? 0 : world_->host_of(parent));
-      }
-    }
-    for (int rank = 0; rank < size_; ++rank) {
-      if (world_->end_of(rank) != nullptr ||
-          (hosts.contains(world_->host_of(rank)) && !guilty_.contains(rank) &&
-           world_->outstanding(rank) > 0)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
   void judge_rank(int rank, StoryResult& result) {
     const std::string who = "rank " + std::to_string(rank);
     const bool expects_end =
         !guilty_.empty() && fault_ != Fault::kLongStop && fault_ != Fault::kCut;
     if (const EndWorld* end = world_->end_of(rank)) {
       judge_end(rank, *end, result);
-    } else if (is_unwatched()) {
-      return;
     } else if (!progress(rank).is_done || world_->outstanding(rank) > 0) {
       complain(who + " still waits for " + std::to_string(world_->outstanding(rank)) +
                " operations, in step " + std::to_string(progress(rank).step) + " of " +
@@ -522,6 +506,7 @@ class Story {
   int size_ = 1;
   int steps_ = 1;
   bool joins_ = false;
+  bool is_sparse_ = false;  // Few ranks ask for anything; the others only keep the tree together.
   Fault fault_ = Fault::kNone;
   std::vector<std::vector<std::int32_t>> members_;  // By set.
   std::vector<Planned> planned_;

@@ -17,7 +17,7 @@
 namespace lightcc::sim {
 
 /// What the simulator does wrong on purpose, in order to be found.
-enum class Sabotage : std::uint8_t { kNone, kLoseFrame, kSwapFrames, kBlameWrongly };
+enum class Sabotage : std::uint8_t { kNone, kLoseFrame, kSwapFrames, kBlameWrongly, kHideWaiting };
 
 struct StoryResult {
   bool ok = false;

@@ -204,18 +204,19 @@ void ControlWorld::drain(int rank) {
 
 void ControlWorld::send(int rank, const OutgoingFrame& outgoing) {
   Rank& r = ranks_[index(rank)];
-  const auto frame = std::make_shared<const Frame>(outgoing.frame);
+  const bool hides = plan_.hides_waiting && std::holds_alternative<Heartbeat>(outgoing.frame);
+  const auto frame = std::make_shared<const Frame>(hides ? Frame(Heartbeat{}) : outgoing.frame);
   std::size_t bytes = 0;
   if (plan_.counts_bytes) {
     Bytes encoded;
     encode_frame(*frame, encoded);
     bytes = encoded.size();
   }
-  if (outgoing.to_parent && r.parent >= 0 && outgoing.except != kParentLink) {
+  if (r.parent >= 0 && outgoing.goes_to(kParentLink)) {
     transmit(rank, r.to_parent, frame, bytes);
   }
-  for (std::size_t i = 0; outgoing.to_children && i < r.children.size(); ++i) {
-    if (outgoing.except != static_cast<LinkIndex>(i)) {
+  for (std::size_t i = 0; i < r.children.size(); ++i) {
+    if (outgoing.goes_to(static_cast<LinkIndex>(i))) {
       transmit(rank, r.children[i], frame, bytes);
     }
   }

@@ -29,6 +29,8 @@ struct WorldPlan {
   std::int64_t lost_frame = -1;
   /// Hands the frames of one link over in the wrong order.
   bool swaps_frames = false;
+  /// Heartbeats never say that somebody waits.
+  bool hides_waiting = false;
   /// Deaths name another rank than the one that died.
   bool blames_wrongly = false;
 };

@@ -7,6 +7,8 @@
 namespace lightcc {
 namespace {
 
+constexpr int kNobody = -1;
+
 // How long the news of a failure may take along the tree of control links, longer than a connection
 // that a survivor closes in consequence.
 constexpr Duration kNewsDelay = std::chrono::milliseconds(300);
@@ -55,7 +57,8 @@ void ControlPlane::on_frame(LinkIndex link, Frame frame, TimePoint now) {
     end_in_error(Status(error->code, error->message, error->rank), link);
     return;
   }
-  if (std::holds_alternative<Heartbeat>(frame)) {
+  if (const auto* heartbeat = std::get_if<Heartbeat>(&frame)) {
+    silence_.note_waiting(sender.rank, heartbeat->waits);
     return;
   }
   if (is_suspecting()) {
@@ -162,17 +165,18 @@ void ControlPlane::tick(TimePoint now, bool is_busy, bool is_host_busy) {
   }
   if (is_suspecting()) {
     next_tick_ = now + silence_.interval() / 4;
-    frames_.push_back({Heartbeat{}, true, true, kNoLink, false});
+    beat(true);
     if (const Status silent = silence_.tick(now, true); !silent.ok()) {
       end_in_error(silent, kNoLink);
     }
     return;
   }
   next_tick_ = now + silence_.interval();
-  frames_.push_back({Heartbeat{}, true, true, kNoLink, false});
   const bool is_pending = sequencer_ != nullptr && sequencer_->has_pending();
+  const bool waits = is_busy || is_host_busy || is_pending;
+  beat(waits);
   // In a world that closes, ranks that are done go away; the rest has a deadline.
-  Status error = is_closing_ ? Status() : silence_.tick(now, is_busy || is_host_busy || is_pending);
+  Status error = is_closing_ ? Status() : silence_.tick(now, waits);
   if (error.ok() && sequencer_ != nullptr) {
     auto stalls = sequencer_->check_stalls(now);
     std::ranges::move(stalls.warnings, std::back_inserter(warnings_));
@@ -183,6 +187,27 @@ void ControlPlane::tick(TimePoint now, bool is_busy, bool is_host_busy) {
   }
   if (!error.ok()) {
     on_trouble(error, now);
+  }
+}
+
+// A sign of life to all neighbours. It tells each whether anyone else waits.
+void ControlPlane::beat(bool is_host_busy) {
+  const bool anyone = is_host_busy || silence_.waits_beside(kNobody);
+  LinkIndex alone = kNoLink;  // The one link that does not hear of somebody else.
+  const auto look_at = [&](LinkIndex link) {
+    if (anyone && !is_host_busy && !silence_.waits_beside(peer(link).rank)) {
+      alone = link;
+    }
+  };
+  if (options_.parent.has_value()) {
+    look_at(kParentLink);
+  }
+  for (std::size_t i = 0; i < options_.children.size(); ++i) {
+    look_at(static_cast<LinkIndex>(i));
+  }
+  frames_.push_back({Heartbeat{anyone}, true, true, alone, false});
+  if (alone != kNoLink) {
+    frames_.push_back({Heartbeat{false}, true, true, kNoLink, false, alone});
   }
 }
 

@@ -70,7 +70,13 @@ struct OutgoingFrame {
   bool to_parent = false;
   bool to_children = false;
   LinkIndex except = kNoLink;
-  bool is_urgent = false;  ///< The receiver must act on it even if it has nothing outstanding.
+  bool is_urgent = false;    ///< The receiver must act on it even if it has nothing outstanding.
+  LinkIndex only = kNoLink;  ///< If given, the frame goes to no other link.
+
+  bool goes_to(LinkIndex link) const {
+    return (link == kParentLink ? to_parent : to_children) && link != except &&
+           (only == kNoLink || link == only);
+  }
 };
 
 /// One tensor of a bucket, as this rank runs it.
@@ -232,6 +238,7 @@ class ControlPlane {
   void broadcast(Frame frame, bool is_urgent, LinkIndex except);
   const ControlPeer& peer(LinkIndex link) const;
   Status own_words(const Status& error) const;
+  void beat(bool is_host_busy);
   void suspect(const Status& error, TimePoint now, Duration patience);
   void end_if_shut_down(const Frame& frame);
   void end_in_error(const Status& error, LinkIndex except);

@@ -30,12 +30,26 @@ void Silence::heard_from(int rank, TimePoint now) {
   }
 }
 
-Status Silence::tick(TimePoint now, bool anyone_busy) {
+void Silence::note_waiting(int rank, bool waits) {
+  for (Neighbour& neighbour : neighbours_) {
+    if (neighbour.rank == rank) {
+      neighbour.waits = waits;
+    }
+  }
+}
+
+bool Silence::waits_beside(int rank) const {
+  return std::ranges::any_of(neighbours_, [rank](const Neighbour& neighbour) {
+    return neighbour.waits && neighbour.rank != rank;
+  });
+}
+
+Status Silence::tick(TimePoint now, bool is_host_busy) {
   // After a pause of this very process (stopped, a suspended machine) nobody else was silent.
   const bool was_away =
       now - std::exchange(last_tick_, now) > std::max(timeout_ / 2, 3 * interval_);
   for (Neighbour& neighbour : neighbours_) {
-    if (was_away || !anyone_busy) {
+    if (was_away || !(is_host_busy || waits_beside(neighbour.rank))) {
       // Silence counts from when there is something to wait for.
       neighbour.last_heard = now;
     } else if (now - neighbour.last_heard > timeout_) {

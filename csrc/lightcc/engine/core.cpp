@@ -364,16 +364,16 @@ void Core::send(const OutgoingFrame& frame) {
   encoded_.clear();
   encode_frame(frame.frame, encoded_);
   const auto send_to = [&](ControlLink& to, LinkIndex index) {
-    if (index != frame.except && !to.is_broken()) {
+    if (frame.goes_to(index) && !to.is_broken()) {
       // A link that fails here fails again when it is flushed, and is dealt with there.
       (void)to.send_encoded(encoded_, frame.is_urgent);
       ++frames_sent_;
     }
   };
-  if (frame.to_parent && world_.parent.has_value()) {
+  if (world_.parent.has_value()) {
     send_to(*world_.parent, kParentLink);
   }
-  for (std::size_t i = 0; frame.to_children && i < world_.children.size(); ++i) {
+  for (std::size_t i = 0; i < world_.children.size(); ++i) {
     send_to(world_.children[i], static_cast<LinkIndex>(i));
   }
 }

@@ -338,7 +338,10 @@ struct FrameWriter {
     out.number(error.rank);
     out.string(std::string_view(error.message).substr(0, kMaxMessageBytes));
   }
-  void operator()(const Heartbeat& /*heartbeat*/) const { put_kind(out, FrameKind::kHeartbeat); }
+  void operator()(const Heartbeat& heartbeat) const {
+    put_kind(out, FrameKind::kHeartbeat);
+    out.number(static_cast<std::uint8_t>(heartbeat.waits));
+  }
 };
 
 Frame get_frame(ByteReader& in) {
@@ -359,7 +362,7 @@ Frame get_frame(ByteReader& in) {
       return error;
     }
     case FrameKind::kHeartbeat:
-      return Heartbeat{};
+      return Heartbeat{get_flag(in)};
   }
   in.fail();
   return Heartbeat{};

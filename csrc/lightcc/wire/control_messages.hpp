@@ -145,6 +145,7 @@ struct WorldError {
 
 /// "My progress loop is alive."
 struct Heartbeat {
+  bool waits = false;  ///< The sender, or a rank that it speaks for, waits for others.
   bool operator==(const Heartbeat&) const = default;
 };
 

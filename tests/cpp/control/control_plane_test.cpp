@@ -1,6 +1,7 @@
 // The control plane of one rank as a machine: what it is told, and what it then says and does.
 #include "lightcc/control/control_plane.hpp"
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -224,6 +225,59 @@ TEST(ControlPlaneTest, silence_counts_while_somebody_waits) {
     if (is_busy) {
       EXPECT_EQ(end->status.code(), ErrorCode::kTimeout);
       EXPECT_EQ(end->status.rank(), 0);
+    }
+  }
+}
+
+/// What the heartbeats of one tick say on the links of `control`.
+std::map<LinkIndex, bool> told_waiting(ControlPlane& control, TimePoint now, bool is_busy) {
+  (void)control.take_frames();
+  control.tick(now, is_busy, false);
+  std::map<LinkIndex, bool> told;
+  for (const OutgoingFrame& frame : control.take_frames()) {
+    for (LinkIndex link = kParentLink; link < 3; ++link) {
+      if (frame.goes_to(link) && std::holds_alternative<Heartbeat>(frame.frame)) {
+        EXPECT_FALSE(told.contains(link)) << "link " << link << " got two heartbeats";
+        told[link] = std::get<Heartbeat>(frame.frame).waits;
+      }
+    }
+  }
+  told.erase(kParentLink);  // Rank 0 has none.
+  return told;
+}
+
+TEST(ControlPlaneTest, heartbeats_tell_everybody_but_its_source_that_somebody_waits) {
+  using Told = std::map<LinkIndex, bool>;
+  ControlPlane root = machine(0);
+  EXPECT_EQ(told_waiting(root, kStart, false), (Told{{0, false}, {1, false}, {2, false}}));
+  EXPECT_EQ(told_waiting(root, kStart, true), (Told{{0, true}, {1, true}, {2, true}}));
+  root.on_frame(1, Heartbeat{true}, kStart);
+  EXPECT_EQ(told_waiting(root, kStart, false), (Told{{0, true}, {1, false}, {2, true}}));
+  root.on_frame(0, Heartbeat{true}, kStart);
+  EXPECT_EQ(told_waiting(root, kStart, false), (Told{{0, true}, {1, true}, {2, true}}));
+  root.on_frame(0, Heartbeat{false}, kStart);
+  root.on_frame(1, Heartbeat{false}, kStart);
+  EXPECT_EQ(told_waiting(root, kStart, false), (Told{{0, false}, {1, false}, {2, false}}));
+}
+
+TEST(ControlPlaneTest, a_silent_neighbour_is_blamed_for_those_who_wait_beyond_another) {
+  for (const LinkIndex waiting : {1, 2}) {
+    ControlPlane root = machine(0);
+    root.on_frame(waiting, Heartbeat{true}, kStart);
+    for (int second = 0; second <= 6; ++second) {
+      const TimePoint now = kStart + std::chrono::seconds(second);
+      root.heard_from(1, now);
+      root.on_frame(1, Heartbeat{waiting == 1}, now);
+      if (waiting == 2 && second == 0) {
+        root.on_frame(2, Heartbeat{true}, now);  // Silent from now on, and nobody else waits.
+      }
+      root.tick(now, false, false);
+    }
+    const auto end = end_in(root);
+    ASSERT_EQ(end.has_value(), waiting == 1) << "what a rank waited for is held against it";
+    if (end.has_value()) {
+      EXPECT_EQ(end->status.code(), ErrorCode::kTimeout);
+      EXPECT_EQ(end->status.rank(), 4);
     }
   }
 }

@@ -186,7 +186,8 @@ TEST(ControlMessagesTest, errors_and_heartbeats_are_the_documented_bytes) {
   expect_golden(WorldError{ErrorCode::kTimeout, 3, "late"},
                 "0b00000003040300000004"
                 "6c617465");
-  expect_golden(Heartbeat{}, "0100000004");
+  expect_golden(Heartbeat{}, "020000000400");
+  expect_golden(Heartbeat{true}, "020000000401");
 }
 
 TEST(ControlMessagesTest, every_variant_survives_a_round_trip_with_extreme_values) {

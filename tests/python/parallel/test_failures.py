@@ -22,15 +22,15 @@ from faults import (
     processes,
     reduce_until_error,
     rest_then_reduce,
+    wait_for_file,
 )
+from grids import Grid
 
 import lightcc as hvd
 from lightcc.testing import mark, spawn_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from grids import Grid
 
 pytestmark = pytest.mark.multiproc
 
@@ -112,6 +112,48 @@ def test_stopped_rank_is_a_timeout_that_names_it(grid: Grid, victim: int, elemen
     assert late.value is not None
     assert late.value.kind in {"CollectiveTimeoutError", "PeerFailedError"}, late.value
     assert late.value.at - resumed < 2.5 * PEER_TIMEOUT_S
+
+
+def reduce_beside_an_idle_rank(go: str) -> Seen:
+    """Ranks 1 and 2 run one all-reduce that takes long. Rank 0 is idle until `go` is there."""
+    pair = hvd.ProcessSet([1, 2])
+    hvd.init(process_sets=[pair])
+    hvd.barrier()
+    try:
+        if hvd.rank() == 0:
+            wait_for_file(go)
+            hvd.allreduce(np.ones(1))
+        else:
+            handle = hvd.allreduce_async(np.ones(8_000_000, np.float32), process_set=pair)
+            mark("running")
+            hvd.synchronize(handle)
+    except hvd.HorovodInternalError as error:
+        return after_error(error)
+    raise AssertionError("nothing failed")
+
+
+def test_stopped_rank_with_idle_neighbours_is_seen_by_a_rank_that_waits_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 leads the tree: the ranks that wait for each other are not neighbours."""
+    go = tmp_path / "go"
+    grid = Grid(3, [0, 1, 2])
+    with processes(
+        grid,
+        reduce_beside_an_idle_rank,
+        str(go),
+        LIGHT_PEER_TIMEOUT=str(PEER_TIMEOUT_S),
+        LIGHT_TCP_RATE="2M",
+    ) as ranks:
+        ranks.wait_mark("running", ranks=[1, 2])
+        time.sleep(1)  # By now both have asked, and the all-reduce runs for 16 s.
+        stopped = time.monotonic()
+        ranks.stop(2)
+        results = ranks.wait(40, ranks=[1])
+        go.touch()
+        results += ranks.wait(20, ranks=[0])
+    check_survivors(results[:1], "CollectiveTimeoutError", 2, stopped, 3 * PEER_TIMEOUT_S)
+    check_survivors(results[1:], "CollectiveTimeoutError", 2, stopped, 4 * PEER_TIMEOUT_S)
 
 
 def compute_past_the_timeout(seconds: float) -> float:
