@@ -10,7 +10,7 @@ namespace lightcc {
 namespace {
 
 // As many are kept for the next step; a model with more gradients allocates for the rest.
-constexpr std::size_t kMostSpare = 1024;
+constexpr std::size_t kMaxSpare = 1024;
 
 // Whether members that joined may be taken as contributing zeros.
 bool allows_join(const Signature& s) {
@@ -398,7 +398,7 @@ void Sequencer::fail_operations_of(std::uint32_t process_set) {
 void Sequencer::erase(Pending& pending) {
   set_key(key_, pending.common.process_set, pending.common.name);
   PendingByKey::node_type node = pending_.extract(key_);
-  if (spare_.size() < kMostSpare) {
+  if (spare_.size() < kMaxSpare) {
     spare_.push_back(std::move(node));
   }
 }
