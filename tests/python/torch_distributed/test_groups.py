@@ -246,6 +246,22 @@ def test_torch_finds_the_backend_itself() -> None:
     assert done.stdout.split() == ["2.0", "lightcc"], done.stderr
 
 
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [("cpu:gloo", "gloo"), ("gloo", "gloo"), ("cpu:lightcc", "lightcc"), ("lightcc", "lightcc")],
+)
+def test_other_backends_stay_what_they_were(asked: str, got: str) -> None:
+    program = (
+        "import torch.distributed as dist;"
+        f"dist.init_process_group('{asked}', store=dist.HashStore(), rank=0, world_size=1);"
+        "print(dist.group.WORLD.name(), 'lightcc' in dist.Backend.backend_list)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == [got, "True"], done.stdout + done.stderr
+
+
 def test_ranks_that_were_started_anew_do_not_read_what_was_left() -> None:
     c10d: Any = dist  # torch exports its stores without saying so.
     store = c10d.HashStore()
