@@ -47,7 +47,9 @@ class Calls:
         if self._lease is None:
             self._leased()
         if opts is not None and hasattr(opts, "asyncOp"):
-            return getattr(opts, "reduceOp", None), not opts.asyncOp, None
+            asked = opts.timeout.total_seconds()
+            limit = asked if asked > 0 else None
+            return getattr(opts, "reduceOp", None), not opts.asyncOp, limit
         op = opts if opts is not None else kwargs.get("op")
         timeout = kwargs.get("timeout")
         for value in args:

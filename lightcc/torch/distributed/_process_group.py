@@ -11,6 +11,7 @@ import torch.distributed as dist
 from lightcc.reductions import Sum
 from lightcc.torch.distributed import _worlds
 from lightcc.torch.distributed._barrier import MonitoredBarrier
+from lightcc.torch.distributed._dynamo import keep_out
 from lightcc.torch.distributed._moving import Moving
 from lightcc.torch.distributed._reducing import Reducing
 from lightcc.torch.distributed._work import Together, Work
@@ -166,8 +167,6 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
         _, waits, timeout_s = self._asked(opts, (), {"timeout": timeout})
-        if opts is not None and opts.timeout.total_seconds() > 0:
-            timeout_s = opts.timeout.total_seconds()
         token = torch.zeros(1, dtype=torch.uint8)
         handle = self._world.allreduce(
             token, False, True, None, Sum, 1.0, 1.0, 0, waits, None, self._sequence
@@ -184,3 +183,6 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
         self._get_backend(device)
         works, self._coalesced = self._coalesced or [], None
         return Together(works)
+
+
+keep_out(ProcessGroup, Together)

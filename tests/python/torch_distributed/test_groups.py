@@ -157,6 +157,28 @@ def test_waiting_ends_with_a_typed_error(tmp_path: Path) -> None:
     spawn_ranks(waiting_ends, 2, os.fspath(tmp_path / "store"))
 
 
+def options_have_a_timeout(store: str) -> None:
+    rank, _ = start(store)
+    group: Any = dist.group.WORLD
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=0.2)
+    options.asyncOp = False
+    tensor = torch.ones(2)
+    if rank == 0:
+        with pytest.raises(CollectiveTimeoutError, match=r"all_reduce in .* after 0.2 s"):
+            group.allreduce([tensor], options)
+        dist.distributed_c10d._get_default_store().set("go", "1")
+    else:
+        dist.distributed_c10d._get_default_store().wait(["go"])
+        dist.all_reduce(tensor)
+    dist.barrier()
+    assert tensor.tolist() == [2.0, 2.0]
+
+
+def test_options_of_one_operation_have_a_timeout(tmp_path: Path) -> None:
+    spawn_ranks(options_have_a_timeout, 2, os.fspath(tmp_path / "store"))
+
+
 def everybody_meets(store: str) -> None:
     start(store)
     for _ in range(3):
