@@ -1,11 +1,12 @@
 // What one small operation costs the engine: allocations, and the time.
 //
-//   operation_bench [ranks] [operations] [tensors]
+//   operation_bench [ranks] [operations] [tensors] [KiB]
 //
-// Ranks are threads of this process. Each submits all-reduces of 4 KiB by name, `tensors` (default
-// 1) in one call, and waits. Prints what one operation costs on one rank once its slots exist. The
-// number of allocations does not depend on the machine; the time does. With 1 rank, the program's
-// instructions can be counted by valgrind --tool=callgrind.
+// Ranks are threads of this process. Each submits all-reduces of `KiB` (default 4) by name,
+// `tensors` (default 1) in one call, and waits. Prints what one operation costs on one rank once
+// its slots exist. The number of allocations does not depend on the machine; the time does. With 1
+// rank, the program's instructions can be counted by valgrind --tool=callgrind.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -54,7 +55,7 @@ namespace {
 
 using namespace lightcc;
 
-constexpr std::size_t kElements = 1024;
+constexpr std::size_t kElementsPerKib = 256;
 constexpr std::uint64_t kWarmUp = 1000;
 
 [[noreturn]] void fail(const Status& status) {
@@ -64,8 +65,8 @@ constexpr std::uint64_t kWarmUp = 1000;
 
 class RankOfBench {
  public:
-  RankOfBench(World& world, std::size_t tensors)
-      : world_(world), data_(tensors, std::vector<float>(kElements, 1.0F)) {
+  RankOfBench(World& world, std::size_t tensors, std::size_t kib)
+      : world_(world), data_(tensors, std::vector<float>(kib * kElementsPerKib, 1.0F)) {
     for (std::size_t i = 0; i < tensors; ++i) {
       names_.push_back("allreduce.layer" + std::to_string(i) + ".weight");
     }
@@ -79,7 +80,7 @@ class RankOfBench {
         operations[t].request.signature.reduce_op = ReduceOp::kMax;
         operations[t].name = names_[t];
         operations[t].input = {.data = data_[t].data(),
-                               .shape = {static_cast<std::int64_t>(kElements)}};
+                               .shape = {static_cast<std::int64_t>(data_[t].size())}};
         operations[t].output = operations[t].input;
       }
       const auto handle = world_.start(std::move(operations), {.waits = true});
@@ -126,15 +127,15 @@ WorldPtr join(int rank, int size, const std::shared_ptr<Store>& store) {
 }
 
 // Rank 0 measures; the ranks run in step, so what the others allocate falls in the same time.
-Costs measure(int size, std::uint64_t calls, std::size_t tensors) {
+Costs measure(int size, std::uint64_t calls, std::size_t tensors, std::size_t kib) {
   const auto store = make_hash_store();
   Costs costs;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const WorldPtr world = join(rank, size, store);
-      RankOfBench bench(*world, tensors);
-      bench.run(kWarmUp);
+      RankOfBench bench(*world, tensors, kib);
+      bench.run(std::min<std::uint64_t>(kWarmUp, calls));
       const auto started = std::chrono::steady_clock::now();
       const std::uint64_t allocations_before = allocations.load();
       const std::uint64_t bytes_before = allocated_bytes.load();
@@ -161,17 +162,20 @@ int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
   const auto calls = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 20'000ULL;
   const auto tensors = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1ULL;
-  if (ranks < 1 || calls < 1 || tensors < 1) {
-    std::fprintf(stderr, "usage: %s [ranks] [operations] [tensors]\n", argv[0]);
+  const auto kib = argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 4ULL;
+  if (ranks < 1 || calls < 1 || tensors < 1 || kib < 1) {
+    std::fprintf(stderr, "usage: %s [ranks] [operations] [tensors] [KiB]\n", argv[0]);
     return 2;
   }
-  const Costs costs = measure(ranks, calls, tensors);
+  const Costs costs = measure(ranks, calls, tensors, kib);
   const double runs = static_cast<double>(calls) * static_cast<double>(tensors) * ranks;
-  std::printf("%d ranks, %llu tensors in a call: %.2f allocations, %.0f bytes, %.2f us\n",
-              ranks,
-              static_cast<unsigned long long>(tensors),
-              static_cast<double>(costs.allocations) / runs,
-              static_cast<double>(costs.bytes) / runs,
-              1e6 * costs.seconds / (static_cast<double>(calls) * static_cast<double>(tensors)));
+  std::printf(
+      "%d ranks, %llu tensors of %llu KiB in a call: %.2f allocations, %.0f bytes, %.2f us\n",
+      ranks,
+      static_cast<unsigned long long>(tensors),
+      static_cast<unsigned long long>(kib),
+      static_cast<double>(costs.allocations) / runs,
+      static_cast<double>(costs.bytes) / runs,
+      1e6 * costs.seconds / (static_cast<double>(calls) * static_cast<double>(tensors)));
   return 0;
 }
