@@ -95,6 +95,16 @@ class GridGroup final : public Group {
     return on_levels(
         [&] { return make_reduce_scatter_stages(*state_, in, out, counts, reduction); });
   }
+  std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                              std::vector<std::size_t> counts,
+                                              const Reduction& reduction) override {
+    return flat_->reduce_scatter_bucket(std::move(tensors), std::move(counts), reduction);
+  }
+  std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
+                                         std::vector<std::size_t> counts,
+                                         DataType dtype) override {
+    return flat_->allgather_bucket(std::move(tensors), std::move(counts), dtype);
+  }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override {

@@ -1,4 +1,5 @@
-// The Group of a grid: ranks of one host through shared memory, hosts through a transport.
+// The Group of a grid: blocks through one group, usually shared memory, and between blocks others,
+// usually over a transport.
 // (Essay: grid_group.cpp.)
 #pragma once
 
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/shm_group.hpp"
 
 namespace lightcc {
 
@@ -31,7 +31,7 @@ struct GridPlace {
 
 /// The levels of a grid of m blocks of n members, as one member sees them.
 struct GridLevels {
-  std::unique_ptr<ShmGroup> intra;  ///< The n members of this member's block.
+  std::unique_ptr<Group> intra;  ///< The n members of this member's block.
   /// Independent groups of the same m members: those that have this member's place in their
   /// blocks, in the order of the blocks. At least one. Chunks take them in turn, so that one chunk
   /// fills the wire while another one begins or ends.
@@ -42,8 +42,8 @@ struct GridLevels {
 struct GridState;
 std::shared_ptr<GridState> make_grid_state(GridLevels levels, GridGroupOptions options);
 
-/// `flat` has all m * n members; it runs what the levels do not: alltoall, send, recv, barrier, and
-/// what has more than `most_bytes` in all.
+/// `flat` has all m * n members; it runs what the levels do not: the halves of an allreduce,
+/// alltoall, send, recv, barrier, and what has more than `most_bytes` in all.
 ///
 /// An operation of the levels that fails, or is dropped before its end, ends both: every later one
 /// fails with the same Status (kShutDown after a drop), and the peers' with kPeerFailed as far as

@@ -44,7 +44,7 @@ class GridStages : public PipelineStages {
 
  protected:
   const GridState& state() const { return state_; }
-  ShmGroup& intra() const { return *state_.levels.intra; }
+  Group& intra() const { return *state_.levels.intra; }
 
  private:
   const GridState& state_;

@@ -38,8 +38,9 @@ struct Reduction {
   double postscale = 1.0;
 };
 
-/// Pointers handed to a Group must stay valid, and inputs unchanged, until the Work is done or
-/// dropped. All counts are the same on every member unless said otherwise. Zero is a valid count.
+/// Pointers handed to a Group are of the memory that its plane serves (engine/plane.hpp). They must
+/// stay valid, and inputs unchanged, until the Work is done or dropped. All counts are the same on
+/// every member unless said otherwise. Zero is a valid count.
 class Group {
  public:
   Group() = default;
@@ -59,6 +60,18 @@ class Group {
                                                std::byte* out,
                                                std::vector<std::size_t> counts,
                                                const Reduction& reduction) = 0;
+  /// The first half of an allreduce, straight from and to the tensors of a bucket: what a level
+  /// above needs to work on the parts in between. The elements of `tensors`, one after another, are
+  /// cut into `counts`, one part for each member. Every member's own part is combined into its
+  /// tensors' `out` (nowhere null there; may equal `in`). What lies outside of it is only read.
+  virtual std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                                      std::vector<std::size_t> counts,
+                                                      const Reduction& reduction) = 0;
+  /// The second half. Every member's own part is read from its tensors' `in` (nowhere null there),
+  /// and reaches the `out` of all members, the own one included.
+  virtual std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
+                                                 std::vector<std::size_t> counts,
+                                                 DataType dtype) = 0;
   /// Every member gets the concatenation, in member order, of blocks of `bytes[i]` bytes. `in` may
   /// be the right place inside `out`.
   virtual std::unique_ptr<Work> allgather(const std::byte* in,

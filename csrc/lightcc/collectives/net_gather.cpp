@@ -172,4 +172,27 @@ Result<Progress> NetGatherRing::step() {
   return moved ? Progress::kMoved : Progress::kIdle;
 }
 
+NetGatherBucket::NetGatherBucket(BucketView bucket, ElementRange own)
+    : bucket_(std::move(bucket)),
+      in_(bucket_.contiguous_in(own)),
+      out_(bucket_.contiguous_out({0, bucket_.total_elements()})) {
+  if (in_ == nullptr) {
+    packed_.resize(own.count * bucket_.element_bytes());
+    bucket_.pack(own, packed_.data());
+    in_ = packed_.data();
+  }
+  if (out_ == nullptr) {
+    results_.resize(bucket_.total_elements() * bucket_.element_bytes());
+    out_ = results_.data();
+  }
+}
+
+Result<Progress> NetGatherBucket::advance() {
+  LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, gather_->advance());
+  if (progress == Progress::kDone && !results_.empty()) {
+    bucket_.unpack({0, bucket_.total_elements()}, 0, results_);
+  }
+  return progress;
+}
+
 }  // namespace lightcc

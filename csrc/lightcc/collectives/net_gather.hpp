@@ -6,14 +6,17 @@
 // that comes from r-1 except, at the end, the block of r+1. A piece leaves as soon as it is there,
 // so the ring fills once and then every link is busy.
 //   steps n-1 blocks in a row;  bytes sent by member r: N - B_{r+1}
-// Blocks land where they belong and are forwarded from there: no staging.
+// Blocks land where they belong and are forwarded from there: no staging. Only a bucket whose
+// tensors do not lie together is packed and unpacked.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/net_bucket.hpp"
 #include "lightcc/collectives/net_links.hpp"
 #include "lightcc/collectives/net_stream.hpp"
 #include "lightcc/collectives/work.hpp"
@@ -72,6 +75,28 @@ class NetGatherRing final : public NetWork {
   RecvQueue recvs_;
   Cursor next_send_;  ///< From member r on.
   Cursor next_recv_;  ///< From member r-1 on.
+};
+
+/// From and to the tensors of a bucket, through memory of its own where they do not lie together.
+class NetGatherBucket final : public Work {
+ public:
+  /// This member contributes `own` of the bucket.
+  NetGatherBucket(BucketView bucket, ElementRange own);
+
+  // What an all-gather is to read and write, which run() then hands over.
+  const std::byte* in() const { return in_; }
+  std::byte* out() const { return out_; }
+  void run(std::unique_ptr<Work> gather) { gather_ = std::move(gather); }
+
+  Result<Progress> advance() override;
+
+ private:
+  BucketView bucket_;
+  std::vector<std::byte> packed_;   ///< The own part; empty where it lies together.
+  std::vector<std::byte> results_;  ///< All parts, likewise.
+  const std::byte* in_;
+  std::byte* out_;
+  std::unique_ptr<Work> gather_;
 };
 
 }  // namespace lightcc

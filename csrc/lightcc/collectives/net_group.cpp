@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -83,6 +84,12 @@ class NetGroup final : public Group {
                                        std::byte* out,
                                        std::vector<std::size_t> counts,
                                        const Reduction& reduction) override;
+  std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                              std::vector<std::size_t> counts,
+                                              const Reduction& reduction) override;
+  std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
+                                         std::vector<std::size_t> counts,
+                                         DataType dtype) override;
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override;
@@ -98,6 +105,10 @@ class NetGroup final : public Group {
  private:
   std::size_t members() const { return static_cast<std::size_t>(links_->size()); }
   bool is_direct() const { return links_->size() <= kMostDirectMembers; }
+  /// Whether `counts` has one part for each member, and together they are the `tensors`.
+  bool are_parts(const std::vector<TensorSpan>& tensors,
+                 const std::vector<std::size_t>& counts,
+                 std::size_t element_bytes) const;
   bool is_other_member(int peer) const { return peer >= 0 && peer < size() && peer != rank(); }
 
   std::shared_ptr<NetLinks> links_;
@@ -134,6 +145,20 @@ std::unique_ptr<Work> NetGroup::allreduce(std::vector<TensorSpan> tensors,
   return std::make_unique<NetExchange>(links_, std::move(bucket), std::move(plan), reduction, true);
 }
 
+bool NetGroup::are_parts(const std::vector<TensorSpan>& tensors,
+                         const std::vector<std::size_t>& counts,
+                         std::size_t element_bytes) const {
+  std::vector<std::size_t> lengths;
+  lengths.reserve(tensors.size());
+  for (const TensorSpan& tensor : tensors) {
+    lengths.push_back(tensor.count);
+  }
+  return counts.size() == members() && add_up(counts, element_bytes) &&
+         add_up(lengths, element_bytes) &&
+         std::accumulate(counts.begin(), counts.end(), std::size_t{0}) ==
+             std::accumulate(lengths.begin(), lengths.end(), std::size_t{0});
+}
+
 std::unique_ptr<Work> NetGroup::reduce_scatter(const std::byte* in,
                                                std::byte* out,
                                                std::vector<std::size_t> counts,
@@ -154,8 +179,21 @@ std::unique_ptr<Work> NetGroup::reduce_scatter(const std::byte* in,
                        .count = counts[member]});
     total += counts[member];
   }
+  return reduce_scatter_bucket(std::move(tensors), std::move(counts), reduction);
+}
+
+std::unique_ptr<Work> NetGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                                      std::vector<std::size_t> counts,
+                                                      const Reduction& reduction) {
+  if (!is_elementwise(reduction)) {
+    return refuse("reduce_scatter: this operator is not defined on this type");
+  }
+  const std::size_t element = element_size(reduction.dtype);
+  if (!are_parts(tensors, counts, element)) {
+    return refuse("reduce_scatter: wants one count for each member, together those of the tensors");
+  }
   BucketView bucket(tensors, element);
-  const std::size_t bytes = total * element;
+  const std::size_t bytes = bucket.total_elements() * element;
   const std::size_t chunk = links_->options().chunk_bytes;
   const std::size_t piece = is_direct() ? exchange_piece_bytes(bytes, members(), chunk)
                                         : ring_piece_bytes(bytes, members(), chunk);
@@ -165,6 +203,23 @@ std::unique_ptr<Work> NetGroup::reduce_scatter(const std::byte* in,
         links_, std::move(bucket), std::move(plan), reduction, false);
   }
   return std::make_unique<NetRing>(links_, std::move(bucket), std::move(plan), reduction, false);
+}
+
+std::unique_ptr<Work> NetGroup::allgather_bucket(std::vector<TensorSpan> tensors,
+                                                 std::vector<std::size_t> counts,
+                                                 DataType dtype) {
+  const std::size_t element = element_size(dtype);
+  if (element == 0 || !are_parts(tensors, counts, element)) {
+    return refuse("allgather: wants one count for each member, together those of the tensors");
+  }
+  const auto own = counts.begin() + rank();
+  const ElementRange own_part{std::accumulate(counts.begin(), own, std::size_t{0}), *own};
+  for (std::size_t& count : counts) {
+    count *= element;
+  }
+  auto work = std::make_unique<NetGatherBucket>(BucketView(tensors, element), own_part);
+  work->run(allgather(work->in(), work->out(), std::move(counts)));
+  return work;
 }
 
 std::unique_ptr<Work> NetGroup::allgather(const std::byte* in,

@@ -102,9 +102,9 @@ Status too_large() {
                     kMostBytes);
 }
 
-class Members final : public ShmGroup {
+class ShmGroup final : public Group {
  public:
-  Members(std::shared_ptr<ShmState> state, std::size_t direct_bytes)
+  ShmGroup(std::shared_ptr<ShmState> state, std::size_t direct_bytes)
       : state_(std::move(state)), direct_bytes_(direct_bytes) {}
 
   int rank() const override { return static_cast<int>(state_->windows.rank()); }
@@ -156,8 +156,8 @@ class Members final : public ShmGroup {
   std::size_t direct_bytes_;
 };
 
-std::unique_ptr<Work> Members::allreduce(std::vector<TensorSpan> tensors,
-                                         const Reduction& reduction) {
+std::unique_ptr<Work> ShmGroup::allreduce(std::vector<TensorSpan> tensors,
+                                          const Reduction& reduction) {
   if (Status status = check_reduction(reduction); !status.ok()) {
     return refuse(std::move(status));
   }
@@ -176,9 +176,9 @@ std::unique_ptr<Work> Members::allreduce(std::vector<TensorSpan> tensors,
 }
 
 /// Whether `counts` are the parts of `tensors`.
-Status Members::check_parts(std::span<const TensorSpan> tensors,
-                            std::span<const std::size_t> counts,
-                            std::size_t width) const {
+Status ShmGroup::check_parts(std::span<const TensorSpan> tensors,
+                             std::span<const std::size_t> counts,
+                             std::size_t width) const {
   LIGHTCC_RETURN_IF_ERROR(check_lists(counts.size()));
   std::vector<std::size_t> lengths;
   lengths.reserve(tensors.size());
@@ -197,9 +197,9 @@ Status Members::check_parts(std::span<const TensorSpan> tensors,
   return Status::ok_status();
 }
 
-std::unique_ptr<Work> Members::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
-                                                     std::vector<std::size_t> counts,
-                                                     const Reduction& reduction) {
+std::unique_ptr<Work> ShmGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                                      std::vector<std::size_t> counts,
+                                                      const Reduction& reduction) {
   Status status = check_reduction(reduction);
   if (status.ok()) {
     status = check_parts(tensors, counts, element_size(reduction.dtype));
@@ -210,10 +210,10 @@ std::unique_ptr<Work> Members::reduce_scatter_bucket(std::vector<TensorSpan> ten
   return make_shm_reduce_scatter(state_, std::move(tensors), counts, reduction);
 }
 
-std::unique_ptr<Work> Members::reduce_scatter(const std::byte* in,
-                                              std::byte* out,
-                                              std::vector<std::size_t> counts,
-                                              const Reduction& reduction) {
+std::unique_ptr<Work> ShmGroup::reduce_scatter(const std::byte* in,
+                                               std::byte* out,
+                                               std::vector<std::size_t> counts,
+                                               const Reduction& reduction) {
   Status status = check_reduction(reduction);
   if (status.ok()) {
     status = check_lists(counts.size());
@@ -237,9 +237,9 @@ std::unique_ptr<Work> Members::reduce_scatter(const std::byte* in,
   return make_shm_reduce_scatter(state_, std::move(blocks), counts, reduction);
 }
 
-std::unique_ptr<Work> Members::allgather(const std::byte* in,
-                                         std::byte* out,
-                                         std::vector<std::size_t> bytes) {
+std::unique_ptr<Work> ShmGroup::allgather(const std::byte* in,
+                                          std::byte* out,
+                                          std::vector<std::size_t> bytes) {
   if (Status status = check_lists(bytes.size()); !status.ok()) {
     return refuse(std::move(status));
   }
@@ -256,9 +256,9 @@ std::unique_ptr<Work> Members::allgather(const std::byte* in,
   return make_shm_gather(state_, std::move(blocks), std::move(bytes));
 }
 
-std::unique_ptr<Work> Members::allgather_bucket(std::vector<TensorSpan> tensors,
-                                                std::vector<std::size_t> counts,
-                                                DataType dtype) {
+std::unique_ptr<Work> ShmGroup::allgather_bucket(std::vector<TensorSpan> tensors,
+                                                 std::vector<std::size_t> counts,
+                                                 DataType dtype) {
   const std::size_t width = element_size(dtype);
   if (Status status = check_parts(tensors, counts, width); !status.ok()) {
     return refuse(std::move(status));
@@ -272,7 +272,7 @@ std::unique_ptr<Work> Members::allgather_bucket(std::vector<TensorSpan> tensors,
   return make_shm_gather(state_, std::move(tensors), std::move(counts));
 }
 
-std::unique_ptr<Work> Members::broadcast(std::byte* data, std::size_t bytes, int root) {
+std::unique_ptr<Work> ShmGroup::broadcast(std::byte* data, std::size_t bytes, int root) {
   if (!is_member(root) || bytes > kMostBytes) {
     return refuse(make_error(ErrorCode::kInvalidArgument,
                              "broadcast of %zu bytes from member %d of a group of %d",
@@ -285,10 +285,10 @@ std::unique_ptr<Work> Members::broadcast(std::byte* data, std::size_t bytes, int
   return make_shm_gather(state_, {{.in = data, .out = data, .count = bytes}}, std::move(blocks));
 }
 
-std::unique_ptr<Work> Members::alltoall(const std::byte* in,
-                                        std::vector<std::size_t> send_bytes,
-                                        std::byte* out,
-                                        std::vector<std::size_t> recv_bytes) {
+std::unique_ptr<Work> ShmGroup::alltoall(const std::byte* in,
+                                         std::vector<std::size_t> send_bytes,
+                                         std::byte* out,
+                                         std::vector<std::size_t> recv_bytes) {
   Status status = check_lists(send_bytes.size());
   if (status.ok()) {
     status = check_lists(recv_bytes.size());
@@ -318,17 +318,17 @@ std::unique_ptr<Work> Members::alltoall(const std::byte* in,
   return make_shm_pairs(state_, flows);
 }
 
-std::unique_ptr<Work> Members::send(const std::byte* in, std::size_t bytes, int peer) {
+std::unique_ptr<Work> ShmGroup::send(const std::byte* in, std::size_t bytes, int peer) {
   return pair(peer, {in, bytes}, {});
 }
 
-std::unique_ptr<Work> Members::recv(std::byte* out, std::size_t bytes, int peer) {
+std::unique_ptr<Work> ShmGroup::recv(std::byte* out, std::size_t bytes, int peer) {
   return pair(peer, {}, {out, bytes});
 }
 
-std::unique_ptr<Work> Members::pair(int peer,
-                                    std::span<const std::byte> in,
-                                    std::span<std::byte> out) const {
+std::unique_ptr<Work> ShmGroup::pair(int peer,
+                                     std::span<const std::byte> in,
+                                     std::span<std::byte> out) const {
   if (!is_member(peer) || peer == rank()) {
     return refuse(make_error(ErrorCode::kInvalidArgument,
                              "member %d of a group of %d cannot send to or receive from member %d",
@@ -360,10 +360,10 @@ std::size_t shm_group_bytes(int size, const ShmGroupOptions& options) {
   return ShmLayout(size, options).total_bytes();
 }
 
-std::unique_ptr<ShmGroup> make_shm_group(std::span<std::byte> memory,
-                                         int rank,
-                                         std::vector<Doorbell> doorbells,
-                                         const ShmGroupOptions& options) {
+std::unique_ptr<Group> make_shm_group(std::span<std::byte> memory,
+                                      int rank,
+                                      std::vector<Doorbell> doorbells,
+                                      const ShmGroupOptions& options) {
   const int size = static_cast<int>(doorbells.size());
   const ShmLayout layout(size, options);
   const bool aligned = reinterpret_cast<std::uintptr_t>(memory.data()) % kShmLine == 0;
@@ -371,8 +371,8 @@ std::unique_ptr<ShmGroup> make_shm_group(std::span<std::byte> memory,
     return nullptr;
   }
   ShmWindows windows(memory, static_cast<std::size_t>(rank), layout, std::move(doorbells));
-  return std::make_unique<Members>(std::make_shared<ShmState>(std::move(windows), options.simd),
-                                   options.direct_bytes);
+  return std::make_unique<ShmGroup>(std::make_shared<ShmState>(std::move(windows), options.simd),
+                                    options.direct_bytes);
 }
 
 }  // namespace lightcc

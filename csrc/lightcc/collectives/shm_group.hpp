@@ -25,23 +25,6 @@ struct ShmGroupOptions {
   SimdLevel simd = SimdLevel::kPlain;
 };
 
-/// A Group whose allreduce can also be had in its two halves, straight from and to the tensors of a
-/// bucket: what a level above needs to work on the parts in between.
-class ShmGroup : public Group {
- public:
-  /// The first half. The elements of `tensors`, one after another, are cut into `counts`, one part
-  /// for each member; every member's own part is combined into its tensors' `out` (nowhere null
-  /// there; may equal `in`). What lies outside of it is only read.
-  virtual std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
-                                                      std::vector<std::size_t> counts,
-                                                      const Reduction& reduction) = 0;
-  /// The second half. Every member's own part is read from its tensors' `in` (nowhere null there),
-  /// and reaches the `out` of all members, the own one included.
-  virtual std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
-                                                 std::vector<std::size_t> counts,
-                                                 DataType dtype) = 0;
-};
-
 /// What suits a group of `size` members: windows that stay in the second-level cache. `simd` is
 /// left at kPlain.
 ShmGroupOptions default_shm_options(int size);
@@ -56,9 +39,9 @@ std::size_t shm_group_bytes(int size, const ShmGroupOptions& options);
 /// A Work dropped before it is done leaves the group unusable: every later Work of it fails.
 /// Null when `memory` is too small or misaligned or `rank` is out of range: a bug of the caller.
 /// Thread: group and Works belong to the thread that drives the progress loop.
-std::unique_ptr<ShmGroup> make_shm_group(std::span<std::byte> memory,
-                                         int rank,
-                                         std::vector<Doorbell> doorbells,
-                                         const ShmGroupOptions& options);
+std::unique_ptr<Group> make_shm_group(std::span<std::byte> memory,
+                                      int rank,
+                                      std::vector<Doorbell> doorbells,
+                                      const ShmGroupOptions& options);
 
 }  // namespace lightcc

@@ -100,7 +100,7 @@ double TopkItem::late_factor() const {
   return late_reduction().prescale * late_reduction().postscale;
 }
 
-std::unique_ptr<Work> TopkItem::start_scatter(ShmGroup& intra) {
+std::unique_ptr<Work> TopkItem::start_scatter(Group& intra) {
   const TensorSpan& span = tensor_.span;
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> counts;
@@ -284,7 +284,7 @@ Status TopkItem::merge(std::span<const std::byte> bytes,
 
 // --- Within the block again ---------------------------------------------------------------------
 
-Result<std::unique_ptr<Work>> TopkItem::next_gather(ShmGroup* intra) {
+Result<std::unique_ptr<Work>> TopkItem::next_gather(Group* intra) {
   const int step = gathered_++;
   if (intra == nullptr) {
     LIGHTCC_RETURN_IF_ERROR(conclude());
@@ -306,7 +306,7 @@ Result<std::unique_ptr<Work>> TopkItem::next_gather(ShmGroup* intra) {
   return std::unique_ptr<Work>();
 }
 
-std::unique_ptr<Work> TopkItem::gather_dense(ShmGroup& intra) {
+std::unique_ptr<Work> TopkItem::gather_dense(Group& intra) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> counts;
   std::byte* const out = tensor_.span.out;
@@ -320,7 +320,7 @@ std::unique_ptr<Work> TopkItem::gather_dense(ShmGroup& intra) {
   return intra.allgather_bucket(std::move(spans), std::move(counts), job_.reduction.dtype);
 }
 
-std::unique_ptr<Work> TopkItem::gather_headers(ShmGroup& intra) {
+std::unique_ptr<Work> TopkItem::gather_headers(Group& intra) {
   header_.assign(1, non_finite_ ? 1 : 0);
   header_.insert(header_.end(), sizes_.begin(), sizes_.end());
   header_.resize(kFirstSize + place().blocks);
@@ -332,7 +332,7 @@ std::unique_ptr<Work> TopkItem::gather_headers(ShmGroup& intra) {
 }
 
 /// Null when nothing follows: the step is void.
-Result<std::unique_ptr<Work>> TopkItem::gather_results(ShmGroup& intra) {
+Result<std::unique_ptr<Work>> TopkItem::gather_results(Group& intra) {
   std::vector<std::size_t> totals(place().members, 0);
   for (std::size_t member = 0; member < place().members; ++member) {
     const std::uint64_t* header = headers_.data() + member * header_.size();

@@ -11,7 +11,6 @@
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
-#include "lightcc/collectives/shm_group.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_exchange.hpp"
@@ -47,11 +46,11 @@ class TopkItem {
   ~TopkItem();  // Undoes a step that did not come to its end.
 
   /// Where the block has several members.
-  std::unique_ptr<Work> start_scatter(ShmGroup& intra);
+  std::unique_ptr<Work> start_scatter(Group& intra);
   Status compress();
   Result<std::unique_ptr<Work>> next_exchange(Group& inter);
   /// `intra` is null where the block has one member.
-  Result<std::unique_ptr<Work>> next_gather(ShmGroup* intra);
+  Result<std::unique_ptr<Work>> next_gather(Group* intra);
 
  private:
   const GridPlace& place() const { return tensor_.entry->place; }
@@ -70,9 +69,9 @@ class TopkItem {
   Result<std::unique_ptr<Work>> exchange_pieces(Group& inter);
   Result<std::unique_ptr<Work>> exchange_merged(Group& inter);
 
-  std::unique_ptr<Work> gather_dense(ShmGroup& intra);
-  std::unique_ptr<Work> gather_headers(ShmGroup& intra);
-  Result<std::unique_ptr<Work>> gather_results(ShmGroup& intra);
+  std::unique_ptr<Work> gather_dense(Group& intra);
+  std::unique_ptr<Work> gather_headers(Group& intra);
+  Result<std::unique_ptr<Work>> gather_results(Group& intra);
   Status merge_everything();
   Status conclude();
 

@@ -112,7 +112,7 @@ class TopkStages final : public PipelineStages {
     LIGHTCC_RETURN_IF_ERROR(status);
     return std::unique_ptr<Work>();
   }
-  ShmGroup* intra() const { return grid_ == nullptr ? nullptr : grid_->levels.intra.get(); }
+  Group* intra() const { return grid_ == nullptr ? nullptr : grid_->levels.intra.get(); }
 
   std::shared_ptr<GridState> grid_;
   std::vector<std::unique_ptr<TopkItem>> items_;

@@ -286,8 +286,8 @@ GridLevels GroupMaker::make_levels(std::uint32_t process_set,
   return levels;
 }
 
-std::unique_ptr<ShmGroup> GroupMaker::make_shm(std::span<std::byte> memory,
-                                               const std::vector<std::int32_t>& ranks) const {
+std::unique_ptr<Group> GroupMaker::make_shm(std::span<std::byte> memory,
+                                            const std::vector<std::int32_t>& ranks) const {
   std::vector<Doorbell> doorbells;
   int own = 0;
   for (std::size_t i = 0; i < ranks.size(); ++i) {

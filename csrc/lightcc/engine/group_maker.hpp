@@ -73,8 +73,8 @@ class GroupMaker {
                         const std::vector<std::int32_t>& ranks,
                         const Layout& layout,
                         ShmSegment segment) const;
-  std::unique_ptr<ShmGroup> make_shm(std::span<std::byte> memory,
-                                     const std::vector<std::int32_t>& ranks) const;
+  std::unique_ptr<Group> make_shm(std::span<std::byte> memory,
+                                  const std::vector<std::int32_t>& ranks) const;
   std::unique_ptr<Group> make_net(std::uint32_t process_set,
                                   std::uint32_t lane,
                                   const std::vector<std::int32_t>& ranks) const;

@@ -41,6 +41,8 @@ constexpr GridShape kShapes[] = {
     {.blocks = 1, .members = 2},
     {.blocks = 2, .members = 1},
     {.blocks = 2, .members = 2, .interleaved = true},
+    {.blocks = 3, .members = 2, .shared = false},
+    {.blocks = 2, .members = 3, .interleaved = true, .shared = false},
 };
 
 /// Counts of float32 around lines, shards of 256 bytes and chunks of 512.

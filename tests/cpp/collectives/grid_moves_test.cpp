@@ -44,6 +44,8 @@ constexpr GridShape kShapes[] = {
     {.blocks = 3, .members = 2, .exchanges = 3, .interleaved = true},
     {.blocks = 1, .members = 2},
     {.blocks = 2, .members = 1},
+    {.blocks = 3, .members = 2, .shared = false},
+    {.blocks = 2, .members = 3, .interleaved = true, .shared = false},
 };
 
 std::size_t sum(const Counts& counts) {

@@ -1,5 +1,5 @@
 // What the tests of a grid share: m blocks of n members in one process, over a LoopbackHub and one
-// piece of memory per block.
+// piece of memory per block, or over the hub alone.
 #pragma once
 
 #include <sched.h>
@@ -37,6 +37,7 @@ struct GridShape {
   std::size_t chunk_bytes = 512;
   std::size_t most_bytes = std::size_t{1} << 30;
   bool interleaved = false;  ///< Neighbouring ranks are in different blocks.
+  bool shared = true;        ///< Blocks share memory; else the transport joins them, too.
   int size() const { return blocks * members; }
   int rank_of(int block, int member) const {
     return interleaved ? member * blocks + block : block * members + member;
@@ -74,10 +75,11 @@ class GridWorld {
       order.clear();  // The default.
     }
     GridLevels levels;
-    levels.intra = make_shm_group(memory_[static_cast<std::size_t>(block)]->span(),
-                                  place,
-                                  silent_bells(shape_.members),
-                                  shm_);
+    levels.intra = shape_.shared ? make_shm_group(memory_[static_cast<std::size_t>(block)]->span(),
+                                                  place,
+                                                  silent_bells(shape_.members),
+                                                  shm_)
+                                 : net_group(transport, ranks_of(block), place, 99);
     for (int i = 0; i < shape_.exchanges; ++i) {
       levels.inter.push_back(
           net_group(transport, column, block, 100 + static_cast<std::uint32_t>(i)));
@@ -92,6 +94,13 @@ class GridWorld {
   LoopbackHub hub;
 
  private:
+  std::vector<int> ranks_of(int block) const {
+    std::vector<int> ranks;
+    for (int member = 0; member < shape_.members; ++member) {
+      ranks.push_back(shape_.rank_of(block, member));
+    }
+    return ranks;
+  }
   static std::unique_ptr<Group> net_group(Transport& transport,
                                           const std::vector<int>& ranks,
                                           int own,
@@ -166,7 +175,7 @@ inline void on_grid(const GridShape& shape,
 
 inline std::string name_of(const GridShape& shape) {
   return std::to_string(shape.blocks) + "x" + std::to_string(shape.members) +
-         (shape.interleaved ? " interleaved" : "");
+         (shape.interleaved ? " interleaved" : "") + (shape.shared ? "" : " without memory");
 }
 
 /// Of each rank.

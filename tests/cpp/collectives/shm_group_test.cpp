@@ -84,7 +84,7 @@ TEST(ShmGroup, allreduce_equals_the_sequential_reference_at_every_seam) {
 
 TEST(ShmGroup, the_halves_of_an_allreduce_work_on_the_tensors_of_a_bucket) {
   for (const int size : kSizes) {
-    on_threads(size, tiny_options(size, 2), [&](ShmGroup& group) {
+    on_threads(size, tiny_options(size, 2), [&](Group& group) {
       const auto rank = static_cast<std::size_t>(group.rank());
       for (const std::size_t count : seams(size)) {
         // Parts of any size, over tensors of other sizes.
@@ -119,7 +119,7 @@ TEST(ShmGroup, the_halves_of_an_allreduce_work_on_the_tensors_of_a_bucket) {
 }
 
 TEST(ShmGroup, a_gather_leaves_alone_what_a_member_does_not_want) {
-  on_threads(2, tiny_options(2, 2), [&](ShmGroup& group) {
+  on_threads(2, tiny_options(2, 2), [&](Group& group) {
     Buffer own(200, static_cast<std::byte>(group.rank() + 1));
     Buffer out(400, std::byte{9});
     const bool first = group.rank() == 0;
@@ -136,7 +136,7 @@ TEST(ShmGroup, a_gather_leaves_alone_what_a_member_does_not_want) {
 }
 
 TEST(ShmGroup, parts_that_are_not_the_tensors_are_refused) {
-  on_threads(1, tiny_options(1, 1), [&](ShmGroup& group) {
+  on_threads(1, tiny_options(1, 1), [&](Group& group) {
     Buffer data(40);
     const TensorSpan tensor{.in = data.data(), .out = data.data(), .count = 10};
     for (const std::vector<std::size_t>& parts : {std::vector<std::size_t>{9}, {10, 0}, {}}) {

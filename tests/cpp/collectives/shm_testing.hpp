@@ -83,7 +83,7 @@ inline void expect_done(std::unique_ptr<Work> work) {
 /// Runs `body` once for each rank of a fresh group, each in its own thread.
 inline void on_threads(int size,
                        const ShmGroupOptions& options,
-                       const std::function<void(ShmGroup&)>& body) {
+                       const std::function<void(Group&)>& body) {
   const GroupMemory memory(shm_group_bytes(size, options));
   std::vector<std::thread> threads;
   threads.reserve(static_cast<std::size_t>(size));
