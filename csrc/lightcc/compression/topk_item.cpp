@@ -1,14 +1,10 @@
 #include "lightcc/compression/topk_item.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "lightcc/collectives/grid_state.hpp"
-#include "lightcc/compression/finite.hpp"
-#include "lightcc/compression/merge.hpp"
-#include "lightcc/compression/topk_state.hpp"
 
 namespace lightcc {
 namespace {
@@ -53,7 +49,7 @@ TopkItem::TopkItem(TopkTensor tensor, const TopkJob& job)
 }
 
 TopkItem::~TopkItem() {
-  tensor_.entry->state.rollback();
+  tensor_.entry->state->rollback();
 }
 
 ShardRange TopkItem::shard_of(std::size_t member) const {
@@ -70,23 +66,14 @@ std::byte* TopkItem::result() {
     return tensor_.span.out + to_bytes(shard_.begin);
   }
   if (unwanted_ == nullptr) {
-    unwanted_ = make_buffer(to_bytes(shard_.size_elems()));
+    unwanted_ = kernels().allocate(to_bytes(shard_.size_elems()));
   }
   return unwanted_.get();
 }
 
-/// What this rank has of its own shard before it is compressed.
-std::span<const std::byte> TopkItem::input() {
-  const std::size_t bytes = to_bytes(shard_.size_elems());
-  if (place().members > 1) {
-    return {result(), bytes};
-  }
-  if (tensor_.span.in != nullptr) {
-    return {tensor_.span.in, bytes};
-  }
-  zeros_ = make_buffer(bytes);
-  std::memset(zeros_.get(), 0, bytes);
-  return {zeros_.get(), bytes};
+/// What this rank has of its own shard before it is compressed. Null: zeros, as it has joined.
+const std::byte* TopkItem::input() {
+  return place().members > 1 ? result() : tensor_.span.in;
 }
 
 // --- Within the block ---------------------------------------------------------------------------
@@ -100,7 +87,23 @@ double TopkItem::late_factor() const {
   return late_reduction().prescale * late_reduction().postscale;
 }
 
-std::unique_ptr<Work> TopkItem::start_scatter(Group& intra) {
+Result<std::unique_ptr<Work>> TopkItem::next_scatter(Group* intra) {
+  const int step = scattered_++;
+  if (step == 0 && intra != nullptr) {
+    return scatter(*intra);
+  }
+  if (step == (intra == nullptr ? 0 : 1)) {
+    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, start_compression());
+    if (work != nullptr) {
+      return work;
+    }
+  }
+  non_finite_ = outcome_.non_finite;
+  count();
+  return std::unique_ptr<Work>();
+}
+
+std::unique_ptr<Work> TopkItem::scatter(Group& intra) {
   const TensorSpan& span = tensor_.span;
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> counts;
@@ -115,15 +118,11 @@ std::unique_ptr<Work> TopkItem::start_scatter(Group& intra) {
       std::move(spans), std::move(counts), within_blocks(job_.reduction));
 }
 
-Status TopkItem::compress() {
-  TopkState& state = tensor_.entry->state;
-  const std::span<const std::byte> shard = input();
+Result<std::unique_ptr<Work>> TopkItem::start_compression() {
+  TopkShardState& state = *tensor_.entry->state;
   if (plan_.exchange == TopkExchange::kDense) {
-    if (shard.data() != result()) {
-      std::memcpy(result(), shard.data(), shard.size());
-    }
-    count(0, 1);
-    return state.flush_into(result(), 1.0, job_.spec.momentum, job_.simd);
+    outcome_.passes = 1;
+    return state.flush(input(), result(), job_.spec.momentum);
   }
   const std::size_t room = max_list_bytes(shard_.size_elems(), capacity_, format_);
   own_ = make_buffer(room);
@@ -131,29 +130,23 @@ Status TopkItem::compress() {
                             .capacity = capacity_,
                             .exact = job_.spec.exact,
                             .fp16 = job_.spec.fp16,
-                            .momentum = job_.spec.momentum,
-                            .level = job_.simd};
-  LIGHTCC_ASSIGN_OR_RETURN(const TopkOutcome outcome,
-                           state.compress(shard.data(), 1.0, request, {own_.get(), room}));
-  own_bytes_ = outcome.bytes;
-  non_finite_ = outcome.non_finite;
-  count(outcome.bytes, outcome.passes);
-  return {};
+                            .momentum = job_.spec.momentum};
+  return state.compress(input(), request, {own_.get(), room}, outcome_);
 }
 
-void TopkItem::count(std::size_t list_bytes, int passes) {
+void TopkItem::count() {
   const std::size_t blocks = place().blocks;
   const std::size_t dense = 2 * (blocks - 1) * to_bytes(shard_.size_elems()) / blocks;
   TopkCounters& counters = *job_.counters;
   counters.tensors += 1;
   counters.dense_bytes += dense;
-  counters.passes += static_cast<std::uint64_t>(passes);
+  counters.passes += static_cast<std::uint64_t>(outcome_.passes);
   switch (plan_.exchange) {
     case TopkExchange::kLists:
-      counters.sent_bytes += (blocks - 1) * list_bytes;
+      counters.sent_bytes += (blocks - 1) * outcome_.bytes;
       break;
     case TopkExchange::kPieces:
-      counters.sent_bytes += (blocks - 1) * list_bytes / blocks + dense / 2;
+      counters.sent_bytes += (blocks - 1) * outcome_.bytes / blocks + dense / 2;
       break;
     case TopkExchange::kDense:
       counters.sent_bytes += dense;
@@ -169,8 +162,9 @@ Result<std::unique_ptr<Work>> TopkItem::next_exchange(Group& inter) {
     if (step == 0) {
       return exchange_dense(inter);
     }
-    non_finite_ = !is_all_finite(result(), shard_.size_elems(), job_.reduction.dtype);
-    return std::unique_ptr<Work>();
+    return step == 1 ? kernels().check_finite(
+                           result(), shard_.size_elems(), job_.reduction.dtype, non_finite_)
+                     : std::unique_ptr<Work>();
   }
   if (step == 0) {
     return exchange_headers(inter);
@@ -197,9 +191,9 @@ std::unique_ptr<Work> TopkItem::exchange_dense(Group& inter) {
 std::unique_ptr<Work> TopkItem::exchange_headers(Group& inter) {
   header_.assign(1, non_finite_ ? 1 : 0);
   if (plan_.exchange == TopkExchange::kLists || non_finite_) {
-    header_.resize(plan_.exchange == TopkExchange::kLists ? 2 : 1 + place().blocks, own_bytes_);
+    header_.resize(plan_.exchange == TopkExchange::kLists ? 2 : 1 + place().blocks, outcome_.bytes);
   } else {
-    const auto list = parse_list({own_.get(), own_bytes_}, shard_.size_elems(), format_);
+    const auto list = parse_list({own_.get(), outcome_.bytes}, shard_.size_elems(), format_);
     for (std::size_t block = 0; block < place().blocks; ++block) {
       const ShardRange piece = piece_of(block);
       header_.push_back(list.ok() ? list_range_bytes(*list, piece.begin, piece.end) : 0);
@@ -240,7 +234,7 @@ std::unique_ptr<Work> TopkItem::exchange_lists(Group& inter) {
 
 Result<std::unique_ptr<Work>> TopkItem::exchange_pieces(Group& inter) {
   LIGHTCC_ASSIGN_OR_RETURN(const TopkListView list,
-                           parse_list({own_.get(), own_bytes_}, shard_.size_elems(), format_));
+                           parse_list({own_.get(), outcome_.bytes}, shard_.size_elems(), format_));
   const std::vector<std::size_t> send(header_.begin() + kFirstSize, header_.end());
   pieces_ = make_buffer(std::accumulate(send.begin(), send.end(), std::size_t{0}));
   std::byte* next = pieces_.get();
@@ -279,7 +273,7 @@ Status TopkItem::merge(std::span<const std::byte> bytes,
     lists.push_back(list);
     bytes = bytes.subspan(size);
   }
-  return merge_lists(lists, out, range.size_elems(), job_.reduction.dtype, late_factor());
+  return kernels().merge(lists, out, range.size_elems(), job_.reduction.dtype, late_factor());
 }
 
 // --- Within the block again ---------------------------------------------------------------------
@@ -384,16 +378,16 @@ Status TopkItem::conclude() {
   TopkEntry& entry = *tensor_.entry;
   ++entry.steps;
   if (!non_finite_) {
-    entry.state.commit();
+    entry.state->commit();
     return {};
   }
-  entry.state.rollback();
+  entry.state->rollback();
   if (tensor_.span.out == nullptr) {
     return {};
   }
   // A list that is not finite makes all elements NaN.
   const TopkListView flagged{.elements = tensor_.span.count, .format = format_, .non_finite = true};
-  return merge_lists(
+  return kernels().merge(
       {&flagged, 1}, tensor_.span.out, tensor_.span.count, job_.reduction.dtype, late_factor());
 }
 

@@ -10,16 +10,16 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_exchange.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/compression/topk_list.hpp"
 #include "lightcc/compression/topk_store.hpp"
 
 namespace lightcc {
 
-/// Not a vector, which would write zeros first.
+/// Host memory, not a vector, which would write zeros first.
 using TopkBuffer = std::unique_ptr<std::byte[]>;  // NOLINT(modernize-avoid-c-arrays)
 
 struct TopkTensor {
@@ -31,13 +31,13 @@ struct TopkTensor {
 struct TopkJob {
   Reduction reduction;  ///< kSum.
   TopkSpec spec;
-  SimdLevel simd = SimdLevel::kPlain;
-  TopkCounters* counters = nullptr;  ///< Outlives the Work.
+  TopkCounters* counters = nullptr;  ///< Outlives the Work, as kernels do.
 };
 
-/// Each step is started when the one before is done; next_exchange() and next_gather() return null
-/// when there is no further one. Errors: kPeerFailed for what a peer sent, kInvalidArgument or
-/// kInternal for what the compression refuses; kSystem when memory is short.
+/// Each step is started when the one before is done; next_scatter(), next_exchange() and
+/// next_gather() return null when there is no further one. Errors: kPeerFailed for what a peer
+/// sent, kInvalidArgument or kInternal for what the compression refuses; kSystem when memory is
+/// short.
 class TopkItem {
  public:
   TopkItem(TopkTensor tensor, const TopkJob& job);
@@ -45,11 +45,9 @@ class TopkItem {
   TopkItem& operator=(const TopkItem&) = delete;
   ~TopkItem();  // Undoes a step that did not come to its end.
 
-  /// Where the block has several members.
-  std::unique_ptr<Work> start_scatter(Group& intra);
-  Status compress();
+  // `intra` is null where the block has one member.
+  Result<std::unique_ptr<Work>> next_scatter(Group* intra);
   Result<std::unique_ptr<Work>> next_exchange(Group& inter);
-  /// `intra` is null where the block has one member.
   Result<std::unique_ptr<Work>> next_gather(Group* intra);
 
  private:
@@ -57,10 +55,15 @@ class TopkItem {
   std::size_t to_bytes(std::size_t elements) const { return elements * element_bytes_; }
   ShardRange shard_of(std::size_t member) const;
   ShardRange piece_of(std::size_t block) const;  // Of the own shard, from its first element on.
+  TopkKernels& kernels() const { return *tensor_.entry->kernels; }
   std::byte* result();
-  std::span<const std::byte> input();
+  const std::byte* input();
   Reduction late_reduction() const;
   double late_factor() const;
+
+  std::unique_ptr<Work> scatter(Group& intra);
+  Result<std::unique_ptr<Work>> start_compression();
+  void count();
 
   std::unique_ptr<Work> exchange_dense(Group& inter);
   std::unique_ptr<Work> exchange_headers(Group& inter);
@@ -81,7 +84,6 @@ class TopkItem {
                std::span<const std::uint64_t> sizes,
                const ShardRange& range,
                std::byte* out) const;
-  void count(std::size_t list_bytes, int passes);
 
   TopkTensor tensor_;
   TopkJob job_;
@@ -91,14 +93,15 @@ class TopkItem {
   std::size_t k_ = 0;
   std::size_t capacity_ = 0;
   TopkPlan plan_;
-  TopkBuffer unwanted_;  // The own shard's result, where the tensor's is not wanted.
-  TopkBuffer zeros_;     // The own shard, where this rank has joined.
+  // The own shard's result, where the tensor's is not wanted.
+  std::shared_ptr<std::byte> unwanted_;
 
-  int exchanged_ = 0;  // Steps done.
+  int scattered_ = 0;  // Steps done.
+  int exchanged_ = 0;
   int gathered_ = 0;
   bool non_finite_ = false;
-  TopkBuffer own_;  // The own list.
-  std::size_t own_bytes_ = 0;
+  TopkOutcome outcome_;  // Of the own list.
+  TopkBuffer own_;
   TopkBuffer pieces_;                   // The own list, cut.
   std::vector<std::uint64_t> header_;   // To the other blocks, then to the other members.
   std::vector<std::uint64_t> headers_;  // From all blocks, then from all members.

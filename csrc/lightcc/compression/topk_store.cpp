@@ -1,7 +1,6 @@
 #include "lightcc/compression/topk_store.hpp"
 
 #include <cmath>
-#include <new>
 
 #include "lightcc/base/log.hpp"
 #include "lightcc/compression/shard.hpp"
@@ -70,17 +69,26 @@ Result<Saved> get_saved(std::span<const std::byte> bytes) {
   return saved;
 }
 
-Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved) {
-  LIGHTCC_ASSIGN_OR_RETURN(TopkState state, TopkState::load(saved.state));
-  if (state.dtype() != saved.dtype ||
-      state.numel() != shard_size(saved.place, saved.dtype, saved.elements)) {
+Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved, TopkKernels& kernels) {
+  LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<TopkShardState> state, kernels.load_state(saved.state));
+  if (state->dtype() != saved.dtype ||
+      state->numel() != shard_size(saved.place, saved.dtype, saved.elements)) {
     return damaged("does not fit the tensor it is of");
   }
   return std::make_shared<TopkEntry>(TopkEntry{.place = saved.place,
                                                .dtype = saved.dtype,
                                                .elements = saved.elements,
+                                               .kernels = &kernels,
                                                .state = std::move(state),
                                                .steps = saved.steps});
+}
+
+Status move_to(TopkKernels& kernels, TopkEntry& entry) {
+  Bytes saved;
+  LIGHTCC_RETURN_IF_ERROR(entry.state->save(saved));
+  LIGHTCC_ASSIGN_OR_RETURN(entry.state, kernels.load_state(saved));
+  entry.kernels = &kernels;
+  return {};
 }
 
 }  // namespace
@@ -88,10 +96,14 @@ Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved) {
 Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
                                                     const GridPlace& place,
                                                     DataType dtype,
-                                                    std::size_t elements) {
+                                                    std::size_t elements,
+                                                    TopkKernels& kernels) {
   std::shared_ptr<TopkEntry>& found = entries_[key];
   if (found != nullptr && found->place == place && found->dtype == dtype &&
       found->elements == elements) {
+    if (found->kernels != &kernels) {
+      LIGHTCC_RETURN_IF_ERROR(move_to(kernels, *found));
+    }
     return found;
   }
   if (found != nullptr) {
@@ -100,19 +112,20 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
                 "compression kept back of it is dropped",
                 key.second.c_str());
   }
-  try {
-    found = std::make_shared<TopkEntry>(
-        TopkEntry{.place = place,
-                  .dtype = dtype,
-                  .elements = elements,
-                  .state = TopkState(dtype, shard_size(place, dtype, elements))});
-  } catch (const std::bad_alloc&) {
+  auto state = kernels.make_state(dtype, shard_size(place, dtype, elements));
+  if (!state.ok()) {
     entries_.erase(key);
-    return make_error(ErrorCode::kSystem,
-                      "no memory for what top-k compression keeps back of '%s', of %zu elements",
+    return make_error(state.status().code(),
+                      "top-k compression of '%s', of %zu elements: %s",
                       key.second.c_str(),
-                      elements);
+                      elements,
+                      state.status().message().c_str());
   }
+  found = std::make_shared<TopkEntry>(TopkEntry{.place = place,
+                                                .dtype = dtype,
+                                                .elements = elements,
+                                                .kernels = &kernels,
+                                                .state = std::move(*state)});
   return found;
 }
 
@@ -123,11 +136,11 @@ void TopkStore::forget(std::uint32_t process_set) {
 Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
   std::vector<std::pair<Key, Bytes>> all;
   for (const auto& [key, entry] : entries_) {
-    if (entry->state.is_pending()) {
+    if (entry->state->is_pending()) {
       return is_in_flight(key.second);
     }
     Bytes state;
-    LIGHTCC_RETURN_IF_ERROR(entry->state.save(state));
+    LIGHTCC_RETURN_IF_ERROR(entry->state->save(state));
     Bytes bytes;
     ByteWriter out(bytes);
     put(out, {entry->place, entry->dtype, entry->elements, entry->steps, state});
@@ -139,11 +152,11 @@ Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
 Result<std::shared_ptr<TopkEntry>> TopkStore::parse(const Key& key,
                                                     std::span<const std::byte> saved) const {
   const auto found = entries_.find(key);
-  if (found != entries_.end() && found->second->state.is_pending()) {
+  if (found != entries_.end() && found->second->state->is_pending()) {
     return is_in_flight(key.second);
   }
   LIGHTCC_ASSIGN_OR_RETURN(const Saved parsed, get_saved(saved));
-  return entry_of(parsed);
+  return entry_of(parsed, kernels_);
 }
 
 Result<TopkSavedTensor> TopkStore::check(const Key& key, std::span<const std::byte> saved) const {
@@ -169,13 +182,13 @@ Status TopkStore::scale(double factor, std::span<const Key> keys) {
     if (found == entries_.end()) {
       continue;  // Never compressed: nothing is kept back.
     }
-    if (found->second->state.is_pending()) {
+    if (found->second->state->is_pending()) {
       return is_in_flight(key.second);
     }
     scaled.push_back(found->second.get());
   }
   for (TopkEntry* entry : scaled) {
-    LIGHTCC_RETURN_IF_ERROR(entry->state.scale(factor));
+    LIGHTCC_RETURN_IF_ERROR(entry->state->scale(factor));
   }
   return {};
 }

@@ -1,6 +1,7 @@
 // What top-k compression remembers of each tensor from one time to the next, by its name.
 //
-// A tensor that comes back under another shape, dtype or grid begins anew, and the log says so.
+// A tensor that comes back under another shape, dtype or grid begins anew, and the log says so. In
+// another kind of memory it takes along what was kept back.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_group.hpp"
-#include "lightcc/compression/topk_state.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
 
 namespace lightcc {
 
@@ -28,9 +29,10 @@ inline constexpr std::size_t kTopkMostMembers = std::size_t{1} << 20;
 struct TopkEntry {
   GridPlace place;
   DataType dtype = DataType::kFloat32;
-  std::size_t elements = 0;  ///< Of the tensor.
-  TopkState state;           ///< Of this rank's shard.
-  std::uint64_t steps = 0;   ///< Times that the tensor was all-reduced; the same on all ranks.
+  std::size_t elements = 0;               ///< Of the tensor.
+  TopkKernels* kernels = nullptr;         ///< Of the plane that the state is on.
+  std::unique_ptr<TopkShardState> state;  ///< Of this rank's shard.
+  std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
 };
 
 /// What saved bytes say of a tensor. Ranks that go on together have the same.
@@ -53,11 +55,16 @@ class TopkStore {
  public:
   using Key = std::pair<std::uint32_t, std::string>;  ///< Process set and name.
 
-  /// The entry of `key`, made anew where there is none that fits. kSystem: no memory for it.
+  /// `kernels`: of what is loaded. They, and those of entries, outlive the store.
+  explicit TopkStore(TopkKernels& kernels) : kernels_(kernels) {}
+
+  /// The entry of `key` on the plane of `kernels`, made anew where there is none that fits.
+  /// kSystem: no memory for it.
   Result<std::shared_ptr<TopkEntry>> entry(const Key& key,
                                            const GridPlace& place,
                                            DataType dtype,
-                                           std::size_t elements);
+                                           std::size_t elements,
+                                           TopkKernels& kernels);
   /// Forgets the tensors of a process set.
   void forget(std::uint32_t process_set);
   std::size_t size() const { return entries_.size(); }
@@ -77,6 +84,7 @@ class TopkStore {
  private:
   Result<std::shared_ptr<TopkEntry>> parse(const Key& key, std::span<const std::byte> saved) const;
 
+  TopkKernels& kernels_;
   std::map<Key, std::shared_ptr<TopkEntry>> entries_;
   TopkCounters counters_;
 };

@@ -85,13 +85,7 @@ class TopkStages final : public PipelineStages {
 
   std::unique_ptr<Work> start_scatter(std::size_t index) override {
     TopkItem& item = *items_[index];
-    bool scatters = intra() != nullptr;
-    return std::make_unique<Sequence>([this, &item, scatters]() mutable {
-      if (std::exchange(scatters, false)) {
-        return Result<std::unique_ptr<Work>>(item.start_scatter(*intra()));
-      }
-      return over(item.compress());
-    });
+    return std::make_unique<Sequence>([this, &item] { return item.next_scatter(intra()); });
   }
   std::unique_ptr<Work> start_exchange(std::size_t index, Group& group) override {
     TopkItem& item = *items_[index];
@@ -108,10 +102,6 @@ class TopkStages final : public PipelineStages {
   }
 
  private:
-  static Result<std::unique_ptr<Work>> over(const Status& status) {
-    LIGHTCC_RETURN_IF_ERROR(status);
-    return std::unique_ptr<Work>();
-  }
   Group* intra() const { return grid_ == nullptr ? nullptr : grid_->levels.intra.get(); }
 
   std::shared_ptr<GridState> grid_;

@@ -1,12 +1,10 @@
 #include "lightcc/engine/bucket.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <numeric>
 #include <utility>
 
-#include "lightcc/collectives/adasum_work.hpp"
 #include "lightcc/compression/topk_work.hpp"
 
 namespace lightcc {
@@ -69,7 +67,7 @@ Result<void*> memory_of_caller(const Operation& operation,
 // Where the result of `shape` goes: to memory of the caller's, or to a new buffer. What is wrong
 // with the caller's is this rank's own error; a buffer takes the result, as other ranks count on
 // this one.
-Result<std::byte*> output_for(BucketTensor& tensor, std::vector<std::int64_t> shape) {
+Result<std::byte*> output_for(BucketTensor& tensor, std::vector<std::int64_t> shape, Plane& plane) {
   if (tensor.operation == nullptr) {
     return static_cast<std::byte*>(nullptr);
   }
@@ -92,7 +90,7 @@ Result<std::byte*> output_for(BucketTensor& tensor, std::vector<std::int64_t> sh
     }
     tensor.status = memory.status();
   }
-  tensor.outcome.output = std::make_shared<OutputBuffer>(bytes);
+  tensor.outcome.output = plane.allocate(bytes, operation.input.memory.device);
   if (tensor.outcome.output->data() == nullptr) {
     return make_error(ErrorCode::kSystem,
                       "cannot allocate %zu bytes for the output of '%s'",
@@ -115,69 +113,75 @@ Reduction reduction_of(const Signature& signature, std::size_t members) {
 Result<std::unique_ptr<Work>> start_topk(const Bucket& bucket,
                                          const std::vector<TensorSpan>& spans,
                                          const Reduction& reduction,
-                                         const BucketPlace& place) {
+                                         const BucketSite& site) {
   std::vector<TopkTensor> tensors;
   tensors.reserve(spans.size());
   for (std::size_t i = 0; i < spans.size(); ++i) {
     LIGHTCC_ASSIGN_OR_RETURN(
         std::shared_ptr<TopkEntry> entry,
-        place.topk.entry({bucket.process_set, bucket.tensors[i].signature().name},
-                         *place.topk_place,
-                         reduction.dtype,
-                         spans[i].count));
+        site.topk.entry({bucket.process_set, bucket.tensors[i].signature().name},
+                        *site.topk_place,
+                        reduction.dtype,
+                        spans[i].count,
+                        site.plane.topk_kernels()));
     tensors.push_back({.span = spans[i], .entry = std::move(entry)});
   }
   const TopkJob job{.reduction = reduction,
                     .spec = *bucket.tensors.front().signature().topk,
-                    .simd = place.simd,
-                    .counters = &place.topk.counters()};
-  return make_topk_allreduce({.grid = place.grid, .flat = &place.group}, std::move(tensors), job);
+                    .counters = &site.topk.counters()};
+  return make_topk_allreduce(
+      {.grid = site.lane.grid, .flat = &site.group()}, std::move(tensors), job);
 }
 
-Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketPlace& place) {
+Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& site) {
   std::vector<TensorSpan> spans;
   spans.reserve(bucket.tensors.size());
   for (BucketTensor& tensor : bucket.tensors) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature().shape));
+    LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
+                             output_for(tensor, tensor.signature().shape, site.plane));
     spans.push_back({input_of(tensor), out, tensor_count(tensor.signature())});
   }
   const Signature& first = bucket.tensors.front().signature();
-  const Reduction reduction = reduction_of(first, place.members.size());
+  const Reduction reduction = reduction_of(first, site.members.size());
   if (first.reduce_op == ReduceOp::kAdasum) {
-    return make_adasum_work(place.group, spans.front(), reduction, place.simd);
+    return site.plane.start_adasum(site.group(), spans.front(), reduction);
   }
-  if (first.topk && place.topk_place) {
-    return start_topk(bucket, spans, reduction, place);
+  if (first.topk && site.topk_place) {
+    return start_topk(bucket, spans, reduction, site);
   }
-  return place.group.allreduce(std::move(spans), reduction);
+  return site.group().allreduce(std::move(spans), reduction);
 }
 
-Result<std::unique_ptr<Work>> start_allgather(BucketTensor& tensor, Group& group) {
+Result<std::unique_ptr<Work>> start_allgather(BucketTensor& tensor, const BucketSite& site) {
   std::vector<std::int64_t> shape = tensor.signature().shape;
   const std::size_t row = row_bytes(tensor.signature());
   shape[0] =
       std::accumulate(tensor.per_member().begin(), tensor.per_member().end(), std::int64_t{0});
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape)));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape), site.plane));
   std::vector<std::size_t> bytes;
   bytes.reserve(tensor.per_member().size());
   for (const std::int64_t rows : tensor.per_member()) {
     bytes.push_back(static_cast<std::size_t>(rows) * row);
   }
-  return group.allgather(input_of(tensor), out, std::move(bytes));
+  return site.group().allgather(input_of(tensor), out, std::move(bytes));
 }
 
-Result<std::unique_ptr<Work>> start_broadcast(BucketTensor& tensor, Group& group, int root) {
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature().shape));
+Result<std::unique_ptr<Work>> start_broadcast(BucketTensor& tensor, const BucketSite& site) {
+  const auto root = static_cast<int>(
+      std::ranges::find(site.members, tensor.signature().root_or_peer) - site.members.begin());
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
+                           output_for(tensor, tensor.signature().shape, site.plane));
   const std::size_t bytes =
       tensor_count(tensor.signature()) * element_size(tensor.signature().dtype);
   const std::byte* in = input_of(tensor);
-  if (group.rank() == root && out != in && bytes > 0) {
-    std::memcpy(out, in, bytes);
+  if (site.group().rank() == root && out != in && bytes > 0) {
+    site.plane.copy(out, in, bytes);
   }
-  return group.broadcast(out, bytes, root);
+  return site.group().broadcast(out, bytes, root);
 }
 
-Result<std::unique_ptr<Work>> start_alltoall(BucketTensor& tensor, Group& group) {
+Result<std::unique_ptr<Work>> start_alltoall(BucketTensor& tensor, const BucketSite& site) {
+  Group& group = site.group();
   const auto members = static_cast<std::size_t>(group.size());
   const auto me = static_cast<std::size_t>(group.rank());
   const std::size_t row = row_bytes(tensor.signature());
@@ -193,12 +197,13 @@ Result<std::unique_ptr<Work>> start_alltoall(BucketTensor& tensor, Group& group)
   }
   std::vector<std::int64_t> shape = tensor.signature().shape;
   shape[0] = rows;
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape)));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape), site.plane));
   return group.alltoall(input_of(tensor), std::move(send), out, std::move(receive));
 }
 
 // The first (rows mod members) members get one row more.
-Result<std::unique_ptr<Work>> start_reducescatter(BucketTensor& tensor, Group& group) {
+Result<std::unique_ptr<Work>> start_reducescatter(BucketTensor& tensor, const BucketSite& site) {
+  Group& group = site.group();
   const auto members = static_cast<std::size_t>(group.size());
   const auto rows = static_cast<std::size_t>(tensor.signature().shape[0]);
   const std::size_t row_count =
@@ -213,25 +218,25 @@ Result<std::unique_ptr<Work>> start_reducescatter(BucketTensor& tensor, Group& g
   }
   std::vector<std::int64_t> shape = tensor.signature().shape;
   shape[0] = own_rows;
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape)));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape), site.plane));
   return group.reduce_scatter(
       input_of(tensor), out, std::move(counts), reduction_of(tensor.signature(), members));
 }
 
-Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor,
-                                             Group& group,
-                                             const std::vector<std::int32_t>& members) {
+Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor, const BucketSite& site) {
+  Group& group = site.group();
   const std::size_t bytes =
       tensor_count(tensor.signature()) * element_size(tensor.signature().dtype);
   const auto index_of = [&](std::int64_t rank) {
-    return static_cast<int>(std::ranges::find(members, rank) - members.begin());
+    return static_cast<int>(std::ranges::find(site.members, rank) - site.members.begin());
   };
   const int source = index_of(tensor.per_member()[0]);
   const int destination = index_of(tensor.per_member()[1]);
   if (group.rank() == source) {
     return group.send(input_of(tensor), bytes, destination);
   }
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, tensor.signature().shape));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
+                           output_for(tensor, tensor.signature().shape, site.plane));
   return group.recv(out, bytes, source);
 }
 
@@ -245,27 +250,22 @@ std::uint64_t byte_count(const Bucket& bucket) {
   return bytes;
 }
 
-Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketPlace& place) {
+Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketSite& site) {
   BucketTensor& first = bucket.tensors.front();
-  Group& group = place.group;
-  const std::vector<std::int32_t>& members = place.members;
   switch (first.signature().op) {
     case OpType::kAllreduce:
-      return start_allreduce(bucket, place);
+      return start_allreduce(bucket, site);
     case OpType::kAllgather:
-      return start_allgather(first, group);
-    case OpType::kBroadcast: {
-      const auto root =
-          std::ranges::find(members, first.signature().root_or_peer) - members.begin();
-      return start_broadcast(first, group, static_cast<int>(root));
-    }
+      return start_allgather(first, site);
+    case OpType::kBroadcast:
+      return start_broadcast(first, site);
     case OpType::kAlltoall:
-      return start_alltoall(first, group);
+      return start_alltoall(first, site);
     case OpType::kReducescatter:
-      return start_reducescatter(first, group);
+      return start_reducescatter(first, site);
     case OpType::kSend:
     case OpType::kRecv:
-      return start_transfer(first, group, members);
+      return start_transfer(first, site);
     default:
       return make_error(ErrorCode::kInternal,
                         "%s is not something a group runs",

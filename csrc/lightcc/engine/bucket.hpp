@@ -8,10 +8,10 @@
 
 #include "lightcc/collectives/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/control/agreement.hpp"
 #include "lightcc/engine/operation_table.hpp"
+#include "lightcc/engine/plane.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
@@ -32,22 +32,27 @@ struct Bucket {
   std::vector<BucketTensor> tensors;  ///< At least one; all of one operation type.
 };
 
+/// Of all its tensors.
+inline MemoryKind memory_kind(const Bucket& bucket) {
+  return bucket.tensors.front().signature().memory;
+}
 /// Bytes of this rank's tensors.
 std::uint64_t byte_count(const Bucket& bucket);
 
 /// What a bucket runs on. All of it outlives the Work.
-struct BucketPlace {
-  Group& group;
+struct BucketSite {
+  Plane& plane;
+  PlaneGroups::Lane& lane;
   const std::vector<std::int32_t>& members;  ///< World ranks of the group.
-  SimdLevel simd = SimdLevel::kPlain;
   /// Where compressed tensors stand; none: they travel as they are.
   std::optional<GridPlace> topk_place;
-  std::shared_ptr<GridState> grid;  ///< Null: the group has no levels.
   TopkStore& topk;
+
+  Group& group() const { return *lane.group; }
 };
 
 /// Starts the bucket's collective, allocating outputs. Errors: kSystem when an output or what
 /// compression keeps back cannot be allocated.
-Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketPlace& place);
+Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketSite& site);
 
 }  // namespace lightcc

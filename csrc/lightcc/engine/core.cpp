@@ -65,14 +65,15 @@ Core::Core(Membership world, const Clock& clock, OperationTable& operations)
 
 Result<std::unique_ptr<Core>> Core::make(Membership world,
                                          const Knobs& knobs,
+                                         const std::vector<PlaneMaker>& planes,
                                          const Clock& clock,
                                          OperationTable& operations) {
   std::unique_ptr<Core> core(new Core(std::move(world), clock, operations));
-  LIGHTCC_RETURN_IF_ERROR(core->start(knobs));
+  LIGHTCC_RETURN_IF_ERROR(core->start(knobs, planes));
   return core;
 }
 
-Status Core::start(const Knobs& knobs) {
+Status Core::start(const Knobs& knobs, const std::vector<PlaneMaker>& planes) {
   LIGHTCC_ASSIGN_OR_RETURN(const SimdLevel simd, parse_simd_level(knobs.simd));
   LIGHTCC_ASSIGN_OR_RETURN(const FusionRule fusion, parse_fusion_strategy(knobs.fusion_strategy));
   const HostMembership& host = world_.host;
@@ -86,7 +87,9 @@ Status Core::start(const Knobs& knobs) {
   if (control_->is_autotuning()) {
     autotune_log_ = std::make_unique<AutotuneLog>(knobs.autotune_log);
   }
-  executor_ = std::make_unique<Executor>(world_, knobs, simd, clock_, operations_, timeline_);
+  LIGHTCC_ASSIGN_OR_RETURN(Planes all, Planes::make(world_, knobs, simd, planes));
+  executor_ =
+      std::make_unique<Executor>(world_, knobs, std::move(all), clock_, operations_, timeline_);
   return executor_->add_process_set(
       kGlobalProcessSet, *process_sets()->find(kGlobalProcessSet), nullptr);
 }

@@ -8,21 +8,40 @@
 
 namespace lightcc {
 
-Executor::Executor(Membership& world,
+namespace {
+
+// What the bucket runs on, as a word for the timeline. The order is start_bucket()'s.
+const char* algorithm_of(const Bucket& bucket, const PlaneGroups& groups, bool may_compress) {
+  const Signature& first = bucket.tensors.front().signature();
+  if (first.op == OpType::kAllreduce && first.reduce_op == ReduceOp::kAdasum) {
+    return "ADASUM";
+  }
+  if (first.op == OpType::kAllreduce && first.topk && may_compress) {
+    return "TOPK";
+  }
+  if (!is_transfer(first.op) && first.op != OpType::kAlltoall &&
+      groups.runs_on_two_levels(byte_count(bucket))) {
+    return "GRID";
+  }
+  return groups.flat_algorithm;
+}
+
+}  // namespace
+
+Executor::Executor(const Membership& world,
                    const Knobs& knobs,
-                   SimdLevel simd,
+                   Planes planes,
                    const Clock& clock,
                    OperationTable& operations,
                    Timeline& timeline)
     : world_(world),
-      simd_(simd),
       num_lanes_(static_cast<std::size_t>(knobs.num_lanes)),
       two_level_asked_(knobs.two_level == true),
-      two_level_most_bytes_(static_cast<std::uint64_t>(knobs.two_level_most_bytes)),
       clock_(clock),
       operations_(operations),
       timeline_(timeline),
-      maker_(world, knobs, simd) {}
+      planes_(std::move(planes)),
+      topk_(planes_.host().topk_kernels()) {}
 
 Status Executor::add_process_set(std::uint32_t id,
                                  const std::vector<std::int32_t>& ranks,
@@ -33,10 +52,10 @@ Status Executor::add_process_set(std::uint32_t id,
   set.waiting = waiting;
   set.member = std::ranges::find(ranks, world_.topology.rank) != ranks.end();
   if (set.member) {
-    set.topk_place = maker_.topk_place(ranks);
+    set.topk_place = planes_.host().topk_place(ranks);
   }
   ++sets_in_making_;
-  return maker_.begin(id, ranks);
+  return planes_.add_process_set(id, ranks);
 }
 
 void Executor::remove_process_set(std::uint32_t id) {
@@ -49,6 +68,7 @@ void Executor::remove_process_set(std::uint32_t id) {
   }
   sets_.erase(found);
   topk_.forget(id);
+  planes_.remove_process_set(id);
 }
 
 void Executor::run(Bucket bucket) {
@@ -72,7 +92,7 @@ Result<bool> Executor::advance() {
   }
   for (auto& entry : sets_) {
     Set& set = entry.second;
-    for (std::size_t lane = 0; lane < num_lanes_ && set.groups.has_value(); ++lane) {
+    for (std::size_t lane = 0; lane < num_lanes_ && set.has_groups; ++lane) {
       if (!set.lanes[lane].empty()) {
         LIGHTCC_ASSIGN_OR_RETURN(const bool lane_moved, advance_lane(set, lane));
         moved = moved || lane_moved;
@@ -84,17 +104,17 @@ Result<bool> Executor::advance() {
 
 Result<bool> Executor::make_groups() {
   // The end of a host socket is reported by the loop, after what its process said before.
-  const auto exchanged = maker_.exchange_segments();
-  if (!exchanged.ok() && exchanged.status().code() != ErrorCode::kPeerFailed) {
-    return exchanged.status();
+  const auto made = planes_.make_groups();
+  if (!made.ok() && made.status().code() != ErrorCode::kPeerFailed) {
+    return made.status();
   }
-  bool moved = exchanged.ok() && *exchanged;
+  bool moved = made.ok() && *made;
   sets_in_making_ = 0;
   for (auto& [id, set] : sets_) {
-    if (set.member && !set.groups.has_value()) {
-      LIGHTCC_ASSIGN_OR_RETURN(set.groups, maker_.try_finish(id, set.ranks));
+    if (set.member && !set.has_groups) {
+      set.has_groups = planes_.get_groups(id, set.groups);
     }
-    if (set.member && !set.groups.has_value()) {
+    if (set.member && !set.has_groups) {
       ++sets_in_making_;
     } else if (set.waiting != nullptr) {
       Outcome outcome;
@@ -117,20 +137,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
         awaits_event_ = true;
         return moved;
       }
-      explain_adasum_once(set, front.bucket);
-      if (front.chunk_bytes.has_value()) {
-        set.groups->groups[lane]->set_chunk_bytes(static_cast<std::size_t>(*front.chunk_bytes));
-      }
-      const BucketPlace place{.group = *set.groups->groups[lane],
-                              .members = set.ranks,
-                              .simd = simd_,
-                              .topk_place = set.topk_place,
-                              .grid = set.groups->grids[lane],
-                              .topk = topk_};
-      LIGHTCC_ASSIGN_OR_RETURN(front.work, start_bucket(front.bucket, place));
-      front.started = clock_.now();
-      front.algorithm = algorithm_of(set, front.bucket);
-      timeline_.started(front.bucket, front.algorithm, topk_.counters());
+      LIGHTCC_RETURN_IF_ERROR(start(set, lane, front));
     }
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, front.work->advance());
     moved = moved || progress != Progress::kIdle;
@@ -145,6 +152,35 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     --queued_;
   }
   return moved;
+}
+
+Status Executor::start(const Set& set, std::size_t lane, Running& running) {
+  Bucket& bucket = running.bucket;
+  const MemoryKind kind = memory_kind(bucket);
+  if (!planes_.serves(kind)) {  // This rank has joined; what it submits itself was refused.
+    return make_error(ErrorCode::kInvalidArgument,
+                      "rank %d has joined and cannot take part in '%s': nothing there serves %s "
+                      "memory",
+                      world_.topology.rank,
+                      bucket.tensors.front().signature().name.c_str(),
+                      memory_kind_name(kind));
+  }
+  PlaneGroups& groups = set.groups_for(bucket);
+  explain_adasum_once(set, bucket);
+  if (running.chunk_bytes.has_value()) {
+    groups.lanes[lane].group->set_chunk_bytes(static_cast<std::size_t>(*running.chunk_bytes));
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(running.work,
+                           start_bucket(bucket,
+                                        {.plane = planes_.at(kind),
+                                         .lane = groups.lanes[lane],
+                                         .members = set.ranks,
+                                         .topk_place = set.topk_place,
+                                         .topk = topk_}));
+  running.started = clock_.now();
+  running.algorithm = algorithm_of(bucket, groups, set.topk_place.has_value());
+  timeline_.started(bucket, running.algorithm, topk_.counters());
+  return {};
 }
 
 Result<bool> Executor::are_inputs_ready(Bucket& bucket) {
@@ -170,9 +206,9 @@ std::optional<GridPlace> Executor::topk_place(std::uint32_t process_set) const {
 // Adasum compares whole vectors of whole ranks; it goes through the flat group (start_bucket()).
 void Executor::explain_adasum_once(const Set& set, const Bucket& bucket) {
   const Signature& first = bucket.tensors.front().signature();
-  if (explained_adasum_ || !two_level_asked_ || !set.groups->two_level ||
-      first.op != OpType::kAllreduce || first.reduce_op != ReduceOp::kAdasum ||
-      set.ranks.front() != world_.topology.rank) {
+  if (explained_adasum_ || !two_level_asked_ ||
+      !set.groups_for(bucket).two_level_max_bytes.has_value() || first.op != OpType::kAllreduce ||
+      first.reduce_op != ReduceOp::kAdasum || set.ranks.front() != world_.topology.rank) {
     return;
   }
   explained_adasum_ = true;
@@ -181,29 +217,14 @@ void Executor::explain_adasum_once(const Set& set, const Bucket& bucket) {
               first.name.c_str());
 }
 
-// What the bucket runs on, as a word for the timeline. The order is start_bucket()'s.
-const char* Executor::algorithm_of(const Set& set, const Bucket& bucket) const {
-  const Signature& first = bucket.tensors.front().signature();
-  if (first.op == OpType::kAllreduce && first.reduce_op == ReduceOp::kAdasum) {
-    return "ADASUM";
-  }
-  if (first.op == OpType::kAllreduce && first.topk && set.topk_place) {
-    return "TOPK";
-  }
-  if (set.groups->two_level && !is_transfer(first.op) && first.op != OpType::kAlltoall &&
-      byte_count(bucket) <= two_level_most_bytes_) {
-    return "GRID";
-  }
-  return set.groups->shared ? "SHM" : "NET";
-}
-
 void Executor::learn_cost(Set& set, const Running& running) {
   const Signature& first = running.bucket.tensors.front().signature();
-  if (first.op != OpType::kAllreduce || first.reduce_op == ReduceOp::kAdasum) {
+  if (first.op != OpType::kAllreduce || first.reduce_op == ReduceOp::kAdasum ||
+      first.memory != MemoryKind::kHost) {
     return;
   }
   const std::uint64_t bytes = byte_count(running.bucket);
-  const bool two_level = set.groups->two_level && bytes <= two_level_most_bytes_;
+  const bool two_level = set.groups_for(running.bucket).runs_on_two_levels(bytes);
   CostLine& line = two_level ? set.two_level_cost : set.flat_cost;
   line.add(static_cast<double>(bytes),
            std::chrono::duration<double>(clock_.now() - running.started).count());
@@ -218,7 +239,9 @@ std::vector<AllreduceCost> Executor::allreduce_costs() const {
     }
   };
   for (const auto& [id, set] : sets_) {
-    add(id, true, two_level_most_bytes_, set.two_level_cost);
+    const PlaneGroups* const groups = set.groups[Planes::index_of(MemoryKind::kHost)];
+    const auto max_bytes = groups == nullptr ? std::nullopt : groups->two_level_max_bytes;
+    add(id, true, max_bytes.value_or(0), set.two_level_cost);
     add(id, false, std::numeric_limits<std::uint64_t>::max(), set.flat_cost);
   }
   return costs;
@@ -237,12 +260,14 @@ void Executor::finish(Running& running) {
 }
 
 void Executor::drop_all() {
-  // Works before the groups (and their channels) that they use; the map's destructor does just that
-  // only because Running comes after groups in Set, so say it.
+  // Works before the groups (and their channels) that they use.
   for (auto& entry : sets_) {
     for (auto& lane : entry.second.lanes) {
       lane.clear();
     }
+  }
+  for (const auto& entry : sets_) {
+    planes_.remove_process_set(entry.first);
   }
   sets_.clear();
   queued_ = 0;

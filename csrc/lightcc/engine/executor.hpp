@@ -1,6 +1,6 @@
-// Runs announced buckets: per process set and lane one after another, in the sequencer's order;
-// across lanes and process sets side by side, so overlapping process sets cannot wait for each
-// other in a circle.
+// Runs announced buckets, each on the plane of its memory: per process set and lane one after
+// another, in the sequencer's order; across lanes and process sets side by side, so overlapping
+// process sets cannot wait for each other in a circle.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/engine/bucket.hpp"
-#include "lightcc/engine/group_maker.hpp"
+#include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/operation_table.hpp"
+#include "lightcc/engine/planes.hpp"
 #include "lightcc/engine/timeline.hpp"
 #include "lightcc/fusion/cost_line.hpp"
 
@@ -26,9 +27,9 @@ namespace lightcc {
 class Executor {
  public:
   /// The references outlive the executor.
-  Executor(Membership& world,
+  Executor(const Membership& world,
            const Knobs& knobs,
-           SimdLevel simd,
+           Planes planes,
            const Clock& clock,
            OperationTable& operations,
            Timeline& timeline);
@@ -45,7 +46,8 @@ class Executor {
   void run(Bucket bucket);
 
   /// Takes in what this host's leader passed on. kPeerFailed: the leader is gone.
-  Status receive_segments() { return maker_.exchange_segments().status(); }
+  Status receive_segments() { return planes_.make_groups().status(); }
+  const Planes& planes() const { return planes_; }
   /// Moves everything on. True when something moved.
   Result<bool> advance();
   bool idle() const { return queued_ == 0; }
@@ -76,34 +78,37 @@ class Executor {
   };
   struct Set {
     std::vector<std::int32_t> ranks;
-    std::optional<LaneGroups> groups;  // Absent while being made, or not a member.
+    Planes::Groups groups{};
     std::vector<std::deque<Running>> lanes;
     InFlight* waiting = nullptr;
     bool member = false;
+    bool has_groups = false;              // All of them, once they are made.
     std::optional<GridPlace> topk_place;  // None: nothing is compressed.
-    CostLine flat_cost;
+    CostLine flat_cost;                   // Of host memory, as is the other.
     CostLine two_level_cost;
+
+    PlaneGroups& groups_for(const Bucket& bucket) const {
+      return *groups[Planes::index_of(memory_kind(bucket))];
+    }
   };
 
   Result<bool> make_groups();
+  Status start(const Set& set, std::size_t lane, Running& running);
   Result<bool> advance_lane(Set& set, std::size_t lane);
   Result<bool> are_inputs_ready(Bucket& bucket);
   void explain_adasum_once(const Set& set, const Bucket& bucket);
   void learn_cost(Set& set, const Running& running);
-  const char* algorithm_of(const Set& set, const Bucket& bucket) const;
   void finish(Running& running);
 
-  Membership& world_;
-  SimdLevel simd_;
+  const Membership& world_;
   std::size_t num_lanes_;
-  bool two_level_asked_;  // By the user, not by default.
-  std::uint64_t two_level_most_bytes_;
+  bool two_level_asked_;                      // By the user, not by default.
   std::optional<std::uint64_t> chunk_bytes_;  // As tuned, if it was.
   const Clock& clock_;
   OperationTable& operations_;
   Timeline& timeline_;
+  Planes planes_;  // They outlive what is kept in their memory, and all Works.
   TopkStore topk_;
-  GroupMaker maker_;
   std::map<std::uint32_t, Set> sets_;
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;

@@ -169,25 +169,45 @@ Status check_by_operation(Request& request,
   return {};
 }
 
-// Only planes for host memory exist.
-Status check_memory(OpType op, const char* what, const TensorRef& tensor) {
-  return tensor.memory.kind == MemoryKind::kHost
-             ? Status()
-             : invalid("%s: the %s tensor lies in %s memory; tensors in host memory are served.",
-                       spoken_name(op),
-                       what,
-                       memory_text(tensor.memory).c_str());
+// Whether a plane of this rank serves the tensor's memory.
+Status check_memory(const Operation& operation,
+                    const char* what,
+                    const TensorRef& tensor,
+                    const SubmissionContext& context) {
+  const MemoryKind kind = tensor.memory.kind;
+  if (kind == MemoryKind::kHost || (kind == MemoryKind::kCuda && context.serves_cuda)) {
+    return {};
+  }
+  const std::string name = operation.name.has_value() ? " '" + *operation.name + "'" : "";
+  return invalid(
+      "%s%s on rank %d: the %s tensor lies in %s memory, which nothing here serves; "
+      "served is %s memory.",
+      spoken_name(operation.request.signature.op),
+      name.c_str(),
+      context.rank,
+      what,
+      memory_text(tensor.memory).c_str(),
+      context.serves_cuda ? "host and cuda" : "host");
 }
 
 bool has_output_shape_of_input(OpType op) {
   return op == OpType::kAllreduce || op == OpType::kBroadcast || op == OpType::kRecv;
 }
 
-Status check_output(OpType op, const TensorRef& input, const TensorRef& output) {
+Status check_output(const Operation& operation, const SubmissionContext& context) {
+  const OpType op = operation.request.signature.op;
+  const TensorRef& input = operation.input;
+  const TensorRef& output = *operation.output;
   if (op == OpType::kSend || op > OpType::kRecv) {
     return invalid("%s has no output.", spoken_name(op));
   }
-  LIGHTCC_RETURN_IF_ERROR(check_memory(op, "output", output));
+  LIGHTCC_RETURN_IF_ERROR(check_memory(operation, "output", output, context));
+  if (output.memory != input.memory) {
+    return invalid("%s: the output tensor lies in %s memory, but the input in %s memory.",
+                   spoken_name(op),
+                   memory_text(output.memory).c_str(),
+                   memory_text(input.memory).c_str());
+  }
   if (output.dtype != input.dtype) {
     return invalid("%s: the output tensor is of %s, but the input is of %s.",
                    spoken_name(op),
@@ -238,9 +258,9 @@ Status prepare_operation(Operation& operation,
                    shape_text(input.shape).c_str(),
                    kMaxDimensions);
   }
-  LIGHTCC_RETURN_IF_ERROR(check_memory(s.op, "input", input));
+  LIGHTCC_RETURN_IF_ERROR(check_memory(operation, "input", input, context));
   if (operation.output.has_value()) {
-    LIGHTCC_RETURN_IF_ERROR(check_output(s.op, input, *operation.output));
+    LIGHTCC_RETURN_IF_ERROR(check_output(operation, context));
   }
   s.dtype = input.dtype;
   s.shape = input.shape;

@@ -18,7 +18,8 @@ struct SubmissionContext {
   const ProcessSetTable& sets;
   int rank = 0;
   int world_size = 1;
-  bool dynamic = false;  ///< Process sets may change now.
+  bool dynamic = false;      ///< Process sets may change now.
+  bool serves_cuda = false;  ///< Beside host memory.
 };
 
 /// The members of the operation's process set, which this rank is one of. Errors: kInvalidArgument.

@@ -327,7 +327,8 @@ class WorldImpl final : public World {
     const bool networked = membership.transport != nullptr;
     spin_ = spin_policy(options_.knobs, membership.topology.local_size, networked);
     LIGHTCC_ASSIGN_OR_RETURN(
-        core_, Core::make(std::move(membership), options_.knobs, clock_, operations_));
+        core_,
+        Core::make(std::move(membership), options_.knobs, options_.planes, clock_, operations_));
     if (const auto timeline = timeline_asked_for(options_.knobs)) {
       LIGHTCC_RETURN_IF_ERROR(start_timeline(*timeline));
     }
@@ -388,9 +389,13 @@ class WorldImpl final : public World {
     }
     const auto sets = core_->process_sets();
     const Topology& topology = core_->topology();
-    LIGHTCC_RETURN_IF_ERROR(prepare(
-        operations,
-        {.sets = *sets, .rank = topology.rank, .world_size = topology.size, .dynamic = dynamic}));
+    LIGHTCC_RETURN_IF_ERROR(
+        prepare(operations,
+                {.sets = *sets,
+                 .rank = topology.rank,
+                 .world_size = topology.size,
+                 .dynamic = dynamic,
+                 .serves_cuda = core_->executor().planes().serves(MemoryKind::kCuda)}));
     LIGHTCC_ASSIGN_OR_RETURN(
         Handle handle, operations_.add(std::move(operations), options.grouping, std::move(state)));
     if (!options.waits) {

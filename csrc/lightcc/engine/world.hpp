@@ -26,6 +26,11 @@
 
 namespace lightcc {
 
+class Plane;
+struct PlaneSite;
+/// Makes a plane when the world's ranks have met. An error ends the start on all ranks.
+using PlaneMaker = std::function<Result<std::unique_ptr<Plane>>(const PlaneSite& site)>;
+
 /// The process set of all ranks.
 inline constexpr std::uint32_t kGlobalProcessSet = 0;
 
@@ -84,6 +89,8 @@ struct WorldOptions {
   /// Address of the store as "host:port"; the route to it picks this rank's address. May be empty.
   std::string rendezvous_address;
   std::vector<std::vector<std::int32_t>> process_sets;  ///< Static ones: ids 1, 2, ...
+  /// Of memory of other kinds than the host's, one for each kind. (engine/plane.hpp)
+  std::vector<PlaneMaker> planes;
   const Clock* clock = &Clock::system();
 };
 

@@ -7,16 +7,29 @@
 
 #include <gtest/gtest.h>
 
+#include "lightcc/compression/topk_host_kernels.hpp"
+
 namespace lightcc::topk_store_test {
 namespace {
 
 constexpr std::size_t kElements = 100;
 
+TopkKernels& kernels() {
+  static HostTopkKernels host(SimdLevel::kPlain);
+  return host;
+}
+
+double residual_of(const TopkEntry& entry, std::size_t element) {
+  Bytes saved;
+  EXPECT_TRUE(entry.state->save(saved).ok());
+  return TopkState::load(saved)->residual_at(element);
+}
+
 /// Sends the largest of 1, 2, 3, ..., so that the others are kept back.
 void fill(TopkStore& store, const TopkStore::Key& key, const GridPlace& place = {.blocks = 2}) {
-  const auto entry = store.entry(key, place, DataType::kFloat32, kElements);
+  const auto entry = store.entry(key, place, DataType::kFloat32, kElements, kernels());
   ASSERT_TRUE(entry.ok());
-  TopkState& state = (*entry)->state;
+  TopkShardState& state = *(*entry)->state;
   std::vector<float> shard(state.numel());
   for (std::size_t i = 0; i < shard.size(); ++i) {
     shard[i] = static_cast<float>(i + 1);
@@ -24,18 +37,19 @@ void fill(TopkStore& store, const TopkStore::Key& key, const GridPlace& place = 
   std::vector<std::byte> list(4096);
   const TopkRequest request{.k = 1, .capacity = 1, .exact = true};
   const auto bytes = std::as_bytes(std::span(shard));
-  ASSERT_TRUE(state.compress(bytes.data(), 1.0, request, list).ok());
+  TopkOutcome outcome;
+  ASSERT_TRUE(state.compress(bytes.data(), request, list, outcome).ok());
   state.commit();
   (*entry)->steps = 1;
 }
 
 double residual(TopkStore& store, const TopkStore::Key& key, std::size_t element) {
-  return (*store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements))
-      ->state.residual_at(element);
+  return residual_of(**store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements, kernels()),
+                     element);
 }
 
 TEST(TopkStore, remembers_by_process_set_and_name) {
-  TopkStore store;
+  TopkStore store(kernels());
   fill(store, {0, "a"});
   EXPECT_EQ(residual(store, {0, "a"}, 3), 4.0);
   EXPECT_EQ(residual(store, {0, "b"}, 3), 0.0);
@@ -43,21 +57,32 @@ TEST(TopkStore, remembers_by_process_set_and_name) {
 }
 
 TEST(TopkStore, a_tensor_that_changed_begins_anew) {
-  TopkStore store;
+  TopkStore store(kernels());
   for (const auto& [place, dtype, elements] :
        {std::tuple(GridPlace{.blocks = 3}, DataType::kFloat32, kElements),
         std::tuple(GridPlace{.blocks = 2}, DataType::kFloat64, kElements),
         std::tuple(GridPlace{.blocks = 2}, DataType::kFloat32, kElements + 1)}) {
     fill(store, {0, "a"});
-    const auto entry = store.entry({0, "a"}, place, dtype, elements);
+    const auto entry = store.entry({0, "a"}, place, dtype, elements, kernels());
     ASSERT_TRUE(entry.ok());
     EXPECT_EQ((*entry)->steps, 0U);
-    EXPECT_EQ((*entry)->state.residual_at(3), 0.0);
+    EXPECT_EQ(residual_of(**entry, 3), 0.0);
   }
 }
 
+TEST(TopkStore, what_was_kept_back_moves_to_other_kernels_with_its_tensor) {
+  TopkStore store(kernels());
+  fill(store, {0, "a"});
+  HostTopkKernels others(SimdLevel::kPlain);
+  const auto entry = store.entry({0, "a"}, {.blocks = 2}, DataType::kFloat32, kElements, others);
+  ASSERT_TRUE(entry.ok());
+  EXPECT_EQ((*entry)->kernels, &others);
+  EXPECT_EQ((*entry)->steps, 1U);
+  EXPECT_EQ(residual_of(**entry, 3), 4.0);
+}
+
 TEST(TopkStore, forgets_a_process_set) {
-  TopkStore store;
+  TopkStore store(kernels());
   fill(store, {0, "a"});
   fill(store, {1, "a"});
   store.forget(1);
@@ -66,12 +91,12 @@ TEST(TopkStore, forgets_a_process_set) {
 }
 
 TEST(TopkStore, takes_in_what_it_saved) {
-  TopkStore store;
+  TopkStore store(kernels());
   fill(store, {0, "a"});
   const auto saved = store.save();
   ASSERT_TRUE(saved.ok());
   ASSERT_EQ(saved->size(), 1U);
-  TopkStore other;
+  TopkStore other(kernels());
   const auto checked = other.check({2, "b"}, saved->front().second);
   ASSERT_TRUE(checked.ok());
   EXPECT_EQ(checked->dtype, DataType::kFloat32);
@@ -80,12 +105,12 @@ TEST(TopkStore, takes_in_what_it_saved) {
   EXPECT_EQ(other.size(), 0U);
   ASSERT_TRUE(other.load({2, "b"}, saved->front().second).ok());
   EXPECT_EQ(residual(other, {2, "b"}, 3), 4.0);
-  const auto entry = other.entry({2, "b"}, {.blocks = 2}, DataType::kFloat32, kElements);
+  const auto entry = other.entry({2, "b"}, {.blocks = 2}, DataType::kFloat32, kElements, kernels());
   EXPECT_EQ((*entry)->steps, 1U);
 }
 
 TEST(TopkStore, refuses_what_was_cut_or_changed_anywhere) {
-  TopkStore store;
+  TopkStore store(kernels());
   fill(store, {0, "a"});
   const Bytes saved = store.save()->front().second;
   for (std::size_t length = 0; length < saved.size(); ++length) {
@@ -100,7 +125,7 @@ TEST(TopkStore, refuses_what_was_cut_or_changed_anywhere) {
 }
 
 TEST(TopkStore, scales_what_it_is_asked_to) {
-  TopkStore store;
+  TopkStore store(kernels());
   fill(store, {0, "a"});
   fill(store, {0, "b"});
   const std::vector<TopkStore::Key> keys = {{0, "a"}, {0, "never seen"}};
@@ -113,37 +138,38 @@ TEST(TopkStore, scales_what_it_is_asked_to) {
 }
 
 TEST(TopkStore, a_tensor_on_its_way_is_not_touched) {
-  TopkStore store;
+  TopkStore store(kernels());
   const TopkStore::Key key{0, "a"};
   fill(store, key);
   const Bytes saved = store.save()->front().second;
-  const auto entry = store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements);
+  const auto entry = store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements, kernels());
   std::vector<float> shard(kElements, 1.0F);
-  ASSERT_TRUE((*entry)->state.flush_into(std::as_writable_bytes(std::span(shard)).data()).ok());
+  std::byte* const data = std::as_writable_bytes(std::span(shard)).data();
+  ASSERT_TRUE((*entry)->state->flush(data, data, 0.0).ok());
   EXPECT_EQ(store.save().status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.check(key, saved).status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.load(key, saved).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.scale(2.0, std::vector{key}).code(), ErrorCode::kInvalidArgument);
-  (*entry)->state.rollback();
+  (*entry)->state->rollback();
   EXPECT_TRUE(store.save().ok());
 }
 
 TEST(TopkStore, states_of_a_block_are_cut_for_another_number_of_members) {
   std::vector<Bytes> saved;
   for (std::size_t member = 0; member < 2; ++member) {
-    TopkStore store;
+    TopkStore store(kernels());
     fill(store, {0, "a"}, {.blocks = 2, .block = 1, .members = 2, .member = member});
     saved.push_back(store.save()->front().second);
   }
   const std::vector<std::span<const std::byte>> parts(saved.begin(), saved.end());
   const auto whole = reshard_topk(parts, {.blocks = 2, .block = 1});
   ASSERT_TRUE(whole.ok()) << whole.status().message();
-  TopkStore store;
+  TopkStore store(kernels());
   ASSERT_TRUE(store.load({0, "a"}, *whole).ok());
   const auto entry =
-      store.entry({0, "a"}, {.blocks = 2, .block = 1}, DataType::kFloat32, kElements);
+      store.entry({0, "a"}, {.blocks = 2, .block = 1}, DataType::kFloat32, kElements, kernels());
   EXPECT_EQ((*entry)->steps, 1U);
-  EXPECT_EQ((*entry)->state.residual_at(3), 4.0);
+  EXPECT_EQ(residual_of(**entry, 3), 4.0);
 
   const std::vector<std::span<const std::byte>> swapped = {parts[1], parts[0]};
   for (const auto& wrong : {swapped, std::vector{parts[0]}, {}}) {

@@ -34,6 +34,7 @@ struct JobOptions {
   Environment environment;
   std::vector<int> hosts = {};  ///< Emulated host of each rank; empty: one host.
   std::vector<std::vector<std::int32_t>> process_sets = {};
+  std::function<std::vector<PlaneMaker>(int rank)> planes = {};  ///< Beside the host's.
 };
 
 inline JobOptions on_one_host(int size) {
@@ -83,6 +84,9 @@ inline void run_job(const JobOptions& options, const std::function<void(World&, 
       world_options.secret = "secret";
       world_options.rendezvous_address = "127.0.0.1:1";
       world_options.process_sets = options.process_sets;
+      if (options.planes) {
+        world_options.planes = options.planes(rank);
+      }
       auto world = World::create(std::move(world_options));
       ASSERT_TRUE(world.ok()) << "rank " << rank << ": " << world.status().message();
       body(**world, rank);

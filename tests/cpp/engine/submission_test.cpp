@@ -27,10 +27,13 @@ ProcessSetTable table() {
   return sets;
 }
 
-Status prepare(Operation& operation, bool dynamic = true) {
+Status prepare(Operation& operation, bool dynamic = true, bool serves_cuda = false) {
   const ProcessSetTable sets = table();
-  const SubmissionContext context{
-      .sets = sets, .rank = kRank, .world_size = kWorldSize, .dynamic = dynamic};
+  const SubmissionContext context{.sets = sets,
+                                  .rank = kRank,
+                                  .world_size = kWorldSize,
+                                  .dynamic = dynamic,
+                                  .serves_cuda = serves_cuda};
   LIGHTCC_ASSIGN_OR_RETURN(const auto* members, find_members(operation, context));
   return prepare_operation(operation, *members, context);
 }
@@ -197,13 +200,27 @@ TEST(Submissions, without_a_name_are_numbered_for_each_sequence) {
 TEST(Submissions, memory_that_no_plane_serves_is_refused) {
   Operation s = of(OpType::kAllreduce);
   s.input.memory = {.kind = MemoryKind::kCuda, .device = 1};
-  expect_error(s,
-               "Allreduce: the input tensor lies in cuda:1 memory; tensors in host memory are "
-               "served.");
+  expect_error(
+      s,
+      "Allreduce 't' on rank 1: the input tensor lies in cuda:1 memory, which nothing here "
+      "serves; served is host memory.");
+  EXPECT_TRUE(prepare(s, true, true).ok());
+  EXPECT_EQ(s.request.signature.memory, MemoryKind::kCuda);
   s = of(OpType::kAllgather);
+  s.name.reset();
   s.output = s.input;
   s.output->memory.kind = MemoryKind::kCuda;
-  expect_error(s, "Allgather: the output tensor lies in cuda:0 memory");
+  expect_error(s, "Allgather on rank 1: the output tensor lies in cuda:0 memory");
+}
+
+TEST(Submissions, input_and_output_lie_in_the_same_memory) {
+  Operation s = of(OpType::kAllreduce);
+  s.output = s.input;
+  s.output->memory = {.kind = MemoryKind::kCuda, .device = 1};
+  const Status status = prepare(s, true, true);
+  EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "Allreduce: the output tensor lies in cuda:1 memory, but the input in host memory.");
 }
 
 TEST(Submissions, outputs_fit_what_is_known_of_the_result) {

@@ -1,4 +1,4 @@
-#include "lightcc/engine/group_maker.hpp"
+#include "lightcc/engine/host_plane.hpp"
 
 #include <fcntl.h>
 
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lightcc/base/log.hpp"
+#include "lightcc/collectives/adasum_work.hpp"
 #include "lightcc/collectives/net_group.hpp"
 
 namespace lightcc {
@@ -50,14 +51,14 @@ std::vector<std::size_t> flat_order(const Grid& grid, const std::vector<std::int
 
 }  // namespace
 
-GroupMaker::GroupMaker(Membership& world, Knobs knobs, SimdLevel simd)
-    : world_(world), knobs_(std::move(knobs)), simd_(simd) {}
+HostPlane::HostPlane(Membership& world, Knobs knobs, SimdLevel simd)
+    : world_(world), knobs_(std::move(knobs)), simd_(simd), topk_kernels_(simd) {}
 
-bool GroupMaker::is_on_this_host(std::int32_t rank) const {
+bool HostPlane::is_on_this_host(std::int32_t rank) const {
   return place_of(world_.host.ranks, rank) < world_.host.ranks.size();
 }
 
-GroupMaker::Layout GroupMaker::layout_of(const std::vector<std::int32_t>& ranks) const {
+HostPlane::Layout HostPlane::layout_of(const std::vector<std::int32_t>& ranks) const {
   Layout layout;
   layout.shared =
       std::ranges::all_of(ranks, [this](std::int32_t rank) { return is_on_this_host(rank); });
@@ -75,7 +76,7 @@ GroupMaker::Layout GroupMaker::layout_of(const std::vector<std::int32_t>& ranks)
   return layout;
 }
 
-std::optional<GridPlace> GroupMaker::topk_place(const std::vector<std::int32_t>& ranks) const {
+std::optional<GridPlace> HostPlane::topk_place(const std::vector<std::int32_t>& ranks) const {
   const Layout layout = layout_of(ranks);
   if (layout.grid.has_value()) {
     return grid_place(*layout.grid, world_.topology.rank);
@@ -87,7 +88,7 @@ std::optional<GridPlace> GroupMaker::topk_place(const std::vector<std::int32_t>&
 }
 
 // Says why a set has no grid although it was asked for: once, on one of its ranks.
-void GroupMaker::explain_once(const std::vector<std::int32_t>& ranks) {
+void HostPlane::explain_once(const std::vector<std::int32_t>& ranks) {
   if (explained_ || ranks.front() != world_.topology.rank) {
     return;
   }
@@ -102,7 +103,7 @@ void GroupMaker::explain_once(const std::vector<std::int32_t>& ranks) {
               choice.objection.c_str());
 }
 
-ShmGroupOptions GroupMaker::shm_options(std::size_t members) const {
+ShmGroupOptions HostPlane::shm_options(std::size_t members) const {
   ShmGroupOptions options = default_shm_options(static_cast<int>(members));
   if (knobs_.shm_chunk_bytes > 0) {
     options.chunk_bytes = static_cast<std::size_t>(knobs_.shm_chunk_bytes);
@@ -114,13 +115,13 @@ ShmGroupOptions GroupMaker::shm_options(std::size_t members) const {
   return options;
 }
 
-std::size_t GroupMaker::lane_bytes(std::size_t members) const {
+std::size_t HostPlane::lane_bytes(std::size_t members) const {
   const std::size_t bytes = shm_group_bytes(static_cast<int>(members), shm_options(members));
   return (bytes + kLaneAlignment - 1) / kLaneAlignment * kLaneAlignment;
 }
 
 // On this host; 0: the set needs no shared memory here.
-std::size_t GroupMaker::segment_bytes(const Layout& layout, std::size_t members) const {
+std::size_t HostPlane::segment_bytes(const Layout& layout, std::size_t members) const {
   std::size_t bytes = layout.shared ? lane_bytes(members) : 0;
   if (layout.grid.has_value()) {
     bytes += layout.own_blocks.size() * lane_bytes(layout.grid->block_size());
@@ -128,8 +129,12 @@ std::size_t GroupMaker::segment_bytes(const Layout& layout, std::size_t members)
   return bytes * static_cast<std::size_t>(knobs_.num_lanes);
 }
 
-Status GroupMaker::begin(std::uint32_t process_set, const std::vector<std::int32_t>& ranks) {
+Status HostPlane::add_process_set(std::uint32_t process_set,
+                                  const std::vector<std::int32_t>& ranks) {
   explain_once(ranks);
+  if (std::ranges::find(ranks, world_.topology.rank) != ranks.end()) {
+    sets_[process_set].ranks = ranks;
+  }
   const std::size_t bytes = segment_bytes(layout_of(ranks), ranks.size());
   if (!world_.host.is_leader() || bytes == 0) {
     return {};
@@ -146,20 +151,20 @@ Status GroupMaker::begin(std::uint32_t process_set, const std::vector<std::int32
     }
     outgoing_.push_back({place, process_set, std::move(fd)});
   }
-  if (std::ranges::find(ranks, world_.topology.rank) != ranks.end()) {
-    made_[process_set] = std::move(segment);
+  if (const auto own = sets_.find(process_set); own != sets_.end()) {
+    own->second.segment = std::move(segment);
   }
   return exchange_segments().status();
 }
 
-Result<bool> GroupMaker::exchange_segments() {
+Result<bool> HostPlane::exchange_segments() {
   if (world_.host.is_leader()) {
     return outgoing_.empty() ? Result<bool>(false) : send_pending();
   }
   return receive_pending();
 }
 
-Result<bool> GroupMaker::send_pending() {
+Result<bool> HostPlane::send_pending() {
   std::size_t sent = 0;
   for (; sent < outgoing_.size(); ++sent) {
     const Outgoing& next = outgoing_[sent];
@@ -176,7 +181,7 @@ Result<bool> GroupMaker::send_pending() {
   return sent > 0;
 }
 
-Result<bool> GroupMaker::receive_pending() {
+Result<bool> HostPlane::receive_pending() {
   bool moved = false;
   while (true) {
     std::uint32_t process_set = 0;
@@ -197,42 +202,58 @@ Result<bool> GroupMaker::receive_pending() {
   }
 }
 
-Result<std::optional<LaneGroups>> GroupMaker::try_finish(std::uint32_t process_set,
-                                                         const std::vector<std::int32_t>& ranks) {
-  const Layout layout = layout_of(ranks);
-  const std::size_t bytes = segment_bytes(layout, ranks.size());
-  if (bytes == 0) {
-    return std::optional<LaneGroups>(make_lanes(process_set, ranks, layout, {}));
+Result<bool> HostPlane::make_groups() {
+  // What came before the other end of a socket went still makes groups.
+  const Result<bool> exchanged = exchange_segments();
+  bool moved = exchanged.ok() && *exchanged;
+  for (auto& [id, set] : sets_) {
+    if (!set.groups.has_value()) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool finished, try_finish(id, set));
+      moved = moved || finished;
+    }
   }
-  if (const auto made = made_.find(process_set); made != made_.end()) {
-    ShmSegment segment = std::move(made->second);
-    made_.erase(made);
-    return std::optional<LaneGroups>(make_lanes(process_set, ranks, layout, std::move(segment)));
-  }
-  const auto received = received_.find(process_set);
-  if (received == received_.end()) {
-    return std::optional<LaneGroups>();
-  }
-  UniqueFd fd = std::move(received->second);
-  received_.erase(received);
-  LIGHTCC_ASSIGN_OR_RETURN(ShmSegment segment, ShmSegment::map(std::move(fd), bytes));
-  return std::optional<LaneGroups>(make_lanes(process_set, ranks, layout, std::move(segment)));
+  return exchanged.ok() ? moved : exchanged;
 }
 
-LaneGroups GroupMaker::make_lanes(std::uint32_t process_set,
+PlaneGroups* HostPlane::groups(std::uint32_t id) {
+  const auto found = sets_.find(id);
+  return found == sets_.end() || !found->second.groups.has_value() ? nullptr
+                                                                   : &*found->second.groups;
+}
+
+// True once the set has its groups.
+Result<bool> HostPlane::try_finish(std::uint32_t process_set, Set& set) {
+  const Layout layout = layout_of(set.ranks);
+  const std::size_t bytes = segment_bytes(layout, set.ranks.size());
+  if (bytes > 0 && set.segment.memory().empty()) {
+    const auto received = received_.find(process_set);
+    if (received == received_.end()) {
+      return false;
+    }
+    UniqueFd fd = std::move(received->second);
+    received_.erase(received);
+    LIGHTCC_ASSIGN_OR_RETURN(set.segment, ShmSegment::map(std::move(fd), bytes));
+  }
+  set.groups = make_lanes(process_set, set.ranks, layout, set.segment.memory());
+  return true;
+}
+
+PlaneGroups HostPlane::make_lanes(std::uint32_t process_set,
                                   const std::vector<std::int32_t>& ranks,
                                   const Layout& layout,
-                                  ShmSegment segment) const {
-  LaneGroups lanes;
-  lanes.shared = layout.shared;
+                                  std::span<std::byte> memory) const {
+  PlaneGroups groups;
+  groups.flat_algorithm = layout.shared ? "SHM" : "NET";
+  std::optional<GridPlace> place;
   if (layout.grid.has_value()) {
-    lanes.two_level = knobs_.two_level != false;
-    lanes.place = grid_place(*layout.grid, world_.topology.rank);
+    place = grid_place(*layout.grid, world_.topology.rank);
+    if (knobs_.two_level != false) {
+      groups.two_level_max_bytes = static_cast<std::uint64_t>(knobs_.two_level_most_bytes);
+    }
   }
-  std::span<std::byte> rest = segment.memory();
-  const auto take = [&rest](std::size_t bytes) {
-    const auto part = rest.first(bytes);
-    rest = rest.subspan(bytes);
+  const auto take = [&memory](std::size_t bytes) {
+    const auto part = memory.first(bytes);
+    memory = memory.subspan(bytes);
     return part;
   };
   for (std::uint32_t lane = 0; lane < static_cast<std::uint32_t>(knobs_.num_lanes); ++lane) {
@@ -242,36 +263,47 @@ LaneGroups GroupMaker::make_lanes(std::uint32_t process_set,
     } else {
       group = make_net(process_set, lane, ranks);
     }
-    if (!lanes.place) {
-      lanes.groups.push_back(std::move(group));
-      lanes.grids.emplace_back();
+    if (!place) {
+      groups.lanes.push_back({std::move(group), nullptr});
       continue;
     }
     // Every rank of the host comes to the same places, and uses that of its block.
     GridLevels levels;
     for (const std::size_t block : layout.own_blocks) {
-      const auto memory = take(lane_bytes(lanes.place->members));
-      if (block == lanes.place->block) {
-        levels = make_levels(process_set, lane, *layout.grid, *lanes.place, memory);
+      const auto of_block = take(lane_bytes(place->members));
+      if (block == place->block) {
+        levels = make_levels(process_set, lane, *layout.grid, *place, of_block);
       }
     }
-    const auto most_bytes = static_cast<std::size_t>(knobs_.two_level_most_bytes);
-    lanes.grids.push_back(
+    const std::shared_ptr<GridState> grid =
         make_grid_state(std::move(levels),
                         {.chunk_bytes = static_cast<std::size_t>(knobs_.two_level_chunk_bytes),
-                         .most_bytes = lanes.two_level ? most_bytes : 0,
-                         .order = flat_order(*layout.grid, ranks)}));
-    lanes.groups.push_back(make_grid_group(std::move(group), lanes.grids.back()));
+                         .most_bytes = groups.two_level_max_bytes.value_or(0),
+                         .order = flat_order(*layout.grid, ranks)});
+    groups.lanes.push_back({make_grid_group(std::move(group), grid), grid});
   }
-  lanes.segment = std::move(segment);
-  return lanes;
+  return groups;
 }
 
-GridLevels GroupMaker::make_levels(std::uint32_t process_set,
-                                   std::uint32_t lane,
-                                   const Grid& grid,
-                                   const GridPlace& place,
-                                   std::span<std::byte> memory) const {
+std::shared_ptr<OutputBuffer> HostPlane::allocate(std::size_t bytes, std::int32_t /*device*/) {
+  return std::make_shared<OutputBuffer>(bytes);
+}
+
+void HostPlane::copy(std::byte* out, const std::byte* in, std::size_t bytes) {
+  std::memcpy(out, in, bytes);
+}
+
+Result<std::unique_ptr<Work>> HostPlane::start_adasum(Group& group,
+                                                      const TensorSpan& tensor,
+                                                      const Reduction& reduction) {
+  return make_adasum_work(group, tensor, reduction, simd_);
+}
+
+GridLevels HostPlane::make_levels(std::uint32_t process_set,
+                                  std::uint32_t lane,
+                                  const Grid& grid,
+                                  const GridPlace& place,
+                                  std::span<std::byte> memory) const {
   GridLevels levels;
   levels.intra = make_shm(memory, grid.blocks[place.block]);
   std::vector<std::int32_t> column;
@@ -286,8 +318,8 @@ GridLevels GroupMaker::make_levels(std::uint32_t process_set,
   return levels;
 }
 
-std::unique_ptr<Group> GroupMaker::make_shm(std::span<std::byte> memory,
-                                            const std::vector<std::int32_t>& ranks) const {
+std::unique_ptr<Group> HostPlane::make_shm(std::span<std::byte> memory,
+                                           const std::vector<std::int32_t>& ranks) const {
   std::vector<Doorbell> doorbells;
   int own = 0;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -299,9 +331,9 @@ std::unique_ptr<Group> GroupMaker::make_shm(std::span<std::byte> memory,
   return make_shm_group(memory, own, std::move(doorbells), shm_options(ranks.size()));
 }
 
-std::unique_ptr<Group> GroupMaker::make_net(std::uint32_t process_set,
-                                            std::uint32_t lane,
-                                            const std::vector<std::int32_t>& ranks) const {
+std::unique_ptr<Group> HostPlane::make_net(std::uint32_t process_set,
+                                           std::uint32_t lane,
+                                           const std::vector<std::int32_t>& ranks) const {
   std::vector<NetMember> members;
   int own = 0;
   for (const std::int32_t rank : ranks) {

@@ -1,5 +1,5 @@
-// Makes the Groups of a process set, one per lane: over shared memory where all members share a
-// host, over the transport otherwise, and over both where the members form a grid.
+// The plane of host memory. Its groups run over shared memory where all members share a host, over
+// the transport otherwise, and over both where the members form a grid.
 //
 // A set has one segment on each host where any of its groups needs shared memory: first that of the
 // flat groups, then that of each block of the host, all of them lane by lane. It is made by the
@@ -19,41 +19,44 @@
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/shm_group.hpp"
+#include "lightcc/compression/topk_host_kernels.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/membership.hpp"
+#include "lightcc/engine/plane.hpp"
 
 namespace lightcc {
 
-/// The Groups of one process set on this rank, by lane, and the memory under them.
-struct LaneGroups {
-  ShmSegment segment;
-  bool shared = false;     ///< All members are on this host.
-  bool two_level = false;  ///< All-reduces run over a grid.
-  std::optional<GridPlace> place;
-  std::vector<std::unique_ptr<Group>> groups;
-  std::vector<std::shared_ptr<GridState>> grids;  ///< Where the members form a grid; else null.
-};
-
-/// Thread: the one that drives the progress loop. Blocks: never (but for making a segment).
-class GroupMaker {
+class HostPlane final : public Plane {
  public:
-  /// `world` outlives the maker and its groups.
-  GroupMaker(Membership& world, Knobs knobs, SimdLevel simd);
+  /// `world` outlives the plane and its groups.
+  HostPlane(Membership& world, Knobs knobs, SimdLevel simd);
 
+  MemoryKind memory_kind() const override { return MemoryKind::kHost; }
+
+  Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) override;
+  void remove_process_set(std::uint32_t id) override { sets_.erase(id); }
+  /// Passes on and takes in segments, too. kPeerFailed: the other end of a host socket is gone.
+  Result<bool> make_groups() override;
+  PlaneGroups* groups(std::uint32_t id) override;
   /// Where this rank, one of `ranks`, stands when tensors are compressed: in the grid, or as a
   /// block of its own where there is none. Memory is fast: nothing where all share a host.
   std::optional<GridPlace> topk_place(const std::vector<std::int32_t>& ranks) const;
-  /// Every rank calls this for every new process set, member or not.
-  /// Errors: kSystem when the shared memory cannot be had.
-  Status begin(std::uint32_t process_set, const std::vector<std::int32_t>& ranks);
-  /// The groups of a set that this rank is a member of, once they can be made.
-  Result<std::optional<LaneGroups>> try_finish(std::uint32_t process_set,
-                                               const std::vector<std::int32_t>& ranks);
-  /// Passes on and takes in segments. True when something moved. kPeerFailed: the other end of a
-  /// host socket is gone.
-  Result<bool> exchange_segments();
+
+  std::shared_ptr<OutputBuffer> allocate(std::size_t bytes, std::int32_t device) override;
+  void copy(std::byte* out, const std::byte* in, std::size_t bytes) override;
+
+  Result<std::unique_ptr<Work>> start_adasum(Group& group,
+                                             const TensorSpan& tensor,
+                                             const Reduction& reduction) override;
+  TopkKernels& topk_kernels() override { return topk_kernels_; }
 
  private:
+  /// A set that this rank is a member of.
+  struct Set {
+    std::vector<std::int32_t> ranks;
+    ShmSegment segment;                 // Under the groups.
+    std::optional<PlaneGroups> groups;  // Absent while being made.
+  };
   /// What the groups of a set are made of. The same on all ranks, but for what is on this host.
   struct Layout {
     bool shared = false;  // All members are on this host: the flat groups need no transport.
@@ -67,12 +70,14 @@ class GroupMaker {
   ShmGroupOptions shm_options(std::size_t members) const;
   std::size_t lane_bytes(std::size_t members) const;
   std::size_t segment_bytes(const Layout& layout, std::size_t members) const;
+  Result<bool> exchange_segments();
+  Result<bool> try_finish(std::uint32_t process_set, Set& set);
   Result<bool> send_pending();
   Result<bool> receive_pending();
-  LaneGroups make_lanes(std::uint32_t process_set,
-                        const std::vector<std::int32_t>& ranks,
-                        const Layout& layout,
-                        ShmSegment segment) const;
+  PlaneGroups make_lanes(std::uint32_t process_set,
+                         const std::vector<std::int32_t>& ranks,
+                         const Layout& layout,
+                         std::span<std::byte> memory) const;
   std::unique_ptr<Group> make_shm(std::span<std::byte> memory,
                                   const std::vector<std::int32_t>& ranks) const;
   std::unique_ptr<Group> make_net(std::uint32_t process_set,
@@ -93,9 +98,10 @@ class GroupMaker {
   Membership& world_;
   const Knobs knobs_;
   SimdLevel simd_;
+  HostTopkKernels topk_kernels_;
+  std::map<std::uint32_t, Set> sets_;
   bool explained_ = false;
   std::vector<Outgoing> outgoing_;
-  std::map<std::uint32_t, ShmSegment> made_;    // By this rank, as leader and member.
   std::map<std::uint32_t, UniqueFd> received_;  // From the leader.
 };
 

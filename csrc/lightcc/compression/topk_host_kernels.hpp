@@ -1,0 +1,35 @@
+// Compression's kernels for host memory: the CPU's.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
+
+namespace lightcc {
+
+/// Everything is done at once.
+class HostTopkKernels final : public TopkKernels {
+ public:
+  explicit HostTopkKernels(SimdLevel simd) : simd_(simd) {}
+
+  Result<std::unique_ptr<TopkShardState>> make_state(DataType dtype, std::size_t numel) override;
+  Result<std::unique_ptr<TopkShardState>> load_state(std::span<const std::byte> saved) override;
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+  Status merge(std::span<const TopkListView> lists,
+               std::byte* out,
+               std::size_t elements,
+               DataType dtype,
+               double postscale) override;
+  Result<std::unique_ptr<Work>> check_finite(const std::byte* data,
+                                             std::size_t elements,
+                                             DataType dtype,
+                                             bool& non_finite) override;
+
+ private:
+  SimdLevel simd_;
+};
+
+}  // namespace lightcc

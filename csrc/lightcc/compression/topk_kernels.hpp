@@ -1,0 +1,78 @@
+// What compression computes where a tensor lies, and keeps there. A plane brings its own for its
+// kind of memory; all have the same bits (topk_state.hpp, merge.hpp).
+//
+// Lists are in host memory, as they travel. What returns a Work is done when the Work is, or at
+// once where that is null. Everything else is done when it returns, or in order before whatever the
+// plane's groups start afterwards.
+//
+// Thread: the one that drives the progress loop. Blocks: never.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "lightcc/base/bytes.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/base/types.hpp"
+#include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/topk_list.hpp"
+#include "lightcc/compression/topk_state.hpp"
+
+namespace lightcc {
+
+/// What is remembered of one shard. The methods are those of TopkState.
+class TopkShardState {
+ public:
+  TopkShardState() = default;
+  TopkShardState(const TopkShardState&) = delete;
+  TopkShardState& operator=(const TopkShardState&) = delete;
+  virtual ~TopkShardState() = default;
+
+  /// `shard` is of the plane's memory; null: zeros. `outcome` outlives the Work, and is set when
+  /// that is done. `request.level` is the kernels' business.
+  virtual Result<std::unique_ptr<Work>> compress(const std::byte* shard,
+                                                 const TopkRequest& request,
+                                                 std::span<std::byte> list,
+                                                 TopkOutcome& outcome) = 0;
+  /// out = shard + residual, for a step in which the shard travels dense; `shard` may be `out`, or
+  /// null for zeros.
+  virtual Result<std::unique_ptr<Work>> flush(const std::byte* shard,
+                                              std::byte* out,
+                                              double momentum) = 0;
+  virtual DataType dtype() const = 0;
+  virtual std::size_t numel() const = 0;
+  virtual void commit() = 0;
+  virtual void rollback() = 0;
+  virtual bool is_pending() const = 0;
+  virtual Status scale(double factor) = 0;
+  virtual Status save(Bytes& out) const = 0;
+};
+
+class TopkKernels {
+ public:
+  TopkKernels() = default;
+  TopkKernels(const TopkKernels&) = delete;
+  TopkKernels& operator=(const TopkKernels&) = delete;
+  virtual ~TopkKernels() = default;
+
+  /// Nothing kept back yet. kSystem: there is no memory for it.
+  virtual Result<std::unique_ptr<TopkShardState>> make_state(DataType dtype, std::size_t numel) = 0;
+  /// What save() wrote, on whatever plane. Errors: of TopkState::load(); kSystem.
+  virtual Result<std::unique_ptr<TopkShardState>> load_state(std::span<const std::byte> saved) = 0;
+  /// Memory of the plane's kind, beside that of tensors.
+  virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
+  /// merge_lists() into `out`.
+  virtual Status merge(std::span<const TopkListView> lists,
+                       std::byte* out,
+                       std::size_t elements,
+                       DataType dtype,
+                       double postscale) = 0;
+  /// Sets `non_finite`, which outlives the Work, to whether an element is a NaN or an infinity.
+  virtual Result<std::unique_ptr<Work>> check_finite(const std::byte* data,
+                                                     std::size_t elements,
+                                                     DataType dtype,
+                                                     bool& non_finite) = 0;
+};
+
+}  // namespace lightcc

@@ -1,0 +1,97 @@
+// What serves the tensors of one kind of memory: the groups of each process set, memory for
+// outputs, and what is computed beside the groups' own reductions.
+//
+// A bucket runs on the plane of the memory that its tensors lie in. The executor has a plane for
+// the host's memory, and one for each other kind that WorldOptions::planes makes. All planes run
+// the buckets of one lane of a process set one after another, so a plane may pass work on to
+// another one's groups of the same lane: tensors may be staged in host memory.
+//
+// Thread: the one that drives the progress loop. Blocks: never, unless said otherwise.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lightcc/base/knobs.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/base/types.hpp"
+#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
+#include "lightcc/engine/operation.hpp"
+
+namespace lightcc {
+
+struct Membership;
+
+/// The groups of one process set. All planes have the levels of the host's, so that tensors are
+/// cut alike on all when they are compressed.
+struct PlaneGroups {
+  struct Lane {
+    std::unique_ptr<Group> group;
+    std::shared_ptr<GridState> grid;  ///< Null: the group has no levels.
+  };
+
+  std::vector<Lane> lanes;
+  const char* flat_algorithm = "";  ///< As a timeline calls what does not run on two levels.
+  /// What is larger runs flat; none: everything does.
+  std::optional<std::uint64_t> two_level_max_bytes;
+
+  bool runs_on_two_levels(std::uint64_t bytes) const {
+    return two_level_max_bytes.has_value() && bytes <= *two_level_max_bytes;
+  }
+};
+
+class Plane {
+ public:
+  Plane() = default;
+  Plane(const Plane&) = delete;
+  Plane& operator=(const Plane&) = delete;
+  virtual ~Plane() = default;
+
+  virtual MemoryKind memory_kind() const = 0;
+
+  // Process sets.
+
+  /// Begins to make the groups of a set. Every rank calls this for every new set, member or not.
+  /// Errors: kSystem. Blocks: while shared memory is made.
+  virtual Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) = 0;
+  /// No Work of its groups is left.
+  virtual void remove_process_set(std::uint32_t id) = 0;
+  /// Goes on with the groups that were begun; true when something moved. kPeerFailed: a rank that
+  /// has to help is gone.
+  virtual Result<bool> make_groups() = 0;
+  /// Null: they are not made yet, or this rank is no member. Valid until the set is removed.
+  virtual PlaneGroups* groups(std::uint32_t id) = 0;
+
+  // Memory of this kind.
+
+  /// An output that the caller gave no memory for, on the input's device. Its data is null where
+  /// there is no memory.
+  virtual std::shared_ptr<OutputBuffer> allocate(std::size_t bytes, std::int32_t device) = 0;
+  /// Done on return, or in order before whatever the groups start afterwards.
+  virtual void copy(std::byte* out, const std::byte* in, std::size_t bytes) = 0;
+
+  // Arithmetic on it.
+
+  /// Errors: of make_adasum_work().
+  virtual Result<std::unique_ptr<Work>> start_adasum(Group& group,
+                                                     const TensorSpan& tensor,
+                                                     const Reduction& reduction) = 0;
+  virtual TopkKernels& topk_kernels() = 0;
+};
+
+/// What a plane is made of. All but the knobs outlive it.
+struct PlaneSite {
+  Membership& world;
+  const Knobs& knobs;
+  SimdLevel simd;
+  Plane& host;  ///< The plane of host memory.
+};
+
+}  // namespace lightcc
