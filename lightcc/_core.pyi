@@ -291,6 +291,54 @@ class StoreServer:
     def __enter__(self) -> Self: ...
     def __exit__(self, *args: object) -> None: ...
 
+class StoreClient:
+    """A client of a job's store. Calls of several threads do not wait for one another.
+
+    Keys have at most 256 bytes. A call that the store does not answer within `timeout_s` raises
+    CollectiveTimeoutError; one that `close()` ends raises ShutDownError.
+    """
+
+    def __init__(self, address: str, secret: str) -> None:
+        """Takes the store's "host:port"; the connection is made by the first call."""
+
+    def set(self, key: str, value: bytes, timeout_s: float) -> None:
+        """Sets `key`; ValueError for more than 16 MiB, EngineError where the store is full."""
+
+    def get(self, key: str, timeout_s: float) -> bytes:
+        """Waits until `key` exists and returns its value."""
+
+    def compare_and_set(
+        self, key: str, expected: bytes | None, desired: bytes, timeout_s: float
+    ) -> bytes | None:
+        """Sets `key` if it has the value `expected`, `None` being no value at all.
+
+        Returns the value that it has then. ValueError for values of more than 64 KiB.
+        """
+
+    def watch(
+        self, prefix: str, known_state: int, timeout_s: float
+    ) -> tuple[int, dict[str, bytes]] | None:
+        """Waits until keys below `prefix` are set or removed.
+
+        Args:
+            prefix: How the keys begin.
+            known_state: What the last call returned; 0 to see at once what there is.
+            timeout_s: After which it returns `None`.
+
+        Returns:
+            The state to wait for a change of, and all keys with their values: 1 MiB at most, or
+            ValueError.
+        """
+
+    def remove_prefix(self, prefix: str, timeout_s: float) -> None:
+        """Removes every key that starts with `prefix`."""
+
+    def fail(self, prefix: str, reason: str, timeout_s: float) -> None:
+        """Makes `World` raise PeerFailedError with `reason` where it joins below `prefix`."""
+
+    def close(self) -> None:
+        """Ends all calls, now and later. Never blocks."""
+
 def knob_table() -> list[dict[str, str]]:
     """Returns every environment variable that lightcc reads.
 

@@ -20,6 +20,7 @@
 #include "compression.hpp"
 #include "errors.hpp"
 #include "handles.hpp"
+#include "store_binding.hpp"
 #include "torch_tensors.hpp"
 #include "world_binding.hpp"
 
@@ -317,47 +318,6 @@ void register_world(py::module_& module) {
       .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a)
       .def("stop_timeline", &stop_timeline)
       .def("shutdown", &WorldBinding::shutdown);
-}
-
-/// The rendezvous store of one job, served from this process.
-class StoreServer {
- public:
-  StoreServer(const std::string& bind_address, std::string secret) {
-    auto server = [&]() -> Result<std::unique_ptr<TcpStoreServer>> {
-      const py::gil_scoped_release nogil;
-      LIGHTCC_ASSIGN_OR_RETURN(const SocketAddress address, SocketAddress::resolve(bind_address));
-      return TcpStoreServer::start(address, std::move(secret));
-    }();
-    server_ = value_or_throw(std::move(server));
-    address_ = server_->address().to_string();
-  }
-  StoreServer(const StoreServer&) = delete;
-  StoreServer& operator=(const StoreServer&) = delete;
-  // pybind11 may throw where it creates its internals, which exist as long as this object does.
-  // NOLINTNEXTLINE(bugprone-exception-escape)
-  ~StoreServer() { stop(); }
-
-  const std::string& address() const { return address_; }
-  void stop() {
-    const py::gil_scoped_release nogil;
-    server_.reset();
-  }
-
- private:
-  std::unique_ptr<TcpStoreServer> server_;
-  std::string address_;
-};
-
-void register_store(const py::module_& module) {
-  py::class_<StoreServer>(module,
-                          "StoreServer",
-                          plain_type(),
-                          "Serves the store through which the ranks of a job find each other.")
-      .def(py::init<const std::string&, std::string>(), "bind_address"_a, "secret"_a)
-      .def_property_readonly("address", &StoreServer::address)
-      .def("stop", &StoreServer::stop)
-      .def("__enter__", [](py::object self) { return self; })
-      .def("__exit__", [](StoreServer& server, const py::args&) { server.stop(); });
 }
 
 py::list knob_rows() {

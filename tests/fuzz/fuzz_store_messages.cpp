@@ -34,6 +34,8 @@ void check_request(std::span<const std::byte> body) {
   }
   require(lightcc::check_store_key(request->key).ok());
   require(lightcc::check_store_value(request->value.size()).ok());
+  require(!request->expected.has_value() ||
+          lightcc::check_store_compare(request->expected->size()).ok());
   Bytes frame;
   lightcc::encode_store_request(request.value(), frame);
   const auto again = lightcc::decode_store_request(body_of(frame));

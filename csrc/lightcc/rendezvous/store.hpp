@@ -2,12 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/wire/store_messages.hpp"
 
 namespace lightcc {
 
@@ -53,6 +56,23 @@ class Store {
   virtual Status set(const std::string& key, std::vector<std::byte> value, TimePoint deadline) = 0;
   /// Waits until `key` exists and returns its value. kTimeout at the deadline, naming the key.
   virtual Result<std::vector<std::byte>> get(const std::string& key, TimePoint deadline) = 0;
+  /// Sets `key` to `desired` if its value is `expected` (nothing: if there is no such key). Returns
+  /// the value that the key has then, nothing for none: it is `desired` where the caller has
+  /// succeeded. Values have at most 64 KiB. Values that no other caller sets, and that never come
+  /// back, make the answer certain even where a lost connection has the request repeated.
+  virtual Result<std::optional<std::vector<std::byte>>> compare_and_set(
+      const std::string& key,
+      std::optional<std::vector<std::byte>> expected,
+      std::vector<std::byte> desired,
+      TimePoint deadline) = 0;
+  /// Waits until the keys that start with `prefix`, or what they were last set to, differ from what
+  /// a view with `known_state` shows; 0 is no view's, so it answers at once. Changes between two
+  /// calls are seen together. kInvalidArgument: the view would have more than 1 MiB.
+  virtual Result<StoreView> watch(const std::string& prefix,
+                                  std::uint64_t known_state,
+                                  TimePoint deadline) = 0;
+  /// Fails the gathering under `prefix`, also for those who come later.
+  virtual Status fail(const std::string& prefix, const Status& why, TimePoint deadline) = 0;
   /// Removes every key that starts with `prefix`.
   virtual Status remove_prefix(const std::string& prefix, TimePoint deadline) = 0;
   /// Joins the gathering under `prefix`. `will`: what the others hear should this client go away.

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <string>
 
@@ -14,22 +15,22 @@ namespace {
 
 constexpr std::size_t kReadStepBytes = std::size_t{64} << 10;
 
-/// Waits until `fd` is ready; kLate at the deadline.
-StoreIo wait_until_ready(int fd, short events, TimePoint deadline) {
+/// Waits until `fd` is ready; kLate at the deadline, and when `stop_fd` is readable.
+StoreIo wait_until_ready(int fd, short events, TimePoint deadline, int stop_fd) {
   while (true) {
     const TimePoint now = Clock::system().now();
     if (now >= deadline) {
       return StoreIo::kLate;
     }
-    pollfd entry{fd, events, 0};
-    if (::poll(&entry, 1, milliseconds_until(deadline, now)) > 0) {
-      return StoreIo::kDone;
+    std::array<pollfd, 2> entries = {pollfd{fd, events, 0}, pollfd{stop_fd, POLLIN, 0}};
+    if (::poll(entries.data(), entries.size(), milliseconds_until(deadline, now)) > 0) {
+      return entries[1].revents != 0 ? StoreIo::kLate : StoreIo::kDone;
     }
   }
 }
 
 /// Reads until `in` has `total_bytes`; it grows with what arrives.
-StoreIo receive_all(int fd, Bytes& in, std::size_t total_bytes, TimePoint deadline) {
+StoreIo receive_all(int fd, Bytes& in, std::size_t total_bytes, TimePoint deadline, int stop_fd) {
   while (in.size() < total_bytes) {
     const std::size_t before_bytes = in.size();
     in.resize(before_bytes + std::min(total_bytes - before_bytes, kReadStepBytes));
@@ -40,7 +41,8 @@ StoreIo receive_all(int fd, Bytes& in, std::size_t total_bytes, TimePoint deadli
       return StoreIo::kLost;
     }
     if (count < 0) {
-      if (const StoreIo io = wait_until_ready(fd, POLLIN, deadline); io != StoreIo::kDone) {
+      if (const StoreIo io = wait_until_ready(fd, POLLIN, deadline, stop_fd);
+          io != StoreIo::kDone) {
         return io;
       }
     }
@@ -50,28 +52,29 @@ StoreIo receive_all(int fd, Bytes& in, std::size_t total_bytes, TimePoint deadli
 
 }  // namespace
 
-StoreIo send_to_store(int fd, std::span<const std::byte> bytes, TimePoint deadline) {
+StoreIo send_to_store(int fd, std::span<const std::byte> bytes, TimePoint deadline, int stop_fd) {
   while (!bytes.empty()) {
     const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (count >= 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(count));
     } else if (!would_block(errno)) {
       return StoreIo::kLost;
-    } else if (const StoreIo io = wait_until_ready(fd, POLLOUT, deadline); io != StoreIo::kDone) {
+    } else if (const StoreIo io = wait_until_ready(fd, POLLOUT, deadline, stop_fd);
+               io != StoreIo::kDone) {
       return io;
     }
   }
   return StoreIo::kDone;
 }
 
-Result<StoreIo> StoreInbox::receive(int fd, TimePoint deadline, Bytes& body) {
-  if (const StoreIo io = receive_all(fd, in_, kStoreFrameHeadBytes, deadline);
+Result<StoreIo> StoreInbox::receive(int fd, TimePoint deadline, Bytes& body, int stop_fd) {
+  if (const StoreIo io = receive_all(fd, in_, kStoreFrameHeadBytes, deadline, stop_fd);
       io != StoreIo::kDone) {
     return io;
   }
   const auto head = std::span(in_).first(kStoreFrameHeadBytes);
   LIGHTCC_ASSIGN_OR_RETURN(const std::size_t body_bytes, decode_store_body_bytes(head));
-  if (const StoreIo io = receive_all(fd, in_, kStoreFrameHeadBytes + body_bytes, deadline);
+  if (const StoreIo io = receive_all(fd, in_, kStoreFrameHeadBytes + body_bytes, deadline, stop_fd);
       io != StoreIo::kDone) {
     return io;
   }
@@ -87,6 +90,12 @@ Status late_answer(const StoreRequest& request, const std::string& server, bool 
         "key '%s': the connection to the store at %s kept breaking until the deadline",
         request.key.c_str(),
         server.c_str());
+  }
+  if (request.kind == StoreRequest::Kind::kWatch) {
+    return make_error(ErrorCode::kTimeout,
+                      "nothing below '%s' in the store at %s changed before the deadline",
+                      request.key.c_str(),
+                      server.c_str());
   }
   return make_error(ErrorCode::kTimeout,
                     request.kind == StoreRequest::Kind::kGet

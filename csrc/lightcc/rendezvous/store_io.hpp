@@ -14,14 +14,18 @@ namespace lightcc::detail {
 
 enum class StoreIo : std::uint8_t { kDone, kLost, kLate };
 
-/// Blocks: until the deadline at most, as the next.
-StoreIo send_to_store(int fd, std::span<const std::byte> bytes, TimePoint deadline);
+/// Blocks: until the deadline at most, as the next. Both give up, with kLate, when `stop_fd` (if
+/// not negative) becomes readable.
+StoreIo send_to_store(int fd,
+                      std::span<const std::byte> bytes,
+                      TimePoint deadline,
+                      int stop_fd = -1);
 
 /// Answers as they arrive; what has arrived of one that is late is kept.
 class StoreInbox {
  public:
   /// kDone: `body` is the next frame's. Error: the server does not keep the protocol.
-  Result<StoreIo> receive(int fd, TimePoint deadline, Bytes& body);
+  Result<StoreIo> receive(int fd, TimePoint deadline, Bytes& body, int stop_fd = -1);
 
  private:
   Bytes in_;

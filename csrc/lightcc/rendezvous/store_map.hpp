@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/wire/store_messages.hpp"
 
 namespace lightcc {
 
@@ -24,14 +27,29 @@ class StoreMap {
 
   /// kInvalidArgument: key or value too long. kSystem: it would not fit; what was there stays.
   Status set(const std::string& key, Bytes value);
+  /// Sets `key` to `desired` if its value is `expected` (nothing: if there is no such key). Returns
+  /// the value that the key has then, null for none. Errors as of set().
+  Result<Value> compare_and_set(const std::string& key,
+                                const std::optional<Bytes>& expected,
+                                Bytes desired);
   /// Null when there is none.
   Value find(const std::string& key) const;
   void remove_prefix(const std::string& prefix);
+  /// A number that differs from any other that `prefix` had with other keys, or values set at other
+  /// times; never 0.
+  std::uint64_t state(const std::string& prefix) const;
+  /// What is below `prefix`. kInvalidArgument: it is more than kMaxStoreViewBytes.
+  Result<StoreView> view(const std::string& prefix) const;
   /// With what each entry costs beside its bytes.
   std::size_t stored_bytes() const { return stored_bytes_; }
 
  private:
-  std::map<std::string, Value> values_;
+  struct Entry {
+    Value value;
+    std::uint64_t revision = 0;  // Numbers all sets of this map.
+  };
+  std::map<std::string, Entry> entries_;
+  std::uint64_t last_revision_ = 0;
   std::size_t capacity_bytes_;
   std::size_t stored_bytes_ = 0;
 };

@@ -28,9 +28,17 @@ class LIGHTCC_EXPORT TcpStoreServer {
   virtual const SocketAddress& address() const = 0;  ///< With the real port.
 };
 
+/// A client that can be closed: what it does then fails with kShutDown, at once.
+class LIGHTCC_EXPORT TcpStoreClient : public Store {
+ public:
+  /// Thread: any. Blocks: never.
+  virtual void close() = 0;
+};
+
 /// A client. The connection is made at the first call (retrying while the server is not there yet)
 /// and made again if it was lost; a call that was under way then is repeated. A get that waits does
 /// not keep other threads waiting.
-LIGHTCC_EXPORT std::unique_ptr<Store> make_tcp_store(std::string host_and_port, std::string secret);
+LIGHTCC_EXPORT std::unique_ptr<TcpStoreClient> make_tcp_store(std::string host_and_port,
+                                                              std::string secret);
 
 }  // namespace lightcc

@@ -8,8 +8,10 @@
 // An attendance has one connection of its own for all it asks, because the server takes the end of
 // that connection for the end of the client.
 #include <poll.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <optional>
 #include <utility>
@@ -31,15 +33,26 @@ constexpr Duration kLongestBackoff = std::chrono::milliseconds(200);
 
 using Io = detail::StoreIo;
 
+bool answers(StoreAnswer::Kind answer, StoreRequest::Kind request) {
+  switch (request) {
+    case StoreRequest::Kind::kGet:
+      return answer == StoreAnswer::Kind::kValue;
+    case StoreRequest::Kind::kCompareAndSet:
+      return answer == StoreAnswer::Kind::kValue || answer == StoreAnswer::Kind::kAbsent;
+    case StoreRequest::Kind::kWatch:
+      return answer == StoreAnswer::Kind::kView;
+    default:
+      return answer == StoreAnswer::Kind::kDone;
+  }
+}
+
 Result<StoreAnswer> checked(const StoreRequest& request,
                             StoreAnswer answer,
                             const std::string& server) {
   if (answer.kind == StoreAnswer::Kind::kRefused) {
     return Status(answer.code, std::move(answer.text));
   }
-  const auto expected = request.kind == StoreRequest::Kind::kGet ? StoreAnswer::Kind::kValue
-                                                                 : StoreAnswer::Kind::kDone;
-  if (answer.kind != expected) {
+  if (!answers(answer.kind, request.kind)) {
     return make_error(ErrorCode::kPeerFailed,
                       "the store at %s gave an answer to another question",
                       server.c_str());
@@ -147,10 +160,19 @@ class TcpAttendance final : public Attendance {
   Status failure_;
 };
 
-class TcpStore final : public Store {
+class TcpStore final : public TcpStoreClient {
  public:
   TcpStore(std::string host_and_port, std::string secret)
-      : server_(std::move(host_and_port)), secret_(std::move(secret)) {}
+      : server_(std::move(host_and_port)),
+        secret_(std::move(secret)),
+        stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  void close() override {
+    is_closed_ = true;
+    if (stop_.valid()) {
+      (void)::eventfd_write(stop_.get(), 1);  // Cannot fail: the counter is far from full.
+    }
+  }
 
   Status set(const std::string& key, std::vector<std::byte> value, TimePoint deadline) override {
     LIGHTCC_RETURN_IF_ERROR(check_store_key(key));
@@ -170,6 +192,37 @@ class TcpStore final : public Store {
     return call({StoreRequest::Kind::kRemovePrefix, prefix, {}}, deadline).status();
   }
 
+  Result<std::optional<std::vector<std::byte>>> compare_and_set(
+      const std::string& key,
+      std::optional<std::vector<std::byte>> expected,
+      std::vector<std::byte> desired,
+      TimePoint deadline) override {
+    LIGHTCC_RETURN_IF_ERROR(check_store_key(key));
+    LIGHTCC_RETURN_IF_ERROR(check_store_compare(desired.size()));
+    LIGHTCC_RETURN_IF_ERROR(check_store_compare(expected.has_value() ? expected->size() : 0));
+    StoreRequest request{StoreRequest::Kind::kCompareAndSet, key, std::move(desired)};
+    request.expected = std::move(expected);
+    LIGHTCC_ASSIGN_OR_RETURN(StoreAnswer answer, call(request, deadline));
+    return answer.kind == StoreAnswer::Kind::kValue
+               ? std::optional<std::vector<std::byte>>(std::move(answer.value))
+               : std::nullopt;
+  }
+
+  Result<StoreView> watch(const std::string& prefix,
+                          std::uint64_t known_state,
+                          TimePoint deadline) override {
+    LIGHTCC_RETURN_IF_ERROR(check_store_key(prefix));
+    StoreRequest request{StoreRequest::Kind::kWatch, prefix};
+    request.known_state = known_state;
+    LIGHTCC_ASSIGN_OR_RETURN(StoreAnswer answer, call(request, deadline));
+    return std::move(answer.view);
+  }
+
+  Status fail(const std::string& prefix, const Status& why, TimePoint deadline) override {
+    LIGHTCC_RETURN_IF_ERROR(check_store_key(prefix));
+    return call({StoreRequest::Kind::kFail, prefix, encode_failure(why)}, deadline).status();
+  }
+
   Result<std::unique_ptr<Attendance>> attend(const std::string& prefix,
                                              const Status& will,
                                              TimePoint deadline) override {
@@ -185,11 +238,6 @@ class TcpStore final : public Store {
     return std::unique_ptr<Attendance>(std::move(attendance));
   }
 
-  /// Fails a gathering over a connection of its own.
-  Result<StoreAnswer> fail(const StoreRequest& request, TimePoint deadline) {
-    return call(request, deadline);
-  }
-
  private:
   Result<StoreAnswer> call(const StoreRequest& request, TimePoint deadline) {
     Bytes frame;
@@ -201,7 +249,7 @@ class TcpStore final : public Store {
       if (is_fresh) {
         auto connected = connect(deadline);
         if (!connected.ok()) {
-          return about(request, connected.status());
+          return is_closed_ ? closed(request) : about(request, connected.status());
         }
         fd = std::move(connected).value();
       }
@@ -214,12 +262,16 @@ class TcpStore final : public Store {
         give_back(std::move(fd));
         return checked(request, std::move(*answer), server_);
       }
+      if (is_closed_) {
+        return closed(request);
+      }
       const TimePoint now = Clock::system().now();
       if (io.value() == Io::kLate || now >= deadline) {
         return detail::late_answer(request, server_, io.value() == Io::kLost);
       }
       if (is_fresh) {  // An idle connection may have been dead for long; a new one should not be.
-        (void)::poll(nullptr, 0, milliseconds_until(std::min(deadline, now + backoff), now));
+        pollfd stop{stop_.get(), POLLIN, 0};
+        (void)::poll(&stop, 1, milliseconds_until(std::min(deadline, now + backoff), now));
         backoff = std::min(2 * backoff, kLongestBackoff);
       }
     }
@@ -228,22 +280,26 @@ class TcpStore final : public Store {
   Result<UniqueFd> connect(TimePoint deadline) const {
     LIGHTCC_ASSIGN_OR_RETURN(const SocketAddress address, SocketAddress::resolve(server_));
     const auto hello = as_bytes(kStoreHello);
-    return connect_authenticated(
-        address, secret_, Bytes(hello.begin(), hello.end()), deadline, /*retry_refused=*/true);
+    return connect_authenticated(address,
+                                 secret_,
+                                 Bytes(hello.begin(), hello.end()),
+                                 deadline,
+                                 /*retry_refused=*/true,
+                                 stop_.get());
   }
 
   /// One request and its answer; without an answer, why. Error: the server does not keep the
   /// protocol.
-  static Result<Io> exchange(int fd,
-                             const Bytes& frame,
-                             TimePoint deadline,
-                             std::optional<StoreAnswer>& answer) {
-    if (const Io io = detail::send_to_store(fd, frame, deadline); io != Io::kDone) {
+  Result<Io> exchange(int fd,
+                      const Bytes& frame,
+                      TimePoint deadline,
+                      std::optional<StoreAnswer>& answer) const {
+    if (const Io io = detail::send_to_store(fd, frame, deadline, stop_.get()); io != Io::kDone) {
       return io;
     }
     detail::StoreInbox inbox;
     Bytes in;
-    LIGHTCC_ASSIGN_OR_RETURN(const Io io, inbox.receive(fd, deadline, in));
+    LIGHTCC_ASSIGN_OR_RETURN(const Io io, inbox.receive(fd, deadline, in, stop_.get()));
     if (io != Io::kDone) {
       return io;
     }
@@ -253,6 +309,13 @@ class TcpStore final : public Store {
 
   static Status about(const StoreRequest& request, const Status& status) {
     return {status.code(), "store key '" + request.key + "': " + status.message()};
+  }
+
+  Status closed(const StoreRequest& request) const {
+    return make_error(ErrorCode::kShutDown,
+                      "store key '%s': the client of the store at %s was closed",
+                      request.key.c_str(),
+                      server_.c_str());
   }
 
   UniqueFd borrow_idle() {
@@ -274,6 +337,8 @@ class TcpStore final : public Store {
 
   const std::string server_;
   const std::string secret_;
+  const UniqueFd stop_;  // Readable when closed; invalid if there was no descriptor to be had.
+  std::atomic<bool> is_closed_ = false;
   Mutex mutex_;
   std::vector<UniqueFd> idle_ LIGHTCC_GUARDED_BY(mutex_);
 };
@@ -281,7 +346,7 @@ class TcpStore final : public Store {
 Status TcpAttendance::fail(const Status& why, TimePoint deadline) {
   const StoreRequest request{StoreRequest::Kind::kFail, prefix_, encode_failure(why)};
   if (failure_.ok() && owes_answer_) {
-    (void)store_.fail(request, deadline);
+    (void)store_.fail(prefix_, why, deadline);
     (void)failure(deadline);  // The news comes here, too.
   } else if (failure_.ok()) {
     (void)ask(request, deadline);
@@ -291,7 +356,7 @@ Status TcpAttendance::fail(const Status& why, TimePoint deadline) {
 
 }  // namespace
 
-std::unique_ptr<Store> make_tcp_store(std::string host_and_port, std::string secret) {
+std::unique_ptr<TcpStoreClient> make_tcp_store(std::string host_and_port, std::string secret) {
   return std::make_unique<TcpStore>(std::move(host_and_port), std::move(secret));
 }
 

@@ -1,10 +1,10 @@
 // The server of the TCP store: one thread, one epoll set, any number of clients.
 //
 // Each client has at most one request under way: it is read, then either answered or parked (a get
-// of a key that is not there yet), then the answer is written, then the next request is read. While
-// a request is parked or its answer is written nothing more is read from that client, so what a
-// client costs is bounded by one frame. Buffers grow with what arrives, not with what a length
-// promises.
+// of a key that is not there yet, a watch of what has not changed), then the answer is written,
+// then the next request is read. While a request is parked or its answer is written nothing more is
+// read from that client, so what a client costs is bounded by one frame. Buffers grow with what
+// arrives, not with what a length promises.
 //
 // A client that attends a gathering is the one exception: it is written to unasked when its
 // gathering fails. Between two requests that is done at once, otherwise in the place of the answer
@@ -53,9 +53,16 @@ constexpr int kStepsPerTurn = 16;
 /// Gets that wait: the key, and the tag of the client that asked.
 using Parked = std::multimap<std::string, std::uint64_t>;
 
+/// A watch that waits.
+struct Watch {
+  std::string prefix;
+  std::uint64_t known_state = 0;
+};
+
 struct Client {
-  /// kStay: it leaves its gathering as the last one, and there are others.
-  enum class Stage : std::uint8_t { kReadHead, kReadBody, kParked, kStay, kWrite };
+  /// kWatch: it waits for a change. kStay: it leaves its gathering as the last one, and there are
+  /// others.
+  enum class Stage : std::uint8_t { kReadHead, kReadBody, kParked, kWatch, kStay, kWrite };
 
   UniqueFd fd;
   Stage stage = Stage::kReadHead;
@@ -77,6 +84,7 @@ std::uint32_t wanted_events(Client::Stage stage) {
     case Client::Stage::kReadBody:
       return EPOLLIN;
     case Client::Stage::kParked:
+    case Client::Stage::kWatch:
     case Client::Stage::kStay:
       return EPOLLRDHUP;  // Only its end is of interest.
     case Client::Stage::kWrite:
@@ -191,6 +199,7 @@ class Server final : public TcpStoreServer {
     if (client->second.stage == Client::Stage::kParked) {
       parked_.erase(client->second.parked_at);
     }
+    watches_.erase(client->first);
     poller_.remove(client->second.fd.get());
     const std::uint64_t tag = client->first;
     const auto gathering = std::move(client->second.gathering);
@@ -221,6 +230,7 @@ class Server final : public TcpStoreServer {
           alive = read_towards(client, client.body_bytes, moved) && finish_body(entry);
           break;
         case Client::Stage::kParked:
+        case Client::Stage::kWatch:
         case Client::Stage::kStay:
           moved = false;
           alive = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0;
@@ -297,8 +307,14 @@ class Server final : public TcpStoreServer {
         get(entry, request->key);
         break;
       case StoreRequest::Kind::kRemovePrefix:
-        map_.remove_prefix(request->key);
+        remove_prefix(request->key);
         answer(client, StoreAnswer());
+        break;
+      case StoreRequest::Kind::kCompareAndSet:
+        compare_and_set(client, *request);
+        break;
+      case StoreRequest::Kind::kWatch:
+        watch_keys(entry, *request);
         break;
       case StoreRequest::Kind::kAttend:
         if (client.gathering.has_value()) {
@@ -368,6 +384,8 @@ class Server final : public TcpStoreServer {
           client.stage == Client::Stage::kReadHead && client.in.empty();
       if (client.stage == Client::Stage::kParked) {
         parked_.erase(client.parked_at);
+      } else if (client.stage == Client::Stage::kWatch) {
+        watches_.erase(tag);
       } else if (client.stage != Client::Stage::kStay && !is_between_requests) {
         continue;  // It is told with, or after, its answer.
       }
@@ -379,7 +397,7 @@ class Server final : public TcpStoreServer {
 
   void leave(const std::string& prefix, GatheringTable::Member member) {
     if (gatherings_.leave(prefix, member)) {
-      map_.remove_prefix(prefix);
+      remove_prefix(prefix);
       return;
     }
     const auto& members = gatherings_.members(prefix);
@@ -389,7 +407,7 @@ class Server final : public TcpStoreServer {
     }
     last->second.gathering.reset();
     if (gatherings_.leave(prefix, last->first)) {
-      map_.remove_prefix(prefix);
+      remove_prefix(prefix);
     }
     answer(last->second, StoreAnswer());
     if (!watch(last)) {
@@ -399,15 +417,91 @@ class Server final : public TcpStoreServer {
 
   void set(Client& client, StoreRequest& request) {
     const Status status = map_.set(request.key, std::move(request.value));
-    StoreAnswer done;
     if (status.ok()) {
       wake_parked(request.key);
-    } else {
-      done.kind = StoreAnswer::Kind::kRefused;
-      done.code = status.code();
-      done.text = status.message();
+      answer_watches(request.key);
     }
-    answer(client, done);
+    answer(client, done_or_refused(status));
+  }
+
+  void compare_and_set(Client& client, StoreRequest& request) {
+    const StoreMap::Value before = map_.find(request.key);
+    auto now = map_.compare_and_set(request.key, request.expected, std::move(request.value));
+    if (!now.ok()) {
+      answer(client, done_or_refused(now.status()));
+      return;
+    }
+    if (now.value() != before) {
+      wake_parked(request.key);
+      answer_watches(request.key);
+    }
+    if (now.value() != nullptr) {
+      answer_value(client, std::move(now).value());
+    } else {
+      StoreAnswer absent;
+      absent.kind = StoreAnswer::Kind::kAbsent;
+      answer(client, absent);
+    }
+  }
+
+  void remove_prefix(const std::string& prefix) {
+    map_.remove_prefix(prefix);
+    answer_watches(prefix);
+  }
+
+  void watch_keys(Clients::iterator entry, StoreRequest& request) {
+    Client& client = entry->second;
+    if (map_.state(request.key) != request.known_state) {
+      answer(client, view_of(request.key));
+      return;
+    }
+    client.stage = Client::Stage::kWatch;
+    watches_[entry->first] = {std::move(request.key), request.known_state};
+  }
+
+  StoreAnswer view_of(const std::string& prefix) const {
+    auto view = map_.view(prefix);
+    StoreAnswer answer = done_or_refused(view.status());
+    if (view.ok()) {
+      answer.kind = StoreAnswer::Kind::kView;
+      answer.view = std::move(view).value();
+    }
+    return answer;
+  }
+
+  // What is below `changed`, which may be a key, may have changed. The answers are written when
+  // epoll says so: this is in the middle of another client's turn.
+  void answer_watches(const std::string& changed) {
+    std::vector<std::uint64_t> tags;
+    for (const auto& [tag, watched] : watches_) {
+      const bool is_meant =
+          changed.starts_with(watched.prefix) || watched.prefix.starts_with(changed);
+      if (is_meant && map_.state(watched.prefix) != watched.known_state) {
+        tags.push_back(tag);
+      }
+    }
+    for (const std::uint64_t tag : tags) {
+      const auto client = clients_.find(tag);
+      const auto watched = watches_.find(tag);
+      if (client == clients_.end() || watched == watches_.end()) {
+        continue;  // One that was dropped may take others with it.
+      }
+      answer(client->second, view_of(watched->second.prefix));
+      watches_.erase(watched);
+      if (!watch(client)) {
+        drop(client);
+      }
+    }
+  }
+
+  static StoreAnswer done_or_refused(const Status& status) {
+    StoreAnswer answer;
+    if (!status.ok()) {
+      answer.kind = StoreAnswer::Kind::kRefused;
+      answer.code = status.code();
+      answer.text = status.message();
+    }
+    return answer;
   }
 
   void get(Clients::iterator entry, std::string& key) {
@@ -494,6 +588,7 @@ class Server final : public TcpStoreServer {
   StoreMap map_;
   Clients clients_;
   Parked parked_;
+  std::map<std::uint64_t, Watch> watches_;  // By the tag of the client that asked.
   GatheringTable gatherings_;
   std::uint64_t next_tag_ = kFirstClientTag;
   std::thread thread_;

@@ -36,7 +36,71 @@ void write_head(ByteWriter& writer, std::size_t body_bytes, std::uint8_t kind) {
 
 bool has_value(StoreRequest::Kind kind) {
   return kind == StoreRequest::Kind::kSet || kind == StoreRequest::Kind::kAttend ||
-         kind == StoreRequest::Kind::kFail;
+         kind == StoreRequest::Kind::kFail || kind == StoreRequest::Kind::kCompareAndSet;
+}
+
+std::size_t max_value_bytes(StoreRequest::Kind kind) {
+  switch (kind) {
+    case StoreRequest::Kind::kSet:
+      return kMaxStoreValueBytes;
+    case StoreRequest::Kind::kCompareAndSet:
+      return kMaxStoreCompareBytes;
+    default:
+      return kMaxStoreFailureBytes;
+  }
+}
+
+// What follows key and value: of a compare-and-set, and of a watch.
+void write_tail(const StoreRequest& request, ByteWriter& writer) {
+  if (request.kind == StoreRequest::Kind::kWatch) {
+    writer.number(request.known_state);
+  } else if (request.kind == StoreRequest::Kind::kCompareAndSet) {
+    writer.number(static_cast<std::uint8_t>(request.expected.has_value()));
+    if (request.expected.has_value()) {
+      writer.blob(*request.expected);
+    }
+  }
+}
+
+void read_tail(ByteReader& reader, StoreRequest& request) {
+  if (request.kind == StoreRequest::Kind::kWatch) {
+    request.known_state = reader.number<std::uint64_t>();
+  } else if (request.kind == StoreRequest::Kind::kCompareAndSet) {
+    const auto has_expected = reader.number<std::uint8_t>();
+    if (has_expected > 1) {
+      reader.fail();
+    } else if (has_expected == 1) {
+      const auto expected = reader.blob(kMaxStoreCompareBytes);
+      request.expected.emplace(expected.begin(), expected.end());
+    }
+  }
+}
+
+void write_view(const StoreView& view, Bytes& out) {
+  ByteWriter writer(out);
+  writer.number(view.state);
+  writer.varint(view.entries.size());
+  for (const auto& [key, value] : view.entries) {
+    writer.string(key);
+    writer.blob(value);
+  }
+}
+
+StoreView read_view(ByteReader& reader) {
+  StoreView view;
+  view.state = reader.number<std::uint64_t>();
+  const std::uint64_t count = reader.varint();
+  std::size_t total_bytes = 0;
+  for (std::uint64_t i = 0; i < count && reader.ok(); ++i) {
+    std::string key = reader.string(kMaxStoreKeyBytes);
+    const auto value = reader.blob(kMaxStoreViewBytes);
+    total_bytes += kStoreEntryHeadBytes + key.size() + value.size();
+    if (total_bytes > kMaxStoreViewBytes) {
+      reader.fail();
+    }
+    view.entries.emplace_back(std::move(key), Bytes(value.begin(), value.end()));
+  }
+  return view;
 }
 
 Status malformed(const char* what) {
@@ -66,17 +130,31 @@ Status check_store_value(std::size_t value_bytes) {
   return {};
 }
 
+Status check_store_compare(std::size_t value_bytes) {
+  if (value_bytes > kMaxStoreCompareBytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a value of %zu bytes for a compare-and-set, more than the %zu allowed",
+                      value_bytes,
+                      kMaxStoreCompareBytes);
+  }
+  return {};
+}
+
 void encode_store_request(const StoreRequest& request, Bytes& out) {
   ByteWriter writer(out);
   const bool with_value = has_value(request.kind);
-  const std::size_t body_bytes =
-      1 + blob_bytes(request.key.size()) + (with_value ? blob_bytes(request.value.size()) : 0);
+  Bytes tail;
+  ByteWriter tail_writer(tail);
+  write_tail(request, tail_writer);
+  const std::size_t body_bytes = 1 + blob_bytes(request.key.size()) +
+                                 (with_value ? blob_bytes(request.value.size()) : 0) + tail.size();
   out.reserve(out.size() + kStoreFrameHeadBytes + body_bytes);
   write_head(writer, body_bytes, number_of(request.kind));
   writer.string(request.key);
   if (with_value) {
     writer.blob(request.value);
   }
+  writer.raw(tail);
 }
 
 void encode_store_value_head(std::size_t value_bytes, Bytes& out) {
@@ -89,6 +167,7 @@ void encode_store_answer(const StoreAnswer& answer, Bytes& out) {
   ByteWriter writer(out);
   switch (answer.kind) {
     case StoreAnswer::Kind::kDone:
+    case StoreAnswer::Kind::kAbsent:
       write_head(writer, 1, number_of(answer.kind));
       break;
     case StoreAnswer::Kind::kValue:
@@ -106,6 +185,13 @@ void encode_store_answer(const StoreAnswer& answer, Bytes& out) {
       write_head(writer, 1 + blob_bytes(answer.value.size()), number_of(answer.kind));
       writer.blob(answer.value);
       break;
+    case StoreAnswer::Kind::kView: {
+      Bytes view;
+      write_view(answer.view, view);
+      write_head(writer, 1 + view.size(), number_of(answer.kind));
+      writer.raw(view);
+      break;
+    }
   }
 }
 
@@ -128,17 +214,16 @@ Result<StoreRequest> decode_store_request(std::span<const std::byte> body) {
   ByteReader reader(body);
   StoreRequest request;
   const auto kind = reader.number<std::uint8_t>();
-  if (kind < number_of(StoreRequest::Kind::kSet) ||
-      kind > number_of(StoreRequest::Kind::kLeaveLast)) {
+  if (kind < number_of(StoreRequest::Kind::kSet) || kind > number_of(StoreRequest::Kind::kWatch)) {
     return malformed("request");
   }
   request.kind = static_cast<StoreRequest::Kind>(kind);
   request.key = reader.string(kMaxStoreKeyBytes);
   if (has_value(request.kind)) {
-    const bool is_set = request.kind == StoreRequest::Kind::kSet;
-    const auto value = reader.blob(is_set ? kMaxStoreValueBytes : kMaxStoreFailureBytes);
+    const auto value = reader.blob(max_value_bytes(request.kind));
     request.value.assign(value.begin(), value.end());
   }
+  read_tail(reader, request);
   if (!reader.finished()) {
     return malformed("request");
   }
@@ -151,6 +236,13 @@ Result<StoreAnswer> decode_store_answer(std::span<const std::byte> body) {
   switch (reader.number<std::uint8_t>()) {
     case number_of(StoreAnswer::Kind::kDone):
       answer.kind = StoreAnswer::Kind::kDone;
+      break;
+    case number_of(StoreAnswer::Kind::kAbsent):
+      answer.kind = StoreAnswer::Kind::kAbsent;
+      break;
+    case number_of(StoreAnswer::Kind::kView):
+      answer.kind = StoreAnswer::Kind::kView;
+      answer.view = read_view(reader);
       break;
     case number_of(StoreAnswer::Kind::kValue): {
       answer.kind = StoreAnswer::Kind::kValue;

@@ -5,15 +5,21 @@
 // table: docs/wire-format.md. Not handled: pipelining; a client that wants two answers at once
 // opens two connections.
 //
+// A watch is answered when what is below its prefix differs from what the client has seen. The
+// state that says what it has seen is opaque to the client; 0 is the state of nothing.
+//
 // A client that attends a gathering (rendezvous/store.hpp) gets one more frame, without asking,
 // when the gathering fails; it may come in the place of an answer.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
@@ -22,6 +28,11 @@ namespace lightcc {
 
 inline constexpr std::size_t kMaxStoreKeyBytes = 256;
 inline constexpr std::size_t kMaxStoreValueBytes = std::size_t{16} << 20;
+/// Of each of the two values of a compare-and-set.
+inline constexpr std::size_t kMaxStoreCompareBytes = std::size_t{64} << 10;
+/// Of all keys and values that one watch sees, with kStoreEntryHeadBytes for each.
+inline constexpr std::size_t kMaxStoreViewBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kStoreEntryHeadBytes = 8;
 inline constexpr std::size_t kMaxStoreTextBytes = 1024;
 /// Of an encoded failure, and of the text in it.
 inline constexpr std::size_t kMaxStoreFailureBytes = std::size_t{16} << 10;
@@ -30,7 +41,7 @@ inline constexpr std::size_t kStoreFrameHeadBytes = 4;
 /// Of a body: the largest set, with room for its kind and lengths.
 inline constexpr std::size_t kMaxStoreBodyBytes = kMaxStoreValueBytes + kMaxStoreKeyBytes + 16;
 /// What a client says in the handshake, so that no other connection is taken for a store's.
-inline constexpr std::string_view kStoreHello = "lightcc store 2";
+inline constexpr std::string_view kStoreHello = "lightcc store 3";
 
 struct StoreRequest {
   enum class Kind : std::uint8_t {
@@ -41,25 +52,46 @@ struct StoreRequest {
     kFail = 5,
     kLeave = 6,
     kLeaveLast = 7,
+    kCompareAndSet = 8,
+    kWatch = 9,
   };
   Kind kind = Kind::kGet;
-  std::string key;  ///< Or the prefix.
-  Bytes value;      ///< Of a set; of kAttend and kFail an encoded failure.
+  std::string key;   ///< Or the prefix.
+  Bytes value = {};  ///< Of a set and a compare-and-set; of kAttend and kFail an encoded failure.
+  std::optional<Bytes> expected = {};  ///< Of a compare-and-set; nothing: no such key.
+  std::uint64_t known_state = 0;       ///< Of a watch.
   bool operator==(const StoreRequest&) const = default;
 };
 
+/// What was below a prefix at one moment.
+struct StoreView {
+  std::uint64_t state = 0;  ///< Differs from that of any other moment with other contents.
+  std::vector<std::pair<std::string, Bytes>> entries;  ///< Keys and values, ascending by key.
+  bool operator==(const StoreView&) const = default;
+};
+
 struct StoreAnswer {
-  enum class Kind : std::uint8_t { kDone = 1, kValue = 2, kRefused = 3, kFailed = 4 };
+  enum class Kind : std::uint8_t {
+    kDone = 1,
+    kValue = 2,
+    kRefused = 3,
+    kFailed = 4,
+    kAbsent = 5,
+    kView = 6,
+  };
   Kind kind = Kind::kDone;
   Bytes value;                                   ///< Of kValue; of kFailed an encoded failure.
   ErrorCode code = ErrorCode::kInvalidArgument;  ///< Of kRefused: kInvalidArgument or kSystem.
-  std::string text;                              ///< Of kRefused: what to tell the user.
+  std::string text = {};                         ///< Of kRefused: what to tell the user.
+  StoreView view = {};                           ///< Of kView.
   bool operator==(const StoreAnswer&) const = default;
 };
 
 /// kInvalidArgument when it is too long for the protocol.
 Status check_store_key(std::string_view key);
 Status check_store_value(std::size_t value_bytes);
+/// Of either value of a compare-and-set.
+Status check_store_compare(std::size_t value_bytes);
 
 /// Append a whole frame. The request's key and value must have passed the checks above; a longer
 /// text than kMaxStoreTextBytes is cut.

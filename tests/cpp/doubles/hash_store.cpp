@@ -46,6 +46,41 @@ class HashStore final : public Store, public std::enable_shared_from_this<HashSt
   Status remove_prefix(const std::string& prefix, TimePoint) override {
     const MutexLock lock(mutex_);
     map_.remove_prefix(prefix);
+    changed_.notify_all();
+    return {};
+  }
+
+  Result<std::optional<std::vector<std::byte>>> compare_and_set(
+      const std::string& key,
+      std::optional<std::vector<std::byte>> expected,
+      std::vector<std::byte> desired,
+      TimePoint) override {
+    const MutexLock lock(mutex_);
+    LIGHTCC_RETURN_IF_ERROR(check_store_compare(expected.has_value() ? expected->size() : 0));
+    LIGHTCC_ASSIGN_OR_RETURN(const StoreMap::Value value,
+                             map_.compare_and_set(key, expected, std::move(desired)));
+    changed_.notify_all();
+    return value == nullptr ? std::nullopt : std::optional<std::vector<std::byte>>(*value);
+  }
+
+  Result<StoreView> watch(const std::string& prefix,
+                          std::uint64_t known_state,
+                          TimePoint deadline) override {
+    LIGHTCC_RETURN_IF_ERROR(check_store_key(prefix));
+    const MutexLock lock(mutex_);
+    while (map_.state(prefix) == known_state) {
+      const TimePoint now = Clock::system().now();
+      if (now >= deadline) {
+        return make_error(ErrorCode::kTimeout, "nothing below '%s' changed", prefix.c_str());
+      }
+      changed_.wait_for(mutex_, deadline - now);
+    }
+    return map_.view(prefix);
+  }
+
+  Status fail(const std::string& prefix, const Status& why, TimePoint) override {
+    const MutexLock lock(mutex_);
+    fail_locked(prefix, why);
     return {};
   }
 

@@ -119,6 +119,101 @@ TEST_P(StoreTest, beyond_the_limits_it_is_the_callers_fault) {
             ErrorCode::kInvalidArgument);
 }
 
+TEST_P(StoreTest, compare_and_set_sets_what_is_as_expected) {
+  EXPECT_EQ(store_.compare_and_set("k", bytes_of("x"), bytes_of("a"), soon()).value(),
+            std::nullopt);
+  EXPECT_EQ(store_.compare_and_set("k", std::nullopt, bytes_of("a"), soon()).value(),
+            bytes_of("a"));
+  EXPECT_EQ(store_.compare_and_set("k", std::nullopt, bytes_of("b"), soon()).value(),
+            bytes_of("a"));
+  EXPECT_EQ(store_.compare_and_set("k", bytes_of("x"), bytes_of("b"), soon()).value(),
+            bytes_of("a"));
+  EXPECT_EQ(store_.compare_and_set("k", bytes_of("a"), bytes_of("b"), soon()).value(),
+            bytes_of("b"));
+  EXPECT_EQ(store_.get("k", soon()).value(), bytes_of("b"));
+}
+
+TEST_P(StoreTest, of_several_compare_and_sets_one_succeeds) {
+  constexpr int kThreads = 8;
+  std::atomic<int> succeeded = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const Bytes own = bytes_of(std::to_string(i));
+      const auto now = store_.compare_and_set("leader", std::nullopt, own, soon());
+      EXPECT_TRUE(now.ok()) << now.status().message();
+      succeeded += now.ok() && now.value() == own ? 1 : 0;
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(succeeded, 1);
+}
+
+TEST_P(StoreTest, compare_and_set_has_small_values_only) {
+  const Bytes large((std::size_t{64} << 10) + 1);
+  for (const auto& result : {store_.compare_and_set("k", std::nullopt, large, soon()),
+                             store_.compare_and_set("k", large, {}, soon())}) {
+    EXPECT_EQ(result.status().code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(result.status().message().find("65537 bytes"), std::string::npos);
+  }
+}
+
+using Entries = std::vector<std::pair<std::string, Bytes>>;
+
+TEST_P(StoreTest, a_watch_sees_what_is_there_and_then_what_changes) {
+  ASSERT_TRUE(store_.set("p/1", bytes_of("one"), soon()).ok());
+  ASSERT_TRUE(store_.set("q", bytes_of("else"), soon()).ok());
+  auto view = store_.watch("p/", 0, soon());
+  ASSERT_TRUE(view.ok()) << view.status().message();
+  EXPECT_EQ(view->entries, (Entries{{"p/1", bytes_of("one")}}));
+  EXPECT_EQ(store_.watch("p/", view->state, in(milliseconds(20))).status().code(),
+            ErrorCode::kTimeout);
+
+  Result<StoreView> next = Status(ErrorCode::kInternal, "not run");
+  std::thread watcher([&, state = view->state] { next = store_.watch("p/", state, soon()); });
+  EXPECT_FALSE(store_.get("never", in(milliseconds(50))).ok());  // So that it most likely waits.
+  ASSERT_TRUE(store_.set("q", bytes_of("not meant"), soon()).ok());
+  ASSERT_TRUE(store_.set("p/2", bytes_of("two"), soon()).ok());
+  watcher.join();
+  ASSERT_TRUE(next.ok()) << next.status().message();
+  EXPECT_EQ(next->entries, (Entries{{"p/1", bytes_of("one")}, {"p/2", bytes_of("two")}}));
+
+  ASSERT_TRUE(store_.remove_prefix("p/1", soon()).ok());
+  view = store_.watch("p/", next->state, soon());
+  EXPECT_EQ(view->entries, (Entries{{"p/2", bytes_of("two")}}));
+  // Set to the same value is set, too.
+  ASSERT_TRUE(store_.set("p/2", bytes_of("two"), soon()).ok());
+  EXPECT_NE(store_.watch("p/", view->state, soon())->state, view->state);
+}
+
+TEST_P(StoreTest, a_removal_and_a_compare_and_set_wake_a_watch) {
+  ASSERT_TRUE(store_.set("p/1", {}, soon()).ok());
+  for (const bool removes : {false, true}) {
+    const auto before = store_.watch("p/", 0, soon());
+    Result<StoreView> next = Status(ErrorCode::kInternal, "not run");
+    std::thread watcher([&] { next = store_.watch("p/", before->state, soon()); });
+    EXPECT_FALSE(store_.get("never", in(milliseconds(50))).ok());
+    if (removes) {
+      EXPECT_TRUE(store_.remove_prefix("", soon()).ok());
+    } else {
+      EXPECT_TRUE(store_.compare_and_set("p/1", Bytes(), bytes_of("x"), soon()).ok());
+    }
+    watcher.join();
+    ASSERT_TRUE(next.ok()) << next.status().message();
+    EXPECT_EQ(next->entries.size(), removes ? 0U : 1U);
+  }
+}
+
+TEST_P(StoreTest, a_watch_of_too_much_is_refused) {
+  ASSERT_TRUE(store_.set("p/1", Bytes(std::size_t{1} << 20), soon()).ok());
+  const auto view = store_.watch("p/", 0, soon());
+  EXPECT_EQ(view.status().code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(view.status().message().find("below 'p/' have more than"), std::string::npos)
+      << view.status().message();
+}
+
 TEST_P(StoreTest, many_threads_meet_through_one_store) {
   constexpr int kThreads = 16;
   std::vector<int> sums(kThreads);
@@ -209,6 +304,15 @@ TEST_P(GatheringTest, who_comes_late_hears_why_it_failed) {
   auto late = store_.attend("world/", will_of(0), soon());
   // The news may be the answer already.
   expect_same(late.ok() ? late.value()->failure(soon()) : late.status(), will_of(1));
+}
+
+TEST_P(GatheringTest, who_does_not_attend_can_fail_it_for_all) {
+  const auto attends = attend(0);
+  const Status why(ErrorCode::kPeerFailed, "worker 4 has ended");
+  ASSERT_TRUE(store_.fail("world/", why, soon()).ok());
+  expect_same(attends->failure(soon()), why);
+  auto late = store_.attend("world/", will_of(1), soon());
+  expect_same(late.ok() ? late.value()->failure(soon()) : late.status(), why);
 }
 
 TEST_P(GatheringTest, a_get_that_was_late_does_not_keep_it_from_failing) {

@@ -47,7 +47,7 @@ std::unique_ptr<TcpStoreServer> start(const std::string& address = "127.0.0.1:0"
   return server.ok() ? std::move(server).value() : nullptr;
 }
 
-std::unique_ptr<Store> client_of(const TcpStoreServer& server) {
+std::unique_ptr<TcpStoreClient> client_of(const TcpStoreServer& server) {
   return make_tcp_store(server.address().to_string(), kSecret);
 }
 
@@ -104,6 +104,37 @@ TEST(TcpStoreTest, sixteen_clients_at_once_meet) {
   for (std::thread& thread : threads) {
     thread.join();
   }
+}
+
+TEST(TcpStoreTest, closing_a_client_ends_what_it_waits_for) {
+  const auto server = start();
+  const auto client = client_of(*server);
+  const auto view = client->watch("p/", 0, soon());
+  ASSERT_TRUE(view.ok()) << view.status().message();
+  Status got;
+  Status watched;
+  std::thread getter([&] { got = client->get("never", soon()).status(); });
+  std::thread watcher([&] { watched = client->watch("p/", view->state, soon()).status(); });
+  EXPECT_FALSE(client->get("never", in(milliseconds(50))).ok());  // So that they most likely wait.
+  client->close();
+  getter.join();
+  watcher.join();
+  EXPECT_EQ(got.code(), ErrorCode::kShutDown) << got.message();
+  EXPECT_EQ(watched.code(), ErrorCode::kShutDown) << watched.message();
+  EXPECT_EQ(client->set("k", {}, soon()).code(), ErrorCode::kShutDown);
+  expect_serves(*server);
+}
+
+TEST(TcpStoreTest, a_watcher_that_goes_away_is_forgotten) {
+  const auto server = start();
+  for (int i = 0; i < 3; ++i) {
+    const auto watcher = client_of(*server);
+    const auto view = watcher->watch("p/", 0, soon());
+    ASSERT_TRUE(view.ok()) << view.status().message();
+    EXPECT_FALSE(watcher->watch("p/", view->state, in(milliseconds(10))).ok());
+  }
+  ASSERT_TRUE(client_of(*server)->set("p/1", {}, soon()).ok());
+  expect_serves(*server);
 }
 
 TEST(TcpStoreTest, one_set_wakes_all_who_wait) {

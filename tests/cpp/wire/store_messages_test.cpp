@@ -85,6 +85,24 @@ TEST(StoreMessagesTest, requests_are_the_documented_bytes) {
                  "04000000"
                  "07"
                  "02772f");
+  expect_request({StoreRequest::Kind::kCompareAndSet, "k", bytes_of("new"), bytes_of("old")},
+                 "0c000000"
+                 "08"
+                 "016b"
+                 "036e6577"
+                 "01"
+                 "036f6c64");
+  expect_request({StoreRequest::Kind::kCompareAndSet, "k", {}, std::nullopt},
+                 "05000000"
+                 "08"
+                 "016b"
+                 "00"
+                 "00");
+  expect_request({StoreRequest::Kind::kWatch, "p/", {}, std::nullopt, 0x0102},
+                 "0c000000"
+                 "09"
+                 "02702f"
+                 "0201000000000000");
 }
 
 TEST(StoreMessagesTest, a_failure_is_the_documented_bytes) {
@@ -134,6 +152,18 @@ TEST(StoreMessagesTest, answers_are_the_documented_bytes) {
                 "05000000"
                 "04"
                 "03776879");
+  expect_answer({StoreAnswer::Kind::kAbsent, {}, ErrorCode::kInvalidArgument}, "0100000005");
+  StoreAnswer view{StoreAnswer::Kind::kView, {}, ErrorCode::kInvalidArgument};
+  view.view = {3, {{"a", bytes_of("x")}, {"b", {}}}};
+  expect_answer(view,
+                "11000000"
+                "06"
+                "0300000000000000"
+                "02"
+                "0161"
+                "0178"
+                "0162"
+                "00");
 }
 
 TEST(StoreMessagesTest, a_value_head_and_the_value_make_the_whole_frame) {
@@ -190,6 +220,13 @@ TEST(StoreMessagesTest, malformed_bodies_are_refused) {
                                       "06",
                                       "07016b00",
                                       "08016b",
+                                      "08016b00",
+                                      "08016b0002",
+                                      "08016b000101",
+                                      "08016b000000",
+                                      "09016b",
+                                      "09016b00000000000000",
+                                      "09016b000000000000000000",
                                       "02",
                                       "0202",
                                       "020261",
@@ -212,9 +249,15 @@ TEST(StoreMessagesTest, malformed_bodies_are_refused) {
                                       "030600ff",
                                       "030001",
                                       "030301",
+                                      "0500",
+                                      "06",
+                                      "0603000000000000",
+                                      "06030000000000000001",
+                                      "060300000000000000ffffffffffffffffff01",
+                                      "06030000000000000000ff",
                                       "04",
                                       "040278",
-                                      "05",
+                                      "07",
                                       "02ffffffff7f"}) {
     const auto decoded = decode_store_answer(from_hex(body));
     ASSERT_FALSE(decoded.ok()) << body;
