@@ -33,7 +33,7 @@ What the operations raise:
         initialized; the tensor is not contiguous, not in CPU memory, or has a dtype that is not
         supported; the name is that of an operation in flight; the process set is not registered or
         this rank is not a member; or another argument is not allowed.
-    TypeError: At the call: the argument is not a tensor.
+    TypeError: At the call: the argument is not a tensor, or another one is of a wrong type.
     RankMismatchError: When waiting, on all ranks: the ranks disagree about the operation.
     HorovodInternalError: When waiting, on all ranks: a rank failed, fell silent or shut down.
 """

@@ -345,8 +345,8 @@ def knob_table() -> list[dict[str, str]]:
     Keys: name, aliases, type, default_value, unit, meaning, used_by.
     """
 
-def unknown_knob_warnings(names: Sequence[str]) -> list[str]:
-    """Returns one warning for each LIGHT_* variable in `names` that lightcc does not know."""
+def knob_warnings(names: Sequence[str]) -> list[str]:
+    """Returns what to tell about variables in `names` that are misspelt or have no effect."""
 
 def check_knobs() -> None:
     """Raises ValueError when a variable of the environment has a value that is not allowed."""

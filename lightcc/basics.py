@@ -100,7 +100,7 @@ def _join(
     global _joined
     dynamic, static = _planned_sets(process_sets, member.size)
     if member.rank == 0:
-        _warn_about_unknown_variables()
+        _warn_about_variables()
 
     generation = _generations.get(member.group, 0)
     _generations[member.group] = generation + 1
@@ -377,7 +377,6 @@ def _planned_sets(
     return False, static
 
 
-def _warn_about_unknown_variables() -> None:
-    names = [name for name in os.environ if name.startswith("LIGHT_")]
-    for text in _core.unknown_knob_warnings(names):
+def _warn_about_variables() -> None:
+    for text in _core.knob_warnings(sorted(os.environ)):
         warnings.warn(text, RuntimeWarning, stacklevel=4)

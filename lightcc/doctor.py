@@ -239,8 +239,8 @@ def check_environment() -> list[Finding]:
     core, _ = load_core()
     if core is None:
         return found
-    warnings = core.unknown_knob_warnings(names)
-    found += [Finding("environment", "unknown variable", MISSING, text) for text in warnings]
+    warnings = core.knob_warnings(names)
+    found += [Finding("environment", "variable", MISSING, text) for text in warnings]
     try:
         core.check_knobs()
     except ValueError as error:
@@ -382,8 +382,9 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
         "",
         _paragraph(
             "Variables are read once, by `init()`. A value that cannot be parsed is an error. The "
-            "error names the variable, the value and what is allowed. An unknown `LIGHT_` "
-            "variable is a warning with the nearest known name. Where a variable has other "
+            "error names the variable, the value and what is allowed. A misspelt `LIGHT_` or "
+            "`HOROVOD_` variable is a warning with the nearest known name, and one of Horovod's "
+            "that has no effect here is a warning with the reason. Where a variable has other "
             "names, its own name wins."
         ),
         "",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, overload
 
 from lightcc import _world
-from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[Tensor]:
     """Starts `allgather()` and returns its handle; `synchronize()` returns the new tensor."""
-    return _world.current().allgather(tensor, False, name, process_set.process_set_id)
+    return _world.current().allgather(tensor, False, name, set_id(process_set))
 
 
 def allgather(
@@ -44,7 +44,7 @@ def allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().allgather(tensor, False, name, process_set.process_set_id, waits=True)
+    handle = _world.current().allgather(tensor, False, name, set_id(process_set), waits=True)
     result: Tensor = synchronize(handle)
     return result
 
@@ -55,7 +55,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[Tensor]]:
     """Starts `grouped_allgather()` and returns one handle; `synchronize()` returns the list."""
-    return _world.current().allgather(tensors, True, name, process_set.process_set_id)
+    return _world.current().allgather(tensors, True, name, set_id(process_set))
 
 
 def grouped_allgather(
@@ -77,7 +77,7 @@ def grouped_allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().allgather(tensors, True, name, process_set.process_set_id, waits=True)
+    handle = _world.current().allgather(tensors, True, name, set_id(process_set), waits=True)
     results: list[Tensor] = synchronize(handle)
     return results
 
@@ -89,7 +89,7 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
     """Starts `broadcast()` and returns its handle; `synchronize()` returns the new tensor."""
-    return _world.current().broadcast(tensor, False, root_rank, name, process_set.process_set_id)
+    return _world.current().broadcast(tensor, False, root_rank, name, set_id(process_set))
 
 
 def broadcast(
@@ -117,7 +117,7 @@ def broadcast(
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     handle = _world.current().broadcast(
-        tensor, False, root_rank, name, process_set.process_set_id, waits=True
+        tensor, False, root_rank, name, set_id(process_set), waits=True
     )
     result: Tensor = synchronize(handle)
     return result
@@ -130,7 +130,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
     """Starts `broadcast_()` and returns its handle; `synchronize()` returns `tensor`."""
-    return _world.current().broadcast(tensor, True, root_rank, name, process_set.process_set_id)
+    return _world.current().broadcast(tensor, True, root_rank, name, set_id(process_set))
 
 
 def broadcast_(
@@ -155,7 +155,7 @@ def broadcast_(
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     handle = _world.current().broadcast(
-        tensor, True, root_rank, name, process_set.process_set_id, waits=True
+        tensor, True, root_rank, name, set_id(process_set), waits=True
     )
     result: Tensor = synchronize(handle)
     return result
@@ -171,7 +171,7 @@ def alltoall_async(
 
     `synchronize()` always returns both the new tensor and the received splits.
     """
-    return _world.current().alltoall(tensor, splits, name, process_set.process_set_id)
+    return _world.current().alltoall(tensor, splits, name, set_id(process_set))
 
 
 @overload
@@ -214,7 +214,7 @@ def alltoall(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().alltoall(tensor, splits, name, process_set.process_set_id, waits=True)
+    handle = _world.current().alltoall(tensor, splits, name, set_id(process_set), waits=True)
     output, received_splits = synchronize(handle)
     return output if splits is None else (output, received_splits)
 
@@ -226,7 +226,7 @@ def send_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[None]:
     """Starts `send()` and returns its handle; `synchronize()` returns `None`."""
-    return _world.current().send(tensor, destination, name, process_set.process_set_id)
+    return _world.current().send(tensor, destination, name, set_id(process_set))
 
 
 def send(
@@ -248,9 +248,7 @@ def send(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On both ranks; see `lightcc`.
     """
-    synchronize(
-        _world.current().send(tensor, destination, name, process_set.process_set_id, waits=True)
-    )
+    synchronize(_world.current().send(tensor, destination, name, set_id(process_set), waits=True))
 
 
 def recv_async(
@@ -260,7 +258,7 @@ def recv_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
     """Starts `recv()` and returns its handle; `synchronize()` returns `tensor`."""
-    return _world.current().recv(tensor, source, name, process_set.process_set_id)
+    return _world.current().recv(tensor, source, name, set_id(process_set))
 
 
 def recv(
@@ -284,6 +282,6 @@ def recv(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On both ranks; see `lightcc`.
     """
-    handle = _world.current().recv(tensor, source, name, process_set.process_set_id, waits=True)
+    handle = _world.current().recv(tensor, source, name, set_id(process_set), waits=True)
     result: Tensor = synchronize(handle)
     return result

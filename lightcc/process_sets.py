@@ -44,7 +44,11 @@ class ProcessSet:
             TypeError: The ranks are not integers (MPI communicators are not taken).
             ValueError: A rank is negative or there twice.
         """
-        self.ranks = sorted(int(rank) for rank in ranks_or_comm)
+        try:
+            self.ranks = sorted(int(rank) for rank in ranks_or_comm)
+        except (TypeError, ValueError):
+            msg = f"ranks are {ranks_or_comm!r}; allowed is a list of ranks, such as [0, 2]."
+            raise TypeError(msg) from None
         if len(set(self.ranks)) != len(self.ranks) or any(rank < 0 for rank in self.ranks):
             msg = f"A process set needs different ranks, none negative; found {self.ranks}."
             raise ValueError(msg)
@@ -131,12 +135,13 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         HorovodInternalError: The ranks disagree, or a rank failed. On all ranks.
     """
     world = _world.current()
-    if not process_set.process_set_id:
+    number = set_id(process_set)
+    if not number:
         return False
     _check_dynamic(world, "removing")
     with _change:
-        _core.wait(world.remove_process_set(process_set.process_set_id))
-        _registered.pop(process_set.process_set_id, None)
+        _core.wait(world.remove_process_set(number))
+        _registered.pop(number, None)
         process_set.process_set_id = None
     return True
 
@@ -149,6 +154,19 @@ def process_set_ids() -> list[int]:
 def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
     """Returns the members, as world ranks, of all registered sets by id."""
     return _world.current().process_sets()
+
+
+def set_id(process_set: ProcessSet) -> int | None:
+    """Returns the engine's number of a set, for an operation.
+
+    Raises:
+        TypeError: It is no ProcessSet.
+    """
+    try:
+        return process_set.process_set_id
+    except AttributeError:
+        msg = f"process_set is {process_set!r}: expected a ProcessSet, as add_process_set() returns"
+        raise TypeError(msg) from None
 
 
 def check_new(process_set: ProcessSet, existing: Iterable[Sequence[int]], size: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lightcc import _world
 from lightcc._warnings import warn_caller
 from lightcc.compression import Compression, refuse_topk, topk_spec
-from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def allreduce_async(
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
     )
 
 
@@ -132,7 +132,7 @@ def allreduce(
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
         waits=True,
         topk=topk_spec(compression),
     )
@@ -158,7 +158,7 @@ def allreduce_async_(
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
     )
 
 
@@ -198,7 +198,7 @@ def allreduce_(
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
         waits=True,
     )
     result: Tensor = synchronize(handle)
@@ -223,7 +223,7 @@ def grouped_allreduce_async(
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
     )
 
 
@@ -267,7 +267,7 @@ def grouped_allreduce(
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
         waits=True,
         topk=topk_spec(compression),
     )
@@ -295,7 +295,7 @@ def grouped_allreduce_async_(
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
     )
 
 
@@ -334,7 +334,7 @@ def grouped_allreduce_(
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
         waits=True,
     )
     results: list[Tensor] = synchronize(handle)
@@ -357,7 +357,7 @@ def reducescatter_async(
         check_op(op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
     )
 
 
@@ -401,7 +401,7 @@ def reducescatter(
         check_op(op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
         waits=True,
     )
     result: Tensor = compression.decompress(synchronize(handle), context)
@@ -424,7 +424,7 @@ def grouped_reducescatter_async(
         check_op(op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
     )
 
 
@@ -464,7 +464,7 @@ def grouped_reducescatter(
         check_op(op),
         prescale_factor,
         postscale_factor,
-        process_set.process_set_id,
+        set_id(process_set),
         waits=True,
     )
     return [

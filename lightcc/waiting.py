@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from lightcc import _core, _world
-from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.process_sets import ProcessSet, global_process_set, set_id
 
 if TYPE_CHECKING:
     from lightcc._typing import Handle, Result
@@ -58,7 +58,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    _core.wait(_world.current().barrier(process_set.process_set_id))
+    _core.wait(_world.current().barrier(set_id(process_set)))
 
 
 def join(device: int = -1) -> int:  # noqa: ARG001  Horovod's signature

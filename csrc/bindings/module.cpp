@@ -176,8 +176,8 @@ void register_world(py::module_& module) {
              bool in_place,
              OptionalName name,
              int op,
-             double prescale,
-             double postscale,
+             Argument<double, "prescale_factor"> prescale,
+             Argument<double, "postscale_factor"> postscale,
              OptionalSet process_set,
              bool waits,
              std::optional<TopkSpec> topk,
@@ -187,7 +187,7 @@ void register_world(py::module_& module) {
                 grouped,
                 in_place,
                 std::move(name),
-                {.op = op, .prescale = prescale, .postscale = postscale, .topk = topk},
+                {.op = op, .prescale = prescale.value, .postscale = postscale.value, .topk = topk},
                 process_set,
                 waits,
                 std::move(sequence));
@@ -249,20 +249,21 @@ void register_world(py::module_& module) {
              bool grouped,
              OptionalName name,
              int op,
-             double prescale,
-             double postscale,
+             Argument<double, "prescale_factor"> prescale,
+             Argument<double, "postscale_factor"> postscale,
              OptionalSet process_set,
              bool waits,
              py::handle outputs,
              std::string sequence) {
-            return world.reducescatter(tensors,
-                                       grouped,
-                                       std::move(name),
-                                       {.op = op, .prescale = prescale, .postscale = postscale},
-                                       process_set,
-                                       waits,
-                                       outputs,
-                                       std::move(sequence));
+            return world.reducescatter(
+                tensors,
+                grouped,
+                std::move(name),
+                {.op = op, .prescale = prescale.value, .postscale = postscale.value},
+                process_set,
+                waits,
+                outputs,
+                std::move(sequence));
           },
           "tensors"_a,
           "grouped"_a,
@@ -339,10 +340,10 @@ void register_knobs(py::module_& module) {
              &knob_rows,
              "Returns every environment variable that lightcc reads, one dict for each.");
   module.def(
-      "unknown_knob_warnings",
-      &unknown_knob_warnings,
+      "knob_warnings",
+      &knob_warnings,
       "names"_a,
-      "Returns one warning for each LIGHT_* variable in `names` that lightcc does not know.");
+      "Returns what to tell about variables in `names` that are misspelt or have no effect.");
   module.def(
       "check_knobs",
       [] { throw_if_error(read_knobs(process_environment()).status()); },

@@ -112,7 +112,7 @@ void take_output(TensorView& tensor, Operation& operation) {
 
 /// One operation, or a group of equal ones, before it has tensors.
 struct WorldBinding::Call {
-  OptionalName name = std::nullopt;
+  std::optional<std::string> name = std::nullopt;
   std::string sequence{};
   Operation prototype{};
   Grouping grouping = Grouping::kNone;
@@ -186,7 +186,7 @@ std::int64_t WorldBinding::allreduce(py::handle tensors,
                                      OptionalSet process_set,
                                      bool waits,
                                      std::string sequence) {
-  return submit({.name = std::move(name),
+  return submit({.name = std::move(name.value),
                  .sequence = std::move(sequence),
                  .prototype = reduction(OpType::kAllreduce, process_set, reduce),
                  .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
@@ -226,7 +226,7 @@ std::int64_t WorldBinding::allgather(py::handle tensors,
                                      bool waits,
                                      py::handle outputs,
                                      std::string sequence) {
-  return submit({.name = std::move(name),
+  return submit({.name = std::move(name.value),
                  .sequence = std::move(sequence),
                  .prototype = collective(OpType::kAllgather, process_set),
                  .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
@@ -244,7 +244,7 @@ std::int64_t WorldBinding::reducescatter(py::handle tensors,
                                          bool waits,
                                          py::handle outputs,
                                          std::string sequence) {
-  return submit({.name = std::move(name),
+  return submit({.name = std::move(name.value),
                  .sequence = std::move(sequence),
                  .prototype = reduction(OpType::kReducescatter, process_set, reduce),
                  .grouping = grouped ? Grouping::kOneName : Grouping::kNone,
@@ -256,14 +256,14 @@ std::int64_t WorldBinding::reducescatter(py::handle tensors,
 
 std::int64_t WorldBinding::broadcast(py::handle tensor,
                                      bool in_place,
-                                     int root_rank,
+                                     Argument<int, "root_rank"> root_rank,
                                      OptionalName name,
                                      OptionalSet process_set,
                                      bool waits,
                                      std::string sequence) {
-  return submit({.name = std::move(name),
+  return submit({.name = std::move(name.value),
                  .sequence = std::move(sequence),
-                 .prototype = collective(OpType::kBroadcast, process_set, root_rank),
+                 .prototype = collective(OpType::kBroadcast, process_set, root_rank.value),
                  .in_place = in_place,
                  .waits = waits},
                 {to_tensor(tensor, access(in_place))});
@@ -278,7 +278,7 @@ std::int64_t WorldBinding::alltoall(py::handle tensor,
                                     std::string sequence) {
   Operation prototype = collective(OpType::kAlltoall, process_set);
   prototype.request.splits = to_splits(splits);
-  return submit({.name = std::move(name),
+  return submit({.name = std::move(name.value),
                  .sequence = std::move(sequence),
                  .prototype = std::move(prototype),
                  .waits = waits},
@@ -287,27 +287,27 @@ std::int64_t WorldBinding::alltoall(py::handle tensor,
 }
 
 std::int64_t WorldBinding::send(py::handle tensor,
-                                int destination,
+                                Argument<int, "destination"> destination,
                                 OptionalName name,
                                 OptionalSet process_set,
                                 bool waits,
                                 std::string sequence) {
-  return submit({.name = std::move(name),
+  return submit({.name = std::move(name.value),
                  .sequence = std::move(sequence),
-                 .prototype = collective(OpType::kSend, process_set, destination),
+                 .prototype = collective(OpType::kSend, process_set, destination.value),
                  .waits = waits},
                 {to_tensor(tensor, Access::kRead)});
 }
 
 std::int64_t WorldBinding::recv(py::handle tensor,
-                                int source,
+                                Argument<int, "source"> source,
                                 OptionalName name,
                                 OptionalSet process_set,
                                 bool waits,
                                 std::string sequence) {
-  return submit({.name = std::move(name),
+  return submit({.name = std::move(name.value),
                  .sequence = std::move(sequence),
-                 .prototype = collective(OpType::kRecv, process_set, source),
+                 .prototype = collective(OpType::kRecv, process_set, source.value),
                  .in_place = true,
                  .waits = waits},
                 {to_tensor(tensor, Access::kWrite)});

@@ -14,6 +14,7 @@
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/engine/world.hpp"
 
+#include "arguments.hpp"
 #include "tensors.hpp"
 
 namespace lightcc::bindings {
@@ -25,7 +26,7 @@ inline pybind11::metaclass plain_type() {
 }
 
 /// A name as Python gives it, or none.
-using OptionalName = std::optional<std::string>;
+using OptionalName = Argument<std::optional<std::string>, "name">;
 /// A process set's id, or none for a ProcessSet that is not registered.
 using OptionalSet = std::optional<std::uint32_t>;
 
@@ -93,7 +94,7 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
                              std::string sequence);
   std::int64_t broadcast(pybind11::handle tensor,
                          bool in_place,
-                         int root_rank,
+                         Argument<int, "root_rank"> root_rank,
                          OptionalName name,
                          OptionalSet process_set,
                          bool waits,
@@ -106,13 +107,13 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
                         pybind11::handle output,
                         std::string sequence);
   std::int64_t send(pybind11::handle tensor,
-                    int destination,
+                    Argument<int, "destination"> destination,
                     OptionalName name,
                     OptionalSet process_set,
                     bool waits,
                     std::string sequence);
   std::int64_t recv(pybind11::handle tensor,
-                    int source,
+                    Argument<int, "source"> source,
                     OptionalName name,
                     OptionalSet process_set,
                     bool waits,

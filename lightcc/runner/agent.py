@@ -290,7 +290,8 @@ class Agent:
         except OSError as error:
             if result is not None:
                 os.close(result[0])
-            text = f"lightccrun: cannot run '{command[0]}': {error.strerror}\n"
+            hint = f"; did you mean python {command[0]}?" if command[0].endswith(".py") else ""
+            text = f"lightccrun: cannot run '{command[0]}': {error.strerror}{hint}\n"
             self._send(frames.STDERR, rank, text.encode())
             code = 127 if isinstance(error, FileNotFoundError) else 126
             self._send(frames.EXIT, rank, str(code).encode())

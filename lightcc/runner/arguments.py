@@ -11,6 +11,8 @@ not come from a command line, and raises instead.
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from lightcc.runner.hosts import Slot
 
 DEFAULT_START_TIMEOUT_S = 30.0
+_STORE = re.compile(r"^((?P<plain>[^:\[\]]+)|\[(?P<bracketed>[^\]]+)\])(:(?P<port>\d{1,5}))?$")
+_MAX_PORT = 65535
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
@@ -57,6 +61,14 @@ class InfoRequest:
     """--version or --check-build: print and leave."""
 
     check_build: bool
+
+
+@dataclass(frozen=True)
+class StoreRequest:
+    """--store: serve the store of ranks that somebody else starts."""
+
+    host: str
+    port: int  # 0: the kernel chooses.
 
 
 class ArgumentsError(ValueError):
@@ -98,6 +110,8 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
         prog=prog,
         usage=f"{prog} -np N [-H host:slots,...] [options] command [arguments ...]",
         description="Starts one process per rank, on one host or several, and ends them together.",
+        epilog=flags.help_text(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -111,6 +125,11 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
         dest="nics",
         metavar="A,B",
         help="NICs to use; local rank i uses the i-th",
+    )
+    add(
+        "--store",
+        metavar="HOST[:PORT]",
+        help="start no ranks: serve the store of a job whose LIGHT_* variables you set yourself",
     )
     add("--gloo", dest="use_gloo", action="store_true", help="accepted: it is what lightcc does")
     add("--horovod", action="store_true", help="`import horovod` gives lightcc in the ranks")
@@ -166,7 +185,9 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
     return parser
 
 
-def parse(argv: Sequence[str], prog: str = "lightccrun") -> LaunchOptions | InfoRequest:
+def parse(
+    argv: Sequence[str], prog: str = "lightccrun"
+) -> LaunchOptions | InfoRequest | StoreRequest:
     """Checks a command line; on a mistake prints it and leaves with exit code 2."""
     parser = make_parser(prog)
     args = parser.parse_args(argv)
@@ -176,7 +197,7 @@ def parse(argv: Sequence[str], prog: str = "lightccrun") -> LaunchOptions | Info
         parser.error(str(error))
 
 
-def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest:
+def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequest:
     """Returns what `args`, which have the names of `make_parser`, ask for.
 
     Raises:
@@ -190,9 +211,12 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest:
     if args.version or args.check_build:
         return InfoRequest(check_build=bool(args.check_build))
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if args.store is not None:
+        return _store_request(args.store, command)
     if not command:
         msg = "no command to run, for example: lightccrun -np 2 python train.py"
         raise ArgumentsError(msg)
+    _check_program(command[0])
     if args.hosts is not None and args.hostfile is not None:
         msg = "--hosts and --hostfile: give one of them"
         raise ArgumentsError(msg)
@@ -223,6 +247,26 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest:
         start_timeout_s=args.start_timeout or DEFAULT_START_TIMEOUT_S,
         notes=flags.notes(args),
     )
+
+
+def _store_request(text: str, command: list[str]) -> StoreRequest:
+    if command:
+        msg = f"--store starts no ranks: '{command[0]}' would not run"
+        raise ArgumentsError(msg)
+    match = _STORE.match(text)
+    host = (match["plain"] or match["bracketed"]) if match else ""
+    port = int(match["port"] or 0) if match else 0
+    if not host or port > _MAX_PORT:
+        msg = f"--store: '{text}' is not HOST or HOST:PORT, such as 10.0.0.1:29400"
+        raise ArgumentsError(msg)
+    return StoreRequest(host, port)
+
+
+def _check_program(name: str) -> None:
+    """Refuses a Python file that cannot be run as a program, as somebody forgot `python`."""
+    if name.endswith(".py") and Path(name).is_file() and shutil.which(name) is None:
+        msg = f"'{name}' cannot be run as a program; did you mean python {name}?"
+        raise ArgumentsError(msg)
 
 
 def _check_numbers(args: argparse.Namespace) -> None:

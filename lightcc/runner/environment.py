@@ -10,7 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lightcc.runner.hosts import Slot
 
@@ -89,6 +89,13 @@ def slot_environment(slot: Slot, *, rendezvous: str, secret: str) -> dict[str, s
     }
     aliases = {row.alias: values[row.name] for row in LAUNCHER_VARIABLES if row.alias}
     return values | aliases | {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+
+
+def default_environment(slots: Sequence[Slot], environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns what ranks get where the user's environment says nothing, as under torchrun."""
+    if "OMP_NUM_THREADS" in environ or all(slot.local_size == 1 for slot in slots):
+        return {}
+    return {"OMP_NUM_THREADS": "1"}
 
 
 def forwarded_environment(environ: Mapping[str, str]) -> dict[str, str]:

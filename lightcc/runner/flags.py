@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Iterable
 
 _MPI = "lightccrun starts the ranks itself, without MPI"
 _TOPOLOGY = "the engine chooses the algorithm by topology (LIGHT_2D_ALLREDUCE)"
@@ -34,7 +36,7 @@ class Flag:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Makes `parser` take the flag."""
-        how: dict[str, Any] = {"dest": self._dest, "default": None, "help": "==SUPPRESS=="}
+        how: dict[str, Any] = {"dest": self._dest, "default": None, "help": argparse.SUPPRESS}
         if self.values == 0:
             how |= {"action": "store_const", "const": self.given_as}
         elif self.values > 1:
@@ -88,6 +90,25 @@ REFUSED = (
 )
 
 _CYCLE = "--cycle-time-ms: only LIGHT_FUSION_STRATEGY=horovod has a cycle; others are event-driven"
+
+
+def help_text() -> str:
+    """Returns what `--help` says of the flags in this file, grouped by reason."""
+    refused, noted = _by_reason(REFUSED), _by_reason(NOTED)
+    return f"refused, and why:\n{refused}\n\naccepted without effect, and why:\n{noted}"
+
+
+def _by_reason(flags: Iterable[Flag]) -> str:
+    names: dict[str, list[str]] = {}
+    for flag in flags:
+        names.setdefault(flag.reason, []).append(flag.name)
+    entries = [f"{', '.join(group)}: {reason}" for reason, group in names.items()]
+    return "\n".join(
+        textwrap.fill(
+            entry, 78, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
+        )
+        for entry in entries
+    )
 
 
 def notes(args: argparse.Namespace) -> list[str]:

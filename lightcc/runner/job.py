@@ -21,8 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc.runner import agent, frames
-from lightcc.runner.output import RankStream, Sink
-from lightcc.runner.summary import RankEnd, failure_lines, first_failure, signal_name
+from lightcc.runner.output import TRACEBACK_S, RankStream, Sink
+from lightcc.runner.summary import (
+    RankEnd,
+    early_leaver,
+    failure_lines,
+    first_failure,
+    signal_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -238,9 +244,13 @@ class Job:
     def _on_rank_end(self, end: RankEnd) -> None:
         for kind in (frames.STDOUT, frames.STDERR):
             self._streams[end.rank, kind].finish()
-        end.tail = list(self._streams[end.rank, frames.STDERR].tail)
+        words = self._streams[end.rank, frames.STDERR]
+        end.tail, end.said = list(words.tail), words.ends_with_traceback
         self._say(end.describe(), verbose=True)
-        if end.code != 0 or end.lost:
+        failed = end.code != 0 or end.lost
+        if not failed or self._ending:  # Else the summary shows it.
+            words.release()
+        if failed:
             if self._ending:
                 self._ended += 1
             else:
@@ -367,8 +377,13 @@ class Job:
                     f"[{slot.rank}]<{name}>: ".encode() if options.prefix else b"",
                     timestamps=options.timestamps,
                     copy_to=copy_to,
+                    on_traceback=self._on_traceback if kind == frames.STDERR else None,
                 )
         return streams
+
+    def _on_traceback(self, stream: RankStream) -> None:
+        """A rank that ends with it leaves it to the summary; one that goes on does not."""
+        self._after(TRACEBACK_S, stream.release)
 
     def _on_loss(self, text: str) -> None:
         """The ranks go on: a job may be worth more than its log. The exit code tells."""
@@ -389,17 +404,30 @@ class Job:
         if not failures:
             return self._error, None
         first = first_failure(failures)
-        return first.describe(), first.rank
+        left = early_leaver(failures, self._host_of_rank)
+        return (left, None) if left else (first.describe(), first.rank)
+
+    def _show_tracebacks(self, failures: list[RankEnd]) -> None:
+        """Writes what is still held, rank by rank, and that of the rank to blame last."""
+        first = first_failure(failures).rank if failures else -1
+        for (rank, _), stream in sorted(self._streams.items()):
+            if rank != first:
+                stream.release()
+        if first >= 0:
+            self._streams[first, frames.STDERR].release()
 
     def _report(self) -> int:
         """Writes the summary and returns the exit code."""
+        self._show_tracebacks(self._failures)
         if self._signal is not None:
             self._say(f"ended by {signal_name(self._signal)}")
             return 128 + self._signal
         failures = [end for end in self._failures if not end.lost] or self._failures
         if failures and not (self._error and failures[0].lost):
+            left = early_leaver(failures, self._host_of_rank)
+            lines = failure_lines(failures, self._ended, left)
             with contextlib.suppress(OSError):
-                sys.stderr.buffer.write(b"\n".join(failure_lines(failures, self._ended)) + b"\n")
+                sys.stderr.buffer.write(b"\n".join(lines) + b"\n")
                 sys.stderr.flush()
             return first_failure(failures).exit_code
         if self._error:

@@ -15,14 +15,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lightcc._discovery import variables
 from lightcc.runner import agent
-from lightcc.runner.arguments import InfoRequest, LaunchOptions, parse
-from lightcc.runner.environment import forwarded_environment, make_secret, slot_environment
+from lightcc.runner.arguments import InfoRequest, LaunchOptions, StoreRequest, parse
+from lightcc.runner.environment import (
+    default_environment,
+    forwarded_environment,
+    make_secret,
+    slot_environment,
+)
 from lightcc.runner.job import Job, Link
 from lightcc.runner.network import NetworkError, StorePlan, host_and_port, is_local, plan_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+_THREADS = "set for each rank, as it was not set; without it each would use all cores of its host"
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StoreServer(Protocol):
@@ -34,16 +44,34 @@ class StoreServer(Protocol):
         """Closes every connection and the port."""
 
 
-def start_store(bind: str, secret: str) -> StoreServer:
-    """Starts the store on address `bind`, at a port of the kernel's choice.
+def start_store(bind: str, secret: str, port: int = 0) -> StoreServer:
+    """Starts the store on address `bind`; with port 0, at one of the kernel's choice.
 
     Raises:
         ImportError: lightcc was not built.
         RuntimeError: The address cannot be bound.
     """
     core = importlib.import_module("lightcc._core")
-    server: StoreServer = core.StoreServer(host_and_port(bind, 0), secret)
+    server: StoreServer = core.StoreServer(host_and_port(bind, port), secret)
     return server
+
+
+def serve_store(request: StoreRequest) -> int:
+    """Serves the store of a job whose ranks somebody else starts, until a signal ends it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)  # Before the store has its thread.
+    own = [name for name in ("LIGHT_SECRET", "LIGHT_SECRET_FILE") if os.environ.get(name)]
+    try:
+        secret = variables.secret(os.environ) if own else make_secret()
+        store = start_store(request.host, secret, request.port)
+    except (ImportError, ValueError, RuntimeError, OSError) as error:
+        return _fail(f"--store: {error}", code=2)
+    shown = f"{own[0]} as it is here" if own else f"LIGHT_SECRET={secret}"
+    sys.stdout.write(f"LIGHT_RENDEZVOUS={store.address}\n{shown}\n")
+    sys.stdout.flush()
+    sys.stderr.write("lightccrun: serving the store of one job; Ctrl-C ends it\n")
+    signal.sigwait(_ENDING_SIGNALS)
+    store.stop()
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv)
     if isinstance(options, InfoRequest):
         return _show_build(check_build=options.check_build)
+    if isinstance(options, StoreRequest):
+        return serve_store(options)
     return launch(options)
 
 
@@ -78,8 +108,6 @@ def _launch(
     rank_input: bytes,
     on_end: Callable[[Job], None] | None,
 ) -> int:
-    for note in options.notes:
-        sys.stderr.write(f"lightccrun: {note}\n")
     hosts = list(dict.fromkeys(slot.host for slot in options.slots))
     secret = make_secret()
     try:
@@ -89,10 +117,14 @@ def _launch(
         return _fail(str(error), code=2)
     except (ImportError, RuntimeError, OSError) as error:
         return _fail(f"cannot start the rendezvous store: {error}", code=1)
+    defaults = default_environment(options.slots, os.environ)
+    threads = [f"{name}={value}: {_THREADS}" for name, value in defaults.items()]
+    for note in options.notes + threads:
+        sys.stderr.write(f"lightccrun: {note}\n")
     links: list[Link] = []
     try:
         for host in hosts:
-            job = _job_for(host, options, _advertised(plan, host, store), secret)
+            job = _job_for(host, options, defaults, _advertised(plan, host, store), secret)
             argv = _agent_argv(host, options)
             try:
                 links.append(Link(host, argv, job, rank_input))
@@ -116,7 +148,9 @@ def _advertised(plan: StorePlan, host: str, store: StoreServer) -> str:
     return host_and_port(plan.advertised[host], store.address.rpartition(":")[2])
 
 
-def _job_for(host: str, options: LaunchOptions, rendezvous: str, secret: str) -> dict[str, Any]:
+def _job_for(
+    host: str, options: LaunchOptions, defaults: dict[str, str], rendezvous: str, secret: str
+) -> dict[str, Any]:
     """Returns the agent's job: `cwd`, `command`, `environment` for all, `ranks` with theirs."""
     environment = {} if is_local(host) else forwarded_environment(os.environ)
     # Ranks write to pipes, where Python would hold lines back.
@@ -132,7 +166,7 @@ def _job_for(host: str, options: LaunchOptions, rendezvous: str, secret: str) ->
     return {
         "cwd": str(Path.cwd()),
         "command": options.command,
-        "environment": environment | options.environment,
+        "environment": environment | defaults | options.environment,
         "ranks": ranks,
     }
 

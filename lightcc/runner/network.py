@@ -40,17 +40,16 @@ def plan_store(hosts: list[str], interfaces: list[str]) -> StorePlan:
     """Chooses the store's addresses for a job on `hosts`.
 
     Raises:
-        NetworkError: There is no route to a host, or the named interface has no address.
+        NetworkError: A host cannot be resolved or there is no route to it, or a named interface has
+            no address.
     """
     remote = [host for host in hosts if not is_local(host)]
+    if len(remote) < len(hosts):
+        _check_interfaces(interfaces)
     if not remote:
         return StorePlan("127.0.0.1", dict.fromkeys(hosts, "127.0.0.1"))
     if interfaces:
-        try:
-            address = _addresses.interface_address(interfaces[0])
-        except _addresses.AddressError as error:
-            msg = f"--network-interfaces: {error}"
-            raise NetworkError(msg) from error
+        address = _check_interfaces(interfaces[:1])[0]
         return StorePlan(address, dict.fromkeys(hosts, address))
     routed = {host: _routed_address(host) for host in remote}
     advertised = {host: routed.get(host, routed[remote[0]]) for host in hosts}
@@ -61,13 +60,25 @@ def plan_store(hosts: list[str], interfaces: list[str]) -> StorePlan:
     return StorePlan(any_address, advertised)
 
 
+def _check_interfaces(names: list[str]) -> list[str]:
+    """Returns the addresses of interfaces of this machine."""
+    try:
+        return [_addresses.interface_address(name) for name in names]
+    except _addresses.AddressError as error:
+        msg = f"--network-interfaces: {error}"
+        raise NetworkError(msg) from error
+
+
 def _routed_address(host: str) -> str:
     address = _addresses.routed_address(host)
     if address is not None:
         return address
-    msg = (
-        f"cannot tell which of this machine's addresses host '{host}' reaches (its name does not "
-        "resolve here, or there is no route); name a NIC of this machine with "
-        f"--network-interfaces; candidates: {_addresses.candidate_text()}"
-    )
+    instead = f"with --network-interfaces; candidates: {_addresses.candidate_text()}"
+    if _addresses.resolve(host):
+        msg = f"there is no route to host '{host}'; name the NIC of this machine {instead}"
+    else:
+        msg = (
+            f"host '{host}' cannot be resolved: check its spelling. If only ssh knows the name, "
+            f"name the NIC of this machine that the host reaches {instead}"
+        )
     raise NetworkError(msg)

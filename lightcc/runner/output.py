@@ -3,7 +3,8 @@
 Bytes in, bytes out: nothing is decoded, so binary output survives. A line is written as soon as
 its end (newline or carriage return, for progress bars) has arrived; a last line without one is
 completed with a newline when the stream ends, so that another rank's line cannot continue it. A
-line longer than `MAX_LINE_BYTES` is cut.
+line longer than `MAX_LINE_BYTES` is cut. A traceback waits for its end, so that those of several
+ranks do not mix.
 
 Where output cannot be written (a full disk), it is lost from there on; the ranks go on.
 """
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 1 << 20
 TAIL_LINES = 20
+MAX_HELD_LINES = 10_000
+TRACEBACK_S = 2.0  # How long a traceback may wait for its end.
+_TRACEBACK = b"Traceback (most recent call last):"
 _TAIL_LINE_BYTES = 500
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
@@ -126,7 +130,13 @@ class RankStream:
     """One stream of one rank on its way to the launcher's own stream and, perhaps, to a file."""
 
     def __init__(
-        self, out: Writer, label: bytes, *, timestamps: bool, copy_to: Sink | None
+        self,
+        out: Writer,
+        label: bytes,
+        *,
+        timestamps: bool,
+        copy_to: Sink | None,
+        on_traceback: Callable[[RankStream], None] | None = None,
     ) -> None:
         """Prepares the stream.
 
@@ -135,6 +145,8 @@ class RankStream:
             label: What begins each line, for example b"[0]<stdout>: "; empty for nothing.
             timestamps: Whether the time comes before the label.
             copy_to: What gets the bytes unchanged; it is closed at the end.
+            on_traceback: Called when a traceback begins, which is held until `release()`; without
+                it, tracebacks are lines like others.
         """
         self.tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._out = out
@@ -142,6 +154,20 @@ class RankStream:
         self._timestamps = timestamps
         self._cutter = LineCutter()
         self._copy = copy_to
+        self._on_traceback = on_traceback
+        self._held: list[bytes] = []  # From a traceback's first line on, with labels.
+
+    @property
+    def ends_with_traceback(self) -> bool:
+        """Whether the last lines, written or held, are a traceback's."""
+        return bool(self._held) or any(_TRACEBACK in line for line in self.tail)
+
+    def release(self) -> None:
+        """Writes what is held."""
+        if self._held:
+            held, self._held = self._held, []
+            self._out.write(b"".join(held))
+            self._out.flush()
 
     def feed(self, data: bytes) -> None:
         """Passes on what the rank wrote."""
@@ -166,5 +192,18 @@ class RankStream:
             prefix = (
                 datetime.now().astimezone().isoformat(timespec="milliseconds").encode() + prefix
             )
-        self._out.write(b"".join(prefix + line for line in lines))
-        self._out.flush()
+        labelled = [prefix + line for line in lines]
+        if self._on_traceback is not None and not self._held:
+            starts = (i for i, line in enumerate(lines) if line.rstrip() == _TRACEBACK)
+            first = next(starts, len(lines))
+            labelled, self._held = labelled[:first], labelled[first:]
+            if self._held:
+                self._on_traceback(self)
+        elif self._held:
+            self._held += labelled
+            labelled = []
+        if labelled:
+            self._out.write(b"".join(labelled))
+            self._out.flush()
+        if len(self._held) > MAX_HELD_LINES:
+            self.release()

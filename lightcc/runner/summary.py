@@ -3,15 +3,21 @@
 When one rank dies, the engine fails the others' collectives, so several ranks fail within
 milliseconds and the culprit need not be the first to be gone. A rank whose last words are that it
 lost a peer most likely fell over another one; such ranks are blamed only when there is no better
-candidate.
+candidate. Where a rank has left in good order, while others still waited for it, that one is named.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _CONSEQUENCES = (b"HorovodInternalError", b"PeerFailedError", b"ShutDownError")
+_LEFT = re.compile(rb"by rank (\d+) finishing before the others")  # The engine's ShutDownError.
 _LAST_WORDS = 5  # Lines; an error's text may have several.
 
 
@@ -24,6 +30,7 @@ class RankEnd:
     code: int  # The exit code, or minus the signal.
     tail: list[bytes] = field(default_factory=list)  # Last lines of its standard error.
     lost: bool = False  # Its host went away; `code` says nothing.
+    said: bool = False  # Its last words are a traceback, which stands right above the summary.
 
     @property
     def exit_code(self) -> int:
@@ -59,19 +66,37 @@ def first_failure(failures: list[RankEnd]) -> RankEnd:
     return failures[0]
 
 
-def failure_lines(failures: list[RankEnd], ended: int) -> list[bytes]:
+def early_leaver(failures: list[RankEnd], hosts: Mapping[int, str]) -> str:
+    """Returns which rank left in good order and thereby failed the others; "" if none did.
+
+    Args:
+        failures: Ranks that failed on their own; at least one.
+        hosts: Of all ranks.
+    """
+    found = _LEFT.search(b"\n".join(first_failure(failures).tail[-_LAST_WORDS:]))
+    rank = int(found[1]) if found else -1
+    if rank not in hosts or rank in [end.rank for end in failures]:
+        return ""
+    return f"rank {rank} on {hosts[rank]}: it left while others still waited for it"
+
+
+def failure_lines(failures: list[RankEnd], ended: int, left: str = "") -> list[bytes]:
     """Returns the summary, the first failing rank last.
 
     Args:
         failures: Ranks that failed on their own, in order of time; at least one.
         ended: How many ranks the launcher ended after that.
+        left: What `early_leaver()` returned.
     """
     first = first_failure(failures)
+    if left:
+        lines = [f"failed: {end.describe()}".encode() for end in failures]
+        return [b"lightccrun: " + line for line in [*lines, f"left first: {left}".encode()]]
     lines = [f"also failed: {end.describe()}".encode() for end in failures if end is not first]
     if ended:
         lines.append(f"{ended} other rank{'s were' if ended > 1 else ' was'} ended".encode())
     lines.append(f"failed first: {first.describe()}".encode())
-    if first.tail:
+    if first.tail and not first.said:
         lines[-1] += b"; its last lines on standard error:"
         lines += [b"    " + line for line in first.tail]
     return [b"lightccrun: " + line for line in lines]

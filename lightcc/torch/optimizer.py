@@ -33,7 +33,7 @@ from lightcc._adapter import CompressedGradients, check_groups, plan_groups
 from lightcc.basics import size
 from lightcc.compression import check_compression, find_topk
 from lightcc.fusion import choose_fusion, digest_of
-from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.reductions import Adasum, Average, Sum, check_op
 from lightcc.torch import mpi_ops
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
@@ -361,7 +361,7 @@ def _check_passes(passes: int) -> None:
 
 
 def _check_arguments(
-    optimizer: object, passes: int, op: int, factor: float, process_set: object
+    optimizer: object, passes: int, op: int, factor: float, process_set: ProcessSet
 ) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         msg = f"optimizer is a {type(optimizer).__name__}: expected a torch.optim.Optimizer"
@@ -377,10 +377,7 @@ def _check_arguments(
         msg = f"gradient_predivide_factor is {factor}: expected a number > 0"
         raise ValueError(msg)
     _check_passes(passes)
-    if not isinstance(process_set, ProcessSet):
-        msg = f"process_set is {process_set!r}: expected a ProcessSet, as add_process_set() returns"
-        raise TypeError(msg)
-    if process_set.process_set_id is None:
+    if set_id(process_set) is None:
         msg = "Process set provided does not exist, or has not been registered."
         raise ValueError(msg)
 

@@ -23,9 +23,16 @@ LAUNCHER = [sys.executable, "-m", "lightcc.runner"]
 PATIENCE_S = 30.0  # A bound on what should take a moment, never a measurement.
 
 
-def launch(*argv: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def launch(
+    *argv: str, stdin: bytes = b"", threads: str = "1"
+) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*LAUNCHER, *argv], input=stdin, capture_output=True, timeout=PATIENCE_S, check=False
+        [*LAUNCHER, *argv],
+        input=stdin,
+        env=os.environ | {"OMP_NUM_THREADS": threads},
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 
@@ -350,3 +357,104 @@ def test_a_flag_without_effect_is_one_line_and_the_job_runs() -> None:
         b"lightccrun: --thread-affinity has no effect: bind the ranks with taskset or numactl in "
         b"the command",
     ]
+
+
+TRACEBACK = """
+import os, pathlib, sys, time
+rank, folder = os.environ["LIGHT_RANK"], pathlib.Path(sys.argv[1])
+(folder / f"here.{rank}").touch()
+while len(list(folder.glob("here.*"))) < 3:
+    time.sleep(0.001)
+for line in ["Traceback (most recent call last):", f"  of {rank}", f"ValueError: {rank}"]:
+    print(line, file=sys.stderr, flush=True)
+sys.exit(1)
+"""
+
+
+def test_tracebacks_come_rank_by_rank_and_once(tmp_path: Path) -> None:
+    program = tmp_path / "fail.py"
+    program.write_text(TRACEBACK)
+    result = launch("-np", "3", sys.executable, "-S", str(program), str(tmp_path))
+    lines = result.stderr.decode().splitlines()
+    begins = [i for i, line in enumerate(lines) if line.endswith("(most recent call last):")]
+    assert len(begins) == 3, result.stderr
+    order = []
+    for begin in begins:
+        rank = int(lines[begin][1])
+        order.append(rank)
+        assert lines[begin + 1 : begin + 3] == [
+            f"[{rank}]<stderr>:   of {rank}",
+            f"[{rank}]<stderr>: ValueError: {rank}",
+        ]
+    assert lines[-1] == f"lightccrun: failed first: rank {order[-1]} on localhost: exit code 1"
+
+
+def test_a_traceback_of_a_rank_that_goes_on_is_shown_meanwhile(tmp_path: Path) -> None:
+    program = 'echo "Traceback (most recent call last):" >&2; exec sleep 600'
+    with launched("-np", "1", "sh", "-c", f"echo $$ > {tmp_path}/pid.0; {program}") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"[0]<stderr>: Traceback (most recent call last):\n"
+
+
+def test_a_python_file_without_python_is_told_before_anything_starts(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("print(1)")
+    for argv in ([str(program)], ["-np", "2", str(program)]):
+        result = launch(*argv)
+        assert result.returncode == 2
+        assert f"did you mean python {program}?".encode() in result.stderr
+    result = launch("-np", "1", "no-such-program.py")
+    assert result.returncode == 127
+    assert b"did you mean python no-such-program.py?" in result.stderr
+
+
+STORED = """
+import lightcc as hvd, numpy as np
+hvd.init()
+print(hvd.allreduce(np.ones(1), op=hvd.Sum))
+"""
+
+
+def test_ranks_of_ones_own_environment_meet_in_a_served_store() -> None:
+    with launched("--store", "127.0.0.1") as server:
+        assert server.stdout is not None
+        told = dict(server.stdout.readline().decode().strip().split("=", 1) for _ in range(2))
+        assert set(told) == {"LIGHT_RENDEZVOUS", "LIGHT_SECRET"}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", STORED],
+                env=os.environ | told | {"LIGHT_SIZE": "2", "LIGHT_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+            )
+            for rank in range(2)
+        ]
+        assert [rank.communicate(timeout=PATIENCE_S)[0] for rank in ranks] == [b"[2.]\n"] * 2
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE_S) == 0
+
+
+def test_a_served_store_takes_a_secret_that_is_there() -> None:
+    environment = os.environ | {"LIGHT_SECRET": "abc"}
+    with subprocess.Popen(
+        [*LAUNCHER, "--store", "127.0.0.1"], env=environment, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdout is not None
+        text = server.stdout.readline() + server.stdout.readline()
+        server.terminate()
+    assert b"LIGHT_SECRET as it is here" in text
+    assert b"abc" not in text
+
+
+def test_threads_of_ranks_are_told_once_where_nobody_set_them() -> None:
+    result = launch("-np", "3", "sh", "-c", "echo $OMP_NUM_THREADS", threads="")
+    assert result.stdout.count(b": \n") == 3  # An empty value is a value.
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    told = subprocess.run(
+        [*LAUNCHER, "-np", "3", "sh", "-c", "echo $OMP_NUM_THREADS"],
+        env=environment,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert told.stdout.count(b": 1\n") == 3
+    assert told.stderr.count(b"OMP_NUM_THREADS=1: set for each rank") == 1

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lightcc.runner import flags, frames
-from lightcc.runner.arguments import InfoRequest, LaunchOptions, parse
-from lightcc.runner.environment import forwarded_environment, slot_environment
+from lightcc.runner.arguments import InfoRequest, LaunchOptions, StoreRequest, parse
+from lightcc.runner.environment import default_environment, forwarded_environment, slot_environment
 from lightcc.runner.hosts import (
     Host,
     HostError,
@@ -21,8 +21,8 @@ from lightcc.runner.hosts import (
     read_hostfile,
 )
 from lightcc.runner.network import NetworkError, is_local, plan_store
-from lightcc.runner.output import MAX_LINE_BYTES, LineCutter, RankStream, Sink
-from lightcc.runner.summary import RankEnd, failure_lines, first_failure
+from lightcc.runner.output import MAX_HELD_LINES, MAX_LINE_BYTES, LineCutter, RankStream, Sink
+from lightcc.runner.summary import RankEnd, early_leaver, failure_lines, first_failure
 
 
 def launch_options(*argv: str) -> LaunchOptions:
@@ -258,7 +258,7 @@ def test_the_login_session_is_not_forwarded() -> None:
 
 def test_a_local_job_keeps_its_store_on_loopback() -> None:
     assert is_local("localhost")
-    assert plan_store(["localhost"], ["no-such-nic"]).bind == "127.0.0.1"
+    assert plan_store(["localhost"], ["lo"]).bind == "127.0.0.1"
 
 
 def test_a_named_interface_decides_the_store_address() -> None:
@@ -273,11 +273,14 @@ def test_unknown_interface_lists_the_candidates() -> None:
     )
     with pytest.raises(NetworkError, match=text):
         plan_store(["host.invalid"], ["nic9"])
+    with pytest.raises(NetworkError, match=text):
+        plan_store(["localhost"], ["lo", "nic9"])
 
 
-def test_a_host_that_does_not_resolve_asks_for_an_interface() -> None:
-    with pytest.raises(NetworkError, match="--network-interfaces"):
-        plan_store(["host.invalid"], [])
+def test_a_host_that_does_not_resolve_is_named_first() -> None:
+    text = r"^host 'host\.invalid' cannot be resolved: .*--network-interfaces"
+    with pytest.raises(NetworkError, match=text):
+        plan_store(["localhost", "host.invalid"], [])
 
 
 # -- Output ---------------------------------------------------------------------------------------
@@ -318,6 +321,32 @@ def test_a_stream_prefixes_lines_copies_bytes_and_keeps_the_tail(tmp_path: Path)
     assert list(stream.tail)[-2:] == [b"line 29", b"end"]
     assert len(stream.tail) == 20
     assert (tmp_path / "stderr").read_bytes().endswith(b"line 29\nend")
+
+
+def test_a_traceback_is_held_until_it_is_released() -> None:
+    out = io.BytesIO()
+    begun: list[RankStream] = []
+    stream = RankStream(out, b"[1]", timestamps=False, copy_to=None, on_traceback=begun.append)
+    stream.feed(b"before\nTraceback (most recent call last):\n  File\nValueError: x\n")
+    assert out.getvalue() == b"[1]before\n"
+    assert begun == [stream]
+    assert stream.ends_with_traceback
+    stream.release()
+    stream.feed(b"after\n")
+    assert out.getvalue().splitlines()[1:] == [
+        b"[1]Traceback (most recent call last):",
+        b"[1]  File",
+        b"[1]ValueError: x",
+        b"[1]after",
+    ]
+
+
+def test_a_traceback_without_end_is_not_held_for_ever() -> None:
+    out = io.BytesIO()
+    stream = RankStream(out, b"", timestamps=False, copy_to=None, on_traceback=lambda _stream: None)
+    stream.feed(b"Traceback (most recent call last):\n")
+    stream.feed(b"  File\n" * MAX_HELD_LINES)
+    assert len(out.getvalue().splitlines()) == MAX_HELD_LINES + 1
 
 
 def test_a_file_that_cannot_be_written_is_given_up_once_and_named() -> None:
@@ -367,3 +396,61 @@ def test_the_first_failing_rank_comes_last_with_its_words() -> None:
         b"its last lines on standard error:",
         b"lightccrun:     out of luck",
     ]
+
+
+LEFT = b"lightcc.exceptions.ShutDownError: ... or by rank 1 finishing before the others."
+
+
+def test_a_rank_that_left_early_is_named() -> None:
+    failures = [RankEnd(2, "b", 1, [LEFT]), RankEnd(0, "a", 1, [LEFT])]
+    hosts = {0: "a", 1: "a", 2: "b"}
+    left = early_leaver(failures, hosts)
+    assert left == "rank 1 on a: it left while others still waited for it"
+    assert failure_lines(failures, 0, left) == [
+        b"lightccrun: failed: rank 2 on b: exit code 1",
+        b"lightccrun: failed: rank 0 on a: exit code 1",
+        b"lightccrun: left first: rank 1 on a: it left while others still waited for it",
+    ]
+
+
+def test_a_rank_that_failed_did_not_leave_early() -> None:
+    hosts = {0: "a", 1: "a"}
+    assert not early_leaver(
+        [RankEnd(0, "a", 1, [LEFT]), RankEnd(1, "a", 1, [b"ValueError"])], hosts
+    )
+    assert not early_leaver([RankEnd(0, "a", 1, [LEFT]), RankEnd(1, "a", -9)], hosts)
+    assert not early_leaver([RankEnd(0, "a", 1, [b"ValueError"])], hosts)
+
+
+def test_the_store_alone_takes_an_address() -> None:
+    assert parse(["--store", "10.0.0.1"]) == StoreRequest("10.0.0.1", 0)
+    assert parse(["--store", "node-a:29400"]) == StoreRequest("node-a", 29400)
+    assert parse(["--store", "[fd00::1]:29400"]) == StoreRequest("fd00::1", 29400)
+    assert parse(["--store", "[fd00::1]"]) == StoreRequest("fd00::1", 0)
+
+
+@pytest.mark.parametrize("text", ["", ":1", "fd00::1", "a:65536", "a:b", "[::1"])
+def test_the_store_refuses_what_is_no_address(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--store", text])
+    assert "is not HOST or HOST:PORT" in capsys.readouterr().err
+
+
+def test_help_says_what_is_refused_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    text = capsys.readouterr().out
+    assert "SUPPRESS" not in text
+    refused = text[text.index("refused, and why:") : text.index("accepted without effect")]
+    for flag in flags.REFUSED:
+        assert flag.name in refused
+        assert " ".join(flag.reason.split()) in " ".join(refused.split())
+
+
+def test_ranks_of_a_host_compute_on_one_thread_unless_told_otherwise() -> None:
+    two = assign_slots([Host("a", 2)], 2)
+    assert default_environment(two, {}) == {"OMP_NUM_THREADS": "1"}
+    assert default_environment(two, {"OMP_NUM_THREADS": "8"}) == {}
+    assert default_environment(assign_slots([Host("a", 1), Host("b", 1)], 2), {}) == {}

@@ -1,4 +1,4 @@
-// The table of environment variables: one row each. Private to knobs.cpp.
+// The table of environment variables: one row each. Private to knobs.cpp and knob_warnings.cpp.
 //
 // Everything that is said or done about a variable comes from its row, so a variable is added in
 // one place. The default of an engine knob is the member's initialiser in Knobs, never repeated
@@ -55,6 +55,9 @@ struct Row {
   Among among = Among::kFirst;
   std::string_view meaning{};
 };
+
+/// `text` for a message: printable, and not longer than a line.
+std::string quoted(std::string_view text);
 
 inline constexpr double kKibi = 1024.0;
 inline constexpr double kMebi = kKibi * 1024.0;
@@ -387,6 +390,47 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBool,
      .used_by = "accepted",
      .meaning = "How Horovod starts MPI. lightcc's engine does not use MPI."},
+    {.names = {"HOROVOD_HIERARCHICAL_ALLREDUCE"},
+     .type = Type::kBool,
+     .used_by = "accepted",
+     .meaning = "The engine chooses the algorithm by topology; LIGHT_2D_ALLREDUCE overrides it."},
+    {.names = {"HOROVOD_HIERARCHICAL_ALLGATHER"},
+     .type = Type::kBool,
+     .used_by = "accepted",
+     .meaning = "The engine chooses the algorithm by topology; LIGHT_2D_ALLREDUCE overrides it."},
+    {.names = {"HOROVOD_TORUS_ALLREDUCE"},
+     .type = Type::kBool,
+     .used_by = "accepted",
+     .meaning = "The engine chooses the algorithm by topology; LIGHT_2D_ALLREDUCE overrides it."},
+    {.names = {"HOROVOD_NUM_NCCL_STREAMS"},
+     .used_by = "accepted",
+     .meaning = "This version has no GPU path; LIGHT_NUM_STREAMS is the number of lanes."},
+    {.names = {"HOROVOD_THREAD_AFFINITY"},
+     .used_by = "accepted",
+     .meaning = "Bind the ranks with taskset or numactl in the command."},
+    {.names = {"HOROVOD_BATCH_D2D_MEMCOPIES"},
+     .used_by = "accepted",
+     .meaning = "Nothing is copied into a fusion buffer."},
+    {.names = {"HOROVOD_DISABLE_GROUP_FUSION"},
+     .type = Type::kBool,
+     .used_by = "accepted",
+     .meaning =
+         "A group may share its bucket with other tensors; its results do not depend on it."},
+    {.names = {"HOROVOD_ENABLE_ASYNC_COMPLETION"},
+     .used_by = "accepted",
+     .meaning = "This version has no GPU path."},
+    {.names = {"HOROVOD_ENABLE_XLA_OPS"},
+     .used_by = "accepted",
+     .meaning = "This version has no TensorFlow face."},
+    {.names = {"HOROVOD_ADASUM_MPI_CHUNK_SIZE"},
+     .used_by = "accepted",
+     .meaning = "lightcc's Adasum does not use MPI."},
+    {.names = {"HOROVOD_CCL_CACHE"},
+     .used_by = "accepted",
+     .meaning = "lightcc does not use oneCCL."},
+    {.names = {"HOROVOD_DISABLE_NVTX_RANGES"},
+     .used_by = "accepted",
+     .meaning = "lightcc has no NVTX ranges; torch.profiler shows its collectives."},
 });
 
 }  // namespace lightcc::detail

@@ -1,4 +1,4 @@
-// What follows from the table in knob_rows.hpp: parsing, error texts, documentation, warnings.
+// What follows from the table in knob_rows.hpp: parsing, error texts, documentation.
 //
 // Invariant: read_knobs() checks every row, also those of the launcher and those without effect, so
 // that a typing error is found on the first rank that starts. Not handled here: rules between
@@ -10,7 +10,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <limits>
-#include <numeric>
 #include <string_view>
 #include <system_error>
 #include <type_traits>
@@ -24,6 +23,7 @@ namespace {
 
 using detail::Among;
 using detail::kRows;
+using detail::quoted;
 using detail::Row;
 using detail::Type;
 
@@ -205,16 +205,6 @@ std::optional<Value> parse(const Row& row, const std::string& text) {
   return Value(text);
 }
 
-/// `text` for a message: printable, and not longer than a line.
-std::string quoted(std::string_view text) {
-  constexpr std::size_t kMost = 80;
-  std::string result = "\"";
-  for (const char c : text.substr(0, kMost)) {
-    result += c >= ' ' && c <= '~' ? c : '?';
-  }
-  return result + (text.size() > kMost ? "...\"" : "\"");
-}
-
 Status bad_value(const Row& row, std::string_view name, std::string_view text) {
   return {ErrorCode::kInvalidArgument,
           std::string(name) + "=" + quoted(text) + ": expected " + expectation(row)};
@@ -324,37 +314,16 @@ std::string unit_text(const Row& row) {
   return row.type == Type::kSeconds ? "s" : "";
 }
 
-constexpr std::string_view kPrefix = "LIGHT_";
-
-/// Insertions, deletions and replacements that turn `a` into `b` (Levenshtein).
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
-std::string_view nearest_name(std::string_view name) {
-  std::string_view nearest;
-  std::size_t least = std::numeric_limits<std::size_t>::max();
-  for (const Row& row : kRows) {
-    const std::size_t distance = edit_distance(name, row.names[0]);
-    if (row.names[0].starts_with(kPrefix) && distance < least) {
-      least = distance;
-      nearest = row.names[0];
-    }
-  }
-  return nearest;
-}
-
 }  // namespace
+
+std::string detail::quoted(std::string_view text) {
+  constexpr std::size_t kMost = 80;
+  std::string result = "\"";
+  for (const char c : text.substr(0, kMost)) {
+    result += c >= ' ' && c <= '~' ? c : '?';
+  }
+  return result + (text.size() > kMost ? "...\"" : "\"");
+}
 
 bool Knobs::is_given(const std::string& name) const {
   return std::ranges::find(given, name) != given.end();
@@ -388,22 +357,6 @@ std::vector<std::string> shared_knobs(const Knobs& knobs) {
     }
   }
   return settings;
-}
-
-std::vector<std::string> unknown_knob_warnings(const std::vector<std::string>& names) {
-  constexpr std::size_t kLongest = 256;  // Bounds the work that a hostile environment can cause.
-  std::vector<std::string> warnings;
-  for (const std::string& name : names) {
-    const bool known =
-        std::ranges::any_of(kRows, [&](const Row& row) { return row.names[0] == name; });
-    if (!name.starts_with(kPrefix) || known) {
-      continue;
-    }
-    const std::string_view compared = std::string_view(name).substr(0, kLongest);
-    warnings.push_back("unknown variable " + quoted(name) + "; the nearest known name is " +
-                       std::string(nearest_name(compared)));
-  }
-  return warnings;
 }
 
 std::vector<KnobRow> knob_table() {

@@ -86,10 +86,9 @@ LIGHTCC_EXPORT GetEnv process_environment();
 /// "NAME=value" for each knob that must have the same value on all ranks.
 std::vector<std::string> shared_knobs(const Knobs& knobs);
 
-/// One warning text for each LIGHT_* variable in `names` that lightcc does not know, with the
-/// nearest known name.
-LIGHTCC_EXPORT std::vector<std::string> unknown_knob_warnings(
-    const std::vector<std::string>& names);
+/// What to tell about variables among `names` that do nothing: each LIGHT_ name that lightcc does
+/// not know, each HOROVOD_ name that looks like a misspelt one, and Horovod's that have no effect.
+LIGHTCC_EXPORT std::vector<std::string> knob_warnings(const std::vector<std::string>& names);
 
 /// One row of the table, as documentation shows it.
 struct KnobRow {

@@ -8,14 +8,12 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from lightcc.horovod import alias
-from lightcc.runner.arguments import InfoRequest, checked, make_parser
+from lightcc.runner.arguments import LaunchOptions, checked, make_parser
 from lightcc.runner.call import CallError, call_on_ranks, rank_command
 from lightcc.runner.launch import launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from lightcc.runner.arguments import LaunchOptions
 
 
 class _HorovodArgs(argparse.Namespace):
@@ -165,8 +163,8 @@ def start(
 
 def _options(asked: argparse.Namespace) -> LaunchOptions:
     options = checked(asked)
-    if isinstance(options, InfoRequest):
-        msg = "version and check_build start no job: use lightccrun --check-build"
+    if not isinstance(options, LaunchOptions):
+        msg = "version, check_build and store start no job: use lightccrun"
         raise ValueError(msg)  # noqa: TRY004 - a value is wrong, not a type.
     if alias.is_installed():
         options.environment.setdefault("LIGHTCC_HOROVOD", "1")

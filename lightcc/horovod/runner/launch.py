@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from lightcc.basics import gloo_built, mpi_built
 from lightcc.horovod.alias import VERSION
 from lightcc.horovod.runner.interactive import start
-from lightcc.runner.arguments import InfoRequest, make_parser, parse
-from lightcc.runner.launch import launch, main as lightccrun
+from lightcc.runner.arguments import InfoRequest, StoreRequest, make_parser, parse
+from lightcc.runner.launch import launch, main as lightccrun, serve_store
 
 if TYPE_CHECKING:
     import argparse
@@ -38,6 +38,8 @@ def run_commandline() -> int:
             return lightccrun(["--check-build"])
         sys.stdout.write(f"{VERSION}\n")
         return 0
+    if isinstance(options, StoreRequest):
+        return serve_store(options)
     options.environment["LIGHTCC_HOROVOD"] = "1"
     return launch(options)
 

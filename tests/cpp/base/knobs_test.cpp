@@ -315,7 +315,7 @@ TEST(Knobs, accepted_variables_are_checked_too) {
 }
 
 TEST(Knobs, unknown_light_variables_are_named_with_their_nearest_neighbour) {
-  const std::vector<std::string> warnings = unknown_knob_warnings(
+  const std::vector<std::string> warnings = knob_warnings(
       {"PATH", "LIGHT_PEER_TIMEOUT", "LIGHT_PEER_TIMOUT", "LIGHTCC_HOROVOD", "LIGHT_TOPK_RATIOS"});
   EXPECT_EQ(
       warnings,
@@ -325,8 +325,42 @@ TEST(Knobs, unknown_light_variables_are_named_with_their_nearest_neighbour) {
                                 "LIGHT_TOPK_RATIO"}));
 }
 
+TEST(Knobs, horovod_variables_are_reported_where_they_are_misspelt_or_have_no_effect) {
+  EXPECT_EQ(knob_warnings({"HOROVOD_CYCLE_TIMES", "HOROVOD_FUSION_SOMETHING_ELSE"}),
+            (std::vector<std::string>{
+                "unknown variable \"HOROVOD_CYCLE_TIMES\"; the nearest known name is "
+                "HOROVOD_CYCLE_TIME"}));
+  EXPECT_EQ(knob_warnings({"HOROVOD_GLOO_IFACES"}),
+            (std::vector<std::string>{
+                "unknown variable \"HOROVOD_GLOO_IFACES\"; the nearest known name is "
+                "HOROVOD_GLOO_IFACE"}));
+  EXPECT_EQ(knob_warnings({"HOROVOD_THREAD_AFFINITY"}),
+            (std::vector<std::string>{"HOROVOD_THREAD_AFFINITY has no effect. Bind the ranks with "
+                                      "taskset or numactl in the command."}));
+  for (const char* const name : {"HOROVOD_HIERARCHICAL_ALLREDUCE",
+                                 "HOROVOD_HIERARCHICAL_ALLGATHER",
+                                 "HOROVOD_NUM_NCCL_STREAMS"}) {
+    EXPECT_EQ(knob_warnings({name}).size(), 1U) << name;
+  }
+}
+
+TEST(Knobs, what_works_and_what_others_set_is_not_reported) {
+  EXPECT_EQ(knob_warnings({"",
+                           "HOROVOD_",
+                           "HOROVOD_CYCLE_TIME",
+                           "HOROVOD_GLOO_IFACE",
+                           "HOROVOD_LOCAL_RANK",
+                           "HOROVOD_CONTROLLER",
+                           "HOROVOD_WITH_PYTORCH",
+                           "HOROVOD_GPU_OPERATIONS",
+                           "HOROVOD_VERSION",
+                           "HOROVOD_SRC",
+                           "HOROVOD_HOME"}),
+            std::vector<std::string>{});
+}
+
 TEST(Knobs, an_absurdly_long_name_is_reported_briefly) {
-  const auto warnings = unknown_knob_warnings({"LIGHT_" + std::string(1 << 20, 'X')});
+  const auto warnings = knob_warnings({"LIGHT_" + std::string(1 << 20, 'X')});
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_LT(warnings[0].size(), 300U);
 }

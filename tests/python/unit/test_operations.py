@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import resource
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,58 @@ def test_fp16_compression_gives_back_the_dtype() -> None:
     check_same(hvd.reducescatter(x[:1], compression=hvd.Compression.fp16), x[:1])
     n = np.arange(3)
     check_same(hvd.grouped_allreduce([n], compression=hvd.Compression.fp16)[0], n)
+
+
+PLAIN = np.ones(2)
+WRONG_TYPES: list[tuple[str, Callable[..., Any], dict[str, Any], str]] = [
+    ("name", hvd.allreduce, {"name": 3}, "name is 3: expected a text or None"),
+    ("name", hvd.allgather, {"name": ["x"]}, "name is ['x']: expected a text or None"),
+    ("name", hvd.alltoall_async, {"name": 3}, "name is 3: expected a text or None"),
+    ("name", hvd.reducescatter, {"name": 3}, "name is 3: expected a text or None"),
+    ("set", hvd.allreduce, {"process_set": 0}, "process_set is 0: expected a ProcessSet"),
+    (
+        "set",
+        hvd.allgather_async,
+        {"process_set": None},
+        "process_set is None: expected a ProcessSet",
+    ),
+    ("set", hvd.broadcast_, {"root_rank": 0, "process_set": 0}, "expected a ProcessSet"),
+    ("root", hvd.broadcast, {"root_rank": "0"}, "root_rank is '0': expected an integer"),
+    ("root", hvd.broadcast_, {"root_rank": None}, "root_rank is None: expected an integer"),
+    (
+        "factor",
+        hvd.allreduce,
+        {"prescale_factor": "2"},
+        "prescale_factor is '2': expected a number",
+    ),
+    (
+        "factor",
+        hvd.reducescatter,
+        {"postscale_factor": None},
+        "postscale_factor is None: expected a",
+    ),
+    ("peer", hvd.send, {"destination": "1"}, "destination is '1': expected an integer"),
+    ("peer", hvd.recv_async, {"source": 1.5}, "source is 1.5: expected an integer"),
+]
+
+
+@pytest.mark.parametrize(("_what", "call", "arguments", "text"), WRONG_TYPES)
+def test_an_argument_of_a_wrong_type_is_refused_in_words_of_the_api(
+    _what: str, call: Callable[..., Any], arguments: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(text)) as caught:
+        call(PLAIN, **arguments)
+    assert "lightcc._core" not in str(caught.value)
+    assert hvd.allreduce(PLAIN, op=hvd.Sum).tolist() == [1, 1]
+
+
+def test_barrier_and_sets_refuse_what_is_no_set() -> None:
+    with pytest.raises(TypeError, match="process_set is 0: expected a ProcessSet"):
+        hvd.barrier(0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="process_set is 1: expected a ProcessSet"):
+        hvd.remove_process_set(1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"ranks are 3; allowed is a list of ranks"):
+        hvd.ProcessSet(3)  # type: ignore[arg-type]
 
 
 # --- memory --------------------------------------------------------------------------------------
