@@ -76,7 +76,7 @@ Result<std::unique_ptr<TopkShardState>> HostTopkKernels::load_state(
 
 std::shared_ptr<std::byte> HostTopkKernels::allocate(std::size_t bytes) {
   // NOLINTNEXTLINE(modernize-avoid-c-arrays): a vector would write zeros first.
-  std::shared_ptr<std::byte[]> memory(new std::byte[std::max<std::size_t>(bytes, 1)]);
+  const std::shared_ptr<std::byte[]> memory(new std::byte[std::max<std::size_t>(bytes, 1)]);
   return {memory, memory.get()};
 }
 

@@ -19,7 +19,8 @@ const char* algorithm_of(const Bucket& bucket, const PlaneGroups& groups, bool m
   if (first.op == OpType::kAllreduce && first.topk && may_compress) {
     return "TOPK";
   }
-  if (!is_transfer(first.op) && first.op != OpType::kAlltoall &&
+  const bool has_levels = groups.two_level_max_bytes.has_value();
+  if (has_levels && !is_transfer(first.op) && first.op != OpType::kAlltoall &&
       groups.runs_on_two_levels(byte_count(bucket))) {
     return "GRID";
   }

@@ -215,8 +215,8 @@ Result<bool> HostPlane::make_groups() {
   return exchanged.ok() ? moved : exchanged;
 }
 
-PlaneGroups* HostPlane::groups(std::uint32_t id) {
-  const auto found = sets_.find(id);
+PlaneGroups* HostPlane::groups(std::uint32_t process_set) {
+  const auto found = sets_.find(process_set);
   return found == sets_.end() || !found->second.groups.has_value() ? nullptr
                                                                    : &*found->second.groups;
 }

@@ -33,11 +33,12 @@ class HostPlane final : public Plane {
 
   MemoryKind memory_kind() const override { return MemoryKind::kHost; }
 
-  Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) override;
-  void remove_process_set(std::uint32_t id) override { sets_.erase(id); }
+  Status add_process_set(std::uint32_t process_set,
+                         const std::vector<std::int32_t>& ranks) override;
+  void remove_process_set(std::uint32_t process_set) override { sets_.erase(process_set); }
   /// Passes on and takes in segments, too. kPeerFailed: the other end of a host socket is gone.
   Result<bool> make_groups() override;
-  PlaneGroups* groups(std::uint32_t id) override;
+  PlaneGroups* groups(std::uint32_t process_set) override;
   /// Where this rank, one of `ranks`, stands when tensors are compressed: in the grid, or as a
   /// block of its own where there is none. Memory is fast: nothing where all share a host.
   std::optional<GridPlace> topk_place(const std::vector<std::int32_t>& ranks) const;
