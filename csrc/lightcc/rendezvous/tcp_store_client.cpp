@@ -243,7 +243,7 @@ class TcpStore final : public TcpStoreClient {
     Bytes frame;
     encode_store_request(request, frame);
     Duration backoff = kFirstBackoff;
-    while (true) {
+    while (!is_closed_) {
       UniqueFd fd = borrow_idle();
       const bool is_fresh = !fd.valid();
       if (is_fresh) {
@@ -275,6 +275,7 @@ class TcpStore final : public TcpStoreClient {
         backoff = std::min(2 * backoff, kLongestBackoff);
       }
     }
+    return closed(request);
   }
 
   Result<UniqueFd> connect(TimePoint deadline) const {

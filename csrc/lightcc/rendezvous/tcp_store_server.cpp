@@ -38,6 +38,7 @@
 #include "lightcc/rendezvous/gathering_table.hpp"
 #include "lightcc/rendezvous/store_map.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
+#include "lightcc/rendezvous/watch_table.hpp"
 #include "lightcc/wire/store_messages.hpp"
 
 namespace lightcc {
@@ -52,12 +53,6 @@ constexpr int kStepsPerTurn = 16;
 
 /// Gets that wait: the key, and the tag of the client that asked.
 using Parked = std::multimap<std::string, std::uint64_t>;
-
-/// A watch that waits.
-struct Watch {
-  std::string prefix;
-  std::uint64_t known_state = 0;
-};
 
 struct Client {
   /// kWatch: it waits for a change. kStay: it leaves its gathering as the last one, and there are
@@ -199,7 +194,7 @@ class Server final : public TcpStoreServer {
     if (client->second.stage == Client::Stage::kParked) {
       parked_.erase(client->second.parked_at);
     }
-    watches_.erase(client->first);
+    watches_.remove(client->first);
     poller_.remove(client->second.fd.get());
     const std::uint64_t tag = client->first;
     const auto gathering = std::move(client->second.gathering);
@@ -385,7 +380,7 @@ class Server final : public TcpStoreServer {
       if (client.stage == Client::Stage::kParked) {
         parked_.erase(client.parked_at);
       } else if (client.stage == Client::Stage::kWatch) {
-        watches_.erase(tag);
+        watches_.remove(tag);
       } else if (client.stage != Client::Stage::kStay && !is_between_requests) {
         continue;  // It is told with, or after, its answer.
       }
@@ -438,9 +433,7 @@ class Server final : public TcpStoreServer {
     if (now.value() != nullptr) {
       answer_value(client, std::move(now).value());
     } else {
-      StoreAnswer absent;
-      absent.kind = StoreAnswer::Kind::kAbsent;
-      answer(client, absent);
+      answer(client, {.kind = StoreAnswer::Kind::kAbsent});
     }
   }
 
@@ -456,7 +449,7 @@ class Server final : public TcpStoreServer {
       return;
     }
     client.stage = Client::Stage::kWatch;
-    watches_[entry->first] = {std::move(request.key), request.known_state};
+    watches_.add(entry->first, {std::move(request.key), request.known_state});
   }
 
   StoreAnswer view_of(const std::string& prefix) const {
@@ -472,22 +465,14 @@ class Server final : public TcpStoreServer {
   // What is below `changed`, which may be a key, may have changed. The answers are written when
   // epoll says so: this is in the middle of another client's turn.
   void answer_watches(const std::string& changed) {
-    std::vector<std::uint64_t> tags;
-    for (const auto& [tag, watched] : watches_) {
-      const bool is_meant =
-          changed.starts_with(watched.prefix) || watched.prefix.starts_with(changed);
-      if (is_meant && map_.state(watched.prefix) != watched.known_state) {
-        tags.push_back(tag);
-      }
-    }
-    for (const std::uint64_t tag : tags) {
+    for (const WatchTable::Client tag : watches_.due(changed, map_)) {
       const auto client = clients_.find(tag);
-      const auto watched = watches_.find(tag);
-      if (client == clients_.end() || watched == watches_.end()) {
+      const WatchTable::Watch* const watched = watches_.find(tag);
+      if (client == clients_.end() || watched == nullptr) {
         continue;  // One that was dropped may take others with it.
       }
-      answer(client->second, view_of(watched->second.prefix));
-      watches_.erase(watched);
+      answer(client->second, view_of(watched->prefix));
+      watches_.remove(tag);
       if (!watch(client)) {
         drop(client);
       }
@@ -588,7 +573,7 @@ class Server final : public TcpStoreServer {
   StoreMap map_;
   Clients clients_;
   Parked parked_;
-  std::map<std::uint64_t, Watch> watches_;  // By the tag of the client that asked.
+  WatchTable watches_;
   GatheringTable gatherings_;
   std::uint64_t next_tag_ = kFirstClientTag;
   std::thread thread_;

@@ -80,7 +80,7 @@ struct StoreAnswer {
     kView = 6,
   };
   Kind kind = Kind::kDone;
-  Bytes value;                                   ///< Of kValue; of kFailed an encoded failure.
+  Bytes value = {};                              ///< Of kValue; of kFailed an encoded failure.
   ErrorCode code = ErrorCode::kInvalidArgument;  ///< Of kRefused: kInvalidArgument or kSystem.
   std::string text = {};                         ///< Of kRefused: what to tell the user.
   StoreView view = {};                           ///< Of kView.
