@@ -23,6 +23,9 @@ _FORKED = (
 )
 
 _current: _core.World | None = None
+# The current world's, as integers that torch's compiler reads in all its versions.
+_rank = 0
+_size = 1
 _forked = False
 _number = 0
 _era = 0
@@ -44,6 +47,18 @@ def current() -> _core.World:
     return _current
 
 
+def rank() -> int:
+    """Returns this process's rank; raises as `current()` does."""
+    current()
+    return _rank
+
+
+def size() -> int:
+    """Returns the number of ranks; raises as `current()` does."""
+    current()
+    return _size
+
+
 def exists() -> bool:
     """Returns whether this process has a world."""
     return _current is not None
@@ -51,9 +66,11 @@ def exists() -> bool:
 
 def replace(world: _core.World | None) -> _core.World | None:
     """Makes `world` the current one and returns the one before."""
-    global _current, _number
+    global _current, _number, _rank, _size
     _number += 1
     begin_era()
+    if world is not None:
+        _rank, _size = world.rank, world.size
     before, _current = _current, world
     return before
 

@@ -173,7 +173,7 @@ def rank() -> int:
     Raises:
         ValueError: lightcc is not initialized.
     """
-    return _world.current().rank
+    return _world.rank()
 
 
 def size() -> int:
@@ -182,7 +182,7 @@ def size() -> int:
     Raises:
         ValueError: lightcc is not initialized.
     """
-    return _world.current().size
+    return _world.size()
 
 
 def local_rank() -> int:

@@ -65,7 +65,7 @@ class ProcessSet:
         """
         if self.process_set_id is None:
             return None
-        world_rank = _world.current().rank
+        world_rank = _world.rank()
         if self.ranks is None or world_rank not in self.ranks:
             msg = f"Rank {world_rank} is not a member of {self}."
             raise ValueError(msg)
@@ -75,7 +75,7 @@ class ProcessSet:
         """Returns whether this process is a member, or `None` where the set is not registered."""
         if self.process_set_id is None:
             return None
-        return _world.current().rank in (self.ranks or ())
+        return _world.rank() in (self.ranks or ())
 
     def __str__(self) -> str:
         """Returns the set's id and ranks."""
@@ -167,6 +167,20 @@ def set_id(process_set: ProcessSet) -> int | None:
     except AttributeError:
         msg = f"process_set is {process_set!r}: expected a ProcessSet, as add_process_set() returns"
         raise TypeError(msg) from None
+
+
+def by_id(process_set_id: int) -> ProcessSet:
+    """Returns the registered set with an id.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if process_set_id == 0:
+        return global_process_set
+    if process_set_id not in _registered:
+        msg = f"There is no process set {process_set_id}."
+        raise ValueError(msg)
+    return _registered[process_set_id]
 
 
 def check_new(process_set: ProcessSet, existing: Iterable[Sequence[int]], size: int) -> list[int]:

@@ -224,7 +224,7 @@ class Planner:
 
     def _agree_at_start(self) -> Plan:
         """Returns the root's plan, which has no buckets where it is still to be learnt."""
-        rank = _world.current().rank
+        rank = _world.rank()
         mine = (self.choice, self.gradients, self._plan_of_names() if rank == self.root else [])
         choice, gradients, plan = broadcast_object(
             mine, self.root, "fusion.start", self.process_set

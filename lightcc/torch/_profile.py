@@ -43,7 +43,7 @@ def profiled(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        if not is_active():
+        if torch.compiler.is_compiling() or not is_active():
             return function(*args, **keywords)
         with region(function.__name__, keywords.get("name")):
             return function(*args, **keywords)

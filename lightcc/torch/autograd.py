@@ -114,7 +114,7 @@ class HorovodAllgather(_Function):
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
         """Averages the gradient and keeps the rows that were this rank's."""
-        (grad,) = _own_rows([grad_output], ctx.rows, ctx.process_set)
+        (grad,) = own_rows([grad_output], ctx.rows, ctx.process_set)
         return grad, None, None
 
 
@@ -134,10 +134,10 @@ class HorovodGroupedAllgather(_Function):
     @staticmethod
     def backward(ctx: Any, *grad_output: torch.Tensor) -> Any:
         """Averages the gradients and keeps the rows that were this rank's."""
-        return None, None, *_own_rows(grad_output, ctx.rows, ctx.process_set)
+        return None, None, *own_rows(grad_output, ctx.rows, ctx.process_set)
 
 
-def _own_rows(
+def own_rows(
     grads: Sequence[torch.Tensor], rows: Sequence[int], process_set: ProcessSet
 ) -> list[torch.Tensor]:
     """Averages `grads` and returns those `rows` of each that this rank had gathered."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
+import torch
+
 from lightcc import exchanges
 from lightcc.exchanges import (
     allgather_async,
@@ -23,6 +25,7 @@ from lightcc.exchanges import (
     send_async,
 )
 from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.torch._compiled import operators
 from lightcc.torch._profile import profiled
 from lightcc.torch.autograd import (
     HorovodAllgather,
@@ -34,8 +37,6 @@ from lightcc.torch.autograd import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
 __all__ = [
     "HorovodAllgather",
@@ -83,6 +84,9 @@ def allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
+    if compiled := operators(process_set):
+        rows: torch.Tensor = compiled.allgather(tensor, name, process_set.process_set_id)
+        return rows
     if records(tensor):
         gathered: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)
         return gathered
@@ -109,6 +113,10 @@ def grouped_allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
+    if compiled := operators(process_set):
+        members = process_set.process_set_id
+        outputs: list[torch.Tensor] = compiled.grouped_allgather(list(tensors), name, members)
+        return outputs
     if records(*tensors):
         return list(HorovodGroupedAllgather.apply(name, process_set, *tensors))
     return exchanges.grouped_allgather(tensors, name, process_set)
@@ -142,6 +150,10 @@ def broadcast(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
+    if compiled := operators(process_set):
+        members = process_set.process_set_id
+        copy: torch.Tensor = compiled.broadcast(tensor, root_rank, name, members)
+        return copy
     if records(tensor):
         output: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)
         return output
@@ -192,6 +204,12 @@ def alltoall(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
+    if compiled := operators(process_set):
+        is_list = splits is not None and not isinstance(splits, torch.Tensor)
+        rows = torch.tensor(splits, dtype=torch.int32) if is_list else splits
+        members = (process_set.process_set_id, process_set.size())
+        output, counts = compiled.alltoall(tensor, rows, name, *members)
+        return output if splits is None else (output, counts)
     if records(tensor):
         received: Any = HorovodAlltoall.apply(tensor, splits, name, process_set)
         return received  # type: ignore[no-any-return]

@@ -30,6 +30,7 @@ from lightcc.reductions import (
     grouped_reducescatter_async,
     reducescatter_async,
 )
+from lightcc.torch._compiled import operators
 from lightcc.torch._profile import profiled
 from lightcc.torch.autograd import (
     HorovodAllreduce,
@@ -138,7 +139,10 @@ def allreduce(
     """
     op = choose_op(average, op)
     sent, context = compression.compress(tensor)
-    if records(sent):
+    if compiled := operators(process_set, compression):
+        how = (op, prescale_factor, postscale_factor, process_set.process_set_id)
+        output = compiled.allreduce(sent, name, *how)
+    elif records(sent):
         _refuse_gradients(compression)
         output = HorovodAllreduce.apply(
             sent, None, name, op, prescale_factor, postscale_factor, process_set
@@ -193,7 +197,11 @@ def grouped_allreduce(
     compressed = [compression.compress(tensor) for tensor in tensors]
     sent = [tensor for tensor, _ in compressed]
     how = (op, prescale_factor, postscale_factor, process_set)
-    if records(*sent):
+    if compiled := operators(process_set, compression):
+        outputs = compiled.grouped_allreduce(
+            sent, name, op, prescale_factor, postscale_factor, process_set.process_set_id
+        )
+    elif records(*sent):
         _refuse_gradients(compression)
         outputs = HorovodGroupedAllreduce.apply(None, name, *how, *sent)
     else:
@@ -243,7 +251,10 @@ def reducescatter(
     refuse_topk(compression, "reducescatter")
     sent, context = compression.compress(tensor)
     how = (op, process_set, prescale_factor, postscale_factor)
-    if records(sent):
+    if compiled := operators(process_set, compression):
+        members = (process_set.process_set_id, process_set.size(), process_set.rank())
+        output = compiled.reducescatter(sent, name, op, prescale_factor, postscale_factor, *members)
+    elif records(sent):
         output = HorovodReducescatter.apply(sent, name, *how)
     else:
         output = reductions.reducescatter(sent, name, Compression.none, *how)
@@ -283,7 +294,12 @@ def grouped_reducescatter(
     compressed = [compression.compress(tensor) for tensor in tensors]
     sent = [tensor for tensor, _ in compressed]
     how = (op, process_set, prescale_factor, postscale_factor)
-    if records(*sent):
+    if compiled := operators(process_set, compression):
+        members = (process_set.process_set_id, process_set.size(), process_set.rank())
+        outputs = compiled.grouped_reducescatter(
+            sent, name, op, prescale_factor, postscale_factor, *members
+        )
+    elif records(*sent):
         outputs = HorovodGroupedReducescatter.apply(name, *how, *sent)
     else:
         outputs = reductions.grouped_reducescatter(sent, name, Compression.none, *how)
