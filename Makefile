@@ -89,7 +89,7 @@ test-all: .venv/.demo .venv/.release  ## Installs what the rest needs, runs ever
 	tools/install_system_packages.sh
 	PYTHON=$(BIN)/python tools/install_mpi.sh
 	PYTHON=$(BIN)/python tools/install_nccl.sh
-	.venv/bin/pip install --quiet --disable-pip-version-check 'matplotlib>=3.8,<4'
+	.venv/bin/pip install --quiet --disable-pip-version-check -r tools/requirements-all.txt
 	@[[ $$EUID == 0 ]] || { echo "test-all needs root for network namespaces" >&2; exit 1; }
 	$(RUN_TESTS) dev$(REST)
 	$(PYTEST) $(if $(AFTER_TEST),--not-again $(REPORTS)/pytest.xml)

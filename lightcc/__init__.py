@@ -126,6 +126,7 @@ from lightcc.reductions import (
     reducescatter,
     reducescatter_async,
 )
+from lightcc.reporting import report_stats
 from lightcc.waiting import barrier, join, poll, synchronize
 
 __version__ = "0.1.0"
@@ -200,6 +201,7 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "report_stats",
     "rocm_built",
     "save_compression_state",
     "send",

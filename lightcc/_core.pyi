@@ -111,6 +111,10 @@ class World:
     @property
     def dynamic_process_sets(self) -> bool: ...
     @property
+    def answers_questions(self) -> bool:
+        """Whether lightcc-top may ask this rank for its counters (LIGHT_STAT)."""
+
+    @property
     def failed(self) -> bool:
         """Whether the world ended with an error; a rank that left is none. Also after shutdown."""
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
+import logging
 import os
 import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightcc import _core, _discovery, _world, process_sets as _process_sets
+from lightcc._stat_server import StatServer
+from lightcc.statistics import Statistics, make_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,13 +20,17 @@ if TYPE_CHECKING:
     from lightcc._discovery import Membership
     from lightcc.process_sets import ProcessSet
 
+_log = logging.getLogger(__name__)
 _lifecycle = threading.RLock()
 
 
 def _after_fork_in_child() -> None:
     # Another thread may have held the lock when this process was forked.
-    global _lifecycle
+    global _lifecycle, _stat_server
     _lifecycle = threading.RLock()
+    if _stat_server is not None:
+        _stat_server.close_in_child()
+        _stat_server = None
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -31,7 +39,16 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 _all_went_well = True
 
 # What other modules add to stats().
-_statistics: dict[str, Callable[[], Any]] = {"fusion": list}
+_statistics: dict[str, Callable[[], Any]] = {
+    "fusion": list,
+    "steps": lambda: _steps,
+}
+
+# Steps of optimizers in the current world.
+_steps = 0
+
+# Tells lightcc-top what this rank counts, while there is a world.
+_stat_server: StatServer | None = None
 
 # How often this process joined each group of ranks: makes the store's keys of one world its own.
 _generations: dict[str, int] = {}
@@ -97,7 +114,7 @@ def membership() -> tuple[Membership, str]:
 def _join(
     member: Membership, process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None
 ) -> None:
-    global _joined
+    global _joined, _steps
     dynamic, static = _planned_sets(process_sets, member.size)
     if member.rank == 0:
         _warn_about_variables()
@@ -119,8 +136,10 @@ def _join(
         _note_failure()
         raise
     _joined = member, prefix
+    _steps = 0
     _world.replace(world)
     _process_sets.register_static(static, member.size)
+    _answer_questions(world, member, prefix)
 
 
 def shutdown() -> None:
@@ -137,10 +156,38 @@ def shutdown() -> None:
     with _lifecycle:
         world = _world.replace(None)
         if world is not None:
+            _stop_answering()
             _process_sets.forget_all()
             world.shutdown()
             if world.failed:
                 _note_failure()
+
+
+def _answer_questions(world: _core.World, member: Membership, prefix: str) -> None:
+    """Lets lightcc-top ask; a rank that cannot have a socket or a thread goes on without."""
+    global _stat_server
+    if not world.answers_questions:
+        return
+    job = f"{member.rendezvous or os.getpid()}/{prefix}/{member.secret}"
+    facts = {
+        "job": hashlib.sha256(job.encode()).hexdigest()[:8],
+        "rank": world.rank,
+        "size": world.size,
+        "local_rank": world.local_rank,
+        "local_size": world.local_size,
+        "hostname": os.uname().nodename,
+    }
+    try:
+        _stat_server = StatServer(facts, stats)
+    except (OSError, RuntimeError) as error:
+        _log.warning("lightcc-top cannot ask this rank: %s", error)
+
+
+def _stop_answering() -> None:
+    global _stat_server
+    if _stat_server is not None:
+        _stat_server.stop()
+        _stat_server = None
 
 
 def _check_not_in_callback(what: str) -> None:
@@ -230,16 +277,23 @@ def is_homogeneous() -> bool:
     return _world.current().homogeneous
 
 
-def stats() -> dict[str, Any]:
+def stats() -> Statistics:
     """Returns this rank's counters since `init()`, and what fusion does.
 
     Returns:
-        `operations` (completed), `buckets` (collectives run for them), `payload_bytes` (input of
-        completed operations), `network_bytes_sent`, `network_bytes_received`,
-        `control_frames_sent`, and `sleeps` (times the progress loop went to sleep). Of top-k
+        An object whose entries are attributes, and those of a dictionary as well.
+
+        `steps` (of DistributedOptimizers), `operations` (completed) and `in_flight` (not
+        completed), `buckets` (collectives run for them), `payload_bytes` (input of completed
+        operations), `network_bytes_sent`, `network_bytes_received`, `network_retransmits` (of
+        TCP), `control_frames_sent`, and `sleeps` (times the progress loop went to sleep). Of top-k
         compression: `compressed_tensors`, `compressed_dense_bytes` (what a dense exchange between
         hosts would have sent), `compressed_sent_bytes`, and `compression_passes` over the shards.
         All these are integers.
+
+        On rank 0, who keeps others waiting: `last_asked`, by rank, counts the operations that a
+        rank was the last to ask for. `awaited_ranks` have not asked for the operation that has
+        waited longest, for `awaited_seconds`. On other ranks the lists are empty.
 
         `allreduce_costs`: what buckets of all-reduces take on this rank, as lines fitted to all
         that ran: a dictionary for each `process_set` and way of doing it (`two_level` or not) with
@@ -264,10 +318,14 @@ def stats() -> dict[str, Any]:
     Raises:
         ValueError: lightcc is not initialized.
     """
-    statistics = _world.current().stats()
-    for name, report in _statistics.items():
-        statistics[name] = report()
-    return statistics
+    counters = _world.current().stats()
+    return make_statistics(counters, {name: report() for name, report in _statistics.items()})
+
+
+def count_step() -> None:
+    """Notes that an optimizer has ended a step."""
+    global _steps
+    _steps += 1
 
 
 def add_statistics(name: str, report: Callable[[], Any]) -> None:

@@ -129,12 +129,17 @@ py::dict stats(WorldBinding& world) {
                   "payload_bytes"_a = stats.payload_bytes,
                   "network_bytes_sent"_a = stats.network_bytes_sent,
                   "network_bytes_received"_a = stats.network_bytes_received,
+                  "network_retransmits"_a = stats.network_retransmits,
                   "control_frames_sent"_a = stats.control_frames_sent,
+                  "in_flight"_a = stats.in_flight,
                   "sleeps"_a = stats.sleeps,
                   "compressed_tensors"_a = stats.topk.tensors,
                   "compressed_dense_bytes"_a = stats.topk.dense_bytes,
                   "compressed_sent_bytes"_a = stats.topk.sent_bytes,
                   "compression_passes"_a = stats.topk.passes,
+                  "last_asked"_a = stats.lateness.last_asked,
+                  "awaited_ranks"_a = stats.lateness.awaited,
+                  "awaited_seconds"_a = stats.lateness.awaited_s,
                   "allreduce_costs"_a = costs,
                   "autotune"_a = tuning);
 }
@@ -167,6 +172,8 @@ void register_world(py::module_& module) {
       .def_property_readonly("cross_size", &topology<&Topology::cross_size>)
       .def_property_readonly("homogeneous", &topology<&Topology::homogeneous>)
       .def_property_readonly("dynamic_process_sets", &WorldBinding::dynamic_process_sets)
+      .def_property_readonly("answers_questions",
+                             [](const WorldBinding& world) { return world.knobs().stat_server; })
       .def_property_readonly("failed", &WorldBinding::failed)
       .def(
           "allreduce",

@@ -22,6 +22,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lightcc import _world
+from lightcc.basics import count_step
 from lightcc.exceptions import HorovodInternalError, ShutDownError
 from lightcc.fusion import Gradient, Planner, Rule
 from lightcc.waiting import synchronize
@@ -317,6 +318,7 @@ class GradientStream(Generic[S]):
         if failure is not None:
             raise failure
         self._planner.end_step()
+        count_step()
 
     # -- Units ------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from lightcc.process_sets import (
     process_set_ids,
     remove_process_set,
 )
+from lightcc.reporting import report_stats
 from lightcc.torch.compression import Compression
 from lightcc.torch.exchanges import recv, recv_async, send, send_async
 from lightcc.torch.functions import (
@@ -182,6 +183,7 @@ __all__ = [
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "report_stats",
     "rocm_built",
     "save_compression_state",
     "send",

@@ -323,6 +323,13 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBool,
      .target = &Knobs::timeline_marks_cycles,
      .meaning = "Marks in the timeline when rank 0 announces what all ranks asked for."},
+    {.names = {"LIGHT_STAT"},
+     .type = Type::kBool,
+     .target = &Knobs::stat_server,
+     .used_by = "package",
+     .meaning =
+         "Lets lightcc-top and its exporter ask this rank for its counters, through a socket "
+         "that only the same user and root can use."},
     // Log.
     {.names = {"LIGHT_LOG_LEVEL", "HOROVOD_LOG_LEVEL"},
      .type = Type::kLevel,

@@ -359,6 +359,17 @@ std::vector<std::string> shared_knobs(const Knobs& knobs) {
   return settings;
 }
 
+std::vector<std::string> settings_beside_defaults(const Knobs& knobs) {
+  std::vector<std::string> settings;
+  for (const Row& row : kRows) {
+    const std::string value = value_text(row, knobs);
+    if (knobs.is_given(std::string(row.names[0])) && value != value_text(row, Knobs())) {
+      settings.push_back(std::string(row.names[0]) + "=" + value);
+    }
+  }
+  return settings;
+}
+
 std::vector<KnobRow> knob_table() {
   std::vector<KnobRow> table;
   table.reserve(kRows.size());

@@ -65,6 +65,7 @@ struct Knobs {
   std::string timeline;                ///< HOROVOD_TIMELINE: of rank 0.
   std::string timeline_of_all;         ///< LIGHT_TIMELINE: of all ranks; wins.
   bool timeline_marks_cycles = false;  ///< HOROVOD_TIMELINE_MARK_CYCLES.
+  bool stat_server = true;             ///< LIGHT_STAT: answer lightcc-top.
   // Log.
   LogLevel log_level = LogLevel::kWarning;  ///< LIGHT_LOG_LEVEL, HOROVOD_LOG_LEVEL.
   bool log_hide_time = false;               ///< HOROVOD_LOG_HIDE_TIME.
@@ -86,6 +87,9 @@ LIGHTCC_EXPORT GetEnv process_environment();
 /// "NAME=value" for each knob that must have the same value on all ranks.
 std::vector<std::string> shared_knobs(const Knobs& knobs);
 
+/// "NAME=value" for each knob that was given and is not at its default.
+std::vector<std::string> settings_beside_defaults(const Knobs& knobs);
+
 /// What to tell about variables among `names` that do nothing: each LIGHT_ name that lightcc does
 /// not know, each HOROVOD_ name that looks like a misspelt one, and Horovod's that have no effect.
 LIGHTCC_EXPORT std::vector<std::string> knob_warnings(const std::vector<std::string>& names);
@@ -99,7 +103,7 @@ struct KnobRow {
   std::string default_value;
   std::string unit;
   std::string meaning;
-  std::string used_by;  ///< "engine", "launcher", "accepted" (checked, without effect).
+  std::string used_by;  ///< "engine", "launcher", "package", "accepted" (checked, without effect).
 };
 LIGHTCC_EXPORT std::vector<KnobRow> knob_table();
 

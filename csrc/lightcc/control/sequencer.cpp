@@ -66,6 +66,7 @@ bool is_possible(const Request& request, int rank, int world_size, const Process
 Sequencer::Sequencer(const SequencerOptions& options, ProcessSetTable process_sets)
     : options_(options),
       process_sets_(std::move(process_sets)),
+      last_asked_(static_cast<std::size_t>(options.world_size), 0),
       joined_(static_cast<std::size_t>(options.world_size), 0) {}
 
 Status Sequencer::on_report(const Report& report, TimePoint now) {
@@ -252,6 +253,9 @@ Status Sequencer::count_in(Pending& pending, int rank) {
   pending.reported[static_cast<std::size_t>(index)] = 1;
   ++pending.reported_count;
   if (is_complete(pending)) {
+    if (pending.members->size() > 1) {
+      ++last_asked_[static_cast<std::size_t>(rank)];
+    }
     complete(pending);
   }
   return {};
@@ -440,19 +444,15 @@ Sequencer::StallReport Sequencer::check_stalls(TimePoint now) {
     if (pending.ready || age < options_.stall_warning) {
       continue;
     }
-    std::string missing;
-    std::int32_t first_missing = -1;
-    for (std::size_t i = 0; i < pending.members->size(); ++i) {
-      const auto member = (*pending.members)[i];
-      if (pending.reported[i] == 0 && joined_[static_cast<std::size_t>(member)] == 0) {
-        missing += (missing.empty() ? "" : ", ") + std::to_string(member);
-        first_missing = first_missing < 0 ? member : first_missing;
-      }
+    const std::vector<std::int32_t> awaited = missing(pending);
+    std::string listed;
+    for (const std::int32_t rank : awaited) {
+      listed += (listed.empty() ? "" : ", ") + std::to_string(rank);
     }
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(age).count();
     const std::string text = std::string(op_type_name(pending.common.op)) + " '" +
                              pending.common.name + "' has waited " + std::to_string(seconds) +
-                             " s for ranks [" + missing +
+                             " s for ranks [" + listed +
                              "], which have not asked for it. Ranks that run different code or "
                              "different numbers of steps are the usual cause.";
     if (!std::exchange(pending.warned, true)) {
@@ -460,10 +460,38 @@ Sequencer::StallReport Sequencer::check_stalls(TimePoint now) {
     }
     if (options_.stall_shutdown > Duration::zero() && age >= options_.stall_shutdown &&
         report.fatal.ok()) {
-      report.fatal = Status(ErrorCode::kTimeout, text, first_missing);
+      report.fatal = Status(ErrorCode::kTimeout, text, awaited.empty() ? -1 : awaited.front());
     }
   }
   return report;
+}
+
+std::vector<std::int32_t> Sequencer::missing(const Pending& pending) const {
+  std::vector<std::int32_t> ranks;
+  for (std::size_t i = 0; i < pending.members->size(); ++i) {
+    const auto member = (*pending.members)[i];
+    if (pending.reported[i] == 0 && joined_[static_cast<std::size_t>(member)] == 0) {
+      ranks.push_back(member);
+    }
+  }
+  return ranks;
+}
+
+Lateness Sequencer::lateness(TimePoint now) const {
+  Lateness lateness;
+  lateness.last_asked = last_asked_;
+  const Pending* oldest = nullptr;
+  for (const auto& entry : pending_) {
+    const Pending& pending = *entry.second;
+    if (!pending.ready && (oldest == nullptr || pending.since < oldest->since)) {
+      oldest = &pending;
+    }
+  }
+  if (oldest != nullptr) {
+    lateness.awaited = missing(*oldest);
+    lateness.awaited_s = std::chrono::duration<double>(now - oldest->since).count();
+  }
+  return lateness;
 }
 
 }  // namespace lightcc

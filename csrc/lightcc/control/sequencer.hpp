@@ -23,6 +23,7 @@
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/control/lateness.hpp"
 #include "lightcc/control/process_set_table.hpp"
 #include "lightcc/fusion/strategy.hpp"
 #include "lightcc/wire/control_messages.hpp"
@@ -73,6 +74,7 @@ class Sequencer {
     Status fatal;                       ///< Not ok: a stall beyond the shutdown time.
   };
   StallReport check_stalls(TimePoint now);
+  Lateness lateness(TimePoint now) const;
 
  private:
   // One operation that at least one rank has asked for. Used again for another one when it is over,
@@ -122,6 +124,7 @@ class Sequencer {
   Pending& new_pending();
   Status count_in(Pending& pending, int rank);
   bool is_complete(const Pending& pending) const;
+  std::vector<std::int32_t> missing(const Pending& pending) const;
   bool lacks_joined(const Pending& pending) const;
   void complete(Pending& pending);
   void complete_group_member(Pending& pending);
@@ -171,6 +174,7 @@ class Sequencer {
   std::map<FuseTraits, std::uint64_t> fuse_keys_;
   std::vector<FusionCandidate> candidates_;  // Of the bucket that is being made.
   std::vector<Command> commands_;
+  std::vector<std::uint64_t> last_asked_;  // By rank.
   std::vector<std::uint8_t> joined_;
   int joined_count_ = 0;
   std::int32_t last_joined_ = -1;

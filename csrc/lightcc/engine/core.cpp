@@ -558,9 +558,13 @@ void Core::fill_stats(WorldStats& stats) const {
     stats.tuning_is_final = tune_->is_final;
   }
   stats.control_frames_sent = frames_sent_;
+  if (const Sequencer* const sequencer = control_->sequencer(); sequencer != nullptr) {
+    stats.lateness = sequencer->lateness(clock_.now());
+  }
   if (world_.transport != nullptr) {
     stats.network_bytes_sent = world_.transport->bytes_sent();
     stats.network_bytes_received = world_.transport->bytes_received();
+    stats.network_retransmits = world_.transport->retransmits();
   }
 }
 

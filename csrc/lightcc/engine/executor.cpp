@@ -147,6 +147,9 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     }
     front.work.reset();
     learn_cost(set, front);
+    if (log_enabled(LogLevel::kDebug)) {
+      log_bucket(front);
+    }
     timeline_.finished(front.bucket, front.algorithm, front.started, topk_.counters());
     finish(front);
     queue.pop_front();
@@ -246,6 +249,24 @@ std::vector<AllreduceCost> Executor::allreduce_costs() const {
     add(id, false, std::numeric_limits<std::uint64_t>::max(), set.flat_cost);
   }
   return costs;
+}
+
+void Executor::log_bucket(const Running& running) const {
+  const Bucket& bucket = running.bucket;
+  const Signature& first = bucket.tensors.front().signature();
+  const std::chrono::duration<double, std::micro> took = clock_.now() - running.started;
+  log_line(
+      LogLevel::kDebug,
+      "bucket %llu: %s, %zu tensors from '%s', %llu bytes, process set %u, lane %u, %s, %.1f us",
+      static_cast<unsigned long long>(buckets_),
+      op_type_name(first.op),
+      bucket.tensors.size(),
+      first.name.c_str(),
+      static_cast<unsigned long long>(byte_count(bucket)),
+      bucket.process_set,
+      bucket.lane,
+      running.algorithm,
+      took.count());
 }
 
 void Executor::finish(Running& running) {

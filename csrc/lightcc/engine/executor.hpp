@@ -98,6 +98,7 @@ class Executor {
   Result<bool> are_inputs_ready(Bucket& bucket);
   void explain_adasum_once(const Set& set, const Bucket& bucket);
   void learn_cost(Set& set, const Running& running);
+  void log_bucket(const Running& running) const;
   void finish(Running& running);
 
   const Membership& world_;

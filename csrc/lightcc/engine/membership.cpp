@@ -229,6 +229,7 @@ class Joiner {
   // A transport, and the leader's control listener; `card`: what peers need of them.
   Status open_own_network(ByteWriter& card) {
     LIGHTCC_ASSIGN_OR_RETURN(const SocketAddress address, own_address());
+    world_.address = address;
     LIGHTCC_ASSIGN_OR_RETURN(world_.transport, make_transport(address));
     std::string control_address;
     if (world_.host.is_leader() && world_.hosts.size() > 1) {

@@ -28,6 +28,7 @@
 #include "lightcc/engine/control_link.hpp"
 #include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/engine/world.hpp"
+#include "lightcc/net/socket_address.hpp"
 #include "lightcc/transport/shm/doorbell.hpp"
 #include "lightcc/transport/shm/segment.hpp"
 #include "lightcc/transport/transport.hpp"
@@ -63,6 +64,7 @@ struct Membership {
   HostMembership host;
   std::optional<ControlLink> parent;     ///< Absent on rank 0.
   std::vector<ControlLink> children;     ///< Local ranks (leader), leaders of child hosts.
+  std::optional<SocketAddress> address;  ///< Of the transport, and of control connections.
   std::unique_ptr<Transport> transport;  ///< Null where ranks need none to reach others.
   std::vector<TransportHandle> transport_handles;  ///< By rank; empty when there is no transport.
 };

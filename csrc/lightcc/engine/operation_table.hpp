@@ -81,6 +81,7 @@ class OperationTable {
   /// Wakes those in wait_for_change().
   void notify() LIGHTCC_EXCLUDES(mutex_);
 
+  std::uint64_t in_flight() const { return in_flight_count_.load(std::memory_order_relaxed); }
   std::uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
   std::uint64_t payload_bytes() const { return payload_bytes_.load(std::memory_order_relaxed); }
 

@@ -26,6 +26,7 @@
 #include "lightcc/engine/completion.hpp"
 #include "lightcc/engine/core.hpp"
 #include "lightcc/engine/submission.hpp"
+#include "lightcc/engine/world_report.hpp"
 
 namespace lightcc {
 namespace {
@@ -201,6 +202,7 @@ class WorldImpl final : public World {
     WorldStats stats;
     stats.operations = operations_.completed();
     stats.payload_bytes = operations_.payload_bytes();
+    stats.in_flight = operations_.in_flight();
     stats.sleeps = sleeps_.load(std::memory_order_relaxed);
     const MutexLock lock(drive_mutex_);
     core_->fill_stats(stats);
@@ -324,6 +326,11 @@ class WorldImpl final : public World {
 
   Status start_joined(const Joining* joining) {
     LIGHTCC_ASSIGN_OR_RETURN(Membership membership, join_world(options_, joining));
+    if (log_enabled(LogLevel::kInfo)) {
+      for (const std::string& line : describe_world(membership, options_)) {
+        LIGHTCC_LOG(LogLevel::kInfo, "%s", line.c_str());
+      }
+    }
     const bool networked = membership.transport != nullptr;
     spin_ = spin_policy(options_.knobs, membership.topology.local_size, networked);
     LIGHTCC_ASSIGN_OR_RETURN(

@@ -21,6 +21,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/compression/topk_store.hpp"
+#include "lightcc/control/lateness.hpp"
 #include "lightcc/engine/operation.hpp"
 #include "lightcc/rendezvous/store.hpp"
 
@@ -122,12 +123,15 @@ struct WorldStats {
   std::uint64_t payload_bytes = 0;  ///< Input bytes of completed submissions.
   std::uint64_t network_bytes_sent = 0;
   std::uint64_t network_bytes_received = 0;
+  std::uint64_t network_retransmits = 0;  ///< Packets that TCP sent again; elsewhere 0.
   std::uint64_t control_frames_sent = 0;
-  std::uint64_t sleeps = 0;  ///< Times the progress loop went to sleep.
+  std::uint64_t in_flight = 0;  ///< Submissions that have not completed.
+  std::uint64_t sleeps = 0;     ///< Times the progress loop went to sleep.
   TopkCounters topk;
   std::vector<AllreduceCost> allreduce_costs;
   std::optional<Tuning> tuning;  ///< Where autotune has changed something.
   bool tuning_is_final = false;
+  Lateness lateness;  ///< On rank 0; elsewhere empty.
 };
 
 /// What top-k compression remembers of one tensor on one rank, to be loaded again.

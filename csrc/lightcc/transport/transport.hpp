@@ -128,6 +128,8 @@ class Transport {
   /// Bytes handed to and taken from the network so far, headers included.
   virtual std::uint64_t bytes_sent() const = 0;
   virtual std::uint64_t bytes_received() const = 0;
+  /// Packets that were sent again, on connections that stand; 0 where the transport cannot know.
+  virtual std::uint64_t retransmits() const { return 0; }
 };
 
 }  // namespace lightcc

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._metrics_http import MetricsServer, UnreadableError, parse_address
 from lightcc.harp.stat.export import as_json, as_prometheus
 from lightcc.harp.stat.files import DEFAULT_FOLDER, Reading, clean, read_folder
 from lightcc.harp.stat.layout import StatFileError
 from lightcc.harp.stat.rates import Rates
-from lightcc.harp.stat.serve import Server, parse_address
 from lightcc.harp.stat.table import as_table
 
 if TYPE_CHECKING:
@@ -190,15 +190,31 @@ def _clean(folder: Path) -> int:
     return 0
 
 
+def make_server(address: tuple[str, int], folder: Path, pid: int | None) -> MetricsServer:
+    """Listens, to serve the counters in `folder`, or those of one process.
+
+    Raises:
+        OSError: The address cannot be had.
+    """
+
+    def read() -> str:
+        try:
+            return as_prometheus(read_folder(folder, pid))
+        except StatFileError as error:
+            msg = f"{folder} {error}"
+            raise UnreadableError(msg) from error
+
+    return MetricsServer(address, "harp-stat", read)
+
+
 def _serve(options: argparse.Namespace) -> int:
     host, port = options.serve
     try:
-        server = Server((host, port), options.dir, options.pid)
+        server = make_server((host, port), options.dir, options.pid)
     except OSError as error:
         return _complain(f"cannot listen on {host}:{port}: {error.strerror or error}")
     with server:
-        name = f"[{server.server_name}]" if ":" in server.server_name else server.server_name
-        sys.stderr.write(f"harp-stat: serves http://{name}:{server.server_port}/metrics\n")
+        sys.stderr.write(f"harp-stat: serves {server.url}\n")
         sys.stderr.flush()
         server.serve_forever()
     return 0

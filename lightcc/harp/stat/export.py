@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lightcc._prometheus import Families
 from lightcc.harp.stat.files import ALIVE, DEAD
 from lightcc.harp.stat.layout import COUNTER, GAUGE, INFO, LABEL
 
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from lightcc.harp.stat.files import Process, Reading
     from lightcc.harp.stat.layout import Field, Record
     from lightcc.harp.stat.rates import Rates
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 
 # -- JSON -----------------------------------------------------------------------------------------
 
@@ -62,43 +60,9 @@ _BELOW = ("sessions", "paths")  # Of an engine, of a session.
 # -- Prometheus -----------------------------------------------------------------------------------
 
 
-def escape_label(value: str) -> str:
-    """Returns a label's value as it stands between quotes."""
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def escape_help(text: str) -> str:
-    """Returns a help text as it stands on its line."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-class _Families:
-    """Samples by metric: the format wants those of one name together, each once."""
-
-    def __init__(self) -> None:
-        self._heads: dict[str, tuple[str, str]] = {}
-        self._samples: dict[str, dict[str, str]] = {}
-
-    def add(
-        self, name: str, kind: str, text: str, labels: Mapping[str, object], value: float
-    ) -> None:
-        """Adds a sample; the first of a name says what kind it is and what it means."""
-        self._heads.setdefault(name, (kind, text))
-        pairs = ",".join(f'{key}="{escape_label(str(one))}"' for key, one in labels.items())
-        self._samples.setdefault(name, {})[pairs] = repr(value)
-
-    def text(self) -> str:
-        """Returns everything, in the order in which names first came."""
-        lines = []
-        for name, (kind, text) in self._heads.items():
-            lines += [f"# HELP {name} {escape_help(text)}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{{{pairs}}} {value}" for pairs, value in self._samples[name].items()]
-        return "".join(f"{line}\n" for line in lines)
-
-
 def as_prometheus(reading: Reading) -> str:
     """Returns a reading in Prometheus' text format. Of dead processes only that they are dead."""
-    families = _Families()
+    families = Families()
     for process in reading.processes:
         labels = {"pid": process.pid}
         families.add(
@@ -121,7 +85,7 @@ def as_prometheus(reading: Reading) -> str:
     return families.text()
 
 
-def _add(families: _Families, level: str, above: Mapping[str, object], record: Record) -> None:
+def _add(families: Families, level: str, above: Mapping[str, object], record: Record) -> None:
     labels = {**above, **record.of_kind(LABEL)}
     for field in record.fields:
         value = record.values[field.name]

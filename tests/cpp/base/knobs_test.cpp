@@ -372,7 +372,8 @@ TEST(KnobTable, names_are_unique_and_rows_are_complete) {
     EXPECT_TRUE(row.aliases.empty() || names.insert(row.aliases).second) << row.aliases;
     EXPECT_FALSE(row.type.empty()) << row.name;
     EXPECT_TRUE(row.meaning.ends_with('.')) << row.name;
-    EXPECT_TRUE(row.used_by == "engine" || row.used_by == "launcher" || row.used_by == "accepted")
+    EXPECT_TRUE(row.used_by == "engine" || row.used_by == "launcher" || row.used_by == "package" ||
+                row.used_by == "accepted")
         << row.name;
   }
 }

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from exposition import check_exposition
 from stat_files import (
     ENGINE,
     PEER,
     SESSION,
     Values,
-    check_exposition,
     dead_identity,
     encode_block,
     encode_file,
@@ -31,7 +31,8 @@ from stat_files import (
     write,
 )
 
-from lightcc.harp.stat import cli, export, files, serve, table
+from lightcc import _metrics_http, _prometheus
+from lightcc.harp.stat import cli, export, files, table
 from lightcc.harp.stat.rates import Rates
 
 if TYPE_CHECKING:
@@ -181,8 +182,8 @@ def test_prometheus_without_processes_is_no_error(
 
 
 def test_labels_are_escaped() -> None:
-    assert export.escape_label('a\\b"c\nd') == 'a\\\\b\\"c\\nd'
-    assert export.escape_help('a\\b"c\nd') == 'a\\\\b"c\\nd'
+    assert _prometheus.escape_label('a\\b"c\nd') == 'a\\\\b\\"c\\nd'
+    assert _prometheus.escape_help('a\\b"c\nd') == 'a\\\\b"c\\nd'
     engine: Values = ['a"\\b', 0, "x", 0, 0, 0, 0]
     (record,) = read_all(encode_file([encode_block(engine, [], 0, 2, 1)], own_identity()))
     process = files.Process(Path("/x"), 1, files.ALIVE, 0, (record,))
@@ -198,7 +199,7 @@ def test_labels_are_escaped() -> None:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
     write(tmp_path, "harp-1-0.stat", encode_file(example(), own_identity()))
-    with serve.Server(("127.0.0.1", 0), tmp_path, None) as served:
+    with cli.make_server(("127.0.0.1", 0), tmp_path, None) as served:
         thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{served.server_port}"
@@ -253,7 +254,7 @@ def test_the_program_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     [("127.0.0.1:9470", ("127.0.0.1", 9470)), (":80", ("", 80)), ("[::1]:0", ("::1", 0))],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
-    assert serve.parse_address(text) == address
+    assert _metrics_http.parse_address(text) == address
 
 
 @pytest.mark.parametrize(

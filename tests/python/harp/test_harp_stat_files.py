@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exposition import check_exposition
 from hypothesis import HealthCheck, given, settings, strategies as st
 from stat_files import (
     ENGINE,
@@ -18,7 +19,6 @@ from stat_files import (
     PEER,
     Bytes,
     Values,
-    check_exposition,
     dead_identity,
     encode_block,
     encode_file,

@@ -78,7 +78,13 @@ def test_stats_count_completed_operations() -> None:
     hvd.allreduce(np.zeros(256, np.float32))
     after = hvd.stats()
     assert set(after) == {
+        "steps",
         "operations",
+        "in_flight",
+        "last_asked",
+        "awaited_ranks",
+        "awaited_seconds",
+        "network_retransmits",
         "buckets",
         "payload_bytes",
         "network_bytes_sent",

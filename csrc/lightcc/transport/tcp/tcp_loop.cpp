@@ -1,7 +1,10 @@
 #include "lightcc/transport/tcp/tcp_loop.hpp"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 
 #include <algorithm>
@@ -93,7 +96,7 @@ Result<WatchToken> TcpLoop::watch(int fd,
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return make_system_error(ErrorCode::kSystem, errno, "TCP transport: epoll_ctl");
   }
-  watches_.emplace(token, Watch{&sink, index});
+  watches_.emplace(token, Watch{&sink, index, fd});
   return token;
 }
 
@@ -102,6 +105,18 @@ void TcpLoop::unwatch(int fd, WatchToken token) {
     // Fails only when the descriptor's owner closed it first, which removed it too.
     (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   }
+}
+
+std::uint64_t TcpLoop::retransmits() const {
+  std::uint64_t sum = 0;
+  for (const auto& entry : watches_) {
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    if (::getsockopt(entry.second.fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0) {
+      sum += info.tcpi_total_retrans;
+    }
+  }
+  return sum;
 }
 
 void TcpLoop::enqueue(EventSink& sink) {

@@ -81,6 +81,8 @@ class TcpLoop {
   void count_received(std::size_t bytes) { bytes_received_ += bytes; }
   std::uint64_t bytes_sent() const { return bytes_sent_; }
   std::uint64_t bytes_received() const { return bytes_received_; }
+  /// As TCP_INFO has it, of the sockets that are watched now.
+  std::uint64_t retransmits() const;
 
   /// Collects events and pumps whoever has something to do. True when anything moved.
   Result<bool> poll();
@@ -89,6 +91,7 @@ class TcpLoop {
   struct Watch {
     EventSink* sink = nullptr;
     std::uint32_t index = 0;
+    int fd = -1;
   };
 
   Status watch_own_descriptors();

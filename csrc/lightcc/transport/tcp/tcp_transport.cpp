@@ -92,6 +92,7 @@ class TcpTransport final : public Transport {
   int wait_fd() const override { return loop_->wait_fd(); }
   std::uint64_t bytes_sent() const override { return loop_->bytes_sent(); }
   std::uint64_t bytes_received() const override { return loop_->bytes_received(); }
+  std::uint64_t retransmits() const override { return loop_->retransmits(); }
 
  private:
   const TcpTransportOptions options_;

@@ -1,4 +1,4 @@
-"""Counters over HTTP, for Prometheus to fetch: `GET /metrics` reads the folder each time."""
+"""Counters over HTTP, for Prometheus to fetch: `GET /metrics` reads them anew each time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
-from lightcc.harp.stat.export import CONTENT_TYPE, as_prometheus
-from lightcc.harp.stat.files import read_folder
-from lightcc.harp.stat.layout import StatFileError
+from lightcc._prometheus import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 _REQUEST_S = 10.0  # For a client to send its request, and to take the answer.
-_MOST_PORT = 65535
+_MAX_PORT = 65535
+
+
+class UnreadableError(Exception):
+    """The counters cannot be read; the text says why, and the answer passes it on."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -27,28 +29,33 @@ def parse_address(text: str) -> tuple[str, int]:
     """
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    is_port = port.isascii() and port.isdigit() and int(port) <= _MOST_PORT
+    is_port = port.isascii() and port.isdigit() and int(port) <= _MAX_PORT
     if not colon or not is_port or (":" in host and not text.startswith("[")):
         msg = f"{text!r}: expected HOST:PORT, such as 127.0.0.1:9470 or [::1]:9470"
         raise ValueError(msg)
     return host, int(port)
 
 
-class Server(ThreadingHTTPServer):
-    """Answers scrapes of one folder."""
+class MetricsServer(ThreadingHTTPServer):
+    """Answers scrapes."""
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], folder: Path, pid: int | None) -> None:
+    def __init__(self, address: tuple[str, int], program: str, read: Callable[[], str]) -> None:
         """Listens.
+
+        Args:
+            address: Host and port; port 0 chooses one.
+            program: What the root page calls itself.
+            read: Returns the counters in Prometheus' text format; UnreadableError where it cannot.
 
         Raises:
             OSError: The address cannot be had.
         """
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        self.folder = folder
-        self.pid = pid
+        self.program = program
+        self.read = read
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -56,23 +63,29 @@ class Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
+    @property
+    def url(self) -> str:
+        """Where the counters are."""
+        name = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"http://{name}:{self.server_port}/metrics"
+
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Server
+    server: MetricsServer
     timeout = _REQUEST_S
 
     def do_GET(self) -> None:
         path = self.path.split("?", 1)[0]
         if path == "/metrics":
             try:
-                text = as_prometheus(read_folder(self.server.folder, self.server.pid))
-            except StatFileError as error:
-                text = f"{self.server.folder} {error}\n"
-                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", text)
+                text = self.server.read()
+            except UnreadableError as error:
+                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", f"{error}\n")
             else:
                 self._answer(HTTPStatus.OK, CONTENT_TYPE, text)
         elif path == "/":
-            self._answer(HTTPStatus.OK, "text/plain", "harp-stat: counters are at /metrics\n")
+            text = f"{self.server.program}: counters are at /metrics\n"
+            self._answer(HTTPStatus.OK, "text/plain", text)
         else:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is /metrics only\n")
 

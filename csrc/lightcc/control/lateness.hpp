@@ -1,0 +1,17 @@
+// For which ranks others wait, as only rank 0 can know it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace lightcc {
+
+struct Lateness {
+  /// By rank: how many operations of several ranks it was the last to ask for.
+  std::vector<std::uint64_t> last_asked;
+  /// Of the operation that has waited longest: who has not asked for it.
+  std::vector<std::int32_t> awaited;
+  double awaited_s = 0;  ///< How long it has waited.
+};
+
+}  // namespace lightcc

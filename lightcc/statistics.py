@@ -1,0 +1,121 @@
+"""What `lightcc.stats()` returns, and what each number in it means.
+
+One table (`METRICS`) drives everything that shows these numbers: Prometheus, loggers and
+`lightcc-top`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+COUNTER, GAUGE = "counter", "gauge"
+
+
+class Metric(NamedTuple):
+    """A number in `Statistics`."""
+
+    name: str
+    kind: str  # COUNTER: it only grows. GAUGE: it may fall.
+    unit: str  # "bytes", "seconds", or "".
+    meaning: str
+
+
+METRICS = (
+    Metric("steps", COUNTER, "", "Steps of DistributedOptimizers"),
+    Metric("operations", COUNTER, "", "Operations that have completed"),
+    Metric("buckets", COUNTER, "", "Collectives that were run for them"),
+    Metric("payload_bytes", COUNTER, "bytes", "Input of operations that have completed"),
+    Metric("in_flight", GAUGE, "", "Operations that have not completed"),
+    Metric("network_bytes_sent", COUNTER, "bytes", "Handed to the network, with headers"),
+    Metric("network_bytes_received", COUNTER, "bytes", "Taken from the network, with headers"),
+    Metric("network_retransmits", COUNTER, "", "Packets that TCP sent again"),
+    Metric("control_frames_sent", COUNTER, "", "Messages of the control plane"),
+    Metric("sleeps", COUNTER, "", "Times that the progress loop went to sleep"),
+    Metric("compressed_tensors", COUNTER, "", "Tensors that were top-k compressed"),
+    Metric("compressed_dense_bytes", COUNTER, "bytes", "What they would have sent uncompressed"),
+    Metric("compressed_sent_bytes", COUNTER, "bytes", "What they have sent"),
+    Metric("compression_passes", COUNTER, "", "Passes of top-k compression over the shards"),
+    Metric("awaited_seconds", GAUGE, "seconds", "How long ranks have waited for another"),
+)
+
+
+class Record(dict[str, Any]):
+    """A dictionary whose entries are attributes as well."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns an entry.
+
+        Raises:
+            AttributeError: There is none of that name.
+        """
+        try:
+            return self[name]
+        except KeyError:
+            msg = f"'{type(self).__name__}' has no entry {name!r}"
+            raise AttributeError(msg, name=name, obj=self) from None
+
+
+class AllreduceCost(Record):
+    """What buckets of all-reduces take on this rank, as a line fitted to all that ran."""
+
+    process_set: int
+    two_level: bool
+    most_bytes: int  #: Buckets beyond are done another way.
+    samples: int
+    seconds: float  #: Of a bucket without bytes.
+    seconds_per_byte: float
+
+
+class Tuning(Record):
+    """What HOROVOD_AUTOTUNE tries now."""
+
+    fusion_strategy: str
+    tensor_fusion_threshold: int  #: Bytes.
+    num_streams: int
+    chunk_bytes: int  #: Of the two-level pipeline; 0: by the size.
+    final: bool
+
+
+class Statistics(Record):
+    """Counters of one rank since `init()`; its entries are attributes and those of a dictionary.
+
+    Example:
+        >>> import lightcc as hvd
+        >>> hvd.init()
+        >>> hvd.stats().operations == hvd.stats()["operations"]
+        True
+    """
+
+    steps: int
+    operations: int
+    buckets: int
+    payload_bytes: int
+    in_flight: int
+    network_bytes_sent: int
+    network_bytes_received: int
+    network_retransmits: int
+    control_frames_sent: int
+    sleeps: int
+    compressed_tensors: int
+    compressed_dense_bytes: int
+    compressed_sent_bytes: int
+    compression_passes: int
+    last_asked: list[int]  #: Rank 0: by rank, how many operations it was the last to ask for.
+    awaited_ranks: list[int]  #: Rank 0: who has not asked for what has waited longest.
+    awaited_seconds: float  #: Rank 0: how long that has waited.
+    allreduce_costs: list[AllreduceCost]
+    autotune: Tuning | None
+    fusion: list[dict[str, Any]]
+
+    def scalars(self) -> dict[str, float]:
+        """Returns the numbers of `METRICS` by name, for a logger."""
+        return {metric.name: self[metric.name] for metric in METRICS}
+
+
+def make_statistics(counters: dict[str, Any], added: dict[str, Any]) -> Statistics:
+    """Returns the engine's counters, and what other modules add, as one object."""
+    statistics = Statistics(counters | added)
+    statistics["allreduce_costs"] = [AllreduceCost(cost) for cost in counters["allreduce_costs"]]
+    tuning = counters["autotune"]
+    statistics["autotune"] = None if tuning is None else Tuning(tuning)
+    return statistics

@@ -1,0 +1,188 @@
+"""The command line of `lightcc-top`.
+
+Exit code: 0; 1 where there was nothing to show, which is said on stderr; 2 for a wrong command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightcc._metrics_http import MetricsServer, parse_address
+from lightcc.top.export import as_prometheus
+from lightcc.top.reading import Reading, read_ranks
+from lightcc.top.screen import as_rich, as_text, make_screen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MIN_INTERVAL_S = 0.1
+_MAX_INTERVAL_S = 86400.0
+_NOBODY = (
+    "no rank of yours runs on this machine, or none that can be asked (LIGHT_STAT=0, another "
+    "network namespace)"
+)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not _MIN_INTERVAL_S <= value <= _MAX_INTERVAL_S:
+        msg = f"{text!r}: expected seconds from 0.1 to 86400"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        msg = f"{text!r}: expected a number from 1 on"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _address(text: str) -> tuple[str, int]:
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lightcc-top",
+        description="Shows what the ranks of this machine do, while they run.",
+        epilog="On a terminal, with `pip install 'lightcc[tools]'`, the screen is live; elsewhere "
+        "it is text. docs/watching.md says what each column means.",
+    )
+    parser.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds (1)")
+    parser.add_argument("--count", metavar="N", type=_count, help="end after N screens")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--text", action="store_true", help="text also on a terminal")
+    form.add_argument("--json", action="store_true", help="all counters, one line each time")
+    form.add_argument("--prometheus", action="store_true", help="all counters, once; HARP's, too")
+    form.add_argument(
+        "--textfile", metavar="FILE", type=Path, help="write them to FILE at each interval"
+    )
+    form.add_argument(
+        "--serve", metavar="HOST:PORT", type=_address, help="answer GET /metrics for Prometheus"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs lightcc-top; `argv` without the program's name. Returns the exit code."""
+    options = _parser().parse_args(argv)
+    try:
+        if options.prometheus:
+            _say(as_prometheus(read_ranks()))
+            return 0
+        if options.serve is not None:
+            return _serve(options.serve)
+        if options.textfile is not None:
+            return _write_textfile(options)
+        has_rich = importlib.util.find_spec("rich") is not None
+        if has_rich and sys.stdout.isatty() and not options.text and not options.json:
+            return _show_live(options)
+        return _show_lines(options)
+    except KeyboardInterrupt:
+        return 0
+    except BrokenPipeError:  # Whoever read us has seen enough; nobody is to flush later.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _complain(text: str) -> int:
+    sys.stderr.write(f"lightcc-top: {text}\n")
+    return 1
+
+
+class _Readings:
+    """Readings at intervals, each with the one before."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._interval_s: float = options.interval
+        self._left: int | None = options.count
+        self._due = time.monotonic()
+        self.before: Reading | None = None
+        self.now = read_ranks()
+
+    def advance(self) -> bool:
+        """Waits and reads again; False when there were enough."""
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                return False
+        self._due = max(self._due + self._interval_s, time.monotonic())
+        time.sleep(self._due - time.monotonic())
+        self.before, self.now = self.now, read_ranks()
+        return True
+
+
+def _show_lines(options: argparse.Namespace) -> int:
+    readings = _Readings(options)
+    if not readings.now.ranks and not readings.now.silent:
+        return _complain(_NOBODY)
+    while readings.advance():
+        if options.json:
+            _say(json.dumps({"ranks": [asdict(one) for one in readings.now.ranks]}) + "\n")
+        else:
+            _say(as_text(make_screen(readings.before, readings.now)) + "\n")
+    return 0
+
+
+def _show_live(options: argparse.Namespace) -> int:
+    from rich.live import Live
+
+    readings = _Readings(options)
+    with Live(screen=True, auto_refresh=False) as live:
+
+        def show() -> None:
+            screen = make_screen(readings.before, readings.now)
+            live.update(as_rich(screen, live.console.width), refresh=True)
+
+        show()
+        while readings.advance():
+            show()
+    return 0
+
+
+def _write_textfile(options: argparse.Namespace) -> int:
+    """Writes for the node exporter's textfile collector, which must never see half a file."""
+    path: Path = options.textfile
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    readings = _Readings(options)
+    try:
+        while True:
+            unfinished.write_text(as_prometheus(readings.now), encoding="utf-8")
+            unfinished.replace(path)
+            if not readings.advance():
+                return 0
+    except OSError as error:
+        return _complain(f"cannot write {path}: {error.strerror}")
+
+
+def _serve(address: tuple[str, int]) -> int:
+    try:
+        server = MetricsServer(address, "lightcc-top", lambda: as_prometheus(read_ranks()))
+    except OSError as error:
+        return _complain(f"cannot listen on {address[0]}:{address[1]}: {error.strerror or error}")
+    with server:
+        sys.stderr.write(f"lightcc-top: serves {server.url}\n")
+        sys.stderr.flush()
+        server.serve_forever()
+    return 0

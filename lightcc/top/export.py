@@ -1,0 +1,41 @@
+"""A reading in Prometheus' text format: `lightcc_*` of the ranks, `harp_*` of HARP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightcc._prometheus import Families
+from lightcc.harp.stat.export import as_prometheus as harp_as_prometheus
+from lightcc.harp.stat.files import DEFAULT_FOLDER, read_folder
+from lightcc.harp.stat.layout import StatFileError
+from lightcc.statistics import COUNTER, METRICS
+
+if TYPE_CHECKING:
+    from lightcc.top.reading import Reading
+
+
+def as_prometheus(reading: Reading, harp_folder: Path = Path(DEFAULT_FOLDER)) -> str:
+    """Returns everything that the ranks of this machine, and HARP in them, count."""
+    families = Families()
+    for one in reading.ranks:
+        labels = {"job": one.job, "rank": one.rank, "pid": one.pid}
+        info = labels | {"size": one.size, "host": one.hostname}
+        families.add("lightcc_rank_info", "gauge", "What there is to know of a rank", info, 1)
+        for metric in METRICS:
+            name = f"lightcc_{metric.name}" + ("_total" if metric.kind == COUNTER else "")
+            families.add(name, metric.kind, metric.meaning, labels, one.counters[metric.name])
+        text = "Operations that a rank was the last to ask for"
+        for rank, count in enumerate(one.counters["last_asked"]):
+            late = {"job": one.job, "rank": rank}
+            families.add("lightcc_last_asked_total", COUNTER, text, late, count)
+    text = "Processes that do not answer"
+    families.add("lightcc_silent_processes", "gauge", text, {}, len(reading.silent))
+    return families.text() + _harp(harp_folder)
+
+
+def _harp(folder: Path) -> str:
+    try:
+        return harp_as_prometheus(read_folder(folder))
+    except StatFileError:
+        return ""  # The folder cannot be read: HARP publishes nothing there.
