@@ -14,6 +14,9 @@ NP ?= 2
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
 PYTHONS ?=
+# TensorFlow for test-tf, and for test-tf-matrix.
+TF ?= 2.21.0
+TFS ?= 2.14.1 2.16.2 2.18.1 2.20.0 2.21.0
 # What test-wheel installs beside the wheel, by version of Python: old releases and new ones.
 WHEEL_WITH ?= 3.10=numpy==1.24.0 3.10=torch==2.4.1 3.11=torch==2.13.0
 export JOBS
@@ -93,7 +96,29 @@ test-all: .venv/.demo .venv/.release  ## Installs what the rest needs, runs ever
 	@[[ $$EUID == 0 ]] || { echo "test-all needs root for network namespaces" >&2; exit 1; }
 	$(RUN_TESTS) dev$(REST)
 	$(PYTEST) $(if $(AFTER_TEST),--not-again $(REPORTS)/pytest.xml)
+	$(MAKE) test-tf
 	.venv/bin/python tools/check_skips.py $(REPORTS)/dev$(REST).xml $(PYTEST_REPORT)
+
+# What `make test` has built, beside TensorFlow.
+.venv-tf/.installed: tools/requirements-tf.txt .venv/.installed
+	$(PYTHON) -m venv .venv-tf
+	.venv-tf/bin/pip install --quiet --disable-pip-version-check -r $< tensorflow-cpu==$(TF)
+	PATH="$(BIN):$$PATH" LIGHTCC_BUILD_DIR=$(CURDIR)/build/dev .venv-tf/bin/pip install \
+	  --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
+	touch $@
+
+.PHONY: test-tf
+test-tf: .venv-tf/.installed  ## The tests of lightcc.tensorflow, in an environment with TensorFlow TF
+	cd $(ELSEWHERE) && $(CURDIR)/.venv-tf/bin/pytest -c ../../pyproject.toml --rootdir ../.. \
+	  --junitxml $(REPORTS)/pytest-tf.xml $(PYTEST_ARGS) ../../tests/python/tensorflow
+	.venv/bin/python tools/check_skips.py $(REPORTS)/pytest-tf.xml
+
+.PHONY: test-tf-matrix
+test-tf-matrix:  ## The same under each TensorFlow of TFS, one after another (1.6 GB of disk each)
+	for version in $(TFS); do \
+	  rm -rf .venv-tf; $(MAKE) test-tf TF=$$version || exit 1; \
+	done
+	rm -rf .venv-tf
 
 .venv-horovod/.ready: tools/requirements-horovod-suite.txt
 	$(PYTHON) -m venv .venv-horovod

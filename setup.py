@@ -29,7 +29,7 @@ class CMakeBuild(build_ext):
         prefix = source if self.inplace else Path(self.build_lib).resolve()
         shared = os.environ.get("LIGHTCC_BUILD_DIR")
         if shared:
-            targets = ["--target", "_core", "nccl-net-harp", "nccl-net"]
+            targets = ["--target", "_core", "lightcc_tf", "nccl-net-harp", "nccl-net"]
             subprocess.run(["cmake", "--build", shared, *targets], check=True)
             subprocess.run(["cmake", "--install", shared, "--prefix", prefix], check=True)
             return

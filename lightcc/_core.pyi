@@ -41,6 +41,12 @@ def add_done_callback(handle: int, callback: Callable[[int], object]) -> None:
 def in_done_callback() -> bool:
     """Returns whether this thread runs a done callback, where nothing may be waited for."""
 
+def set_current(world: World | None) -> None:
+    """Makes a world, or none, the one that operations inside graphs belong to.
+
+    It stays that until another call: who destroys a world calls this before.
+    """
+
 def use_torch_exchange(enabled: bool) -> bool:
     """Chooses whether torch's DLPack exchange table is used; returns whether this torch has one.
 

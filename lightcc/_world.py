@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from lightcc import _core
 from lightcc.exceptions import ShutDownError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from lightcc import _core
 
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 _FORKED = (
@@ -72,6 +71,7 @@ def replace(world: _core.World | None) -> _core.World | None:
     if world is not None:
         _rank, _size = world.rank, world.size
     before, _current = _current, world
+    _core.set_current(world)
     return before
 
 

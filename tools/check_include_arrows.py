@@ -24,9 +24,11 @@ FLOORS = [
     {"collectives", "fusion"},
     {"compression", "control"},
     {"engine"},
-    {"bindings"},
+    {"bindings", "lightcc_tf"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+# Libraries of their own, beside the engine's.
+FRONT_ENDS = FLOORS[-1]
 # Where the engine meets NCCL's net plugins, and what it may know of HARP there: "abi/name.hpp".
 PLUGIN_FOLDER = ("csrc", "lightcc", "transport", "plugin")
 HARP_HEADERS = re.compile(r"^(abi|src|sim|tools|harp_plugin)/")
@@ -64,8 +66,8 @@ PYTHON_HEADERS = re.compile(r"^(pybind11/|Python\.h$)")
 def room_of(path: Path) -> str | None:
     """Returns the room of a file under csrc, or None where it is not in a room."""
     parts = path.parts
-    if len(parts) > 2 and parts[:2] == ("csrc", "bindings"):
-        return "bindings"
+    if len(parts) > 2 and parts[0] == "csrc" and parts[1] in FRONT_ENDS:
+        return parts[1]
     if len(parts) > 3 and parts[:2] == ("csrc", "lightcc"):
         return parts[2]
     return None

@@ -12,6 +12,7 @@
 
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/engine/current_world.hpp"
 #include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/fusion/strategy.hpp"
 #include "lightcc/net/socket_address.hpp"
@@ -142,6 +143,11 @@ py::dict stats(WorldBinding& world) {
                   "awaited_seconds"_a = stats.lateness.awaited_s,
                   "allreduce_costs"_a = costs,
                   "autotune"_a = tuning);
+}
+
+void set_current(const std::shared_ptr<WorldBinding>& world) {
+  const py::gil_scoped_release nogil;
+  set_current_world(world == nullptr ? nullptr : &world->engine());
 }
 
 /// A property of the topology, which never changes.
@@ -326,6 +332,10 @@ void register_world(py::module_& module) {
       .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a)
       .def("stop_timeline", &stop_timeline)
       .def("shutdown", &WorldBinding::shutdown);
+  module.def("set_current",
+             &set_current,
+             "world"_a,
+             "Makes a world, or none, the one that operations inside graphs belong to.");
 }
 
 py::list knob_rows() {

@@ -33,6 +33,7 @@ _REAL_NAMES = {
     "horovod.common.process_sets": "lightcc.process_sets",
     "horovod.data": "lightcc.horovod.data",
     "horovod.runner": "lightcc.horovod.runner",
+    "horovod.tensorflow": "lightcc.tensorflow",
     "horovod.torch": "lightcc.torch",
 }
 _NOT_YET = {
@@ -41,11 +42,13 @@ _NOT_YET = {
     "horovod.ray": "Ray",
     "horovod.runner.elastic": "elastic jobs",
     "horovod.spark": "Spark",
-    "horovod.tensorflow": "TensorFlow",
+    "horovod.tensorflow.elastic": "elastic jobs",
+    "horovod.tensorflow.keras": "Keras",
     "horovod.torch.elastic": "elastic jobs",
 }
 # `from horovod.torch import elastic` looks for this module, since the package's name is lightcc's.
 _ASKED_OF_LIGHTCC = {
+    "lightcc.tensorflow.elastic": "elastic jobs",
     "lightcc.torch.elastic": "elastic jobs",
 }
 

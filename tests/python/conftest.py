@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
 import signal
 import xml.etree.ElementTree as ET
@@ -27,6 +28,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _COMMON = ("numpy", "ml_dtypes", "pytest")
 warm_up(*_COMMON)
 warm_up(*_COMMON, "torch", "torch._dynamo", for_users_of="torch")
+
+
+# TensorFlow has an environment of its own: `make test-tf`.
+_DISTRIBUTIONS = {found.name for found in importlib.metadata.distributions()}
+collect_ignore = [] if {"tensorflow", "tensorflow-cpu"} & _DISTRIBUTIONS else ["tensorflow"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

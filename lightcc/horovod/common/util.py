@@ -65,9 +65,12 @@ def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "", *a
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Returns whether the framework sees a GPU."""
-    if ext_base_name != "torch" or not extension_available(ext_base_name, verbose):
+    if not extension_available(ext_base_name, verbose):
         return False
-    return bool(importlib.import_module("torch").cuda.is_available())
+    framework = importlib.import_module(ext_base_name)
+    if ext_base_name == "torch":
+        return bool(framework.cuda.is_available())
+    return bool(framework.config.list_physical_devices("GPU"))
 
 
 def mpi_built(verbose: bool = False) -> bool:

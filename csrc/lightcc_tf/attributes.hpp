@@ -1,0 +1,37 @@
+// What a node of a graph says of its operation. The names of attributes are in saved graphs, so
+// they do not change.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lightcc/base/types.hpp"
+#include "lightcc/engine/operation.hpp"
+#include "lightcc/engine/world.hpp"
+
+#include "tf_api.hpp"
+
+namespace lightcc::tf {
+
+/// One collective as its node asks for it; the same in each of its steps.
+struct Collective {
+  Operation prototype;              ///< Without name and tensors.
+  std::optional<std::string> name;  ///< Of all of it; none: the engine numbers it.
+  std::vector<std::string> names;   ///< Of each tensor; empty: they share `name`.
+  Grouping grouping = Grouping::kNone;
+
+  OpType op() const { return prototype.request.signature.op; }
+};
+
+/// Reads the attributes of one node. `is_list`: it takes a list of tensors. Errors:
+/// kInvalidArgument names the attribute.
+Result<Collective> read_collective(KernelConstruction* node, OpType op, bool is_list);
+
+/// Reads one text. Errors: kInvalidArgument names the attribute.
+Result<std::string> read_text(KernelConstruction* node, const char* attribute);
+/// Reads one integer. Errors: kInvalidArgument names the attribute.
+Result<std::int64_t> read_integer(KernelConstruction* node, const char* attribute);
+
+}  // namespace lightcc::tf

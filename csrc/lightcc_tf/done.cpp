@@ -1,0 +1,80 @@
+#include "done.hpp"
+
+#include <dlfcn.h>
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lightcc/base/mutex.hpp"
+
+namespace lightcc::tf {
+namespace {
+
+// Stays as long as the process: TensorFlow's threads may still come when it ends.
+class DoneThread {
+ public:
+  DoneThread() {
+    std::thread([this] { run(); }).detach();
+  }
+
+  void push(std::function<void()> work) LIGHTCC_EXCLUDES(mutex_) {
+    {
+      const MutexLock lock(mutex_);
+      waiting_.push_back(std::move(work));
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  [[noreturn]] void run() LIGHTCC_EXCLUDES(mutex_) {
+    for (;;) {
+      std::vector<std::function<void()>> taken;
+      {
+        const MutexLock lock(mutex_);
+        while (waiting_.empty()) {
+          changed_.wait(mutex_);
+        }
+        taken.swap(waiting_);
+      }
+      for (const std::function<void()>& work : taken) {
+        work();
+      }
+    }
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::function<void()>> waiting_ LIGHTCC_GUARDED_BY(mutex_);
+};
+
+// Of libstdc++'s std::function, unchanged since GCC 5: two words of its target, then two functions.
+constexpr std::size_t kWords = 4;
+static_assert(sizeof(Done) == kWords * sizeof(void*));
+
+bool is_code(const void* address) {
+  Dl_info info{};
+  return address != nullptr && ::dladdr(address, &info) != 0 && info.dli_fbase != nullptr;
+}
+
+}  // namespace
+
+bool is_done_as_expected(const AsyncDone* done) {
+  std::array<const void*, kWords> words{};
+  std::memcpy(words.data(), static_cast<const void*>(done), sizeof(words));
+  return is_code(words[2]) && is_code(words[3]);
+}
+
+Done take_done(AsyncDone* done) {
+  return std::move(*reinterpret_cast<Done*>(done));
+}
+
+void run_on_done_thread(std::function<void()> work) {
+  static auto* const thread = new DoneThread;
+  thread->push(std::move(work));
+}
+
+}  // namespace lightcc::tf

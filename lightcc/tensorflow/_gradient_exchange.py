@@ -1,0 +1,307 @@
+"""The gradients of a training step, combined: what a tape and every optimizer do with them.
+
+In a graph each large gradient is an operation of its own, which starts as soon as the backward pass
+has the gradient; small ones share operations, which cost as much as sending a hundred KiB. Which
+ones do is this rank's own affair. Eagerly, where all gradients are there at once, one operation
+takes them all. Groups and planned buckets have operations of their own, and are the same on all
+ranks. The engine knows each gradient by its name, whatever operation it is in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tensorflow as tf
+
+from lightcc._adapter import check_groups
+from lightcc.compression import check_compression, find_topk
+from lightcc.fusion import FusionChoice, Rule, choose_fusion, digest_of
+from lightcc.fusion.plans import parse_positions, parse_scopes, piecewise, scopewise
+from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.reductions import Average, check_op
+from lightcc.tensorflow import _calls
+from lightcc.tensorflow._library import ops
+from lightcc.tensorflow._naming import given
+from lightcc.tensorflow._sparse import allreduce_slices, members
+from lightcc.tensorflow.compression import Compression
+from lightcc.tensorflow.util import _executing_eagerly, key_of, normalize_name, variable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightcc._core import TopkSpec
+
+# Gradients in a graph share an operation up to so many bytes.
+_BATCH_BYTES = 256 << 10
+
+
+class Fusion(NamedTuple):
+    """The arguments that say how gradients are fused; `None`: not given.
+
+    Attributes:
+        allreduce_type: "fusion", or "normal": each gradient by itself.
+        fusion_type: One of `lightcc.fusion.STRATEGIES`.
+        auto_fusion_threshold: Bytes.
+        piecewise_fusion_schedule: As "2;6".
+        scopewise_fusion_schedule: As "encoder;decoder".
+    """
+
+    allreduce_type: str | None = None
+    fusion_type: str | None = None
+    auto_fusion_threshold: int | None = None
+    piecewise_fusion_schedule: str | None = None
+    scopewise_fusion_schedule: str | None = None
+
+    def choose(self) -> FusionChoice:
+        """Returns the strategy in force.
+
+        Raises:
+            ValueError: An argument is not allowed, or is not possible in TensorFlow.
+        """
+        if self.allreduce_type not in (None, "fusion", "normal"):
+            msg = f"allreduce_type is {self.allreduce_type!r}: expected 'fusion' or 'normal'"
+            raise ValueError(msg)
+        fusion_type = "none" if self.allreduce_type == "normal" else self.fusion_type
+        choice = choose_fusion(
+            fusion_type,
+            self.auto_fusion_threshold,
+            self.piecewise_fusion_schedule,
+            self.scopewise_fusion_schedule,
+        )
+        if choice.strategy in ("arrival", "model"):
+            msg = (
+                f"the fusion strategy {choice.strategy} watches when gradients become ready in each"
+                " step, which a graph of TensorFlow does not show: use none, auto_fusion, horovod,"
+                " piecewise_fusion or scopewise_fusion"
+            )
+            raise ValueError(msg)
+        return choice
+
+
+class _Unit(NamedTuple):
+    """What is one operation: positions of gradients, and how they travel."""
+
+    members: list[int]
+    together: bool
+    rule: int
+    limit_bytes: int
+
+
+class GradientExchange:
+    """Combines lists of gradients over all ranks of a process set.
+
+    Attributes:
+        process_set: The ranks.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        groups: int | Sequence[Sequence[Any]] | None = None,
+        process_set: ProcessSet = global_process_set,
+        fusion: Fusion | None = None,
+        momentum: float | None = None,
+    ) -> None:
+        """Checks the arguments, which are those of DistributedGradientTape.
+
+        Args:
+            name: Begins the names of gradients.
+            device_dense: Device of operations on dense gradients.
+            device_sparse: Device of operations on sparse ones.
+            compression: What is sent for a gradient.
+            sparse_as_dense: Whether sparse gradients are made dense first.
+            op: How gradients are combined.
+            gradient_predivide_factor: With `Average`: how much of the division comes first.
+            groups: Number of groups, or lists of variables.
+            process_set: The ranks that take part.
+            fusion: How gradients are fused.
+            momentum: The optimizer's, if there is one.
+
+        Raises:
+            ValueError: An argument is not allowed.
+            TypeError: `compression` is none.
+        """
+        check_compression(compression)
+        if gradient_predivide_factor != 1.0 and op != Average:
+            msg = "gradient_predivide_factor not supported with op != Average"
+            raise ValueError(msg)
+        if groups is not None:
+            check_groups(groups, "tf.Variable", _is_variable)
+        topk = find_topk(compression)
+        self.process_set = process_set
+        self._name = name
+        self._devices = (device_dense, device_sparse)
+        self._compression = compression
+        self._topk: TopkSpec | None = None if topk is None else topk.spec(momentum)
+        self._sparse_as_dense = sparse_as_dense
+        self._op = check_op(op)
+        self._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
+        self._groups = groups
+        self._choice = (fusion or Fusion()).choose()
+
+    def combines(self) -> bool:
+        """Returns whether there is anybody to combine gradients with."""
+        return bool(self.process_set.included()) and (self.process_set.size() or 1) > 1
+
+    def reduce(
+        self, gradients: Sequence[Any], variables: Sequence[Any], *, generic: bool = False
+    ) -> list[Any]:
+        """Returns the gradients of all ranks, combined; `None` stays where there is none.
+
+        Collective: every rank of the process set must call it with gradients of the same dtypes and
+        shapes, in the same order.
+
+        Args:
+            gradients: Tensors, tf.IndexedSlices or `None`.
+            variables: What they belong to, one for each.
+            generic: Whether names are made of positions, not of the variables' names.
+        """
+        results = list(gradients)
+        if not self.combines():
+            return results
+        if self._sparse_as_dense:
+            results = [tf.convert_to_tensor(g) if _is_sparse(g) else g for g in results]
+        named = [f"grad_{i}" if generic else variable_name(v) for i, v in enumerate(variables)]
+        names = self._unique(named)
+        with tf.device(self._devices[1]):
+            for i, gradient in enumerate(results):
+                if _is_sparse(gradient):
+                    results[i] = self._reduce_sparse(gradient, names[i])
+        dense = [i for i, g in enumerate(results) if g is not None and not _is_sparse(g)]
+        with tf.device(self._devices[0]):
+            for unit in self._units(dense, results, variables, named):
+                combined = self._reduce_unit(unit, results, names)
+                for i, result in zip(unit.members, combined, strict=True):
+                    results[i] = result
+        return results
+
+    def scale(self, gradient: Any) -> Any:
+        """Returns a gradient that stays this rank's own, as if its loss were one of all ranks'."""
+        if gradient is None or not self.combines():
+            return gradient
+        if _is_sparse(gradient):
+            values = gradient.values / members(self.process_set, gradient.values.dtype)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return gradient / members(self.process_set, gradient.dtype)
+
+    def _unique(self, named: Sequence[str]) -> list[str]:
+        """Returns names for all gradients: no other call in flight has the same."""
+        prefix = self._name
+        if not _executing_eagerly():
+            prefix = tf.compat.v1.get_default_graph().unique_name(normalize_name(prefix))
+        digest = digest_of(named)
+        return [f"{prefix}.{digest}.{i}.{name}" for i, name in enumerate(named)]
+
+    def _reduce_sparse(self, gradient: Any, name: str) -> Any:
+        names = (f"{name}.values", f"{name}.indices")
+        return allreduce_slices(gradient, self._op, names, self.process_set)
+
+    def _reduce_unit(self, unit: _Unit, gradients: Sequence[Any], names: Sequence[str]) -> Any:
+        pairs = [
+            self._compression.compress(tf.convert_to_tensor(gradients[i])) for i in unit.members
+        ]
+        arguments = {
+            "process_set_id": _calls.set_id(self.process_set),
+            **_calls.reduction(self._op, *self._factors),
+            **_calls.topk_arguments(self._topk),
+            **_calls.fusion_arguments(unit.rule, unit.limit_bytes),
+        }
+        sent = [tensor for tensor, _ in pairs]
+        unit_names = [names[i] for i in unit.members]
+        if len(sent) == 1 and not unit.together:
+            combined = [ops.lightcc_allreduce(sent[0], **given(unit_names[0]), **arguments)]
+        else:
+            combined = ops.lightcc_grouped_allreduce(
+                sent, names=unit_names, together=unit.together, **arguments
+            )
+        return [
+            self._compression.decompress(result, context)
+            for result, (_, context) in zip(combined, pairs, strict=True)
+        ]
+
+    # -- What travels together ------------------------------------------------------------------
+
+    def _units(
+        self,
+        dense: Sequence[int],
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        named: Sequence[str],
+    ) -> list[_Unit]:
+        rule, limit = self._choice.rule, self._choice.limit_bytes
+        units = [_Unit(group, True, rule, limit) for group in self._in_groups(dense, variables)]
+        rest = _without(dense, units)
+        units += [_Unit(bucket, True, Rule.PLANNED, 0) for bucket in self._in_plan(rest, named)]
+        rest = _without(dense, units)
+        batches = _batches(rest, gradients)
+        return units + [_Unit(batch, False, rule, limit) for batch in batches]
+
+    def _in_groups(self, dense: Sequence[int], variables: Sequence[Any]) -> list[list[int]]:
+        """Returns the caller's groups, without those that have no gradients."""
+        groups = self._groups
+        if not groups:
+            return []
+        if isinstance(groups, int):
+            count = min(groups, len(dense))
+            ends = [len(dense) * (i + 1) // count for i in range(count)] if count else []
+            starts = [0, *ends]
+            found = [list(dense[a:b]) for a, b in zip(starts, ends, strict=False)]
+        else:
+            at = {key_of(variables[i]): i for i in dense}
+            found = [[at[key_of(v)] for v in group if key_of(v) in at] for group in groups]
+        return [group for group in found if group]
+
+    def _in_plan(self, positions: Sequence[int], named: Sequence[str]) -> list[list[int]]:
+        """Returns the buckets of a plan that follows from the names alone, as ranks have them."""
+        keys = [f"{named[i]}\0{i}" for i in positions]
+        schedule = self._choice.schedule
+        if not keys:
+            return []
+        if self._choice.strategy == "piecewise_fusion":
+            plan = piecewise(keys, parse_positions(schedule, "schedule"))
+        elif self._choice.strategy == "scopewise_fusion":
+            at: dict[str, list[str]] = {}
+            for key in keys:
+                at.setdefault(key.partition("\0")[0], []).append(key)
+            scopes = parse_scopes(schedule, "schedule")
+            plan = [[k for name in bucket for k in at[name]] for bucket in scopewise([*at], scopes)]
+        else:
+            return []
+        return [[int(key.rpartition("\0")[2]) for key in bucket] for bucket in plan]
+
+
+def _without(positions: Sequence[int], units: Sequence[_Unit]) -> list[int]:
+    taken = {i for unit in units for i in unit.members}
+    return [i for i in positions if i not in taken]
+
+
+def _batches(positions: Sequence[int], gradients: Sequence[Any]) -> list[list[int]]:
+    """Divides gradients into operations; in a graph, those of unknown size are alone."""
+    if _executing_eagerly():
+        return [list(positions)] if positions else []
+    batches: list[list[int]] = []
+    room = 0
+    for i in positions:
+        elements = gradients[i].shape.num_elements()
+        size = _BATCH_BYTES if elements is None else elements * gradients[i].dtype.size
+        if size > room or not batches:
+            batches.append([])
+            room = _BATCH_BYTES
+        batches[-1].append(i)
+        room -= size
+    return batches
+
+
+def _is_sparse(gradient: Any) -> bool:
+    return isinstance(gradient, tf.IndexedSlices)
+
+
+def _is_variable(obj: Any) -> bool:
+    return isinstance(obj, tf.Variable) or hasattr(obj, "assign")

@@ -1,0 +1,80 @@
+"""Horovod's interface for TensorFlow: names and signatures, and what an import does."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import lightcc.tensorflow as hvd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HOROVOD = json.loads((Path(__file__).parent / "horovod_tensorflow_api.json").read_text())
+
+#: Where lightcc keeps what Horovod has in its package itself.
+MODULES = {"__init__": "lightcc.tensorflow"}
+#: What lightcc has after Horovod's parameters, by keyword only.
+FUSION = (
+    ", allreduce_type=None, fusion_type=None, auto_fusion_threshold=None, "
+    "piecewise_fusion_schedule=None, scopewise_fusion_schedule=None"
+)
+ADDED = {
+    "DistributedOptimizer": FUSION,
+    "DistributedGradientTape": FUSION,
+    "PartialDistributedGradientTape": ", **fusion",
+}
+
+
+#: Private names of Horovod that programs reach for all the same.
+UNDOCUMENTED = {"_executing_eagerly", "handle_average_backwards_compatibility"}
+
+
+def spelled(default: Any) -> str:
+    names = {
+        id(hvd.global_process_set): "global_process_set",
+        id(hvd.Compression.none): "Compression.none",
+        id(hvd.Average): "Average",
+    }
+    return names.get(id(default), repr(default))
+
+
+def signature(function: Callable[..., Any]) -> str:
+    parts = []
+    for parameter in inspect.signature(function).parameters.values():
+        star = "**" if parameter.kind is inspect.Parameter.VAR_KEYWORD else ""
+        given = parameter.default is not inspect.Parameter.empty
+        parts.append(f"{star}{parameter.name}" + f"={spelled(parameter.default)}" * given)
+    return ", ".join(parts)
+
+
+@pytest.mark.parametrize("module", sorted(HOROVOD))
+def test_signatures_are_horovods(module: str) -> None:
+    ours = importlib.import_module(MODULES.get(module, f"lightcc.tensorflow.{module}"))
+    assert HOROVOD[module]
+    for name, expected in HOROVOD[module].items():
+        assert signature(getattr(ours, name)) == expected + ADDED.get(name, ""), name
+
+
+@pytest.mark.parametrize("name", sorted(set(hvd.__all__) - UNDOCUMENTED))
+def test_public_name_has_a_docstring(name: str) -> None:
+    value = getattr(hvd, name)
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert inspect.getdoc(value)
+
+
+def test_threads_and_devices_can_be_chosen_after_the_import() -> None:
+    code = (
+        "import tensorflow as tf, lightcc.tensorflow as hvd; hvd.init(); "
+        "tf.config.threading.set_inter_op_parallelism_threads(1); "
+        "print(float(hvd.allreduce(tf.constant(2.0), op=hvd.Sum)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "2.0"

@@ -1,0 +1,186 @@
+"""Tapes and optimizers: two ranks train as one would with both batches, and stay alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import lightcc.tensorflow as hvd
+from lightcc.testing import RankProcesses, mark, spawn_ranks
+
+pytestmark = pytest.mark.multiproc
+
+STEPS = 4
+
+
+def data() -> tuple[Any, Any]:
+    generator = np.random.default_rng(7)
+    x = generator.standard_normal((8, 6)).astype(np.float32)
+    return x, (x @ np.arange(6, dtype=np.float32)[:, None]).astype(np.float32)
+
+
+def variables() -> list[Any]:
+
+    return [
+        tf.Variable(initial()[0], name="encoder/kernel"),
+        tf.Variable(initial()[1], name="encoder/bias"),
+        tf.Variable(initial()[2], name="decoder/kernel"),
+    ]
+
+
+def loss_of(weights: list[Any], x: Any, y: Any) -> Any:
+    hidden = tf.nn.relu(x @ weights[0] + weights[1])
+    return tf.reduce_mean((hidden @ weights[2] - y) ** 2)
+
+
+def train(rank: int, size: int, *, in_function: bool, **arguments: Any) -> list[Any]:
+    """Trains on the rank's share of the data; returns the weights."""
+    x, y = (tf.constant(part[rank::size]) for part in data())
+    weights = variables()
+
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(weights, x, y)
+        if size > 1:
+            tape = hvd.DistributedGradientTape(tape, **arguments)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.01 * gradient)
+
+    run = tf.function(step) if in_function else step
+    for _ in range(STEPS):
+        run()
+    return [weight.numpy() for weight in weights]
+
+
+def close(found: list[Any], expected: list[Any], tolerance: float = 1e-5) -> None:
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def training() -> None:
+    hvd.init()
+    expected = train(0, 1, in_function=False)
+    ways: list[dict[str, Any]] = [
+        {},
+        {"groups": 2},
+        {"gradient_predivide_factor": 2.0},
+        {"allreduce_type": "normal"},
+        {"fusion_type": "auto_fusion", "auto_fusion_threshold": 64},
+        {"fusion_type": "piecewise_fusion", "piecewise_fusion_schedule": "0;2"},
+        {"fusion_type": "scopewise_fusion", "scopewise_fusion_schedule": "encoder;decoder"},
+        {"compression": hvd.Compression.topk(ratio=0.5)},  # On one host everything travels.
+    ]
+    for in_function in (False, True):
+        for way in ways:
+            close(train(hvd.rank(), 2, in_function=in_function, **way), expected)
+    half = train(hvd.rank(), 2, in_function=True, compression=hvd.Compression.fp16)
+    close(half, expected, 1e-2)
+    for strategy in ("arrival", "model"):
+        with pytest.raises(ValueError, match="graph of TensorFlow"):
+            hvd.DistributedGradientTape(tf.GradientTape(), fusion_type=strategy)
+    tapes()
+    sessions(expected)
+    aggregation()
+
+
+def tapes() -> None:
+    rank = hvd.rank()
+    a, b, table = tf.Variable(1.0), tf.Variable(2.0), tf.Variable(tf.ones([4, 2]))
+
+    def gradients(**arguments: Any) -> Any:
+        with hvd.DistributedGradientTape(tf.GradientTape(persistent=True), **arguments) as tape:
+            loss = (a * b + tf.reduce_sum(tf.gather(table, [rank]))) * (rank + 1.0)
+        return tape.gradient(loss, {"a": a, "table": table})
+
+    for run in (gradients, tf.function(gradients)):
+        found = run()
+        assert float(found["a"]) == 3.0
+        assert found["table"].indices.numpy().tolist() == [0, 1]
+        dense = tf.convert_to_tensor(found["table"]).numpy()
+        assert dense.tolist() == [[0.5, 0.5], [1, 1], [0, 0], [0, 0]]
+        assert float(run(op=hvd.Sum)["a"]) == 6.0
+    assert not isinstance(gradients(sparse_as_dense=True)["table"], tf.IndexedSlices)
+
+    with tf.GradientTape() as plain:
+        loss = a * b * (rank + 1.0) + tf.reduce_sum(a * 0.0)
+    tape = hvd.DistributedGradientTape(plain)
+    tape.register_local_source(a)
+    local, shared = tape.get_local_and_global_gradients(loss, [a, b, table])
+    assert float(local[0]) == rank + 1.0  # 2 * (rank + 1), divided by two ranks.
+    assert float(shared[0]) == 1.5
+    assert shared[1] is None
+
+
+def sessions(expected: list[Any]) -> None:
+    rank = hvd.rank()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x, y = (tf.constant(part[rank::2]) for part in data())
+        weights = [
+            tf.compat.v1.get_variable(f"w{i}", initializer=v) for i, v in enumerate(initial())
+        ]
+        optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.01))
+        step = optimizer.minimize(loss_of(weights, x, y), var_list=weights)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(hvd.broadcast_global_variables(0))
+        for _ in range(STEPS):
+            session.run(step)
+        close(session.run(weights), expected)
+        assert optimizer.get_slot_names() == []
+
+
+def initial() -> list[Any]:
+    return [
+        np.linspace(-1, 1, 24, dtype=np.float32).reshape(6, 4),
+        np.zeros(4, np.float32),
+        np.ones((4, 1), np.float32),
+    ]
+
+
+def aggregation() -> None:
+    """Of three passes with the gradients 1, 2 and 3 (rank 0) or twice that, one step is made."""
+    for average, change in ((False, 9.0), (True, 3.0)):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            pass_number = tf.compat.v1.placeholder(tf.float32, [])
+            weight = tf.compat.v1.get_variable("w", initializer=0.0)
+            optimizer = hvd.DistributedOptimizer(
+                tf.compat.v1.train.GradientDescentOptimizer(1.0),
+                backward_passes_per_step=3,
+                average_aggregated_gradients=average,
+            )
+            step = optimizer.minimize(weight * pass_number * (hvd.rank() + 1.0))
+            session.run(tf.compat.v1.global_variables_initializer())
+            for expected in (-change, -2 * change):
+                for number in (1.0, 2.0, 3.0):
+                    assert session.run(weight) == expected + change
+                    session.run(step, {pass_number: number})
+                assert session.run(weight) == expected
+
+
+def test_training() -> None:
+    spawn_ranks(training, 2, timeout_s=100)
+
+
+def outlive() -> str:
+    hvd.init()
+    run = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
+    x = tf.ones([1 << 12])
+    run(x)
+    mark("running")
+    try:
+        while True:
+            run(x)
+    except tf.errors.AbortedError as error:
+        return str(error)
+
+
+def test_a_killed_rank_aborts_the_step_of_the_others() -> None:
+    with RankProcesses(outlive, 2) as ranks:
+        ranks.wait_mark("running", timeout_s=90)
+        ranks.kill(1)
+        (result,) = ranks.wait(30, ranks=[0])
+    assert result.ok, result.describe()
+    assert result.value is not None
+    assert "rank 1" in result.value
