@@ -103,6 +103,14 @@ class Case:
         return lists + least * (1 - large * item / self.size_bytes)
 
 
+def size_text(size: int) -> str:
+    """Returns bytes as the command line takes them: "4K", "1M", "1000"."""
+    for shift, suffix in ((30, "G"), (20, "M"), (10, "K")):
+        if size >= 1 << shift and size % (1 << shift) == 0:
+            return f"{size >> shift}{suffix}"
+    return str(size)
+
+
 def parse_size(text: str) -> int:
     """Returns the bytes of "4K", "1.5M", "256" (K, M, G are powers of 1024).
 

@@ -22,7 +22,7 @@ from lightcc.bench import cases, report, train
 from lightcc.bench.arguments import names, positive, rate, share, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
-from lightcc.bench.measure import Effort, run_case
+from lightcc.bench.measure import Effort, run_case, turns_of
 from lightcc.bench.models import MODELS
 from lightcc.bench.peers import (
     DEFAULT_DIRECTORY,
@@ -32,6 +32,7 @@ from lightcc.bench.peers import (
     PeerError,
     setup,
 )
+from lightcc.bench.progress import OutputError, Progress, check_outputs
 from lightcc.bench.variants import COLLECTIVES, Variant, with_ratio
 from lightcc.bench.workers import WorkerGroup
 
@@ -114,6 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("2d+topk is for allreduce")
     if args.tcp_rate and any(v.library == LIGHTCC and not v.uses_tcp for v in wanted):
         parser.error("--tcp-rate limits lightcc's TCP; variants over another network need --hosts")
+    try:
+        check_outputs(args.json, args.plot)
+    except OutputError as error:
+        _say(str(error))
+        return 1
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(args.json.open("w", encoding="utf-8")) if args.json else None
         try:
@@ -204,11 +210,14 @@ def _measure(
     out.write(report.table_header(hosts=hosts is not None) + "\n")
     ratios = {group.name: args.topk_ratio for group in groups if group.is_lossy}
     effort = Effort(rounds=args.rounds, iterations=args.iterations)
+    progress = Progress(sum(turns_of(case, groups, effort) for case in planned))
     rows = []
     for case in planned:
         if case.model:
             out.write(f"# {case.model}: {len(case.counts)} gradients, all in place\n")
-        measured = run_case(case, groups, effort, hosts, args.topk_ratio)
+            out.flush()
+        measured = run_case(case, groups, effort, hosts, args.topk_ratio, progress)
+        progress.wipe()
         base = groups[0].name
         for row in report.make_rows(case, args.num_proc, measured, hosts, base=base, ratios=ratios):
             rows.append(row)

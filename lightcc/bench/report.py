@@ -19,6 +19,7 @@ import statistics
 from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
+from lightcc.bench.cases import size_text
 from lightcc.bench.measure import MEMCPY, Samples
 from lightcc.bench.peers import LIGHTCC
 
@@ -253,8 +254,11 @@ def plot(rows: list[Row], path: Path) -> None:
         axes.plot(places, [row.median_us for row in mine], marker="o", label=library)
     if by_size:
         axes.set_xscale("log", base=2)
+        sizes = sorted({row.size_bytes for row in shown if row.size_bytes > 0})
+        axes.set_xticks(sizes[:: max(1, len(sizes) // 12)], minor=False)
+        axes.xaxis.set_major_formatter(lambda size, _: size_text(int(size)))
     axes.set_yscale("log")
-    axes.set_xlabel("bytes" if by_size else "gradients of one step")
+    axes.set_xlabel("size in bytes" if by_size else "gradients of one step")
     axes.set_ylabel("median time of the slowest rank (us)")
     if shown:
         axes.set_title(f"{shown[0].collective}, {shown[0].ranks} ranks, {shown[0].dtype}")

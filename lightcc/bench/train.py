@@ -28,6 +28,7 @@ from lightcc.bench.layer_table import DEFAULT_TABLE, TableError, Training, read_
 from lightcc.bench.measure import WireMeter, differing
 from lightcc.bench.memory import available_bytes, needed_bytes
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError
+from lightcc.bench.progress import OutputError, Progress, check_outputs
 from lightcc.bench.train_report import Steps
 from lightcc.bench.variants import SCHEDULES, Variant, with_ratio
 from lightcc.bench.workers import WorkerGroup
@@ -93,6 +94,11 @@ def main(argv: Sequence[str]) -> int:
         if objection:
             _say(objection)
             return 1
+    try:
+        check_outputs(args.json, args.plot)
+    except OutputError as error:
+        _say(str(error))
+        return 1
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(args.json.open("w", encoding="utf-8")) if args.json else None
         try:
@@ -162,6 +168,7 @@ class Run:
         self._hosts = hosts
         self._file = file
         self._groups: dict[Any, WorkerGroup | str] = {}
+        self._progress = Progress(0)
         self._implied = {
             name: rates[0]
             for name, training in read_table().items()
@@ -178,6 +185,7 @@ class Run:
         out.write(f"# {facts['cpu']}, {facts['cores_allowed']} cores, Linux {facts['kernel']}\n")
         out.write(f"# {args.hosts} hosts of {args.ranks_per_host} ranks, {self._hosts.kind}; ")
         out.write(f"time scale {args.time_scale:g}, links {args.time_scale:g} times slower\n")
+        self._progress = Progress(args.rounds * len(args.variants) * len(trainings))
         rows = []
         for training in trainings:
             out.write(train_report.heading(training, self._line_rate(training)) + "\n")
@@ -197,8 +205,10 @@ class Run:
         ]
         for turn in range(self._args.rounds):
             for variant, steps in plan:
+                self._progress.begin(f"{training.name} {variant.label}")
                 if not steps.note:
                     self._take_turn(training, variant, steps, check=turn == 0)
+        self._progress.wipe()
         return [steps for _, steps in plan]
 
     def _take_turn(

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from lightcc.bench import cli, cluster, report, worker
-from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case
+from lightcc.bench import cli, cluster, progress, report, train, worker
+from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case, size_text
 from lightcc.bench.cluster import Cluster, NominalHosts, parse_rate
 from lightcc.bench.measure import MEMCPY, Effort, Samples, WireMeter, differing, modes_of
 from lightcc.bench.models import gradients
@@ -138,6 +138,61 @@ def test_json_lines_hold_every_field() -> None:
     assert line["kind"] == "result"
     assert line["size_bytes"] == 4096
     assert math.isclose(line["median_us"], 10.0)
+
+
+def test_a_file_that_cannot_be_written_is_said_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--json", str(tmp_path / "no" / "x")]) == 1
+    assert "--json: cannot write" in capsys.readouterr().err
+    assert train.main(["--plot", str(tmp_path / "no" / "x.png"), "--tcp-rate"]) == 1
+    assert "--plot: cannot write" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plot_is_refused_before_measuring_where_matplotlib_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main(["--plot", str(tmp_path / "x.png")]) == 1
+    assert "pip install matplotlib" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_counter_estimates_from_what_is_done() -> None:
+    terminal, now = Terminal(), [0.0]
+    counter = progress.Progress(3, terminal, lambda: now[0])
+    counter.begin("4K lightcc")
+    now[0] = 50
+    counter.begin("16K lightcc")
+    now[0] = 60
+    counter.begin("64K lightcc")
+    counter.wipe()
+    assert terminal.getvalue().split("\r\x1b[K")[1:] == [
+        "[1/3] 4K lightcc",
+        "[2/3] 16K lightcc, about 1:40 min left",
+        "[3/3] 64K lightcc, about 30 s left",
+        "",
+    ]
+
+
+def test_without_a_terminal_nothing_is_counted() -> None:
+    stream = io.StringIO()
+    counter = progress.Progress(1, stream)
+    counter.begin("4K lightcc")
+    counter.wipe()
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(4096, "4K"), (1 << 20, "1M"), (3 << 30, "3G"), (1000, "1000"), (0, "0")]
+)
+def test_sizes_are_written_as_the_command_line_takes_them(size: int, text: str) -> None:
+    assert size_text(size) == text
 
 
 def test_a_plot_without_matplotlib_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
