@@ -127,6 +127,7 @@ from lightcc.reductions import (
     reducescatter_async,
 )
 from lightcc.reporting import report_stats
+from lightcc.running import run
 from lightcc.waiting import barrier, join, poll, synchronize
 
 __version__ = "0.1.0"
@@ -203,6 +204,7 @@ __all__ = [
     "remove_process_set",
     "report_stats",
     "rocm_built",
+    "run",
     "save_compression_state",
     "send",
     "send_async",
