@@ -40,10 +40,8 @@ What the operations raise:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 # The binding comes first, as nothing else could be imported without it.
-from lightcc import _binding, _not_yet  # noqa: F401
+from lightcc import _binding  # noqa: F401
 from lightcc.basics import (
     ccl_built,
     cross_rank,
@@ -130,6 +128,8 @@ from lightcc.reporting import report_stats
 from lightcc.running import run
 from lightcc.waiting import barrier, join, poll, synchronize
 
+from lightcc import elastic  # isort: skip  (it needs what is above)
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -171,6 +171,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "get_process_set_ids_and_ranks",
     "global_process_set",
     "gloo_built",
@@ -215,11 +216,3 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
-
-if not TYPE_CHECKING:  # A checker would take any name for one that is there.
-
-    def __getattr__(name: str) -> object:
-        raise _not_yet.absent(name, __name__)
-
-
-del TYPE_CHECKING

@@ -17,7 +17,7 @@ from lightcc.statistics import Statistics, make_statistics
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightcc._discovery import Membership
+    from lightcc._discovery import Epoch
     from lightcc.process_sets import ProcessSet
 
 _log = logging.getLogger(__name__)
@@ -50,11 +50,8 @@ _steps = 0
 # Tells lightcc-top what this rank counts, while there is a world.
 _stat_server: StatServer | None = None
 
-# How often this process joined each group of ranks: makes the store's keys of one world its own.
-_generations: dict[str, int] = {}
-
-# How the ranks of the current world found each other, and the prefix of its keys in the store.
-_joined: tuple[Membership, str] | None = None
+# How the ranks of the current world found each other.
+_joined: Epoch | None = None
 
 
 def init(
@@ -86,22 +83,22 @@ def init(
         _world.check_not_forked()
         if _world.exists():
             return
-        _join(_discovery.discover(comm), process_sets)
+        _discovery.join(lambda epoch: _join(epoch, process_sets), comm)
 
 
-def join_world(member: Membership) -> None:
+def join_world(epoch: Epoch) -> None:
     """Joins a world whose ranks have found each other in another way; else as `init()`.
 
     Args:
-        member: Where this process stands. Its `group` belongs to this world alone.
+        epoch: Where this process stands. Its `group` belongs to this world alone.
     """
     with _lifecycle:
         _world.check_not_forked()
-        _join(member, None)
+        _join(epoch, None)
 
 
-def membership() -> tuple[Membership, str]:
-    """Returns how the ranks of the current world found each other, and its keys' prefix.
+def current_epoch() -> Epoch:
+    """Returns how the ranks of the current world found each other.
 
     Raises:
         ValueError: lightcc is not initialized.
@@ -111,35 +108,30 @@ def membership() -> tuple[Membership, str]:
     return _joined
 
 
-def _join(
-    member: Membership, process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None
-) -> None:
+def _join(epoch: Epoch, process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None) -> None:
     global _joined, _steps
-    dynamic, static = _planned_sets(process_sets, member.size)
-    if member.rank == 0:
+    dynamic, static = _planned_sets(process_sets, epoch.size)
+    if epoch.rank == 0:
         _warn_about_variables()
 
-    generation = _generations.get(member.group, 0)
-    _generations[member.group] = generation + 1
-    prefix = f"world/{member.group}/{generation}/"
     try:
         world = _core.World(
-            rank=member.rank,
-            size=member.size,
-            rendezvous=member.rendezvous,
-            key_prefix=prefix,
-            secret=member.secret,
+            rank=epoch.rank,
+            size=epoch.size,
+            rendezvous=epoch.rendezvous,
+            key_prefix=epoch.prefix,
+            secret=epoch.secret,
             process_sets=[process_set.ranks or [] for process_set in static],
             dynamic_process_sets=dynamic,
         )
     except BaseException:
         _note_failure()
         raise
-    _joined = member, prefix
+    _joined = epoch
     _steps = 0
     _world.replace(world)
-    _process_sets.register_static(static, member.size)
-    _answer_questions(world, member, prefix)
+    _process_sets.register_static(static, epoch.size)
+    _answer_questions(world, epoch, epoch.prefix)
 
 
 def shutdown() -> None:
@@ -163,7 +155,7 @@ def shutdown() -> None:
                 _note_failure()
 
 
-def _answer_questions(world: _core.World, member: Membership, prefix: str) -> None:
+def _answer_questions(world: _core.World, member: Epoch, prefix: str) -> None:
     """Lets lightcc-top ask; a rank that cannot have a socket or a thread goes on without."""
     global _stat_server
     if not world.answers_questions:

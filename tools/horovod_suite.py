@@ -76,7 +76,6 @@ PACKAGES = ("lightcc", "torch", "numpy", "pytest")
 ORDER = ("failed", "skipped", "passed")
 # Why a test cannot run yet, by a word of the error that it ends with.
 NOT_YET = re.compile(r"ModuleNotFoundError: (horovod\.[\w.]+: this version of lightcc .* yet)")
-ELASTIC = re.compile(r"elastic jobs are not there yet")
 IGNITE = ("distributed", "engine", "handlers", "metrics")  # Folders of its tests.
 LIGHTNING = "tests_pytorch/models/test_horovod.py"
 TITLES = {
@@ -112,8 +111,6 @@ def result_of(case: ET.Element) -> Result:
         not_yet = NOT_YET.search(text)
         if not_yet is not None:
             return Result("skipped", not_yet[1])
-        if ELASTIC.search(text):
-            return Result("skipped", "elastic jobs are not there yet")
         words = (found.get("message") or text).strip().splitlines()
         return Result(status, words[0] if words else "")
     return Result("passed")

@@ -2,6 +2,7 @@
 
 In this order; one file each:
 
+0. `LIGHT_WORKER`: an elastic job, whose epochs its launcher plans (`elastic`).
 1. `LIGHT_RANK`, `LIGHT_SIZE`, `LIGHT_RENDEZVOUS` (`host:port` of the job's store) and the job's
    secret in `LIGHT_SECRET` or in the file that `LIGHT_SECRET_FILE` names: set by `lightccrun`.
 2. `HOROVOD_RANK` and `HOROVOD_SIZE`, with the store and the secret of 1. Horovod's own rendezvous
@@ -26,23 +27,54 @@ import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lightcc._discovery import mpi, slurm, torchrun, variables
-from lightcc._discovery.membership import Membership
+from lightcc._discovery import elastic, mpi, slurm, torchrun, variables
+from lightcc._discovery.epoch import Epoch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Membership", "discover", "leave"]
+__all__ = ["Epoch", "discover", "join", "leave"]
 
 _LAUNCHERS = (torchrun, mpi, slurm)
 
 # What was found out by meeting the others, which happens once.
-_met: Membership | None = None
+_met: Epoch | None = None
+
+
+# How many epochs of each group of ranks this process took part in: all its ranks count alike.
+_epochs: dict[str, int] = {}
+
+
+def join(join_world: Callable[[Epoch], object], comm: Sequence[int] | None = None) -> None:
+    """Joins the next epoch of `comm`. Blocks: for all its ranks.
+
+    In an elastic job its number and its members come from the launcher. Elsewhere all ranks count
+    the epochs that they took part in.
+
+    Args:
+        join_world: Joins the world of an epoch.
+        comm: As of `discover()`.
+
+    Raises:
+        ValueError: As `discover()`; or `comm` was given in an elastic job.
+        HorovodInternalError: As `discover()` and `join_world`.
+        SystemExit: The launcher of an elastic job has removed this process from it.
+    """
+    worker = elastic.worker()
+    if worker is None:
+        epoch = discover(comm)
+        number = _epochs[epoch.group] = _epochs.get(epoch.group, -1) + 1
+        join_world(replace(epoch, number=number))
+        return
+    if comm is not None:
+        msg = f"comm is {list(comm)}: not possible in an elastic job, whose ranks change"
+        raise ValueError(msg)
+    worker.join(join_world)
 
 
 def discover(
     comm: Sequence[int] | None = None, environment: Mapping[str, str] | None = None
-) -> Membership:
+) -> Epoch:
     """Returns where this process stands. Blocks: under somebody else's launcher, for all ranks.
 
     Args:
@@ -69,27 +101,27 @@ def leave(*, in_order: bool) -> None:
     slurm.leave(in_order=in_order)
 
 
-def _job(env: Mapping[str, str]) -> Membership:
+def _job(env: Mapping[str, str]) -> Epoch:
     global _met
     if "LIGHT_RANK" in env or "LIGHT_SIZE" in env:
         return _told(env, "LIGHT_RANK", "LIGHT_SIZE")
     if "HOROVOD_RANK" in env or "HOROVOD_SIZE" in env:
         if not env.get("LIGHT_RENDEZVOUS"):
             _warn_alone(env)
-            return Membership()
+            return Epoch()
         return _told(env, "HOROVOD_RANK", "HOROVOD_SIZE")
     for launcher in _LAUNCHERS:
         if launcher.is_launcher(env):
             _met = _met or launcher.join(env)
             return _met
-    return Membership()
+    return Epoch()
 
 
-def _told(env: Mapping[str, str], rank_name: str, size_name: str) -> Membership:
+def _told(env: Mapping[str, str], rank_name: str, size_name: str) -> Epoch:
     rank, size = variables.place(env, rank_name, size_name, "lightccrun")
     if size == 1:
-        return Membership()
-    return Membership(rank, size, variables.rendezvous(env), variables.secret(env))
+        return Epoch()
+    return Epoch(rank, size, variables.rendezvous(env), variables.secret(env))
 
 
 def _warn_alone(env: Mapping[str, str]) -> None:
@@ -102,7 +134,7 @@ def _warn_alone(env: Mapping[str, str]) -> None:
         )
 
 
-def _subset(job: Membership, comm: Sequence[int]) -> Membership:
+def _subset(job: Epoch, comm: Sequence[int]) -> Epoch:
     ranks = [int(rank) for rank in comm]
     if not ranks or len(set(ranks)) != len(ranks) or not all(0 <= r < job.size for r in ranks):
         msg = f"comm is {ranks}: expected different ranks from 0 to {job.size - 1}"
@@ -111,6 +143,6 @@ def _subset(job: Membership, comm: Sequence[int]) -> Membership:
         msg = f"comm is {ranks}, which leaves out this process: rank {job.rank} of {job.size}."
         raise ValueError(msg)
     if len(ranks) == 1:
-        return Membership()
+        return Epoch()
     digest = hashlib.sha256(",".join(map(str, ranks)).encode()).hexdigest()[:16]
     return replace(job, rank=ranks.index(job.rank), size=len(ranks), group=digest)

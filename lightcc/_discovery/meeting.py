@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lightcc import _addresses, _core
 from lightcc._discovery import variables
-from lightcc._discovery.membership import Membership
+from lightcc._discovery.epoch import Epoch
 from lightcc.exceptions import PeerFailedError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Party:
     towards: str | None = None
 
 
-def meet(channel: Channel, party: Party, env: Mapping[str, str]) -> Membership:
+def meet(channel: Channel, party: Party, env: Mapping[str, str]) -> Epoch:
     """Returns this rank's place, with the store that rank 0 serves. Blocks: for all ranks.
 
     Raises:
@@ -86,7 +86,7 @@ def meet(channel: Channel, party: Party, env: Mapping[str, str]) -> Membership:
         raise PeerFailedError(msg, 0)
     addresses: list[str] = offer["addresses"]
     choice = 0 if party.one_machine else _choose(channel, party, addresses, offer["names"])
-    return Membership(party.rank, party.size, addresses[choice], offer["secret"])
+    return Epoch(party.rank, party.size, addresses[choice], offer["secret"])
 
 
 def _serve(party: Party, env: Mapping[str, str]) -> dict[str, object]:

@@ -12,8 +12,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from lightcc._discovery import libmpi, variables
+from lightcc._discovery.epoch import Epoch
 from lightcc._discovery.meeting import GATHER_BYTES, Party, meet
-from lightcc._discovery.membership import Membership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ def is_launcher(env: Mapping[str, str]) -> bool:
     return _variables(env) is not None
 
 
-def join(env: Mapping[str, str]) -> Membership:
+def join(env: Mapping[str, str]) -> Epoch:
     """Returns this rank's place. Blocks: for all ranks of the job.
 
     Raises:
@@ -41,7 +41,7 @@ def join(env: Mapping[str, str]) -> Membership:
     names = _variables(env) or _OPEN_MPI
     rank, size = variables.place(env, names[0], names[1], "mpirun")
     if size == 1:
-        return Membership()
+        return Epoch()
     try:
         channel = _MpiChannel(_initialized(names, env))
     except libmpi.MpiError as error:

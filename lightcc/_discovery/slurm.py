@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from lightcc import _addresses, _core
 from lightcc._discovery import variables
+from lightcc._discovery.epoch import Epoch
 from lightcc._discovery.meeting import Party, meet
-from lightcc._discovery.membership import Membership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ def is_launcher(env: Mapping[str, str]) -> bool:
     return _RANK in env and _SIZE in env
 
 
-def join(env: Mapping[str, str]) -> Membership:
+def join(env: Mapping[str, str]) -> Epoch:
     """Returns this rank's place. Blocks: under PMI-2, for all ranks of the job.
 
     Raises:
@@ -52,7 +52,7 @@ def join(env: Mapping[str, str]) -> Membership:
     """
     rank, size = variables.place(env, _RANK, _SIZE, "srun")
     if size == 1:
-        return Membership()
+        return Epoch()
     if env.get("LIGHT_RENDEZVOUS"):
         return _meet_as_told(env, rank, size)
     if "PMI_FD" not in env:
@@ -75,7 +75,7 @@ def leave(*, in_order: bool) -> None:
         _pmi.finalize()
 
 
-def _meet_as_told(env: Mapping[str, str], rank: int, size: int) -> Membership:
+def _meet_as_told(env: Mapping[str, str], rank: int, size: int) -> Epoch:
     told, secret = variables.rendezvous(env), variables.secret(env)
     if rank == 0:
         host, port = _addresses.split_host_and_port(told)
@@ -88,7 +88,7 @@ def _meet_as_told(env: Mapping[str, str], rank: int, size: int) -> Membership:
             )
             raise ValueError(msg)
         _servers.append(_core.StoreServer(_addresses.host_and_port(found[0], port), secret))
-    return Membership(rank, size, told, secret)
+    return Epoch(rank, size, told, secret)
 
 
 def _connected() -> _Pmi2:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightcc import _addresses
 from lightcc._discovery import variables
+from lightcc._discovery.epoch import Epoch
 from lightcc._discovery.meeting import Party, meet
-from lightcc._discovery.membership import Membership
 from lightcc._discovery.torch_store import TorchStoreChannel, explained, prefix_of_start
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def is_launcher(env: Mapping[str, str]) -> bool:
     return all(name in env for name in _NAMES)
 
 
-def join(env: Mapping[str, str]) -> Membership:
+def join(env: Mapping[str, str]) -> Epoch:
     """Returns this rank's place. Blocks: for all ranks of the job.
 
     Raises:
@@ -41,7 +41,7 @@ def join(env: Mapping[str, str]) -> Membership:
     """
     rank, size = variables.place(env, "RANK", "WORLD_SIZE", _SETTER)
     if size == 1:
-        return Membership()
+        return Epoch()
     port = variables.integer(env, "MASTER_PORT", 1, 65535, _SETTER)
     master = env["MASTER_ADDR"]
     channel = _open_channel(env, rank, size, (master, port))

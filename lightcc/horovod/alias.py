@@ -29,6 +29,7 @@ VERSION = "0.28.1"  # Of Horovod: the release whose interface this is.
 _REAL_NAMES = {
     "horovod": "lightcc.horovod",
     "horovod.common": "lightcc.horovod.common",
+    "horovod.common.elastic": "lightcc.elastic",
     "horovod.common.exceptions": "lightcc.exceptions",
     "horovod.common.process_sets": "lightcc.process_sets",
     "horovod.data": "lightcc.horovod.data",
@@ -37,19 +38,15 @@ _REAL_NAMES = {
     "horovod.torch": "lightcc.torch",
 }
 _NOT_YET = {
-    "horovod.common.elastic": "elastic jobs",
     "horovod.keras": "Keras",
     "horovod.ray": "Ray",
-    "horovod.runner.elastic": "elastic jobs",
     "horovod.spark": "Spark",
     "horovod.tensorflow.elastic": "elastic jobs",
     "horovod.tensorflow.keras": "Keras",
-    "horovod.torch.elastic": "elastic jobs",
 }
-# `from horovod.torch import elastic` looks for this module, since the package's name is lightcc's.
+# `from horovod.tensorflow import elastic` looks for this module: the package's name is lightcc's.
 _ASKED_OF_LIGHTCC = {
     "lightcc.tensorflow.elastic": "elastic jobs",
-    "lightcc.torch.elastic": "elastic jobs",
 }
 
 

@@ -6,8 +6,8 @@ connection is gone: the ranks are then ended, so that nothing outlives the job. 
 itself be killed, PR_SET_PDEATHSIG ends the ranks.
 
 One thread and one selector; no call blocks. A rank is a session of its own, and what is signalled
-is always its process group. A rank's first process is reaped only when the job ends, because as
-long as it is a zombie its group's number cannot belong to somebody else.
+is always its process group. A rank's first process is reaped only when the job ends or the launcher
+stops the rank, because as long as it is a zombie its group's number cannot belong to somebody else.
 
 A job may have an input (`functions`): every rank then finds it on its standard input, and may
 write a result to one more pipe.
@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import selectors
 import signal
@@ -64,6 +65,8 @@ class _Rank:
         self.report_by = 0.0  # Time by which the exit is reported even if a pipe is still open.
         self.reported = False
         self.group_gone = False
+        self.stopped = False  # The launcher does not want it any more.
+        self.kill_at = math.inf
 
     def check_exit(self) -> bool:
         """Learns of the exit without reaping; returns whether it is news."""
@@ -162,6 +165,7 @@ class Agent:
             for rank in self._ranks
             if rank.exit_code is not None and not rank.reported
         ]
+        times += [max(_GROUP_POLL_S, r.kill_at - now) for r in self._ranks if r.kill_at < math.inf]
         if self._ending:
             times.append(_GROUP_POLL_S)
         return max(0.0, min(times)) if times else None
@@ -176,6 +180,8 @@ class Agent:
                 rank.reported = True
                 self._read_result(rank, to_the_end=True)
                 self._send(frames.EXIT, rank.rank, str(rank.exit_code).encode())
+        for rank in [rank for rank in self._ranks if rank.stopped]:
+            self._advance_stop(rank, now)
         if self._ending:
             if now >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
@@ -186,6 +192,15 @@ class Agent:
             for fd, callback in self._paused:
                 self._selector.register(fd, selectors.EVENT_READ, callback)
             self._paused.clear()
+
+    def _advance_stop(self, rank: _Rank, now: float) -> None:
+        if rank.reported:  # What it left behind ends with it.
+            rank.signal_group(signal.SIGKILL)
+            rank.process.wait()
+            self._ranks.remove(rank)
+        elif now >= rank.kill_at:
+            rank.signal_group(signal.SIGKILL)
+            rank.kill_at = math.inf
 
     # -- From the launcher ------------------------------------------------------------------------
 
@@ -215,6 +230,8 @@ class Agent:
             self._start(json.loads(frame.payload))
         elif frame.kind == frames.INPUT:
             self._keep_input(frame.payload)
+        elif frame.kind == frames.STOP:
+            self._stop(frame.rank)
         elif frame.kind == frames.SIGNAL:
             self._signal_all(frame.rank)
         elif frame.kind == frames.TERMINATE:
@@ -235,6 +252,15 @@ class Agent:
         self._kill_at = min(self._kill_at, kill_at)
         self._give_up_at = self._kill_at + KILL_GRACE_S
 
+    def _stop(self, number: int) -> None:
+        for rank in self._ranks:
+            if rank.rank == number and not rank.stopped:
+                rank.stopped = True
+                if rank.exit_code is None:
+                    rank.signal_group(signal.SIGTERM)
+                    rank.signal_group(signal.SIGCONT)  # A stopped process would not see it.
+                    rank.kill_at = time.monotonic() + TERMINATE_GRACE_S
+
     def _signal_all(self, signum: int) -> None:
         for rank in self._ranks:
             rank.signal_group(signum)
@@ -248,7 +274,7 @@ class Agent:
             file.write(data)
 
     def _start(self, job: dict[str, Any]) -> None:
-        if self._ranks or self._ending:
+        if self._ending:
             return
         try:
             os.chdir(job["cwd"])

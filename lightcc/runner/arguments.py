@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc.runner import flags
-from lightcc.runner.hosts import Host, HostError, assign_slots, parse_hosts, read_hostfile
+from lightcc.runner import elastic_arguments, flags
+from lightcc.runner.hosts import Host, assign_slots, parse_hosts, read_hostfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lightcc.runner.elastic_options import ElasticOptions
     from lightcc.runner.hosts import Slot
 
 DEFAULT_START_TIMEOUT_S = 30.0
@@ -54,6 +55,7 @@ class LaunchOptions:
     verbose: bool
     start_timeout_s: float
     notes: list[str]  # One line for each flag without effect.
+    elastic: ElasticOptions | None = None  # With it there are no slots yet.
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
     tuning("--log-hide-timestamp", "--log-without-timestamp", action="store_true")
     tuning("--log-with-timestamp", "--no-log-hide-timestamp", action="store_true")
     tuning("--cycle-time-ms", type=_MILLISECONDS, metavar="MS", help="for the strategy horovod")
+    elastic_arguments.add_flags(parser, _RANKS)
     for flag in flags.NOTED + flags.REFUSED:
         flag.add_to(parser)
     return parser
@@ -224,8 +227,11 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
         msg = "--cache-capacity and --disable-cache: give one of them"
         raise ArgumentsError(msg)
     try:
-        slots = assign_slots(_hosts(args), _integer(args.num_proc))
-    except HostError as error:
+        elastic = elastic_arguments.elastic_options(
+            args, lambda: _hosts(args), args.start_timeout or DEFAULT_START_TIMEOUT_S
+        )
+        slots = [] if elastic else assign_slots(_hosts(args), _integer(args.num_proc))
+    except ValueError as error:
         raise ArgumentsError(str(error)) from error
     if args.ssh_identity_file is not None and not Path(args.ssh_identity_file).is_file():
         msg = f"--ssh-identity-file: {args.ssh_identity_file} is not a file"
@@ -237,7 +243,7 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
     return LaunchOptions(
         command=command,
         slots=slots,
-        environment=_tuning_environment(args, interfaces),
+        environment=tuning_environment(args, interfaces),
         ssh=SshOptions(_integer(args.ssh_port), _path(args.ssh_identity_file)),
         interfaces=interfaces,
         output_directory=_path(args.output_filename),
@@ -246,6 +252,7 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
         verbose=bool(args.verbose),
         start_timeout_s=args.start_timeout or DEFAULT_START_TIMEOUT_S,
         notes=flags.notes(args),
+        elastic=elastic,
     )
 
 
@@ -300,7 +307,7 @@ def _hosts(args: argparse.Namespace) -> list[Host]:
     return [Host("localhost", int(args.num_proc))]
 
 
-def _tuning_environment(args: argparse.Namespace, interfaces: list[str]) -> dict[str, str]:
+def tuning_environment(args: argparse.Namespace, interfaces: list[str]) -> dict[str, str]:
     """Returns the variables that the given flags stand for; flags not given set nothing."""
     values: dict[str, object] = {
         "HOROVOD_CYCLE_TIME": _plain(args.cycle_time_ms),

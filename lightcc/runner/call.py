@@ -94,7 +94,8 @@ def call_on_ranks(
         (folder / INPUT).write_bytes(_rank_input(function, args, kwargs))
         (folder / OPTIONS).write_bytes(pickle.dumps(options))
         code = _run_launcher(folder)
-        return _collect(folder, len(options.slots), code)
+        size = options.elastic.settings.min_np if options.elastic else len(options.slots)
+        return _collect(folder, size, code)
 
 
 def rank_command(executable: str) -> list[str]:

@@ -45,6 +45,12 @@ LAUNCHER_VARIABLES = (
     LauncherVariable(
         "LIGHT_SECRET", "", "The job's secret, which every connection proves. Never in argv."
     ),
+    LauncherVariable(
+        "LIGHT_WORKER",
+        "",
+        "Number of this process in an elastic job, which no other ever has. There, rank and size "
+        "are those of its start.",
+    ),
 )
 
 # What belongs to the launcher's login session or machine, not to the job.
@@ -89,6 +95,11 @@ def slot_environment(slot: Slot, *, rendezvous: str, secret: str) -> dict[str, s
     }
     aliases = {row.alias: values[row.name] for row in LAUNCHER_VARIABLES if row.alias}
     return values | aliases | {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+
+
+def worker_environment(number: int) -> dict[str, str]:
+    """Returns what a worker of an elastic job has besides."""
+    return {"LIGHT_WORKER": str(number), "HOROVOD_ELASTIC": "1"}
 
 
 def default_environment(slots: Sequence[Slot], environ: Mapping[str, str]) -> dict[str, str]:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 _MPI = "lightccrun starts the ranks itself, without MPI"
 _TOPOLOGY = "the engine chooses the algorithm by topology (LIGHT_2D_ALLREDUCE)"
-_ELASTIC = "elastic jobs are not there yet; start a fixed number of ranks with -np"
 
 
 @dataclass(frozen=True)
@@ -79,13 +78,6 @@ NOTED = (
 # Refused: without them the job would be another one than was asked for.
 REFUSED = (
     Flag("--jsrun", "lightccrun does not read LSF's hosts; name them with --hosts", 0, "use_jsrun"),
-    Flag("--min-np --min-num-proc", _ELASTIC, 1, "min_num_proc"),
-    Flag("--max-np --max-num-proc", _ELASTIC, 1, "max_num_proc"),
-    Flag("--slots-per-host", _ELASTIC, 1, "slots"),
-    Flag("--elastic-timeout", _ELASTIC, 1),
-    Flag("--reset-limit", _ELASTIC, 1),
-    Flag("--blacklist-cooldown-range", _ELASTIC, 2, "cooldown_range"),
-    Flag("--host-discovery-script", _ELASTIC, 1),
     Flag("--config-file", "configuration files are not read; give flags or variables", 1),
 )
 

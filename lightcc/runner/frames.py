@@ -10,13 +10,14 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-MAGIC = b"\nlightcc-agent-1\n"
+MAGIC = b"\nlightcc-agent-2\n"
 MAX_PAYLOAD_BYTES = 64 << 20
 _HEADER = struct.Struct("!cII")
 
 # Launcher to agent.
 INPUT = b"I"  # Bytes for every rank's standard input; they precede the job.
-JOB = b"J"  # JSON: cwd, command, environment, ranks.
+JOB = b"J"  # JSON: cwd, command, environment, ranks. An elastic job starts more ranks by another.
+STOP = b"D"  # End the rank: SIGTERM now, SIGKILL after a grace period; forget it once it is gone.
 SIGNAL = b"S"  # The rank field holds the signal, which every rank's process group gets.
 TERMINATE = b"T"  # End everything: SIGTERM now, SIGKILL after a grace period.
 KILL = b"K"  # End everything: SIGKILL now.
@@ -30,7 +31,7 @@ EXIT = b"X"  # Decimal: the exit code, or minus the signal.
 FATAL = b"F"  # Text: why this host cannot run its ranks.
 
 _KINDS = frozenset(
-    {INPUT, JOB, SIGNAL, TERMINATE, KILL, HELLO, STDOUT, STDERR, RESULT, EXIT, FATAL}
+    {INPUT, JOB, STOP, SIGNAL, TERMINATE, KILL, HELLO, STDOUT, STDERR, RESULT, EXIT, FATAL}
 )
 
 # The variable that names a rank's descriptor for its result, where it has an input.

@@ -75,9 +75,13 @@ class Link:
         for begin in range(0, len(rank_input), _INPUT_FRAME_BYTES):
             part = rank_input[begin : begin + _INPUT_FRAME_BYTES]
             self.unsent += frames.encode(frames.INPUT, 0, part)
-        self.unsent += frames.encode(frames.JOB, 0, json.dumps(job).encode())
+        self.send_job(job)
         self._reader = frames.FrameReader()
         self._preamble = bytearray()
+
+    def send_job(self, job: dict[str, Any]) -> None:
+        """Has the agent start ranks, once `unsent` is written."""
+        self.unsent += frames.encode(frames.JOB, 0, json.dumps(job).encode())
 
     def receive(self, data: bytes) -> list[frames.Frame]:
         """Returns the frames in what arrived, skipping what a login shell said before the agent."""
@@ -108,7 +112,12 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._host_of_rank = {slot.rank: slot.host for slot in options.slots}
         self._losses: list[str] = []  # Which output could not be written.
-        self._streams = self._open_streams()
+        self._out = Sink(sys.stdout.buffer, "standard output", self._on_loss)
+        self._err = Sink(sys.stderr.buffer, "standard error", self._on_loss)
+        self._streams: dict[tuple[int, bytes], RankStream] = {}
+        width = len(str(len(options.slots) - 1))
+        for slot in options.slots:
+            self._open_streams(slot.rank, f"rank.{slot.rank:0{width}d}")
         self.results: dict[int, bytearray] = {}  # What ranks wrote to their result pipes.
         self._failures: list[RankEnd] = []
         self._ended = 0  # Ranks that failed because the launcher ended them.
@@ -137,7 +146,7 @@ class Job:
             self._watch(link)
         self._after(self._options.start_timeout_s, self._on_start_timeout)
         try:
-            while not all(link.gone for link in self._links):
+            while not self._is_over():
                 for key, _ in self._selector.select(self._timeout_s()):
                     key.data()
                 self._run_deadlines()
@@ -150,6 +159,9 @@ class Job:
             for link in self._links:
                 link.close_stdin()
         return self._report()
+
+    def _is_over(self) -> bool:
+        return all(link.gone for link in self._links)
 
     def _watch(self, link: Link) -> None:
         register = self._selector.register
@@ -242,11 +254,7 @@ class Job:
             self._on_agent_broken(link, frame.payload.decode(errors="replace"))
 
     def _on_rank_end(self, end: RankEnd) -> None:
-        for kind in (frames.STDOUT, frames.STDERR):
-            self._streams[end.rank, kind].finish()
-        words = self._streams[end.rank, frames.STDERR]
-        end.tail, end.said = list(words.tail), words.ends_with_traceback
-        self._say(end.describe(), verbose=True)
+        words = self._take_leave(end)
         failed = end.code != 0 or end.lost
         if not failed or self._ending:  # Else the summary shows it.
             words.release()
@@ -259,6 +267,15 @@ class Job:
                 self._failures.append(end)
         if not any(link.waiting for link in self._links):
             self._close()
+
+    def _take_leave(self, end: RankEnd) -> RankStream:
+        """Ends the streams of a rank that has ended; returns that with its last words."""
+        for kind in (frames.STDOUT, frames.STDERR):
+            self._streams[end.rank, kind].finish()
+        words = self._streams[end.rank, frames.STDERR]
+        end.tail, end.said = list(words.tail), words.ends_with_traceback
+        self._say(end.describe(), verbose=True)
+        return words
 
     def _on_agent_broken(self, link: Link, text: str) -> None:
         self._error = self._error or f"host {link.host}: {text}"
@@ -277,8 +294,11 @@ class Job:
         except subprocess.TimeoutExpired:
             link.process.kill()
             code = link.process.wait()
-        if not link.waiting:
-            return
+        if link.waiting:
+            self._on_host_lost(link, code)
+
+    def _on_host_lost(self, link: Link, code: int) -> None:
+        """Blames the host for the ranks that were there."""
         words = b" ".join(link.said[-3:]).decode(errors="replace").strip()
         if not self._ending:
             how = "was lost" if link.ready else "could not be reached"
@@ -353,33 +373,28 @@ class Job:
 
     # -- Output -----------------------------------------------------------------------------------
 
-    def _open_streams(self) -> dict[tuple[int, bytes], RankStream]:
+    def _open_streams(self, rank: int, folder: str) -> None:
+        """Opens the streams of one rank; `folder` is where copies go, if they are wanted."""
         options = self._options
-        width = len(str(len(options.slots) - 1))
-        out = Sink(sys.stdout.buffer, "standard output", self._on_loss)
-        err = Sink(sys.stderr.buffer, "standard error", self._on_loss)
-        streams = {}
-        for slot in options.slots:
-            directory = None
-            if options.output_directory is not None:
-                directory = options.output_directory / f"rank.{slot.rank:0{width}d}"
-                directory.mkdir(parents=True, exist_ok=True)
-            for kind, name, sink in (
-                (frames.STDOUT, "stdout", out),
-                (frames.STDERR, "stderr", err),
-            ):
-                copy_to = None
-                if directory is not None:
-                    path = directory / name
-                    copy_to = Sink(path.open("wb", buffering=0), str(path), self._on_loss)
-                streams[slot.rank, kind] = RankStream(
-                    sink,
-                    f"[{slot.rank}]<{name}>: ".encode() if options.prefix else b"",
-                    timestamps=options.timestamps,
-                    copy_to=copy_to,
-                    on_traceback=self._on_traceback if kind == frames.STDERR else None,
-                )
-        return streams
+        directory = None
+        if options.output_directory is not None:
+            directory = options.output_directory / folder
+            directory.mkdir(parents=True, exist_ok=True)
+        for kind, name, sink in (
+            (frames.STDOUT, "stdout", self._out),
+            (frames.STDERR, "stderr", self._err),
+        ):
+            copy_to = None
+            if directory is not None:
+                path = directory / name
+                copy_to = Sink(path.open("wb", buffering=0), str(path), self._on_loss)
+            self._streams[rank, kind] = RankStream(
+                sink,
+                f"[{rank}]<{name}>: ".encode() if options.prefix else b"",
+                timestamps=options.timestamps,
+                copy_to=copy_to,
+                on_traceback=self._on_traceback if kind == frames.STDERR else None,
+            )
 
     def _on_traceback(self, stream: RankStream) -> None:
         """A rank that ends with it leaves it to the summary; one that goes on does not."""

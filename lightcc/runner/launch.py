@@ -12,24 +12,30 @@ import os
 import shlex
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lightcc._discovery import variables
 from lightcc.runner import agent
 from lightcc.runner.arguments import InfoRequest, LaunchOptions, StoreRequest, parse
+from lightcc.runner.elastic_job import ElasticJob
 from lightcc.runner.environment import (
     default_environment,
     forwarded_environment,
     make_secret,
     slot_environment,
+    worker_environment,
 )
+from lightcc.runner.hosts import number_ranks
 from lightcc.runner.job import Job, Link
 from lightcc.runner.network import NetworkError, StorePlan, host_and_port, is_local, plan_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lightcc.runner.driver import Start
+    from lightcc.runner.elastic_options import ElasticOptions
 
 _THREADS = "set for each rank, as it was not set; without it each would use all cores of its host"
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -108,6 +114,8 @@ def _launch(
     rank_input: bytes,
     on_end: Callable[[Job], None] | None,
 ) -> int:
+    if options.elastic is not None:
+        return _launch_elastic(options, options.elastic, rank_input, on_end)
     hosts = list(dict.fromkeys(slot.host for slot in options.slots))
     secret = make_secret()
     try:
@@ -144,8 +152,61 @@ def _launch(
         store.stop()
 
 
+def _launch_elastic(
+    options: LaunchOptions,
+    elastic: ElasticOptions,
+    rank_input: bytes,
+    on_end: Callable[[Job], None] | None,
+) -> int:
+    """Runs an elastic job. Where hosts come from a script, the store listens on all interfaces."""
+    secret = make_secret()
+    try:
+        plan = plan_store(list(elastic.hosts), options.interfaces)
+        bind = "0.0.0.0" if elastic.script is not None else plan.bind  # noqa: S104
+        store = start_store(bind, secret)
+    except NetworkError as error:
+        return _fail(str(error), code=2)
+    except (ImportError, RuntimeError, OSError) as error:
+        return _fail(f"cannot start the rendezvous store: {error}", code=1)
+    for note in options.notes:
+        sys.stderr.write(f"lightccrun: {note}\n")
+
+    def make_job(start: Start) -> dict[str, Any]:
+        found = plan
+        if start.host not in plan.advertised:
+            found = plan_store([start.host], options.interfaces)
+        slots = number_ranks(list(start.hosts))
+        defaults = default_environment(slots, os.environ)
+        rendezvous = _advertised(found, start.host, store)
+        slot = slots[start.rank]
+        job = _job_for(start.host, replace(options, slots=[slot]), defaults, rendezvous, secret)
+        job["ranks"][0]["rank"] = start.worker
+        job["ranks"][0]["environment"] |= worker_environment(start.worker)
+        return job
+
+    def make_link(start: Start) -> Link:
+        return Link(start.host, _agent_argv(start.host, options), make_job(start), rank_input)
+
+    core = importlib.import_module("lightcc._core")
+    own = host_and_port("127.0.0.1" if bind == "0.0.0.0" else bind, _port(store))  # noqa: S104
+    try:
+        client = core.StoreClient(own, secret)
+        running = ElasticJob(options, elastic, client, make_link, make_job)
+        code = running.run()
+        if on_end is not None:
+            running.results = running.final_results()
+            on_end(running)
+        return code
+    finally:
+        store.stop()
+
+
+def _port(store: StoreServer) -> str:
+    return store.address.rpartition(":")[2]
+
+
 def _advertised(plan: StorePlan, host: str, store: StoreServer) -> str:
-    return host_and_port(plan.advertised[host], store.address.rpartition(":")[2])
+    return host_and_port(plan.advertised[host], _port(store))
 
 
 def _job_for(

@@ -16,9 +16,6 @@ knowing, whether it requires a gradient or not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from lightcc import _not_yet
 from lightcc.basics import stats
 from lightcc.compression_state import load_compression_state, save_compression_state
 from lightcc.exceptions import (
@@ -109,6 +106,8 @@ from lightcc.torch.optimizer import DistributedOptimizer
 from lightcc.torch.reductions import ReduceOp
 from lightcc.torch.sync_batch_norm import SyncBatchNorm
 
+from lightcc.torch import elastic  # isort: skip  (it needs what is above)
+
 __all__ = [
     "Adasum",
     "Average",
@@ -152,6 +151,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "get_process_set_ids_and_ranks",
     "global_process_set",
     "gloo_built",
@@ -196,11 +196,3 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
-
-if not TYPE_CHECKING:  # A checker would take any name for one that is there.
-
-    def __getattr__(name: str) -> object:
-        raise _not_yet.absent(name, __name__)
-
-
-del TYPE_CHECKING

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from lightcc import _not_yet
 from lightcc.basics import (
     ccl_built,
     cross_rank,
@@ -167,9 +164,3 @@ handle_average_backwards_compatibility = get_average_backwards_compatibility_fun
 
 # Private, but programs written for Horovod reach for it all the same.
 _basics = HorovodBasics(__file__)
-
-
-if not TYPE_CHECKING:  # A checker would take any name for one that is there.
-
-    def __getattr__(name: str) -> Any:
-        raise _not_yet.absent(name, __name__)

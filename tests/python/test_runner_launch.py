@@ -343,9 +343,9 @@ def test_a_reader_that_leaves_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_bad_flags_are_one_clear_line_and_exit_code_2() -> None:
-    result = launch("-np", "2", "--min-np", "1", "true")
+    result = launch("-np", "2", "--reset-limit", "1", "true")
     assert result.returncode == 2
-    assert b"--min-np: elastic jobs are not there yet" in result.stderr
+    assert b"--reset-limit is for elastic jobs: give --min-np" in result.stderr
     assert b"Traceback" not in result.stderr
 
 

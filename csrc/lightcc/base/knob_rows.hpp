@@ -392,6 +392,9 @@ inline constexpr auto kRows = std::to_array<Row>({
     {.names = {"LIGHT_HOSTNAME"},
      .used_by = "launcher",
      .meaning = "Name of this host as the launcher knows it, for messages."},
+    {.names = {"LIGHT_WORKER"},
+     .used_by = "launcher",
+     .meaning = "Number of this process in an elastic job, which no other ever has."},
     // Accepted, so that existing launch lines work; without effect.
     {.names = {"HOROVOD_MPI_THREADS_DISABLE"},
      .type = Type::kBool,

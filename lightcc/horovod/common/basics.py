@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightcc import _not_yet, basics
+from lightcc import basics
 from lightcc.process_sets import (
     ProcessSet as ProcessSet,
     get_process_set_ids_and_ranks,
@@ -28,7 +28,8 @@ class HorovodBasics:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Returns the function `name` of `lightcc.basics`."""
         if name.startswith("_") or not callable(found := getattr(basics, name, None)):
-            raise _not_yet.absent(name, type(self))
+            msg = f"'{type(self).__name__}' object has no attribute {name!r}"
+            raise AttributeError(msg)
         function: Callable[..., Any] = found
         return function
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lightcc.horovod import alias
+from lightcc.horovod.runner.elastic import driver
 from lightcc.runner.arguments import LaunchOptions, checked, make_parser
 from lightcc.runner.call import CallError, call_on_ranks, rank_command
 from lightcc.runner.launch import launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from lightcc.runner.elastic_options import ElasticOptions
 
 
 class _HorovodArgs(argparse.Namespace):
@@ -67,14 +71,15 @@ def run(
         args: Its positional arguments.
         kwargs: Its named arguments.
         num_proc: Number of ranks.
-        min_num_proc: Elastic jobs are not there yet; must be `None`.
-        max_num_proc: As `min_num_proc`.
-        slots: As `min_num_proc`.
-        reset_limit: As `min_num_proc`.
-        cooldown_range: As `min_num_proc`.
+        min_num_proc: Makes the job elastic: ranks without which it does not go on. The results are
+            then those of so many ranks.
+        max_num_proc: Ranks at most.
+        slots: Of a host that the script names without slots.
+        reset_limit: How often the ranks may change.
+        cooldown_range: Seconds that a host or slot which failed is not used, at first and at most.
         hosts: Where to run, for example "node-a:2,node-b:2"; by default on this host.
         hostfile: A file with lines "name slots=N"; not together with `hosts`.
-        host_discovery_script: As `min_num_proc`.
+        host_discovery_script: A command that prints lines "host:slots"; makes the job elastic.
         start_timeout: Seconds that hosts and ranks have to start, 30 by default.
         ssh_port: Port of ssh on the other hosts.
         ssh_identity_file: The private key for ssh.
@@ -148,9 +153,10 @@ def start(
     function = getattr(asked, "run_func", None)
     if function is None:
         options = _options(asked)
-        code = launch(options)
+        reasons: list[str] = []
+        code = launch(options, on_end=lambda job: reasons.append(job.failure()[0]))
         if code != 0:
-            raise RuntimeError(_failed(f"exit code {code}"))
+            raise RuntimeError(_failed("".join(reasons) or f"exit code {code}"))
         return None
     executable = getattr(asked, "executable", None) or sys.executable
     options = _options(argparse.Namespace(**vars(asked) | {"command": rank_command(executable)}))
@@ -166,9 +172,20 @@ def _options(asked: argparse.Namespace) -> LaunchOptions:
     if not isinstance(options, LaunchOptions):
         msg = "version, check_build and store start no job: use lightccrun"
         raise ValueError(msg)  # noqa: TRY004 - a value is wrong, not a type.
+    if options.elastic is not None:
+        options = replace(options, elastic=_with_horovods_rules(options.elastic, asked))
     if alias.is_installed():
         options.environment.setdefault("LIGHTCC_HOROVOD", "1")
     return options
+
+
+def _with_horovods_rules(elastic: ElasticOptions, asked: argparse.Namespace) -> ElasticOptions:
+    timeout_s = getattr(asked, "elastic_timeout", None) or driver.ELASTIC_TIMEOUT_SECS
+    settings = replace(
+        elastic.settings, elastic_timeout_s=float(timeout_s), notify_early=True, lose_host=True
+    )
+    interval_s = driver.DISCOVER_HOSTS_FREQUENCY_SECS
+    return replace(elastic, settings=settings, discovery_interval_s=interval_s)
 
 
 def _failed(text: str) -> str:

@@ -48,5 +48,11 @@ def _run(args: Any) -> Any:
     return start(args)
 
 
+def _run_elastic(args: Any) -> Any:
+    """Runs an elastic job with Horovod's rules: what fails costs its host."""
+    args.on_failure = args.on_failure or "host"
+    return start(args)
+
+
 if __name__ == "__main__":
     sys.exit(run_commandline())

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from lightcc import _core, _world, basics
+from lightcc._discovery.epoch import Epoch
 from lightcc._discovery.meeting import Party, meet
-from lightcc._discovery.membership import Membership
 from lightcc._discovery.torch_store import TorchStoreChannel, prefix_of_start
 from lightcc.exceptions import HorovodInternalError
 from lightcc.torch.distributed._work import is_pending
@@ -56,7 +56,7 @@ class Lease:
     def __init__(
         self,
         world: _core.World,
-        member: Membership,
+        member: Epoch,
         prefix: str,
         *,
         shared: bool = False,
@@ -144,7 +144,8 @@ def join_default(store: Any, rank: int, size: int, timeout: timedelta) -> Lease:
             f"group is to be rank {rank} of {size}; call hvd.shutdown() first."
         )
         raise ValueError(msg)
-    return Lease(world, *basics.membership(), shared=True, ends_world=not found)
+    epoch = basics.current_epoch()
+    return Lease(world, epoch, epoch.prefix, shared=True, ends_world=not found)
 
 
 def join_group(
@@ -188,9 +189,9 @@ def _all_is_well() -> bool:
     return sys.exc_info()[0] is None
 
 
-def _meet(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Membership:
+def _meet(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Epoch:
     if size == 1:
-        return Membership(group=f"c10d-{secrets.token_hex(8)}")
+        return Epoch(group=f"c10d-{secrets.token_hex(8)}")
     prefix = f"{prefix_of_start(os.environ)}{_count(_meetings, name)}/"
     own = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # torch exports it
     where = "the store of torch.distributed"

@@ -90,7 +90,6 @@ assert type(copy) is lightcc.PeerFailedError and copy.rank == 1
         ("horovod.keras", "does not support Keras yet"),
         ("horovod.spark.torch", "does not support Spark yet"),
         ("horovod.ray", "does not support Ray yet"),
-        ("horovod.common.elastic", "does not support elastic jobs yet"),
         ("horovod.mxnet", "no such module"),
         # Modules of lightcc that Horovod does not have: no second way to import them.
         ("horovod.basics", "no such module"),

@@ -56,8 +56,8 @@ def test_run_returns_what_the_ranks_return_and_raises_what_they_raise(tmp_path: 
         ({"hosts": "a:1", "num_proc": 2}, ValueError, "-np 2 needs 2 slots"),
         ({"num_proc": 0}, ValueError, "num_proc: '0' is not a number of ranks"),
         ({"start_timeout": "soon"}, ValueError, "start_timeout: 'soon' is not a number of sec"),
-        ({"min_num_proc": 1}, NotImplementedError, "elastic jobs are not there yet"),
-        ({"host_discovery_script": "x"}, NotImplementedError, "elastic jobs are not there yet"),
+        ({"min_num_proc": 3}, ValueError, "--min-np 3, -np 1.* must not become smaller"),
+        ({"reset_limit": 3}, ValueError, "--reset-limit is for elastic jobs"),
         ({"args": (sys._getframe(),)}, TypeError, "the function or its arguments: cannot be pickl"),
     ],
 )
@@ -69,9 +69,10 @@ def test_arguments_of_run_that_are_not_allowed(
 
 
 def test_old_names_of_arguments_warn_and_count() -> None:
-    for old, kind in (("min_np", NotImplementedError), ("max_np", NotImplementedError)):
-        with pytest.warns(DeprecationWarning, match=f"{old} is deprecated"), pytest.raises(kind):
-            run(print, **{old: 1})  # type: ignore[arg-type]
+    for old, text in (("min_np", "--min-np 3, -np 1"), ("max_np", "--max-np is for elastic jobs")):
+        wrong = pytest.raises(ValueError, match=text)
+        with pytest.warns(DeprecationWarning, match=f"{old} is deprecated"), wrong:
+            run(print, **{old: 3})  # type: ignore[arg-type]
     too_few = pytest.raises(ValueError, match="-np 2 needs 2 slots")
     with pytest.warns(DeprecationWarning, match="np is deprecated"), too_few:
         run(print, np=2, hosts="a:1")
@@ -126,7 +127,8 @@ def test_horovodrun_is_installed_when_asked_for_and_is_lightccrun(tmp_path: Path
     done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert sorted(done.stdout.splitlines()) == ["0 0.28.1", "1 0.28.1"]
     assert "--mpi has no effect" in done.stderr
-    assert "horovodrun: error: --min-np: elastic" in output(command, "--min-np", "1", "x", code=2)
+    refused = output(command, "-np", "2", "--config-file", "f", "true", code=2)
+    assert "horovodrun: error: --config-file: " in refused
 
 
 def test_a_horovodrun_of_somebody_else_is_kept(tmp_path: Path) -> None:

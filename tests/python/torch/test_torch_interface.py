@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HOROVOD = json.loads((Path(__file__).parent / "horovod_torch_api.json").read_text())
 
 #: Of Horovod's names, those that lightcc does not have yet.
-NOT_YET = {"elastic"}
+NOT_YET: set[str] = set()
 #: Of Horovod's modules, those whose signatures are compared.
 MODULES = ["compression", "functions", "mpi_ops", "optimizer", "sync_batch_norm"]
 #: Parameters that lightcc has after Horovod's.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightcc._discovery import Membership, discover
+from lightcc._discovery import Epoch, discover
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,11 +24,11 @@ def without(name: str) -> dict[str, str]:
 
 
 def test_no_variables_is_one_process() -> None:
-    assert discover(environment={}) == Membership()
+    assert discover(environment={}) == Epoch()
 
 
 def test_lightccrun_variables_are_taken() -> None:
-    assert discover(environment=JOB) == Membership(1, 4, "10.0.0.1:4000", "s3cret")
+    assert discover(environment=JOB) == Epoch(1, 4, "10.0.0.1:4000", "s3cret")
 
 
 def test_ipv6_rendezvous_is_taken() -> None:
@@ -37,7 +37,7 @@ def test_ipv6_rendezvous_is_taken() -> None:
 
 
 def test_job_of_one_rank_needs_no_store() -> None:
-    assert discover(environment={"LIGHT_RANK": "0", "LIGHT_SIZE": "1"}) == Membership()
+    assert discover(environment={"LIGHT_RANK": "0", "LIGHT_SIZE": "1"}) == Epoch()
 
 
 def test_own_variables_win_over_horovods() -> None:
@@ -51,13 +51,13 @@ def test_horovod_variables_count_when_there_is_a_store() -> None:
         "LIGHT_RENDEZVOUS": "h:1",
         "LIGHT_SECRET": "x",
     }
-    assert discover(environment=environment) == Membership(2, 3, "h:1", "x")
+    assert discover(environment=environment) == Epoch(2, 3, "h:1", "x")
 
 
 def test_horovod_variables_without_a_store_train_alone_with_a_warning() -> None:
     with pytest.warns(RuntimeWarning, match="HOROVOD_SIZE is '3'.*lightccrun"):
         job = discover(environment={"HOROVOD_RANK": "2", "HOROVOD_SIZE": "3"})
-    assert job == Membership()
+    assert job == Epoch()
 
 
 def test_secret_file_is_read(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_comm_renumbers_its_ranks() -> None:
 
 
 def test_comm_of_this_rank_alone_is_one_process() -> None:
-    assert discover([1], environment=JOB) == Membership()
+    assert discover([1], environment=JOB) == Epoch()
 
 
 @pytest.mark.parametrize("comm", [[], [1, 1], [1, 4], [-1, 1]])

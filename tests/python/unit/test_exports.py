@@ -25,7 +25,7 @@ def test_all_is_exactly_what_the_package_defines() -> None:
         if not name.startswith("_") and not isinstance(value, types.ModuleType)
     }
     defined -= {"annotations"}
-    assert sorted([*defined, "__version__"]) == sorted(hvd.__all__)
+    assert sorted([*defined, "__version__", "elastic"]) == sorted(hvd.__all__)
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
@@ -33,7 +33,7 @@ def test_public_name_has_a_docstring(name: str) -> None:
     value = getattr(hvd, name)
     if isinstance(value, hvd.ReduceOp | hvd.ProcessSet):  # Constants: their class is documented.
         value = type(value)
-    assert inspect.isclass(value) or inspect.isfunction(value)
+    assert inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value)
     text = inspect.getdoc(value) or ""
     summary = text.split("\n\n", maxsplit=1)[0]
     assert summary[:1].isupper()

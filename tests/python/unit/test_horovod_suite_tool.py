@@ -65,11 +65,6 @@ def test_what_is_there_must_leave_the_list_of_what_is_not(monkeypatch: pytest.Mo
         ("", "passed", ""),
         ("<failure message='broken'>text</failure>", "failed", "broken"),
         ("<skipped message='No GPUs available'/>", "skipped", "No GPUs available"),
-        (
-            "<failure message='x'>--min-np: elastic jobs are not there yet</failure>",
-            "skipped",
-            "elastic jobs are not there yet",
-        ),
     ],
 )
 def test_the_worst_rank_counts(tmp_path: Path, outcome: str, status: str, reason: str) -> None:

@@ -1,0 +1,176 @@
+"""A worker of an elastic job: its epochs come from the launcher's plans, through the job's store.
+
+A thread watches the store, so that plans and notices arrive without being asked for. What the
+worker says of itself is one value, which only it writes (`plan.Status`).
+
+Not handled: the end of the launcher. It ends the workers, by their agents.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lightcc import _core
+from lightcc._discovery import plan as _plan, variables
+from lightcc._discovery.epoch import Epoch
+from lightcc.exceptions import HorovodInternalError, ShutDownError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_STORE_S = 30.0  # For a call that does not wait for others.
+_WATCH_S = 600.0
+
+_worker: Worker | None = None
+
+
+def is_elastic(env: Mapping[str, str]) -> bool:
+    """Returns whether this process was started as a worker of an elastic job."""
+    return "LIGHT_WORKER" in env
+
+
+def worker() -> Worker | None:
+    """Returns this process's worker; `None` where the job is not elastic.
+
+    Raises:
+        ValueError: A variable of the launcher cannot be used.
+    """
+    global _worker
+    if _worker is None and is_elastic(os.environ):
+        _worker = Worker(os.environ)
+    return _worker
+
+
+class Worker:
+    """This process as the launcher sees it.
+
+    Attributes:
+        number: Of this worker, which no other ever has.
+        restored: Whether the state of training is that of a commit; told with the next status.
+        on_notice: Called with serial number and result of each notice, by a thread of its own.
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """Begins to watch the job's store."""
+        self.number = variables.integer(env, "LIGHT_WORKER", 0, None, "lightccrun")
+        self.restored = False
+        self.on_notice: Callable[[int, _plan.HostUpdateResult], None] | None = None
+        self._rendezvous = variables.rendezvous(env)
+        self._secret = variables.secret(env)
+        self._store = _core.StoreClient(self._rendezvous, self._secret)
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._latest = _plan.Plan(0)
+        self._current = _plan.Plan(0)  # The one that was taken up last.
+        self._notice = _plan.Notice(0, 0)
+        self._status = _plan.Status(_plan.WAITING)
+        self._thread = threading.Thread(target=self._watch, name="lightcc-elastic", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether the members of the current epoch must synchronise their state."""
+        return self._current.sync
+
+    def join(self, join_world: Callable[[Epoch], object]) -> None:
+        """Joins the next epoch that comes about. Blocks: until the launcher has a plan.
+
+        Args:
+            join_world: Joins the world of one epoch. It may fail with HorovodInternalError, because
+                a member has ended: then there is another plan.
+
+        Raises:
+            ShutDownError: The job is about to end.
+            SystemExit: The launcher has removed this worker from the job.
+        """
+        reason = ""
+        while True:
+            epoch = self._next_epoch(reason)
+            try:
+                join_world(epoch)
+            except HorovodInternalError as error:
+                reason = str(error)
+            else:
+                self._say(state=_plan.JOINED, epoch=epoch.number)
+                return
+
+    def enter_run(self) -> None:
+        """Tells the launcher that this worker will say when it has finished."""
+        self._say(in_run=True)
+
+    def finish(self) -> None:
+        """Tells the launcher that training has come to its end."""
+        self._say(state=_plan.FINISHED)
+
+    def repeat_notice(self) -> None:
+        """Calls `on_notice` for the last notice, where the current plan does not know of it."""
+        with self._changed:
+            notice, current, call = self._notice, self._current, self.on_notice
+        if call is not None and notice.serial > current.notice:
+            call(notice.serial, _plan.HostUpdateResult(notice.result))
+
+    def _next_epoch(self, reason: str) -> Epoch:
+        before = self._current.epoch
+        self._say(state=_plan.WAITING, epoch=before, restored=self.restored, reason=reason[:1000])
+        with self._changed:
+            self._changed.wait_for(lambda: self._concerns_me(before))
+            found = self._current = self._latest
+        if found.ending:
+            msg = f"the elastic job is about to end: {found.ending}"
+            raise ShutDownError(msg)
+        if self.number in found.removed:
+            sys.stderr.write("lightcc: the launcher has removed this worker from the job\n")
+            sys.exit(0)
+        rank, size = found.members.index(self.number), len(found.members)
+        self.restored = False
+        alone = Epoch(group=_plan.GROUP, number=found.epoch)
+        if size == 1:
+            return alone
+        return replace(
+            alone, rank=rank, size=size, rendezvous=self._rendezvous, secret=self._secret
+        )
+
+    def _concerns_me(self, before: int) -> bool:
+        found = self._latest
+        is_named = self.number in found.members or self.number in found.removed
+        return bool(found.ending) or (found.epoch > before and is_named)
+
+    def _say(self, **changes: object) -> None:
+        self._status = replace(self._status, **changes)  # type: ignore[arg-type]
+        self._store.set(_plan.worker_key(self.number), _plan.encode(self._status), _STORE_S)
+
+    def _watch(self) -> None:
+        state = 0
+        while True:
+            try:
+                seen = self._store.watch(_plan.JOB_PREFIX, state, _WATCH_S)
+            except ShutDownError:
+                return
+            except HorovodInternalError:
+                continue  # The store is gone, and so is the launcher: this process will be ended.
+            if seen is not None:
+                state, entries = seen
+                self._take(entries)
+
+    def _take(self, entries: dict[str, bytes]) -> None:
+        with self._changed:
+            before = self._notice
+            if _plan.NOTICE_KEY in entries:
+                self._notice = _plan.decode(_plan.Notice, entries[_plan.NOTICE_KEY])
+            if _plan.PLAN_KEY in entries:
+                self._latest = _plan.decode(_plan.Plan, entries[_plan.PLAN_KEY])
+            self._changed.notify_all()
+            is_new = self._notice.serial > before.serial
+        if is_new:
+            self.repeat_notice()
+
+    def _stop(self) -> None:
+        if os.getpid() == self._pid:  # A forked child shares the descriptors, but has no thread.
+            self._store.close()
+            self._thread.join()

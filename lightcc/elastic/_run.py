@@ -1,0 +1,90 @@
+"""The loop around a training function."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from lightcc import basics
+from lightcc._discovery import elastic
+from lightcc.elastic._notices import notification_manager
+from lightcc.exceptions import HorovodInternalError, HostsUpdatedInterrupt, RankMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightcc.elastic._state import State
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S", bound="State")
+
+
+def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Makes a training function go on in another world when its own is over.
+
+    The function takes a `State` first, and returns when training has finished. Before each call the
+    state is synchronised from rank 0. Between the start of a rank and this call no collective
+    should run: a rank that comes later would run it alone.
+
+    - HorovodInternalError leaves the function: the state is restored to the last commit, the next
+      world is joined, and the function is called again.
+    - HostsUpdatedInterrupt leaves it: the same, without restoring.
+    - RankMismatchError, which would come again, and all else leave `run`, too.
+
+    Under `lightccrun --min-np` the next world has the ranks that the launcher says. Elsewhere it
+    has the same ranks as before.
+
+    Returns:
+        The function, to be called with the state and the other arguments.
+    """
+    return run_fn(func, _reset)
+
+
+def run_fn(
+    func: Callable[Concatenate[S, P], R], reset: Callable[[], object]
+) -> Callable[Concatenate[S, P], R]:
+    """Does what `run` does, with a function that leaves a world and joins the next one."""
+
+    @functools.wraps(func)
+    def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> R:
+        notification_manager.init()
+        notification_manager.register_listener(state)
+        worker = elastic.worker()
+        skip_sync = False
+        try:
+            if worker is not None:
+                worker.enter_run()
+            while True:
+                restored = False
+                try:
+                    if not skip_sync:
+                        state.sync()
+                    result = func(state, *args, **kwargs)
+                except RankMismatchError:
+                    raise
+                except HorovodInternalError:
+                    state.restore()
+                    restored, skip_sync = True, False
+                except HostsUpdatedInterrupt as interrupt:
+                    skip_sync = interrupt.skip_sync
+                else:
+                    if worker is not None:
+                        worker.finish()
+                    return result
+                if worker is not None:
+                    worker.restored = restored or not skip_sync
+                reset()
+                if worker is not None:
+                    skip_sync = not worker.needs_sync
+                state.on_reset()
+                notification_manager.repeat()
+        finally:
+            notification_manager.remove_listener(state)
+
+    return wrapper  # type: ignore[return-value]  # but for the name of the first parameter
+
+
+def _reset() -> None:
+    basics.shutdown()
+    basics.init()

@@ -1,0 +1,1 @@
+"""`horovod.runner.elastic`: what programs and tests import from there."""

@@ -1,0 +1,281 @@
+"""An elastic job on the launcher's side: carries out what the driver says.
+
+The loop is that of a fixed job (`job`). Besides agents and signals it hears of workers, through the
+job's store, and of hosts, from a script; each has a thread that only waits. Ranks of agents and of
+output lines are the numbers of workers.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import selectors
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from lightcc._discovery import plan as _plan
+from lightcc._discovery.epoch import Epoch
+from lightcc.exceptions import HorovodInternalError, ShutDownError
+from lightcc.runner import frames
+from lightcc.runner.discovery import DiscoveryError, discover_hosts
+from lightcc.runner.driver import Action, CallOff, Driver, End, Start, Stop
+from lightcc.runner.job import Job, Link
+from lightcc.runner.summary import RankEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightcc import _core
+    from lightcc.runner.arguments import LaunchOptions
+    from lightcc.runner.elastic_options import ElasticOptions
+
+_STORE_S = 10.0
+_WATCH_S = 600.0
+
+
+class ElasticJob(Job):
+    """Runs to the end and returns the exit code."""
+
+    def __init__(
+        self,
+        options: LaunchOptions,
+        elastic: ElasticOptions,
+        store: _core.StoreClient,
+        make_link: Callable[[Start], Link],
+        make_job: Callable[[Start], dict[str, Any]],
+    ) -> None:
+        """Prepares the job.
+
+        Args:
+            options: What to run.
+            elastic: Where, and how many.
+            store: A client of the job's store; it is closed at the end.
+            make_link: Starts the agent of a host, with its first worker.
+            make_job: Returns what an agent needs to start one more.
+        """
+        super().__init__(options, [])
+        self._elastic = elastic
+        self._store = store
+        self._make_link = make_link
+        self._make_job = make_job
+        self._driver = Driver(elastic.settings, random.random, time.monotonic())
+        self._link_of: dict[str, Link] = {}
+        self._ends: dict[int, RankEnd] = {}
+        self._plan = b""
+        self._last_members: tuple[int, ...] = ()
+        self._is_ended = False
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        self._stopping = threading.Event()
+
+    def run(self) -> int:
+        """Serves agents, workers, hosts and signals until every agent has left."""
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
+        threads = [threading.Thread(target=self._watch_workers, daemon=True)]
+        if self._elastic.script is not None:
+            threads.append(threading.Thread(target=self._watch_hosts, daemon=True))
+        else:
+            self._post(lambda: self._obey(self._driver.hosts_seen(_now(), self._elastic.hosts)))
+        for thread in threads:
+            thread.start()
+        try:
+            return super().run()
+        finally:
+            self._stopping.set()
+            self._store.close()
+            threads[0].join()
+
+    def final_results(self) -> dict[int, bytearray]:
+        """Returns what workers sent back, by their last ranks."""
+        numbers = self._last_members or tuple(sorted(self.results))
+        return {
+            rank: self.results[number]
+            for rank, number in enumerate(numbers)
+            if number in self.results
+        }
+
+    # -- Threads ----------------------------------------------------------------------------------
+
+    def _post(self, event: Callable[[], None]) -> None:
+        self._events.put(event)
+        os.write(self._wake_write, b"x")
+
+    def _on_wake(self) -> None:
+        os.read(self._wake_read, 4096)
+        while not self._events.empty():
+            self._events.get()()
+        self._wait_for_deadline()
+
+    def _watch_workers(self) -> None:
+        state = 0
+        while True:
+            try:
+                seen = self._store.watch(_plan.WORKER_PREFIX, state, _WATCH_S)
+            except ShutDownError:
+                return
+            except HorovodInternalError as error:
+                text = str(error)
+                self._post(lambda text=text: self._give_up(text))  # type: ignore[misc]
+                return
+            if seen is not None:
+                state, entries = seen
+                self._post(lambda entries=entries: self._on_statuses(entries))  # type: ignore[misc]
+
+    def _watch_hosts(self) -> None:
+        script, first = self._elastic.script or "", True
+        while not self._stopping.is_set():
+            try:
+                hosts = discover_hosts(script, self._elastic.slots)
+            except DiscoveryError as error:
+                text = str(error)
+                if first:
+                    self._post(lambda text=text: self._give_up(text))  # type: ignore[misc]
+                    return
+                self._post(lambda text=text: self._say(f"warning: {text}"))  # type: ignore[misc]
+            else:
+                first = False
+                self._post(lambda hosts=hosts: self._on_hosts(hosts))  # type: ignore[misc]
+            self._stopping.wait(self._elastic.discovery_interval_s)
+
+    # -- Events for the driver --------------------------------------------------------------------
+
+    def _on_hosts(self, hosts: dict[str, int]) -> None:
+        self._obey(self._driver.hosts_seen(_now(), hosts))
+
+    def _on_statuses(self, entries: dict[str, bytes]) -> None:
+        for key, value in entries.items():
+            number = int(key.removeprefix(_plan.WORKER_PREFIX))
+            status = _plan.decode(_plan.Status, value)
+            self._obey(self._driver.status_changed(_now(), number, status))
+
+    def _on_rank_end(self, end: RankEnd) -> None:
+        self._take_leave(end).release()
+        self._ends[end.rank] = end
+        if not self._is_ended and not end.lost:
+            text = end.describe()
+            self._obey(self._driver.worker_ended(_now(), end.rank, end.code, text))
+        self._wait_for_deadline()
+        if self._is_ended and not any(link.waiting for link in self._links):
+            self._close()
+
+    def _on_host_lost(self, link: Link, code: int) -> None:
+        words = b" ".join(link.said[-3:]).decode(errors="replace").strip()
+        how = "was lost" if link.ready else "could not be reached"
+        text = f"host {link.host} {how}: {link.program} ended with code {code}"
+        text += f": {words}" if words else ""
+        lost, link.waiting = sorted(link.waiting), set()
+        if not self._ending:
+            self._say(text)
+        for number in lost:
+            self._on_rank_end(RankEnd(number, link.host, 0, lost=True))
+        if not self._is_ended:
+            self._obey(self._driver.host_lost(_now(), link.host, text))
+
+    def _on_agent_broken(self, link: Link, text: str) -> None:
+        self._say(f"host {link.host}: {text}")
+        link.process.kill()  # Its end says the rest.
+
+    def _on_start_timeout(self) -> None:
+        """Does nothing: each host has a limit of its own."""
+
+    def _on_late_agent(self, link: Link) -> None:
+        if not link.ready and not link.gone:
+            link.said.append(b"no answer within --start-timeout")
+            link.process.kill()
+
+    def _on_tick(self) -> None:
+        if not self._is_ended:
+            self._obey(self._driver.tick(_now()))
+        self._wait_for_deadline()
+
+    def _wait_for_deadline(self) -> None:
+        when = self._driver.deadline()
+        self._deadlines = [entry for entry in self._deadlines if entry[1] != self._on_tick]
+        if when is not None and not self._is_ended:
+            self._deadlines.append((when, self._on_tick))
+
+    # -- What the driver says ---------------------------------------------------------------------
+
+    def _obey(self, actions: list[Action]) -> None:
+        for action in actions:
+            if self._is_ended or self._ending:
+                return
+            if isinstance(action, Start):
+                self._start(action)
+            elif isinstance(action, Stop):
+                self._stop(action.worker)
+            elif isinstance(action, _plan.Plan):
+                self._publish(action)
+            elif isinstance(action, _plan.Notice):
+                self._store.set(_plan.NOTICE_KEY, _plan.encode(action), _STORE_S)
+            elif isinstance(action, CallOff):
+                prefix = Epoch(group=_plan.GROUP, number=action.epoch).prefix
+                self._store.fail(prefix, action.reason, _STORE_S)
+            else:
+                self._finish(action)
+
+    def _start(self, start: Start) -> None:
+        self._open_streams(start.worker, f"rank.{start.worker}")
+        link = self._link_of.get(start.host)
+        try:
+            if link is None or link.gone:
+                link = self._link_of[start.host] = self._make_link(start)
+                self._links.append(link)
+                self._watch(link)
+                found = link
+                self._after(self._options.start_timeout_s, lambda: self._on_late_agent(found))
+            else:
+                job = self._make_job(start)
+                link.waiting.add(start.worker)
+                link.send_job(job)
+                self._flush(link)
+        except (OSError, RuntimeError) as error:
+            text = f"host {start.host}: {error}"
+            self._say(text)
+            self._post(lambda: self._obey(self._driver.host_lost(_now(), start.host, text)))
+
+    def _stop(self, number: int) -> None:
+        for link in self._links:
+            if not link.gone and not self._closing:
+                link.unsent += frames.encode(frames.STOP, number)
+                self._flush(link)
+
+    def _publish(self, plan: _plan.Plan) -> None:
+        self._say(
+            f"epoch {plan.epoch}: {plan.ending or f'workers {list(plan.members)}'}", verbose=True
+        )
+        value = _plan.encode(plan)
+        found = self._store.compare_and_set(_plan.PLAN_KEY, self._plan or None, value, _STORE_S)
+        if found != value:
+            self._give_up("another launcher publishes plans in this job's store")
+            return
+        self._plan = value
+        self._last_members = plan.members
+
+    def _finish(self, end: End) -> None:
+        self._is_ended = True
+        self._error = end.error
+        if end.error:
+            self._blame(end.error)
+        if any(link.waiting for link in self._links):
+            self._end()
+        else:
+            self._close()
+
+    def _blame(self, error: str) -> None:
+        """Has the report show the last words of the worker that the driver names, if it does."""
+        self._failures = [end for end in self._ends.values() if end.describe() == error]
+
+    def _give_up(self, text: str) -> None:
+        if not self._is_ended and not self._ending:
+            self._finish(End(text))
+
+    def _is_over(self) -> bool:
+        return (self._is_ended or self._ending) and super()._is_over()
+
+
+def _now() -> float:
+    return time.monotonic()

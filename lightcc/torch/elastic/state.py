@@ -1,0 +1,154 @@
+"""The state of models, optimizers and samplers."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from lightcc import basics
+from lightcc.elastic import ObjectState
+from lightcc.functions import broadcast_object
+from lightcc.torch.elastic.sampler import ElasticSampler
+from lightcc.torch.functions import broadcast_optimizer_state, broadcast_parameters
+
+
+class StateHandler:
+    """Saves, restores and synchronises one value that has a `state_dict()`.
+
+    Attributes:
+        value: What it handles.
+    """
+
+    def __init__(self, value: Any) -> None:
+        """Takes the value, and saves its state."""
+        self.value = value
+        self._saved: Any = None
+        self.save()
+
+    def save(self) -> None:
+        """Keeps a copy of the value's state."""
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        """Gives the value the state that was saved last."""
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        """Gives the value rank 0's state. Collective: every rank must call it."""
+        raise NotImplementedError
+
+    def set_value(self, value: Any) -> None:
+        """Takes another value in its place, and saves its state."""
+        self.value = value
+        self.save()
+
+
+class ModelStateHandler(StateHandler):
+    """Handles a `torch.nn.Module`."""
+
+    def sync(self) -> None:
+        """Gives the model rank 0's parameters and buffers."""
+        broadcast_parameters(self.value.state_dict(), root_rank=0)
+
+
+class OptimizerStateHandler(StateHandler):
+    """Handles a `torch.optim.Optimizer`."""
+
+    def sync(self) -> None:
+        """Gives the optimizer rank 0's state."""
+        broadcast_optimizer_state(self.value, root_rank=0)
+
+
+class SamplerStateHandler(StateHandler):
+    """Handles an `ElasticSampler`."""
+
+    def sync(self) -> None:
+        """Gives the sampler rank 0's position, and deals what is left anew."""
+        self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+
+
+_registry: list[tuple[type, type[StateHandler]]] = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+]
+
+
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
+    """Returns which class handles values of which type; the first type that fits counts."""
+    return _registry
+
+
+def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
+    """Replaces what `get_handler_registry()` returns, for states that are made from now on."""
+    global _registry
+    _registry = registry
+
+
+class TorchState(ObjectState):
+    """Models, optimizers, samplers and Python objects as attributes.
+
+    Assigning another model, optimizer or sampler to such an attribute saves its state. Assigning to
+    any other attribute does not.
+    """
+
+    _handlers: dict[str, StateHandler]
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Makes the state, and saves it.
+
+        Args:
+            model: The attribute `model`.
+            optimizer: The attribute `optimizer`.
+            kwargs: Other attributes. What no handler takes is an object, which travels pickled.
+        """
+        values = kwargs | {"model": model, "optimizer": optimizer}
+        handlers = {name: _handler_of(value) for name, value in values.items()}
+        self._handlers = {name: it for name, it in handlers.items() if it is not None}
+        for name, handler in self._handlers.items():
+            object.__setattr__(self, name, handler.value)
+        objects = {name: value for name, value in values.items() if name not in self._handlers}
+        super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **objects)
+
+    def save(self) -> None:
+        """Keeps copies of the states of models, optimizers and samplers, and the objects."""
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        """Goes back to what was saved last."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Takes over rank 0's state, and saves it. Collective.
+
+        Horovod's does not save, so that a rank which came later, and is left alone before it
+        commits, would go back to the model that it was started with.
+        """
+        for handler in self._handlers.values():
+            handler.sync()
+            handler.save()
+        super().sync()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets an attribute; a handler takes over the value where there is one."""
+        if name != "_handlers" and name in self._handlers:
+            self._handlers[name].set_value(value)
+        super().__setattr__(name, value)
+
+
+def _handler_of(value: Any) -> StateHandler | None:
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler(value)
+    return None

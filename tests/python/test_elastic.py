@@ -1,0 +1,159 @@
+"""Elastic jobs with real processes: ranks are killed, replaced and added while they train."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
+PATIENCE_S = 120
+
+#: Counts to 40 in steps that all ranks take together; each step adds the same on any number of
+#: ranks, so that the result does not depend on who was there. What a worker does at which step is
+#: told by the first argument: {worker: [step, what]}.
+TRAINING = """
+import json, os, signal, sys, time
+from pathlib import Path
+import numpy as np
+import lightcc as hvd
+
+worker, folder = os.environ["LIGHT_WORKER"], Path(sys.argv[2])
+at, what = json.loads(sys.argv[1]).get(worker, [-1, ""])
+if what == "dies before init":
+    os.kill(os.getpid(), signal.SIGKILL)
+hvd.init()
+state = hvd.elastic.ObjectState(
+    hvd.broadcast_object, hvd.rank, step=0, weights=np.zeros(3), sizes=[]
+)
+resets = []
+state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+@hvd.elastic.run
+def train(state):
+    state.sizes = [*state.sizes, hvd.size()]
+    more = 1.0
+    while more > 0:
+        if what == "is awaited":
+            (folder / "wait").unlink(missing_ok=True)
+        gradient = np.full(3, float(state.step))
+        gradient = hvd.allreduce(gradient, op=hvd.Average, name="gradient")
+        if state.step == at and what == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if state.step < 40:
+            state.weights = state.weights + gradient
+            state.step += 1
+        (folder / f"step.{state.step}").touch()
+        if state.step % 2 == 0:
+            state.commit()
+        waits = np.array([state.step < 40 or (folder / "wait").exists()], np.float32)
+        more = hvd.allreduce(waits, op=hvd.Max, name="more")[0]
+        time.sleep(0.01)
+    return state
+
+train(state)
+about = {"weights": state.weights.tolist(), "sizes": state.sizes, "resets": resets}
+(folder / f"result.{worker}").write_text(json.dumps(about))
+"""
+UNDISTURBED = [float(sum(range(40)))] * 3
+
+
+def run_job(
+    folder: Path, story: dict[str, list[object]], *flags: str
+) -> subprocess.CompletedProcess[str]:
+    script = folder / "train.py"
+    script.write_text(TRAINING)
+    argv = [LIGHTCCRUN, "--verbose", *flags, sys.executable, str(script), json.dumps(story)]
+    return subprocess.run(
+        [*argv, str(folder)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+def results(folder: Path) -> dict[str, dict[str, list[float]]]:
+    found = sorted(folder.glob("result.*"))
+    return {path.suffix[1:]: json.loads(path.read_text()) for path in found}
+
+
+def test_a_killed_rank_is_replaced_and_the_result_is_that_of_an_undisturbed_run(
+    tmp_path: Path,
+) -> None:
+    job = run_job(tmp_path, {"1": [5, "is killed"]}, "-np", "3", "--min-np", "2")
+    assert job.returncode == 0, job.stderr
+    assert "killed by SIGKILL" in job.stderr
+    found = results(tmp_path)
+    assert {"0", "2"} <= set(found), job.stderr
+    for about in found.values():
+        assert about["weights"] == UNDISTURBED
+        assert about["sizes"][:2] == [3, 2]
+    assert found["0"]["resets"] == found["0"]["sizes"][1:]
+
+
+def test_a_replacement_takes_over_the_state_of_the_survivors(tmp_path: Path) -> None:
+    (tmp_path / "wait").touch()  # Until worker 3 takes part.
+    story = {"0": [5, "is killed"], "3": [-1, "is awaited"]}
+    job = run_job(tmp_path, story, "-np", "3", "--min-np", "2")
+    assert job.returncode == 0, job.stderr
+    found = results(tmp_path)
+    assert set(found) == {"1", "2", "3"}
+    for about in found.values():
+        assert about["weights"] == UNDISTURBED
+        assert about["sizes"] == [3, 2, 3]
+    assert found["3"]["resets"] == []
+
+
+def test_a_host_that_the_discovery_script_adds_joins(tmp_path: Path) -> None:
+    (tmp_path / "wait").touch()  # Until worker 2 takes part.
+    script = tmp_path / "hosts.sh"
+    script.write_text(
+        f"#!/bin/sh\necho localhost:2\n[ ! -e {tmp_path}/step.10 ] || echo 127.0.0.1\n"
+    )
+    script.chmod(0o755)
+    flags = ["-np", "2", "--host-discovery-script", str(script), "--slots", "1"]
+    job = run_job(tmp_path, {"2": [-1, "is awaited"]}, *flags)
+    assert job.returncode == 0, job.stderr
+    found = results(tmp_path)
+    assert set(found) == {"0", "1", "2"}
+    for about in found.values():
+        assert about["weights"] == UNDISTURBED
+        assert about["sizes"] == [2, 3]
+
+
+def test_a_rank_that_dies_before_it_joins_holds_nobody_up(tmp_path: Path) -> None:
+    job = run_job(tmp_path, {"1": [0, "dies before init"]}, "-np", "2", "--min-np", "1")
+    assert job.returncode == 0, job.stderr
+    assert "killed by SIGKILL" in job.stderr
+    assert results(tmp_path)["0"]["weights"] == UNDISTURBED
+
+
+def test_a_job_whose_ranks_all_fail_ends_with_the_reason(tmp_path: Path) -> None:
+    story = {"0": [5, "is killed"], "1": [5, "is killed"]}
+    job = run_job(tmp_path, story, "-np", "2", "--min-np", "1")
+    assert job.returncode == 137, job.stderr
+    assert "killed by SIGKILL" in job.stderr.splitlines()[-1]
+
+
+def test_a_discovery_script_that_fails_is_named(tmp_path: Path) -> None:
+    job = run_job(tmp_path, {}, "-np", "2", "--host-discovery-script", "exit 3")
+    assert job.returncode == 1
+    assert "Failed to execute discovery script: exit 3. Exit code: 3" in job.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["-np", "2", "--max-np", "4"], "--max-np is for elastic jobs: give --min-np"),
+        (["-np", "2", "--min-np", "3"], "--min-np 3, -np 2.* must not become smaller"),
+        (["-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "9", "3"], "9 3 is no range"),
+        (["--host-discovery-script", "x"], "needs -np or --min-np"),
+        (["-np", "3", "--min-np", "1", "-H", "a:2"], "-np 3 needs 3 slots, but the hosts have 2"),
+    ],
+)
+def test_flags_that_are_not_allowed(flags: list[str], text: str) -> None:
+    argv = [LIGHTCCRUN, *flags, "true"]
+    job = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert job.returncode == 2
+    assert re.search(text, job.stderr)

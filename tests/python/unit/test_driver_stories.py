@@ -1,0 +1,294 @@
+"""Elastic jobs in virtual time, from seeds: workers that start, join, die, finish; hosts that go.
+
+The world around the driver keeps the rules of real workers: one takes up a plan that names it,
+joins when all members do, and waits for the next plan when its world is over.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightcc._discovery.plan import FINISHED, JOINED, WAITING, Notice, Plan, Status, decode, encode
+from lightcc.runner.driver import Action, CallOff, Driver, End, Settings, Start, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STORIES = 500
+
+
+class Story:
+    """One job. Everything random comes from its seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        pick = self.random
+        min_np = pick.randint(1, 3)
+        num_proc = min_np + pick.randint(0, 2)
+        self.settings = Settings(
+            num_proc=num_proc,
+            min_np=min_np,
+            max_np=pick.choice([None, num_proc, num_proc + 2]),
+            elastic_timeout_s=60.0,
+            cooldown_s=pick.choice([None, (1.0, 10.0)]),
+            lose_host=pick.random() < 0.3,
+            notify_early=pick.random() < 0.5,
+            reset_limit=pick.choice([None, None, 5]),
+        )
+        self.death_rate = pick.choice([0.0, 0.02, 0.1])
+        self.now = 0.0
+        self.order = itertools.count()
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.alive: dict[int, Status | None] = {}
+        self.plan = Plan(0)
+        self.plans: list[Plan] = []
+        self.noticed = 0
+        self.steps = 0
+        self.end: End | None = None
+        self.hosts = {f"h{i}": pick.randint(1, 3) for i in range(pick.randint(1, 3))}
+        self.driver = Driver(self.settings, pick.random, 0.0)
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self.events, (self.now + seconds, next(self.order), event))
+
+    def play(self) -> None:
+        self.obey(self.driver.hosts_seen(self.now, dict(self.hosts)))
+        self.after(self.random.uniform(1, 20), self.change_hosts)
+        for _ in range(20_000):
+            if self.end is not None:
+                return
+            deadline = self.driver.deadline()
+            if deadline is not None and (not self.events or deadline < self.events[0][0]):
+                assert deadline > self.now
+                self.now = deadline
+                self.obey(self.driver.tick(self.now))
+                continue
+            assert self.events, f"nothing will happen any more: {self.plan}, {self.alive}"
+            self.now, _, event = heapq.heappop(self.events)
+            event()
+        pytest.fail(f"no end: {self.plan}, {self.alive}, {self.steps} steps")
+
+    def change_hosts(self) -> None:
+        if self.random.random() < 0.5:
+            self.hosts[f"h{self.random.randint(0, 4)}"] = self.random.randint(0, 3)
+            self.obey(self.driver.hosts_seen(self.now, dict(self.hosts)))
+        if self.steps < 100:
+            self.after(self.random.uniform(1, 20), self.change_hosts)
+
+    # What the driver wants done.
+
+    def obey(self, actions: list[Action]) -> None:
+        for action in actions:
+            assert self.end is None, "an action after the end"
+            if isinstance(action, Start):
+                assert action.worker not in self.alive
+                assert action.hosts[action.rank] == action.host
+                self.alive[action.worker] = None
+                self.after(self.random.uniform(0.5, 40), partial(self.ready, action.worker))
+            elif isinstance(action, Stop):
+                if action.worker in self.alive:
+                    self.after(0.1, partial(self.die, action.worker, -15))
+            elif isinstance(action, Plan):
+                self.publish(decode(Plan, encode(action)))
+            elif isinstance(action, Notice):
+                assert action.serial > self.noticed
+                self.noticed = action.serial
+            elif isinstance(action, CallOff):
+                if action.epoch == self.plan.epoch:
+                    for number in self.plan.members:
+                        self.after(0.1, partial(self.leave, number, self.plan, "off"))
+            else:
+                self.end = action
+
+    def publish(self, plan: Plan) -> None:
+        before = self.plan
+        assert plan.epoch == before.epoch + 1
+        if plan.ending:
+            self.plan = plan
+            for number in list(self.alive):
+                status = self.alive[number]
+                if status is not None and status.state == WAITING:
+                    self.after(0.1, partial(self.die, number, 1))
+            return
+        assert len(set(plan.members)) == len(plan.members) >= self.settings.min_np
+        assert self.settings.max_np is None or len(plan.members) <= self.settings.max_np
+        for number in plan.members + plan.removed:
+            status = self.alive.get(number)
+            # The driver may not know of a death yet, but never plans for who does not wait.
+            assert number not in self.alive or (status is not None and status.state == WAITING)
+        survivors = [number for number in before.members if number in plan.members]
+        assert list(plan.members[: len(survivors)]) == survivors
+        assert not before.members or survivors, "nobody has the state"
+        assert plan.sync or set(plan.members) <= set(before.members)
+        assert plan.notice == self.noticed
+        self.plan = plan
+        self.plans.append(plan)
+        for number in plan.removed:
+            self.after(0.1, partial(self.die, number, 0))
+        self.after(self.random.uniform(0.1, 1), lambda: self.join(plan))
+
+    # What workers do.
+
+    def say(self, number: int, status: Status) -> None:
+        self.alive[number] = decode(Status, encode(status))
+        self.obey(self.driver.status_changed(self.now, number, status))
+
+    def ready(self, number: int) -> None:
+        if number in self.alive:
+            self.say(number, Status(WAITING))
+
+    def die(self, number: int, code: int) -> None:
+        if number in self.alive:
+            del self.alive[number]
+            self.obey(self.driver.worker_ended(self.now, number, code, f"worker {number}: {code}"))
+
+    def join(self, plan: Plan) -> None:
+        if self.random.random() < self.death_rate:
+            self.die(self.random.choice(plan.members), 1)
+        if self.plan is not plan or not all(number in self.alive for number in plan.members):
+            return  # Those who are there wait until it is called off.
+        for number in plan.members:
+            if number in self.alive:
+                self.say(number, Status(JOINED, plan.epoch, in_run=True))
+        self.after(1.0, lambda: self.step(plan))
+
+    def step(self, plan: Plan) -> None:
+        """All members take one step, or find out that they cannot."""
+        self.steps += 1
+        if self.random.random() < self.death_rate:
+            code = self.random.choice([1, -9])
+            self.die(self.random.choice(plan.members), code)
+        if self.plan is not plan:
+            return
+        reason = ""
+        if not all(number in self.alive for number in plan.members):
+            reason = "a rank is gone"
+        elif self.steps >= 100:
+            for number in plan.members:
+                if number in self.alive:
+                    self.say(number, replace(self.alive[number] or Status(""), state=FINISHED))
+                    self.after(0.1, partial(self.die, number, 0))
+            return
+        elif self.noticed <= plan.notice:
+            self.after(1.0, lambda: self.step(plan))
+            return
+        for number in plan.members:
+            self.after(self.random.uniform(0, 0.1), partial(self.leave, number, plan, reason))
+
+    def leave(self, number: int, plan: Plan, reason: str) -> None:
+        status = self.alive.get(number)
+        if self.plan is plan and status is not None and number in plan.members:
+            restored = bool(reason)
+            self.say(number, Status(WAITING, plan.epoch, restored, in_run=True, reason=reason))
+
+
+def test_every_story_ends_and_keeps_the_rules() -> None:
+    finished = 0
+    reasons: dict[str, int] = {}
+    for seed in range(STORIES):
+        story = Story(seed)
+        try:
+            story.play()
+        except (AssertionError, pytest.fail.Exception) as error:
+            msg = f"story {seed}: {error}"
+            raise AssertionError(msg) from error
+        assert story.end is not None
+        if story.end.error:
+            reasons[story.end.error[:20]] = reasons.get(story.end.error[:20], 0) + 1
+        else:
+            finished += 1
+            assert story.steps >= 100
+            assert not story.alive
+    assert finished > STORIES // 4, reasons  # The stories are not all of one kind.
+    assert len(reasons) > 3, reasons
+
+
+def actions(kind: type[Any], found: list[Action]) -> list[Any]:
+    return [action for action in found if isinstance(action, kind)]
+
+
+def started(settings: Settings, hosts: dict[str, int]) -> tuple[Driver, Plan]:
+    """Returns a driver whose first epoch has been joined by all slots of `hosts`."""
+    driver = Driver(settings, lambda: 0.0, 0.0)
+    starts = actions(Start, driver.hosts_seen(0.0, hosts))
+    assert [start.worker for start in starts] == list(range(sum(hosts.values())))
+    plans: list[Plan] = []
+    for start in starts:
+        plans += actions(Plan, driver.status_changed(1.0, start.worker, Status(WAITING)))
+    for start in starts:
+        driver.status_changed(2.0, start.worker, Status(JOINED, 1, in_run=True))
+    assert len(plans) == 1
+    return driver, plans[0]
+
+
+def broken(epoch: int) -> Status:
+    return Status(WAITING, epoch, restored=True, in_run=True, reason="a rank is gone")
+
+
+def test_survivors_go_on_without_waiting_for_a_replacement() -> None:
+    driver, plan = started(Settings(3, 2), {"a": 3})
+    assert plan == Plan(1, (0, 1, 2))
+    driver.worker_ended(3.0, 0, -9, "killed")
+    assert not actions(Plan, driver.status_changed(3.1, 1, broken(1)))
+    (second,) = actions(Plan, driver.status_changed(3.1, 2, broken(1)))
+    assert second == Plan(2, (1, 2))
+    (start,) = actions(Start, driver.tick(4.0))  # After the cooldown of the slot.
+    assert start == Start(3, "a", 2, ("a", "a", "a"))
+    for number in second.members:
+        driver.status_changed(5.0, number, Status(JOINED, 2, in_run=True))
+    (notice,) = actions(Notice, driver.status_changed(6.0, 3, Status(WAITING)))
+    assert notice == Notice(1, 2)
+    found: list[Action] = []
+    for number in second.members:
+        found = driver.status_changed(7.0, number, Status(WAITING, 2, in_run=True))
+    (third,) = actions(Plan, found)
+    assert third == Plan(3, (1, 2, 3), notice=1)
+
+
+def test_a_failed_worker_costs_its_host_where_that_is_asked_for() -> None:
+    driver, _ = started(Settings(4, 2, lose_host=True), {"a": 2, "b": 2})
+    stops = actions(Stop, driver.worker_ended(3.0, 0, 1, "exit code 1"))
+    assert {stop.worker for stop in stops} == {0, 1}
+    driver.worker_ended(3.2, 1, -15, "stopped")
+    driver.status_changed(3.3, 2, broken(1))
+    (plan,) = actions(Plan, driver.status_changed(3.4, 3, broken(1)))
+    assert plan.members == (2, 3)
+    assert driver.deadline() is None  # The host is lost for ever.
+
+
+def test_a_death_while_the_others_join_calls_the_join_off() -> None:
+    driver = Driver(Settings(2, 1), lambda: 0.0, 0.0)
+    driver.hosts_seen(0.0, {"a": 2})
+    driver.status_changed(1.0, 0, Status(WAITING))
+    (plan,) = actions(Plan, driver.status_changed(1.0, 1, Status(WAITING)))
+    (off,) = actions(CallOff, driver.worker_ended(1.1, 1, -9, "worker 1: killed"))
+    assert off.epoch == plan.epoch
+    assert "worker 1: killed" in off.reason
+
+
+def test_nobody_left_ends_the_job_with_the_failure() -> None:
+    driver, _ = started(Settings(2, 1), {"a": 2})
+    driver.worker_ended(3.0, 0, 1, "worker 0: exit code 1")
+    (end,) = actions(End, driver.worker_ended(3.1, 1, 1, "worker 1: exit code 1"))
+    assert end.error == "worker 1: exit code 1"
+
+
+def test_too_few_slots_for_too_long_end_the_job() -> None:
+    driver = Driver(Settings(4, 2, elastic_timeout_s=5.0), lambda: 0.0, 0.0)
+    assert not driver.hosts_seen(0.0, {"a": 1})
+    assert driver.deadline() == 5.0
+    (end,) = actions(End, driver.tick(5.0))
+    assert "at least 2 Horovod processes" in end.error
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b'{"serial": "1", "result": 2}', b"[1]"])
+def test_what_is_no_message_is_refused(value: bytes) -> None:
+    with pytest.raises(ValueError, match="not a Notice of an elastic job"):
+        decode(Notice, value)
