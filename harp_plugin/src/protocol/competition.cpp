@@ -18,6 +18,7 @@ constexpr double kOwnShare = 0.85;     ///< Ours, above which it is not.
 constexpr int kProbesToRest = 2;
 constexpr int kDipsToCompete = 4;
 constexpr int kRisePercent = 10;  ///< Of the round trip in a dip, which somebody's start explains.
+constexpr double kDipFraction = 0.7;  ///< Of the window: a dip that leaves more is none.
 constexpr double kForeignRest = 0.3;  ///< Of a queue, which only others can have left.
 /// Sessions that yield to delay have done so by then.
 constexpr Duration kPatience = std::chrono::milliseconds(500);
@@ -85,7 +86,7 @@ void Competition::count_queue(const CompetitionRound& round) {
   } else {
     standing_rounds_ = 0;
     calm_rounds_ += round.lost == 0 ? 1 : 0;
-    if (round.lost == 0 && calm_rounds_ >= kQuietRounds) {
+    if (round.lost == 0 && calm_rounds_ >= kQuietRounds && foreign_dips_ == 0) {
       standing_time_ = {};
       loss_cuts_ = 0;
     }
@@ -125,18 +126,30 @@ double Competition::judge_dip(const CompetitionRound& round, double used_window,
   if (wants_upward_) {
     return round.window;
   }
+  if (probe_.is_deep() && used_window > kDipFraction * round.window && !may_be_foreign) {
+    // So few packets cannot become fewer, and make no queue that stands. What goes with others'
+    // queue, which swings, is no answer.
+    if (std::min(queue, rest) > round.allowed) {
+      count_foreign_dip(round, 0);
+    }
+    return round.window;
+  }
   if (!may_be_foreign) {
     foreign_dips_ = 0;
     // A long queue has gone with the packets, so the window stays smaller.
     return queue > standing_queue(round) ? std::min(used_window, round.window) : round.window;
   }
+  count_foreign_dip(round, share);
+  return round.window;
+}
+
+void Competition::count_foreign_dip(const CompetitionRound& round, double share) {
   ++foreign_dips_;
   if (competes_ && foreign_dips_ >= kDipsToCompete && standing_time_ >= kPatience) {
     start_competing();
     share_ = share;
     set_goal(round.window);
   }
-  return round.window;
 }
 
 void Competition::set_goal(double window) {

@@ -16,6 +16,9 @@
 // whatever it does, as beside BBR in a short queue. Where a probe finds the queue to be its own,
 // twice, delay decides again.
 //
+// A window of two packets cannot shrink. There the answer is whether a queue stands, not whether it
+// falls: a fall is not this end's doing.
+//
 // Known weakness: where a link carries no more packets than there are sessions, the window cannot
 // dip, and sessions may take one another for TCP.
 #pragma once
@@ -66,6 +69,7 @@ class Competition {
   void count_queue(const CompetitionRound& round);
   double end_probe(const CompetitionRound& round, double used_window, double share);
   double judge_dip(const CompetitionRound& round, double used_window, double share);
+  void count_foreign_dip(const CompetitionRound& round, double share);
   void set_goal(double window);
   Duration standing_queue(const CompetitionRound& round) const;
   bool starts_dip(const CompetitionRound& round, Duration known_min_rtt, Duration highest);

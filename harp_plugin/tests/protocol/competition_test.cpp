@@ -105,6 +105,20 @@ TEST(Competition, a_queue_that_stays_is_others_and_the_window_grows_until_half_o
   EXPECT_LT(share, 0.7);
 }
 
+TEST(Competition, a_window_that_cannot_shrink_asks_whether_a_queue_stands_not_whether_it_falls) {
+  Congestion congestion = beyond_slow_start();
+  while (congestion.window_packets() > kLeastWindow) {
+    play_full_link(congestion, 1500);
+  }
+  // The others' queue swings, and is short in each dip.
+  bool was_probing = false;
+  for (int round = 0; round < 4000 && !congestion.competition().is_competing(); ++round) {
+    play_full_link(congestion, was_probing ? 900 : 2000);
+    was_probing = congestion.competition().is_probing();
+  }
+  EXPECT_TRUE(congestion.competition().is_competing());
+}
+
 TEST(Competition, when_the_others_have_gone_the_queue_goes_too) {
   Congestion congestion = beyond_slow_start();
   for (int round = 0; round < 2000; ++round) {

@@ -36,7 +36,7 @@ available=$(sysctl -n net.ipv4.tcp_available_congestion_control)
 
 # tcp_gbps FILE: what iperf received in the last seconds, with headers of 66 bytes on 1448.
 tcp_gbps() {
-  grep -E '/sec' "$1" | grep -vE 'sender|receiver' | tail -n "$seconds" |
+  grep -aE '/sec' "$1" | grep -vE 'sender|receiver' | tail -n "$seconds" |
     awk '{ for (i = 1; i <= NF; i++) if ($i == "Mbits/sec") { sum += $(i - 1); n++ } }
       END { printf "%.3f", n ? sum / n / 1000 * 1514 / 1448 : 0 }'
 }
