@@ -128,7 +128,7 @@ class _Readings:
             if self._left < 0:
                 return False
         self._due = max(self._due + self._interval_s, time.monotonic())
-        time.sleep(self._due - time.monotonic())
+        time.sleep(max(0.0, self._due - time.monotonic()))
         self.before, self.now = self.now, read_ranks()
         return True
 

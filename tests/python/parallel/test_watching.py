@@ -65,19 +65,22 @@ def test_a_rank_answers_while_there_is_a_world(monkeypatch: pytest.MonkeyPatch) 
 def test_a_forked_child_does_not_keep_the_socket() -> None:
     assert own_rank().pid == os.getpid()
     kept, done = os.pipe()
+    started, starts = os.pipe()
     child = os.fork()
     if child == 0:
+        os.write(starts, b"x")
         os.read(kept, 1)
         os._exit(0)
     try:
+        os.read(started, 1)  # The child's hooks of fork() have run.
         hvd.shutdown()
         name = f"@lightcc-stat-{os.getpid()}-"
         assert name not in Path("/proc/net/unix").read_text()
     finally:
         os.write(done, b"x")
         os.waitpid(child, 0)
-        os.close(kept)
-        os.close(done)
+        for descriptor in (kept, done, started, starts):
+            os.close(descriptor)
 
 
 def watch_each_other() -> tuple[int, list[int], list[int], list[Any]]:

@@ -78,3 +78,17 @@ def test_threads_and_devices_can_be_chosen_after_the_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "2.0"
+
+
+@pytest.mark.parametrize(("module", "what"), [("elastic", "elastic jobs"), ("keras", "Keras")])
+def test_what_is_not_there_is_an_import_error_that_says_so(module: str, what: str) -> None:
+    code = f"""
+try:
+    import horovod.tensorflow.{module}
+except ModuleNotFoundError as error:
+    print(error.name, error)
+"""
+    call = [sys.executable, "-m", "lightcc.horovod", "-c", code]
+    done = subprocess.run(call, check=True, capture_output=True, text=True)
+    assert done.stdout.startswith("horovod.")
+    assert f"does not support {what} yet" in done.stdout
