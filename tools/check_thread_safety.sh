@@ -10,7 +10,7 @@ if ! command -v "$compiler" >/dev/null; then
   echo "thread-safety: $compiler not found; install it (Debian: clang-19) or set CLANGXX" >&2
   exit 1
 fi
-flags=(-fsyntax-only -std=c++20 -Icsrc -Iharp_plugin -Iharp_plugin/src
+flags=(-fsyntax-only -std=c++20 "-DLIGHTCC_VERSION=\"\"" -Icsrc -Iharp_plugin -Iharp_plugin/src
   -Wthread-safety -Werror=thread-safety)
 if [[ $(uname -m) == x86_64 ]]; then
   flags+=(-march=x86-64-v4)  # The kernels of every SIMD level compile with the highest.

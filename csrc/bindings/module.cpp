@@ -15,7 +15,6 @@
 #include "lightcc/engine/current_world.hpp"
 #include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/fusion/strategy.hpp"
-#include "lightcc/net/socket_address.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 
 #include "compression.hpp"

@@ -111,11 +111,11 @@ class StoreClient {
       return py::none();
     }
     const StoreView seen = value_or_throw(std::move(view));
-    py::dict entries;
+    const py::dict entries;
     for (const auto& [key, value] : seen.entries) {
       entries[py::str(key)] = from_bytes(value);
     }
-    return py::make_tuple(seen.state, std::move(entries));
+    return py::make_tuple(seen.state, entries);
   }
 
   void remove_prefix(const std::string& prefix, double timeout_s) {

@@ -64,7 +64,7 @@ bool is_code(const void* address) {
 
 bool is_done_as_expected(const AsyncDone* done) {
   std::array<const void*, kWords> words{};
-  std::memcpy(words.data(), static_cast<const void*>(done), sizeof(words));
+  std::memcpy(static_cast<void*>(words.data()), static_cast<const void*>(done), sizeof(words));
   return is_code(words[2]) && is_code(words[3]);
 }
 
@@ -73,8 +73,8 @@ Done take_done(AsyncDone* done) {
 }
 
 void run_on_done_thread(std::function<void()> work) {
-  static auto* const thread = new DoneThread;
-  thread->push(std::move(work));
+  static auto* const kThread = new DoneThread;
+  kThread->push(std::move(work));
 }
 
 }  // namespace lightcc::tf

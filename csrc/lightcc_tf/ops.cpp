@@ -3,7 +3,6 @@
 //
 // All are stateful, so that TensorFlow neither computes one only once, nor takes two for the same.
 // Their names and attributes are in saved graphs: new attributes need defaults, old ones stay.
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -84,6 +83,7 @@ void delete_collective(void* kernel) {
   delete static_cast<Collective*>(kernel);
 }
 
+// NOLINTNEXTLINE(misc-const-correctness): the type is TensorFlow's.
 void compute_collective(void* kernel, KernelContext* context, AsyncDone* done) {
   static const bool kExpected = is_done_as_expected(done);  // Of the first call, so of each.
   if (!kExpected) {
@@ -199,7 +199,7 @@ void delete_standing(void* kernel) {
   delete static_cast<Standing*>(kernel);
 }
 
-Result<std::int64_t> look_up(World& world, const Standing& standing) {
+Result<std::int64_t> look_up(const World& world, const Standing& standing) {
   const Topology& topology = world.topology();
   if (standing.what == "rank") {
     return topology.rank;
@@ -228,6 +228,7 @@ Result<std::int64_t> look_up(World& world, const Standing& standing) {
                     "Process set provided does not exist, or has not been registered.");
 }
 
+// NOLINTNEXTLINE(misc-const-correctness): the type is TensorFlow's.
 void compute_standing(void* kernel, KernelContext* context) {
   const Standing& standing = *static_cast<const Standing*>(kernel);
   Result<std::int64_t> value = not_initialized();

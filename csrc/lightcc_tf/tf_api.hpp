@@ -165,12 +165,15 @@ using ComputeAsync = void (*)(void*, KernelContext*, AsyncDone*);
   X(dimension, "TF_Dim", std::int64_t, (const TfTensor*, int))                                    \
   X(tensor_data, "TF_TensorData", void*, (const TfTensor*))
 
+// NOLINTBEGIN(bugprone-macro-parentheses): a type and a list of parameters take none.
+#define LIGHTCC_TF_MEMBER(member, symbol, result, arguments) result(*member) arguments = nullptr;
+// NOLINTEND(bugprone-macro-parentheses)
+
 /// The functions, by what they do.
 struct Api {
-#define LIGHTCC_TF_MEMBER(member, symbol, result, arguments) result(*member) arguments = nullptr;
   LIGHTCC_TF_FUNCTIONS(LIGHTCC_TF_MEMBER)
-#undef LIGHTCC_TF_MEMBER
 };
+#undef LIGHTCC_TF_MEMBER
 
 /// Looks the functions up. kUnimplemented: TensorFlow is not loaded, or has one no more; named.
 Status load_api();

@@ -5,9 +5,7 @@
 #include <array>
 #include <numeric>
 #include <optional>
-#include <utility>
 
-#include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/net/socket_address.hpp"
 
