@@ -29,7 +29,7 @@ void play_full_link(Congestion& congestion, double others) {
     congestion.on_ack(0, delay, kRtt, true);
   }
   congestion.on_round({.elapsed = kRtt,
-                       .delivered_bytes = 500 * 1500,
+                       .delivered_bytes = 750000,
                        .delivered_packets = 500,
                        .lost_packets = 0,
                        .window_was_used = true},

@@ -1,11 +1,9 @@
 #include "lightcc/base/knobs.hpp"
 
-#include <cstddef>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -401,9 +399,9 @@ TEST(KnobTable, defaults_are_documented_as_a_user_would_write_them) {
 }
 
 TEST(ProcessEnvironment, tells_unset_from_set) {
-  ASSERT_EQ(setenv("LIGHT_TEST_ONLY", "x", 1), 0);
+  ASSERT_EQ(setenv("LIGHT_TEST_ONLY", "x", 1), 0);  // NOLINT(concurrency-mt-unsafe): one thread
   EXPECT_EQ(process_environment()("LIGHT_TEST_ONLY"), std::optional<std::string>("x"));
-  ASSERT_EQ(unsetenv("LIGHT_TEST_ONLY"), 0);
+  ASSERT_EQ(unsetenv("LIGHT_TEST_ONLY"), 0);  // NOLINT(concurrency-mt-unsafe): as above
   EXPECT_EQ(process_environment()("LIGHT_TEST_ONLY"), std::nullopt);
 }
 
