@@ -152,15 +152,17 @@ lint: .venv/.installed .venv-lint/.ready  ## Format, types, arrows, clang-tidy; 
 	.venv-lint/bin/python tools/check_docs.py
 	.venv-lint/bin/python tools/check_words.py
 	.venv-lint/bin/python tools/check_include_arrows.py
+	.venv-lint/bin/python tools/cuda_mutants.py --check
 	git ls-files -z | grep -zvE '^(LICENSE|(harp_plugin/)?tests/fuzz/corpus/)' | xargs -0 .venv-lint/bin/codespell
 	.venv-lint/bin/ruff check .
 	.venv-lint/bin/ruff format --check .
-	git ls-files -z '*.cpp' '*.hpp' | xargs -0 .venv-lint/bin/clang-format --dry-run --Werror
+	git ls-files -z '*.cpp' '*.hpp' '*.cu' | xargs -0 .venv-lint/bin/clang-format --dry-run --Werror
 	MYPYPATH=tools .venv/bin/mypy
 	MYPYPATH=tools .venv/bin/mypy --strict tools harp_plugin/tools/abi_check
 	cd $(ELSEWHERE) && $(BIN)/stubtest --mypy-config-file ../../pyproject.toml lightcc._core
 	PYTHONPATH=. .venv-lint/bin/lint-imports
 	tools/check_thread_safety.sh
+	tools/check_cuda_kernels.sh
 	PATH="$(LINT_BIN):$$PATH" cmake --preset lint -DPython_EXECUTABLE=$(LINT_BIN)/python \
 	  -Dpybind11_DIR="$$(.venv-lint/bin/python -m pybind11 --cmakedir)" >/dev/null
 	PATH="$(LINT_BIN):$$PATH" tools/run_clang_tidy.sh
@@ -169,7 +171,7 @@ lint: .venv/.installed .venv-lint/.ready  ## Format, types, arrows, clang-tidy; 
 format: .venv-lint/.ready  ## Writes what lint would ask for, as far as tools can
 	.venv-lint/bin/ruff check --fix . || true
 	.venv-lint/bin/ruff format .
-	git ls-files -z '*.cpp' '*.hpp' | xargs -0 .venv-lint/bin/clang-format -i
+	git ls-files -z '*.cpp' '*.hpp' '*.cu' | xargs -0 .venv-lint/bin/clang-format -i
 
 .PHONY: sanitize
 sanitize: .venv/.ready  ## C++ tests under ASan+UBSan and under TSan (clang-19), errors in Python under ASan
@@ -194,6 +196,16 @@ harp: .venv/.ready  ## HARP's NCCL plugin, harp-perf, harp-cycles and net-confor
 .PHONY: harp-mutants
 harp-mutants:  ## Breaks HARP's protocol in 42 places, one at a time; a test must notice each
 	$(PYTHON) tools/harp_mutants.py
+
+.PHONY: cuda-mutants
+cuda-mutants: .venv/.ready  ## Breaks the CUDA kernels in 38 places, one at a time; a test must notice each
+	PATH="$(BIN):$$PATH" cmake --preset dev >/dev/null
+	PATH="$(BIN):$$PATH" cmake --build build/dev --target lightcc_cuda_tests
+	$(PYTHON) tools/cuda_mutants.py
+
+.PHONY: test-gpu
+test-gpu:  ## Says what a GPU would be needed for; nothing runs on one yet
+	@echo "no test needs a GPU yet: the kernels run on the simulator (make test), see docs/cuda.md" >&2; exit 1
 
 .PHONY: bench
 bench: .venv/.release  ## All-reduce over sizes on NP ranks, or what BENCH_ARGS tell lightcc.bench

@@ -14,7 +14,8 @@ from pathlib import Path
 from tracked_files import ROOT, tracked_files
 
 CLASS = re.compile(
-    r"^(?:class|struct|union|enum(?: class)?) (?:alignas\(\w+\) |LIGHTCC_EXPORT )?([\w:]+)(?!.*;$)"
+    r"^(?:class|struct|union|enum(?: class)?) (?:alignas\(\w+\) |LIGHTCC_EXPORT )?"
+    r"([\w:]+)\b(?!<)(?!.*;$)"  # "<": a specialisation.
 )
 NAMESPACE = re.compile(r"^(namespace [\w:]+ \{|\}  // namespace)")
 

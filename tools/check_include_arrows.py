@@ -59,6 +59,12 @@ SYSTEM_HEADERS = re.compile(
 )
 CLOCKS = re.compile(r"\b(steady_clock|system_clock|high_resolution_clock|random_device)\b")
 
+# Kernels run on GPUs: of lightcc they know how half precision is defined, and nothing else.
+KERNEL_FOLDER = ("csrc", "lightcc_cuda", "kernels")
+KERNEL_HEADERS = re.compile(r"^lightcc(_cuda/kernels/.*|/base/half\.hpp)$")
+# Included by portable.hpp in tests alone.
+SIMULATOR_HEADER = "lightcc_cuda/simulator/device.hpp"
+
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]')
 PYTHON_HEADERS = re.compile(r"^(pybind11/|Python\.h$)")
 
@@ -141,10 +147,22 @@ def check_harp(path: Path, text: str) -> list[str]:
     return problems
 
 
+def check_kernels(path: Path, text: str) -> list[str]:
+    """Returns one line for each include of a kernel that is not for kernels."""
+    problems = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = INCLUDE.match(line)
+        if match and not KERNEL_HEADERS.match(match[1]) and match[1] != SIMULATOR_HEADER:
+            problems.append(f"{path}:{number}: {match[1]}: not for kernels")
+    return problems
+
+
 def check(path: Path, text: str) -> list[str]:
     """Returns one line for each include in `text`, the content of `path`, that breaks a rule."""
     if path.parts[0] == "harp_plugin":
         return check_harp(path, text)
+    if path.parts[:3] == KERNEL_FOLDER:
+        return check_kernels(path, text)
     room = room_of(path)
     if room is None:
         return []

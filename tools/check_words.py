@@ -26,7 +26,7 @@ TABLE = "## Words that identifiers do not use"
 # Names of tests are claims, so sentences; they may use any word.
 FOLDERS = ("csrc", "harp_plugin/src", "harp_plugin/sim", "harp_plugin/tools", "lightcc")
 PYTHON = {".py", ".pyi"}
-SUFFIXES = {".cpp", ".hpp", ".h"} | PYTHON
+SUFFIXES = {".cpp", ".cu", ".hpp", ".h"} | PYTHON
 
 PYTHON_TEXT = re.compile(
     r'"""[\s\S]*?"""|#.*|"(?:\\.|[^"\\\n])*"|' + r"'(?:\\.|[^'\\\n])*'",

@@ -1,0 +1,187 @@
+// The element types of kernels: how they are stored (Wire), what they are computed in (Lane), in
+// which type factors multiply them (Factor). They mean what collectives/kernels/reduce.hpp says.
+#pragma once
+
+#include "lightcc/base/half.hpp"
+
+#include "lightcc_cuda/kernels/indices.hpp"
+#include "lightcc_cuda/kernels/portable.hpp"
+
+namespace lightcc::cuda {
+
+/// The one NaN that results have.
+LIGHTCC_DEVICE float one_nan(float x) {
+  return x == x ? x : __builtin_bit_cast(float, 0x7fc00000U);
+}
+LIGHTCC_DEVICE double one_nan(double x) {
+  return x == x ? x : __builtin_bit_cast(double, u64{0x7ff8000000000000});
+}
+
+struct Float32 {
+  using Wire = float;
+  using Lane = float;
+  using Factor = float;
+  static constexpr bool kRounds = false;
+  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
+  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return one_nan(lane); }
+};
+
+struct Float64 {
+  using Wire = double;
+  using Lane = double;
+  using Factor = double;
+  static constexpr bool kRounds = false;
+  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
+  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return one_nan(lane); }
+};
+
+struct Float16 {
+  using Wire = u16;
+  using Lane = float;
+  using Factor = float;
+  static constexpr bool kRounds = true;
+  static constexpr Wire kInfinity = 0x7c00;
+  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return half_to_float(wire); }
+  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return float_to_half(one_nan(lane)); }
+};
+
+struct Bfloat16 {
+  using Wire = u16;
+  using Lane = float;
+  using Factor = float;
+  static constexpr bool kRounds = true;
+  static constexpr Wire kInfinity = 0x7f80;
+  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return bfloat16_to_float(wire); }
+  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return float_to_bfloat16(one_nan(lane)); }
+};
+
+template <typename T>
+struct Integer {
+  using Wire = T;
+  using Lane = T;
+  using Factor = double;
+  static constexpr bool kRounds = false;
+  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
+  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return lane; }
+};
+
+/// Zero is false. Factors do not apply.
+struct Bool {
+  using Wire = u8;
+  using Lane = u8;
+  using Factor = double;
+  static constexpr bool kRounds = false;
+  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
+  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return lane != 0 ? Wire{1} : Wire{0}; }
+};
+
+// ---- Factors.
+
+template <typename T>
+struct IntegerLimits {
+  static constexpr bool kSigned = T(-1) < T(0);
+  static constexpr int kValueBits = static_cast<int>(sizeof(T)) * 8 - (kSigned ? 1 : 0);
+  static constexpr T kMax = static_cast<T>((u64{1} << kValueBits) - 1);
+  static constexpr T kMin = kSigned ? static_cast<T>(-kMax - 1) : T(0);
+  static constexpr double kEnd = 2.0 * static_cast<double>(u64{1} << (kValueBits - 1));
+};
+
+/// Truncates; what is outside of T becomes the nearest of its ends, NaN becomes 0.
+template <typename T>
+LIGHTCC_DEVICE_MEMBER T scale_integer(T x, double factor) {
+  using Limits = IntegerLimits<T>;
+  const double product = static_cast<double>(x) * factor;
+  if (product >= Limits::kEnd) {
+    return Limits::kMax;
+  }
+  if (product <= static_cast<double>(Limits::kMin)) {
+    return Limits::kMin;
+  }
+  return static_cast<T>(product == product ? product : 0.0);
+}
+
+LIGHTCC_DEVICE float scaled_lane(float x, float factor) {
+  return x * factor;
+}
+LIGHTCC_DEVICE double scaled_lane(double x, double factor) {
+  return x * factor;
+}
+template <typename T>
+LIGHTCC_DEVICE_MEMBER T scaled_lane(T x, double factor) {
+  return scale_integer<T>(x, factor);
+}
+
+// ---- Memory.
+
+/// An element at any address: GPUs read and write aligned ones alone.
+template <typename T>
+LIGHTCC_DEVICE_MEMBER T load_any(const u8* from) {
+  using Aligned [[gnu::may_alias]] = T;
+  if (is_aligned(reinterpret_cast<u64>(from), sizeof(T))) {
+    return *reinterpret_cast<const Aligned*>(from);
+  }
+  struct {
+    u8 at[sizeof(T)];
+  } bytes;
+  LIGHTCC_UNROLL
+  for (u32 i = 0; i < sizeof(T); ++i) {
+    bytes.at[i] = from[i];
+  }
+  return __builtin_bit_cast(T, bytes);
+}
+
+template <typename T>
+LIGHTCC_DEVICE_MEMBER void store_any(u8* to, T value) {
+  using Aligned [[gnu::may_alias]] = T;
+  if (is_aligned(reinterpret_cast<u64>(to), sizeof(T))) {
+    *reinterpret_cast<Aligned*>(to) = value;
+    return;
+  }
+  struct Bytes {
+    u8 at[sizeof(T)];
+  };
+  const auto bytes = __builtin_bit_cast(Bytes, value);
+  LIGHTCC_UNROLL
+  for (u32 i = 0; i < sizeof(T); ++i) {
+    to[i] = bytes.at[i];
+  }
+}
+
+template <u32 Bytes>
+struct WordsOf {
+  using Type [[gnu::vector_size(Bytes), gnu::may_alias]] = u32;
+};
+template <>
+struct WordsOf<4> {
+  using Type [[gnu::may_alias]] = u32;
+};
+template <>
+struct WordsOf<2> {
+  using Type [[gnu::may_alias]] = u16;
+};
+template <>
+struct WordsOf<1> {
+  using Type = u8;
+};
+
+/// N neighbours, read and written as one where their address is aligned to all of them.
+template <typename T, u32 N>
+struct Chunk {
+  T at[N];
+  static constexpr u32 kBytes = N * sizeof(T);
+  using Words = typename WordsOf<kBytes>::Type;
+
+  LIGHTCC_DEVICE_MEMBER static Chunk load(const u8* from) {
+    return __builtin_bit_cast(Chunk, *reinterpret_cast<const Words*>(from));
+  }
+  LIGHTCC_DEVICE_MEMBER void store(u8* to) const {
+    *reinterpret_cast<Words*>(to) = __builtin_bit_cast(Words, *this);
+  }
+};
+
+/// The largest access.
+inline constexpr u32 kVectorBytes = 16;
+/// What one thread computes on at a time.
+inline constexpr u32 kComputedAtOnce = 4;
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,61 @@
+// Where things lie, as functions that the tests call without a GPU. All elements are counted in 64
+// bits: buckets may have more than 2^31 of them.
+#pragma once
+
+#include "lightcc_cuda/kernels/integers.hpp"
+
+namespace lightcc::cuda {
+
+template <typename T>
+constexpr T min_of(T a, T b) {
+  return b < a ? b : a;
+}
+
+template <typename T>
+constexpr T max_of(T a, T b) {
+  return a < b ? b : a;
+}
+
+/// Tiles of `tile` elements that `elements` take.
+constexpr u64 tiles_of(u64 elements, u64 tile) {
+  return elements / tile + (elements % tile != 0 ? 1 : 0);
+}
+
+/// The last of `count` rows whose `first` is not above `value`. Rows ascend, and the first one's is
+/// not above it.
+template <typename Row>
+constexpr u32 row_at(const Row* rows, u32 count, u64 value) {
+  u32 low = 0;
+  u32 high = count;
+  while (high - low > 1) {
+    const u32 middle = low + (high - low) / 2;
+    if (rows[middle].first <= value) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// The first of `count` ascending offsets that is not below `value`, or `count`.
+template <typename Offset>
+constexpr u32 first_from(const Offset* offsets, u32 count, u64 value) {
+  u32 low = 0;
+  u32 high = count;
+  while (low < high) {
+    const u32 middle = low + (high - low) / 2;
+    if (offsets[middle] < value) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+constexpr bool is_aligned(u64 address, u64 bytes) {
+  return address % bytes == 0;
+}
+
+}  // namespace lightcc::cuda

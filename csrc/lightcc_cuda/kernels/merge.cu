@@ -1,0 +1,152 @@
+// The sum of sparse lists as dense elements: merge_lists() of compression/merge.hpp, bit for bit.
+//
+// A block of threads takes a tile, whose sums it keeps in shared memory. It finds the tile's
+// entries in each list by binary search, and adds the lists one after another, in rank order. An
+// index occurs once in a list, so no two threads add to one element at a time.
+//
+// Lists may come from elsewhere. Whatever their bytes are, nothing is read or written outside of
+// the arrays. A damaged list is flagged, and the result then means nothing.
+#include "lightcc_cuda/kernels/merge.hpp"
+#include "lightcc_cuda/kernels/topk_elements.hpp"
+
+namespace lightcc::cuda {
+
+LIGHTCC_DEVICE u64 merged_blocks(const MergeArguments& a) {
+  return tiles_of(a.phase + a.elements, kTopkWireBlock);
+}
+
+/// Where the entries of each block begin; a block of threads for each list.
+LIGHTCC_KERNEL(kMergeThreads, 4) LIGHTCC_MERGE_BEGIN_KERNEL(const MergeArguments a) {
+  LIGHTCC_SHARED(u32, sums, kMergeThreads);
+  const MergeList& list = a.lists[block_index()];
+  const u64 blocks = merged_blocks(a);
+  const u64 share = tiles_of(blocks, kMergeThreads);
+  const u64 first = min_of(share * thread_index(), blocks);
+  const u64 end = min_of(first + share, blocks);
+  u32 sum = 0;
+  bool damaged = false;
+  for (u64 i = first; i < end; ++i) {
+    damaged = damaged || list.counts[i] > kTopkWireBlock;
+    sum += min_of(list.counts[i], kTopkWireBlock);
+  }
+  sums[thread_index()] = sum;
+  sync_block();
+  u32 before = 0;
+  u32 total = 0;
+  for (u32 i = 0; i < kMergeThreads; ++i) {
+    before += i < thread_index() ? sums[i] : 0;
+    total += sums[i];
+  }
+  u32* begins = a.begins + block_index() * blocks;
+  for (u64 i = first; i < end; ++i) {
+    begins[i] = before;
+    before += min_of(list.counts[i], kTopkWireBlock);
+  }
+  const u64 flags = list.header[0] >> kTopkFlagsShift & 0xff;
+  damaged = damaged || static_cast<u32>(list.header[0]) != static_cast<u32>(kTopkMagic) ||
+            list.header[1] != total || total > a.capacity ||
+            ((flags & kTopkFlagScales) != 0) != (list.exponents != nullptr);
+  if (damaged) {
+    atomic_or(a.flags + 1, 1);
+  }
+  if (thread_index() == 0 && (flags & kTopkFlagNonFinite) != 0) {
+    atomic_or(a.flags, 1);
+  }
+}
+
+/// Entries [first, end) of a list.
+struct MergeRange {
+  u32 first;
+  u32 end;
+};
+
+template <typename Element>
+struct Merger {
+  using Wire = typename Element::Wire;
+  using Lane = typename Element::Lane;
+
+  const MergeArguments& a;
+  Lane* sums;
+  u32* present;  ///< A bit for each element of the tile: whether it has a sum.
+  u64 block;
+  u32 first_offset;  ///< Of the tile, in the block.
+
+  /// The entries of the tile.
+  LIGHTCC_DEVICE_MEMBER MergeRange range_of(const MergeList& list, u64 index) const {
+    const u64 begin = min_of<u64>(a.begins[index * merged_blocks(a) + block], a.capacity);
+    const auto count = static_cast<u32>(min_of<u64>(list.counts[block], a.capacity - begin));
+    const u16* offsets = list.offsets + begin;
+    const auto base = static_cast<u32>(begin);
+    return {base + first_from(offsets, count, first_offset),
+            base + first_from(offsets, count, first_offset + kMergeTile)};
+  }
+
+  LIGHTCC_DEVICE_MEMBER Lane value(const MergeList& list, u64 entry) const {
+    if (list.exponents == nullptr) {
+      return Element::decode(load_any<Wire>(list.values + entry * sizeof(Wire)));
+    }
+    const auto half = half_to_float(load_any<u16>(list.values + entry * sizeof(u16)));
+    return static_cast<Lane>(half) * power_of_two<Lane>(list.exponents[block]);
+  }
+
+  LIGHTCC_DEVICE_MEMBER void add(const MergeList& list, MergeRange range) const {
+    for (u32 entry = range.first + thread_index(); entry < range.end; entry += kMergeThreads) {
+      const u32 offset = list.offsets[entry];
+      if (offset < first_offset || offset - first_offset >= kMergeTile) {
+        continue;  // Of a damaged list.
+      }
+      const u32 at = offset - first_offset;
+      const u32 bit = 1U << at % 32;
+      const bool has_sum = (atomic_or(present + at / 32, bit) & bit) != 0;
+      const Lane x = value(list, entry);
+      sums[at] = has_sum ? sums[at] + x : x;
+    }
+  }
+
+  LIGHTCC_DEVICE_MEMBER Wire result(u32 at) const {
+    if ((present[at / 32] >> at % 32 & 1U) == 0) {
+      return Wire{0};
+    }
+    const Lane sum = sums[at];
+    return Element::encode(a.postscale != 1.0 ? sum * static_cast<Lane>(a.postscale) : sum);
+  }
+};
+
+template <typename Element>
+LIGHTCC_DEVICE_MEMBER void merge(const MergeArguments& a) {
+  using Wire = typename Element::Wire;
+  using Lane = typename Element::Lane;
+  LIGHTCC_SHARED(Lane, sums, kMergeTile);
+  LIGHTCC_SHARED(u32, present, kMergeTile / 32);
+  LIGHTCC_SHARED(MergeRange, ranges, kMaxMergeLists);
+  const u64 start = u64{block_index()} * kMergeTile;  // With the phase.
+  const bool is_nan = a.flags[0] != 0;
+  const Merger<Element> merger{
+      a, sums, present, start / kTopkWireBlock, static_cast<u32>(start % kTopkWireBlock)};
+  for (u32 i = thread_index(); i < kMergeTile / 32; i += kMergeThreads) {
+    present[i] = 0;
+  }
+  for (u32 i = thread_index(); i < a.num_lists; i += kMergeThreads) {
+    ranges[i] = merger.range_of(a.lists[i], i);
+  }
+  sync_block();
+  for (u32 i = 0; i < a.num_lists; ++i) {
+    merger.add(a.lists[i], ranges[i]);
+    sync_block();
+  }
+  const Wire nan = Element::encode(__builtin_bit_cast(Lane, KeyOf<Lane>::kNan));
+  for (u32 i = thread_index(); i < kMergeTile; i += kMergeThreads) {
+    if (start + i >= a.phase && start + i < a.phase + a.elements) {
+      const u64 element = start + i - a.phase;
+      store_any<Wire>(a.out + element * sizeof(Wire), is_nan ? nan : merger.result(i));
+    }
+  }
+}
+
+#define LIGHTCC_DEFINE_MERGE(name, type)                          \
+  LIGHTCC_KERNEL(kMergeThreads, 4) name(const MergeArguments a) { \
+    merge<type>(a);                                               \
+  }
+LIGHTCC_MERGE_KERNELS(LIGHTCC_DEFINE_MERGE)
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,46 @@
+// Arguments of the kernels of merge.cu.
+#pragma once
+
+#include "lightcc_cuda/kernels/topk.hpp"
+
+namespace lightcc::cuda {
+
+/// The parts of a list (compression/list_layout.hpp), wherever they lie.
+struct MergeList {
+  const u64* header;  ///< 16 bytes.
+  const u32* counts;
+  const i16* exponents;  ///< Null: plain values.
+  const u16* offsets;
+  const u8* values;
+};
+
+inline constexpr u32 kMaxMergeLists = 64;
+
+struct MergeArguments {
+  MergeList lists[kMaxMergeLists];  ///< In rank order.
+  u32* begins;                      ///< Scratch: a word for each block of each list.
+  u32* flags;  ///< [0] becomes 1 if a list is not finite, [1] if one is damaged. Zeros before.
+  u8* out;     ///< Any alignment.
+  u64 elements;
+  u64 phase;     ///< Of the first element in its block, below 65536.
+  u64 capacity;  ///< Entries that each list has room for.
+  double postscale;
+  u32 num_lists;
+  u32 unused;
+};
+static_assert(sizeof(MergeArguments) == 2624);
+
+inline constexpr u32 kMergeThreads = 256;
+/// Elements of a block of threads.
+inline constexpr u32 kMergeTile = 4096;
+
+}  // namespace lightcc::cuda
+
+/// X(name, type), with a block for each tile of phase + elements; after lightcc_merge_begin, which
+/// has one for each list.
+#define LIGHTCC_MERGE_KERNELS(X) \
+  X(lightcc_merge_f32, Float32)  \
+  X(lightcc_merge_f64, Float64)  \
+  X(lightcc_merge_f16, Float16)  \
+  X(lightcc_merge_bf16, Bfloat16)
+#define LIGHTCC_MERGE_BEGIN_KERNEL lightcc_merge_begin

@@ -1,0 +1,92 @@
+// What a kernel may use, under names of our own, for two compilers: clang, which makes PTX from it
+// without any CUDA toolkit, and the C++ compiler of the tests, whose simulator runs it on the CPU
+// (tests/cpp/lightcc_cuda/simulator).
+//
+// Rules that keep both true:
+// - All 32 lanes of a warp reach each vote and each read_lane_across(). Blocks have whole warps.
+// - Votes order no memory. Only sync_block(), sync_warp(), and publish() with observe() do.
+// - Blocks wait for earlier blocks alone, in the order in which a counter hands out their numbers;
+//   block_index() says nothing about who runs.
+// - No arithmetic is contracted; division, square roots and conversions are IEEE's.
+#pragma once
+
+#include "lightcc_cuda/kernels/integers.hpp"
+
+#if defined(LIGHTCC_CUDA_SIMULATOR)
+#include "lightcc_cuda/simulator/device.hpp"
+#else
+
+#define LIGHTCC_DEVICE static __attribute__((device, always_inline)) inline
+/// A member function, or a function template.
+#define LIGHTCC_DEVICE_MEMBER __attribute__((device, always_inline)) inline
+/// LIGHTCC_KERNEL(threads of a block, blocks that a multiprocessor is to hold at once) name(...).
+#define LIGHTCC_KERNEL(threads, blocks) \
+  extern "C" __attribute__((global)) void __attribute__((launch_bounds(threads, blocks)))
+/// Before a loop over an array that is to stay in registers.
+#define LIGHTCC_UNROLL _Pragma("unroll")
+/// Before a loop whose copies would take too many registers.
+#define LIGHTCC_NO_UNROLL _Pragma("nounroll")
+#define LIGHTCC_SHARED(type, name, count) __attribute__((shared)) type name[count]
+
+namespace lightcc::cuda {
+
+LIGHTCC_DEVICE u32 thread_index() {
+  return static_cast<u32>(__nvvm_read_ptx_sreg_tid_x());
+}
+LIGHTCC_DEVICE u32 block_index() {
+  return static_cast<u32>(__nvvm_read_ptx_sreg_ctaid_x());
+}
+LIGHTCC_DEVICE u32 block_threads() {
+  return static_cast<u32>(__nvvm_read_ptx_sreg_ntid_x());
+}
+LIGHTCC_DEVICE u32 grid_blocks() {
+  return static_cast<u32>(__nvvm_read_ptx_sreg_nctaid_x());
+}
+
+/// All threads of the block wait for one another, and see what the others wrote before.
+LIGHTCC_DEVICE void sync_block() {
+  __syncthreads();
+}
+LIGHTCC_DEVICE void sync_warp() {
+  __nvvm_bar_warp_sync(~0U);
+}
+/// Bit i: what lane i says.
+LIGHTCC_DEVICE u32 vote(bool yes) {
+  return static_cast<u32>(__nvvm_vote_ballot_sync(~0U, yes));
+}
+/// `value` of the lane whose number differs in the bits of `distance`.
+LIGHTCC_DEVICE u32 read_lane_across(u32 value, u32 distance) {
+  return static_cast<u32>(
+      __nvvm_shfl_sync_bfly_i32(~0U, static_cast<int>(value), static_cast<int>(distance), 31));
+}
+
+LIGHTCC_DEVICE u32 atomic_add(u32* to, u32 value) {
+  return __atomic_fetch_add(to, value, __ATOMIC_RELAXED);
+}
+LIGHTCC_DEVICE u32 atomic_or(u32* to, u32 value) {
+  return __atomic_fetch_or(to, value, __ATOMIC_RELAXED);
+}
+/// Makes what this thread wrote before visible to the thread of any block that observe()s `value`.
+LIGHTCC_DEVICE void publish(u64* to, u64 value) {
+  __nvvm_membar_gl();
+  __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
+LIGHTCC_DEVICE u64 observe(const u64* from) {
+  const u64 value = __atomic_load_n(from, __ATOMIC_RELAXED);
+  __nvvm_membar_gl();
+  return value;
+}
+/// In a loop around observe().
+LIGHTCC_DEVICE void spin() {}
+
+}  // namespace lightcc::cuda
+#endif
+
+namespace lightcc::cuda {
+
+/// Bits that are set.
+LIGHTCC_DEVICE u32 count_bits(u32 bits) {
+  return static_cast<u32>(__builtin_popcount(bits));
+}
+
+}  // namespace lightcc::cuda

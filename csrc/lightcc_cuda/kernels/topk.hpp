@@ -1,0 +1,149 @@
+// Arguments of the kernels of top-k compression, for all tensors of a bucket that have one dtype.
+//
+// A step is the same launches every time, whatever the values, so the host decides nothing and
+// waits for nothing. Kernels of a path that is not taken return at once. What is chosen is what
+// TopkState::compress() chooses (compression/topk_step.cpp), bit for bit:
+//
+//   begin                    threshold from the forecast, if there is one
+//   select, round 0          one pass over the elements: list, next residual, next velocity
+//   sample, judge            was the forecast good? then the next one; otherwise the exact path:
+//   count, descend           kTopkRounds times: 12 bits of the k-th largest magnitude
+//   select, round 1
+//   finish                   header and counts of the list
+//   encode                   values as float16 with a power of two for each block, where asked
+//   commit                   swaps the residuals, unless a list of any rank was not finite
+//
+// The list has the parts of the wire format (compression/list_layout.hpp), values where they are if
+// it is full. Nothing is copied together on the GPU: lists of a fixed capacity travel whole.
+#pragma once
+
+#include "lightcc_cuda/kernels/integers.hpp"
+
+namespace lightcc::cuda {
+
+/// Elements of a block of the wire format, and of what one block of threads takes.
+inline constexpr u32 kTopkWireBlock = 65536;
+inline constexpr u32 kTopkTile = 8192;
+inline constexpr u32 kTopkTilesOfBlock = kTopkWireBlock / kTopkTile;
+inline constexpr u32 kTopkThreads = 256;
+inline constexpr u32 kTopkWarps = kTopkThreads / kWarpLanes;
+inline constexpr u32 kTopkBins = 4096;
+inline constexpr u32 kTopkBinBits = 12;
+/// Places are counted in 31 bits.
+inline constexpr u64 kMaxTopkElements = (u64{1} << 31) - 1;
+
+/// Rounds of count and descend for lanes of so many bytes.
+constexpr u32 topk_rounds(u32 lane_bytes) {
+  return lane_bytes == 4 ? 3 : 6;
+}
+
+struct TopkForecastBits {
+  double threshold;  ///< 0: to be found exactly.
+  double ideal;
+  u64 k;
+};
+
+/// The first word of a list's header, but for dtype and flags.
+inline constexpr u64 kTopkMagic = u64{'L'} | u64{'T'} << 8 | u64{'K'} << 16 | u64{1} << 24;
+inline constexpr u32 kTopkDtypeShift = 32;
+inline constexpr u32 kTopkFlagsShift = 40;
+inline constexpr u64 kTopkFlagNonFinite = 1;
+inline constexpr u64 kTopkFlagScales = 2;
+
+enum class TopkPath : u32 { kEverything, kForecast, kExact };
+
+/// What a tensor's kernels tell one another, in device memory. Zeros before the first step.
+struct TopkProgress {
+  // Committed.
+  TopkForecastBits forecast;
+  u64 step;
+  u32 current;  ///< Which of the two residuals (and velocities) is committed.
+
+  // Of the step at hand.
+  TopkPath path;
+  TopkForecastBits next;
+  u64 key;            ///< Magnitudes from here on are selected, as the bits of a lane without sign.
+  u32 ties;           ///< Of those that are just `key`, the first so many.
+  u32 runs_in_round;  ///< 1 + the round in which select runs; 0: in none.
+  u32 selected;       ///< Elements that reached the key.
+  u32 listed;         ///< Those that found room.
+  u32 non_finite;
+  u32 reached;  ///< Of the sample.
+  // Of the search for the exact threshold.
+  u64 prefix;
+  u32 shift;   ///< Bits that are not in the prefix yet.
+  u32 wanted;  ///< Rank of the k-th largest among the keys that begin with the prefix.
+};
+
+/// A shard and where its list goes; a table of them in device memory.
+struct TopkTensor {
+  u64 first;        ///< Tiles of the tensors before it in the table.
+  u64 numel;        ///< 1 .. kMaxTopkElements.
+  const u8* shard;  ///< Any alignment; only read.
+  u8* residual[2];  ///< Lanes, aligned to 16 bytes.
+  u8* velocity[2];  ///< The same, or null: no momentum correction.
+  TopkProgress* progress;
+  u64* status;        ///< Two words for each tile.
+  u32* bins;          ///< kTopkBins.
+  u32* block_begins;  ///< Entries before each block of the wire format.
+  // The list. Room for `capacity` entries.
+  u64* header;     ///< 16 bytes.
+  u32* counts;     ///< For each block.
+  i16* exponents;  ///< The same; null without scales.
+  u16* offsets;
+  u8* values;  ///< As in the list; with scales float16.
+  u8* lanes;   ///< With scales: the values before that. Otherwise null.
+  u64 k;
+  u64 capacity;
+  double scale;
+  double momentum;
+  u32 exact;  ///< Exactly k entries.
+  u32 dtype;  ///< DataType.
+};
+
+struct TopkArguments {
+  const TopkTensor* tensors;
+  u32* tile_counters;  ///< Two: from which blocks draw their tile as they begin to run.
+  const u32* is_void;  ///< Of commit: not 0 where a list of any rank was not finite.
+  u32 count;           ///< Tensors.
+  u32 round;           ///< Of select.
+  u32 parts;           ///< Blocks of threads that share a tensor in sample and count.
+  u32 unused;
+};
+static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 112 &&
+              sizeof(TopkTensor) == 176);
+
+}  // namespace lightcc::cuda
+
+/// Kernels of the elements' type, X(name, type); select, X(name, type, blocks of a multiprocessor),
+/// has a block for each tile, sample and count have `parts` for each tensor.
+#define LIGHTCC_TOPK_SELECT_KERNELS(X)   \
+  X(lightcc_topk_select_f32, Float32, 3) \
+  X(lightcc_topk_select_f64, Float64, 2) \
+  X(lightcc_topk_select_f16, Float16, 3) \
+  X(lightcc_topk_select_bf16, Bfloat16, 3)
+#define LIGHTCC_TOPK_SAMPLE_KERNELS(X) \
+  X(lightcc_topk_sample_f32, Float32)  \
+  X(lightcc_topk_sample_f64, Float64)  \
+  X(lightcc_topk_sample_f16, Float16)  \
+  X(lightcc_topk_sample_bf16, Bfloat16)
+#define LIGHTCC_TOPK_COUNT_KERNELS(X) \
+  X(lightcc_topk_count_f32, Float32)  \
+  X(lightcc_topk_count_f64, Float64)  \
+  X(lightcc_topk_count_f16, Float16)  \
+  X(lightcc_topk_count_bf16, Bfloat16)
+/// Kernels of the lanes' type, with a block for each tensor; encode has one for each tile.
+#define LIGHTCC_TOPK_LANE_KERNELS(X)           \
+  X(lightcc_topk_begin_f32, begin, float)      \
+  X(lightcc_topk_begin_f64, begin, double)     \
+  X(lightcc_topk_judge_f32, judge, float)      \
+  X(lightcc_topk_judge_f64, judge, double)     \
+  X(lightcc_topk_descend_f32, descend, float)  \
+  X(lightcc_topk_descend_f64, descend, double) \
+  X(lightcc_topk_finish_f32, finish, float)    \
+  X(lightcc_topk_finish_f64, finish, double)
+#define LIGHTCC_TOPK_ENCODE_KERNELS(X) \
+  X(lightcc_topk_encode_f32, float)    \
+  X(lightcc_topk_encode_f64, double)
+/// With a block for each tensor.
+#define LIGHTCC_TOPK_COMMIT_KERNEL lightcc_topk_commit

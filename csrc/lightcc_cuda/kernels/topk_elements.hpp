@@ -1,0 +1,156 @@
+// What top-k compression computes of one element, as compression/kernels/topk_block.hpp says it:
+//   u = velocity * momentum + shard * scale   (without momentum: u = shard * scale)
+//   acc = u + residual
+#pragma once
+
+#include "lightcc_cuda/kernels/elements.hpp"
+#include "lightcc_cuda/kernels/topk.hpp"
+
+namespace lightcc::cuda {
+
+/// Magnitudes as integers: for finite numbers these compare as the magnitudes do.
+template <typename Lane>
+struct KeyOf;
+template <>
+struct KeyOf<float> {
+  using Type = u32;
+  static constexpr u32 kBits = 31;
+  static constexpr Type kInfinity = 0x7f800000;
+  static constexpr Type kMax = 0x7f7fffff;  ///< The largest number.
+  static constexpr Type kNan = 0x7fc00000;  ///< The one that results have.
+  static constexpr u32 kFractionBits = 23;
+  static constexpr int kBias = 127;
+};
+template <>
+struct KeyOf<double> {
+  using Type = u64;
+  static constexpr u32 kBits = 63;
+  static constexpr Type kInfinity = 0x7ff0000000000000;
+  static constexpr Type kMax = 0x7fefffffffffffff;
+  static constexpr Type kNan = 0x7ff8000000000000;
+  static constexpr u32 kFractionBits = 52;
+  static constexpr int kBias = 1023;
+};
+
+template <typename Lane>
+LIGHTCC_DEVICE_MEMBER typename KeyOf<Lane>::Type key_of(Lane lane) {
+  using Key = typename KeyOf<Lane>::Type;
+  return __builtin_bit_cast(Key, lane) & static_cast<Key>(~Key{0} >> 1);
+}
+
+/// 2^exponent, of a normal number.
+template <typename Lane>
+LIGHTCC_DEVICE_MEMBER Lane power_of_two(int exponent) {
+  using Key = typename KeyOf<Lane>::Type;
+  const auto biased = static_cast<Key>(exponent + KeyOf<Lane>::kBias);
+  return __builtin_bit_cast(Lane, static_cast<Key>(biased << KeyOf<Lane>::kFractionBits));
+}
+
+inline constexpr u32 kLaneElements = 4;
+
+template <typename Lane>
+struct Accumulated {
+  Lane u[kLaneElements];
+  Lane acc[kLaneElements];
+};
+
+/// Four values from an array that is aligned to 16 bytes.
+template <typename T>
+LIGHTCC_DEVICE_MEMBER void load_four(const u8* from, T (&to)[kLaneElements]) {
+  constexpr u32 kPart = sizeof(T) == 8 ? 2 : 4;
+  LIGHTCC_UNROLL
+  for (u32 i = 0; i < kLaneElements; i += kPart) {
+    const auto part = Chunk<T, kPart>::load(from + i * sizeof(T));
+    LIGHTCC_UNROLL
+    for (u32 j = 0; j < kPart; ++j) {
+      to[i + j] = part.at[j];
+    }
+  }
+}
+
+template <typename T>
+LIGHTCC_DEVICE_MEMBER void store_four(u8* to, const T (&from)[kLaneElements]) {
+  constexpr u32 kPart = sizeof(T) == 8 ? 2 : 4;
+  LIGHTCC_UNROLL
+  for (u32 i = 0; i < kLaneElements; i += kPart) {
+    Chunk<T, kPart> part;
+    LIGHTCC_UNROLL
+    for (u32 j = 0; j < kPart; ++j) {
+      part.at[j] = from[i + j];
+    }
+    part.store(to + i * sizeof(T));
+  }
+}
+
+template <typename Element>
+struct TopkReader {
+  using Wire = typename Element::Wire;
+  using Lane = typename Element::Lane;
+
+  LIGHTCC_DEVICE_MEMBER explicit TopkReader(const TopkTensor& t)
+      : shard(t.shard),
+        residual(t.residual[t.progress->current]),
+        velocity(t.velocity[t.progress->current]),
+        numel(t.numel),
+        scale(static_cast<Lane>(t.scale)),
+        momentum(static_cast<Lane>(t.momentum)),
+        is_aligned_shard(is_aligned(reinterpret_cast<u64>(t.shard),
+                                    min_of<u64>(kVectorBytes, kLaneElements * sizeof(Wire)))) {}
+
+  LIGHTCC_DEVICE_MEMBER Lane step(Wire wire, Lane before) const {
+    const Lane scaled = Element::decode(wire) * scale;
+    return velocity == nullptr ? scaled : before * momentum + scaled;
+  }
+  LIGHTCC_DEVICE_MEMBER Lane step_at(u64 i) const {
+    const Lane before = velocity == nullptr ? Lane{0} : lanes(velocity)[i];
+    return step(load_any<Wire>(shard + i * sizeof(Wire)), before);
+  }
+  LIGHTCC_DEVICE_MEMBER Lane acc_at(u64 i) const { return step_at(i) + lanes(residual)[i]; }
+
+  /// Elements [at, at + 4), all of which exist; `at` is a multiple of 4.
+  LIGHTCC_DEVICE_MEMBER void accumulate_four(u64 at, Accumulated<Lane>& to) const {
+    Wire wires[kLaneElements];
+    Lane before[kLaneElements] = {};
+    Lane kept[kLaneElements];
+    if (is_aligned_shard) {
+      load_four<Wire>(shard + at * sizeof(Wire), wires);
+    } else {
+      LIGHTCC_UNROLL
+      for (u32 j = 0; j < kLaneElements; ++j) {
+        wires[j] = load_any<Wire>(shard + (at + j) * sizeof(Wire));
+      }
+    }
+    if (velocity != nullptr) {
+      load_four<Lane>(velocity + at * sizeof(Lane), before);
+    }
+    load_four<Lane>(residual + at * sizeof(Lane), kept);
+    LIGHTCC_UNROLL
+    for (u32 j = 0; j < kLaneElements; ++j) {
+      to.u[j] = step(wires[j], before[j]);
+      to.acc[j] = to.u[j] + kept[j];
+    }
+  }
+
+  LIGHTCC_DEVICE_MEMBER static const Lane* lanes(const u8* array) {
+    return reinterpret_cast<const Lane*>(array);
+  }
+
+  const u8* shard;
+  const u8* residual;
+  const u8* velocity;
+  u64 numel;
+  Lane scale;
+  Lane momentum;
+  bool is_aligned_shard;
+};
+
+/// The sum of a value over the warp.
+LIGHTCC_DEVICE u32 sum_of_warp(u32 value) {
+  LIGHTCC_UNROLL
+  for (u32 distance = kWarpLanes / 2; distance > 0; distance /= 2) {
+    value += read_lane_across(value, distance);
+  }
+  return value;
+}
+
+}  // namespace lightcc::cuda

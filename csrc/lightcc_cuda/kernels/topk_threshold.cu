@@ -1,0 +1,371 @@
+// From which magnitude on elements are selected: compression/threshold.hpp and the decisions of
+// compression/topk_step.cpp, taken on the GPU. Counts are integers, and one thread computes each
+// forecast in float64, so the bits are those of the CPU.
+#include "lightcc_cuda/kernels/topk_elements.hpp"
+
+namespace lightcc::cuda {
+
+// ---- Histograms.
+
+/// Bins of a block of threads, added to the tensor's at the end.
+struct BlockBins {
+  u32* bins;  ///< Shared memory.
+
+  LIGHTCC_DEVICE_MEMBER void clear() const {
+    for (u32 i = thread_index(); i < kTopkBins; i += kTopkThreads) {
+      bins[i] = 0;
+    }
+    sync_block();
+  }
+  LIGHTCC_DEVICE_MEMBER void add_to(u32* of_tensor) const {
+    sync_block();
+    for (u32 i = thread_index(); i < kTopkBins; i += kTopkThreads) {
+      if (bins[i] != 0) {
+        atomic_add(of_tensor + i, bins[i]);
+      }
+    }
+  }
+};
+
+/// A bin, and how many elements the bins above it have.
+struct FoundBin {
+  u32 bin;
+  u32 above;
+  u32 here;
+};
+
+/// The highest bin, of those from `lowest` on, for which it and the bins above have `wanted`
+/// elements, as `reaches(count)` says; `here` is 0 where none does. All threads get the answer.
+template <typename Reaches>
+LIGHTCC_DEVICE_MEMBER FoundBin find_bin(const u32* bins, u32 lowest, const Reaches& reaches) {
+  constexpr u32 kBinsOfThread = kTopkBins / kTopkThreads;
+  LIGHTCC_SHARED(u32, sums, kTopkThreads);
+  LIGHTCC_SHARED(FoundBin, found, 1);
+  const u32 first = thread_index() * kBinsOfThread;
+  u32 sum = 0;
+  for (u32 i = max_of(first, lowest); i < first + kBinsOfThread; ++i) {
+    sum += bins[i];
+  }
+  sums[thread_index()] = sum;
+  sync_block();
+  if (thread_index() == 0) {
+    u32 above = 0;
+    u32 thread = kTopkThreads - 1;
+    while (thread > 0 && !reaches(above + sums[thread])) {
+      above += sums[thread--];
+    }
+    const u32 begin = max_of(thread * kBinsOfThread, lowest);
+    u32 bin = thread * kBinsOfThread + kBinsOfThread - 1;
+    while (bin > begin && !reaches(above + bins[bin])) {
+      above += bins[bin--];
+    }
+    found[0] = {bin, above, reaches(above + bins[bin]) ? bins[bin] : 0};
+  }
+  sync_block();
+  return found[0];
+}
+
+LIGHTCC_DEVICE void clear_bins(u32* bins) {
+  sync_block();  // All have read them.
+  for (u32 i = thread_index(); i < kTopkBins; i += kTopkThreads) {
+    bins[i] = 0;
+  }
+}
+
+// ---- Forecasts.
+
+/// TopkForecast make_forecast() of topk_step.cpp.
+template <typename Lane>
+LIGHTCC_DEVICE_MEMBER TopkForecastBits make_forecast(const TopkForecastBits& last,
+                                                     u64 k,
+                                                     double ideal) {
+  constexpr double kNoise = 0.03;
+  TopkForecastBits next{ideal, ideal, k};
+  const double change = ideal - last.ideal;
+  if (last.k == k && last.ideal > 0.0 && change != 0.0) {
+    const double size = change < 0.0 ? -change : change;
+    const double trust = size / (size + kNoise * ideal);
+    const double guess = ideal + trust * change;
+    next.threshold = max_of(ideal / 2, min_of(guess, ideal * 2));
+  }
+  const auto largest = static_cast<double>(__builtin_bit_cast(Lane, KeyOf<Lane>::kMax));
+  next.threshold = min_of(next.threshold, largest);
+  return next;
+}
+
+/// Where a bin of the sample begins: the bits of a float32 without its lower 19.
+LIGHTCC_DEVICE double edge_of(u32 bin) {
+  constexpr u32 kLargest = 0x7f7fffff;
+  const u32 bits = min_of(bin << (31 - kTopkBinBits), kLargest);  // The last ends before infinity.
+  return static_cast<double>(__builtin_bit_cast(float, bits));
+}
+
+/// next_forecast() of topk_step.cpp, after a selection that held. All threads take part.
+template <typename Lane>
+LIGHTCC_DEVICE_MEMBER void write_next_forecast(const TopkTensor& t, TopkProgress& progress) {
+  const u32 reached = progress.reached;
+  const bool is_known = progress.selected != 0 && reached != 0;
+  const double wanted = is_known ? static_cast<double>(t.k) * static_cast<double>(reached) /
+                                       static_cast<double>(progress.selected)
+                                 : 0.0;
+  const FoundBin found = find_bin(
+      t.bins, 1, [wanted](u32 count) { return count > 0 && static_cast<double>(count) >= wanted; });
+  if (thread_index() != 0) {
+    return;
+  }
+  double ideal = 0.0;
+  if (is_known && found.here != 0) {
+    const double begin = edge_of(found.bin);
+    const double width = edge_of(found.bin + 1) - begin;
+    const double missing = wanted - static_cast<double>(found.above);
+    ideal = begin + width * (1.0 - missing / static_cast<double>(found.here));
+  }
+  if (ideal > 0.0) {
+    progress.next = make_forecast<Lane>(progress.forecast, t.k, ideal);
+  } else if (is_known || progress.key == 1) {
+    using Key = typename KeyOf<Lane>::Type;
+    const auto smallest = static_cast<double>(__builtin_bit_cast(Lane, Key{1}));
+    progress.next = make_forecast<Lane>(progress.forecast, t.k, smallest);
+  } else {
+    progress.next = TopkForecastBits{0.0, 0.0, 0};
+  }
+}
+
+// ---- Kernels with a block for each tensor.
+
+template <typename Lane>
+LIGHTCC_DEVICE_MEMBER void begin(const TopkArguments& a) {
+  const TopkTensor& t = a.tensors[block_index()];
+  TopkProgress& progress = *t.progress;
+  const u64 words = 2 * tiles_of(t.numel, kTopkTile);
+  for (u64 i = thread_index(); i < words; i += kTopkThreads) {
+    t.status[i] = 0;
+  }
+  clear_bins(t.bins);
+  if (block_index() == 0 && thread_index() < 2) {
+    a.tile_counters[thread_index()] = 0;
+  }
+  if (thread_index() != 0) {
+    return;
+  }
+  constexpr u32 kUnlimited = ~u32{0};
+  const TopkForecastBits& forecast = progress.forecast;
+  progress.path = TopkPath::kExact;
+  progress.key = 0;
+  if (t.k == t.numel) {
+    progress.path = TopkPath::kEverything;
+  } else if (t.exact == 0 && forecast.threshold > 0.0 && forecast.k == t.k) {
+    progress.path = TopkPath::kForecast;
+    progress.key = max_of<u64>(key_of(static_cast<Lane>(forecast.threshold)), 1);
+  }
+  progress.ties = kUnlimited;
+  progress.runs_in_round = progress.path == TopkPath::kExact ? 0 : 1;
+  progress.next = TopkForecastBits{0.0, 0.0, 0};
+  progress.selected = 0;
+  progress.listed = 0;
+  progress.non_finite = 0;
+  progress.reached = 0;
+  progress.prefix = 0;
+  progress.shift = KeyOf<Lane>::kBits;
+  progress.wanted = static_cast<u32>(t.k);
+}
+
+template <typename Lane>
+LIGHTCC_DEVICE_MEMBER void judge(const TopkArguments& a) {
+  const TopkTensor& t = a.tensors[block_index()];
+  TopkProgress& progress = *t.progress;
+  if (progress.path != TopkPath::kForecast || progress.non_finite != 0) {
+    return;
+  }
+  const u64 selected = progress.selected;
+  // A threshold that zeros alone do not reach cannot be lowered, however few reach it.
+  const bool held = selected <= t.k + t.k / 4 && (progress.key == 1 || 3 * selected >= 2 * t.k);
+  sync_block();  // All have read what is written below.
+  if (held) {
+    write_next_forecast<Lane>(t, progress);
+    return;
+  }
+  clear_bins(t.bins);
+  if (thread_index() == 0) {
+    progress.path = TopkPath::kExact;
+  }
+}
+
+template <typename Lane>
+LIGHTCC_DEVICE_MEMBER void descend(const TopkArguments& a) {
+  const TopkTensor& t = a.tensors[block_index()];
+  TopkProgress& progress = *t.progress;
+  if (progress.path != TopkPath::kExact || progress.non_finite != 0 || progress.shift == 0) {
+    return;
+  }
+  const u32 wanted = progress.wanted;
+  const FoundBin found = find_bin(t.bins, 0, [wanted](u32 count) { return count >= wanted; });
+  clear_bins(t.bins);
+  if (thread_index() != 0) {
+    return;
+  }
+  const u32 bits = min_of(progress.shift, kTopkBinBits);
+  progress.prefix = progress.prefix << bits | found.bin;
+  progress.wanted = wanted - found.above;
+  progress.shift -= bits;
+  if (progress.shift == 0) {
+    const bool is_zero = progress.prefix == 0 && t.exact == 0;
+    progress.key = is_zero ? 1 : progress.prefix;  // Zeros need not travel.
+    progress.ties = is_zero ? progress.ties : progress.wanted;
+    progress.runs_in_round = 2;
+  }
+}
+
+template <typename Lane>
+LIGHTCC_DEVICE_MEMBER void finish(const TopkArguments& a) {
+  const TopkTensor& t = a.tensors[block_index()];
+  TopkProgress& progress = *t.progress;
+  const bool is_flagged = progress.non_finite != 0;
+  const u32 entries = is_flagged ? 0 : progress.listed;
+  const u64 blocks = tiles_of(t.numel, kTopkWireBlock);
+  for (u64 i = thread_index(); i < blocks; i += kTopkThreads) {
+    const u32 end = i + 1 < blocks ? t.block_begins[i + 1] : entries;
+    t.counts[i] = is_flagged ? 0 : end - t.block_begins[i];
+    if (t.exponents != nullptr) {
+      t.exponents[i] = 0;  // For encode to change.
+    }
+  }
+  if (thread_index() != 0) {
+    return;
+  }
+  const u64 flags =
+      (is_flagged ? kTopkFlagNonFinite : 0) | (t.exponents != nullptr ? kTopkFlagScales : 0);
+  t.header[0] = kTopkMagic | u64{t.dtype} << kTopkDtypeShift | flags << kTopkFlagsShift;
+  t.header[1] = entries;
+  if (is_flagged) {
+    progress.next = progress.forecast;
+  } else if (progress.path == TopkPath::kExact) {
+    using Key = typename KeyOf<Lane>::Type;
+    const auto ideal =
+        static_cast<double>(__builtin_bit_cast(Lane, static_cast<Key>(progress.key)));
+    progress.next = make_forecast<Lane>(progress.forecast, t.k, ideal);
+  }
+}
+
+LIGHTCC_KERNEL(kWarpLanes, 1) LIGHTCC_TOPK_COMMIT_KERNEL(const TopkArguments a) {
+  TopkProgress& progress = *a.tensors[block_index()].progress;
+  if (thread_index() != 0 || progress.non_finite != 0 || a.is_void[0] != 0) {
+    return;
+  }
+  progress.current = 1 - progress.current;
+  progress.forecast = progress.next;
+  ++progress.step;
+}
+
+// ---- Kernels with `parts` blocks for each tensor.
+
+/// Every stride-th group of 16 elements, other groups in every step.
+template <typename Element>
+LIGHTCC_DEVICE_MEMBER void sample(const TopkArguments& a) {
+  using Lane = typename Element::Lane;
+  constexpr u64 kGroup = 16;
+  constexpr u64 kSampledSelected = 256;
+  constexpr u64 kMaxStride = 64;
+  const TopkTensor& t = a.tensors[block_index() / a.parts];
+  TopkProgress& progress = *t.progress;
+  if (progress.path != TopkPath::kForecast) {
+    return;
+  }
+  LIGHTCC_SHARED(u32, memory, kTopkBins);
+  const BlockBins bins{memory};
+  bins.clear();
+  const TopkReader<Element> reader(t);
+  u64 stride = 1;
+  while (stride < kMaxStride && stride * 2 <= t.k / kSampledSelected) {
+    stride *= 2;
+  }
+  const u64 skipped = progress.step % stride;
+  u32 reached = 0;
+  for (u64 i = u64{block_index() % a.parts} * kTopkThreads + thread_index();;
+       i += u64{a.parts} * kTopkThreads) {
+    const u64 element = (skipped + i / kGroup * stride) * kGroup + i % kGroup;
+    if (element >= t.numel) {
+      break;
+    }
+    const Lane acc = reader.acc_at(element);
+    const auto magnitude = __builtin_bit_cast(Lane, key_of(acc));
+    // Beyond float32 there is no bin; such magnitudes count as its largest number.
+    constexpr float kLargest = __builtin_bit_cast(float, 0x7f7fffffU);
+    const auto counted =
+        static_cast<float>(min_of(static_cast<double>(magnitude), static_cast<double>(kLargest)));
+    atomic_add(memory + (__builtin_bit_cast(u32, counted) >> (31 - kTopkBinBits)), 1);
+    reached += key_of(acc) >= progress.key ? 1 : 0;
+  }
+  bins.add_to(t.bins);
+  const u32 of_warp = sum_of_warp(reached);
+  if (thread_index() % kWarpLanes == 0 && of_warp != 0) {
+    atomic_add(&progress.reached, of_warp);
+  }
+}
+
+/// Counts, of the keys that begin with the prefix, which bits come next.
+template <typename Element>
+LIGHTCC_DEVICE_MEMBER void count(const TopkArguments& a) {
+  using Lane = typename Element::Lane;
+  using Key = typename KeyOf<Lane>::Type;
+  const TopkTensor& t = a.tensors[block_index() / a.parts];
+  TopkProgress& progress = *t.progress;
+  const u32 shift = progress.shift;
+  const bool is_first = shift == KeyOf<Lane>::kBits;
+  if (progress.path != TopkPath::kExact || (!is_first && progress.non_finite != 0) || shift == 0) {
+    return;
+  }
+  LIGHTCC_SHARED(u32, memory, kTopkBins);
+  const BlockBins bins{memory};
+  bins.clear();
+  const TopkReader<Element> reader(t);
+  const u32 bits = min_of(shift, kTopkBinBits);
+  const auto prefix = static_cast<Key>(progress.prefix);
+  const auto mask = static_cast<Key>((1U << bits) - 1U);
+  bool bad = false;
+  const auto add = [&](Lane acc) {
+    const Key key = key_of(acc);
+    bad = bad || key >= KeyOf<Lane>::kInfinity;
+    if (is_first || key >> shift == prefix) {
+      atomic_add(memory + static_cast<u32>(key >> (shift - bits) & mask), 1);
+    }
+  };
+  for (u64 at = (u64{block_index() % a.parts} * kTopkThreads + thread_index()) * kLaneElements;
+       at < t.numel;
+       at += u64{a.parts} * kTopkThreads * kLaneElements) {
+    if (at + kLaneElements <= t.numel) {
+      Accumulated<Lane> four;
+      reader.accumulate_four(at, four);
+      LIGHTCC_UNROLL
+      for (u32 j = 0; j < kLaneElements; ++j) {
+        add(four.acc[j]);
+      }
+      continue;
+    }
+    for (u64 i = at; i < t.numel; ++i) {
+      add(reader.acc_at(i));
+    }
+  }
+  bins.add_to(t.bins);
+  if (vote(is_first && bad) != 0 && thread_index() % kWarpLanes == 0) {
+    atomic_or(&progress.non_finite, 1);
+  }
+}
+
+#define LIGHTCC_DEFINE_LANE(name, function, lane)               \
+  LIGHTCC_KERNEL(kTopkThreads, 3) name(const TopkArguments a) { \
+    function<lane>(a);                                          \
+  }
+#define LIGHTCC_DEFINE_SAMPLE(name, type)                       \
+  LIGHTCC_KERNEL(kTopkThreads, 3) name(const TopkArguments a) { \
+    sample<type>(a);                                            \
+  }
+#define LIGHTCC_DEFINE_COUNT(name, type)                        \
+  LIGHTCC_KERNEL(kTopkThreads, 3) name(const TopkArguments a) { \
+    count<type>(a);                                             \
+  }
+LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_DEFINE_LANE)
+LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_DEFINE_SAMPLE)
+LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_DEFINE_COUNT)
+
+}  // namespace lightcc::cuda

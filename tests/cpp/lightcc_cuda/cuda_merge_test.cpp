@@ -1,0 +1,222 @@
+// The ordered sparse merge on the simulator, against merge_lists(), bit for bit.
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "lightcc/compression/merge.hpp"
+
+#include "compression/topk_testing.hpp"
+#include "lightcc_cuda/cuda_testing.hpp"
+#include "lightcc_cuda/kernels/indices.hpp"
+#include "lightcc_cuda/kernels/merge.hpp"
+
+namespace lightcc::cuda::cuda_merge_test {
+namespace {
+
+using lightcc::testing::Buffer;
+using lightcc::testing::draw_normal;
+using lightcc::testing::kFloatTypes;
+using lightcc::testing::put;
+using testing::Region;
+using testing::seed;
+
+using Kernel = void (*)(MergeArguments);
+
+Kernel kernel_of(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return lightcc_merge_f16;
+    case DataType::kBfloat16:
+      return lightcc_merge_bf16;
+    case DataType::kFloat64:
+      return lightcc_merge_f64;
+    default:
+      return lightcc_merge_f32;
+  }
+}
+
+/// A list of about `ratio` of the elements; those at multiples of 3 are in every list.
+Buffer make_list(std::size_t numel, double ratio, const TopkFormat& format, Rng& rng) {
+  TopkState state(format.dtype, numel);
+  Buffer shard(numel * element_size(format.dtype));
+  for (std::size_t i = 0; i < numel; ++i) {
+    put(format.dtype, shard.data(), i, draw_normal(rng) * (i % 300 == 0 ? 100.0 : 1.0));
+  }
+  const std::size_t k = topk_k(numel, ratio);
+  const TopkRequest request{
+      .k = k, .capacity = k, .exact = true, .fp16 = format.fp16, .level = SimdLevel::kPlain};
+  Buffer list(max_list_bytes(numel, k, format));
+  const auto outcome = state.compress(shard.data(), 1.0, request, list);
+  EXPECT_TRUE(outcome.ok());
+  list.resize(outcome->bytes);
+  return list;
+}
+
+/// The list of elements [begin, end) of a list.
+Buffer cut(const Buffer& whole,
+           std::size_t numel,
+           std::size_t begin,
+           std::size_t end,
+           const TopkFormat& format) {
+  const auto view = parse_list(whole, numel, format);
+  EXPECT_TRUE(view.ok());
+  Buffer part(list_range_bytes(*view, begin, end));
+  EXPECT_TRUE(write_list_range(*view, begin, end, part).ok());
+  return part;
+}
+
+class Merge {
+ public:
+  Merge(DataType dtype, std::size_t elements, std::size_t phase, std::size_t shift)
+      : dtype_(dtype),
+        elements_(elements),
+        phase_(phase),
+        out_(elements * element_size(dtype), shift) {}
+
+  /// `list` stays where it is.
+  void add(const Buffer& list, bool fp16) {
+    const auto view = parse_list(list, elements_, {.dtype = dtype_, .fp16 = fp16}, phase_);
+    ASSERT_TRUE(view.ok()) << view.status().message();
+    views_.push_back(*view);
+    capacity_ = std::max(capacity_, view->count);
+    arguments_.lists[views_.size() - 1] = {std::bit_cast<const u64*>(list.data()),
+                                           std::bit_cast<const u32*>(view->counts),
+                                           std::bit_cast<const i16*>(view->exponents),
+                                           std::bit_cast<const u16*>(view->offsets),
+                                           std::bit_cast<const u8*>(view->values)};
+  }
+
+  void run(double postscale, Rng& rng) {
+    begins_.assign(views_.size() * topk_blocks(elements_, phase_), 0);
+    arguments_.begins = begins_.data();
+    arguments_.flags = flags_.data();
+    arguments_.out = out_.data();
+    arguments_.elements = elements_;
+    arguments_.phase = phase_;
+    arguments_.capacity = capacity_;
+    arguments_.postscale = postscale;
+    arguments_.num_lists = static_cast<u32>(views_.size());
+    testing::run(LIGHTCC_MERGE_BEGIN_KERNEL, arguments_.num_lists, kMergeThreads, arguments_, rng);
+    const auto tiles = static_cast<u32>(tiles_of(phase_ + elements_, kMergeTile));
+    testing::run(kernel_of(dtype_), tiles, kMergeThreads, arguments_, rng);
+  }
+
+  void expect_bits_of_the_cpu(double postscale) {
+    Region wanted(out_.size_bytes());
+    EXPECT_TRUE(merge_lists(views_, wanted.bytes(), elements_, dtype_, postscale).ok());
+    EXPECT_EQ(flags_[0] != 0, any_non_finite(views_));
+    EXPECT_EQ(flags_[1], 0U);
+    EXPECT_EQ(out_, wanted);
+  }
+
+  MergeArguments& arguments() { return arguments_; }
+  u32 damage() const { return flags_[1]; }
+
+ private:
+  DataType dtype_;
+  std::size_t elements_;
+  std::size_t phase_;
+  Region out_;
+  std::vector<TopkListView> views_;
+  MergeArguments arguments_{};
+  std::vector<u32> begins_;
+  std::array<u32, 2> flags_{};
+  std::size_t capacity_ = 0;
+};
+
+TEST(CudaMerge, sums_of_plain_and_scaled_lists_have_the_bits_of_the_cpu) {
+  for (const DataType dtype : kFloatTypes) {
+    for (const std::size_t elements : {1U, 4095U, 70000U}) {
+      LIGHTCC_TRACE(data_type_name(dtype) << ", " << elements << " elements");
+      Rng rng(seed() + elements);
+      std::vector<Buffer> lists;
+      for (std::size_t i = 0; i < 4; ++i) {
+        lists.push_back(make_list(elements, 0.05, {.dtype = dtype, .fp16 = i % 2 == 1}, rng));
+      }
+      for (const double postscale : {1.0, 1.0 / 3}) {
+        Merge merge(dtype, elements, 0, rng.below(16));
+        for (std::size_t i = 0; i < lists.size(); ++i) {
+          merge.add(lists[i], i % 2 == 1);
+        }
+        merge.run(postscale, rng);
+        merge.expect_bits_of_the_cpu(postscale);
+      }
+    }
+  }
+}
+
+TEST(CudaMerge, lists_of_a_range_keep_the_blocks_of_the_whole) {
+  Rng rng(seed());
+  constexpr std::size_t kNumel = 140000;
+  const TopkFormat format{.dtype = DataType::kFloat32};
+  for (const std::size_t begin : {16U, 65536U, 70001U}) {
+    const std::size_t end = begin + 66000;
+    std::vector<Buffer> lists;
+    Merge merge(format.dtype, end - begin, begin % kTopkBlockElems, 0);
+    for (std::size_t i = 0; i < 3; ++i) {
+      lists.push_back(cut(make_list(kNumel, 0.02, format, rng), kNumel, begin, end, format));
+    }
+    for (const Buffer& list : lists) {
+      merge.add(list, false);
+    }
+    merge.run(0.5, rng);
+    merge.expect_bits_of_the_cpu(0.5);
+  }
+}
+
+TEST(CudaMerge, one_list_that_is_not_finite_makes_all_elements_nan) {
+  for (const DataType dtype : kFloatTypes) {
+    Rng rng(seed());
+    const Buffer good = make_list(5000, 0.1, {.dtype = dtype}, rng);
+    TopkState state(dtype, 5000);
+    Buffer shard(5000 * element_size(dtype));
+    put(dtype, shard.data(), 4999, std::nan(""));
+    Buffer bad(max_list_bytes(5000, 50, {.dtype = dtype}));
+    const auto outcome = state.compress(shard.data(), 1.0, {.k = 50, .capacity = 50}, bad);
+    ASSERT_TRUE(outcome.ok() && outcome->non_finite);
+    bad.resize(outcome->bytes);
+    Merge merge(dtype, 5000, 0, 0);
+    merge.add(good, false);
+    merge.add(bad, false);
+    merge.run(1.0, rng);
+    merge.expect_bits_of_the_cpu(1.0);
+  }
+}
+
+TEST(CudaMerge, damaged_lists_are_flagged_and_touch_nothing_outside) {
+  Rng rng(seed());
+  constexpr std::size_t kNumel = 9000;
+  const Buffer good = make_list(kNumel, 0.1, {.dtype = DataType::kFloat32}, rng);
+  for (const u32 count : {65536U, 901U, 0xffffffffU, 0U}) {
+    Buffer broken = good;
+    std::memcpy(broken.data() + kTopkHeaderBytes, &count, sizeof(count));
+    Merge merge(DataType::kFloat32, kNumel, 0, 0);
+    merge.add(good, false);
+    merge.arguments().lists[0].counts = std::bit_cast<const u32*>(broken.data() + kTopkHeaderBytes);
+    merge.run(1.0, rng);
+    EXPECT_EQ(merge.damage(), 1U) << count;
+  }
+  for (const std::size_t at : {0U, 5U, 8U}) {  // Magic, flags, count.
+    Buffer broken = good;
+    broken[at] ^= std::byte{2};
+    Merge merge(DataType::kFloat32, kNumel, 0, 0);
+    merge.add(good, false);
+    merge.arguments().lists[0].header = std::bit_cast<const u64*>(broken.data());
+    merge.run(1.0, rng);
+    EXPECT_EQ(merge.damage(), 1U) << at;
+  }
+  // Offsets outside of the tile, where a search for its end sees good ones alone.
+  std::vector<u16> offsets(900, 65535);
+  for (std::size_t low = 0; low < offsets.size();) {
+    const std::size_t middle = low + (offsets.size() - low) / 2;
+    offsets[middle] = 1;
+    low = middle + 1;
+  }
+  Merge merge(DataType::kFloat32, kNumel, 0, 0);
+  merge.add(good, false);
+  merge.arguments().lists[0].offsets = offsets.data();
+  merge.run(1.0, rng);
+}
+
+}  // namespace
+}  // namespace lightcc::cuda::cuda_merge_test

@@ -1,0 +1,73 @@
+// Memory and launches for the tests of kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/base/rng.hpp"
+
+#include "lightcc_cuda/simulator/kernels.hpp"
+#include "lightcc_cuda/simulator/simulator.hpp"
+
+namespace lightcc::cuda::testing {
+
+/// From the commit in CI; CHECK_SEED=N replays a run.
+inline std::uint64_t seed() {
+  static const char* const text = std::getenv("CHECK_SEED");
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
+}
+
+/// Where a failed test was: in its message.
+#define LIGHTCC_TRACE(what) \
+  SCOPED_TRACE(::testing::Message() << what << ", CHECK_SEED=" << lightcc::cuda::testing::seed())
+
+/// Bytes that end where their allocation does, so that AddressSanitizer sees what reads past them.
+class Region {
+ public:
+  /// `shift`: of the first byte, from an address that is aligned to 16.
+  explicit Region(std::size_t bytes, std::size_t shift = 0)
+      : memory_(shift + bytes, std::byte{0xEE}), shift_(shift) {}
+
+  u8* data() { return reinterpret_cast<u8*>(memory_.data()) + shift_; }
+  std::byte* bytes() { return memory_.data() + shift_; }
+  std::size_t size_bytes() const { return memory_.size() - shift_; }
+  void randomize(Rng& rng) {
+    for (std::byte& byte : memory_) {
+      byte = static_cast<std::byte>(rng.below(256));
+    }
+  }
+  bool operator==(const Region& other) const {
+    return size_bytes() == other.size_bytes() &&
+           (size_bytes() == 0 ||
+            std::memcmp(
+                memory_.data() + shift_, other.memory_.data() + other.shift_, size_bytes()) == 0);
+  }
+
+  /// For messages.
+  friend void PrintTo(const Region& region, std::ostream* to) {
+    *to << region.size_bytes() << " bytes";
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+  std::size_t shift_;
+};
+
+template <typename Arguments>
+void run(void (*kernel)(Arguments),
+         std::uint32_t blocks,
+         std::uint32_t threads,
+         const Arguments& arguments,
+         Rng& rng) {
+  const simulator::Shape shape{.blocks = blocks, .threads = threads, .seed = rng()};
+  EXPECT_EQ(simulator::launch(shape, kernel, arguments), "");
+}
+
+}  // namespace lightcc::cuda::testing
