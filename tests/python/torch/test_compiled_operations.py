@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.multiproc
 
-# What torch before 2.7 asks for where sizes are known only when an operation has run.
+# What torch 2.4 asks for where sizes are known only when an operation has run.
 torch._dynamo.config.capture_dynamic_output_shape_ops = True
 
 
