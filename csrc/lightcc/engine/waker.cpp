@@ -30,10 +30,16 @@ void empty(int bell) {
 
 Result<Waker> Waker::make(SleepWord& word, int bell) {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll.valid()) {
+  UniqueFd gate(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid() || !gate.valid()) {
     return make_system_error(ErrorCode::kSystem, errno, "cannot make an epoll descriptor");
   }
-  Waker waker(word, bell, std::move(epoll));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (::epoll_ctl(gate.get(), EPOLL_CTL_ADD, epoll.get(), &event) != 0) {
+    return make_system_error(ErrorCode::kSystem, errno, "cannot watch an epoll descriptor");
+  }
+  Waker waker(word, bell, std::move(epoll), std::move(gate));
   LIGHTCC_RETURN_IF_ERROR(waker.watch(bell, kBellTag));
   return waker;
 }
@@ -71,6 +77,29 @@ void Waker::wait(Duration timeout) const {
   // poll() on the epoll descriptor rather than epoll_wait(): every thread that sleeps here is
   // woken.
   (void)becomes_readable(epoll_.get(), timeout);
+}
+
+bool Waker::wait_at_gate(Duration timeout) const {
+  return becomes_readable(gate_.get(), timeout);
+}
+
+void Waker::shut_gate() {
+  set_gate(false);
+}
+
+void Waker::open_gate() {
+  set_gate(true);
+}
+
+void Waker::set_gate(bool open) {
+  if (open == is_gate_open_) {
+    return;
+  }
+  epoll_event event{};
+  event.events = open ? EPOLLIN : 0U;
+  // Fails for bad arguments only.
+  (void)::epoll_ctl(gate_.get(), EPOLL_CTL_MOD, epoll_.get(), &event);
+  is_gate_open_ = open;
 }
 
 void Waker::wait_for_bell(Duration timeout) const {

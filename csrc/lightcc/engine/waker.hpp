@@ -3,6 +3,9 @@
 // One epoll descriptor holds the doorbell, the sockets of other processes and the transport. The
 // loop looks at shared memory while it runs and only there; before it sleeps it raises its
 // SleepWord and looks once more (doorbell.hpp has the ordering argument).
+//
+// The world's own thread sleeps behind a gate, a second epoll descriptor that holds the first.
+// Whoever drives in its place shuts the gate, so that an arrival wakes nobody beside him.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +36,12 @@ class Waker {
   void cancel_sleep() { word_->sleeping.store(kAwake, std::memory_order_relaxed); }
   /// Sleeps until something happens or `timeout` has passed. Thread: any number at once.
   void wait(Duration timeout) const;
+  /// The same while the gate is open, and until `timeout` has passed while it is shut. False: it
+  /// has passed.
+  bool wait_at_gate(Duration timeout) const;
+  /// Thread: one at a time, the driver. What came while the gate was shut ends waits when it opens.
+  void shut_gate();
+  void open_gate();
   /// Sleeps until somebody rings or `timeout` has passed, and empties the doorbell: for a world
   /// that is over, where nobody reads the other descriptors any more.
   void wait_for_bell(Duration timeout) const;
@@ -40,12 +49,15 @@ class Waker {
   void wake() const { Doorbell(word_, bell_).call(); }
 
  private:
-  Waker(SleepWord& word, int bell, UniqueFd epoll)
-      : word_(&word), bell_(bell), epoll_(std::move(epoll)) {}
+  Waker(SleepWord& word, int bell, UniqueFd epoll, UniqueFd gate)
+      : word_(&word), bell_(bell), epoll_(std::move(epoll)), gate_(std::move(gate)) {}
+  void set_gate(bool open);
 
   SleepWord* word_;
   int bell_;
   UniqueFd epoll_;
+  UniqueFd gate_;
+  bool is_gate_open_ = true;
 };
 
 }  // namespace lightcc

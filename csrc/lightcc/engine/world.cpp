@@ -41,7 +41,6 @@ constexpr Duration kInterruptInterval = std::chrono::milliseconds(100);
 constexpr Duration kFarewell = std::chrono::seconds(2);
 // How often the own thread of a world that is over looks whether it may end.
 constexpr Duration kOverInterval = std::chrono::milliseconds(500);
-
 // How often the loop looks whether the event of an input has come, as nobody rings for it.
 constexpr Duration kEventInterval = std::chrono::microseconds(50);
 
@@ -55,12 +54,13 @@ int usable_cores() {
 struct SpinPolicy {
   Duration foreground{};  // By a thread that has nothing else to do.
   Duration background{};
-  bool yield = false;  // Somebody else may need this core to make our work possible.
+  bool yield = false;       // Somebody else may need this core to make our work possible.
+  bool shuts_gate = false;  // What arrives would wake a thread that sleeps.
 };
 
 // `networked`: what a rank waits for may come from the kernel, which needs a core for it.
 SpinPolicy spin_policy(const Knobs& knobs, int local_size, bool networked) {
-  SpinPolicy policy;
+  SpinPolicy policy{.shuts_gate = networked};
   policy.yield = usable_cores() < local_size + (networked ? 1 : 0);
   const int crowded_us = networked ? 20 : 200;
   policy.foreground = std::chrono::microseconds(policy.yield ? crowded_us : 1000);
@@ -438,8 +438,12 @@ class WorldImpl final : public World {
     bool drove = false;
     for (int tries = 0; tries < 1000 && !drove && !done(); ++tries) {
       if (drive_mutex_.try_lock()) {
+        if (spin_.shuts_gate) {
+          core_->waker().shut_gate();
+        }
         drive(done, until, spin_.foreground);
         settle();
+        core_->waker().open_gate();
         drive_mutex_.unlock();
         drove = true;
       } else {
@@ -530,7 +534,7 @@ class WorldImpl final : public World {
       if (core_->over()) {
         core_->waker().wait_for_bell(kOverInterval);
       } else {
-        core_->waker().wait(timeout);
+        (void)core_->waker().wait_at_gate(timeout);
       }
     }
   }

@@ -78,7 +78,7 @@ def test_memory_limit_is_an_error_that_names_the_bytes(name: str, value: int, vi
 
 
 @pytest.mark.parametrize("grid", [TWO, TWO_APART], ids=str)
-@pytest.mark.parametrize("room", [0, 1, 2, 3, 4, 6, 8, 10])
+@pytest.mark.parametrize("room", [0, 1, 2, 3, 4, 6, 8, 12])
 def test_few_descriptors_are_an_error_or_enough(grid: Grid, room: int) -> None:
     results = run_limited(grid, "RLIMIT_NOFILE", room, 1)
     kind, text = results[1].value or ("", "")
