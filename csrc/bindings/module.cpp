@@ -39,12 +39,12 @@ std::shared_ptr<WorldBinding> create_world(int rank,
                                            bool dynamic_process_sets) {
   WorldOptions options;
   if (!rendezvous.empty()) {
-    options.store = make_tcp_store(rendezvous, secret);
+    options.epoch.store = make_tcp_store(rendezvous, secret);
   }
   auto knobs_or_not = read_knobs(process_environment());
-  if (!knobs_or_not.ok() && size > 1 && options.store != nullptr) {
+  if (!knobs_or_not.ok() && size > 1 && options.epoch.store != nullptr) {
     const py::gil_scoped_release nogil;
-    stay_away(*options.store,
+    stay_away(*options.epoch.store,
               key_prefix,
               rank,
               knobs_or_not.status(),
@@ -52,11 +52,11 @@ std::shared_ptr<WorldBinding> create_world(int rank,
   }
   options.knobs = value_or_throw(std::move(knobs_or_not));
   options.knobs.dynamic_process_sets |= dynamic_process_sets;
-  options.rank = rank;
-  options.size = size;
-  options.key_prefix = std::move(key_prefix);
-  options.secret = std::move(secret);
-  options.rendezvous_address = rendezvous;
+  options.epoch.rank = rank;
+  options.epoch.size = size;
+  options.epoch.key_prefix = std::move(key_prefix);
+  options.epoch.secret = std::move(secret);
+  options.epoch.rendezvous_address = rendezvous;
   options.process_sets = std::move(process_sets);
   Knobs knobs = options.knobs;
   auto world = [&options] {

@@ -113,12 +113,12 @@ WorldPtr join(int rank, int size, const std::shared_ptr<Store>& store) {
   }
   WorldOptions options;
   options.knobs = *knobs;
-  options.rank = rank;
-  options.size = size;
-  options.store = store;
-  options.key_prefix = "bench";
-  options.secret = "secret";
-  options.rendezvous_address = "127.0.0.1:1";
+  options.epoch.rank = rank;
+  options.epoch.size = size;
+  options.epoch.store = store;
+  options.epoch.key_prefix = "bench";
+  options.epoch.secret = "secret";
+  options.epoch.rendezvous_address = "127.0.0.1:1";
   auto world = World::create(std::move(options));
   if (!world.ok()) {
     fail(world.status());

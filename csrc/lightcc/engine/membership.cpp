@@ -50,8 +50,8 @@ class Joiner {
       : options_(options), joining_(joining) {}
 
   Result<Membership> run() {
-    world_.topology.rank = options_.rank;
-    world_.topology.size = options_.size;
+    world_.topology.rank = options_.epoch.rank;
+    world_.topology.size = options_.epoch.size;
     LIGHTCC_RETURN_IF_ERROR(exchange_cards());
     LIGHTCC_RETURN_IF_ERROR(find_hosts());
     LIGHTCC_RETURN_IF_ERROR(link_host());
@@ -71,7 +71,7 @@ class Joiner {
     if (joining_ == nullptr) {
       return std::vector<Bytes>{std::move(value)};
     }
-    return exchange(*joining_, options_.key_prefix + step, std::move(value));
+    return exchange(*joining_, options_.epoch.key_prefix + step, std::move(value));
   }
 
   Status exchange_cards() {
@@ -82,7 +82,7 @@ class Joiner {
     }
     LIGHTCC_ASSIGN_OR_RETURN(
         discovery_,
-        HostDiscovery::open(options_.secret, options_.knobs.host_id, joining_->attendance));
+        HostDiscovery::open(options_.epoch.secret, options_.knobs.host_id, joining_->attendance));
     Bytes card;
     ByteWriter writer(card);
     std::uint64_t random = 0;
@@ -117,7 +117,7 @@ class Joiner {
   Status find_hosts() {
     LIGHTCC_ASSIGN_OR_RETURN(
         const int leader,
-        discovery_->find_leader(cards_, options_.rank, world_.world_id, deadline()));
+        discovery_->find_leader(cards_, options_.epoch.rank, world_.world_id, deadline()));
     Bytes value;
     ByteWriter(value).number(static_cast<std::int32_t>(leader));
     LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> all,
@@ -145,7 +145,7 @@ class Joiner {
     Topology& t = world_.topology;
     const auto& mine = own_host();
     t.local_size = static_cast<int>(mine.size());
-    t.local_rank = static_cast<int>(std::ranges::find(mine, options_.rank) - mine.begin());
+    t.local_rank = static_cast<int>(std::ranges::find(mine, options_.epoch.rank) - mine.begin());
     t.cross_size = 0;
     t.homogeneous = true;
     for (std::size_t host = 0; host < world_.hosts.size(); ++host) {
@@ -160,7 +160,7 @@ class Joiner {
 
   Status link_host() {
     LIGHTCC_ASSIGN_OR_RETURN(world_.host,
-                             discovery_->assemble(own_host(), options_.rank, deadline()));
+                             discovery_->assemble(own_host(), options_.epoch.rank, deadline()));
     HostMembership& host = world_.host;
     if (!host.is_leader()) {
       const auto index = static_cast<std::size_t>(host.index);
@@ -186,7 +186,8 @@ class Joiner {
   // Blocks of one host act as hosts of a grid: they reach each other as hosts do.
   bool wants_network_within_host() const {
     const Knobs& knobs = options_.knobs;
-    return knobs.two_level == true && knobs.intra_size > 1 && 2 * knobs.intra_size <= options_.size;
+    return knobs.two_level == true && knobs.intra_size > 1 &&
+           2 * knobs.intra_size <= options_.epoch.size;
   }
 
   Result<SocketAddress> own_address() const {
@@ -194,7 +195,7 @@ class Joiner {
       return SocketAddress::resolve("127.0.0.1:0");
     }
     return choose_address(
-        options_.knobs.iface, world_.topology.local_rank, options_.rendezvous_address);
+        options_.knobs.iface, world_.topology.local_rank, options_.epoch.rendezvous_address);
   }
 
   Result<std::unique_ptr<Transport>> make_transport(const SocketAddress& address) const {
@@ -202,7 +203,7 @@ class Joiner {
     if (knobs.net == kTcp) {
       TcpTransportOptions tcp;
       tcp.address = address;
-      tcp.secret = options_.secret;
+      tcp.secret = options_.epoch.secret;
       tcp.world_id = world_.world_id;
       tcp.connections = static_cast<int>(knobs.tcp_connections);
       tcp.rate_bytes_per_s = knobs.tcp_rate;
@@ -218,7 +219,7 @@ class Joiner {
     PluginTransportOptions plugin;
     LIGHTCC_ASSIGN_OR_RETURN(plugin.path, find_plugin(knobs.net));
     plugin.address = address;
-    plugin.secret = options_.secret;
+    plugin.secret = options_.epoch.secret;
     plugin.world_id = world_.world_id;
     plugin.connections = static_cast<int>(knobs.net_connections);
     plugin.connect_timeout = seconds(knobs.start_timeout_s);
@@ -234,7 +235,8 @@ class Joiner {
     std::string control_address;
     if (world_.host.is_leader() && world_.hosts.size() > 1) {
       LIGHTCC_ASSIGN_OR_RETURN(
-          control_listener_, AuthListener::listen(address, options_.secret, AuthListenerOptions{}));
+          control_listener_,
+          AuthListener::listen(address, options_.epoch.secret, AuthListenerOptions{}));
       control_address = control_listener_->address().to_string();
     }
     card.blob(world_.transport->handle());
@@ -286,12 +288,12 @@ class Joiner {
     ByteWriter writer(hello);
     writer.number(kControlPurpose);
     writer.number(world_.world_id);
-    writer.number(static_cast<std::int32_t>(options_.rank));
+    writer.number(static_cast<std::int32_t>(options_.epoch.rank));
     LIGHTCC_ASSIGN_OR_RETURN(
         const SocketAddress address,
         SocketAddress::resolve(control_addresses_[static_cast<std::size_t>(parent)]));
     auto socket = connect_authenticated(
-        address, options_.secret, hello, deadline(), true, joining_->attendance.news_fd());
+        address, options_.epoch.secret, hello, deadline(), true, joining_->attendance.news_fd());
     if (!socket.ok()) {
       LIGHTCC_RETURN_IF_ERROR(joining_->attendance.failure({}));
       return Status(socket.status().code(),
@@ -350,7 +352,7 @@ class Joiner {
   }
 
   std::size_t own_host_number() const {
-    return static_cast<std::size_t>(world_.host_of[static_cast<std::size_t>(options_.rank)]);
+    return static_cast<std::size_t>(world_.host_of[static_cast<std::size_t>(options_.epoch.rank)]);
   }
   const std::vector<int>& own_host() const { return world_.hosts[own_host_number()]; }
   int leader_of(int host) const { return world_.hosts[static_cast<std::size_t>(host)].front(); }
@@ -369,16 +371,15 @@ class Joiner {
 
 }  // namespace
 
-Status check_place(const WorldOptions& options) {
-  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+Status check_epoch(const Epoch& epoch) {
+  if (epoch.size < 1 || epoch.rank < 0 || epoch.rank >= epoch.size) {
     return make_error(ErrorCode::kInvalidArgument,
                       "rank %d of %d: a rank lies between 0 and the size, exclusive",
-                      options.rank,
-                      options.size);
+                      epoch.rank,
+                      epoch.size);
   }
-  if (options.size > 1 && options.store == nullptr) {
-    return make_error(
-        ErrorCode::kInvalidArgument, "a world of %d ranks needs a store", options.size);
+  if (epoch.size > 1 && epoch.store == nullptr) {
+    return make_error(ErrorCode::kInvalidArgument, "a world of %d ranks needs a store", epoch.size);
   }
   return {};
 }

@@ -69,8 +69,8 @@ struct Membership {
   std::vector<TransportHandle> transport_handles;  ///< By rank; empty when there is no transport.
 };
 
-/// Whether `options` describe a rank of a world. kInvalidArgument.
-Status check_place(const WorldOptions& options);
+/// Whether `epoch` has a rank of a world, and a store where that needs one. kInvalidArgument.
+Status check_epoch(const Epoch& epoch);
 /// Collective. `joining`: null for a world of one rank. Errors: kTimeout naming the ranks that did
 /// not come, kSystem, kPeerFailed, kInvalidArgument for knobs that cannot work here; why another
 /// rank cannot join.

@@ -95,7 +95,7 @@ void relax(bool yield) {
 class WorldImpl final : public World {
  public:
   WorldImpl(WorldOptions options, const Clock& clock)
-      : options_(std::move(options)), clock_(clock), operations_(options_.rank) {
+      : options_(std::move(options)), clock_(clock), operations_(options_.epoch.rank) {
     worlds_alive.fetch_add(1, std::memory_order_relaxed);
   }
   ~WorldImpl() override {
@@ -112,16 +112,18 @@ class WorldImpl final : public World {
   WorldImpl& operator=(const WorldImpl&) = delete;
 
   Status start() {
-    LIGHTCC_RETURN_IF_ERROR(check_place(options_));
-    if (options_.size == 1) {
+    LIGHTCC_RETURN_IF_ERROR(check_epoch(options_.epoch));
+    if (options_.epoch.size == 1) {
       return start_joined(nullptr);
     }
     const TimePoint deadline =
         clock_.now() + std::chrono::duration_cast<Duration>(
                            std::chrono::duration<double>(options_.knobs.start_timeout_s));
-    LIGHTCC_ASSIGN_OR_RETURN(const auto attendance,
-                             options_.store->attend(options_.key_prefix, own_will(), deadline));
-    const Joining joining{*options_.store, *attendance, options_.rank, options_.size, deadline};
+    LIGHTCC_ASSIGN_OR_RETURN(
+        const auto attendance,
+        options_.epoch.store->attend(options_.epoch.key_prefix, own_will(), deadline));
+    const Joining joining{
+        *options_.epoch.store, *attendance, options_.epoch.rank, options_.epoch.size, deadline};
     Status started = start_joined(&joining);
     if (started.ok()) {
       started = meet_at_the_start(joining);
@@ -319,9 +321,9 @@ class WorldImpl final : public World {
 
   Status own_will() const {
     return {ErrorCode::kPeerFailed,
-            "rank " + std::to_string(options_.rank) +
+            "rank " + std::to_string(options_.epoch.rank) +
                 " ended, or lost its connection to the store, during init()",
-            options_.rank};
+            options_.epoch.rank};
   }
 
   Status start_joined(const Joining* joining) {
@@ -347,8 +349,8 @@ class WorldImpl final : public World {
   // no rank can be gone with what another still has to read. Rank 0, which may serve the store, is
   // the last.
   Status meet_at_the_start(const Joining& joining) const {
-    LIGHTCC_RETURN_IF_ERROR(exchange(joining, options_.key_prefix + "/ready", {}).status());
-    const bool is_last = options_.rank == 0;
+    LIGHTCC_RETURN_IF_ERROR(exchange(joining, options_.epoch.key_prefix + "/ready", {}).status());
+    const bool is_last = options_.epoch.rank == 0;
     const Status left = joining.attendance.leave(is_last, joining.deadline);
     return is_last && left.code() == ErrorCode::kTimeout ? Status() : left;  // All are ready.
   }
@@ -574,7 +576,7 @@ Result<WorldPtr> World::create(WorldOptions options) {
       ::pthread_atfork(nullptr, nullptr, [] { mark_all_worlds_dead_in_child(); });
   (void)kInstalled;
   const Clock& clock = *options.clock;
-  configure_log(options.knobs.log_level, options.knobs.log_hide_time, options.rank);
+  configure_log(options.knobs.log_level, options.knobs.log_hide_time, options.epoch.rank);
   auto world = std::make_unique<WorldImpl>(std::move(options), clock);
   LIGHTCC_RETURN_IF_ERROR(world->start());
   return WorldPtr(world.release());

@@ -23,7 +23,7 @@
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/control/lateness.hpp"
 #include "lightcc/engine/operation.hpp"
-#include "lightcc/rendezvous/store.hpp"
+#include "lightcc/rendezvous/epoch.hpp"
 
 namespace lightcc {
 
@@ -80,15 +80,8 @@ struct TimelineOptions {
 };
 
 struct WorldOptions {
+  Epoch epoch;
   Knobs knobs;
-  int rank = 0;
-  int size = 1;
-  std::shared_ptr<Store> store;  ///< May be null when size is 1.
-  /// Of this world's keys in the store; the same on all ranks, and no other world's.
-  std::string key_prefix;
-  std::string secret;  ///< Shared by the job's ranks.
-  /// Address of the store as "host:port"; the route to it picks this rank's address. May be empty.
-  std::string rendezvous_address;
   std::vector<std::vector<std::int32_t>> process_sets;  ///< Static ones: ids 1, 2, ...
   /// Of memory of other kinds than the host's, one for each kind. (engine/plane.hpp)
   std::vector<PlaneMaker> planes;

@@ -90,7 +90,7 @@ std::string describe_network(const Membership& world, const WorldOptions& option
     return text + ", as blocks of one host act as hosts (LIGHT_INTRA_SIZE)";
   }
   return text + (knobs.iface.empty()
-                     ? ", on the route to the store at " + options.rendezvous_address
+                     ? ", on the route to the store at " + options.epoch.rendezvous_address
                      : ", as LIGHT_IFACE=" + knobs.iface + " asks for");
 }
 

@@ -77,12 +77,12 @@ inline void run_job(const JobOptions& options, const std::function<void(World&, 
       ASSERT_TRUE(knobs.ok()) << knobs.status().message();
       WorldOptions world_options;
       world_options.knobs = *knobs;
-      world_options.rank = rank;
-      world_options.size = options.size;
-      world_options.store = store;
-      world_options.key_prefix = "test";
-      world_options.secret = "secret";
-      world_options.rendezvous_address = "127.0.0.1:1";
+      world_options.epoch.rank = rank;
+      world_options.epoch.size = options.size;
+      world_options.epoch.store = store;
+      world_options.epoch.key_prefix = "test";
+      world_options.epoch.secret = "secret";
+      world_options.epoch.rendezvous_address = "127.0.0.1:1";
       world_options.process_sets = options.process_sets;
       if (options.planes) {
         world_options.planes = options.planes(rank);

@@ -356,9 +356,9 @@ TEST(World, missing_ranks_are_named_when_they_do_not_come) {
       {{"HOROVOD_START_TIMEOUT", "1"}, {"HOROVOD_GLOO_TIMEOUT_SECONDS", "1"}}));
   ASSERT_TRUE(knobs.ok());
   options.knobs = *knobs;
-  options.size = 3;
-  options.store = store;
-  options.secret = "secret";
+  options.epoch.size = 3;
+  options.epoch.store = store;
+  options.epoch.secret = "secret";
   const auto world = World::create(std::move(options));
   ASSERT_FALSE(world.ok());
   EXPECT_EQ(world.status().code(), ErrorCode::kTimeout);
@@ -373,10 +373,10 @@ TEST(World, a_rank_that_cannot_join_tells_the_others_why) {
     threads.emplace_back([&, rank] {
       WorldOptions options;
       options.knobs = *read_knobs(testing::get_env_from({}));
-      options.rank = rank;
-      options.size = 3;
-      options.store = store;
-      options.secret = rank == 1 ? "" : "secret";
+      options.epoch.rank = rank;
+      options.epoch.size = 3;
+      options.epoch.store = store;
+      options.epoch.secret = rank == 1 ? "" : "secret";
       seen[static_cast<std::size_t>(rank)] = World::create(std::move(options)).status();
     });
   }
