@@ -50,7 +50,7 @@ class Story {
  public:
   Story(std::uint64_t seed, Sabotage sabotage) : rng_(seed ^ 0x5eed), sabotage_(sabotage) {
     draw_hosts(seed);
-    draw_plan();
+    draw_plan(seed);
     world_ = std::make_unique<ControlWorld>(plan_, rng_());
     draw_operations();
     progress_.resize(static_cast<std::size_t>(size_));
@@ -106,7 +106,7 @@ class Story {
     std::ranges::sort(plan_.hosts, {}, [](const auto& host) { return host.front(); });
   }
 
-  void draw_plan() {
+  void draw_plan(std::uint64_t seed) {
     fault_ = static_cast<Fault>(rng_.below(kFaultCount));
     if (size_ == 1 || sabotage_ == Sabotage::kLoseFrame || sabotage_ == Sabotage::kSwapFrames) {
       fault_ = Fault::kNone;
@@ -123,6 +123,11 @@ class Story {
     plan_.sequencer.num_lanes = 1 + static_cast<int>(rng_.below(3));
     plan_.sequencer.slot_capacity = rng_.below(5) == 0 ? 3 : 1024;
     plan_.sequencer.fusion_threshold_bytes = 64U << rng_.below(8);
+    if (seed % 3 == 0) {  // The next bucket waits for company, which has room.
+      plan_.shortest_bucket = milliseconds(4);
+      plan_.sequencer.fusion_threshold_bytes = std::uint64_t{1} << 20;
+      plan_.sequencer.num_lanes = 1;
+    }
     if (rng_.below(6) == 0) {
       plan_.sequencer.fusion = FusionRule::kHorovod;
     }
@@ -154,7 +159,8 @@ class Story {
       }
     }
     joins_ = fault_ == Fault::kNone && size_ > 1 && !is_large && rng_.below(4) == 0;
-    const std::size_t count = is_large ? 1 + rng_.below(3) : 1 + rng_.below(7);
+    const bool is_slow = plan_.shortest_bucket > Duration::zero();
+    const std::size_t count = is_large ? 1 + rng_.below(3) : 1 + rng_.below(is_slow ? 20 : 7);
     for (std::size_t i = 0; i < count; ++i) {
       Planned planned;
       planned.set = rng_.below(members_.size());
@@ -173,7 +179,8 @@ class Story {
                                    OpType::kBroadcast,
                                    OpType::kBarrier,
                                    OpType::kReducescatter};
-        s.op = kOps[rng_.below(std::size(kOps))];
+        // Nothing waits for company while an operation of another kind is behind it.
+        s.op = kOps[rng_.below(is_slow && i % 8 != 7 ? 1 : std::size(kOps))];
         if (s.op == OpType::kBroadcast) {
           const auto& members = members_[planned.set];
           s.root_or_peer = members[rng_.below(members.size())];

@@ -374,13 +374,13 @@ void ControlWorld::run_bucket(int rank, RunBucket& bucket) {
     const int to = member;
     const auto done = [this, to, ended = std::move(tokens), key] {
       --ranks_[index(to)].running;
-      ranks_[index(to)].control->on_bucket_done(key.first, key.second);
+      ranks_[index(to)].control->on_bucket_done(key.first, key.second, now_);
       for (const OperationToken token : ended) {
         complete(to, token, {}, 0);
       }
       wake(to);
     };
-    act_at(now_ + jitter(std::chrono::microseconds(50)), to, done);
+    act_at(now_ + plan_.shortest_bucket + jitter(std::chrono::microseconds(50)), to, done);
   }
 }
 

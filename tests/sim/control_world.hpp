@@ -21,6 +21,7 @@ struct WorldPlan {
   Duration peer_timeout = std::chrono::seconds(2);
   Duration local_delay = std::chrono::microseconds(1);
   Duration network_delay = std::chrono::microseconds(20);
+  Duration shortest_bucket = Duration::zero();
   Duration slowest_control = Duration::zero();  ///< Extra delay of some control links, at most.
   SequencerOptions sequencer;
   bool counts_bytes = false;

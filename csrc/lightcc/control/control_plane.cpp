@@ -124,9 +124,9 @@ void ControlPlane::on_trouble(const Status& error, TimePoint now) {
   }
 }
 
-void ControlPlane::on_bucket_done(std::uint32_t process_set, std::uint32_t lane) {
+void ControlPlane::on_bucket_done(std::uint32_t process_set, std::uint32_t lane, TimePoint now) {
   if (sequencer_ != nullptr) {
-    sequencer_->on_bucket_done(process_set, lane);
+    sequencer_->on_bucket_done(process_set, lane, now);
     wants_advance_ = true;
   }
 }
@@ -155,8 +155,7 @@ TimePoint ControlPlane::deadline() const {
   if (is_suspecting()) {
     return std::min(next_tick_, news_deadline_);
   }
-  const bool cycle = sequencer_ != nullptr && sequencer_->has_held();
-  return cycle ? std::min(next_tick_, sequencer_->next_cycle()) : next_tick_;
+  return has_held() ? std::min(next_tick_, sequencer_->next_release()) : next_tick_;
 }
 
 void ControlPlane::tick(TimePoint now, bool is_busy, bool is_host_busy) {

@@ -155,7 +155,7 @@ class ControlPlane {
   /// A rank of `watched` gave a sign of life.
   void heard_from(int rank, TimePoint now) { silence_.heard_from(rank, now); }
   /// This rank finished a bucket.
-  void on_bucket_done(std::uint32_t process_set, std::uint32_t lane);
+  void on_bucket_done(std::uint32_t process_set, std::uint32_t lane, TimePoint now);
   /// Ends the world in error from here.
   void fail(const Status& error);
 
@@ -163,9 +163,9 @@ class ControlPlane {
   bool wants_advance() const { return wants_advance_; }
   /// Sends reports, announces. Call after the inputs above.
   void advance(TimePoint now);
-  /// When tick() wants to be called, or advance() for the fusion cycle.
+  /// When tick() wants to be called, or advance() for what is held.
   TimePoint deadline() const;
-  /// Tensors wait for the next fusion cycle.
+  /// Ready tensors wait for a time before they are announced.
   bool has_held() const { return sequencer_ != nullptr && sequencer_->has_held(); }
   TimePoint next_tick() const { return next_tick_; }
   /// Signs of life and what has taken too long. `is_busy`: this rank has something outstanding;

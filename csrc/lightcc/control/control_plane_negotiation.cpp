@@ -119,7 +119,7 @@ void ControlPlane::announce(TimePoint now) {
   if (sequencer_->has_held()) {
     sequencer_->release_held(now);
   }
-  std::vector<Command> commands = sequencer_->take_commands();
+  std::vector<Command> commands = sequencer_->take_commands(now);
   if (commands.empty()) {
     return;
   }

@@ -11,6 +11,7 @@
 // automatic names (they do not come back), operations travel with their full signature.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <deque>
@@ -25,6 +26,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/control/lateness.hpp"
 #include "lightcc/control/process_set_table.hpp"
+#include "lightcc/fusion/cost_line.hpp"
 #include "lightcc/fusion/strategy.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
@@ -53,17 +55,18 @@ class Sequencer {
   /// Takes in one rank's report. kPeerFailed: the report makes no sense; the world must end.
   Status on_report(const Report& report, TimePoint now);
   /// This rank finished one bucket of `process_set` on `lane`: the lane can take another.
-  void on_bucket_done(std::uint32_t process_set, std::uint32_t lane);
+  void on_bucket_done(std::uint32_t process_set, std::uint32_t lane, TimePoint now);
   /// Everything that is to be announced now, in order.
-  std::vector<Command> take_commands();
+  std::vector<Command> take_commands(TimePoint now);
 
   /// Makes buckets like this from now on, and announces it.
   void tune(const Tune& tune);
 
-  /// Whether tensors wait for Horovod's next cycle, which begins at next_cycle().
-  bool has_held() const { return held_count_ > 0; }
-  TimePoint next_cycle() const { return next_cycle_; }
-  /// Lets go what waited, if the cycle has begun.
+  /// Whether ready tensors wait for a time, which comes at next_release(): for Horovod's next
+  /// cycle, or for the bucket that is under way to come near its end.
+  bool has_held() const { return held_count_ > 0 || next_close_ != TimePoint::max(); }
+  TimePoint next_release() const;
+  /// Lets go what waited for Horovod's cycle, if that has begun.
   void release_held(TimePoint now);
 
   /// Operations that some ranks wait for and others have not asked for.
@@ -108,12 +111,22 @@ class Sequencer {
     std::vector<Pending*> complete;
     Status error;
   };
+  // One bucket runs while the next one, already announced, waits behind it: the announcement's way
+  // to the other ranks is hidden, and still most of a burst is free to gather in large buckets.
+  static constexpr std::size_t kBucketsPerLane = 2;
+  // What rank 0 sees of a lane where it is a member: the buckets under way, the running one first.
+  struct Lane {
+    std::size_t outstanding = 0;
+    std::array<std::uint64_t, kBucketsPerLane> bytes{};  // 0: not all-reduces that fuse.
+    TimePoint since;                                     // The first one has run since then.
+  };
   // What one process set has ready, and how busy its lanes are.
   struct Queue {
     std::deque<Pending*> ready;
-    std::vector<Pending*> held;    // Ready, too, but not before the next cycle.
-    std::vector<int> outstanding;  // By lane; counted only where rank 0 is a member.
-    std::size_t next_lane = 0;     // Where it is not.
+    std::vector<Pending*> held;  // Ready, too, but not before the next cycle.
+    std::vector<Lane> lanes;     // Where rank 0 is a member.
+    std::size_t next_lane = 0;   // Where it is not.
+    CostLine cost;               // Of all-reduces, as rank 0 sees them.
   };
 
   Status on_request(int rank, const Request& request, TimePoint now);
@@ -132,9 +145,15 @@ class Sequencer {
   void announce_now(Pending& pending);
   void fail_operations_of(std::uint32_t process_set);
   void announce_failure(const Pending& pending, const Status& error);
-  /// Takes a place on a lane for what is ready in `queue`; nothing: all are busy.
-  std::optional<std::uint32_t> free_lane(Queue& queue) const;
-  void announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane);
+  /// Whether rank 0 takes part, and so learns when it is done.
+  static bool is_seen(const Pending& pending);
+  /// The lane for what is ready in `queue`; nothing: all are busy, or it is too early.
+  std::optional<std::uint32_t> free_lane(Queue& queue, TimePoint now);
+  /// When the bucket behind the one that runs on `lane` is to be closed.
+  TimePoint close_time(const Queue& queue, const Lane& lane) const;
+  /// Whether all that is ready could have company in its bucket.
+  bool has_room(const Queue& queue) const;
+  void announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane, TimePoint now);
   AnnouncedTensor announce_tensor(Pending& pending);
   std::uint32_t slot_for(const Pending& pending);
   static bool fuses(const Signature& signature);
@@ -182,6 +201,7 @@ class Sequencer {
   std::uint64_t next_group_ = 1;
   std::size_t held_count_ = 0;
   TimePoint next_cycle_{};
+  TimePoint next_close_ = TimePoint::max();  // Of a bucket that waits for company.
   bool shut_down_ = false;
 };
 

@@ -11,9 +11,10 @@
 namespace lightcc {
 namespace {
 
-// One bucket runs while the next one, already announced, waits behind it: the announcement's way to
-// the other ranks is hidden, and still most of a burst is free to gather in large buckets.
-constexpr int kBucketsPerLane = 2;
+// A bucket behind a running one gathers until that one has so long to run, as far as its cost line
+// tells: the announcement must reach all ranks before.
+constexpr Duration kMinLead = std::chrono::microseconds(500);
+constexpr int kLeadShare = 4;  // One part in so many of the running bucket's time, if that is more.
 
 bool takes_slot(const Signature& s) {
   switch (s.op) {
@@ -30,15 +31,16 @@ bool takes_slot(const Signature& s) {
 
 }  // namespace
 
-std::vector<Command> Sequencer::take_commands() {
+std::vector<Command> Sequencer::take_commands(TimePoint now) {
   bool waiting = false;
+  next_close_ = TimePoint::max();
   for (auto& [process_set, queue] : queues_) {
     while (!queue.ready.empty() && !shut_down_) {
-      const auto lane = free_lane(queue);
+      const auto lane = free_lane(queue, now);
       if (!lane.has_value()) {
         break;
       }
-      announce_bucket(process_set, queue, *lane);
+      announce_bucket(process_set, queue, *lane, now);
     }
     waiting = waiting || !queue.ready.empty() || !queue.held.empty();
   }
@@ -58,24 +60,63 @@ void Sequencer::tune(const Tune& tune) {
   commands_.emplace_back(tune);
 }
 
-std::optional<std::uint32_t> Sequencer::free_lane(Queue& queue) const {
+std::optional<std::uint32_t> Sequencer::free_lane(Queue& queue, TimePoint now) {
   const auto lanes = static_cast<std::size_t>(options_.num_lanes);
-  const auto& members = *queue.ready.front()->members;
-  if (std::ranges::find(members, 0) == members.end()) {
+  if (!is_seen(*queue.ready.front())) {
     // Nobody here learns when its buckets are done. So its lanes are always taken as free, and take
     // turns.
     return static_cast<std::uint32_t>(queue.next_lane++ % lanes);
   }
-  queue.outstanding.resize(std::max(lanes, queue.outstanding.size()), 0);
-  const auto idlest = std::ranges::min_element(queue.outstanding | std::views::take(lanes));
-  if (*idlest >= kBucketsPerLane) {
+  queue.lanes.resize(std::max(lanes, queue.lanes.size()));
+  const auto idlest =
+      std::ranges::min_element(queue.lanes | std::views::take(lanes), {}, &Lane::outstanding);
+  if (idlest->outstanding >= kBucketsPerLane) {
     return std::nullopt;
   }
-  ++*idlest;
-  return static_cast<std::uint32_t>(idlest - queue.outstanding.begin());
+  if (idlest->outstanding > 0) {
+    const TimePoint closes = close_time(queue, *idlest);
+    if (now < closes && has_room(queue)) {
+      next_close_ = std::min(next_close_, closes);
+      return std::nullopt;
+    }
+  }
+  return static_cast<std::uint32_t>(idlest - queue.lanes.begin());
 }
 
-void Sequencer::announce_bucket(std::uint32_t process_set, Queue& queue, std::uint32_t lane) {
+// Of a transfer, members are the sender and the receiver.
+bool Sequencer::is_seen(const Pending& pending) {
+  return std::ranges::find(*pending.members, 0) != pending.members->end();
+}
+
+// The later a bucket is closed, the more it has gathered. Once the running one is over, it is.
+TimePoint Sequencer::close_time(const Queue& queue, const Lane& lane) const {
+  if (lane.bytes.front() == 0) {
+    return lane.since;
+  }
+  const CostLine::Fit fit = queue.cost.fit();
+  const Duration expected =
+      seconds(fit.seconds + fit.seconds_per_byte * static_cast<double>(lane.bytes.front()));
+  return lane.since + expected - std::max(kMinLead, expected / kLeadShare);
+}
+
+bool Sequencer::has_room(const Queue& queue) const {
+  std::uint64_t bytes = 0;
+  for (const Pending* pending : queue.ready) {
+    const FusionWish fusion = fusion_of(pending->common);
+    bytes += byte_count(pending->common);
+    if (!fuses(pending->common) || fusion.rule != FusionRule::kAuto ||
+        bytes >= fusion.limit_bytes) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Sequencer::announce_bucket(std::uint32_t process_set,
+                                Queue& queue,
+                                std::uint32_t lane,
+                                TimePoint now) {
+  const bool is_counted = is_seen(*queue.ready.front());
   candidates_.clear();
   for (const Pending* pending : queue.ready) {
     const Signature& s = pending->common;
@@ -88,12 +129,21 @@ void Sequencer::announce_bucket(std::uint32_t process_set, Queue& queue, std::ui
   execute.process_set = process_set;
   execute.lane = lane;
   execute.tensors.reserve(chosen.size());
+  std::uint64_t bytes = 0;
   for (const std::size_t index : chosen) {
+    bytes += candidates_[index].key == 0 ? 0 : candidates_[index].bytes;
     Pending& pending = *std::exchange(queue.ready[index], nullptr);
     execute.tensors.push_back(announce_tensor(pending));
     erase(pending);
   }
   std::erase(queue.ready, nullptr);
+  if (is_counted) {
+    Lane& taken = queue.lanes[lane];
+    taken.bytes[taken.outstanding] = bytes;
+    if (taken.outstanding++ == 0) {
+      taken.since = now;
+    }
+  }
   commands_.emplace_back(std::move(execute));
 }
 
@@ -153,6 +203,10 @@ void Sequencer::release_held(TimePoint now) {
   next_cycle_ = now + options_.horovod_cycle;
 }
 
+TimePoint Sequencer::next_release() const {
+  return held_count_ > 0 ? std::min(next_cycle_, next_close_) : next_close_;
+}
+
 FusionWish Sequencer::fusion_of(const Signature& s) const {
   FusionWish fusion = s.fusion;
   if (fusion.rule == FusionRule::kDefault) {
@@ -189,12 +243,20 @@ std::uint64_t Sequencer::fuse_key(const Signature& s) {
       .first->second;
 }
 
-void Sequencer::on_bucket_done(std::uint32_t process_set, std::uint32_t lane) {
+void Sequencer::on_bucket_done(std::uint32_t process_set, std::uint32_t lane, TimePoint now) {
   const auto found = queues_.find(process_set);
-  if (found != queues_.end() && lane < found->second.outstanding.size() &&
-      found->second.outstanding[lane] > 0) {
-    --found->second.outstanding[lane];
+  if (found == queues_.end() || lane >= found->second.lanes.size() ||
+      found->second.lanes[lane].outstanding == 0) {
+    return;
   }
+  Lane& done = found->second.lanes[lane];
+  if (done.bytes.front() > 0) {
+    found->second.cost.add(static_cast<double>(done.bytes.front()),
+                           std::chrono::duration<double>(now - done.since).count());
+  }
+  std::ranges::rotate(done.bytes, done.bytes.begin() + 1);
+  --done.outstanding;
+  done.since = now;
 }
 
 }  // namespace lightcc

@@ -153,7 +153,7 @@ Result<bool> Core::try_step() {
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool advanced, executor_->advance());
   for (const auto& [process_set, lane] : executor_->take_finished()) {
-    control_->on_bucket_done(process_set, lane);
+    control_->on_bucket_done(process_set, lane, clock_.now());
   }
   if (control_->wants_advance()) {
     control_->advance(clock_.now());

@@ -1,9 +1,9 @@
 // Which ready tensors travel together, as pure functions: the same input gives the same bucket.
 //
-// The sequencer asks for one bucket whenever a lane can take one, so a bucket closes when it is
-// full or when a lane is idle: the first gradient of a burst leaves at once, and what becomes ready
-// while it is under way leaves together. No timer, no cycle, but for kHorovod, which looks for
-// buckets once in a cycle; the sequencer sees to that.
+// The sequencer asks for one bucket whenever a lane can take one. So a bucket closes when it is
+// full, when a lane is idle, or shortly before the running bucket ends: the first gradient of a
+// burst leaves at once, and what becomes ready while it is under way leaves together. kHorovod
+// looks for buckets once in a cycle; the sequencer sees to both times.
 //
 // Plans of gradients (piecewise, scopewise, arrival, model) are made where gradients have names and
 // an order (lightcc/fusion); here each bucket of a plan is a group under kPlanned.

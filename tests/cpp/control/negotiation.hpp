@@ -97,11 +97,11 @@ class Negotiation {
     EXPECT_FALSE(status.message().empty());
   }
 
-  void expect_silence() { EXPECT_TRUE(sequencer.take_commands().empty()); }
+  void expect_silence() { EXPECT_TRUE(sequencer.take_commands(now).empty()); }
   /// The one command there is.
   template <typename Kind>
   Kind one() {
-    const auto commands = sequencer.take_commands();
+    const auto commands = sequencer.take_commands(now);
     EXPECT_EQ(commands.size(), 1U);
     if (commands.size() != 1 || !std::holds_alternative<Kind>(commands[0])) {
       ADD_FAILURE() << "a command of another kind";
@@ -112,7 +112,7 @@ class Negotiation {
   /// The one bucket there is; its lane is free again at once.
   Execute run() {
     auto execute = one<Execute>();
-    sequencer.on_bucket_done(execute.process_set, execute.lane);
+    sequencer.on_bucket_done(execute.process_set, execute.lane, now);
     return execute;
   }
   AnnouncedTensor run_one() {

@@ -89,8 +89,8 @@ TEST(Sequencer, all_joined_comes_after_everything_that_was_complete) {
   n.expect_ok(n.ask(0, allreduce("c")));
   n.expect_ok(n.join(0));
   n.expect_silence();
-  n.sequencer.on_bucket_done(0, running[0].lane);
-  const auto commands = n.sequencer.take_commands();
+  n.sequencer.on_bucket_done(0, running[0].lane, n.now);
+  const auto commands = n.sequencer.take_commands(n.now);
   ASSERT_EQ(commands.size(), 2U);
   EXPECT_EQ(std::get<Execute>(commands[0]).tensors[0].signature, allreduce("c"));
   EXPECT_EQ(std::get<AllJoined>(commands[1]).last_rank, 0);
@@ -129,11 +129,11 @@ TEST(Sequencer, overlapping_process_sets_share_one_sequence) {
       n.expect_ok(n.ask(rank + 1, in_set(allreduce("a"), right)));
     }
     std::vector<std::uint32_t> sets;
-    for (const Command& command : n.sequencer.take_commands()) {
+    for (const Command& command : n.sequencer.take_commands(n.now)) {
       const auto& execute = std::get<Execute>(command);
       EXPECT_EQ(execute.sequence, next++);
       sets.push_back(execute.process_set);
-      n.sequencer.on_bucket_done(execute.process_set, execute.lane);
+      n.sequencer.on_bucket_done(execute.process_set, execute.lane, n.now);
     }
     std::sort(sets.begin(), sets.end());
     EXPECT_EQ(sets, (std::vector<std::uint32_t>{0, left, right}));
@@ -148,7 +148,7 @@ TEST(Sequencer, removing_a_process_set_fails_what_waits_in_it) {
   n.expect_ok(n.ask(1, in_set(in_group(allreduce("grouped"), "g", 2), set)));
   n.expect_ok(n.ask(1, allreduce("elsewhere")));
   n.remove_set(set);
-  auto commands = n.sequencer.take_commands();
+  auto commands = n.sequencer.take_commands(n.now);
   ASSERT_EQ(commands.size(), 3U);
   std::vector<std::string> failed;
   for (std::size_t i = 0; i < 2; ++i) {

@@ -58,11 +58,11 @@ TEST(Sequencer, any_order_of_reports_announces_everything_once_and_in_one_sequen
     const auto take = [&] {
       for (bool any = true; any;) {
         any = false;
-        for (const Command& command : n.sequencer.take_commands()) {
+        for (const Command& command : n.sequencer.take_commands(n.now)) {
           any = true;
           const auto& execute = std::get<Execute>(command);
           EXPECT_EQ(execute.sequence, next++);
-          n.sequencer.on_bucket_done(execute.process_set, execute.lane);
+          n.sequencer.on_bucket_done(execute.process_set, execute.lane, n.now);
           for (const AnnouncedTensor& tensor : execute.tensors) {
             const auto index = static_cast<std::size_t>(std::stoi(tensor.signature.value().name));
             EXPECT_EQ(asked[index], kRanks) << "announced before all had asked";
@@ -193,7 +193,7 @@ TEST(Sequencer, one_mismatch_fails_the_whole_group) {
   n.expect_ok(n.ask(0, in_group(allreduce("b"), "g", 2)));
   n.expect_ok(n.ask(1, in_group(allreduce("b", {5}), "g", 2)));
   std::vector<std::string> failed;
-  for (const Command& command : n.sequencer.take_commands()) {
+  for (const Command& command : n.sequencer.take_commands(n.now)) {
     const auto& failure = std::get<FailOperation>(command);
     EXPECT_NE(failure.message.find("Mismatched ALLREDUCE tensor shapes"), std::string::npos);
     failed.push_back(failure.name);
@@ -211,21 +211,21 @@ TEST(Sequencer, a_lane_takes_two_buckets_and_then_one_for_each_that_is_done) {
     n.all_ask(allreduce(std::to_string(i)));
   }
   std::vector<int> on_lane(2, 0);
-  for (const Command& command : n.sequencer.take_commands()) {
+  for (const Command& command : n.sequencer.take_commands(n.now)) {
     const auto& execute = std::get<Execute>(command);
     EXPECT_EQ(execute.tensors.size(), 1U);
     ++on_lane.at(execute.lane);
   }
   EXPECT_EQ(on_lane, (std::vector<int>{2, 2}));
   n.expect_silence();
-  n.sequencer.on_bucket_done(0, 1);
+  n.sequencer.on_bucket_done(0, 1, n.now);
   EXPECT_EQ(n.one<Execute>().lane, 1U);
   n.expect_silence();
-  n.sequencer.on_bucket_done(0, 0);
-  n.sequencer.on_bucket_done(0, 0);
-  EXPECT_EQ(n.sequencer.take_commands().size(), 2U);
-  n.sequencer.on_bucket_done(7, 0);  // Of no set, of no lane: nothing happens.
-  n.sequencer.on_bucket_done(0, 99);
+  n.sequencer.on_bucket_done(0, 0, n.now);
+  n.sequencer.on_bucket_done(0, 0, n.now);
+  EXPECT_EQ(n.sequencer.take_commands(n.now).size(), 2U);
+  n.sequencer.on_bucket_done(7, 0, n.now);  // Of no set, of no lane: nothing happens.
+  n.sequencer.on_bucket_done(0, 99, n.now);
   n.expect_silence();
 }
 
@@ -238,7 +238,7 @@ TEST(Sequencer, a_set_without_rank_0_never_waits_for_its_lanes) {
     n.expect_ok(n.ask(1, in_set(allreduce(std::to_string(i)), set)));
     n.expect_ok(n.ask(2, in_set(allreduce(std::to_string(i)), set)));
   }
-  EXPECT_EQ(n.sequencer.take_commands().size(), 5U);
+  EXPECT_EQ(n.sequencer.take_commands(n.now).size(), 5U);
 }
 
 TEST(Sequencer, lanes_of_a_set_without_rank_0_take_turns) {
@@ -255,7 +255,7 @@ TEST(Sequencer, lanes_of_a_set_without_rank_0_take_turns) {
         n.expect_ok(n.ask(1 + member, in_set(allreduce(name), sets[0])));
         n.expect_ok(n.ask(2 + member, in_set(allreduce(name), sets[1])));
       }
-      for (const Command& command : n.sequencer.take_commands()) {
+      for (const Command& command : n.sequencer.take_commands(n.now)) {
         const auto& execute = std::get<Execute>(command);
         lanes[execute.process_set].push_back(execute.lane);
       }
@@ -267,7 +267,7 @@ TEST(Sequencer, lanes_of_a_set_without_rank_0_take_turns) {
   }
   lanes.clear();
   n.sequencer.tune({.tuning = {.rule = FusionRule::kNone, .lanes = 2}, .is_final = false});
-  EXPECT_EQ(n.sequencer.take_commands().size(), 1U);
+  EXPECT_EQ(n.sequencer.take_commands(n.now).size(), 1U);
   ask_and_note(4);
   for (const std::uint32_t set : sets) {
     EXPECT_EQ(lanes[set], (std::vector<std::uint32_t>{1, 0, 1, 0})) << set;
@@ -306,7 +306,7 @@ TEST(Sequencer, what_waits_for_a_lane_is_no_stall_and_the_check_can_be_off) {
   Negotiation busy(world_of(1));
   for (const char* name : {"a", "b", "c"}) {
     busy.all_ask(allreduce(name));
-    (void)busy.sequencer.take_commands();
+    (void)busy.sequencer.take_commands(busy.now);
   }
   EXPECT_TRUE(busy.sequencer.has_pending());
   EXPECT_TRUE(busy.sequencer.check_stalls(busy.now + seconds(1000)).warnings.empty());
@@ -382,6 +382,16 @@ TEST(Sequencer, impossible_requests_are_refused_before_they_are_counted) {
   }
   EXPECT_FALSE(n.sequencer.has_pending());
   n.expect_silence();
+}
+
+TEST(Sequencer, transfers_between_other_ranks_take_no_lane_of_rank_0) {
+  Negotiation n(world_of(3));
+  for (int i = 0; i < 10; ++i) {
+    const std::string name = "t" + std::to_string(i);
+    n.expect_ok(n.ask(1, with_peer(operation(OpType::kSend, name, {4}), 2)));
+    n.expect_ok(n.ask(2, with_peer(operation(OpType::kRecv, name, {4}), 1)));
+    EXPECT_EQ(n.one<Execute>().tensors.size(), 1U) << "nobody tells rank 0 that one is done";
+  }
 }
 
 }  // namespace
