@@ -7,13 +7,9 @@ memory of a world but none of its threads: there, the world is dropped and every
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from lightcc import _core
 from lightcc.exceptions import ShutDownError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 _FORKED = (
@@ -28,9 +24,6 @@ _size = 1
 _forked = False
 _number = 0
 _era = 0
-
-#: Called on a rank that is about to join, and so to take part in nothing else for a while.
-before_join: list[Callable[[], None]] = []
 
 
 def current() -> _core.World:

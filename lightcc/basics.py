@@ -297,15 +297,8 @@ def stats() -> Statistics:
         whether that is `final`; `None` before the first change, and without autotune.
 
         `fusion`: a dictionary for each DistributedOptimizer of this process, with its `strategy`,
-        the `plan` (names of gradients by bucket; gradients in none are fused as they become ready),
-        the `plan_bytes` of its buckets, and whether it is `final`: nothing is being learnt. The
-        strategy model adds the `costs` that it planned with, its `candidate` plan, the
-        `predicted_seconds` from the first gradient to the end of the last bucket, the
-        `measured_seconds` of a step with auto_fusion and with the candidate, whether a plan was
-        `kept`, and how many `replans` there were, in which the plan `before` is measured, too.
-        With HOROVOD_AUTOTUNE, an optimizer whose strategy nobody has set adds the same, the
-        `measured_seconds` being those of the rule that autotune chose, of `arrival` and of `model`,
-        and which of them was `chosen`.
+        the `plan` (names of gradients by bucket; gradients in none are fused as they become ready)
+        and the `plan_bytes` of its buckets.
 
     Raises:
         ValueError: lightcc is not initialized.

@@ -80,8 +80,6 @@ def join(device: int = -1) -> int:  # noqa: ARG001  Horovod's signature
         ValueError: lightcc is not initialized.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    for prepare in _world.before_join:
-        prepare()
     last: int = _core.wait(_world.current().join())
     _world.begin_era()
     return last

@@ -79,9 +79,7 @@ py::dict fusion_knobs(const WorldBinding& world) {
   return py::dict("strategy"_a = knobs.fusion_strategy,
                   "schedule"_a = knobs.fusion_schedule,
                   "threshold_bytes"_a = knobs.fusion_threshold_bytes,
-                  "threshold_is_given"_a = knobs.is_given("LIGHT_FUSION_THRESHOLD"),
-                  "autotune"_a = knobs.autotune,
-                  "autotune_log"_a = knobs.autotune_log);
+                  "threshold_is_given"_a = knobs.is_given("LIGHT_FUSION_THRESHOLD"));
 }
 
 void start_timeline(WorldBinding& world, std::string path, bool marks_cycles) {

@@ -191,7 +191,6 @@ class GradientStream(Generic[S]):
         self._process_set = process_set
         self._region = region
         self._units: list[Unit[S]] = [Unit(_GROUP, group) for group in groups]
-        self._num_groups = len(self._units)
         self._unready = 0  # Units of which another gradient is to come.
         self._flights: list[_Flight[S]] = []
         self._ready: list[S] = []  # To be submitted in the next call ...
@@ -209,8 +208,7 @@ class GradientStream(Generic[S]):
             ],
             process_set,
         )
-        self._arrived: Callable[[str], None] | None = None
-        self._regroup()
+        self._make_units()
 
     def add(self, slots: Iterable[S]) -> None:
         """Takes in more slots, each a unit of its own."""
@@ -245,8 +243,6 @@ class GradientStream(Generic[S]):
         if slot.passes_left < 0:
             slot.passes_left = 0
             raise self._source.too_many_passes(slot)
-        if self._arrived is not None:
-            self._arrived(slot.name)
         unit = slot.unit
         unit.missing -= 1
         if unit.missing == 0:
@@ -308,8 +304,6 @@ class GradientStream(Generic[S]):
             HorovodInternalError: The first error, after all operations ended. On all ranks.
         """
         if not self._waiting:
-            if not self.active:
-                self._begin_plan()  # Only other ranks have gradients.
             self._submit_missing()
             self._submit_batch()
             self._waiting = True
@@ -317,35 +311,27 @@ class GradientStream(Generic[S]):
         self._start_anew()
         if failure is not None:
             raise failure
-        self._planner.end_step()
         count_step()
 
     # -- Units ------------------------------------------------------------------------------------
 
-    def _regroup(self) -> None:
-        """Makes the units that the plan asks for; nothing is in flight."""
-        del self._units[self._num_groups :]
+    def _make_units(self) -> None:
+        """Makes the units that the plan asks for."""
         named = {slot.name: slot for slot in self.slots}
         self._units += [
             Unit(_BUCKET, [named[name] for name in bucket]) for bucket in self._planner.buckets
         ]
         taken = {slot for unit in self._units for slot in unit.slots}
         self._units += [Unit(_ALONE, [slot]) for slot in self.slots if slot not in taken]
-        self._rule, self._limit = self._planner.rule
-        self._arrived = self._planner.arrived if self._planner.watching else None
+        self._rule, self._limit = self._planner.choice.rule, self._planner.choice.limit_bytes
         for unit in self._units:
             self._rearm(unit)
         self._unready = len(self._units)
 
     def _begin(self) -> None:
         """Begins a step, with its first gradient."""
-        self._begin_plan()
         self.active = True
         self._world = _world.number()
-
-    def _begin_plan(self) -> None:
-        if self._planner.begin_step():
-            self._regroup()
 
     def _rearm(self, unit: Unit[S]) -> None:
         unit.submitted = False

@@ -1,8 +1,7 @@
 """Gradients of emulated steps in the stream that DistributedOptimizer hands them over in.
 
-A fusion plan is made or learnt in real time from the emulated steps, so a run needs as many steps
-of warm-up as it takes to learn (40 for model). A gradient's name begins with the model's and `q0`
-to `q3`, the quarter of the layers that it is in: what scopewise_fusion asks for.
+A gradient's name begins with the model's and `q0` to `q3`, the quarter of the layers that it is in:
+what scopewise_fusion asks for.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class StreamedLayers:
         gradients: Sequence[NDArray[np.float32]],
         ratio: float | None = None,
     ) -> None:
-        """Makes the plan, or begins to learn it. Collective.
+        """Makes the plan. Collective.
 
         Args:
             names: Of the gradients, in the order in which they come.

@@ -13,12 +13,12 @@ STRATEGIES = (
     "auto_fusion",
     "piecewise_fusion",
     "scopewise_fusion",
-    "arrival",
     "horovod",
-    "model",
 )
 #: Those that are lists of gradients.
-PLANNED = ("piecewise_fusion", "scopewise_fusion", "arrival", "model")
+PLANNED = ("piecewise_fusion", "scopewise_fusion")
+#: What earlier versions had, and learnt from steps.
+_GONE = ("arrival", "model")
 
 
 class Rule(enum.IntEnum):
@@ -37,10 +37,9 @@ class FusionChoice(NamedTuple):
     Attributes:
         strategy: One of `STRATEGIES`.
         schedule: Of piecewise_fusion and scopewise_fusion; parses. Otherwise empty.
-        threshold_bytes: The most that auto_fusion, arrival and model put into one bucket.
+        threshold_bytes: The most that auto_fusion puts into one bucket.
         rule: What gradients that are in no planned bucket ask of the sequencer.
         limit_bytes: Of `rule`.
-        tuned: Whether autotune looks for something better than auto_fusion; nobody chose it.
     """
 
     strategy: str
@@ -48,12 +47,11 @@ class FusionChoice(NamedTuple):
     threshold_bytes: int
     rule: Rule
     limit_bytes: int
-    tuned: bool = False
 
     @property
     def planned(self) -> bool:
         """Whether ranks must agree on plans."""
-        return self.strategy in PLANNED or self.tuned
+        return self.strategy in PLANNED
 
 
 def choose_fusion(
@@ -74,6 +72,12 @@ def choose_fusion(
     Raises:
         ValueError: An argument or variable is not allowed, or lightcc is not initialized.
     """
+    if fusion_type in _GONE:
+        msg = (
+            f"fusion_type is {fusion_type!r}, which is gone because it ended no step earlier than "
+            f"auto_fusion: use auto_fusion, or another of {', '.join(STRATEGIES)}"
+        )
+        raise ValueError(msg)
     if fusion_type is not None and fusion_type not in STRATEGIES:
         msg = f"fusion_type is {fusion_type!r}: expected one of {', '.join(STRATEGIES)}"
         raise ValueError(msg)
@@ -98,9 +102,7 @@ def choose_fusion(
         rule = Rule.HOROVOD
     elif strategy == "auto_fusion" and is_own:
         rule, limit = Rule.AUTO, threshold
-    tuned = bool(knobs["autotune"]) and strategy == "auto_fusion" and rule is Rule.DEFAULT
-    tuned = tuned and not knobs["strategy"]
-    return FusionChoice(strategy, schedule, threshold, rule, limit, tuned)
+    return FusionChoice(strategy, schedule, threshold, rule, limit)
 
 
 def _check_threshold(threshold: object) -> int | None:

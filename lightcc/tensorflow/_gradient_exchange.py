@@ -56,26 +56,18 @@ class Fusion(NamedTuple):
         """Returns the strategy in force.
 
         Raises:
-            ValueError: An argument is not allowed, or is not possible in TensorFlow.
+            ValueError: An argument is not allowed.
         """
         if self.allreduce_type not in (None, "fusion", "normal"):
             msg = f"allreduce_type is {self.allreduce_type!r}: expected 'fusion' or 'normal'"
             raise ValueError(msg)
         fusion_type = "none" if self.allreduce_type == "normal" else self.fusion_type
-        choice = choose_fusion(
+        return choose_fusion(
             fusion_type,
             self.auto_fusion_threshold,
             self.piecewise_fusion_schedule,
             self.scopewise_fusion_schedule,
         )
-        if choice.strategy in ("arrival", "model"):
-            msg = (
-                f"the fusion strategy {choice.strategy} watches when gradients become ready in each"
-                " step, which a graph of TensorFlow does not show: use none, auto_fusion, horovod,"
-                " piecewise_fusion or scopewise_fusion"
-            )
-            raise ValueError(msg)
-        return choice
 
 
 class _Unit(NamedTuple):

@@ -442,15 +442,11 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             - `"auto_fusion"`: what is ready, up to `auto_fusion_threshold`.
             - `"piecewise_fusion"`: as `piecewise_fusion_schedule` cuts the list of parameters.
             - `"scopewise_fusion"`: by `scopewise_fusion_schedule`; the rest is one bucket.
-            - `"arrival"`: first as auto_fusion; after the first step in buckets of at most 25 MiB,
-              the first of 1 MiB, in the order in which gradients came.
             - `"horovod"`: as Horovod, by HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME.
-            - `"model"`: the plan that ends first by what gradients and buckets are measured to
-              take, if it then proves faster than auto_fusion.
 
             Parameters in `groups` stay in their groups; op=Adasum fuses nothing.
-        auto_fusion_threshold: Bytes, also the most that arrival and model put into one bucket.
-            `None`: LIGHT_FUSION_THRESHOLD, which counts before it.
+        auto_fusion_threshold: Bytes, the most that auto_fusion puts into one bucket. `None`:
+            LIGHT_FUSION_THRESHOLD, which counts before it.
         piecewise_fusion_schedule: Ascending positions in the list of parameters where buckets
             begin: "2;6" makes the buckets 0-1, 2-5 and 6 to the end; `None` is "0", one bucket.
             LIGHT_FUSION_SCHEDULE counts before it.

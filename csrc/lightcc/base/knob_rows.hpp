@@ -138,7 +138,7 @@ inline constexpr auto kRows = std::to_array<Row>({
     {.names = {"LIGHT_FUSION_STRATEGY"},
      .type = Type::kWord,
      .target = &Knobs::fusion_strategy,
-     .words = "none, auto_fusion, piecewise_fusion, scopewise_fusion, arrival, horovod, model",
+     .words = "none, auto_fusion, piecewise_fusion, scopewise_fusion, horovod",
      .shared = true,
      .meaning = "How gradients are grouped into buckets; counts before DistributedOptimizer's "
                 "fusion_type. Unset: that argument, else auto_fusion. All-reduces outside of "
@@ -153,8 +153,8 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBytes,
      .target = &Knobs::fusion_threshold_bytes,
      .most = kGibi * 1024,
-     .meaning = "Size at which auto_fusion closes a bucket, and the maximum that arrival and model "
-                "put into one. Counts before DistributedOptimizer's auto_fusion_threshold."},
+     .meaning = "Size at which auto_fusion closes a bucket. Counts before DistributedOptimizer's "
+                "auto_fusion_threshold."},
     {.names = {"HOROVOD_FUSION_THRESHOLD"},
      .type = Type::kBytes,
      .target = &Knobs::horovod_threshold_bytes,
@@ -186,8 +186,8 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::autotune,
      .shared = true,
      .meaning = "Tries ways of fusion, lanes in use (up to LIGHT_NUM_STREAMS) and two-level chunk "
-                "sizes on real steps, and keeps the fastest; then, for each optimizer, plans of "
-                "fusion. What is set by its own variable or argument is left alone."},
+                "sizes on real steps, and keeps the fastest. What is set by its own variable or "
+                "argument is left alone."},
     {.names = {"HOROVOD_AUTOTUNE_LOG"},
      .target = &Knobs::autotune_log,
      .meaning = "File that rank 0 writes the tried settings and their scores to, as CSV; the last "

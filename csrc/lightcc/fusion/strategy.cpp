@@ -9,8 +9,7 @@
 namespace lightcc {
 namespace {
 
-constexpr std::array<std::string_view, 4> kPlanned{
-    "piecewise_fusion", "scopewise_fusion", "arrival", "model"};
+constexpr std::array<std::string_view, 2> kPlanned{"piecewise_fusion", "scopewise_fusion"};
 
 constexpr std::size_t kNoUnit = std::numeric_limits<std::size_t>::max();
 
@@ -56,7 +55,7 @@ Result<FusionRule> parse_fusion_strategy(const std::string& name) {
   }
   return make_error(ErrorCode::kInvalidArgument,
                     "LIGHT_FUSION_STRATEGY=\"%s\": expected none, auto_fusion, piecewise_fusion, "
-                    "scopewise_fusion, arrival, horovod or model",
+                    "scopewise_fusion or horovod",
                     name.c_str());
 }
 

@@ -5,7 +5,7 @@
 // burst leaves at once, and what becomes ready while it is under way leaves together. kHorovod
 // looks for buckets once in a cycle; the sequencer sees to both times.
 //
-// Plans of gradients (piecewise, scopewise, arrival, model) are made where gradients have names and
+// Plans of gradients (piecewise, scopewise) are made where gradients have names and
 // an order (lightcc/fusion); here each bucket of a plan is a group under kPlanned.
 #pragma once
 

@@ -181,13 +181,8 @@ TEST(Knobs, words_are_checked_and_their_case_is_not) {
   EXPECT_EQ(good({{"LIGHT_NET", "/opt/libnccl-net-X.so"}}).net, "/opt/libnccl-net-X.so");
   error_of("LIGHT_NET", "/" + std::string(4095, 'a'));
   error_of("LIGHT_FUSION_STRATEGY", "none, auto_fusion");
-  for (const char* strategy : {"none",
-                               "auto_fusion",
-                               "piecewise_fusion",
-                               "scopewise_fusion",
-                               "arrival",
-                               "horovod",
-                               "model"}) {
+  for (const char* strategy :
+       {"none", "auto_fusion", "piecewise_fusion", "scopewise_fusion", "horovod"}) {
     EXPECT_EQ(good({{"LIGHT_FUSION_STRATEGY", strategy}}).fusion_strategy, strategy);
   }
 }
@@ -271,7 +266,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_SHM_DEPTH=0"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
   const std::vector<std::string> set = {"LIGHT_NET=harp",
-                                        "LIGHT_FUSION_STRATEGY=model",
+                                        "LIGHT_FUSION_STRATEGY=horovod",
                                         "LIGHT_FUSION_SCHEDULE=",
                                         "LIGHT_NUM_STREAMS=3",
                                         "HOROVOD_AUTOTUNE=1",
@@ -287,7 +282,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_SHM_CHUNK=64K",
                                         "LIGHT_SHM_DEPTH=4"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_NET", "harp"},
-                               {"LIGHT_FUSION_STRATEGY", "model"},
+                               {"LIGHT_FUSION_STRATEGY", "horovod"},
                                {"LIGHT_NUM_STREAMS", "3"},
                                {"HOROVOD_AUTOTUNE", "1"},
                                {"LIGHT_SHM_CHUNK", "65536"},

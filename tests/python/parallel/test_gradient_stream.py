@@ -110,7 +110,6 @@ def combine_in_every_kind_of_unit() -> None:
         ("none", 0, None),
         ("piecewise_fusion", 0, "0;2"),
         ("piecewise_fusion", 1, "0"),
-        ("arrival", 0, None),
     ):
         stream, slots = make_stream(strategy, groups, schedule)
         for _ in range(3):

@@ -13,8 +13,7 @@ from replicas import check_equal, check_identical, outcomes, sgd
 from torch import nn
 
 import lightcc.torch as hvd
-from lightcc.fusion import STRATEGIES, learning
-from lightcc.fusion.learning import PAUSE_STEPS
+from lightcc.fusion import STRATEGIES
 from lightcc.testing import RankProcesses, spawn_ranks
 
 if TYPE_CHECKING:
@@ -23,11 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.multiproc
 
 RANKS = 4
-#: Until a strategy has made up its mind, and one more.
-STEPS = dict.fromkeys(STRATEGIES, 4) | {"model": 37}
-#: What model takes for it where it keeps the first plan and so compares three; the result is known
-#: when one more step begins.
-MODEL_PLANS_ANEW = 2 * 6 + 6 * 6 + 1
+STEPS = 4
 
 
 def deep_model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
@@ -89,9 +84,9 @@ def told() -> dict[str, Any]:
 
 
 def every_strategy_gives_the_same_bits() -> None:
-    plain = {steps: trained(steps, fusion_type="none") for steps in set(STEPS.values())}
-    for strategy, steps in STEPS.items():
-        check_equal(trained(steps, **options_of(strategy)), plain[steps], tolerance=0)
+    plain = trained(STEPS, fusion_type="none")
+    for strategy in STRATEGIES:
+        check_equal(trained(STEPS, **options_of(strategy)), plain, tolerance=0)
 
 
 def strategies_go_with_every_other_option() -> None:
@@ -105,7 +100,7 @@ def strategies_go_with_every_other_option() -> None:
     )
     for options in every:
         results = []
-        for strategy in ("auto_fusion", "none", "piecewise_fusion", "scopewise_fusion", "arrival"):
+        for strategy in ("auto_fusion", "none", "piecewise_fusion", "scopewise_fusion"):
             model = deep_model()
             given = dict(options)
             if isinstance(given.get("groups"), list):
@@ -140,7 +135,7 @@ def buckets_of_a_step(**options: Any) -> tuple[int, dict[str, Any]]:
 def none_sends_each_gradient_alone() -> None:
     count, report = buckets_of_a_step(fusion_type="none")
     assert count == len(NAMES)
-    assert report == {"strategy": "none", "final": True, "plan": [], "plan_bytes": []}
+    assert report == {"strategy": "none", "plan": [], "plan_bytes": []}
 
 
 def auto_fusion_of_no_bytes_merges_nothing() -> None:
@@ -166,43 +161,10 @@ def scopewise_fusion_follows_the_modules() -> None:
     assert count == 3
 
 
-def arrival_follows_the_backward_pass() -> None:
-    count, report = buckets_of_a_step(fusion_type="arrival")
-    assert report["final"]
-    (bucket,) = report["plan"]  # Less than a megabyte.
-    assert sorted(bucket) == sorted(NAMES)
-    assert {"8.weight", "8.bias"} == set(bucket[:2])
-    assert {"0.weight", "0.bias"} == set(bucket[-2:])
-    assert count == 1
-    count, report = buckets_of_a_step(fusion_type="arrival", auto_fusion_threshold=800)
-    assert len(report["plan"]) > 1
-    assert all(num_bytes <= 800 for num_bytes in report["plan_bytes"])
-    assert count == len(report["plan"])
-
-
-def model_keeps_its_plan_only_if_it_was_faster() -> None:
-    model = deep_model()
-    optimizer = wrapped(model, fusion_type="model", auto_fusion_threshold=2000)
-    assert told() == {"strategy": "model", "final": False, "plan": [], "plan_bytes": []}
-    for step in range(STEPS["model"]):
-        do_step(model, optimizer, step)
-    report = told()
-    assert report["final"]
-    candidate = report["candidate"]
-    assert sorted(name for bucket in candidate for name in bucket) == sorted(NAMES)
-    assert {"8.weight", "8.bias"} >= set(candidate[0][:1])
-    measured = report["measured_seconds"]
-    assert report["kept"] == (measured["candidate"] < measured["auto_fusion"])
-    assert report["plan"] == (candidate if report["kept"] else [])
-    assert all(num_bytes <= 2000 for num_bytes in report["plan_bytes"])
-    assert report["predicted_seconds"] > 0
-    (line,) = report["costs"]  # One host, so all-reduces are flat.
-    assert line["seconds"] > 0
-    assert line["seconds_per_byte"] >= 0
-    # A step of a final plan costs nothing beside its gradients.
-    before = hvd.stats()["operations"]
-    do_step(model, optimizer, 99)
-    assert hvd.stats()["operations"] == before + len(NAMES)
+def the_strategies_of_earlier_versions_are_refused_with_what_to_use() -> None:
+    for strategy in ("arrival", "model"):
+        with pytest.raises(ValueError, match=f"fusion_type is '{strategy}'.*: use auto_fusion"):
+            wrapped(deep_model(), fusion_type=strategy)
 
 
 def costs_are_fitted_for_each_process_set() -> None:
@@ -286,7 +248,9 @@ def ranks_that_plan_differently_are_told_so_on_every_rank() -> None:
         for i, (name, p) in enumerate(model.named_parameters())
     ]
     with pytest.raises(ValueError, match=r"ranks 0 and 3 differ in: 4\.weight, 4\.weight_$"):
-        hvd.DistributedOptimizer(sgd(list(model.parameters())), named, fusion_type="arrival")
+        hvd.DistributedOptimizer(
+            sgd(list(model.parameters())), named, fusion_type="piecewise_fusion"
+        )
 
 
 def rules_that_differ_are_a_mismatch() -> None:
@@ -321,10 +285,6 @@ def gradients_that_never_come_hold_up_nothing_but_their_bucket() -> None:
         check_identical(model)
         plain = plain or model
         check_equal(model, plain, tolerance=0)
-        if strategy == "arrival":
-            used, unused = told()["plan"]
-            assert all(name.startswith("left.") for name in used)
-            assert all(name.startswith("right.") for name in unused)
 
 
 def sparse_gradients_leave_their_bucket() -> None:
@@ -349,11 +309,11 @@ def sparse_gradients_leave_their_bucket() -> None:
 
 
 def ranks_that_join_early_count_no_steps() -> None:
-    for strategy in ("piecewise_fusion", "arrival", "model"):
+    for strategy in STRATEGIES:
         model = deep_model()
         optimizer = wrapped(model, **options_of(strategy))
         # Rank 0 has nothing in the first epoch and most in the last.
-        for epoch, batches in enumerate((hvd.rank(), 2 - hvd.rank() // 2, STEPS[strategy])):
+        for epoch, batches in enumerate((hvd.rank(), 2 - hvd.rank() // 2, STEPS)):
             for step in range(batches):
                 do_step(model, optimizer, 100 * epoch + step)
             hvd.join()
@@ -362,17 +322,16 @@ def ranks_that_join_early_count_no_steps() -> None:
         do_step(model, optimizer, 0)
         check_identical(model)
         reports = hvd.allgather_object(told())
-        assert reports[0]["final"]
         assert reports == [reports[0]] * hvd.size()
 
 
 def members_of_a_set_plan_by_themselves() -> None:
     members = [1, 3]
     process_set = hvd.add_process_set(members)
-    for strategy in ("piecewise_fusion", "arrival"):
+    for strategy in ("piecewise_fusion", "scopewise_fusion"):
         model = deep_model()
         optimizer = wrapped(model, process_set=process_set, **options_of(strategy))
-        for step in range(STEPS[strategy]):
+        for step in range(STEPS):
             do_step(model, optimizer, step)
         digests = hvd.allgather_object([p.tolist() for p in model.parameters()])
         assert digests[1] == digests[3]
@@ -385,8 +344,7 @@ CHECKS = [
     auto_fusion_of_no_bytes_merges_nothing,
     piecewise_fusion_cuts_the_list_of_parameters,
     scopewise_fusion_follows_the_modules,
-    arrival_follows_the_backward_pass,
-    model_keeps_its_plan_only_if_it_was_faster,
+    the_strategies_of_earlier_versions_are_refused_with_what_to_use,
     costs_are_fitted_for_each_process_set,
     gradients_of_a_group_stay_in_it,
     every_strategy_gives_the_same_bits,
@@ -405,12 +363,12 @@ CHECKS = [
 
 @pytest.fixture(scope="module")
 def first_checks() -> dict[str, list[str]]:
-    return outcomes(CHECKS[:9], RANKS)
+    return outcomes(CHECKS[:8], RANKS)
 
 
 @pytest.fixture(scope="module")
 def other_checks() -> dict[str, list[str]]:
-    return outcomes(CHECKS[9:], RANKS)
+    return outcomes(CHECKS[8:], RANKS)
 
 
 def check_all(problems: list[str]) -> None:
@@ -418,52 +376,18 @@ def check_all(problems: list[str]) -> None:
         assert not problem, f"rank {rank}: {problem}"
 
 
-@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS[:9]])
+@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS[:8]])
 def test_fusion(claim: str, first_checks: dict[str, list[str]]) -> None:
     check_all(first_checks[claim])
 
 
-@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS[9:]])
+@pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS[8:]])
 def test_fusion_where_ranks_differ(claim: str, other_checks: dict[str, list[str]]) -> None:
     check_all(other_checks[claim])
 
 
-def plan_anew_after_uneven_steps() -> tuple[bool, dict[str, Any]]:
-    """Returns whether all ranks have the same weights, and what stats() told."""
-    hvd.init()
-    model = deep_model()
-    optimizer = wrapped(model, fusion_type="model")
-    for step in range(STEPS["model"] + 5 * hvd.rank()):
-        do_step(model, optimizer, step)
-    hvd.join()  # Ranks have counted 0, 5 and 10 steps of their pause.
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    own_lines = learning._own_lines
-
-    def cheaper(planner: Any) -> Any:
-        return own_lines(planner) / 1e3
-
-    learning._own_lines = cheaper
-    for step in range(PAUSE_STEPS + MODEL_PLANS_ANEW):
-        do_step(model, optimizer, step)
-    report = told()
-    check_identical(model)
-    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
-    equal = bool((hvd.allgather(weights[None]) == weights).all())
-    hvd.shutdown()
-    return equal, report
-
-
-def test_model_plans_anew_in_step_also_where_ranks_had_joined() -> None:
-    results = spawn_ranks(plan_anew_after_uneven_steps, 3)
-    assert [equal for equal, _ in results] == [True] * 3
-    reports = [report for _, report in results]
-    assert [report["replans"] for report in reports] == [1] * 3
-    assert [report["plan"] for report in reports] == [reports[0]["plan"]] * 3
-
-
-#: Two settings of the engine, 5 steps each, what plans take afterwards, and some more.
-TUNED_STEPS = 2 * 5 + 2 * 6 + 6 * 6 + 10
+#: Two settings of the engine, 5 steps each, and some more.
+TUNED_STEPS = 2 * 5 + 10
 AUTOTUNE = {
     "HOROVOD_AUTOTUNE": "1",
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "0",
@@ -484,23 +408,18 @@ def train_with_autotune() -> tuple[dict[str, Any], bool]:
     check_identical(model)
     plain = trained(TUNED_STEPS, fusion_type="none")
     equal = all(map(torch.equal, model.parameters(), plain.parameters()))
-    left_alone = wrapped(deep_model(), fusion_type="auto_fusion")
-    assert told() == {"strategy": "auto_fusion", "final": True, "plan": [], "plan_bytes": []}
-    del left_alone
     hvd.shutdown()
     return report, equal
 
 
-def test_autotune_tries_plans_after_the_engines_settings(tmp_path: Path) -> None:
+def test_autotune_tries_the_engines_settings_and_no_plans(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     env = AUTOTUNE | {"HOROVOD_AUTOTUNE_LOG": str(log)}
     results = spawn_ranks(train_with_autotune, RANKS, env=env)
-    report = results[0][0]
-    assert report["final"]
+    report = {"strategy": "auto_fusion", "plan": [], "plan_bytes": []}
     assert results == [(report, True)] * RANKS
-    assert set(report["measured_seconds"]) == {"auto_fusion", "arrival", "model"}
     tried = [line.split(",")[0] for line in log.read_text().splitlines()[1:]]
-    assert tried == ["auto_fusion"] * 3 + ["auto_fusion", "arrival", "model", report["chosen"]]
+    assert tried == ["auto_fusion"] * 3
 
 
 def test_ranks_that_do_not_all_autotune_are_refused() -> None:
@@ -512,20 +431,8 @@ def test_ranks_that_do_not_all_autotune_are_refused() -> None:
         assert "must be the same on all ranks" in result.describe(), result.describe()
 
 
-#: These count every operation of a step, and some strategies have some of their own.
-COUNTING = {
-    "passes_accumulate_before_gradients_travel",
-    "half_precision_travels_and_the_gradients_keep_their_type",
-}
-
-
-@pytest.mark.parametrize("strategy", ["horovod", "piecewise_fusion", "arrival", "model"])
+@pytest.mark.parametrize("strategy", ["horovod", "piecewise_fusion"])
 def test_whatever_holds_for_the_optimizer_holds_under_each_strategy(strategy: str) -> None:
     env = {"LIGHT_FUSION_STRATEGY": strategy, "LIGHT_FUSION_SCHEDULE": "1;3"}
-    checks = [
-        check
-        for check in test_optimizer.CHECKS
-        if strategy not in ("arrival", "model") or check.__name__ not in COUNTING
-    ]
-    for claim, problems in outcomes(checks, 3, env).items():
+    for claim, problems in outcomes(test_optimizer.CHECKS, 3, env).items():
         assert not any(problems), f"{claim}: {problems}"

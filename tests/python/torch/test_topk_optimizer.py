@@ -322,8 +322,8 @@ def test_groups_change_no_bit() -> None:
 # -- Fusion ---------------------------------------------------------------------------------------
 
 
-#: A rule, a plan that is given, one that is learnt at once, and one that is tried after 18 steps.
-FUSED = ("none", "piecewise_fusion", "arrival", "model")
+#: A rule and a plan.
+FUSED = ("none", "piecewise_fusion")
 
 EVERYWHERE = {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.05"}
 
@@ -334,8 +334,8 @@ def train_under_strategies(compressed_by_argument: bool) -> list[list[float]]:
     for strategy in FUSED:
         hvd.init()
         model = make_model()
-        train(model, distributed(model, compression=topk, fusion_type=strategy), range(20))
-        assert hvd.stats()["compressed_tensors"] == 20 * len(list(model.parameters()))
+        train(model, distributed(model, compression=topk, fusion_type=strategy), range(4))
+        assert hvd.stats()["compressed_tensors"] == 4 * len(list(model.parameters()))
         results.append(weights(model).tolist())
         hvd.shutdown()
     return results

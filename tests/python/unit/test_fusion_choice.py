@@ -29,8 +29,8 @@ class TestArguments:
         assert chosen("horovod")[3:5] == (Rule.HOROVOD, 0)
 
     def test_plans_leave_the_rest_to_the_worlds_rule(self) -> None:
-        for strategy in ("piecewise_fusion", "arrival", "model"):
-            choice = chosen(strategy, 7)
+        for strategy in ("piecewise_fusion", "scopewise_fusion"):
+            choice = chosen(strategy, 7, scopes="a")
             assert choice.planned
             assert choice.threshold_bytes == 7
             assert choice.rule == Rule.DEFAULT
@@ -45,6 +45,11 @@ class TestArguments:
     @pytest.mark.parametrize("name", ["", "auto", "None", "ddp", 3])
     def test_other_strategies_are_refused_with_the_choices(self, name: Any) -> None:
         with pytest.raises(ValueError, match=rf"fusion_type is .*one of {', '.join(STRATEGIES)}"):
+            chosen(name)
+
+    @pytest.mark.parametrize("name", ["arrival", "model"])
+    def test_strategies_of_earlier_versions_are_refused_with_what_to_use(self, name: str) -> None:
+        with pytest.raises(ValueError, match=rf"fusion_type is '{name}', which is gone .*use auto"):
             chosen(name)
 
     @pytest.mark.parametrize("threshold", [-1, 1.5, True, "64M", 2**63])
@@ -73,7 +78,7 @@ class TestVariables:
     ) -> None:
         monkeypatch.setenv("LIGHT_FUSION_STRATEGY", strategy)
         hvd.init()
-        for argument in (None, "none", "auto_fusion", "arrival"):
+        for argument in (None, "none", "auto_fusion", "piecewise_fusion"):
             assert chosen(argument, scopes="a").strategy == strategy
 
     def test_auto_fusion_of_the_environment_is_the_worlds_rule(
@@ -89,7 +94,7 @@ class TestVariables:
     ) -> None:
         monkeypatch.setenv("LIGHT_FUSION_THRESHOLD", "1M")
         hvd.init()
-        assert chosen("arrival", 17).threshold_bytes == 1 << 20
+        assert chosen("piecewise_fusion", 17).threshold_bytes == 1 << 20
         assert chosen("auto_fusion", 17)[3:5] == (Rule.AUTO, 1 << 20)
 
     def test_the_schedule_counts_before_the_argument(self, monkeypatch: pytest.MonkeyPatch) -> None:
