@@ -99,10 +99,17 @@ test-all: .venv/.demo .venv/.release  ## Installs what the rest needs, runs ever
 	$(MAKE) test-tf
 	.venv/bin/python tools/check_skips.py $(REPORTS)/dev$(REST).xml $(PYTEST_REPORT)
 
-# What `make test` has built, beside TensorFlow.
-.venv-tf/.installed: tools/requirements-tf.txt .venv/.installed
+# What `make test` has built, beside TensorFlow. tf-keras would install a second TensorFlow.
+OLD_KERAS = $(filter 2.14.% 2.15.%,$(TF))
+.venv-tf/.ready: tools/requirements-tf.txt tools/requirements-keras.txt
 	$(PYTHON) -m venv .venv-tf
-	.venv-tf/bin/pip install --quiet --disable-pip-version-check -r $< tensorflow-cpu==$(TF)
+	.venv-tf/bin/pip install --quiet --disable-pip-version-check -r $< tensorflow-cpu==$(TF) \
+	  $(if $(OLD_KERAS),,-r tools/requirements-keras.txt)
+	$(if $(OLD_KERAS),,.venv-tf/bin/pip install --quiet --disable-pip-version-check --no-deps \
+	  tf-keras==$(basename $(TF)).*)
+	touch $@
+
+.venv-tf/.installed: .venv-tf/.ready .venv/.installed
 	PATH="$(BIN):$$PATH" LIGHTCC_BUILD_DIR=$(CURDIR)/build/dev .venv-tf/bin/pip install \
 	  --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
 	touch $@

@@ -33,20 +33,23 @@ _REAL_NAMES = {
     "horovod.common.exceptions": "lightcc.exceptions",
     "horovod.common.process_sets": "lightcc.process_sets",
     "horovod.data": "lightcc.horovod.data",
+    "horovod.keras": "lightcc.keras",
     "horovod.runner": "lightcc.horovod.runner",
     "horovod.tensorflow": "lightcc.tensorflow",
     "horovod.torch": "lightcc.torch",
 }
 _NOT_YET = {
-    "horovod.keras": "Keras",
+    "horovod.keras.elastic": "elastic jobs",
     "horovod.ray": "Ray",
     "horovod.spark": "Spark",
     "horovod.tensorflow.elastic": "elastic jobs",
-    "horovod.tensorflow.keras": "Keras",
+    "horovod.tensorflow.keras.elastic": "elastic jobs",
 }
 # `from horovod.tensorflow import elastic` looks for this module: the package's name is lightcc's.
 _ASKED_OF_LIGHTCC = {
+    "lightcc.keras.elastic": "elastic jobs",
     "lightcc.tensorflow.elastic": "elastic jobs",
+    "lightcc.tensorflow.keras.elastic": "elastic jobs",
 }
 
 

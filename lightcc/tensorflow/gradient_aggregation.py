@@ -75,12 +75,23 @@ class LocalAggregation:
         """Returns whether the last pass of a step has been added, as a bool scalar."""
         return tf.equal(tf.convert_to_tensor(self._count), self.passes)
 
-    def step(self, apply: Callable[[], Any], gradients: Sequence[Any]) -> Any:
+    @property
+    def counter(self) -> Any:
+        """The variable that counts the passes since the last step; `None` before the first."""
+        return self._count
+
+    def step(
+        self,
+        apply: Callable[[], Any],
+        gradients: Sequence[Any],
+        otherwise: Callable[[], Any] | None = None,
+    ) -> Any:
         """Calls `apply` in the last pass, and begins anew then.
 
         Args:
             apply: Makes the step; returns an operation where a graph is made.
             gradients: What `add()` returned, which must be known first.
+            otherwise: What is done in the other passes; returns an operation where a graph is made.
         """
 
         def step() -> Any:
@@ -90,8 +101,12 @@ class LocalAggregation:
                 cleared.append(self._count.assign(0))
             return tf.group(*_operations(cleared)) if not tf.executing_eagerly() else tf.no_op()
 
+        def skip() -> Any:
+            done = [] if otherwise is None else [otherwise()]
+            return tf.group(*_operations(done)) if not tf.executing_eagerly() else tf.no_op()
+
         with tf.control_dependencies(_operations(gradients)):
-            return tf.cond(self.is_last(), step, tf.no_op)
+            return tf.cond(self.is_last(), step, skip)
 
     def variables(self) -> list[Any]:
         """Returns what the sums and the count are kept in."""

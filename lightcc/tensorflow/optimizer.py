@@ -117,15 +117,6 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return self._optimizer.variables(*args, **kwargs)
 
 
-def _keras() -> Any:
-    """Returns the module that wraps optimizers of Keras."""
-    try:
-        return importlib.import_module("lightcc.tensorflow.keras")
-    except ModuleNotFoundError as error:
-        msg = "this version of lightcc wraps optimizers of tf.compat.v1.train, not those of Keras"
-        raise NotImplementedError(msg) from error
-
-
 def DistributedOptimizer(  # noqa: N802  Horovod's name
     optimizer: Any,
     name: str | None = None,
@@ -190,7 +181,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         )
         groups = num_groups if groups is None else groups
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        return _keras().DistributedOptimizer(
+        # Not at the top: programs without Keras need not load it.
+        keras = importlib.import_module("lightcc.tensorflow.keras")
+        return keras.DistributedOptimizer(
             optimizer=optimizer,
             name=name,
             device_dense=device_dense,
@@ -204,6 +197,11 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             groups=groups,
             process_set=process_set,
             scale_local_gradients=scale_local_gradients,
+            allreduce_type=allreduce_type,
+            fusion_type=fusion_type,
+            auto_fusion_threshold=auto_fusion_threshold,
+            piecewise_fusion_schedule=piecewise_fusion_schedule,
+            scopewise_fusion_schedule=scopewise_fusion_schedule,
         )
     name = name or f"Distributed{type(optimizer).__name__}"
     exchange = GradientExchange(

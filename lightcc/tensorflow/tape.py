@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from lightcc._keras import local_variables
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average
 from lightcc.tensorflow._gradient_exchange import Fusion, GradientExchange
@@ -14,7 +15,7 @@ from lightcc.tensorflow.compression import Compression
 from lightcc.tensorflow.util import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
 class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
@@ -239,18 +240,3 @@ def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
     for variable in local_variables(local_layers):
         tape.register_local_source(variable)
     return tape
-
-
-def local_variables(local_layers: Any) -> Iterable[Any]:
-    """Returns the trainable weights of a layer, of several, or of none.
-
-    Raises:
-        ValueError: Something is no layer.
-    """
-    layers = [] if local_layers is None else local_layers
-    if hasattr(layers, "trainable_weights"):
-        layers = [layers]
-    if not all(hasattr(layer, "trainable_weights") for layer in layers):
-        msg = "All local layers must be of tf.keras.layers.Layer type."
-        raise ValueError(msg)
-    return [variable for layer in layers for variable in layer.trainable_weights]

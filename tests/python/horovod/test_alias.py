@@ -85,7 +85,6 @@ assert type(copy) is lightcc.PeerFailedError and copy.rank == 1
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("horovod.keras", "does not support Keras yet"),
         ("horovod.spark.torch", "does not support Spark yet"),
         ("horovod.ray", "does not support Ray yet"),
         ("horovod.mxnet", "no such module"),

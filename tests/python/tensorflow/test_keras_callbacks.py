@@ -1,0 +1,172 @@
+"""Callbacks, saved models and values, on each Keras."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from keras_faces import (
+    ALL,
+    Face,
+    data,
+    differ,
+    environment,
+    face,
+    fit,
+    is_keras_3,
+    make_model,
+    shares,
+    weights,
+)
+
+import lightcc
+from lightcc.testing import spawn_ranks
+
+pytestmark = pytest.mark.multiproc
+
+
+def use(name: str, folder: str) -> None:
+    warnings.simplefilter("ignore")
+    lightcc.init()
+    tested = face(name)
+    values(tested)
+    a_common_start(tested)
+    metrics_are_averaged(tested)
+    learning_rates(tested)
+    momentum_is_corrected(tested)
+    best_model(tested, Path(folder) / f"best-{lightcc.rank()}.keras")
+    saved_and_loaded(tested, Path(folder) / f"model-{lightcc.rank()}.keras")
+
+
+def values(tested: Face) -> None:
+    _, hvd, name = tested
+    rank = lightcc.rank()
+    value = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32) * (rank + 1)
+    assert np.array(hvd.allreduce(value)).tolist() == [[1.5, 3.0], [4.5, 6.0]]
+    assert np.array(hvd.allreduce(value, op=hvd.Sum)).tolist() == [[3.0, 6.0], [9.0, 12.0]]
+    assert np.array(hvd.allreduce(value, average=False)).tolist()[0] == [3.0, 6.0]
+    assert np.array(hvd.allgather(value, name="rows"))[:, 0].tolist() == [1.0, 3.0, 2.0, 6.0]
+    assert np.array(hvd.broadcast(value, 1)).tolist() == [[2.0, 4.0], [6.0, 8.0]]
+    scattered = np.array(hvd.reducescatter(value, op=hvd.Sum)).tolist()
+    assert scattered == [[[3.0, 6.0]], [[9.0, 12.0]]][rank]
+    with pytest.raises(RuntimeError, match="broadcast_global_variables"):
+        hvd.broadcast_global_variables(0)
+    assert name in ("tensorflow", "keras2") or hvd.__name__ == "lightcc.keras"
+
+
+def a_common_start(tested: Face) -> None:
+    keras, hvd, _ = tested
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01, momentum=0.9))
+    model = make_model(keras, optimizer, **tested.eagerly)
+    rank = lightcc.rank()
+    model.set_weights([weight + rank for weight in weights(model)])
+    assert differ(model)
+    local = model.layers[-1].trainable_weights[-1]
+    start = hvd.callbacks.BroadcastGlobalVariablesCallback(1, local_variables=[local])
+    fit(model, *data(seed=rank), callbacks=[start])
+    digests = lightcc.allgather_object([w.tobytes() for w in weights(model)])
+    assert [a == b for a, b in zip(*digests, strict=True)] == [True, True, True, False]
+
+
+def metrics_are_averaged(tested: Face) -> None:
+    keras, hvd, _ = tested
+    model = make_model(keras, hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)))
+    x, y = data()
+    alone = float(model.evaluate(x, y, verbose=0))
+    mine = shares(x, y, 16)
+    history = fit(model, *mine, epochs=1, callbacks=[hvd.callbacks.MetricAverageCallback()])
+    (loss,) = history.history["loss"]
+    np.testing.assert_allclose(loss, alone, rtol=1e-5)
+    assert abs(float(model.evaluate(*mine, verbose=0)) - alone) > 1e-3
+
+
+def learning_rates(tested: Face) -> None:
+    keras, hvd, _ = tested
+    seen: list[float] = []
+    model = make_model(
+        keras, hvd.DistributedOptimizer(keras.optimizers.SGD(0.08)), **tested.eagerly
+    )
+
+    def watch(*_: Any, **__: Any) -> None:
+        # By the callback's attribute, for which JAX's state is brought up to date.
+        seen.append(float(np.array(watching.model.optimizer.learning_rate)))
+
+    hook = "on_train_batch_end" if is_keras_3(keras) else "on_batch_end"
+    watching = keras.callbacks.LambdaCallback(**{hook: watch})
+    callbacks = [
+        hvd.callbacks.LearningRateWarmupCallback(0.08, warmup_epochs=2, verbose=1),
+        hvd.callbacks.LearningRateScheduleCallback(0.08, 0.1, start_epoch=3, end_epoch=4),
+        hvd.callbacks.LearningRateScheduleCallback(0.08, lambda epoch: epoch, start_epoch=4),
+        watching,
+    ]
+    history = fit(model, *data(rows=16), epochs=5, callbacks=callbacks)
+    # From a half to the whole over four batches, unchanged, the multiplier's 0th power, 4 times.
+    expected = [0.05, 0.06, 0.07, 0.08, 0.08, 0.08, 0.08, 0.08, 0.32, 0.32]
+    np.testing.assert_allclose(seen, expected, rtol=1e-5)
+    np.testing.assert_allclose(history.history["lr"], expected[1::2], rtol=1e-5)
+    with pytest.raises(ValueError, match="initial_lr"):
+        hvd.callbacks.LearningRateScheduleCallback(None, 0.1)
+
+
+def momentum_is_corrected(tested: Face) -> None:
+    """With gradients of 1, what SGD remembers grows with the learning rate."""
+    keras, hvd, _ = tested
+    for corrected, expected in ((True, 0.1 + (0.9 * 0.2 + 0.2)), (False, 0.1 + (0.9 * 0.1 + 0.2))):
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+        model = keras.Sequential(
+            [keras.layers.InputLayer((1,)), keras.layers.Dense(1, use_bias=False)]
+        )
+        model.compile(optimizer, "mae", **tested.eagerly)
+        model.set_weights([np.array([[10.0]], np.float32)])
+        schedule = hvd.callbacks.LearningRateScheduleCallback(
+            0.1, lambda epoch: 1.0 + epoch, momentum_correction=corrected
+        )
+        x, y = np.ones((8, 1), np.float32), np.zeros((8, 1), np.float32)
+        fit(model, x, y, epochs=2, callbacks=[schedule])
+        np.testing.assert_allclose(weights(model)[0], [[10.0 - expected]], rtol=1e-5)
+
+
+def best_model(tested: Face, path: Path) -> None:
+    keras, hvd, _ = tested
+    model = make_model(keras, hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
+    best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+    with pytest.raises(ValueError, match="filepath"):
+        best.on_train_begin()
+    best.filepath = str(path)
+    fit(model, *data(), callbacks=[hvd.callbacks.MetricAverageCallback(), best])
+    loaded = keras.models.load_model(path)  # Without lightcc.
+    assert type(loaded.optimizer).__mro__[1].__name__ != "_Keras3"
+    np.testing.assert_allclose(loaded.predict(data()[0], verbose=0).shape, (32, 1))
+
+
+def saved_and_loaded(tested: Face, path: Path) -> None:
+    keras, hvd, _ = tested
+    x, y = data(seed=lightcc.rank())
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.01))
+    model = make_model(keras, optimizer)
+    fit(model, x, y)
+    model.save(path)
+    plain = keras.models.load_model(path)
+    loaded = hvd.load_model(path, compression=hvd.Compression.fp16)
+    assert int(np.array(loaded.optimizer.iterations)) == 8
+    for found, expected in zip(weights(loaded), weights(model), strict=True):
+        assert np.array_equal(found, expected)
+    fit(loaded, x, y)
+    assert not differ(loaded)
+    fit(plain, x, y)
+    assert differ(plain)
+    loaded = hvd.load_model(path)
+    fit(loaded, x, y)
+    fit(model, x, y)
+    for found, expected in zip(weights(loaded), weights(model), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_training_needs(name: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        spawn_ranks(use, 2, name, folder, env=environment(name), timeout_s=110)
