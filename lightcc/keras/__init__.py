@@ -15,6 +15,7 @@ Example:
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ from lightcc.basics import (
     stats,
     stop_timeline,
 )
+from lightcc.exceptions import NotThereYetError
 from lightcc.keras import callbacks
 from lightcc.keras._backends import Compression, backend as _backend, backend_for as _backend_for
 from lightcc.process_sets import (
@@ -385,4 +387,9 @@ def load_model(
 if not TYPE_CHECKING:  # A checker would take any name for one that is there.
 
     def __getattr__(name: str) -> object:
+        if name == "SyncBatchNormalization":
+            if keras.backend.backend() == "tensorflow":
+                return importlib.import_module("lightcc.tensorflow").SyncBatchNormalization
+            msg = f"{name}: this version of lightcc has it for Keras on TensorFlow only"
+            raise NotThereYetError(msg, name=name)
         raise _not_yet.absent(name, __name__)

@@ -17,6 +17,7 @@ A thread of TensorFlow's is never held while an operation waits for other ranks.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from lightcc import _not_yet
@@ -125,6 +126,7 @@ __all__ = [
     "ReduceOp",
     "ShutDownError",
     "Sum",
+    "SyncBatchNormalization",
     "_executing_eagerly",
     "add_process_set",
     "allgather",
@@ -182,9 +184,14 @@ __all__ = [
     "stop_timeline",
 ]
 
-if not TYPE_CHECKING:  # A checker would take any name for one that is there.
+if TYPE_CHECKING:
+    from lightcc.tensorflow.sync_batch_norm import SyncBatchNormalization
+else:  # A checker would take any name for one that is there.
 
     def __getattr__(name: str) -> object:
+        if name == "SyncBatchNormalization":  # Programs without Keras need not load it.
+            module = importlib.import_module("lightcc.tensorflow.sync_batch_norm")
+            return module.SyncBatchNormalization
         raise _not_yet.absent(name, __name__)
 
 

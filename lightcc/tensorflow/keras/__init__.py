@@ -56,6 +56,7 @@ from lightcc.reductions import Adasum, Average, Max, Min, Product, Sum
 from lightcc.tensorflow.compression import Compression
 from lightcc.tensorflow.keras import callbacks
 from lightcc.tensorflow.keras._backend import BACKEND as _BACKEND
+from lightcc.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,6 +72,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allreduce",

@@ -1,4 +1,4 @@
-"""Callbacks, saved models and values, on each Keras."""
+"""Callbacks, saved models, values and synchronized batch normalization, on each Keras."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def use(name: str, folder: str) -> None:
     momentum_is_corrected(tested)
     best_model(tested, Path(folder) / f"best-{lightcc.rank()}.keras")
     saved_and_loaded(tested, Path(folder) / f"model-{lightcc.rank()}.keras")
+    batch_normalization(tested)
 
 
 def values(tested: Face) -> None:
@@ -164,6 +165,48 @@ def saved_and_loaded(tested: Face, path: Path) -> None:
     fit(model, x, y)
     for found, expected in zip(weights(loaded), weights(model), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def batch_normalization(tested: Face) -> None:
+    """Forward and backward on uneven parts are those of one rank with the whole batch."""
+    if tested.name in ("torch", "jax"):
+        with pytest.raises(AttributeError, match="for Keras on TensorFlow only"):
+            _ = tested.hvd.SyncBatchNormalization
+        return
+    import tensorflow as tf
+
+    import lightcc.tensorflow as hvd
+
+    keras = tested.keras
+    rank = lightcc.rank()
+    whole = np.random.default_rng(3).normal(100.0, 2.0, (8, 5, 3)).astype(np.float32)
+    ratio = np.random.default_rng(4).standard_normal((8, 5, 3)).astype(np.float32)
+    mine = slice(0, 3) if rank == 0 else slice(3, 8)
+
+    def run(layer: Any, x: Any, ratio: Any) -> tuple[Any, Any, Any]:
+        x = tf.convert_to_tensor(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            out = layer(x, training=True)
+            loss = tf.reduce_sum(out * ratio)
+        return out, tape.gradient(loss, x), layer.moving_variance
+
+    expected = run(keras.layers.BatchNormalization(), whole, ratio)
+    for wrap in (lambda function: function, tf.function):
+        layer = hvd.SyncBatchNormalization()
+        layer.build(whole.shape)
+        found = wrap(run)(layer, whole[mine], ratio[mine])
+        for a, b in zip(found[:2], expected[:2], strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy()[mine], rtol=2e-3, atol=2e-4)
+        np.testing.assert_allclose(np.array(found[2]), np.array(expected[2]), rtol=1e-3)
+    assert hvd.SyncBatchNormalization(momentum=0.5).get_config()["momentum"] == 0.5
+    with pytest.raises(ValueError, match="fused=True"):
+        hvd.SyncBatchNormalization(fused=True)
+    model = keras.Sequential([hvd.SyncBatchNormalization(), hvd.SyncBatchNormalization()])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    fit(model, *data(seed=rank)[:1], np.ones((32, 6), np.float32), epochs=1)
+    assert not differ(model)
+    assert is_keras_3(keras) == (tested.name == "tensorflow")
 
 
 @pytest.mark.parametrize("name", ALL)
