@@ -14,6 +14,7 @@ NP ?= 2
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
 PYTHONS ?=
+FRAMEWORK ?= torch
 # TensorFlow for test-tf, and for test-tf-matrix.
 TF ?= 2.21.0
 TFS ?= 2.14.1 2.16.2 2.18.1 2.20.0 2.21.0
@@ -72,11 +73,15 @@ help:  ## Lists the targets
 	.venv-lint/bin/pip install --quiet --disable-pip-version-check -r tools/requirements-lint.txt
 	touch $@
 
+# FRAMEWORK=tensorflow: the same with Keras on TensorFlow, which is downloaded.
+DEMO_OF_torch = .venv/bin examples/pytorch_topk.py
+DEMO_OF_tensorflow = .venv-tf/bin examples/keras_topk.py
+DEMO = $(addprefix $(CURDIR)/,$(DEMO_OF_$(FRAMEWORK)))
 .PHONY: demo
-demo: .venv/.demo  ## Dense and top-k training on 2 x 2 ranks, over an emulated link of 200 Mbit/s
+demo: $(if $(filter tensorflow,$(FRAMEWORK)),.venv-tf/.installed,.venv/.demo)  ## Dense and top-k training on 2 x 2 ranks over an emulated link of 200 Mbit/s; FRAMEWORK=torch or tensorflow
 	cd $(ELSEWHERE) && LIGHT_2D_ALLREDUCE=1 LIGHT_INTRA_SIZE=2 LIGHT_TOPK_THRESHOLD=16K \
-	  LIGHT_TCP_RATE=12M $(BIN)/lightccrun -np 4 --no-prefix \
-	  $(BIN)/python $(CURDIR)/examples/pytorch_topk.py
+	  LIGHT_TCP_RATE=12M KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 \
+	  $(word 1,$(DEMO))/lightccrun -np 4 --no-prefix $(word 1,$(DEMO))/python $(word 2,$(DEMO))
 
 .PHONY: test
 test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neither root nor more packages

@@ -1,0 +1,41 @@
+"""Trains handwritten digits with Keras on several hosts, dense and top-k compressed, and compares.
+
+    make demo FRAMEWORK=tensorflow
+
+It runs keras_digits.py's training twice, with the same data and settings, and prints a table. The
+exit code is 0 if top-k reached the dense accuracy, but for a margin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from keras_digits import train
+
+import lightcc.keras as hvd
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--ratio", type=float, default=0.01, help="of a gradient's elements")
+    parser.add_argument("--margin", type=float, default=0.02, help="between the two accuracies")
+    args = parser.parse_args()
+    hvd.init()
+    ways = {"dense": None, f"top-k {args.ratio:.1%}": args.ratio}
+    results = {name: train(args.epochs, topk) for name, topk in ways.items()}
+    dense, topk = results.values()
+    if hvd.rank() == 0:
+        print(f"{hvd.size()} ranks train on 1437 handwritten digits, twice\n")
+        print(f"{'':12}{'accuracy':>10}{'time of a step':>18}{'sent by a rank in a step':>28}")
+        for name, (accuracy, seconds, sent) in results.items():
+            print(f"{name:12}{accuracy:>10.3f}{1e3 * seconds:>15.1f} ms{sent / 1e3:>25.1f} kB")
+        print(f"{'ratio':12}{'':10}{dense[1] / topk[1]:>15.1f} x {dense[2] / topk[2]:>25.1f} x")
+        print("all ranks hold the same weights, bit for bit", flush=True)
+    hvd.shutdown()
+    return 0 if topk[0] >= dense[0] - args.margin else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
