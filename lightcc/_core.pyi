@@ -53,8 +53,8 @@ def use_torch_exchange(enabled: bool) -> bool:
     For tests: without it, tensors are read by their Python attributes, as those of an older torch.
     """
 
-class TopkSpec:
-    """How an allreduce is top-k compressed."""
+class CompressionSpec:
+    """How an allreduce is compressed: top-k, or quantised."""
 
     def __init__(
         self,
@@ -64,7 +64,15 @@ class TopkSpec:
         warmup_steps: int = 0,
         momentum: float = 0.0,
     ) -> None:
-        """Takes the spec; ValueError where a number is out of its range."""
+        """Takes the spec of top-k; ValueError where a number is out of its range."""
+
+    @staticmethod
+    def quantized(bits: int) -> CompressionSpec:
+        """Returns the spec of elements of 8 or 4 bits; ValueError for others."""
+
+    @property
+    def bits(self) -> int:
+        """Of quantised elements; 0: top-k."""
 
     @property
     def ratio(self) -> float: ...
@@ -135,12 +143,12 @@ class World:
         postscale: float,
         process_set: int | None,
         waits: bool = False,
-        topk: TopkSpec | None = None,
+        compression: CompressionSpec | None = None,
         sequence: str = "",
     ) -> Handle[Any]:
         """Starts an allreduce.
 
-        `topk` asks for compression, which needs a name; without it LIGHT_TOPK_ALLREDUCE decides, for
+        `compression` asks for compression, which needs a name; without it LIGHT_TOPK_ALLREDUCE decides, for
         what has a name.
         """
 
@@ -155,7 +163,7 @@ class World:
         together: bool = False,
         fusion_rule: int = 0,
         fusion_limit: int = 0,
-        topk: TopkSpec | None = None,
+        compression: CompressionSpec | None = None,
     ) -> Handle[list[Any]]:
         """Starts an in-place allreduce of each tensor, under its own name, with one handle.
 
@@ -164,7 +172,7 @@ class World:
         done when all are, with the first error if there was one.
 
         `fusion_rule` and `fusion_limit` (bytes) are those of `lightcc.fusion.Rule`; all ranks must
-        agree on them. `topk` as in `allreduce()`.
+        agree on them. `compression` as in `allreduce()`.
         """
 
     def allgather(

@@ -278,7 +278,7 @@ def stats() -> Statistics:
         `steps` (of DistributedOptimizers), `operations` (completed) and `in_flight` (not
         completed), `buckets` (collectives run for them), `payload_bytes` (input of completed
         operations), `network_bytes_sent`, `network_bytes_received`, `network_retransmits` (of
-        TCP), `control_frames_sent`, and `sleeps` (times the progress loop went to sleep). Of top-k
+        TCP), `control_frames_sent`, and `sleeps` (times the progress loop went to sleep). Of
         compression: `compressed_tensors`, `compressed_dense_bytes` (what a dense exchange between
         hosts would have sent), `compressed_sent_bytes`, and `compression_passes` over the shards.
         All these are integers.

@@ -1,8 +1,8 @@
 """Compression of what one operation sends, by the names of Horovod's `Compression`.
 
 A compressor is a class with two static methods. Others than these can be passed, too. Those here
-take numpy arrays and torch tensors; torch records what they do for its gradients. Top-k is done by
-the engine, between hosts only.
+take numpy arrays and torch tensors; torch records what they do for its gradients. Top-k, int8 and
+int4 are done by the engine, between hosts only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from lightcc._core import TopkSpec
+    from lightcc._core import CompressionSpec
 
 
 class Compressor(Protocol):
@@ -59,15 +59,82 @@ class FP16Compressor(Compressor):
         return tensor.to(ctx) if hasattr(tensor, "to") else tensor.astype(ctx, copy=False)
 
 
-class TopKCompressor(Compressor):
-    """Sends the elements of largest magnitude between hosts, and keeps the rest for the next time.
+class EngineCompressor(Compressor):
+    """Leaves tensors to the engine, which compresses what it sends between hosts itself.
 
-    What a step does not send is added to what the next one has to send (error feedback), so nothing
-    is lost, only late. Within a host everything travels. Tensors that are small
-    (`LIGHT_TOPK_THRESHOLD`) or not of a floating-point dtype travel as they are, and so does
+    What a step does not send, or rounds away, is added to what the next one has to send (error
+    feedback), so nothing is lost, only late. Within a host everything travels. Tensors that are
+    small (`LIGHT_TOPK_THRESHOLD`) or not of a floating-point dtype travel as they are, and so does
     everything where all ranks share a host.
 
     What is kept back belongs to the name of the operation. See `save_compression_state()`.
+    """
+
+    #: As messages call it.
+    label = ""
+
+    def spec(self, momentum: float | None = None) -> CompressionSpec:
+        """Returns what the engine is asked for.
+
+        Args:
+            momentum: The optimizer's, where the compressor applies it.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """Returns `tensor` and `None`: the engine compresses what it sends itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:  # noqa: ARG004  the protocol's signature
+        """Returns `tensor`."""
+        return tensor
+
+
+class _QuantizedCompressor(EngineCompressor):
+    """Sends all elements between hosts in few bits, with a scale for each 128 of them."""
+
+    _bits = 0
+
+    def spec(self, momentum: float | None = None) -> CompressionSpec:  # noqa: ARG002
+        """Returns what the engine is asked for; no momentum is applied."""
+        # Not at the top: this module is imported where the engine is not.
+        from lightcc._core import CompressionSpec
+
+        return CompressionSpec.quantized(self._bits)
+
+
+class Int8Compressor(_QuantizedCompressor):
+    """Sends elements as int8 between hosts: 25.4% of the bytes of float32, for any optimizer.
+
+    Each 128 elements share a scale of 2 bytes. What rounding takes away is added to what the next
+    step has to send (error feedback). Which tensors travel so, and what else is common to
+    compressors of the engine: see `EngineCompressor`.
+
+    Sources: Alistarh et al., "QSGD" (2017), without its random rounding; Karimireddy et al., "Error
+    Feedback Fixes SignSGD" (2019).
+    """
+
+    label = "int8"
+    _bits = 8
+
+
+class Int4Compressor(_QuantizedCompressor):
+    """Sends elements in 4 bits between hosts: 12.9% of the bytes of float32, for any optimizer.
+
+    As `Int8Compressor` otherwise. docs/convergence.md has what it does to training.
+    """
+
+    label = "int4"
+    _bits = 4
+
+
+class TopKCompressor(EngineCompressor):
+    """Sends the elements of largest magnitude between hosts, and keeps the rest for the next time.
+
+    Right for SGD. Under Adam and its like it costs accuracy (docs/convergence.md); there, use
+    `Int4Compressor`. Which tensors are compressed: see `EngineCompressor`.
 
     Sources: Stich et al., "Sparsified SGD with Memory" (2018); Lin et al., "Deep Gradient
     Compression" (2018).
@@ -86,6 +153,8 @@ class TopKCompressor(Compressor):
         ValueError: A number is out of its range.
     """
 
+    label = "top-k"
+
     def __init__(
         self,
         ratio: float = 0.01,
@@ -103,14 +172,14 @@ class TopKCompressor(Compressor):
         self.exact = exact
         self.spec(0.0 if isinstance(momentum_correction, bool) else None)  # Checks the rest.
 
-    def spec(self, momentum: float | None = None) -> TopkSpec:
+    def spec(self, momentum: float | None = None) -> CompressionSpec:
         """Returns what the engine is asked for.
 
         Args:
             momentum: The optimizer's, where `momentum_correction` is `True`.
         """
         # Not at the top: this module is imported where the engine is not.
-        from lightcc._core import TopkSpec
+        from lightcc._core import CompressionSpec
 
         if isinstance(self.momentum_correction, bool):
             if self.momentum_correction and momentum is None:
@@ -124,30 +193,23 @@ class TopKCompressor(Compressor):
         if self.warmup_steps < 0:
             msg = f"warmup_steps is {self.warmup_steps}: expected a number of at least 0"
             raise ValueError(msg)
-        return TopkSpec(self.ratio, self.fp16, self.exact, self.warmup_steps, momentum or 0.0)
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Returns `tensor` and `None`: the engine compresses what it sends itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:  # noqa: ARG004  the protocol's signature
-        """Returns `tensor`."""
-        return tensor
+        return CompressionSpec(
+            self.ratio, self.fp16, self.exact, self.warmup_steps, momentum or 0.0
+        )
 
 
-def find_topk(compression: Any) -> TopKCompressor | None:
-    """Returns the top-k compressor that `compression` asks for, if it does."""
-    if compression is TopKCompressor:
-        return TopKCompressor()
-    return compression if isinstance(compression, TopKCompressor) else None
+def find_engine_compressor(compression: Any) -> EngineCompressor | None:
+    """Returns the compressor that `compression` asks of the engine, if it does."""
+    if isinstance(compression, type):
+        asks = issubclass(compression, EngineCompressor) and compression is not EngineCompressor
+        return compression() if asks else None
+    return compression if isinstance(compression, EngineCompressor) else None
 
 
-def topk_spec(compression: Any) -> TopkSpec | None:
+def engine_spec(compression: Any) -> CompressionSpec | None:
     """Returns what `compression` asks of the engine, if anything."""
-    topk = find_topk(compression)
-    return None if topk is None else topk.spec()
+    compressor = find_engine_compressor(compression)
+    return None if compressor is None else compressor.spec()
 
 
 def check_compression(compression: Any) -> None:
@@ -155,15 +217,17 @@ def check_compression(compression: Any) -> None:
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         msg = (
             f"compression is {compression!r}; allowed are Compression.none, Compression.fp16, "
-            "Compression.topk(...), and what has their methods compress() and decompress()."
+            "Compression.topk(...), Compression.int8, Compression.int4, and what has their methods "
+            "compress() and decompress()."
         )
         raise TypeError(msg)
 
 
-def refuse_topk(compression: Any, operation: str) -> None:
-    """Raises ValueError where `compression` is top-k."""
-    if find_topk(compression) is not None:
-        msg = f"{operation} cannot be top-k compressed: only an allreduce can."
+def refuse_engine_compressor(compression: Any, operation: str) -> None:
+    """Raises ValueError where the engine is asked to compress what is no allreduce."""
+    compressor = find_engine_compressor(compression)
+    if compressor is not None:
+        msg = f"{operation} cannot be {compressor.label} compressed: only an allreduce can."
         raise ValueError(msg)
 
 
@@ -173,3 +237,5 @@ class Compression:
     none = NoneCompressor
     fp16 = FP16Compressor
     topk = TopKCompressor
+    int8 = Int8Compressor
+    int4 = Int4Compressor

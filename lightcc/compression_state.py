@@ -1,4 +1,4 @@
-"""Keeping what top-k compression keeps back, from one job to the next.
+"""Keeping what compression keeps back, from one job to the next.
 
 Each rank has a file of its own, because each keeps back another part. A file is a zip archive: a
 `manifest.json` that says of which rank, grid and tensors it is, and the tensors' states one by one.
@@ -42,7 +42,7 @@ class _Tensor(NamedTuple):
 
 
 def save_compression_state(directory: str | os.PathLike[str]) -> Path:
-    """Saves what top-k compression keeps back on this rank, for `load_compression_state()`.
+    """Saves what compression keeps back on this rank, for `load_compression_state()`.
 
     Every rank must call it, with the same directory, when no compressed tensor is in flight: after
     `synchronize()` or the optimizer's step. An older file of this rank is replaced at once or not

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightcc import _world
 from lightcc._warnings import warn_caller
-from lightcc.compression import Compression, refuse_topk, topk_spec
+from lightcc.compression import Compression, engine_spec, refuse_engine_compressor
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.waiting import synchronize
 
@@ -101,7 +101,7 @@ def allreduce(
         average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
         name: Matches this call across ranks; see `lightcc`.
         compression: What is sent for `tensor`: `Compression.none`, `Compression.fp16`, or
-            `Compression.topk(...)`, for which the call needs a `name`.
+            `Compression.topk(...)`, `.int8` or `.int4`, for which the call needs a `name`.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
             bool has `Min`, `Max` and `Product`. `Average` divides the sum by the size of the set;
             integers are rounded towards zero.
@@ -134,7 +134,7 @@ def allreduce(
         postscale_factor,
         set_id(process_set),
         waits=True,
-        topk=topk_spec(compression),
+        compression=engine_spec(compression),
     )
     result: Tensor = compression.decompress(synchronize(handle), context)
     return result
@@ -269,7 +269,7 @@ def grouped_allreduce(
         postscale_factor,
         set_id(process_set),
         waits=True,
-        topk=topk_spec(compression),
+        compression=engine_spec(compression),
     )
     return [
         compression.decompress(output, context)
@@ -392,7 +392,7 @@ def reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    refuse_topk(compression, "reducescatter")
+    refuse_engine_compressor(compression, "reducescatter")
     sent, context = compression.compress(tensor)
     handle = _world.current().reducescatter(
         sent,
@@ -455,7 +455,7 @@ def grouped_reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    refuse_topk(compression, "reducescatter")
+    refuse_engine_compressor(compression, "reducescatter")
     compressed = [compression.compress(tensor) for tensor in tensors]
     handle = _world.current().reducescatter(
         [tensor for tensor, _ in compressed],

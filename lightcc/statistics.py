@@ -31,10 +31,10 @@ METRICS = (
     Metric("network_retransmits", COUNTER, "", "Packets that TCP sent again"),
     Metric("control_frames_sent", COUNTER, "", "Messages of the control plane"),
     Metric("sleeps", COUNTER, "", "Times that the progress loop went to sleep"),
-    Metric("compressed_tensors", COUNTER, "", "Tensors that were top-k compressed"),
+    Metric("compressed_tensors", COUNTER, "", "Tensors that were compressed"),
     Metric("compressed_dense_bytes", COUNTER, "bytes", "What they would have sent uncompressed"),
     Metric("compressed_sent_bytes", COUNTER, "bytes", "What they have sent"),
-    Metric("compression_passes", COUNTER, "", "Passes of top-k compression over the shards"),
+    Metric("compression_passes", COUNTER, "", "Passes of compression over the shards"),
     Metric("awaited_seconds", GAUGE, "seconds", "How long ranks have waited for another"),
 )
 

@@ -27,19 +27,26 @@ py::bytes to_python(const Bytes& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-TopkSpec make_spec(
+CompressionSpec make_spec(
     double ratio, bool fp16, bool exact, std::uint32_t warmup_steps, double momentum) {
-  const TopkSpec spec{.ratio = ratio,
-                      .momentum = momentum,
-                      .warmup_steps = warmup_steps,
-                      .fp16 = fp16,
-                      .exact = exact};
+  const CompressionSpec spec{.ratio = ratio,
+                             .momentum = momentum,
+                             .warmup_steps = warmup_steps,
+                             .fp16 = fp16,
+                             .exact = exact};
   if (!spec.is_valid()) {
     throw py::value_error(
         "top-k compression: the ratio must be above 0 and at most 1, the "
         "momentum at least 0 and below 1.");
   }
   return spec;
+}
+
+CompressionSpec make_quantized_spec(int bits) {
+  if (bits != 8 && bits != 4) {
+    throw py::value_error("quantised elements have 8 or 4 bits, not " + std::to_string(bits) + ".");
+  }
+  return {.compressor = bits == 8 ? Compressor::kInt8 : Compressor::kInt4};
 }
 
 py::object compression_place(WorldBinding& world, std::uint32_t process_set) {
@@ -135,18 +142,25 @@ py::bytes reshard_compression(const std::vector<py::bytes>& states,
 
 void register_compression(py::module_& module,
                           py::class_<WorldBinding, std::shared_ptr<WorldBinding>>& world) {
-  py::class_<TopkSpec>(module, "TopkSpec", plain_type(), "How an allreduce is top-k compressed.")
+  py::class_<CompressionSpec>(
+      module, "CompressionSpec", plain_type(), "How an allreduce is compressed.")
       .def(py::init(&make_spec),
            "ratio"_a,
            "fp16"_a = false,
            "exact"_a = false,
            "warmup_steps"_a = 0,
            "momentum"_a = 0.0)
-      .def_readonly("ratio", &TopkSpec::ratio)
-      .def_readonly("fp16", &TopkSpec::fp16)
-      .def_readonly("exact", &TopkSpec::exact)
-      .def_readonly("warmup_steps", &TopkSpec::warmup_steps)
-      .def_readonly("momentum", &TopkSpec::momentum);
+      .def_static("quantized", &make_quantized_spec, "bits"_a)
+      .def_property_readonly(
+          "bits",
+          [](const CompressionSpec& spec) {
+            return spec.is_quantized() ? (spec.compressor == Compressor::kInt8 ? 8 : 4) : 0;
+          })
+      .def_readonly("ratio", &CompressionSpec::ratio)
+      .def_readonly("fp16", &CompressionSpec::fp16)
+      .def_readonly("exact", &CompressionSpec::exact)
+      .def_readonly("warmup_steps", &CompressionSpec::warmup_steps)
+      .def_readonly("momentum", &CompressionSpec::momentum);
   world.def("compression_place", &compression_place, "process_set"_a)
       .def(
           "compresses",

@@ -190,17 +190,19 @@ void register_world(py::module_& module) {
              Argument<double, "postscale_factor"> postscale,
              OptionalSet process_set,
              bool waits,
-             std::optional<TopkSpec> topk,
+             std::optional<CompressionSpec> compression,
              std::string sequence) {
-            return world.allreduce(
-                tensors,
-                grouped,
-                in_place,
-                std::move(name),
-                {.op = op, .prescale = prescale.value, .postscale = postscale.value, .topk = topk},
-                process_set,
-                waits,
-                std::move(sequence));
+            return world.allreduce(tensors,
+                                   grouped,
+                                   in_place,
+                                   std::move(name),
+                                   {.op = op,
+                                    .prescale = prescale.value,
+                                    .postscale = postscale.value,
+                                    .compression = compression},
+                                   process_set,
+                                   waits,
+                                   std::move(sequence));
           },
           "tensors"_a,
           "grouped"_a,
@@ -211,7 +213,7 @@ void register_world(py::module_& module) {
           "postscale"_a,
           "process_set"_a,
           "waits"_a = false,
-          "topk"_a = py::none(),
+          "compression"_a = py::none(),
           "sequence"_a = "")
       .def(
           "allreduce_each",
@@ -225,11 +227,14 @@ void register_world(py::module_& module) {
              bool together,
              int fusion_rule,
              std::uint64_t fusion_limit,
-             std::optional<TopkSpec> topk) {
+             std::optional<CompressionSpec> compression) {
             return world.allreduce_each(
                 tensors,
                 names,
-                {.op = op, .prescale = prescale, .postscale = postscale, .topk = topk},
+                {.op = op,
+                 .prescale = prescale,
+                 .postscale = postscale,
+                 .compression = compression},
                 process_set,
                 {.together = together, .rule = fusion_rule, .limit_bytes = fusion_limit});
           },
@@ -242,7 +247,7 @@ void register_world(py::module_& module) {
           "together"_a = false,
           "fusion_rule"_a = 0,
           "fusion_limit"_a = 0,
-          "topk"_a = py::none())
+          "compression"_a = py::none())
       .def("allgather",
            &WorldBinding::allgather,
            "tensors"_a,

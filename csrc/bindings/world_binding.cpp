@@ -49,7 +49,7 @@ Operation reduction(OpType op, OptionalSet process_set, const ReduceArguments& r
   s.reduce_op = to_reduce_op(reduce.op);
   s.prescale = reduce.prescale;
   s.postscale = reduce.postscale;
-  s.topk = reduce.topk;
+  s.compression = reduce.compression;
   return operation;
 }
 

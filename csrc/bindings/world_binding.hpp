@@ -35,7 +35,7 @@ struct ReduceArguments {
   int op = 0;  ///< A ReduceOp, unchecked.
   double prescale = 1.0;
   double postscale = 1.0;
-  std::optional<TopkSpec> topk = std::nullopt;  ///< Allreduce: asks for compression.
+  std::optional<CompressionSpec> compression = std::nullopt;  ///< Allreduce: asks for compression.
 };
 
 /// How tensors travel together.

@@ -97,9 +97,18 @@ Status read_reduction(KernelConstruction* node, Signature& signature) {
   return {};
 }
 
-// topk_ratio is "0" where no compression is asked for.
-Status read_topk(KernelConstruction* node, Signature& signature) {
-  TopkSpec spec;
+// topk_ratio is "0" where top-k is not asked for, and quantize_bits is 0 where that is not.
+Status read_compression(KernelConstruction* node, Signature& signature) {
+  CompressionSpec spec;
+  LIGHTCC_ASSIGN_OR_RETURN(const std::int64_t bits, read_integer(node, "quantize_bits"));
+  if (bits == 8 || bits == 4) {
+    signature.compression =
+        CompressionSpec{.compressor = bits == 8 ? Compressor::kInt8 : Compressor::kInt4};
+    return {};
+  }
+  if (bits != 0) {
+    return bad_attribute("quantize_bits", "allowed are 8, 4, and 0 for none");
+  }
   LIGHTCC_ASSIGN_OR_RETURN(spec.ratio, read_number(node, "topk_ratio"));
   if (spec.ratio == 0.0) {
     return {};
@@ -112,7 +121,7 @@ Status read_topk(KernelConstruction* node, Signature& signature) {
   if (!spec.is_valid() || steps < 0) {
     return bad_attribute("topk_ratio", "this, topk_momentum or topk_warmup_steps is out of range");
   }
-  signature.topk = spec;
+  signature.compression = spec;
   return {};
 }
 
@@ -183,7 +192,7 @@ Result<Collective> read_collective(KernelConstruction* node, OpType op, bool is_
     LIGHTCC_RETURN_IF_ERROR(read_reduction(node, signature));
   }
   if (op == OpType::kAllreduce) {
-    LIGHTCC_RETURN_IF_ERROR(read_topk(node, signature));
+    LIGHTCC_RETURN_IF_ERROR(read_compression(node, signature));
     LIGHTCC_RETURN_IF_ERROR(read_fusion(node, signature));
   }
   if (is_list) {

@@ -144,6 +144,7 @@ Status register_collectives() {
                         "topk_warmup_steps: int = 0",
                         "topk_fp16: bool = false",
                         "topk_exact: bool = false",
+                        "quantize_bits: int = 0",
                         "fusion_rule: int = 0",
                         "fusion_limit: int = 0"};
   LIGHTCC_RETURN_IF_ERROR(register_pair<OpType::kAllreduce>(

@@ -2,7 +2,7 @@
 
 - `GradientStream`: the gradients of a training step, from ready to combined.
 - `plan_groups`: the caller's all-or-nothing groups.
-- `CompressedGradients`: what top-k compression keeps of an optimizer's gradients.
+- `CompressedGradients`: what compression keeps of an optimizer's gradients.
 - `take_apart` and `put_together`: nested state as bytes and tensors, for broadcasts.
 
 A face says how its gradients are taken and put back (`GradientSource`), and when they are ready.

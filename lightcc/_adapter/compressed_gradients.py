@@ -1,4 +1,4 @@
-"""The gradients of one optimizer as top-k compression knows them: its state and their scale."""
+"""The gradients of one optimizer as compression knows them: its state and their scale."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _world
-from lightcc.compression import find_topk
+from lightcc.compression import find_engine_compressor
 from lightcc.compression_state import take_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lightcc._core import TopkSpec
+    from lightcc._core import CompressionSpec
     from lightcc.process_sets import ProcessSet
 
 _log = logging.getLogger(__name__)
@@ -45,12 +45,14 @@ class CompressedGradients:
             process_set: The ranks whose gradients are combined.
             momentum: What the compression applies instead of the optimizer, if anything.
         """
-        topk = find_topk(compression)
-        self.spec: TopkSpec | None = None if topk is None else topk.spec(momentum)
+        compressor = find_engine_compressor(compression)
+        self.spec: CompressionSpec | None = (
+            None if compressor is None else compressor.spec(momentum)
+        )
         self._names = names
         self._process_set = process_set
         self._era = _world.era()
-        if topk is not None:
+        if compressor is not None:
             self._tell_of_others()
             _alive.add(self)
         self._scale: float | None = None
@@ -65,7 +67,7 @@ class CompressedGradients:
             if same:
                 _log.warning(
                     "two DistributedOptimizers call different parameters '%s' (and %d more): what"
-                    " top-k compression keeps back belongs to the name, so they must not train in"
+                    " compression keeps back belongs to the name, so they must not train in"
                     " turns; give them different named_parameters",
                     same[0],
                     len(same) - 1,

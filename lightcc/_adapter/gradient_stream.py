@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from lightcc._core import TopkSpec
+    from lightcc._core import CompressionSpec
     from lightcc.fusion import FusionChoice
     from lightcc.process_sets import ProcessSet
 
@@ -158,7 +158,7 @@ class GradientStream(Generic[S]):
         fusion: FusionChoice,
         passes: int = 1,
         factors: tuple[float, float] = (1.0, 1.0),
-        topk: TopkSpec | None = None,
+        spec: CompressionSpec | None = None,
         region: Callable[[str, str], AbstractContextManager[Any]] = lambda *_: nullcontext(),
     ) -> None:
         """Makes the units.
@@ -174,7 +174,7 @@ class GradientStream(Generic[S]):
             fusion: Which gradients travel in one bucket.
             passes: How often each gradient becomes ready in a step.
             factors: What gradients are multiplied by before they are combined, and after.
-            topk: How they are compressed; `None`: LIGHT_TOPK_ALLREDUCE decides.
+            spec: How they are compressed; `None`: LIGHT_TOPK_ALLREDUCE decides.
             region: Returns a region for a profiler, given what is done and a name.
 
         Raises:
@@ -186,7 +186,7 @@ class GradientStream(Generic[S]):
         self.passes = passes
         self._source = source
         self._take = source.take
-        self._topk = topk
+        self._spec = spec
         self._factors = factors
         self._process_set = process_set
         self._region = region
@@ -404,7 +404,7 @@ class GradientStream(Generic[S]):
                 together,
                 rule,
                 limit,
-                topk=self._topk,
+                compression=self._spec,
             )
         copied = any(slot.copied for slot in slots)
         self._flights.append(_Flight(handle, slots, sent if copied else []))

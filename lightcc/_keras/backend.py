@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from lightcc.compression import check_compression, find_topk
+from lightcc.compression import TopKCompressor, check_compression, find_engine_compressor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,8 +40,8 @@ class Settings(NamedTuple):
         if self.backward_passes_per_step <= 0:
             msg = "backward_passes_per_step must be > 0"
             raise ValueError(msg)
-        topk = find_topk(self.compression)
-        if topk is not None and topk.momentum_correction is True:
+        compressor = find_engine_compressor(self.compression)
+        if isinstance(compressor, TopKCompressor) and compressor.momentum_correction is True:
             msg = (
                 "momentum_correction=True cannot take the momentum of an optimizer of Keras: give"
                 " it as a number, and none to the optimizer"

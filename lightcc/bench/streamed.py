@@ -83,7 +83,7 @@ class StreamedLayers:
             op=hvd.Average,
             process_set=hvd.global_process_set,
             fusion=choose_fusion(None, None, None, None),
-            topk=None if ratio is None else TopKCompressor(ratio).spec(),
+            spec=None if ratio is None else TopKCompressor(ratio).spec(),
         )
 
     def combine_by(self, op: int) -> None:

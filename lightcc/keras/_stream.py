@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightcc import _world
 from lightcc._adapter import GradientStream, Slot, check_groups, plan_groups
-from lightcc.compression import find_topk
+from lightcc.compression import engine_spec
 from lightcc.fusion import choose_fusion, digest_of
 from lightcc.reductions import Average, check_op
 
@@ -85,8 +85,7 @@ class StreamExchange:
         self._settings = settings
         self._to_send = to_send
         self._zeros = zeros
-        topk = find_topk(settings.compression)
-        self._topk = None if topk is None else topk.spec()
+        self._spec = engine_spec(settings.compression)
         self._fusion = _choose_fusion(dict(settings.fusion))
         self._slots: dict[int, _Slot] = {}
         self._stream: GradientStream[_Slot] | None = None
@@ -160,7 +159,7 @@ class StreamExchange:
             process_set=settings.process_set,
             fusion=self._fusion,
             factors=(1.0 / factor, factor),
-            topk=self._topk,
+            spec=self._spec,
         )
         self._made_for = made_for
         return self._stream

@@ -17,7 +17,7 @@ from lightcc.tensorflow._naming import naming
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightcc._core import TopkSpec
+    from lightcc._core import CompressionSpec
     from lightcc.fusion import Rule
 
 
@@ -42,10 +42,12 @@ def reduction(op: int, prescale_factor: float, postscale_factor: float) -> dict[
     }
 
 
-def topk_arguments(spec: TopkSpec | None) -> dict[str, Any]:
+def compression_arguments(spec: CompressionSpec | None) -> dict[str, Any]:
     """Returns the arguments that ask for compression."""
     if spec is None:
         return {}
+    if spec.bits:
+        return {"quantize_bits": spec.bits}
     return {
         "topk_ratio": repr(spec.ratio),
         "topk_momentum": repr(spec.momentum),
@@ -69,7 +71,7 @@ def allreduce(
     *,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
-    topk: TopkSpec | None = None,
+    spec: CompressionSpec | None = None,
 ) -> Any:
     """Combines one tensor."""
     tensor = tf.convert_to_tensor(tensor)
@@ -78,7 +80,7 @@ def allreduce(
         process_set_id=set_id(process_set),
         **naming("HorovodAllreduce", name, tensor, ignore_name_scope=ignore_name_scope),
         **reduction(op, prescale_factor, postscale_factor),
-        **topk_arguments(topk),
+        **compression_arguments(spec),
     )
 
 
@@ -91,7 +93,7 @@ def grouped_allreduce(
     *,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
-    topk: TopkSpec | None = None,
+    spec: CompressionSpec | None = None,
 ) -> list[Any]:
     """Combines tensors of any dtypes, all or none."""
     sent = [tf.convert_to_tensor(tensor) for tensor in tensors]
@@ -100,7 +102,7 @@ def grouped_allreduce(
         process_set_id=set_id(process_set),
         **naming("HorovodGroupedAllreduce", name, sent[0], ignore_name_scope=ignore_name_scope),
         **reduction(op, prescale_factor, postscale_factor),
-        **topk_arguments(topk),
+        **compression_arguments(spec),
     )
     return combined
 

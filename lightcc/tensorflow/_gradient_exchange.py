@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from lightcc._adapter import check_groups
-from lightcc.compression import check_compression, find_topk
+from lightcc.compression import check_compression, find_engine_compressor
 from lightcc.fusion import FusionChoice, Rule, choose_fusion, digest_of
 from lightcc.fusion.plans import parse_positions, parse_scopes, piecewise, scopewise
 from lightcc.process_sets import ProcessSet, global_process_set
@@ -29,7 +29,7 @@ from lightcc.tensorflow.util import _executing_eagerly, key_of, normalize_name, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightcc._core import TopkSpec
+    from lightcc._core import CompressionSpec
 
 # Gradients in a graph share an operation up to so many bytes.
 _BATCH_BYTES = 256 << 10
@@ -126,12 +126,14 @@ class GradientExchange:
             raise ValueError(msg)
         if groups is not None:
             check_groups(groups, "tf.Variable", _is_variable)
-        topk = find_topk(compression)
+        compressor = find_engine_compressor(compression)
         self.process_set = process_set
         self._name = name
         self._devices = (device_dense, device_sparse)
         self._compression = compression
-        self._topk: TopkSpec | None = None if topk is None else topk.spec(momentum)
+        self._spec: CompressionSpec | None = (
+            None if compressor is None else compressor.spec(momentum)
+        )
         self._sparse_as_dense = sparse_as_dense
         self._op = check_op(op)
         self._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
@@ -202,7 +204,7 @@ class GradientExchange:
         arguments = {
             "process_set_id": _calls.set_id(self.process_set),
             **_calls.reduction(self._op, *self._factors),
-            **_calls.topk_arguments(self._topk),
+            **_calls.compression_arguments(self._spec),
             **_calls.fusion_arguments(unit.rule, unit.limit_bytes),
         }
         sent = [tensor for tensor, _ in pairs]

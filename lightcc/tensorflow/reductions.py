@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from lightcc.compression import check_compression, refuse_topk, topk_spec
+from lightcc.compression import check_compression, engine_spec, refuse_engine_compressor
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import (
     Adasum,
@@ -67,8 +67,8 @@ def allreduce(
         average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
         device_dense: Device of the operations for dense tensors.
         device_sparse: Device of the operations for tf.IndexedSlices.
-        compression: What is sent: `Compression.none`, `.fp16`, `.bf16`, or `.topk(...)`, which
-            needs a `name`.
+        compression: What is sent: `Compression.none`, `.fp16`, `.bf16`; or `.topk(...)`,
+            `.int8`, `.int4`, which need a `name`.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
         prescale_factor: Multiplies the input. Integers are rounded towards zero.
         postscale_factor: Multiplies the result, likewise.
@@ -109,7 +109,7 @@ def allreduce(
             postscale_factor,
             ignore_name_scope=ignore_name_scope,
             process_set=process_set,
-            topk=topk_spec(compression),
+            spec=engine_spec(compression),
         )
         return compression.decompress(combined, context)
 
@@ -178,7 +178,7 @@ def grouped_allreduce(
             postscale_factor,
             ignore_name_scope=ignore_name_scope,
             process_set=process_set,
-            topk=topk_spec(compression),
+            spec=engine_spec(compression),
         )
         for i, result, (_, context) in zip(dense, combined, pairs, strict=True):
             results[i] = compression.decompress(result, context)
@@ -222,7 +222,7 @@ def reducescatter(
         ValueError: An argument is not allowed; other errors as of `allreduce()`.
     """
     check_compression(compression)
-    refuse_topk(compression, "reducescatter")
+    refuse_engine_compressor(compression, "reducescatter")
     with tf.device(device_dense):
         sent, context = compression.compress(tf.convert_to_tensor(tensor))
         combined = _calls.reducescatter(
@@ -267,7 +267,7 @@ def grouped_reducescatter(
         ValueError: An argument is not allowed; other errors as of `allreduce()`.
     """
     check_compression(compression)
-    refuse_topk(compression, "grouped_reducescatter")
+    refuse_engine_compressor(compression, "grouped_reducescatter")
     if not tensors:
         return tensors
     with tf.device(device_dense):

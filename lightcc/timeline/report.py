@@ -62,7 +62,7 @@ def text(summary: Summary) -> str:
         saved = 1 - summary.sent_bytes / summary.dense_bytes
         lines += [
             "",
-            f"top-k sent {size(summary.sent_bytes)} instead of {size(summary.dense_bytes)}: "
+            f"compression sent {size(summary.sent_bytes)} instead of {size(summary.dense_bytes)}: "
             f"{saved:.1%} saved",
         ]
     if summary.slowest:

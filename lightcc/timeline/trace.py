@@ -45,7 +45,7 @@ class Bucket:
     end: float
     tensors: int = 1
     num_bytes: int = 0
-    dense_bytes: int = 0  #: Of what was top-k compressed.
+    dense_bytes: int = 0  #: Of what was compressed.
     sent_bytes: int = 0  #: What was sent of it.
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lightcc.compression import Compression, find_topk
+from lightcc.compression import Compression, find_engine_compressor
 from lightcc.process_sets import set_id
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def operators(process_set: ProcessSet, compression: Any = Compression.none) -> A
     """
     if not torch.compiler.is_compiling():
         return None
-    if set_id(process_set) is None or find_topk(compression) is not None:
+    if set_id(process_set) is None or find_engine_compressor(compression) is not None:
         return None
     from lightcc.torch import _operators
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightcc._adapter import GradientStream, Slot
-from lightcc.compression import find_topk
+from lightcc.compression import find_engine_compressor
 from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
 from lightcc.torch._profile import region
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch.utils.hooks import RemovableHandle
 
-    from lightcc._core import TopkSpec
+    from lightcc._core import CompressionSpec
     from lightcc.fusion import FusionChoice
     from lightcc.process_sets import ProcessSet
 
@@ -63,7 +63,9 @@ class _Gradients:
     def __init__(
         self, compression: Any, op: int, process_set: ProcessSet, *, sparse_as_dense: bool
     ) -> None:
-        by_engine = compression is Compression.none or find_topk(compression) is not None
+        by_engine = (
+            compression is Compression.none or find_engine_compressor(compression) is not None
+        )
         self._compression = None if by_engine else compression
         self._op = op
         self._process_set = process_set
@@ -156,7 +158,7 @@ class GradientExchange:
         groups: Sequence[Sequence[torch.Tensor]],
         *,
         compression: Any,
-        topk: TopkSpec | None,
+        spec: CompressionSpec | None,
         passes: int,
         op: int,
         predivide_factor: float,
@@ -166,7 +168,7 @@ class GradientExchange:
     ) -> None:
         """Registers the hooks. Arguments as of DistributedOptimizer, `passes` per step.
 
-        Collective, where `fusion` is a plan. `topk` is what `compression` asks of the engine, if
+        Collective, where `fusion` is a plan. `spec` is what `compression` asks of the engine, if
         anything.
         """
         self._slots = _make_slots(names)
@@ -182,7 +184,7 @@ class GradientExchange:
             fusion=fusion,
             passes=passes,
             factors=(1.0 / predivide_factor, predivide_factor) if averaged else (1.0, 1.0),
-            topk=topk,
+            spec=spec,
             region=region,
         )
         self._hook(self._slots)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lightcc.compression import find_topk
+from lightcc.compression import TopKCompressor, find_engine_compressor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +23,8 @@ def momentum_to_take_over(compression: Any, groups: list[dict[str, Any]]) -> flo
     Raises:
         ValueError: The compression cannot apply this optimizer's momentum.
     """
-    topk = find_topk(compression)
-    if topk is None or topk.momentum_correction is False:
+    topk = find_engine_compressor(compression)
+    if not isinstance(topk, TopKCompressor) or topk.momentum_correction is False:
         return None
     momenta = {group.get("momentum") for group in groups}
     if len(momenta) != 1 or not all(momenta):

@@ -1,4 +1,4 @@
-"""Compression of what one operation sends: Horovod's `none` and `fp16`, `bf16` and `topk`."""
+"""Compression of what one operation sends: Horovod's `none` and `fp16`, and others."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from typing import Any
 
 import torch
 
-from lightcc.compression import Compressor, FP16Compressor, NoneCompressor, TopKCompressor
+from lightcc.compression import (
+    Compressor,
+    FP16Compressor,
+    Int4Compressor,
+    Int8Compressor,
+    NoneCompressor,
+    TopKCompressor,
+)
 
 __all__ = [
     "BF16Compressor",
     "Compression",
     "Compressor",
     "FP16Compressor",
+    "Int4Compressor",
+    "Int8Compressor",
     "NoneCompressor",
     "TopKCompressor",
 ]
@@ -41,3 +50,5 @@ class Compression:
     fp16 = FP16Compressor
     bf16 = BF16Compressor
     topk = TopKCompressor
+    int8 = Int8Compressor
+    int4 = Int4Compressor

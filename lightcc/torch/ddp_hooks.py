@@ -1,7 +1,7 @@
 """Communication hooks for torch's DistributedDataParallel.
 
 DDP keeps its buckets and its overlap with the backward pass; lightcc carries the gradients, on two
-levels and top-k compressed between hosts:
+levels and compressed between hosts, quantised or top-k:
 
     import lightcc.torch as hvd
     from lightcc.torch import ddp_hooks
@@ -9,7 +9,7 @@ levels and top-k compressed between hosts:
     dist.init_process_group("gloo")
     hvd.init()  # The same ranks: under torchrun it finds them.
     model = DistributedDataParallel(model)
-    model.register_comm_hook(ddp_hooks.TopKState(model, ratio=0.01), ddp_hooks.topk_2d_hook)
+    model.register_comm_hook(ddp_hooks.QuantizedState(model, bits=4), ddp_hooks.quantized_2d_hook)
 """
 
 # Not `from __future__ import annotations`: DDP looks at the annotations of its hooks.
@@ -18,15 +18,58 @@ import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch exports it
 
 from lightcc import _core, _world
-from lightcc.compression import TopKCompressor
+from lightcc.compression import EngineCompressor, Int4Compressor, Int8Compressor, TopKCompressor
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
 
-__all__ = ["TopKState", "topk_2d_hook"]
+__all__ = ["QuantizedState", "TopKState", "quantized_2d_hook", "topk_2d_hook"]
 
 
-class TopKState:
+class _CompressedState:
+    """How to compress, and the parameters' names.
+
+    What compression keeps back belongs to parameters, not to DDP's buckets, so DDP may rebuild
+    those. Saved with `save_compression_state()`.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, compressor: EngineCompressor, process_set: ProcessSet
+    ) -> None:
+        self._spec = compressor.spec()
+        self._names: dict[torch.Tensor, str] = {
+            parameter: f"ddp.{name.removeprefix('module.')}"
+            for name, parameter in module.named_parameters()
+        }
+        self._process_set = process_set
+
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Starts the average of a bucket's gradients, in place."""
+        handle = _world.current().allreduce_each(
+            bucket.gradients(),
+            [self._names[parameter] for parameter in bucket.parameters()],
+            Average,
+            1.0,
+            1.0,
+            self._process_set.process_set_id,
+            compression=self._spec,
+        )
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        buffer = bucket.buffer()
+
+        def finish(done: int) -> None:
+            try:
+                mpi_ops.synchronize(done)
+            except Exception as error:  # noqa: BLE001  whatever it is belongs to who waits
+                future.set_exception(error)  # type: ignore[arg-type]  # torch has it wrong
+            else:
+                future.set_result(buffer)
+
+        _core.add_done_callback(handle, finish)
+        return future
+
+
+class TopKState(_CompressedState):
     """What `topk_2d_hook()` needs to know: how to compress, and the parameters' names.
 
     What compression keeps back belongs to parameters, not to DDP's buckets, so DDP may rebuild
@@ -56,41 +99,55 @@ class TopKState:
         Raises:
             ValueError: A number is out of its range.
         """
-        self._spec = TopKCompressor(ratio, fp16, warmup_steps, exact=exact).spec()
-        self._names: dict[torch.Tensor, str] = {
-            parameter: f"ddp.{name.removeprefix('module.')}"
-            for name, parameter in module.named_parameters()
-        }
-        self._process_set = process_set
-
-    def reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Starts the average of a bucket's gradients, in place."""
-        handle = _world.current().allreduce_each(
-            bucket.gradients(),
-            [self._names[parameter] for parameter in bucket.parameters()],
-            Average,
-            1.0,
-            1.0,
-            self._process_set.process_set_id,
-            topk=self._spec,
+        super().__init__(
+            module, TopKCompressor(ratio, fp16, warmup_steps, exact=exact), process_set
         )
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        buffer = bucket.buffer()
 
-        def finish(done: int) -> None:
-            try:
-                mpi_ops.synchronize(done)
-            except Exception as error:  # noqa: BLE001  whatever it is belongs to who waits
-                future.set_exception(error)  # type: ignore[arg-type]  # torch has it wrong
-            else:
-                future.set_result(buffer)
 
-        _core.add_done_callback(handle, finish)
-        return future
+class QuantizedState(_CompressedState):
+    """The same for `quantized_2d_hook()`."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        bits: int = 8,
+        *,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        """Every rank of the process set must make it, with the same arguments.
+
+        Args:
+            module: The model, wrapped by DDP or not yet.
+            bits: Of an element on its way: 8 or 4, as `Compression.int8` and `Compression.int4`.
+            process_set: The ranks whose gradients are averaged: those of DDP's process group.
+
+        Raises:
+            ValueError: `bits` is neither 8 nor 4.
+        """
+        if bits not in (8, 4):
+            msg = f"bits is {bits}: expected 8 or 4"
+            raise ValueError(msg)
+        super().__init__(module, Int8Compressor() if bits == 8 else Int4Compressor(), process_set)
 
 
 def topk_2d_hook(state: TopKState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket's gradients over all ranks, compressed between hosts.
+
+    Args:
+        state: Made for the model that DDP wraps.
+        bucket: As DDP hands it over.
+
+    Returns:
+        The bucket's buffer, with the averages, when they are there. HorovodInternalError, on all
+        ranks, where a rank failed.
+    """
+    return state.reduce(bucket)
+
+
+def quantized_2d_hook(
+    state: QuantizedState, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Averages a bucket's gradients over all ranks, in 8 or 4 bits between hosts.
 
     Args:
         state: Made for the model that DDP wraps.

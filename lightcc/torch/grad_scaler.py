@@ -1,4 +1,4 @@
-"""Mixed precision together with top-k compression."""
+"""Mixed precision together with compression."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class GradScaler(torch.amp.GradScaler):
-    """The GradScaler of torch, for optimizers whose gradients are top-k compressed.
+    """The GradScaler of torch, for optimizers whose gradients are compressed.
 
     What compression keeps back is in the scale of the gradients it was taken from; so when the
     scale changes, it is changed, too. Use it as torch's, with the same arguments:

@@ -31,7 +31,7 @@ import torch
 
 from lightcc._adapter import CompressedGradients, check_groups, plan_groups
 from lightcc.basics import size
-from lightcc.compression import check_compression, find_topk
+from lightcc.compression import check_compression, find_engine_compressor
 from lightcc.fusion import choose_fusion, digest_of
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.reductions import Adasum, Average, Sum, check_op
@@ -116,7 +116,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
             names,
             plan_groups(groups, trained, process_set) if groups is not None else [],
             compression=compression,
-            topk=self._compressed.spec,
+            spec=self._compressed.spec,
             passes=backward_passes_per_step,
             op=op,
             predivide_factor=gradient_predivide_factor,
@@ -258,7 +258,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         super().zero_grad(set_to_none)
 
     def compression_state_dict(self) -> dict[str, Any]:
-        """Returns what top-k compression keeps back of this rank's gradients.
+        """Returns what compression keeps back of this rank's gradients.
 
         It is not part of `state_dict()`, which is the given optimizer's: each rank has another, and
         has to save and load its own. `save_compression_state()` does that for all tensors.
@@ -286,7 +286,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         self._compressed.load_state_dict(state)
 
     def set_gradient_scale(self, scale: float) -> None:
-        """Tells top-k compression by what the loss is multiplied from now on, and so the gradients.
+        """Tells compression by what the loss is multiplied from now on, and so the gradients.
 
         What is kept back was computed with the scale before, and is multiplied by the quotient.
         Call it on every rank, after a step, whenever the scale changes; `lightcc.torch.GradScaler`
@@ -422,7 +422,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             parameters of `optimizer` must be among them. `None` names them by their position,
             so that only one such optimizer may have gradients in flight at a time.
         compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
-            `.topk(...)`, or a class with `compress()` and `decompress()`.
+            `.topk(...)`, `.int8`, `.int4`, or a class with `compress()` and `decompress()`.
         backward_passes_per_step: Gradients of that many backward passes are added up on each rank
             before they are combined.
         op: `Average`, `Sum`, `Min`, `Max`, `Product`; or `Adasum`: then each rank does a step with
@@ -485,8 +485,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         optimizer, backward_passes_per_step, op, gradient_predivide_factor, process_set
     )
     check_compression(compression)
-    if find_topk(compression) is not None and op not in (Average, Sum):
-        msg = "Top-k compression needs op=Average or op=Sum."
+    compressor = find_engine_compressor(compression)
+    if compressor is not None and op not in (Average, Sum):
+        msg = f"{compressor.label} compression needs op=Average or op=Sum."
         raise ValueError(msg)
     fusion = choose_fusion(
         fusion_type, auto_fusion_threshold, piecewise_fusion_schedule, scopewise_fusion_schedule

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lightcc import reductions
-from lightcc.compression import find_topk, refuse_topk
+from lightcc.compression import find_engine_compressor, refuse_engine_compressor
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import (
     Adasum,
@@ -77,14 +77,15 @@ __all__ = [
 
 def _by_engine(compression: Any) -> Any:
     """Returns the part of `compression` that is not done here."""
-    return find_topk(compression) or Compression.none
+    return find_engine_compressor(compression) or Compression.none
 
 
 def _refuse_gradients(compression: Any) -> None:
-    if find_topk(compression) is not None:
+    compressor = find_engine_compressor(compression)
+    if compressor is not None:
         msg = (
-            "A tensor that requires a gradient cannot be top-k compressed: what is not sent is not "
-            "in the result. Call it under torch.no_grad()."
+            f"A tensor that requires a gradient cannot be {compressor.label} compressed: what is "
+            "not sent is not in the result. Call it under torch.no_grad()."
         )
         raise ValueError(msg)
 
@@ -112,7 +113,8 @@ def allreduce(
         average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
         name: Matches this call across ranks; see `lightcc`.
         compression: What is sent for `tensor`: `Compression.none`, `.fp16`, `.bf16`, or
-            `.topk(...)`: then the call needs a `name`, and `tensor` may not require a gradient.
+            `.topk(...)`, `.int8` or `.int4`: then the call needs a `name`, and `tensor` may not
+            require a gradient.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
             bool has `Min`, `Max` and `Product`. `Average` divides the sum by the size of the set;
             integers are rounded towards zero.
@@ -248,7 +250,7 @@ def reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    refuse_topk(compression, "reducescatter")
+    refuse_engine_compressor(compression, "reducescatter")
     sent, context = compression.compress(tensor)
     how = (op, process_set, prescale_factor, postscale_factor)
     if compiled := operators(process_set, compression):
@@ -290,7 +292,7 @@ def grouped_reducescatter(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    refuse_topk(compression, "reducescatter")
+    refuse_engine_compressor(compression, "reducescatter")
     compressed = [compression.compress(tensor) for tensor in tensors]
     sent = [tensor for tensor, _ in compressed]
     how = (op, process_set, prescale_factor, postscale_factor)

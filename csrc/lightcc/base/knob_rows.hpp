@@ -248,7 +248,16 @@ inline constexpr auto kRows = std::to_array<Row>({
      .most = kGibi,
      .shared = true,
      .meaning = "Bytes of a step of the two-level pipeline; 0: chosen by the size of the bucket."},
-    // Top-k compressed all-reduce.
+    // Compressed all-reduce.
+    {.names = {"LIGHT_QUANTIZE_ALLREDUCE"},
+     .type = Type::kWord,
+     .target = &Knobs::quantize,
+     .words = "int8, int4",
+     .shared = true,
+     .meaning =
+         "Sums and averages of floating-point tensors that have a name travel in 8 or 4 bits "
+         "an element between hosts, also where nobody asks for it in the program. Counts "
+         "before LIGHT_TOPK_ALLREDUCE."},
     {.names = {"LIGHT_TOPK_ALLREDUCE"},
      .type = Type::kBool,
      .target = &Knobs::topk,
@@ -267,7 +276,7 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::topk_least_bytes,
      .most = kGibi * 1024,
      .shared = true,
-     .meaning = "Smallest tensor that is top-k compressed, whoever asks for it."},
+     .meaning = "Smallest tensor that is top-k compressed or quantised, whoever asks for it."},
     {.names = {"LIGHT_TOPK_FP16"},
      .type = Type::kBool,
      .target = &Knobs::topk_fp16,

@@ -50,7 +50,8 @@ struct Knobs {
   std::int64_t intra_size = 0;    ///< LIGHT_INTRA_SIZE: ranks of a block; 0: those of a host.
   std::int64_t two_level_most_bytes = std::int64_t{1} << 30;  ///< LIGHT_HIERARCHICAL_THRESHOLD.
   std::int64_t two_level_chunk_bytes = 0;  ///< LIGHT_2D_CHUNK; 0: by the size of the bucket.
-  // Top-k compressed all-reduce.
+  // Compressed all-reduce.
+  std::string quantize;      ///< LIGHT_QUANTIZE_ALLREDUCE: for what was named, unasked.
   bool topk = false;         ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.
   bool topk_fp16 = false;    ///< LIGHT_TOPK_FP16.
   bool topk_exact = false;   ///< LIGHT_TOPK_EXACT: of all top-k operations.

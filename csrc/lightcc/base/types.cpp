@@ -86,6 +86,17 @@ const char* reduce_op_name(ReduceOp op) {
   return "UNKNOWN";
 }
 
+const char* compressor_name(Compressor compressor) {
+  switch (compressor) {
+    case Compressor::kInt8:
+      return "int8";
+    case Compressor::kInt4:
+      return "int4";
+    default:
+      return "top-k";
+  }
+}
+
 std::string fusion_text(const FusionWish& wish) {
   switch (wish.rule) {
     case FusionRule::kDefault:

@@ -114,18 +114,33 @@ constexpr bool is_floating_point(DataType dtype) {
          dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
 }
 
-/// How an all-reduce is compressed: every host sends the elements of largest magnitude only, and
-/// keeps the rest for the next time (docs/algorithms.md).
-struct TopkSpec {
+/// What travels in the place of elements (docs/algorithms.md).
+enum class Compressor : std::uint8_t {
+  kTopk = 0,  ///< The elements of largest magnitude only.
+  kInt8 = 1,  ///< All of them, in 8 bits each, with a scale for each block of 128.
+  kInt4 = 2,  ///< The same in 4 bits.
+};
+inline constexpr std::uint8_t kCompressorCount = 3;
+
+/// How an all-reduce is compressed between hosts. What does not travel is kept for the next time.
+struct CompressionSpec {
+  Compressor compressor = Compressor::kTopk;
+  // Of top-k; quantisation leaves them as they are here.
   double ratio = 0.01;             ///< Share of the elements that is sent, in (0, 1].
   double momentum = 0.0;           ///< Of the momentum correction, in [0, 1); 0: none.
   std::uint32_t warmup_steps = 0;  ///< In which the share falls from 25% to `ratio`.
   bool fp16 = false;               ///< Values travel as float16.
   bool exact = false;              ///< Exactly the share; else about as many.
 
-  bool operator==(const TopkSpec&) const = default;
+  bool operator==(const CompressionSpec&) const = default;
+  bool is_quantized() const { return compressor != Compressor::kTopk; }
   /// Whether every field is in its range.
-  bool is_valid() const { return ratio > 0.0 && ratio <= 1.0 && momentum >= 0.0 && momentum < 1.0; }
+  bool is_valid() const {
+    if (is_quantized()) {
+      return *this == CompressionSpec{.compressor = compressor};
+    }
+    return ratio > 0.0 && ratio <= 1.0 && momentum >= 0.0 && momentum < 1.0;
+  }
 };
 
 /// "float32", "bool", ...: numpy's names.
@@ -136,6 +151,8 @@ const char* memory_kind_name(MemoryKind kind);
 const char* op_type_name(OpType op);
 /// "SUM", "AVERAGE", ...
 const char* reduce_op_name(ReduceOp op);
+/// "top-k", "int8", "int4".
+const char* compressor_name(Compressor compressor);
 
 /// "auto_fusion of at most 1024 bytes", ...
 std::string fusion_text(const FusionWish& wish);

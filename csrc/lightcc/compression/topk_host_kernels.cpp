@@ -41,6 +41,24 @@ class HostShardState final : public TopkShardState {
     LIGHTCC_RETURN_IF_ERROR(state_.flush_into(out, 1.0, momentum, simd_));
     return std::unique_ptr<Work>();
   }
+  Result<std::unique_ptr<Work>> quantize(const std::byte* shard,
+                                         std::span<const ShardRange> parts,
+                                         unsigned bits,
+                                         std::span<std::byte> out,
+                                         bool& non_finite) override {
+    LIGHTCC_ASSIGN_OR_RETURN(const bool finite, state_.quantize(shard, parts, bits, out, simd_));
+    non_finite = !finite;
+    return std::unique_ptr<Work>();
+  }
+  Result<std::unique_ptr<Work>> requantize(std::span<const std::span<const std::byte>> parts,
+                                           const ShardRange& range,
+                                           unsigned bits,
+                                           std::span<std::byte> out,
+                                           bool& non_finite) override {
+    LIGHTCC_ASSIGN_OR_RETURN(const bool finite, state_.requantize(parts, range, bits, out, simd_));
+    non_finite = !finite;
+    return std::unique_ptr<Work>();
+  }
   DataType dtype() const override { return state_.dtype(); }
   std::size_t numel() const override { return state_.numel(); }
   void commit() override { state_.commit(); }
@@ -86,6 +104,15 @@ Status HostTopkKernels::merge(std::span<const TopkListView> lists,
                               DataType dtype,
                               double postscale) {
   return merge_lists(lists, out, elements, dtype, postscale);
+}
+
+Status HostTopkKernels::dequantize(std::span<const std::span<const std::byte>> parts,
+                                   std::size_t elements,
+                                   const QuantizedFormat& format,
+                                   double factor,
+                                   std::byte* out) {
+  lightcc::dequantize(parts, elements, format, factor, out, simd_);
+  return {};
 }
 
 Result<std::unique_ptr<Work>> HostTopkKernels::check_finite(const std::byte* data,

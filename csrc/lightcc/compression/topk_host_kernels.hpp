@@ -23,6 +23,11 @@ class HostTopkKernels final : public TopkKernels {
                std::size_t elements,
                DataType dtype,
                double postscale) override;
+  Status dequantize(std::span<const std::span<const std::byte>> parts,
+                    std::size_t elements,
+                    const QuantizedFormat& format,
+                    double factor,
+                    std::byte* out) override;
   Result<std::unique_ptr<Work>> check_finite(const std::byte* data,
                                              std::size_t elements,
                                              DataType dtype,

@@ -4,20 +4,12 @@
 #include <numeric>
 #include <utility>
 
-#include "lightcc/collectives/grid_state.hpp"
-
 namespace lightcc {
 namespace {
 
 // A header to other blocks: whether the list is void, then the bytes of the list or of its pieces.
 // To other members: the same for all lists that this member got.
 constexpr std::size_t kFirstSize = 1;
-
-/// Of at least one byte, so that it has an address.
-TopkBuffer make_buffer(std::size_t bytes) {
-  // NOLINTNEXTLINE(modernize-avoid-c-arrays): see TopkBuffer.
-  return std::make_unique_for_overwrite<std::byte[]>(std::max<std::size_t>(bytes, 1));
-}
 
 template <typename Number>
 const std::byte* bytes_of(const std::vector<Number>& numbers) {
@@ -35,123 +27,46 @@ Status broken_header() {
 
 }  // namespace
 
-TopkItem::TopkItem(TopkTensor tensor, const TopkJob& job)
-    : tensor_(std::move(tensor)),
-      job_(job),
-      format_{.dtype = job.reduction.dtype, .fp16 = job.spec.fp16},
-      element_bytes_(element_size(job.reduction.dtype)),
-      shard_(shard_of(place().member)) {
-  const TopkSpec& spec = job_.spec;
-  const double ratio = topk_warmup_ratio(tensor_.entry->steps, spec.warmup_steps, spec.ratio);
-  k_ = topk_k(shard_.size_elems(), ratio);
-  capacity_ = spec.exact ? k_ : topk_capacity(k_, shard_.size_elems());
-  plan_ = plan_topk(tensor_.span.count, place().members, place().blocks, ratio, format_);
-}
-
-TopkItem::~TopkItem() {
-  tensor_.entry->state->rollback();
-}
-
-ShardRange TopkItem::shard_of(std::size_t member) const {
-  return topk_shard(tensor_.span.count, place().members, member, job_.reduction.dtype);
+TopkItem::TopkItem(CompressedTensor tensor, const CompressedJob& job)
+    : CompressedItem(std::move(tensor), job),
+      format_{.dtype = job.reduction.dtype, .fp16 = job.spec.fp16} {
+  const CompressionSpec& spec = job.spec;
+  const double ratio = topk_warmup_ratio(steps(), spec.warmup_steps, spec.ratio);
+  k_ = topk_k(shard().size_elems(), ratio);
+  capacity_ = spec.exact ? k_ : topk_capacity(k_, shard().size_elems());
+  plan_ = plan_topk(span().count, place().members, place().blocks, ratio, format_);
 }
 
 ShardRange TopkItem::piece_of(std::size_t block) const {
-  return topk_shard(shard_.size_elems(), place().blocks, block, job_.reduction.dtype);
-}
-
-/// Where the own shard's result goes, and on its way what it is made of.
-std::byte* TopkItem::result() {
-  if (tensor_.span.out != nullptr) {
-    return tensor_.span.out + to_bytes(shard_.begin);
-  }
-  if (unwanted_ == nullptr) {
-    unwanted_ = kernels().allocate(to_bytes(shard_.size_elems()));
-  }
-  return unwanted_.get();
-}
-
-/// What this rank has of its own shard before it is compressed. Null: zeros, as it has joined.
-const std::byte* TopkItem::input() {
-  return place().members > 1 ? result() : tensor_.span.in;
-}
-
-// --- Within the block ---------------------------------------------------------------------------
-
-/// What is left of the factors after the block's own sum, if there was one.
-Reduction TopkItem::late_reduction() const {
-  return place().members == 1 ? job_.reduction : between_blocks(job_.reduction);
-}
-
-double TopkItem::late_factor() const {
-  return late_reduction().prescale * late_reduction().postscale;
-}
-
-Result<std::unique_ptr<Work>> TopkItem::next_scatter(Group* intra) {
-  const int step = scattered_++;
-  if (step == 0 && intra != nullptr) {
-    return scatter(*intra);
-  }
-  if (step == (intra == nullptr ? 0 : 1)) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, start_compression());
-    if (work != nullptr) {
-      return work;
-    }
-  }
-  non_finite_ = outcome_.non_finite;
-  count();
-  return std::unique_ptr<Work>();
-}
-
-std::unique_ptr<Work> TopkItem::scatter(Group& intra) {
-  const TensorSpan& span = tensor_.span;
-  std::vector<TensorSpan> spans;
-  std::vector<std::size_t> counts;
-  for (std::size_t member = 0; member < place().members; ++member) {
-    const ShardRange shard = shard_of(member);
-    spans.push_back({.in = span.in == nullptr ? nullptr : span.in + to_bytes(shard.begin),
-                     .out = member == place().member ? result() : nullptr,
-                     .count = shard.size_elems()});
-    counts.push_back(shard.size_elems());
-  }
-  return intra.reduce_scatter_bucket(
-      std::move(spans), std::move(counts), within_blocks(job_.reduction));
+  return topk_shard(shard().size_elems(), place().blocks, block, job().reduction.dtype);
 }
 
 Result<std::unique_ptr<Work>> TopkItem::start_compression() {
-  TopkShardState& state = *tensor_.entry->state;
   if (plan_.exchange == TopkExchange::kDense) {
     outcome_.passes = 1;
-    return state.flush(input(), result(), job_.spec.momentum);
+    return state().flush(input(), result(), job().spec.momentum);
   }
-  const std::size_t room = max_list_bytes(shard_.size_elems(), capacity_, format_);
-  own_ = make_buffer(room);
+  const std::size_t room = max_list_bytes(shard().size_elems(), capacity_, format_);
+  own_ = make_compressed_buffer(room);
   const TopkRequest request{.k = k_,
                             .capacity = capacity_,
-                            .exact = job_.spec.exact,
-                            .fp16 = job_.spec.fp16,
-                            .momentum = job_.spec.momentum};
-  return state.compress(input(), request, {own_.get(), room}, outcome_);
+                            .exact = job().spec.exact,
+                            .fp16 = job().spec.fp16,
+                            .momentum = job().spec.momentum};
+  return state().compress(input(), request, {own_.get(), room}, outcome_);
 }
 
-void TopkItem::count() {
+void TopkItem::finish_compression() {
+  non_finite_ = outcome_.non_finite;
   const std::size_t blocks = place().blocks;
-  const std::size_t dense = 2 * (blocks - 1) * to_bytes(shard_.size_elems()) / blocks;
-  TopkCounters& counters = *job_.counters;
-  counters.tensors += 1;
-  counters.dense_bytes += dense;
-  counters.passes += static_cast<std::uint64_t>(outcome_.passes);
-  switch (plan_.exchange) {
-    case TopkExchange::kLists:
-      counters.sent_bytes += (blocks - 1) * outcome_.bytes;
-      break;
-    case TopkExchange::kPieces:
-      counters.sent_bytes += (blocks - 1) * outcome_.bytes / blocks + dense / 2;
-      break;
-    case TopkExchange::kDense:
-      counters.sent_bytes += dense;
-      break;
+  const std::size_t dense = 2 * (blocks - 1) * to_bytes(shard().size_elems()) / blocks;
+  std::size_t sent = dense;
+  if (plan_.exchange == TopkExchange::kLists) {
+    sent = (blocks - 1) * outcome_.bytes;
+  } else if (plan_.exchange == TopkExchange::kPieces) {
+    sent = (blocks - 1) * outcome_.bytes / blocks + dense / 2;
   }
+  count(sent, static_cast<std::uint64_t>(outcome_.passes));
 }
 
 // --- Between blocks -----------------------------------------------------------------------------
@@ -163,7 +78,7 @@ Result<std::unique_ptr<Work>> TopkItem::next_exchange(Group& inter) {
       return exchange_dense(inter);
     }
     return step == 1 ? kernels().check_finite(
-                           result(), shard_.size_elems(), job_.reduction.dtype, non_finite_)
+                           result(), shard().size_elems(), job().reduction.dtype, non_finite_)
                      : std::unique_ptr<Work>();
   }
   if (step == 0) {
@@ -184,7 +99,7 @@ Result<std::unique_ptr<Work>> TopkItem::next_exchange(Group& inter) {
 }
 
 std::unique_ptr<Work> TopkItem::exchange_dense(Group& inter) {
-  return inter.allreduce({{.in = result(), .out = result(), .count = shard_.size_elems()}},
+  return inter.allreduce({{.in = result(), .out = result(), .count = shard().size_elems()}},
                          late_reduction());
 }
 
@@ -193,7 +108,7 @@ std::unique_ptr<Work> TopkItem::exchange_headers(Group& inter) {
   if (plan_.exchange == TopkExchange::kLists || non_finite_) {
     header_.resize(plan_.exchange == TopkExchange::kLists ? 2 : 1 + place().blocks, outcome_.bytes);
   } else {
-    const auto list = parse_list({own_.get(), outcome_.bytes}, shard_.size_elems(), format_);
+    const auto list = parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_);
     for (std::size_t block = 0; block < place().blocks; ++block) {
       const ShardRange piece = piece_of(block);
       header_.push_back(list.ok() ? list_range_bytes(*list, piece.begin, piece.end) : 0);
@@ -209,7 +124,7 @@ std::unique_ptr<Work> TopkItem::exchange_headers(Group& inter) {
 /// Finds out what the other blocks will send.
 Status TopkItem::read_headers() {
   const bool cut = plan_.exchange == TopkExchange::kPieces;
-  const ShardRange piece = cut ? piece_of(place().block) : ShardRange{0, shard_.size_elems()};
+  const ShardRange piece = cut ? piece_of(place().block) : ShardRange{0, shard().size_elems()};
   const std::size_t most = max_list_bytes(piece.size_elems(),
                                           std::min(capacity_, piece.size_elems()),
                                           format_,
@@ -228,15 +143,15 @@ Status TopkItem::read_headers() {
 }
 
 std::unique_ptr<Work> TopkItem::exchange_lists(Group& inter) {
-  lists_ = make_buffer(lists_bytes_);
+  lists_ = make_compressed_buffer(lists_bytes_);
   return inter.allgather(own_.get(), lists_.get(), {sizes_.begin(), sizes_.end()});
 }
 
 Result<std::unique_ptr<Work>> TopkItem::exchange_pieces(Group& inter) {
   LIGHTCC_ASSIGN_OR_RETURN(const TopkListView list,
-                           parse_list({own_.get(), outcome_.bytes}, shard_.size_elems(), format_));
+                           parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_));
   const std::vector<std::size_t> send(header_.begin() + kFirstSize, header_.end());
-  pieces_ = make_buffer(std::accumulate(send.begin(), send.end(), std::size_t{0}));
+  pieces_ = make_compressed_buffer(std::accumulate(send.begin(), send.end(), std::size_t{0}));
   std::byte* next = pieces_.get();
   for (std::size_t block = 0; block < place().blocks; ++block) {
     const ShardRange piece = piece_of(block);
@@ -244,7 +159,7 @@ Result<std::unique_ptr<Work>> TopkItem::exchange_pieces(Group& inter) {
                              write_list_range(list, piece.begin, piece.end, {next, send[block]}));
     next += written;
   }
-  lists_ = make_buffer(lists_bytes_);
+  lists_ = make_compressed_buffer(lists_bytes_);
   return inter.alltoall(pieces_.get(), send, lists_.get(), {sizes_.begin(), sizes_.end()});
 }
 
@@ -273,7 +188,7 @@ Status TopkItem::merge(std::span<const std::byte> bytes,
     lists.push_back(list);
     bytes = bytes.subspan(size);
   }
-  return kernels().merge(lists, out, range.size_elems(), job_.reduction.dtype, late_factor());
+  return kernels().merge(lists, out, range.size_elems(), job().reduction.dtype, late_factor());
 }
 
 // --- Within the block again ---------------------------------------------------------------------
@@ -282,9 +197,9 @@ Result<std::unique_ptr<Work>> TopkItem::next_gather(Group* intra) {
   const int step = gathered_++;
   if (intra == nullptr) {
     LIGHTCC_RETURN_IF_ERROR(conclude());
-    if (plan_.exchange == TopkExchange::kLists && !non_finite_ && tensor_.span.out != nullptr) {
+    if (plan_.exchange == TopkExchange::kLists && !non_finite_ && span().out != nullptr) {
       LIGHTCC_RETURN_IF_ERROR(
-          merge({lists_.get(), lists_bytes_}, sizes_, {0, shard_.size_elems()}, tensor_.span.out));
+          merge({lists_.get(), lists_bytes_}, sizes_, {0, shard().size_elems()}, span().out));
     }
     return std::unique_ptr<Work>();
   }
@@ -298,20 +213,6 @@ Result<std::unique_ptr<Work>> TopkItem::next_gather(Group* intra) {
     LIGHTCC_RETURN_IF_ERROR(merge_everything());
   }
   return std::unique_ptr<Work>();
-}
-
-std::unique_ptr<Work> TopkItem::gather_dense(Group& intra) {
-  std::vector<TensorSpan> spans;
-  std::vector<std::size_t> counts;
-  std::byte* const out = tensor_.span.out;
-  for (std::size_t member = 0; member < place().members; ++member) {
-    const ShardRange shard = shard_of(member);
-    spans.push_back({.in = member == place().member ? result() : nullptr,
-                     .out = out == nullptr ? nullptr : out + to_bytes(shard.begin),
-                     .count = shard.size_elems()});
-    counts.push_back(shard.size_elems());
-  }
-  return intra.allgather_bucket(std::move(spans), std::move(counts), job_.reduction.dtype);
 }
 
 std::unique_ptr<Work> TopkItem::gather_headers(Group& intra) {
@@ -346,18 +247,19 @@ Result<std::unique_ptr<Work>> TopkItem::gather_results(Group& intra) {
     return std::unique_ptr<Work>();
   }
   if (plan_.gather_lists) {
-    all_lists_ = make_buffer(std::accumulate(totals.begin(), totals.end(), std::size_t{0}));
+    all_lists_ =
+        make_compressed_buffer(std::accumulate(totals.begin(), totals.end(), std::size_t{0}));
     return intra.allgather(lists_.get(), all_lists_.get(), std::move(totals));
   }
   if (plan_.exchange == TopkExchange::kLists) {
     LIGHTCC_RETURN_IF_ERROR(
-        merge({lists_.get(), lists_bytes_}, sizes_, {0, shard_.size_elems()}, result()));
+        merge({lists_.get(), lists_bytes_}, sizes_, {0, shard().size_elems()}, result()));
   }
   return gather_dense(intra);
 }
 
 Status TopkItem::merge_everything() {
-  if (non_finite_ || tensor_.span.out == nullptr) {
+  if (non_finite_ || span().out == nullptr) {
     return {};
   }
   const std::byte* next = all_lists_.get();
@@ -366,29 +268,11 @@ Status TopkItem::merge_everything() {
         headers_.data() + member * header_.size() + kFirstSize, place().blocks);
     const std::size_t bytes = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
     const ShardRange shard = shard_of(member);
-    LIGHTCC_RETURN_IF_ERROR(merge(
-        {next, bytes}, sizes, {0, shard.size_elems()}, tensor_.span.out + to_bytes(shard.begin)));
+    LIGHTCC_RETURN_IF_ERROR(
+        merge({next, bytes}, sizes, {0, shard.size_elems()}, span().out + to_bytes(shard.begin)));
     next += bytes;
   }
   return {};
-}
-
-/// The step counts, or is void, for all ranks alike.
-Status TopkItem::conclude() {
-  TopkEntry& entry = *tensor_.entry;
-  ++entry.steps;
-  if (!non_finite_) {
-    entry.state->commit();
-    return {};
-  }
-  entry.state->rollback();
-  if (tensor_.span.out == nullptr) {
-    return {};
-  }
-  // A list that is not finite makes all elements NaN.
-  const TopkListView flagged{.elements = tensor_.span.count, .format = format_, .non_finite = true};
-  return kernels().merge(
-      {&flagged, 1}, tensor_.span.out, tensor_.span.count, job_.reduction.dtype, late_factor());
 }
 
 }  // namespace lightcc

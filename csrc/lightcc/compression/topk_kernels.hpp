@@ -16,6 +16,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/quantize.hpp"
 #include "lightcc/compression/topk_list.hpp"
 #include "lightcc/compression/topk_state.hpp"
 
@@ -40,6 +41,20 @@ class TopkShardState {
   virtual Result<std::unique_ptr<Work>> flush(const std::byte* shard,
                                               std::byte* out,
                                               double momentum) = 0;
+  /// TopkState::quantize(), shard null: zeros. `out` and `non_finite` outlive the Work, as all that
+  /// requantize() is given does; `parts` need not. A plane that has no quantisation refuses this
+  /// and what follows it, on all ranks alike: kUnimplemented.
+  virtual Result<std::unique_ptr<Work>> quantize(const std::byte* shard,
+                                                 std::span<const ShardRange> parts,
+                                                 unsigned bits,
+                                                 std::span<std::byte> out,
+                                                 bool& non_finite);
+  virtual Result<std::unique_ptr<Work>> requantize(
+      std::span<const std::span<const std::byte>> parts,
+      const ShardRange& range,
+      unsigned bits,
+      std::span<std::byte> out,
+      bool& non_finite);
   virtual DataType dtype() const = 0;
   virtual std::size_t numel() const = 0;
   virtual void commit() = 0;
@@ -68,6 +83,12 @@ class TopkKernels {
                        std::size_t elements,
                        DataType dtype,
                        double postscale) = 0;
+  /// lightcc::dequantize() into `out`.
+  virtual Status dequantize(std::span<const std::span<const std::byte>> parts,
+                            std::size_t elements,
+                            const QuantizedFormat& format,
+                            double factor,
+                            std::byte* out);
   /// Sets `non_finite`, which outlives the Work, to whether an element is a NaN or an infinity.
   virtual Result<std::unique_ptr<Work>> check_finite(const std::byte* data,
                                                      std::size_t elements,

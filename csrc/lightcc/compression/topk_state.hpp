@@ -20,7 +20,11 @@
 //   velocity = momentum * velocity + input_scale * shard;  acc = residual + velocity
 // and both are cleared where an element is sent.
 //
-// All results (list, residual, threshold) have the same bits at every SIMD level.
+// A step can also send all elements, quantised (quantize.hpp); what rounding takes away is then the
+// new residual. The residual is the same thing for all kinds of steps, so they may follow each
+// other.
+//
+// All results (list, codes, residual, threshold) have the same bits at every SIMD level.
 //
 // Thread: one at a time. Blocks: no.
 #pragma once
@@ -34,6 +38,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
+#include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_list.hpp"
 
 namespace lightcc {
@@ -102,6 +107,25 @@ class TopkState {
                     double input_scale = 1.0,
                     double momentum = 0.0,
                     SimdLevel level = detect_simd_level());
+
+  /// For a step in which all elements travel, quantised (quantize.hpp): writes `parts` of the shard
+  /// one after another. They are the shard, in order, cut between blocks of 128. `bits`: 8 or 4.
+  /// Same rules as compress(). Returns false where acc is not finite. Errors: kInternal while a
+  /// step is pending.
+  Result<bool> quantize(const std::byte* shard,
+                        std::span<const ShardRange> parts,
+                        unsigned bits,
+                        std::span<std::byte> out,
+                        SimdLevel level = detect_simd_level());
+  /// In that step, for the member that owns `range` of the shard: quantises the sum of everybody's
+  /// `parts` of it. What the second rounding takes away is owed by this member from now on, as what
+  /// the first one took away of its own elements is. Returns false where a sum is not finite, which
+  /// makes the step so. Errors: kInternal without a pending step.
+  Result<bool> requantize(std::span<const std::span<const std::byte>> parts,
+                          const ShardRange& range,
+                          unsigned bits,
+                          std::span<std::byte> out,
+                          SimdLevel level = detect_simd_level());
 
   /// Makes the pending step final. Nothing without one. An outcome that is not finite is rolled
   /// back instead.

@@ -108,7 +108,7 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
   }
   if (found != nullptr) {
     LIGHTCC_LOG(LogLevel::kWarning,
-                "'%s' changed its shape, its dtype or the grid it is reduced over: what top-k "
+                "'%s' changed its shape, its dtype or the grid it is reduced over: what "
                 "compression kept back of it is dropped",
                 key.second.c_str());
   }
@@ -116,7 +116,7 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
   if (!state.ok()) {
     entries_.erase(key);
     return make_error(state.status().code(),
-                      "top-k compression of '%s', of %zu elements: %s",
+                      "compression of '%s', of %zu elements: %s",
                       key.second.c_str(),
                       elements,
                       state.status().message().c_str());

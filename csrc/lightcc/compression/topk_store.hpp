@@ -1,4 +1,5 @@
-// What top-k compression remembers of each tensor from one time to the next, by its name.
+// What compression, of whatever kind, remembers of each tensor from one time to the next, by its
+// name.
 //
 // A tensor that comes back under another shape, dtype or grid begins anew, and the log says so. In
 // another kind of memory it takes along what was kept back.

@@ -1,11 +1,11 @@
-// Top-k on the slow level only.
+// Compression on the slow level only: top-k or quantised (quantized_item.hpp).
 //
 //   stage A  the members of a block reduce-scatter the tensor in memory, dense: a shard for each
-//   stage B  each member adds what it kept back of its shard, lists the largest elements and keeps
-//            the rest back (topk_state.hpp)
-//   stage C  members with the same shard exchange their lists over the network, and merge them in
-//            the order of their blocks (topk_exchange.hpp)
-//   stage D  the members of a block gather the merged shards, or the lists, in memory
+//   stage B  each member adds what it kept back of its shard, writes the largest elements as a
+//            list, or all in 8 or 4 bits, and keeps the rest back (topk_state.hpp)
+//   stage C  members with the same shard exchange what they wrote over the network, and add it up
+//            in the order of their blocks (topk_exchange.hpp, quantized_item.hpp)
+//   stage D  the members of a block gather the merged shards, or lists, in memory
 //
 // Per tensor, not per bucket. A tensor is cut into shards by itself, and what is kept back, the
 // threshold and the number of elements sent belong to its shard. So the bucket it travels in does
@@ -37,6 +37,8 @@
 #include "lightcc/collectives/grid_plan.hpp"
 #include "lightcc/collectives/grid_stages.hpp"
 #include "lightcc/collectives/grid_work.hpp"
+#include "lightcc/compression/quantized_item.hpp"
+#include "lightcc/compression/topk_item.hpp"
 
 namespace lightcc {
 namespace {
@@ -69,26 +71,33 @@ class Sequence final : public Work {
   std::unique_ptr<Work> work_;
 };
 
+std::unique_ptr<CompressedItem> make_item(CompressedTensor tensor, const CompressedJob& job) {
+  if (job.spec.is_quantized()) {
+    return std::make_unique<QuantizedItem>(std::move(tensor), job);
+  }
+  return std::make_unique<TopkItem>(std::move(tensor), job);
+}
+
 /// Tensors take the place of chunks.
-class TopkStages final : public PipelineStages {
+class CompressedStages final : public PipelineStages {
  public:
-  TopkStages(std::vector<TopkTensor> tensors,
-             const TopkJob& job,
-             std::shared_ptr<GridState> grid,
-             std::size_t lead)
+  CompressedStages(std::vector<CompressedTensor> tensors,
+                   const CompressedJob& job,
+                   std::shared_ptr<GridState> grid,
+                   std::size_t lead)
       : PipelineStages(GridSchedule(tensors.size(), lead)), grid_(std::move(grid)) {
     items_.reserve(tensors.size());
-    for (TopkTensor& tensor : tensors) {
-      items_.push_back(std::make_unique<TopkItem>(std::move(tensor), job));
+    for (CompressedTensor& tensor : tensors) {
+      items_.push_back(make_item(std::move(tensor), job));
     }
   }
 
   std::unique_ptr<Work> start_scatter(std::size_t index) override {
-    TopkItem& item = *items_[index];
+    CompressedItem& item = *items_[index];
     return std::make_unique<Sequence>([this, &item] { return item.next_scatter(intra()); });
   }
   std::unique_ptr<Work> start_exchange(std::size_t index, Group& group) override {
-    TopkItem& item = *items_[index];
+    CompressedItem& item = *items_[index];
     return std::make_unique<Sequence>([&item, &group] { return item.next_exchange(group); });
   }
   std::unique_ptr<Work> start_gather(std::size_t index) override {
@@ -105,24 +114,24 @@ class TopkStages final : public PipelineStages {
   Group* intra() const { return grid_ == nullptr ? nullptr : grid_->levels.intra.get(); }
 
   std::shared_ptr<GridState> grid_;
-  std::vector<std::unique_ptr<TopkItem>> items_;
+  std::vector<std::unique_ptr<CompressedItem>> items_;
 };
 
 }  // namespace
 
-std::unique_ptr<Work> make_topk_allreduce(TopkLevels levels,
-                                          std::vector<TopkTensor> tensors,
-                                          const TopkJob& job) {
+std::unique_ptr<Work> make_compressed_allreduce(CompressedLevels levels,
+                                                std::vector<CompressedTensor> tensors,
+                                                const CompressedJob& job) {
   if (levels.grid == nullptr) {
     constexpr std::size_t kLead = 2;  // One on the network, one to follow.
     return std::make_unique<GridWork>(
-        *levels.flat, std::make_unique<TopkStages>(std::move(tensors), job, nullptr, kLead));
+        *levels.flat, std::make_unique<CompressedStages>(std::move(tensors), job, nullptr, kLead));
   }
   if (!levels.grid->status.ok()) {
     return std::make_unique<FailedWork>(levels.grid->status);
   }
   auto stages =
-      std::make_unique<TopkStages>(std::move(tensors), job, levels.grid, levels.grid->lead());
+      std::make_unique<CompressedStages>(std::move(tensors), job, levels.grid, levels.grid->lead());
   return std::make_unique<GridWork>(std::move(levels.grid), std::move(stages));
 }
 

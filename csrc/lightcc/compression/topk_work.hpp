@@ -1,4 +1,4 @@
-// A top-k compressed all-reduce of the tensors of a bucket. (Essay: topk_work.cpp.)
+// A compressed all-reduce of the tensors of a bucket. (Essay: topk_work.cpp.)
 #pragma once
 
 #include <memory>
@@ -6,14 +6,14 @@
 
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/compression/topk_item.hpp"
+#include "lightcc/compression/compressed_item.hpp"
 
 namespace lightcc {
 
 struct GridState;
 
 /// What a compressed all-reduce runs over; both outlive it.
-struct TopkLevels {
+struct CompressedLevels {
   std::shared_ptr<GridState> grid;  ///< Null: blocks of one member.
   Group* flat = nullptr;            ///< Joins the blocks where there is no grid.
 };
@@ -21,8 +21,8 @@ struct TopkLevels {
 /// `tensors` all have the dtype of `job.reduction`, whose op is kSum. The entry of each has the
 /// place of this member; no two are the same. Ends like the all-reduce of a grid: when it fails, or
 /// is dropped before its end, both levels end.
-std::unique_ptr<Work> make_topk_allreduce(TopkLevels levels,
-                                          std::vector<TopkTensor> tensors,
-                                          const TopkJob& job);
+std::unique_ptr<Work> make_compressed_allreduce(CompressedLevels levels,
+                                                std::vector<CompressedTensor> tensors,
+                                                const CompressedJob& job);
 
 }  // namespace lightcc

@@ -88,21 +88,24 @@ std::string reduction_mismatch(const Signature& first, const Signature& other) {
   return {};
 }
 
-std::string compression_text(const std::optional<TopkSpec>& topk) {
-  if (!topk) {
+std::string compression_text(const std::optional<CompressionSpec>& spec) {
+  if (!spec) {
     return "no compression";
   }
-  return "top-k of ratio " + std::to_string(topk->ratio) + (topk->fp16 ? ", as float16" : "") +
-         (topk->exact ? ", exact" : "") + ", momentum " + std::to_string(topk->momentum) + ", " +
-         std::to_string(topk->warmup_steps) + " steps of warm-up";
+  if (spec->is_quantized()) {
+    return compressor_name(spec->compressor);
+  }
+  return "top-k of ratio " + std::to_string(spec->ratio) + (spec->fp16 ? ", as float16" : "") +
+         (spec->exact ? ", exact" : "") + ", momentum " + std::to_string(spec->momentum) + ", " +
+         std::to_string(spec->warmup_steps) + " steps of warm-up";
 }
 
 std::string compression_mismatch(const Signature& first, const Signature& other) {
-  if (first.topk == other.topk) {
+  if (first.compression == other.compression) {
     return {};
   }
-  return "Mismatched compression: One rank specified " + compression_text(first.topk) +
-         ", but another rank specified " + compression_text(other.topk) + ".";
+  return "Mismatched compression: One rank specified " + compression_text(first.compression) +
+         ", but another rank specified " + compression_text(other.compression) + ".";
 }
 
 std::string root_mismatch(const Signature& first, const Signature& other) {

@@ -168,6 +168,7 @@ class Sequencer {
     MemoryKind memory;
     ReduceOp reduce_op;
     FusionRule rule;
+    std::uint8_t compressor;  // 0: none.
     bool fp16;
     bool exact;
     std::uint32_t warmup_steps;

@@ -220,19 +220,21 @@ FusionWish Sequencer::fusion_of(const Signature& s) const {
 
 Sequencer::FuseTraits Sequencer::FuseTraits::of(const Signature& s, const FusionWish& fusion) {
   const auto bits = [](double number) { return std::bit_cast<std::uint64_t>(number); };
-  const TopkSpec topk = s.topk.value_or(TopkSpec{.ratio = 0.0});
+  const CompressionSpec spec = s.compression.value_or(CompressionSpec());
+  const int compressor = s.compression ? 1 + static_cast<int>(spec.compressor) : 0;
   return {.dtype = s.dtype,
           .memory = s.memory,
           .reduce_op = s.reduce_op,
           .rule = fusion.rule,
-          .fp16 = topk.fp16,
-          .exact = topk.exact,
-          .warmup_steps = topk.warmup_steps,
+          .compressor = static_cast<std::uint8_t>(compressor),
+          .fp16 = spec.fp16,
+          .exact = spec.exact,
+          .warmup_steps = spec.warmup_steps,
           .limit_bytes = fusion.limit_bytes,
           .prescale = bits(s.prescale),
           .postscale = bits(s.postscale),
-          .ratio = bits(topk.ratio),
-          .momentum = bits(topk.momentum)};
+          .ratio = bits(spec.ratio),
+          .momentum = bits(spec.momentum)};
 }
 
 std::uint64_t Sequencer::fuse_key(const Signature& s) {

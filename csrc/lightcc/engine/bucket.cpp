@@ -110,11 +110,11 @@ Reduction reduction_of(const Signature& signature, std::size_t members) {
   return reduction;
 }
 
-Result<std::unique_ptr<Work>> start_topk(const Bucket& bucket,
-                                         const std::vector<TensorSpan>& spans,
-                                         const Reduction& reduction,
-                                         const BucketSite& site) {
-  std::vector<TopkTensor> tensors;
+Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
+                                               const std::vector<TensorSpan>& spans,
+                                               const Reduction& reduction,
+                                               const BucketSite& site) {
+  std::vector<CompressedTensor> tensors;
   tensors.reserve(spans.size());
   for (std::size_t i = 0; i < spans.size(); ++i) {
     LIGHTCC_ASSIGN_OR_RETURN(
@@ -126,10 +126,10 @@ Result<std::unique_ptr<Work>> start_topk(const Bucket& bucket,
                         site.plane.topk_kernels()));
     tensors.push_back({.span = spans[i], .entry = std::move(entry)});
   }
-  const TopkJob job{.reduction = reduction,
-                    .spec = *bucket.tensors.front().signature().topk,
-                    .counters = &site.topk.counters()};
-  return make_topk_allreduce(
+  const CompressedJob job{.reduction = reduction,
+                          .spec = *bucket.tensors.front().signature().compression,
+                          .counters = &site.topk.counters()};
+  return make_compressed_allreduce(
       {.grid = site.lane.grid, .flat = &site.group()}, std::move(tensors), job);
 }
 
@@ -146,8 +146,8 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& 
   if (first.reduce_op == ReduceOp::kAdasum) {
     return site.plane.start_adasum(site.group(), spans.front(), reduction);
   }
-  if (first.topk && site.topk_place) {
-    return start_topk(bucket, spans, reduction, site);
+  if (first.compression && site.topk_place) {
+    return start_compressed(bucket, spans, reduction, site);
   }
   return site.group().allreduce(std::move(spans), reduction);
 }

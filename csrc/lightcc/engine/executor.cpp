@@ -16,8 +16,15 @@ const char* algorithm_of(const Bucket& bucket, const PlaneGroups& groups, bool m
   if (first.op == OpType::kAllreduce && first.reduce_op == ReduceOp::kAdasum) {
     return "ADASUM";
   }
-  if (first.op == OpType::kAllreduce && first.topk && may_compress) {
-    return "TOPK";
+  if (first.op == OpType::kAllreduce && first.compression && may_compress) {
+    switch (first.compression->compressor) {
+      case Compressor::kInt8:
+        return "INT8";
+      case Compressor::kInt4:
+        return "INT4";
+      default:
+        return "TOPK";
+    }
   }
   const bool has_levels = groups.two_level_max_bytes.has_value();
   if (has_levels && !is_transfer(first.op) && first.op != OpType::kAlltoall &&

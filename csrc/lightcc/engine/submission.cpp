@@ -224,6 +224,20 @@ Status check_output(const Operation& operation, const SubmissionContext& context
   return {};
 }
 
+/// What the variables ask for.
+std::optional<CompressionSpec> compression_of(const Knobs& knobs) {
+  if (knobs.quantize == "int8") {
+    return CompressionSpec{.compressor = Compressor::kInt8};
+  }
+  if (knobs.quantize == "int4") {
+    return CompressionSpec{.compressor = Compressor::kInt4};
+  }
+  if (knobs.topk) {
+    return CompressionSpec{.ratio = knobs.topk_ratio, .fp16 = knobs.topk_fp16};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Result<const std::vector<std::int32_t>*> find_members(const Operation& operation,
@@ -268,37 +282,41 @@ Status prepare_operation(Operation& operation,
   return check_by_operation(operation.request, members, context);
 }
 
-Result<std::optional<TopkSpec>> choose_compression(const Operation& operation, const Knobs& knobs) {
+Result<std::optional<CompressionSpec>> choose_compression(const Operation& operation,
+                                                          const Knobs& knobs) {
   const Signature& s = operation.request.signature;
   const bool sums = s.reduce_op == ReduceOp::kSum || s.reduce_op == ReduceOp::kAverage;
-  std::optional<TopkSpec> topk = s.topk;
+  std::optional<CompressionSpec> spec = s.compression;
   // What compression keeps back is remembered by name, so what has none is never compressed.
-  if (topk && !operation.name.has_value()) {
+  if (spec && !operation.name.has_value()) {
     return invalid(
-        "top-k compression needs a name: what is not sent is kept back for the next allreduce of "
-        "that name.");
+        "%s compression needs a name: what is not sent is kept back for the next allreduce of "
+        "that name.",
+        compressor_name(spec->compressor));
   }
-  if (topk && (s.op != OpType::kAllreduce || !sums)) {
-    return invalid("%s with %s cannot be top-k compressed: only an allreduce with AVERAGE or SUM.",
+  if (spec && (s.op != OpType::kAllreduce || !sums)) {
+    return invalid("%s with %s cannot be %s compressed: only an allreduce with AVERAGE or SUM.",
                    spoken_name(s.op),
-                   reduce_op_name(s.reduce_op));
+                   reduce_op_name(s.reduce_op),
+                   compressor_name(spec->compressor));
   }
-  if (topk && !topk->is_valid()) {
+  if (spec && !spec->is_valid()) {
     return invalid(
-        "top-k compression with ratio %g and momentum %g: the ratio must be above 0 and at most 1, "
-        "the momentum at least 0 and below 1",
-        topk->ratio,
-        topk->momentum);
+        "%s compression with ratio %g and momentum %g: the ratio must be above 0 and at most 1, "
+        "the momentum at least 0 and below 1, and only top-k has them",
+        compressor_name(spec->compressor),
+        spec->ratio,
+        spec->momentum);
   }
-  if (!topk && knobs.topk && operation.name.has_value()) {
-    topk = TopkSpec{.ratio = knobs.topk_ratio, .fp16 = knobs.topk_fp16};
+  if (!spec && operation.name.has_value()) {
+    spec = compression_of(knobs);
   }
-  if (!topk || s.op != OpType::kAllreduce || !sums || !is_floating_point(s.dtype) ||
+  if (!spec || s.op != OpType::kAllreduce || !sums || !is_floating_point(s.dtype) ||
       byte_count(s) == 0 || byte_count(s) < static_cast<std::uint64_t>(knobs.topk_least_bytes)) {
-    return std::optional<TopkSpec>();
+    return std::optional<CompressionSpec>();
   }
-  topk->exact = topk->exact || knobs.topk_exact;
-  return topk;
+  spec->exact = !spec->is_quantized() && (spec->exact || knobs.topk_exact);
+  return spec;
 }
 
 }  // namespace lightcc

@@ -34,6 +34,7 @@ Status prepare_operation(Operation& operation,
 
 /// How a prepared `operation` is compressed, if it is: as it asks, or as the knobs say. Errors:
 /// kInvalidArgument where it asks for what is not possible.
-Result<std::optional<TopkSpec>> choose_compression(const Operation& operation, const Knobs& knobs);
+Result<std::optional<CompressionSpec>> choose_compression(const Operation& operation,
+                                                          const Knobs& knobs);
 
 }  // namespace lightcc

@@ -383,7 +383,7 @@ class WorldImpl final : public World {
         process_set = s.process_set;
       }
       LIGHTCC_RETURN_IF_ERROR(prepare_operation(operation, *members, context));
-      LIGHTCC_ASSIGN_OR_RETURN(s.topk, choose_compression(operation, options_.knobs));
+      LIGHTCC_ASSIGN_OR_RETURN(s.compression, choose_compression(operation, options_.knobs));
     }
     return {};
   }

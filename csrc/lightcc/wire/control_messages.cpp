@@ -19,6 +19,7 @@ enum class CommandKind : std::uint8_t {
   kShutDown = 6,
   kTune = 7,
 };
+constexpr std::uint8_t kFirstCompressor = 1;  // 0: none.
 constexpr std::uint8_t kTopkFp16 = 1;
 constexpr std::uint8_t kTopkExact = 2;
 
@@ -82,26 +83,43 @@ std::uint32_t get_u32(ByteReader& in) {
   return static_cast<std::uint32_t>(value);
 }
 
-void put(ByteWriter& out, const TopkSpec& topk) {
+// A byte says which compressor, and what top-k alone has follows it.
+void put(ByteWriter& out, const std::optional<CompressionSpec>& spec) {
+  out.number(static_cast<std::uint8_t>(
+      spec.has_value() ? kFirstCompressor + static_cast<std::uint8_t>(spec->compressor) : 0));
+  if (!spec || spec->is_quantized()) {
+    return;
+  }
   out.number(
-      static_cast<std::uint8_t>((topk.fp16 ? kTopkFp16 : 0) | (topk.exact ? kTopkExact : 0)));
-  out.number(topk.ratio);
-  out.number(topk.momentum);
-  out.varint(topk.warmup_steps);
+      static_cast<std::uint8_t>((spec->fp16 ? kTopkFp16 : 0) | (spec->exact ? kTopkExact : 0)));
+  out.number(spec->ratio);
+  out.number(spec->momentum);
+  out.varint(spec->warmup_steps);
 }
 
-TopkSpec get_topk(ByteReader& in) {
-  TopkSpec topk;
+std::optional<CompressionSpec> get_compression(ByteReader& in) {
+  const auto kind = in.number<std::uint8_t>();
+  if (kind < kFirstCompressor) {
+    return std::nullopt;
+  }
+  if (kind - kFirstCompressor >= kCompressorCount) {
+    in.fail();
+    return std::nullopt;
+  }
+  CompressionSpec spec{.compressor = static_cast<Compressor>(kind - kFirstCompressor)};
+  if (spec.is_quantized()) {
+    return spec;
+  }
   const auto flags = in.number<std::uint8_t>();
-  topk.fp16 = (flags & kTopkFp16) != 0;
-  topk.exact = (flags & kTopkExact) != 0;
-  topk.ratio = in.number<double>();
-  topk.momentum = in.number<double>();
-  topk.warmup_steps = get_u32(in);
-  if (!topk.is_valid() || (flags & ~(kTopkFp16 | kTopkExact)) != 0) {
+  spec.fp16 = (flags & kTopkFp16) != 0;
+  spec.exact = (flags & kTopkExact) != 0;
+  spec.ratio = in.number<double>();
+  spec.momentum = in.number<double>();
+  spec.warmup_steps = get_u32(in);
+  if (!spec.is_valid() || (flags & ~(kTopkFp16 | kTopkExact)) != 0) {
     in.fail();
   }
-  return topk;
+  return spec;
 }
 
 void put(ByteWriter& out, const Signature& s) {
@@ -120,10 +138,7 @@ void put(ByteWriter& out, const Signature& s) {
   out.number(static_cast<std::uint8_t>(s.fusion.rule));
   out.varint(s.fusion.limit_bytes);
   put_numbers(out, s.shape);
-  out.number(static_cast<std::uint8_t>(s.topk.has_value()));
-  if (s.topk) {
-    put(out, *s.topk);
-  }
+  put(out, s.compression);
 }
 
 Signature get_signature(ByteReader& in) {
@@ -146,9 +161,7 @@ Signature get_signature(ByteReader& in) {
   if (s.shape.size() > kMaxDimensions) {
     in.fail();
   }
-  if (get_flag(in)) {
-    s.topk = get_topk(in);
-  }
+  s.compression = get_compression(in);
   return s;
 }
 

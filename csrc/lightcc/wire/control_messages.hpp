@@ -40,7 +40,7 @@ struct Signature {
   std::uint32_t group_size = 0;  ///< Members of that group.
   FusionWish fusion;
   std::vector<std::int64_t> shape;
-  std::optional<TopkSpec> topk;  ///< Allreduce: compressed like this.
+  std::optional<CompressionSpec> compression;  ///< Allreduce: compressed like this.
   bool operator==(const Signature&) const = default;
 };
 

@@ -69,6 +69,26 @@ class LateShardState final : public TopkShardState {
     ++use_.compressions;
     return later([=, this] { return state_->flush(shard, out, momentum).status(); });
   }
+  Result<std::unique_ptr<Work>> quantize(const std::byte* shard,
+                                         std::span<const ShardRange> parts,
+                                         unsigned bits,
+                                         std::span<std::byte> out,
+                                         bool& non_finite) override {
+    ++use_.compressions;
+    const std::vector<ShardRange> kept(parts.begin(), parts.end());
+    return later([=, this, &non_finite] {
+      return state_->quantize(shard, kept, bits, out, non_finite).status();
+    });
+  }
+  Result<std::unique_ptr<Work>> requantize(std::span<const std::span<const std::byte>> parts,
+                                           const ShardRange& range,
+                                           unsigned bits,
+                                           std::span<std::byte> out,
+                                           bool& non_finite) override {
+    return later([=, this, &non_finite] {
+      return state_->requantize(parts, range, bits, out, non_finite).status();
+    });
+  }
   DataType dtype() const override { return state_->dtype(); }
   std::size_t numel() const override { return state_->numel(); }
   void commit() override { state_->commit(); }
@@ -99,6 +119,13 @@ class LateKernels final : public TopkKernels {
                DataType dtype,
                double postscale) override {
     return host_.merge(lists, out, elements, dtype, postscale);
+  }
+  Status dequantize(std::span<const std::span<const std::byte>> parts,
+                    std::size_t elements,
+                    const QuantizedFormat& format,
+                    double factor,
+                    std::byte* out) override {
+    return host_.dequantize(parts, elements, format, factor, out);
   }
   Result<std::unique_ptr<Work>> check_finite(const std::byte* data,
                                              std::size_t elements,

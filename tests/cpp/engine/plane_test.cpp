@@ -224,13 +224,16 @@ TEST(Planes, ranks_that_bring_different_memory_get_an_error_that_says_so) {
 }
 
 /// What two tensors are after some compressed steps in the memory that `kind_at` says.
-std::vector<Numbers> train(World& world, int rank, MemoryKind (*kind_at)(int step), double ratio) {
+std::vector<Numbers> train(World& world,
+                           int rank,
+                           MemoryKind (*kind_at)(int step),
+                           const CompressionSpec& spec) {
   std::vector<Numbers> results;
   for (int step = 0; step < 6; ++step) {
     for (const char* name : {"a", "b"}) {
       Numbers data = numbers_of(rank + step, 4000);
       Operation operation = in_memory(operation_on(OpType::kAllreduce, name, data), kind_at(step));
-      operation.request.signature.topk = TopkSpec{.ratio = ratio, .momentum = 0.5};
+      operation.request.signature.compression = spec;
       const auto ended = run_one(world, std::move(operation));
       EXPECT_TRUE(ended.ok()) << ended.status().message();
       results.push_back(std::move(data));
@@ -240,11 +243,15 @@ std::vector<Numbers> train(World& world, int rank, MemoryKind (*kind_at)(int ste
 }
 
 TEST(Planes, compress_with_kernels_of_their_own_and_what_was_kept_back_moves_along) {
-  for (const double ratio : {0.01, 1.0}) {
+  const CompressionSpec specs[] = {{.ratio = 0.01, .momentum = 0.5},
+                                   {.ratio = 1.0, .momentum = 0.5},
+                                   {.compressor = Compressor::kInt8},
+                                   {.compressor = Compressor::kInt4}};
+  for (const CompressionSpec& spec : specs) {
     std::array<std::vector<Numbers>, kRanks> expected;
     run_job(with_planes({}), [&](World& world, int rank) {
       expected[static_cast<std::size_t>(rank)] =
-          train(world, rank, [](int) { return MemoryKind::kHost; }, ratio);
+          train(world, rank, [](int) { return MemoryKind::kHost; }, spec);
     });
     const Uses uses;
     run_job(uses.job(), [&](World& world, int rank) {
@@ -252,8 +259,9 @@ TEST(Planes, compress_with_kernels_of_their_own_and_what_was_kept_back_moves_alo
           world,
           rank,
           [](int step) { return step % 3 == 0 ? MemoryKind::kHost : MemoryKind::kCuda; },
-          ratio);
-      EXPECT_EQ(got, expected[static_cast<std::size_t>(rank)]) << "ratio " << ratio;
+          spec);
+      EXPECT_EQ(got, expected[static_cast<std::size_t>(rank)])
+          << compressor_name(spec.compressor) << ", ratio " << spec.ratio;
       EXPECT_EQ(uses.at(rank).compressions, 8);
     });
   }

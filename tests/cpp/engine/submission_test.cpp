@@ -271,7 +271,7 @@ Operation compressible(std::int64_t elements, DataType dtype = DataType::kFloat3
   return s;
 }
 
-std::optional<TopkSpec> chosen(Operation operation, const Knobs& knobs) {
+std::optional<CompressionSpec> chosen(Operation operation, const Knobs& knobs) {
   EXPECT_TRUE(prepare(operation).ok());
   const auto topk = choose_compression(operation, knobs);
   EXPECT_TRUE(topk.ok()) << topk.status().message();
@@ -285,7 +285,7 @@ TEST(Compression, is_chosen_by_the_knobs_for_large_floating_point_sums) {
   knobs.topk = true;
   knobs.topk_ratio = 0.25;
   knobs.topk_fp16 = true;
-  const TopkSpec spec{.ratio = 0.25, .fp16 = true};
+  const CompressionSpec spec{.ratio = 0.25, .fp16 = true};
   EXPECT_EQ(chosen(compressible(1024), knobs), spec);
   EXPECT_EQ(chosen(compressible(1023), knobs), std::nullopt);
   EXPECT_EQ(chosen(compressible(512, DataType::kFloat64), knobs), spec);
@@ -299,11 +299,31 @@ TEST(Compression, is_chosen_by_the_knobs_for_large_floating_point_sums) {
   EXPECT_EQ(chosen(maximum, knobs), std::nullopt);
 }
 
+TEST(Compression, by_quantisation_counts_before_topk) {
+  Knobs knobs;
+  knobs.topk_least_bytes = 4096;
+  knobs.topk = true;
+  knobs.topk_exact = true;
+  for (const auto& [word, compressor] :
+       {std::pair("int8", Compressor::kInt8), std::pair("int4", Compressor::kInt4)}) {
+    knobs.quantize = word;
+    EXPECT_EQ(chosen(compressible(1024), knobs), CompressionSpec{.compressor = compressor});
+    EXPECT_EQ(chosen(compressible(1023), knobs), std::nullopt);
+    Operation asks = compressible(1024);
+    asks.request.signature.compression = CompressionSpec{.ratio = 0.5};
+    EXPECT_EQ(chosen(asks, knobs)->compressor, Compressor::kTopk);
+  }
+  Operation asks = compressible(1024);
+  asks.request.signature.compression =
+      CompressionSpec{.compressor = Compressor::kInt8, .momentum = 0.9};
+  EXPECT_EQ(choose_compression(asks, knobs).status().code(), ErrorCode::kInvalidArgument);
+}
+
 TEST(Compression, that_is_asked_for_needs_no_knob_but_the_size) {
   Knobs knobs;
   Operation asks = compressible(1 << 20);
-  asks.request.signature.topk = TopkSpec{.ratio = 0.5};
-  EXPECT_EQ(chosen(asks, knobs), asks.request.signature.topk);
+  asks.request.signature.compression = CompressionSpec{.ratio = 0.5};
+  EXPECT_EQ(chosen(asks, knobs), asks.request.signature.compression);
   knobs.topk_exact = true;
   EXPECT_TRUE(chosen(asks, knobs)->exact);
   asks.input.shape = {16};
@@ -312,13 +332,13 @@ TEST(Compression, that_is_asked_for_needs_no_knob_but_the_size) {
 
 TEST(Compression, that_is_not_possible_is_refused_by_name) {
   Operation asks = compressible(1 << 20);
-  asks.request.signature.topk = TopkSpec{};
+  asks.request.signature.compression = CompressionSpec{};
   asks.request.signature.reduce_op = ReduceOp::kMin;
   EXPECT_EQ(
       choose_compression(asks, Knobs()).status().message(),
       "Allreduce with MIN cannot be top-k compressed: only an allreduce with AVERAGE or SUM.");
   asks.request.signature.reduce_op = ReduceOp::kSum;
-  asks.request.signature.topk->ratio = 0.0;
+  asks.request.signature.compression->ratio = 0.0;
   const Status status = choose_compression(asks, Knobs()).status();
   EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
   EXPECT_TRUE(status.message().starts_with("top-k compression with ratio 0 and momentum 0"));

@@ -106,7 +106,8 @@ Signature broadcast_signature() {
   s.group_size = 2;
   s.memory = MemoryKind::kCuda;
   s.is_automatic = true;
-  s.topk = TopkSpec{.ratio = 0.25, .momentum = 0.5, .warmup_steps = 5, .fp16 = true, .exact = true};
+  s.compression = CompressionSpec{
+      .ratio = 0.25, .momentum = 0.5, .warmup_steps = 5, .fp16 = true, .exact = true};
   s.fusion = {FusionRule::kAuto, 300};
   return s;
 }
@@ -180,6 +181,30 @@ TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
                     "0502000000"
                     "06ffffffff"
                     "0701ac02030401");
+}
+
+TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
+  for (const auto& [spec, byte] :
+       {std::pair(std::optional<CompressionSpec>(), "00"),
+        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt8}), "02"),
+        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt4}), "03")}) {
+    Signature s = alltoall_signature();
+    s.compression = spec;
+    expect_golden(std::vector<Report>{{2, Request{s, {4, 2}, {}}}},
+                  std::string("40000000"
+                              "01"
+                              "01"
+                              "0201"
+                              "0307000105ffffffff") +
+                      std::string(kOne) + std::string(kHalf) +
+                      "016700"
+                      "0000"
+                      "0000"
+                      "010600000000000000" +
+                      byte +
+                      "0204000000000000000200000000000000"
+                      "00");
+  }
 }
 
 TEST(ControlMessagesTest, errors_and_heartbeats_are_the_documented_bytes) {

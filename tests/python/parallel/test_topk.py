@@ -12,6 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from arrays import FLOATS, check_same
+from compressed_grids import (
+    SMALL,
+    every_grid,
+    few_grids,
+    gradients as some_gradients,
+    shards_of,
+    sum_of_block,
+    two_hosts,
+    wide,
+)
 from faults import Seen, after_error, check_death
 from grids import Grid
 
@@ -23,53 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from arrays import Array
+    from compressed_grids import Blocks
 
 pytestmark = pytest.mark.multiproc
 
-SMALL = {"LIGHT_TOPK_THRESHOLD": "0"}
 EXACT = {**SMALL, "LIGHT_TOPK_EXACT": "1"}
-TWO_BY_TWO = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2"}
-
-#: Each with the variables that make it a grid, and its blocks. Quick tests leave two out: the first
-#: two have their shape or their way.
-GRIDS = [
-    pytest.param(Grid(4, [0, 0, 1, 1]), {}, [[0, 1], [2, 3]], id="two_hosts"),
-    pytest.param(Grid(4), TWO_BY_TWO, [[0, 1], [2, 3]], id="one_host_as_two_by_two"),
-    pytest.param(
-        *(Grid(4, [0, 1, 0, 1]), {}, [[0, 2], [1, 3]]),
-        id="interleaved_hosts",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(Grid(6, [0, 0, 1, 1, 2, 2]), {}, [[0, 1], [2, 3], [4, 5]], id="three_hosts"),
-    pytest.param(Grid(3, [0, 1, 2]), {}, [[0], [1], [2]], id="hosts_of_one"),
-    pytest.param(Grid(3, [0, 0, 1]), {}, [[0], [1], [2]], id="uneven_hosts"),
-    pytest.param(
-        *(Grid(4, [0, 0, 1, 1]), {"LIGHT_2D_ALLREDUCE": "0"}, [[0, 1], [2, 3]]),
-        id="dense_runs_flat",
-        marks=pytest.mark.slow,
-    ),
-]
-every_grid = pytest.mark.parametrize(("grid", "env", "blocks"), GRIDS)
-two_hosts = pytest.mark.parametrize(("grid", "env", "blocks"), GRIDS[:1])
-few_grids = pytest.mark.parametrize(("grid", "env", "blocks"), GRIDS[:2])
-
-Blocks = list[list[int]]
 COUNT = 5003
 
 
 # -- The algorithm, written out -------------------------------------------------------------------
-
-
-def shards_of(count: int, members: int, width: int) -> list[tuple[int, int]]:
-    """Cuts at multiples of 64 bytes, as even as that allows, the first ones longer."""
-    unit = 64 // width
-    each, longer = divmod(-(-count // unit), members)
-    ends = [min(count, (each * j + min(j, longer)) * unit) for j in range(1, members + 1)]
-    return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype("float64") if dtype == np.dtype("float64") else np.dtype("float32")
 
 
 class Model:
@@ -87,10 +59,7 @@ class Model:
         total = np.zeros(inputs[0].size, wide(self.dtype))
         got = np.zeros(inputs[0].size, bool)
         for block, residual in zip(self.blocks, self.residuals, strict=True):
-            dense = inputs[block[0]].astype(wide(self.dtype))
-            for rank in block[1:]:
-                dense = dense + inputs[rank].astype(wide(self.dtype))
-            acc = dense.astype(self.dtype).astype(wide(self.dtype)) + residual
+            acc = sum_of_block(inputs, block, self.dtype) + residual
             sent = self.chosen(acc, self.ratio if ratio is None else ratio)
             values = acc[sent].astype(self.dtype).astype(wide(self.dtype))
             residual[:] = acc
@@ -114,7 +83,7 @@ class Model:
 
 
 def gradients(step: int, rank: int, dtype: np.dtype[Any], count: int = COUNT) -> Array:
-    return np.random.default_rng(1000 * step + rank).normal(size=count).astype(dtype)
+    return some_gradients(step, rank, dtype, count)
 
 
 def check_against_the_model(blocks: Blocks, ratio: float, steps: int = 4) -> list[str]:
@@ -358,7 +327,7 @@ def many_tensors(order: list[int], grouped: bool) -> list[str]:
             1.0,
             0,
             together=grouped,
-            topk=topk.spec(),
+            compression=topk.spec(),
         )
         for i, result in zip(tensors, hvd.synchronize(handle), strict=True):
             digests[step, i] = hashlib.sha256(result.tobytes()).hexdigest()
@@ -491,7 +460,7 @@ def compress_until_error() -> Seen:
         while True:
             handles = [
                 _world.current().allreduce(
-                    x, False, False, f"x{i}", hvd.Sum, 1.0, 1.0, 0, topk=topk.spec()
+                    x, False, False, f"x{i}", hvd.Sum, 1.0, 1.0, 0, compression=topk.spec()
                 )
                 for i in range(3)
             ]

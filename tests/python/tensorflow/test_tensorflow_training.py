@@ -72,6 +72,7 @@ def training() -> None:
         {"fusion_type": "piecewise_fusion", "piecewise_fusion_schedule": "0;2"},
         {"fusion_type": "scopewise_fusion", "scopewise_fusion_schedule": "encoder;decoder"},
         {"compression": hvd.Compression.topk(ratio=0.5)},  # On one host everything travels.
+        {"compression": hvd.Compression.int4},
     ]
     for in_function in (False, True):
         for way in ways:
@@ -84,6 +85,17 @@ def training() -> None:
     tapes()
     sessions(expected)
     aggregation()
+
+
+def quantized() -> int:
+    """Trains between two hosts; returns how many gradients were compressed."""
+    hvd.init()
+    expected = train(0, 1, in_function=False)
+    for compression in (hvd.Compression.int8, hvd.Compression.int4):
+        for in_function in (False, True):
+            found = train(hvd.rank(), 2, in_function=in_function, compression=compression)
+            close(found, expected, 0.05)
+    return int(hvd.stats()["compressed_tensors"])
 
 
 def tapes() -> None:
@@ -157,6 +169,12 @@ def aggregation() -> None:
                     assert session.run(weight) == expected + change
                     session.run(step, {pass_number: number})
                 assert session.run(weight) == expected
+
+
+def test_gradients_travel_quantised_between_hosts() -> None:
+    env = {"LIGHT_TOPK_THRESHOLD": "0"}
+    counts = spawn_ranks(quantized, 2, env=env, hosts=[0, 1])
+    assert counts == [4 * STEPS * len(variables())] * 2
 
 
 def test_training() -> None:

@@ -20,21 +20,26 @@ from lightcc.torch import ddp_hooks
 pytestmark = pytest.mark.multiproc
 
 
-def the_hook_trains_as_the_optimizer_does(store: str, ratio: float) -> list[float]:
+def the_hook_trains_as_the_optimizer_does(store: str, ratio: float, bits: int) -> list[float]:
     hvd.init()
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=hvd.rank(), world_size=hvd.size()
     )
     model = DistributedDataParallel(make_model(), bucket_cap_mb=0.002)
-    state = ddp_hooks.TopKState(model, ratio, exact=True)
-    model.register_comm_hook(state, ddp_hooks.topk_2d_hook)
+    compression: Any
+    if bits:
+        compression = hvd.Compression.int8 if bits == 8 else hvd.Compression.int4
+        quantized = ddp_hooks.QuantizedState(model, bits)
+        model.register_comm_hook(quantized, ddp_hooks.quantized_2d_hook)
+    else:
+        compression = hvd.Compression.topk(ratio, exact=True)
+        state = ddp_hooks.TopKState(model, ratio, exact=True)
+        model.register_comm_hook(state, ddp_hooks.topk_2d_hook)
     train(model, sgd(model, lr=0.1), range(6))
 
     reference = make_model()
     optimizer = hvd.DistributedOptimizer(
-        sgd(reference, lr=0.1),
-        reference.named_parameters(),
-        compression=hvd.Compression.topk(ratio, exact=True),
+        sgd(reference, lr=0.1), reference.named_parameters(), compression=compression
     )
     train(reference, optimizer, range(6))
     hooked = weights(model)
@@ -44,10 +49,12 @@ def the_hook_trains_as_the_optimizer_does(store: str, ratio: float) -> list[floa
     return [float(value) for value in hooked]
 
 
-@pytest.mark.parametrize("ratio", [0.05, 1.0])
-def test_the_hook_has_the_bits_of_the_optimizer(tmp_path: Any, ratio: float) -> None:
+@pytest.mark.parametrize(("ratio", "bits"), [(0.05, 0), (1.0, 0), (1.0, 8), (1.0, 4)])
+def test_the_hook_has_the_bits_of_the_optimizer(tmp_path: Any, ratio: float, bits: int) -> None:
     store = os.fspath(tmp_path / "store")
-    results = spawn_ranks(the_hook_trains_as_the_optimizer_does, 4, store, ratio, env=TWO_BY_TWO)
+    results = spawn_ranks(
+        the_hook_trains_as_the_optimizer_does, 4, store, ratio, bits, env=TWO_BY_TWO
+    )
     assert all(result == results[0] for result in results)
 
 
@@ -74,3 +81,5 @@ def test_a_rank_that_leaves_is_an_error_of_the_backward_pass(tmp_path: Any) -> N
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="ratio must be above 0"):
         ddp_hooks.TopKState(make_model(), ratio=0.0)
+    with pytest.raises(ValueError, match="bits is 2: expected 8 or 4"):
+        ddp_hooks.QuantizedState(make_model(), bits=2)

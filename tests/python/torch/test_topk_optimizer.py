@@ -1,4 +1,4 @@
-"""DistributedOptimizer with top-k compression, on 2 x 2 ranks: its state, momentum and scale."""
+"""DistributedOptimizer with compression, on 2 x 2 ranks: its state, momentum and scale."""
 
 from __future__ import annotations
 
@@ -33,11 +33,15 @@ def run(program: Callable[..., Any], *arguments: Any, ranks: int = 4, **env: str
 # -- Saving and loading ---------------------------------------------------------------------------
 
 
-def resume(folder: str, warmup_steps: int, momentum_correction: bool) -> list[float]:
+def resume(folder: str, way: str) -> list[float]:
     """Trains 8 steps; then 4, saves, forgets everything, loads, and 4 more."""
-    compression = hvd.Compression.topk(
-        0.05, warmup_steps=warmup_steps, momentum_correction=momentum_correction
-    )
+    compression = {
+        "top-k": hvd.Compression.topk(0.05),
+        "warm-up": hvd.Compression.topk(0.05, warmup_steps=6),
+        "momentum correction": hvd.Compression.topk(0.05, momentum_correction=True),
+        "int8": hvd.Compression.int8,
+        "int4": hvd.Compression.int4,
+    }[way]
     hvd.init()
     model = make_model()
     train(model, distributed(model, compression=compression), range(8))
@@ -54,38 +58,33 @@ def resume(folder: str, warmup_steps: int, momentum_correction: bool) -> list[fl
     assert set(optimizer.state_dict()) == {"state", "param_groups"}  # As without compression.
     hvd.shutdown()
 
-    for way in ("folder", "optimizer"):
+    for source in ("folder", "optimizer"):
         hvd.init()
         model = make_model()
         optimizer = distributed(model, compression=compression)
         model.load_state_dict(checkpoint[0])
         optimizer.load_state_dict(copy.deepcopy(checkpoint[1]))
-        if way == "folder":
+        if source == "folder":
             assert hvd.load_compression_state(folder) == 4
         else:
             optimizer.load_compression_state_dict(pickle.loads(by_optimizer))
         train(model, optimizer, range(4, 8))
-        assert torch.equal(weights(model), expected), way
+        assert torch.equal(weights(model), expected), source
         hvd.shutdown()
     return [float(value) for value in expected]
 
 
-@pytest.mark.parametrize(
-    ("warmup_steps", "momentum_correction"), [(0, False), (6, False), (0, True)]
-)
-def test_training_resumes_with_the_same_bits(
-    tmp_path: Path, warmup_steps: int, momentum_correction: bool
-) -> None:
-    results = run(resume, str(tmp_path), warmup_steps, momentum_correction)
+@pytest.mark.parametrize("way", ["top-k", "warm-up", "momentum correction", "int8", "int4"])
+def test_training_resumes_with_the_same_bits(tmp_path: Path, way: str) -> None:
+    results = run(resume, str(tmp_path), way)
     assert all(result == results[0] for result in results)
 
 
-def what_is_kept_back(folder: str, step: str) -> Any:
+def what_is_kept_back(folder: str, step: str, compression: Any) -> Any:
     hvd.init()
     x = torch.arange(1.0, 1001.0) * (hvd.rank() + 1)
-    topk = hvd.Compression.topk(0.05)
     if step == "save":
-        sent = hvd.allreduce(x, name="x", op=hvd.Sum, compression=topk)
+        sent = hvd.allreduce(x, name="x", op=hvd.Sum, compression=compression)
         hvd.save_compression_state(folder)
         return sent.tolist()
     loaded = hvd.load_compression_state(folder)
@@ -95,23 +94,33 @@ def what_is_kept_back(folder: str, step: str) -> Any:
     return loaded, rest.tolist()
 
 
-def test_another_number_of_ranks_per_host_divides_what_was_kept_back_anew(tmp_path: Path) -> None:
+COMPRESSIONS = [hvd.Compression.topk(0.05), hvd.Compression.int8(), hvd.Compression.int4()]
+each = pytest.mark.parametrize("compression", COMPRESSIONS, ids=lambda c: c.label)
+
+
+@each
+def test_another_number_of_ranks_per_host_divides_what_was_kept_back_anew(
+    tmp_path: Path, compression: Any
+) -> None:
     before, after = [0, 0, 1, 1], [0, 0, 0, 1, 1, 1]
     env = {"LIGHT_TOPK_THRESHOLD": "0"}
     folder = str(tmp_path)
-    sent = spawn_ranks(what_is_kept_back, 4, folder, "save", env=env, hosts=before)[0]
-    results = spawn_ranks(what_is_kept_back, 6, folder, "load", env=env, hosts=after)
+    sent = spawn_ranks(what_is_kept_back, 4, folder, "save", compression, env=env, hosts=before)[0]
+    results = spawn_ranks(what_is_kept_back, 6, folder, "load", compression, env=env, hosts=after)
     put_in = (torch.arange(1.0, 1001.0) * 10).tolist()
     for loaded, rest in results:
         assert loaded == 1
         assert [a + b for a, b in zip(sent, rest, strict=True)] == put_in
 
 
-def test_another_number_of_hosts_drops_what_was_kept_back(tmp_path: Path) -> None:
+@each
+def test_another_number_of_hosts_drops_what_was_kept_back(tmp_path: Path, compression: Any) -> None:
     env = {"LIGHT_TOPK_THRESHOLD": "0"}
     folder = str(tmp_path)
-    spawn_ranks(what_is_kept_back, 4, folder, "save", env=env, hosts=[0, 0, 1, 1])
-    for loaded, rest in spawn_ranks(what_is_kept_back, 3, folder, "load", env=env, hosts=[0, 1, 2]):
+    call = (what_is_kept_back, 4, folder, "save", compression)
+    spawn_ranks(*call, env=env, hosts=[0, 0, 1, 1])
+    call = (what_is_kept_back, 3, folder, "load", compression)
+    for loaded, rest in spawn_ranks(*call, env=env, hosts=[0, 1, 2]):
         assert loaded == 0
         assert not any(rest)
 
@@ -215,25 +224,26 @@ def test_topk_needs_a_sum() -> None:
     hvd.init()
     model = make_model()
     for op in (hvd.Adasum, hvd.Min):
-        with pytest.raises(ValueError, match="needs op=Average or op=Sum"):
-            hvd.DistributedOptimizer(sgd(model), compression=hvd.Compression.topk, op=op)
+        for compression in (hvd.Compression.topk, hvd.Compression.int4):
+            with pytest.raises(ValueError, match="needs op=Average or op=Sum"):
+                hvd.DistributedOptimizer(sgd(model), compression=compression, op=op)
     hvd.shutdown()
 
 
 # -- The scale of gradients -----------------------------------------------------------------------
 
 
-def scaled_training(growth_interval: int) -> list[float]:
+def scaled_training(growth_interval: int, compression: Any) -> list[float]:
     """Scales are powers of two, so a scaled training is the same as one without, bit for bit."""
     hvd.init()
     plain = make_model()
-    train(plain, distributed(plain), range(9))
+    train(plain, distributed(plain, compression=compression), range(9))
     expected = weights(plain)
     hvd.shutdown()
 
     hvd.init()
     model = make_model()
-    optimizer = distributed(model)
+    optimizer = distributed(model, compression=compression)
     scaler = hvd.GradScaler("cpu", init_scale=2.0**10, growth_interval=growth_interval)
     step = 0
     overflows = [3, 7]
@@ -260,8 +270,11 @@ def scaled_training(growth_interval: int) -> list[float]:
 
 
 @pytest.mark.parametrize("growth_interval", [2, 1000])
-def test_overflows_and_changes_of_scale_leave_no_trace(growth_interval: int) -> None:
-    results = run(scaled_training, growth_interval)
+@each
+def test_overflows_and_changes_of_scale_leave_no_trace(
+    growth_interval: int, compression: Any
+) -> None:
+    results = run(scaled_training, growth_interval, compression)
     assert all(result == results[0] for result in results)
 
 

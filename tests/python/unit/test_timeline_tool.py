@@ -113,7 +113,7 @@ def test_what_top_k_saved_is_summed(tmp_path: Path) -> None:
     summary = summarize(read(file.write(tmp_path / "t.json")))
     assert (summary.dense_bytes, summary.sent_bytes) == (2000, 40)
     text = report.text(summary)
-    assert "top-k sent 40 B instead of 2 kB: 98.0% saved" in text
+    assert "compression sent 40 B instead of 2 kB: 98.0% saved" in text
     assert "which rank was late is in rank 0's file" in text
 
 

@@ -1,0 +1,121 @@
+#include "lightcc/compression/compressed_item.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "lightcc/collectives/grid_state.hpp"
+
+namespace lightcc {
+
+CompressedBuffer make_compressed_buffer(std::size_t bytes) {
+  // NOLINTNEXTLINE(modernize-avoid-c-arrays): see CompressedBuffer.
+  return std::make_unique_for_overwrite<std::byte[]>(std::max<std::size_t>(bytes, 1));
+}
+
+CompressedItem::CompressedItem(CompressedTensor tensor, const CompressedJob& job)
+    : tensor_(std::move(tensor)),
+      job_(job),
+      element_bytes_(element_size(job.reduction.dtype)),
+      shard_(shard_of(place().member)) {}
+
+CompressedItem::~CompressedItem() {
+  state().rollback();
+}
+
+ShardRange CompressedItem::shard_of(std::size_t member) const {
+  return topk_shard(span().count, place().members, member, job_.reduction.dtype);
+}
+
+std::byte* CompressedItem::result() {
+  if (span().out != nullptr) {
+    return span().out + to_bytes(shard_.begin);
+  }
+  if (unwanted_ == nullptr) {
+    unwanted_ = kernels().allocate(to_bytes(shard_.size_elems()));
+  }
+  return unwanted_.get();
+}
+
+const std::byte* CompressedItem::input() {
+  return place().members > 1 ? result() : span().in;
+}
+
+Reduction CompressedItem::late_reduction() const {
+  return place().members == 1 ? job_.reduction : between_blocks(job_.reduction);
+}
+
+double CompressedItem::late_factor() const {
+  return late_reduction().prescale * late_reduction().postscale;
+}
+
+Result<std::unique_ptr<Work>> CompressedItem::next_scatter(Group* intra) {
+  const int step = scattered_++;
+  if (step == 0 && intra != nullptr) {
+    return scatter(*intra);
+  }
+  if (step == (intra == nullptr ? 0 : 1)) {
+    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, start_compression());
+    if (work != nullptr) {
+      return work;
+    }
+  }
+  finish_compression();
+  return std::unique_ptr<Work>();
+}
+
+std::unique_ptr<Work> CompressedItem::scatter(Group& intra) {
+  std::vector<TensorSpan> spans;
+  std::vector<std::size_t> counts;
+  for (std::size_t member = 0; member < place().members; ++member) {
+    const ShardRange shard = shard_of(member);
+    spans.push_back({.in = span().in == nullptr ? nullptr : span().in + to_bytes(shard.begin),
+                     .out = member == place().member ? result() : nullptr,
+                     .count = shard.size_elems()});
+    counts.push_back(shard.size_elems());
+  }
+  return intra.reduce_scatter_bucket(
+      std::move(spans), std::move(counts), within_blocks(job_.reduction));
+}
+
+void CompressedItem::count(std::uint64_t sent_bytes, std::uint64_t passes) {
+  const std::size_t blocks = place().blocks;
+  TopkCounters& counters = *job_.counters;
+  counters.tensors += 1;
+  counters.dense_bytes += 2 * (blocks - 1) * to_bytes(shard_.size_elems()) / blocks;
+  counters.sent_bytes += sent_bytes;
+  counters.passes += passes;
+}
+
+std::unique_ptr<Work> CompressedItem::gather_dense(Group& intra) {
+  std::vector<TensorSpan> spans;
+  std::vector<std::size_t> counts;
+  std::byte* const out = span().out;
+  for (std::size_t member = 0; member < place().members; ++member) {
+    const ShardRange shard = shard_of(member);
+    spans.push_back({.in = member == place().member ? result() : nullptr,
+                     .out = out == nullptr ? nullptr : out + to_bytes(shard.begin),
+                     .count = shard.size_elems()});
+    counts.push_back(shard.size_elems());
+  }
+  return intra.allgather_bucket(std::move(spans), std::move(counts), job_.reduction.dtype);
+}
+
+Status CompressedItem::conclude() {
+  TopkEntry& entry = *tensor_.entry;
+  ++entry.steps;
+  if (!non_finite_) {
+    entry.state->commit();
+    return {};
+  }
+  entry.state->rollback();
+  if (span().out == nullptr) {
+    return {};
+  }
+  // A list that is not finite makes all elements NaN.
+  const TopkListView flagged{
+      .elements = span().count, .format = {.dtype = job_.reduction.dtype}, .non_finite = true};
+  return kernels().merge(
+      {&flagged, 1}, span().out, span().count, job_.reduction.dtype, late_factor());
+}
+
+}  // namespace lightcc

@@ -1,0 +1,97 @@
+// One tensor on its way through a compressed all-reduce, as far as all compressors do the same:
+// shards within the block, what is kept back, and what happens to a step that is void. (Essay:
+// topk_work.cpp.)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/base/types.hpp"
+#include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
+#include "lightcc/compression/topk_store.hpp"
+
+namespace lightcc {
+
+/// Host memory, not a vector, which would write zeros first.
+using CompressedBuffer = std::unique_ptr<std::byte[]>;  // NOLINT(modernize-avoid-c-arrays)
+/// Of at least one byte, so that it has an address.
+CompressedBuffer make_compressed_buffer(std::size_t bytes);
+
+struct CompressedTensor {
+  TensorSpan span;
+  std::shared_ptr<TopkEntry> entry;  ///< For a tensor of as many elements.
+};
+
+/// What the tensors of one bucket have in common.
+struct CompressedJob {
+  Reduction reduction;  ///< kSum.
+  CompressionSpec spec;
+  TopkCounters* counters = nullptr;  ///< Outlives the Work, as kernels do.
+};
+
+/// Each step is started when the one before is done; next_scatter(), next_exchange() and
+/// next_gather() return null when there is no further one. Errors: kPeerFailed for what a peer
+/// sent, kInvalidArgument or kInternal for what the compression refuses; kSystem when memory is
+/// short.
+class CompressedItem {
+ public:
+  CompressedItem(CompressedTensor tensor, const CompressedJob& job);
+  CompressedItem(const CompressedItem&) = delete;
+  CompressedItem& operator=(const CompressedItem&) = delete;
+  virtual ~CompressedItem();  // Undoes a step that did not come to its end.
+
+  // `intra` is null where the block has one member.
+  Result<std::unique_ptr<Work>> next_scatter(Group* intra);
+  virtual Result<std::unique_ptr<Work>> next_exchange(Group& inter) = 0;
+  virtual Result<std::unique_ptr<Work>> next_gather(Group* intra) = 0;
+
+ protected:
+  /// Begins the step of the state; null: it is done.
+  virtual Result<std::unique_ptr<Work>> start_compression() = 0;
+  /// The step of the state is done.
+  virtual void finish_compression() = 0;
+
+  const GridPlace& place() const { return tensor_.entry->place; }
+  const TensorSpan& span() const { return tensor_.span; }
+  const CompressedJob& job() const { return job_; }
+  TopkShardState& state() const { return *tensor_.entry->state; }
+  std::uint64_t steps() const { return tensor_.entry->steps; }
+  TopkKernels& kernels() const { return *tensor_.entry->kernels; }
+  std::size_t to_bytes(std::size_t elements) const { return elements * element_bytes_; }
+  ShardRange shard_of(std::size_t member) const;
+  const ShardRange& shard() const { return shard_; }
+  /// Where the own shard's result goes, and on its way what it is made of.
+  std::byte* result();
+  /// What this rank has of its own shard before it is compressed. Null: zeros, as it has joined.
+  const std::byte* input();
+  /// What is left of the factors after the block's own sum, if there was one.
+  Reduction late_reduction() const;
+  double late_factor() const;
+  void count(std::uint64_t sent_bytes, std::uint64_t passes);
+
+  /// The shards of all members of the block, as they lie.
+  std::unique_ptr<Work> gather_dense(Group& intra);
+  /// The step counts, or is void, for all ranks alike.
+  Status conclude();
+
+  bool non_finite_ = false;  ///< As far as this rank knows by now.
+
+ private:
+  std::unique_ptr<Work> scatter(Group& intra);
+
+  CompressedTensor tensor_;
+  CompressedJob job_;
+  std::size_t element_bytes_;
+  ShardRange shard_;
+  // The own shard's result, where the tensor's is not wanted.
+  std::shared_ptr<std::byte> unwanted_;
+  int scattered_ = 0;  // Steps done.
+};
+
+}  // namespace lightcc

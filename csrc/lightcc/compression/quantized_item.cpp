@@ -1,0 +1,176 @@
+#include "lightcc/compression/quantized_item.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace lightcc {
+
+QuantizedItem::QuantizedItem(CompressedTensor tensor, const CompressedJob& job)
+    : CompressedItem(std::move(tensor), job),
+      format_{.dtype = job.reduction.dtype,
+              .bits = job.spec.compressor == Compressor::kInt4 ? 4U : 8U} {}
+
+/// The part of the own shard that `block` adds up; all of it where nobody has a part.
+ShardRange QuantizedItem::part_of(std::size_t block) const {
+  return is_cut() ? quantized_part(shard().size_elems(), place().blocks, block)
+                  : ShardRange{0, shard().size_elems()};
+}
+
+std::size_t QuantizedItem::bytes_of(const ShardRange& range) const {
+  return quantized_bytes(range.size_elems(), format_.bits);
+}
+
+std::vector<std::size_t> QuantizedItem::bytes_of_parts() const {
+  std::vector<std::size_t> bytes;
+  bytes.reserve(place().blocks);
+  for (std::size_t block = 0; block < place().blocks; ++block) {
+    bytes.push_back(bytes_of(part_of(block)));
+  }
+  return bytes;
+}
+
+Result<std::unique_ptr<Work>> QuantizedItem::start_compression() {
+  std::vector<ShardRange> parts{part_of(0)};
+  for (std::size_t block = 1; is_cut() && block < place().blocks; ++block) {
+    parts.push_back(part_of(block));
+  }
+  std::size_t bytes = 0;
+  for (const ShardRange& part : parts) {
+    bytes += bytes_of(part);
+  }
+  own_ = make_compressed_buffer(bytes);
+  return state().quantize(input(), parts, format_.bits, {own_.get(), bytes}, non_finite_);
+}
+
+void QuantizedItem::finish_compression() {
+  const std::vector<std::size_t> parts = bytes_of_parts();
+  std::size_t sent = parts[place().block];  // To each of the others, in the end.
+  sent *= place().blocks - 1;
+  if (is_cut()) {
+    sent += std::accumulate(parts.begin(), parts.end(), std::size_t{0}) - parts[place().block];
+  }
+  count(sent, 1);
+}
+
+// --- Between blocks -----------------------------------------------------------------------------
+
+Result<std::unique_ptr<Work>> QuantizedItem::next_exchange(Group& inter) {
+  if (next_ == Step::kCodes) {
+    next_ = is_cut() ? Step::kSum : Step::kResults;
+    return exchange_codes(inter);
+  }
+  if (next_ == Step::kSum) {
+    next_ = Step::kSums;
+    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, quantize_sum());
+    if (work != nullptr) {
+      return work;
+    }
+  }
+  if (next_ == Step::kSums) {
+    next_ = Step::kResults;
+    return exchange_sums(inter);
+  }
+  LIGHTCC_RETURN_IF_ERROR(is_cut() ? read_sums() : read_codes(all_.get()));
+  return std::unique_ptr<Work>();
+}
+
+std::unique_ptr<Work> QuantizedItem::exchange_codes(Group& inter) {
+  const std::size_t bytes = bytes_of(part_of(place().block));
+  all_ = make_compressed_buffer(bytes * place().blocks);
+  const std::vector<std::size_t> same(place().blocks, bytes);
+  return is_cut() ? inter.alltoall(own_.get(), bytes_of_parts(), all_.get(), same)
+                  : inter.allgather(own_.get(), all_.get(), same);
+}
+
+/// Everybody's codes of the own part, or of the shard that nobody has parts of.
+Status QuantizedItem::read_codes(const std::byte* codes) {
+  const ShardRange range = part_of(place().block);
+  const std::size_t bytes = bytes_of(range);
+  for (std::size_t block = 0; block < place().blocks; ++block) {
+    parts_.emplace_back(codes + block * bytes, bytes);
+    LIGHTCC_ASSIGN_OR_RETURN(const bool is_void,
+                             check_quantized(parts_.back(), range.size_elems(), format_));
+    non_finite_ = non_finite_ || is_void;
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Work>> QuantizedItem::quantize_sum() {
+  const ShardRange range = part_of(place().block);
+  const std::size_t bytes = bytes_of(range);
+  sum_ = make_compressed_buffer(bytes);
+  LIGHTCC_RETURN_IF_ERROR(read_codes(all_.get()));
+  if (non_finite_) {
+    // Here or elsewhere: who has this part learns it from the sum.
+    write_void(range.size_elems(), format_.bits, {sum_.get(), bytes});
+    return std::unique_ptr<Work>();
+  }
+  return state().requantize(parts_, range, format_.bits, {sum_.get(), bytes}, sum_is_void_);
+}
+
+std::unique_ptr<Work> QuantizedItem::exchange_sums(Group& inter) {
+  non_finite_ = non_finite_ || sum_is_void_;
+  std::vector<std::size_t> bytes = bytes_of_parts();
+  sums_ = make_compressed_buffer(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}));
+  return inter.allgather(sum_.get(), sums_.get(), std::move(bytes));
+}
+
+Status QuantizedItem::read_sums() {
+  parts_.clear();
+  const std::byte* next = sums_.get();
+  for (std::size_t block = 0; block < place().blocks; ++block) {
+    const ShardRange range = part_of(block);
+    parts_.emplace_back(next, bytes_of(range));
+    next += parts_.back().size();
+    LIGHTCC_ASSIGN_OR_RETURN(const bool is_void,
+                             check_quantized(parts_.back(), range.size_elems(), format_));
+    non_finite_ = non_finite_ || is_void;
+  }
+  return {};
+}
+
+// --- Within the block again ---------------------------------------------------------------------
+
+Result<std::unique_ptr<Work>> QuantizedItem::next_gather(Group* intra) {
+  const int step = gathered_++;
+  if (intra != nullptr && step == 0) {
+    return gather_flags(*intra);
+  }
+  if (intra != nullptr && step > 1) {
+    return std::unique_ptr<Work>();
+  }
+  non_finite_ = non_finite_ || std::ranges::any_of(flags_, [](std::uint64_t f) { return f != 0; });
+  LIGHTCC_RETURN_IF_ERROR(conclude());
+  if (!non_finite_) {
+    LIGHTCC_RETURN_IF_ERROR(write_result());
+  }
+  return intra == nullptr || non_finite_ ? std::unique_ptr<Work>() : gather_dense(*intra);
+}
+
+/// Whether the step is void for the shards of the others.
+std::unique_ptr<Work> QuantizedItem::gather_flags(Group& intra) {
+  flag_ = non_finite_ ? 1 : 0;
+  flags_.resize(place().members);
+  return intra.allgather(std::as_bytes(std::span(&flag_, 1)).data(),
+                         std::as_writable_bytes(std::span(flags_)).data(),
+                         std::vector<std::size_t>(place().members, sizeof(flag_)));
+}
+
+/// The sum of all blocks, in the dtype.
+Status QuantizedItem::write_result() {
+  if (!is_cut()) {
+    return kernels().dequantize(parts_, shard().size_elems(), format_, late_factor(), result());
+  }
+  for (std::size_t block = 0; block < place().blocks; ++block) {
+    const ShardRange range = part_of(block);
+    LIGHTCC_RETURN_IF_ERROR(kernels().dequantize({&parts_[block], 1},
+                                                 range.size_elems(),
+                                                 format_,
+                                                 late_factor(),
+                                                 result() + to_bytes(range.begin)));
+  }
+  return {};
+}
+
+}  // namespace lightcc

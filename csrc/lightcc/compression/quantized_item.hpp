@@ -1,0 +1,69 @@
+// One tensor on its way through a quantised all-reduce.
+//
+// All elements of the shard travel between blocks, in 8 or 4 bits (quantize.hpp). With m blocks and
+// c bytes for the codes of a shard, a member sends
+//
+//   m = 2   c                  each gets the other's codes, and both add the same two in order
+//   m > 2   2 (m - 1) / m c    each adds everybody's codes of one part, quantises the sum again,
+//                              and all get that, the owner of the part too
+//
+// So everybody decodes the same bytes: replicas have the same bits. Lengths follow from the tensor,
+// and NaN for a scale says that a part is void; nothing else has to be said.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/collectives/group.hpp"
+#include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/compressed_item.hpp"
+#include "lightcc/compression/quantize.hpp"
+#include "lightcc/compression/shard.hpp"
+
+namespace lightcc {
+
+class QuantizedItem final : public CompressedItem {
+ public:
+  QuantizedItem(CompressedTensor tensor, const CompressedJob& job);
+
+  Result<std::unique_ptr<Work>> next_exchange(Group& inter) override;
+  Result<std::unique_ptr<Work>> next_gather(Group* intra) override;
+
+ private:
+  enum class Step : std::uint8_t { kCodes, kSum, kSums, kResults };
+
+  Result<std::unique_ptr<Work>> start_compression() override;
+  void finish_compression() override;
+
+  bool is_cut() const { return place().blocks > 2; }
+  ShardRange part_of(std::size_t block) const;
+  std::size_t bytes_of(const ShardRange& range) const;
+  std::vector<std::size_t> bytes_of_parts() const;
+
+  std::unique_ptr<Work> exchange_codes(Group& inter);
+  Result<std::unique_ptr<Work>> quantize_sum();
+  std::unique_ptr<Work> exchange_sums(Group& inter);
+  Status read_codes(const std::byte* codes);
+  Status read_sums();
+
+  std::unique_ptr<Work> gather_flags(Group& intra);
+  Status write_result();
+
+  QuantizedFormat format_;
+  CompressedBuffer own_;   // Codes of the own shard, part after part.
+  CompressedBuffer all_;   // Of all blocks: of the shard, or of the own part of it.
+  CompressedBuffer sum_;   // Of the own part, quantised again.
+  CompressedBuffer sums_;  // Of all parts.
+  std::vector<std::span<const std::byte>> parts_;  // Of all_, or of sums_.
+  bool sum_is_void_ = false;
+  std::uint64_t flag_ = 0;
+  std::vector<std::uint64_t> flags_;  // Of all members of the block.
+  Step next_ = Step::kCodes;
+  int gathered_ = 0;  // Steps done.
+};
+
+}  // namespace lightcc

@@ -1,0 +1,39 @@
+#include "lightcc/compression/topk_kernels.hpp"
+
+namespace lightcc {
+namespace {
+
+Status not_here() {
+  return make_error(ErrorCode::kUnimplemented,
+                    "int8 and int4 compression is for tensors in host memory; others can be top-k "
+                    "compressed");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Work>> TopkShardState::quantize(const std::byte* /*shard*/,
+                                                       std::span<const ShardRange> /*parts*/,
+                                                       unsigned /*bits*/,
+                                                       std::span<std::byte> /*out*/,
+                                                       bool& /*non_finite*/) {
+  return not_here();
+}
+
+Result<std::unique_ptr<Work>> TopkShardState::requantize(
+    std::span<const std::span<const std::byte>> /*parts*/,
+    const ShardRange& /*range*/,
+    unsigned /*bits*/,
+    std::span<std::byte> /*out*/,
+    bool& /*non_finite*/) {
+  return not_here();
+}
+
+Status TopkKernels::dequantize(std::span<const std::span<const std::byte>> /*parts*/,
+                               std::size_t /*elements*/,
+                               const QuantizedFormat& /*format*/,
+                               double /*factor*/,
+                               std::byte* /*out*/) {
+  return not_here();
+}
+
+}  // namespace lightcc

@@ -1,0 +1,64 @@
+// The steps in which what is kept back belongs to quantised elements.
+#include <cstddef>
+#include <span>
+
+#include "lightcc/compression/quantize.hpp"
+#include "lightcc/compression/topk_state.hpp"
+#include "lightcc/compression/topk_state_impl.hpp"
+
+namespace lightcc {
+
+Result<bool> TopkState::quantize(const std::byte* shard,
+                                 std::span<const ShardRange> parts,
+                                 unsigned bits,
+                                 std::span<std::byte> out,
+                                 SimdLevel level) {
+  if (is_pending()) {
+    return make_error(ErrorCode::kInternal,
+                      "quantising while a step is neither committed nor rolled back");
+  }
+  impl_->job(1.0, 0.0, level);  // A step without momentum.
+  impl_->next_forecast = {};    // Of the next top-k step, if there is one.
+  const QuantizedFormat format{.dtype = impl_->dtype, .bits = bits};
+  bool finite = true;
+  for (const ShardRange& part : parts) {
+    const std::size_t bytes = quantized_bytes(part.size_elems(), bits);
+    const std::size_t lanes = part.begin * impl_->lane_bytes();
+    const std::byte* in =
+        shard == nullptr ? nullptr : shard + part.begin * element_size(impl_->dtype);
+    finite = lightcc::quantize(in,
+                               impl_->residual.current() + lanes,
+                               impl_->residual.next() + lanes,
+                               part.size_elems(),
+                               format,
+                               out.first(bytes),
+                               level) &&
+             finite;
+    out = out.subspan(bytes);
+  }
+  impl_->pending = finite ? Impl::Pending::kFinite : Impl::Pending::kNonFinite;
+  return finite;
+}
+
+Result<bool> TopkState::requantize(std::span<const std::span<const std::byte>> parts,
+                                   const ShardRange& range,
+                                   unsigned bits,
+                                   std::span<std::byte> out,
+                                   SimdLevel level) {
+  if (!is_pending()) {
+    return make_error(ErrorCode::kInternal, "quantising a sum without a step");
+  }
+  const bool finite =
+      lightcc::requantize(parts,
+                          range.size_elems(),
+                          {.dtype = impl_->dtype, .bits = bits},
+                          impl_->residual.next() + range.begin * impl_->lane_bytes(),
+                          out,
+                          level);
+  if (!finite) {
+    impl_->pending = Impl::Pending::kNonFinite;
+  }
+  return finite;
+}
+
+}  // namespace lightcc
