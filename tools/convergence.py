@@ -1,6 +1,6 @@
-"""Trains the same models with and without top-k compression, from the same seeds, and compares.
+"""Trains the same models with and without compression, from the same seeds, and compares.
 
-    python tools/convergence.py run [--tasks fashion text] [--seeds 5]    # hours on two cores
+    python tools/convergence.py run [--tasks transformer] [--seeds 5]    # hours on two cores
     python tools/convergence.py report --write docs/convergence.md
 
 `run` starts four ranks as a grid of 2 x 2 and lets them train every variant with every seed, one
@@ -36,7 +36,22 @@ RANKS = 4
 GRID = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2", "LIGHT_TOPK_THRESHOLD": "0"}
 MOMENTUM = 0.9
 #: In the order in which they are run.
-VARIANTS = ("dense", "feedback", "warm-up", "no feedback", "momentum correction", "fp16", "scaled")
+SGD_VARIANTS = (
+    "dense",
+    "feedback",
+    "warm-up",
+    "no feedback",
+    "momentum correction",
+    "fp16",
+    "scaled",
+)
+#: What sends all elements, whatever the ratio.
+WHOLE = {
+    "dense": hvd.Compression.none,
+    "int8": hvd.Compression.int8,
+    "int4": hvd.Compression.int4,
+}
+VARIANTS = (*SGD_VARIANTS, "int8", "int4")
 RATIOS = (0.01, 0.001)
 MEASUREMENTS = 8
 #: Steps whose gradients overflow on one rank, of the variant "scaled".
@@ -45,7 +60,7 @@ OVERFLOWS = (3, 50, 500)
 
 @dataclass(frozen=True)
 class Run:
-    """One training. `ratio` is 1 for "dense"."""
+    """One training. `ratio` is 1 for what sends all elements."""
 
     task: str
     variant: str
@@ -58,23 +73,30 @@ class Run:
         return f"{self.task}-{self.variant.replace(' ', '_')}-{self.ratio:g}-{self.seed}"
 
 
-def all_runs(tasks: list[str], seeds: int, variants: list[str], ratios: list[float]) -> list[Run]:
+def all_runs(
+    tasks: dict[str, Task], seeds: int, variants: list[str], ratios: list[float]
+) -> list[Run]:
     """Returns what is to be run, what matters most first."""
-    compressed = [variant for variant in VARIANTS if variant in variants and variant != "dense"]
-    settings = [("dense", 1.0)] if "dense" in variants else []
-    settings += [(variant, ratio) for ratio in ratios for variant in compressed]
+    settings = [(variant, 1.0) for variant in WHOLE if variant in variants]
+    settings += [
+        (variant, ratio)
+        for ratio in ratios
+        for variant in VARIANTS
+        if variant in variants and variant not in WHOLE
+    ]
     return [
         Run(task, variant, ratio, seed)
         for variant, ratio in settings
         for task in tasks
         for seed in range(seeds)
+        if variant in (tasks[task].variants or SGD_VARIANTS)
     ]
 
 
 def compression_of(run: Run, task: Task) -> Any:
     """Returns what DistributedOptimizer is given for a variant."""
-    if run.variant == "dense":
-        return hvd.Compression.none
+    if run.variant in WHOLE:
+        return WHOLE[run.variant]
     return hvd.Compression.topk(
         run.ratio,
         fp16=run.variant == "fp16",
@@ -98,20 +120,36 @@ def measure(model: nn.Module, task: Task, name: str) -> float:
     """Returns the mean over the test's samples, of which each rank takes its share."""
     inputs, labels = (part[hvd.rank() :: hvd.size()] for part in task.test)
     with torch.no_grad():
-        mine = task.measure(model(inputs), labels)
+        mine = task.measure(model(inputs), labels.flatten())
     total = hvd.allreduce(mine.double(), op=hvd.Sum, name=name)
-    return total.item() / len(task.test[1])
+    return total.item() / task.test[1].numel()
+
+
+def make_optimizer(task: Task, model: nn.Module) -> torch.optim.Optimizer:
+    """Returns the optimizer of one rank."""
+    if task.optimizer == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=task.learning_rate)
+    return torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=MOMENTUM)
+
+
+def make_schedule(task: Task, optimizer: Any) -> torch.optim.lr_scheduler.LRScheduler:
+    """Returns the learning rate's fall to 0, and its rise before that where there is one."""
+    if task.warmup_steps == 0:
+        return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1.0 / task.steps, task.steps - 1)
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / task.warmup_steps, 1.0 - step / task.steps)
+    )
 
 
 def train(run: Run, task: Task) -> dict[str, Any]:
     """Trains once; every rank must call it. Returns the same on all ranks but for `seconds`."""
     torch.manual_seed(run.seed)
     model = task.make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=MOMENTUM)
+    optimizer = make_optimizer(task, model)
     # What is kept back belongs to names, so every run has names of its own.
     named = [(f"{run.name}.{name}", p) for name, p in model.named_parameters()]
     optimizer = hvd.DistributedOptimizer(optimizer, named, compression_of(run, task))
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1.0 / task.steps, task.steps - 1)
+    schedule = make_schedule(task, optimizer)
     scaler = hvd.GradScaler(
         "cpu", init_scale=2.0**16, growth_interval=100, enabled=run.variant == "scaled"
     )
@@ -124,7 +162,9 @@ def train(run: Run, task: Task) -> dict[str, Any]:
         batch = torch.randint(len(task.train[1]), (task.batch,), generator=samples)
         mine = batch[hvd.rank() :: hvd.size()]
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(task.train[0][mine]), task.train[1][mine])
+        loss = nn.functional.cross_entropy(
+            model(task.train[0][mine]), task.train[1][mine].flatten()
+        )
         if run.variant == "scaled" and step in OVERFLOWS and hvd.rank() == 1:
             loss = loss * math.inf
         scaler.scale(loss).backward()
@@ -156,7 +196,7 @@ def train_all(arguments: argparse.Namespace) -> int:
     hvd.init()
     torch.set_num_threads(1)
     tasks = {name: TASKS[name]() for name in arguments.tasks}
-    runs = all_runs(arguments.tasks, arguments.seeds, arguments.variants, arguments.ratios)
+    runs = all_runs(tasks, arguments.seeds, arguments.variants, arguments.ratios)
     there = {path.stem for path in arguments.results.glob("*.json")} if hvd.rank() == 0 else set()
     there = hvd.broadcast_object(there, root_rank=0)
     for run in runs:

@@ -18,12 +18,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 #: Of how many units a table shows a measurement, and whether more of it is better.
-UNITS = {"fashion": ("accuracy, %", 100.0), "text": ("bits/character", 1.0)}
-DIGITS = {"fashion": 2, "text": 4}
+UNITS = {
+    "fashion": ("accuracy, %", 100.0),
+    "text": ("bits/character", 1.0),
+    "transformer": ("bits/character", 1.0),
+}
+DIGITS = {"fashion": 2, "text": 4, "transformer": 4}
 #: 97.5% quantiles of Student's t for 1, 2, ... degrees of freedom.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 LABELS = {
     "dense": "dense",
+    "int8": "int8",
+    "int4": "int4",
     "feedback": "top-k",
     "no feedback": "top-k without error feedback",
     "fp16": "top-k, fp16",
@@ -31,6 +37,8 @@ LABELS = {
     "momentum correction": "top-k, momentum correction",
     "scaled": "top-k, loss scaling with overflows",
 }
+#: What sends all elements, and so has no ratio.
+WHOLE = ("dense", "int8", "int4")
 
 Row = dict[str, Any]
 Setting = tuple[str, float]  # Variant and ratio.
@@ -81,7 +89,7 @@ def table(task: str, settings: dict[Setting, list[Row]]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for (variant, ratio), rows in settings.items():
         finite = [row for row in rows if row["result"] is not None]
-        cells = [LABELS[variant], "" if variant == "dense" else f"{ratio:.1%}", str(len(rows))]
+        cells = [LABELS[variant], "" if variant in WHOLE else f"{ratio:.1%}", str(len(rows))]
         if len(finite) < len(rows):
             cells += [f"{len(rows) - len(finite)} diverged", "", ""]
         else:
@@ -102,7 +110,7 @@ def _shown(against: Difference | None, mean: float, task: str) -> str:
     text = f"{against.mean:+.{digits}f}"
     if not math.isnan(against.half_width):
         text += f" +- {against.half_width:.{digits}f}"
-    if task == "text":
+    if UNITS[task][0] == "bits/character":
         text += f" ({100 * against.mean / (mean - against.mean):+.1f}%)"
     return text
 
@@ -118,11 +126,11 @@ def plot(task: str, settings: dict[Setting, list[Row]], path: Path) -> None:
     # The same runs give the same file.
     pyplot.rcParams.update({"svg.hashsalt": "lightcc", "svg.fonttype": "none", "font.size": 9})
     unit, points = UNITS[task]
-    ratios = sorted({ratio for variant, ratio in settings if variant != "dense"}, reverse=True)
+    ratios = sorted({ratio for variant, ratio in settings if variant not in WHOLE}, reverse=True)
     figure, panels = pyplot.subplots(1, len(ratios), figsize=(9, 3.6), sharey=True, squeeze=False)
     for panel, ratio in zip(panels[0], ratios, strict=True):
         for i, variant in enumerate(LABELS):
-            rows = settings.get((variant, 1.0 if variant == "dense" else ratio), [])
+            rows = settings.get((variant, 1.0 if variant in WHOLE else ratio), [])
             curves = [row["curve"] for row in rows if row["result"] is not None]
             if not curves:
                 continue

@@ -1,6 +1,6 @@
-"""The two tasks of tools/convergence.py: data, model, and what the test measures.
+"""The tasks of tools/convergence.py: data, model, and what the test measures.
 
-Both are sized for minutes on a laptop: thousands of steps of a few milliseconds. The data come with
+They are sized for minutes on a laptop: thousands of steps of a few milliseconds. The data come with
 Debian's package dataset-fashion-mnist and with every Python installation (the reference texts
 behind `help()`); nothing is downloaded.
 """
@@ -36,10 +36,14 @@ class Task:
         steps: Of the optimizer.
         batch: Samples of a step, of all ranks together.
         learning_rate: At the first step; falls linearly to 0.
-        train: Inputs and labels, shape (samples, ...) and (samples,).
+        train: Inputs and labels, shape (samples, ...) and (samples,) or (samples, positions).
         test: The same, not seen in training.
-        make_model: Returns a new model that maps inputs to logits, by torch's random numbers.
-        measure: Of logits and labels, summed over samples.
+        make_model: Returns a new model that maps inputs to logits, shape (labels, classes), by
+            torch's random numbers.
+        measure: Of logits and labels, summed over labels.
+        optimizer: "sgd", with momentum 0.9, or "adamw" with torch's settings.
+        warmup_steps: In which the learning rate rises.
+        variants: Which are run; None: those of SGD.
     """
 
     name: str
@@ -53,6 +57,9 @@ class Task:
     test: tuple[torch.Tensor, torch.Tensor]
     make_model: Callable[[], nn.Module]
     measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    optimizer: str = "sgd"
+    warmup_steps: int = 0
+    variants: tuple[str, ...] | None = None
 
 
 def _read_idx(name: str) -> torch.Tensor:
@@ -100,15 +107,21 @@ def fashion() -> Task:
     )
 
 
+def _read_text() -> tuple[int, torch.Tensor]:
+    """Returns how many characters there are, and blocks of their numbers."""
+    characters = "".join(topics[name] for name in sorted(topics)).encode("ascii", "ignore")
+    alphabet, numbers = np.unique(np.frombuffer(characters, np.uint8), return_inverse=True)
+    blocks = torch.from_numpy(numbers[: len(numbers) // BLOCK * BLOCK]).view(-1, BLOCK)
+    return len(alphabet), blocks
+
+
 def text() -> Task:
     """Python's reference, character by character: the next one from the 16 before it.
 
     The model is a feed-forward one (Bengio et al., "A Neural Probabilistic Language Model", 2003):
     a step takes a quarter of the time of a recurrent network's of its size.
     """
-    characters = "".join(topics[name] for name in sorted(topics)).encode("ascii", "ignore")
-    alphabet, numbers = np.unique(np.frombuffer(characters, np.uint8), return_inverse=True)
-    blocks = torch.from_numpy(numbers[: len(numbers) // BLOCK * BLOCK]).view(-1, BLOCK)
+    characters, blocks = _read_text()
     windows = blocks.unfold(1, CONTEXT + 1, 1)
     of_test = torch.arange(len(blocks)) % 10 == 0
 
@@ -119,13 +132,13 @@ def text() -> Task:
 
     def make_model() -> nn.Module:
         return nn.Sequential(
-            nn.Embedding(len(alphabet), width),
+            nn.Embedding(characters, width),
             nn.Flatten(),
             nn.Linear(CONTEXT * width, 384),
             nn.ReLU(),
             nn.Linear(384, 128),
             nn.ReLU(),
-            nn.Linear(128, len(alphabet)),
+            nn.Linear(128, characters),
         )
 
     return Task(
@@ -143,4 +156,55 @@ def text() -> Task:
     )
 
 
-TASKS = {"fashion": fashion, "text": text}
+class _Transformer(nn.Module):
+    """Predicts each next character of a window from those before it."""
+
+    def __init__(self, characters: int, window: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(characters, width)
+        self.positions = nn.Parameter(0.02 * torch.randn(window, width))
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(
+            layer, layers, nn.LayerNorm(width), enable_nested_tensor=False
+        )
+        self.output = nn.Linear(width, characters)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(window))
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        """Maps windows, shape (n, window), to logits, shape (n * window, characters)."""
+        hidden = self.layers(self.embedding(text) + self.positions, mask=self.mask, is_causal=True)
+        logits: torch.Tensor = self.output(hidden)
+        return logits.flatten(0, 1)
+
+
+def transformer() -> Task:
+    """The same text for a small transformer under AdamW, 64 characters at a time."""
+    characters, blocks = _read_text()
+    window = 64
+    of_test = torch.arange(len(blocks)) % 10 == 0
+
+    def split(part: torch.Tensor, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
+        windows = part.unfold(1, window + 1, stride).flatten(0, 1)
+        return windows[:, :window], windows[:, 1:]
+
+    return Task(
+        name="transformer",
+        unit="bits/character",
+        points=1.0,
+        higher_is_better=False,
+        steps=1500,
+        batch=16,
+        learning_rate=6e-3,
+        train=split(blocks[~of_test], 1),
+        test=split(blocks[of_test], window),
+        make_model=lambda: _Transformer(characters, window, 64, 2),
+        measure=_count_bits,
+        optimizer="adamw",
+        warmup_steps=50,
+        variants=("dense", "int4", "int8", "feedback", "warm-up"),
+    )
+
+
+TASKS = {"fashion": fashion, "text": text, "transformer": transformer}
