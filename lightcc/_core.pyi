@@ -249,6 +249,9 @@ class World:
         `threshold_is_given` says whether a variable sets the threshold; otherwise it is the default.
         """
 
+    def compression_knobs(self) -> dict[str, Any]:
+        """Returns what variables ask for: `quantize` (empty, int8 or int4), and `topk`."""
+
     def stats(self) -> dict[str, Any]:
         """Returns the counters since the world was made, and the `allreduce_costs`."""
 

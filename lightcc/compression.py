@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from lightcc._core import CompressionSpec
 
 
+class CompressionWarning(UserWarning):
+    """A way of compressing costs accuracy where it is used."""
+
+
 class Compressor(Protocol):
     """Turns a tensor into what is sent, and back."""
 

@@ -82,6 +82,11 @@ py::dict fusion_knobs(const WorldBinding& world) {
                   "threshold_is_given"_a = knobs.is_given("LIGHT_FUSION_THRESHOLD"));
 }
 
+py::dict compression_knobs(const WorldBinding& world) {
+  const Knobs& knobs = world.knobs();
+  return py::dict("quantize"_a = knobs.quantize, "topk"_a = knobs.topk);
+}
+
 void start_timeline(WorldBinding& world, std::string path, bool marks_cycles) {
   const Knobs& knobs = world.knobs();
   if (knobs.timeline.empty() && knobs.timeline_of_all.empty()) {
@@ -330,6 +335,7 @@ void register_world(py::module_& module) {
       .def("remove_process_set", &WorldBinding::remove_process_set, "process_set"_a)
       .def("process_sets", &process_sets)
       .def("fusion_knobs", &fusion_knobs)
+      .def("compression_knobs", &compression_knobs)
       .def("stats", &stats)
       .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a)
       .def("stop_timeline", &stop_timeline)

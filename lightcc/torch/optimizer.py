@@ -36,6 +36,7 @@ from lightcc.fusion import choose_fusion, digest_of
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.reductions import Adasum, Average, Sum, check_op
 from lightcc.torch import mpi_ops
+from lightcc.torch._adaptive import warn_of_topk
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
 from lightcc.torch._copies import Copied
 from lightcc.torch._gradients import GradientExchange
@@ -111,6 +112,8 @@ class _DistributedOptimizer(Copied, PrivateNames):
         alone = size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1"
         if alone or not process_set.included():
             return
+        name = type(self).__name__  # That of the given optimizer.
+        warn_of_topk(compression, name, self.param_groups, self._compressed, process_set)
         trained = {p: name for p, name in names.items() if p.requires_grad}
         self._exchange = GradientExchange(
             names,
