@@ -11,15 +11,19 @@ Example:
 Start several ranks with `lightccrun -np 4 python train.py`. Importing this package loads no
 framework and starts nothing.
 
-Tensors are numpy arrays and torch tensors in CPU memory, C-contiguous, of uint8, int8, uint16,
-int16, int32, int64, float16, float32, float64, bool, or bfloat16 (of torch, or ml_dtypes); any
-shape, also 0-dimensional and empty. They are used where they lie: not copied, and kept alive until
-the operation is done. Until then an input must not be changed, and a tensor that is written (names
-that end with an underscore, `recv`) must not be touched. Results are new tensors of the same kind
-and dtype. A numpy scalar counts as a 0-dimensional array where it is only read.
+Tensors are numpy arrays, torch tensors, and eager tensors and variables of TensorFlow, in CPU
+memory, C-contiguous, of uint8, int8, uint16, int16, int32, int64, float16, float32, float64, bool,
+or bfloat16 (of torch, TensorFlow, or ml_dtypes); any shape, also 0-dimensional and empty. They are
+used where they lie: not copied, and kept alive until the operation is done. Until then an input
+must not be changed, and a tensor that is written (names that end with an underscore, `recv`) must
+not be touched. Results are new tensors of the same kind and dtype. A numpy scalar counts as a
+0-dimensional array where it is only read.
 
-torch tensors may be parameters, but no gradients are recorded: `lightcc.torch` does that. Ranks may
-use different frameworks for one operation; dtype and shape are what must agree.
+torch tensors may be parameters, but no gradients are recorded: `lightcc.torch` does that, and
+`lightcc.tensorflow` for TensorFlow. TensorFlow's tensors never change, so only its variables are
+written: the operation works on a copy, and `synchronize()` assigns it. Symbolic tensors have no
+values here; `lightcc.tensorflow` takes them. A variable that is read gives a tensor. Ranks may use
+different frameworks for one operation; dtype and shape are what must agree.
 
 The asynchronous forms return a handle at once, a small integer for `poll()` and `synchronize()`.
 The others are `synchronize(<asynchronous form>)`.

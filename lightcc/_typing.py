@@ -8,15 +8,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
+    import tensorflow as tf
     import torch
     from numpy.typing import NDArray
 
     Array: TypeAlias = NDArray[Any]
     Splits: TypeAlias = NDArray[Any] | torch.Tensor | Sequence[int]
 
-#: What an operation takes and gives back: `numpy.ndarray` or `torch.Tensor`. A numpy scalar is
-#: taken as well, and what comes back for it is a 0-dimensional array.
-Tensor = TypeVar("Tensor", bound="NDArray[Any] | np.generic | torch.Tensor")
+#: What an operation takes and gives back: `numpy.ndarray`, `torch.Tensor` or `tf.Tensor`. A numpy
+#: scalar is taken as well, and what comes back for it is a 0-dimensional array; for a
+#: `tf.Variable` that is only read it is a `tf.Tensor`.
+Tensor = TypeVar("Tensor", bound="NDArray[Any] | np.generic | torch.Tensor | tf.Tensor")
 
 Result = TypeVar("Result")
 

@@ -78,10 +78,10 @@ void run_callback(PyObject* callback, std::int64_t handle) {
 py::object member_result(const Pending& pending, std::size_t index, Outcome& outcome) {
   const TensorView& tensor = pending.tensors[index];
   if (pending.in_place) {
-    return tensor.owner;
+    return tensor.kind->written(tensor);
   }
   if (!pending.outputs.empty()) {
-    return pending.outputs[index].owner;
+    return pending.outputs[index].kind->written(pending.outputs[index]);
   }
   return tensor.kind->from_output(tensor, outcome.shape, std::move(outcome.output));
 }

@@ -42,13 +42,15 @@ std::vector<std::int64_t> splits_of_torch(py::handle object) {
 }  // namespace
 
 TensorView to_tensor(py::handle object, Access access) {
-  for (const TensorKind* kind : std::array{&numpy_kind(), &torch_kind()}) {
+  for (const TensorKind* kind : std::array{&numpy_kind(), &torch_kind(), &tensorflow_kind()}) {
     if (kind->has(object)) {
       return kind->view(object, access);
     }
   }
-  throw py::type_error("Tensor is required to be a numpy.ndarray or a torch.Tensor, not " +
-                       std::string(Py_TYPE(object.ptr())->tp_name) + ".");
+  throw py::type_error(
+      "Tensor is required to be a numpy.ndarray, a torch.Tensor, or a tensor or variable of "
+      "TensorFlow, not " +
+      std::string(Py_TYPE(object.ptr())->tp_name) + ".");
 }
 
 std::vector<std::int64_t> to_splits(py::handle object) {
@@ -101,6 +103,15 @@ std::byte* output_data(std::size_t element_bytes,
                             output ? output->size_bytes() : 0));
   }
   return output->data();
+}
+
+std::shared_ptr<OutputBuffer> splits_buffer(const std::vector<std::int64_t>& splits) {
+  auto buffer = std::make_shared<OutputBuffer>(splits.size() * sizeof(std::int32_t));
+  auto* values = reinterpret_cast<std::int32_t*>(buffer->data());
+  for (std::size_t i = 0; i < splits.size(); ++i) {
+    values[i] = static_cast<std::int32_t>(splits[i]);
+  }
+  return buffer;
 }
 
 }  // namespace lightcc::bindings

@@ -1,7 +1,8 @@
 // Tensors of any framework, as the engine uses them: taken where they lie, never copied.
 //
 // A TensorKind is all that is known about one framework; each has a file of its own
-// (numpy_tensors.cpp, torch_tensors.cpp). No framework is imported, included or linked: one that a
+// (numpy_tensors.cpp, torch_tensors.cpp,
+// tensorflow_tensors.cpp). No framework is imported, included or linked: one that a
 // tensor comes from has been imported by whoever made the tensor.
 #pragma once
 
@@ -22,11 +23,18 @@ enum class Access : std::uint8_t { kRead, kWrite };
 
 class TensorKind;
 
+/// Memory with what a tensor held, for a framework that hands out none to write into.
+struct ValueCopy {
+  std::shared_ptr<OutputBuffer> memory;
+  std::vector<std::int64_t> shape;
+};
+
 /// A tensor and the Python object that it is. Needs the GIL wherever `owner` is copied or dropped.
 struct TensorView {
-  TensorRef ref;                     ///< Written only where Access::kWrite was asked for.
-  pybind11::object owner;            ///< Keeps the memory valid, and is the result in place.
-  const TensorKind* kind = nullptr;  ///< Makes results.
+  TensorRef ref;                      ///< Written only where Access::kWrite was asked for.
+  pybind11::object owner;             ///< Keeps the memory valid, and is the result in place.
+  const TensorKind* kind = nullptr;   ///< Makes results.
+  std::shared_ptr<ValueCopy> copy{};  ///< What `ref` is of, where it is not the tensor itself.
 };
 
 /// What there is to know about one framework. Stateless; methods need the GIL and raise Python
@@ -49,10 +57,13 @@ class TensorKind {
                                        std::shared_ptr<OutputBuffer> output) const = 0;
   /// Splits of an alltoall as a 1-D int32 tensor.
   virtual pybind11::object from_splits(const std::vector<std::int64_t>& splits) const = 0;
+  /// What the caller gets for `view`, made for Access::kWrite, into whose memory a result has come.
+  virtual pybind11::object written(const TensorView& view) const { return view.owner; }
 };
 
 const TensorKind& numpy_kind();
 const TensorKind& torch_kind();
+const TensorKind& tensorflow_kind();
 
 /// The tensor that `object` is, by its type. Raises as TensorKind::view() does, and TypeError for
 /// what is no tensor.
@@ -72,5 +83,8 @@ void check_aligned(const void* data, std::size_t element_bytes);
 std::byte* output_data(std::size_t element_bytes,
                        const std::vector<std::int64_t>& shape,
                        const std::shared_ptr<OutputBuffer>& output);
+
+/// Splits as int32 values.
+std::shared_ptr<OutputBuffer> splits_buffer(const std::vector<std::int64_t>& splits);
 
 }  // namespace lightcc::bindings

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "dlpack.hpp"
+#include "dlpack_export.hpp"
 #include "tensors.hpp"
 
 namespace py = pybind11;
@@ -31,25 +32,24 @@ namespace py = pybind11;
 namespace lightcc::bindings {
 namespace {
 
-/// One dtype in the three languages: the engine's, DLPack's, and the attribute of `torch`.
+/// One dtype in two languages: the engine's, and the attribute of `torch`.
 struct DtypeRow {
   DataType dtype;
-  dlpack::DataType dlpack;
   const char* torch;
 };
 
 constexpr std::array kDtypes{
-    DtypeRow{DataType::kUint8, {.code = dlpack::kUint, .bits = 8, .lanes = 1}, "uint8"},
-    DtypeRow{DataType::kInt8, {.code = dlpack::kInt, .bits = 8, .lanes = 1}, "int8"},
-    DtypeRow{DataType::kUint16, {.code = dlpack::kUint, .bits = 16, .lanes = 1}, "uint16"},
-    DtypeRow{DataType::kInt16, {.code = dlpack::kInt, .bits = 16, .lanes = 1}, "int16"},
-    DtypeRow{DataType::kInt32, {.code = dlpack::kInt, .bits = 32, .lanes = 1}, "int32"},
-    DtypeRow{DataType::kInt64, {.code = dlpack::kInt, .bits = 64, .lanes = 1}, "int64"},
-    DtypeRow{DataType::kFloat16, {.code = dlpack::kFloat, .bits = 16, .lanes = 1}, "float16"},
-    DtypeRow{DataType::kFloat32, {.code = dlpack::kFloat, .bits = 32, .lanes = 1}, "float32"},
-    DtypeRow{DataType::kFloat64, {.code = dlpack::kFloat, .bits = 64, .lanes = 1}, "float64"},
-    DtypeRow{DataType::kBool, {.code = dlpack::kBool, .bits = 8, .lanes = 1}, "bool"},
-    DtypeRow{DataType::kBfloat16, {.code = dlpack::kBfloat, .bits = 16, .lanes = 1}, "bfloat16"},
+    DtypeRow{DataType::kUint8, "uint8"},
+    DtypeRow{DataType::kInt8, "int8"},
+    DtypeRow{DataType::kUint16, "uint16"},
+    DtypeRow{DataType::kInt16, "int16"},
+    DtypeRow{DataType::kInt32, "int32"},
+    DtypeRow{DataType::kInt64, "int64"},
+    DtypeRow{DataType::kFloat16, "float16"},
+    DtypeRow{DataType::kFloat32, "float32"},
+    DtypeRow{DataType::kFloat64, "float64"},
+    DtypeRow{DataType::kBool, "bool"},
+    DtypeRow{DataType::kBfloat16, "bfloat16"},
 };
 
 /// Rows stand in the order of the engine's numbers.
@@ -62,10 +62,6 @@ constexpr bool dtypes_are_total() {
   return kDtypes.size() == kDataTypeCount;
 }
 static_assert(dtypes_are_total());
-
-const DtypeRow& row_of(DataType dtype) {
-  return kDtypes[static_cast<std::size_t>(dtype)];
-}
 
 /// What is looked up once. Objects are kept for the life of the process: at exit nothing of Python
 /// may be released after the interpreter.
@@ -203,7 +199,7 @@ std::optional<Memory> memory_of(dlpack::Device device) {
 
 std::optional<DataType> data_type(dlpack::DataType dtype) {
   for (const DtypeRow& row : kDtypes) {
-    if (row.dlpack == dtype) {
+    if (dlpack::type_of(row.dtype) == dtype) {
       return row.dtype;
     }
   }
@@ -313,47 +309,8 @@ TensorView TorchKind::view_by_attributes(const Torch& torch,
        .kind = this});
 }
 
-/// Memory on its way to torch, with what describes it. Freed by torch, from any thread and without
-/// the GIL: it holds nothing of Python.
-template <typename Managed>
-struct Export {
-  Managed managed{};
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> strides;
-  std::shared_ptr<OutputBuffer> output;
-
-  static void release(Managed* managed) {
-    const std::unique_ptr<Export> released(static_cast<Export*>(managed->context));
-  }
-};
-
-template <typename Managed>
-std::unique_ptr<Export<Managed>> make_export(DataType dtype,
-                                             const std::vector<std::int64_t>& shape,
-                                             std::shared_ptr<OutputBuffer> output) {
-  auto made = std::make_unique<Export<Managed>>();
-  made->shape = shape;
-  made->strides.resize(shape.size());
-  std::int64_t stride = 1;
-  for (std::size_t i = shape.size(); i-- > 0;) {
-    made->strides[i] = stride;
-    stride *= shape[i] == 0 ? 1 : shape[i];
-  }
-  made->managed.context = made.get();
-  made->managed.deleter = &Export<Managed>::release;
-  made->managed.tensor = {.data = output_data(element_size(dtype), shape, output),
-                          .device = {.type = dlpack::kCpu, .id = 0},
-                          .dimensions = static_cast<std::int32_t>(shape.size()),
-                          .dtype = row_of(dtype).dlpack,
-                          .shape = made->shape.data(),
-                          .strides = made->strides.data(),
-                          .byte_offset = 0};
-  made->output = std::move(output);
-  return made;
-}
-
 py::object tensor_by_exchange(const dlpack::ExchangeApi& exchange,
-                              std::unique_ptr<Export<dlpack::VersionedTensor>> made) {
+                              std::unique_ptr<dlpack::Export<dlpack::VersionedTensor>> made) {
   made->managed.version = {.major = dlpack::kMajorVersion, .minor = 0};
   void* tensor = nullptr;
   // Taken over even where it fails.
@@ -363,34 +320,17 @@ py::object tensor_by_exchange(const dlpack::ExchangeApi& exchange,
   return py::reinterpret_steal<py::object>(static_cast<PyObject*>(tensor));
 }
 
-py::object tensor_by_capsule(const Torch& torch,
-                             std::unique_ptr<Export<dlpack::ManagedTensor>> made) {
-  // torch renames a capsule that it has taken over.
-  const auto capsule = py::reinterpret_steal<py::object>(
-      PyCapsule_New(&made->managed, "dltensor", [](PyObject* unused) {
-        if (PyCapsule_IsValid(unused, "dltensor") != 0) {
-          auto* managed =
-              static_cast<dlpack::ManagedTensor*>(PyCapsule_GetPointer(unused, "dltensor"));
-          managed->deleter(managed);
-        }
-      }));
-  if (!capsule) {
-    throw py::error_already_set();
-  }
-  static_cast<void>(made.release());
-  return py::handle(torch.from_dlpack)(capsule);
-}
-
 py::object make_tensor(DataType dtype,
                        const std::vector<std::int64_t>& shape,
                        std::shared_ptr<OutputBuffer> output) {
   const Torch& torch = *find_torch();
   if (torch.exchange != nullptr && torch.use_exchange) {
     return tensor_by_exchange(
-        *torch.exchange, make_export<dlpack::VersionedTensor>(dtype, shape, std::move(output)));
+        *torch.exchange,
+        dlpack::make_export<dlpack::VersionedTensor>(dtype, shape, std::move(output)));
   }
-  return tensor_by_capsule(torch,
-                           make_export<dlpack::ManagedTensor>(dtype, shape, std::move(output)));
+  return py::handle(torch.from_dlpack)(dlpack::to_capsule(
+      dlpack::make_export<dlpack::ManagedTensor>(dtype, shape, std::move(output))));
 }
 
 py::object TorchKind::from_output(const TensorView& like,
@@ -400,13 +340,8 @@ py::object TorchKind::from_output(const TensorView& like,
 }
 
 py::object TorchKind::from_splits(const std::vector<std::int64_t>& splits) const {
-  auto output = std::make_shared<OutputBuffer>(splits.size() * sizeof(std::int32_t));
-  auto* values = reinterpret_cast<std::int32_t*>(output->data());
-  for (std::size_t i = 0; i < splits.size(); ++i) {
-    values[i] = static_cast<std::int32_t>(splits[i]);
-  }
   return make_tensor(
-      DataType::kInt32, {static_cast<std::int64_t>(splits.size())}, std::move(output));
+      DataType::kInt32, {static_cast<std::int64_t>(splits.size())}, splits_buffer(splits));
 }
 
 bool use_torch_exchange(bool enabled) {
