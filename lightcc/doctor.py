@@ -1,9 +1,10 @@
 """`python -m lightcc.doctor`: what lightcc finds on this machine, what it does not, and why.
 
-Every check is a small function that returns findings and never raises; nothing is installed, no
-framework is imported (their versions come from package metadata) and nothing is sent beyond
-loopback. A *problem* is something without which lightcc does not work here; what is merely
-*missing* limits what it can do. The exit code is 1 if there is a problem.
+Every check is a small function that returns findings and never raises; nothing is installed, and
+nothing is sent beyond loopback. Versions come from package metadata; TensorFlow alone is imported,
+by a child process, which tells how lightcc can work with it. A *problem* is something without which
+lightcc does not work here; what is merely *missing* limits what it can do. The exit code is 1 if
+there is a problem.
 
 `--json` prints the findings for programs; `--environment` prints docs/environment.md, which is
 generated from the engine's own table of variables.
@@ -23,6 +24,7 @@ import platform
 import resource
 import secrets
 import socket
+import subprocess
 import sys
 import textwrap
 from dataclasses import asdict, dataclass
@@ -50,7 +52,8 @@ _SHARED_LIBRARIES = (
     ("Open MPI", ("libmpi.so.40",)),
     ("MPICH or Intel MPI", ("libmpi.so.12", "libmpich.so.12")),
 )
-_PACKAGES = ("torch", "tensorflow", "keras", "mpi4py", "matplotlib")
+_PACKAGES = ("torch", "tensorflow", "keras", "tf_keras", "mpi4py", "matplotlib")
+_IMPORT_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,33 @@ def check_libraries() -> list[Finding]:
         opened = next((file for file in files if _opens(file)), None)
         detail = f"{opened}" if opened else f"{' or '.join(files)} cannot be opened"
         found.append(Finding("libraries", name, OK if opened else MISSING, detail))
-    return [*found, _check_harp(), _check_gpu()]
+    return [*found, *_check_tensorflow(), _check_harp(), _check_gpu()]
+
+
+def _check_tensorflow() -> list[Finding]:
+    """Asks a child process how `lightcc.tensorflow` runs operations; it imports TensorFlow."""
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or spec.origin is None:  # A mere folder of that name.
+        return []
+    name = "lightcc.tensorflow"
+    code = "from lightcc.tensorflow import _library; print(_library.why_no_kernels)"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=_IMPORT_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [Finding("libraries", name, PROBLEM, f"cannot be tried: {error}")]
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return [Finding("libraries", name, PROBLEM, f"cannot be imported: {lines[-1]}")]
+    reason = done.stdout.strip()
+    if reason:
+        return [Finding("libraries", name, MISSING, f"runs as Python functions: {reason}")]
+    return [Finding("libraries", name, OK, "runs as kernels of TensorFlow")]
 
 
 def _check_harp() -> Finding:
@@ -342,6 +371,12 @@ _OTHER_VARIABLES = (
         "Python's start",
         "1: `import horovod` gives lightcc in this process and its children. `lightccrun "
         "--horovod` and `python -m lightcc.horovod` set it.",
+    ),
+    (
+        "LIGHTCC_TF_KERNELS",
+        "`lightcc.tensorflow`",
+        "0: operations run as Python functions of TensorFlow, as they do where its kernels cannot "
+        "be used. All ranks need the same.",
     ),
     (
         "LIGHTCC_RESULT_FD",

@@ -1,8 +1,13 @@
 #include "done.hpp"
 
 #include <dlfcn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstring>
 #include <thread>
@@ -60,7 +65,37 @@ bool is_code(const void* address) {
   return address != nullptr && ::dladdr(address, &info) != 0 && info.dli_fbase != nullptr;
 }
 
+constexpr unsigned kTrialLimit_s = 10;
+
+// In a child, which has no other threads: what fails ends it, silently.
+[[noreturn]] void try_to_call_back(void (*run_done)(AsyncDone*)) {
+  const rlimit no_core{};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM}) {
+    static_cast<void>(std::signal(signal, SIG_DFL));
+  }
+  ::alarm(kTrialLimit_s);
+  bool called = false;
+  Done passed = [&called] { called = true; };
+  Done taken = take_done(reinterpret_cast<AsyncDone*>(&passed));
+  run_done(reinterpret_cast<AsyncDone*>(&taken));
+  ::_exit(called ? 0 : 1);
+}
+
 }  // namespace
+
+bool calls_back(void (*run_done)(AsyncDone*)) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try_to_call_back(run_done);
+  }
+  int status = 0;
+  pid_t ended = -1;
+  do {
+    ended = child < 0 ? -1 : ::waitpid(child, &status, 0);
+  } while (ended < 0 && child > 0 && errno == EINTR);
+  return ended < 0 || (WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
 
 bool is_done_as_expected(const AsyncDone* done) {
   std::array<const void*, kWords> words{};

@@ -12,6 +12,10 @@ using Done = std::function<void()>;
 /// Whether `done` looks like what take_done() expects of it.
 bool is_done_as_expected(const AsyncDone* done);
 
+/// Whether `run_done` calls what lightcc takes for a callback. It is tried in a child process,
+/// which may crash. True also where there can be no child: is_done_as_expected() looks again.
+bool calls_back(void (*run_done)(AsyncDone*));
+
 /// Takes the callback that TensorFlow passed to a kernel, before the kernel returns.
 ///
 /// It is the address of a parameter of type std::function<void()>, which dies when the kernel

@@ -90,7 +90,7 @@ void compute_collective(void* kernel, KernelContext* context, AsyncDone* done) {
     fail(context,
          make_error(ErrorCode::kUnimplemented,
                     "this TensorFlow calls asynchronous operations in a way that this lightcc does "
-                    "not know: use a newer lightcc, or TensorFlow 2.21 or older"));
+                    "not know: set LIGHTCC_TF_KERNELS=0 on all ranks, or use a newer lightcc"));
     api().run_done(done);
     return;
   }
@@ -275,4 +275,10 @@ const Status& registered() {
 /// Why the operations could not be registered; an empty text: they are.
 extern "C" LIGHTCC_EXPORT const char* lightcc_tf_problem() {
   return lightcc::tf::registered().message().c_str();
+}
+
+/// Whether TensorFlow calls back as kernels need it. `run_done` stands in for TensorFlow's
+/// function; null: its own.
+extern "C" LIGHTCC_EXPORT bool lightcc_tf_calls_back(void (*run_done)(lightcc::tf::AsyncDone*)) {
+  return lightcc::tf::calls_back(run_done == nullptr ? lightcc::tf::api().run_done : run_done);
 }

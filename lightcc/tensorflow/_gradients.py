@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -10,6 +10,9 @@ from lightcc import basics
 from lightcc.process_sets import ProcessSet, get_process_set_ids_and_ranks
 from lightcc.reductions import Average, Sum
 from lightcc.tensorflow import _calls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def _set_of(op: Any) -> ProcessSet:
@@ -128,19 +131,23 @@ def _of_grouped_reducescatter(op: Any, *grads: Any) -> list[Any]:
     return [_of_reducescatter(op, grad) for grad in grads]
 
 
+#: By TensorFlow's name of the operation.
+GRADIENTS: dict[str, Callable[..., Any]] = {
+    "LightccAllreduce": _of_allreduce,
+    "LightccGroupedAllreduce": _of_grouped_allreduce,
+    "LightccAllgather": _of_allgather,
+    "LightccGroupedAllgather": _of_grouped_allgather,
+    "LightccBroadcast": _of_broadcast,
+    "LightccGroupedBroadcast": _of_grouped_broadcast,
+    "LightccAlltoall": _of_alltoall,
+    "LightccReducescatter": _of_reducescatter,
+    "LightccGroupedReducescatter": _of_grouped_reducescatter,
+}
+
+
 def register() -> None:
     """Tells TensorFlow of the gradients; once in a process."""
-    for name, gradient in (
-        ("LightccAllreduce", _of_allreduce),
-        ("LightccGroupedAllreduce", _of_grouped_allreduce),
-        ("LightccAllgather", _of_allgather),
-        ("LightccGroupedAllgather", _of_grouped_allgather),
-        ("LightccBroadcast", _of_broadcast),
-        ("LightccGroupedBroadcast", _of_grouped_broadcast),
-        ("LightccAlltoall", _of_alltoall),
-        ("LightccReducescatter", _of_reducescatter),
-        ("LightccGroupedReducescatter", _of_grouped_reducescatter),
-    ):
+    for name, gradient in GRADIENTS.items():
         tf.RegisterGradient(name)(gradient)
     for name in ("LightccStanding", "LightccJoin", "LightccBarrier"):
         tf.no_gradient(name)

@@ -1,8 +1,13 @@
-"""Loads the operations of `liblightcc_tf.so` into the TensorFlow of this process."""
+"""Loads the operations of `liblightcc_tf.so` into the TensorFlow of this process.
+
+Where that cannot be, `_python_ops` takes their place.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +31,54 @@ COLLECTIVES = (
 )
 
 
-def _load() -> Any:
-    """Returns the operations as functions.
+#: 0: operations run as Python functions.
+VARIABLE = "LIGHTCC_TF_KERNELS"
+PATH = Path(basics.__file__).with_name("liblightcc_tf.so")
 
-    Nothing runs: programs choose devices and threads after the import, which TensorFlow allows
-    until something has run. The first collective checks how this TensorFlow calls back.
 
-    Raises:
-        ImportError: This TensorFlow is too old.
+def _try_kernels() -> tuple[Any, str]:
+    """Returns the operations as functions, or `None` and why there are none.
+
+    Nothing of TensorFlow runs: programs choose devices and threads after the import, which it
+    allows until something has run. That it calls back as kernels need it is tried in a child
+    process, and looked at once more by the first collective.
     """
-    path = Path(basics.__file__).with_name("liblightcc_tf.so")
+    if os.environ.get(VARIABLE) == "0":
+        return None, f"{VARIABLE} is 0"
     try:
-        ops = tf.load_op_library(str(path))
+        kernels = tf.load_op_library(str(PATH))
     except (tf.errors.NotFoundError, OSError) as error:
-        msg = f"lightcc's operations for TensorFlow {tf.__version__} cannot be loaded: {error}"
-        raise ImportError(msg) from error
-    library = ctypes.CDLL(str(path))
+        return None, f"{PATH} cannot be loaded: {error}"
+    library = ctypes.CDLL(str(PATH))
     library.lightcc_tf_problem.restype = ctypes.c_char_p
     problem = library.lightcc_tf_problem().decode()
     if problem:
-        msg = f"lightcc cannot work with TensorFlow {tf.__version__}: {problem}"
-        raise ImportError(msg)
+        return None, problem
+    if not _calls_back(library):
+        return None, "it does not call back as it does from 2.14 to 2.21"
     _let_collectives_overlap()
-    return ops
+    return kernels, ""
+
+
+def _calls_back(library: Any) -> bool:
+    library.lightcc_tf_calls_back.restype = ctypes.c_bool
+    return bool(library.lightcc_tf_calls_back(None))
+
+
+def _load() -> tuple[Any, str]:
+    """Returns the operations as functions, and why they are no kernels; "" where they are."""
+    kernels, reason = _try_kernels()
+    if not reason:
+        return kernels, ""
+    if os.environ.get(VARIABLE) != "0":
+        msg = (
+            f"lightcc's kernels cannot be used with TensorFlow {tf.__version__}: {reason}. Its "
+            "operations run as Python functions, which is slower; all ranks need the same."
+        )
+        warnings.warn(msg, RuntimeWarning, stacklevel=2)
+    from lightcc.tensorflow import _python_ops
+
+    return _python_ops, reason
 
 
 def _let_collectives_overlap() -> None:
@@ -66,4 +96,4 @@ def _let_collectives_overlap() -> None:
         auto_control_deps.ASYNC_STATEFUL_OPS = type(known)([*known, *COLLECTIVES])
 
 
-ops = _load()
+ops, why_no_kernels = _load()
