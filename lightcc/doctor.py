@@ -373,6 +373,12 @@ _OTHER_VARIABLES = (
         "--horovod` and `python -m lightcc.horovod` set it.",
     ),
     (
+        "LIGHTCC_TENSORFLOW1",
+        "Python's start",
+        "1, beside LIGHTCC_HOROVOD: `import tensorflow` gives `tensorflow.compat.v1`, for scripts "
+        "of TensorFlow 1.",
+    ),
+    (
         "LIGHTCC_TF_KERNELS",
         "`lightcc.tensorflow`",
         "0: operations run as Python functions of TensorFlow, as they do where its kernels cannot "

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import os
 import sys
 
 TYPE_CHECKING = False  # As in `typing`, whose import takes longer than the rest of this file.
@@ -121,10 +122,46 @@ class _AliasLoader:
         return code
 
 
+class Tensorflow1Finder:
+    """An entry of `sys.meta_path` by which `import tensorflow` gives TensorFlow 1's names.
+
+    For scripts that were written for TensorFlow 1, of which some of Horovod's examples are.
+    """
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Returns how to import `tensorflow`, once; `None` for all else."""
+        if fullname != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        return importlib.machinery.ModuleSpec(fullname, _Tensorflow1Loader(), is_package=True)  # type: ignore[arg-type]
+
+
+class _Tensorflow1Loader:
+    """Gives `tensorflow.compat.v1`, where TensorFlow behaves as its first version did."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:  # noqa: ARG002
+        # lightcc's own modules use the names of TensorFlow 2, so they are imported before.
+        importlib.import_module("lightcc.tensorflow")
+        module = importlib.import_module("tensorflow.compat.v1")
+        module.disable_v2_behavior()
+        sys.modules["tensorflow.keras"] = module.keras
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Does nothing: the module is there."""
+
+
 def install() -> None:
     """Puts the finder first in `sys.meta_path`, unless one is there."""
     if not is_installed():
         sys.meta_path.insert(0, HorovodFinder())
+        if os.environ.get("LIGHTCC_TENSORFLOW1") == "1":
+            sys.meta_path.insert(0, Tensorflow1Finder())
 
 
 def is_installed() -> bool:
