@@ -12,7 +12,7 @@ import tensorflow as tf
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Sum
 from lightcc.tensorflow._library import ops
-from lightcc.tensorflow._naming import naming
+from lightcc.tensorflow._naming import naming, refuse_compilation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,6 +165,7 @@ def broadcast_each(
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
     """Returns the root's tensors, each of which travels under its name."""
+    refuse_compilation()
     received: list[Any] = ops.lightcc_grouped_broadcast(
         [tf.convert_to_tensor(tensor) for tensor in tensors],
         root_rank=root_rank,

@@ -21,7 +21,7 @@ from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average, check_op
 from lightcc.tensorflow import _calls
 from lightcc.tensorflow._library import ops
-from lightcc.tensorflow._naming import given
+from lightcc.tensorflow._naming import given, refuse_compilation
 from lightcc.tensorflow._sparse import allreduce_slices, members
 from lightcc.tensorflow.compression import Compression
 from lightcc.tensorflow.util import _executing_eagerly, key_of, normalize_name, variable_name
@@ -212,6 +212,7 @@ class GradientExchange:
         if len(sent) == 1 and not unit.together:
             combined = [ops.lightcc_allreduce(sent[0], **given(unit_names[0]), **arguments)]
         else:
+            refuse_compilation()
             combined = ops.lightcc_grouped_allreduce(
                 sent, names=unit_names, together=unit.together, **arguments
             )

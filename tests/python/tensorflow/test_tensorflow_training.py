@@ -202,3 +202,35 @@ def test_a_killed_rank_aborts_the_step_of_the_others() -> None:
     assert result.ok, result.describe()
     assert result.value is not None
     assert "rank 1" in result.value
+
+
+def compiled_functions() -> None:
+    hvd.init()
+    weights = variables()
+    x, y = (tf.constant(part) for part in data())
+
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(weights, x, y)
+        return hvd.DistributedGradientTape(tape).gradient(loss, weights)[0]
+
+    compiled = tf.function(step, jit_compile=True)
+    with pytest.raises(NotImplementedError, match="Set jit_compile=False"):
+        compiled()
+    with pytest.raises(NotImplementedError, match="Set jit_compile=False"):
+        tf.function(lambda: hvd.allreduce(x), jit_compile=True)()
+
+    # What talks to nobody may be compiled.
+    gradients_of = tf.function(
+        lambda: tf.gradients(loss_of(weights, x, y), weights), jit_compile=True
+    )
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def outer() -> Any:
+        return hvd.grouped_allreduce(gradients_of())
+
+    close([outer()[0].numpy()], [tf.function(step)().numpy()])
+
+
+def test_xla_is_refused_with_words_that_say_what_to_set() -> None:
+    spawn_ranks(compiled_functions, 2)
