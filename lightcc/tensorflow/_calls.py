@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc import _world
+from lightcc.process_sets import ProcessSet, global_process_set, process_set_ids
 from lightcc.reductions import Sum
 from lightcc.tensorflow._library import ops
 from lightcc.tensorflow._naming import naming, refuse_compilation
@@ -27,10 +28,13 @@ def set_id(process_set: ProcessSet) -> int:
     Raises:
         ValueError: It is not registered.
     """
-    if process_set.process_set_id is None:
+    number = process_set.process_set_id
+    # Ranks may make a graph before there is a world; the set of all is there in each.
+    is_missing = bool(number) and _world.exists() and number not in process_set_ids()
+    if number is None or is_missing:
         msg = "Process set provided does not exist, or has not been registered."
         raise ValueError(msg)
-    return process_set.process_set_id
+    return number
 
 
 def reduction(op: int, prescale_factor: float, postscale_factor: float) -> dict[str, Any]:

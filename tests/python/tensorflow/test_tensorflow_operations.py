@@ -282,6 +282,10 @@ def variables_and_objects() -> None:
 
 
 def members_only() -> None:
+    unknown = hvd.ProcessSet([0])
+    unknown.process_set_id = 10
+    with pytest.raises(ValueError, match="does not exist"):
+        hvd.allreduce(tf.ones([2]), process_set=unknown)
     only_one = hvd.ProcessSet([1])
     only_one.process_set_id = 1
     if hvd.rank() == 1:
