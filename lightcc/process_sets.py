@@ -78,8 +78,9 @@ class ProcessSet:
         return _world.rank() in (self.ranks or ())
 
     def __str__(self) -> str:
-        """Returns the set's id and ranks."""
-        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+        """Returns the set's id and ranks, in Horovod's form."""
+        number, ranks = self.process_set_id, self.ranks
+        return f"ProcessSet(process_set_id={number}, ranks={ranks}, mpi_comm={self.mpi_comm})"
 
     __repr__ = __str__
 

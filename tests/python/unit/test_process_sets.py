@@ -16,7 +16,7 @@ def test_set_sorts_its_ranks_and_is_not_registered() -> None:
     assert process_set.ranks == [0, 2, 3]
     assert process_set.process_set_id is None
     assert process_set.size() is process_set.rank() is process_set.included() is None
-    assert str(process_set) == "ProcessSet(process_set_id=None, ranks=[0, 2, 3])"
+    assert str(process_set) == "ProcessSet(process_set_id=None, ranks=[0, 2, 3], mpi_comm=None)"
 
 
 @pytest.mark.parametrize("ranks", [[1, 1], [-1]])
