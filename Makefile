@@ -18,6 +18,8 @@ FRAMEWORK ?= torch
 # TensorFlow for test-tf, and for test-tf-matrix.
 TF ?= 2.21.0
 TFS ?= 2.14.1 2.16.2 2.18.1 2.20.0 2.21.0
+# What these say of numpy is not enough for them.
+NUMPY_FOR_TF = $(if $(filter 2.14.% 2.15.% 2.16.% 2.17.%,$(TF)),'numpy<2')
 # What test-wheel installs beside the wheel, by version of Python: old releases and new ones.
 WHEEL_WITH ?= 3.10=numpy==1.24.0 3.10=torch==2.4.1 3.11=torch==2.13.0
 export JOBS
@@ -109,6 +111,7 @@ OLD_KERAS = $(filter 2.14.% 2.15.%,$(TF))
 .venv-tf/.ready: tools/requirements-tf.txt tools/requirements-keras.txt
 	$(PYTHON) -m venv .venv-tf
 	.venv-tf/bin/pip install --quiet --disable-pip-version-check -r $< tensorflow-cpu==$(TF) \
+	  $(NUMPY_FOR_TF) \
 	  $(if $(OLD_KERAS),,-r tools/requirements-keras.txt)
 	$(if $(OLD_KERAS),,.venv-tf/bin/pip install --quiet --disable-pip-version-check --no-deps \
 	  tf-keras==$(basename $(TF)).*)
@@ -137,18 +140,28 @@ test-tf-matrix:  ## The same under each TensorFlow of TFS, one after another (1.
 	.venv-horovod/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
+# What Horovod's tests of TensorFlow import beside what test-tf has.
+.venv-tf/.horovod: .venv-tf/.installed
+	.venv-tf/bin/pip install --quiet --disable-pip-version-check mock parameterized packaging
+	touch $@
+
 .venv-horovod/.installed: .venv-horovod/.ready $(PACKAGE_SOURCES)
 	.venv-horovod/bin/pip install --disable-pip-version-check .
 	touch $@
 
 # HOROVOD_SRC: a checkout of Horovod. HOROVOD_BASELINE: its own results, to compare with.
 # IGNITE_SRC, LIGHTNING_SRC: checkouts of pytorch-ignite and of PyTorch Lightning 1.9.5.
-# HOROVOD_KEEP: a file of results; what it has is not run again.
+# HOROVOD_KEEP: a file of results; what it has is not run again. HOROVOD_TENSORFLOW: 1 runs those of
+# TensorFlow too, in the environment of test-tf; only: no others.
 .PHONY: horovod-suite
-horovod-suite: .venv-horovod/.installed  ## Runs Horovod's tests of HOROVOD_SRC against lightcc
+horovod-suite: $(if $(filter only,$(HOROVOD_TENSORFLOW)),,.venv-horovod/.installed)
+horovod-suite: $(if $(HOROVOD_TENSORFLOW),.venv-tf/.horovod)  ## Runs Horovod's tests of HOROVOD_SRC against lightcc
 	@[[ -d "$(HOROVOD_SRC)/test/parallel" ]] || { echo "HOROVOD_SRC=$(HOROVOD_SRC) is no checkout of Horovod" >&2; exit 1; }
-	cd $(ELSEWHERE) && $(CURDIR)/.venv-horovod/bin/python $(CURDIR)/tools/horovod_suite.py \
-	  $(HOROVOD_SRC) $(if $(HOROVOD_BASELINE),--baseline $(HOROVOD_BASELINE)) --examples \
+	cd $(ELSEWHERE) && $(CURDIR)/$(if $(filter only,$(HOROVOD_TENSORFLOW)),.venv-tf,.venv-horovod)/bin/python \
+	  $(CURDIR)/tools/horovod_suite.py $(HOROVOD_SRC) \
+	  $(if $(HOROVOD_TENSORFLOW),--tensorflow $(CURDIR)/.venv-tf/bin/python) \
+	  $(if $(filter only,$(HOROVOD_TENSORFLOW)),--only-tensorflow) \
+	  $(if $(HOROVOD_BASELINE),--baseline $(HOROVOD_BASELINE)) --examples \
 	  $(if $(IGNITE_SRC),--ignite $(IGNITE_SRC)) $(if $(LIGHTNING_SRC),--lightning $(LIGHTNING_SRC)) \
 	  $(if $(HOROVOD_KEEP),--keep $(HOROVOD_KEEP)) --output $(CURDIR)/docs/horovod-suite.md
 

@@ -2,11 +2,14 @@
 
 Usage: horovod_suite.py HOROVOD [--ranks 2 3 4] [--baseline FILE] [--ignite CHECKOUT]
            [--ignite-files REGEX] [--lightning CHECKOUT] [--examples] [--keep FILE]
-           --output docs/horovod-suite.md
+           [--tensorflow PYTHON [--only-tensorflow]] --output docs/horovod-suite.md
 
 HOROVOD is a checkout; nothing of it is copied. Each file of `PARALLEL` runs under each number of
 ranks, with the interpreter that runs this program: `lightccrun --horovod -np N python -m pytest
 FILE`. A test has passed when it has on all ranks. Other groups start their ranks themselves.
+
+PYTHON of --tensorflow is the interpreter of an environment with TensorFlow and lightcc: the files
+of `TENSORFLOW` run there. With --only-tensorflow nothing else runs, and the page keeps the rest.
 
 FILE of --baseline has lines "status  file::class::test", as the real Horovod gave them on two
 ranks. Every line counts: a test that is worse here than there, or did not run here, is a failure of
@@ -24,7 +27,6 @@ import platform
 import re
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import textwrap
 import xml.etree.ElementTree as ET
@@ -32,7 +34,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horovod_examples import SCRIPTS, run_example
+from horovod_examples import (
+    SCRIPTS,
+    TENSORFLOW_SCRIPTS,
+    run_example,
+    run_tensorflow_example,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +53,16 @@ AS_TENSORFLOW = (
     "horovod.tensorflow = sys.modules['horovod.tensorflow'] = horovod.torch; "
     "sys.exit(pytest.main(sys.argv[1:]))"
 )
+# Those of TensorFlow, on two ranks; the ones below need Keras's face as well.
+TENSORFLOW = (
+    "test_tensorflow.py",
+    "test_tensorflow_process_sets.py",
+    "test_tensorflow_process_sets_dynamic.py",
+    "test_xla.py",
+    "test_xla_process_sets.py",
+)
+KERAS = ("test_tensorflow2_keras.py", "test_tensorflow_keras.py")
+TENSORFLOW_RANKS = 2
 # What passes under Horovod and cannot pass here yet.
 NOT_THERE_YET: dict[str, str] = {}
 # Results whose message does not say the cause, by group and test.
@@ -56,11 +73,19 @@ MULTIPLIES = (
 THREE_HALVES = (
     "it asks for three times a float16, bit for bit, in a float16, which has not the bits for it"
 )
+HALF_OF_NOTHING = (
+    "it asks that the error 0 be less than 1e-8, which is 0 too where numpy 2 makes it a float16"
+)
 EXPLAINED = {
     ("3 ranks", "test_horovod_allreduce_prescale"): THREE_HALVES,
     ("3 ranks", "test_horovod_grouped_reducescatter_prescale"): THREE_HALVES,
     ("3 ranks", "test_horovod_reducescatter_prescale"): THREE_HALVES,
     ("3 ranks", "test_horovod_join_allreduce"): MULTIPLIES,
+    ("tensorflow", "test_horovod_reducescatter_grad_cpu_process_sets"): HALF_OF_NOTHING,
+    ("tensorflow", "test_horovod_syncbn_cpu"): "it gives Keras 3 an argument that only Keras 2 has",
+    ("tensorflow", "test_partial_distributed_gradient_tape"): "it asks a variable of Keras 3 for "
+    "`ref()`, which only Keras 2's have",
+    ("tensorflow", "test_elastic_state"): "elastic jobs of TensorFlow are not there yet",
     ("lightning", "test_accuracy_metric_horovod"): "skipped by its authors",
     ("lightning", "test_result_reduce_horovod"): "skipped by its authors",
     ("examples", "pytorch_lightning_mnist.py"): "it asks for `accelerator='horovod'`, which "
@@ -79,6 +104,7 @@ NOT_YET = re.compile(r"ModuleNotFoundError: (horovod\.[\w.]+: this version of li
 IGNITE = ("distributed", "engine", "handlers", "metrics")  # Folders of its tests.
 LIGHTNING = "tests_pytorch/models/test_horovod.py"
 TITLES = {
+    "tensorflow": "TensorFlow, 2 ranks",
     "interactive": "`horovod.run`: Horovod's `test/integration/test_interactiverun.py`",
     "examples": "Horovod's `examples/pytorch`, on generated data, 2 ranks",
     "ignite": "pytorch-ignite: its tests of Horovod, 4 ranks each",
@@ -135,26 +161,30 @@ def read_reports(file: str, reports: list[Path]) -> Results:
 
 def run(command: list[str], cwd: Path) -> None:
     """Runs a command to its end, with Horovod's names and commands."""
-    path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
+    # Those beside the interpreter; what a link leads to has others.
+    path = f"{Path(command[0]).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"LIGHTCC_HOROVOD": "1", "PATH": path}
     subprocess.run(command, cwd=cwd, env=environment, timeout=TIME_LIMIT_S, check=False)
 
 
-def run_on_ranks(sources: Path, file: str, ranks: int, test: str = "") -> Results:
+def run_on_ranks(
+    sources: Path, file: str, ranks: int, test: str = "", python: str = sys.executable
+) -> Results:
     """Runs one file of Horovod's, or one test of it, on all ranks and returns the results.
 
     A test that fails on one rank only may take the world of those after it along. So what did not
     pass in the run of a file runs once more, each test in a world of its own, and that counts.
     """
-    launcher = [sys.executable, "-m", "lightcc.runner", "--horovod", "-np", str(ranks)]
+    launcher = [python, "-m", "lightcc.runner", "--horovod", "-np", str(ranks)]
     with tempfile.TemporaryDirectory() as directory:
         pytest = ["-c", AS_TENSORFLOW] if file in FRAMEWORK_FREE else ["-m", "pytest"]
         # The limit is of the test alone: what pytest writes about a failure takes a while, too.
         limit = f"--timeout {TEST_TIME_LIMIT_S} -o timeout_func_only=true"
-        options = f"-p no:cacheprovider {limit}"
+        # Ranks take the tests in one order, also where a plugin would shuffle them.
+        options = f"-p no:cacheprovider -p no:randomly {limit}"
         # Whatever came of the tests, a rank ends in order, so that the others can write as well.
         script = f'"$@" {options} --junit-xml="{directory}/$LIGHT_RANK.xml"; true'
-        command = [*launcher, "sh", "-c", script, "sh", sys.executable, *pytest, test or file]
+        command = [*launcher, "sh", "-c", script, "sh", python, *pytest, test or file]
         # The tests know one another as siblings, so they run where they lie.
         run(command, sources / "test" / "parallel")
         reports = sorted(Path(directory).glob("*.xml"))
@@ -164,7 +194,7 @@ def run_on_ranks(sources: Path, file: str, ranks: int, test: str = "") -> Result
         results = read_reports(file, reports)
     if not test:
         for name in [name for name, result in results.items() if result.status == "failed"]:
-            results |= run_on_ranks(sources, file, ranks, name)
+            results |= run_on_ranks(sources, file, ranks, name, python)
     return results
 
 
@@ -177,6 +207,30 @@ def run_here(folder: Path, file: str, *options: str) -> Results:
         if not report.is_file():
             return {f"{file}::": Result("failed", "pytest wrote no report")}
         return read_reports(file, [report])
+
+
+def tensorflow_versions(python: str) -> tuple[str, bool]:
+    """Returns what an environment has, in words, and whether Keras's face is there.
+
+    Raises:
+        subprocess.CalledProcessError: It has no TensorFlow.
+    """
+    code = (
+        "import importlib.util, tensorflow as tf, keras, lightcc.tensorflow\n"
+        "print(f'TensorFlow {tf.__version__}, Keras {keras.__version__}')\n"
+        "print(importlib.util.find_spec('lightcc.tensorflow.keras') is not None)"
+    )
+    done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+    versions, has_keras = done.stdout.split("\n")[:2]
+    return versions, has_keras == "True"
+
+
+def run_keras(sources: Path, file: str, python: str) -> Results:
+    """Runs a file that needs `horovod.tensorflow.keras`, where that is."""
+    if not tensorflow_versions(python)[1]:
+        reason = "this version of lightcc has no `lightcc.tensorflow.keras`"
+        return {f"{file}::": Result("skipped", reason)}
+    return run_on_ranks(sources, file, TENSORFLOW_RANKS, python=python)
 
 
 def ignite_files(checkout: Path) -> list[str]:
@@ -294,6 +348,20 @@ def page(sources: Path, groups: dict[str, Results], baseline: dict[str, str] | N
     return "".join(f"{wrapped(line)}\n" for line in lines)
 
 
+def with_section(text: str, group: str, results: Results, versions: str) -> str:
+    """Returns a page whose section of `group` is new; it stands at the end."""
+    title = f"## {TITLES[group]}"
+    kept = text.partition(f"\n{title}\n")[0].rstrip("\n")
+    about = (
+        f"In an environment with {versions}: `make horovod-suite HOROVOD_SRC=<checkout> "
+        "HOROVOD_TENSORFLOW=only`. For each file: `lightccrun --horovod -np 2 python -m pytest "
+        "FILE`. A test that failed on the way runs once more by itself. The last rows are scripts "
+        "of Horovod's `examples`: a whole run is one."
+    )
+    lines = ["", title, "", about, "", *section(group, results)]
+    return kept + "\n" + "".join(f"{wrapped(line)}\n" for line in lines)
+
+
 def wrapped(line: str) -> str:
     """Returns a line of Markdown in lines of at most 100 columns; a row of a table stays one."""
     if line.startswith("|"):
@@ -323,6 +391,8 @@ def section(group: str, results: Results) -> list[str]:
 def parts_to_run(arguments: argparse.Namespace) -> list[tuple[str, str, Callable[[], Results]]]:
     """Returns what was asked for, as group, part of it, and how to run that."""
     sources: Path = arguments.sources
+    if arguments.only_tensorflow:
+        return tensorflow_parts(arguments)
     todo: list[tuple[str, str, Callable[[], Results]]] = [
         (f"{ranks} ranks", file, functools.partial(run_on_ranks, sources, file, ranks))
         for ranks in arguments.ranks
@@ -348,7 +418,34 @@ def parts_to_run(arguments: argparse.Namespace) -> list[tuple[str, str, Callable
             ("examples", script, functools.partial(run_one_example, sources, script))
             for script in SCRIPTS
         ]
-    return todo
+    return todo + (tensorflow_parts(arguments) if arguments.tensorflow else [])
+
+
+def tensorflow_parts(
+    arguments: argparse.Namespace,
+) -> list[tuple[str, str, Callable[[], Results]]]:
+    """Returns the parts that need TensorFlow."""
+    sources, python = arguments.sources, arguments.tensorflow
+    on_ranks = functools.partial(run_on_ranks, python=python)
+    return [
+        *(
+            ("tensorflow", file, functools.partial(on_ranks, sources, file, TENSORFLOW_RANKS))
+            for file in TENSORFLOW
+        ),
+        *(
+            ("tensorflow", file, functools.partial(run_keras, sources, file, python))
+            for file in KERAS
+        ),
+        *(
+            ("tensorflow", script, functools.partial(tensorflow_example, sources, script, python))
+            for script in TENSORFLOW_SCRIPTS
+        ),
+    ]
+
+
+def tensorflow_example(sources: Path, script: str, python: str) -> Results:
+    """Runs one of Horovod's examples of TensorFlow."""
+    return {f"{script}::": Result(*run_tensorflow_example(sources, script, python, run))}
 
 
 def run_one_example(sources: Path, script: str) -> Results:
@@ -383,16 +480,29 @@ def main() -> int:
     parser.add_argument("--ignite-files", default="", metavar="REGEX")
     parser.add_argument("--lightning", type=Path)
     parser.add_argument("--examples", action="store_true")
+    parser.add_argument("--tensorflow", metavar="PYTHON", default="")
+    parser.add_argument("--only-tensorflow", action="store_true")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     if arguments.baseline is not None and BASELINE_RANKS not in arguments.ranks:
         parser.error(f"--baseline: it is of {BASELINE_RANKS} ranks; --ranks must name them")
+    if arguments.only_tensorflow and not arguments.tensorflow:
+        parser.error("--only-tensorflow: --tensorflow must say which interpreter has it")
     install = [sys.executable, "-m", "lightcc.horovod", "--install-horovodrun"]
     subprocess.run(install, check=True)
     groups = run_groups(arguments)
     baseline = read_baseline(arguments.baseline) if arguments.baseline is not None else None
-    text = page(arguments.sources, groups, baseline)
+    tensorflow = groups.pop("tensorflow", None)
+    if arguments.only_tensorflow:
+        baseline = None
+        text = arguments.output.read_text(encoding="utf-8")
+    else:
+        text = page(arguments.sources, groups, baseline)
+    if tensorflow is not None:
+        versions, _ = tensorflow_versions(arguments.tensorflow)
+        text = with_section(text, "tensorflow", tensorflow, versions)
+        groups["tensorflow"] = tensorflow
     arguments.output.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
     if baseline is not None:

@@ -111,3 +111,18 @@ def test_a_page_has_short_lines_but_for_rows() -> None:
     assert item[1].startswith("  word")
     assert all(len(line) <= 100 for line in item)
     assert suite.wrapped("") == ""
+
+
+def test_the_section_of_tensorflow_takes_the_place_of_the_one_before() -> None:
+    page = "# Title\n\nText.\n"
+    results = {
+        "test_a.py::A::test_good": Result("passed"),
+        "test_a.py::A::test_bad": Result("failed", "a reason"),
+        "test_k.py::": Result("skipped", "no Keras"),
+    }
+    once = suite.with_section(page, "tensorflow", results, "TensorFlow 2.0")
+    assert once.startswith(page.rstrip())
+    assert "| `test_a.py` | 1 | 1 | 0 |" in once
+    assert "- `test_bad`: a reason" in once
+    assert "- `test_k.py`: no Keras" in once
+    assert suite.with_section(once, "tensorflow", results, "TensorFlow 2.0") == once
