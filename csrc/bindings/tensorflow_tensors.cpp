@@ -57,9 +57,9 @@ struct Tensorflow {
 /// The module, or none as long as nobody has imported it.
 py::object imported(const char* name) {
   const auto key = py::reinterpret_steal<py::object>(PyUnicode_InternFromString(name));
-  auto module = py::reinterpret_steal<py::object>(PyImport_GetModule(key.ptr()));
+  const auto module = py::reinterpret_steal<py::object>(PyImport_GetModule(key.ptr()));
   PyErr_Clear();
-  return module ? module : py::none();
+  return module ? py::object(module) : py::none();
 }
 
 /// An attribute such as "a.b"; none where there is none.
@@ -112,7 +112,7 @@ py::object held_variable(const Tensorflow& tensorflow, py::handle object) {
   if (!PyType_Check(type.ptr()) || !is_a(object, reinterpret_cast<PyTypeObject*>(type.ptr()))) {
     return py::none();
   }
-  py::object value = py::getattr(object, "value", py::none());
+  const py::object value = py::getattr(object, "value", py::none());
   return is_a(value, tensorflow.variable) ? value : py::none();
 }
 

@@ -65,7 +65,7 @@ bool is_code(const void* address) {
   return address != nullptr && ::dladdr(address, &info) != 0 && info.dli_fbase != nullptr;
 }
 
-constexpr unsigned kTrialLimit_s = 10;
+constexpr unsigned kTrialSeconds = 10;
 
 // In a child, which has no other threads: what fails ends it, silently.
 [[noreturn]] void try_to_call_back(void (*run_done)(AsyncDone*)) {
@@ -74,7 +74,7 @@ constexpr unsigned kTrialLimit_s = 10;
   for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM}) {
     static_cast<void>(std::signal(signal, SIG_DFL));
   }
-  ::alarm(kTrialLimit_s);
+  ::alarm(kTrialSeconds);
   bool called = false;
   Done passed = [&called] { called = true; };
   Done taken = take_done(reinterpret_cast<AsyncDone*>(&passed));
