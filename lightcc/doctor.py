@@ -13,6 +13,7 @@ generated from the engine's own table of variables.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import errno
 import importlib
@@ -290,11 +291,16 @@ def _package(section: str, name: str, *, missing: str) -> Finding:
     """Looks for a Python package without importing it."""
     if importlib.util.find_spec(name) is None:
         return Finding(section, name, missing, "not installed")
-    try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        version = "of an unknown version"
-    return Finding(section, name, OK, version)
+    return Finding(section, name, OK, _version_of(name) or "of an unknown version")
+
+
+def _version_of(name: str) -> str | None:
+    """Returns the version of a module's package, which may be called otherwise."""
+    others = importlib.metadata.packages_distributions().get(name, ())
+    for package in (name, *others):  # tensorflow-cpu has the module tensorflow.
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(package)
+    return None
 
 
 def _read(path: str) -> str:

@@ -42,6 +42,12 @@ def test_a_missing_package_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found["no_such_package_here"].status == doctor.MISSING
 
 
+def test_a_module_of_a_package_with_another_name_has_its_version() -> None:
+    # `_pytest` belongs to the package pytest, as TensorFlow may to tensorflow-cpu.
+    assert doctor._version_of("_pytest") == doctor._version_of("pytest") is not None
+    assert doctor._version_of("no_such_package_here") is None
+
+
 def test_harps_plugin_is_where_it_is_said_to_be(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
