@@ -180,8 +180,14 @@ void copy_values(TensorView& view) {
 py::object make_eager_tensor(DataType dtype,
                              const std::vector<std::int64_t>& shape,
                              std::shared_ptr<OutputBuffer> output) {
-  auto made = dlpack::make_export<dlpack::ManagedTensor>(dtype, shape, std::move(output));
-  return py::handle(find_tensorflow()->from_dlpack)(dlpack::to_capsule(std::move(made)));
+  // TensorFlow 2.14 takes no booleans this way; bytes become them in a copy.
+  const bool is_bool = dtype == DataType::kBool;
+  auto made = dlpack::make_export<dlpack::ManagedTensor>(
+      is_bool ? DataType::kUint8 : dtype, shape, std::move(output));
+  const py::object tensor =
+      py::handle(find_tensorflow()->from_dlpack)(dlpack::to_capsule(std::move(made)));
+  const py::object module = imported("tensorflow");
+  return is_bool ? module.attr("cast")(tensor, module.attr("bool")) : tensor;
 }
 
 class TensorflowKind final : public TensorKind {
