@@ -18,7 +18,8 @@ FRAMEWORK ?= torch
 # TensorFlow for test-tf, and for test-tf-matrix.
 TF ?= 2.21.0
 TFS ?= 2.14.1 2.16.2 2.18.1 2.20.0 2.21.0
-# What these say of numpy is not enough for them.
+# What these say of numpy is not enough for them, and they warn of themselves while imported.
+WARNINGS_OF_TF = $(if $(filter 2.14.% 2.15.% 2.16.% 2.17.%,$(TF)),-W default)
 NUMPY_FOR_TF = $(if $(filter 2.14.% 2.15.% 2.16.% 2.17.%,$(TF)),'numpy<2')
 # What test-wheel installs beside the wheel, by version of Python: old releases and new ones.
 WHEEL_WITH ?= 3.10=numpy==1.24.0 3.10=torch==2.4.1 3.11=torch==2.13.0
@@ -125,7 +126,7 @@ OLD_KERAS = $(filter 2.14.% 2.15.%,$(TF))
 .PHONY: test-tf
 test-tf: .venv-tf/.installed  ## The tests of lightcc.tensorflow, in an environment with TensorFlow TF
 	cd $(ELSEWHERE) && $(CURDIR)/.venv-tf/bin/pytest -c ../../pyproject.toml --rootdir ../.. \
-	  --junitxml $(REPORTS)/pytest-tf.xml $(PYTEST_ARGS) ../../tests/python/tensorflow
+	  --junitxml $(REPORTS)/pytest-tf.xml $(WARNINGS_OF_TF) $(PYTEST_ARGS) ../../tests/python/tensorflow
 	.venv/bin/python tools/check_skips.py $(REPORTS)/pytest-tf.xml
 
 .PHONY: test-tf-matrix
