@@ -2,8 +2,9 @@
 # HARP beside one connection of kernel TCP on a link of 1 Gb/s, between two network namespaces. They
 # are joined by a third, a switch, whose port to the receiver has the rate and the queue of a `tc
 # tbf`: a queue of the sender's own would hold TCP back to a millisecond, as the kernel counts what a
-# socket has there. Needs root, iproute2 and iperf3. It prints a table, and asserts nothing. Both
-# ends have the HARP_COMPETE of the row.
+# socket has there. Needs root, iproute2 and iperf3. It prints a table, and asserts no share.
+# A row whose programs ended before it was measured says why, and the script then fails. Both ends
+# have the HARP_COMPETE of the row.
 # Usage: share_netns.sh HARP_PERF PLUGIN_SO
 #
 # Both go on all the time. After SETTLE seconds the bytes on the link are counted for SECONDS_EACH;
@@ -32,11 +33,12 @@ make_switched_hosts 10.93.0
 sleep 1 # Until the bridge knows its ports.
 export HARP_PROFILE=none HARP_IFNAME==harp0
 seconds=${SECONDS_EACH:-10}
+status=0
 available=$(sysctl -n net.ipv4.tcp_available_congestion_control)
 
 # tcp_gbps FILE: what iperf received in the last seconds, with headers of 66 bytes on 1448.
 tcp_gbps() {
-  grep -aE '/sec' "$1" | grep -vE 'sender|receiver' | tail -n "$seconds" |
+  grep -aE '/sec' "$1" | grep -avE 'sender|receiver' | tail -n "$seconds" |
     awk '{ for (i = 1; i <= NF; i++) if ($i == "Mbits/sec") { sum += $(i - 1); n++ } }
       END { printf "%.3f", n ? sum / n / 1000 * 1514 / 1448 : 0 }'
 }
@@ -63,8 +65,9 @@ for control in ${CONTROLS:-alone cubic bbr}; do
       tcp=0
       if [[ $control != alone ]]; then
         ip netns exec "$b" nice -n -20 iperf3 -s -1 -i 1 -f m --forceflush >"$folder/tcp" 2>&1 &
+        server=$!
         sleep 0.5
-        ip netns exec "$a" nice -n -20 iperf3 -c 10.93.0.2 -C "$control" -t 3600 >/dev/null 2>&1 &
+        ip netns exec "$a" nice -n -20 iperf3 -c 10.93.0.2 -C "$control" -t 3600 >"$folder/client" 2>&1 &
         iperf=$!
         sleep 2
       fi
@@ -77,16 +80,28 @@ for control in ${CONTROLS:-alone cubic bbr}; do
       before=$(link_bytes)
       sleep "$seconds"
       after=$(link_bytes)
-      kill -0 "$connect" || cat "$folder/harp"
-      if [[ $control != alone ]]; then
-        tcp=$(tcp_gbps "$folder/tcp")
-        kill "$iperf"
+      failed=
+      if ! kill -0 "$connect" 2>/dev/null; then
+        failed="harp-perf ended: $(tail -n 1 "$folder/harp")"
       fi
-      kill "$connect" "$listen" 2>/dev/null || true
+      if [[ $control != alone ]]; then
+        if ! kill -0 "$iperf" 2>/dev/null; then
+          failed="iperf3 ended: $(tail -qn 1 "$folder/client" "$folder/tcp" | tr -d '\0' | tr '\n' ' ')"
+        fi
+        tcp=$(tcp_gbps "$folder/tcp")
+      fi
+      # The server as well: one that outlives its row keeps the port, and the next row has none.
+      kill "$connect" "$listen" ${iperf:-} ${server:-} 2>/dev/null || true
+      wait "$connect" "$listen" ${iperf:-} ${server:-} 2>/dev/null || true
+      iperf='' server=''
+      if [[ -n $failed ]]; then
+        echo "| $control | $queue | $HARP_COMPETE | not measured | $failed |"
+        status=1
+        continue
+      fi
       harp=$(awk "BEGIN { printf \"%.3f\", ($after - $before) * 8e-9 / $seconds - $tcp }")
-      wait "$connect" "$listen" ${iperf:-} 2>/dev/null || true
-      iperf=
       echo "| $control | $queue | $HARP_COMPETE | $harp | $tcp |"
     done
   done
 done
+exit "$status"
