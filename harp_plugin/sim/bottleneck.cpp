@@ -18,19 +18,24 @@ Duration Bottleneck::queue_delay() const {
   return std::max(busy_until_ - simulator_.now(), Duration::zero());
 }
 
+Duration Bottleneck::time_of(std::size_t bytes) const {
+  const double time_s = static_cast<double>(bytes) * 8 / config_.bits_per_s;
+  return Duration(static_cast<std::int64_t>(time_s * 1e9));
+}
+
 void Bottleneck::send(std::size_t flow, std::size_t ip_bytes, Parcel parcel) {
   FlowStats& stats = flows_[flow].stats;
-  ++stats.packets;
+  stats.packets += parcel.packets;
   const double waiting_bytes = seconds(queue_delay()) * config_.bits_per_s / 8;
-  if (waiting_bytes + static_cast<double>(ip_bytes) > static_cast<double>(config_.queue_bytes)) {
-    ++stats.dropped;
+  const double room = static_cast<double>(config_.queue_bytes + config_.bucket_bytes);
+  if (waiting_bytes + static_cast<double>(ip_bytes) > room) {
+    stats.dropped += parcel.packets;
     return;
   }
-  const double time_s = static_cast<double>(ip_bytes) * 8 / config_.bits_per_s;
-  busy_until_ =
-      std::max(busy_until_, simulator_.now()) + Duration(static_cast<std::int64_t>(time_s * 1e9));
+  const Time now = simulator_.now();
+  busy_until_ = std::max(busy_until_, now - time_of(config_.bucket_bytes)) + time_of(ip_bytes);
   crossing_.push_back({.flow = flow, .ip_bytes = ip_bytes, .parcel = std::move(parcel)});
-  simulator_.schedule(busy_until_ + config_.delay, *this, 0);
+  simulator_.schedule(std::max(busy_until_, now) + config_.delay, *this, 0);
 }
 
 void Bottleneck::act(Time now, std::uint64_t) {

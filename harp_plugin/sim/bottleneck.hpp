@@ -2,6 +2,11 @@
 //
 // What a home router, a shaper of a cloud or `tc tbf` is to the flows that cross it. Packets leave
 // in the order in which they came, whose ever they are.
+//
+// With a token bucket, as `tc tbf` has, what was not sent while the queue was empty may leave at
+// once later, and the queue holds as much more. A parcel of several packets, as segmentation
+// offload makes it on a virtual link, enters as a whole or not at all, and leaves when its last
+// byte may.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +24,7 @@ namespace harp::sim {
 struct BottleneckConfig {
   double bits_per_s = 1e9;
   std::size_t queue_bytes = 125000;  ///< What waits for the rate; a packet beyond it is dropped.
+  std::size_t bucket_bytes = 0;      ///< May leave at once after a pause.
   Duration delay{};                  ///< From the end of the queue to the receiver.
 };
 
@@ -27,6 +33,7 @@ class Bottleneck final : public Actor {
   /// What crosses: HARP's packets have bytes, those of modelled flows only a number.
   struct Parcel {
     std::uint64_t number = 0;
+    std::uint32_t packets = 1;  ///< With numbers in a row.
     std::vector<std::byte> bytes;
   };
   using Sink = std::function<void(const Parcel&, Time)>;
@@ -59,6 +66,8 @@ class Bottleneck final : public Actor {
     std::size_t ip_bytes = 0;
     Parcel parcel;
   };
+
+  Duration time_of(std::size_t bytes) const;
 
   Simulator& simulator_;
   BottleneckConfig config_;

@@ -27,12 +27,14 @@ constexpr std::uint64_t kSharedListenId = 7;
 constexpr Secret kSharedSecret{std::byte{0x5e}};
 constexpr std::size_t kMessageBytes = std::size_t{1} << 20;
 constexpr std::size_t kMessages = 8;
+constexpr std::size_t kBucketBytes = 65536;
 constexpr Duration kSampleInterval = std::chrono::microseconds(500);
 
 BottleneckConfig bottleneck_config(const SharedLinkConfig& config) {
   return {
       .bits_per_s = config.bits_per_s,
       .queue_bytes = static_cast<std::size_t>(config.bits_per_s / 8 * seconds(config.queue)) + 1600,
+      .bucket_bytes = config.is_virtual ? kBucketBytes : 0,
       .delay = config.round_trip / 2};
 }
 
@@ -145,8 +147,8 @@ void SharedLink::add_bbr(Time from, Time until) {
 }
 
 void SharedLink::add_tcp(std::unique_ptr<TcpControl> control, Time from, Time until) {
-  tcp_.push_back(
-      std::make_unique<TcpFlow>(simulator_, link_, std::move(control), config_.round_trip / 2));
+  tcp_.push_back(std::make_unique<TcpFlow>(
+      simulator_, link_, std::move(control), config_.round_trip / 2, config_.is_virtual));
   tcp_.back()->run(from, until);
 }
 

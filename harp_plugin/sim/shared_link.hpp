@@ -29,6 +29,8 @@ struct SharedLinkConfig {
   Duration queue{};       ///< Of the bottleneck when full.
   Duration round_trip{};  ///< Of the path without a queue.
   std::uint64_t seed = 1;
+  /// As between network namespaces: TCP's packets cross in parcels, and the link is a token bucket.
+  bool is_virtual = false;
   bool competes = false;  ///< Sessions take a share where others keep a queue.
 };
 

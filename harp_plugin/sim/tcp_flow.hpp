@@ -7,6 +7,10 @@
 // keeps the order, so a packet is lost when three later ones have been acknowledged. What was lost
 // is sent again as another packet: an endless stream needs no more. How much may be in flight, and
 // how fast, is up to a TcpControl: CUBIC or BBR.
+//
+// With `sends_parcels` packets that leave together cross the link as one parcel, and are
+// acknowledged together: up to 44, and a third of the window, as Linux does with segmentation
+// offload.
 #pragma once
 
 #include <cstddef>
@@ -59,7 +63,8 @@ class TcpFlow final : public Actor {
   TcpFlow(Simulator& simulator,
           Bottleneck& link,
           std::unique_ptr<TcpControl> control,
-          Duration ack_delay);
+          Duration ack_delay,
+          bool sends_parcels = false);
 
   /// Sends from `from` on until `until`.
   void run(Time from, Time until);
@@ -80,10 +85,13 @@ class TcpFlow final : public Actor {
     Time delivered_at{};
     Time first_sent_at{};
     bool is_acked = false;
+    bool more_follow = false;  ///< In the same parcel.
   };
 
   void send(Time now);
-  void on_ack(std::uint64_t number, Time now);
+  std::uint32_t parcel_packets() const;
+  /// Whether more of the same parcel are acknowledged at once.
+  bool on_ack(std::uint64_t number, Time now);
   std::uint32_t find_lost(std::uint64_t acked);
   void set_timer(Time now);
   void on_timer(Time now);
@@ -92,6 +100,7 @@ class TcpFlow final : public Actor {
   Bottleneck& link_;
   std::unique_ptr<TcpControl> control_;
   Duration ack_delay_;
+  bool sends_parcels_;
   std::size_t flow_;
   std::deque<Sent> sent_;
   std::uint64_t first_ = 0;  ///< Number of sent_.front().

@@ -1,11 +1,12 @@
 // How HARP and kernel TCP share a link, as a table; in virtual time.
 //
 //   harp_sharing [--queue-ms 1,5,10,20,50] [--rtt-us 100] [--seconds 20] [--mbit 1000] [--seed 1]
-//                [--compete] [--trace] [MIX ...]
+//                [--compete] [--virtual] [--trace] [MIX ...]
 //
 // A mix is a list of flows: h is a session of HARP, c a TCP connection with CUBIC, b one with BBR;
 // those behind a comma begin two seconds later: "h" "hhhh" "h,c" "b,h" "hh,c". --compete lets
-// sessions compete, as HARP_COMPETE=1 does. --trace prints what sessions think, every 100 ms.
+// sessions compete, as HARP_COMPETE=1 does. --virtual has TCP's packets cross in parcels, as
+// between network namespaces. --trace prints what sessions think, every 100 ms.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +35,7 @@ struct Options {
   double mbit = 1000;
   std::uint64_t seed = 1;
   bool competes = false;
+  bool is_virtual = false;
   bool trace = false;
   std::vector<std::string> mixes;
 };
@@ -66,6 +68,10 @@ Options parse(int argc, char** argv) {
     const std::string name = argv[i];
     if (name == "--compete") {
       options.competes = true;
+      continue;
+    }
+    if (name == "--virtual") {
+      options.is_virtual = true;
       continue;
     }
     if (name == "--trace") {
@@ -154,6 +160,7 @@ void run(const Options& options, const std::string& mix, double queue_ms) {
                    .queue = from_seconds(queue_ms * 1e-3),
                    .round_trip = from_seconds(options.rtt_us * 1e-6),
                    .seed = options.seed,
+                   .is_virtual = options.is_virtual,
                    .competes = options.competes});
   add_flows(link, mix);
   const double start_s = mix.find(',') == std::string::npos ? 0 : 2.1;
