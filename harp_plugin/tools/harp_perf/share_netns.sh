@@ -77,9 +77,9 @@ for control in ${CONTROLS:-alone cubic bbr}; do
         "${rest[@]}" --sizes 512k --seconds 200 --rounds 1 --window 16 >"$folder/harp" 2>&1 &
       connect=$!
       sleep "${SETTLE:-8}"
-      before=$(link_bytes)
+      before=$(link_bytes) since=$(date +%s%N)
       sleep "$seconds"
-      after=$(link_bytes)
+      after=$(link_bytes) until=$(date +%s%N) # A sleep lasts longer where cores are wanted.
       failed=
       if ! kill -0 "$connect" 2>/dev/null; then
         failed="harp-perf ended: $(tail -n 1 "$folder/harp")"
@@ -99,7 +99,7 @@ for control in ${CONTROLS:-alone cubic bbr}; do
         status=1
         continue
       fi
-      harp=$(awk "BEGIN { printf \"%.3f\", ($after - $before) * 8e-9 / $seconds - $tcp }")
+      harp=$(awk "BEGIN { printf \"%.3f\", ($after - $before) * 8 / ($until - $since) - $tcp }")
       echo "| $control | $queue | $HARP_COMPETE | $harp | $tcp |"
     done
   done
