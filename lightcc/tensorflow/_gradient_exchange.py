@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from lightcc._adapter import check_groups
-from lightcc.compression import check_compression, find_engine_compressor
+from lightcc.compression import TopKCompressor, check_compression, find_engine_compressor
 from lightcc.fusion import FusionChoice, Rule, choose_fusion, digest_of
 from lightcc.fusion.plans import parse_positions, parse_scopes, piecewise, scopewise
 from lightcc.process_sets import ProcessSet, global_process_set
@@ -99,7 +99,6 @@ class GradientExchange:
         groups: int | Sequence[Sequence[Any]] | None = None,
         process_set: ProcessSet = global_process_set,
         fusion: Fusion | None = None,
-        momentum: float | None = None,
     ) -> None:
         """Checks the arguments, which are those of DistributedGradientTape.
 
@@ -114,7 +113,6 @@ class GradientExchange:
             groups: Number of groups, or lists of variables.
             process_set: The ranks that take part.
             fusion: How gradients are fused.
-            momentum: The optimizer's, if there is one.
 
         Raises:
             ValueError: An argument is not allowed.
@@ -127,13 +125,17 @@ class GradientExchange:
         if groups is not None:
             check_groups(groups, "tf.Variable", _is_variable)
         compressor = find_engine_compressor(compression)
+        if isinstance(compressor, TopKCompressor) and compressor.momentum_correction is True:
+            msg = (
+                "momentum_correction=True cannot take the momentum of an optimizer of TensorFlow:"
+                " give it as a number, and none to the optimizer"
+            )
+            raise ValueError(msg)
         self.process_set = process_set
         self._name = name
         self._devices = (device_dense, device_sparse)
         self._compression = compression
-        self._spec: CompressionSpec | None = (
-            None if compressor is None else compressor.spec(momentum)
-        )
+        self._spec: CompressionSpec | None = None if compressor is None else compressor.spec()
         self._sparse_as_dense = sparse_as_dense
         self._op = check_op(op)
         self._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)

@@ -221,7 +221,6 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             piecewise_fusion_schedule,
             scopewise_fusion_schedule,
         ),
-        momentum=getattr(optimizer, "_momentum", None),
     )
     return _DistributedOptimizer(
         optimizer,

@@ -82,6 +82,11 @@ def training() -> None:
     for strategy in ("arrival", "model"):
         with pytest.raises(ValueError, match="use auto_fusion"):
             hvd.DistributedGradientTape(tf.GradientTape(), fusion_type=strategy)
+    momentum = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
+    with pytest.raises(ValueError, match="give it as a number, and none to the optimizer"):
+        hvd.DistributedOptimizer(
+            momentum, compression=hvd.Compression.topk(momentum_correction=True)
+        )
     tapes()
     sessions(expected)
     aggregation()
