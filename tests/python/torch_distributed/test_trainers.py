@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-ACCURACY = re.compile(r"^lightcc, 2 ranks: accuracy (\d\.\d+) on 360 images$", re.MULTILINE)
+# Two ranks write to one pipe, so another's words may follow in the same line.
+ACCURACY = re.compile(r"lightcc, 2 ranks: accuracy (\d\.\d+) on 360 images")
 
 # Compression is between hosts, so each rank is one. The counters are read before the group ends.
 PROGRAM = """
@@ -62,4 +63,4 @@ def test_a_trainer_learns_on_lightcc(trainer: str, topk: tuple[str, ...], tmp_pa
     found = ACCURACY.search(done.stdout)
     assert found, done.stdout + done.stderr
     assert float(found[1]) > 0.85
-    assert done.stdout.count(f"compressed {bool(topk)}\n") == 2, done.stdout
+    assert done.stdout.count(f"compressed {bool(topk)}") == 2, done.stdout
