@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lightcc.compression import TopKCompressor, check_compression, find_engine_compressor
+from lightcc.process_sets import ProcessSet, global_process_set
+from lightcc.reductions import Average
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from lightcc.process_sets import ProcessSet
 
 
 class Settings(NamedTuple):
@@ -17,22 +18,21 @@ class Settings(NamedTuple):
 
     Attributes:
         fusion: `allreduce_type`, `fusion_type` and so on, by name; `None`: not given.
-        local_variables: Whose gradients stay this rank's own.
     """
 
-    name: str | None
-    device_dense: str
-    device_sparse: str
     compression: Any
-    sparse_as_dense: bool
-    gradient_predivide_factor: float
-    op: int
-    backward_passes_per_step: int
-    average_aggregated_gradients: bool
-    groups: int | Sequence[Sequence[Any]] | None
-    process_set: ProcessSet
-    scale_local_gradients: bool
-    fusion: Mapping[str, Any]
+    name: str | None = None
+    device_dense: str = ""
+    device_sparse: str = ""
+    sparse_as_dense: bool = False
+    gradient_predivide_factor: float = 1.0
+    op: int = Average
+    backward_passes_per_step: int = 1
+    average_aggregated_gradients: bool = False
+    groups: int | Sequence[Sequence[Any]] | None = None
+    process_set: ProcessSet = global_process_set
+    scale_local_gradients: bool = True
+    fusion: Mapping[str, Any] = MappingProxyType({})
 
     def check(self) -> None:
         """Raises ValueError or TypeError where an argument is not allowed."""

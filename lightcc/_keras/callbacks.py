@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 
 class BroadcastGlobalVariables:
-    """Gives all ranks the root's variables after the first batch, which may have made them."""
+    """Gives all ranks the root's weights and optimizer state, at the end of the first batch.
+
+    Ranks may begin with other weights, or load a checkpoint on the root alone. The state of random
+    generators is left alone.
+
+    Args:
+        root_rank: World rank of the root.
+        device: Not used: variables stay where they are.
+        local_variables: Variables that stay as they are on each rank.
+    """
 
     _backend: Backend
     model: Any
@@ -29,6 +38,7 @@ class BroadcastGlobalVariables:
     def __init__(
         self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None
     ) -> None:
+        """Takes the arguments of the class."""
         super().__init__()
         self.root_rank = root_rank
         self.device = device
@@ -59,9 +69,16 @@ class BroadcastGlobalVariables:
 
 
 class MetricAverage:
-    """Replaces the metrics of an epoch by their averages over all ranks."""
+    """Averages the metrics of an epoch over all ranks, before callbacks that come later see them.
+
+    Put it before ReduceLROnPlateau, TensorBoard and others that use metrics.
+
+    Args:
+        device: Not used: metrics are numbers.
+    """
 
     def __init__(self, device: str = "") -> None:
+        """Takes the arguments of the class."""
         super().__init__()
         self.device = device
 
@@ -77,7 +94,22 @@ class MetricAverage:
 
 
 class LearningRateSchedule:
-    """Multiplies the learning rate by a function of the epoch."""
+    """Sets the learning rate to `initial_lr * multiplier(epoch)` in some epochs.
+
+    Args:
+        initial_lr: The learning rate that is multiplied.
+        multiplier: A function of the epoch; a number `m` is `m ** (epoch - start_epoch)`.
+        start_epoch: The first epoch in which it is set.
+        end_epoch: The first one in which it is left alone again; `None`: never.
+        staircase: Whether it changes at the beginning of an epoch only. Otherwise it changes with
+            every batch, and the epoch is a fraction.
+        momentum_correction: Whether what an optimizer with momentum remembers is multiplied when
+            the learning rate changes (Goyal et al. 2017).
+        steps_per_epoch: Batches in an epoch; Keras says it in most cases.
+
+    Raises:
+        ValueError: `initial_lr` is `None`; or steps_per_epoch is needed, and Keras does not say it.
+    """
 
     model: Any
     params: dict[str, Any]
@@ -92,6 +124,7 @@ class LearningRateSchedule:
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
     ) -> None:
+        """Takes the arguments of the class."""
         super().__init__()
         if initial_lr is None:
             msg = "Parameter `initial_lr` is required"
@@ -189,7 +222,17 @@ class LearningRateSchedule:
 
 
 class LearningRateWarmup(LearningRateSchedule):
-    """Raises the learning rate from `initial_lr / size()` to `initial_lr` over some epochs."""
+    """Raises the learning rate from `initial_lr / size()` to `initial_lr`, batch by batch.
+
+    Source: Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017).
+
+    Args:
+        initial_lr: The learning rate after the warm-up.
+        warmup_epochs: Epochs of the warm-up.
+        momentum_correction: As of LearningRateScheduleCallback.
+        steps_per_epoch: Batches in an epoch; Keras says it in most cases.
+        verbose: 1: rank 0 prints when the warm-up is over.
+    """
 
     def __init__(
         self,
@@ -199,6 +242,8 @@ class LearningRateWarmup(LearningRateSchedule):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
+        """Takes the arguments of the class."""
+
         def multiplier(epoch: float) -> float:
             # So that an epoch ends with a round number.
             epoch += 1.0 / (self.steps_per_epoch or 1)
@@ -223,6 +268,39 @@ class LearningRateWarmup(LearningRateSchedule):
             rate = _learning_rate(self.model.optimizer)
             text = f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.\n"
             sys.stdout.write(text)
+
+
+class BestModelCheckpoint:
+    """Saves the model whenever a metric is better than ever; set `filepath` before training.
+
+    Use it on one rank, after MetricAverageCallback. A face has its signature.
+    """
+
+    filepath: Any
+
+    def __init__(self, *, filepath: Any, **arguments: Any) -> None:
+        # Keras wants a name, whose end says what is saved; programs set the attribute later.
+        weights = arguments.get("save_weights_only", False)
+        name = "first.weights.h5" if weights else "first.keras"
+        super().__init__(
+            filepath=name if filepath is None else filepath,  # type: ignore[call-arg]
+            save_best_only=True,
+            **arguments,
+        )
+        if filepath is None:
+            self.filepath = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Begins as Keras' callback does.
+
+        Raises:
+            ValueError: There is no `filepath`.
+        """
+        if self.filepath is None:
+            msg = "BestModelCheckpoint does not know where: set its attribute filepath"
+            raise ValueError(msg)
+        base: Any = super()
+        base.on_train_begin(logs)
 
 
 def _learning_rate(optimizer: Any) -> float:

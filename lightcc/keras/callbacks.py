@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
 from lightcc._keras import callbacks as _callbacks
 from lightcc.keras._backends import backend as _backend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 __all__ = [
     "BestModelCheckpoint",
@@ -25,106 +22,23 @@ class BroadcastGlobalVariablesCallback(
     _callbacks.BroadcastGlobalVariables,
     keras.callbacks.Callback,  # type: ignore[misc]
 ):
-    """Gives all ranks the root's weights and optimizer state, at the end of the first batch.
-
-    Ranks may begin with other weights, or load a checkpoint on the root alone. The state of random
-    generators is left alone.
-
-    Args:
-        root_rank: World rank of the root.
-        device: Not used: variables stay where they are.
-        local_variables: Variables that stay as they are on each rank.
-    """
-
+    __doc__ = _callbacks.BroadcastGlobalVariables.__doc__
     _backend = _backend()
-
-    def __init__(
-        self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None
-    ) -> None:
-        """Takes the arguments of the class."""
-        super().__init__(root_rank, device, local_variables)
 
 
 class MetricAverageCallback(_callbacks.MetricAverage, keras.callbacks.Callback):  # type: ignore[misc]
-    """Averages the metrics of an epoch over all ranks, before callbacks that come later see them.
-
-    Put it before ReduceLROnPlateau, TensorBoard and others that use metrics.
-
-    Args:
-        device: Not used: metrics are numbers.
-    """
-
-    def __init__(self, device: str = "") -> None:
-        """Takes the arguments of the class."""
-        super().__init__(device)
+    __doc__ = _callbacks.MetricAverage.__doc__
 
 
 class LearningRateScheduleCallback(_callbacks.LearningRateSchedule, keras.callbacks.Callback):  # type: ignore[misc]
-    """Sets the learning rate to `initial_lr * multiplier(epoch)` in some epochs.
-
-    Args:
-        initial_lr: The learning rate that is multiplied.
-        multiplier: A function of the epoch; a number `m` is `m ** (epoch - start_epoch)`.
-        start_epoch: The first epoch in which it is set.
-        end_epoch: The first one in which it is left alone again; `None`: never.
-        staircase: Whether it changes at the beginning of an epoch only. Otherwise it changes with
-            every batch, and the epoch is a fraction.
-        momentum_correction: Whether what an optimizer with momentum remembers is multiplied when
-            the learning rate changes (Goyal et al. 2017).
-        steps_per_epoch: Batches in an epoch; Keras says it in most cases.
-
-    Raises:
-        ValueError: `initial_lr` is `None`; or steps_per_epoch is needed, and Keras does not say it.
-    """
-
-    def __init__(
-        self,
-        initial_lr: float,
-        multiplier: float | Callable[[float], float],
-        start_epoch: int = 0,
-        end_epoch: int | None = None,
-        staircase: bool = True,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-    ) -> None:
-        """Takes the arguments of the class."""
-        super().__init__(
-            initial_lr,
-            multiplier,
-            start_epoch,
-            end_epoch,
-            staircase,
-            momentum_correction,
-            steps_per_epoch,
-        )
+    __doc__ = _callbacks.LearningRateSchedule.__doc__
 
 
 class LearningRateWarmupCallback(_callbacks.LearningRateWarmup, keras.callbacks.Callback):  # type: ignore[misc]
-    """Raises the learning rate from `initial_lr / size()` to `initial_lr`, batch by batch.
-
-    Source: Goyal et al., "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour" (2017).
-
-    Args:
-        initial_lr: The learning rate after the warm-up.
-        warmup_epochs: Epochs of the warm-up.
-        momentum_correction: As of LearningRateScheduleCallback.
-        steps_per_epoch: Batches in an epoch; Keras says it in most cases.
-        verbose: 1: rank 0 prints when the warm-up is over.
-    """
-
-    def __init__(
-        self,
-        initial_lr: float,
-        warmup_epochs: float = 5,
-        momentum_correction: bool = True,
-        steps_per_epoch: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        """Takes the arguments of the class."""
-        super().__init__(initial_lr, warmup_epochs, momentum_correction, steps_per_epoch, verbose)
+    __doc__ = _callbacks.LearningRateWarmup.__doc__
 
 
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+class BestModelCheckpoint(_callbacks.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
     """Saves the model whenever a metric is better than ever; set `filepath` before training.
 
     Use it on one rank, after MetricAverageCallback.
@@ -147,25 +61,10 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc
         filepath: Any = None,
     ) -> None:
         """Takes the arguments of the class."""
-        # Keras wants a name; programs set the attribute later.
         super().__init__(
-            filepath="first.keras" if filepath is None else filepath,
+            filepath=filepath,
             monitor=monitor,
             verbose=verbose,
-            save_best_only=True,
             mode=mode,
             save_freq=save_freq,
         )
-        if filepath is None:
-            self.filepath: Any = None
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Begins as Keras' callback does.
-
-        Raises:
-            ValueError: There is no `filepath`.
-        """
-        if self.filepath is None:
-            msg = "BestModelCheckpoint does not know where: set its attribute filepath"
-            raise ValueError(msg)
-        super().on_train_begin(logs)

@@ -365,21 +365,7 @@ def load_model(
         ValueError: As of `keras.models.load_model()`.
     """
     del legacy_opts
-    settings = _keras.Settings(
-        name=None,
-        device_dense="",
-        device_sparse="",
-        compression=compression,
-        sparse_as_dense=False,
-        gradient_predivide_factor=1.0,
-        op=Average,
-        backward_passes_per_step=1,
-        average_aggregated_gradients=False,
-        groups=None,
-        process_set=global_process_set,
-        scale_local_gradients=True,
-        fusion={},
-    )
+    settings = _keras.Settings(compression)
     return _keras.load_model(
         tf.keras, filepath, custom_optimizers, custom_objects, settings, _BACKEND
     )

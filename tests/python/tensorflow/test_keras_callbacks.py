@@ -137,6 +137,10 @@ def best_model(tested: Face, path: Path) -> None:
     best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
     with pytest.raises(ValueError, match="filepath"):
         best.on_train_begin()
+    if hvd.__name__ == "lightcc.tensorflow.keras":
+        named = "a.weights.h5"
+        given = hvd.callbacks.BestModelCheckpoint(save_weights_only=True, filepath=named)
+        assert str(given.filepath) == named
     best.filepath = str(path)
     fit(model, *data(), callbacks=[hvd.callbacks.MetricAverageCallback(), best])
     loaded = keras.models.load_model(path)  # Without lightcc.
