@@ -1,6 +1,7 @@
 // Pack and unpack on the simulator: bytes equal to memcpy's, factors equal to reduce()'s.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -80,9 +81,9 @@ TEST(CudaBucket, copies_are_those_of_memcpy_at_any_alignment) {
       Bucket made(random_counts(rng), bytes, bytes, round == 0, rng);
       Region wanted(made.total * bytes);
       for (std::size_t i = 0; i < made.tensors.size(); ++i) {
-        std::memcpy(wanted.data() + made.firsts[i] * bytes,
-                    made.tensors[i].data(),
-                    made.tensors[i].size_bytes());
+        std::copy_n(made.tensors[i].data(),
+                    made.tensors[i].size_bytes(),
+                    wanted.data() + made.firsts[i] * bytes);
       }
       const auto blocks = static_cast<u32>(1 + rng.below(5));
       testing::run(kernels[width], blocks, kBucketThreads, made.arguments(false), rng);
