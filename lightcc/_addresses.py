@@ -80,11 +80,11 @@ def candidates(towards: str | None = None) -> list[Interface]:
     ]
     preferred = [routed_address(host) for host in (towards, _FAR_AWAY) if host is not None]
 
-    def place(interface: Interface) -> int:
+    def preference(interface: Interface) -> int:
         address = interface.address
         return preferred.index(address) if address in preferred else len(preferred)
 
-    return sorted(usable, key=place)
+    return sorted(usable, key=preference)
 
 
 def is_private_bridge(name: str) -> bool:

@@ -261,7 +261,7 @@ class World:
     def stop_timeline(self) -> None:
         """Completes the timeline's file, if there is one."""
 
-    def compression_place(self, process_set: int) -> tuple[int, int, int, int] | None:
+    def compression_position(self, process_set: int) -> tuple[int, int, int, int] | None:
         """Returns (blocks, block, members, member) of this rank in the grid of compression.
 
         None where the set is not compressed, because its ranks share a host.

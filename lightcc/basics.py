@@ -290,7 +290,7 @@ def stats() -> Statistics:
         `allreduce_costs`: what buckets of all-reduces take on this rank, as lines fitted to all
         that ran: a dictionary for each `process_set` and way of doing it (`two_level` or not) with
         `seconds` (of a bucket without bytes), `seconds_per_byte`, the number of `samples`, and
-        `most_bytes`, beyond which buckets are done another way.
+        `max_bytes`, beyond which buckets are done another way.
 
         `autotune`: what HOROVOD_AUTOTUNE tries now: `fusion_strategy`, `tensor_fusion_threshold`
         (bytes), `num_streams`, `chunk_bytes` (of the two-level pipeline; 0: by the size), and

@@ -35,7 +35,7 @@ class _Tensor(NamedTuple):
 
     process_set: int
     name: str
-    place: tuple[int, int, int, int]  # Blocks, block, members, member.
+    position: tuple[int, int, int, int]  # Blocks, block, members, member.
     file: Path
     entry: str  # Its name in the archive.
     ranks: tuple[int, ...] | None  # Of the process set; None in older files.
@@ -60,14 +60,14 @@ def save_compression_state(directory: str | os.PathLike[str]) -> Path:
     """
     world = _world.current()
     states = world.save_compression()
-    places = {process_set: world.compression_place(process_set) for process_set, _ in states}
+    positions = {process_set: world.compression_position(process_set) for process_set, _ in states}
     sets = world.process_sets()
     tensors = [
         {
             "process_set": process_set,
             "ranks": sets[process_set],
             "name": name,
-            "place": places[process_set],
+            "place": positions[process_set],
             "entry": str(i),
         }
         for i, (process_set, name) in enumerate(states)
@@ -203,8 +203,8 @@ def _find_states(world: _core.World, folder: Path) -> dict[Key, bytes]:
                 parts.setdefault((process_set, tensor.name), []).append(tensor)
     states = {}
     for key, tensors in parts.items():
-        place = world.compression_place(key[0])
-        state = None if place is None else _state_for(place, tensors)
+        position = world.compression_position(key[0])
+        state = None if position is None else _state_for(position, tensors)
         if state is None:
             _log.warning(
                 "what compression kept back of '%s' is dropped: the grid is another one", key[1]
@@ -221,13 +221,13 @@ def _find_set(sets: Mapping[int, list[int]], tensor: _Tensor) -> int | None:
     return next((i for i, ranks in sets.items() if i and tuple(ranks) == tensor.ranks), None)
 
 
-def _state_for(place: tuple[int, int, int, int], parts: list[_Tensor]) -> bytes | None:
+def _state_for(position: tuple[int, int, int, int], parts: list[_Tensor]) -> bytes | None:
     """Returns the state of a tensor for a rank at `place`, or None where that cannot be had."""
-    blocks, block, members, member = place
-    block_parts = {part.place[3]: part for part in parts if part.place[:2] == (blocks, block)}
+    blocks, block, members, member = position
+    block_parts = {part.position[3]: part for part in parts if part.position[:2] == (blocks, block)}
     if not block_parts:
         return None
-    old_members = next(iter(block_parts.values())).place[2]
+    old_members = next(iter(block_parts.values())).position[2]
     if sorted(block_parts) != list(range(old_members)):
         return None
     if old_members == members:

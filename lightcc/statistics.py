@@ -60,7 +60,7 @@ class AllreduceCost(Record):
 
     process_set: int
     two_level: bool
-    most_bytes: int  #: Buckets beyond are done another way.
+    max_bytes: int  #: Buckets beyond are done another way.
     samples: int
     seconds: float  #: Of a bucket without bytes.
     seconds_per_byte: float

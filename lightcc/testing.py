@@ -308,7 +308,7 @@ class RankProcesses(Generic[T]):
 
     def check(self, results: Sequence[RankResult[T]]) -> None:
         """Raises `RankFailedError` for the rank that failed first, if one did."""
-        order = {rank: place for place, rank in enumerate(self._exit_order)}
+        order = {rank: position for position, rank in enumerate(self._exit_order)}
         failed = sorted(
             (r for r in results if not r.ok), key=lambda r: order.get(r.rank, len(order))
         )

@@ -222,7 +222,7 @@ class Ranks:
         """Starts them; `stack` ends them."""
         hosts = [cluster.host_of(rank, num_ranks) if cluster else 0 for rank in range(num_ranks)]
         if backend == STRATEGY:
-            told = self._config(hosts, cluster)
+            environments = self._config(hosts, cluster)
         else:
             secret = make_secret()
             if cluster is None:
@@ -232,12 +232,12 @@ class Ranks:
                 store = in_namespace(cluster.names[0], lambda: start_store(address, secret))
             stack.callback(store.stop)
             slots = number_ranks([str(host) for host in hosts])
-            told = [
+            environments = [
                 slot_environment(slot, rendezvous=store.address, secret=secret)
                 for slot in sorted(slots, key=lambda it: it.rank)
             ]
             two_levels = {"LIGHT_2D_ALLREDUCE": "1"} if cluster else {}
-            told = [variables | two_levels for variables in told]
+            environments = [variables | two_levels for variables in environments]
         self._processes = [
             subprocess.Popen(
                 [
@@ -249,7 +249,7 @@ class Ranks:
                 text=True,
                 env=clean_environment() | {"TF_CPP_MIN_LOG_LEVEL": "3"} | variables,
             )
-            for rank, variables in enumerate(told)
+            for rank, variables in enumerate(environments)
         ]
         stack.callback(self._end)
         self._read()

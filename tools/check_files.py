@@ -125,13 +125,13 @@ def repeated_classes(headers: dict[Path, str]) -> list[str]:
     That breaks the rule of one definition as soon as one program includes both, and no compiler
     sees it.
     """
-    places: dict[str, list[str]] = {}
+    positions: dict[str, list[str]] = {}
     for path, text in headers.items():
         for name, number in classes_of(text):
-            places.setdefault(name, []).append(f"{path}:{number}")
+            positions.setdefault(name, []).append(f"{path}:{number}")
     return [
         f"{found[-1]}: {name} is defined in {found[0]}, too: rename it by its meaning"
-        for name, found in places.items()
+        for name, found in positions.items()
         if len(found) > 1
     ]
 

@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(
         "a repetition is taken for news",
         "src/protocol/session_receive.cpp",
-        "  heard_news_ = false;\n",
+        "  heard_update_ = false;\n",
         "",
         "session",
     ),
@@ -152,7 +152,7 @@ MUTANTS = [
     Mutant(
         "reorder tolerance does not grow",
         "src/protocol/loss_detection.cpp",
-        "std::min(2 * tolerance_eighths_, kMostTolerance)",
+        "std::min(2 * tolerance_eighths_, kMaxTolerance)",
         "tolerance_eighths_",
         "loss_detection",
     ),
@@ -395,8 +395,8 @@ class Builder:
 
         def one(source: Path) -> None:
             include = [f"-I{tree}", f"-I{tree / 'src'}", f"-I{tree / 'tests'}"]
-            place = tree / source.relative_to(SOURCES)
-            command = [*self.compiler, *FLAGS, *include, "-c", str(place), "-o"]
+            location = tree / source.relative_to(SOURCES)
+            command = [*self.compiler, *FLAGS, *include, "-c", str(location), "-o"]
             subprocess.run([*command, str(objects[source])], check=True)
 
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:

@@ -49,15 +49,15 @@ CompressionSpec make_quantized_spec(int bits) {
   return {.compressor = bits == 8 ? Compressor::kInt8 : Compressor::kInt4};
 }
 
-py::object compression_place(WorldBinding& world, std::uint32_t process_set) {
-  const std::optional<GridPlace> place = [&] {
+py::object compression_position(WorldBinding& world, std::uint32_t process_set) {
+  const std::optional<GridPosition> position = [&] {
     const py::gil_scoped_release nogil;
-    return world.engine().compression_place(process_set);
+    return world.engine().compression_position(process_set);
   }();
-  if (!place) {
+  if (!position) {
     return py::none();
   }
-  return py::make_tuple(place->blocks, place->block, place->members, place->member);
+  return py::make_tuple(position->blocks, position->block, position->members, position->member);
 }
 
 py::dict save_compression(WorldBinding& world) {
@@ -161,7 +161,7 @@ void register_compression(py::module_& module,
       .def_readonly("exact", &CompressionSpec::exact)
       .def_readonly("warmup_steps", &CompressionSpec::warmup_steps)
       .def_readonly("momentum", &CompressionSpec::momentum);
-  world.def("compression_place", &compression_place, "process_set"_a)
+  world.def("compression_position", &compression_position, "process_set"_a)
       .def(
           "compresses",
           [](WorldBinding& self, std::uint32_t process_set, std::uint64_t num_bytes) {

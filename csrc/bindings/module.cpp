@@ -114,7 +114,7 @@ py::dict stats(WorldBinding& world) {
   for (const AllreduceCost& cost : stats.allreduce_costs) {
     costs.append(py::dict("process_set"_a = cost.process_set,
                           "two_level"_a = cost.two_level,
-                          "most_bytes"_a = cost.most_bytes,
+                          "max_bytes"_a = cost.max_bytes,
                           "samples"_a = cost.samples,
                           "seconds"_a = cost.seconds,
                           "seconds_per_byte"_a = cost.seconds_per_byte));

@@ -38,15 +38,15 @@ double pick(Rng& rng, const std::array<double, Count>& values) {
   return values[rng.below(Count)];
 }
 
-/// Somewhere from `least_us` to `most_us`, every magnitude as likely as the next. Products only:
+/// Somewhere from `min_us` to `max_us`, every magnitude as likely as the next. Products only:
 /// the powers of <cmath> differ between machines, and so would the story of a seed.
-Duration log_uniform(Rng& rng, double least_us, double most_us) {
-  const double factor = most_us / least_us > 1e4 ? 3 : 2;
-  double value = least_us;
+Duration log_uniform(Rng& rng, double min_us, double max_us) {
+  const double factor = max_us / min_us > 1e4 ? 3 : 2;
+  double value = min_us;
   for (int steps = static_cast<int>(rng.unit() * 10); steps > 0; --steps) {
     value *= factor;
   }
-  return Duration(static_cast<std::int64_t>(std::min(value, most_us) * 1e3));
+  return Duration(static_cast<std::int64_t>(std::min(value, max_us) * 1e3));
 }
 
 WireConfig draw_wire(Rng& rng, std::uint16_t paths) {
@@ -123,8 +123,8 @@ Script draw_script(Rng& rng, std::size_t pss) {
 
 Pace draw_pace(Rng& rng) {
   Pace pace;
-  pace.most_sends = rng.between(1, 32);
-  pace.most_receives = rng.between(1, 32);
+  pace.max_sends = rng.between(1, 32);
+  pace.max_receives = rng.between(1, 32);
   if (rng.chance(0.3)) {
     pace.think = log_uniform(rng, 1, 20000);
   }
@@ -136,15 +136,15 @@ Pace draw_pace(Rng& rng) {
 
 SessionConfig draw_session(Rng& rng, bool is_client, std::uint64_t seed) {
   SessionConfig config = session_config(is_client, seed);
-  config.most_pss = static_cast<std::uint16_t>(pick<4>(rng, {64, 512, 1408, 1408}));
+  config.max_pss = static_cast<std::uint16_t>(pick<4>(rng, {64, 512, 1408, 1408}));
   config.paths = static_cast<std::uint16_t>(pick<4>(rng, {1, 2, 8, 16}));
   config.flows = 64;
   config.window_packets = static_cast<std::uint32_t>(pick<4>(rng, {64, 256, 1024, 4096}));
   config.eager_packets = static_cast<std::uint32_t>(pick<4>(rng, {1, 4, 32, 186}));
-  config.most_sends = static_cast<std::uint32_t>(pick<3>(rng, {1, 8, 64}));
-  config.most_receives = static_cast<std::uint32_t>(rng.between(1, 64));
+  config.max_sends = static_cast<std::uint32_t>(pick<3>(rng, {1, 8, 64}));
+  config.max_receives = static_cast<std::uint32_t>(rng.between(1, 64));
   config.peer_timeout = std::chrono::seconds(10);
-  config.least_rto = milliseconds(rng.chance(0.5) ? 2 : 10);
+  config.min_rto = milliseconds(rng.chance(0.5) ? 2 : 10);
   config.initial_msg = static_cast<MsgSeq>(rng());
   if (rng.below(3) == 0) {
     config.initial_psn = 0 - static_cast<Psn>(rng.between(1, 200));
@@ -190,7 +190,7 @@ Story draw_story(std::uint64_t seed) {
   const std::uint16_t paths = std::min(world.client.paths, world.server.paths);
   world.up = draw_wire(rng, paths);
   world.down = draw_wire(rng, paths);
-  const std::size_t pss = std::min(world.client.most_pss, world.server.most_pss);
+  const std::size_t pss = std::min(world.client.max_pss, world.server.max_pss);
   world.up_script = draw_script(rng, pss);
   world.down_script = draw_script(rng, pss);
   world.client_pace = draw_pace(rng);
@@ -229,8 +229,8 @@ std::string describe(const Story& story) {
                 seconds(story.fate_at.time_since_epoch()) * 1e3,
                 world.up_script.sizes.size(),
                 world.down_script.sizes.size(),
-                world.client.most_pss,
-                world.server.most_pss,
+                world.client.max_pss,
+                world.server.max_pss,
                 world.client.paths,
                 world.server.paths,
                 world.client.window_packets,
@@ -324,14 +324,14 @@ ScenarioResult run_scenario(std::uint64_t seed, std::FILE* trace) {
   if (story.fate == Fate::kServerDies) {
     world.server.die(story.fate_at);
   }
-  constexpr std::uint64_t kMostEvents = 3000000;
+  constexpr std::uint64_t kMaxEvents = 3000000;
   constexpr Time kDeadline{std::chrono::seconds(600)};
   const bool never_met = story.fate == Fate::kNeverUp || story.fate == Fate::kNetworkDies;
-  bool ended = world.run_until_ended(kDeadline, kMostEvents);
+  bool ended = world.run_until_ended(kDeadline, kMaxEvents);
   if (!ended && never_met && world.server_traffic.session() == nullptr) {
     ended = world.client_traffic.has_ended();  // The server never heard of it.
   }
-  const bool finished = ended && world.run_until_finished(kDeadline, kMostEvents);
+  const bool finished = ended && world.run_until_finished(kDeadline, kMaxEvents);
   result.why = verdict_of(world, story, ended, finished);
   result.ok = result.why.empty();
   result.events = world.simulator.event_count();

@@ -43,7 +43,7 @@ SessionConfig as_over_udp(SessionConfig config, bool competes) {
   config.payload_crc = false;
   config.competes = competes;
   config.queue_allowance = std::chrono::microseconds(300);
-  config.least_rto = std::chrono::milliseconds(10);
+  config.min_rto = std::chrono::milliseconds(10);
   return config;
 }
 
@@ -156,7 +156,7 @@ void SharedLink::act(Time now, std::uint64_t token) {
   if (token == kSample) {
     const double queue_s = seconds(link_.queue_delay());
     queue_sum_s_ += queue_s;
-    most_queue_s_ = std::max(most_queue_s_, queue_s);
+    max_queue_s_ = std::max(max_queue_s_, queue_s);
     ++samples_;
     simulator_.schedule(now + kSampleInterval, *this, kSample);
     return;
@@ -196,7 +196,7 @@ Shares SharedLink::measure_until(Time at) {
   const auto harp_before = harp_bytes();
   const auto tcp_before = tcp_bytes();
   queue_sum_s_ = 0;
-  most_queue_s_ = 0;
+  max_queue_s_ = 0;
   samples_ = 0;
   run_until(at);
   const double capacity_bytes = config_.bits_per_s / 8 * seconds(simulator_.now() - from);
@@ -210,7 +210,7 @@ Shares SharedLink::measure_until(Time at) {
   return {.harp = shares(harp_bytes(), harp_before),
           .tcp = shares(tcp_bytes(), tcp_before),
           .mean_queue_s = samples_ > 0 ? queue_sum_s_ / static_cast<double>(samples_) : 0,
-          .most_queue_s = most_queue_s_};
+          .max_queue_s = max_queue_s_};
 }
 
 }  // namespace harp::sim

@@ -39,7 +39,7 @@ struct Shares {
   std::vector<double> harp;  ///< Of the link's rate, by session, in the order of add_harp().
   std::vector<double> tcp;
   double mean_queue_s = 0;
-  double most_queue_s = 0;
+  double max_queue_s = 0;
 
   double harp_sum() const;
   double tcp_sum() const;
@@ -120,7 +120,7 @@ class SharedLink final : public Actor {
   std::vector<std::unique_ptr<Pair>> pairs_;
   std::vector<std::unique_ptr<TcpFlow>> tcp_;
   double queue_sum_s_ = 0;
-  double most_queue_s_ = 0;
+  double max_queue_s_ = 0;
   std::uint64_t samples_ = 0;
 };
 

@@ -33,11 +33,11 @@ class Simulator {
   void schedule(Time at, Actor& actor, std::uint64_t token);
   /// The next event. False where there is none left.
   bool step();
-  /// Steps until `done()`, or until `deadline` or `most_events` is reached. Returns done().
+  /// Steps until `done()`, or until `deadline` or `max_events` is reached. Returns done().
   template <typename Done>
-  bool run_until(const Done& done, Time deadline, std::uint64_t most_events) {
+  bool run_until(const Done& done, Time deadline, std::uint64_t max_events) {
     while (!done()) {
-      if (queue_.empty() || queue_.top().at > deadline || events_ >= most_events) {
+      if (queue_.empty() || queue_.top().at > deadline || events_ >= max_events) {
         return false;
       }
       step();

@@ -14,11 +14,11 @@ namespace {
 
 constexpr double kHighGain = 2.89;
 constexpr double kWindowGain = 2;
-constexpr double kLeastWindow = 4;
+constexpr double kMinWindow = 4;
 constexpr auto kPhases = std::to_array<double>({1.25, 0.75, 1, 1, 1, 1, 1, 1});
 constexpr Duration kMinRttWindow = std::chrono::seconds(10);
 constexpr Duration kProbeRttTime = std::chrono::milliseconds(200);
-constexpr double kMostBurst = 65536.0 / kTcpSegmentBytes;
+constexpr double kMaxBurst = 65536.0 / kTcpSegmentBytes;
 
 }  // namespace
 
@@ -27,14 +27,14 @@ double TcpBbr::bandwidth() const {
 }
 
 std::uint32_t TcpBbr::burst_packets() const {
-  return static_cast<std::uint32_t>(std::clamp(pacing_rate_ * 1e-3, 1.0, kMostBurst));
+  return static_cast<std::uint32_t>(std::clamp(pacing_rate_ * 1e-3, 1.0, kMaxBurst));
 }
 
 double TcpBbr::target(double gain) const {
   if (min_rtt_ == Duration::max()) {
     return 10;
   }
-  return std::max(gain * bandwidth() * seconds(min_rtt_) + 3.0 * burst_packets(), kLeastWindow);
+  return std::max(gain * bandwidth() * seconds(min_rtt_) + 3.0 * burst_packets(), kMinWindow);
 }
 
 void TcpBbr::save_window() {
@@ -141,7 +141,7 @@ void TcpBbr::update_min_rtt(const TcpAck& ack) {
 }
 
 void TcpBbr::probe_rtt(const TcpAck& ack) {
-  if (probe_ends_ == kNever && ack.in_flight <= kLeastWindow) {
+  if (probe_ends_ == kNever && ack.in_flight <= kMinWindow) {
     probe_ends_ = ack.now + kProbeRttTime;
     probe_round_is_over_ = false;
     round_ends_ = ack.delivered;
@@ -171,10 +171,10 @@ void TcpBbr::update_window(const TcpAck& ack) {
     } else if (window_ < wanted || ack.delivered < 10) {
       window_ += 1;
     }
-    window_ = std::max(window_, kLeastWindow);
+    window_ = std::max(window_, kMinWindow);
   }
   if (state_ == State::kProbeRtt) {
-    window_ = std::min(window_, kLeastWindow);
+    window_ = std::min(window_, kMinWindow);
   }
 }
 

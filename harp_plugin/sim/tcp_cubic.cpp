@@ -14,8 +14,8 @@ namespace {
 constexpr double kC = 0.4;
 constexpr double kBeta = 0.7;
 constexpr double kRenoGrowth = 3 * (1 - kBeta) / (1 + kBeta);
-constexpr Duration kLeastRttRise = std::chrono::milliseconds(4);
-constexpr Duration kMostRttRise = std::chrono::milliseconds(16);
+constexpr Duration kMinRttRise = std::chrono::milliseconds(4);
+constexpr Duration kMaxRttRise = std::chrono::milliseconds(16);
 constexpr std::uint32_t kRttSamples = 8;
 
 }  // namespace
@@ -42,7 +42,7 @@ void TcpCubic::slow_start(const TcpAck& ack) {
   ++round_samples_;
   window_ += 1;
   if (round_samples_ >= kRttSamples && previous_rtt_ != Duration::max() &&
-      round_rtt_ >= previous_rtt_ + std::clamp(previous_rtt_ / 8, kLeastRttRise, kMostRttRise)) {
+      round_rtt_ >= previous_rtt_ + std::clamp(previous_rtt_ / 8, kMinRttRise, kMaxRttRise)) {
     threshold_ = window_;
   }
 }
@@ -52,13 +52,13 @@ void TcpCubic::avoid_congestion(const TcpAck& ack) {
     epoch_start_ = ack.now;
     epoch_window_ = window_;
     reno_ = window_;
-    most_ = std::max(most_, window_);
-    cube_root_s_ = std::cbrt((most_ - window_) / kC);
+    maximum_ = std::max(maximum_, window_);
+    cube_root_s_ = std::cbrt((maximum_ - window_) / kC);
   }
   const double since_s = seconds(ack.now - epoch_start_ + ack.rtt) - cube_root_s_;
-  const double cubic = kC * since_s * since_s * since_s + most_;
+  const double cubic = kC * since_s * since_s * since_s + maximum_;
   const double target = std::clamp(cubic, window_, 1.5 * window_);
-  reno_ += (reno_ >= most_ ? 1 : kRenoGrowth) / window_;
+  reno_ += (reno_ >= maximum_ ? 1 : kRenoGrowth) / window_;
   if (cubic < reno_) {
     window_ = std::max(window_, reno_);
   } else {
@@ -67,7 +67,7 @@ void TcpCubic::avoid_congestion(const TcpAck& ack) {
 }
 
 void TcpCubic::reduce() {
-  most_ = window_ < most_ ? window_ * (1 + kBeta) / 2 : window_;  // Fast convergence.
+  maximum_ = window_ < maximum_ ? window_ * (1 + kBeta) / 2 : window_;  // Fast convergence.
   threshold_ = std::max(window_ * kBeta, 2.0);
   epoch_start_ = kNever;
 }

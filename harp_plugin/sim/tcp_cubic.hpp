@@ -29,7 +29,7 @@ class TcpCubic final : public TcpControl {
 
   double window_ = 10;
   double threshold_ = 1e9;
-  double most_ = 0;          ///< W_max: the window when packets were lost.
+  double maximum_ = 0;       ///< W_max: the window when packets were lost.
   double reno_ = 0;          ///< W_est
   double cube_root_s_ = 0;   ///< K: from the epoch's start until the window is W_max again.
   double epoch_window_ = 0;  ///< cwnd_epoch

@@ -14,8 +14,8 @@ namespace harp::sim {
 namespace {
 
 constexpr std::uint64_t kReorderPackets = 3;
-constexpr double kMaxParcel = 44;                                   ///< 64 KiB.
-constexpr Duration kLeastTimeout = std::chrono::milliseconds(200);  // Linux.
+constexpr double kMaxParcel = 44;                                 ///< 64 KiB.
+constexpr Duration kMinTimeout = std::chrono::milliseconds(200);  // Linux.
 
 }  // namespace
 
@@ -62,8 +62,8 @@ void TcpFlow::act(Time now, std::uint64_t token) {
 
 std::uint32_t TcpFlow::parcel_packets() const {
   const double window = control_->window_packets();
-  const double most = control_->pacing_rate() > 0 ? control_->burst_packets() : kMaxParcel;
-  return static_cast<std::uint32_t>(std::clamp(window / 3, 1.0, most));
+  const double maximum = control_->pacing_rate() > 0 ? control_->burst_packets() : kMaxParcel;
+  return static_cast<std::uint32_t>(std::clamp(window / 3, 1.0, maximum));
 }
 
 void TcpFlow::send(Time now) {
@@ -165,7 +165,7 @@ void TcpFlow::set_timer(Time now) {
     return;
   }
   if (times_out_at_ == kNever) {
-    const Duration timeout = std::max(2 * srtt_, kLeastTimeout) * (1 << backoff_);
+    const Duration timeout = std::max(2 * srtt_, kMinTimeout) * (1 << backoff_);
     times_out_at_ = now + timeout;
   }
   if (!timer_is_set_) {

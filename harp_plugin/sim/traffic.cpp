@@ -39,8 +39,8 @@ const std::vector<std::byte>& pool() {
 
 std::span<const std::byte> Script::content(std::size_t message) const {
   const std::size_t bytes = sizes[message];
-  const std::uint64_t place = Rng(content_seed + message * 0x9e3779b97f4a7c15)();
-  return std::span(pool()).subspan(place % (kPoolBytes - bytes), bytes);
+  const std::uint64_t position = Rng(content_seed + message * 0x9e3779b97f4a7c15)();
+  return std::span(pool()).subspan(position % (kPoolBytes - bytes), bytes);
 }
 
 Traffic::Traffic(
@@ -77,7 +77,7 @@ void Traffic::act(Time now, std::uint64_t) {
 }
 
 void Traffic::post(Time now) {
-  while (next_send_ < out_.sizes.size() && posted_sends_ < pace_.most_sends) {
+  while (next_send_ < out_.sizes.size() && posted_sends_ < pace_.max_sends) {
     const PostResult result = session_->post_send(
         {.data = out_.content(next_send_), .tag = out_.tag(next_send_), .cookie = next_send_}, now);
     if (result != PostResult::kPosted) {
@@ -90,7 +90,7 @@ void Traffic::post(Time now) {
 }
 
 void Traffic::post_receives(Time now) {
-  while (next_receive_ < in_.sizes.size() && posted_receives_ < pace_.most_receives) {
+  while (next_receive_ < in_.sizes.size() && posted_receives_ < pace_.max_receives) {
     if (now < next_receive_at_) {
       if (!wake_is_set_) {
         wake_is_set_ = true;

@@ -31,8 +31,8 @@ struct Script {
 };
 
 struct Pace {
-  std::size_t most_sends = 8;
-  std::size_t most_receives = 8;
+  std::size_t max_sends = 8;
+  std::size_t max_receives = 8;
   Duration think{};          ///< Least time between two receives.
   Duration first_receive{};  ///< Nothing is received before.
 };

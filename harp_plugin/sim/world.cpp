@@ -48,7 +48,7 @@ World::World(const WorldConfig& made, std::FILE* trace)
   client_traffic.on_accept(*session, simulator.now());
 }
 
-bool World::run_until_ended(Time deadline, std::uint64_t most_events) {
+bool World::run_until_ended(Time deadline, std::uint64_t max_events) {
   return simulator.run_until(
       [this] {
         const Time now = simulator.now();
@@ -56,10 +56,10 @@ bool World::run_until_ended(Time deadline, std::uint64_t most_events) {
                (server_traffic.has_ended() || server.is_dead(now));
       },
       deadline,
-      most_events);
+      max_events);
 }
 
-bool World::run_until_finished(Time deadline, std::uint64_t most_events) {
+bool World::run_until_finished(Time deadline, std::uint64_t max_events) {
   return simulator.run_until(
       [this] {
         const Time now = simulator.now();
@@ -67,7 +67,7 @@ bool World::run_until_finished(Time deadline, std::uint64_t most_events) {
                (server.all_finished() || server.is_dead(now));
       },
       deadline,
-      most_events);
+      max_events);
 }
 
 }  // namespace harp::sim

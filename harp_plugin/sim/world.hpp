@@ -29,9 +29,9 @@ class World {
   World(const WorldConfig& made, std::FILE* trace);
 
   /// Runs until both applications have what they wanted, or failed.
-  bool run_until_ended(Time deadline, std::uint64_t most_events);
+  bool run_until_ended(Time deadline, std::uint64_t max_events);
   /// Runs until all sessions are finished too.
-  bool run_until_finished(Time deadline, std::uint64_t most_events);
+  bool run_until_finished(Time deadline, std::uint64_t max_events);
 
   Simulator simulator;
   WorldConfig config;

@@ -82,15 +82,15 @@ class CompressedGradients:
             for (owner, name), state in world.save_compression().items()
             if owner == process_set and name.removeprefix(_PREFIX) in names
         }
-        place = world.compression_place(process_set)
-        return {"version": _VERSION, "place": place, "scale": self._scale, "tensors": tensors}
+        position = world.compression_position(process_set)
+        return {"version": _VERSION, "place": position, "scale": self._scale, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes in what `state_dict()` returned, on all ranks of the process set or on none."""
         process_set = self._set()
         if not self._process_set.included():
             return
-        place = _world.current().compression_place(process_set)
+        position = _world.current().compression_position(process_set)
         states: dict[tuple[int, str], bytes] = {}
         saved: tuple[int, ...] | None = None
         scale: float | None = None
@@ -100,9 +100,9 @@ class CompressedGradients:
             states = {(process_set, _PREFIX + name): data for name, data in tensors.items()}
         except ValueError as error:
             failure = error
-        if failure is None and saved != place:
+        if failure is None and saved != position:
             warnings.warn(
-                f"The compression state of another grid ({saved}, here {place}) is dropped; "
+                f"The compression state of another grid ({saved}, here {position}) is dropped; "
                 "load_compression_state() can divide it anew.",
                 stacklevel=3,
             )
@@ -158,9 +158,9 @@ def _parse(
         if state["version"] != _VERSION:
             msg = f"a compression state of version {state['version']}: expected {_VERSION}"
             raise ValueError(msg)
-        place, scale = state["place"], state["scale"]
+        position, scale = state["place"], state["scale"]
         return (
-            None if place is None else tuple(map(int, place)),
+            None if position is None else tuple(map(int, position)),
             None if scale is None else float(scale),
             {str(name): bytes(tensor) for name, tensor in state["tensors"].items()},
         )

@@ -104,12 +104,12 @@ def leave(*, in_order: bool) -> None:
 def _job(env: Mapping[str, str]) -> Epoch:
     global _met
     if "LIGHT_RANK" in env or "LIGHT_SIZE" in env:
-        return _told(env, "LIGHT_RANK", "LIGHT_SIZE")
+        return _epoch_of(env, "LIGHT_RANK", "LIGHT_SIZE")
     if "HOROVOD_RANK" in env or "HOROVOD_SIZE" in env:
         if not env.get("LIGHT_RENDEZVOUS"):
             _warn_alone(env)
             return Epoch()
-        return _told(env, "HOROVOD_RANK", "HOROVOD_SIZE")
+        return _epoch_of(env, "HOROVOD_RANK", "HOROVOD_SIZE")
     for launcher in _LAUNCHERS:
         if launcher.is_launcher(env):
             _met = _met or launcher.join(env)
@@ -117,8 +117,8 @@ def _job(env: Mapping[str, str]) -> Epoch:
     return Epoch()
 
 
-def _told(env: Mapping[str, str], rank_name: str, size_name: str) -> Epoch:
-    rank, size = variables.place(env, rank_name, size_name, "lightccrun")
+def _epoch_of(env: Mapping[str, str], rank_name: str, size_name: str) -> Epoch:
+    rank, size = variables.rank_and_size(env, rank_name, size_name, "lightccrun")
     if size == 1:
         return Epoch()
     return Epoch(rank, size, variables.rendezvous(env), variables.secret(env))

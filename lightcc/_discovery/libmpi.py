@@ -141,7 +141,7 @@ class Mpi:
 def _load(family: Family) -> tuple[str, ctypes.CDLL]:
     tried = []
     # Open MPI's plugins look for its symbols among the global ones.
-    for path, mode in _places(family):
+    for path, mode in _locations(family):
         try:
             return path, ctypes.CDLL(path, mode=mode | ctypes.RTLD_GLOBAL)
         except OSError as error:  # noqa: PERF203  a few attempts, once
@@ -154,7 +154,7 @@ def _load(family: Family) -> tuple[str, ctypes.CDLL]:
     raise MpiError(msg)
 
 
-def _places(family: Family) -> Iterator[tuple[str, int]]:
+def _locations(family: Family) -> Iterator[tuple[str, int]]:
     for soname in family.sonames:
         yield soname, os.RTLD_NOLOAD
     for directory in (Path(sys.prefix, "lib"), *_launcher_directories()):

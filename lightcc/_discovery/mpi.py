@@ -39,7 +39,7 @@ def join(env: Mapping[str, str]) -> Epoch:
         PeerFailedError: Rank 0 could not serve the store, or is not reached.
     """
     names = _variables(env) or _OPEN_MPI
-    rank, size = variables.place(env, names[0], names[1], "mpirun")
+    rank, size = variables.rank_and_size(env, names[0], names[1], "mpirun")
     if size == 1:
         return Epoch()
     try:

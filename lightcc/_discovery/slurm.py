@@ -50,11 +50,11 @@ def join(env: Mapping[str, str]) -> Epoch:
         EngineError: On rank 0: LIGHT_RENDEZVOUS names no address of its host that is free.
         PeerFailedError: Rank 0 could not serve the store, or is not reached.
     """
-    rank, size = variables.place(env, _RANK, _SIZE, "srun")
+    rank, size = variables.rank_and_size(env, _RANK, _SIZE, "srun")
     if size == 1:
         return Epoch()
     if env.get("LIGHT_RENDEZVOUS"):
-        return _meet_as_told(env, rank, size)
+        return _meet_at_address(env, rank, size)
     if "PMI_FD" not in env:
         msg = (
             f"srun started {size} tasks without a way to meet: start them with srun --mpi=pmi2, or "
@@ -75,20 +75,20 @@ def leave(*, in_order: bool) -> None:
         _pmi.finalize()
 
 
-def _meet_as_told(env: Mapping[str, str], rank: int, size: int) -> Epoch:
-    told, secret = variables.rendezvous(env), variables.secret(env)
+def _meet_at_address(env: Mapping[str, str], rank: int, size: int) -> Epoch:
+    address, secret = variables.rendezvous(env), variables.secret(env)
     if rank == 0:
-        host, port = _addresses.split_host_and_port(told)
+        host, port = _addresses.split_host_and_port(address)
         found = [a for family, a in _addresses.resolve(host) if _addresses.is_own(family, a)]
         if not found:
             msg = (
-                f'LIGHT_RENDEZVOUS="{told}": expected an address of the host of rank 0, '
+                f'LIGHT_RENDEZVOUS="{address}": expected an address of the host of rank 0, '
                 f"{os.uname().nodename}, which serves the store; it has "
                 f"{_addresses.candidate_text()}"
             )
             raise ValueError(msg)
         _servers.append(_core.StoreServer(_addresses.host_and_port(found[0], port), secret))
-    return Epoch(rank, size, told, secret)
+    return Epoch(rank, size, address, secret)
 
 
 def _connected() -> _Pmi2:

@@ -39,7 +39,7 @@ def join(env: Mapping[str, str]) -> Epoch:
         ValueError: A variable has a value that is not allowed, or torch is not installed.
         PeerFailedError: The other ranks were not there in time.
     """
-    rank, size = variables.place(env, "RANK", "WORLD_SIZE", _SETTER)
+    rank, size = variables.rank_and_size(env, "RANK", "WORLD_SIZE", _SETTER)
     if size == 1:
         return Epoch()
     port = variables.integer(env, "MASTER_PORT", 1, 65535, _SETTER)

@@ -13,7 +13,9 @@ _START_TIMEOUTS = ("HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")
 _START_TIMEOUT_S = 30.0
 
 
-def place(env: Mapping[str, str], rank_name: str, size_name: str, setter: str) -> tuple[int, int]:
+def rank_and_size(
+    env: Mapping[str, str], rank_name: str, size_name: str, setter: str
+) -> tuple[int, int]:
     """Returns rank and size from two variables; `setter` is who should have set them.
 
     Raises:
@@ -23,20 +25,24 @@ def place(env: Mapping[str, str], rank_name: str, size_name: str, setter: str) -
     return integer(env, rank_name, 0, size - 1, setter), size
 
 
-def integer(env: Mapping[str, str], name: str, least: int, most: int | None, setter: str) -> int:
+def integer(
+    env: Mapping[str, str], name: str, minimum: int, maximum: int | None, setter: str
+) -> int:
     """Returns an integer.
 
     Raises:
         ValueError: It is missing, or is not an integer from `least` to `most`.
     """
-    allowed = f"an integer >= {least}" if most is None else f"an integer from {least} to {most}"
+    allowed = (
+        f"an integer >= {minimum}" if maximum is None else f"an integer from {minimum} to {maximum}"
+    )
     text = env.get(name)
     if text is None:
         msg = f"{name} is not set: expected {allowed}, as {setter} sets it."
         raise ValueError(msg)
     # int() takes "1_0" and other scripts' digits; a launcher writes none of these.
     value = int(text) if text.isascii() and text.strip().isdigit() else -1
-    if value < least or (most is not None and value > most):
+    if value < minimum or (maximum is not None and value > maximum):
         msg = f'{name}="{text}": expected {allowed}'
         raise ValueError(msg)
     return value

@@ -12,14 +12,14 @@ from lightcc.bench.variants import Variant, VariantError, parse_variants
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_MOST = 1 << 20
+_MAX = 1 << 20
 
 
 def positive(text: str) -> int:
     """A whole number from 1."""
     value = int(text) if text.isdecimal() else 0
-    if not 1 <= value <= _MOST:
-        msg = f"'{text}' is not a number from 1 to {_MOST}"
+    if not 1 <= value <= _MAX:
+        msg = f"'{text}' is not a number from 1 to {_MAX}"
         raise argparse.ArgumentTypeError(msg)
     return value
 

@@ -27,7 +27,7 @@ REDUCING = ("allreduce", "reducescatter")
 _DIVIDED = ("allgather", "alltoall", "reducescatter")
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?$", re.IGNORECASE)
 _MAX_BYTES = 1 << 40
-_MOST_IN_EXCHANGE = 16  # Ranks; docs/algorithms.md.
+_MAX_IN_EXCHANGE = 16  # Ranks; docs/algorithms.md.
 _INDEX_BYTES = 2  # Of a value that top-k sends.
 _TOPK_THRESHOLD_BYTES = 1 << 20  # Of the smallest tensor that it is used for.
 
@@ -58,7 +58,7 @@ class Case:
             return 2 * (num_ranks - 1) / num_ranks
         return 1.0 if self.collective == "broadcast" else (num_ranks - 1) / num_ranks
 
-    def least_bytes_of_host(self, num_ranks: int, num_hosts: int) -> float:
+    def min_bytes_of_host(self, num_ranks: int, num_hosts: int) -> float:
         """The bytes that the host which sends most cannot avoid to send; two levels reach that."""
         if num_hosts == 1 or self.collective == "barrier":
             return 0.0
@@ -84,14 +84,14 @@ class Case:
         name = variant.partition(":")[0]
         if self.collective != "allreduce" or num_hosts == 1:
             return None
-        least = self.least_bytes_of_host(num_ranks, num_hosts)
+        minimum = self.min_bytes_of_host(num_ranks, num_hosts)
         per_host = num_ranks // num_hosts
         ring = 2 * (num_ranks - 1) / num_ranks * self.size_bytes
         exchange = 2 * per_host * (num_ranks - per_host) / num_ranks * self.size_bytes
         formulas = {
-            "lightcc": least,
-            "2d": least,
-            "flat": exchange if num_ranks <= _MOST_IN_EXCHANGE else ring,
+            "lightcc": minimum,
+            "2d": minimum,
+            "flat": exchange if num_ranks <= _MAX_IN_EXCHANGE else ring,
             "gloo": ring,
             "horovod": ring,
         }
@@ -100,7 +100,7 @@ class Case:
         item = DTYPES[self.dtype]
         large = sum(count for count in self.counts if count * item >= _TOPK_THRESHOLD_BYTES)
         lists = ratio * large * (item + _INDEX_BYTES) * (num_hosts - 1)
-        return lists + least * (1 - large * item / self.size_bytes)
+        return lists + minimum * (1 - large * item / self.size_bytes)
 
 
 def size_text(size: int) -> str:

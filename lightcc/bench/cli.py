@@ -203,8 +203,8 @@ def _measure(
     out.write(f"# {facts['cpu']}, {facts['cores_allowed']} cores, Linux {facts['kernel']}\n")
     for group in groups:
         out.write(f"# {group.name}: {group.version}\n")
-    place = "in place" if planned[0].inplace else "out of place"
-    out.write(f"# {args.collective}, {args.num_proc} ranks, {place}; times of the slowest rank\n")
+    mode = "in place" if planned[0].inplace else "out of place"
+    out.write(f"# {args.collective}, {args.num_proc} ranks, {mode}; times of the slowest rank\n")
     if hosts is not None:
         out.write(f"# {hosts.describe()}\n")
     out.write(report.table_header(hosts=hosts is not None) + "\n")

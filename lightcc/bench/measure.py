@@ -125,7 +125,7 @@ class WireMeter:
         """Prepares to read the interfaces of `hosts`, if they have any."""
         self._hosts = hosts
         self._before: list[int] = []
-        self._told: list[int] = []
+        self._reported: list[int] = []
         self.bytes = 0
 
     def __enter__(self) -> WireMeter:  # noqa: PYI034 - Self needs Python 3.11.
@@ -135,16 +135,16 @@ class WireMeter:
 
     def note(self, answers: list[dict[str, Any]]) -> None:
         """Takes in what the ranks answered."""
-        self._told = [int(answer.get("sent", 0)) for answer in answers]
+        self._reported = [int(answer.get("sent", 0)) for answer in answers]
 
     def __exit__(self, *_: object) -> None:
         if isinstance(self._hosts, Cluster):
             after = self._hosts.sent_bytes()
             self.bytes = max(b - a for a, b in zip(self._before, after, strict=True))
-        elif self._hosts is not None and self._told:
+        elif self._hosts is not None and self._reported:
             sent = [0] * len(self._hosts.names)
-            for rank, count in enumerate(self._told):
-                sent[self._hosts.host_of(rank, len(self._told))] += count
+            for rank, count in enumerate(self._reported):
+                sent[self._hosts.host_of(rank, len(self._reported))] += count
             self.bytes = max(sent)
 
 

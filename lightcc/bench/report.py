@@ -123,14 +123,14 @@ def _add_link(
     wire = samples.wire_bytes / samples.calls
     num_hosts = len(hosts.names)
     formula = case.bytes_of_host(samples.library, row.ranks, num_hosts, ratio)
-    least = case.least_bytes_of_host(row.ranks, num_hosts)
+    minimum = case.min_bytes_of_host(row.ranks, num_hosts)
     return replace(
         row,
         wire_bytes=wire,
         formula_bytes=formula,
         link_share=wire * 8 / hosts.rate / median_s,
         own_share=None if formula is None else formula * 8 / hosts.rate / median_s,
-        bound_share=None if ratio is not None else least * 8 / hosts.rate / median_s,
+        bound_share=None if ratio is not None else minimum * 8 / hosts.rate / median_s,
     )
 
 
@@ -250,8 +250,10 @@ def plot(rows: list[Row], path: Path) -> None:
     by_size = not any(row.model for row in shown)
     for library in dict.fromkeys(row.library for row in shown):
         mine = [row for row in shown if row.library == library]
-        places = [float(row.size_bytes) for row in mine] if by_size else [row.model for row in mine]
-        axes.plot(places, [row.median_us for row in mine], marker="o", label=library)
+        positions = (
+            [float(row.size_bytes) for row in mine] if by_size else [row.model for row in mine]
+        )
+        axes.plot(positions, [row.median_us for row in mine], marker="o", label=library)
     if by_size:
         axes.set_xscale("log", base=2)
         sizes = sorted({row.size_bytes for row in shown if row.size_bytes > 0})

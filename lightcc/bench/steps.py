@@ -131,12 +131,12 @@ class HorovodOnGloo:
             self._dist.all_reduce(self._torch.from_numpy(gradients[0]))
             return
         edges = np.cumsum([0, *(gradient.size for gradient in gradients)])
-        places = [self._buffer[first:last] for first, last in pairwise(edges)]
-        for place, gradient in zip(places, gradients, strict=True):
-            np.copyto(place, gradient)
+        parts = [self._buffer[first:last] for first, last in pairwise(edges)]
+        for part, gradient in zip(parts, gradients, strict=True):
+            np.copyto(part, gradient)
         self._dist.all_reduce(self._torch.from_numpy(self._buffer[: edges[-1]]))
-        for place, gradient in zip(places, gradients, strict=True):
-            np.copyto(gradient, place)
+        for part, gradient in zip(parts, gradients, strict=True):
+            np.copyto(gradient, part)
 
 
 class DdpOnGloo:
@@ -162,12 +162,12 @@ class DdpOnGloo:
         self._works.clear()
 
 
-def fuse(counts: list[int], most: int) -> list[list[int]]:
+def fuse(counts: list[int], maximum: int) -> list[list[int]]:
     """Returns neighbours of at most `most` elements together; a larger one stays alone."""
     groups: list[list[int]] = []
     total = 0
     for index, count in enumerate(counts):
-        if not groups or total + count > most:
+        if not groups or total + count > maximum:
             groups.append([])
             total = 0
         groups[-1].append(index)

@@ -148,10 +148,10 @@ def plot(rows: list[Row], trainings: list[Training], path: Path) -> None:
     labels = list(dict.fromkeys(row.variant for row in shown))
     width = 0.8 / max(1, len(labels))
     figure, axes = pyplot.subplots(figsize=(2.5 + 2.5 * len(trainings), 5), layout="constrained")
-    places = {training.name: place for place, training in enumerate(trainings)}
+    positions = {training.name: position for position, training in enumerate(trainings)}
     for number, label in enumerate(labels):
         mine = [row for row in shown if row.variant == label]
-        left = [places[row.model] - 0.4 + (number + 0.5) * width for row in mine]
+        left = [positions[row.model] - 0.4 + (number + 0.5) * width for row in mine]
         bars = axes.bar(left, [100 * (row.efficiency or 0) for row in mine], width, label=label)
         axes.bar_label(bars, fmt="%.0f", fontsize=7)
     styles = dict(zip(_PUBLISHED, (":", "--"), strict=True))
@@ -159,13 +159,13 @@ def plot(rows: list[Row], trainings: list[Training], path: Path) -> None:
         for what, style in styles.items():
             efficiency = training.published_efficiency(what)
             if efficiency is not None:
-                ends = (places[training.name] - 0.45, places[training.name] + 0.45)
+                ends = (positions[training.name] - 0.45, positions[training.name] + 0.45)
                 axes.hlines(100 * efficiency, *ends, linestyles=style, colors="black")
                 text = f"published: {_PUBLISHED[what]}"
-                place = (places[training.name], 100 * efficiency + 3)
+                position = (positions[training.name], 100 * efficiency + 3)
                 box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-                axes.annotate(text, place, fontsize=7, ha="center", bbox=box)
-    axes.set_xticks(list(places.values()), list(places))
+                axes.annotate(text, position, fontsize=7, ha="center", bbox=box)
+    axes.set_xticks(list(positions.values()), list(positions))
     axes.set_ylabel("scaling efficiency (%)")
     axes.set_ylim(0, 110)
     if shown:

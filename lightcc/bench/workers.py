@@ -189,9 +189,11 @@ class WorkerGroup:
         hosts = self._hosts()
         listed = ",".join(f"{a}:{hosts.count(host)}" for host, a in enumerate(addresses))
         # Horovod's names are aliases of lightcc's, which say the same.
-        told = slot_environment(slot, rendezvous="", secret="")
-        told = {name: value for name, value in told.items() if name.startswith("HOROVOD_")}
-        return told | {
+        variables = slot_environment(slot, rendezvous="", secret="")
+        variables = {
+            name: value for name, value in variables.items() if name.startswith("HOROVOD_")
+        }
+        return variables | {
             "HOROVOD_HOSTNAME": addresses[hosts[slot.rank]],
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": addresses[0],
             "HOROVOD_GLOO_IFACE": "eth0" if self._cluster else "lo",

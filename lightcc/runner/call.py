@@ -194,8 +194,8 @@ def _fail(
 ) -> NoReturn:
     text, rank = f"the launcher ended with code {code}", None
     if (folder / FAILURE).is_file():
-        told: tuple[str, int | None] = json.loads((folder / FAILURE).read_text(encoding="utf-8"))
-        text, rank = told[0] or text, told[1]
+        report: tuple[str, int | None] = json.loads((folder / FAILURE).read_text(encoding="utf-8"))
+        text, rank = report[0] or text, report[1]
     if code == 0:
         rank = next(rank for rank in range(len(outcomes) + 1) if rank not in outcomes)
         text = f"rank {rank} ended before the function had returned"

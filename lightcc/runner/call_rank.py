@@ -20,14 +20,14 @@ def main() -> int:
     """Makes the call; returns 0 when it returned and 1 when it raised."""
     result_fd = int(os.environ.pop(frames.RESULT_FD))
     os.set_inheritable(result_fd, False)
-    told = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - from the caller.
+    request = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - from the caller.
     # What the caller could import can be imported here, after what is installed here.
-    sys.path += [entry for entry in told["path"] if entry not in sys.path]
+    sys.path += [entry for entry in request["path"] if entry not in sys.path]
     code = 0
     try:
-        if told["main"]:
-            multiprocessing.spawn.prepare(told["main"])
-        function, args, kwargs = pickle.loads(told["call"])  # noqa: S301
+        if request["main"]:
+            multiprocessing.spawn.prepare(request["main"])
+        function, args, kwargs = pickle.loads(request["call"])  # noqa: S301
         value = function(*args, **kwargs)
         try:
             data = dumps(Outcome(value))

@@ -300,8 +300,8 @@ class Driver:
                 self._actions.append(Start(worker.number, worker.host, rank, hosts))
 
     def _room(self, count: int) -> int:
-        most = self._settings.max_np
-        return self._next_number + 1_000_000 if most is None else most - count
+        maximum = self._settings.max_np
+        return self._next_number + 1_000_000 if maximum is None else maximum - count
 
     # -- Workers ----------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ _MEANING = {
 }
 _COLORS = {"alone": "#9aa0a6", "hidden": "#5b9bd5", "exposed": "#ed7d31", "waiting": "#c00000"}
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
-_MOST_RANKS = 5
+_MAX_RANKS = 5
 
 
 class PlotError(RuntimeError):
@@ -90,7 +90,7 @@ def _late_lines(summary: Summary) -> list[str]:
         lines = ["no rank was late: others waited for none for 1% of the time or more"]
     else:
         lines = [f"rank {rank} was late: look there first"]
-    for one in summary.late[:_MOST_RANKS]:
+    for one in summary.late[:_MAX_RANKS]:
         share = one.seconds / summary.seconds if summary.seconds > 0 else 0.0
         lines.append(
             f"  rank {one.rank}: last in {one.operations} of {summary.compared_operations} "

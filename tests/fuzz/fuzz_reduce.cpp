@@ -58,9 +58,9 @@ bool parse(std::span<const std::byte> bytes, Job& job) {
 }
 
 /// An allocation that ends where the elements end.
-class Place {
+class Buffer {
  public:
-  Place(std::size_t offset_bytes, std::size_t bytes)
+  Buffer(std::size_t offset_bytes, std::size_t bytes)
       : offset_(offset_bytes), storage_(std::make_unique<std::byte[]>(offset_bytes + bytes)) {}
   std::byte* data() { return storage_.get() + offset_; }
 
@@ -71,18 +71,18 @@ class Place {
 
 std::vector<std::byte> run(const Job& job, SimdLevel level) {
   const std::size_t bytes = job.inputs.front().size();
-  std::vector<Place> places;
+  std::vector<Buffer> buffers;
   std::vector<ReduceSource> sources;
   for (std::size_t k = 0; k < job.inputs.size(); ++k) {
-    places.emplace_back(job.offset_bytes, bytes);
-    std::memcpy(places.back().data(), job.inputs[k].data(), bytes);
+    buffers.emplace_back(job.offset_bytes, bytes);
+    std::memcpy(buffers.back().data(), job.inputs[k].data(), bytes);
     const bool absent = k < 8 && ((job.absent >> k) & 1U) != 0;
     const bool unscaled = k < 8 && ((job.unscaled >> k) & 1U) != 0;
-    sources.push_back({absent ? nullptr : places.back().data(), !unscaled});
+    sources.push_back({absent ? nullptr : buffers.back().data(), !unscaled});
   }
-  Place separate(job.offset_bytes, bytes);
-  Place second(0, bytes);
-  Place& out = job.in_place < places.size() ? places[job.in_place] : separate;
+  Buffer separate(job.offset_bytes, bytes);
+  Buffer second(0, bytes);
+  Buffer& out = job.in_place < buffers.size() ? buffers[job.in_place] : separate;
   lightcc::reduce(sources,
                   out.data(),
                   job.two_outputs ? second.data() : nullptr,

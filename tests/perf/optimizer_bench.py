@@ -116,8 +116,8 @@ def measure(ways: list[Way], batch: tuple[torch.Tensor, ...], rounds: int, steps
 
 
 def row(name: str, values: list[float], unit: str, extra: str = "") -> None:
-    middle, least, most = statistics.median(values), min(values), max(values)
-    log(f"{name:<24} {middle:10.2f} {unit}   ({least:.2f} to {most:.2f}) {extra}".rstrip())
+    middle, minimum, maximum = statistics.median(values), min(values), max(values)
+    log(f"{name:<24} {middle:10.2f} {unit}   ({minimum:.2f} to {maximum:.2f}) {extra}".rstrip())
 
 
 def parameter_cost(args: argparse.Namespace) -> bool:

@@ -165,9 +165,9 @@ void pin(int rank) {
 }
 
 void bench(const Rank& me, const std::vector<std::size_t>& sizes, std::size_t iterations) {
-  const std::size_t most = *std::max_element(sizes.begin(), sizes.end());
-  float* const memory = allocate(most);
-  float* const other = me.in_place ? memory : allocate(most);
+  const std::size_t maximum = *std::max_element(sizes.begin(), sizes.end());
+  float* const memory = allocate(maximum);
+  float* const other = me.in_place ? memory : allocate(maximum);
   for (const std::size_t bytes : sizes) {
     const std::span<float> x(memory, bytes / sizeof(float));
     const std::size_t rounds =

@@ -443,13 +443,13 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("collective", "least"),
+    ("collective", "minimum"),
     [("allreduce", 4096), ("allgather", 2048), ("broadcast", 4096), ("alltoall", 4096)],
 )
-def test_least_bytes_of_a_host_are_those_of_two_levels(collective: str, least: int) -> None:
+def test_least_bytes_of_a_host_are_those_of_two_levels(collective: str, minimum: int) -> None:
     case = size_case(collective, 4096, 4, dtype="float32", op="sum", inplace=True)
-    assert case.least_bytes_of_host(4, 2) == least
-    assert case.least_bytes_of_host(4, 1) == 0
+    assert case.min_bytes_of_host(4, 2) == minimum
+    assert case.min_bytes_of_host(4, 1) == 0
 
 
 def test_hosts_must_divide_the_ranks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,9 +45,9 @@ def all_places() -> tuple[int, ...]:
     import lightcc as hvd
 
     hvd.init()
-    place = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank())
+    standing = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank())
     hvd.shutdown()
-    return place
+    return standing
 
 
 def test_launched_ranks_meet_and_reduce() -> None:

@@ -418,12 +418,12 @@ print(hvd.allreduce(np.ones(1), op=hvd.Sum))
 def test_ranks_of_ones_own_environment_meet_in_a_served_store() -> None:
     with launched("--store", "127.0.0.1") as server:
         assert server.stdout is not None
-        told = dict(server.stdout.readline().decode().strip().split("=", 1) for _ in range(2))
-        assert set(told) == {"LIGHT_RENDEZVOUS", "LIGHT_SECRET"}
+        shown = dict(server.stdout.readline().decode().strip().split("=", 1) for _ in range(2))
+        assert set(shown) == {"LIGHT_RENDEZVOUS", "LIGHT_SECRET"}
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-c", STORED],
-                env=os.environ | told | {"LIGHT_SIZE": "2", "LIGHT_RANK": str(rank)},
+                env=os.environ | shown | {"LIGHT_SIZE": "2", "LIGHT_RANK": str(rank)},
                 stdout=subprocess.PIPE,
             )
             for rank in range(2)
@@ -449,12 +449,12 @@ def test_threads_of_ranks_are_told_once_where_nobody_set_them() -> None:
     result = launch("-np", "3", "sh", "-c", "echo $OMP_NUM_THREADS", threads="")
     assert result.stdout.count(b": \n") == 3  # An empty value is a value.
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    told = subprocess.run(
+    shown = subprocess.run(
         [*LAUNCHER, "-np", "3", "sh", "-c", "echo $OMP_NUM_THREADS"],
         env=environment,
         capture_output=True,
         timeout=PATIENCE_S,
         check=True,
     )
-    assert told.stdout.count(b": 1\n") == 3
-    assert told.stderr.count(b"OMP_NUM_THREADS=1: set for each rank") == 1
+    assert shown.stdout.count(b": 1\n") == 3
+    assert shown.stderr.count(b"OMP_NUM_THREADS=1: set for each rank") == 1

@@ -350,13 +350,13 @@ def test_a_traceback_without_end_is_not_held_for_ever() -> None:
 
 
 def test_a_file_that_cannot_be_written_is_given_up_once_and_named() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     with Path("/dev/full").open("wb") as full:
-        sink = Sink(full, "the log", told.append)
+        sink = Sink(full, "the log", reported.append)
         for _ in range(3):
             sink.write(b"x" * 10_000)
         sink.close()
-    assert told == ["cannot write the log: No space left on device; output is lost"]
+    assert reported == ["cannot write the log: No space left on device; output is lost"]
 
 
 # -- Frames ---------------------------------------------------------------------------------------

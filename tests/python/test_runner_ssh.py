@@ -87,9 +87,9 @@ def test_local_and_remote_ranks_share_secret_and_store(ssh_dir: Path) -> None:
     script = f"echo $LIGHT_SECRET $LIGHT_RENDEZVOUS > {ssh_dir}/told.$LIGHT_RANK"
     result = launch("-H", "localhost:1,node-b:1", "sh", "-c", script)
     assert result.returncode == 0, result.stderr
-    told = {path.read_text() for path in ssh_dir.glob("told.*")}
-    assert len(told) == 1
-    secret, rendezvous = told.pop().split()
+    reported = {path.read_text() for path in ssh_dir.glob("told.*")}
+    assert len(reported) == 1
+    secret, rendezvous = reported.pop().split()
     assert rendezvous.startswith("127.0.0.1:")
     argv = b"".join(path.read_bytes() for path in ssh_dir.glob("argv.*"))
     assert b"lightcc.runner.remote" in argv

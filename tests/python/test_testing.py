@@ -16,7 +16,7 @@ from lightcc.testing import RankFailedError, RankProcesses, mark, spawn_ranks
 pytestmark = pytest.mark.multiproc
 
 
-def place() -> tuple[int, ...]:
+def standing() -> tuple[int, ...]:
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
     return tuple(int(os.environ[f"LIGHT_{name}"]) for name in names)
 
@@ -75,7 +75,7 @@ def test_results_come_back_in_rank_order() -> None:
 
 
 def test_emulated_hosts_decide_local_and_cross_ranks() -> None:
-    assert spawn_ranks(place, 3, hosts=["a", "b", "a"]) == [
+    assert spawn_ranks(standing, 3, hosts=["a", "b", "a"]) == [
         (0, 3, 0, 2, 0, 2),
         (1, 3, 0, 1, 1, 2),
         (2, 3, 1, 2, 0, 1),

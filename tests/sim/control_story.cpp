@@ -94,9 +94,10 @@ class Story {
     if (rng_.below(4) == 0) {
       std::shuffle(ranks.begin() + 1, ranks.end(), rng_);  // Rank 0 leads the first host anyway.
     }
-    const std::uint64_t most = size_ > 1000 ? 16 : 1 + rng_.below(12);
+    const std::uint64_t maximum = size_ > 1000 ? 16 : 1 + rng_.below(12);
     for (std::size_t first = 0; first < ranks.size();) {
-      const std::size_t count = std::min<std::size_t>(1 + rng_.below(most), ranks.size() - first);
+      const std::size_t count =
+          std::min<std::size_t>(1 + rng_.below(maximum), ranks.size() - first);
       std::vector<int> host(ranks.begin() + static_cast<std::ptrdiff_t>(first),
                             ranks.begin() + static_cast<std::ptrdiff_t>(first + count));
       std::ranges::sort(host);

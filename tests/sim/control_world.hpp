@@ -152,9 +152,9 @@ class ControlWorld {
   void run_bucket(int rank, RunBucket& bucket);
   void complete(int rank, OperationToken operation, const Status& status, std::int32_t value);
   void vanish(int rank);
-  Duration jitter(Duration most) {
+  Duration jitter(Duration maximum) {
     return Duration(
-        static_cast<std::int64_t>(rng_.below(static_cast<std::uint64_t>(most.count()) + 1)));
+        static_cast<std::int64_t>(rng_.below(static_cast<std::uint64_t>(maximum.count()) + 1)));
   }
   void violate(const std::string& what);
 

@@ -101,7 +101,7 @@ class Steps {
   }
 
   TimePoint at_rank_0(TimePoint begin, std::size_t i) const {
-    return begin + requests_[i].ready + network_.news;
+    return begin + requests_[i].ready + network_.update;
   }
 
   void announce(TimePoint now, StepOutcome& outcome) {
@@ -115,7 +115,7 @@ class Steps {
       for (const AnnouncedTensor& tensor : execute->tensors) {
         bytes += bytes_of(tensor);
       }
-      free_at_ = std::max(free_at_, now + network_.news) + network_.cost(bytes);
+      free_at_ = std::max(free_at_, now + network_.update) + network_.cost(bytes);
       ends_.push_back(free_at_);
       ++outcome.buckets;
       outcome.bytes += bytes;
@@ -183,7 +183,7 @@ BestPlan best_plan(const std::vector<TimedGradient>& gradients,
   std::vector<std::size_t> begin_of(count + 1, 0);
   end[0] = Duration{};
   for (std::size_t j = 1; j <= count; ++j) {
-    const Duration ready = gradients[j - 1].ready + 2 * network.news;
+    const Duration ready = gradients[j - 1].ready + 2 * network.update;
     std::uint64_t bytes = 0;
     for (std::size_t i = j; i-- > 0;) {
       bytes += gradients[i].bytes;

@@ -22,7 +22,7 @@ struct TimedGradient {
 struct BucketNetwork {
   Duration fixed{};           ///< Of a bucket.
   double seconds_per_byte{};  ///< In addition.
-  Duration news{};            ///< From the last rank to rank 0, and from rank 0 to the last rank.
+  Duration update{};          ///< From the last rank to rank 0, and from rank 0 to the last rank.
 
   Duration cost(std::uint64_t bytes) const;
 };

@@ -163,11 +163,11 @@ int check() {
             all, [&](const StepOutcome& outcome) { return outcome.bytes == model.bytes(); });
         // Who does not know what comes may have closed a bucket just before the last gradient came.
         // Beyond 0.5 ms of lead, that bucket waits for a quarter of the one before it.
-        const Duration most =
-            outcomes.bound + 2 * network.fixed + 2 * network.news + seconds(0.5e-3);
+        const Duration maximum =
+            outcomes.bound + 2 * network.fixed + 2 * network.update + seconds(0.5e-3);
         const bool is_bound = std::ranges::all_of(
             all, [&](const StepOutcome& outcome) { return outcome.end >= outcomes.bound; });
-        if (!is_whole || !is_bound || outcomes.by_default.end > most) {
+        if (!is_whole || !is_bound || outcomes.by_default.end > maximum) {
           std::printf("%zu gradients, %g ms, %d hosts: auto_fusion %.3f ms, the bound %.3f ms%s\n",
                       model.gradients.size(),
                       fixed_ms,

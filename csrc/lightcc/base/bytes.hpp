@@ -103,16 +103,16 @@ class ByteReader {
     rest_ = rest_.subspan(count);
     return bytes;
   }
-  std::span<const std::byte> blob(std::size_t most) {
+  std::span<const std::byte> blob(std::size_t maximum) {
     const std::uint64_t count = varint();
-    if (count > most) {
+    if (count > maximum) {
       fail();
       return {};
     }
     return raw(static_cast<std::size_t>(count));
   }
-  std::string string(std::size_t most) {
-    const auto bytes = blob(most);
+  std::string string(std::size_t maximum) {
+    const auto bytes = blob(maximum);
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   void fail() {

@@ -28,7 +28,7 @@ using detail::Row;
 using detail::Type;
 
 // As the kernel has it, and less than what ranks tell one another of a setting.
-constexpr std::size_t kMostPathBytes = 4095;
+constexpr std::size_t kMaxPathBytes = 4095;
 
 using Value = std::variant<bool, std::int64_t, double, std::string, LogLevel>;
 
@@ -54,10 +54,10 @@ std::string byte_count(std::int64_t bytes) {
 
 std::string range(const Row& row) {
   if (row.type == Type::kBytes) {
-    return byte_count(static_cast<std::int64_t>(row.least)) + " to " +
-           byte_count(static_cast<std::int64_t>(row.most));
+    return byte_count(static_cast<std::int64_t>(row.minimum)) + " to " +
+           byte_count(static_cast<std::int64_t>(row.maximum));
   }
-  return decimal(row.least) + " to " + decimal(row.most);
+  return decimal(row.minimum) + " to " + decimal(row.maximum);
 }
 
 std::string expectation(const Row& row) {
@@ -134,8 +134,8 @@ std::optional<std::int64_t> parse_bytes(std::string_view text) {
       break;
   }
   const auto value = parse_number<std::int64_t>(text.substr(0, text.size() - (shift > 0 ? 1 : 0)));
-  const std::int64_t most = std::numeric_limits<std::int64_t>::max() >> shift;
-  if (!value || *value < 0 || *value > most) {
+  const std::int64_t maximum = std::numeric_limits<std::int64_t>::max() >> shift;
+  if (!value || *value < 0 || *value > maximum) {
     return std::nullopt;
   }
   return *value << shift;
@@ -160,8 +160,8 @@ std::optional<std::size_t> parse_word(const Row& row, std::string_view text, std
 template <typename T>
 std::optional<Value> in_range(const Row& row, std::optional<T> value) {
   // Written so that a NaN fails.
-  if (value && static_cast<double>(*value) >= row.least &&
-      static_cast<double>(*value) <= row.most) {
+  if (value && static_cast<double>(*value) >= row.minimum &&
+      static_cast<double>(*value) <= row.maximum) {
     return Value(*value);
   }
   return std::nullopt;
@@ -195,7 +195,7 @@ std::optional<Value> parse(const Row& row, const std::string& text) {
       if (parse_word(row, text, &word)) {
         return Value(word);
       }
-      return text.find('/') != std::string::npos && text.size() <= kMostPathBytes
+      return text.find('/') != std::string::npos && text.size() <= kMaxPathBytes
                  ? std::optional<Value>(text)
                  : std::nullopt;
     }
@@ -317,12 +317,12 @@ std::string unit_text(const Row& row) {
 }  // namespace
 
 std::string detail::quoted(std::string_view text) {
-  constexpr std::size_t kMost = 80;
+  constexpr std::size_t kMax = 80;
   std::string result = "\"";
-  for (const char c : text.substr(0, kMost)) {
+  for (const char c : text.substr(0, kMax)) {
     result += c >= ' ' && c <= '~' ? c : '?';
   }
-  return result + (text.size() > kMost ? "...\"" : "\"");
+  return result + (text.size() > kMax ? "...\"" : "\"");
 }
 
 bool Knobs::is_given(const std::string& name) const {

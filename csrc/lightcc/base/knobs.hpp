@@ -44,11 +44,11 @@ struct Knobs {
   std::string autotune_log;                     ///< _LOG: a file, written by rank 0; empty: none.
   std::int64_t autotune_warmup_samples = 3;     ///< _WARMUP_SAMPLES.
   std::int64_t autotune_steps_per_sample = 10;  ///< _STEPS_PER_SAMPLE.
-  std::int64_t autotune_most_settings = 20;     ///< _BAYES_OPT_MAX_SAMPLES.
+  std::int64_t autotune_max_settings = 20;      ///< _BAYES_OPT_MAX_SAMPLES.
   // Two-level all-reduce.
   std::optional<bool> two_level;  ///< LIGHT_2D_ALLREDUCE; unset: where it saves network traffic.
   std::int64_t intra_size = 0;    ///< LIGHT_INTRA_SIZE: ranks of a block; 0: those of a host.
-  std::int64_t two_level_most_bytes = std::int64_t{1} << 30;  ///< LIGHT_HIERARCHICAL_THRESHOLD.
+  std::int64_t two_level_max_bytes = std::int64_t{1} << 30;  ///< LIGHT_HIERARCHICAL_THRESHOLD.
   std::int64_t two_level_chunk_bytes = 0;  ///< LIGHT_2D_CHUNK; 0: by the size of the bucket.
   // Compressed all-reduce.
   std::string quantize;      ///< LIGHT_QUANTIZE_ALLREDUCE: for what was named, unasked.
@@ -56,7 +56,7 @@ struct Knobs {
   bool topk_fp16 = false;    ///< LIGHT_TOPK_FP16.
   bool topk_exact = false;   ///< LIGHT_TOPK_EXACT: of all top-k operations.
   double topk_ratio = 0.01;  ///< LIGHT_TOPK_RATIO.
-  std::int64_t topk_least_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.
+  std::int64_t topk_min_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.
   // Shared memory.
   std::int64_t shm_chunk_bytes = 0;  ///< LIGHT_SHM_CHUNK: 0 chooses by size of the group.
   std::int64_t shm_depth = 0;  ///< LIGHT_SHM_DEPTH: rounds in flight; 0: by size of the group.

@@ -25,7 +25,7 @@ using Sink = void (*)(LogLevel level, const std::string& line);
 constexpr std::size_t kLineBytes = 4096;
 constexpr std::string_view kCut = "...";
 
-std::atomic<LogLevel> least_level{LogLevel::kWarning};
+std::atomic<LogLevel> min_level{LogLevel::kWarning};
 std::atomic<bool> without_time{false};
 std::atomic<int> own_rank{-1};  // -1: no world yet.
 std::atomic<Sink> current_sink{nullptr};
@@ -91,13 +91,13 @@ void write_line(const std::string& line) {
 }  // namespace
 
 void configure_log(LogLevel level, bool hide_time, int rank) {
-  least_level.store(level);
+  min_level.store(level);
   without_time.store(hide_time);
   own_rank.store(rank);
 }
 
 bool log_enabled(LogLevel level) {
-  return level >= least_level.load();
+  return level >= min_level.load();
 }
 
 void log_line(LogLevel level, const char* format, ...) {

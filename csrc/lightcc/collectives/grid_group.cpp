@@ -148,7 +148,7 @@ class GridGroup final : public Group {
     return counts.size() == static_cast<std::size_t>(size());
   }
   bool fit(std::span<const std::size_t> counts, std::size_t element_bytes) const {
-    std::size_t room = state_->options.most_bytes / element_bytes;
+    std::size_t room = state_->options.max_bytes / element_bytes;
     for (const std::size_t count : counts) {
       if (count > room) {
         return false;

@@ -15,18 +15,18 @@ namespace lightcc {
 struct GridGroupOptions {
   std::size_t chunk_bytes = 0;  ///< Of the pipeline; 0: by the size of the bucket.
   /// Larger operations are left to the flat group.
-  std::size_t most_bytes = std::size_t{1} << 30;
+  std::size_t max_bytes = std::size_t{1} << 30;
   /// The flat group's number of member i of block b, at b * n + i; empty: the same.
   std::vector<std::size_t> order;
 };
 
 /// Where a member stands in a grid.
-struct GridPlace {
+struct GridPosition {
   std::size_t blocks = 1;
   std::size_t block = 0;
   std::size_t members = 1;  ///< Of each block.
   std::size_t member = 0;
-  bool operator==(const GridPlace&) const = default;
+  bool operator==(const GridPosition&) const = default;
 };
 
 /// The levels of a grid of m blocks of n members, as one member sees them.
@@ -43,7 +43,7 @@ struct GridState;
 std::shared_ptr<GridState> make_grid_state(GridLevels levels, GridGroupOptions options);
 
 /// `flat` has all m * n members; it runs what the levels do not: the halves of an allreduce,
-/// alltoall, send, recv, barrier, and what has more than `most_bytes` in all.
+/// alltoall, send, recv, barrier, and what has more than `max_bytes` in all.
 ///
 /// An operation of the levels that fails, or is dropped before its end, ends both: every later one
 /// fails with the same Status (kShutDown after a drop), and the peers' with kPeerFailed as far as

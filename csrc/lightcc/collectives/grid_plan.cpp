@@ -14,7 +14,7 @@ namespace {
 // Measured with four ranks on two cores and 1 Gb/s (python -m lightcc.bench, LIGHT_2D_CHUNK): for
 // 16 and 64 MiB, chunks of 1 MiB are better than both 512 KiB and 3 MiB.
 constexpr double kBytesPerChunkCost = 48e3;
-constexpr std::size_t kLeastChunkBytes = std::size_t{256} << 10;
+constexpr std::size_t kMinChunkBytes = std::size_t{256} << 10;
 
 }  // namespace
 
@@ -22,21 +22,21 @@ std::size_t grid_chunk_bytes(std::size_t bytes) {
   // With c chunks the time is about c * cost + bytes / c / speed: least at c^2 = bytes / (cost *
   // speed).
   const double balanced = std::sqrt(static_cast<double>(bytes) * kBytesPerChunkCost);
-  return std::max(kLeastChunkBytes, static_cast<std::size_t>(balanced));
+  return std::max(kMinChunkBytes, static_cast<std::size_t>(balanced));
 }
 
 std::size_t grid_piece_bytes(const std::vector<std::size_t>& counts,
                              std::size_t element_bytes,
                              std::size_t chunk_bytes) {
   std::size_t total = 0;
-  std::size_t most = 0;
+  std::size_t maximum = 0;
   for (const std::size_t count : counts) {
     total += count * element_bytes;
-    most = std::max(most, count * element_bytes);
+    maximum = std::max(maximum, count * element_bytes);
   }
   const std::size_t chunks =
       std::max<std::size_t>(1, total / std::max<std::size_t>(1, chunk_bytes));
-  return std::max<std::size_t>(1, most / chunks);
+  return std::max<std::size_t>(1, maximum / chunks);
 }
 
 GridSchedule::GridSchedule(std::size_t chunks, std::size_t lead)

@@ -25,8 +25,8 @@ struct GridState {
   std::size_t block() const { return static_cast<std::size_t>(levels.inter.front()->rank()); }
   /// Of all members, in the order of the flat group: `member` of `block`.
   std::size_t flat(std::size_t block, std::size_t member) const {
-    const std::size_t place = block * members() + member;
-    return options.order.empty() ? place : options.order[place];
+    const std::size_t position = block * members() + member;
+    return options.order.empty() ? position : options.order[position];
   }
   /// Of the pipeline, for data of `bytes` in all.
   std::size_t chunk_bytes(std::size_t bytes) const;

@@ -17,10 +17,10 @@ Status NetBarrier::start_round() {
   LIGHTCC_ASSIGN_OR_RETURN(SendChannel* const sender, links().sender(links().neighbour(distance_)));
   LIGHTCC_ASSIGN_OR_RETURN(RecvChannel* const receiver,
                            links().receiver(links().neighbour(-distance_)));
-  LIGHTCC_ASSIGN_OR_RETURN(const RequestId told, sender->isend({}));
+  LIGHTCC_ASSIGN_OR_RETURN(const RequestId sent, sender->isend({}));
   LIGHTCC_ASSIGN_OR_RETURN(const RequestId awaited, receiver->irecv({}));
   send_ = SendQueue(sender);
-  send_.note(told);
+  send_.note(sent);
   recv_ = RecvQueue(receiver);
   recv_.note(awaited);
   return {};

@@ -29,43 +29,43 @@ NetBroadcast::NetBroadcast(std::shared_ptr<NetLinks> links,
 
 Status NetBroadcast::begin() {
   const int size = links().size();
-  const int place = (links().rank() + size - root_) % size;
-  is_root_ = place == 0;
+  const int position = (links().rank() + size - root_) % size;
+  is_root_ = position == 0;
   const auto members = static_cast<std::size_t>(size);
   std::vector<int> children;
   const std::size_t chunk = links().options().chunk_bytes;
   if (bytes_ / members > kTreeBytesPerMember) {
-    if (place + 1 < size) {
-      children.push_back(place + 1);
+    if (position + 1 < size) {
+      children.push_back(position + 1);
     }
-    constexpr std::size_t kLeastPieceBytes = std::size_t{8} << 10;
-    const std::size_t filling = std::max(kLeastPieceBytes, bytes_ / (8 * members));
-    return join(place - 1, children, {.bytes = bytes_, .piece_bytes = std::min(chunk, filling)});
+    constexpr std::size_t kMinPieceBytes = std::size_t{8} << 10;
+    const std::size_t filling = std::max(kMinPieceBytes, bytes_ / (8 * members));
+    return join(position - 1, children, {.bytes = bytes_, .piece_bytes = std::min(chunk, filling)});
   }
   // The lowest bit set in `place` leads to the parent; the bits below it lead to the children, of
   // which the farthest, with the largest subtree, comes first.
   int bit = 1;
-  while (bit < size && (place & bit) == 0) {
+  while (bit < size && (position & bit) == 0) {
     bit *= 2;
   }
   for (int below = bit / 2; below > 0; below /= 2) {
-    if (place + below < size) {
-      children.push_back(place + below);
+    if (position + below < size) {
+      children.push_back(position + below);
     }
   }
-  return join(place - bit, children, {.bytes = bytes_, .piece_bytes = chunk});
+  return join(position - bit, children, {.bytes = bytes_, .piece_bytes = chunk});
 }
 
-Status NetBroadcast::join(int parent_place,
-                          const std::vector<int>& child_places,
+Status NetBroadcast::join(int parent_position,
+                          const std::vector<int>& child_positions,
                           const PieceCut& cut) {
   const int size = links().size();
   if (!is_root_) {
     LIGHTCC_ASSIGN_OR_RETURN(RecvChannel* const receiver,
-                             links().receiver((parent_place + root_) % size));
+                             links().receiver((parent_position + root_) % size));
     from_parent_ = NetRecvStream(receiver, data_, cut);
   }
-  for (const int child : child_places) {
+  for (const int child : child_positions) {
     LIGHTCC_ASSIGN_OR_RETURN(SendChannel* const sender, links().sender((child + root_) % size));
     to_children_.emplace_back(sender, data_, cut);
   }

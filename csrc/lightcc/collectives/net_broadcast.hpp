@@ -31,7 +31,7 @@ class NetBroadcast final : public NetWork {
   Result<Progress> step() override;
   /// Opens the stream from the parent (not at the root) and those to the children. Places count
   /// from the root.
-  Status join(int parent_place, const std::vector<int>& child_places, const PieceCut& cut);
+  Status join(int parent_position, const std::vector<int>& child_positions, const PieceCut& cut);
 
   std::byte* data_;
   std::size_t bytes_;

@@ -51,17 +51,17 @@ namespace {
 // Of contributions waiting to be combined; about an L2 cache.
 constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
 // Below this a message costs more than the overlap that it buys.
-constexpr std::size_t kLeastExchangeBytes = std::size_t{32} << 10;
+constexpr std::size_t kMinExchangeBytes = std::size_t{32} << 10;
 
 }  // namespace
 
 std::size_t exchange_piece_bytes(std::size_t bytes, std::size_t members, std::size_t chunk_bytes) {
-  std::size_t most = chunk_bytes;
+  std::size_t maximum = chunk_bytes;
   if (members > 2) {
-    most = std::min(most, kStagingBytes / (kExchangeDepth * (members - 1)));
+    maximum = std::min(maximum, kStagingBytes / (kExchangeDepth * (members - 1)));
   }
-  const std::size_t overlapping = std::max(kLeastExchangeBytes, bytes / (members * kExchangeDepth));
-  return std::max<std::size_t>(64, std::min(most, overlapping));
+  const std::size_t overlapping = std::max(kMinExchangeBytes, bytes / (members * kExchangeDepth));
+  return std::max<std::size_t>(64, std::min(maximum, overlapping));
 }
 
 NetExchange::NetExchange(std::shared_ptr<NetLinks> links,
@@ -313,7 +313,7 @@ void NetExchange::reduce_part(std::size_t chunk,
   const ElementRange own = piece(chunk, me());
   const std::size_t element = bucket_.element_bytes();
   const bool in_results = gather_ && bucket_.contiguous_out(own) == nullptr;
-  std::array<ReduceSource, kMostDirectMembers> sources{};
+  std::array<ReduceSource, kMaxDirectMembers> sources{};
   const auto size = static_cast<std::size_t>(links().size());
   const ElementRange part{.first = own.first + first, .count = count};
   bucket_.for_each_piece(part, [&](const TensorSpan& span, std::size_t offset) {

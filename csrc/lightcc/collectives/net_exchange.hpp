@@ -17,7 +17,7 @@
 namespace lightcc {
 
 /// Members up to which contributions meet at one owner and are combined in member order.
-inline constexpr int kMostDirectMembers = 16;
+inline constexpr int kMaxDirectMembers = 16;
 
 /// Chunks by which contributions run ahead of results.
 inline constexpr std::size_t kExchangeDepth = 4;
@@ -52,7 +52,7 @@ class NetExchange final : public NetWork {
     std::size_t index = 0;  ///< Among the peers: the place of its staging.
     SendQueue sends;
     RecvQueue recvs;
-    std::array<Taking, RecvQueue::kMost> takings{};  ///< By position.
+    std::array<Taking, RecvQueue::kMax> takings{};  ///< By position.
   };
 
   Status begin() override;

@@ -47,7 +47,7 @@ Status NetFlood::begin() {
 
 void NetFlood::combine() {
   const std::size_t element = bucket_.element_bytes();
-  std::array<ReduceSource, kMostDirectMembers> sources{};
+  std::array<ReduceSource, kMaxDirectMembers> sources{};
   const auto size = static_cast<std::size_t>(links().size());
   const ElementRange all{.first = 0, .count = bucket_.total_elements()};
   bucket_.for_each_piece(all, [&](const TensorSpan& span, std::size_t offset) {

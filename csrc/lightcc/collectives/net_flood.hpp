@@ -22,12 +22,12 @@ namespace lightcc {
 /// Whether a bucket of `bytes` among `members` is small enough: what the extra bytes cost on the
 /// wire stays below the hop that they save.
 constexpr bool is_flood_sized(std::size_t bytes, std::size_t members) {
-  constexpr std::size_t kMostInput = std::size_t{16} << 10;
-  constexpr std::size_t kMostSent = std::size_t{64} << 10;
-  return bytes <= kMostInput && bytes * (members - 1) <= kMostSent;
+  constexpr std::size_t kMaxInput = std::size_t{16} << 10;
+  constexpr std::size_t kMaxSent = std::size_t{64} << 10;
+  return bytes <= kMaxInput && bytes * (members - 1) <= kMaxSent;
 }
 
-/// For at most kMostDirectMembers members.
+/// For at most kMaxDirectMembers members.
 class NetFlood final : public NetWork {
  public:
   NetFlood(std::shared_ptr<NetLinks> links, BucketView bucket, const Reduction& reduction);

@@ -103,8 +103,8 @@ std::size_t NetGatherRing::member_at(const Cursor& cursor, std::size_t first) co
 
 PieceCut NetGatherRing::cut_of(std::size_t member) const {
   // A block is forwarded piece by piece, so even one block should be several.
-  constexpr std::size_t kLeastPieceBytes = std::size_t{8} << 10;
-  const std::size_t wanted = std::max(kLeastPieceBytes, bytes_[member] / 4);
+  constexpr std::size_t kMinPieceBytes = std::size_t{8} << 10;
+  const std::size_t wanted = std::max(kMinPieceBytes, bytes_[member] / 4);
   return {.bytes = bytes_[member], .piece_bytes = std::min(links().options().chunk_bytes, wanted)};
 }
 

@@ -104,7 +104,7 @@ class NetGroup final : public Group {
 
  private:
   std::size_t members() const { return static_cast<std::size_t>(links_->size()); }
-  bool is_direct() const { return links_->size() <= kMostDirectMembers; }
+  bool is_direct() const { return links_->size() <= kMaxDirectMembers; }
   /// Whether `counts` has one part for each member, and together they are the `tensors`.
   bool are_parts(const std::vector<TensorSpan>& tensors,
                  const std::vector<std::size_t>& counts,

@@ -76,7 +76,7 @@ template <typename Channel>
 class Outstanding {
  public:
   /// Positions that may be outstanding.
-  static constexpr std::size_t kMost = 16;
+  static constexpr std::size_t kMax = 16;
 
   Outstanding() = default;
   explicit Outstanding(Channel* channel) : channel_(channel) {}
@@ -84,12 +84,12 @@ class Outstanding {
   Channel& channel() { return *channel_; }
   std::size_t posted() const { return posted_; }  ///< Positions posted or skipped.
   std::size_t done() const { return done_; }      ///< Positions at the front that are complete.
-  bool full() const { return posted_ - done_ == kMost; }
+  bool full() const { return posted_ - done_ == kMax; }
   bool idle() const { return posted_ == done_; }
   /// The request at position done(). Call only when not idle(); kSkipped if it has none.
-  RequestId oldest() const { return requests_[done_ % kMost]; }
+  RequestId oldest() const { return requests_[done_ % kMax]; }
 
-  void note(RequestId request) { requests_[posted_++ % kMost] = request; }
+  void note(RequestId request) { requests_[posted_++ % kMax] = request; }
   void skip() { note(kSkipped); }
   /// Completes the position at the front if it can be; false when it cannot, or there is none.
   Result<bool> settle_one() {
@@ -126,7 +126,7 @@ class Outstanding {
   Channel* channel_ = nullptr;
   std::size_t posted_ = 0;
   std::size_t done_ = 0;
-  std::array<RequestId, kMost> requests_{};
+  std::array<RequestId, kMax> requests_{};
 };
 
 using SendQueue = Outstanding<SendChannel>;

@@ -44,8 +44,8 @@
 namespace lightcc {
 
 std::size_t ring_piece_bytes(std::size_t bytes, std::size_t members, std::size_t chunk_bytes) {
-  constexpr std::size_t kLeastPieceBytes = std::size_t{8} << 10;
-  const std::size_t overlapping = std::max(kLeastPieceBytes, bytes / members / 4);
+  constexpr std::size_t kMinPieceBytes = std::size_t{8} << 10;
+  const std::size_t overlapping = std::max(kMinPieceBytes, bytes / members / 4);
   return std::max<std::size_t>(64, std::min(chunk_bytes, overlapping));
 }
 

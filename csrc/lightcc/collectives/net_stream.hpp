@@ -14,7 +14,7 @@ namespace lightcc {
 
 /// Messages of one block that may be outstanding.
 inline constexpr std::size_t kStreamWindow = 8;
-static_assert(kStreamWindow <= SendQueue::kMost);
+static_assert(kStreamWindow <= SendQueue::kMax);
 
 /// A block cut into messages of `piece_bytes`, the last one perhaps shorter.
 struct PieceCut {

@@ -160,10 +160,10 @@ std::unique_ptr<Work> make_shm_direct_allreduce(std::shared_ptr<ShmState> state,
                                                 std::vector<TensorSpan> spans,
                                                 const Reduction& reduction) {
   constexpr std::size_t kRounds = 4;  // A middling message still has rounds to overlap.
-  constexpr std::size_t kLeastBytes = std::size_t{64} << 10;
+  constexpr std::size_t kMinBytes = std::size_t{64} << 10;
   const std::size_t width = element_size(reduction.dtype);
   ShmSpans row(std::move(spans), width);
-  const std::size_t wanted = std::max(row.count() * width / kRounds / 64 * 64, kLeastBytes);
+  const std::size_t wanted = std::max(row.count() * width / kRounds / 64 * 64, kMinBytes);
   const std::size_t piece = std::min(wanted, state->windows.layout().slot_bytes) / width;
   return std::make_unique<DirectWork>(std::move(state), std::move(row), piece, reduction);
 }

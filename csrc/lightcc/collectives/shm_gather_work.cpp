@@ -60,20 +60,20 @@ GatherWork::GatherWork(std::shared_ptr<ShmState> state,
                        std::vector<std::size_t> bytes)
     : ShmWork(std::move(state)), spans_(std::move(spans), 1), bytes_(std::move(bytes)) {
   constexpr std::size_t kRounds = 4;  // A middling block still has pieces to overlap.
-  constexpr std::size_t kLeastBytes = std::size_t{16} << 10;
+  constexpr std::size_t kMinBytes = std::size_t{16} << 10;
   std::size_t start = 0;
-  std::size_t most = 0;
+  std::size_t maximum = 0;
   for (const std::size_t block : bytes_) {
     starts_.push_back(start);
     start += block;
-    most = std::max(most, block);
+    maximum = std::max(maximum, block);
   }
   piece_bytes_ =
-      std::min(std::max(most / kRounds / 64 * 64, kLeastBytes), windows().layout().slot_bytes);
+      std::min(std::max(maximum / kRounds / 64 * 64, kMinBytes), windows().layout().slot_bytes);
   const auto rounds_for = [&](std::size_t block) {
     return block / piece_bytes_ + (block % piece_bytes_ != 0 ? 1 : 0);
   };
-  rounds_ = rounds_for(most);
+  rounds_ = rounds_for(maximum);
   copy_out_ = start >= kPastCacheBytes ? copy_past_cache : copy_bytes;
   own_rounds_ = rounds_for(bytes_[windows().rank()]);
 }

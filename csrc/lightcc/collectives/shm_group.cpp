@@ -65,7 +65,7 @@ namespace lightcc {
 
 namespace {
 
-constexpr std::size_t kMostBytes = std::numeric_limits<std::ptrdiff_t>::max();
+constexpr std::size_t kMaxBytes = std::numeric_limits<std::ptrdiff_t>::max();
 
 std::unique_ptr<Work> refuse(Status status) {
   return std::make_unique<FailedWork>(std::move(status));
@@ -75,7 +75,7 @@ std::unique_ptr<Work> refuse(Status status) {
 std::optional<std::size_t> total_bytes(std::span<const std::size_t> counts, std::size_t width) {
   std::size_t total = 0;
   for (const std::size_t count : counts) {
-    if (count > (kMostBytes - total) / width) {
+    if (count > (kMaxBytes - total) / width) {
       return std::nullopt;
     }
     total += count * width;
@@ -99,7 +99,7 @@ Status check_reduction(const Reduction& reduction) {
 Status too_large() {
   return make_error(ErrorCode::kInvalidArgument,
                     "the tensors of one operation together exceed %zu bytes",
-                    kMostBytes);
+                    kMaxBytes);
 }
 
 class ShmGroup final : public Group {
@@ -164,7 +164,7 @@ std::unique_ptr<Work> ShmGroup::allreduce(std::vector<TensorSpan> tensors,
   const std::size_t width = element_size(reduction.dtype);
   std::size_t total = 0;
   for (const TensorSpan& tensor : tensors) {
-    if (tensor.count > (kMostBytes - total) / width) {
+    if (tensor.count > (kMaxBytes - total) / width) {
       return refuse(too_large());
     }
     total += tensor.count * width;
@@ -273,7 +273,7 @@ std::unique_ptr<Work> ShmGroup::allgather_bucket(std::vector<TensorSpan> tensors
 }
 
 std::unique_ptr<Work> ShmGroup::broadcast(std::byte* data, std::size_t bytes, int root) {
-  if (!is_member(root) || bytes > kMostBytes) {
+  if (!is_member(root) || bytes > kMaxBytes) {
     return refuse(make_error(ErrorCode::kInvalidArgument,
                              "broadcast of %zu bytes from member %d of a group of %d",
                              bytes,
@@ -304,7 +304,7 @@ std::unique_ptr<Work> ShmGroup::alltoall(const std::byte* in,
                              "blocks together exceed %zu bytes",
                              send_bytes[rank],
                              recv_bytes[rank],
-                             kMostBytes));
+                             kMaxBytes));
   }
   std::vector<ShmFlow> flows(send_bytes.size());
   for (std::size_t member = 0; member < flows.size(); ++member) {

@@ -42,9 +42,8 @@ class PairWork final : public ShmWork {
   /// A slot, or less, so that a middling message still has pieces to overlap.
   std::size_t piece_bytes(std::size_t total) {
     constexpr std::size_t kPieces = 4;
-    constexpr std::size_t kLeastBytes = std::size_t{16} << 10;
-    return std::min(std::max(total / kPieces / 64 * 64, kLeastBytes),
-                    windows().layout().slot_bytes);
+    constexpr std::size_t kMinBytes = std::size_t{16} << 10;
+    return std::min(std::max(total / kPieces / 64 * 64, kMinBytes), windows().layout().slot_bytes);
   }
 
   std::vector<Stream> streams_;

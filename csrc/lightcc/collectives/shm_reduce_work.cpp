@@ -276,11 +276,11 @@ bool ReduceWork::gather() {
 }
 
 /// Elements of a share: a slot, or less, so that a middling message still has rounds to overlap.
-std::size_t share_elements(const ShmLayout& layout, std::size_t most_elements, std::size_t width) {
+std::size_t share_elements(const ShmLayout& layout, std::size_t max_elements, std::size_t width) {
   constexpr std::size_t kRounds = 2;
-  constexpr std::size_t kLeastBytes = std::size_t{16} << 10;
+  constexpr std::size_t kMinBytes = std::size_t{16} << 10;
   const std::size_t bytes =
-      std::max(divide_up(most_elements, kRounds) * width / kCacheLine * kCacheLine, kLeastBytes);
+      std::max(divide_up(max_elements, kRounds) * width / kCacheLine * kCacheLine, kMinBytes);
   return std::min(bytes, layout.slot_bytes) / width;
 }
 
@@ -307,8 +307,8 @@ std::unique_ptr<Work> make_shm_reduce_scatter(std::shared_ptr<ShmState> state,
                                               const Reduction& reduction) {
   const ShmLayout& layout = state->windows.layout();
   const std::size_t width = element_size(reduction.dtype);
-  const std::size_t most = *std::ranges::max_element(counts);
-  Shares shares = Shares::blocks(counts, share_elements(layout, most, width));
+  const std::size_t maximum = *std::ranges::max_element(counts);
+  Shares shares = Shares::blocks(counts, share_elements(layout, maximum, width));
   return std::make_unique<ReduceWork>(
       std::move(state), ShmSpans(std::move(spans), width), std::move(shares), false, reduction);
 }

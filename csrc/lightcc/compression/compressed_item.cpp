@@ -16,14 +16,14 @@ CompressedItem::CompressedItem(CompressedTensor tensor, const CompressedJob& job
     : tensor_(std::move(tensor)),
       job_(job),
       element_bytes_(element_size(job.reduction.dtype)),
-      shard_(shard_of(place().member)) {}
+      shard_(shard_of(position().member)) {}
 
 CompressedItem::~CompressedItem() {
   state().rollback();
 }
 
 ShardRange CompressedItem::shard_of(std::size_t member) const {
-  return topk_shard(span().count, place().members, member, job_.reduction.dtype);
+  return topk_shard(span().count, position().members, member, job_.reduction.dtype);
 }
 
 std::byte* CompressedItem::result() {
@@ -37,11 +37,11 @@ std::byte* CompressedItem::result() {
 }
 
 const std::byte* CompressedItem::input() {
-  return place().members > 1 ? result() : span().in;
+  return position().members > 1 ? result() : span().in;
 }
 
 Reduction CompressedItem::late_reduction() const {
-  return place().members == 1 ? job_.reduction : between_blocks(job_.reduction);
+  return position().members == 1 ? job_.reduction : between_blocks(job_.reduction);
 }
 
 double CompressedItem::late_factor() const {
@@ -66,10 +66,10 @@ Result<std::unique_ptr<Work>> CompressedItem::next_scatter(Group* intra) {
 std::unique_ptr<Work> CompressedItem::scatter(Group& intra) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> counts;
-  for (std::size_t member = 0; member < place().members; ++member) {
+  for (std::size_t member = 0; member < position().members; ++member) {
     const ShardRange shard = shard_of(member);
     spans.push_back({.in = span().in == nullptr ? nullptr : span().in + to_bytes(shard.begin),
-                     .out = member == place().member ? result() : nullptr,
+                     .out = member == position().member ? result() : nullptr,
                      .count = shard.size_elems()});
     counts.push_back(shard.size_elems());
   }
@@ -78,7 +78,7 @@ std::unique_ptr<Work> CompressedItem::scatter(Group& intra) {
 }
 
 void CompressedItem::count(std::uint64_t sent_bytes, std::uint64_t passes) {
-  const std::size_t blocks = place().blocks;
+  const std::size_t blocks = position().blocks;
   TopkCounters& counters = *job_.counters;
   counters.tensors += 1;
   counters.dense_bytes += 2 * (blocks - 1) * to_bytes(shard_.size_elems()) / blocks;
@@ -90,9 +90,9 @@ std::unique_ptr<Work> CompressedItem::gather_dense(Group& intra) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> counts;
   std::byte* const out = span().out;
-  for (std::size_t member = 0; member < place().members; ++member) {
+  for (std::size_t member = 0; member < position().members; ++member) {
     const ShardRange shard = shard_of(member);
-    spans.push_back({.in = member == place().member ? result() : nullptr,
+    spans.push_back({.in = member == position().member ? result() : nullptr,
                      .out = out == nullptr ? nullptr : out + to_bytes(shard.begin),
                      .count = shard.size_elems()});
     counts.push_back(shard.size_elems());

@@ -57,7 +57,7 @@ class CompressedItem {
   /// The step of the state is done.
   virtual void finish_compression() = 0;
 
-  const GridPlace& place() const { return tensor_.entry->place; }
+  const GridPosition& position() const { return tensor_.entry->position; }
   const TensorSpan& span() const { return tensor_.span; }
   const CompressedJob& job() const { return job_; }
   TopkShardState& state() const { return *tensor_.entry->state; }

@@ -13,7 +13,7 @@ QuantizedItem::QuantizedItem(CompressedTensor tensor, const CompressedJob& job)
 
 /// The part of the own shard that `block` adds up; all of it where nobody has a part.
 ShardRange QuantizedItem::part_of(std::size_t block) const {
-  return is_cut() ? quantized_part(shard().size_elems(), place().blocks, block)
+  return is_cut() ? quantized_part(shard().size_elems(), position().blocks, block)
                   : ShardRange{0, shard().size_elems()};
 }
 
@@ -23,8 +23,8 @@ std::size_t QuantizedItem::bytes_of(const ShardRange& range) const {
 
 std::vector<std::size_t> QuantizedItem::bytes_of_parts() const {
   std::vector<std::size_t> bytes;
-  bytes.reserve(place().blocks);
-  for (std::size_t block = 0; block < place().blocks; ++block) {
+  bytes.reserve(position().blocks);
+  for (std::size_t block = 0; block < position().blocks; ++block) {
     bytes.push_back(bytes_of(part_of(block)));
   }
   return bytes;
@@ -32,7 +32,7 @@ std::vector<std::size_t> QuantizedItem::bytes_of_parts() const {
 
 Result<std::unique_ptr<Work>> QuantizedItem::start_compression() {
   std::vector<ShardRange> parts{part_of(0)};
-  for (std::size_t block = 1; is_cut() && block < place().blocks; ++block) {
+  for (std::size_t block = 1; is_cut() && block < position().blocks; ++block) {
     parts.push_back(part_of(block));
   }
   std::size_t bytes = 0;
@@ -45,10 +45,10 @@ Result<std::unique_ptr<Work>> QuantizedItem::start_compression() {
 
 void QuantizedItem::finish_compression() {
   const std::vector<std::size_t> parts = bytes_of_parts();
-  std::size_t sent = parts[place().block];  // To each of the others, in the end.
-  sent *= place().blocks - 1;
+  std::size_t sent = parts[position().block];  // To each of the others, in the end.
+  sent *= position().blocks - 1;
   if (is_cut()) {
-    sent += std::accumulate(parts.begin(), parts.end(), std::size_t{0}) - parts[place().block];
+    sent += std::accumulate(parts.begin(), parts.end(), std::size_t{0}) - parts[position().block];
   }
   count(sent, 1);
 }
@@ -76,18 +76,18 @@ Result<std::unique_ptr<Work>> QuantizedItem::next_exchange(Group& inter) {
 }
 
 std::unique_ptr<Work> QuantizedItem::exchange_codes(Group& inter) {
-  const std::size_t bytes = bytes_of(part_of(place().block));
-  all_ = make_compressed_buffer(bytes * place().blocks);
-  const std::vector<std::size_t> same(place().blocks, bytes);
+  const std::size_t bytes = bytes_of(part_of(position().block));
+  all_ = make_compressed_buffer(bytes * position().blocks);
+  const std::vector<std::size_t> same(position().blocks, bytes);
   return is_cut() ? inter.alltoall(own_.get(), bytes_of_parts(), all_.get(), same)
                   : inter.allgather(own_.get(), all_.get(), same);
 }
 
 /// Everybody's codes of the own part, or of the shard that nobody has parts of.
 Status QuantizedItem::read_codes(const std::byte* codes) {
-  const ShardRange range = part_of(place().block);
+  const ShardRange range = part_of(position().block);
   const std::size_t bytes = bytes_of(range);
-  for (std::size_t block = 0; block < place().blocks; ++block) {
+  for (std::size_t block = 0; block < position().blocks; ++block) {
     parts_.emplace_back(codes + block * bytes, bytes);
     LIGHTCC_ASSIGN_OR_RETURN(const bool is_void,
                              check_quantized(parts_.back(), range.size_elems(), format_));
@@ -97,7 +97,7 @@ Status QuantizedItem::read_codes(const std::byte* codes) {
 }
 
 Result<std::unique_ptr<Work>> QuantizedItem::quantize_sum() {
-  const ShardRange range = part_of(place().block);
+  const ShardRange range = part_of(position().block);
   const std::size_t bytes = bytes_of(range);
   sum_ = make_compressed_buffer(bytes);
   LIGHTCC_RETURN_IF_ERROR(read_codes(all_.get()));
@@ -119,7 +119,7 @@ std::unique_ptr<Work> QuantizedItem::exchange_sums(Group& inter) {
 Status QuantizedItem::read_sums() {
   parts_.clear();
   const std::byte* next = sums_.get();
-  for (std::size_t block = 0; block < place().blocks; ++block) {
+  for (std::size_t block = 0; block < position().blocks; ++block) {
     const ShardRange range = part_of(block);
     parts_.emplace_back(next, bytes_of(range));
     next += parts_.back().size();
@@ -151,10 +151,10 @@ Result<std::unique_ptr<Work>> QuantizedItem::next_gather(Group* intra) {
 /// Whether the step is void for the shards of the others.
 std::unique_ptr<Work> QuantizedItem::gather_flags(Group& intra) {
   flag_ = non_finite_ ? 1 : 0;
-  flags_.resize(place().members);
+  flags_.resize(position().members);
   return intra.allgather(std::as_bytes(std::span(&flag_, 1)).data(),
                          std::as_writable_bytes(std::span(flags_)).data(),
-                         std::vector<std::size_t>(place().members, sizeof(flag_)));
+                         std::vector<std::size_t>(position().members, sizeof(flag_)));
 }
 
 /// The sum of all blocks, in the dtype.
@@ -162,7 +162,7 @@ Status QuantizedItem::write_result() {
   if (!is_cut()) {
     return kernels().dequantize(parts_, shard().size_elems(), format_, late_factor(), result());
   }
-  for (std::size_t block = 0; block < place().blocks; ++block) {
+  for (std::size_t block = 0; block < position().blocks; ++block) {
     const ShardRange range = part_of(block);
     LIGHTCC_RETURN_IF_ERROR(kernels().dequantize({&parts_[block], 1},
                                                  range.size_elems(),

@@ -39,7 +39,7 @@ class QuantizedItem final : public CompressedItem {
   Result<std::unique_ptr<Work>> start_compression() override;
   void finish_compression() override;
 
-  bool is_cut() const { return place().blocks > 2; }
+  bool is_cut() const { return position().blocks > 2; }
   ShardRange part_of(std::size_t block) const;
   std::size_t bytes_of(const ShardRange& range) const;
   std::vector<std::size_t> bytes_of_parts() const;

@@ -13,7 +13,7 @@ std::optional<double> MagnitudeSample::magnitude_reached_by(std::size_t k,
       static_cast<double>(k) * static_cast<double>(reached_) / static_cast<double>(count);
   const auto edge = [](std::size_t bin) {
     const auto begin = std::bit_cast<float>(static_cast<std::uint32_t>(bin << kShift));
-    return std::min(static_cast<double>(begin), kMost);  // The last bin ends before infinity.
+    return std::min(static_cast<double>(begin), kMax);  // The last bin ends before infinity.
   };
   double above = 0.0;
   for (std::size_t bin = kBins; bin-- > 1;) {

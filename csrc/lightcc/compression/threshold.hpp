@@ -46,7 +46,7 @@ class ExactSearch {
         return {.non_finite = true, .passes = passes_};
       }
       population = descend();
-    } while (shift_ > 0 && population > most_candidates());
+    } while (shift_ > 0 && population > max_candidates());
     if (shift_ > 0) {
       pick_among_candidates(for_each_chunk, population);
     }
@@ -59,7 +59,7 @@ class ExactSearch {
   static constexpr unsigned kBinBits = sizeof(Lane) == 4 ? 12 : 14;
   static constexpr std::size_t kBins = std::size_t{1} << kBinBits;
 
-  std::size_t most_candidates() const { return std::max<std::size_t>(65536, numel_ / 16); }
+  std::size_t max_candidates() const { return std::max<std::size_t>(65536, numel_ / 16); }
 
   /// Counts, of the keys that begin with prefix_, which bits come next.
   template <typename ForEachChunk>
@@ -138,7 +138,7 @@ class MagnitudeSample {
   /// `reached`: the element was selected by this pass's threshold.
   void add(double magnitude, bool reached) {
     // Beyond float32 there is no bin; such magnitudes count as its largest number.
-    const auto counted = static_cast<float>(std::min(magnitude, kMost));
+    const auto counted = static_cast<float>(std::min(magnitude, kMax));
     ++bins_[std::bit_cast<std::uint32_t>(counted) >> kShift];
     reached_ += reached ? 1U : 0U;
   }
@@ -152,7 +152,7 @@ class MagnitudeSample {
   // Of a float32: 8 bits of exponent, 4 of the fraction.
   static constexpr unsigned kShift = 19;
   static constexpr std::size_t kBins = std::size_t{1} << (31 - kShift);
-  static constexpr double kMost = std::numeric_limits<float>::max();
+  static constexpr double kMax = std::numeric_limits<float>::max();
 
   std::vector<std::uint32_t> bins_;
   std::size_t reached_ = 0;

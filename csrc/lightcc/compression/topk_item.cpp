@@ -34,11 +34,11 @@ TopkItem::TopkItem(CompressedTensor tensor, const CompressedJob& job)
   const double ratio = topk_warmup_ratio(steps(), spec.warmup_steps, spec.ratio);
   k_ = topk_k(shard().size_elems(), ratio);
   capacity_ = spec.exact ? k_ : topk_capacity(k_, shard().size_elems());
-  plan_ = plan_topk(span().count, place().members, place().blocks, ratio, format_);
+  plan_ = plan_topk(span().count, position().members, position().blocks, ratio, format_);
 }
 
 ShardRange TopkItem::piece_of(std::size_t block) const {
-  return topk_shard(shard().size_elems(), place().blocks, block, job().reduction.dtype);
+  return topk_shard(shard().size_elems(), position().blocks, block, job().reduction.dtype);
 }
 
 Result<std::unique_ptr<Work>> TopkItem::start_compression() {
@@ -58,7 +58,7 @@ Result<std::unique_ptr<Work>> TopkItem::start_compression() {
 
 void TopkItem::finish_compression() {
   non_finite_ = outcome_.non_finite;
-  const std::size_t blocks = place().blocks;
+  const std::size_t blocks = position().blocks;
   const std::size_t dense = 2 * (blocks - 1) * to_bytes(shard().size_elems()) / blocks;
   std::size_t sent = dense;
   if (plan_.exchange == TopkExchange::kLists) {
@@ -106,35 +106,36 @@ std::unique_ptr<Work> TopkItem::exchange_dense(Group& inter) {
 std::unique_ptr<Work> TopkItem::exchange_headers(Group& inter) {
   header_.assign(1, non_finite_ ? 1 : 0);
   if (plan_.exchange == TopkExchange::kLists || non_finite_) {
-    header_.resize(plan_.exchange == TopkExchange::kLists ? 2 : 1 + place().blocks, outcome_.bytes);
+    header_.resize(plan_.exchange == TopkExchange::kLists ? 2 : 1 + position().blocks,
+                   outcome_.bytes);
   } else {
     const auto list = parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_);
-    for (std::size_t block = 0; block < place().blocks; ++block) {
+    for (std::size_t block = 0; block < position().blocks; ++block) {
       const ShardRange piece = piece_of(block);
       header_.push_back(list.ok() ? list_range_bytes(*list, piece.begin, piece.end) : 0);
     }
   }
-  headers_.resize(place().blocks * header_.size());
+  headers_.resize(position().blocks * header_.size());
   const std::size_t bytes = header_.size() * sizeof(std::uint64_t);
   return inter.allgather(bytes_of(header_),
                          writable_bytes_of(headers_),
-                         std::vector<std::size_t>(place().blocks, bytes));
+                         std::vector<std::size_t>(position().blocks, bytes));
 }
 
 /// Finds out what the other blocks will send.
 Status TopkItem::read_headers() {
   const bool cut = plan_.exchange == TopkExchange::kPieces;
-  const ShardRange piece = cut ? piece_of(place().block) : ShardRange{0, shard().size_elems()};
-  const std::size_t most = max_list_bytes(piece.size_elems(),
-                                          std::min(capacity_, piece.size_elems()),
-                                          format_,
-                                          piece.begin % kTopkBlockElems);
+  const ShardRange piece = cut ? piece_of(position().block) : ShardRange{0, shard().size_elems()};
+  const std::size_t maximum = max_list_bytes(piece.size_elems(),
+                                             std::min(capacity_, piece.size_elems()),
+                                             format_,
+                                             piece.begin % kTopkBlockElems);
   sizes_.clear();
-  for (std::size_t block = 0; block < place().blocks; ++block) {
+  for (std::size_t block = 0; block < position().blocks; ++block) {
     const std::uint64_t* header = headers_.data() + block * header_.size();
     non_finite_ = non_finite_ || header[0] != 0;
-    sizes_.push_back(header[kFirstSize + (cut ? place().block : 0)]);
-    if (sizes_.back() > most) {
+    sizes_.push_back(header[kFirstSize + (cut ? position().block : 0)]);
+    if (sizes_.back() > maximum) {
       return broken_header();
     }
   }
@@ -153,7 +154,7 @@ Result<std::unique_ptr<Work>> TopkItem::exchange_pieces(Group& inter) {
   const std::vector<std::size_t> send(header_.begin() + kFirstSize, header_.end());
   pieces_ = make_compressed_buffer(std::accumulate(send.begin(), send.end(), std::size_t{0}));
   std::byte* next = pieces_.get();
-  for (std::size_t block = 0; block < place().blocks; ++block) {
+  for (std::size_t block = 0; block < position().blocks; ++block) {
     const ShardRange piece = piece_of(block);
     LIGHTCC_ASSIGN_OR_RETURN(const std::size_t written,
                              write_list_range(list, piece.begin, piece.end, {next, send[block]}));
@@ -164,12 +165,12 @@ Result<std::unique_ptr<Work>> TopkItem::exchange_pieces(Group& inter) {
 }
 
 Result<std::unique_ptr<Work>> TopkItem::exchange_merged(Group& inter) {
-  const ShardRange piece = piece_of(place().block);
+  const ShardRange piece = piece_of(position().block);
   std::byte* const out = result() + to_bytes(piece.begin);
   LIGHTCC_RETURN_IF_ERROR(merge({lists_.get(), lists_bytes_}, sizes_, piece, out));
   std::vector<std::size_t> bytes;
-  bytes.reserve(place().blocks);
-  for (std::size_t block = 0; block < place().blocks; ++block) {
+  bytes.reserve(position().blocks);
+  for (std::size_t block = 0; block < position().blocks; ++block) {
     bytes.push_back(to_bytes(piece_of(block).size_elems()));
   }
   return inter.allgather(out, result(), std::move(bytes));
@@ -218,25 +219,25 @@ Result<std::unique_ptr<Work>> TopkItem::next_gather(Group* intra) {
 std::unique_ptr<Work> TopkItem::gather_headers(Group& intra) {
   header_.assign(1, non_finite_ ? 1 : 0);
   header_.insert(header_.end(), sizes_.begin(), sizes_.end());
-  header_.resize(kFirstSize + place().blocks);
-  headers_.resize(place().members * header_.size());
+  header_.resize(kFirstSize + position().blocks);
+  headers_.resize(position().members * header_.size());
   const std::size_t bytes = header_.size() * sizeof(std::uint64_t);
   return intra.allgather(bytes_of(header_),
                          writable_bytes_of(headers_),
-                         std::vector<std::size_t>(place().members, bytes));
+                         std::vector<std::size_t>(position().members, bytes));
 }
 
 /// Null when nothing follows: the step is void.
 Result<std::unique_ptr<Work>> TopkItem::gather_results(Group& intra) {
-  std::vector<std::size_t> totals(place().members, 0);
-  for (std::size_t member = 0; member < place().members; ++member) {
+  std::vector<std::size_t> totals(position().members, 0);
+  for (std::size_t member = 0; member < position().members; ++member) {
     const std::uint64_t* header = headers_.data() + member * header_.size();
     non_finite_ = non_finite_ || header[0] != 0;
     const std::size_t elements = shard_of(member).size_elems();
-    const std::size_t most = max_list_bytes(elements, elements, format_);
-    for (std::size_t block = 0; block < place().blocks; ++block) {
+    const std::size_t maximum = max_list_bytes(elements, elements, format_);
+    for (std::size_t block = 0; block < position().blocks; ++block) {
       const std::uint64_t size = header[kFirstSize + block];
-      if (size > most) {
+      if (size > maximum) {
         return broken_header();
       }
       totals[member] += size;
@@ -263,9 +264,9 @@ Status TopkItem::merge_everything() {
     return {};
   }
   const std::byte* next = all_lists_.get();
-  for (std::size_t member = 0; member < place().members; ++member) {
+  for (std::size_t member = 0; member < position().members; ++member) {
     const std::span<const std::uint64_t> sizes(
-        headers_.data() + member * header_.size() + kFirstSize, place().blocks);
+        headers_.data() + member * header_.size() + kFirstSize, position().blocks);
     const std::size_t bytes = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
     const ShardRange shard = shard_of(member);
     LIGHTCC_RETURN_IF_ERROR(

@@ -140,17 +140,18 @@ bool values_are_finite(const TopkListView& view) {
 
 Status check_scaled_values(const TopkListView& view) {
   const bool is_double = view.format.dtype == DataType::kFloat64;
-  const int least =
+  const int minimum =
       is_double ? detail::kMinScaleExponent<double> : detail::kMinScaleExponent<float>;
-  const int most = is_double ? detail::kMaxScaleExponent<double> : detail::kMaxScaleExponent<float>;
+  const int maximum =
+      is_double ? detail::kMaxScaleExponent<double> : detail::kMaxScaleExponent<float>;
   for (std::size_t block = 0; block < view.num_blocks; ++block) {
     const int exponent = view.block_exponent(block);
-    if (exponent < least || exponent > most) {
+    if (exponent < minimum || exponent > maximum) {
       return make_error(ErrorCode::kPeerFailed,
                         "a top-k list with the scale 2^%d, outside of 2^%d to 2^%d",
                         exponent,
-                        least,
-                        most);
+                        minimum,
+                        maximum);
     }
   }
   unsigned bad = 0;

@@ -37,13 +37,13 @@ Status check_momentum(double momentum) {
 }
 
 Status check_request(const TopkRequest& request, std::size_t numel) {
-  const std::size_t least = numel == 0 ? 0 : 1;
-  if (request.k < least || request.k > numel) {
+  const std::size_t minimum = numel == 0 ? 0 : 1;
+  if (request.k < minimum || request.k > numel) {
     return make_error(ErrorCode::kInvalidArgument,
                       "top-k compression of %zu elements to %zu: allowed is %zu to %zu",
                       numel,
                       request.k,
-                      least,
+                      minimum,
                       numel);
   }
   if (request.capacity < request.k || request.capacity > numel) {
@@ -62,11 +62,11 @@ Status check_request(const TopkRequest& request, std::size_t numel) {
 /// that is no float would make NaN of a zero.
 template <typename Lane>
 [[gnu::noinline]] void scale_lanes(std::byte* lanes, std::size_t count, double factor) {
-  constexpr double kMost = std::numeric_limits<Lane>::max();
+  constexpr double kMax = std::numeric_limits<Lane>::max();
   for (std::size_t i = 0; i < count; ++i) {
     std::byte* at = lanes + i * sizeof(Lane);
     const double scaled = static_cast<double>(detail::load_as<Lane>(at)) * factor;
-    detail::store_as(at, static_cast<Lane>(std::clamp(scaled, -kMost, kMost)));
+    detail::store_as(at, static_cast<Lane>(std::clamp(scaled, -kMax, kMax)));
   }
 }
 
@@ -196,11 +196,11 @@ Status TopkState::scale(double factor) {
       scale_lanes<float>(lanes->current(), impl_->numel, factor);
     }
   }
-  const double most = impl_->dtype == DataType::kFloat64
-                          ? std::numeric_limits<double>::max()
-                          : double{std::numeric_limits<float>::max()};
+  const double maximum = impl_->dtype == DataType::kFloat64
+                             ? std::numeric_limits<double>::max()
+                             : double{std::numeric_limits<float>::max()};
   for (double* magnitude : {&impl_->forecast.threshold, &impl_->forecast.ideal}) {
-    *magnitude = std::min(*magnitude * factor, most);
+    *magnitude = std::min(*magnitude * factor, maximum);
   }
   return {};
 }

@@ -47,9 +47,9 @@ Scratch& thread_scratch() {
 
 /// What one pass is to select.
 struct Selection {
-  std::uint64_t key = 0;          ///< Magnitudes from here on.
-  std::size_t ties = kUnlimited;  ///< Of those that are just `key`, the first so many.
-  std::size_t most = kUnlimited;  ///< Give up when more are selected.
+  std::uint64_t key = 0;             ///< Magnitudes from here on.
+  std::size_t ties = kUnlimited;     ///< Of those that are just `key`, the first so many.
+  std::size_t maximum = kUnlimited;  ///< Give up when more are selected.
   bool samples = false;
 };
 
@@ -90,7 +90,7 @@ class Step {
     if (!request_.exact && forecast.threshold > 0.0 && forecast.k == request_.k) {
       const Key key = std::max<Key>(magnitude_key(static_cast<Lane>(forecast.threshold)), 1);
       const Selected some =
-          select({.key = key, .most = request_.k + request_.k / 4, .samples = true});
+          select({.key = key, .maximum = request_.k + request_.k / 4, .samples = true});
       if (some.non_finite || is_acceptable(some, key)) {
         forecast = some.non_finite ? forecast : next_forecast(forecast, some.count, key);
         return outcome(some.non_finite);
@@ -208,7 +208,7 @@ class Step {
       const TopkBlockResult result = kernel_(block);
       total.count += result.selected;
       total.non_finite = result.non_finite;
-      total.gave_up = total.count > selection.most;
+      total.gave_up = total.count > selection.maximum;
       if (total.non_finite || total.gave_up) {
         return total;
       }
@@ -286,8 +286,8 @@ class Step {
     for (std::size_t i = 0; i < count; ++i) {
       largest = std::max(largest, magnitude_key(lanes()[i]));
     }
-    const Lane most = std::bit_cast<Lane>(largest);
-    const int wanted = most > 0 ? std::ilogb(most) - 14 : 0;
+    const Lane maximum = std::bit_cast<Lane>(largest);
+    const int wanted = maximum > 0 ? std::ilogb(maximum) - 14 : 0;
     const int exponent = std::clamp(wanted, kMinScaleExponent<Lane>, kMaxScaleExponent<Lane>);
     const Lane down = power_of_two<Lane>(-exponent);
     const Lane up = power_of_two<Lane>(exponent);

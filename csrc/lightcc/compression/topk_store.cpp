@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::uint8_t kSavedVersion = 1;
 
-std::size_t shard_size(const GridPlace& place, DataType dtype, std::size_t elements) {
-  return topk_shard(elements, place.members, place.member, dtype).size_elems();
+std::size_t shard_size(const GridPosition& position, DataType dtype, std::size_t elements) {
+  return topk_shard(elements, position.members, position.member, dtype).size_elems();
 }
 
 Status is_in_flight(const std::string& name) {
@@ -22,7 +22,7 @@ Status is_in_flight(const std::string& name) {
 
 /// What was saved of one tensor, its state not looked at.
 struct Saved {
-  GridPlace place;
+  GridPosition position;
   DataType dtype = DataType::kFloat32;
   std::size_t elements = 0;
   std::uint64_t steps = 0;
@@ -37,10 +37,10 @@ void put(ByteWriter& out, const Saved& saved) {
   out.number(kSavedVersion);
   out.number(static_cast<std::uint8_t>(saved.dtype));
   out.varint(saved.elements);
-  out.varint(saved.place.blocks);
-  out.varint(saved.place.block);
-  out.varint(saved.place.members);
-  out.varint(saved.place.member);
+  out.varint(saved.position.blocks);
+  out.varint(saved.position.block);
+  out.varint(saved.position.members);
+  out.varint(saved.position.member);
   out.varint(saved.steps);
   out.raw(saved.state);
 }
@@ -53,16 +53,16 @@ Result<Saved> get_saved(std::span<const std::byte> bytes) {
   Saved saved;
   const auto dtype = in.number<std::uint8_t>();
   saved.elements = static_cast<std::size_t>(in.varint());
-  saved.place.blocks = static_cast<std::size_t>(in.varint());
-  saved.place.block = static_cast<std::size_t>(in.varint());
-  saved.place.members = static_cast<std::size_t>(in.varint());
-  saved.place.member = static_cast<std::size_t>(in.varint());
+  saved.position.blocks = static_cast<std::size_t>(in.varint());
+  saved.position.block = static_cast<std::size_t>(in.varint());
+  saved.position.members = static_cast<std::size_t>(in.varint());
+  saved.position.member = static_cast<std::size_t>(in.varint());
   saved.steps = in.varint();
   saved.state = in.raw(in.remaining());
-  const GridPlace& place = saved.place;
+  const GridPosition& position = saved.position;
   if (!in.ok() || dtype >= kDataTypeCount || !is_floating_point(static_cast<DataType>(dtype)) ||
-      place.block >= place.blocks || place.member >= place.members ||
-      place.members > kTopkMostMembers) {
+      position.block >= position.blocks || position.member >= position.members ||
+      position.members > kTopkMaxMembers) {
     return damaged("is damaged");
   }
   saved.dtype = static_cast<DataType>(dtype);
@@ -72,10 +72,10 @@ Result<Saved> get_saved(std::span<const std::byte> bytes) {
 Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved, TopkKernels& kernels) {
   LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<TopkShardState> state, kernels.load_state(saved.state));
   if (state->dtype() != saved.dtype ||
-      state->numel() != shard_size(saved.place, saved.dtype, saved.elements)) {
+      state->numel() != shard_size(saved.position, saved.dtype, saved.elements)) {
     return damaged("does not fit the tensor it is of");
   }
-  return std::make_shared<TopkEntry>(TopkEntry{.place = saved.place,
+  return std::make_shared<TopkEntry>(TopkEntry{.position = saved.position,
                                                .dtype = saved.dtype,
                                                .elements = saved.elements,
                                                .kernels = &kernels,
@@ -94,12 +94,12 @@ Status move_to(TopkKernels& kernels, TopkEntry& entry) {
 }  // namespace
 
 Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
-                                                    const GridPlace& place,
+                                                    const GridPosition& position,
                                                     DataType dtype,
                                                     std::size_t elements,
                                                     TopkKernels& kernels) {
   std::shared_ptr<TopkEntry>& found = entries_[key];
-  if (found != nullptr && found->place == place && found->dtype == dtype &&
+  if (found != nullptr && found->position == position && found->dtype == dtype &&
       found->elements == elements) {
     if (found->kernels != &kernels) {
       LIGHTCC_RETURN_IF_ERROR(move_to(kernels, *found));
@@ -112,7 +112,7 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
                 "compression kept back of it is dropped",
                 key.second.c_str());
   }
-  auto state = kernels.make_state(dtype, shard_size(place, dtype, elements));
+  auto state = kernels.make_state(dtype, shard_size(position, dtype, elements));
   if (!state.ok()) {
     entries_.erase(key);
     return make_error(state.status().code(),
@@ -121,7 +121,7 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
                       elements,
                       state.status().message().c_str());
   }
-  found = std::make_shared<TopkEntry>(TopkEntry{.place = place,
+  found = std::make_shared<TopkEntry>(TopkEntry{.position = position,
                                                 .dtype = dtype,
                                                 .elements = elements,
                                                 .kernels = &kernels,
@@ -143,7 +143,7 @@ Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
     LIGHTCC_RETURN_IF_ERROR(entry->state->save(state));
     Bytes bytes;
     ByteWriter out(bytes);
-    put(out, {entry->place, entry->dtype, entry->elements, entry->steps, state});
+    put(out, {entry->position, entry->dtype, entry->elements, entry->steps, state});
     all.emplace_back(key, std::move(bytes));
   }
   return all;
@@ -194,14 +194,14 @@ Status TopkStore::scale(double factor, std::span<const Key> keys) {
 }
 
 Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
-                           const GridPlace& place) {
+                           const GridPosition& position) {
   std::vector<Saved> parts;
   std::vector<std::span<const std::byte>> states;
   for (const auto& bytes : saved) {
     LIGHTCC_ASSIGN_OR_RETURN(const Saved part, get_saved(bytes));
     const bool fits =
-        part.place.member == parts.size() && part.place.members == saved.size() &&
-        part.place.blocks == place.blocks && part.place.block == place.block &&
+        part.position.member == parts.size() && part.position.members == saved.size() &&
+        part.position.blocks == position.blocks && part.position.block == position.block &&
         (parts.empty() || (part.elements == parts[0].elements && part.dtype == parts[0].dtype &&
                            part.steps == parts[0].steps));
     if (!fits) {
@@ -214,12 +214,12 @@ Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
     return damaged("is empty");
   }
   LIGHTCC_ASSIGN_OR_RETURN(const TopkState state,
-                           TopkState::reshard(states, place.members, place.member));
+                           TopkState::reshard(states, position.members, position.member));
   Bytes bytes;
   LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
   Bytes result;
   ByteWriter out(result);
-  put(out, {place, parts[0].dtype, parts[0].elements, parts[0].steps, bytes});
+  put(out, {position, parts[0].dtype, parts[0].elements, parts[0].steps, bytes});
   return result;
 }
 

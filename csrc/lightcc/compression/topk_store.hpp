@@ -24,11 +24,11 @@
 namespace lightcc {
 
 /// More members of a block than any host has.
-inline constexpr std::size_t kTopkMostMembers = std::size_t{1} << 20;
+inline constexpr std::size_t kTopkMaxMembers = std::size_t{1} << 20;
 
 /// One tensor, as far as this rank has to do with it.
 struct TopkEntry {
-  GridPlace place;
+  GridPosition position;
   DataType dtype = DataType::kFloat32;
   std::size_t elements = 0;               ///< Of the tensor.
   TopkKernels* kernels = nullptr;         ///< Of the plane that the state is on.
@@ -62,7 +62,7 @@ class TopkStore {
   /// The entry of `key` on the plane of `kernels`, made anew where there is none that fits.
   /// kSystem: no memory for it.
   Result<std::shared_ptr<TopkEntry>> entry(const Key& key,
-                                           const GridPlace& place,
+                                           const GridPosition& position,
                                            DataType dtype,
                                            std::size_t elements,
                                            TopkKernels& kernels);
@@ -94,6 +94,6 @@ class TopkStore {
 /// remembered, in their order, in a grid of as many blocks. kInvalidArgument says what does not
 /// fit.
 LIGHTCC_EXPORT Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
-                                          const GridPlace& place);
+                                          const GridPosition& position);
 
 }  // namespace lightcc

@@ -11,7 +11,7 @@ constexpr int kNobody = -1;
 
 // How long the news of a failure may take along the tree of control links, longer than a connection
 // that a survivor closes in consequence.
-constexpr Duration kNewsDelay = std::chrono::milliseconds(300);
+constexpr Duration kUpdateDelay = std::chrono::milliseconds(300);
 
 }  // namespace
 
@@ -118,7 +118,7 @@ void ControlPlane::on_trouble(const Status& error, TimePoint now) {
   } else if (is_secondhand) {
     // A stopped leader cannot pass news on; then this rank finds it silent itself, a heartbeat
     // later.
-    suspect(error, now, kNewsDelay + 2 * silence_.interval());
+    suspect(error, now, kUpdateDelay + 2 * silence_.interval());
   } else {
     end_in_error(own_words(error), kNoLink);
   }
@@ -139,7 +139,7 @@ void ControlPlane::advance(TimePoint now) {
     return;
   }
   if (is_suspecting()) {
-    if (now >= news_deadline_) {
+    if (now >= update_deadline_) {
       // Neighbours give signs of life more often than that. One that has given none since the
       // connection closed is the likelier cause.
       const Status silent = is_patient_ ? silence_.check_since(suspected_at_, now) : Status();
@@ -153,7 +153,7 @@ void ControlPlane::advance(TimePoint now) {
 
 TimePoint ControlPlane::deadline() const {
   if (is_suspecting()) {
-    return std::min(next_tick_, news_deadline_);
+    return std::min(next_tick_, update_deadline_);
   }
   return has_held() ? std::min(next_tick_, sequencer_->next_release()) : next_tick_;
 }
@@ -254,7 +254,7 @@ void ControlPlane::suspect(const Status& error, TimePoint now, Duration patience
   suspicion_ = error;
   suspected_at_ = now;
   is_patient_ = patience > Duration::zero();
-  news_deadline_ = now + patience;
+  update_deadline_ = now + patience;
   next_tick_ = now;
   wants_advance_ = true;
 }

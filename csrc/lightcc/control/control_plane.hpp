@@ -265,7 +265,7 @@ class ControlPlane {
   TimePoint closing_deadline_;
   std::optional<Status> suspicion_;  // What ends the world unless there is better news in time.
   TimePoint suspected_at_;
-  TimePoint news_deadline_;
+  TimePoint update_deadline_;
   bool is_patient_ = false;  // News was given time to come.
   bool is_over_ = false;
 };

@@ -41,8 +41,10 @@ class ProcessSetTable {
     if (ranks == nullptr) {
       return -1;
     }
-    const auto place = std::ranges::lower_bound(*ranks, rank);
-    return place != ranks->end() && *place == rank ? static_cast<int>(place - ranks->begin()) : -1;
+    const auto position = std::ranges::lower_bound(*ranks, rank);
+    return position != ranks->end() && *position == rank
+               ? static_cast<int>(position - ranks->begin())
+               : -1;
   }
   bool contains_ranks(const std::vector<std::int32_t>& ranks) const {
     return std::ranges::any_of(sets_, [&](const auto& entry) { return *entry.second == ranks; });

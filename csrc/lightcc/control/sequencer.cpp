@@ -22,8 +22,10 @@ bool allows_join(const Signature& s) {
 }
 
 int index_of(const std::vector<std::int32_t>& members, int rank) {
-  const auto place = std::ranges::lower_bound(members, rank);
-  return place == members.end() || *place != rank ? -1 : static_cast<int>(place - members.begin());
+  const auto position = std::ranges::lower_bound(members, rank);
+  return position == members.end() || *position != rank
+             ? -1
+             : static_cast<int>(position - members.begin());
 }
 
 // An honest rank checks its own requests before it reports them (engine/submission).
@@ -115,12 +117,12 @@ Status Sequencer::on_request(int rank, const Request& request, TimePoint now) {
   }
   const int index = index_of(*pending.members, rank);
   if (index >= 0 && signature.op == pending.common.op) {
-    const auto place = static_cast<std::size_t>(index);
+    const auto position = static_cast<std::size_t>(index);
     if (signature.op == OpType::kAllgather) {
-      pending.per_member[place] = signature.shape[0];
+      pending.per_member[position] = signature.shape[0];
     }
     if (signature.op == OpType::kAlltoall) {
-      pending.splits[place] = request.splits;
+      pending.splits[position] = request.splits;
     }
   }
   if (signature.op == OpType::kAddProcessSet) {
@@ -159,15 +161,15 @@ Status Sequencer::on_ready_slot(int rank, std::uint32_t slot_number, TimePoint n
   if (index < 0) {
     return count_in(pending, rank);
   }
-  const auto place = static_cast<std::size_t>(index);
+  const auto position = static_cast<std::size_t>(index);
   const std::size_t members = pending.members->size();
   if (slot.common.op != pending.common.op) {
     // A mismatch, found below: there is nowhere to put what this rank contributes.
   } else if (slot.common.op == OpType::kAllgather) {
-    pending.per_member[place] = slot.per_member[place];
+    pending.per_member[position] = slot.per_member[position];
   } else if (slot.common.op == OpType::kAlltoall) {
-    const auto begin = slot.per_member.begin() + static_cast<std::ptrdiff_t>(place * members);
-    pending.splits[place].assign(begin, begin + static_cast<std::ptrdiff_t>(members));
+    const auto begin = slot.per_member.begin() + static_cast<std::ptrdiff_t>(position * members);
+    pending.splits[position].assign(begin, begin + static_cast<std::ptrdiff_t>(members));
   }
   if (!pending.as_slot_says && pending.first_rank != rank && pending.error.ok()) {
     // Others asked for something new under this name; this rank still means the slot.

@@ -120,7 +120,7 @@ Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
     LIGHTCC_ASSIGN_OR_RETURN(
         std::shared_ptr<TopkEntry> entry,
         site.topk.entry({bucket.process_set, bucket.tensors[i].signature().name},
-                        *site.topk_place,
+                        *site.topk_position,
                         reduction.dtype,
                         spans[i].count,
                         site.plane.topk_kernels()));
@@ -146,7 +146,7 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& 
   if (first.reduce_op == ReduceOp::kAdasum) {
     return site.plane.start_adasum(site.group(), spans.front(), reduction);
   }
-  if (first.compression && site.topk_place) {
+  if (first.compression && site.topk_position) {
     return start_compressed(bucket, spans, reduction, site);
   }
   return site.group().allreduce(std::move(spans), reduction);

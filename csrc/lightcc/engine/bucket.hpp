@@ -45,7 +45,7 @@ struct BucketSite {
   PlaneGroups::Lane& lane;
   const std::vector<std::int32_t>& members;  ///< World ranks of the group.
   /// Where compressed tensors stand; none: they travel as they are.
-  std::optional<GridPlace> topk_place;
+  std::optional<GridPosition> topk_position;
   TopkStore& topk;
 
   Group& group() const { return *lane.group; }

@@ -30,11 +30,11 @@ AutotuneOptions autotune_options(const Knobs& knobs, FusionRule rule, bool has_g
                    static_cast<std::uint64_t>(knobs.two_level_chunk_bytes)};
   options.rule_is_given = knobs.is_given("LIGHT_FUSION_STRATEGY");
   options.threshold_is_given = knobs.is_given("LIGHT_FUSION_THRESHOLD");
-  options.most_lanes = options.start.lanes;
+  options.max_lanes = options.start.lanes;
   options.chunk_matters = has_grid && !knobs.is_given("LIGHT_2D_CHUNK");
   options.warmup_samples = static_cast<int>(knobs.autotune_warmup_samples);
   options.steps_per_sample = static_cast<int>(knobs.autotune_steps_per_sample);
-  options.most_settings = static_cast<int>(knobs.autotune_most_settings);
+  options.max_settings = static_cast<int>(knobs.autotune_max_settings);
   return options;
 }
 

@@ -96,10 +96,10 @@ Status Core::start(const Knobs& knobs, const std::vector<PlaneMaker>& planes) {
 
 Status Core::watch_descriptors() {
   const HostMembership& host = world_.host;
-  for (std::size_t place = 0; place < host.sockets.size(); ++place) {
-    if (host.sockets[place].valid()) {
+  for (std::size_t position = 0; position < host.sockets.size(); ++position) {
+    if (host.sockets[position].valid()) {
       LIGHTCC_RETURN_IF_ERROR(
-          waker_->watch(host.sockets[place].get(), tag_of(Source::kLocalSocket, place)));
+          waker_->watch(host.sockets[position].get(), tag_of(Source::kLocalSocket, position)));
     }
   }
   if (world_.parent.has_value() && world_.parent->fd() >= 0) {
@@ -183,10 +183,10 @@ bool Core::listen() {
   }
   std::optional<std::size_t> dead;  // A death counts after what its process said.
   for (const std::uint64_t tag : waker_->ready()) {
-    const std::size_t place = number_of(tag);
-    if (source_of(tag) == Source::kProcess ||
-        (source_of(tag) == Source::kLocalSocket && has_ended(world_.host.sockets[place].get()))) {
-      dead = place;
+    const std::size_t position = number_of(tag);
+    if (source_of(tag) == Source::kProcess || (source_of(tag) == Source::kLocalSocket &&
+                                               has_ended(world_.host.sockets[position].get()))) {
+      dead = position;
     }
   }
   if (world_.parent.has_value()) {
@@ -483,8 +483,8 @@ Status Core::on_descriptor(std::uint64_t tag) {
 
 // A rank's socket within the host carries segments to followers; at the leader, only its end is
 // news.
-Status Core::on_local_socket(std::size_t place) {
-  const int socket = world_.host.sockets[place].get();
+Status Core::on_local_socket(std::size_t position) {
+  const int socket = world_.host.sockets[position].get();
   if (!world_.host.is_leader()) {
     // What the leader sent before it went counts, and so does what this rank cannot take in.
     const Status received = executor_->receive_segments();
@@ -495,20 +495,20 @@ Status Core::on_local_socket(std::size_t place) {
     return {};
   }
   waker_->unwatch(socket);
-  on_death(place);
+  on_death(position);
   return {};
 }
 
 // A process of this host is gone; what it said before it went counts first.
-void Core::on_death(std::size_t place) {
+void Core::on_death(std::size_t position) {
   for (std::size_t i = 0; i < world_.children.size(); ++i) {
     read_link(static_cast<LinkIndex>(i));
   }
   if (world_.parent.has_value()) {
     read_link(kParentLink);
   }
-  liveness_->unwatch(*waker_, place);
-  control_->on_death(liveness_->death_of(place));
+  liveness_->unwatch(*waker_, position);
+  control_->on_death(liveness_->death_of(position));
 }
 
 bool Core::may_close() const {

@@ -97,8 +97,8 @@ class Core {
   // Descriptors.
   Result<bool> service_descriptors();
   Status on_descriptor(std::uint64_t tag);
-  Status on_local_socket(std::size_t place);
-  void on_death(std::size_t place);
+  Status on_local_socket(std::size_t position);
+  void on_death(std::size_t position);
   bool may_close() const;
 
   ControlLink& link(LinkIndex index);

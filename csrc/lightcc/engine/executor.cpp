@@ -60,7 +60,7 @@ Status Executor::add_process_set(std::uint32_t id,
   set.waiting = waiting;
   set.member = std::ranges::find(ranks, world_.topology.rank) != ranks.end();
   if (set.member) {
-    set.topk_place = planes_.host().topk_place(ranks);
+    set.topk_position = planes_.host().topk_position(ranks);
   }
   ++sets_in_making_;
   return planes_.add_process_set(id, ranks);
@@ -186,10 +186,10 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                                         {.plane = planes_.at(kind),
                                          .lane = groups.lanes[lane],
                                          .members = set.ranks,
-                                         .topk_place = set.topk_place,
+                                         .topk_position = set.topk_position,
                                          .topk = topk_}));
   running.started = clock_.now();
-  running.algorithm = algorithm_of(bucket, groups, set.topk_place.has_value());
+  running.algorithm = algorithm_of(bucket, groups, set.topk_position.has_value());
   timeline_.started(bucket, running.algorithm, topk_.counters());
   return {};
 }
@@ -209,9 +209,9 @@ Result<bool> Executor::are_inputs_ready(Bucket& bucket) {
   return true;
 }
 
-std::optional<GridPlace> Executor::topk_place(std::uint32_t process_set) const {
+std::optional<GridPosition> Executor::topk_position(std::uint32_t process_set) const {
   const auto found = sets_.find(process_set);
-  return found == sets_.end() ? std::nullopt : found->second.topk_place;
+  return found == sets_.end() ? std::nullopt : found->second.topk_position;
 }
 
 // Adasum compares whole vectors of whole ranks; it goes through the flat group (start_bucket()).
@@ -243,10 +243,13 @@ void Executor::learn_cost(Set& set, const Running& running) {
 
 std::vector<AllreduceCost> Executor::allreduce_costs() const {
   std::vector<AllreduceCost> costs;
-  const auto add = [&](std::uint32_t id, bool two_level, std::uint64_t most, const CostLine& line) {
+  const auto add = [&](std::uint32_t id,
+                       bool two_level,
+                       std::uint64_t maximum,
+                       const CostLine& line) {
     if (line.samples() > 0) {
       const CostLine::Fit fit = line.fit();
-      costs.push_back({id, two_level, most, line.samples(), fit.seconds, fit.seconds_per_byte});
+      costs.push_back({id, two_level, maximum, line.samples(), fit.seconds, fit.seconds_per_byte});
     }
   };
   for (const auto& [id, set] : sets_) {

@@ -62,7 +62,7 @@ class Executor {
   const TopkStore& topk() const { return topk_; }
   /// Where this rank stands when tensors of a set are compressed; nothing where they never are, or
   /// there is no such set with this rank.
-  std::optional<GridPlace> topk_place(std::uint32_t process_set) const;
+  std::optional<GridPosition> topk_position(std::uint32_t process_set) const;
   /// What all-reduces took so far, by process set.
   std::vector<AllreduceCost> allreduce_costs() const;
   /// Abandons everything, groups included: afterwards no caller memory is touched.
@@ -82,9 +82,9 @@ class Executor {
     std::vector<std::deque<Running>> lanes;
     InFlight* waiting = nullptr;
     bool member = false;
-    bool has_groups = false;              // All of them, once they are made.
-    std::optional<GridPlace> topk_place;  // None: nothing is compressed.
-    CostLine flat_cost;                   // Of host memory, as is the other.
+    bool has_groups = false;                    // All of them, once they are made.
+    std::optional<GridPosition> topk_position;  // None: nothing is compressed.
+    CostLine flat_cost;                         // Of host memory, as is the other.
     CostLine two_level_cost;
 
     PlaneGroups& groups_for(const Bucket& bucket) const {

@@ -21,7 +21,7 @@ constexpr std::size_t kMaxCardText = 256;
 constexpr std::size_t kMaxRanksPerHost = 252;
 constexpr std::uint8_t kLocalPurpose = 'L';
 // How long the news may take that a rank whose name is gone has ended.
-constexpr Duration kNewsOfDeath = std::chrono::seconds(1);
+constexpr Duration kDeathNotice = std::chrono::seconds(1);
 
 Bytes hello_of(std::uint64_t world_id, int rank) {
   Bytes hello;
@@ -100,8 +100,8 @@ Status wait_readable(int fd, TimePoint deadline, const std::string& what, Attend
       return make_error(ErrorCode::kTimeout, "timed out waiting for %s", what.c_str());
     }
     // poll() leaves out a negative descriptor.
-    const int news = attendance != nullptr ? attendance->news_fd() : -1;
-    std::array<pollfd, 2> entries = {pollfd{fd, POLLIN, 0}, pollfd{news, POLLIN, 0}};
+    const int events = attendance != nullptr ? attendance->event_fd() : -1;
+    std::array<pollfd, 2> entries = {pollfd{fd, POLLIN, 0}, pollfd{events, POLLIN, 0}};
     const int ready = ::poll(
         entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, 60'000)));
     if (ready < 0 && errno != EINTR) {
@@ -177,7 +177,7 @@ Result<int> HostDiscovery::find_leader(const std::vector<RankCard>& cards,
     // user said that it is this one; or the rank is gone, and with it its name.
     if (!card_.host_id.empty()) {
       LIGHTCC_RETURN_IF_ERROR(
-          attendance_->failure(std::min(deadline, Clock::system().now() + kNewsOfDeath)));
+          attendance_->failure(std::min(deadline, Clock::system().now() + kDeathNotice)));
       return make_error(ErrorCode::kInvalidArgument,
                         "LIGHT_HOST_ID=\"%s\" says that ranks %d and %d share a host, but they do "
                         "not share a network namespace: %s",
@@ -253,11 +253,11 @@ Status HostDiscovery::lead(HostMembership& host, TimePoint deadline) {
   for (std::size_t arrived = 1; arrived < members;) {
     LIGHTCC_ASSIGN_OR_RETURN(AuthenticatedSocket member, next_member(host, deadline));
     const int rank = rank_in(member.hello, world_id_);
-    const auto place = std::find(host.ranks.begin() + 1, host.ranks.end(), rank);
-    if (rank < 0 || place == host.ranks.end()) {
+    const auto position = std::find(host.ranks.begin() + 1, host.ranks.end(), rank);
+    if (rank < 0 || position == host.ranks.end()) {
       continue;  // Of another world, or not of this host.
     }
-    const auto index = static_cast<std::size_t>(place - host.ranks.begin());
+    const auto index = static_cast<std::size_t>(position - host.ranks.begin());
     LIGHTCC_ASSIGN_OR_RETURN(std::vector<UniqueFd> bell, receive_fds(member.fd.get(), 1, deadline));
     if (bell.size() != 1 || host.sockets[index].valid()) {
       return Status(

@@ -21,21 +21,21 @@ constexpr std::size_t kLaneAlignment = 4096;
 constexpr std::uint32_t kExchangesPerLane = 2;
 constexpr std::uint32_t kFirstExchangeLane = 256;
 
-std::size_t place_of(const std::vector<int>& ranks, std::int32_t rank) {
+std::size_t position_of(const std::vector<int>& ranks, std::int32_t rank) {
   return static_cast<std::size_t>(std::ranges::find(ranks, rank) - ranks.begin());
 }
 
 /// Of a rank that has one.
-GridPlace grid_place(const Grid& grid, std::int32_t rank) {
-  GridPlace place{.blocks = grid.blocks.size(), .members = grid.block_size()};
+GridPosition grid_position(const Grid& grid, std::int32_t rank) {
+  GridPosition position{.blocks = grid.blocks.size(), .members = grid.block_size()};
   for (std::size_t block = 0; block < grid.blocks.size(); ++block) {
-    const std::size_t found = place_of(grid.blocks[block], rank);
-    if (found < place.members) {
-      place.block = block;
-      place.member = found;
+    const std::size_t found = position_of(grid.blocks[block], rank);
+    if (found < position.members) {
+      position.block = block;
+      position.member = found;
     }
   }
-  return place;
+  return position;
 }
 
 /// Where the members of `grid`, block by block, are in `ranks`.
@@ -43,7 +43,7 @@ std::vector<std::size_t> flat_order(const Grid& grid, const std::vector<std::int
   std::vector<std::size_t> order;
   for (const auto& block : grid.blocks) {
     for (const std::int32_t rank : block) {
-      order.push_back(place_of(ranks, rank));
+      order.push_back(position_of(ranks, rank));
     }
   }
   return order;
@@ -55,7 +55,7 @@ HostPlane::HostPlane(Membership& world, Knobs knobs, SimdLevel simd)
     : world_(world), knobs_(std::move(knobs)), simd_(simd), topk_kernels_(simd) {}
 
 bool HostPlane::is_on_this_host(std::int32_t rank) const {
-  return place_of(world_.host.ranks, rank) < world_.host.ranks.size();
+  return position_of(world_.host.ranks, rank) < world_.host.ranks.size();
 }
 
 HostPlane::Layout HostPlane::layout_of(const std::vector<std::int32_t>& ranks) const {
@@ -76,15 +76,15 @@ HostPlane::Layout HostPlane::layout_of(const std::vector<std::int32_t>& ranks) c
   return layout;
 }
 
-std::optional<GridPlace> HostPlane::topk_place(const std::vector<std::int32_t>& ranks) const {
+std::optional<GridPosition> HostPlane::topk_position(const std::vector<std::int32_t>& ranks) const {
   const Layout layout = layout_of(ranks);
   if (layout.grid.has_value()) {
-    return grid_place(*layout.grid, world_.topology.rank);
+    return grid_position(*layout.grid, world_.topology.rank);
   }
   if (layout.shared) {
     return std::nullopt;
   }
-  return GridPlace{.blocks = ranks.size(), .block = place_of(ranks, world_.topology.rank)};
+  return GridPosition{.blocks = ranks.size(), .block = position_of(ranks, world_.topology.rank)};
 }
 
 // Says why a set has no grid although it was asked for: once, on one of its ranks.
@@ -141,15 +141,15 @@ Status HostPlane::add_process_set(std::uint32_t process_set,
   }
   LIGHTCC_ASSIGN_OR_RETURN(ShmSegment segment, ShmSegment::create(bytes));
   for (const std::int32_t rank : ranks) {
-    const std::size_t place = place_of(world_.host.ranks, rank);
-    if (place == 0 || place == world_.host.ranks.size()) {
+    const std::size_t position = position_of(world_.host.ranks, rank);
+    if (position == 0 || position == world_.host.ranks.size()) {
       continue;
     }
     UniqueFd fd(::fcntl(segment.fd(), F_DUPFD_CLOEXEC, 0));
     if (!fd.valid()) {
       return make_system_error(ErrorCode::kSystem, errno, "cannot duplicate a descriptor");
     }
-    outgoing_.push_back({place, process_set, std::move(fd)});
+    outgoing_.push_back({position, process_set, std::move(fd)});
   }
   if (const auto own = sets_.find(process_set); own != sets_.end()) {
     own->second.segment = std::move(segment);
@@ -172,7 +172,7 @@ Result<bool> HostPlane::send_pending() {
     std::memcpy(payload.data(), &next.process_set, sizeof(next.process_set));
     const std::array<int, 1> fds = {next.fd.get()};
     LIGHTCC_ASSIGN_OR_RETURN(const bool went,
-                             send_fds(world_.host.sockets[next.place].get(), payload, fds));
+                             send_fds(world_.host.sockets[next.position].get(), payload, fds));
     if (!went) {
       break;
     }
@@ -244,11 +244,11 @@ PlaneGroups HostPlane::make_lanes(std::uint32_t process_set,
                                   std::span<std::byte> memory) const {
   PlaneGroups groups;
   groups.flat_algorithm = layout.shared ? "SHM" : "NET";
-  std::optional<GridPlace> place;
+  std::optional<GridPosition> position;
   if (layout.grid.has_value()) {
-    place = grid_place(*layout.grid, world_.topology.rank);
+    position = grid_position(*layout.grid, world_.topology.rank);
     if (knobs_.two_level != false) {
-      groups.two_level_max_bytes = static_cast<std::uint64_t>(knobs_.two_level_most_bytes);
+      groups.two_level_max_bytes = static_cast<std::uint64_t>(knobs_.two_level_max_bytes);
     }
   }
   const auto take = [&memory](std::size_t bytes) {
@@ -263,22 +263,22 @@ PlaneGroups HostPlane::make_lanes(std::uint32_t process_set,
     } else {
       group = make_net(process_set, lane, ranks);
     }
-    if (!place) {
+    if (!position) {
       groups.lanes.push_back({std::move(group), nullptr});
       continue;
     }
     // Every rank of the host comes to the same places, and uses that of its block.
     GridLevels levels;
     for (const std::size_t block : layout.own_blocks) {
-      const auto of_block = take(lane_bytes(place->members));
-      if (block == place->block) {
-        levels = make_levels(process_set, lane, *layout.grid, *place, of_block);
+      const auto of_block = take(lane_bytes(position->members));
+      if (block == position->block) {
+        levels = make_levels(process_set, lane, *layout.grid, *position, of_block);
       }
     }
     const std::shared_ptr<GridState> grid =
         make_grid_state(std::move(levels),
                         {.chunk_bytes = static_cast<std::size_t>(knobs_.two_level_chunk_bytes),
-                         .most_bytes = groups.two_level_max_bytes.value_or(0),
+                         .max_bytes = groups.two_level_max_bytes.value_or(0),
                          .order = flat_order(*layout.grid, ranks)});
     groups.lanes.push_back({make_grid_group(std::move(group), grid), grid});
   }
@@ -302,14 +302,14 @@ Result<std::unique_ptr<Work>> HostPlane::start_adasum(Group& group,
 GridLevels HostPlane::make_levels(std::uint32_t process_set,
                                   std::uint32_t lane,
                                   const Grid& grid,
-                                  const GridPlace& place,
+                                  const GridPosition& position,
                                   std::span<std::byte> memory) const {
   GridLevels levels;
-  levels.intra = make_shm(memory, grid.blocks[place.block]);
+  levels.intra = make_shm(memory, grid.blocks[position.block]);
   std::vector<std::int32_t> column;
-  column.reserve(place.blocks);
+  column.reserve(position.blocks);
   for (const auto& block : grid.blocks) {
-    column.push_back(block[place.member]);
+    column.push_back(block[position.member]);
   }
   for (std::uint32_t i = 0; i < kExchangesPerLane; ++i) {
     levels.inter.push_back(
@@ -323,10 +323,10 @@ std::unique_ptr<Group> HostPlane::make_shm(std::span<std::byte> memory,
   std::vector<Doorbell> doorbells;
   int own = 0;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const std::size_t place = place_of(world_.host.ranks, ranks[i]);
+    const std::size_t position = position_of(world_.host.ranks, ranks[i]);
     const bool is_own = ranks[i] == world_.topology.rank;
     own = is_own ? static_cast<int>(i) : own;
-    doorbells.push_back(is_own ? Doorbell() : world_.host.doorbell(place));
+    doorbells.push_back(is_own ? Doorbell() : world_.host.doorbell(position));
   }
   return make_shm_group(memory, own, std::move(doorbells), shm_options(ranks.size()));
 }

@@ -41,7 +41,7 @@ class HostPlane final : public Plane {
   PlaneGroups* groups(std::uint32_t process_set) override;
   /// Where this rank, one of `ranks`, stands when tensors are compressed: in the grid, or as a
   /// block of its own where there is none. Memory is fast: nothing where all share a host.
-  std::optional<GridPlace> topk_place(const std::vector<std::int32_t>& ranks) const;
+  std::optional<GridPosition> topk_position(const std::vector<std::int32_t>& ranks) const;
 
   std::shared_ptr<OutputBuffer> allocate(std::size_t bytes, std::int32_t device) override;
   void copy(std::byte* out, const std::byte* in, std::size_t bytes) override;
@@ -87,11 +87,11 @@ class HostPlane final : public Plane {
   GridLevels make_levels(std::uint32_t process_set,
                          std::uint32_t lane,
                          const Grid& grid,
-                         const GridPlace& place,
+                         const GridPosition& position,
                          std::span<std::byte> memory) const;
 
   struct Outgoing {
-    std::size_t place = 0;  // Of the receiver on this host.
+    std::size_t position = 0;  // Of the receiver on this host.
     std::uint32_t process_set = 0;
     UniqueFd fd;
   };

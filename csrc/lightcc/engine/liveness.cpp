@@ -25,27 +25,27 @@ UniqueFd open_pidfd(std::int32_t pid) {
 Result<Liveness> Liveness::start(Membership& world, Waker& waker, std::uint64_t tag_base) {
   Liveness liveness(world);
   HostMembership& host = world.host;
-  for (std::size_t place = 0; place < host.pids.size(); ++place) {
-    liveness.pidfds_.push_back(open_pidfd(host.pids[place]));
+  for (std::size_t position = 0; position < host.pids.size(); ++position) {
+    liveness.pidfds_.push_back(open_pidfd(host.pids[position]));
     if (liveness.pidfds_.back().valid()) {
-      LIGHTCC_RETURN_IF_ERROR(waker.watch(liveness.pidfds_.back().get(), tag_base + place));
+      LIGHTCC_RETURN_IF_ERROR(waker.watch(liveness.pidfds_.back().get(), tag_base + position));
     }
   }
-  for (std::size_t place = 0; place < host.ranks.size(); ++place) {
-    const bool is_own = static_cast<int>(place) == host.index;
-    if (!is_own && (host.is_leader() || place == 0)) {
-      liveness.neighbours_.push_back({host.ranks[place], &host.words[place], 0});
+  for (std::size_t position = 0; position < host.ranks.size(); ++position) {
+    const bool is_own = static_cast<int>(position) == host.index;
+    if (!is_own && (host.is_leader() || position == 0)) {
+      liveness.neighbours_.push_back({host.ranks[position], &host.words[position], 0});
     }
   }
   return liveness;
 }
 
-Status Liveness::death_of(std::size_t place) const {
+Status Liveness::death_of(std::size_t position) const {
   const HostMembership& host = world_->host;
-  const int rank = host.ranks[host.is_leader() ? place : 0];
+  const int rank = host.ranks[host.is_leader() ? position : 0];
   return Status(ErrorCode::kPeerFailed,
-                "rank " + std::to_string(rank) + " (process " + std::to_string(host.pids[place]) +
-                    ") ended unexpectedly",
+                "rank " + std::to_string(rank) + " (process " +
+                    std::to_string(host.pids[position]) + ") ended unexpectedly",
                 rank);
 }
 

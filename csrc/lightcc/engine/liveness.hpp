@@ -25,9 +25,9 @@ class Liveness {
   static Result<Liveness> start(Membership& world, Waker& waker, std::uint64_t tag_base);
 
   /// The world rank behind place `place` of the watched processes, and what to say of its end.
-  Status death_of(std::size_t place) const;
+  Status death_of(std::size_t position) const;
   /// Stops watching that process.
-  void unwatch(Waker& waker, std::size_t place) { waker.unwatch(pidfds_[place].get()); }
+  void unwatch(Waker& waker, std::size_t position) { waker.unwatch(pidfds_[position].get()); }
   /// The ranks of this host whose counters this rank looks at.
   std::vector<int> watched_ranks() const;
   /// Raises the own counter.

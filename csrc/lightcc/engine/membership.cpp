@@ -20,8 +20,8 @@ namespace {
 constexpr std::size_t kMaxText = 256;
 constexpr std::uint8_t kControlPurpose = 'C';
 constexpr const char* kTcp = "tcp";
-constexpr std::size_t kMostSharedKnobs = 64;
-constexpr std::size_t kMostSettingBytes = 5000;  // LIGHT_NET may be a path.
+constexpr std::size_t kMaxSharedKnobs = 64;
+constexpr std::size_t kMaxSettingBytes = 5000;  // LIGHT_NET may be a path.
 
 /// Whether rank `rank` has the same settings as rank 0.
 Status check_settings(const std::vector<std::string>& first,
@@ -102,8 +102,8 @@ class Joiner {
       LIGHTCC_ASSIGN_OR_RETURN(RankCard parsed, decode_card(Bytes(blob.begin(), blob.end())));
       cards_.push_back(std::move(parsed));
       std::vector<std::string> settings;
-      while (!reader.finished() && reader.ok() && settings.size() < kMostSharedKnobs) {
-        settings.push_back(reader.string(kMostSettingBytes));
+      while (!reader.finished() && reader.ok() && settings.size() < kMaxSharedKnobs) {
+        settings.push_back(reader.string(kMaxSettingBytes));
       }
       if (rank == 0) {
         settings_of_first = settings;
@@ -293,7 +293,7 @@ class Joiner {
         const SocketAddress address,
         SocketAddress::resolve(control_addresses_[static_cast<std::size_t>(parent)]));
     auto socket = connect_authenticated(
-        address, options_.epoch.secret, hello, deadline(), true, joining_->attendance.news_fd());
+        address, options_.epoch.secret, hello, deadline(), true, joining_->attendance.event_fd());
     if (!socket.ok()) {
       LIGHTCC_RETURN_IF_ERROR(joining_->attendance.failure({}));
       return Status(socket.status().code(),

@@ -53,7 +53,9 @@ struct HostMembership {
 
   bool is_leader() const { return index == 0; }
   /// Wakes the rank at `place`.
-  Doorbell doorbell(std::size_t place) const { return {&words[place], peer_bells[place].get()}; }
+  Doorbell doorbell(std::size_t position) const {
+    return {&words[position], peer_bells[position].get()};
+  }
 };
 
 struct Membership {

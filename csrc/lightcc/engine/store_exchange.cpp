@@ -10,7 +10,7 @@ constexpr std::size_t kMaxValue = std::size_t{1} << 20;
 constexpr Duration kGrace = std::chrono::seconds(2);
 constexpr Duration kAsk = std::chrono::milliseconds(500);
 // How long better news than a lost connection may take, and how long the store to spread news.
-constexpr Duration kNews = std::chrono::milliseconds(500);
+constexpr Duration kUpdatePatience = std::chrono::milliseconds(500);
 constexpr Duration kTelling = std::chrono::seconds(2);
 
 Status did_not_join(const std::string& ranks, int size) {
@@ -92,9 +92,10 @@ Result<std::vector<Bytes>> exchange(const Joining& joining, const std::string& k
 
 Status give_up(const Joining& joining, const Status& seen) {
   const TimePoint now = Clock::system().now();
-  Status told = joining.attendance.failure(is_firsthand(seen.code()) ? now : now + kNews);
-  if (!told.ok() && (told.message() == seen.message() || !is_firsthand(seen.code()))) {
-    return told;
+  Status reported =
+      joining.attendance.failure(is_firsthand(seen.code()) ? now : now + kUpdatePatience);
+  if (!reported.ok() && (reported.message() == seen.message() || !is_firsthand(seen.code()))) {
+    return reported;
   }
   const Status own = signed_by(joining.rank, seen);
   const Status counts = joining.attendance.fail(own, now + kTelling);

@@ -19,7 +19,7 @@ Status invalid(const char* format, Arguments... arguments) {
       ErrorCode::kInvalidArgument, format, arguments...);  // NOLINT: checked by callers
 }
 
-const char* spoken_name(OpType op) {
+const char* shown_name(OpType op) {
   switch (op) {
     case OpType::kAllreduce:
       return "Allreduce";
@@ -50,7 +50,7 @@ Status check_reduction(const Signature& s) {
   }
   if (!is_reducible(s.dtype, s.reduce_op)) {
     return invalid("%s with %s does not support %s tensors.",
-                   spoken_name(s.op),
+                   shown_name(s.op),
                    reduce_op_name(s.reduce_op),
                    data_type_name(s.dtype));
   }
@@ -155,7 +155,7 @@ Status check_by_operation(Request& request,
     case OpType::kRecv:
       return !is_among(members, s.root_or_peer) || s.root_or_peer == context.rank
                  ? invalid("%s names rank %d, which is not another member of the process set",
-                           spoken_name(s.op),
+                           shown_name(s.op),
                            s.root_or_peer)
                  : Status();
     case OpType::kBarrier:
@@ -182,7 +182,7 @@ Status check_memory(const Operation& operation,
   return invalid(
       "%s%s on rank %d: the %s tensor lies in %s memory, which nothing here serves; "
       "served is %s memory.",
-      spoken_name(operation.request.signature.op),
+      shown_name(operation.request.signature.op),
       name.c_str(),
       context.rank,
       what,
@@ -199,25 +199,25 @@ Status check_output(const Operation& operation, const SubmissionContext& context
   const TensorRef& input = operation.input;
   const TensorRef& output = *operation.output;
   if (op == OpType::kSend || op > OpType::kRecv) {
-    return invalid("%s has no output.", spoken_name(op));
+    return invalid("%s has no output.", shown_name(op));
   }
   LIGHTCC_RETURN_IF_ERROR(check_memory(operation, "output", output, context));
   if (output.memory != input.memory) {
     return invalid("%s: the output tensor lies in %s memory, but the input in %s memory.",
-                   spoken_name(op),
+                   shown_name(op),
                    memory_text(output.memory).c_str(),
                    memory_text(input.memory).c_str());
   }
   if (output.dtype != input.dtype) {
     return invalid("%s: the output tensor is of %s, but the input is of %s.",
-                   spoken_name(op),
+                   shown_name(op),
                    data_type_name(output.dtype),
                    data_type_name(input.dtype));
   }
   const std::int64_t count = element_count(output.shape);
   if (count < 0 || (has_output_shape_of_input(op) && count != element_count(input.shape))) {
     return invalid("%s: the output tensor has shape %s, but the input has shape %s.",
-                   spoken_name(op),
+                   shown_name(op),
                    shape_text(output.shape).c_str(),
                    shape_text(input.shape).c_str());
   }
@@ -246,12 +246,11 @@ Result<const std::vector<std::int32_t>*> find_members(const Operation& operation
   const std::vector<std::int32_t>* const members = context.sets.find(s.process_set);
   if (members == nullptr) {
     return invalid("%s: Process set provided does not exist, or has not been registered.",
-                   spoken_name(s.op));
+                   shown_name(s.op));
   }
   if (!is_among(*members, context.rank)) {
-    return invalid("%s: Rank %d is not a member of the provided process set.",
-                   spoken_name(s.op),
-                   context.rank);
+    return invalid(
+        "%s: Rank %d is not a member of the provided process set.", shown_name(s.op), context.rank);
   }
   return members;
 }
@@ -296,7 +295,7 @@ Result<std::optional<CompressionSpec>> choose_compression(const Operation& opera
   }
   if (spec && (s.op != OpType::kAllreduce || !sums)) {
     return invalid("%s with %s cannot be %s compressed: only an allreduce with AVERAGE or SUM.",
-                   spoken_name(s.op),
+                   shown_name(s.op),
                    reduce_op_name(s.reduce_op),
                    compressor_name(spec->compressor));
   }
@@ -312,7 +311,7 @@ Result<std::optional<CompressionSpec>> choose_compression(const Operation& opera
     spec = compression_of(knobs);
   }
   if (!spec || s.op != OpType::kAllreduce || !sums || !is_floating_point(s.dtype) ||
-      byte_count(s) == 0 || byte_count(s) < static_cast<std::uint64_t>(knobs.topk_least_bytes)) {
+      byte_count(s) == 0 || byte_count(s) < static_cast<std::uint64_t>(knobs.topk_min_bytes)) {
     return std::optional<CompressionSpec>();
   }
   spec->exact = !spec->is_quantized() && (spec->exact || knobs.topk_exact);

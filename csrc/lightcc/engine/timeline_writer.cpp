@@ -94,13 +94,13 @@ void TimelineWriter::push(const TimelineRecord& record) {
 
 // hot
 bool TimelineWriter::try_push(const TimelineRecord& record) {
-  const std::uint64_t place = pushed_.load(std::memory_order_relaxed);
-  const std::uint64_t queued = place - taken_.load(std::memory_order_acquire);
+  const std::uint64_t position = pushed_.load(std::memory_order_relaxed);
+  const std::uint64_t queued = position - taken_.load(std::memory_order_acquire);
   if (queued == queue_.size()) {
     return false;
   }
-  queue_[place & (queue_.size() - 1)] = record;
-  pushed_.store(place + 1, std::memory_order_release);
+  queue_[position & (queue_.size() - 1)] = record;
+  pushed_.store(position + 1, std::memory_order_release);
   if (queued + 1 == queue_.size() / 2) {
     hurry();
   }
@@ -154,9 +154,10 @@ void TimelineWriter::write_queued() {
     names_.clear();
   }
   std::string text;
-  for (std::uint64_t place = taken_.load(std::memory_order_relaxed); place < until; ++place) {
-    const TimelineRecord record = queue_[place & (queue_.size() - 1)];
-    taken_.store(place + 1, std::memory_order_release);
+  for (std::uint64_t position = taken_.load(std::memory_order_relaxed); position < until;
+       ++position) {
+    const TimelineRecord record = queue_[position & (queue_.size() - 1)];
+    taken_.store(position + 1, std::memory_order_release);
     encoder_.encode(record, text);
     last_at_ns_ = record.at_ns;
     if (text.size() >= kBatchBytes) {

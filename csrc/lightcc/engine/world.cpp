@@ -211,14 +211,14 @@ class WorldImpl final : public World {
     return stats;
   }
 
-  std::optional<GridPlace> compression_place(std::uint32_t process_set) const override {
+  std::optional<GridPosition> compression_position(std::uint32_t process_set) const override {
     const MutexLock lock(drive_mutex_);
-    return core_->executor().topk_place(process_set);
+    return core_->executor().topk_position(process_set);
   }
 
   bool compresses(std::uint32_t process_set, std::uint64_t num_bytes) const override {
-    return num_bytes >= static_cast<std::uint64_t>(options_.knobs.topk_least_bytes) &&
-           compression_place(process_set).has_value();
+    return num_bytes >= static_cast<std::uint64_t>(options_.knobs.topk_min_bytes) &&
+           compression_position(process_set).has_value();
   }
 
   Result<std::vector<SavedCompression>> save_compression() const override {
@@ -356,7 +356,7 @@ class WorldImpl final : public World {
   }
 
   Status add_static_process_sets(const Joining* joining) {
-    const auto has_news = [joining] {
+    const auto has_update = [joining] {
       return joining != nullptr && !joining->attendance.failure({}).ok();
     };
     for (const auto& ranks : options_.process_sets) {
@@ -367,7 +367,7 @@ class WorldImpl final : public World {
           const Handle handle,
           submit_checked(
               std::move(operations), {.waits = true}, true, std::make_shared<HandleState>()));
-      LIGHTCC_RETURN_IF_ERROR(wait(handle, has_news).status());
+      LIGHTCC_RETURN_IF_ERROR(wait(handle, has_update).status());
     }
     return {};
   }

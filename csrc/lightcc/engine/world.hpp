@@ -103,7 +103,7 @@ struct Topology {
 struct AllreduceCost {
   std::uint32_t process_set = 0;
   bool two_level = false;
-  std::uint64_t most_bytes = 0;  ///< Larger buckets run otherwise.
+  std::uint64_t max_bytes = 0;  ///< Larger buckets run otherwise.
   std::uint64_t samples = 0;
   double seconds = 0;  ///< Of a bucket without bytes.
   double seconds_per_byte = 0;
@@ -178,7 +178,7 @@ class World {
 
   /// Where this rank stands in the grid over which tensors of a process set are compressed; nothing
   /// where they are not, because all its ranks share a host or it does not exist.
-  virtual std::optional<GridPlace> compression_place(std::uint32_t process_set) const = 0;
+  virtual std::optional<GridPosition> compression_position(std::uint32_t process_set) const = 0;
   /// Whether a floating-point tensor of so many bytes is compressed when that is asked for.
   virtual bool compresses(std::uint32_t process_set, std::uint64_t num_bytes) const = 0;
   /// What compression remembers on this rank. kInvalidArgument: a compressed tensor is in flight.

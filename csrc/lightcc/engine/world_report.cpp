@@ -46,10 +46,11 @@ std::string describe_ranks(const Membership& world) {
 std::string describe_rank(const Membership& world) {
   std::array<char, 256> name{};
   const bool is_named = ::gethostname(name.data(), name.size() - 1) == 0;
-  const Topology& place = world.topology;
-  return "rank " + std::to_string(place.rank) + " is local rank " +
-         std::to_string(place.local_rank) + " of " + std::to_string(place.local_size) + " on " +
-         (is_named ? name.data() : "this host") + ", process " + std::to_string(::getpid());
+  const Topology& topology = world.topology;
+  return "rank " + std::to_string(topology.rank) + " is local rank " +
+         std::to_string(topology.local_rank) + " of " + std::to_string(topology.local_size) +
+         " on " + (is_named ? name.data() : "this host") + ", process " +
+         std::to_string(::getpid());
 }
 
 std::string without_port(const SocketAddress& address) {

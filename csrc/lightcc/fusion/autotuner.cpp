@@ -53,7 +53,7 @@ std::vector<std::vector<Tuning>> values_of(const AutotuneOptions& options) {
     }
   }
   Tuning lanes = start;
-  for (lanes.lanes = 1; lanes.lanes <= options.most_lanes; ++lanes.lanes) {
+  for (lanes.lanes = 1; lanes.lanes <= options.max_lanes; ++lanes.lanes) {
     add(kLanes, lanes);
   }
   if (options.chunk_matters) {
@@ -117,7 +117,7 @@ bool Autotuner::on_score(double score) {
     best_ = log_.back();
   }
   const Tuning before = trial_;
-  if (settings_ >= options_.most_settings || !next_trial()) {
+  if (settings_ >= options_.max_settings || !next_trial()) {
     done_ = true;
     trial_ = best_.tuning;
     log_.push_back(best_);

@@ -24,10 +24,10 @@ struct AutotuneOptions {
   bool rule_is_given = false;  ///< By the user, who is not overruled; the others likewise.
   bool threshold_is_given = false;
   bool chunk_matters = false;  ///< There are two levels, and no chunk is given.
-  std::uint32_t most_lanes = 1;
+  std::uint32_t max_lanes = 1;
   int warmup_samples = 3;
   int steps_per_sample = 10;
-  int most_settings = 20;  ///< That are tried.
+  int max_settings = 20;  ///< That are tried.
 };
 
 /// Thread: one at a time.

@@ -8,12 +8,12 @@ namespace {
 // What is left of a sample's weight after each later one: a few hundred count.
 constexpr double kRemembered = 0.995;
 // Times below a clock's resolution do not weigh more than this.
-constexpr double kLeastSeconds = 1e-7;
+constexpr double kMinSeconds = 1e-7;
 
 }  // namespace
 
 void CostLine::add(double bytes, double seconds) {
-  const double y = std::max(seconds, kLeastSeconds);
+  const double y = std::max(seconds, kMinSeconds);
   const double w = 1 / (y * y);
   const auto take = [](double& sum, double value) { sum = kRemembered * sum + value; };
   take(weight_, w);

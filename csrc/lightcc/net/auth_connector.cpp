@@ -208,8 +208,8 @@ class Connector final : public AuthConnector {
     if (stage_ != Stage::kHandshake) {
       return "it does not answer";
     }
-    return io_.has_spoken() ? "it does not answer this end's proof of the secret"
-                            : "it accepts connections but says nothing";
+    return io_.has_received() ? "it does not answer this end's proof of the secret"
+                              : "it accepts connections but says nothing";
   }
 
   void arm_timer(TimePoint now) {
@@ -232,8 +232,8 @@ class Connector final : public AuthConnector {
 
 /// Waits for either descriptor to be readable (a negative one never is), or `until`. True: there is
 /// news.
-bool wait_for_news(TimePoint until, int fd, int news_fd) {
-  std::array<pollfd, 2> entries = {pollfd{fd, POLLIN, 0}, pollfd{news_fd, POLLIN, 0}};
+bool wait_for_event(TimePoint until, int fd, int event_fd) {
+  std::array<pollfd, 2> entries = {pollfd{fd, POLLIN, 0}, pollfd{event_fd, POLLIN, 0}};
   const int ready =
       ::poll(entries.data(), entries.size(), milliseconds_until(until, Clock::system().now()));
   return ready > 0 && entries[1].revents != 0;
@@ -247,14 +247,14 @@ Status called_off(const SocketAddress& address) {
 Result<UniqueFd> run(Connector& connector,
                      const SocketAddress& address,
                      TimePoint deadline,
-                     int news_fd) {
+                     int event_fd) {
   while (true) {
     LIGHTCC_ASSIGN_OR_RETURN(std::optional<UniqueFd> connected, connector.poll());
     if (connected) {
       return std::move(*connected);
     }
     // A signal or a slow timer makes one round more; the connector itself knows the deadline.
-    if (wait_for_news(deadline, connector.wait_fd(), news_fd)) {
+    if (wait_for_event(deadline, connector.wait_fd(), event_fd)) {
       return called_off(address);
     }
   }
@@ -278,14 +278,14 @@ Result<UniqueFd> connect_authenticated(const SocketAddress& address,
                                        const Bytes& hello,
                                        TimePoint deadline,
                                        bool retry_refused,
-                                       int news_fd) {
+                                       int event_fd) {
   const Clock& clock = Clock::system();
   Duration backoff = kFirstBackoff;
   std::string last_failure;
   while (true) {
     LIGHTCC_ASSIGN_OR_RETURN(const auto connector,
                              Connector::make(address, secret, hello, deadline, clock));
-    auto connected = run(*connector, address, deadline, news_fd);
+    auto connected = run(*connector, address, deadline, event_fd);
     if (connected.ok()) {
       return connected;
     }
@@ -302,7 +302,7 @@ Result<UniqueFd> connect_authenticated(const SocketAddress& address,
       return timed_out(address, last_failure);
     }
     // Nothing tells a client that a server has begun to listen; all it can do is to ask again.
-    if (wait_for_news(std::min(deadline, now + backoff), -1, news_fd)) {
+    if (wait_for_event(std::min(deadline, now + backoff), -1, event_fd)) {
       return called_off(address);
     }
     backoff = std::min(2 * backoff, kLongestBackoff);

@@ -152,15 +152,15 @@ class Listener final : public AuthListener {
   Status accept_newcomers(TimePoint now) {
     const std::size_t limit = descriptor_limit();
     for (int i = 0; i < kAcceptsPerPoll && accepting_; ++i) {
-      if (peers_.size() >= most_pending(limit) && !may_evict(now)) {
-        pause_accepting(least_promising()->second.since + kGraceBeforeEviction);
+      if (peers_.size() >= max_pending(limit) && !may_evict(now)) {
+        pause_accepting(min_promising()->second.since + kGraceBeforeEviction);
         break;
       }
       UniqueFd fd(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (fd.valid()) {
         short_since_.reset();
         is_short_ = static_cast<std::size_t>(fd.get()) >= limit - limit / kReservedShare;
-        evict_down_to(most_pending(limit) - 1, now);
+        evict_down_to(max_pending(limit) - 1, now);
         LIGHTCC_RETURN_IF_ERROR(greet(std::move(fd), now));
       } else if (is_shortage(errno)) {
         shortage_error_ = errno;
@@ -178,25 +178,25 @@ class Listener final : public AuthListener {
     return {};
   }
 
-  std::size_t most_pending(std::size_t limit) const {
+  std::size_t max_pending(std::size_t limit) const {
     const std::size_t share = is_short_ ? kPendingInReserve : limit / kPendingShare;
     return std::clamp<std::size_t>(share, 1, options_.max_pending);
   }
 
   /// The oldest that has said nothing, or else the oldest. Call only when there is one.
-  Peers::iterator least_promising() {
+  Peers::iterator min_promising() {
     const auto silent = std::ranges::find_if(
         peers_, [](const auto& entry) { return !entry.second.io.has_heard(); });
     return silent == peers_.end() ? peers_.begin() : silent;
   }
 
   bool may_evict(TimePoint now) {
-    return now >= least_promising()->second.since + kGraceBeforeEviction;
+    return now >= min_promising()->second.since + kGraceBeforeEviction;
   }
 
   void evict_down_to(std::size_t count, TimePoint now) {
     while (peers_.size() > count && may_evict(now)) {
-      reject(least_promising());
+      reject(min_promising());
     }
   }
 

@@ -70,13 +70,13 @@ class AuthConnector {
 };
 
 /// Connects and proves, retrying refused TCP connections until `deadline` when `retry_refused`.
-/// Gives up, with kPeerFailed, when `news_fd` (if not negative) becomes readable.
+/// Gives up, with kPeerFailed, when `event_fd` (if not negative) becomes readable.
 /// Blocks: until the deadline at most.
 Result<UniqueFd> connect_authenticated(const SocketAddress& address,
                                        const std::string& secret,
                                        const Bytes& hello,
                                        TimePoint deadline,
                                        bool retry_refused,
-                                       int news_fd = -1);
+                                       int event_fd = -1);
 
 }  // namespace lightcc

@@ -27,7 +27,7 @@ class HandshakeIo {
 
   const Handshake& handshake() const { return handshake_; }
   /// Whether anything was sent.
-  bool has_spoken() const { return has_spoken_; }
+  bool has_received() const { return has_received_; }
   /// Whether anything was received.
   bool has_heard() const { return has_heard_; }
   /// Whether advance() failed because the connection ended, not because of what came over it.
@@ -65,15 +65,15 @@ class HandshakeIo {
       return make_system_error(
           ErrorCode::kPeerFailed, errno, "the connection broke during the handshake");
     }
-    has_spoken_ = true;
+    has_received_ = true;
     out_.erase(out_.begin(), out_.begin() + count);
     return true;
   }
 
   Result<bool> receive_some(int fd) {
     std::array<std::byte, 256> buffer{};
-    const std::size_t most = std::min(buffer.size(), handshake_.wanted());
-    const ssize_t count = ::recv(fd, buffer.data(), most, 0);
+    const std::size_t maximum = std::min(buffer.size(), handshake_.wanted());
+    const ssize_t count = ::recv(fd, buffer.data(), maximum, 0);
     if (count < 0) {
       if (would_block(errno)) {
         return false;
@@ -101,7 +101,7 @@ class HandshakeIo {
 
   Handshake handshake_;
   Bytes out_;
-  bool has_spoken_ = false;
+  bool has_received_ = false;
   bool has_heard_ = false;
   bool lost_ = false;
 };

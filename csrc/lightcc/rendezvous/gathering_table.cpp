@@ -7,7 +7,7 @@ namespace lightcc {
 namespace {
 
 // A job has one gathering for each init(), and few of them fail.
-constexpr std::size_t kMostDeserted = 256;
+constexpr std::size_t kMaxDeserted = 256;
 
 }  // namespace
 
@@ -57,7 +57,7 @@ const std::set<GatheringTable::Member>& GatheringTable::members(const std::strin
 }
 
 void GatheringTable::forget_old_failures() {
-  if (deserted_ < kMostDeserted) {
+  if (deserted_ < kMaxDeserted) {
     return;
   }
   std::erase_if(gatherings_, [](const auto& entry) {

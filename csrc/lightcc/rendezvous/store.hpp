@@ -33,7 +33,7 @@ class Attendance {
   virtual Status set(const std::string& key, std::vector<std::byte> value, TimePoint deadline) = 0;
   virtual Result<std::vector<std::byte>> get(const std::string& key, TimePoint deadline) = 0;
   /// Readable when failure() has something to say.
-  virtual int news_fd() const = 0;
+  virtual int event_fd() const = 0;
   /// Why the gathering has failed, or the store is gone; ok when nobody says so until `deadline`,
   /// which may have passed.
   virtual Status failure(TimePoint deadline) = 0;

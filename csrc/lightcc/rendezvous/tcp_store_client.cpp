@@ -85,7 +85,7 @@ class TcpAttendance final : public Attendance {
     return std::move(answer.value);
   }
 
-  int news_fd() const override { return fd_.get(); }
+  int event_fd() const override { return fd_.get(); }
 
   Status failure(TimePoint deadline) override {
     while (failure_.ok()) {

@@ -57,8 +57,8 @@ std::uint64_t crc_of_words(std::uint64_t crc, const std::byte* at, std::size_t w
   return crc;
 }
 
-constexpr std::size_t kMostLaneWords = 4096;
-constexpr std::size_t kLeastLaneWords = 8;
+constexpr std::size_t kMaxLaneWords = 4096;
+constexpr std::size_t kMinLaneWords = 8;
 
 /// x^(64 i - 33) modulo the polynomial for each i from 1 on, bits reversed: a carry-less product
 /// with it, reduced by one more CRC instruction, moves a CRC over i words (Gopal et al., "Fast CRC
@@ -87,7 +87,7 @@ constexpr std::array<std::uint32_t, Words + 1> make_shifts() {
 [[gnu::target("pclmul")]] std::uint64_t crc_of_lanes(std::uint64_t crc,
                                                      const std::byte* at,
                                                      std::size_t lane_words) {
-  static const auto kShifts = make_shifts<kMostLaneWords>();
+  static const auto kShifts = make_shifts<kMaxLaneWords>();
   std::uint64_t second = 0;
   std::uint64_t third = 0;
   const std::byte* const at_second = at + 8 * lane_words;
@@ -117,8 +117,8 @@ std::uint32_t crc32c_by_instruction(std::span<const std::byte> bytes) {
 
 std::uint32_t crc32c_by_lanes(std::span<const std::byte> bytes) {  // hot
   std::uint64_t crc = ~std::uint32_t{0};
-  while (bytes.size() >= 24 * kLeastLaneWords) {
-    const std::size_t lane_words = std::min(bytes.size() / 24, kMostLaneWords);
+  while (bytes.size() >= 24 * kMinLaneWords) {
+    const std::size_t lane_words = std::min(bytes.size() / 24, kMaxLaneWords);
     crc = crc_of_lanes(crc, bytes.data(), lane_words);
     bytes = bytes.subspan(24 * lane_words);
   }

@@ -19,10 +19,10 @@ enum class PrefetchTo : std::uint8_t { kRead, kWrite };
 /// It need not exist: asking for what does not has no effect.
 template <PrefetchTo Use>
 void prefetch_next(std::span<const std::byte> payload) {  // hot
-  constexpr std::size_t kLeast = 1024;  // Shorter ones are messages, or ends of messages.
-  constexpr std::size_t kMost = 2048;
+  constexpr std::size_t kMin = 1024;  // Shorter ones are messages, or ends of messages.
+  constexpr std::size_t kMax = 2048;
   constexpr std::size_t kLineBytes = 64;
-  if (payload.size() < kLeast || payload.size() > kMost) {
+  if (payload.size() < kMin || payload.size() > kMax) {
     return;
   }
   const std::uintptr_t next = reinterpret_cast<std::uintptr_t>(payload.data()) + payload.size();

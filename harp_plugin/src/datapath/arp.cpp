@@ -98,7 +98,7 @@ ArpTable::Hop ArpTable::find(const Address& peer, Time now) {
     return hop;
   }
   if (recent_.first != next) {
-    if (neighbours_.size() >= kMostNeighbours && !neighbours_.contains(next)) {
+    if (neighbours_.size() >= kMaxNeighbours && !neighbours_.contains(next)) {
       neighbours_.clear();
     }
     recent_ = {next, &neighbours_[next]};

@@ -54,7 +54,7 @@ class ArpTable {
   /// Learns from a frame, if it is ARP. What it answers.
   std::optional<ArpFrame> on_frame(std::span<const std::byte> frame, Time now);
 
-  static constexpr std::size_t kMostNeighbours = 4096;
+  static constexpr std::size_t kMaxNeighbours = 4096;
 
  private:
   struct Neighbour {

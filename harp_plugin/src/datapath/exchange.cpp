@@ -26,11 +26,11 @@ PacketExchange::~PacketExchange() {
 }
 
 PacketExchange::Ring& PacketExchange::ring(std::size_t from, std::size_t to) {
-  std::atomic<Ring*>& place = inboxes_[to].from[from];
-  Ring* ring = place.load(std::memory_order_acquire);
+  std::atomic<Ring*>& slot = inboxes_[to].from[from];
+  Ring* ring = slot.load(std::memory_order_acquire);
   if (ring == nullptr) {
     ring = new Ring(ring_packets_);
-    place.store(ring, std::memory_order_release);
+    slot.store(ring, std::memory_order_release);
   }
   return *ring;
 }
@@ -47,12 +47,12 @@ void ExchangePort::give_back() {
   }
 }
 
-void ExchangePort::take(std::size_t most, std::vector<Arrival>& arrivals) {
+void ExchangePort::take(std::size_t maximum, std::vector<Arrival>& arrivals) {
   give_back();
   std::size_t count = 0;
   for (std::size_t peer = 0; peer < exchange_.inboxes_.size(); ++peer) {
     auto* const ring = inbox().from[peer].load(std::memory_order_acquire);
-    while (ring != nullptr && count < most) {
+    while (ring != nullptr && count < maximum) {
       const auto* const frame = ring->front(taken_[peer]);
       if (frame == nullptr) {
         break;
@@ -65,9 +65,9 @@ void ExchangePort::take(std::size_t most, std::vector<Arrival>& arrivals) {
   }
 }
 
-void ExchangePort::take_astray(std::size_t most, std::vector<Arrival>& arrivals) {
+void ExchangePort::take_astray(std::size_t maximum, std::vector<Arrival>& arrivals) {
   const std::size_t before = arrivals.size();
-  take(most, arrivals);
+  take(maximum, arrivals);
   for (Arrival& arrival : std::span(arrivals).subspan(before)) {
     arrival.is_astray = true;
   }

@@ -21,9 +21,9 @@ namespace harp {
 /// The medium. Outlives its ports.
 class PacketExchange {
  public:
-  static constexpr std::size_t kMostPorts = 64;
+  static constexpr std::size_t kMaxPorts = 64;
 
-  /// `ports`: at most kMostPorts. `ring_packets` is a power of two: what waits between two ports;
+  /// `ports`: at most kMaxPorts. `ring_packets` is a power of two: what waits between two ports;
   /// more is lost. Throws std::system_error where there is no descriptor left.
   PacketExchange(std::size_t ports, std::size_t packet_bytes, std::size_t ring_packets);
   PacketExchange(const PacketExchange&) = delete;
@@ -44,7 +44,7 @@ class PacketExchange {
   struct Inbox {
     std::atomic<bool> is_waiting{false};
     EventFd event;
-    std::array<std::atomic<Ring*>, kMostPorts> from{};
+    std::array<std::atomic<Ring*>, kMaxPorts> from{};
   };
 
   /// The ring between two ports, made by its sender when it first sends.
@@ -63,7 +63,7 @@ class ExchangePort {
 
   /// Appends what arrived to `arrivals`, `most` packets at most. The bytes stay until the next
   /// call.
-  void take(std::size_t most, std::vector<Arrival>& arrivals);
+  void take(std::size_t maximum, std::vector<Arrival>& arrivals);
 
   /// The packet will arrive at port `to` with this route. False: the ring is full, the packet too
   /// long, or there is no such port.
@@ -72,7 +72,7 @@ class ExchangePort {
             std::span<const std::byte> head,
             std::span<const std::byte> payload = {});
   /// The same for what deliver() of another engine gave.
-  void take_astray(std::size_t most, std::vector<Arrival>& arrivals);
+  void take_astray(std::size_t maximum, std::vector<Arrival>& arrivals);
   /// A packet that came in a frame: appends it to `arrivals` where `owner` is this port's engine,
   /// else gives it to that engine's port. Counts it.
   void deliver(const FrameView& view,
@@ -95,7 +95,7 @@ class ExchangePort {
   PacketExchange& exchange_;
   std::size_t index_;
   std::uint64_t takers_ = 0;  ///< Ports that were given something since wake_takers().
-  std::array<std::size_t, PacketExchange::kMostPorts> taken_{};
+  std::array<std::size_t, PacketExchange::kMaxPorts> taken_{};
 };
 
 }  // namespace harp

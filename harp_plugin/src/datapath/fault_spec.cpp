@@ -42,9 +42,10 @@ double scaled(std::string_view text, const std::array<Unit, Units>& units) {
 }
 
 std::pair<std::string_view, std::string_view> split(std::string_view text, char at) {
-  const std::size_t place = text.find(at);
-  return place == std::string_view::npos ? std::pair(text, std::string_view())
-                                         : std::pair(text.substr(0, place), text.substr(place + 1));
+  const std::size_t position = text.find(at);
+  return position == std::string_view::npos
+             ? std::pair(text, std::string_view())
+             : std::pair(text.substr(0, position), text.substr(position + 1));
 }
 
 bool set_share(std::string_view text, double& share) {
@@ -53,9 +54,9 @@ bool set_share(std::string_view text, double& share) {
 }
 
 bool set_time(std::string_view text, Duration& time) {
-  constexpr double kMostNs = 3600e9;
+  constexpr double kMaxNs = 3600e9;
   const double ns = scaled(text, kTimes);
-  if (!(ns <= kMostNs)) {
+  if (!(ns <= kMaxNs)) {
     return false;
   }
   time = Duration(static_cast<std::int64_t>(ns));
@@ -63,9 +64,9 @@ bool set_time(std::string_view text, Duration& time) {
 }
 
 bool set_count(std::string_view text, double& count) {
-  constexpr double kMost = 1e15;
+  constexpr double kMax = 1e15;
   count = scaled(text, kCounts);
-  return count <= kMost;
+  return count <= kMax;
 }
 
 template <typename Integer>

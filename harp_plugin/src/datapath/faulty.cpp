@@ -11,7 +11,7 @@ namespace harp {
 namespace {
 
 constexpr std::size_t kIpUdpBytes = 28;
-constexpr std::size_t kMostPaths = 64;
+constexpr std::size_t kMaxPaths = 64;
 
 }  // namespace
 
@@ -22,7 +22,7 @@ void FaultyDatapath::send(const Route& route,
                           std::span<const std::byte> head,
                           std::span<const std::byte> payload) {
   const std::size_t ip_bytes = head.size() + payload.size() + kIpUdpBytes;
-  const auto fate = impairment_.decide(route.local_port % kMostPaths, ip_bytes, now_);
+  const auto fate = impairment_.decide(route.local_port % kMaxPaths, ip_bytes, now_);
   if (!fate) {
     return;
   }

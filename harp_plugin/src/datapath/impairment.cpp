@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::size_t kPaths = 64;
 
-Duration random_duration(Rng& rng, Duration most) {
+Duration random_duration(Rng& rng, Duration maximum) {
   return Duration(
-      static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(most.count()) + 1)));
+      static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(maximum.count()) + 1)));
 }
 
 }  // namespace

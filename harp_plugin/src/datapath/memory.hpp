@@ -18,11 +18,11 @@ namespace harp {
 /// The medium. Outlives its datapaths.
 class MemoryNetwork {
  public:
-  static constexpr std::size_t kMostEndpoints = PacketExchange::kMostPorts;
+  static constexpr std::size_t kMaxEndpoints = PacketExchange::kMaxPorts;
 
   /// `ring_packets` is a power of two: what waits between two endpoints; more is lost.
   explicit MemoryNetwork(std::size_t mtu_bytes = 1500, std::size_t ring_packets = 1024)
-      : exchange_(kMostEndpoints, mtu_bytes, ring_packets) {}
+      : exchange_(kMaxEndpoints, mtu_bytes, ring_packets) {}
 
   std::size_t mtu_bytes() const { return exchange_.packet_bytes(); }
 

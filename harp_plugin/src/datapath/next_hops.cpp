@@ -34,7 +34,7 @@ constexpr Duration kHopKept = std::chrono::seconds(2);
 constexpr Duration kUnresolved = std::chrono::milliseconds(2);
 /// A stale neighbour is not among them: a packet that the kernel sends makes it look.
 constexpr unsigned kUsable = NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE | NUD_DELAY | NUD_PROBE;
-constexpr std::size_t kMostPeers = 65536;
+constexpr std::size_t kMaxPeers = 65536;
 
 constexpr std::size_t padded(std::size_t bytes) {
   return (bytes + 3) & ~std::size_t{3};
@@ -175,7 +175,7 @@ std::optional<MacAddress> NextHops::find(const Address& peer, Time now) {
   if (found != hops_.end() && now < found->second.ask_again) {
     return found->second.mac;
   }
-  if (hops_.size() >= kMostPeers) {
+  if (hops_.size() >= kMaxPeers) {
     hops_.clear();
   }
   return (hops_[peer.ip] = ask(peer, now)).mac;
@@ -202,10 +202,10 @@ NextHops::Hop NextHops::ask(const Address& peer, Time now) {
   const auto gateway = way.attribute(RTA_GATEWAY);
   std::copy_n(gateway.begin(), std::min(gateway.size(), neighbour.ip.size()), neighbour.ip.begin());
 
-  ndmsg whom{};
-  whom.ndm_family = family_of(peer);
-  whom.ndm_ifindex = interface_;
-  Message<ndmsg> question(RTM_GETNEIGH, whom);
+  ndmsg header{};
+  header.ndm_family = family_of(peer);
+  header.ndm_ifindex = interface_;
+  Message<ndmsg> question(RTM_GETNEIGH, header);
   question.add(NDA_DST, ip_of(neighbour));
   Answer answer(exchange(fd_.get(), question.finish(), buffer), RTM_NEWNEIGH);
   const auto state = answer.body<ndmsg>();

@@ -35,7 +35,7 @@ constexpr std::size_t kDatagramBytes = 65536;
 constexpr std::size_t kReceives = 8;       ///< Datagrams, coalesced or not, of one burst.
 constexpr std::size_t kQueue = 180;        ///< Packets that wait for a flush().
 constexpr std::size_t kPaddingShare = 16;  ///< Of a batch's bytes, one in so many.
-constexpr std::array<std::byte, kMostUdpPayload> kPadding{};
+constexpr std::array<std::byte, kMaxUdpPayload> kPadding{};
 constexpr std::size_t kPieces = 3;  ///< Head, payload, padding.
 constexpr std::size_t kHeadBytes = 1024;
 constexpr Duration kRetry = std::chrono::microseconds(50);
@@ -125,7 +125,7 @@ struct UdpDatapath::Batches {
     std::size_t bytes() const { return head_bytes + payload.size(); }
   };
 
-  // Transmit: messages of up to kMostSegments packets each.
+  // Transmit: messages of up to kMaxSegments packets each.
   std::array<Packet, kQueue> packets;
   std::array<iovec, kPieces * kQueue> pieces;
   std::array<mmsghdr, kQueue> messages;
@@ -136,18 +136,18 @@ struct UdpDatapath::Batches {
   // Receive.
   std::vector<std::byte> datagrams = std::vector<std::byte>(kReceives * kDatagramBytes);
   std::array<mmsghdr, kReceives> arrived;
-  std::array<iovec, kReceives> places;
+  std::array<iovec, kReceives> buffers;
   std::array<sockaddr_storage, kReceives> senders;
   std::array<Control, kReceives> coalesced;
 };
 // NOLINTEND(cppcoreguidelines-pro-type-member-init)
 
 UdpDatapath::UdpDatapath(const UdpOptions& options)
-    : mtu_bytes_(std::min(options.mtu_bytes, kMostUdpPayload + 28)),
+    : mtu_bytes_(std::min(options.mtu_bytes, kMaxUdpPayload + 28)),
       segment_(options.segment),
       poll_(::epoll_create1(EPOLL_CLOEXEC)),
       batches_(std::make_unique<Batches>()) {
-  arrivals_.reserve(kReceives * kMostSegments);
+  arrivals_.reserve(kReceives * kMaxSegments);
 }
 
 UdpDatapath::~UdpDatapath() = default;
@@ -225,11 +225,11 @@ std::span<const Arrival> UdpDatapath::receive() {  // hot
 std::size_t UdpDatapath::receive_from(std::size_t socket) {
   Batches& batch = *batches_;
   for (std::size_t i = 0; i < kReceives; ++i) {
-    batch.places[i] = {.iov_base = batch.datagrams.data() + i * kDatagramBytes,
-                       .iov_len = kDatagramBytes};
+    batch.buffers[i] = {.iov_base = batch.datagrams.data() + i * kDatagramBytes,
+                        .iov_len = kDatagramBytes};
     batch.arrived[i].msg_hdr = {.msg_name = &batch.senders[i],
                                 .msg_namelen = sizeof(batch.senders[i]),
-                                .msg_iov = &batch.places[i],
+                                .msg_iov = &batch.buffers[i],
                                 .msg_iovlen = 1,
                                 .msg_control = batch.coalesced[i].bytes.data(),
                                 .msg_controllen = batch.coalesced[i].bytes.size(),
@@ -297,16 +297,16 @@ void UdpDatapath::send(const Route& route,
 std::size_t UdpDatapath::batch_end(std::size_t first) {
   auto& packets = batches_->packets;
   const std::size_t size = packets[first].bytes();
-  const std::size_t most =
+  const std::size_t maximum =
       segment_ && first >= alone_until_
           ? std::clamp<std::size_t>(
-                kMostUdpPayload / std::max<std::size_t>(size, 1), 1, kMostSegments)
+                kMaxUdpPayload / std::max<std::size_t>(size, 1), 1, kMaxSegments)
           : 1;
-  const std::size_t most_padding = most * size / kPaddingShare;
+  const std::size_t max_padding = maximum * size / kPaddingShare;
   std::size_t end = first + 1;
   std::size_t padding = 0;
   packets[first].padding = 0;
-  for (std::size_t next = end; next < queued_ && next - first < most && padding <= most_padding;
+  for (std::size_t next = end; next < queued_ && next - first < maximum && padding <= max_padding;
        ++next) {
     const std::size_t bytes = packets[next].bytes();
     if (bytes > size || packets[next].route != packets[first].route) {

@@ -37,8 +37,8 @@ constexpr unsigned kThreads = 16;  ///< That move packets, each with a cache.
 constexpr std::size_t kHandOverPackets = 1024;
 constexpr Duration kSilence = std::chrono::milliseconds(100);
 /// Shorter payloads are copied for less than it costs to point to them.
-constexpr std::size_t kLeastInPlace = 256;
-constexpr Duration kMostWait = std::chrono::milliseconds(100);
+constexpr std::size_t kMinInPlace = 256;
+constexpr Duration kMaxWait = std::chrono::milliseconds(100);
 /// Ports of frames that every engine looks at.
 constexpr std::uint16_t kForAll = 0xffff;
 
@@ -292,7 +292,7 @@ rte_mbuf* PortDatapath::allocate(std::size_t bytes) {  // hot
 
 /// Leaves `payload`, with which `packet` ends, where it is. False: it has to be copied.
 bool PortDatapath::point_to(std::span<const std::byte> payload, rte_mbuf& packet) {  // hot
-  auto* const region = payload.size() < kLeastInPlace ? nullptr : registered_.find(payload);
+  auto* const region = payload.size() < kMinInPlace ? nullptr : registered_.find(payload);
   rte_mbuf* const pointer = region == nullptr ? nullptr : ::rte_pktmbuf_alloc(port_.pointers_);
   if (pointer == nullptr) {
     return false;
@@ -388,7 +388,7 @@ void PortDatapath::deregister_memory(std::span<const std::byte> memory) {
     return;
   }
   const auto queue = static_cast<std::uint16_t>(engine_);
-  const auto until = std::chrono::steady_clock::now() + kMostWait;
+  const auto until = std::chrono::steady_clock::now() + kMaxWait;
   while (::rte_eth_tx_done_cleanup(port_.id_, queue, 0) >= 0 && !registered_.release() &&
          std::chrono::steady_clock::now() < until) {
   }

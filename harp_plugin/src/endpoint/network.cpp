@@ -51,7 +51,7 @@ StackConfig stack_config(const Settings& settings) {
   // A kernel's queue, and a thread that is woken, delay packets without being full.
   config.session.queue_allowance = std::chrono::microseconds(300);
   if (settings.mode != RunMode::kThread) {
-    config.session.least_rto = std::chrono::milliseconds(10);  // A keeper's wake-up is in it.
+    config.session.min_rto = std::chrono::milliseconds(10);  // A keeper's wake-up is in it.
   }
   return config;
 }
@@ -77,8 +77,8 @@ std::string Network::description() const {
   return settings_.fault ? text + "; HARP_FAULT damages what is sent" : text;
 }
 
-std::size_t Network::most_connections() const {
-  return static_cast<std::size_t>(settings_.engines) * Stack::kMostSessions;
+std::size_t Network::max_connections() const {
+  return static_cast<std::size_t>(settings_.engines) * Stack::kMaxSessions;
 }
 
 Network::Listening Network::listen(std::size_t device) {
@@ -103,7 +103,7 @@ std::unique_ptr<Connection> Network::connect(std::size_t device, const ConnectHa
     }
   }
   throw std::runtime_error(
-      interfaces_[device].name + " has " + std::to_string(most_connections()) +
+      interfaces_[device].name + " has " + std::to_string(max_connections()) +
       " connections already, as many as its engines hold; HARP_ENGINES gives it more engines");
 }
 

@@ -33,7 +33,7 @@ class Network {
   std::string description() const;
 
   /// Of one device, both ends counted. A listener's belong to its engine, and are part of these.
-  std::size_t most_connections() const;
+  std::size_t max_connections() const;
 
   struct Listening {
     std::unique_ptr<Acceptor> acceptor;

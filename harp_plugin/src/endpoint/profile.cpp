@@ -19,7 +19,7 @@ namespace harp {
 namespace {
 
 constexpr std::string_view kNamesBegin = "HARP_";
-constexpr std::size_t kMostShown = 80;
+constexpr std::size_t kMaxShown = 80;
 
 std::string_view trim(std::string_view text) {
   constexpr std::string_view kSpace = " \t\r";
@@ -40,9 +40,9 @@ bool is_name(std::string_view text) {
 
 /// As much of a line as an error can show.
 std::string shown(std::string_view line) {
-  std::string text(line.substr(0, kMostShown));
+  std::string text(line.substr(0, kMaxShown));
   std::ranges::replace_if(text, [](char c) { return !is_printable(c); }, '?');
-  return "'" + text + (line.size() > kMostShown ? "...'" : "'");
+  return "'" + text + (line.size() > kMaxShown ? "...'" : "'");
 }
 
 std::string reason(int number) {
@@ -65,7 +65,7 @@ std::optional<std::string> read_file(const std::string& path,
     *error = path + ": expected a file";
     return std::nullopt;
   }
-  std::string text(kMostProfileBytes + 1, '\0');
+  std::string text(kMaxProfileBytes + 1, '\0');
   std::size_t bytes = 0;
   while (bytes < text.size()) {
     const ssize_t got = ::read(file.get(), text.data() + bytes, text.size() - bytes);
@@ -90,8 +90,8 @@ std::optional<std::string> read_file(const std::string& path,
 std::optional<Profile> Profile::parse(std::string_view text,
                                       const std::string& path,
                                       std::string* error) {
-  if (text.size() > kMostProfileBytes) {
-    *error = path + ": expected at most " + std::to_string(kMostProfileBytes) + " bytes";
+  if (text.size() > kMaxProfileBytes) {
+    *error = path + ": expected at most " + std::to_string(kMaxProfileBytes) + " bytes";
     return std::nullopt;
   }
   Profile profile;

@@ -18,7 +18,7 @@ using GetVariable = std::function<const char*(const char*)>;
 
 /// Where harp-setup puts the profile.
 inline constexpr const char* kProfilePath = "/etc/harp/profile.conf";
-inline constexpr std::size_t kMostProfileBytes = std::size_t{64} << 10U;
+inline constexpr std::size_t kMaxProfileBytes = std::size_t{64} << 10U;
 
 class Profile {
  public:

@@ -17,18 +17,18 @@
 #include "datapath/address.hpp"
 #include "datapath/fault_spec.hpp"
 #include "endpoint/profile.hpp"
+#include "protocol/types.hpp"
 #include "runtime/engine.hpp"
 
 namespace harp {
 namespace {
 
-constexpr int kMostEngines = 64;
-constexpr int kMostPaths = 64;
-constexpr int kMostCore = 1023;
-constexpr int kLeastMtu = 576;
-constexpr int kMostMtu = 9600;
-constexpr double kLeastTimeoutS = 0.1;
-constexpr double kMostTimeoutS = 86400;
+constexpr int kMaxEngines = 64;
+constexpr int kMaxCore = 1023;
+constexpr int kMinMtu = 576;
+constexpr int kMaxMtu = 9600;
+constexpr double kMinTimeoutS = 0.1;
+constexpr double kMaxTimeoutS = 86400;
 
 /// Reads one variable after the other, and keeps the first problem.
 class Reader {
@@ -51,10 +51,12 @@ class Reader {
                  ": expected " + allowed;
     }
   }
-  void number(const char* name, int least, int most, int& out) {
+  void number(const char* name, int minimum, int maximum, int& out) {
     const std::string_view value = text(name);
-    if (!value.empty() && !parse(value, least, most, out)) {
-      refuse(name, value, "a number from " + std::to_string(least) + " to " + std::to_string(most));
+    if (!value.empty() && !parse(value, minimum, maximum, out)) {
+      refuse(name,
+             value,
+             "a number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
     }
   }
   void flag(const char* name, bool& out) {
@@ -62,10 +64,10 @@ class Reader {
     this->number(name, 0, 1, number);
     out = number == 1;
   }
-  static bool parse(std::string_view value, int least, int most, int& out) {
+  static bool parse(std::string_view value, int minimum, int maximum, int& out) {
     int number = 0;
     const auto [end, problem] = std::from_chars(value.begin(), value.end(), number);
-    if (problem != std::errc() || end != value.end() || number < least || number > most) {
+    if (problem != std::errc() || end != value.end() || number < minimum || number > maximum) {
       return false;
     }
     out = number;
@@ -86,8 +88,8 @@ void read_timeout(Reader& reader, Settings& settings) {
   }
   double timeout_s = 0;
   const auto [end, problem] = std::from_chars(value.begin(), value.end(), timeout_s);
-  if (problem != std::errc() || end != value.end() || !(timeout_s >= kLeastTimeoutS) ||
-      timeout_s > kMostTimeoutS) {
+  if (problem != std::errc() || end != value.end() || !(timeout_s >= kMinTimeoutS) ||
+      timeout_s > kMaxTimeoutS) {
     reader.refuse(name, value, "seconds from 0.1 to 86400");
     return;
   }
@@ -112,7 +114,7 @@ void read_cores(Reader& reader, Settings& settings) {
   while (!rest.empty()) {
     const std::string_view one = rest.substr(0, rest.find(','));
     int core = 0;
-    if (!Reader::parse(one, 0, kMostCore, core)) {
+    if (!Reader::parse(one, 0, kMaxCore, core)) {
       reader.refuse("HARP_CORES", value, "numbers of cores, such as 2,3");
       return;
     }
@@ -168,7 +170,7 @@ std::optional<DpdkDevice> parse_dpdk_device(std::string_view text) {
 }
 
 void read_dpdk(Reader& reader, Settings& settings) {
-  reader.number("HARP_DPDK_MTU", kLeastMtu, kMostMtu, settings.dpdk_mtu_bytes);
+  reader.number("HARP_DPDK_MTU", kMinMtu, kMaxMtu, settings.dpdk_mtu_bytes);
   settings.dpdk_library = reader.text("HARP_DPDK_LIBRARY");
   const std::string_view value = reader.text("HARP_DPDK");
   std::string_view rest = value;
@@ -231,10 +233,10 @@ std::optional<Settings> read_settings(const GetVariable& get,
   settings.interfaces = reader.first("HARP_IFNAME", "NCCL_SOCKET_IFNAME").second;
   read_timeout(reader, settings);
   read_mode(reader, settings);
-  reader.number("HARP_ENGINES", 1, kMostEngines, settings.engines);
+  reader.number("HARP_ENGINES", 1, kMaxEngines, settings.engines);
   read_cores(reader, settings);
   int paths = settings.paths;
-  reader.number("HARP_PATHS", 1, kMostPaths, paths);
+  reader.number("HARP_PATHS", 1, static_cast<int>(kMaxPaths), paths);
   settings.paths = static_cast<std::uint16_t>(paths);
   read_datapath(reader, settings);
   read_dpdk(reader, settings);

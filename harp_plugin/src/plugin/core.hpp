@@ -32,7 +32,7 @@ extern const char kPluginName[];
 using Handle = std::array<std::byte, abi::kHandleBytesV4>;
 
 /// Most buffers that one grouped receive may have, whatever a plugin promises.
-inline constexpr int kMostGroupedReceives = 8;
+inline constexpr int kMaxGroupedReceives = 8;
 
 /// One operation under way. It belongs to its comm; the pointer is dead once test() has said done,
 /// has failed, or the comm was closed.

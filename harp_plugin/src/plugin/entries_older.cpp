@@ -233,8 +233,8 @@ Result irecv(void* comm,
              int* tags,
              void** mrs,
              void** request) noexcept {
-  std::array<std::size_t, kMostGroupedReceives> wide{};
-  for (int i = 0; i < count && i < kMostGroupedReceives; ++i) {
+  std::array<std::size_t, kMaxGroupedReceives> wide{};
+  for (int i = 0; i < count && i < kMaxGroupedReceives; ++i) {
     if (bytes[i] < 0) {
       return Result::kInvalidArgument;
     }

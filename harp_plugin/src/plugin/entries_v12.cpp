@@ -204,11 +204,11 @@ Result irecv(void* comm,
       return refuse("irecv", "not a receiving comm, or no place for the request");
     }
     *request = nullptr;  // NCCL may have left 1 in it, which is no request.
-    if (count < 1 || count > kMostGroupedReceives) {
+    if (count < 1 || count > kMaxGroupedReceives) {
       return refuse("irecv", "the number of buffers is out of range");
     }
     const auto buffers = static_cast<std::size_t>(count);
-    std::array<RecvBuffer, kMostGroupedReceives> group;  // NOLINT: filled as far as it is used
+    std::array<RecvBuffer, kMaxGroupedReceives> group;  // NOLINT: filled as far as it is used
     for (std::size_t i = 0; i < buffers; ++i) {
       group[i] = {
           data[i], bytes[i], tags != nullptr ? tags[i] : 0, mrs != nullptr ? mrs[i] : nullptr};
@@ -227,11 +227,11 @@ Result iflush(void* comm, int count, void** data, int* bytes, void** mrs, void**
       return refuse("iflush", "not a receiving comm, or no place for the request");
     }
     *request = nullptr;
-    if (count < 0 || count > kMostGroupedReceives) {
+    if (count < 0 || count > kMaxGroupedReceives) {
       return refuse("iflush", "the number of buffers is out of range");
     }
     const auto buffers = static_cast<std::size_t>(count);
-    std::array<RecvBuffer, kMostGroupedReceives> group{};
+    std::array<RecvBuffer, kMaxGroupedReceives> group{};
     for (std::size_t i = 0; i < buffers; ++i) {
       group[i] = {
           data[i], static_cast<std::size_t>(bytes[i]), 0, mrs != nullptr ? mrs[i] : nullptr};

@@ -341,7 +341,7 @@ class HarpNet final : public Net {
                                  .name = one.name.c_str(),
                                  .pci_path = one.pci_path.empty() ? nullptr : one.pci_path.c_str(),
                                  .speed_mbps = one.speed_mbps,
-                                 .max_comms = static_cast<int>(network_->most_connections()),
+                                 .max_comms = static_cast<int>(network_->max_connections()),
                                  .max_recvs = 1});
     return Result::kSuccess;
   }
@@ -376,7 +376,7 @@ extern "C" __attribute__((visibility("default"))) int harp_irecv_take(
     }
     *request = nullptr;
     Request* started = nullptr;
-    const harp::Taker taker{.take = take, .context = context, .most_bytes = bytes};
+    const harp::Taker taker{.take = take, .context = context, .max_bytes = bytes};
     const Result result = static_cast<HarpRecvComm*>(comm)->irecv_take(taker, &started);
     *request = started;
     return result;

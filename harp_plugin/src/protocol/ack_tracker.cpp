@@ -13,8 +13,8 @@
 namespace harp {
 namespace {
 
-constexpr std::uint32_t kMostPackets = 32;
-constexpr std::uint32_t kMostBytes = 64 * 1024;
+constexpr std::uint32_t kMaxPackets = 32;
+constexpr std::uint32_t kMaxBytes = 64 * 1024;
 
 }  // namespace
 
@@ -42,8 +42,8 @@ void AckTracker::on_data(const Header& header,
     echo(header, now - how.waited);
   }
   const bool at_once = duplicate || hole || (header.flags & (flag::kLast | flag::kAckReq)) != 0 ||
-                       header.type == PacketType::kFin || packets_ >= kMostPackets ||
-                       bytes_ >= kMostBytes;
+                       header.type == PacketType::kFin || packets_ >= kMaxPackets ||
+                       bytes_ >= kMaxBytes;
   set_due(at_once ? now : now + delay_);
 }
 
@@ -53,7 +53,7 @@ void AckTracker::on_request(const Header& header, const Reception& how, Time now
   set_due(now);
 }
 
-void AckTracker::on_news(Time now) {
+void AckTracker::on_update(Time now) {
   set_due(now + delay_);
 }
 

@@ -30,7 +30,7 @@ class AckTracker {
   /// A packet without data asked for an answer.
   void on_request(const Header& header, const Reception& how, Time now);
   /// Something changed that the sender should know soon: credit.
-  void on_news(Time now);
+  void on_update(Time now);
 
   Time due_at() const { return due_at_; }
   /// Path on which the acknowledgement travels best, of `path_count`: that of the newest arrival;

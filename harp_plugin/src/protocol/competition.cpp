@@ -29,17 +29,17 @@ constexpr double kYieldShare = 0.45;  ///< Who has less yields less to loss.
 constexpr double kDecreaseWithShare = 0.7;
 constexpr double kDecreaseWithout = 0.85;
 constexpr double kStubbornLoss = 0.4;  ///< Part of rounds with loss that no yielding explains.
-constexpr double kMostLoss = 0.25;     ///< Of a round: beyond it everybody yields.
-constexpr double kMostGrowth = 8;      ///< Of the goal by one probe, where hardly anything is ours.
+constexpr double kMaxLoss = 0.25;      ///< Of a round: beyond it everybody yields.
+constexpr double kMaxGrowth = 8;       ///< Of the goal by one probe, where hardly anything is ours.
 constexpr double kNearGrowth = 2;
 constexpr int kLossMemory = 32;  ///< Rounds after a loss in which the goal grows slowly.
 
 constexpr int kProbeRounds = 64;  ///< Between two probes while competing.
 constexpr Duration kProbeInterval = std::chrono::milliseconds(200);
 constexpr int kRoundsAfterLoss = 3;  ///< Until a probe: sessions lose together, so they probe so.
-constexpr int kLeastProbeRounds = 8;
+constexpr int kMinProbeRounds = 8;
 constexpr int kRoundsBetween = 4;  ///< Probes, where the goal was far.
-constexpr int kLeastJoinRounds = 48;
+constexpr int kMinJoinRounds = 48;
 constexpr int kRefreshRounds = 128;
 constexpr Duration kRefreshInterval = std::chrono::milliseconds(50);
 
@@ -54,7 +54,7 @@ std::optional<double> Competition::on_round(const CompetitionRound& round) {
   since_probe_ += round.elapsed;
   standing_time_ += round.elapsed;
   if (round.has_delay && probe_.is_on()) {
-    const double used_window = std::max(round.window * window_part(), kLeastWindow);
+    const double used_window = std::max(round.window * window_part(), kMinWindow);
     const std::optional<double> share = probe_.on_round(rtt, round.min_rtt);
     return share ? end_probe(round, used_window, *share) : round.window;
   }
@@ -63,7 +63,7 @@ std::optional<double> Competition::on_round(const CompetitionRound& round) {
     stop_competing();
   }
   if (is_competing_) {
-    if (rtt < highest - highest / 12 && rounds_since_probe_ >= kLeastProbeRounds) {
+    if (rtt < highest - highest / 12 && rounds_since_probe_ >= kMinProbeRounds) {
       probe_.join(rtt, round.min_rtt, false);
       return round.window;
     }
@@ -76,7 +76,7 @@ std::optional<double> Competition::on_round(const CompetitionRound& round) {
 }
 
 Duration Competition::standing_queue(const CompetitionRound& round) const {
-  return std::max(least_allowance_ * 7 / 4, round.allowed * 5 / 4);
+  return std::max(min_allowance_ * 7 / 4, round.allowed * 5 / 4);
 }
 
 void Competition::count_queue(const CompetitionRound& round) {
@@ -105,7 +105,7 @@ double Competition::end_probe(const CompetitionRound& round, double used_window,
     stop_competing();
     return round.window;
   }
-  probe_in_ = own_probes_ > 0 ? kLeastProbeRounds : 0;
+  probe_in_ = own_probes_ > 0 ? kMinProbeRounds : 0;
   share_ = share;
   set_goal(round.window);
   return round.window;
@@ -157,8 +157,8 @@ void Competition::set_goal(double window) {
   const double odds = std::max(share_, 0.05) / std::max(1 - share_, 0.05);
   const bool has_hardly_anything = share_ < 0.1 && rounds_since_loss_ > kLossMemory;
   const double change =
-      std::clamp(kWantedOdds / odds, 0.5, has_hardly_anything ? kMostGrowth : kNearGrowth);
-  goal_window_ = std::min(window * change, 0.75 * most_packets_);
+      std::clamp(kWantedOdds / odds, 0.5, has_hardly_anything ? kMaxGrowth : kNearGrowth);
+  goal_window_ = std::min(window * change, 0.75 * max_packets_);
   goal_was_far_ = change > 1.5 || change < 0.67;
 }
 
@@ -174,9 +174,8 @@ bool Competition::starts_dip(const CompetitionRound& round,
   }
   const Duration rtt = round.min_rtt + round.delay;
   const bool path_is_shorter =
-      known_min_rtt != Duration::max() && round.min_rtt + least_allowance_ / 4 < known_min_rtt;
-  if (path_is_shorter ||
-      (rounds_since_probe_ >= kLeastJoinRounds && rtt < highest - highest / 12)) {
+      known_min_rtt != Duration::max() && round.min_rtt + min_allowance_ / 4 < known_min_rtt;
+  if (path_is_shorter || (rounds_since_probe_ >= kMinJoinRounds && rtt < highest - highest / 12)) {
     probe_.join(rtt, round.min_rtt, true);
     return true;
   }
@@ -225,9 +224,9 @@ double Competition::compete(const CompetitionRound& round) {
   lossy_rounds_ += ((has_lost ? 1 : 0) - lossy_rounds_) / 16;
   const bool is_stubborn = lossy_rounds_ > kStubbornLoss && share_ < kWantedShare;
   double window = round.window;
-  if (round.lost > kMostLoss || (has_lost && !is_stubborn)) {
+  if (round.lost > kMaxLoss || (has_lost && !is_stubborn)) {
     window *= share_ >= kYieldShare ? kDecreaseWithShare : kDecreaseWithout;
-    window = std::max(window, kLeastWindow);
+    window = std::max(window, kMinWindow);
     goal_window_ = window;
     probe_in_ = kRoundsAfterLoss;
     goal_was_far_ = false;
@@ -240,7 +239,7 @@ double Competition::compete(const CompetitionRound& round) {
   const bool is_there = window >= 0.95 * goal_window_;
   const bool is_due = (rounds_since_probe_ >= kProbeRounds && since_probe_ >= kProbeInterval) ||
                       (goal_was_far_ && is_there && rounds_since_probe_ >= kRoundsBetween) ||
-                      (wants_probe && rounds_since_probe_ >= kLeastProbeRounds);
+                      (wants_probe && rounds_since_probe_ >= kMinProbeRounds);
   if (is_due && round.window_was_used) {
     probe_.start();
   }

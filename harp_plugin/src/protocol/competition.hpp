@@ -31,7 +31,7 @@
 
 namespace harp {
 
-inline constexpr double kLeastWindow = 2;  ///< Packets.
+inline constexpr double kMinWindow = 2;  ///< Packets.
 
 /// What a round has shown, and what the window was in it.
 struct CompetitionRound {
@@ -49,8 +49,8 @@ struct CompetitionRound {
 class Competition {
  public:
   /// `competes`: else it only looks at the path now and then, and delay decides.
-  Competition(bool competes, Duration least_allowance, double most_packets)
-      : competes_(competes), least_allowance_(least_allowance), most_packets_(most_packets) {}
+  Competition(bool competes, Duration min_allowance, double max_packets)
+      : competes_(competes), min_allowance_(min_allowance), max_packets_(max_packets) {}
 
   /// The window for the next round; nothing where delay and loss shall decide, as without others.
   std::optional<double> on_round(const CompetitionRound& round);
@@ -78,8 +78,8 @@ class Competition {
   double compete(const CompetitionRound& round);
 
   bool competes_;
-  Duration least_allowance_;
-  double most_packets_;
+  Duration min_allowance_;
+  double max_packets_;
   ShareProbe probe_;
   int rounds_since_probe_ = 0;
   Duration since_probe_{};

@@ -11,8 +11,8 @@
 namespace harp {
 namespace {
 
-constexpr double kBeta = 0.8;          ///< Swift: how strongly excess delay shrinks the window.
-constexpr double kMostDecrease = 0.4;  ///< Swift: at most this much of it at once.
+constexpr double kBeta = 0.8;         ///< Swift: how strongly excess delay shrinks the window.
+constexpr double kMaxDecrease = 0.4;  ///< Swift: at most this much of it at once.
 constexpr double kLossDecrease = 0.7;
 constexpr double kIgnoredLoss = 0.02;
 constexpr std::uint32_t kEnoughPackets = 16;  ///< Fewer do not make a loss rate.
@@ -30,25 +30,25 @@ constexpr double kGain = 1.05;
 
 Congestion::Congestion(const Limits& limits)
     : limits_(limits),
-      competition_(limits.competes, limits.least_allowance, limits.most_packets),
+      competition_(limits.competes, limits.min_allowance, limits.max_packets),
       window_(limits.initial_packets),
-      threshold_(limits.most_packets) {}
+      threshold_(limits.max_packets) {}
 
 double Congestion::window_packets() const {
-  return std::max(window_ * competition_.window_part(), kLeastWindow);
+  return std::max(window_ * competition_.window_part(), kMinWindow);
 }
 
 Duration Congestion::allowance(Duration min_rtt) const {
-  return std::max(limits_.least_allowance, min_rtt / 4);
+  return std::max(limits_.min_allowance, min_rtt / 4);
 }
 
 void Congestion::set_window(double packets) {
-  window_ = std::clamp(packets, kLeastWindow, limits_.most_packets);
+  window_ = std::clamp(packets, kMinWindow, limits_.max_packets);
 }
 
 void Congestion::shrink(double excess) {
   leave_slow_start();
-  set_window(window_ * std::max(1 - kBeta * excess, 1 - kMostDecrease));
+  set_window(window_ * std::max(1 - kBeta * excess, 1 - kMaxDecrease));
 }
 
 void Congestion::on_ack(std::uint32_t packets,
@@ -56,14 +56,14 @@ void Congestion::on_ack(std::uint32_t packets,
                         Duration min_rtt,
                         bool window_is_used) {
   if (queue_delay >= Duration::zero()) {
-    least_delay_ = std::min(least_delay_, queue_delay);
-    most_delay_ = std::max(most_delay_, queue_delay);
+    min_delay_ = std::min(min_delay_, queue_delay);
+    max_delay_ = std::max(max_delay_, queue_delay);
     ++delay_samples_;
   }
   if (!in_slow_start()) {
     return;
   }
-  if (delay_samples_ >= kEnoughSamples && least_delay_ > allowance(min_rtt)) {
+  if (delay_samples_ >= kEnoughSamples && min_delay_ > allowance(min_rtt)) {
     leave_slow_start();
   } else if (window_is_used) {
     set_window(window_ + packets);
@@ -73,10 +73,10 @@ void Congestion::on_ack(std::uint32_t packets,
 void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, Duration min_rtt) {
   const Duration allowed = allowance(min_rtt);
   const bool has_delay = delay_samples_ > 0;
-  const Duration delay = has_delay ? least_delay_ : Duration::zero();
-  const Duration most_delay = most_delay_;
-  least_delay_ = Duration::max();
-  most_delay_ = {};
+  const Duration delay = has_delay ? min_delay_ : Duration::zero();
+  const Duration max_delay = max_delay_;
+  min_delay_ = Duration::max();
+  max_delay_ = {};
   delay_samples_ = 0;
 
   const double elapsed_s = std::max(seconds(round.elapsed), 1e-9);
@@ -113,7 +113,7 @@ void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, D
   } else if (fills_peer && peer_backlog > peer_buffer_bytes_) {
     shrink(1 - peer_buffer_bytes_ / peer_backlog);
   } else if ((round.lost_packets > 0 && (delay > allowed / 2 || fills_peer)) ||
-             (lost > kIgnoredLoss && packets >= kEnoughPackets && most_delay > allowed)) {
+             (lost > kIgnoredLoss && packets >= kEnoughPackets && max_delay > allowed)) {
     leave_slow_start();
     set_window(window_ * kLossDecrease);
     competition_.on_loss_beside_queue();
@@ -156,13 +156,13 @@ void Congestion::on_timeout() {
     window_before_timeout_ = window_;
     threshold_before_timeout_ = threshold_;
   }
-  threshold_ = std::max(window_ / 2, kLeastWindow);
-  set_window(kLeastWindow);
+  threshold_ = std::max(window_ / 2, kMinWindow);
+  set_window(kMinWindow);
   capped_rounds_ = 0;
   competition_.on_timeout();
   last_rate_ = 0;
-  least_delay_ = Duration::max();
-  most_delay_ = {};
+  min_delay_ = Duration::max();
+  max_delay_ = {};
   delay_samples_ = 0;
 }
 

@@ -46,8 +46,8 @@ class Congestion {
  public:
   struct Limits {
     double initial_packets = 32;
-    double most_packets = 4096;
-    Duration least_allowance{50000};  ///< Queueing delay that is never called congestion.
+    double max_packets = 4096;
+    Duration min_allowance{50000};  ///< Queueing delay that is never called congestion.
     bool competes = false;  ///< With those who keep a queue full, instead of yielding to them.
   };
 
@@ -95,8 +95,8 @@ class Congestion {
   double window_before_timeout_ = 0;  ///< 0: there is none to undo.
   double threshold_before_timeout_ = 0;
   std::uint32_t delay_samples_ = 0;
-  Duration least_delay_ = Duration::max();  ///< In this round.
-  Duration most_delay_{};
+  Duration min_delay_ = Duration::max();  ///< In this round.
+  Duration max_delay_{};
 };
 
 }  // namespace harp

@@ -31,8 +31,8 @@ struct Event {
 
 class EventQueue {
  public:
-  /// `most_requests` may be outstanding or completed and not polled; some room is kept beside.
-  explicit EventQueue(std::size_t most_requests) : ring_(most_requests + kSessionEvents) {}
+  /// `max_requests` may be outstanding or completed and not polled; some room is kept beside.
+  explicit EventQueue(std::size_t max_requests) : ring_(max_requests + kSessionEvents) {}
 
   std::size_t count() const { return count_; }
   void push(const Event& event) {

@@ -148,8 +148,8 @@ std::uint16_t pss_for_mtu(std::size_t mtu_bytes) {
   if (mtu_bytes < kIpUdpBytes + kHeaderBytes + kPssUnit) {
     return 0;
   }
-  const std::size_t most = std::min(mtu_bytes - kIpUdpBytes - kHeaderBytes, kMaxPss);
-  return static_cast<std::uint16_t>(most / kPssUnit * kPssUnit);
+  const std::size_t maximum = std::min(mtu_bytes - kIpUdpBytes - kHeaderBytes, kMaxPss);
+  return static_cast<std::uint16_t>(maximum / kPssUnit * kPssUnit);
 }
 
 std::uint16_t pss_ladder_next(std::uint16_t pss) {

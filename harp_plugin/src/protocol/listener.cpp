@@ -12,8 +12,8 @@
 
 namespace harp {
 
-Listener::Listener(std::uint64_t listen_id, const Secret& secret, std::size_t most_sessions)
-    : listen_id_(listen_id), key_(syn_key(secret)), most_sessions_(most_sessions) {}
+Listener::Listener(std::uint64_t listen_id, const Secret& secret, std::size_t max_sessions)
+    : listen_id_(listen_id), key_(syn_key(secret)), max_sessions_(max_sessions) {}
 
 Listener::Answer Listener::on_packet(std::span<const std::byte> packet) const {
   const auto view = parse_packet(packet);
@@ -29,7 +29,7 @@ Listener::Answer Listener::on_packet(std::span<const std::byte> packet) const {
   if (known != known_.end()) {
     answer.verdict = Verdict::kKnown;
     answer.cid = known->cid;
-  } else if (known_.size() < most_sessions_) {
+  } else if (known_.size() < max_sessions_) {
     answer.verdict = Verdict::kNew;
   }
   return answer;

@@ -30,7 +30,7 @@ class Listener {
     Cid cid = 0;
   };
 
-  Listener(std::uint64_t listen_id, const Secret& secret, std::size_t most_sessions);
+  Listener(std::uint64_t listen_id, const Secret& secret, std::size_t max_sessions);
 
   Answer on_packet(std::span<const std::byte> packet) const;
   /// A session was made for the SYN with this nonce.
@@ -48,7 +48,7 @@ class Listener {
 
   std::uint64_t listen_id_;
   Key key_;
-  std::size_t most_sessions_;
+  std::size_t max_sessions_;
   std::vector<Known> known_;
 };
 

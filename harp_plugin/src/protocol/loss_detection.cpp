@@ -15,11 +15,11 @@
 namespace harp {
 namespace {
 
-constexpr Duration kLeastTolerance = std::chrono::microseconds(20);
-constexpr Duration kLeastTailProbe = std::chrono::microseconds(200);
+constexpr Duration kMinTolerance = std::chrono::microseconds(20);
+constexpr Duration kMinTailProbe = std::chrono::microseconds(200);
 constexpr Duration kUnknownRtt = std::chrono::milliseconds(20);
-constexpr Duration kMostBaseRto = std::chrono::seconds(1);
-constexpr int kMostTolerance = 8;
+constexpr Duration kMaxBaseRto = std::chrono::seconds(1);
+constexpr int kMaxTolerance = 8;
 constexpr int kCalmRounds = 64;
 
 Duration known(Duration time) {
@@ -30,7 +30,7 @@ Duration known(Duration time) {
 
 Time LossDetector::overtaken_at(const Path& path, const PathSet& paths) const {
   const Duration rtt = path.rtt.has_sample() ? path.rtt.smoothed() : known(paths.best_rtt());
-  const Duration tolerance = std::max(rtt / 8, kLeastTolerance) * tolerance_eighths_;
+  const Duration tolerance = std::max(rtt / 8, kMinTolerance) * tolerance_eighths_;
   return path.first_mark.at + tolerance;
 }
 
@@ -39,7 +39,7 @@ bool LossDetector::on_spurious_report(std::uint32_t total) {
     return false;
   }
   spurious_ = total;
-  tolerance_eighths_ = std::min(2 * tolerance_eighths_, kMostTolerance);
+  tolerance_eighths_ = std::min(2 * tolerance_eighths_, kMaxTolerance);
   calm_rounds_ = 0;
   return true;
 }
@@ -80,13 +80,13 @@ Duration LossDetector::rto(const PathSet& paths, PathIndex index) const {
   const Duration smoothed = is_known ? response.smoothed() : known(paths.best_response());
   const Duration deviation = is_known ? response.deviation() : smoothed / 2;
   const Duration base =
-      std::clamp(2 * smoothed + std::max(4 * deviation, least_rto_ / 2), least_rto_, kMostBaseRto);
-  const Duration most = std::max(most_rto_, 2 * base);
-  return std::min(base * (std::int64_t{1} << backoff_), most);
+      std::clamp(2 * smoothed + std::max(4 * deviation, min_rto_ / 2), min_rto_, kMaxBaseRto);
+  const Duration maximum = std::max(max_rto_, 2 * base);
+  return std::min(base * (std::int64_t{1} << backoff_), maximum);
 }
 
 Duration LossDetector::tail_probe_delay(const PathSet& paths) {
-  return std::max(2 * known(paths.best_response()), kLeastTailProbe);
+  return std::max(2 * known(paths.best_response()), kMinTailProbe);
 }
 
 }  // namespace harp

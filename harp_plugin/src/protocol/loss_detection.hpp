@@ -32,8 +32,7 @@ namespace harp {
 
 class LossDetector {
  public:
-  LossDetector(Duration least_rto, Duration most_rto)
-      : least_rto_(least_rto), most_rto_(most_rto) {}
+  LossDetector(Duration min_rto, Duration max_rto) : min_rto_(min_rto), max_rto_(max_rto) {}
 
   /// Calls lost(psn) for each packet that rule 1 gives up.
   template <typename Lost>
@@ -77,8 +76,8 @@ class LossDetector {
  private:
   Time overtaken_at(const Path& path, const PathSet& paths) const;
 
-  Duration least_rto_;
-  Duration most_rto_;
+  Duration min_rto_;
+  Duration max_rto_;
   int backoff_ = 0;
   int tolerance_eighths_ = 1;  ///< Of a round trip.
   int calm_rounds_ = 0;

@@ -14,7 +14,7 @@
 namespace harp {
 
 MessageReceiver::MessageReceiver(const Limits& limits)
-    : limits_(limits), messages_(std::bit_ceil(limits.most_receives + limits.eager_packets + 1)) {}
+    : limits_(limits), messages_(std::bit_ceil(limits.max_receives + limits.eager_packets + 1)) {}
 
 void MessageReceiver::start(MsgSeq first, std::uint16_t pss) {
   // Receives that were posted before the peer said what its first number is move to their places.
@@ -69,7 +69,7 @@ MessageReceiver::Verdict MessageReceiver::on_data(const PacketView& packet,
   if (contradicts(message, header)) {
     return Verdict::kViolation;
   }
-  const Verdict verdict = place(message, packet, placement);
+  const Verdict verdict = put(message, packet, placement);
   if (verdict != Verdict::kTaken) {
     return verdict;
   }
@@ -88,9 +88,9 @@ MessageReceiver::Verdict MessageReceiver::on_data(const PacketView& packet,
   return Verdict::kTaken;
 }
 
-MessageReceiver::Verdict MessageReceiver::place(Message& message,
-                                                const PacketView& packet,
-                                                Placement& placement) {
+MessageReceiver::Verdict MessageReceiver::put(Message& message,
+                                              const PacketView& packet,
+                                              Placement& placement) {
   const Header& header = packet.header;
   if (!message.is_posted) {
     return take_frame(message, header, placement) ? Verdict::kTaken : Verdict::kNoRoom;

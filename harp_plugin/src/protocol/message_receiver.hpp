@@ -28,7 +28,7 @@ namespace harp {
 struct Taker {
   void (*take)(void* context, std::size_t offset, const void* data, std::size_t bytes) = nullptr;
   void* context = nullptr;
-  std::size_t most_bytes = 0;  ///< Of the message.
+  std::size_t max_bytes = 0;  ///< Of the message.
 
   void show(std::size_t offset, std::span<const std::byte> bytes) const {
     take(context, offset, bytes.data(), bytes.size());
@@ -40,7 +40,7 @@ struct ReceiveRequest {
   Taker taker{};                  ///< Instead of the buffer, if it has a function.
   std::uint64_t cookie = 0;
 
-  std::size_t room() const { return taker.take != nullptr ? taker.most_bytes : buffer.size(); }
+  std::size_t room() const { return taker.take != nullptr ? taker.max_bytes : buffer.size(); }
 };
 
 /// What the caller of on_packet() must do with the payload before the next call.
@@ -69,7 +69,7 @@ class MessageReceiver {
   };
 
   struct Limits {
-    std::uint32_t most_receives = 256;
+    std::uint32_t max_receives = 256;
     std::uint32_t eager_packets = 186;
   };
 
@@ -79,7 +79,7 @@ class MessageReceiver {
   void start(MsgSeq first, std::uint16_t pss);
 
   /// Reckoned from the oldest incomplete message: later ones may be complete already.
-  bool has_room() const { return next_to_post_ - oldest_ < limits_.most_receives; }
+  bool has_room() const { return next_to_post_ - oldest_ < limits_.max_receives; }
   /// Posts the next receive. Returns kTooLong where an eager message does not fit, else kTaken.
   Verdict post(const ReceiveRequest& request, EventQueue& events);
 
@@ -118,7 +118,7 @@ class MessageReceiver {
 
   Message& at(MsgSeq msg) { return messages_[msg & (messages_.size() - 1)]; }
   bool contradicts(const Message& message, const Header& header) const;
-  Verdict place(Message& message, const PacketView& packet, Placement& placement);
+  Verdict put(Message& message, const PacketView& packet, Placement& placement);
   bool take_frame(Message& message, const Header& header, Placement& placement);
   void copy_frames(Message& message);
   bool is_complete(const Message& message) const;

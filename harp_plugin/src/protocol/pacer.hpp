@@ -28,14 +28,14 @@ class Pacer {
     bytes_per_s_ = bytes_per_s;
     ns_per_byte_ = bytes_per_s > 0 ? 1e9 / bytes_per_s : 0;
     const auto packet = static_cast<double>(packet_bytes);
-    const double packets = std::min(
-        std::max(bytes_per_s * seconds(kBurstTime), kLeastBurstBytes) / packet,
-        static_cast<double>(kMostUdpPayload) / (packet - static_cast<double>(kIpUdpBytes)));
-    burst_packets_ = std::clamp(static_cast<int>(packets), 1, static_cast<int>(kMostSegments));
+    const double packets =
+        std::min(std::max(bytes_per_s * seconds(kBurstTime), kMinBurstBytes) / packet,
+                 static_cast<double>(kMaxUdpPayload) / (packet - static_cast<double>(kIpUdpBytes)));
+    burst_packets_ = std::clamp(static_cast<int>(packets), 1, static_cast<int>(kMaxSegments));
     // One less, as a packet leaves while the bucket holds anything at all; shorter ones are among
     // them. Even of one packet there is some, for timers that are late.
     burst_cost_ = std::max(burst_packets_ - 1, 1) * cost(packet);
-    refill_cost_ = cost(kRefill * std::max(burst_packets_ * packet - kLeastBurstBytes, 0.0));
+    refill_cost_ = cost(kRefill * std::max(burst_packets_ * packet - kMinBurstBytes, 0.0));
   }
   double rate() const { return bytes_per_s_; }
   /// Full packets that leave at once, at least 1.
@@ -59,15 +59,15 @@ class Pacer {
   }
 
  private:
-  static constexpr double kLeastBurstBytes = 8 * 1500;
+  static constexpr double kMinBurstBytes = 8 * 1500;
   static constexpr double kRefill = 0.9;
   static constexpr Duration kBurstTime = std::chrono::microseconds(50);
   /// What is slower still is up to the window.
-  static constexpr Duration kMostWait = std::chrono::milliseconds(20);
+  static constexpr Duration kMaxWait = std::chrono::milliseconds(20);
 
   Duration cost(double bytes) const {
-    constexpr auto kMostNs = static_cast<double>(Duration(kMostWait).count());
-    return Duration(static_cast<std::int64_t>(std::min(bytes * ns_per_byte_, kMostNs)));
+    constexpr auto kMaxNs = static_cast<double>(Duration(kMaxWait).count());
+    return Duration(static_cast<std::int64_t>(std::min(bytes * ns_per_byte_, kMaxNs)));
   }
 
   double bytes_per_s_ = 0;

@@ -14,8 +14,8 @@ namespace harp {
 namespace {
 
 constexpr int kTimeoutsToQuarantine = 3;
-constexpr Duration kLeastProbeInterval = std::chrono::milliseconds(10);
-constexpr Duration kMostProbeInterval = std::chrono::seconds(1);
+constexpr Duration kMinProbeInterval = std::chrono::milliseconds(10);
+constexpr Duration kMaxProbeInterval = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -108,7 +108,7 @@ bool PathSet::on_timeout(PathIndex index, Time sent_at, Time now, Duration rto) 
   }
   if (++path.timeouts >= kTimeoutsToQuarantine) {
     path.in_quarantine = true;
-    path.probe_interval = std::max(2 * rto, kLeastProbeInterval);
+    path.probe_interval = std::max(2 * rto, kMinProbeInterval);
     path.probe_at = now + path.probe_interval;
     refresh();
   }
@@ -119,7 +119,7 @@ PathIndex PathSet::take_due_probe(Time now) {
   for (std::size_t index = 0; index < paths_.size(); ++index) {
     Path& path = paths_[index];
     if (path.probe_at <= now) {
-      path.probe_interval = std::min(2 * path.probe_interval, kMostProbeInterval);
+      path.probe_interval = std::min(2 * path.probe_interval, kMaxProbeInterval);
       path.probe_at = now + path.probe_interval;
       refresh();
       return static_cast<PathIndex>(index);
@@ -149,13 +149,13 @@ Duration PathSet::best_response() const {
 }
 
 Duration PathSet::min_rtt() const {
-  Duration least = Duration::max();
+  Duration minimum = Duration::max();
   for (const Path& path : paths_) {
     if (path.rtt.has_sample()) {
-      least = std::min(least, path.rtt.minimum());
+      minimum = std::min(minimum, path.rtt.minimum());
     }
   }
-  return least == Duration::max() ? Duration::zero() : least;
+  return minimum == Duration::max() ? Duration::zero() : minimum;
 }
 
 }  // namespace harp

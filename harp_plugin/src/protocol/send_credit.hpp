@@ -19,11 +19,11 @@ namespace harp {
 
 class SendCredit {
  public:
-  /// `most_messages`: how many messages the sender may have outstanding.
-  SendCredit(MsgSeq first_msg, std::uint32_t eager_packets, std::uint32_t most_messages)
+  /// `max_messages`: how many messages the sender may have outstanding.
+  SendCredit(MsgSeq first_msg, std::uint32_t eager_packets, std::uint32_t max_messages)
       : msg_limit_(first_msg),
         eager_packets_(eager_packets),
-        first_psns_(std::bit_ceil(eager_packets + most_messages + 1)) {}
+        first_psns_(std::bit_ceil(eager_packets + max_messages + 1)) {}
 
   /// The first packet of `msg` is about to be `psn`.
   void on_message_started(MsgSeq msg, Psn psn) { first_psns_[slot_of(msg)] = psn; }

@@ -10,8 +10,8 @@
 
 namespace harp {
 
-SendQueue::SendQueue(MsgSeq first, std::uint32_t most_messages)
-    : messages_(most_messages), oldest_(first), cutting_(first), next_(first) {}
+SendQueue::SendQueue(MsgSeq first, std::uint32_t max_messages)
+    : messages_(max_messages), oldest_(first), cutting_(first), next_(first) {}
 
 void SendQueue::post(const SendRequest& request) {
   at(next_) = {.request = request, .uncut_or_unacked = 1};

@@ -24,8 +24,8 @@ struct SendRequest {
 
 class SendQueue {
  public:
-  /// `most_messages` is a power of two.
-  SendQueue(MsgSeq first, std::uint32_t most_messages);
+  /// `max_messages` is a power of two.
+  SendQueue(MsgSeq first, std::uint32_t max_messages);
 
   bool has_room() const { return next_ - oldest_ < messages_.size(); }
   void post(const SendRequest& request);

@@ -22,12 +22,12 @@ namespace {
 constexpr Duration kFirstHandshakeInterval = std::chrono::milliseconds(20);
 
 MessageReceiver::Limits receiver_limits(const SessionConfig& config) {
-  return {.most_receives = config.most_receives, .eager_packets = config.eager_packets};
+  return {.max_receives = config.max_receives, .eager_packets = config.eager_packets};
 }
 
 Congestion::Limits congestion_limits(const SessionConfig& config) {
-  return {.most_packets = static_cast<double>(config.window_packets),
-          .least_allowance = config.queue_allowance,
+  return {.max_packets = static_cast<double>(config.window_packets),
+          .min_allowance = config.queue_allowance,
           .competes = config.competes};
 }
 
@@ -37,19 +37,19 @@ Session::Session(const SessionConfig& config, const Secret& secret, Role role, T
     : config_(config),
       role_(role),
       secret_(secret),
-      pss_(config.most_pss),
+      pss_(config.max_pss),
       window_(config.window_packets),
       rng_(config.seed),
       first_psn_(config.initial_psn.value_or(static_cast<Psn>(rng_()))),
       first_msg_(config.initial_msg.value_or(static_cast<MsgSeq>(rng_()))),
-      events_(std::size_t{config.most_sends} + config.most_receives),
+      events_(std::size_t{config.max_sends} + config.max_receives),
       started_(now),
       handshake_at_(now),
       handshake_interval_(kFirstHandshakeInterval),
-      queue_(first_msg_, config.most_sends),
+      queue_(first_msg_, config.max_sends),
       sent_(first_psn_, config.window_packets),
       paths_(config.paths, role == Role::kClient ? config.flows : config.paths),
-      loss_(config.least_rto, config.most_rto),
+      loss_(config.min_rto, config.max_rto),
       congestion_(congestion_limits(config)),
       round_end_(first_psn_),
       receiver_(receiver_limits(config)),
@@ -99,12 +99,12 @@ void Session::use_offer(const Offer& peer) {
 
 void Session::establish(Time now) {
   state_ = State::kEstablished;
-  credit_.emplace(first_msg_, peer_.eager_packets, config_.most_sends);
+  credit_.emplace(first_msg_, peer_.eager_packets, config_.max_sends);
   window_in_.emplace(peer_.initial_psn, window_);
   receiver_.start(peer_.initial_msg, pss_);
   liveness_.on_heard(now);
   if (receiver_.posted() > 0) {
-    ack_.on_news(now);
+    ack_.on_update(now);
   }
   set_rates();
   events_.push({.kind = Event::Kind::kConnected});
@@ -149,7 +149,7 @@ PostResult Session::post_send(const SendRequest& request, Time now) {
   if (request.data.size() > kMaxMessageBytes) {
     return PostResult::kTooLong;
   }
-  if (!queue_.has_room() || reserved_events() >= config_.most_sends + config_.most_receives) {
+  if (!queue_.has_room() || reserved_events() >= config_.max_sends + config_.max_receives) {
     return PostResult::kFull;
   }
   queue_.post(request);
@@ -163,7 +163,7 @@ PostResult Session::post_receive(const ReceiveRequest& request, Time now) {
   if (state_ == State::kLingering || state_ == State::kFinished || closing_ || none_will_come) {
     return PostResult::kEnded;
   }
-  if (!receiver_.has_room() || reserved_events() >= config_.most_sends + config_.most_receives) {
+  if (!receiver_.has_room() || reserved_events() >= config_.max_sends + config_.max_receives) {
     return PostResult::kFull;
   }
   if (receiver_.post(request, events_) == MessageReceiver::Verdict::kTooLong) {
@@ -174,7 +174,7 @@ PostResult Session::post_receive(const ReceiveRequest& request, Time now) {
     return PostResult::kPosted;
   }
   if (state_ == State::kEstablished) {
-    ack_.on_news(now);
+    ack_.on_update(now);
   }
   on_call(now);
   return PostResult::kPosted;
@@ -228,9 +228,9 @@ void Session::finish_close(Time now) {
 void Session::linger(Time now) {
   state_ = State::kLingering;
   // A peer that has not closed may still wait for an acknowledgement, and ask for it late.
-  const Duration most = std::max(config_.peer_timeout, config_.linger);
-  most_linger_until_ = now + most;
-  linger_until_ = now + (peer_closed_ || error_ != SessionError::kNone ? config_.linger : most);
+  const Duration maximum = std::max(config_.peer_timeout, config_.linger);
+  max_linger_until_ = now + maximum;
+  linger_until_ = now + (peer_closed_ || error_ != SessionError::kNone ? config_.linger : maximum);
 }
 
 bool Session::is_blocked_by_credit() const {

@@ -110,7 +110,7 @@ class Session {
   /// Path of the last packet, kNoPath where it was not authentic: how a server learns its routes.
   PathIndex heard_path() const { return heard_path_; }
   /// The last packet brought data that was not there: nobody has repeated it.
-  bool heard_news() const { return heard_news_; }
+  bool heard_update() const { return heard_update_; }
   Cid local_cid() const { return config_.local_cid; }
   Time started() const { return started_; }
   /// One word: how far it is in its life.
@@ -258,7 +258,7 @@ class Session {
   Liveness liveness_;
   Time last_run_{};
   PathIndex heard_path_ = kNoPath;
-  bool heard_news_ = false;
+  bool heard_update_ = false;
   std::optional<PathIndex> probe_answer_;
   Echo probe_echo_;
   SessionError reset_reason_ = SessionError::kNone;
@@ -271,7 +271,7 @@ class Session {
   bool fin_acked_ = false;
   Time close_deadline_ = kNever;
   Time linger_until_ = kNever;
-  Time most_linger_until_ = kNever;
+  Time max_linger_until_ = kNever;
 
   SessionStats stats_;
 };

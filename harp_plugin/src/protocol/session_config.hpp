@@ -18,13 +18,13 @@ struct SessionConfig {
   std::optional<Psn> initial_psn;
   std::optional<MsgSeq> initial_msg;
 
-  std::uint16_t most_pss = 1408;
+  std::uint16_t max_pss = 1408;
   std::uint16_t paths = 8;
   /// Of the client, that its paths may use: beyond `paths`, for those that come astray at the peer.
   std::uint16_t flows = 8;
   std::uint32_t window_packets = kMaxWindowPackets;  ///< Power of two, at least 64.
-  std::uint32_t most_sends = 256;                    ///< Outstanding; power of two.
-  std::uint32_t most_receives = 256;
+  std::uint32_t max_sends = 256;                     ///< Outstanding; power of two.
+  std::uint32_t max_receives = 256;
   std::uint32_t eager_packets = 186;  ///< 256 KiB of frames for messages without a receive.
   /// Packets that wait on this host until somebody looks, at most, in bytes of payload; 0: unknown.
   std::uint32_t buffer_bytes = 0;
@@ -39,8 +39,8 @@ struct SessionConfig {
   Duration queue_allowance = std::chrono::microseconds(50);
   bool competes = false;  ///< With kernel TCP, whose queue would else take the link from it.
   Duration ack_delay = std::chrono::microseconds(25);
-  Duration least_rto = std::chrono::milliseconds(2);  ///< 10 ms where nobody polls all the time.
-  Duration most_rto = std::chrono::milliseconds(250);
+  Duration min_rto = std::chrono::milliseconds(2);  ///< 10 ms where nobody polls all the time.
+  Duration max_rto = std::chrono::milliseconds(250);
 };
 
 /// Counters of one session; they only grow.

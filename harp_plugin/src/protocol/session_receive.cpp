@@ -44,7 +44,7 @@ Placement Session::on_packet(std::span<const std::byte> packet,
                              const Reception& how) {  // hot
   ++stats_.packets_received;
   heard_path_ = kNoPath;
-  heard_news_ = false;
+  heard_update_ = false;
   const auto view = parse_packet(packet);
   if (!view || state_ == State::kFinished) {
     ++stats_.bad_packets;
@@ -73,7 +73,7 @@ Placement Session::on_packet(std::span<const std::byte> packet,
   liveness_.on_heard(now);
   last_run_ = Time::min();            // What arrived may have made a timer due.
   if (state_ == State::kLingering) {  // It still talks.
-    linger_until_ = std::min(std::max(linger_until_, now + config_.linger), most_linger_until_);
+    linger_until_ = std::min(std::max(linger_until_, now + config_.linger), max_linger_until_);
   }
   if (state_ == State::kConnecting) {
     on_conf(*view, how, now);
@@ -134,7 +134,7 @@ void Session::on_syn_ack(const PacketView& packet, const Reception& how, Time no
   }
   keys_ = keys;
   peer_nonce_ = syn_ack->nonce;
-  pss_ = config_.most_pss;
+  pss_ = config_.max_pss;
   use_offer(syn_ack->offer);
   if (syn_ack->echo.delay != kNoEcho) {
     take_rtt_sample(0, syn_ack->echo.tx_time, syn_ack->echo.delay, echo_arrival_);
@@ -145,7 +145,7 @@ void Session::on_syn_ack(const PacketView& packet, const Reception& how, Time no
 void Session::on_conf(const PacketView& packet, const Reception& how, Time now) {
   const auto conf =
       packet.header.type == PacketType::kConf ? parse_conf(packet.body) : std::nullopt;
-  if (!conf || conf->pss > config_.most_pss) {
+  if (!conf || conf->pss > config_.max_pss) {
     return;  // Data before the CONF: it will be sent again.
   }
   pss_ = conf->pss;
@@ -218,7 +218,7 @@ Placement Session::on_sequenced(const PacketView& packet, const Reception& how, 
     return {};
   }
   window_in_->accept(header.psn);
-  heard_news_ = true;
+  heard_update_ = true;
   ack_.on_data(header, false, how, now);
   if (peer_fin_ && !peer_closed_ && serial_less(*peer_fin_, window_in_->cum())) {
     on_peer_end(now);
@@ -375,11 +375,11 @@ void Session::take_rtt_sample(PathIndex index,
   }
   path.newest_echo = sent_at;
   RttEstimator& estimator = path.rtt;
-  const Duration least = estimator.has_sample() ? estimator.minimum() : paths_.min_rtt();
+  const Duration minimum = estimator.has_sample() ? estimator.minimum() : paths_.min_rtt();
   estimator.add_sample(rtt, response, arrival);
   round_.peer_wait = std::max(round_.peer_wait, response - rtt - config_.ack_delay);
-  if (least > Duration::zero()) {
-    congestion_.on_ack(0, std::max(rtt - least, Duration::zero()), paths_.min_rtt(), false);
+  if (minimum > Duration::zero()) {
+    congestion_.on_ack(0, std::max(rtt - minimum, Duration::zero()), paths_.min_rtt(), false);
   }
 }
 

@@ -22,9 +22,9 @@ namespace {
 
 /// Packets in a row on one path are a batch that leaves as one segmented send: as many as the pacer
 /// lets go at once. After a pause the path goes on until it has had so many.
-constexpr int kLeastBurstPackets = 8;
+constexpr int kMinBurstPackets = 8;
 constexpr std::uint32_t kTriesPerPss = 2;
-constexpr Duration kMostHandshakeInterval = std::chrono::seconds(1);
+constexpr Duration kMaxHandshakeInterval = std::chrono::seconds(1);
 constexpr std::array<std::byte, kMaxPss> kPadding{};
 
 }  // namespace
@@ -107,7 +107,7 @@ bool Session::transmit_handshake(Time now, TransmitPacket& out) {
   out.payload = std::span(kPadding).first(pss_ - body_bytes);
   ++handshake_tries_;
   handshake_at_ = now + handshake_interval_;
-  handshake_interval_ = std::min(2 * handshake_interval_, kMostHandshakeInterval);
+  handshake_interval_ = std::min(2 * handshake_interval_, kMaxHandshakeInterval);
   return true;
 }
 
@@ -323,7 +323,7 @@ PathIndex Session::choose_path(PathIndex avoid) {
   }
   // What follows a pause stays together, if it can.
   const auto is_enough = [this] {
-    return burst_.sent >= std::min(kLeastBurstPackets, pacer_.burst_packets()) ||
+    return burst_.sent >= std::min(kMinBurstPackets, pacer_.burst_packets()) ||
            queue_.uncut_packets(pss_) >= static_cast<std::size_t>(burst_.left);
   };
   if (burst_.left <= 0 || (burst_.is_over && is_enough()) || paths_.at(burst_.path).in_quarantine) {

@@ -67,7 +67,7 @@ class ShareProbe {
       before_ = (before_ + rtt) / 2;
       factor_ = is_upward_ ? kUpwardFactor
                 : is_deep_ ? kDeepFactor
-                           : std::clamp(seconds(min_rtt) / seconds(rtt), kLeastFactor, kMostFactor);
+                           : std::clamp(seconds(min_rtt) / seconds(rtt), kMinFactor, kMaxFactor);
     } else if (rounds_ > kSettleRounds + kDipRounds - kMeasuredRounds) {
       after_ += rtt / kMeasuredRounds;
     }
@@ -84,8 +84,8 @@ class ShareProbe {
   static constexpr int kMeasuredRounds = 3;
   static constexpr double kDeepFactor = 0.25;
   static constexpr double kUpwardFactor = 1.5;
-  static constexpr double kLeastFactor = 0.5;
-  static constexpr double kMostFactor = 0.65;
+  static constexpr double kMinFactor = 0.5;
+  static constexpr double kMaxFactor = 0.65;
 
   int rounds_ = 0;  ///< Begun; 0: it is off.
   bool is_deep_ = false;

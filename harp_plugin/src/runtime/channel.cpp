@@ -43,13 +43,13 @@ std::optional<RequestId> Channel::post(Post post) {
   if (first_free_ == kNone || life() == Life::kEnded) {
     return std::nullopt;
   }
-  Post* const place = posts_.back();
-  if (place == nullptr) {
+  Post* const slot = posts_.back();
+  if (slot == nullptr) {
     return std::nullopt;  // The stack has completed a post, and is about to take it off the ring.
   }
   post.request = first_free_;
   first_free_ = slots_[post.request].next_free;
-  *place = post;
+  *slot = post;
   posts_.push();
   bells_.ring(bell_);
   return post.request;

@@ -16,7 +16,7 @@ constexpr Duration kAbsence = std::chrono::milliseconds(1);
 
 /// Between two publications of the counters; after one that took long, a hundred times as long.
 constexpr Duration kPublishInterval = std::chrono::milliseconds(100);
-constexpr int kLeastShareOfPublishing = 100;
+constexpr int kMinShareOfPublishing = 100;
 /// Where nothing happens: so that readers see that this process lives.
 constexpr Duration kIdlePublishInterval = std::chrono::seconds(1);
 
@@ -48,14 +48,14 @@ void Engine::publish() {
   const Time begun = clock_now();
   publisher_->publish(*stack_, begun);
   const Time now = clock_now();
-  publish_at_ = std::max(begun + kPublishInterval, now + kLeastShareOfPublishing * (now - begun));
+  publish_at_ = std::max(begun + kPublishInterval, now + kMinShareOfPublishing * (now - begun));
   published_work_ = work_of(*stack_);
 }
 
 /// When a turn is needed for the sake of the counters.
 Time Engine::publish_by() const {
-  const bool is_news = publish_at_ == kNever || work_of(*stack_) != published_work_;
-  return is_news ? publish_at_ : publish_at_ + kIdlePublishInterval;
+  const bool is_update = publish_at_ == kNever || work_of(*stack_) != published_work_;
+  return is_update ? publish_at_ : publish_at_ + kIdlePublishInterval;
 }
 
 void Engine::tell_keeper(Time now) {

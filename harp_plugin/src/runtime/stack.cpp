@@ -35,10 +35,10 @@ namespace {
 /// A cid is the slot of a session and a random generation, which a stale or forged packet misses.
 constexpr int kSlotBits = 12;
 constexpr Cid kSlotMask = (Cid{1} << kSlotBits) - 1;
-static_assert(Stack::kMostSessions == kSlotMask + 1);
+static_assert(Stack::kMaxSessions == kSlotMask + 1);
 
 /// Of one session in one turn; then it is the others' turn.
-constexpr int kMostPacketsPerTurn = 90;
+constexpr int kMaxPacketsPerTurn = 90;
 /// So many of a session leave before what others have: an application waits for them, and the
 /// kernel takes its time over every packet. Acknowledgements do not wait for more: their echoes are
 /// timed.
@@ -47,13 +47,13 @@ constexpr std::size_t kIpv6ExtraBytes = 20;
 
 /// What a receiver holds of messages that nobody asked for, and what may be in flight.
 constexpr std::size_t kEagerBytes = std::size_t{256} << 10;
-constexpr std::size_t kLeastEagerPackets = 16;
+constexpr std::size_t kMinEagerPackets = 16;
 constexpr std::size_t kWindowBytes = std::size_t{6} << 20;
-constexpr std::size_t kLeastWindowPackets = 64;
+constexpr std::size_t kMinWindowPackets = 64;
 
 std::uint32_t window_packets(std::uint16_t pss) {
   return static_cast<std::uint32_t>(std::clamp<std::size_t>(
-      std::bit_floor(kWindowBytes / pss), kLeastWindowPackets, kMaxWindowPackets));
+      std::bit_floor(kWindowBytes / pss), kMinWindowPackets, kMaxWindowPackets));
 }
 
 }  // namespace
@@ -89,14 +89,14 @@ struct Stack::Entry {
   }
   /// The first packet of a path says where its answers go, that of the session to which host; only
   /// new data may move a path to another port (docs/harp/threat-model.md).
-  void learn(PathIndex path, const Route& way, bool is_news) {  // hot
+  void learn(PathIndex path, const Route& way, bool is_update) {  // hot
     if (path >= kMaxPaths) {
       return;
     }
     const bool is_known = ((known_routes >> path) & 1) != 0;
     const Route& old = routes[path];
     const bool has_moved = way.peer.port != old.peer.port || way.local_port != old.local_port;
-    const bool is_wanted = !is_known || (has_moved && is_news);
+    const bool is_wanted = !is_known || (has_moved && is_update);
     if (is_wanted && (known_routes == 0 || way.peer.ip == first_route().peer.ip)) {
       routes[path] = way;
       known_routes |= std::uint64_t{1} << path;
@@ -220,14 +220,14 @@ void Stack::take_packet(const Arrival& arrival, Time now) {  // hot
   }
   const Session& session = *entry->session;
   const Reception how{.is_astray = arrival.is_astray, .waited = arrival.waited};
-  place(entry->session->on_packet(arrival.packet, now, how));
+  put(entry->session->on_packet(arrival.packet, now, how));
   if (!entry->is_client) {
-    entry->learn(session.heard_path(), arrival.route, session.heard_news());
+    entry->learn(session.heard_path(), arrival.route, session.heard_update());
   }
   mark(*entry);
 }
 
-void Stack::place(const Placement& placement) {  // hot
+void Stack::put(const Placement& placement) {  // hot
   const auto payload = placement.payload;
   if (placement.action == Placement::Action::kCopy && !payload.empty()) {
     prefetch_next<PrefetchTo::kWrite>({placement.to, payload.size()});
@@ -260,7 +260,7 @@ Stack::Entry* Stack::on_syn(const Arrival& arrival, Time now) {
   entry->session =
       std::make_unique<Session>(config, found->secret, answer.syn, answer.tx_time, now);
   entry->listen_id = found->id;
-  entry->learn(view->header.path, arrival.route, /*is_news=*/true);
+  entry->learn(view->header.path, arrival.route, /*is_update=*/true);
   found->listener.add(answer.syn.nonce, config.local_cid);
   return entry;
 }
@@ -311,7 +311,7 @@ void Stack::transmit(Time now) {  // hot
 }
 
 void Stack::transmit_from(Entry& entry, Time now) {  // hot
-  for (int sent = 0; sent < kMostPacketsPerTurn; ++sent) {
+  for (int sent = 0; sent < kMaxPacketsPerTurn; ++sent) {
     if (!make_room(now) || !entry.session->poll_transmit(now, packet_)) {
       return;  // Where there is no room, the session's deadline brings it back.
     }
@@ -420,7 +420,7 @@ ConnectHandle Stack::listen(std::shared_ptr<Backlog> backlog) {
                                  std::min<std::size_t>(datapath_->mtu_bytes(), 0xffff)),
                              .features = 0};
   listeners_.push_back({.id = handle.listen_id,
-                        .listener = Listener(handle.listen_id, handle.secret, kMostSessions),
+                        .listener = Listener(handle.listen_id, handle.secret, kMaxSessions),
                         .secret = handle.secret,
                         .backlog = std::move(backlog)});
   return handle;
@@ -481,7 +481,7 @@ void Stack::mark(Entry& entry) {
 /// Null: all slots are taken.
 Stack::Entry* Stack::add_entry() {
   if (free_slots_.empty()) {
-    if (entries_.size() == kMostSessions) {
+    if (entries_.size() == kMaxSessions) {
       return nullptr;
     }
     free_slots_.push_back(static_cast<Slot>(entries_.size()));
@@ -522,15 +522,15 @@ Stack::Listening* Stack::listening(std::uint64_t id) {
 SessionConfig Stack::session_config(Slot slot) {
   SessionConfig config = config_.session;
   const std::size_t extra = datapath_->address().family == 6 ? kIpv6ExtraBytes : 0;
-  config.most_pss = pss_for_mtu(datapath_->mtu_bytes() - extra);
+  config.max_pss = pss_for_mtu(datapath_->mtu_bytes() - extra);
   config.paths = config_.paths;
   config.flows = datapath_->local_ports();
   config.buffer_bytes = static_cast<std::uint32_t>(
       std::min<std::size_t>(datapath_->buffer_bytes(), std::numeric_limits<std::uint32_t>::max()));
   config.payload_crc = config.payload_crc || !datapath_->has_checksum();
-  config.window_packets = window_packets(config.most_pss);
+  config.window_packets = window_packets(config.max_pss);
   config.eager_packets =
-      static_cast<std::uint32_t>(std::max(kLeastEagerPackets, kEagerBytes / config.most_pss));
+      static_cast<std::uint32_t>(std::max(kMinEagerPackets, kEagerBytes / config.max_pss));
   do {
     config.local_cid = (random_value<Cid>(config_.entropy) << kSlotBits) | slot;
   } while (config.local_cid == 0);

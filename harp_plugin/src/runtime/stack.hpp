@@ -60,7 +60,7 @@ struct SessionView {
 class Stack {
  public:
   /// That there may be at a time, at either end, with those that still linger.
-  static constexpr std::size_t kMostSessions = Doorbells::kCount;
+  static constexpr std::size_t kMaxSessions = Doorbells::kCount;
 
   Stack(std::unique_ptr<Datapath> datapath, StackConfig config);
   Stack(const Stack&) = delete;
@@ -130,7 +130,7 @@ class Stack {
   bool post(Entry& entry, Time now);
   void take_packet(const Arrival& arrival, Time now);
   Entry* on_syn(const Arrival& arrival, Time now);
-  void place(const Placement& placement);
+  void put(const Placement& placement);
   void transmit_from(Entry& entry, Time now);
   bool make_room(Time now);
   void tell(Entry& entry, const Event& event);

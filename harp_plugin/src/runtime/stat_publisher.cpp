@@ -126,7 +126,7 @@ std::uint64_t usable_paths(const PathSet& paths) {
 void write_session(const SessionView& view, Time now, StatWriter& out) {
   const Session& session = *view.session;
   const PathSet& paths = session.paths();
-  const std::size_t shown = std::min(paths.count(), StatPublisher::kMostPaths);
+  const std::size_t shown = std::min(paths.count(), StatPublisher::kMaxPaths);
   out.number(shown);
   out.number(paths.count());
   out.number(session.local_cid());
@@ -155,8 +155,8 @@ StatLayout StatPublisher::layout(std::size_t engines) {
   return {.engine = kEngineFields,
           .session = kSessionFields,
           .path = kPathFields,
-          .most_sessions = kMostSessions,
-          .most_paths = kMostPaths,
+          .max_sessions = kMaxSessions,
+          .max_paths = kMaxPaths,
           .blocks = engines};
 }
 
@@ -164,7 +164,7 @@ StatPublisher::StatPublisher(EngineLabels labels, std::span<std::uint64_t> block
     : labels_(std::move(labels)),
       block_(block),
       owner_(::getpid()),
-      sessions_(kMostSessions),
+      sessions_(kMaxSessions),
       values_(layout(1).value_words()) {}
 
 void StatPublisher::publish(const Stack& stack, Time now) {

@@ -29,8 +29,8 @@ struct EngineLabels {
 
 class StatPublisher {
  public:
-  static constexpr std::size_t kMostSessions = 64;  ///< Shown of an engine.
-  static constexpr std::size_t kMostPaths = 16;     ///< Shown of a session.
+  static constexpr std::size_t kMaxSessions = 64;  ///< Shown of an engine.
+  static constexpr std::size_t kMaxPaths = 16;     ///< Shown of a session.
 
   /// Of a file with so many engines.
   static StatLayout layout(std::size_t engines);

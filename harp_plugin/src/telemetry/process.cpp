@@ -92,8 +92,9 @@ ProcessIdentity own_identity() {
 
 ProcessLife look_for(const ProcessIdentity& process) {
   const ProcessIdentity own = own_identity();
-  constexpr std::array<std::byte, 16> kNotTold{};
-  if (process.boot_id != own.boot_id && process.boot_id != kNotTold && own.boot_id != kNotTold) {
+  constexpr std::array<std::byte, 16> kNotReported{};
+  if (process.boot_id != own.boot_id && process.boot_id != kNotReported &&
+      own.boot_id != kNotReported) {
     return ProcessLife::kDead;
   }
   if (own.start_ticks == 0 || process.start_ticks == 0 ||

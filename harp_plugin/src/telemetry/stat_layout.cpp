@@ -84,8 +84,8 @@ std::vector<std::byte> encode_stat_head(const StatLayout& layout,
   out.number(u32(stat_words(layout.engine)));
   out.number(u32(stat_words(layout.session)));
   out.number(u32(stat_words(layout.path)));
-  out.number(u32(layout.most_sessions));
-  out.number(u32(layout.most_paths));
+  out.number(u32(layout.max_sessions));
+  out.number(u32(layout.max_paths));
   out.number(u32(layout.blocks));
   out.number(std::uint64_t{layout.first_block()});
   out.number(std::uint64_t{layout.block_bytes()});

@@ -70,16 +70,16 @@ struct StatLayout {
   StatTable engine = {};
   StatTable session = {};
   StatTable path = {};
-  std::size_t most_sessions = 0;  ///< That a block has room for.
-  std::size_t most_paths = 0;     ///< That a session has room for.
+  std::size_t max_sessions = 0;  ///< That a block has room for.
+  std::size_t max_paths = 0;     ///< That a session has room for.
   std::size_t blocks = 0;
 
   std::size_t session_words() const {
-    return kSessionHeadWords + stat_words(session) + most_paths * stat_words(path);
+    return kSessionHeadWords + stat_words(session) + max_paths * stat_words(path);
   }
   /// Without the count of SeqWords.
   std::size_t value_words() const {
-    return kEngineHeadWords + stat_words(engine) + most_sessions * session_words();
+    return kEngineHeadWords + stat_words(engine) + max_sessions * session_words();
   }
   std::size_t block_bytes() const;
   std::size_t first_block() const;

@@ -123,10 +123,10 @@ TEST(AfXdp, packets_of_all_sizes_pass_in_both_families) {
     Datapath& here = *left.engines.at(0);
     Datapath& there = *right.engines.at(0);
     EXPECT_EQ(here.mtu_bytes(), 1500U);
-    const std::size_t most = 1500 - (family == 4 ? 28 : 48);
+    const std::size_t maximum = 1500 - (family == 4 ? 28 : 48);
     greet(here, there);
-    expect_carried(here, there, {1, 40, 41, 64, 999, 1000, most - 1, most});
-    expect_carried(there, here, {1, 40, 41, 64, 999, 1000, most - 1, most});
+    expect_carried(here, there, {1, 40, 41, 64, 999, 1000, maximum - 1, maximum});
+    expect_carried(there, here, {1, 40, 41, 64, 999, 1000, maximum - 1, maximum});
     EXPECT_GE(here.stats().packets_received, 8U);
   }
 }

@@ -102,7 +102,7 @@ TEST(Arp, answers_that_nobody_asked_for_and_foreign_questions_change_nothing) {
 
 TEST(Arp, a_flood_of_peers_does_not_fill_the_memory) {
   ArpTable here(ArpTable::Self{.mac = mac(1), .ip = 1, .prefix = 0});
-  for (std::uint32_t ip = 2; ip < 20 * ArpTable::kMostNeighbours; ++ip) {
+  for (std::uint32_t ip = 2; ip < 20 * ArpTable::kMaxNeighbours; ++ip) {
     EXPECT_FALSE(here.find(host(ip), kNow).mac);
   }
 }

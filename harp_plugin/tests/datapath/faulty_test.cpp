@@ -78,15 +78,15 @@ TEST(FaultyDatapath, is_the_datapath_below_in_all_that_it_does_not_change) {
 TEST(FaultyDatapath, packets_that_nothing_happens_to_pass_without_a_copy) {
   Link link("loss=0");
   const PacketBytes payload = pattern(500, 1);
-  std::vector<const std::byte*> places;
+  std::vector<const std::byte*> positions;
   link.tap->watcher =
       [&](const Route&, std::span<const std::byte>, std::span<const std::byte> data) {
-        places.push_back(data.data());
+        positions.push_back(data.data());
         return true;
       };
   link.here->send(kThere, pattern(40, 2), payload);
   EXPECT_EQ(link.arrived(kStart).size(), 1U);
-  EXPECT_EQ(places, std::vector{payload.data()});
+  EXPECT_EQ(positions, std::vector{payload.data()});
 }
 
 TEST(FaultyDatapath, a_delay_is_kept_to_the_nanosecond) {

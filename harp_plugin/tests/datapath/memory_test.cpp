@@ -87,12 +87,12 @@ TEST(MemoryDatapath, packets_beyond_the_mtu_are_lost_and_counted) {
   MemoryDatapath here(network, 0);
   MemoryDatapath there(network, 1);
   EXPECT_EQ(here.mtu_bytes(), 1500U);
-  const std::size_t most = 1500 - 28;  // IP and UDP would stand before it.
+  const std::size_t maximum = 1500 - 28;  // IP and UDP would stand before it.
   send_split(here, route_to(1), pattern(1501, 1));
-  send_split(here, route_to(1), pattern(most, 2));
+  send_split(here, route_to(1), pattern(maximum, 2));
   const auto received = take_burst(there);
   ASSERT_EQ(received.size(), 1U);
-  EXPECT_EQ(received[0].packet, pattern(most, 2));
+  EXPECT_EQ(received[0].packet, pattern(maximum, 2));
   EXPECT_EQ(here.stats().send_errors, 1U);
 }
 

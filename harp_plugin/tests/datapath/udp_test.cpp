@@ -424,10 +424,10 @@ TEST(UdpDatapath, an_arrival_knows_how_long_it_has_waited) {
     ASSERT_EQ(::poll(&ready, 1, 10'000), 1);
     std::this_thread::sleep_for(kWait);
     const auto arrivals = pair.there->receive();
-    const Duration most = Clock::now() - sent;
+    const Duration maximum = Clock::now() - sent;
     ASSERT_EQ(arrivals.size(), 1U);
     EXPECT_GE(arrivals[0].waited, kWait - std::chrono::milliseconds(1)) << "the two clocks' rates";
-    EXPECT_LE(arrivals[0].waited, most + std::chrono::milliseconds(1));
+    EXPECT_LE(arrivals[0].waited, maximum + std::chrono::milliseconds(1));
   }
 }
 

@@ -45,12 +45,12 @@ std::unique_ptr<UdpDatapath> open_loopback() {
 class Recording {
  public:
   void add(std::span<const std::byte> head, std::span<const std::byte> payload) {
-    constexpr std::size_t kMost = 4096;
+    constexpr std::size_t kMax = 4096;
     const MutexLock lock(mutex_);
-    if (packets_.size() < kMost) {
+    if (packets_.size() < kMax) {
       packets_.push_back(joined(head, payload));
     } else {
-      packets_[next_++ % kMost] = joined(head, payload);
+      packets_[next_++ % kMax] = joined(head, payload);
     }
   }
   PacketBytes any(Rng& rng) {
@@ -86,7 +86,7 @@ struct Site {
     address = tap->address();
     StackConfig config;
     config.session.peer_timeout = std::chrono::seconds(60);
-    config.session.least_rto = std::chrono::milliseconds(10);
+    config.session.min_rto = std::chrono::milliseconds(10);
     engine = &keeper.add(std::make_unique<Stack>(std::move(tap), config));
   }
   struct Counters {

@@ -84,9 +84,9 @@ TEST(Network, several_engines_and_paths_and_no_segmentation_work_together) {
 
 TEST(Network, promises_as_many_connections_as_its_engines_hold) {
   Settings settings = settings_for(RunMode::kInline);
-  EXPECT_EQ(Network(settings, find_interfaces("=lo")).most_connections(), Stack::kMostSessions);
+  EXPECT_EQ(Network(settings, find_interfaces("=lo")).max_connections(), Stack::kMaxSessions);
   settings.engines = 3;
-  EXPECT_EQ(Network(settings, find_interfaces("=lo")).most_connections(), 3 * Stack::kMostSessions);
+  EXPECT_EQ(Network(settings, find_interfaces("=lo")).max_connections(), 3 * Stack::kMaxSessions);
 }
 
 TEST(Network, faults_are_survived) {

@@ -108,9 +108,9 @@ TEST(Profile, a_variable_occurs_once_and_names_no_other_profile) {
 
 TEST(Profile, it_has_a_largest_size) {
   std::string error;
-  const std::string most = std::string(kMostProfileBytes - 1, '#') + "\n";
-  EXPECT_TRUE(Profile::parse(most, "p", &error)) << error;
-  EXPECT_FALSE(Profile::parse(most + "\n", "p", &error));
+  const std::string maximum = std::string(kMaxProfileBytes - 1, '#') + "\n";
+  EXPECT_TRUE(Profile::parse(maximum, "p", &error)) << error;
+  EXPECT_FALSE(Profile::parse(maximum + "\n", "p", &error));
   EXPECT_EQ(error, "p: expected at most 65536 bytes");
 }
 
@@ -146,7 +146,7 @@ TEST_F(ProfileFile, is_a_file_and_not_too_large) {
       << "a default that is there has to be read";
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   expect_unreadable(path("pipe"), "expected a file");
-  EXPECT_FALSE(Profile::load(kUnset, write(std::string(kMostProfileBytes + 1, '\n')), &error));
+  EXPECT_FALSE(Profile::load(kUnset, write(std::string(kMaxProfileBytes + 1, '\n')), &error));
   EXPECT_NE(error.find("expected at most 65536 bytes"), std::string::npos) << error;
   EXPECT_FALSE(Profile::load(named(write("HARP_MODE")), "", &error));
   EXPECT_TRUE(error.starts_with(path() + ":1: 'HARP_MODE': ")) << error;

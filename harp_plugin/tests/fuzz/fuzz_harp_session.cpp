@@ -39,12 +39,12 @@ SessionConfig config_of(bool is_client) {
   config.local_cid = is_client ? 0x11 : 0x22;
   config.nonce[0] = is_client ? std::byte{1} : std::byte{2};
   config.seed = is_client ? 1 : 2;
-  config.most_pss = 64;
+  config.max_pss = 64;
   config.paths = 2;
   config.flows = 8;
   config.window_packets = 64;
-  config.most_sends = 8;
-  config.most_receives = 8;
+  config.max_sends = 8;
+  config.max_receives = 8;
   config.eager_packets = 4;
   config.initial_psn = 0xfffffff0;
   config.initial_msg = 0xfffffffe;

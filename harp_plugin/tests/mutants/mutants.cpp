@@ -287,11 +287,11 @@ Result iflush(void* comm, int count, void** data, int* bytes, void** mrs, void**
 }
 
 /// What a completed receive looks like in the mutant.
-void spoil(Wrapped* wrapped, std::array<int, 8>* told) {
+void spoil(Wrapped* wrapped, std::array<int, 8>* reported) {
   std::byte* data = wrapped->data[0];
-  const int size = (*told)[0];
+  const int size = (*reported)[0];
   if (is("size-posted")) {
-    (*told) = wrapped->bytes;
+    (*reported) = wrapped->bytes;
   }
   if (is("corrupts") && size >= 100) {
     data[size - 1] ^= std::byte{1};
@@ -303,15 +303,15 @@ void spoil(Wrapped* wrapped, std::array<int, 8>* told) {
     data[size] = std::byte{0};
   }
   if (is("truncates") && wrapped->own != nullptr) {
-    (*told)[0] = std::min(size, wrapped->bytes[0]);
-    std::memcpy(data, wrapped->own.get(), static_cast<std::size_t>((*told)[0]));
+    (*reported)[0] = std::min(size, wrapped->bytes[0]);
+    std::memcpy(data, wrapped->own.get(), static_cast<std::size_t>((*reported)[0]));
   }
 }
 
 Result test(void* request, int* done, int* sizes) {
   auto* const wrapped = static_cast<Wrapped*>(request);
   const int before = *done;
-  std::array<int, 8> told = wrapped->bytes;
+  std::array<int, 8> reported = wrapped->bytes;
   Result result = Result::kSuccess;
   *done = 1;
   if (wrapped->is_send && is("done-early") && wrapped->request != nullptr) {
@@ -323,7 +323,7 @@ Result test(void* request, int* done, int* sizes) {
     return Result::kSuccess;
   }
   if (wrapped->request != nullptr) {
-    result = real().test(wrapped->request, done, told.data());
+    result = real().test(wrapped->request, done, reported.data());
   }
   if (!wrapped->is_send && is("one-completes-two")) {
     const std::scoped_lock lock(mutex);
@@ -345,14 +345,14 @@ Result test(void* request, int* done, int* sizes) {
     return result;
   }
   if (wrapped->is_send) {
-    told = wrapped->bytes;
+    reported = wrapped->bytes;
   } else {
-    spoil(wrapped, &told);
+    spoil(wrapped, &reported);
   }
   if (sizes != nullptr) {
     const std::size_t count =
         is("sizes-beyond") ? std::size_t{8} : static_cast<std::size_t>(wrapped->count);
-    std::memcpy(sizes, told.data(), count * sizeof(int));
+    std::memcpy(sizes, reported.data(), count * sizeof(int));
   }
   {
     const std::scoped_lock lock(mutex);

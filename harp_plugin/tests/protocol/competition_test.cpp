@@ -55,7 +55,7 @@ TEST(Competition, nobody_competes_who_was_not_asked_to) {
     play_full_link(congestion, 1500);
     EXPECT_FALSE(congestion.competition().is_competing());
   }
-  EXPECT_DOUBLE_EQ(congestion.window_packets(), kLeastWindow) << "has yielded whatever it had";
+  EXPECT_DOUBLE_EQ(congestion.window_packets(), kMinWindow) << "has yielded whatever it had";
 }
 
 TEST(Competition, everybody_shrinks_the_window_now_and_then_to_see_the_path) {
@@ -107,7 +107,7 @@ TEST(Competition, a_queue_that_stays_is_others_and_the_window_grows_until_half_o
 
 TEST(Competition, a_window_that_cannot_shrink_asks_whether_a_queue_stands_not_whether_it_falls) {
   Congestion congestion = beyond_slow_start();
-  while (congestion.window_packets() > kLeastWindow) {
+  while (congestion.window_packets() > kMinWindow) {
     play_full_link(congestion, 1500);
   }
   // The others' queue swings, and is short in each dip.

@@ -17,7 +17,7 @@ constexpr std::uint16_t kPss = 64;
 constexpr MsgSeq kFirst = 0xffffffff;
 
 struct Bench {
-  Bench() : receiver({.most_receives = 4, .eager_packets = 3}), events(16) {
+  Bench() : receiver({.max_receives = 4, .eager_packets = 3}), events(16) {
     receiver.start(kFirst, kPss);
   }
   Verdict arrive(MsgSeq msg, std::uint32_t off, std::uint16_t len, bool last, unsigned fill = 1) {
@@ -85,7 +85,7 @@ TEST(MessageReceiver, a_taker_sees_each_packet_once_also_those_that_came_before_
   std::vector<Shown> shown;
   EXPECT_EQ(bench.arrive(kFirst, 64, 64, false, 2), Verdict::kTaken);
   EXPECT_TRUE(shown.empty());
-  const Taker taker{.take = note, .context = &shown, .most_bytes = 138};
+  const Taker taker{.take = note, .context = &shown, .max_bytes = 138};
   EXPECT_EQ(bench.receiver.post({.taker = taker}, bench.events), Verdict::kTaken);
   EXPECT_EQ(bench.arrive(kFirst, 128, 10, true, 3), Verdict::kTaken);
   EXPECT_EQ(bench.completed(), 0U);
@@ -99,7 +99,7 @@ TEST(MessageReceiver, a_taker_sees_each_packet_once_also_those_that_came_before_
 
 TEST(MessageReceiver, a_taker_is_shown_no_more_than_it_takes) {
   std::vector<Shown> shown;
-  const Taker taker{.take = note, .context = &shown, .most_bytes = 64};
+  const Taker taker{.take = note, .context = &shown, .max_bytes = 64};
   Bench posted;
   EXPECT_EQ(posted.receiver.post({.taker = taker}, posted.events), Verdict::kTaken);
   EXPECT_EQ(posted.arrive(kFirst, 64, 1, true), Verdict::kTooLong);
@@ -157,7 +157,7 @@ TEST(MessageReceiver, packets_that_contradict_others_are_violations) {
 }
 
 TEST(MessageReceiver, receives_posted_before_the_first_number_is_known_keep_their_order) {
-  MessageReceiver receiver({.most_receives = 4, .eager_packets = 3});
+  MessageReceiver receiver({.max_receives = 4, .eager_packets = 3});
   EventQueue events(8);
   std::vector<std::byte> first(8);
   std::vector<std::byte> second(8);

@@ -43,7 +43,7 @@ inline SessionConfig client_config() {
   config.local_cid = 0xc0000001;
   config.nonce[0] = std::byte{1};
   config.seed = 1;
-  config.most_pss = 128;
+  config.max_pss = 128;
   config.window_packets = 256;
   config.eager_packets = 16;
   config.initial_psn = 0xfffffff8;

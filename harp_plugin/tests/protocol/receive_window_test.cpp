@@ -49,8 +49,8 @@ TEST(ReceiveWindow, what_arrived_beyond_the_hole_is_a_duplicate_and_named_by_sac
     window.fill(ack);
     EXPECT_EQ(ack.cum_psn, first);
     for (std::uint32_t i = 0; i < 256; ++i) {
-      const bool told = i / 64 < ack.sack_words && ((ack.sack[i / 64] >> (i % 64)) & 1) != 0;
-      EXPECT_EQ(told, arrived.count(first + i) == 1) << first << " + " << i;
+      const bool reported = i / 64 < ack.sack_words && ((ack.sack[i / 64] >> (i % 64)) & 1) != 0;
+      EXPECT_EQ(reported, arrived.count(first + i) == 1) << first << " + " << i;
     }
   }
 }

@@ -71,9 +71,9 @@ TEST(SessionFaults, any_one_lost_handshake_packet_is_repaired) {
 
 TEST(SessionFaults, packets_that_are_too_large_for_the_path_bring_the_pss_down) {
   SessionConfig large = client_config();
-  large.most_pss = 8896;
+  large.max_pss = 8896;
   SessionConfig server = server_config();
-  server.most_pss = 8896;
+  server.max_pss = 8896;
   Pipe pipe(large, server);
   pipe.drops = [](bool, const PacketBytes& packet) { return packet.size() + kIpUdpBytes > 1500; };
   pipe.run_for(seconds(10));

@@ -41,7 +41,7 @@ TEST(Session, connects_without_the_peers_application) {
 TEST(Session, what_follows_a_pause_stays_on_one_path_where_a_burst_takes_it) {
   SessionConfig left = client_config();
   SessionConfig right = server_config();
-  left.most_pss = right.most_pss = 1408;
+  left.max_pss = right.max_pss = 1408;
   left.eager_packets = right.eager_packets = 64;
   Pipe pipe(left, right);
   pipe.connect();
@@ -80,7 +80,7 @@ TEST(Session, what_follows_a_pause_stays_on_one_path_where_a_burst_takes_it) {
 
 TEST(Session, uses_the_smaller_pss) {
   SessionConfig small = server_config();
-  small.most_pss = 64;
+  small.max_pss = 64;
   Pipe pipe(client_config(), small);
   pipe.connect();
   EXPECT_EQ(pipe.client->pss(), 64);
@@ -239,7 +239,7 @@ TEST(Session, posts_before_the_connection_are_served_by_it) {
 
 TEST(Session, a_full_queue_says_so_and_takes_more_after_events) {
   SessionConfig config = client_config();
-  config.most_sends = 4;
+  config.max_sends = 4;
   Pipe pipe(config);
   pipe.connect();
   for (int i = 0; i < 4; ++i) {
@@ -260,13 +260,13 @@ TEST(Session, only_data_that_was_not_there_is_news) {
   const auto packets = packets_of(*pipe.client, pipe.now);
   ASSERT_EQ(packets.size(), 1U);
   hand_over(*pipe.server, packets[0], pipe.now);
-  EXPECT_TRUE(pipe.server->heard_news());
+  EXPECT_TRUE(pipe.server->heard_update());
   hand_over(*pipe.server, packets[0], pipe.now);
   EXPECT_NE(pipe.server->heard_path(), kNoPath) << "authentic";
-  EXPECT_FALSE(pipe.server->heard_news()) << "a repetition";
+  EXPECT_FALSE(pipe.server->heard_update()) << "a repetition";
   for (const auto& answer : packets_of(*pipe.server, pipe.now)) {
     hand_over(*pipe.client, answer, pipe.now);
-    EXPECT_FALSE(pipe.client->heard_news()) << "an acknowledgement";
+    EXPECT_FALSE(pipe.client->heard_update()) << "an acknowledgement";
   }
 }
 

@@ -53,7 +53,7 @@ class TcpSendComm final : public TcpComm<harp::plugin::SendComm> {
  private:
   /// Enough for a full set of requests on each of the receives of a group.
   static constexpr std::size_t kRequests =
-      std::size_t{harp::abi::kMaxRequests} * harp::plugin::kMostGroupedReceives;
+      std::size_t{harp::abi::kMaxRequests} * harp::plugin::kMaxGroupedReceives;
 
   struct Send final : Request {
     Result test(bool* done, int* bytes) override;
@@ -93,9 +93,9 @@ class TcpRecvComm final : public TcpComm<harp::plugin::RecvComm> {
     Result test(bool* done, int* bytes) override;
 
     TcpRecvComm* comm = nullptr;
-    std::array<RecvBuffer, harp::plugin::kMostGroupedReceives> buffers{};
-    std::array<int, harp::plugin::kMostGroupedReceives> received{};
-    std::array<bool, harp::plugin::kMostGroupedReceives> is_taken{};
+    std::array<RecvBuffer, harp::plugin::kMaxGroupedReceives> buffers{};
+    std::array<int, harp::plugin::kMaxGroupedReceives> received{};
+    std::array<bool, harp::plugin::kMaxGroupedReceives> is_taken{};
     std::size_t count = 0;
     std::size_t buffers_left = 0;  ///< Not complete.
     std::size_t buffers_open = 0;  ///< Not yet matched with a message.
@@ -120,7 +120,7 @@ class TcpRecvComm final : public TcpComm<harp::plugin::RecvComm> {
   Result pull(std::size_t index);
   /// Reads the next header; false: not all of it is there.
   Result read_header(bool* complete);
-  Result place(Incoming* message);
+  Result put(Incoming* message);
   bool match(const Header& header, Recv* candidate, std::size_t* slot) const;
   Result assign(Incoming* message, Recv* recv, std::size_t slot);
   void finish(Incoming* message);

@@ -28,13 +28,13 @@ using Clock = std::chrono::steady_clock;
 struct Settings {
   std::string interfaces;
   int sockets = 1;
-  int max_recvs = harp::plugin::kMostGroupedReceives;
+  int max_recvs = harp::plugin::kMaxGroupedReceives;
   int peer_timeout_s = 30;
 };
 
-int number_from(const char* name, int otherwise, int least, int most) {
+int number_from(const char* name, int otherwise, int minimum, int maximum) {
   const char* text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): once, at the start
-  return text != nullptr ? std::clamp(std::atoi(text), least, most) : otherwise;  // NOLINT
+  return text != nullptr ? std::clamp(std::atoi(text), minimum, maximum) : otherwise;  // NOLINT
 }
 
 Settings read_settings() {

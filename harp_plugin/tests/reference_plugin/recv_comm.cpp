@@ -77,7 +77,7 @@ Result TcpRecvComm::assign(Incoming* message, Recv* recv, std::size_t slot) {
 }
 
 /// Finds the buffer for a message whose header just came: the oldest receive with a free one.
-Result TcpRecvComm::place(Incoming* message) {
+Result TcpRecvComm::put(Incoming* message) {
   const std::uint64_t oldest = next_recv_ > kRequests ? next_recv_ - kRequests : 0;
   for (std::uint64_t i = oldest; i < next_recv_; ++i) {
     Recv& recv = recvs_[i % kRequests];
@@ -135,7 +135,7 @@ Result TcpRecvComm::read_header(bool* complete) {
   Incoming& message = incoming_.emplace_back();
   message.header = partial_header_;
   message.sockets_left = sockets_.size();
-  return place(&message);
+  return put(&message);
 }
 
 Result TcpRecvComm::progress() {

@@ -66,7 +66,7 @@ class Hosts {
       : setting_(setting), spin_(spin) {
     config_.session.peer_timeout = peer_timeout;
     config_.session.connect_timeout = seconds(60);
-    config_.session.least_rto = milliseconds(10);
+    config_.session.min_rto = milliseconds(10);
   }
 
   Engine& add() {

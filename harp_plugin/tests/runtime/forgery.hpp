@@ -20,8 +20,8 @@ inline PacketBytes joined(std::span<const std::byte> head, std::span<const std::
   return packet;
 }
 
-inline PacketBytes random_packet(Rng& rng, std::size_t most_bytes) {
-  return pattern(rng.below(most_bytes + 1), rng());
+inline PacketBytes random_packet(Rng& rng, std::size_t max_bytes) {
+  return pattern(rng.below(max_bytes + 1), rng());
 }
 
 /// A well-formed packet with a MAC that is a guess.

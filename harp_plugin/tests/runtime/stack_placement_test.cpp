@@ -92,7 +92,7 @@ TEST(StackPlacement, a_taker_sees_every_byte_once_and_nothing_is_copied_whatever
       world.run_for(milliseconds(5));
     }
     const auto receive = ends.server->receive_taken(
-        {.take = Taken::take, .context = &taken, .most_bytes = sent.size()});
+        {.take = Taken::take, .context = &taken, .max_bytes = sent.size()});
     ASSERT_TRUE(send && receive);
     const auto done = answer(world, *ends.server, *receive);
     ASSERT_TRUE(done);
@@ -118,7 +118,7 @@ TEST(StackPlacement, a_taker_is_not_called_once_its_session_is_closed) {
   const PacketBytes sent = pattern(taken.bytes.size(), 1);
   ASSERT_TRUE(ends.client->send(sent, 0));
   ASSERT_TRUE(ends.server->receive_taken(
-      {.take = Taken::take, .context = &taken, .most_bytes = sent.size()}));
+      {.take = Taken::take, .context = &taken, .max_bytes = sent.size()}));
   ASSERT_TRUE(world.run_until([&] { return right.stack->stats().bytes_taken > 100'000; }));
   right.stack->close(*ends.server, world.now);
   const std::uint64_t before = right.stack->stats().bytes_taken;

@@ -507,7 +507,7 @@ TEST(Stack, many_sessions_one_after_the_other_leave_nothing_behind) {
   Node& right = world.add();
   const auto backlog = std::make_shared<Backlog>();
   const ConnectHandle handle = right.stack->listen(backlog);
-  std::size_t most = 0;
+  std::size_t maximum = 0;
   for (std::uint64_t i = 0; i < kSessions; ++i) {
     const auto client = left.stack->connect(handle, world.now);
     std::shared_ptr<Channel> server;
@@ -525,9 +525,9 @@ TEST(Stack, many_sessions_one_after_the_other_leave_nothing_behind) {
     }
     right.stack->close(*server, world.now);
     world.run_for(milliseconds(200));
-    most = std::max(most, left.stack->session_count());
+    maximum = std::max(maximum, left.stack->session_count());
   }
-  EXPECT_LT(most, 20U) << "slots come back after their second";
+  EXPECT_LT(maximum, 20U) << "slots come back after their second";
   EXPECT_TRUE(world.run_until(
       [&] { return left.stack->session_count() == 0 && right.stack->session_count() == 0; }));
   EXPECT_EQ(left.stack->stats().sessions_begun, kSessions);

@@ -198,7 +198,7 @@ TEST(StatPublisher, what_there_is_no_room_for_is_counted) {
   const auto backlog = std::make_shared<Backlog>();
   const ConnectHandle handle = right.stack->listen(backlog);
   std::vector<std::shared_ptr<Channel>> channels;
-  for (std::size_t i = 0; i < StatPublisher::kMostSessions + 5; ++i) {
+  for (std::size_t i = 0; i < StatPublisher::kMaxSessions + 5; ++i) {
     channels.push_back(left.stack->connect(handle, world.now));
   }
   ASSERT_TRUE(world.run_until([&] {
@@ -208,13 +208,13 @@ TEST(StatPublisher, what_there_is_no_room_for_is_counted) {
   Block block;
   block.publisher().publish(*left.stack, world.now);
   Record engine = block.read();
-  EXPECT_EQ(engine.below.size(), StatPublisher::kMostSessions);
-  EXPECT_EQ(engine.there_are, StatPublisher::kMostSessions + 5);
+  EXPECT_EQ(engine.below.size(), StatPublisher::kMaxSessions);
+  EXPECT_EQ(engine.there_are, StatPublisher::kMaxSessions + 5);
   for (Record& session : engine.below) {
-    EXPECT_EQ(session.below.size(), StatPublisher::kMostPaths);
+    EXPECT_EQ(session.below.size(), StatPublisher::kMaxPaths);
     EXPECT_EQ(session.there_are, 40U);
     EXPECT_EQ(session.texts["state"], "open");
-    EXPECT_EQ(session.below.back().numbers["path"], StatPublisher::kMostPaths - 1);
+    EXPECT_EQ(session.below.back().numbers["path"], StatPublisher::kMaxPaths - 1);
   }
 }
 

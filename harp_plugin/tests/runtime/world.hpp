@@ -54,8 +54,8 @@ class World {
 
   /// Gives every stack its turns until `is_done`, `most` has passed, or nothing will happen any
   /// more. Returns whether it is done.
-  bool run_until(const std::function<bool()>& is_done, Duration most = std::chrono::minutes(2)) {
-    const Time end = now + most;
+  bool run_until(const std::function<bool()>& is_done, Duration maximum = std::chrono::minutes(2)) {
+    const Time end = now + maximum;
     while (!is_done()) {
       bool worked = false;
       Time next = kNever;

@@ -150,7 +150,7 @@ TEST(Goodput, heavy_loss_does_not_stop_a_session) {
 /// Processes that have their cores for an eighth of the time, now at once and now not: a round trip
 /// takes up to 800 us, of which the network has 50.
 Outcome measure_on_shared_cores(WorldConfig config, std::size_t buffer_packets) {
-  config.server.buffer_bytes = static_cast<std::uint32_t>(buffer_packets * config.server.most_pss);
+  config.server.buffer_bytes = static_cast<std::uint32_t>(buffer_packets * config.server.max_pss);
   return measure(config, [&](World& world) {
     constexpr Duration kTurn = microseconds(50);
     const Time start = world.simulator.now() + milliseconds(5);  // Connected by then.

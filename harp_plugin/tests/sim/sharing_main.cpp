@@ -136,7 +136,7 @@ void trace(const SharedLink& link, const harp::sim::Shares& shares, double at_s)
               at_s,
               shares.tcp_sum(),
               shares.mean_queue_s * 1e3,
-              shares.most_queue_s * 1e3);
+              shares.max_queue_s * 1e3);
   for (std::size_t i = 0; i < shares.harp.size(); ++i) {
     if (!link.has_begun(i)) {
       continue;
@@ -182,7 +182,7 @@ void run(const Options& options, const std::string& mix, double queue_ms) {
               shares.tcp_sum(),
               harp::sim::fairness(shares.harp),
               shares.mean_queue_s * 1e3,
-              shares.most_queue_s * 1e3);
+              shares.max_queue_s * 1e3);
   std::fflush(stdout);
 }
 

@@ -12,11 +12,11 @@ namespace {
 
 /// Where there is no room: false.
 bool put(SpscRing<std::uint64_t>& ring, std::uint64_t value) {
-  std::uint64_t* const place = ring.back();
-  if (place == nullptr) {
+  std::uint64_t* const slot = ring.back();
+  if (slot == nullptr) {
     return false;
   }
-  *place = value;
+  *slot = value;
   ring.push();
   return true;
 }
@@ -97,12 +97,12 @@ TEST(SpscRing, a_million_elements_pass_between_two_threads_in_order) {
   SpscRing<Element> ring(1024);
   std::thread producer([&] {
     for (std::uint64_t i = 0; i < kElements;) {
-      Element* const place = ring.back();
-      if (place == nullptr) {
+      Element* const slot = ring.back();
+      if (slot == nullptr) {
         std::this_thread::yield();
         continue;
       }
-      *place = {.number = i, .square = i * i};
+      *slot = {.number = i, .square = i * i};
       ring.push();
       ++i;
     }

@@ -20,7 +20,7 @@ namespace harp::dead_stat_files_test {
 namespace {
 
 std::vector<std::byte> head_of(const ProcessIdentity& writer) {
-  return encode_stat_head({.most_sessions = 1, .most_paths = 1, .blocks = 1}, writer, 0);
+  return encode_stat_head({.max_sessions = 1, .max_paths = 1, .blocks = 1}, writer, 0);
 }
 
 ProcessIdentity dead() {

@@ -31,8 +31,8 @@ constexpr std::array kFields{StatField{StatKind::kCounter, 0, "turns", "", ""}};
 const StatLayout kLayout{.engine = kFields,
                          .session = kFields,
                          .path = kFields,
-                         .most_sessions = 1,
-                         .most_paths = 1,
+                         .max_sessions = 1,
+                         .max_paths = 1,
                          .blocks = 2};
 
 std::unique_ptr<StatFile> create(const std::string& folder, std::uint64_t name = 0xabc) {

@@ -28,8 +28,8 @@ StatLayout layout() {
   return {.engine = kEngine,
           .session = kSession,
           .path = kPath,
-          .most_sessions = 5,
-          .most_paths = 3,
+          .max_sessions = 5,
+          .max_paths = 3,
           .blocks = 2};
 }
 

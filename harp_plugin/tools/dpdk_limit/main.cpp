@@ -45,7 +45,7 @@ constexpr std::size_t kHeaderBytes = harp::frame_header_bytes(4) + harp::kHeader
 constexpr std::size_t kBufferBytes = std::size_t{512} << 10U;  ///< As eight messages of 64 KiB.
 constexpr auto kWarmUp = std::chrono::milliseconds(500);
 constexpr auto kMeasured = std::chrono::seconds(2);
-constexpr auto kMostWait = std::chrono::seconds(10);
+constexpr auto kMaxWait = std::chrono::seconds(10);
 
 class Port {
  public:
@@ -91,7 +91,7 @@ class Port {
       at = next(at);
       ++number;
     }
-    const auto until = Clock::now() + kMostWait;
+    const auto until = Clock::now() + kMaxWait;
     for (std::uint16_t sent = 0; sent < kBurst;) {
       sent = static_cast<std::uint16_t>(
           sent +
@@ -145,7 +145,7 @@ void run_sender(const Port& port) {
   const std::vector<std::byte> buffer(kBufferBytes, std::byte{1});
   std::uint64_t number = 0;
   std::size_t at = 0;
-  const auto until = Clock::now() + kMostWait;
+  const auto until = Clock::now() + kMaxWait;
   while (Clock::now() < until) {
     port.send(buffer, number, at);
   }
@@ -163,7 +163,7 @@ void run_receiver(const Port& port) {
     }
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
-  const auto until = Clock::now() + kMostWait;
+  const auto until = Clock::now() + kMaxWait;
   while (sum.frames == 0) {
     port.receive(buffer, sum, expected, at);
     if (Clock::now() > until) {

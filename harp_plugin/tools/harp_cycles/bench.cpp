@@ -17,25 +17,25 @@ namespace {
 
 constexpr double kWarmUp = 0.125;
 
-using Parts = std::array<double, kMostParts>;
+using Parts = std::array<double, kMaxParts>;
 
-void run_for(Bench& bench, std::uint64_t most_ticks, Tally& tally) {
+void run_for(Bench& bench, std::uint64_t max_ticks, Tally& tally) {
   const std::uint64_t first = ticks();
   do {
     bench.step(tally);
-  } while (ticks() - first < most_ticks);
+  } while (ticks() - first < max_ticks);
 }
 
 void run(Bench& bench, double ms, const Clock& clock, Figure& figure) {
-  const double most_ticks = ms * 1e6 * clock.ticks_per_ns;
+  const double max_ticks = ms * 1e6 * clock.ticks_per_ns;
   Tally warm_up;
-  run_for(bench, static_cast<std::uint64_t>(kWarmUp * most_ticks), warm_up);
+  run_for(bench, static_cast<std::uint64_t>(kWarmUp * max_ticks), warm_up);
   Tally tally;
   const double rate_before = cycles_per_tick();
-  run_for(bench, static_cast<std::uint64_t>(most_ticks), tally);
+  run_for(bench, static_cast<std::uint64_t>(max_ticks), tally);
   const double rate = (rate_before + cycles_per_tick()) / 2;
   Parts parts{};
-  for (std::size_t part = 0; part < kMostParts; ++part) {
+  for (std::size_t part = 0; part < kMaxParts; ++part) {
     const double net = static_cast<double>(tally.part_ticks[part]) -
                        clock.ticks_per_read * static_cast<double>(tally.part_reads[part]);
     parts[part] = net / static_cast<double>(tally.packets) * rate;
@@ -71,11 +71,11 @@ double Figure::median_sum() const {
   return median(sums_of(parts));
 }
 
-double Figure::least_sum() const {
+double Figure::min_sum() const {
   return std::ranges::min(sums_of(parts));
 }
 
-double Figure::most_sum() const {
+double Figure::max_sum() const {
   return std::ranges::max(sums_of(parts));
 }
 

@@ -14,13 +14,13 @@
 
 namespace harp_cycles {
 
-inline constexpr std::size_t kMostParts = 4;
+inline constexpr std::size_t kMaxParts = 4;
 
 /// Ticks of up to four parts of a loop, and the packets that it moved.
 struct Tally {
   std::uint64_t packets = 0;
-  std::array<std::uint64_t, kMostParts> part_ticks{};
-  std::array<std::uint64_t, kMostParts> part_reads{};
+  std::array<std::uint64_t, kMaxParts> part_ticks{};
+  std::array<std::uint64_t, kMaxParts> part_reads{};
 
   /// `work` belongs to `part`.
   template <typename Work>
@@ -47,14 +47,14 @@ class Bench {
 
 /// Cycles per packet by part, one element for each repetition.
 struct Figure {
-  std::vector<std::array<double, kMostParts>> parts;
+  std::vector<std::array<double, kMaxParts>> parts;
   std::vector<double> cycle_ns;
 
   double median_of(std::size_t part) const;
   /// Of all parts together.
   double median_sum() const;
-  double least_sum() const;
-  double most_sum() const;
+  double min_sum() const;
+  double max_sum() const;
 };
 
 double median(std::vector<double> values);

@@ -9,7 +9,7 @@
 
 namespace harp_cycles {
 
-inline constexpr std::size_t kMostEngines = 256;
+inline constexpr std::size_t kMaxEngines = 256;
 
 /// Engines on threads of their own, one to as many as there are cores, each on its core: bytes per
 /// second, all together. Prints a table; returns how many messages were checked.

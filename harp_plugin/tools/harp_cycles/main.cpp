@@ -52,19 +52,19 @@ struct Options {
 
 std::size_t parse_count(const std::string& name,
                         const std::string& text,
-                        std::size_t least,
-                        std::size_t most) {
+                        std::size_t minimum,
+                        std::size_t maximum) {
   std::size_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, problem] = std::from_chars(text.data(), end, value);
   const std::string_view unit(rest, end);
   if (problem == std::errc() && (unit == "k" || unit == "m")) {
-    value = value > most ? most + 1 : value << (unit == "k" ? 10U : 20U);
+    value = value > maximum ? maximum + 1 : value << (unit == "k" ? 10U : 20U);
   }
-  if (problem != std::errc() || value < least || value > most ||
+  if (problem != std::errc() || value < minimum || value > maximum ||
       (!unit.empty() && unit != "k" && unit != "m")) {
-    const std::string allowed = "a number from " + std::to_string(least) + " to " +
-                                std::to_string(most) + ", k and m are 1024 and 1048576";
+    const std::string allowed = "a number from " + std::to_string(minimum) + " to " +
+                                std::to_string(maximum) + ", k and m are 1024 and 1048576";
     complain(name, text, allowed.c_str());
   }
   return value;
@@ -72,12 +72,12 @@ std::size_t parse_count(const std::string& name,
 
 std::vector<std::size_t> parse_counts(const std::string& name,
                                       const std::string& text,
-                                      std::size_t least,
-                                      std::size_t most) {
+                                      std::size_t minimum,
+                                      std::size_t maximum) {
   std::vector<std::size_t> counts;
   std::istringstream list(text);
   for (std::string one; std::getline(list, one, ',');) {
-    counts.push_back(parse_count(name, one, least, most));
+    counts.push_back(parse_count(name, one, minimum, maximum));
   }
   if (counts.empty()) {
     complain(name, text, "numbers with commas between them");
@@ -86,11 +86,11 @@ std::vector<std::size_t> parse_counts(const std::string& name,
 }
 
 double parse_ms(const std::string& name, const std::string& text) {
-  constexpr double kMost = 10'000;
+  constexpr double kMax = 10'000;
   double value = 0;
   const char* const end = text.data() + text.size();
   const auto [rest, problem] = std::from_chars(text.data(), end, value);
-  if (problem != std::errc() || rest != end || !(value > 0 && value <= kMost)) {
+  if (problem != std::errc() || rest != end || !(value > 0 && value <= kMax)) {
     complain(name, text, "milliseconds above 0, up to 10000");
   }
   return value;
@@ -115,7 +115,7 @@ Options parse(const std::vector<std::string>& arguments) {
     } else if (name == "--cold") {
       options.cold_bytes = parse_count(name, value, std::size_t{1} << 20, std::size_t{1} << 30);
     } else if (name == "--engines") {
-      options.engines = parse_counts(name, value, 1, kMostEngines);
+      options.engines = parse_counts(name, value, 1, kMaxEngines);
     } else {
       throw std::runtime_error("unknown option '" + name + "'");
     }
@@ -186,8 +186,8 @@ class Program {
         shape.buffer_bytes() / 1024,
         cold_one.buffer_bytes() / 1024,
         cold_one.batch_packets,
-        hot.turn.least_sum(),
-        hot.turn.most_sum(),
+        hot.turn.min_sum(),
+        hot.turn.max_sum(),
         options_.repetitions);
     print_rates(shape, sides);
   }

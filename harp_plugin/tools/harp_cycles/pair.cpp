@@ -17,7 +17,7 @@ namespace {
 harp::StackConfig stack_config() {
   harp::StackConfig config;
   config.session.queue_allowance = kPatience;
-  config.session.least_rto = kPatience;
+  config.session.min_rto = kPatience;
   return config;
 }
 

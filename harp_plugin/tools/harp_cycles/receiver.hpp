@@ -25,7 +25,7 @@ namespace harp_cycles {
 
 /// Bits of what is done beside parsing a packet, finding its session and checking its MAC.
 namespace receive_part {
-inline constexpr unsigned kPlace = 1;
+inline constexpr unsigned kPlacement = 1;
 inline constexpr unsigned kCopy = 2;
 inline constexpr unsigned kFrame = 4;
 }  // namespace receive_part
@@ -77,7 +77,7 @@ void Receiver::burst(Frames& frames, std::size_t first, std::size_t count, harp:
     const auto view = harp::parse_packet(packet);
     require(view && view->header.dst_cid == kCid, "a packet that is none");
     require(harp::is_authentic(*sessions_[slot], *view), "a forged packet");
-    if constexpr ((Parts & receive_part::kPlace) != 0) {
+    if constexpr ((Parts & receive_part::kPlacement) != 0) {
       require(window_.examine(view->header.psn) == harp::ReceiveWindow::Verdict::kNew,
               "a packet that was there");
       harp::Placement placement;

@@ -19,11 +19,12 @@ std::string whole_number(double value) {
 }
 
 /// An estimate of `least` to `most` cycles, which grows with the payload where it is about bytes.
-std::string budget(const Shape& shape, double least, double most, bool is_per_byte) {
+std::string budget(const Shape& shape, double minimum, double maximum, bool is_per_byte) {
   const double scale =
       is_per_byte ? static_cast<double>(shape.pss) / static_cast<double>(kBudgetBytes) : 1;
-  return least == most ? whole_number(scale * least)
-                       : whole_number(scale * least) + " to " + whole_number(scale * most);
+  return minimum == maximum
+             ? whole_number(scale * minimum)
+             : whole_number(scale * minimum) + " to " + whole_number(scale * maximum);
 }
 
 /// What loop `index` takes longer than the one before it.
@@ -124,10 +125,10 @@ Side transmit_side(const Shape& shape, const StageFigures& hot, const StageFigur
 }
 
 Side receive_side(const Shape& shape, const StageFigures& hot, const StageFigures& cold) {
-  enum : std::size_t { kParse, kPlace, kCrc, kCopy, kHeaders };
+  enum : std::size_t { kParse, kPlacement, kCrc, kCopy, kHeaders };
   SideMaker side("receive", &StageFigures::receive, hot, cold);
   side.stage("parse, lookup, MAC", kParse, budget(shape, 80, 100, false));
-  side.stage("bitmap, placement", kPlace, budget(shape, 40, 40, false));
+  side.stage("bitmap, placement", kPlacement, budget(shape, 40, 40, false));
   side.stage("CRC-32C of the payload", kCrc, budget(shape, 70, 280, true));
   side.rest_of_session("rest of the session: its state, liveness, counters", 2, kCrc);
   side.acknowledgements(3, budget(shape, 10, 20, false));

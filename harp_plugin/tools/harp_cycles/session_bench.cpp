@@ -25,7 +25,7 @@
 namespace harp_cycles {
 namespace {
 
-constexpr std::size_t kBurst = kMostTakenPackets;
+constexpr std::size_t kBurst = kMaxTakenPackets;
 constexpr std::uint64_t kListenId = 9;
 
 harp::SessionConfig config_of(const Shape& shape, harp::Cid cid) {
@@ -33,9 +33,9 @@ harp::SessionConfig config_of(const Shape& shape, harp::Cid cid) {
   config.local_cid = cid;
   config.nonce.fill(static_cast<std::byte>(cid));
   config.seed = cid;
-  config.most_pss = shape.pss;
+  config.max_pss = shape.pss;
   config.queue_allowance = kPatience;
-  config.least_rto = kPatience;
+  config.min_rto = kPatience;
   return config;
 }
 

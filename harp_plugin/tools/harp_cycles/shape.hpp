@@ -12,7 +12,7 @@ namespace harp_cycles {
 /// Ethernet, preamble and gap, which no header counts.
 inline constexpr std::size_t kWireOverheadBytes = 38;
 /// That a stack takes in a turn.
-inline constexpr std::size_t kMostTakenPackets = 64;
+inline constexpr std::size_t kMaxTakenPackets = 64;
 /// Of the time that both ends are told, from one burst to the next.
 inline constexpr harp::Duration kBurstInterval{50'000};
 /// The pacer's: a whole burst in every interval, and not one packet more.

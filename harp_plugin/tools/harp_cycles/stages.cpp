@@ -63,8 +63,8 @@ class ReceiveBench final : public Bench {
       sender_.burst<kSent>(frames_, first);
       sender_.acknowledge_all();
     }
-    for (std::size_t first = 0; first < frames_.count(); first += kMostTakenPackets) {
-      const std::size_t count = std::min(kMostTakenPackets, frames_.count() - first);
+    for (std::size_t first = 0; first < frames_.count(); first += kMaxTakenPackets) {
+      const std::size_t count = std::min(kMaxTakenPackets, frames_.count() - first);
       const harp::Time now = sender_.now();
       tally.time(0, [&] { receiver_.burst<Parts>(frames_, first, count, now); });
       tally.packets += count;
@@ -78,7 +78,7 @@ class ReceiveBench final : public Bench {
     }
   }
   std::uint64_t checked() const override {
-    return (Parts & receive_part::kPlace) != 0 ? receiver_.checked() : packets_;
+    return (Parts & receive_part::kPlacement) != 0 ? receiver_.checked() : packets_;
   }
 
  private:
@@ -108,10 +108,10 @@ std::vector<std::unique_ptr<Bench>> receive_benches(const Shape& shape) {
   using namespace receive_part;
   std::vector<std::unique_ptr<Bench>> all;
   all.push_back(std::make_unique<ReceiveBench<0, false>>(shape));
-  all.push_back(std::make_unique<ReceiveBench<kPlace, false>>(shape));
-  all.push_back(std::make_unique<ReceiveBench<kPlace, true>>(shape));
-  all.push_back(std::make_unique<ReceiveBench<kPlace | kCopy, true>>(shape));
-  all.push_back(std::make_unique<ReceiveBench<kPlace | kCopy | kFrame, true>>(shape));
+  all.push_back(std::make_unique<ReceiveBench<kPlacement, false>>(shape));
+  all.push_back(std::make_unique<ReceiveBench<kPlacement, true>>(shape));
+  all.push_back(std::make_unique<ReceiveBench<kPlacement | kCopy, true>>(shape));
+  all.push_back(std::make_unique<ReceiveBench<kPlacement | kCopy | kFrame, true>>(shape));
   return all;
 }
 

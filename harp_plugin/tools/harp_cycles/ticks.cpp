@@ -38,7 +38,7 @@ double median(std::array<double, 15> values) {
 Clock measure_clock() {
   constexpr auto kTime = std::chrono::milliseconds(2);
   std::array<double, 15> rates{};
-  std::uint64_t least_read = ~std::uint64_t{0};
+  std::uint64_t min_read = ~std::uint64_t{0};
   for (double& rate : rates) {
     const auto began = SteadyClock::now();
     const std::uint64_t first = ticks();
@@ -51,10 +51,10 @@ Clock measure_clock() {
            std::chrono::duration<double, std::nano>(ended - began).count();
     for (int i = 0; i < 100; ++i) {
       const std::uint64_t before = ticks();
-      least_read = std::min(least_read, ticks() - before);
+      min_read = std::min(min_read, ticks() - before);
     }
   }
-  return {.ticks_per_ns = median(rates), .ticks_per_read = static_cast<double>(least_read)};
+  return {.ticks_per_ns = median(rates), .ticks_per_read = static_cast<double>(min_read)};
 }
 
 double cycles_per_tick() {

@@ -56,6 +56,6 @@ Ends make_tcp_links(bool is_first,
 Ends make_plugin_links(const std::string& via, Control& control);
 
 /// Most messages under way.
-inline constexpr std::size_t kMostSlots = 32;
+inline constexpr std::size_t kMaxSlots = 32;
 
 }  // namespace harp_perf

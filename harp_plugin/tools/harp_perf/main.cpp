@@ -47,31 +47,31 @@ struct Options {
   std::chrono::microseconds rest{};
 };
 
-std::size_t parse_count(std::string_view text, std::size_t most) {
+std::size_t parse_count(std::string_view text, std::size_t maximum) {
   std::size_t value = 0;
   const auto [end, problem] = std::from_chars(text.begin(), text.end(), value);
   const std::string_view unit(end, text.end());
   value *= unit == "k" ? 1024 : unit == "m" ? 1048576 : 1;
-  if (problem != std::errc() || value == 0 || value > most ||
+  if (problem != std::errc() || value == 0 || value > maximum ||
       (!unit.empty() && unit != "k" && unit != "m")) {
     throw std::runtime_error("'" + std::string(text) + "': expected a number from 1 to " +
-                             std::to_string(most) + ", k and m are 1024 and 1048576");
+                             std::to_string(maximum) + ", k and m are 1024 and 1048576");
   }
   return value;
 }
 
 double parse_seconds(std::string_view text) {
-  constexpr double kMost = 3600;
+  constexpr double kMax = 3600;
   double value = 0;
   const auto [end, problem] = std::from_chars(text.begin(), text.end(), value);
-  if (problem != std::errc() || end != text.end() || !(value > 0 && value <= kMost)) {
+  if (problem != std::errc() || end != text.end() || !(value > 0 && value <= kMax)) {
     throw std::runtime_error("'" + std::string(text) + "': expected seconds above 0, up to 3600");
   }
   return value;
 }
 
 Options parse_options(const std::vector<std::string>& arguments) {
-  constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  constexpr std::size_t kMaxBytes = std::size_t{1} << 30;
   Options options;
   for (std::size_t i = 0; i + 1 < arguments.size(); i += 2) {
     const std::string& name = arguments[i];
@@ -86,14 +86,14 @@ Options parse_options(const std::vector<std::string>& arguments) {
       options.sizes.clear();
       std::istringstream list(value);
       for (std::string one; std::getline(list, one, ',');) {
-        options.sizes.push_back(parse_count(one, kMostBytes));
+        options.sizes.push_back(parse_count(one, kMaxBytes));
       }
     } else if (name == "--seconds") {
       options.seconds = parse_seconds(value);
     } else if (name == "--rounds") {
       options.rounds = parse_count(value, 1000);
     } else if (name == "--window") {
-      options.window = parse_count(value, kMostSlots);
+      options.window = parse_count(value, kMaxSlots);
     } else if (name == "--rest-us") {
       options.rest = std::chrono::microseconds(parse_count(value, 1000000));
     } else {
@@ -183,10 +183,10 @@ class Client {
         }
       }
     }
-    const std::size_t least = std::ranges::min(options_.sizes);
+    const std::size_t minimum = std::ranges::min(options_.sizes);
     for (std::size_t round = 0; round < options_.rounds; ++round) {
       for (std::size_t link = 0; link < links_.size(); ++link) {
-        measure_latency(link, least, figures_[{link, least}]);
+        measure_latency(link, minimum, figures_[{link, minimum}]);
       }
     }
     control_.say("end");
@@ -207,12 +207,12 @@ class Client {
                     median(one.cpu_s_per_gb));
       }
     }
-    const std::size_t least = std::ranges::min(options_.sizes);
+    const std::size_t minimum = std::ranges::min(options_.sizes);
     std::printf("\n| round trip of %zu bytes | median us | ratio | p99 us |\n|---|---|---|---|\n",
-                least);
-    const double first = median(figures_.at({0, least}).median_us);
+                minimum);
+    const double first = median(figures_.at({0, minimum}).median_us);
     for (std::size_t link = 0; link < links_.size(); ++link) {
-      const Figures& one = figures_.at({link, least});
+      const Figures& one = figures_.at({link, minimum});
       std::printf("| %s | %.1f | %.2f | %.1f |\n",
                   name_of(options_.vias[link]).c_str(),
                   median(one.median_us),
@@ -256,8 +256,8 @@ class Client {
   }
 
   void measure_latency(std::size_t link, std::size_t bytes, Figures& figures) {
-    constexpr std::size_t kMostBytes = std::size_t{64} << 20;
-    const auto count = std::clamp<std::size_t>(kMostBytes / bytes, 20, 5000);
+    constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
+    const auto count = std::clamp<std::size_t>(kMaxBytes / bytes, 20, 5000);
     order("pingpong", link, bytes, count);
     const auto sorted = ping_pong(links_[link], bytes, count);
     (void)control_.hear();

@@ -164,7 +164,7 @@ class PluginLink final : public Link {
   std::shared_ptr<Plugin> plugin_;
   void* comm_;
   bool is_sending_;
-  std::array<void*, kMostSlots> requests_{};
+  std::array<void*, kMaxSlots> requests_{};
   std::vector<Registration> registrations_;
 };
 

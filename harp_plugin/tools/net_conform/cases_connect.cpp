@@ -40,12 +40,12 @@ void handle_size(Side& side) {
       }
     }
   }
-  const std::size_t most = limit != 0 ? limit : driver.handle_bytes();
+  const std::size_t maximum = limit != 0 ? limit : driver.handle_bytes();
   check("connect.handle-size",
-        used >= 1 && used <= most,
+        used >= 1 && used <= maximum,
         "%zu bytes are written, %zu are allowed",
         used,
-        most);
+        maximum);
 }
 
 void accept_first(Side& side) {
@@ -187,9 +187,9 @@ void copied_handle(Side& side) {
   const auto bytes = side.hear();
   void* pointer = nullptr;
   std::vector<GuardedBuffer> copies;  // All of them stay, so that no address comes twice.
-  constexpr std::size_t kMostCopies = 4096;
+  constexpr std::size_t kMaxCopies = 4096;
   side.poll("connect.copied-handle", "connect", [&] {
-    if (copies.size() < kMostCopies) {
+    if (copies.size() < kMaxCopies) {
       copies.emplace_back(side.driver().handle_bytes());
     }
     GuardedBuffer& copy = copies.back();

@@ -112,29 +112,29 @@ void recv_groups(Side& side, void* comm, const std::vector<Group>& groups, const
     while (posted < groups.size() && posted < index + 2) {
       post(posted++);
     }
-    std::array<int, 64> told{};
-    told.fill(-1);
+    std::array<int, 64> reported{};
+    reported.fill(-1);
     side.poll(rule, "a grouped receive", [&] {
       bool done = false;
-      const Result result = side.driver().test(receivings[index].request, &done, told.data());
+      const Result result = side.driver().test(receivings[index].request, &done, reported.data());
       require(rule, result == Result::kSuccess, "test: %s", name_of(result));
       return done;
     });
     for (std::size_t i = 0; i < groups[index].size(); ++i) {
       const Part& part = groups[index][i];
       check(rule,
-            told[i] == static_cast<int>(part.bytes),
+            reported[i] == static_cast<int>(part.bytes),
             "group %zu, buffer %zu: size %d instead of %zu",
             index,
             i,
-            told[i],
+            reported[i],
             part.bytes);
       const std::string difference = find_difference(
           receivings[index].buffers[i].span().first(part.bytes), kSeed, part.number);
       check(rule, difference.empty(), "group %zu, buffer %zu: %s", index, i, difference.c_str());
     }
     check("data.size-slots",
-          told[groups[index].size()] == -1,
+          reported[groups[index].size()] == -1,
           "a size beyond the %zu of the group",
           groups[index].size());
   }
@@ -161,14 +161,14 @@ void run_groups(Side& side,
   side.meet();
 }
 
-std::size_t most(Side& side) {
+std::size_t maximum(Side& side) {
   return static_cast<std::size_t>(side.properties().max_recvs);
 }
 
 void same_tag(Side& side) {
   std::vector<Group> groups;
   std::uint64_t number = 0;
-  for (std::size_t count = 2; count <= most(side); ++count) {
+  for (std::size_t count = 2; count <= maximum(side); ++count) {
     for (int again = 0; again < 3; ++again) {
       Group& group = groups.emplace_back();
       for (std::size_t i = 0; i < count; ++i) {
@@ -184,7 +184,7 @@ void tags(Side& side) {
   std::uint64_t number = 0;
   for (std::size_t round = 0; round < 20; ++round) {
     Group& group = groups.emplace_back();
-    for (std::size_t i = 0; i < most(side); ++i) {
+    for (std::size_t i = 0; i < maximum(side); ++i) {
       group.push_back({static_cast<int>(i), 5000, 8192, number++});
     }
   }
@@ -198,7 +198,7 @@ void group_sizes(Side& side) {
   std::uint64_t number = 0;
   for (std::size_t round = 0; round < 20; ++round) {
     Group& group = groups.emplace_back();
-    for (std::size_t i = 0; i < most(side); ++i) {
+    for (std::size_t i = 0; i < maximum(side); ++i) {
       const std::size_t bytes = (round + i) % 3 == 0 ? 0 : (round * 7919 + i * 104729) % 300000;
       group.push_back({static_cast<int>(i), bytes, 300000, number++});
     }

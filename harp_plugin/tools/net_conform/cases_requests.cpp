@@ -16,17 +16,17 @@ namespace {
 void full(Side& side) {
   const Comm comm = open_comm(side);
   constexpr std::size_t kBytes = 100000;
-  const auto most = static_cast<std::size_t>(side.driver().max_requests());
+  const auto maximum = static_cast<std::size_t>(side.driver().max_requests());
   std::vector<GuardedBuffer> buffers;
   std::vector<Request> requests;
-  for (std::size_t i = 0; i < most; ++i) {
+  for (std::size_t i = 0; i < maximum; ++i) {
     buffers.emplace_back(kBytes);
     if (side.is_a()) {
       fill_pattern(buffers[i].span(), 7, i);
     }
   }
   Registered registered(&side, comm.get(), buffers[0].span());
-  for (std::size_t i = 0; i < most; ++i) {
+  for (std::size_t i = 0; i < maximum; ++i) {
     Request request{nullptr, kBytes};
     void* data = buffers[i].data();
     std::size_t bytes = kBytes;
@@ -156,19 +156,19 @@ void size_slots(Side& side) {
   const Request request = side.is_a()
                               ? send_one(side, comm.get(), buffer.span(), 7, registered.mr())
                               : recv_one(side, comm.get(), buffer.span(), 7, registered.mr());
-  std::array<int, 64> told{};
-  told.fill(-1);
+  std::array<int, 64> reported{};
+  reported.fill(-1);
   side.poll("data.size-slots", "a request", [&] {
     bool done = false;
-    const Result result = side.driver().test(request.pointer, &done, told.data());
+    const Result result = side.driver().test(request.pointer, &done, reported.data());
     require("data.size-slots", result == Result::kSuccess, "test: %s", name_of(result));
     return done;
   });
   check("data.size-slots",
-        told[0] == 512 &&
-            std::all_of(told.begin() + 1, told.end(), [](int size) { return size == -1; }),
+        reported[0] == 512 &&
+            std::all_of(reported.begin() + 1, reported.end(), [](int size) { return size == -1; }),
         "the first size is %d, and others may have changed",
-        told[0]);
+        reported[0]);
   side.meet();
 }
 
@@ -240,11 +240,11 @@ void too_large(Side& side) {
     const Request request = send_one(side, comm.get(), buffer.span(), 7, registered.mr());
     side.say({});
     // Done, an error, or neither: the receiver is the one who knows. It says when it does.
-    for (bool is_told = false; !is_told;) {
+    for (bool is_reported = false; !is_reported;) {
       bool done = false;
       if (side.driver().test(request.pointer, &done, nullptr) != Result::kSuccess || done) {
         side.hear();
-        is_told = true;
+        is_reported = true;
       } else {
         require("data.too-large",
                 std::chrono::steady_clock::now() < side.deadline(),

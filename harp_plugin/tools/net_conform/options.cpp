@@ -23,12 +23,12 @@ wrong command line, 3 if a call blocked, 4 if one crashed.
   --tests LIST         names of cases, or their beginnings, separated by commas (all)
   --bytes LIST         sizes of messages for data.sizes
   --seconds S          how long data.soak runs (0.2)
-  --timeout S          most time for one case (60)
-  --peer-timeout S     most time until a dead peer is an error (45)
+  --timeout S          maximum time for one case (60)
+  --peer-timeout S     maximum time until a dead peer is an error (45)
   --processes          the other side is a process, not a thread
   --peer-prefix WORDS  and is started by these words: "ip netns exec b", "ssh host"
   --strict             also rules that NCCL itself does not rely on
-  --handle-bytes N     most bytes of a handle (NCCL's)
+  --handle-bytes N     maximum bytes of a handle (NCCL's)
   --list               prints cases and rules, and ends
 )";
 
@@ -40,10 +40,11 @@ const std::vector<std::size_t>& default_sizes() {
 }
 
 template <typename T>
-bool read_number(const std::string& text, T least, T most, T* number) {
+bool read_number(const std::string& text, T minimum, T maximum, T* number) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+  if (error != std::errc() || end != text.data() + text.size() || value < minimum ||
+      value > maximum) {
     return false;
   }
   *number = value;
@@ -62,10 +63,10 @@ std::vector<std::string> split(const std::string& text, char separator) {
 }
 
 bool read_sizes(const std::string& text, std::vector<std::size_t>* sizes) {
-  constexpr std::size_t kMost = std::size_t{1} << 30;
+  constexpr std::size_t kMax = std::size_t{1} << 30;
   for (const std::string& part : split(text, ',')) {
     std::size_t bytes = 0;
-    if (!read_number<std::size_t>(part, 0, kMost, &bytes)) {
+    if (!read_number<std::size_t>(part, 0, kMax, &bytes)) {
       return false;
     }
     sizes->push_back(bytes);

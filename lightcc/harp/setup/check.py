@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightcc.harp.setup.state import State
     from lightcc.harp.setup.system import System
 
-_LEAST_HUGE_BYTES = 256 << 20  # With less, HARP's DPDK does without, and then drives no NIC.
+_MIN_HUGE_BYTES = 256 << 20  # With less, HARP's DPDK does without, and then drives no NIC.
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def _check_dpdk(system: System, variables: dict[str, str], library: Path) -> lis
         found.append(Finding(is_good, text if is_good else f"{text}, not to {VFIO}"))
     bytes_ = huge_bytes(system)
     text = f"{bytes_ / 2**30:.1f} GiB of huge pages"
-    if bytes_ < _LEAST_HUGE_BYTES:
-        return [*found, Finding(False, f"{text}: HARP needs {_LEAST_HUGE_BYTES >> 20} MiB free")]
+    if bytes_ < _MIN_HUGE_BYTES:
+        return [*found, Finding(False, f"{text}: HARP needs {_MIN_HUGE_BYTES >> 20} MiB free")]
     return [*found, Finding(True, text)]
 
 

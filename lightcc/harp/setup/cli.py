@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 SUCCESS = "Set up HARP successfully"
 _STATE = "/var/lib/harp/setup.json"
 _MODES = ("inline", "adaptive", "thread")
-_MOST_ENGINES = 64
-_MOST_CORE = 1023
+_MAX_ENGINES = 64
+_MAX_CORE = 1023
 
 
 def main(argv: Sequence[str] | None = None, system: System | None = None) -> int:
@@ -233,7 +233,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--datapath", choices=DATAPATHS, default="udp", help="how packets travel (default: udp)")
     add("--interfaces", type=_names, default=[], metavar="A,B", help="NICs, in place of a choice")
-    add("--engines", type=_number(1, _MOST_ENGINES), default=1, help="stacks for each NIC")
+    add("--engines", type=_number(1, _MAX_ENGINES), default=1, help="stacks for each NIC")
     add("--mode", choices=_MODES, default="inline", help="who drives them (default: inline)")
     add("--cores", type=_cores, default=[], metavar="2-4", help="cores of adaptive and thread mode")
     add("--queues", type=_number(1, 1024), default=0, help="queues of each NIC, for af_xdp")
@@ -255,10 +255,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _number(least: int, most: int) -> Callable[[str], int]:
+def _number(minimum: int, maximum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            msg = f"'{text}': expected a number from {least} to {most}"
+        if not text.isdecimal() or not minimum <= int(text) <= maximum:
+            msg = f"'{text}': expected a number from {minimum} to {maximum}"
             raise argparse.ArgumentTypeError(msg)
         return int(text)
 
@@ -278,7 +278,7 @@ def _cores(text: str) -> list[int]:
         cores = parse_cores(text)
     except ValueError:
         cores = []
-    if not cores or max(cores) > _MOST_CORE:
+    if not cores or max(cores) > _MAX_CORE:
         msg = f"'{text}': expected numbers of cores, such as 2,3 or 4-7"
         raise argparse.ArgumentTypeError(msg)
     return cores

@@ -59,10 +59,10 @@ def _af_xdp(system: System, machine: Machine, nic: Nic, request: Request) -> lis
     if nic.uppers:
         reasons.append(f"{', '.join(nic.uppers)} is on top of it")
     channels = system.channels(nic.name)
-    most = max(nic.queues, channels.most if channels else 0)
+    maximum = max(nic.queues, channels.maximum if channels else 0)
     wanted = request.queues or request.engines
-    if wanted > most:
-        reasons.append(f"it has at most {most} queue(s), not {wanted}")
+    if wanted > maximum:
+        reasons.append(f"it has at most {maximum} queue(s), not {wanted}")
     if request.queues and channels is None:
         reasons.append("its driver does not let its queues be set")
     return reasons

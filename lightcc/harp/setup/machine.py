@@ -29,7 +29,7 @@ _ESTABLISHED = "01"
 
 
 @dataclass(frozen=True)
-class Place:
+class Locality:
     """Where a device is: the devices above it, outermost first, and its NUMA node (-1: unknown)."""
 
     path: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Gpu:
 
     pci: str
     device: str  # "10de:1db5"
-    place: Place
+    locality: Locality
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Nic:
 
     name: str
     kind: int  # ARPHRD_*: 1 is Ethernet.
-    place: Place
+    locality: Locality
     device: str  # "1af4:1000", "" where it is on no PCI bus.
     driver: str  # Of the interface: virtio_net.
     pci_driver: str  # Of the PCI device: virtio-pci; often the same.
@@ -74,7 +74,7 @@ class Nic:
     @property
     def pci(self) -> str:
         """Its PCI address, "" where it is on no PCI bus."""
-        return self.place.pci
+        return self.locality.pci
 
     @property
     def is_ipv4(self) -> bool:
@@ -86,7 +86,7 @@ class Nic:
         words = [self.pci or "no PCI device", self.device, self.driver, f"{self.queues} queue(s)"]
         words += [f"MTU {self.mtu_bytes}", self.mac, self.address or "no address"]
         words += [f"{self.speed_mbps} Mb/s"] if self.speed_mbps else []
-        words += [f"node {self.place.node}"] if self.place.node >= 0 else []
+        words += [f"node {self.locality.node}"] if self.locality.node >= 0 else []
         words += ["default route"] if self.has_default_route else []
         return f"{self.name}: " + ", ".join(word for word in words if word)
 
@@ -120,15 +120,15 @@ def look(system: System) -> Machine:
     )
 
 
-def place_of(system: System, link: str) -> Place:
+def locality_of(system: System, link: str) -> Locality:
     """Returns where the device behind a link in sysfs is."""
     where, devices = system.path(link).resolve(), system.path("/sys/devices").resolve()
     parts = where.relative_to(devices).parts if where.is_relative_to(devices) else ()
     while parts and not _PCI_ADDRESS.fullmatch(parts[-1]):
         parts = parts[:-1]
     if not parts:
-        return Place()
-    return Place(parts, system.number(f"{PCI}/{parts[-1]}/numa_node", -1))
+        return Locality()
+    return Locality(parts, system.number(f"{PCI}/{parts[-1]}/numa_node", -1))
 
 
 def driver_of(system: System, device: str) -> str:
@@ -145,17 +145,17 @@ def _nic(
     connections: list[tuple[str, int]],
 ) -> Nic:
     base = f"{NET}/{name}"
-    place = place_of(system, f"{base}/device")
+    locality = locality_of(system, f"{base}/device")
     own = [address] if address else []
     own += [found for found, owner in _ipv6_addresses(system) if owner == name]
     mine = [route for route in routes if route[0] == name]
     return Nic(
         name=name,
         kind=system.number(f"{base}/type", _ETHERNET),
-        place=place,
-        device=_ids(system, place.pci),
+        locality=locality,
+        device=_ids(system, locality.pci),
         driver=driver_of(system, f"{base}/device"),
-        pci_driver=driver_of(system, f"{PCI}/{place.pci}") if place.pci else "",
+        pci_driver=driver_of(system, f"{PCI}/{locality.pci}") if locality.pci else "",
         queues=max(1, len(list(system.path(f"{base}/queues").glob("rx-*")))),
         mtu_bytes=system.number(f"{base}/mtu", 1500),
         speed_mbps=max(0, system.number(f"{base}/speed", 0)),
@@ -180,7 +180,7 @@ def _gpus(system: System) -> Iterator[Gpu]:
         if system.read(f"{device}/vendor") == _NVIDIA and system.read(f"{device}/class").startswith(
             _DISPLAY
         ):
-            yield Gpu(path.name, _ids(system, path.name), place_of(system, device))
+            yield Gpu(path.name, _ids(system, path.name), locality_of(system, device))
 
 
 def _ids(system: System, pci: str) -> str:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightcc.harp.setup.machine import Gpu, Nic, Place
+    from lightcc.harp.setup.machine import Gpu, Locality, Nic
 
 
-def nearness(a: Place, b: Place) -> tuple[int, bool]:
+def nearness(a: Locality, b: Locality) -> tuple[int, bool]:
     """Returns how near two devices are; larger is nearer."""
     ways = zip(a.path, b.path, strict=False)
     shared = len(list(itertools.takewhile(lambda both: both[0] == both[1], ways)))
@@ -34,7 +34,7 @@ def pair(gpus: Sequence[Gpu], nics: Sequence[Nic]) -> list[tuple[Gpu, Nic]]:
         waiting = [gpu for gpu in gpus if gpu not in found]
         ranked = sorted(
             ((gpu, nic) for gpu in waiting for nic in nics),
-            key=lambda both: nearness(both[0].place, both[1].place),
+            key=lambda both: nearness(both[0].locality, both[1].locality),
             reverse=True,  # Stable: ties stay in the order of addresses.
         )
         for gpu, nic in ranked:

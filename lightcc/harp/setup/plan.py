@@ -163,7 +163,7 @@ def _huge_page_changes(
             " them has to stay: ask for fewer with --huge-pages GIB"
         )
         raise SetupError(msg)
-    nodes = sorted({nic.place.node for nic in nics if nic.place.node >= 0})
+    nodes = sorted({nic.locality.node for nic in nics if nic.locality.node >= 0})
     paths = [f"{_NODES}/node{node}/hugepages/{_TWO_MIB}" for node in nodes]
     if not paths or not all(system.path(path).exists() for path in paths):
         paths = [f"{HUGE}/{_TWO_MIB}"]
@@ -249,7 +249,7 @@ def _free_cores(
             " cores; set it for each process"
         )
         return ()
-    near = system.read(f"{_NODES}/node{nics[0].place.node}/cpulist")
+    near = system.read(f"{_NODES}/node{nics[0].locality.node}/cpulist")
     cores = parse_cores(near or system.read("/sys/devices/system/cpu/online"))[1:]
     if len(cores) < request.engines:
         notes.append(f"no HARP_CORES: {request.engines} core(s) cannot be spared")

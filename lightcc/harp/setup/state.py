@@ -54,11 +54,11 @@ class StateFile:
         Raises:
             SetupError: It is not a state of harp-setup's.
         """
-        place = self._system.path(self.path)
-        if not place.exists():
+        location = self._system.path(self.path)
+        if not location.exists():
             return None
         try:
-            return _state_from(json.loads(place.read_text(encoding="utf-8")))
+            return _state_from(json.loads(location.read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError) as error:
             msg = f"{self.path} is no state of this harp-setup: {error!r}"
             raise SetupError(msg) from None

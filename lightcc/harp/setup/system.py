@@ -54,7 +54,7 @@ class Channels(NamedTuple):
         return self.combined + self.rx
 
     @property
-    def most(self) -> int:
+    def maximum(self) -> int:
         """How many could."""
         return max(self.max_combined, min(self.max_rx, self.max_tx))
 
@@ -85,8 +85,10 @@ class System:
 
     def text(self, path: str) -> str | None:
         """Returns a file as `replace` takes it, to the byte; None where there is none."""
-        place = self.path(path)
-        return place.read_bytes().decode("utf-8", "surrogateescape") if place.exists() else None
+        location = self.path(path)
+        return (
+            location.read_bytes().decode("utf-8", "surrogateescape") if location.exists() else None
+        )
 
     def number(self, path: str, otherwise: int) -> int:
         """Returns the number that a file holds."""
@@ -101,16 +103,16 @@ class System:
 
     def replace(self, path: str, text: str) -> None:
         """Writes a file, mode 0644; readers and crashes see the old one or the new one, whole."""
-        place = self.path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+        location = self.path(path)
+        location.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{location.name}.", dir=location.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text.encode("utf-8", "surrogateescape"))
                 file.flush()
                 os.fchmod(file.fileno(), 0o644)
                 os.fsync(file.fileno())
-            Path(name).replace(place)
+            Path(name).replace(location)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise

@@ -24,13 +24,13 @@ from lightcc.harp.stat.table import as_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_LEAST_INTERVAL_S = 0.1  # HARP writes no oftener.
-_MOST_INTERVAL_S = 86400.0
+_MIN_INTERVAL_S = 0.1  # HARP writes no oftener.
+_MAX_INTERVAL_S = 86400.0
 
 
 def _seconds(text: str) -> float:
     value = float(text)
-    if not math.isfinite(value) or not _LEAST_INTERVAL_S <= value <= _MOST_INTERVAL_S:
+    if not math.isfinite(value) or not _MIN_INTERVAL_S <= value <= _MAX_INTERVAL_S:
         raise ValueError(text)
     return value
 

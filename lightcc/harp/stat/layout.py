@@ -30,10 +30,10 @@ _ENGINE_HEAD, _SESSION_HEAD = 4, 2  # Words in front of the fields.
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 # Far beyond what HARP writes; what is larger is damaged.
-_MOST_FIELDS = 256
-_MOST_FIELD_WORDS = 32
-_MOST_BLOCKS = 4096
-_MOST_BLOCKS_BYTES = 64 << 20
+_MAX_FIELDS = 256
+_MAX_FIELD_WORDS = 32
+_MAX_BLOCKS = 4096
+_MAX_BLOCKS_BYTES = 64 << 20
 
 _TRIES = 50  # To read a block between two writings, which take microseconds.
 _BETWEEN_TRIES_S = 0.001
@@ -95,8 +95,8 @@ class Layout(NamedTuple):
     engine: tuple[Field, ...]
     session: tuple[Field, ...]
     path: tuple[Field, ...]
-    most_sessions: int
-    most_paths: int
+    max_sessions: int
+    max_paths: int
     blocks: int
     first_block: int
     block_bytes: int
@@ -104,7 +104,7 @@ class Layout(NamedTuple):
 
     def session_words(self) -> int:
         """Returns the words from one session to the next."""
-        return _SESSION_HEAD + _words(self.session) + self.most_paths * _words(self.path)
+        return _SESSION_HEAD + _words(self.session) + self.max_paths * _words(self.path)
 
 
 def _words(fields: tuple[Field, ...]) -> int:
@@ -152,8 +152,8 @@ def read_layout(source: Source) -> tuple[Identity, Layout]:
         raise StatFileError(msg)
     (created, *sizes, first_block, block_bytes, _) = _SIZES.unpack_from(head, _IDENTITY.size)
     counts, entry_bytes, words = sizes[:3], sizes[3], sizes[4:7]
-    most_sessions, most_paths, blocks = sizes[7:]
-    if max(counts) > _MOST_FIELDS or entry_bytes != _FIELD.size:
+    max_sessions, max_paths, blocks = sizes[7:]
+    if max(counts) > _MAX_FIELDS or entry_bytes != _FIELD.size:
         _damaged(f"{max(counts)} fields of {entry_bytes} bytes")
     tables = []
     offset = struct.unpack_from("<I", head, 12)[0]
@@ -165,15 +165,15 @@ def read_layout(source: Source) -> tuple[Identity, Layout]:
         engine=engine,
         session=session,
         path=path,
-        most_sessions=most_sessions,
-        most_paths=most_paths,
+        max_sessions=max_sessions,
+        max_paths=max_paths,
         blocks=blocks,
         first_block=first_block,
         block_bytes=block_bytes,
         created_unix_ns=created,
     )
-    needed = WORD * (_ENGINE_HEAD + _words(layout.engine) + most_sessions * layout.session_words())
-    is_too_much = blocks > _MOST_BLOCKS or blocks * block_bytes > _MOST_BLOCKS_BYTES
+    needed = WORD * (_ENGINE_HEAD + _words(layout.engine) + max_sessions * layout.session_words())
+    is_too_much = blocks > _MAX_BLOCKS or blocks * block_bytes > _MAX_BLOCKS_BYTES
     if block_bytes < needed or is_too_much or first_block < offset:
         _damaged(f"{blocks} blocks of {block_bytes} bytes from {first_block}")
     if source.length() < first_block + blocks * block_bytes:
@@ -198,7 +198,7 @@ def _read_table(source: Source, offset: int, count: int, words: int) -> tuple[Fi
         is_sound = (
             COUNTER <= kind <= INFO
             and (form == _TEXT or (form == _NUMBER and length == 1))
-            and 1 <= length <= _MOST_FIELD_WORDS
+            and 1 <= length <= _MAX_FIELD_WORDS
             and _NAME.fullmatch(field.name) is not None
             and not (field.is_text and kind in (COUNTER, GAUGE))
         )
@@ -252,8 +252,8 @@ def _read_block(source: Source, layout: Layout, block: int, *, is_written: bool)
 
 def _engine(layout: Layout, raw: bytes) -> Record:
     _, written_ns, shown, there_are = struct.unpack_from("<4Q", raw)
-    if shown > layout.most_sessions:
-        _damaged(f"{shown} sessions in room for {layout.most_sessions}")
+    if shown > layout.max_sessions:
+        _damaged(f"{shown} sessions in room for {layout.max_sessions}")
     first = WORD * (_ENGINE_HEAD + _words(layout.engine))
     stride = WORD * layout.session_words()
     sessions = tuple(_session(layout, raw, first + i * stride) for i in range(shown))
@@ -263,8 +263,8 @@ def _engine(layout: Layout, raw: bytes) -> Record:
 
 def _session(layout: Layout, raw: bytes, at: int) -> Record:
     shown, there_are = struct.unpack_from("<2Q", raw, at)
-    if shown > layout.most_paths:
-        _damaged(f"{shown} paths in room for {layout.most_paths}")
+    if shown > layout.max_paths:
+        _damaged(f"{shown} paths in room for {layout.max_paths}")
     at += WORD * _SESSION_HEAD
     first, stride = at + WORD * _words(layout.session), WORD * _words(layout.path)
     paths = tuple(

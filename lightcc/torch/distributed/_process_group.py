@@ -153,8 +153,8 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
             return None
         name = group_name or f"split:{','.join(map(str, new_ranks))}"
         limit = timeout or timedelta(seconds=self._timeout_s)
-        place = new_ranks.index(self._rank)
-        made = _worlds.join_group(lease, name, None, place, len(new_ranks), limit)
+        position = new_ranks.index(self._rank)
+        made = _worlds.join_group(lease, name, None, position, len(new_ranks), limit)
         group = ProcessGroup(made, name, limit)
         group._set_group_name(name)
         group._set_group_desc(group_desc or "undefined")

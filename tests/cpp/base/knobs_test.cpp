@@ -100,7 +100,7 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.autotune_log, "log.csv");
   EXPECT_EQ(knobs.autotune_warmup_samples, 0);
   EXPECT_EQ(knobs.autotune_steps_per_sample, 9);
-  EXPECT_EQ(knobs.autotune_most_settings, 8);
+  EXPECT_EQ(knobs.autotune_max_settings, 8);
   EXPECT_TRUE(knobs.is_given("LIGHT_FUSION_SCHEDULE"));
   EXPECT_TRUE(knobs.is_given("HOROVOD_AUTOTUNE"));
   EXPECT_FALSE(knobs.is_given("LIGHT_2D"));
@@ -109,7 +109,7 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_TRUE(knobs.dynamic_process_sets);
   EXPECT_EQ(knobs.two_level, std::optional<bool>(false));
   EXPECT_EQ(knobs.intra_size, 4);
-  EXPECT_EQ(knobs.two_level_most_bytes, std::int64_t{2} << 30);
+  EXPECT_EQ(knobs.two_level_max_bytes, std::int64_t{2} << 30);
   EXPECT_EQ(knobs.two_level_chunk_bytes, 3 << 20);
   EXPECT_EQ(knobs.shm_chunk_bytes, 64 * 1024);
   EXPECT_EQ(knobs.shm_depth, 5);
@@ -244,7 +244,7 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
   EXPECT_EQ(good(line).two_level, std::optional<bool>(true));
   EXPECT_EQ(good(line).intra_size, 8);
   EXPECT_TRUE(good(line).topk);
-  EXPECT_EQ(good(line).topk_least_bytes, 2097152);
+  EXPECT_EQ(good(line).topk_min_bytes, 2097152);
 }
 
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {

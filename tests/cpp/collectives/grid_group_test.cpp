@@ -246,7 +246,7 @@ TEST(GridGroup, many_operations_in_a_row_keep_their_order_on_bad_links) {
 
 TEST(GridGroup, larger_buckets_and_other_operations_are_left_to_the_flat_group) {
   GridShape shape = kShapes[0];
-  shape.most_bytes = 4000;
+  shape.max_bytes = 4000;
   on_grid(shape, FaultPlan(1), [&](const GridRank& me) {
     for (const std::size_t count : {std::size_t{1000}, std::size_t{1001}}) {
       const auto inputs = inputs_of(shape, DataType::kFloat32, count);
@@ -258,7 +258,7 @@ TEST(GridGroup, larger_buckets_and_other_operations_are_left_to_the_flat_group) 
       const Buffer flat = reference(pointers(inputs), count, {});
       const Buffer two_level = grid_reference(shape, pointers(inputs), count, {});
       ASSERT_NE(flat, two_level) << "the numbers do not tell the groups apart";
-      ASSERT_EQ(data, count * 4 <= shape.most_bytes ? two_level : flat);
+      ASSERT_EQ(data, count * 4 <= shape.max_bytes ? two_level : flat);
     }
     Buffer all(40);
     const Buffer own = pattern(10, static_cast<std::uint64_t>(me.rank()));

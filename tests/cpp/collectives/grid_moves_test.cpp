@@ -224,7 +224,7 @@ TEST(GridMoves, different_operations_follow_each_other_on_bad_links) {
 
 TEST(GridMoves, what_is_larger_or_wrong_is_left_to_the_flat_group) {
   GridShape shape = kShapes[0];
-  shape.most_bytes = 4000;
+  shape.max_bytes = 4000;
   on_grid(shape, FaultPlan(1), [&](const GridRank& me) {
     for (const std::size_t count : {std::size_t{250}, std::size_t{251}}) {
       const Counts counts(4, count);

@@ -41,15 +41,15 @@ TEST(GridPlan, shards_cover_the_bucket_in_order_at_cache_lines) {
 
 TEST(GridPlan, shards_are_alike_to_within_a_line_in_the_last_chunk_too) {
   const GridPlan plan(100'003, 4, 3, 4096);
-  std::size_t least = plan.shard_bytes();
-  std::size_t most = 0;
+  std::size_t minimum = plan.shard_bytes();
+  std::size_t maximum = 0;
   for (std::size_t chunk = 0; chunk < plan.chunks(); ++chunk) {
     for (std::size_t member = 0; member < 3; ++member) {
-      least = std::min(least, plan.shard(chunk, member).count * 4);
-      most = std::max(most, plan.shard(chunk, member).count * 4);
+      minimum = std::min(minimum, plan.shard(chunk, member).count * 4);
+      maximum = std::max(maximum, plan.shard(chunk, member).count * 4);
     }
   }
-  EXPECT_LE(most - least, 128U);  // One line, and the end that fills no line.
+  EXPECT_LE(maximum - minimum, 128U);  // One line, and the end that fills no line.
 }
 
 TEST(GridPlan, a_chunk_smaller_than_a_line_each_is_a_line_each) {

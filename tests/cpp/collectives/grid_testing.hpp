@@ -35,7 +35,7 @@ struct GridShape {
   int members = 2;  ///< Of each block.
   int exchanges = 2;
   std::size_t chunk_bytes = 512;
-  std::size_t most_bytes = std::size_t{1} << 30;
+  std::size_t max_bytes = std::size_t{1} << 30;
   bool interleaved = false;  ///< Neighbouring ranks are in different blocks.
   bool shared = true;        ///< Blocks share memory; else the transport joins them, too.
   int size() const { return blocks * members; }
@@ -59,7 +59,7 @@ class GridWorld {
   /// Thread: the one of the rank.
   std::unique_ptr<Group> make_group(int rank, Transport& transport) const {
     const int block = shape_.block_of(rank);
-    const int place = shape_.member_of(rank);
+    const int position = shape_.member_of(rank);
     std::vector<int> all;
     std::vector<int> column;
     std::vector<std::size_t> order;
@@ -69,17 +69,17 @@ class GridWorld {
           static_cast<std::size_t>(shape_.rank_of(other / shape_.members, other % shape_.members)));
     }
     for (int other = 0; other < shape_.blocks; ++other) {
-      column.push_back(shape_.rank_of(other, place));
+      column.push_back(shape_.rank_of(other, position));
     }
     if (!shape_.interleaved) {
       order.clear();  // The default.
     }
     GridLevels levels;
     levels.intra = shape_.shared ? make_shm_group(memory_[static_cast<std::size_t>(block)]->span(),
-                                                  place,
+                                                  position,
                                                   silent_bells(shape_.members),
                                                   shm_)
-                                 : net_group(transport, ranks_of(block), place, 99);
+                                 : net_group(transport, ranks_of(block), position, 99);
     for (int i = 0; i < shape_.exchanges; ++i) {
       levels.inter.push_back(
           net_group(transport, column, block, 100 + static_cast<std::uint32_t>(i)));
@@ -87,7 +87,7 @@ class GridWorld {
     return make_grid_group(net_group(transport, all, rank, 0),
                            make_grid_state(std::move(levels),
                                            {.chunk_bytes = shape_.chunk_bytes,
-                                            .most_bytes = shape_.most_bytes,
+                                            .max_bytes = shape_.max_bytes,
                                             .order = std::move(order)}));
   }
 

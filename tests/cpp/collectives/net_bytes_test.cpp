@@ -58,8 +58,8 @@ TEST(NetBytes, a_large_allreduce_sends_twice_its_share_of_n_minus_1_over_n) {
       const auto n = static_cast<std::uint64_t>(size);
       EXPECT_EQ(total(sent), 2 * (n - 1) * bytes) << size;
       // What members own differs by at most two lines of 64 bytes.
-      const auto [least, most] = std::minmax_element(sent.begin(), sent.end());
-      EXPECT_LE(*most - *least, 128 * n) << size;
+      const auto [minimum, maximum] = std::minmax_element(sent.begin(), sent.end());
+      EXPECT_LE(*maximum - *minimum, 128 * n) << size;
     }
   }
 }

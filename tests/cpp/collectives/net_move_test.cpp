@@ -32,11 +32,11 @@ Block block_of(int from, int to, std::size_t bytes) {
 }
 
 std::vector<std::size_t> random_sizes(std::size_t count,
-                                      std::size_t most,
+                                      std::size_t maximum,
                                       std::mt19937_64& random) {
   std::vector<std::size_t> sizes(count);
   for (std::size_t& size : sizes) {
-    size = random() % 3 == 0 ? 0 : random() % (most + 1);
+    size = random() % 3 == 0 ? 0 : random() % (maximum + 1);
   }
   return sizes;
 }
@@ -83,10 +83,11 @@ TEST(NetAllgather, blocks_of_any_size_reach_everyone_in_place_and_not) {
   for (const int size : kWorldSizes) {
     std::mt19937_64 random(static_cast<unsigned>(size));
     NetWorld world(size, rough(static_cast<unsigned>(size)), {.chunk_bytes = 512});
-    for (const std::size_t most : {0U, 1U, 511U, 5000U}) {
-      check_allgather(world, random_sizes(static_cast<std::size_t>(size), most, random), false);
-      check_allgather(world, random_sizes(static_cast<std::size_t>(size), most, random), true);
-      check_allgather(world, std::vector<std::size_t>(static_cast<std::size_t>(size), most), true);
+    for (const std::size_t maximum : {0U, 1U, 511U, 5000U}) {
+      check_allgather(world, random_sizes(static_cast<std::size_t>(size), maximum, random), false);
+      check_allgather(world, random_sizes(static_cast<std::size_t>(size), maximum, random), true);
+      check_allgather(
+          world, std::vector<std::size_t>(static_cast<std::size_t>(size), maximum), true);
     }
   }
 }
@@ -137,10 +138,10 @@ TEST(NetAlltoall, uneven_blocks_reach_their_members) {
     const auto n = static_cast<std::size_t>(size);
     std::mt19937_64 random(n);
     NetWorld world(size, rough(n), {.chunk_bytes = 512});
-    for (const std::size_t most : {0U, 3U, 513U, 4000U}) {
+    for (const std::size_t maximum : {0U, 3U, 513U, 4000U}) {
       std::vector<std::vector<std::size_t>> sizes;  // [from][to]
       for (std::size_t from = 0; from < n; ++from) {
-        sizes.push_back(random_sizes(n, most, random));
+        sizes.push_back(random_sizes(n, maximum, random));
       }
       std::vector<Block> inputs(n);
       std::vector<Block> wanted(n);
@@ -165,7 +166,7 @@ TEST(NetAlltoall, uneven_blocks_reach_their_members) {
                 inputs[i].data(), sizes[i], outputs[i].data(), arriving[i]);
           },
           "alltoall");
-      ASSERT_TRUE(outputs == wanted) << size << " members, up to " << most;
+      ASSERT_TRUE(outputs == wanted) << size << " members, up to " << maximum;
     }
   }
 }

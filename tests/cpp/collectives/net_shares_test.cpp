@@ -33,8 +33,8 @@ TEST(SharePlan, even_pieces_cover_the_vector_in_order_and_stay_small) {
         }
       }
       EXPECT_EQ(next, total);
-      const auto [least, most] = std::minmax_element(owned.begin(), owned.end());
-      EXPECT_LE((*most - *least) * 4, 128U) << total << " among " << members;
+      const auto [minimum, maximum] = std::minmax_element(owned.begin(), owned.end());
+      EXPECT_LE((*maximum - *minimum) * 4, 128U) << total << " among " << members;
     }
   }
 }

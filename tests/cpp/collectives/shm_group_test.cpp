@@ -293,11 +293,11 @@ TEST(ShmGroup, allgather_concatenates_uneven_blocks_from_outside_and_in_place) {
           Buffer out(expected.size());
           expect_done(group.allgather(mine.data(), out.data(), bytes));
           ASSERT_EQ(out, expected);
-          Buffer place(expected.size());
+          Buffer position(expected.size());
           std::copy(
-              mine.begin(), mine.end(), place.begin() + static_cast<std::ptrdiff_t>(own_start));
-          expect_done(group.allgather(place.data() + own_start, place.data(), bytes));
-          ASSERT_EQ(place, expected);
+              mine.begin(), mine.end(), position.begin() + static_cast<std::ptrdiff_t>(own_start));
+          expect_done(group.allgather(position.data() + own_start, position.data(), bytes));
+          ASSERT_EQ(position, expected);
         }
       });
     }

@@ -85,8 +85,8 @@ class Script {
  private:
   std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_() % bound); }
   std::size_t length() {
-    const std::size_t most[] = {2, 17, 130, 900};
-    return below(most[below(4)]);
+    const std::size_t maximum[] = {2, 17, 130, 900};
+    return below(maximum[below(4)]);
   }
   std::vector<std::size_t> lengths() {
     std::vector<std::size_t> result(n_);

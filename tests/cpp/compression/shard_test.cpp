@@ -33,15 +33,15 @@ TEST(Shard, shards_begin_at_cache_lines_and_differ_by_at_most_one) {
   for (const DataType dtype : kTypes) {
     const std::size_t line = 64 / element_size(dtype);
     for (const std::size_t numel : {line * 7, line * 1000, line * 65537}) {
-      std::size_t least = numel;
-      std::size_t most = 0;
+      std::size_t minimum = numel;
+      std::size_t maximum = 0;
       for (std::size_t j = 0; j < 5; ++j) {
         const ShardRange shard = topk_shard(numel, 5, j, dtype);
         EXPECT_EQ(shard.begin % line, 0U);
-        least = std::min(least, shard.size_elems());
-        most = std::max(most, shard.size_elems());
+        minimum = std::min(minimum, shard.size_elems());
+        maximum = std::max(maximum, shard.size_elems());
       }
-      EXPECT_LE(most - least, line);
+      EXPECT_LE(maximum - minimum, line);
     }
   }
 }

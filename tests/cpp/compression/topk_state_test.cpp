@@ -260,10 +260,10 @@ TEST(TopkNonFinite, flags_the_list_and_leaves_the_state) {
   for (const SimdLevel level : levels()) {
     for (const DataType dtype : kFloatTypes) {
       for (const bool exact : {false, true}) {
-        for (const auto& [place, bad] : {std::pair<std::size_t, double>{0, kNan},
-                                         {65535, kInfinity},
-                                         {65537, -kInfinity},
-                                         {numel - 1, -kNan}}) {
+        for (const auto& [position, bad] : {std::pair<std::size_t, double>{0, kNan},
+                                            {65535, kInfinity},
+                                            {65537, -kInfinity},
+                                            {numel - 1, -kNan}}) {
           TopkState state(dtype, numel);
           TopkRequest request = exact ? exactly(700, level) : about(700, numel, level);
           for (int step = 0; step < 3; ++step) {
@@ -272,7 +272,7 @@ TEST(TopkNonFinite, flags_the_list_and_leaves_the_state) {
           }
           const Buffer before = saved(state);
           std::vector<double> values = normal_values(rng, numel);
-          values[place] = bad;
+          values[position] = bad;
           const StepResult step = compress(state, tensor_of(dtype, values), request);
           EXPECT_TRUE(step.outcome.non_finite);
           EXPECT_EQ(step.outcome.count, 0U);
@@ -420,15 +420,15 @@ TEST(TopkFp16, one_block_may_hold_very_large_and_very_small_values) {
 }
 
 TEST(TopkFp16, the_largest_float_saturates_and_the_rest_stays) {
-  const double most = std::numeric_limits<float>::max();
+  const double maximum = std::numeric_limits<float>::max();
   TopkState state(DataType::kFloat32, 1);
   TopkRequest request = exactly(1, SimdLevel::kPlain);
   request.fp16 = true;
-  const StepResult result = compress(state, tensor_of(DataType::kFloat32, {most}), request);
+  const StepResult result = compress(state, tensor_of(DataType::kFloat32, {maximum}), request);
   state.commit();
   const auto sent = entries_of(parsed(result.list, 1, {.fp16 = true}));
-  EXPECT_LT(sent[0].value, most);
-  EXPECT_EQ(sent[0].value + state.residual_at(0), most);
+  EXPECT_LT(sent[0].value, maximum);
+  EXPECT_EQ(sent[0].value + state.residual_at(0), maximum);
 }
 
 TEST(TopkNarrow, sums_beyond_float16_saturate_and_the_rest_stays) {

@@ -26,8 +26,10 @@ double residual_of(const TopkEntry& entry, std::size_t element) {
 }
 
 /// Sends the largest of 1, 2, 3, ..., so that the others are kept back.
-void fill(TopkStore& store, const TopkStore::Key& key, const GridPlace& place = {.blocks = 2}) {
-  const auto entry = store.entry(key, place, DataType::kFloat32, kElements, kernels());
+void fill(TopkStore& store,
+          const TopkStore::Key& key,
+          const GridPosition& position = {.blocks = 2}) {
+  const auto entry = store.entry(key, position, DataType::kFloat32, kElements, kernels());
   ASSERT_TRUE(entry.ok());
   TopkShardState& state = *(*entry)->state;
   std::vector<float> shard(state.numel());
@@ -58,12 +60,12 @@ TEST(TopkStore, remembers_by_process_set_and_name) {
 
 TEST(TopkStore, a_tensor_that_changed_begins_anew) {
   TopkStore store(kernels());
-  for (const auto& [place, dtype, elements] :
-       {std::tuple(GridPlace{.blocks = 3}, DataType::kFloat32, kElements),
-        std::tuple(GridPlace{.blocks = 2}, DataType::kFloat64, kElements),
-        std::tuple(GridPlace{.blocks = 2}, DataType::kFloat32, kElements + 1)}) {
+  for (const auto& [position, dtype, elements] :
+       {std::tuple(GridPosition{.blocks = 3}, DataType::kFloat32, kElements),
+        std::tuple(GridPosition{.blocks = 2}, DataType::kFloat64, kElements),
+        std::tuple(GridPosition{.blocks = 2}, DataType::kFloat32, kElements + 1)}) {
     fill(store, {0, "a"});
-    const auto entry = store.entry({0, "a"}, place, dtype, elements, kernels());
+    const auto entry = store.entry({0, "a"}, position, dtype, elements, kernels());
     ASSERT_TRUE(entry.ok());
     EXPECT_EQ((*entry)->steps, 0U);
     EXPECT_EQ(residual_of(**entry, 3), 0.0);

@@ -24,7 +24,7 @@ Status gone(int rank) {
 
 // A tree of three hosts with two ranks each: 0 leads 1, 2 leads 3, 4 leads 5; 2 and 4 are children
 // of 0.
-ControlOptions place_of(int rank) {
+ControlOptions position_of(int rank) {
   ControlOptions options;
   options.rank = rank;
   options.is_networked = true;
@@ -46,7 +46,7 @@ ControlOptions place_of(int rank) {
 }
 
 ControlPlane machine(int rank) {
-  return {place_of(rank), kStart};
+  return {position_of(rank), kStart};
 }
 
 void submit(ControlPlane& control, const Request& request, OperationToken operation) {
@@ -154,17 +154,17 @@ TEST(ControlPlaneTest, an_error_is_passed_on_but_not_back) {
 }
 
 TEST(ControlPlaneTest, the_end_of_a_leaders_link_is_blamed_unless_news_has_arrived_meanwhile) {
-  for (const bool has_news : {false, true}) {
+  for (const bool has_update : {false, true}) {
     ControlPlane root = machine(0);
     root.on_link_closed(1, gone(2), kStart);
     EXPECT_TRUE(root.is_suspecting());
-    if (has_news) {
+    if (has_update) {
       root.on_frame(2, WorldError{ErrorCode::kPeerFailed, 3, "rank 3 is gone"}, kStart);
     }
     root.advance(kStart);
     const auto end = end_in(root);
     ASSERT_TRUE(end.has_value());
-    EXPECT_EQ(end->status.rank(), has_news ? 3 : 2);
+    EXPECT_EQ(end->status.rank(), has_update ? 3 : 2);
   }
 }
 
@@ -203,7 +203,7 @@ TEST(ControlPlaneTest, who_has_been_silent_since_a_connection_closed_is_the_like
 }
 
 TEST(ControlPlaneTest, a_connection_that_closes_within_one_host_is_believed_at_once) {
-  ControlOptions options = place_of(1);
+  ControlOptions options = position_of(1);
   options.is_networked = false;
   ControlPlane member(options, kStart);
   member.on_trouble(gone(0), kStart);
@@ -233,17 +233,17 @@ TEST(ControlPlaneTest, silence_counts_while_somebody_waits) {
 std::map<LinkIndex, bool> told_waiting(ControlPlane& control, TimePoint now, bool is_busy) {
   (void)control.take_frames();
   control.tick(now, is_busy, false);
-  std::map<LinkIndex, bool> told;
+  std::map<LinkIndex, bool> reported;
   for (const OutgoingFrame& frame : control.take_frames()) {
     for (LinkIndex link = kParentLink; link < 3; ++link) {
       if (frame.goes_to(link) && std::holds_alternative<Heartbeat>(frame.frame)) {
-        EXPECT_FALSE(told.contains(link)) << "link " << link << " got two heartbeats";
-        told[link] = std::get<Heartbeat>(frame.frame).waits;
+        EXPECT_FALSE(reported.contains(link)) << "link " << link << " got two heartbeats";
+        reported[link] = std::get<Heartbeat>(frame.frame).waits;
       }
     }
   }
-  told.erase(kParentLink);  // Rank 0 has none.
-  return told;
+  reported.erase(kParentLink);  // Rank 0 has none.
+  return reported;
 }
 
 TEST(ControlPlaneTest, heartbeats_tell_everybody_but_its_source_that_somebody_waits) {
@@ -286,9 +286,9 @@ TEST(ControlPlaneTest, a_world_that_closes_runs_what_was_announced_first) {
   ControlPlane root = machine(0);
   root.on_frame(0, std::vector<Report>{{1, Leave{}}}, kStart);
   root.advance(kStart);
-  const auto told = frames_of<std::vector<Command>>(root);
-  ASSERT_EQ(told.size(), 1U);
-  EXPECT_TRUE(told[0].is_urgent);
+  const auto reported = frames_of<std::vector<Command>>(root);
+  ASSERT_EQ(reported.size(), 1U);
+  EXPECT_TRUE(reported[0].is_urgent);
   EXPECT_TRUE(root.is_closing());
   EXPECT_FALSE(root.is_over());
   root.on_link_closed(1, gone(2), kStart);  // It was done earlier.
@@ -333,7 +333,7 @@ TEST(ControlPlaneTest, what_the_system_refuses_is_signed_by_the_rank_that_is_sho
 }
 
 TEST(ControlPlaneTest, frames_of_the_wrong_direction_are_the_senders_fault) {
-  ControlOptions options = place_of(2);
+  ControlOptions options = position_of(2);
   options.is_networked = false;
   ControlPlane leader(options, kStart);
   leader.on_frame(0, std::vector<Command>{ShutDown{0}}, kStart);

@@ -34,8 +34,8 @@ FaultPlan& FaultPlan::delay(unsigned most_polls) {
   return *this;
 }
 
-FaultPlan& FaultPlan::fragment(std::size_t most_bytes) {
-  most_fragment_bytes_ = round_up_to_line(most_bytes);
+FaultPlan& FaultPlan::fragment(std::size_t max_bytes) {
+  most_fragment_bytes_ = round_up_to_line(max_bytes);
   return *this;
 }
 

@@ -31,9 +31,9 @@ class FaultPlan {
 
   /// Every piece waits for 0 .. `most_polls` polls of its receiver.
   FaultPlan& delay(unsigned most_polls);
-  /// Messages travel in pieces of random size of at most `most_bytes` (rounded up to 64), and the
+  /// Messages travel in pieces of random size of at most `max_bytes` (rounded up to 64), and the
   /// fragments at hand are given out in random order.
-  FaultPlan& fragment(std::size_t most_bytes);
+  FaultPlan& fragment(std::size_t max_bytes);
   /// A channel holds at most `bytes` (at least 64) that its receiver has not taken; senders then
   /// wait.
   FaultPlan& capacity(std::size_t bytes);

@@ -164,7 +164,7 @@ class HashStore::HashAttendance final : public Attendance {
     }
   }
 
-  int news_fd() const override { return bell_.get(); }
+  int event_fd() const override { return bell_.get(); }
 
   Status failure(TimePoint deadline) override {
     const MutexLock lock(store_->mutex_);

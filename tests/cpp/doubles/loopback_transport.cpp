@@ -81,8 +81,8 @@ Status cancelled() {
 struct LoopbackHub::State {
   explicit State(const FaultPlan& fault_plan) : plan(fault_plan), random(fault_plan.seed()) {}
 
-  std::uint64_t random_up_to(std::uint64_t most) LIGHTCC_REQUIRES(mutex) {
-    return std::uniform_int_distribution<std::uint64_t>(0, most)(random);
+  std::uint64_t random_up_to(std::uint64_t maximum) LIGHTCC_REQUIRES(mutex) {
+    return std::uniform_int_distribution<std::uint64_t>(0, maximum)(random);
   }
   /// The link that the next end of this kind joins: a new one when the current one already has it.
   std::shared_ptr<Link> join(const ChannelId& id, bool Link::* end) LIGHTCC_REQUIRES(mutex) {

@@ -197,7 +197,7 @@ class NetPlane final : public Plane {
       std::unique_ptr<Group> group = net(id, kFlatLane + lane, ranks);
       std::shared_ptr<GridState> state;
       if (grid.has_value()) {
-        groups.two_level_max_bytes = GridGroupOptions().most_bytes;
+        groups.two_level_max_bytes = GridGroupOptions().max_bytes;
         state = make_grid_state(levels_of(id, lane, *grid), {.order = order_of(*grid, ranks)});
         group = make_grid_group(std::move(group), state);
       }

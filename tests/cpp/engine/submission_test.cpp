@@ -280,7 +280,7 @@ std::optional<CompressionSpec> chosen(Operation operation, const Knobs& knobs) {
 
 TEST(Compression, is_chosen_by_the_knobs_for_large_floating_point_sums) {
   Knobs knobs;
-  knobs.topk_least_bytes = 4096;
+  knobs.topk_min_bytes = 4096;
   EXPECT_EQ(chosen(compressible(1024), knobs), std::nullopt);  // Off.
   knobs.topk = true;
   knobs.topk_ratio = 0.25;
@@ -301,7 +301,7 @@ TEST(Compression, is_chosen_by_the_knobs_for_large_floating_point_sums) {
 
 TEST(Compression, by_quantisation_counts_before_topk) {
   Knobs knobs;
-  knobs.topk_least_bytes = 4096;
+  knobs.topk_min_bytes = 4096;
   knobs.topk = true;
   knobs.topk_exact = true;
   for (const auto& [word, compressor] :

@@ -100,12 +100,12 @@ TEST_F(TimelineWriterTest, records_without_room_are_counted_and_missed) {
   (*writer).reset();
   const std::string text = read(path("small"));
   EXPECT_EQ(ticks_in(text), kRecords - lost);
-  std::uint64_t told = 0;
+  std::uint64_t reported = 0;
   const std::string mark = "\"records\": ";
   for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) {
-    told += std::stoull(text.substr(at + mark.size()));
+    reported += std::stoull(text.substr(at + mark.size()));
   }
-  EXPECT_EQ(told, lost);
+  EXPECT_EQ(reported, lost);
 }
 
 TEST_F(TimelineWriterTest, a_file_that_cannot_be_written_is_named) {

@@ -16,7 +16,7 @@ constexpr std::uint64_t kMebi = std::uint64_t{1} << 20;
 AutotuneOptions options_of_everything() {
   AutotuneOptions options;
   options.start = {FusionRule::kAuto, 64 * kMebi, 1, 0};
-  options.most_lanes = 3;
+  options.max_lanes = 3;
   options.chunk_matters = true;
   return options;
 }
@@ -86,7 +86,7 @@ TEST(Autotuner, what_the_user_has_given_is_left_alone) {
   options.rule_is_given = true;
   options.threshold_is_given = true;
   options.chunk_matters = false;
-  options.most_lanes = 1;
+  options.max_lanes = 1;
   const auto constant = [](const Tuning& /*tuning*/) { return 10; };
   EXPECT_EQ(train(options, constant).log.size(), 2U);  // The start, which wins.
   options.threshold_is_given = false;
@@ -106,7 +106,7 @@ TEST(Autotuner, horovods_numbers_bound_the_search) {
   AutotuneOptions options = options_of_everything();
   options.warmup_samples = 0;
   options.steps_per_sample = 2;
-  options.most_settings = 3;
+  options.max_settings = 3;
   const Training run = train(options, [](const Tuning& /*tuning*/) { return 10; });
   EXPECT_EQ(run.log.size(), 4U);
   EXPECT_EQ(run.steps, 3 * 5 * 2 + 1);

@@ -350,15 +350,15 @@ TEST(AuthListenerTest, with_few_descriptors_left_strangers_get_hardly_any_and_cl
     ASSERT_TRUE(others.back().valid());
   }
   Client client(listener->address());
-  std::size_t most = 0;
+  std::size_t maximum = 0;
   const auto served = serve(*listener, [&] {
-    most = std::max(most, open_descriptors());
+    maximum = std::max(maximum, open_descriptors());
     return false;
   });
   ASSERT_TRUE(served.has_value());
   EXPECT_TRUE(client.result().ok());
   // Two strangers, the client's own end, what the connector needs, and what counts them.
-  EXPECT_LE(most, open_descriptors() + 8);
+  EXPECT_LE(maximum, open_descriptors() + 8);
   EXPECT_GE(listener->rejected(), 25U);
 }
 

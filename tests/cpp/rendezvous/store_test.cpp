@@ -283,7 +283,7 @@ TEST_P(GatheringTest, who_goes_away_is_heard_of_wherever_others_wait) {
 
 TEST_P(GatheringTest, news_wakes_who_sleeps_on_the_descriptor) {
   const auto idle = attend(0);
-  pollfd entry{idle->news_fd(), POLLIN, 0};
+  pollfd entry{idle->event_fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&entry, 1, 0), 0);
   attend(1).reset();
   EXPECT_EQ(::poll(&entry, 1, 10'000), 1);

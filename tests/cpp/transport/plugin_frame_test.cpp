@@ -134,15 +134,15 @@ TEST(PluginFrameTest, messages_of_different_lengths_have_different_pieces) {
 
 TEST(PluginFrameTest, what_is_registered_holds_the_piece_and_fits_an_int) {
   constexpr std::size_t kPiece = 64;
-  std::vector<std::byte> message(3 * kMostRegisteredPieces * kPiece / 2 + 5);
+  std::vector<std::byte> message(3 * kMaxRegisteredPieces * kPiece / 2 + 5);
   for (std::size_t offset = 0; offset < message.size(); offset += kPiece) {
     const PieceOfMessage piece(message, offset, kPiece);
     EXPECT_GE(piece.bytes.data(), piece.registered.data());
     EXPECT_LE(piece.bytes.data() + piece.bytes.size(),
               piece.registered.data() + piece.registered.size());
-    EXPECT_LE(piece.registered.size(), kMostRegisteredPieces * kPiece);
+    EXPECT_LE(piece.registered.size(), kMaxRegisteredPieces * kPiece);
   }
-  static_assert(kMostRegisteredPieces * kPieceBytes < (std::size_t{1} << 31));
+  static_assert(kMaxRegisteredPieces * kPieceBytes < (std::size_t{1} << 31));
 }
 
 }  // namespace

@@ -155,13 +155,13 @@ TEST(PassFds, a_segment_arrives_with_its_payload) {
 
 TEST(PassFds, as_many_as_the_kernel_allows_arrive) {
   Sockets sockets(SOCK_STREAM);
-  const std::vector<int> fds(kMostPassedFds, sockets.a.get());
+  const std::vector<int> fds(kMaxPassedFds, sockets.a.get());
   auto sent = send_fds(sockets.a.get(), kPayload, fds);
   ASSERT_TRUE(sent.ok() && *sent);
   std::vector<std::byte> payload(16);
-  auto received = recv_fds(sockets.b.get(), payload, kMostPassedFds);
+  auto received = recv_fds(sockets.b.get(), payload, kMaxPassedFds);
   ASSERT_TRUE(received.ok() && received->has_value());
-  EXPECT_EQ(received->value().fds.size(), kMostPassedFds);
+  EXPECT_EQ(received->value().fds.size(), kMaxPassedFds);
 }
 
 TEST(PassFds, nothing_yet_and_no_room_are_not_errors) {
@@ -222,8 +222,8 @@ TEST(PassFds, a_packet_longer_than_expected_is_an_error) {
 
 TEST(PassFds, sizes_out_of_range_are_refused) {
   Sockets sockets(SOCK_STREAM);
-  std::vector<std::byte> big(kMostFdPayload + 1);
-  const std::vector<int> many(kMostPassedFds + 1, sockets.a.get());
+  std::vector<std::byte> big(kMaxFdPayload + 1);
+  const std::vector<int> many(kMaxPassedFds + 1, sockets.a.get());
   const auto code = [](const auto& result) { return result.status().code(); };
   EXPECT_EQ(code(send_fds(sockets.a.get(), {}, {})), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code(send_fds(sockets.a.get(), big, {})), ErrorCode::kInvalidArgument);

@@ -165,9 +165,9 @@ TEST(HandshakeTest, wrong_secret_is_refused_and_the_client_is_told) {
   ClientHandshake client = make_client();
   Bytes out;
   ASSERT_TRUE(client.feed(kGreeting, out).ok());
-  const auto told = client.feed(to_client, out);
-  ASSERT_FALSE(told.ok());
-  EXPECT_NE(told.status().message().find("refused"), std::string::npos);
+  const auto reported = client.feed(to_client, out);
+  ASSERT_FALSE(reported.ok());
+  EXPECT_NE(reported.status().message().find("refused"), std::string::npos);
 }
 
 TEST(HandshakeTest, client_refuses_a_server_that_does_not_know_the_secret) {

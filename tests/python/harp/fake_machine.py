@@ -50,9 +50,9 @@ class FakeMachine(System):
         self.nic("lo", "virtual", address="127.0.0.1/8", kind=772)
 
     def file(self, path: str, text: str) -> None:
-        place = self.path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text + "\n", encoding="ascii")
+        location = self.path(path)
+        location.parent.mkdir(parents=True, exist_ok=True)
+        location.write_text(text + "\n", encoding="ascii")
 
     # -- What the machine has -------------------------------------------------------------------
 
@@ -73,10 +73,10 @@ class FakeMachine(System):
         return pci
 
     def link(self, path: str, target: str) -> None:
-        place = self.path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        place.symlink_to(self.path(target))
+        location = self.path(path)
+        location.parent.mkdir(parents=True, exist_ok=True)
+        location.unlink(missing_ok=True)
+        location.symlink_to(self.path(target))
 
     def gpu(self, way: str, node: int = -1) -> None:
         self.device(way, "10de:1db5", "0x030200", node)

@@ -53,9 +53,9 @@ def encode_values(entries: list[Entry], values: Values) -> bytes:
     return b"".join(parts)
 
 
-def encode_session(values: Values, paths: list[Values], most_paths: int, there_are: int) -> bytes:
+def encode_session(values: Values, paths: list[Values], max_paths: int, there_are: int) -> bytes:
     shown = b"".join(encode_values(PATH, path) for path in paths)
-    room = 8 * words_of(PATH) * most_paths
+    room = 8 * words_of(PATH) * max_paths
     head = struct.pack("<2Q", len(paths), there_are)
     return head + encode_values(SESSION, values) + shown.ljust(room, b"\0")
 
@@ -75,7 +75,7 @@ def own_identity() -> layout.Identity:
 
 
 def encode_file(
-    blocks: list[bytes], identity: layout.Identity, *, most_sessions: int = 4, most_paths: int = 2
+    blocks: list[bytes], identity: layout.Identity, *, max_sessions: int = 4, max_paths: int = 2
 ) -> bytes:
     """Returns the bytes of docs/harp/stat.md's tables."""
     entries = [*ENGINE, *SESSION, *PATH]
@@ -93,8 +93,8 @@ def encode_file(
         *map(len, (ENGINE, SESSION, PATH)),
         128,
         *map(words_of, (ENGINE, SESSION, PATH)),
-        most_sessions,
-        most_paths,
+        max_sessions,
+        max_paths,
         len(blocks),
         PAGE,
         PAGE,

@@ -89,9 +89,9 @@ def test_the_wheel_of_this_python_is_found_before_what_the_linker_finds(tmp_path
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-nccl-cu12\n")
     (package / "RECORD").write_text("nvidia/nccl/lib/libnccl.so.2,,\n")
-    place = tmp_path / "nvidia/nccl/lib"
-    place.mkdir(parents=True)
-    (place / nccl.LIBRARY).symlink_to(library("2.21.5"))
+    folder = tmp_path / "nvidia/nccl/lib"
+    folder.mkdir(parents=True)
+    (folder / nccl.LIBRARY).symlink_to(library("2.21.5"))
     linker = {"LD_LIBRARY_PATH": str(Path(library("2.18.3")).parent)}
 
     def answer(variables: dict[str, str]) -> str:
@@ -102,6 +102,6 @@ def test_the_wheel_of_this_python_is_found_before_what_the_linker_finds(tmp_path
         )
         return done.stderr
 
-    wheel = f"{place / nccl.LIBRARY}, of the package nvidia-nccl-cu12"
+    wheel = f"{folder / nccl.LIBRARY}, of the package nvidia-nccl-cu12"
     assert answer({"PYTHONPATH": str(tmp_path)}) == f"NCCL 2.21.5: {wheel}\n"
     assert answer({}) == "NCCL 2.18.3: libnccl.so.2, found by the dynamic linker\n"

@@ -8,7 +8,7 @@ import pytest
 from fake_machine import GIB, HUGE, FakeMachine, gpu_server
 
 from lightcc.harp.setup.cli import main
-from lightcc.harp.setup.machine import Gpu, Place, look
+from lightcc.harp.setup.machine import Gpu, Locality, look
 from lightcc.harp.setup.pairing import pair
 from lightcc.harp.setup.plan import Plan, make_plan
 from lightcc.harp.setup.profile import parse_profile
@@ -54,7 +54,7 @@ def test_a_gpu_server_is_found_with_everything(tmp_path: Path) -> None:
         "10.0.0.1",
         True,
     )
-    assert first.place.node == 0
+    assert first.locality.node == 0
     assert not seen.nics[1].has_default_route
     assert "default route" in str(first)
 
@@ -64,7 +64,7 @@ def test_each_gpu_gets_the_nic_of_its_switch(tmp_path: Path) -> None:
     assert len(plan.pairs) == 8
     assert len({nic.name for _, nic in plan.pairs}) == 8
     for gpu, nic in plan.pairs:
-        assert gpu.place.path[:3] == nic.place.path[:3]
+        assert gpu.locality.path[:3] == nic.locality.path[:3]
         assert f"# GPU {gpu.pci} (10de:1db5): {nic.name}\n" in plan.profile
     assert "eth0 is left to the host: its default route" in plan.notes
     assert variables(plan) == {
@@ -80,7 +80,7 @@ def test_the_same_node_counts_where_no_bridge_is_shared(tmp_path: Path) -> None:
     machine.nic("a", "pci0000:10/0000:10:00.0", node=1)
     machine.nic("b", "pci0000:20/0000:20:00.0", node=0)
     seen = look(machine)
-    gpus = [Gpu("", "", Place(("pci0000:30", "0000:30:00.0"), node)) for node in (0, 1)]
+    gpus = [Gpu("", "", Locality(("pci0000:30", "0000:30:00.0"), node)) for node in (0, 1)]
     assert [nic.name for _, nic in pair(gpus, seen.nics)] == ["b", "a"]
 
 

@@ -105,9 +105,9 @@ def _read(source: socket.socket, count: int) -> bytes:
 
 def go_through(proxy: str, upstream: str) -> None:
     """Has this rank's init() talk to the store through the proxy at `proxy`."""
-    told = Path(f"{upstream}.partial")
-    told.write_text(os.environ["LIGHT_RENDEZVOUS"])
-    told.rename(upstream)
+    partial = Path(f"{upstream}.partial")
+    partial.write_text(os.environ["LIGHT_RENDEZVOUS"])
+    partial.rename(upstream)
     os.environ["LIGHT_RENDEZVOUS"] = proxy
 
 

@@ -26,7 +26,7 @@ TWO_LEVELS = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2"}
 def train() -> tuple[list[Any], Any]:
     """Runs steps until autotune is done; returns all that stats() told, and the wrong sums."""
     hvd.init()
-    told: list[Any] = []
+    reported: list[Any] = []
     wrong = 0
     for step in range(MOST_STEPS):
         arrays = [np.full(1000 * (i + 1), step + hvd.rank(), np.float32) for i in range(6)]
@@ -39,12 +39,12 @@ def train() -> tuple[list[Any], Any]:
         wrong += sum(not np.array_equal(array, np.full_like(array, total)) for array in arrays)
         # All ranks see the last step's announcements; a barrier is announced after them.
         hvd.barrier()
-        if not told or hvd.stats()["autotune"] != told[-1]:
-            told.append(hvd.stats()["autotune"])
-        if told[-1] is not None and told[-1]["final"]:
+        if not reported or hvd.stats()["autotune"] != reported[-1]:
+            reported.append(hvd.stats()["autotune"])
+        if reported[-1] is not None and reported[-1]["final"]:
             break
     hvd.shutdown()
-    return told, wrong
+    return reported, wrong
 
 
 def run(log: Path, **env: str) -> tuple[list[dict[str, str]], list[Any]]:
@@ -59,7 +59,7 @@ def run(log: Path, **env: str) -> tuple[list[dict[str, str]], list[Any]]:
     assert [wrong for _, wrong in results] == [0] * RANKS
     final = results[0][0][-1]
     assert final["final"]
-    assert [told[-1] for told, _ in results] == [final] * RANKS
+    assert [reported[-1] for reported, _ in results] == [final] * RANKS
     with log.open() as file:
         lines = list(csv.DictReader(file))
     assert list(lines[0]) == COLUMNS
@@ -95,9 +95,9 @@ def test_what_is_set_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_number_of_settings_is_bounded(tmp_path: Path) -> None:
-    lines, told = run(tmp_path / "log.csv", HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES="3")
+    lines, reported = run(tmp_path / "log.csv", HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES="3")
     assert [line["tensor_fusion_threshold"] for line in lines] == ["67108864", "1048576", "4194304"]
-    assert told[0] is None
+    assert reported[0] is None
 
 
 def test_a_log_that_cannot_be_written_does_not_stop_the_job(tmp_path: Path) -> None:
@@ -114,6 +114,6 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_job(tmp_path: Path) -> N
     assert 'nowhere/log.csv": the file cannot be written' in results[0].output
     for result in results:
         assert result.value is not None
-        told, wrong = result.value
+        reported, wrong = result.value
         assert wrong == 0
-        assert told[-1]["final"]
+        assert reported[-1]["final"]

@@ -50,8 +50,8 @@ def every_collective() -> tuple[int, int, int, int, bool]:
     same(pair[1], np.full((2, 2), n * (n - 1) // 2))
     hvd.barrier()
     assert hvd.stats()["network_bytes_sent"] > 0
-    place = hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
-    return (*place, hvd.is_homogeneous())
+    standing = hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()
+    return (*standing, hvd.is_homogeneous())
 
 
 def run(cables: Cables, program: Any, ranks: int, env: list[dict[str, str]] | None = None) -> Any:
@@ -100,8 +100,13 @@ def test_named_interface_carries_the_data(iface: str, used: int) -> None:
 
 def test_harp_carries_every_collective_between_hosts() -> None:
     with two_hosts() as cables:
-        places = run(cables, every_collective, 4, [{"LIGHT_NET": "harp"}] * 4)
-        assert [place[:3] for place in places] == [(0, 2, 0), (1, 2, 0), (0, 2, 1), (1, 2, 1)]
+        standings = run(cables, every_collective, 4, [{"LIGHT_NET": "harp"}] * 4)
+        assert [standing[:3] for standing in standings] == [
+            (0, 2, 0),
+            (1, 2, 0),
+            (0, 2, 1),
+            (1, 2, 1),
+        ]
 
 
 @pytest.mark.parametrize(("iface", "used"), [("", 0), ("eth1", 1)], ids=["route", "eth1"])
@@ -130,10 +135,10 @@ def test_local_ranks_take_turns_at_the_named_interfaces() -> None:
 def traffic_under_torchrun(port: int) -> tuple[int, ...]:
     """Like `traffic()`, where only torchrun's variables tell this rank who it is."""
     launchers = ("LIGHT_", "HOROVOD_")
-    told = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(launchers)}
+    given = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(launchers)}
     os.environ |= {
-        "RANK": told["LIGHT_RANK"],
-        "WORLD_SIZE": told["LIGHT_SIZE"],
+        "RANK": given["LIGHT_RANK"],
+        "WORLD_SIZE": given["LIGHT_SIZE"],
         "MASTER_ADDR": "10.77.0.1",
         "MASTER_PORT": str(port),
     }

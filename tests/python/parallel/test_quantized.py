@@ -57,13 +57,13 @@ def parts_of(count: int, blocks: int) -> list[tuple[int, int]]:
 def quantized(acc: Array, bits: int) -> tuple[Array, Array]:
     """Returns what the codes of `acc` stand for, and what they leave."""
     levels = acc.dtype.type(127 if bits == 8 else 7)
-    keys, shift, least = (np.uint32, 16, 0x80) if acc.itemsize == 4 else (np.uint64, 48, 0x10)
+    keys, shift, minimum = (np.uint32, 16, 0x80) if acc.itemsize == 4 else (np.uint64, 48, 0x10)
     sent = np.zeros_like(acc)
     for begin in range(0, acc.size, BLOCK):
         block = acc[begin : begin + BLOCK]
         key = int((np.abs(block).max() / levels).reshape(1).view(keys)[0])
         key = (key + (1 << shift) - 1) >> shift
-        if key >= least:
+        if key >= minimum:
             scale = np.array([key << shift], keys).view(acc.dtype)[0]
             inverse = acc.dtype.type(1) / scale
             codes = np.rint(np.clip(block * inverse, -levels, levels))

@@ -157,9 +157,11 @@ def fail_to_init() -> str:
 
 def test_a_file_that_cannot_be_written_ends_init_on_all_ranks(tmp_path: Path) -> None:
     path = tmp_path / "no" / "folder.json"
-    told = spawn_ranks(fail_to_init, 2, env={"HOROVOD_TIMELINE": str(path)})
-    assert told[0].startswith(f"ValueError: the timeline '{path}' cannot be written: No such file")
-    assert f"'{path}' cannot be written" in told[1]
+    reported = spawn_ranks(fail_to_init, 2, env={"HOROVOD_TIMELINE": str(path)})
+    assert reported[0].startswith(
+        f"ValueError: the timeline '{path}' cannot be written: No such file"
+    )
+    assert f"'{path}' cannot be written" in reported[1]
 
 
 # -- By calls -------------------------------------------------------------------------------------
@@ -311,6 +313,6 @@ def test_clocks_of_two_machines_are_told_by_the_files(tmp_path: Path) -> None:
     (_, exact) = timeline.clock_offsets([first, second])
     assert exact.error_s == 0
     second.clock = "another machine"
-    (_, told) = timeline.clock_offsets([first, second])
-    assert told.error_s is not None
-    assert abs(told.seconds - exact.seconds) <= told.error_s + 1e-6
+    (_, reported) = timeline.clock_offsets([first, second])
+    assert reported.error_s is not None
+    assert abs(reported.seconds - exact.seconds) <= reported.error_s + 1e-6

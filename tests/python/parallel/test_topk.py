@@ -242,7 +242,7 @@ def nothing_is_compressed() -> None:
     assert not compressed(
         lambda: hvd.allreduce(x, name="x", compression=hvd.Compression.topk(0.01))
     )
-    assert _world.current().compression_place(0) is None
+    assert _world.current().compression_position(0) is None
 
 
 def test_ranks_of_one_host_send_each_other_everything() -> None:

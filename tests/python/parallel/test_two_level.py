@@ -210,8 +210,8 @@ def exchanges_in_sets() -> None:
             scaled = hvd.broadcast(gathered * mine[0, 0], root, process_set=process_set)
             check_same(scaled, gathered * inputs[root][0, 0])
             part = hvd.reducescatter(gathered, op=hvd.Sum, process_set=process_set)
-            place = members.index(hvd.rank())
-            check_same(part, np.array_split(gathered * len(members), len(members))[place])
+            position = members.index(hvd.rank())
+            check_same(part, np.array_split(gathered * len(members), len(members))[position])
 
 
 @few_grids

@@ -72,7 +72,7 @@ def trained(steps: int, **options: Any) -> nn.Module:
     return model
 
 
-def told() -> dict[str, Any]:
+def reported() -> dict[str, Any]:
     """Returns what stats() tells of the only optimizer there is."""
     gc.collect()  # Those of other checks.
     (report,) = hvd.stats()["fusion"]
@@ -129,7 +129,7 @@ def buckets_of_a_step(**options: Any) -> tuple[int, dict[str, Any]]:
         do_step(model, optimizer, step)
     before = hvd.stats()["buckets"]
     do_step(model, optimizer, 2)
-    return hvd.stats()["buckets"] - before, told()
+    return hvd.stats()["buckets"] - before, reported()
 
 
 def none_sends_each_gradient_alone() -> None:
@@ -187,7 +187,7 @@ def gradients_of_a_group_stay_in_it() -> None:
     first, second, *_ = model.parameters()
     wrapped(model, groups=[[first, second]], **options_of("piecewise_fusion"))
     optimizer = wrapped(model, groups=[[first, second]], **options_of("piecewise_fusion"))
-    assert told()["plan"] == [NAMES[2:4], NAMES[4:8], NAMES[8:]]
+    assert reported()["plan"] == [NAMES[2:4], NAMES[4:8], NAMES[8:]]
     before = hvd.stats()["buckets"]
     do_step(model, optimizer, 0)
     assert hvd.stats()["buckets"] - before == 4
@@ -201,7 +201,7 @@ def ranks_may_list_their_parameters_in_different_orders() -> None:
     optimizer = hvd.DistributedOptimizer(
         sgd(parameters), model.named_parameters(), **options_of("piecewise_fusion")
     )
-    assert told()["plan"] == [NAMES[:2], NAMES[2:6], NAMES[6:]]
+    assert reported()["plan"] == [NAMES[:2], NAMES[2:6], NAMES[6:]]
     for step in range(2):
         do_step(model, optimizer, step)
     check_identical(model)
@@ -321,7 +321,7 @@ def ranks_that_join_early_count_no_steps() -> None:
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
         do_step(model, optimizer, 0)
         check_identical(model)
-        reports = hvd.allgather_object(told())
+        reports = hvd.allgather_object(reported())
         assert reports == [reports[0]] * hvd.size()
 
 
@@ -403,7 +403,7 @@ def train_with_autotune() -> tuple[dict[str, Any], bool]:
     optimizer = wrapped(model)
     for step in range(TUNED_STEPS):
         do_step(model, optimizer, step)
-    report = told()
+    report = reported()
     del optimizer
     check_identical(model)
     plain = trained(TUNED_STEPS, fusion_type="none")

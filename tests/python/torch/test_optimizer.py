@@ -176,9 +176,9 @@ def gradients_are_combined_where_they_lie() -> None:
     model = make_model()
     optimizer = hvd.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters())
     mean_loss(model, batch(0, hvd.rank())).backward()
-    places = [p.grad.data_ptr() for p in model.parameters() if p.grad is not None]
+    positions = [p.grad.data_ptr() for p in model.parameters() if p.grad is not None]
     optimizer.synchronize()
-    assert places == [p.grad.data_ptr() for p in model.parameters() if p.grad is not None]
+    assert positions == [p.grad.data_ptr() for p in model.parameters() if p.grad is not None]
     optimizer.zero_grad()
 
 

@@ -293,13 +293,13 @@ def a_scaler_that_comes_late_is_refused() -> str:
     model = make_model()
     optimizer = distributed(model)
     x, y = batch(0)
-    for scale, is_told in ((4.0, True), (8.0, True), (16.0, False)):
+    for scale, is_reported in ((4.0, True), (8.0, True), (16.0, False)):
         scaler = hvd.GradScaler("cpu", init_scale=scale)
-        if is_told:
+        if is_reported:
             optimizer.set_gradient_scale(scale)
         optimizer.zero_grad()
         scaler.scale(nn.functional.mse_loss(model(x), y)).backward()
-        if is_told:
+        if is_reported:
             scaler.step(optimizer)
             scaler.update()
             continue

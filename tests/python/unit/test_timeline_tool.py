@@ -237,9 +237,9 @@ def test_a_summary_for_programs_and_for_people(
 ) -> None:
     path = two_steps().write(tmp_path / "t.json")
     assert tool.main(["summary", "--json", str(path)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["late_rank"] == 1
-    assert told["steps"][0]["alone"] == pytest.approx(0.067)
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["late_rank"] == 1
+    assert reported["steps"][0]["alone"] == pytest.approx(0.067)
     assert tool.main(["summary", str(path)]) == 0
     text = capsys.readouterr().out
     assert "rank 1 was late: look there first" in text

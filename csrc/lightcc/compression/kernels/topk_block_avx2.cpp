@@ -82,11 +82,11 @@ template <std::size_t Count>
                                                  __m256i lanes,
                                                  std::size_t base) {
   // Intrinsics all along: this file is the AVX2 level.
-  const __m256i places = _mm256_add_epi32(  // NOLINT(portability-simd-intrinsics)
+  const __m256i positions = _mm256_add_epi32(  // NOLINT(portability-simd-intrinsics)
       lanes,
       _mm256_set1_epi32(static_cast<int>(base)));
   const __m128i shorts =
-      _mm_packus_epi32(_mm256_castsi256_si128(places), _mm256_extracti128_si256(places, 1));
+      _mm_packus_epi32(_mm256_castsi256_si128(positions), _mm256_extracti128_si256(positions, 1));
   __builtin_memcpy(to, &shorts, Count * sizeof(std::uint16_t));
 }
 

@@ -66,8 +66,8 @@ constexpr __mmask16 kAllLanes = 0xffff;
   const __m512 packed = _mm512_maskz_compress_ps(mask, x);
   __builtin_memcpy(values, &packed, sizeof(packed));
   const Words lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const Words places = lanes + static_cast<std::int32_t>(base);
-  const __m512i chosen = _mm512_maskz_compress_epi32(mask, __builtin_bit_cast(__m512i, places));
+  const Words positions = lanes + static_cast<std::int32_t>(base);
+  const __m512i chosen = _mm512_maskz_compress_epi32(mask, __builtin_bit_cast(__m512i, positions));
   const __m256i shorts = _mm512_maskz_cvtepi32_epi16(kAllLanes, chosen);
   __builtin_memcpy(offsets, &shorts, sizeof(shorts));
 }
@@ -79,8 +79,8 @@ constexpr __mmask16 kAllLanes = 0xffff;
   __builtin_memcpy(values, &packed, sizeof(packed));
   using HalfWords [[gnu::vector_size(32)]] = std::int32_t;
   const HalfWords lanes = {0, 1, 2, 3, 4, 5, 6, 7};
-  const HalfWords places = lanes + static_cast<std::int32_t>(base);
-  const __m256i chosen = _mm256_maskz_compress_epi32(mask, __builtin_bit_cast(__m256i, places));
+  const HalfWords positions = lanes + static_cast<std::int32_t>(base);
+  const __m256i chosen = _mm256_maskz_compress_epi32(mask, __builtin_bit_cast(__m256i, positions));
   const __m128i shorts = _mm256_maskz_cvtepi32_epi16(static_cast<__mmask8>(kAllLanes), chosen);
   __builtin_memcpy(offsets, &shorts, sizeof(shorts));
 }

@@ -7,7 +7,7 @@ namespace lightcc {
 namespace {
 
 // Taken from the plugin by one pump().
-constexpr int kMostAtOnce = 16;
+constexpr int kMaxAtOnce = 16;
 
 // A newcomer is given so long before it makes room for others.
 constexpr Duration kGraceBeforeEviction = std::chrono::milliseconds(200);
@@ -52,7 +52,7 @@ bool PluginAcceptor::is_active() const {
 
 bool PluginAcceptor::pump() {
   bool moved = false;
-  for (int i = 0; i < kMostAtOnce; ++i) {
+  for (int i = 0; i < kMaxAtOnce; ++i) {
     const bool is_full = newcomers_.size() >= options_.max_unheard;
     if (is_full && attended() - newcomers_.front().since < kGraceBeforeEviction) {
       break;

@@ -131,18 +131,18 @@ Result<bool> PluginComm::post_taken(std::size_t bytes,
                                     std::size_t offset,
                                     const FragmentTaker& taker,
                                     std::uint64_t cookie) {
-  const std::size_t place = (first_ + count_) % kWindow;
-  takings_[place] = {.taker = taker, .offset = offset};
+  const std::size_t position = (first_ + count_) % kWindow;
+  takings_[position] = {.taker = taker, .offset = offset};
   Request made{.cookie = cookie, .bytes = bytes};
   const auto result = static_cast<abi::Result>(
-      table_.irecv_take()(comm_, bytes, take, &takings_[place], &made.request));
+      table_.irecv_take()(comm_, bytes, take, &takings_[position], &made.request));
   if (result != abi::Result::kSuccess) {
     return failed("irecv", result);
   }
   if (made.request == nullptr) {
     return false;
   }
-  requests_[place] = made;
+  requests_[position] = made;
   ++count_;
   return true;
 }

@@ -13,7 +13,7 @@ constexpr std::uint8_t kHandleVersion = 1;
 constexpr std::uint32_t kHelloMagic = 0x314e434c;  // "LCN1"
 constexpr std::uint16_t kHelloVersion = 1;
 constexpr std::size_t kProvenBytes = 48;
-constexpr std::size_t kMostNameBytes = 32;
+constexpr std::size_t kMaxNameBytes = 32;
 
 Sha256Digest proof_of(std::span<const std::byte> proven,
                       const std::string& secret,
@@ -46,7 +46,7 @@ TransportHandle encode_plugin_handle(const PluginHandle& handle) {
   writer.number(handle.world_id);
   writer.raw(handle.nonce);
   writer.number(handle.piece_bytes);
-  writer.string(handle.plugin.substr(0, kMostNameBytes));
+  writer.string(handle.plugin.substr(0, kMaxNameBytes));
   writer.raw(handle.handle);
   return out;
 }
@@ -58,7 +58,7 @@ Result<PluginHandle> decode_plugin_handle(std::span<const std::byte> in) {
   handle.world_id = reader.number<std::uint64_t>();
   const auto nonce = reader.raw(handle.nonce.size());
   handle.piece_bytes = reader.number<std::uint32_t>();
-  handle.plugin = reader.string(kMostNameBytes);
+  handle.plugin = reader.string(kMaxNameBytes);
   const auto plugins_own = reader.raw(handle.handle.size());
   if (!reader.finished()) {
     return bad_handle("another shape");

@@ -49,7 +49,7 @@ inline constexpr std::size_t kPieceAlignment = 64;
 static_assert(kPieceBytes % kPieceAlignment == 0);
 
 /// Pieces that are registered at once: sizes are an int up to version 7 of the ABI.
-inline constexpr std::size_t kMostRegisteredPieces = 1024;
+inline constexpr std::size_t kMaxRegisteredPieces = 1024;
 
 inline constexpr int kMaxPluginConnections = 16;
 inline constexpr std::size_t kPluginHelloBytes = 80;
@@ -59,16 +59,16 @@ constexpr std::uint64_t piece_count(std::uint64_t total_bytes, std::size_t piece
   return total_bytes / piece_bytes + 1;
 }
 
-/// What a device whose messages may have `most_bytes` can take of a piece; 0: nothing sensible.
-constexpr std::size_t piece_limit(std::size_t most_bytes) {
-  return (most_bytes < kPieceBytes ? most_bytes : kPieceBytes) / kPieceAlignment * kPieceAlignment;
+/// What a device whose messages may have `max_bytes` can take of a piece; 0: nothing sensible.
+constexpr std::size_t piece_limit(std::size_t max_bytes) {
+  return (max_bytes < kPieceBytes ? max_bytes : kPieceBytes) / kPieceAlignment * kPieceAlignment;
 }
 
 /// The piece of `message` that begins at `offset`, and the part around it that is registered.
 struct PieceOfMessage {
   PieceOfMessage(std::span<std::byte> message, std::size_t offset, std::size_t piece_bytes)
       : bytes(message.subspan(offset, std::min(piece_bytes, message.size() - offset))) {
-    const std::size_t block = kMostRegisteredPieces * piece_bytes;
+    const std::size_t block = kMaxRegisteredPieces * piece_bytes;
     const std::size_t start = offset / block * block;
     registered = message.subspan(start, std::min(block, message.size() - start));
   }

@@ -13,7 +13,7 @@ constexpr Duration kShortest = std::chrono::microseconds(20);
 constexpr Duration kLongest = std::chrono::milliseconds(1);
 constexpr int kPartOfWait = 8;
 // More than that between two polls was not waiting, but something else.
-constexpr Duration kMostAttended = std::chrono::seconds(1);
+constexpr Duration kMaxAttended = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -85,7 +85,7 @@ bool PluginLoop::poll() {
   const TimePoint now = clock_.now();
   const bool was_at_rest = std::exchange(is_at_rest_, false);
   if (!was_at_rest) {
-    attended_ += std::clamp(now - polled_, Duration(0), kMostAttended);
+    attended_ += std::clamp(now - polled_, Duration(0), kMaxAttended);
   }
   polled_ = now;
   if (moved || was_at_rest) {

@@ -14,7 +14,7 @@ namespace {
 
 // What a version without max_p2p_bytes is trusted with: sizes are an int there, and in test() of
 // every version.
-constexpr std::size_t kMostMessageBytes = std::size_t{1} << 30;
+constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30;
 
 // Plugins with one buffer per receive, which is how all are used here, need no tag.
 constexpr int kTag = 0;
@@ -94,9 +94,9 @@ class TableFor final : public PluginTable {
     out->name = properties.name != nullptr ? properties.name : "";
     out->pci_path = properties.pci_path != nullptr ? properties.pci_path : "";
     out->takes_host_memory = (properties.ptr_support & abi::kPtrHost) != 0;
-    out->most_bytes = kMostMessageBytes;
+    out->max_bytes = kMaxMessageBytes;
     if constexpr (requires { properties.max_p2p_bytes; }) {
-      out->most_bytes = std::min(out->most_bytes, properties.max_p2p_bytes);
+      out->max_bytes = std::min(out->max_bytes, properties.max_p2p_bytes);
     }
     return result;
   }

@@ -70,7 +70,7 @@ class PluginTransport final : public Transport {
     sender.hello.channel = id;
     sender.hello.count = static_cast<std::uint16_t>(options_.connections);
     sender.hello.piece_bytes = static_cast<std::uint32_t>(
-        std::min<std::size_t>(piece_limit(device_.device.most_bytes), sender.peer.piece_bytes));
+        std::min<std::size_t>(piece_limit(device_.device.max_bytes), sender.peer.piece_bytes));
     sender.connect_timeout = options_.connect_timeout;
     sender.user_timeout = options_.user_timeout;
     return std::unique_ptr<SendChannel>(std::make_unique<PluginSendChannel>(loop_, sender));
@@ -110,14 +110,14 @@ Result<std::unique_ptr<Transport>> make_plugin_transport(const PluginTransportOp
   LIGHTCC_ASSIGN_OR_RETURN(auto context, PluginContext::open(*library, options.world_id));
   LIGHTCC_ASSIGN_OR_RETURN(ChosenDevice device, choose_plugin_device(*context, options.address));
   PluginAcceptorOptions listening;
-  listening.piece_bytes = piece_limit(device.device.most_bytes);
+  listening.piece_bytes = piece_limit(device.device.max_bytes);
   if (listening.piece_bytes == 0) {
     return make_error(ErrorCode::kInvalidArgument,
                       "LIGHT_NET: device %s of the net plugin %s takes messages of at most %zu "
                       "bytes, fewer than %zu",
                       device.device.name.c_str(),
                       context->name().c_str(),
-                      device.device.most_bytes,
+                      device.device.max_bytes,
                       kPieceAlignment);
   }
   LIGHTCC_ASSIGN_OR_RETURN(const Nonce nonce, make_nonce());

@@ -57,8 +57,8 @@ Result<std::size_t> ByteRingWriter::try_write(std::span<const std::byte> bytes) 
   if (count == 0) {
     return count;
   }
-  const std::size_t before_end = std::min(count, capacity_ - place(count_));
-  std::memcpy(data_ + place(count_), bytes.data(), before_end);
+  const std::size_t before_end = std::min(count, capacity_ - position(count_));
+  std::memcpy(data_ + position(count_), bytes.data(), before_end);
   if (count != before_end) {
     std::memcpy(data_, bytes.data() + before_end, count - before_end);
   }
@@ -80,8 +80,8 @@ Result<std::size_t> ByteRingReader::try_read(std::span<std::byte> into) {
   if (count == 0) {
     return count;
   }
-  const std::size_t before_end = std::min(count, capacity_ - place(count_));
-  std::memcpy(into.data(), data_ + place(count_), before_end);
+  const std::size_t before_end = std::min(count, capacity_ - position(count_));
+  std::memcpy(into.data(), data_ + position(count_), before_end);
   if (count != before_end) {
     std::memcpy(into.data() + before_end, data_, count - before_end);
   }

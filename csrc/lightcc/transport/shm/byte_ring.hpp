@@ -40,7 +40,7 @@ class ByteRingEnd {
   ByteRingEnd(std::span<std::byte> memory, std::size_t capacity);
 
  protected:
-  std::size_t place(std::uint64_t count) const {
+  std::size_t position(std::uint64_t count) const {
     return static_cast<std::size_t>(count) & (capacity_ - 1);
   }
   Status corrupt() const;

@@ -21,7 +21,7 @@ namespace lightcc {
 namespace {
 
 struct alignas(cmsghdr) ControlBuffer {
-  std::byte bytes[CMSG_SPACE(kMostPassedFds * sizeof(int))];  // NOLINT(modernize-avoid-c-arrays)
+  std::byte bytes[CMSG_SPACE(kMaxPassedFds * sizeof(int))];  // NOLINT(modernize-avoid-c-arrays)
 };
 
 bool is_would_block(int error_number) {
@@ -49,7 +49,7 @@ std::vector<UniqueFd> adopt_fds(msghdr& message) {
 }  // namespace
 
 Result<bool> send_fds(int socket, std::span<const std::byte> payload, std::span<const int> fds) {
-  if (payload.empty() || payload.size() > kMostFdPayload || fds.size() > kMostPassedFds) {
+  if (payload.empty() || payload.size() > kMaxFdPayload || fds.size() > kMaxPassedFds) {
     return make_error(ErrorCode::kInvalidArgument,
                       "cannot pass %zu descriptors with %zu bytes",
                       fds.size(),
@@ -94,11 +94,11 @@ Result<bool> send_fds(int socket, std::span<const std::byte> payload, std::span<
 
 Result<std::optional<ReceivedFds>> recv_fds(int socket,
                                             std::span<std::byte> payload,
-                                            std::size_t most_fds) {
-  if (payload.empty() || payload.size() > kMostFdPayload || most_fds > kMostPassedFds) {
+                                            std::size_t max_fds) {
+  if (payload.empty() || payload.size() > kMaxFdPayload || max_fds > kMaxPassedFds) {
     return make_error(ErrorCode::kInvalidArgument,
                       "cannot receive %zu descriptors with %zu bytes",
-                      most_fds,
+                      max_fds,
                       payload.size());
   }
   iovec piece{.iov_base = payload.data(), .iov_len = payload.size()};
@@ -135,10 +135,10 @@ Result<std::optional<ReceivedFds>> recv_fds(int socket,
                              "opened",
                              result.fds.size());
   }
-  if ((message.msg_flags & MSG_TRUNC) != 0 || result.fds.size() > most_fds) {
+  if ((message.msg_flags & MSG_TRUNC) != 0 || result.fds.size() > max_fds) {
     return make_error(ErrorCode::kPeerFailed,
                       "a rank of this host passed more than %zu descriptors or %zu bytes",
-                      most_fds,
+                      max_fds,
                       payload.size());
   }
   return std::optional<ReceivedFds>(std::move(result));

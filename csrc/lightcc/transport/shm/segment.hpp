@@ -48,11 +48,11 @@ class ShmSegment {
 };
 
 /// Most descriptors of one message (the kernel's own limit).
-inline constexpr std::size_t kMostPassedFds = 253;
+inline constexpr std::size_t kMaxPassedFds = 253;
 /// Most payload bytes of one message: small enough to be sent whole or not at all.
-inline constexpr std::size_t kMostFdPayload = 4096;
+inline constexpr std::size_t kMaxFdPayload = 4096;
 
-/// Sends 1..kMostFdPayload bytes and up to kMostPassedFds descriptors over a connected Unix socket
+/// Sends 1..kMaxFdPayload bytes and up to kMaxPassedFds descriptors over a connected Unix socket
 /// (SOCK_STREAM or SOCK_SEQPACKET). False: the socket is full, nothing was sent. Blocks: never.
 /// Errors: kInvalidArgument for sizes; kPeerFailed when the other end is gone; kSystem.
 Result<bool> send_fds(int socket, std::span<const std::byte> payload, std::span<const int> fds);
@@ -61,13 +61,13 @@ struct ReceivedFds {
   std::size_t payload_bytes = 0;  ///< How much of the payload buffer was filled; at least 1.
   std::vector<UniqueFd> fds;      ///< Close-on-exec.
 };
-/// Receives one message of send_fds(): at most payload.size() bytes and at most `most_fds`
+/// Receives one message of send_fds(): at most payload.size() bytes and at most `max_fds`
 /// descriptors. On SOCK_STREAM `payload` must have exactly the size that was sent, or messages run
 /// into one another. Nothing: none has arrived. Blocks: never.
 /// Errors: kPeerFailed when the other end closed or sent more than that (what came with it is
 /// closed); kInvalidArgument; kSystem, also when this process may not open what was passed.
 Result<std::optional<ReceivedFds>> recv_fds(int socket,
                                             std::span<std::byte> payload,
-                                            std::size_t most_fds);
+                                            std::size_t max_fds);
 
 }  // namespace lightcc

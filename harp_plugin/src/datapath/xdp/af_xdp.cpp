@@ -36,7 +36,7 @@ namespace {
 
 constexpr std::size_t kBurst = 64;
 constexpr std::size_t kHandOverPackets = 1024;
-constexpr int kMostTurnsWithoutSockets = 8;
+constexpr int kMaxTurnsWithoutSockets = 8;
 constexpr Duration kRetry = std::chrono::microseconds(20);
 
 /// On which the interface receives now.
@@ -51,7 +51,7 @@ std::size_t queue_count(const std::string& interface) {
     return 1;  // Drivers with one queue need not answer.
   }
   return std::clamp<std::size_t>(
-      channels.rx_count + channels.combined_count, 1, BpfProgram::kMostQueues);
+      channels.rx_count + channels.combined_count, 1, BpfProgram::kMaxQueues);
 }
 
 }  // namespace
@@ -81,13 +81,13 @@ std::string AfXdpDevice::set_up() {
            std::to_string(options_.engines);
   }
   std::size_t& mtu = options_.sockets.mtu_bytes;
-  const bool has_pieces = mtu + kEthernetBytes > Xsk::kMostWithoutPieces;
+  const bool has_pieces = mtu + kEthernetBytes > Xsk::kMaxWithoutPieces;
   if (has_pieces && Xsk::open({.interface = options_.interface,
                                .interface_index = link_.index,
                                .queue = 0,
                                .frame_bytes = mtu + kEthernetBytes},
                               &error) == nullptr) {
-    mtu = Xsk::kMostWithoutPieces - kEthernetBytes;
+    mtu = Xsk::kMaxWithoutPieces - kEthernetBytes;
   }
   program_ = BpfProgram::attach({.interface = options_.interface,
                                  .interface_index = link_.index,
@@ -187,7 +187,7 @@ std::span<const Arrival> AfXdpDatapath::receive() {  // hot
   if (device_->options_.engines > 1) {
     hand_over_.take_astray(kBurst, arrivals_);
   }
-  if (++turns_without_sockets_ >= kMostTurnsWithoutSockets) {
+  if (++turns_without_sockets_ >= kMaxTurnsWithoutSockets) {
     turns_without_sockets_ = 0;
     const auto slow = sockets_->receive();
     arrivals_.insert(arrivals_.end(), slow.begin(), slow.end());
@@ -251,7 +251,7 @@ Time AfXdpDatapath::next_deadline() const {
 }
 
 bool AfXdpDatapath::prepare_to_wait() {
-  turns_without_sockets_ = kMostTurnsWithoutSockets;  // What wakes the caller may be one of them.
+  turns_without_sockets_ = kMaxTurnsWithoutSockets;  // What wakes the caller may be one of them.
   return hand_over_.prepare_to_wait() &&
          std::ranges::none_of(queues_, [](const auto& queue) { return queue->anything_there(); });
 }

@@ -216,7 +216,7 @@ std::unique_ptr<BpfProgram> BpfProgram::attach(const BpfOptions& options, std::s
   };
   std::unique_ptr<BpfProgram> made(new BpfProgram);
   made->ports_ = make_map(BPF_MAP_TYPE_ARRAY, kPorts);
-  made->sockets_ = make_map(BPF_MAP_TYPE_XSKMAP, kMostQueues);
+  made->sockets_ = make_map(BPF_MAP_TYPE_XSKMAP, kMaxQueues);
   if (!made->ports_.is_open() || !made->sockets_.is_open()) {
     return refuse("no BPF map");
   }

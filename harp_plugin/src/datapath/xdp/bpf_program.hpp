@@ -37,7 +37,7 @@ class BpfProgram {
   /// The AF_XDP socket of a queue.
   bool set_socket(std::uint32_t queue, int socket);
 
-  static constexpr std::uint32_t kMostQueues = 64;
+  static constexpr std::uint32_t kMaxQueues = 64;
 
  private:
   BpfProgram() = default;

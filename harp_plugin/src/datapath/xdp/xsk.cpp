@@ -30,7 +30,7 @@ constexpr std::size_t kHeadroom = 256;          ///< That the kernel keeps for X
 constexpr std::size_t kSmallChunk = 2048;
 constexpr std::size_t kLargeChunk = 4096;
 constexpr int kSendBufferBytes = 64 << 20;
-constexpr int kMostKicks = 64;
+constexpr int kMaxKicks = 64;
 /// The kernel takes its time to let go of a queue whose socket was closed: on a busy machine more
 /// than half a second.
 constexpr auto kClosing = std::chrono::seconds(3);
@@ -45,7 +45,7 @@ std::size_t chunk_for(std::size_t frame_bytes) {
 Xsk::Xsk(const XskOptions& options)
     : chunk_bytes_(chunk_for(options.frame_bytes)),
       chunks_per_frame_((options.frame_bytes + chunk_bytes_ - 1) / chunk_bytes_),
-      has_pieces_(options.frame_bytes > kMostWithoutPieces) {
+      has_pieces_(options.frame_bytes > kMaxWithoutPieces) {
   under_way_.resize(kTransmitFrames);
   for (std::size_t frame = kTransmitFrames; frame > 0; --frame) {
     free_.push_back((kReceiveChunks + (frame - 1) * chunks_per_frame_) * chunk_bytes_);
@@ -151,7 +151,7 @@ std::string Xsk::bind(const XskOptions& options) {
   if (error == EBUSY) {
     problem += " (another socket has this queue)";
   } else if (error == EINVAL && has_pieces_) {
-    problem += " (frames above " + std::to_string(kMostWithoutPieces) + " bytes need Linux 6.6)";
+    problem += " (frames above " + std::to_string(kMaxWithoutPieces) + " bytes need Linux 6.6)";
   }
   return problem;
 }
@@ -169,7 +169,7 @@ void Xsk::fill() {
   }
 }
 
-std::span<const std::span<const std::byte>> Xsk::receive(std::size_t most) {  // hot
+std::span<const std::span<const std::byte>> Xsk::receive(std::size_t maximum) {  // hot
   fill();
   frames_.clear();
   joined_.clear();
@@ -180,9 +180,9 @@ std::span<const std::span<const std::byte>> Xsk::receive(std::size_t most) {  //
     }
     return {};
   }
-  joined_.reserve(has_pieces_ ? most * chunks_per_frame_ * chunk_bytes_ : 0);
+  joined_.reserve(has_pieces_ ? maximum * chunks_per_frame_ * chunk_bytes_ : 0);
   std::size_t begin = 0;  // In joined_: where the frame that is being joined begins.
-  for (std::uint32_t i = 0; i < count && frames_.size() < most; ++i) {
+  for (std::uint32_t i = 0; i < count && frames_.size() < maximum; ++i) {
     const xdp_desc piece = receive_.take();
     received_.push_back(piece.addr);
     const std::span<const std::byte> bytes(memory_ + piece.addr, piece.len);
@@ -247,7 +247,7 @@ void Xsk::send(std::size_t bytes) {  // hot
 bool Xsk::flush() {  // hot
   transmit_.publish();
   // One call sends a part of the ring in copy mode, and says so.
-  for (int kicks = 0; kicks < kMostKicks && !transmit_.is_drained(); ++kicks) {
+  for (int kicks = 0; kicks < kMaxKicks && !transmit_.is_drained(); ++kicks) {
     if (is_zero_copy_ && !transmit_.needs_wakeup()) {
       return true;
     }

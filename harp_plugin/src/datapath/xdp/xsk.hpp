@@ -36,10 +36,10 @@ class Xsk {
   /// The NIC reads and writes the frames, without the kernel in between.
   bool is_zero_copy() const { return is_zero_copy_; }
   /// Frames larger than this need several buffers (Linux 6.6).
-  static constexpr std::size_t kMostWithoutPieces = 3498 + 14;
+  static constexpr std::size_t kMaxWithoutPieces = 3498 + 14;
 
   /// Frames that arrived, `most` at most. They stay until the next call.
-  std::span<const std::span<const std::byte>> receive(std::size_t most);
+  std::span<const std::span<const std::byte>> receive(std::size_t maximum);
   /// Of these, bytes that were copied, since they came in pieces.
   std::size_t bytes_joined() const { return joined_.size(); }
   bool anything_there() const { return receive_.count() > 0; }

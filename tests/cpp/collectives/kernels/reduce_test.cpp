@@ -318,18 +318,18 @@ void run(const Case& c, std::mt19937_64& random) {
   }
   const Buffer expected = naive(sources, c.count, c.reduction);
   for (const SimdLevel level : levels()) {
-    std::vector<Guarded> places;
+    std::vector<Guarded> buffers;
     for (std::size_t k = 0; k < c.num_sources; ++k) {
-      places.emplace_back(bytes, c.shift_elements * (k + 1) * size);
-      std::copy(inputs[k].begin(), inputs[k].end(), places[k].data());
+      buffers.emplace_back(bytes, c.shift_elements * (k + 1) * size);
+      std::copy(inputs[k].begin(), inputs[k].end(), buffers[k].data());
     }
     std::vector<ReduceSource> placed = sources;
     for (std::size_t k = 0; k < c.num_sources; ++k) {
-      placed[k].data = sources[k].data != nullptr ? places[k].data() : nullptr;
+      placed[k].data = sources[k].data != nullptr ? buffers[k].data() : nullptr;
     }
     Guarded separate(bytes, c.shift_elements * size);
     Guarded second(bytes, c.shift_elements * 3 * size);
-    Guarded& out = c.in_place < 0 ? separate : places[static_cast<std::size_t>(c.in_place)];
+    Guarded& out = c.in_place < 0 ? separate : buffers[static_cast<std::size_t>(c.in_place)];
     reduce(
         placed, out.data(), c.two_outputs ? second.data() : nullptr, c.count, c.reduction, level);
     ASSERT_TRUE(out.holds(expected)) << describe(c, level);
@@ -340,7 +340,7 @@ void run(const Case& c, std::mt19937_64& random) {
     }
     for (std::size_t k = 0; k < c.num_sources; ++k) {
       if (static_cast<int>(k) != c.in_place) {
-        ASSERT_TRUE(places[k].holds(inputs[k])) << "source changed: " << describe(c, level);
+        ASSERT_TRUE(buffers[k].holds(inputs[k])) << "source changed: " << describe(c, level);
       }
     }
   }
