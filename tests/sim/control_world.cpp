@@ -6,7 +6,6 @@
 namespace lightcc::sim {
 namespace {
 
-constexpr int kArity = 8;  // engine/membership's kTreeArity.
 constexpr std::string_view kDied = " ended unexpectedly";
 
 Status gone(int rank, const std::string& how) {
@@ -43,10 +42,11 @@ ControlWorld::ControlWorld(WorldPlan plan, std::uint64_t seed)
       }
     }
     if (h > 0) {
-      link(plan_.hosts[(h - 1) / kArity].front(), host.front(), true);
+      link(plan_.hosts[(h - 1) / kTreeArity].front(), host.front(), true);
     }
   }
   const ProcessSetTable everybody(static_cast<int>(size));
+  const std::vector<int> parents = tree_parents(plan_.hosts);
   for (std::size_t r = 0; r < size; ++r) {
     Rank& rank = ranks_[r];
     ControlOptions options;
@@ -57,6 +57,7 @@ ControlWorld::ControlWorld(WorldPlan plan, std::uint64_t seed)
     for (const Link& child : rank.children) {
       options.children.push_back({child.rank, child.is_remote});
     }
+    options.tree_parents = parents;
     options.watched = rank.watched;
     rank.seen_beats.resize(rank.watched.size(), 0);
     options.is_networked = plan_.hosts.size() > 1;

@@ -19,6 +19,8 @@ ControlPlane::ControlPlane(ControlOptions options, TimePoint now)
     : options_(std::move(options)),
       silence_(options_.peer_timeout, now),
       process_sets_(std::move(options_.process_sets)),
+      tree_(std::move(options_.tree_parents)),
+      gathering_(static_cast<std::uint32_t>(options_.rank)),
       next_tick_(now) {
   for (const int rank : options_.watched) {
     silence_.watch(rank, now);
@@ -155,7 +157,11 @@ TimePoint ControlPlane::deadline() const {
   if (is_suspecting()) {
     return std::min(next_tick_, update_deadline_);
   }
-  return has_held() ? std::min(next_tick_, sequencer_->next_release()) : next_tick_;
+  if (!has_held()) {
+    return next_tick_;
+  }
+  return std::min(next_tick_,
+                  sequencer_ != nullptr ? sequencer_->next_release() : gathering_.next_flush());
 }
 
 void ControlPlane::tick(TimePoint now, bool is_busy, bool is_host_busy) {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -27,7 +28,9 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/control/agreement.hpp"
+#include "lightcc/control/control_tree.hpp"
 #include "lightcc/control/process_set_table.hpp"
+#include "lightcc/control/report_gathering.hpp"
 #include "lightcc/control/sequencer.hpp"
 #include "lightcc/control/silence.hpp"
 #include "lightcc/fusion/autotuner.hpp"
@@ -56,8 +59,9 @@ struct ControlOptions {
   int rank = 0;
   std::optional<ControlPeer> parent;  ///< Absent on rank 0.
   std::vector<ControlPeer> children;
-  std::vector<int> watched;   ///< Ranks of this host whose signs of life the driver tells.
-  bool is_networked = false;  ///< Connections to other hosts may close as a consequence.
+  std::vector<int> tree_parents;  ///< Of all ranks; needed where there are children.
+  std::vector<int> watched;       ///< Ranks of this host whose signs of life the driver tells.
+  bool is_networked = false;      ///< Connections to other hosts may close as a consequence.
   Duration peer_timeout = std::chrono::seconds(30);
   SequencerOptions sequencer;  ///< Only the world's size matters on other ranks than 0.
   std::optional<AutotuneOptions> autotune;  ///< On rank 0.
@@ -165,8 +169,10 @@ class ControlPlane {
   void advance(TimePoint now);
   /// When tick() wants to be called, or advance() for what is held.
   TimePoint deadline() const;
-  /// Ready tensors wait for a time before they are announced.
-  bool has_held() const { return sequencer_ != nullptr && sequencer_->has_held(); }
+  /// Ready tensors wait for a time before they are announced, or reports before they go up.
+  bool has_held() const {
+    return sequencer_ != nullptr ? sequencer_->has_held() : gathering_.has_held();
+  }
   TimePoint next_tick() const { return next_tick_; }
   /// Signs of life and what has taken too long. `is_busy`: this rank has something outstanding;
   /// `is_host_busy`: another rank of this host has.
@@ -212,6 +218,12 @@ class ControlPlane {
 
   // Up the tree.
   void send_reports(TimePoint now);
+  void gather(Report report, TimePoint now, std::vector<Report>& out);
+  bool is_gathered(const Report& report) const;
+  const std::vector<std::int32_t>& ranks_below(std::uint32_t leader, std::uint32_t process_set);
+  void note_join(const Report& report);
+  Status sequence(const Report& report, TimePoint now);
+  Status sequence_all(std::span<const std::int32_t> ranks, const Report& report, TimePoint now);
   const Signature* signature_of(const Report& report) const;
   bool concerns_idle_parent(const Report& report) const;
   // Down the tree.
@@ -227,6 +239,7 @@ class ControlPlane {
   void remember(std::uint32_t slot,
                 std::shared_ptr<const AgreedTensor> agreed,
                 std::optional<Request> own);
+  void forget_report(std::uint32_t process_set, const std::string& name);
   void tell_ended(std::uint32_t process_set, const std::string& name);
   void complete_by_name(std::uint32_t process_set,
                         const std::string& name,
@@ -247,6 +260,9 @@ class ControlPlane {
   ControlObserver* observer_ = nullptr;
   Silence silence_;
   ProcessSetTable process_sets_;
+  ControlTree tree_;
+  ReportGathering gathering_;  // Where ranks are below, and rank 0 is above.
+  std::string key_;            // Of the report that is gathered.
   std::unique_ptr<Sequencer> sequencer_;
   std::unique_ptr<Autotuner> autotuner_;  // On rank 0, until it is done.
   std::vector<LocalSlot> slots_;

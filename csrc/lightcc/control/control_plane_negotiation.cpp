@@ -70,25 +70,100 @@ void ControlPlane::leave() {
 }
 
 void ControlPlane::send_reports(TimePoint now) {
-  if (reports_.empty()) {
+  if (sequencer_ != nullptr) {
+    for (const Report& report : reports_.take()) {
+      if (const Status taken = sequence(report, now); !taken.ok()) {
+        on_trouble(taken, now);
+        return;
+      }
+    }
     return;
   }
-  std::vector<Report>& reports = reports_.take();
-  if (sequencer_ == nullptr) {
+  std::vector<Report> reports;
+  if (options_.children.empty()) {
+    std::swap(reports, reports_.take());
+  }
+  for (Report& report : reports_.take()) {
+    gather(std::move(report), now, reports);
+  }
+  gathering_.flush_due(now, reports);
+  if (!reports.empty()) {
     const bool is_urgent = std::ranges::any_of(
         reports, [this](const Report& report) { return concerns_idle_parent(report); });
     frames_.push_back({std::move(reports), true, false, kNoLink, is_urgent});
+  }
+}
+
+// At a leader: what the ranks below it and itself ask for alike goes up as one report.
+void ControlPlane::gather(Report report, TimePoint now, std::vector<Report>& out) {
+  if (!is_gathered(report)) {
+    gathering_.flush(out);  // A rank's joins and ends come after all that it asked for before.
+    note_join(report);
+    out.push_back(std::move(report));
     return;
   }
-  for (const Report& report : reports) {
-    if (const Signature* tensor = observer_ != nullptr ? signature_of(report) : nullptr) {
-      observer_->ready(*tensor, report.rank);
-    }
-    if (const Status taken = sequencer_->on_report(report, now); !taken.ok()) {
-      on_trouble(taken, now);
-      return;
+  const Signature& signature = *signature_of(report);
+  set_key(key_, signature.process_set, signature.name);
+  const std::size_t speaks_for =
+      report.is_of_subtree() ? ranks_below(report.rank, signature.process_set).size() : 1;
+  const std::size_t members =
+      ranks_below(static_cast<std::uint32_t>(options_.rank), signature.process_set).size();
+  gathering_.add(std::move(report), key_, speaks_for, members, now, out);
+}
+
+// Only what all members of a process set ask for, and what takes no one out of it.
+bool ControlPlane::is_gathered(const Report& report) const {
+  const Signature* signature = signature_of(report);
+  return signature != nullptr && !is_transfer(signature->op) && signature->op != OpType::kJoin &&
+         signature->op != OpType::kAddProcessSet && signature->op != OpType::kRemoveProcessSet &&
+         process_sets_.find(signature->process_set) != nullptr;
+}
+
+// Who takes part among a leader's ranks, in a process set that exists.
+const std::vector<std::int32_t>& ControlPlane::ranks_below(std::uint32_t leader,
+                                                           std::uint32_t process_set) {
+  return tree_.active_below(
+      static_cast<int>(leader), process_set, *process_sets_.find(process_set));
+}
+
+void ControlPlane::note_join(const Report& report) {
+  const auto* request = std::get_if<Request>(&report.what);
+  if (request != nullptr && request->signature.op == OpType::kJoin && tree_.has_rank(report.rank)) {
+    tree_.on_join(static_cast<int>(report.rank));
+  }
+}
+
+// On rank 0: tells the sequencer of each rank that the report is of.
+Status ControlPlane::sequence(const Report& report, TimePoint now) {
+  note_join(report);
+  if (!report.is_of_subtree()) {
+    const auto rank = static_cast<std::int32_t>(report.rank);
+    return sequence_all({&rank, 1}, report, now);
+  }
+  const std::vector<std::int32_t>* ranks = nullptr;
+  if (is_gathered(report) && tree_.has_rank(report.rank)) {
+    ranks = &ranks_below(report.rank, signature_of(report)->process_set);
+  }
+  if (ranks == nullptr || !std::ranges::binary_search(*ranks, report.last_rank)) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "received a report of the ranks below rank %u that makes no sense",
+                      report.rank);
+  }
+  std::vector<std::int32_t> in_order = *ranks;
+  const auto last = std::ranges::find(in_order, report.last_rank);
+  std::rotate(last, last + 1, in_order.end());
+  return sequence_all(in_order, report, now);
+}
+
+Status ControlPlane::sequence_all(std::span<const std::int32_t> ranks,
+                                  const Report& report,
+                                  TimePoint now) {
+  if (const Signature* tensor = observer_ != nullptr ? signature_of(report) : nullptr) {
+    for (const std::int32_t rank : ranks) {
+      observer_->ready(*tensor, static_cast<std::uint32_t>(rank));
     }
   }
+  return sequencer_->on_reports(ranks, report.what, now);
 }
 
 // What a report asks for; null where it asks for nothing, or for what this rank does not know.
@@ -188,11 +263,13 @@ Status ControlPlane::apply(const Command& command, TimePoint now) {
         failure->process_set, failure->name, Status(failure->code, failure->message), 0);
   } else if (const auto* added = std::get_if<AddProcessSet>(&command)) {
     process_sets_.add(added->id, added->ranks);
+    tree_.on_process_set_changed();
     const OperationToken waiting = take_operation(0, added->name);
     tell_ended(0, added->name);
     actions_.emplace_back(MakeProcessSet{added->id, added->ranks, waiting});
   } else if (const auto* removed = std::get_if<RemoveProcessSet>(&command)) {
     process_sets_.remove(removed->id);
+    tree_.on_process_set_changed();
     actions_.emplace_back(DropProcessSet{removed->id});
     for (LocalSlot& slot : slots_) {
       if (slot.agreed->signature.process_set == removed->id) {
@@ -201,6 +278,7 @@ Status ControlPlane::apply(const Command& command, TimePoint now) {
     }
     complete_by_name(0, removed->name, {}, static_cast<std::int32_t>(removed->id));
   } else if (const auto* joined = std::get_if<AllJoined>(&command)) {
+    tree_.on_all_joined();
     complete_by_name(0, kJoinName, {}, joined->last_rank);
   } else if (const auto* tune = std::get_if<Tune>(&command)) {
     actions_.emplace_back(ApplyTuning{*tune});
@@ -265,6 +343,7 @@ Result<std::optional<MatchedTensor>> ControlPlane::resolve(const AnnouncedTensor
   MatchedTensor tensor;
   LIGHTCC_ASSIGN_OR_RETURN(tensor.agreed, agreed_tensor(announced, process_set));
   const Signature& signature = tensor.agreed->signature;
+  forget_report(process_set, signature.name);
   const bool takes_part = is_transfer(signature.op)
                               ? std::ranges::find(tensor.agreed->per_member, options_.rank) !=
                                     tensor.agreed->per_member.end()
@@ -304,6 +383,14 @@ void ControlPlane::tell_ended(std::uint32_t process_set, const std::string& name
   }
 }
 
+// What was reported under this name is over.
+void ControlPlane::forget_report(std::uint32_t process_set, const std::string& name) {
+  if (!gathering_.empty()) {
+    set_key(key_, process_set, name);
+    gathering_.forget(key_);
+  }
+}
+
 void ControlPlane::remember(std::uint32_t slot_number,
                             std::shared_ptr<const AgreedTensor> agreed,
                             std::optional<Request> own) {
@@ -320,6 +407,7 @@ void ControlPlane::complete_by_name(std::uint32_t process_set,
                                     const std::string& name,
                                     const Status& status,
                                     std::int32_t value) {
+  forget_report(process_set, name);
   tell_ended(process_set, name);
   if (const OperationToken operation = take_operation(process_set, name);
       operation != kNoOperation) {

@@ -72,58 +72,53 @@ Sequencer::Sequencer(const SequencerOptions& options, ProcessSetTable process_se
       joined_(static_cast<std::size_t>(options.world_size), 0) {}
 
 Status Sequencer::on_report(const Report& report, TimePoint now) {
-  if (report.rank >= joined_.size()) {
-    return make_error(
-        ErrorCode::kPeerFailed, "received a report of rank %u, which does not exist", report.rank);
+  const auto rank = static_cast<std::int32_t>(report.rank);
+  return on_reports({&rank, 1}, report.what, now);
+}
+
+Status Sequencer::on_reports(Ranks ranks, const Report::What& what, TimePoint now) {
+  for (const std::int32_t rank : ranks) {
+    if (rank < 0 || static_cast<std::size_t>(rank) >= joined_.size()) {
+      return make_error(ErrorCode::kPeerFailed,
+                        "received a report of rank %u, which does not exist",
+                        static_cast<std::uint32_t>(rank));
+    }
   }
-  if (shut_down_) {
-    return {};  // The ShutDown command tells the rank.
+  if (shut_down_ || ranks.empty()) {
+    return {};  // The ShutDown command tells the ranks.
   }
-  const int rank = static_cast<int>(report.rank);
-  if (const auto* request = std::get_if<Request>(&report.what)) {
-    return on_request(rank, *request, now);
+  if (const auto* request = std::get_if<Request>(&what)) {
+    return on_request(ranks, *request, now);
   }
-  if (const auto* ready = std::get_if<ReadySlot>(&report.what)) {
-    return on_ready_slot(rank, ready->slot, now);
+  if (const auto* ready = std::get_if<ReadySlot>(&what)) {
+    return on_ready_slot(ranks, ready->slot, now);
   }
-  on_leave(rank);
+  on_leave(ranks.front());
   return {};
 }
 
-Status Sequencer::on_request(int rank, const Request& request, TimePoint now) {
+Status Sequencer::on_request(Ranks ranks, const Request& request, TimePoint now) {
+  const int first = ranks.front();
   const Signature& signature = request.signature;
   if (signature.op == OpType::kJoin) {
-    on_join(rank);
+    on_join(first);
     return {};
   }
   if (process_sets_.find(signature.process_set) != nullptr &&
-      !is_possible(request, rank, options_.world_size, process_sets_)) {
+      !is_possible(request, first, options_.world_size, process_sets_)) {
     return make_error(ErrorCode::kPeerFailed,
                       "rank %d asks for an impossible %s '%s'",
-                      rank,
+                      first,
                       op_type_name(signature.op),
                       signature.name.c_str());
   }
-  auto found = pending_for(rank, signature, now);
-  if (!found.ok()) {
-    return found.status();
-  }
-  Pending& pending = *found.value();
+  LIGHTCC_ASSIGN_OR_RETURN(Pending * found, pending_for(first, signature, now));
+  Pending& pending = *found;
   pending.as_slot_says = false;
-  if (pending.first_rank != rank && pending.error.ok()) {
+  if (pending.first_rank != first && pending.error.ok()) {
     pending.error = is_transfer(signature.op) || is_transfer(pending.common.op)
-                        ? check_transfer(pending.common, pending.first_rank, signature, rank)
-                        : check_agreement(pending.common, pending.first_rank, signature, rank);
-  }
-  const int index = index_of(*pending.members, rank);
-  if (index >= 0 && signature.op == pending.common.op) {
-    const auto position = static_cast<std::size_t>(index);
-    if (signature.op == OpType::kAllgather) {
-      pending.per_member[position] = signature.shape[0];
-    }
-    if (signature.op == OpType::kAlltoall) {
-      pending.splits[position] = request.splits;
-    }
+                        ? check_transfer(pending.common, pending.first_rank, signature, first)
+                        : check_agreement(pending.common, pending.first_rank, signature, first);
   }
   if (signature.op == OpType::kAddProcessSet) {
     if (pending.reported_count == 0) {
@@ -132,50 +127,56 @@ Status Sequencer::on_request(int rank, const Request& request, TimePoint now) {
       pending.error = make_error(ErrorCode::kMismatch,
                                  "Mismatched process sets: ranks %d and %d add different ranks.",
                                  pending.first_rank,
-                                 rank);
+                                 first);
     }
   }
-  return count_in(pending, rank);
+  for (const std::int32_t rank : ranks) {
+    LIGHTCC_ASSIGN_OR_RETURN(const std::size_t position, count_in(pending, rank));
+    if (signature.op == OpType::kAllgather && pending.common.op == signature.op) {
+      pending.per_member[position] = signature.shape[0];
+    }
+    if (signature.op == OpType::kAlltoall && pending.common.op == signature.op) {
+      pending.splits[position] = request.splits;
+    }
+  }
+  complete_if_all_reported(pending, ranks.back());
+  return {};
 }
 
-Status Sequencer::on_ready_slot(int rank, std::uint32_t slot_number, TimePoint now) {
+Status Sequencer::on_ready_slot(Ranks ranks, std::uint32_t slot_number, TimePoint now) {
+  const int first = ranks.front();
   if (slot_number >= slots_.size()) {
     return make_error(ErrorCode::kPeerFailed,
                       "rank %d is ready for slot %u, which does not exist",
-                      rank,
+                      first,
                       slot_number);
   }
   const Slot& slot = slots_[slot_number];
   if (slot.is_stale) {
     return make_error(ErrorCode::kPeerFailed,
                       "rank %d is ready for slot %u, whose process set was removed",
-                      rank,
+                      first,
                       slot_number);
   }
-  auto found = pending_for(rank, slot.common, now);
-  if (!found.ok()) {
-    return found.status();
-  }
-  Pending& pending = *found.value();
-  const int index = index_of(*pending.members, rank);
-  if (index < 0) {
-    return count_in(pending, rank);
-  }
-  const auto position = static_cast<std::size_t>(index);
+  LIGHTCC_ASSIGN_OR_RETURN(Pending * found, pending_for(first, slot.common, now));
+  Pending& pending = *found;
+  const bool is_same_op = slot.common.op == pending.common.op;  // Else a mismatch, found below.
   const std::size_t members = pending.members->size();
-  if (slot.common.op != pending.common.op) {
-    // A mismatch, found below: there is nowhere to put what this rank contributes.
-  } else if (slot.common.op == OpType::kAllgather) {
-    pending.per_member[position] = slot.per_member[position];
-  } else if (slot.common.op == OpType::kAlltoall) {
-    const auto begin = slot.per_member.begin() + static_cast<std::ptrdiff_t>(position * members);
-    pending.splits[position].assign(begin, begin + static_cast<std::ptrdiff_t>(members));
+  for (const std::int32_t rank : ranks) {
+    LIGHTCC_ASSIGN_OR_RETURN(const std::size_t position, count_in(pending, rank));
+    if (is_same_op && slot.common.op == OpType::kAllgather) {
+      pending.per_member[position] = slot.per_member[position];
+    } else if (is_same_op && slot.common.op == OpType::kAlltoall) {
+      const auto begin = slot.per_member.begin() + static_cast<std::ptrdiff_t>(position * members);
+      pending.splits[position].assign(begin, begin + static_cast<std::ptrdiff_t>(members));
+    }
   }
-  if (!pending.as_slot_says && pending.first_rank != rank && pending.error.ok()) {
+  if (!pending.as_slot_says && pending.first_rank != first && pending.error.ok()) {
     // Others asked for something new under this name; this rank still means the slot.
-    pending.error = check_agreement(pending.common, pending.first_rank, slot.common, rank);
+    pending.error = check_agreement(pending.common, pending.first_rank, slot.common, first);
   }
-  return count_in(pending, rank);
+  complete_if_all_reported(pending, ranks.back());
+  return {};
 }
 
 Result<Sequencer::Pending*> Sequencer::pending_for(int rank,
@@ -242,7 +243,8 @@ void Sequencer::Pending::begin(const Signature& signature, int rank, TimePoint n
   group = 0;
 }
 
-Status Sequencer::count_in(Pending& pending, int rank) {
+// The rank's index among the members.
+Result<std::size_t> Sequencer::count_in(Pending& pending, int rank) {
   const int index = index_of(*pending.members, rank);
   // What is complete takes no more reports: its ranks wait for it, or have joined.
   if (index < 0 || pending.ready || pending.reported[static_cast<std::size_t>(index)] != 0) {
@@ -254,13 +256,17 @@ Status Sequencer::count_in(Pending& pending, int rank) {
   }
   pending.reported[static_cast<std::size_t>(index)] = 1;
   ++pending.reported_count;
-  if (is_complete(pending)) {
-    if (pending.members->size() > 1) {
-      ++last_asked_[static_cast<std::size_t>(rank)];
-    }
-    complete(pending);
+  return static_cast<std::size_t>(index);
+}
+
+void Sequencer::complete_if_all_reported(Pending& pending, int last_rank) {
+  if (!is_complete(pending)) {
+    return;
   }
-  return {};
+  if (pending.members->size() > 1) {
+    ++last_asked_[static_cast<std::size_t>(last_rank)];
+  }
+  complete(pending);
 }
 
 bool Sequencer::is_complete(const Pending& pending) const {

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -54,6 +55,9 @@ class Sequencer {
 
   /// Takes in one rank's report. kPeerFailed: the report makes no sense; the world must end.
   Status on_report(const Report& report, TimePoint now);
+  /// The same for ranks that all say `what`, in this order. More than one ask for an operation of
+  /// all members of a process set.
+  Status on_reports(std::span<const std::int32_t> ranks, const Report::What& what, TimePoint now);
   /// This rank finished one bucket of `process_set` on `lane`: the lane can take another.
   void on_bucket_done(std::uint32_t process_set, std::uint32_t lane, TimePoint now);
   /// Everything that is to be announced now, in order.
@@ -129,13 +133,15 @@ class Sequencer {
     CostLine cost;               // Of all-reduces, as rank 0 sees them.
   };
 
-  Status on_request(int rank, const Request& request, TimePoint now);
-  Status on_ready_slot(int rank, std::uint32_t slot, TimePoint now);
+  using Ranks = std::span<const std::int32_t>;
+  Status on_request(Ranks ranks, const Request& request, TimePoint now);
+  Status on_ready_slot(Ranks ranks, std::uint32_t slot, TimePoint now);
   void on_join(int rank);
   void on_leave(int rank);
   Result<Pending*> pending_for(int rank, const Signature& signature, TimePoint now);
   Pending& new_pending();
-  Status count_in(Pending& pending, int rank);
+  Result<std::size_t> count_in(Pending& pending, int rank);
+  void complete_if_all_reported(Pending& pending, int last_rank);
   bool is_complete(const Pending& pending) const;
   std::vector<std::int32_t> missing(const Pending& pending) const;
   bool lacks_joined(const Pending& pending) const;

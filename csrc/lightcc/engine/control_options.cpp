@@ -52,6 +52,7 @@ ControlOptions control_options(const Membership& world,
   for (const ControlLink& child : world.children) {
     options.children.push_back({child.peer_rank(), child.fd() >= 0});
   }
+  options.tree_parents = tree_parents(world.hosts);
   options.watched = std::move(watched);
   options.is_networked = world.transport != nullptr;
   options.peer_timeout = seconds(knobs.peer_timeout_s);

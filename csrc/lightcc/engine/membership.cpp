@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "lightcc/control/control_tree.hpp"
 #include "lightcc/engine/host_discovery.hpp"
 #include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/net/authenticated.hpp"

@@ -35,9 +35,6 @@
 
 namespace lightcc {
 
-/// Leaders have at most this many children in the tree over hosts.
-inline constexpr int kTreeArity = 8;
-
 /// The ranks of this rank's host, and what they share.
 struct HostMembership {
   std::vector<int> ranks;            ///< Ascending; the first leads.

@@ -10,6 +10,7 @@ namespace {
 
 enum class FrameKind : std::uint8_t { kReports = 1, kCommands = 2, kError = 3, kHeartbeat = 4 };
 enum class ReportKind : std::uint8_t { kRequest = 1, kReadySlot = 2, kLeave = 3 };
+constexpr std::uint8_t kOfSubtree = 0x80;  // Beside a report's kind: who asked last follows.
 enum class CommandKind : std::uint8_t {
   kExecute = 1,
   kFailOperation = 2,
@@ -81,6 +82,15 @@ std::uint32_t get_u32(ByteReader& in) {
     return 0;
   }
   return static_cast<std::uint32_t>(value);
+}
+
+std::int32_t get_rank(ByteReader& in) {
+  const std::uint32_t rank = get_u32(in);
+  if (rank > static_cast<std::uint32_t>(std::numeric_limits<std::int32_t>::max())) {
+    in.fail();
+    return 0;
+  }
+  return static_cast<std::int32_t>(rank);
 }
 
 // A byte says which compressor, and what top-k alone has follows it.
@@ -166,24 +176,35 @@ Signature get_signature(ByteReader& in) {
 }
 
 void put(ByteWriter& out, const Report& report) {
-  out.varint(report.rank);
+  const auto put_head = [&](ReportKind kind) {
+    const std::uint8_t subtree = report.is_of_subtree() ? kOfSubtree : 0;
+    out.varint(report.rank);
+    out.number(static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) | subtree));
+    if (report.is_of_subtree()) {
+      out.varint(static_cast<std::uint32_t>(report.last_rank));
+    }
+  };
   if (const auto* request = std::get_if<Request>(&report.what)) {
-    put_kind(out, ReportKind::kRequest);
+    put_head(ReportKind::kRequest);
     put(out, request->signature);
     put_numbers(out, request->splits);
     put_numbers(out, request->ranks);
   } else if (const auto* ready = std::get_if<ReadySlot>(&report.what)) {
-    put_kind(out, ReportKind::kReadySlot);
+    put_head(ReportKind::kReadySlot);
     out.varint(ready->slot);
   } else {
-    put_kind(out, ReportKind::kLeave);
+    put_head(ReportKind::kLeave);
   }
 }
 
 Report get_report(ByteReader& in) {
   Report report;
   report.rank = get_u32(in);
-  switch (static_cast<ReportKind>(in.number<std::uint8_t>())) {
+  const auto kind = in.number<std::uint8_t>();
+  if ((kind & kOfSubtree) != 0) {
+    report.last_rank = get_rank(in);
+  }
+  switch (static_cast<ReportKind>(kind & ~kOfSubtree)) {  // NOLINT: any byte; others fail below
     case ReportKind::kRequest: {
       Request request;
       request.signature = get_signature(in);
@@ -197,6 +218,9 @@ Report get_report(ByteReader& in) {
       break;
     case ReportKind::kLeave:
       report.what = Leave{};
+      if (report.is_of_subtree()) {
+        in.fail();  // A rank leaves for itself.
+      }
       break;
     default:
       in.fail();

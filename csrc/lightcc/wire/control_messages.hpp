@@ -63,9 +63,16 @@ struct Leave {
   bool operator==(const Leave&) const = default;
 };
 
+/// Of one rank; or of all members of the process set at or below `rank` in the tree of control
+/// links, but for those that have joined.
 struct Report {
+  using What = std::variant<Request, ReadySlot, Leave>;
+
   std::uint32_t rank = 0;
-  std::variant<Request, ReadySlot, Leave> what;
+  What what;
+  std::int32_t last_rank = -1;  ///< Of a subtree: who asked last.
+
+  bool is_of_subtree() const { return last_rank >= 0; }
   bool operator==(const Report&) const = default;
 };
 

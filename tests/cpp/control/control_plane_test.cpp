@@ -31,6 +31,7 @@ ControlOptions position_of(int rank) {
   options.peer_timeout = std::chrono::seconds(4);
   options.sequencer.world_size = 6;
   options.process_sets = ProcessSetTable(6);
+  options.tree_parents = {-1, 0, 0, 2, 0, 4};
   if (rank == 0) {
     options.children = {{1, false}, {2, true}, {4, true}};
     options.watched = {1};
@@ -78,14 +79,14 @@ std::vector<OutgoingFrame> frames_of(ControlPlane& control) {
 TEST(ControlPlaneTest, a_leader_relays_reports_and_commands) {
   ControlPlane leader = machine(2);
   const Request request{allreduce("a"), {}, {}};
-  leader.on_frame(0, std::vector<Report>{{3, request}}, kStart);
+  leader.on_frame(0, std::vector<Report>{{3, request}, {3, Leave{}}}, kStart);
   submit(leader, request, 7);
   leader.advance(kStart);
   const auto reports = frames_of<std::vector<Report>>(leader);
   ASSERT_EQ(reports.size(), 1U);
   EXPECT_TRUE(reports[0].to_parent);
   EXPECT_FALSE(reports[0].to_children);
-  EXPECT_EQ(std::get<std::vector<Report>>(reports[0].frame).size(), 2U);
+  EXPECT_EQ(std::get<std::vector<Report>>(reports[0].frame).size(), 3U);
   EXPECT_EQ(leader.waiting_count(), 1U);
 
   Execute execute;
@@ -104,25 +105,95 @@ TEST(ControlPlaneTest, a_leader_relays_reports_and_commands) {
 }
 
 TEST(ControlPlaneTest, the_same_request_again_is_reported_by_slot) {
-  ControlPlane leader = machine(2);
+  ControlPlane member = machine(3);
   const Request request{allreduce("a"), {}, {}};
-  submit(leader, request, 7);
-  leader.advance(kStart);
+  submit(member, request, 7);
+  member.advance(kStart);
   Execute execute;
   execute.tensors.push_back({0, request.signature, {}});
-  leader.on_frame(kParentLink, std::vector<Command>{execute}, kStart);
-  (void)leader.take_frames();
-  (void)leader.take_actions();
-  submit(leader, request, 8);
+  member.on_frame(kParentLink, std::vector<Command>{execute}, kStart);
+  (void)member.take_frames();
+  (void)member.take_actions();
+  submit(member, request, 8);
+  member.advance(kStart);
+  const auto reports = frames_of<std::vector<Report>>(member);
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_EQ(std::get<std::vector<Report>>(reports[0].frame)[0], (Report{3, ReadySlot{0}}));
+  execute.tensors[0].signature.reset();
+  member.on_frame(kParentLink, std::vector<Command>{execute}, kStart);
+  const auto actions = member.take_actions();
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(std::get<RunBucket>(actions[0]).tensors[0].operation, 8U);
+}
+
+TEST(ControlPlaneTest, a_leader_makes_one_report_of_what_its_ranks_ask_for_alike) {
+  ControlPlane leader = machine(2);
+  const Request request{allreduce("a"), {}, {}};
+  leader.on_frame(0, std::vector<Report>{{3, request}}, kStart);
+  leader.advance(kStart);
+  EXPECT_TRUE(leader.take_frames().empty());
+  EXPECT_TRUE(leader.has_held());
+  submit(leader, request, 7);
   leader.advance(kStart);
   const auto reports = frames_of<std::vector<Report>>(leader);
   ASSERT_EQ(reports.size(), 1U);
-  EXPECT_EQ(std::get<std::vector<Report>>(reports[0].frame)[0], (Report{2, ReadySlot{0}}));
-  execute.tensors[0].signature.reset();
-  leader.on_frame(kParentLink, std::vector<Command>{execute}, kStart);
-  const auto actions = leader.take_actions();
-  ASSERT_EQ(actions.size(), 1U);
-  EXPECT_EQ(std::get<RunBucket>(actions[0]).tensors[0].operation, 8U);
+  EXPECT_EQ(std::get<std::vector<Report>>(reports[0].frame),
+            (std::vector<Report>{{2, request, 2}}));
+  EXPECT_FALSE(leader.has_held());
+}
+
+TEST(ControlPlaneTest, a_leader_passes_on_what_stays_alone) {
+  ControlPlane leader = machine(2);
+  leader.on_frame(0, std::vector<Report>{{3, Request{allreduce("a"), {}, {}}}}, kStart);
+  leader.advance(kStart);
+  EXPECT_TRUE(leader.take_frames().empty());
+  leader.tick(kStart, false, false);
+  (void)leader.take_frames();
+  ASSERT_LT(leader.deadline(), leader.next_tick());
+  leader.advance(leader.deadline());
+  const auto reports = frames_of<std::vector<Report>>(leader);
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_EQ(std::get<std::vector<Report>>(reports[0].frame)[0].rank, 3U);
+}
+
+TEST(ControlPlaneTest, a_join_comes_after_what_the_rank_asked_for_and_is_not_waited_for) {
+  ControlPlane leader = machine(2);
+  const Request request{allreduce("a"), {}, {}};
+  Request join{testing::operation(OpType::kJoin, kJoinName), {}, {}};
+  leader.on_frame(0, std::vector<Report>{{3, request}, {3, join}}, kStart);
+  leader.advance(kStart);
+  const auto reports = frames_of<std::vector<Report>>(leader);
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_EQ(std::get<std::vector<Report>>(reports[0].frame),
+            (std::vector<Report>{{3, request}, {3, join}}));
+  submit(leader, Request{allreduce("b"), {}, {}}, 7);
+  leader.advance(kStart);
+  EXPECT_EQ(frames_of<std::vector<Report>>(leader).size(), 1U) << "rank 3 will not ask for it";
+}
+
+TEST(ControlPlaneTest, rank_0_takes_a_leaders_report_for_all_its_ranks) {
+  ControlPlane root = machine(0);
+  const Request request{allreduce("a"), {}, {}};
+  submit(root, request, 7);
+  root.on_frame(0, std::vector<Report>{{1, request}}, kStart);
+  root.on_frame(1, std::vector<Report>{{2, request, 3}}, kStart);
+  root.advance(kStart);
+  EXPECT_TRUE(frames_of<std::vector<Command>>(root).empty());
+  root.on_frame(2, std::vector<Report>{{4, request, 4}}, kStart);
+  root.advance(kStart);
+  EXPECT_EQ(frames_of<std::vector<Command>>(root).size(), 1U);
+  EXPECT_EQ(root.sequencer()->lateness(kStart).last_asked,
+            (std::vector<std::uint64_t>{0, 0, 0, 0, 1, 0}));
+}
+
+TEST(ControlPlaneTest, a_report_of_a_subtree_that_makes_no_sense_ends_the_world) {
+  const Request request{allreduce("a"), {}, {}};
+  for (const Report& report : {Report{2, request, 5}, Report{99, request, 99}}) {
+    ControlPlane root = machine(0);
+    root.on_frame(1, std::vector<Report>{report}, kStart);
+    root.advance(kStart);
+    EXPECT_TRUE(root.is_suspecting() || root.is_over());
+  }
 }
 
 TEST(ControlPlaneTest, the_death_of_a_member_ends_the_world_at_once_and_is_told_to_all) {

@@ -116,7 +116,10 @@ constexpr std::string_view kOne = "000000000000f03f";
 constexpr std::string_view kHalf = "000000000000e03f";
 
 std::vector<Report> reports() {
-  return {{1, ReadySlot{300}}, {0, Leave{}}, {2, Request{alltoall_signature(), {4, 2}, {}}}};
+  return {{1, ReadySlot{300}},
+          {8, ReadySlot{300}, 130},
+          {0, Leave{}},
+          {2, Request{alltoall_signature(), {4, 2}, {}}}};
 }
 
 std::vector<Command> commands() {
@@ -141,12 +144,13 @@ std::vector<Frame> one_of_each() {
 
 TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
   expect_golden(reports(),
-                std::string("46000000"
+                std::string("4c000000"
                             "01"
-                            "03"
-                            "0102ac02"  // Rank 1 is ready for slot 300.
-                            "0003"      // Rank 0 leaves.
-                            "0201"      // Rank 2 requests:
+                            "04"
+                            "0102ac02"      // Rank 1 is ready for slot 300.
+                            "08828201ac02"  // So are all below rank 8, rank 130 last.
+                            "0003"          // Rank 0 leaves.
+                            "0201"          // Rank 2 requests:
                             "0307000105ffffffff") +
                     std::string(kOne) + std::string(kHalf) +
                     "016700"
@@ -240,9 +244,11 @@ TEST(ControlMessagesTest, every_variant_survives_a_round_trip_with_extreme_value
   const std::vector<Frame> frames = {
       std::vector<Report>{},
       std::vector<Command>{},
-      std::vector<Report>{{0xffffffff, Request{extreme, std::vector<std::int64_t>(999, -7), many}},
-                          {0xffffffff, ReadySlot{kNoSlot}},
-                          {0, Leave{}}},
+      std::vector<Report>{
+          {0xffffffff, Request{extreme, std::vector<std::int64_t>(999, -7), many}},
+          {0xffffffff, ReadySlot{kNoSlot}},
+          {0xffffffff, Request{extreme, {}, {}}, std::numeric_limits<std::int32_t>::max()},
+          {0, Leave{}}},
       std::vector<Command>{execute,
                            FailOperation{9, long_name, ErrorCode::kInternal, ""},
                            AddProcessSet{9, long_name, many},
@@ -331,6 +337,11 @@ TEST(ControlMessagesTest, enumerations_out_of_range_are_refused) {
       expect_refused(std::span<const std::byte>(bad).subspan(4));
     }
   }
+}
+
+TEST(ControlMessagesTest, reports_of_a_subtree_that_make_no_sense_are_refused) {
+  expect_refused("01010883820f");          // Nobody leaves for others.
+  expect_refused("0101088280808080082c");  // A last rank of 2^31.
 }
 
 TEST(ControlMessagesTest, hostile_counts_are_refused_and_cost_nothing) {
