@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lightcc.runner.environment import make_secret, slot_environment
 from lightcc.runner.hosts import number_ranks
-from lightcc.runner.launch import start_store
+from lightcc.runner.store import start_store
 from lightcc.runner.summary import signal_name
 from lightcc.runner.warm import WarmChild, WarmProcess
 

@@ -39,7 +39,7 @@ from lightcc.bench.peers import clean_environment
 from lightcc.bench.signals import ending_in_good_order
 from lightcc.runner.environment import make_secret, slot_environment
 from lightcc.runner.hosts import number_ranks
-from lightcc.runner.launch import start_store
+from lightcc.runner.store import start_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ from lightcc.bench.cluster import Cluster, in_namespace
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError, clean_environment, find
 from lightcc.runner.environment import make_secret, slot_environment
 from lightcc.runner.hosts import number_ranks
-from lightcc.runner.launch import start_store
+from lightcc.runner.store import start_store
 
 if TYPE_CHECKING:
     from io import BufferedRWPair
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lightcc.bench.peers import Installed
     from lightcc.bench.variants import Variant
     from lightcc.runner.hosts import Slot
-    from lightcc.runner.launch import StoreServer
+    from lightcc.runner.store import StoreServer
 
 _START_S = 120.0
 _ANSWER_S = 3600.0  # Emulated steps on slow links take minutes; a rank that dies is seen at once.

@@ -5,6 +5,9 @@ output as frames, and obeys signals. End of file on standard input means that th
 connection is gone: the ranks are then ended, so that nothing outlives the job. Should the agent
 itself be killed, PR_SET_PDEATHSIG ends the ranks.
 
+A worker that has dialled in (`worker`) is the same over a sealed connection. SIGTERM drains it: the
+launcher is asked to take its ranks elsewhere, and what is left after a grace period is ended.
+
 One thread and one selector; no call blocks. A rank is a session of its own, and what is signalled
 is always its process group. A rank's first process is reaped only when the job ends or the launcher
 stops the rank, because as long as it is a zombie its group's number cannot belong to somebody else.
@@ -40,6 +43,8 @@ else:  # Started by path.
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lightcc.runner.seal import Seal
 
 TERMINATE_GRACE_S = 5.0  # From SIGTERM to SIGKILL.
 KILL_GRACE_S = 5.0  # From SIGKILL to giving up on what the kernel cannot kill.
@@ -115,9 +120,28 @@ def _die_with_parent(parent: int) -> Callable[[], None]:
 class Agent:
     """The whole program. `run` returns when every rank and its group are gone."""
 
-    def __init__(self, stdin_fd: int, stdout_fd: int) -> None:
+    def __init__(
+        self,
+        stdin_fd: int,
+        stdout_fd: int,
+        *,
+        seal: Seal | None = None,
+        drain_grace_s: float | None = None,
+    ) -> None:
+        """Prepares the program.
+
+        Args:
+            stdin_fd: Whence the launcher's frames come.
+            stdout_fd: Where frames for the launcher go.
+            seal: Of a connection that strangers may change.
+            drain_grace_s: How long SIGTERM leaves the ranks for a good end. `None`: it ends them.
+        """
         self._stdin_fd = stdin_fd
         self._stdout_fd = stdout_fd
+        self._seal = seal
+        self._drain_grace_s = drain_grace_s
+        self._drained_by: float | None = None
+        self._dismissed = False
         self._selector = selectors.DefaultSelector()
         self._reader = frames.FrameReader()
         self._out = bytearray()
@@ -144,12 +168,17 @@ class Agent:
         )
         self._selector.register(self._stdin_fd, selectors.EVENT_READ, self._on_stdin)
         hello = {"hostname": os.uname().nodename, "python": sys.version.split()[0]}
-        self._out += frames.MAGIC
+        self._put(frames.MAGIC)
         self._send(frames.HELLO, 0, json.dumps(hello).encode())
         while not self._finished():
             for key, _ in self._selector.select(self._timeout_s()):
                 key.data()
             self._advance()
+
+    @property
+    def left_in_order(self) -> bool:
+        """Whether the launcher said that the job is over, or this host was asked to leave."""
+        return self._dismissed or self._drained_by is not None
 
     def _finished(self) -> bool:
         if not self._ending:
@@ -168,6 +197,8 @@ class Agent:
         times += [max(_GROUP_POLL_S, r.kill_at - now) for r in self._ranks if r.kill_at < math.inf]
         if self._ending:
             times.append(_GROUP_POLL_S)
+        elif self._drained_by is not None:
+            times.append(self._drained_by - now)
         return max(0.0, min(times)) if times else None
 
     def _advance(self) -> None:
@@ -182,6 +213,8 @@ class Agent:
                 self._send(frames.EXIT, rank.rank, str(rank.exit_code).encode())
         for rank in [rank for rank in self._ranks if rank.stopped]:
             self._advance_stop(rank, now)
+        if self._drained_by is not None and (not self._ranks or now >= self._drained_by):
+            self._end(TERMINATE_GRACE_S)
         if self._ending:
             if now >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
@@ -205,8 +238,13 @@ class Agent:
     # -- From the launcher ------------------------------------------------------------------------
 
     def _on_signals(self, fd: int) -> None:
-        if set(os.read(fd, 4096)) - {int(signal.SIGCHLD)}:
+        if not set(os.read(fd, 4096)) - {int(signal.SIGCHLD)}:
+            return
+        if self._drain_grace_s is None or self._drained_by is not None:
             self._end(TERMINATE_GRACE_S)
+        else:
+            self._drained_by = time.monotonic() + self._drain_grace_s
+            self._send(frames.DRAIN, 0, b"")
 
     def _on_stdin(self) -> None:
         try:
@@ -220,7 +258,8 @@ class Agent:
             self._end(TERMINATE_GRACE_S)
             return
         try:
-            for frame in self._reader.feed(data):
+            opened = data if self._seal is None else self._seal.unwrap(data)
+            for frame in self._reader.feed(opened):
                 self._on_frame(frame)
         except (frames.FrameError, ValueError, KeyError, TypeError) as error:
             self._fail(f"the launcher sent something unusable: {error}")
@@ -234,10 +273,10 @@ class Agent:
             self._stop(frame.rank)
         elif frame.kind == frames.SIGNAL:
             self._signal_all(frame.rank)
-        elif frame.kind == frames.TERMINATE:
-            self._end(TERMINATE_GRACE_S)
-        elif frame.kind == frames.KILL:
-            self._end(0.0)
+        elif frame.kind in (frames.TERMINATE, frames.KILL, frames.BYE):
+            self._dismissed = True
+            if frame.kind != frames.BYE:
+                self._end(TERMINATE_GRACE_S if frame.kind == frames.TERMINATE else 0.0)
 
     def _end(self, grace_s: float) -> None:
         """Ends all ranks: SIGTERM now and SIGKILL after `grace_s`. May be called again to hurry."""
@@ -283,7 +322,8 @@ class Agent:
             return
         in_child = _die_with_parent(os.getpid())
         for entry in job["ranks"]:
-            environment = os.environ | job["environment"] | entry["environment"]
+            defaults: dict[str, str] = job.get("defaults", {})
+            environment = defaults | os.environ | job["environment"] | entry["environment"]
             rank = int(entry["rank"])
             self._start_rank(rank, job["command"], environment, in_child)
 
@@ -400,10 +440,13 @@ class Agent:
     def _send(self, kind: bytes, rank: int, payload: bytes) -> None:
         if self._launcher_gone:
             return
-        self._out += frames.encode(kind, rank, payload)
+        self._put(frames.encode(kind, rank, payload))
         self._flush()
         if self._out and self._stdout_fd not in self._selector.get_map():
             self._selector.register(self._stdout_fd, selectors.EVENT_WRITE, self._flush)
+
+    def _put(self, data: bytes) -> None:
+        self._out += data if self._seal is None else self._seal.wrap(data)
 
     def _flush(self) -> None:
         try:

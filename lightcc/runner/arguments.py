@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightcc.runner import elastic_arguments, flags
+from lightcc.runner.dial import DEFAULT_PORT, split_address
 from lightcc.runner.hosts import Host, assign_slots, parse_hosts, read_hostfile
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from lightcc.runner.hosts import Slot
 
 DEFAULT_START_TIMEOUT_S = 30.0
+DEFAULT_JOIN_TIMEOUT_S = 600.0  # For workers that somebody else starts.
 _STORE = re.compile(r"^((?P<plain>[^:\[\]]+)|\[(?P<bracketed>[^\]]+)\])(:(?P<port>\d{1,5}))?$")
 _MAX_PORT = 65535
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
@@ -38,6 +40,17 @@ class SshOptions:
 
     port: int | None
     identity_file: Path | None
+
+
+@dataclass(frozen=True)
+class ListenOptions:
+    """Where workers dial in."""
+
+    host: str  # "": every IPv4 address of this machine.
+    port: int
+    secret_file: Path | None  # None: LIGHT_SECRET or LIGHT_SECRET_FILE.
+    num_proc: int
+    timeout_s: float  # For so many slots to be there.
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,7 @@ class LaunchOptions:
     start_timeout_s: float
     notes: list[str]  # One line for each flag without effect.
     elastic: ElasticOptions | None = None  # With it there are no slots yet.
+    listen: ListenOptions | None = None  # With it neither.
 
 
 @dataclass(frozen=True)
@@ -140,6 +154,19 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
     where = parser.add_argument_group("hosts").add_argument
     where("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots")
     where("-hostfile", "--hostfile", type=Path, metavar="FILE", help="lines of 'name slots=N'")
+    where(
+        "--listen",
+        nargs="?",
+        const=f":{DEFAULT_PORT}",
+        metavar="HOST:PORT",
+        help="hosts are those whose lightcc-worker dials in here; no ssh",
+    )
+    where(
+        "--secret-file",
+        type=Path,
+        metavar="FILE",
+        help="what they prove; without it LIGHT_SECRET or LIGHT_SECRET_FILE",
+    )
     where("-p", "--ssh-port", type=_PORT, metavar="PORT")
     where("-i", "--ssh-identity-file", type=Path, metavar="FILE")
 
@@ -216,6 +243,7 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.store is not None:
         return _store_request(args.store, command)
+    listen = _listen_options(args)
     if not command:
         msg = "no command to run, for example: lightccrun -np 2 python train.py"
         raise ArgumentsError(msg)
@@ -228,9 +256,12 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
         raise ArgumentsError(msg)
     try:
         elastic = elastic_arguments.elastic_options(
-            args, lambda: _hosts(args), args.start_timeout or DEFAULT_START_TIMEOUT_S
+            args,
+            None if listen else lambda: _hosts(args),
+            args.start_timeout or DEFAULT_START_TIMEOUT_S,
         )
-        slots = [] if elastic else assign_slots(_hosts(args), _integer(args.num_proc))
+        has_slots = elastic is None and listen is None
+        slots = assign_slots(_hosts(args), _integer(args.num_proc)) if has_slots else []
     except ValueError as error:
         raise ArgumentsError(str(error)) from error
     if args.ssh_identity_file is not None and not Path(args.ssh_identity_file).is_file():
@@ -253,7 +284,42 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
         start_timeout_s=args.start_timeout or DEFAULT_START_TIMEOUT_S,
         notes=flags.notes(args),
         elastic=elastic,
+        listen=listen,
     )
+
+
+def _listen_options(args: argparse.Namespace) -> ListenOptions | None:
+    """Returns what --listen asks for.
+
+    Raises:
+        ArgumentsError: It cannot be used, or not with the other flags.
+    """
+    get = vars(args)
+    text, secret_file = get.get("listen"), get.get("secret_file")
+    if text is None:
+        if secret_file is not None:
+            msg = "--secret-file is for --listen, whose workers prove what is in it"
+            raise ArgumentsError(msg)
+        return None
+    for name in ("hosts", "hostfile", "host_discovery_script"):
+        if get.get(name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            msg = f"--listen: workers that dial in are the hosts; give it without {flag}"
+            raise ArgumentsError(msg)
+    if ":" not in text:
+        msg = f"--listen: '{text}' is not HOST:PORT; where a command follows, add :{DEFAULT_PORT}"
+        raise ArgumentsError(msg)
+    try:
+        host, port = split_address(text)
+    except ValueError as error:
+        msg = f"--listen: {error}"
+        raise ArgumentsError(msg) from error
+    num_proc = _integer(args.num_proc) or _integer(get.get("min_num_proc"))
+    if num_proc is None:
+        msg = "--listen: -np says how many slots must have dialled in before ranks are started"
+        raise ArgumentsError(msg)
+    timeout_s = args.start_timeout or DEFAULT_JOIN_TIMEOUT_S
+    return ListenOptions(host, port, _path(secret_file), num_proc, timeout_s)
 
 
 def _store_request(text: str, command: list[str]) -> StoreRequest:

@@ -61,6 +61,8 @@ class Settings:
             for hosts for ever, for slots 1 and 60.
         lose_host: Whether a failed worker costs its whole host, as with Horovod; or its slot.
         notify_early: Whether members hear of a new worker when it is started.
+        hosts_return: Whether hosts come by themselves, so that one that was lost may be used as
+            soon as it is there again.
     """
 
     num_proc: int
@@ -72,6 +74,7 @@ class Settings:
     cooldown_s: tuple[float, float] | None = None
     lose_host: bool = False
     notify_early: bool = False
+    hosts_return: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,9 @@ class Driver:
         """Takes in that a host cannot be reached, so that its workers are lost."""
         self._failure = self._failure or reason
         host = self._hosts.get(name)
-        if host is not None:
+        if self._settings.hosts_return:
+            self._hosts.pop(name, None)
+        elif host is not None:
             self._block_host(now, host)
         for worker in [it for it in self._workers.values() if it.host == name]:
             del self._workers[worker.number]
@@ -346,6 +351,9 @@ class Driver:
             if self._finishing:
                 self._finish()
             else:
+                for worker in self._newcomers():
+                    if not self._has_slot(worker):
+                        self._stop(worker)
                 self._start_workers()
                 self._watch_epoch()
                 self._make_plan()
@@ -405,7 +413,7 @@ class Driver:
             self._end(self._failure)
             return
         survivors = [it for it in members if self._has_slot(it)]
-        joiners = [it for it in self._newcomers() if self._waits(it) and self._has_slot(it)]
+        joiners = [it for it in self._newcomers() if self._waits(it)]
         joiners.sort(key=lambda it: it.number)
         chosen = (survivors + joiners)[: self._settings.max_np]
         if self._plan is not None and not survivors:
@@ -430,7 +438,7 @@ class Driver:
         if self._short_since is None:
             self._short_since = self._now
         never = all(h.blocked_until == math.inf or h.slots == 0 for h in self._hosts.values())
-        if self._plan is not None and never:
+        if self._plan is not None and never and not self._settings.hosts_return:
             self._end(self._failure or "no host is left")
         elif self._now >= self._short_since + self._settings.elastic_timeout_s:
             self._end(
@@ -483,7 +491,7 @@ class Driver:
         want = HostUpdateResult.no_update
         if any(not self._has_slot(worker) for worker in members):
             want |= HostUpdateResult.removed
-        newcomers = [it for it in self._newcomers() if self._has_slot(it)]
+        newcomers = self._newcomers()
         if not self._settings.notify_early:
             newcomers = [it for it in newcomers if self._waits(it)]
         if newcomers and self._room(len(members)) > 0:

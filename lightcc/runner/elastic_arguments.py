@@ -54,13 +54,13 @@ def add_flags(parser: argparse.ArgumentParser, ranks: Callable[[str], float]) ->
 
 
 def elastic_options(
-    args: argparse.Namespace, hosts: Callable[[], list[Host]], start_timeout_s: float
+    args: argparse.Namespace, hosts: Callable[[], list[Host]] | None, start_timeout_s: float
 ) -> ElasticOptions | None:
     """Returns what the flags ask for; `None` for a job of fixed ranks.
 
     Args:
         args: The parser's results.
-        hosts: Returns the hosts of the other flags.
+        hosts: Returns the hosts of the other flags; `None`: workers dial in.
         start_timeout_s: As of other jobs.
 
     Raises:
@@ -85,8 +85,9 @@ def elastic_options(
     if script is not None and (args.hosts is not None or args.hostfile is not None):
         msg = "--host-discovery-script: give it without --hosts and --hostfile"
         raise ValueError(msg)
-    found = {} if script is not None else {host.name: host.slots for host in hosts()}
-    if script is None and sum(found.values()) < num_proc:
+    is_open = script is not None or hosts is None  # Hosts come later.
+    found = {} if is_open or hosts is None else {host.name: host.slots for host in hosts()}
+    if not is_open and sum(found.values()) < num_proc:
         msg = f"-np {num_proc} needs {num_proc} slots, but the hosts have {sum(found.values())}"
         raise ValueError(msg)
     timeout_s = get.get("elastic_timeout")
@@ -99,6 +100,7 @@ def elastic_options(
         reset_limit=_reset_limit(get.get("reset_limit")),
         cooldown_s=_cooldown(get.get("cooldown_range")),
         lose_host=get.get("on_failure") == "host",
+        hosts_return=hosts is None,
     )
     slots = get.get("slots")
     return ElasticOptions(settings, found, script, None if slots is None else int(slots))

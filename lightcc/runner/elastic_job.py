@@ -21,7 +21,7 @@ from lightcc.exceptions import HorovodInternalError, ShutDownError
 from lightcc.runner import frames
 from lightcc.runner.discovery import DiscoveryError, discover_hosts
 from lightcc.runner.driver import Action, CallOff, Driver, End, Start, Stop
-from lightcc.runner.job import Job, Link
+from lightcc.runner.job import Job
 from lightcc.runner.summary import RankEnd
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lightcc import _core
     from lightcc.runner.arguments import LaunchOptions
     from lightcc.runner.elastic_options import ElasticOptions
+    from lightcc.runner.link import Link
 
 _STORE_S = 10.0
 _WATCH_S = 600.0
@@ -62,6 +63,7 @@ class ElasticJob(Job):
         self._make_job = make_job
         self._driver = Driver(elastic.settings, random.random, time.monotonic())
         self._link_of: dict[str, Link] = {}
+        self._slots = dict(elastic.hosts)  # By host, where no script tells.
         self._ends: dict[int, RankEnd] = {}
         self._plan = b""
         self._last_members: tuple[int, ...] = ()
@@ -78,17 +80,18 @@ class ElasticJob(Job):
         if self._elastic.script is not None:
             threads.append(threading.Thread(target=self._watch_hosts, daemon=True))
         else:
-            self._post(lambda: self._obey(self._driver.hosts_seen(_now(), self._elastic.hosts)))
+            self._post(lambda: self._on_hosts(self._slots))
         for thread in threads:
             thread.start()
         try:
             return super().run()
         finally:
+            self.results = self._final_results()
             self._stopping.set()
             self._store.close()
             threads[0].join()
 
-    def final_results(self) -> dict[int, bytearray]:
+    def _final_results(self) -> dict[int, bytearray]:
         """Returns what workers sent back, by their last ranks."""
         numbers = self._last_members or tuple(sorted(self.results))
         return {
@@ -96,6 +99,10 @@ class ElasticJob(Job):
             for rank, number in enumerate(numbers)
             if number in self.results
         }
+
+    def add_link(self, link: Link, slots: int) -> None:
+        """Takes in a host whose worker has dialled in. Any thread may call it."""
+        self._post(lambda: self._on_joined(link, slots))
 
     # -- Threads ----------------------------------------------------------------------------------
 
@@ -145,6 +152,27 @@ class ElasticJob(Job):
     def _on_hosts(self, hosts: dict[str, int]) -> None:
         self._obey(self._driver.hosts_seen(_now(), hosts))
 
+    def _on_joined(self, link: Link, slots: int) -> None:
+        self._say(f"host {link.host} has joined with {slots} slots", verbose=True)
+        self._links.append(link)
+        self._watch(link)
+        self._link_of[link.host] = link
+        self._slots[link.host] = slots
+        if self._closing:
+            link.close_stdin()
+        self._on_hosts(self._slots)
+
+    def _on_drain(self, link: Link) -> None:
+        self._say(f"host {link.host} leaves: its worker got SIGTERM")
+        self._slots[link.host] = 0
+        self._on_hosts(self._slots)
+
+    def _on_agent_gone(self, link: Link) -> None:
+        super()._on_agent_gone(link)
+        if self._elastic.settings.hosts_return and not self._is_ended:
+            self._slots.pop(link.host, None)
+            self._on_hosts(self._slots)
+
     def _on_statuses(self, entries: dict[str, bytes]) -> None:
         for key, value in entries.items():
             number = int(key.removeprefix(_plan.WORKER_PREFIX))
@@ -161,10 +189,10 @@ class ElasticJob(Job):
         if self._is_ended and not any(link.waiting for link in self._links):
             self._close()
 
-    def _on_host_lost(self, link: Link, code: int) -> None:
+    def _on_host_lost(self, link: Link, how: str) -> None:
         words = b" ".join(link.said[-3:]).decode(errors="replace").strip()
-        how = "was lost" if link.ready else "could not be reached"
-        text = f"host {link.host} {how}: {link.program} ended with code {code}"
+        what = "was lost" if link.ready else "could not be reached"
+        text = f"host {link.host} {what}: {how}"
         text += f": {words}" if words else ""
         lost, link.waiting = sorted(link.waiting), set()
         if not self._ending:
@@ -176,7 +204,7 @@ class ElasticJob(Job):
 
     def _on_agent_broken(self, link: Link, text: str) -> None:
         self._say(f"host {link.host}: {text}")
-        link.process.kill()  # Its end says the rest.
+        link.kill()  # Its end says the rest.
 
     def _on_start_timeout(self) -> None:
         """Does nothing: each host has a limit of its own."""
@@ -184,7 +212,7 @@ class ElasticJob(Job):
     def _on_late_agent(self, link: Link) -> None:
         if not link.ready and not link.gone:
             link.said.append(b"no answer within --start-timeout")
-            link.process.kill()
+            link.kill()
 
     def _on_tick(self) -> None:
         if not self._is_ended:
@@ -229,7 +257,6 @@ class ElasticJob(Job):
                 self._after(self._options.start_timeout_s, lambda: self._on_late_agent(found))
             else:
                 job = self._make_job(start)
-                link.waiting.add(start.worker)
                 link.send_job(job)
                 self._flush(link)
         except (OSError, RuntimeError) as error:
@@ -240,7 +267,7 @@ class ElasticJob(Job):
     def _stop(self, number: int) -> None:
         for link in self._links:
             if not link.gone and not self._closing:
-                link.unsent += frames.encode(frames.STOP, number)
+                link.send(frames.STOP, number)
                 self._flush(link)
 
     def _publish(self, plan: _plan.Plan) -> None:

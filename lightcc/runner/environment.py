@@ -72,6 +72,7 @@ _NOT_FORWARDED = frozenset(
         "_",
     }
 )
+_LIGHTCC_PREFIXES = ("LIGHT_", "LIGHTCC_", "HOROVOD_")
 _NOT_FORWARDED_PREFIXES = ("SSH_", "XDG_", "DBUS_", "TMUX", "BASH_FUNC_", "SLURM_", "PMI_", "PMIX_")
 
 
@@ -81,7 +82,10 @@ def make_secret() -> str:
 
 
 def slot_environment(slot: Slot, *, rendezvous: str, secret: str) -> dict[str, str]:
-    """Returns the variables of `LAUNCHER_VARIABLES`, under both names, for one rank."""
+    """Returns the variables of `LAUNCHER_VARIABLES`, under both names, for one rank.
+
+    Without LIGHT_SECRET if `secret` is empty: then the rank's agent knows it.
+    """
     values = {
         "LIGHT_RANK": str(slot.rank),
         "LIGHT_SIZE": str(slot.size),
@@ -91,8 +95,9 @@ def slot_environment(slot: Slot, *, rendezvous: str, secret: str) -> dict[str, s
         "LIGHT_CROSS_SIZE": str(slot.cross_size),
         "LIGHT_HOSTNAME": slot.host,
         "LIGHT_RENDEZVOUS": rendezvous,
-        "LIGHT_SECRET": secret,
     }
+    if secret:
+        values["LIGHT_SECRET"] = secret
     aliases = {row.alias: values[row.name] for row in LAUNCHER_VARIABLES if row.alias}
     return values | aliases | {"HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
@@ -115,4 +120,13 @@ def forwarded_environment(environ: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in environ.items()
         if name not in _NOT_FORWARDED and not name.startswith(_NOT_FORWARDED_PREFIXES)
+    }
+
+
+def dialed_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns what of it a rank of a worker that has dialled in should see."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(_LIGHTCC_PREFIXES) and not name.startswith("LIGHT_SECRET")
     }

@@ -21,6 +21,7 @@ STOP = b"D"  # End the rank: SIGTERM now, SIGKILL after a grace period; forget i
 SIGNAL = b"S"  # The rank field holds the signal, which every rank's process group gets.
 TERMINATE = b"T"  # End everything: SIGTERM now, SIGKILL after a grace period.
 KILL = b"K"  # End everything: SIGKILL now.
+BYE = b"B"  # To a worker that has dialled in: the job is over, and nothing is lost.
 
 # Agent to launcher.
 HELLO = b"H"  # JSON: hostname, python.
@@ -29,10 +30,10 @@ STDERR = b"E"
 RESULT = b"R"  # Bytes that the rank wrote to RESULT_FD; all of them come before its EXIT.
 EXIT = b"X"  # Decimal: the exit code, or minus the signal.
 FATAL = b"F"  # Text: why this host cannot run its ranks.
+DRAIN = b"L"  # This host will leave: its ranks should go elsewhere, or end in good order.
 
-_KINDS = frozenset(
-    {INPUT, JOB, STOP, SIGNAL, TERMINATE, KILL, HELLO, STDOUT, STDERR, RESULT, EXIT, FATAL}
-)
+_KINDS = frozenset((INPUT, JOB, STOP, SIGNAL, TERMINATE, KILL, BYE))
+_KINDS |= {HELLO, STDOUT, STDERR, RESULT, EXIT, FATAL, DRAIN}
 
 # The variable that names a rank's descriptor for its result, where it has an input.
 RESULT_FD = "LIGHTCC_RESULT_FD"

@@ -14,11 +14,9 @@ import json
 import os
 import selectors
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightcc.runner import agent, frames
 from lightcc.runner.output import TRACEBACK_S, RankStream, Sink
@@ -35,71 +33,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from lightcc.runner.arguments import LaunchOptions
+    from lightcc.runner.link import Link
 
 FAILURE_GRACE_S = 0.5  # For others to fail by themselves after the first failure.
 INTERRUPT_GRACE_S = 10.0  # From the first Ctrl-C to SIGTERM.
 _LEAVE_S = agent.TERMINATE_GRACE_S + agent.KILL_GRACE_S + 5.0  # For agents to end everything.
 _CHUNK_BYTES = 65536
-_INPUT_FRAME_BYTES = 1 << 20
-_MAX_PREAMBLE_BYTES = 65536  # Of what a login shell may say before the agent starts.
 _KILL_AT_ONCE = 3  # This many Ctrl-C end even a launcher whose terminal is blocked.
-
-
-class Link:
-    """The launcher's end of one agent."""
-
-    def __init__(
-        self, host: str, argv: list[str], job: dict[str, Any], rank_input: bytes = b""
-    ) -> None:
-        """Starts the agent; `job` is what it is to run, with `rank_input` on standard input."""
-        self.host = host
-        self.program = Path(argv[0]).name
-        self.waiting = {int(entry["rank"]) for entry in job["ranks"]}
-        self.ready = False
-        self.gone = False
-        self.said: list[bytes] = []  # What came beside the frames: ssh's own words.
-        self.process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C reaches the launcher alone.
-        )
-        self.stdin_fd, self.stdout_fd, self.stderr_fd = (
-            pipe.fileno() if pipe is not None else -1
-            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr)
-        )
-        for fd in (self.stdin_fd, self.stdout_fd, self.stderr_fd):
-            os.set_blocking(fd, False)
-        self.unsent = bytearray()
-        for begin in range(0, len(rank_input), _INPUT_FRAME_BYTES):
-            part = rank_input[begin : begin + _INPUT_FRAME_BYTES]
-            self.unsent += frames.encode(frames.INPUT, 0, part)
-        self.send_job(job)
-        self._reader = frames.FrameReader()
-        self._preamble = bytearray()
-
-    def send_job(self, job: dict[str, Any]) -> None:
-        """Has the agent start ranks, once `unsent` is written."""
-        self.unsent += frames.encode(frames.JOB, 0, json.dumps(job).encode())
-
-    def receive(self, data: bytes) -> list[frames.Frame]:
-        """Returns the frames in what arrived, skipping what a login shell said before the agent."""
-        if not self.ready:
-            self._preamble += data
-            shell, magic, data = bytes(self._preamble).partition(frames.MAGIC)
-            if not magic:
-                del self._preamble[:-_MAX_PREAMBLE_BYTES]
-                return []
-            self.ready = True
-            self.said += shell.splitlines()
-        return self._reader.feed(data)
-
-    def close_stdin(self) -> None:
-        """Tells the agent that the job is over."""
-        if self.process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
 
 
 class Job:
@@ -166,7 +106,8 @@ class Job:
     def _watch(self, link: Link) -> None:
         register = self._selector.register
         register(link.stdout_fd, selectors.EVENT_READ, lambda: self._on_stdout(link))
-        register(link.stderr_fd, selectors.EVENT_READ, lambda: self._on_stderr(link))
+        if link.stderr_fd >= 0:
+            register(link.stderr_fd, selectors.EVENT_READ, lambda: self._on_stderr(link))
         self._flush(link)
 
     def _after(self, seconds: float, action: Callable[[], None]) -> None:
@@ -222,7 +163,7 @@ class Job:
             self._on_agent_broken(link, f"sent something unusable: {error}")
 
     def _on_stderr(self, link: Link) -> None:
-        if link.stderr_fd not in self._selector.get_map():
+        if not self._is_watched(link.stderr_fd):
             return  # Ended by an event of the same round.
         data = _read(link.stderr_fd)
         if data is None:
@@ -250,6 +191,8 @@ class Job:
                 f"launched by Python {about['python']}",
                 verbose=True,
             )
+        elif frame.kind == frames.DRAIN:
+            self._on_drain(link)
         elif frame.kind == frames.FATAL:
             self._on_agent_broken(link, frame.payload.decode(errors="replace"))
 
@@ -281,35 +224,40 @@ class Job:
         self._error = self._error or f"host {link.host}: {text}"
         self._end()
 
+    def _on_drain(self, link: Link) -> None:
+        """Ends the job, whose ranks are fixed: a host is about to leave."""
+        if not self._ending:
+            self._error = self._error or f"host {link.host} leaves: its worker got SIGTERM"
+            self._end()
+
     def _on_agent_gone(self, link: Link) -> None:
         """End of file: expected after its ranks have ended, else host or connection are lost."""
         self._drain_stderr(link)
         for fd in (link.stdout_fd, link.stderr_fd, link.stdin_fd):
-            if fd in self._selector.get_map():
+            if self._is_watched(fd):
                 self._selector.unregister(fd)
         link.gone = True
         link.close_stdin()
-        try:
-            code = link.process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            link.process.kill()
-            code = link.process.wait()
+        how = link.end()
         if link.waiting:
-            self._on_host_lost(link, code)
+            self._on_host_lost(link, how)
 
-    def _on_host_lost(self, link: Link, code: int) -> None:
+    def _is_watched(self, fd: int) -> bool:
+        return fd >= 0 and fd in self._selector.get_map()
+
+    def _on_host_lost(self, link: Link, how: str) -> None:
         """Blames the host for the ranks that were there."""
         words = b" ".join(link.said[-3:]).decode(errors="replace").strip()
         if not self._ending:
-            how = "was lost" if link.ready else "could not be reached"
-            self._error = f"host {link.host} {how}: {link.program} ended with code {code}"
+            what = "was lost" if link.ready else "could not be reached"
+            self._error = f"host {link.host} {what}: {how}"
             self._error += f": {words}" if words else ""
         lost, link.waiting = sorted(link.waiting), set()
         for rank in lost:
             self._on_rank_end(RankEnd(rank, link.host, 0, lost=True))
 
     def _drain_stderr(self, link: Link) -> None:
-        while link.stderr_fd in self._selector.get_map():
+        while self._is_watched(link.stderr_fd):
             before = len(link.said)
             self._on_stderr(link)
             if len(link.said) == before:
@@ -332,7 +280,7 @@ class Job:
         self._send_all(frames.TERMINATE)
         for link in self._links:
             if not link.ready and not link.gone:
-                link.process.kill()
+                link.kill()
         self._after(_LEAVE_S, self._abandon)
 
     def _close(self) -> None:
@@ -340,7 +288,7 @@ class Job:
             return
         self._closing = True
         for link in self._links:
-            if link.stdin_fd in self._selector.get_map():
+            if self._is_watched(link.stdin_fd):
                 self._selector.unregister(link.stdin_fd)
             link.close_stdin()
         self._after(_LEAVE_S, self._abandon)
@@ -348,12 +296,12 @@ class Job:
     def _abandon(self) -> None:
         for link in self._links:
             if not link.gone:
-                link.process.kill()
+                link.kill()
 
     def _send_all(self, kind: bytes, rank: int = 0) -> None:
         for link in self._links:
             if not link.gone and not self._closing:
-                link.unsent += frames.encode(kind, rank)
+                link.send(kind, rank)
                 self._flush(link)
 
     def _flush(self, link: Link) -> None:
@@ -361,14 +309,14 @@ class Job:
             while link.unsent:
                 del link.unsent[: os.write(link.stdin_fd, link.unsent)]
         except BlockingIOError:
-            if link.stdin_fd not in self._selector.get_map():
+            if not self._is_watched(link.stdin_fd):
                 self._selector.register(
                     link.stdin_fd, selectors.EVENT_WRITE, lambda: self._flush(link)
                 )
             return
         except OSError:  # It is gone; its end of file says so.
             link.unsent.clear()
-        if link.stdin_fd in self._selector.get_map():
+        if self._is_watched(link.stdin_fd):
             self._selector.unregister(link.stdin_fd)
 
     # -- Output -----------------------------------------------------------------------------------

@@ -12,24 +12,25 @@ import os
 import shlex
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lightcc._discovery import variables
 from lightcc.runner import agent
+from lightcc.runner.agent_job import job_for, job_of_worker
 from lightcc.runner.arguments import InfoRequest, LaunchOptions, StoreRequest, parse
 from lightcc.runner.elastic_job import ElasticJob
 from lightcc.runner.environment import (
     default_environment,
     forwarded_environment,
     make_secret,
-    slot_environment,
-    worker_environment,
 )
 from lightcc.runner.hosts import number_ranks
-from lightcc.runner.job import Job, Link
+from lightcc.runner.job import Job
+from lightcc.runner.link import Link, ProcessLink
+from lightcc.runner.listening import launch_listening
 from lightcc.runner.network import NetworkError, StorePlan, host_and_port, is_local, plan_store
+from lightcc.runner.store import StoreServer, port_of, start_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,27 +40,6 @@ if TYPE_CHECKING:
 
 _THREADS = "set for each rank, as it was not set; without it each would use all cores of its host"
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class StoreServer(Protocol):
-    """The engine's rendezvous store (`lightcc._core.StoreServer`)."""
-
-    address: str
-
-    def stop(self) -> None:
-        """Closes every connection and the port."""
-
-
-def start_store(bind: str, secret: str, port: int = 0) -> StoreServer:
-    """Starts the store on address `bind`; with port 0, at one of the kernel's choice.
-
-    Raises:
-        ImportError: lightcc was not built.
-        RuntimeError: The address cannot be bound.
-    """
-    core = importlib.import_module("lightcc._core")
-    server: StoreServer = core.StoreServer(host_and_port(bind, port), secret)
-    return server
 
 
 def serve_store(request: StoreRequest) -> int:
@@ -114,6 +94,8 @@ def _launch(
     rank_input: bytes,
     on_end: Callable[[Job], None] | None,
 ) -> int:
+    if options.listen is not None:
+        return launch_listening(options, options.listen, rank_input, on_end)
     if options.elastic is not None:
         return _launch_elastic(options, options.elastic, rank_input, on_end)
     hosts = list(dict.fromkeys(slot.host for slot in options.slots))
@@ -132,10 +114,12 @@ def _launch(
     links: list[Link] = []
     try:
         for host in hosts:
-            job = _job_for(host, options, defaults, _advertised(plan, host, store), secret)
+            job = job_for(
+                host, options, _environment(host) | defaults, _advertised(plan, host, store), secret
+            )
             argv = _agent_argv(host, options)
             try:
-                links.append(Link(host, argv, job, rank_input))
+                links.append(ProcessLink(host, argv, job, rank_input))
             except OSError as error:
                 return _fail(f"cannot start {argv[0]} for host {host}: {error}", code=1)
         try:
@@ -176,60 +160,33 @@ def _launch_elastic(
         if start.host not in plan.advertised:
             found = plan_store([start.host], options.interfaces)
         slots = number_ranks(list(start.hosts))
-        defaults = default_environment(slots, os.environ)
+        environment = _environment(start.host) | default_environment(slots, os.environ)
         rendezvous = _advertised(found, start.host, store)
-        slot = slots[start.rank]
-        job = _job_for(start.host, replace(options, slots=[slot]), defaults, rendezvous, secret)
-        job["ranks"][0]["rank"] = start.worker
-        job["ranks"][0]["environment"] |= worker_environment(start.worker)
-        return job
+        return job_of_worker(start, options, environment, rendezvous, secret)
 
     def make_link(start: Start) -> Link:
-        return Link(start.host, _agent_argv(start.host, options), make_job(start), rank_input)
+        argv = _agent_argv(start.host, options)
+        return ProcessLink(start.host, argv, make_job(start), rank_input)
 
     core = importlib.import_module("lightcc._core")
-    own = host_and_port("127.0.0.1" if bind == "0.0.0.0" else bind, _port(store))  # noqa: S104
+    own = host_and_port("127.0.0.1" if bind == "0.0.0.0" else bind, port_of(store))  # noqa: S104
     try:
         client = core.StoreClient(own, secret)
         running = ElasticJob(options, elastic, client, make_link, make_job)
         code = running.run()
         if on_end is not None:
-            running.results = running.final_results()
             on_end(running)
         return code
     finally:
         store.stop()
 
 
-def _port(store: StoreServer) -> str:
-    return store.address.rpartition(":")[2]
-
-
 def _advertised(plan: StorePlan, host: str, store: StoreServer) -> str:
-    return host_and_port(plan.advertised[host], _port(store))
+    return host_and_port(plan.advertised[host], port_of(store))
 
 
-def _job_for(
-    host: str, options: LaunchOptions, defaults: dict[str, str], rendezvous: str, secret: str
-) -> dict[str, Any]:
-    """Returns the agent's job: `cwd`, `command`, `environment` for all, `ranks` with theirs."""
-    environment = {} if is_local(host) else forwarded_environment(os.environ)
-    # Ranks write to pipes, where Python would hold lines back.
-    environment.setdefault("PYTHONUNBUFFERED", os.environ.get("PYTHONUNBUFFERED", "1"))
-    ranks = [
-        {
-            "rank": slot.rank,
-            "environment": slot_environment(slot, rendezvous=rendezvous, secret=secret),
-        }
-        for slot in options.slots
-        if slot.host == host
-    ]
-    return {
-        "cwd": str(Path.cwd()),
-        "command": options.command,
-        "environment": environment | defaults | options.environment,
-        "ranks": ranks,
-    }
+def _environment(host: str) -> dict[str, str]:
+    return {} if is_local(host) else forwarded_environment(os.environ)
 
 
 def _agent_argv(host: str, options: LaunchOptions) -> list[str]:

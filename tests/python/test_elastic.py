@@ -9,57 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from elastic_training import PATIENCE_S, TRAINING, UNDISTURBED, results
 
 LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
-PATIENCE_S = 120
-
-#: Counts to 40 in steps that all ranks take together; each step adds the same on any number of
-#: ranks, so that the result does not depend on who was there. What a worker does at which step is
-#: told by the first argument: {worker: [step, what]}.
-TRAINING = """
-import json, os, signal, sys, time
-from pathlib import Path
-import numpy as np
-import lightcc as hvd
-
-worker, folder = os.environ["LIGHT_WORKER"], Path(sys.argv[2])
-at, what = json.loads(sys.argv[1]).get(worker, [-1, ""])
-if what == "dies before init":
-    os.kill(os.getpid(), signal.SIGKILL)
-hvd.init()
-state = hvd.elastic.ObjectState(
-    hvd.broadcast_object, hvd.rank, step=0, weights=np.zeros(3), sizes=[]
-)
-resets = []
-state.register_reset_callbacks([lambda: resets.append(hvd.size())])
-
-@hvd.elastic.run
-def train(state):
-    state.sizes = [*state.sizes, hvd.size()]
-    more = 1.0
-    while more > 0:
-        if what == "is awaited":
-            (folder / "wait").unlink(missing_ok=True)
-        gradient = np.full(3, float(state.step))
-        gradient = hvd.allreduce(gradient, op=hvd.Average, name="gradient")
-        if state.step == at and what == "is killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if state.step < 40:
-            state.weights = state.weights + gradient
-            state.step += 1
-        (folder / f"step.{state.step}").touch()
-        if state.step % 2 == 0:
-            state.commit()
-        waits = np.array([state.step < 40 or (folder / "wait").exists()], np.float32)
-        more = hvd.allreduce(waits, op=hvd.Max, name="more")[0]
-        time.sleep(0.01)
-    return state
-
-train(state)
-about = {"weights": state.weights.tolist(), "sizes": state.sizes, "resets": resets}
-(folder / f"result.{worker}").write_text(json.dumps(about))
-"""
-UNDISTURBED = [float(sum(range(40)))] * 3
 
 
 def run_job(
@@ -71,11 +23,6 @@ def run_job(
     return subprocess.run(
         [*argv, str(folder)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
-
-
-def results(folder: Path) -> dict[str, dict[str, list[float]]]:
-    found = sorted(folder.glob("result.*"))
-    return {path.suffix[1:]: json.loads(path.read_text()) for path in found}
 
 
 def test_a_killed_rank_is_replaced_and_the_result_is_that_of_an_undisturbed_run(

@@ -62,6 +62,10 @@ class Cables:
         """Pulls the cable out of a host; the other end keeps its own link."""
         ip("-n", self.names[host], "link", "set", f"eth{cable}", "down")
 
+    def mend(self, host: int, cable: int = 0) -> None:
+        """Puts a cable back that was pulled out."""
+        ip("-n", self.names[host], "link", "set", f"eth{cable}", "up")
+
 
 @contextlib.contextmanager
 def two_hosts(cables: int = 1) -> Iterator[Cables]:
