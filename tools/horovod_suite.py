@@ -61,6 +61,15 @@ TENSORFLOW = (
     "test_xla.py",
     "test_xla_process_sets.py",
 )
+# Those of elastic jobs, by folder. They start their ranks themselves; the last file is ours.
+UNSKIPPED = Path(__file__).resolve().parent / "horovod_tests" / "test_elastic_torch_unskipped.py"
+ELASTIC = (
+    ("single", "test_torch_elastic.py"),
+    ("single", "test_elastic_run.py"),
+    ("single", "test_elastic_discovery.py"),
+    ("integration", "test_elastic_torch.py"),
+    ("integration", str(UNSKIPPED)),
+)
 KERAS = ("test_tensorflow2_keras.py", "test_tensorflow_keras.py")
 TENSORFLOW_RANKS = 2
 # What passes under Horovod and cannot pass here yet.
@@ -106,6 +115,7 @@ LIGHTNING = "tests_pytorch/models/test_horovod.py"
 TITLES = {
     "tensorflow": "TensorFlow, 2 ranks",
     "interactive": "`horovod.run`: Horovod's `test/integration/test_interactiverun.py`",
+    "elastic": "Elastic jobs: Horovod's tests for torch, and those that it skips",
     "examples": "Horovod's `examples/pytorch`, on generated data, 2 ranks",
     "ignite": "pytorch-ignite: its tests of Horovod, 4 ranks each",
     "lightning": "PyTorch Lightning 1.9: its tests of HorovodStrategy",
@@ -159,11 +169,13 @@ def read_reports(file: str, reports: list[Path]) -> Results:
     return results
 
 
-def run(command: list[str], cwd: Path) -> None:
-    """Runs a command to its end, with Horovod's names and commands."""
+def run(command: list[str], cwd: Path, modules: str = "") -> None:
+    """Runs a command to its end, with Horovod's names and commands, and modules of a folder."""
     # Those beside the interpreter; what a link leads to has others.
     path = f"{Path(command[0]).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"LIGHTCC_HOROVOD": "1", "PATH": path}
+    if modules:
+        environment["PYTHONPATH"] = modules
     subprocess.run(command, cwd=cwd, env=environment, timeout=TIME_LIMIT_S, check=False)
 
 
@@ -198,15 +210,17 @@ def run_on_ranks(
     return results
 
 
-def run_here(folder: Path, file: str, *options: str) -> Results:
+def run_here(folder: Path, file: str, *options: str, modules: str = "") -> Results:
     """Runs a file whose tests start their ranks themselves."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "report.xml")
         pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
-        run([*pytest, f"--timeout={JOB_TIME_LIMIT_S}", f"--junit-xml={report}", file], folder)
+        command = [*pytest, f"--timeout={JOB_TIME_LIMIT_S}", f"--junit-xml={report}", file]
+        run(command, folder, modules)
+        name = Path(file).name if Path(file).is_absolute() else file
         if not report.is_file():
-            return {f"{file}::": Result("failed", "pytest wrote no report")}
-        return read_reports(file, [report])
+            return {f"{name}::": Result("failed", "pytest wrote no report")}
+        return read_reports(name, [report])
 
 
 def tensorflow_versions(python: str) -> tuple[str, bool]:
@@ -400,6 +414,15 @@ def parts_to_run(arguments: argparse.Namespace) -> list[tuple[str, str, Callable
     ]
     here: list[tuple[str, Path, str, tuple[str, ...]]] = [
         ("interactive", sources / "test" / "integration", "test_interactiverun.py", ())
+    ]
+    utils = str(sources / "test" / "utils")
+    todo += [
+        (
+            "elastic",
+            file,
+            functools.partial(run_here, sources / "test" / folder, file, modules=utils),
+        )
+        for folder, file in ELASTIC
     ]
     if arguments.lightning is not None:
         here.append(("lightning", arguments.lightning / "tests", LIGHTNING, ()))

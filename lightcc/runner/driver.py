@@ -10,8 +10,8 @@ The rules, from which the rest follows:
   ended or waits for it. Survivors come first and keep their order, so that rank 0 has a state that
   counts. Who is new comes behind.
 - A join that a member can no longer take part in is called off, so that the others come back.
-- Members are never stopped for a newcomer: when one is ready (or, with `notify_early`, when it is
-  started) they get a notice, and come to the next epoch when they commit.
+- Members are never stopped for a newcomer. They get a notice when all that start on its host are
+  ready (with `notify_early`, when it is started), and come to the next epoch when they commit.
 - When a worker has finished with training, there is no further epoch.
 - A job without a survivor, or with too few workers for too long, ends with the reason.
 """
@@ -399,6 +399,7 @@ class Driver:
             for worker in members:
                 if not self._waits(worker):
                     self._failure = f"worker {worker.number} did not leave a broken epoch"
+                    self._block(self._now, worker, failed=True)
                     self._stop(worker)
 
     def _make_plan(self) -> None:
@@ -493,7 +494,10 @@ class Driver:
             want |= HostUpdateResult.removed
         newcomers = self._newcomers()
         if not self._settings.notify_early:
-            newcomers = [it for it in newcomers if self._waits(it)]
+            # Those of one host come together, so that the world changes once for them.
+            begun = self._now - self._settings.start_timeout_s
+            busy = {it.host for it in self._starting() if it.started > begun}
+            newcomers = [it for it in newcomers if self._waits(it) and it.host not in busy]
         if newcomers and self._room(len(members)) > 0:
             want |= HostUpdateResult.added
         if want & ~self._notified:

@@ -263,6 +263,41 @@ def test_a_failed_worker_costs_its_host_where_that_is_asked_for() -> None:
     assert driver.deadline() is None  # The host is lost for ever.
 
 
+def test_a_worker_that_does_not_leave_a_broken_epoch_has_failed() -> None:
+    settings = Settings(4, 2, elastic_timeout_s=5.0, lose_host=True)
+    driver, _ = started(settings, {"a": 2, "b": 2})
+    for number in (1, 2, 3):
+        assert not driver.status_changed(3.0, number, broken(1))
+    found = driver.tick(8.0)
+    assert {stop.worker for stop in actions(Stop, found)} == {0, 1}  # Its host is lost.
+    (plan,) = actions(Plan, found)
+    assert plan.members == (2, 3)
+
+
+def test_a_host_that_dialled_in_may_come_back_at_once() -> None:
+    driver, _ = started(Settings(2, 1, hosts_return=True), {"a": 1, "b": 1})
+    driver.host_lost(3.0, "b", "host b was lost")
+    (plan,) = actions(Plan, driver.status_changed(3.1, 0, broken(1)))
+    assert plan.members == (0,)
+    (start,) = actions(Start, driver.hosts_seen(3.2, {"a": 1, "b": 1}))
+    assert (start.worker, start.host) == (2, "b")
+
+
+def test_newcomers_of_one_host_are_announced_together() -> None:
+    driver, _ = started(Settings(1, 1, start_timeout_s=30.0), {"a": 1})
+    driver.hosts_seen(3.0, {"a": 1, "b": 2, "c": 2})
+    assert not driver.status_changed(4.0, 1, Status(WAITING))
+    assert actions(Notice, driver.status_changed(5.0, 2, Status(WAITING)))
+    assert not driver.status_changed(6.0, 3, Status(WAITING))
+    assert driver.deadline() == 33.0  # Worker 4 is waited for no longer.
+
+
+def test_who_starts_on_a_host_that_leaves_is_stopped() -> None:
+    driver, _ = started(Settings(1, 1), {"a": 1})
+    (start,) = actions(Start, driver.hosts_seen(3.0, {"a": 1, "b": 1}))
+    assert actions(Stop, driver.hosts_seen(4.0, {"a": 1, "b": 0})) == [Stop(start.worker)]
+
+
 def test_a_death_while_the_others_join_calls_the_join_off() -> None:
     driver = Driver(Settings(2, 1), lambda: 0.0, 0.0)
     driver.hosts_seen(0.0, {"a": 2})
