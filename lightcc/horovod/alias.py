@@ -40,17 +40,8 @@ _REAL_NAMES = {
     "horovod.torch": "lightcc.torch",
 }
 _NOT_YET = {
-    "horovod.keras.elastic": "elastic jobs",
     "horovod.ray": "Ray",
     "horovod.spark": "Spark",
-    "horovod.tensorflow.elastic": "elastic jobs",
-    "horovod.tensorflow.keras.elastic": "elastic jobs",
-}
-# `from horovod.tensorflow import elastic` looks for this module: the package's name is lightcc's.
-_ASKED_OF_LIGHTCC = {
-    "lightcc.keras.elastic": "elastic jobs",
-    "lightcc.tensorflow.elastic": "elastic jobs",
-    "lightcc.tensorflow.keras.elastic": "elastic jobs",
 }
 
 
@@ -68,11 +59,7 @@ class HorovodFinder:
         Raises:
             ModuleNotFoundError: It is Horovod's, but lightcc does not have it. Finders further down
                 must not be asked: they would make a second copy of a module of lightcc.
-            ImportError: A program asked for such a thing by `from`, which would hide the other.
         """
-        if fullname in _ASKED_OF_LIGHTCC:
-            name = fullname.replace("lightcc", "horovod", 1)
-            raise ImportError(_not_yet(name, _ASKED_OF_LIGHTCC[fullname]), name=name)
         if fullname.partition(".")[0] != "horovod":
             return None
         real = _real_name(fullname)
@@ -199,12 +186,8 @@ def _below(fullname: str, prefixes: dict[str, str]) -> str | None:
 def _absence(fullname: str) -> str:
     prefix = _below(fullname, _NOT_YET)
     if prefix is not None:
-        return _not_yet(fullname, _NOT_YET[prefix])
+        return f"{fullname}: this version of lightcc does not support {_NOT_YET[prefix]} yet"
     return f"{fullname}: lightcc, which is imported in the place of Horovod, has no such module"
-
-
-def _not_yet(fullname: str, what: str) -> str:
-    return f"{fullname}: this version of lightcc does not support {what} yet"
 
 
 def _distribution() -> Distribution:

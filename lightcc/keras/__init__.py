@@ -378,4 +378,6 @@ if not TYPE_CHECKING:  # A checker would take any name for one that is there.
                 return importlib.import_module("lightcc.tensorflow").SyncBatchNormalization
             msg = f"{name}: this version of lightcc has it for Keras on TensorFlow only"
             raise NotThereYetError(msg, name=name)
+        if name == "elastic" and keras.backend.backend() != "jax":
+            return importlib.import_module("lightcc.keras.elastic")
         raise _not_yet.absent(name, __name__)

@@ -192,6 +192,8 @@ else:  # A checker would take any name for one that is there.
         if name == "SyncBatchNormalization":  # Programs without Keras need not load it.
             module = importlib.import_module("lightcc.tensorflow.sync_batch_norm")
             return module.SyncBatchNormalization
+        if name == "elastic":
+            return importlib.import_module("lightcc.tensorflow.elastic")
         raise _not_yet.absent(name, __name__)
 
 

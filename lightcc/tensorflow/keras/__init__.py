@@ -54,7 +54,7 @@ from lightcc.process_sets import (
 )
 from lightcc.reductions import Adasum, Average, Max, Min, Product, Sum
 from lightcc.tensorflow.compression import Compression
-from lightcc.tensorflow.keras import callbacks
+from lightcc.tensorflow.keras import callbacks, elastic
 from lightcc.tensorflow.keras._backend import BACKEND as _BACKEND
 from lightcc.tensorflow.sync_batch_norm import SyncBatchNormalization
 
@@ -84,6 +84,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
