@@ -53,15 +53,19 @@ LAUNCHER_VARIABLES = (
     ),
 )
 
-# What belongs to the launcher's login session or machine, not to the job.
+# What belongs to the launcher's login session, machine or pod, not to the job.
 _NOT_FORWARDED = frozenset(
     {
+        "CUDA_VISIBLE_DEVICES",
         "DISPLAY",
         "HOME",
         "HOSTNAME",
+        "K_MPI_JOB_ROLE",
         "LOGNAME",
         "LS_COLORS",
         "MAIL",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "NVIDIA_VISIBLE_DEVICES",
         "OLDPWD",
         "PWD",
         "SHELL",
@@ -73,7 +77,10 @@ _NOT_FORWARDED = frozenset(
     }
 )
 _LIGHTCC_PREFIXES = ("LIGHT_", "LIGHTCC_", "HOROVOD_")
-_NOT_FORWARDED_PREFIXES = ("SSH_", "XDG_", "DBUS_", "TMUX", "BASH_FUNC_", "SLURM_", "PMI_", "PMIX_")
+_NOT_FORWARDED_PREFIXES = (
+    *("BASH_FUNC_", "DBUS_", "HYDRA_", "I_MPI_HYDRA_", "KUBERNETES_", "OMPI_MCA_", "PMI_", "PMIX_"),
+    *("SLURM_", "SSH_", "TMUX", "XDG_"),
+)
 
 
 def make_secret() -> str:

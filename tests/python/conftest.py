@@ -59,7 +59,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 #: Files about the machine as a whole: never beside one another, so that nothing is told twice.
-_OF_THE_MACHINE = {"test_harp_setup.py", "test_launchers.py", "test_netns.py", "test_sshd.py"}
+_OF_THE_MACHINE = {
+    "test_harp_setup.py",
+    "test_launchers.py",
+    "test_netns.py",
+    "test_slurm.py",
+    "test_sshd.py",
+}
 
 
 @functools.cache

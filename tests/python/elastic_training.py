@@ -33,6 +33,7 @@ state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 @hvd.elastic.run
 def train(state):
     state.sizes = [*state.sizes, hvd.size()]
+    (folder / f"joined.{worker}").touch()
     more = 1.0
     while more > 0:
         if what == "is awaited":

@@ -10,7 +10,12 @@ import pytest
 
 from lightcc.runner import flags, frames
 from lightcc.runner.arguments import InfoRequest, LaunchOptions, StoreRequest, parse
-from lightcc.runner.environment import default_environment, forwarded_environment, slot_environment
+from lightcc.runner.environment import (
+    default_environment,
+    dialed_environment,
+    forwarded_environment,
+    slot_environment,
+)
 from lightcc.runner.hosts import (
     Host,
     HostError,
@@ -250,7 +255,16 @@ def test_a_rank_sees_both_spellings_of_its_place() -> None:
 
 def test_the_login_session_is_not_forwarded() -> None:
     mine = {"OMP_NUM_THREADS": "1", "HOME": "/h", "SSH_AUTH_SOCK": "/s", "PATH": "/bin", "PWD": "/"}
-    assert forwarded_environment(mine) == {"OMP_NUM_THREADS": "1", "PATH": "/bin"}
+    of_pod = {"KUBERNETES_PORT": "1", "OMPI_MCA_x": "1", "NVIDIA_VISIBLE_DEVICES": ""}
+    assert forwarded_environment(mine | of_pod) == {"OMP_NUM_THREADS": "1", "PATH": "/bin"}
+
+
+def test_of_the_launcher_a_dialled_rank_sees_what_concerns_lightcc() -> None:
+    mine = {"LIGHT_IFACE": "eth1", "HOROVOD_X": "1", "LIGHT_SECRET": "s", "LIGHT_SECRET_FILE": "f"}
+    assert dialed_environment(mine | {"PATH": "/bin", "TOKEN": "t"}) == {
+        "LIGHT_IFACE": "eth1",
+        "HOROVOD_X": "1",
+    }
 
 
 # -- Network --------------------------------------------------------------------------------------
