@@ -76,6 +76,58 @@ def test_a_rank_that_dies_before_it_joins_holds_nobody_up(tmp_path: Path) -> Non
     assert results(tmp_path)["0"]["weights"] == UNDISTURBED
 
 
+#: Process sets are made by the training function, each time that it begins.
+PROCESS_SETS = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+import lightcc as hvd
+
+worker, folder = os.environ["LIGHT_WORKER"], Path(sys.argv[2])
+hvd.init()
+state = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, step=0)
+old = []
+
+@hvd.elastic.run
+def train(state):
+    ends = hvd.add_process_set([0, hvd.size() - 1])
+    for stale in old:
+        try:
+            hvd.allreduce(np.ones(1), name="stale", process_set=stale)
+        except ValueError as error:
+            (folder / f"error.{worker}").write_text(str(error))
+    old.append(ends)
+    while state.step < 6:
+        if state.step == 3 and worker == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if ends.included():
+            total = hvd.allreduce(np.ones(1), op=hvd.Sum, name="ends", process_set=ends)
+            assert total[0] == 2, total
+        state.step += 1
+        state.commit()
+
+train(state)
+(folder / f"result.{worker}").write_text("{}")
+"""
+
+
+def test_process_sets_are_made_anew_by_the_training_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
+    script = tmp_path / "sets.py"
+    script.write_text(PROCESS_SETS)
+    argv = [LIGHTCCRUN, "-np", "4", "--min-np", "3", sys.executable, str(script), "{}"]
+    job = subprocess.run(
+        [*argv, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert job.returncode == 0, job.stderr
+    assert {"0", "2", "3"} <= set(results(tmp_path))
+    for worker in "023":
+        text = (tmp_path / f"error.{worker}").read_text()
+        assert "does not exist, or has not been registered" in text
+
+
 def test_a_job_whose_ranks_all_fail_ends_with_the_reason(tmp_path: Path) -> None:
     story = {"0": [5, "is killed"], "1": [5, "is killed"]}
     job = run_job(tmp_path, story, "-np", "2", "--min-np", "1")
