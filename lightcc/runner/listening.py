@@ -176,6 +176,8 @@ class _Gathering:
                         del self._links[key.data]
                         key.data.end()
         self._listener.refuse(_STARTED)
+        while not self._joiners.empty():  # Too late, but in: the job dismisses them.
+            self._take(self._joiners.get())
         return self._links
 
     def _on_join(self, joiner: Joiner) -> None:
