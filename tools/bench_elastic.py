@@ -1,0 +1,325 @@
+"""Measures what faults and newcomers cost an elastic job: under lightccrun, and under torchrun.
+
+Usage: bench_elastic.py [--rounds 3] [--ways lightcc,torchrun] [--events rank,rank0,host]
+
+Ranks train a small network (`bench_elastic_ranks.py`); a step takes 20 ms, and the state is
+committed, or written to a checkpoint, every tenth step. Two hosts are two agents of this machine:
+`lightcc-worker` that has dialled in, or `torchrun` with the c10d rendezvous, as they are by
+default. Events, about step 35, half-way between two commits:
+
+    rank    SIGKILL of the last of 4 ranks on one host
+    rank0   SIGKILL of rank 0, likewise
+    host    SIGKILL of an agent with its 4 of 8 ranks; later a new one joins
+
+The ways take turns, and the median of the rounds counts. A round fails unless all ranks hold the
+same bits at the end, and unless the world had the sizes that it should have had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from lightcc.bench.peers import clean_environment
+
+RANKS = Path(__file__).resolve().parent / "bench_elastic_ranks.py"
+BIN = Path(sys.executable).parent
+FIRST_STEPS = 35  # Half-way between two commits.
+PATIENCE_S = 180.0
+_RANK = re.compile(rb"(LIGHT_)?RANK=")
+ENVIRONMENT = {
+    "LIGHT_SECRET": "of a benchmark on one machine",
+    "OMP_NUM_THREADS": "1",
+    # Else ranks of torch 2.13 that are started anew meet the addresses of those that died.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
+
+
+class Line(NamedTuple):
+    """A finished step of a rank."""
+
+    when: float
+    step: int
+    size: int
+    life: tuple[str, int]  # The process, and how often it has begun to train.
+
+
+@dataclass
+class Job:
+    """A running job, its agents by host, and what its ranks have noted."""
+
+    folder: Path
+    stack: contextlib.ExitStack
+    agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def start(self, name: str, argv: list[str]) -> None:
+        """Starts an agent or the launcher."""
+        environment = clean_environment() | ENVIRONMENT
+        log = self.stack.enter_context((self.folder / f"log.{name}").open("ab"))
+        process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
+        self.stack.callback(self._kill, process)
+        self.agents[name] = process
+
+    def lines(self) -> list[Line]:
+        """Returns all finished steps, by time."""
+        found = []
+        for path in self.folder.glob("steps.*"):
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):
+                    when, step, size, begun = line.split()
+                    life = (path.suffix, int(begun))
+                    found.append(Line(float(when), int(step), int(size), life))
+        return sorted(found)
+
+    def wait_for(self, size: int, after: float = 0.0, steps: int = 1) -> list[Line]:
+        """Waits until worlds of `size` ranks have finished so many steps after a time."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            lines = self.lines()
+            if len({it.step for it in lines if it.size == size and it.when > after}) >= steps:
+                return lines
+            time.sleep(0.05)
+        logs = "".join(path.read_text()[-2000:] for path in self.folder.glob("log.*"))
+        msg = f"no world of {size} ranks has finished {steps} steps:\n{logs}"
+        raise RuntimeError(msg)
+
+    def kill_host(self, name: str) -> float:
+        """Kills an agent and its ranks; returns when."""
+        process = self.agents.pop(name)
+        victims = [*children(process.pid), process.pid]
+        when = time.monotonic()
+        for pid in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        return when
+
+    def end(self, size: int) -> None:
+        """Has the ranks stop, and checks that they hold the same bits.
+
+        Agents are not waited for: torchrun's wait minutes for one that was killed.
+        """
+        (self.folder / "stop").touch()
+        until = time.monotonic() + PATIENCE_S
+        while len(list(self.folder.glob("end.*"))) < size and time.monotonic() < until:
+            time.sleep(0.05)
+        digests = [path.read_text() for path in self.folder.glob("end.*")]
+        if len(digests) != size or len(set(digests)) != 1:
+            msg = f"{len(digests)} ranks ended, with {len(set(digests))} different replicas"
+            raise RuntimeError(msg)
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[bytes]) -> None:
+        if process.poll() is None:
+            for pid in children(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.kill()
+            process.wait()
+
+
+def children(pid: int) -> list[int]:
+    """Returns the descendants of a process."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+def rank_of(pid: int) -> int:
+    """Returns the rank with which a process was started; -1 if it is none."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return -1
+    if str(RANKS) not in Path(f"/proc/{pid}/cmdline").read_text():
+        return -1
+    values = [int(word.partition(b"=")[2]) for word in words if _RANK.match(word)]
+    return values[0] if values else -1
+
+
+# -- How jobs are started -------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    """Returns a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def is_served(port: int) -> bool:
+    """Returns whether somebody listens there."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+class Lightcc:
+    """lightccrun, with workers that dial in where there are two hosts."""
+
+    def __init__(self, job: Job) -> None:
+        """Prepares the way."""
+        self._job = job
+        self._command = [sys.executable, str(RANKS), "lightcc", str(job.folder)]
+        self._port = free_port()
+
+    def start_one_host(self, ranks: int) -> None:
+        """Starts a job on one host."""
+        flags = ["-np", str(ranks), "--min-np", "2"]
+        self._job.start("launcher", [str(BIN / "lightccrun"), *flags, *self._command])
+
+    def start_hosts(self, names: list[str], slots: int) -> None:
+        """Starts a job on hosts that may go and come."""
+        flags = ["--listen", f"127.0.0.1:{self._port}", "-np", str(slots * len(names))]
+        flags += ["--min-np", str(slots)]
+        self._job.start("launcher", [str(BIN / "lightccrun"), *flags, *self._command])
+        for name in names:
+            self.join(name, slots)
+
+    def join(self, name: str, slots: int) -> None:
+        """Has a host join."""
+        argv = ["--join", f"127.0.0.1:{self._port}", "--name", name, "--slots", str(slots)]
+        self._job.start(name, [str(BIN / "lightcc-worker"), *argv])
+
+
+class Torchrun:
+    """torchrun with DistributedDataParallel on gloo."""
+
+    def __init__(self, job: Job) -> None:
+        """Prepares the way."""
+        self._job = job
+        self._port = free_port()
+
+    def start_one_host(self, ranks: int) -> None:
+        """Starts a job on one host."""
+        self._start("launcher", ["--nnodes", "1"], ranks)
+
+    def start_hosts(self, names: list[str], slots: int) -> None:
+        """Starts a job on hosts that may go and come. The first one serves the rendezvous."""
+        for name in names:
+            self.join(name, slots)
+            until = time.monotonic() + PATIENCE_S
+            while time.monotonic() < until and not is_served(self._port):
+                time.sleep(0.1)
+
+    def join(self, name: str, slots: int) -> None:
+        """Has a host join."""
+        self._start(name, ["--nnodes", "1:2"], slots)
+
+    def _start(self, name: str, flags: list[str], ranks: int) -> None:
+        flags += ["--nproc-per-node", str(ranks), "--max-restarts", "9", "--rdzv-id", "bench"]
+        flags += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self._port}"]
+        command = [str(RANKS), "torchrun", str(self._job.folder)]
+        self._job.start(name, [str(BIN / "torchrun"), *flags, *command])
+
+
+WAYS: dict[str, type[Lightcc | Torchrun]] = {"lightcc": Lightcc, "torchrun": Torchrun}
+
+# -- What happens to them -------------------------------------------------------------------------
+
+
+class Cost(NamedTuple):
+    """What one event has cost."""
+
+    pause_s: float  # From a fault to the next step that is finished; the longest one of a join.
+    lost: int  # Finished steps that were done again.
+    full_s: float  # From the event to the first step with all ranks.
+
+
+def cost_of(job: Job, when: float, size: int) -> Cost:
+    """Waits until the world has `size` ranks again after a fault; returns what it took."""
+    before = [line for line in job.lines() if line.when <= when]
+    lives = {line.life for line in before}
+    lines = [it for it in job.wait_for(size, when, FIRST_STEPS) if it.life not in lives]
+    last = max(line.step for line in before)
+    full = next(line for line in lines if line.size == size)
+    return Cost(lines[0].when - when, last + 1 - lines[0].step, full.when - when)
+
+
+def cost_of_join(job: Job, when: float, size: int) -> Cost:
+    """Waits until the world has `size` ranks; returns how long nobody finished a step meanwhile."""
+    lines = job.wait_for(size, when, FIRST_STEPS)
+    full = next(line for line in lines if line.size == size and line.when > when)
+    last = max(line.step for line in lines if line.size < size)
+    times = [line.when for line in lines if line.when > when - 1]
+    pause = max(after - before for before, after in itertools.pairwise(times))
+    return Cost(pause, last + 1 - full.step, full.when - when)
+
+
+def lose_rank(job: Job, way: Lightcc | Torchrun, rank: int) -> dict[str, Cost]:
+    """Kills one of four ranks; it comes back."""
+    way.start_one_host(4)
+    job.wait_for(4, steps=FIRST_STEPS)
+    (victim,) = [pid for pid in children(job.agents["launcher"].pid) if rank_of(pid) == rank]
+    os.kill(victim, signal.SIGKILL)
+    cost = cost_of(job, time.monotonic(), 4)
+    job.end(4)
+    return {f"rank {rank} of 4 is killed": cost}
+
+
+def lose_host(job: Job, way: Lightcc | Torchrun) -> dict[str, Cost]:
+    """Kills one of two hosts of four ranks; another one joins."""
+    way.start_hosts(["a", "b"], 4)
+    job.wait_for(8, steps=FIRST_STEPS)
+    lost = cost_of(job, job.kill_host("b"), 4)
+    begin = time.monotonic()
+    way.join("c", 4)
+    joined = cost_of_join(job, begin, 8)
+    job.end(8)
+    return {
+        "a host is killed: 8 to 4 ranks": lost,
+        "a host joins: 4 to 8 ranks": joined,
+    }
+
+
+EVENTS = {
+    "rank": lambda job, way: lose_rank(job, way, 3),
+    "rank0": lambda job, way: lose_rank(job, way, 0),
+    "host": lose_host,
+}
+
+
+def main() -> int:
+    """Measures, and prints a table in Markdown."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--events", default=",".join(EVENTS))
+    args = parser.parse_args()
+    ways = args.ways.split(",")
+    costs: dict[tuple[str, str], list[Cost]] = {}
+    for _ in range(args.rounds):
+        for event in args.events.split(","):
+            for name in ways:
+                with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+                    job = Job(Path(folder), stack)
+                    for text, cost in EVENTS[event](job, WAYS[name](job)).items():
+                        costs.setdefault((text, name), []).append(cost)
+                        sys.stderr.write(f"{name}: {text}: {cost}\n")
+    rows = [
+        "| event | launcher | pause | steps lost | until all ranks train |",
+        "|---|---|---|---|---|",
+    ]
+    for (text, name), found in costs.items():
+        pause, lost, full = (statistics.median(values) for values in zip(*found, strict=True))
+        rows.append(f"| {text} | {name} | {pause:.2f} s | {lost:g} | {full:.1f} s |")
+    sys.stdout.write("\n".join(rows) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""What a rank of tools/bench_elastic.py runs: `bench_elastic_ranks.py lightcc|torchrun FOLDER`.
+
+The same small network in both, on the same data. Each rank writes a line to its own file in FOLDER
+when it has finished a step: time, step, world's size, and how often it has begun to train. Every
+`COMMIT_STEPS` steps the state is committed, or written to a checkpoint. Ranks end at the same step
+once FOLDER has a file `stop`, and write a digest of their parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMMIT_STEPS = 10
+BATCH = 32
+# Of a step, in place of the work of an accelerator: ranks share two cores.
+COMPUTE_S = 0.02
+
+
+def make_model() -> nn.Module:
+    """Returns the network, the same on all ranks."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+def loss_of(model: nn.Module, step: int) -> torch.Tensor:
+    """Returns the loss of a step, whose data does not depend on the rank."""
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(BATCH, 64, generator=generator)
+    time.sleep(COMPUTE_S)
+    return nn.functional.cross_entropy(model(x), x[:, :10].argmax(1))
+
+
+class Notes:
+    """The file of this rank."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens it."""
+        self._folder = folder
+        self._file = (folder / f"steps.{os.getpid()}").open("a", buffering=1)
+        self.begun = 0
+
+    def finished(self, step: int, size: int) -> None:
+        """Notes that a step has been finished."""
+        self._file.write(f"{time.monotonic()} {step} {size} {self.begun}\n")
+
+    def wants_to_stop(self) -> torch.Tensor:
+        """Returns 1 if the benchmark has asked for the end."""
+        return torch.tensor([float((self._folder / "stop").exists())])
+
+    def end(self, model: nn.Module) -> None:
+        """Notes what the parameters are at the end."""
+        digest = hashlib.sha256()
+        for value in model.state_dict().values():
+            digest.update(value.numpy().tobytes())
+        path = self._folder / f"end.{os.getpid()}"
+        path.with_name(f"new.{os.getpid()}").write_text(digest.hexdigest())
+        path.with_name(f"new.{os.getpid()}").rename(path)
+
+
+def train_with_lightcc(folder: Path) -> None:
+    """Trains under `lightccrun --min-np`."""
+    import lightcc.torch as hvd
+
+    model, notes = make_model(), Notes(folder)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    state = hvd.elastic.TorchState(model, optimizer, step=0)
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.TorchState) -> None:
+        notes.begun += 1
+
+        def reduce_max(value: torch.Tensor) -> torch.Tensor:
+            return hvd.allreduce(value, op=hvd.Max, name="stop")
+
+        while not reduce_max(notes.wants_to_stop()).item():
+            optimizer.zero_grad()
+            loss_of(model, state.step).backward()
+            optimizer.step()
+            state.step += 1
+            notes.finished(state.step, hvd.size())
+            if state.step % COMMIT_STEPS == 0:
+                state.commit()
+
+    train(state)
+    notes.end(model)
+
+
+def train_with_torchrun(folder: Path) -> None:
+    """Trains under torchrun, which starts all ranks anew after each change."""
+    from torch import distributed as dist
+
+    notes, path = Notes(folder), folder / "checkpoint.pt"
+    module = make_model()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    dist.init_process_group("gloo")
+    step = 0
+    if path.exists():
+        saved = torch.load(path)
+        module.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        step = saved["step"]
+    model = nn.parallel.DistributedDataParallel(module)
+    notes.begun += 1
+    while not _reduced(notes.wants_to_stop(), dist.all_reduce, dist.ReduceOp.MAX).item():
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+        step += 1
+        notes.finished(step, dist.get_world_size())
+        if step % COMMIT_STEPS == 0 and dist.get_rank() == 0:
+            saved = {"model": module.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(saved | {"step": step}, path.with_suffix(".new"))
+            path.with_suffix(".new").rename(path)
+    notes.end(module)
+    dist.destroy_process_group()
+
+
+def _reduced(value: torch.Tensor, reduce: Callable[..., object], operation: object) -> torch.Tensor:
+    reduce(value, op=operation)
+    return value
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    ways = {"lightcc": train_with_lightcc, "torchrun": train_with_torchrun}
+    ways[sys.argv[1]](Path(sys.argv[2]))
