@@ -94,7 +94,6 @@ EXPLAINED = {
     ("tensorflow", "test_horovod_syncbn_cpu"): "it gives Keras 3 an argument that only Keras 2 has",
     ("tensorflow", "test_partial_distributed_gradient_tape"): "it asks a variable of Keras 3 for "
     "`ref()`, which only Keras 2's have",
-    ("tensorflow", "test_elastic_state"): "elastic jobs of TensorFlow are not there yet",
     ("lightning", "test_accuracy_metric_horovod"): "skipped by its authors",
     ("lightning", "test_result_reduce_horovod"): "skipped by its authors",
     ("examples", "pytorch_lightning_mnist.py"): "it asks for `accelerator='horovod'`, which "

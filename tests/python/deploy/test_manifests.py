@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,25 @@ def test_a_cluster_takes_the_manifests(folder: Path) -> None:
     assert len(set(names)) == len(names)
     for manifest in found:
         check(manifest)
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_kubectl_renders_the_same(folder: Path) -> None:
+    version = run("kubectl", "version", "--client").stdout if shutil.which("kubectl") else ""
+    if re.search(r"Kustomize Version: v[4-9]", version) is None:
+        pytest.skip("there is no kubectl whose kustomize is 4 or newer")
+    done = run("kubectl", "kustomize", str(folder))
+    assert done.returncode == 0, done.stderr
+
+    def by_name(manifest: m.Manifest) -> tuple[str, str]:
+        return manifest["kind"], manifest["metadata"]["name"]
+
+    theirs = sorted(yaml.safe_load_all(done.stdout), key=by_name)
+    assert theirs == sorted(m.render(folder), key=by_name)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
