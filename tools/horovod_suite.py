@@ -28,9 +28,7 @@ import re
 import subprocess
 import sys
 import tempfile
-import textwrap
-import xml.etree.ElementTree as ET
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +38,7 @@ from horovod_examples import (
     run_example,
     run_tensorflow_example,
 )
+from suite_results import ORDER, Result, Results, count_line, read_reports, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,10 +104,6 @@ TIME_LIMIT_S = 5000
 TEST_TIME_LIMIT_S = 60
 JOB_TIME_LIMIT_S = 600  # Of a test that starts ranks, some of them several times.
 PACKAGES = ("lightcc", "torch", "numpy", "pytest")
-# Worse results first: of the ranks' results of one test, the worst counts.
-ORDER = ("failed", "skipped", "passed")
-# Why a test cannot run yet, by a word of the error that it ends with.
-NOT_YET = re.compile(r"ModuleNotFoundError: (horovod\.[\w.]+: this version of lightcc .* yet)")
 IGNITE = ("distributed", "engine", "handlers", "metrics")  # Folders of its tests.
 LIGHTNING = "tests_pytorch/models/test_horovod.py"
 TITLES = {
@@ -119,53 +114,6 @@ TITLES = {
     "ignite": "pytorch-ignite: its tests of Horovod, 4 ranks each",
     "lightning": "PyTorch Lightning 1.9: its tests of HorovodStrategy",
 }
-
-
-@dataclass
-class Result:
-    """What became of one test."""
-
-    status: str
-    reason: str = ""
-
-    def worse(self, other: Result) -> Result:
-        """Returns the one that counts; a rank that only waited for another says less than it."""
-        return min(self, other, key=lambda it: (ORDER.index(it.status), "Timeout" in it.reason))
-
-
-Results = dict[str, Result]
-
-
-def result_of(case: ET.Element) -> Result:
-    """Returns the result that a <testcase> tells."""
-    for tag, status in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
-        found = case.find(tag)
-        if found is None:
-            continue
-        text = found.text or ""
-        not_yet = NOT_YET.search(text)
-        if not_yet is not None:
-            return Result("skipped", not_yet[1])
-        words = (found.get("message") or text).strip().splitlines()
-        return Result(status, words[0] if words else "")
-    return Result("passed")
-
-
-def read_reports(file: str, reports: list[Path]) -> Results:
-    """Returns the results of one file's tests by "file::class::test", the worst rank's.
-
-    The class is empty for a function of the module.
-    """
-    module = Path(file).stem
-    results: Results = {}
-    for report in reports:
-        # Written by pytest a moment ago: not hostile.
-        for case in ET.parse(report).iter("testcase"):  # noqa: S314
-            group = case.get("classname", "").rpartition(".")[2]
-            name = "::".join([file, "" if group == module else group, case.get("name", "")])
-            result = result_of(case)
-            results[name] = result.worse(results.get(name, result))
-    return results
 
 
 def run(command: list[str], cwd: Path, modules: str = "") -> None:
@@ -287,12 +235,6 @@ def revision(sources: Path) -> str:
     return found[1] if found else "unknown"
 
 
-def count_line(name: str, results: Results) -> str:
-    """Returns a row of a table: passed, failed, skipped."""
-    counts = [sum(it.status == status for it in results.values()) for status in ORDER]
-    return f"| {name} | {counts[2]} | {counts[0]} | {counts[1]} |"
-
-
 def reasons(groups: dict[str, Results], status: str) -> list[str]:
     """Returns a line for each test with `status`: in which groups, if not in all, and why."""
     found: dict[tuple[str, str], list[str]] = {}
@@ -373,16 +315,6 @@ def with_section(text: str, group: str, results: Results, versions: str) -> str:
     )
     lines = ["", title, "", about, "", *section(group, results)]
     return kept + "\n" + "".join(f"{wrapped(line)}\n" for line in lines)
-
-
-def wrapped(line: str) -> str:
-    """Returns a line of Markdown in lines of at most 100 columns; a row of a table stays one."""
-    if line.startswith("|"):
-        return line
-    after = "  " if line.startswith("- ") else ""
-    return textwrap.fill(
-        line, 100, subsequent_indent=after, break_long_words=False, break_on_hyphens=False
-    )
 
 
 def section(group: str, results: Results) -> list[str]:

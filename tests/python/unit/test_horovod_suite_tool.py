@@ -13,7 +13,7 @@ sys.path.insert(0, str(TOOLS))
 
 import horovod_examples  # noqa: E402
 import horovod_suite as suite  # noqa: E402
-from horovod_suite import Result  # noqa: E402
+from suite_results import Result, read_reports, wrapped  # noqa: E402
 
 MISSING = "test_b.py::B::test_what_is_missing"
 REPORT = """<testsuites><testsuite>
@@ -71,7 +71,7 @@ def test_the_worst_rank_counts(tmp_path: Path, outcome: str, status: str, reason
     reports = [tmp_path / "0.xml", tmp_path / "1.xml"]
     reports[0].write_text(REPORT.format(""))
     reports[1].write_text(REPORT.format(outcome))
-    assert suite.read_reports("test_x.py", reports) == {
+    assert read_reports("test_x.py", reports) == {
         "test_x.py::::test_function": Result("passed"),
         "test_x.py::Group::test_method": Result(status, reason),
     }
@@ -105,12 +105,12 @@ def test_generated_pictures_have_the_format_of_mnist(tmp_path: Path) -> None:
 
 def test_a_page_has_short_lines_but_for_rows() -> None:
     row = f"| {'x ' * 60}|"
-    assert suite.wrapped(row) == row
-    item = suite.wrapped(f"- `test`: {'word ' * 30}").split("\n")
+    assert wrapped(row) == row
+    item = wrapped(f"- `test`: {'word ' * 30}").split("\n")
     assert len(item) == 2
     assert item[1].startswith("  word")
     assert all(len(line) <= 100 for line in item)
-    assert suite.wrapped("") == ""
+    assert wrapped("") == ""
 
 
 def test_the_section_of_tensorflow_takes_the_place_of_the_one_before() -> None:
