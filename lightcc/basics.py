@@ -11,6 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightcc import _core, _discovery, _world, process_sets as _process_sets
+from lightcc._discovery.mpi_comm import agreed_sets, is_mpi_comm
 from lightcc._stat_server import StatServer
 from lightcc.statistics import Statistics, make_statistics
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lightcc._discovery import Epoch
+    from lightcc._discovery.mpi_comm import MpiComm
     from lightcc.process_sets import ProcessSet
 
 _log = logging.getLogger(__name__)
@@ -55,7 +57,7 @@ _joined: Epoch | None = None
 
 
 def init(
-    comm: Sequence[int] | None = None,
+    comm: Sequence[int] | MpiComm | Sequence[MpiComm] | None = None,
     process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None = None,
 ) -> None:
     """Joins the world of ranks. Does nothing where lightcc is already initialized.
@@ -68,11 +70,15 @@ def init(
 
     Args:
         comm: Ranks of the job that form the world; they are renumbered in this order. `None` is
-            all.
+            all. Or a communicator of mpi4py, whose ranks form the world, whatever started them. Or
+            a list of communicators: those after the first become process sets.
         process_sets: Sets to register, which get the ids 1, 2, ...; or `"dynamic"` to allow
-            `add_process_set()` later, as `HOROVOD_DYNAMIC_PROCESS_SETS=1` does.
+            `add_process_set()` later, as `HOROVOD_DYNAMIC_PROCESS_SETS=1` does. With a communicator
+            as `comm`, sets may be communicators, too, and other ones on each rank, as after a
+            split; then every rank registers all of them.
 
     Raises:
+        TypeError: `comm` is none of these.
         ValueError: An argument or a variable of the environment has a value that is not allowed;
             the text names it, and, on ranks where the value is allowed, the rank where it is not.
             Or it was called inside a done callback.
@@ -83,7 +89,8 @@ def init(
         _world.check_not_forked()
         if _world.exists():
             return
-        _discovery.join(lambda epoch: _join(epoch, process_sets), comm)
+        world_comm, sets = _taken_apart(comm, process_sets)
+        _discovery.join(lambda epoch: _join(epoch, sets, world_comm), world_comm)
 
 
 def join_world(epoch: Epoch) -> None:
@@ -108,9 +115,26 @@ def current_epoch() -> Epoch:
     return _joined
 
 
-def _join(epoch: Epoch, process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None) -> None:
+def _taken_apart(
+    comm: Any, process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None
+) -> tuple[Any, Sequence[ProcessSet] | Literal["dynamic"] | None]:
+    """Returns the communicator of a list of them, and process sets of the others."""
+    if not isinstance(comm, (list, tuple)) or not comm or not all(map(is_mpi_comm, comm)):
+        return comm, process_sets
+    if process_sets == "dynamic":
+        msg = "comm is a list of communicators: expected no process_sets, or a list of ProcessSet"
+        raise ValueError(msg)
+    return comm[0], [*map(_process_sets.ProcessSet, comm[1:]), *(process_sets or ())]
+
+
+def _join(
+    epoch: Epoch,
+    process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None,
+    comm: Sequence[int] | MpiComm | None = None,
+) -> None:
     global _joined, _steps
-    dynamic, static = _planned_sets(process_sets, epoch.size)
+    mpi_comm = comm if is_mpi_comm(comm) else None
+    dynamic, static = _planned_sets(process_sets, epoch.size, mpi_comm)
     if epoch.rank == 0:
         _warn_about_variables()
 
@@ -131,6 +155,7 @@ def _join(epoch: Epoch, process_sets: Sequence[ProcessSet] | Literal["dynamic"] 
     _steps = 0
     _world.replace(world)
     _process_sets.register_static(static, epoch.size)
+    _process_sets.global_process_set.mpi_comm = mpi_comm
     _answer_questions(world, epoch, epoch.prefix)
 
 
@@ -405,19 +430,30 @@ def rocm_built() -> bool:
 
 
 def _planned_sets(
-    process_sets: Sequence[ProcessSet] | str | None, world_size: int
+    process_sets: Sequence[ProcessSet] | str | None, world_size: int, mpi_comm: MpiComm | None
 ) -> tuple[bool, list[ProcessSet]]:
     """Checks init()'s argument: whether sets may be added later, and the sets to begin with."""
-    if isinstance(process_sets, str):
-        if process_sets != "dynamic":
-            msg = f"process_sets is {process_sets!r}: expected a list of ProcessSet or 'dynamic'"
-            raise ValueError(msg)
-        return True, []
-    static = list(process_sets or ())
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        msg = f"process_sets is {process_sets!r}: expected a list of ProcessSet or 'dynamic'"
+        raise ValueError(msg)
+    static = [] if isinstance(process_sets, str) else list(process_sets or ())
+    if mpi_comm is not None:
+        static = _agreed_sets(mpi_comm, static)
     taken = [list(range(world_size))]
     for process_set in static:
         taken.append(_process_sets.check_new(process_set, taken, world_size))
-    return False, static
+    return process_sets == "dynamic", static
+
+
+def _agreed_sets(mpi_comm: MpiComm, process_sets: list[ProcessSet]) -> list[ProcessSet]:
+    """Returns the sets of all ranks, and tells this rank's their ranks."""
+    given = [it.ranks if it.mpi_comm is None else it.mpi_comm for it in process_sets]
+    sets = []
+    for ranks, own in agreed_sets(mpi_comm, given):
+        found = _process_sets.ProcessSet(ranks) if own is None else process_sets[own]
+        found.ranks = ranks
+        sets.append(found)
+    return sets
 
 
 def _warn_about_variables() -> None:

@@ -11,9 +11,12 @@ import threading
 from typing import TYPE_CHECKING
 
 from lightcc import _core, _world
+from lightcc._discovery.mpi_comm import is_mpi_comm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from lightcc._discovery.mpi_comm import MpiComm
 
 
 class ProcessSet:
@@ -22,8 +25,9 @@ class ProcessSet:
     Attributes:
         process_set_id: The engine's number of the set; `None` until it is registered, and again
             after it was removed or lightcc was shut down.
-        ranks: World ranks of the members, ascending.
-        mpi_comm: Always `None`; sets are made from ranks.
+        ranks: World ranks of the members, ascending; `None` where a communicator was given, until
+            `init()` has found them out.
+        mpi_comm: The communicator that the set was made from, if one was given.
 
     Example:
         >>> ProcessSet([2, 0]).ranks
@@ -32,22 +36,29 @@ class ProcessSet:
 
     process_set_id: int | None = None
     ranks: list[int] | None = None
-    mpi_comm: None = None
+    mpi_comm: MpiComm | None = None
 
-    def __init__(self, ranks_or_comm: Iterable[int]) -> None:
+    def __init__(self, ranks_or_comm: Iterable[int] | MpiComm) -> None:
         """Describes a set; no rank hears of it before it is registered.
 
         Args:
-            ranks_or_comm: World ranks, each once, in any order.
+            ranks_or_comm: World ranks, each once, in any order. Or a communicator of mpi4py, for
+                `init(comm=..., process_sets=...)` with the communicator of the world.
 
         Raises:
-            TypeError: The ranks are not integers (MPI communicators are not taken).
+            TypeError: It is neither.
             ValueError: A rank is negative or there twice.
         """
+        if is_mpi_comm(ranks_or_comm):
+            self.mpi_comm = ranks_or_comm
+            return
         try:
-            self.ranks = sorted(int(rank) for rank in ranks_or_comm)
+            self.ranks = sorted(int(rank) for rank in ranks_or_comm)  # type: ignore[union-attr]
         except (TypeError, ValueError):
-            msg = f"ranks are {ranks_or_comm!r}; allowed is a list of ranks, such as [0, 2]."
+            msg = (
+                f"ranks are {ranks_or_comm!r}; allowed is a list of ranks, such as [0, 2], or a "
+                "communicator of mpi4py."
+            )
             raise TypeError(msg) from None
         if len(set(self.ranks)) != len(self.ranks) or any(rank < 0 for rank in self.ranks):
             msg = f"A process set needs different ranks, none negative; found {self.ranks}."
@@ -196,6 +207,12 @@ def check_new(process_set: ProcessSet, existing: Iterable[Sequence[int]], size: 
         ValueError: It has no ranks, ranks >= `size`, or the ranks of an existing set.
     """
     ranks = process_set.ranks or []
+    if process_set.mpi_comm is not None and not ranks:
+        msg = (
+            "A process set of an MPI communicator is registered by init(comm=..., "
+            "process_sets=...), where comm is the communicator of all ranks."
+        )
+        raise ValueError(msg)
     if not ranks or ranks[-1] >= size:
         msg = f"A process set needs ranks from 0 to {size - 1}, at least one; found {ranks}."
         raise ValueError(msg)
@@ -218,6 +235,7 @@ def forget_all() -> None:
         process_set.process_set_id = None
     _registered.clear()
     global_process_set.ranks = []
+    global_process_set.mpi_comm = None
 
 
 def _check_dynamic(world: _core.World, what: str) -> None:

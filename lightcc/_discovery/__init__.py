@@ -12,6 +12,8 @@ In this order; one file each:
 5. srun (`slurm`).
 6. One process.
 
+`init(comm=...)` with a communicator of mpi4py asks none of these (`mpi_comm`).
+
 In 3 to 5, rank 0 serves the store and the ranks hear of it through their launcher (`meeting`), once
 in the life of a process. All ranks of the job take part, those that `comm` leaves out, too.
 
@@ -25,13 +27,15 @@ import hashlib
 import os
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lightcc._discovery import elastic, mpi, slurm, torchrun, variables
+from lightcc._discovery import elastic, mpi, mpi_comm, slurm, torchrun, variables
 from lightcc._discovery.epoch import Epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from lightcc._discovery.mpi_comm import MpiComm
 
 __all__ = ["Epoch", "discover", "join", "leave"]
 
@@ -45,7 +49,9 @@ _met: Epoch | None = None
 _epochs: dict[str, int] = {}
 
 
-def join(join_world: Callable[[Epoch], object], comm: Sequence[int] | None = None) -> None:
+def join(
+    join_world: Callable[[Epoch], object], comm: Sequence[int] | MpiComm | None = None
+) -> None:
     """Joins the next epoch of `comm`. Blocks: for all its ranks.
 
     In an elastic job its number and its members come from the launcher. Elsewhere all ranks count
@@ -67,19 +73,19 @@ def join(join_world: Callable[[Epoch], object], comm: Sequence[int] | None = Non
         join_world(replace(epoch, number=number))
         return
     if comm is not None:
-        msg = f"comm is {list(comm)}: not possible in an elastic job, whose ranks change"
+        msg = f"comm is {comm!r}: not possible in an elastic job, whose ranks change"
         raise ValueError(msg)
     worker.join(join_world)
 
 
 def discover(
-    comm: Sequence[int] | None = None, environment: Mapping[str, str] | None = None
+    comm: Sequence[int] | MpiComm | None = None, environment: Mapping[str, str] | None = None
 ) -> Epoch:
     """Returns where this process stands. Blocks: under somebody else's launcher, for all ranks.
 
     Args:
         comm: The ranks of the job that form the world, in the order of their new ranks. `None` is
-            all.
+            all. Or a communicator of mpi4py.
         environment: Variables by name; defaults to the process's.
 
     Raises:
@@ -87,6 +93,8 @@ def discover(
         PeerFailedError: The ranks of somebody else's launcher did not meet.
     """
     env = os.environ if environment is None else environment
+    if mpi_comm.is_mpi_comm(comm):
+        return mpi_comm.join(comm, env)
     job = _job(env)
     return job if comm is None else _subset(job, comm)
 
@@ -134,8 +142,12 @@ def _warn_alone(env: Mapping[str, str]) -> None:
         )
 
 
-def _subset(job: Epoch, comm: Sequence[int]) -> Epoch:
-    ranks = [int(rank) for rank in comm]
+def _subset(job: Epoch, comm: Any) -> Epoch:
+    try:
+        ranks = [int(rank) for rank in comm]
+    except (TypeError, ValueError):
+        msg = f"comm is {comm!r}: expected ranks, such as [0, 2], or a communicator of mpi4py"
+        raise TypeError(msg) from None
     if not ranks or len(set(ranks)) != len(ranks) or not all(0 <= r < job.size for r in ranks):
         msg = f"comm is {ranks}: expected different ranks from 0 to {job.size - 1}"
         raise ValueError(msg)

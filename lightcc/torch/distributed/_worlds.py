@@ -16,14 +16,13 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from lightcc import _core, _world, basics
 from lightcc._discovery.epoch import Epoch
-from lightcc._discovery.meeting import Party, meet
+from lightcc._discovery.meeting import Party, meet, this_machine
 from lightcc._discovery.torch_store import TorchStoreChannel, prefix_of_start
 from lightcc.exceptions import HorovodInternalError
 from lightcc.torch.distributed._work import is_pending
@@ -197,16 +196,10 @@ def _meet(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Ep
     where = "the store of torch.distributed"
     channel = TorchStoreChannel(own, where, rank, size, timeout)
     group = channel.broadcast(f"c10d-{secrets.token_hex(8)}")
-    machines = channel.gather(_machine())
+    machines = channel.gather(this_machine())
     verdict = channel.broadcast("one" if len(set(machines)) == 1 else "many")
     party = Party(rank, size, one_machine=verdict == "one")
     return replace(meet(channel, party, os.environ), group=group)
-
-
-def _machine() -> str:
-    """Returns what tells apart machines, and network namespaces of one."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot} {Path('/proc/self/ns/net').readlink()}"[-64:]
 
 
 def _at_exit() -> None:

@@ -119,6 +119,13 @@ def test_unknown_variable_is_warned_about_with_the_nearest_name(
         hvd.init()
 
 
+def test_comm_is_ranks_or_a_communicator() -> None:
+    with pytest.raises(TypeError, match="expected ranks, such as"):
+        hvd.init(comm="all")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="communicator of mpi4py"):
+        hvd.init(comm=3)  # type: ignore[arg-type]
+
+
 def test_init_reads_the_launchers_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHT_RANK", "5")
     monkeypatch.setenv("LIGHT_SIZE", "2")
