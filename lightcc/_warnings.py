@@ -1,4 +1,4 @@
-"""Warnings that point at the line of the user's program, however deep they are raised."""
+"""Warnings: how they point at the line of the user's program, and what is said of variables."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
+# By which program Horovod would negotiate and exchange data; lightcc is what it calls gloo.
+_PROGRAMS = ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS")
 
 
 def warn_caller(text: str, category: type[Warning]) -> None:
@@ -23,3 +29,13 @@ def warn_caller(text: str, category: type[Warning]) -> None:
         frame = frame.f_back
         level += 1
     warnings.warn(text, category, stacklevel=level)
+
+
+def programs_not_there(env: Mapping[str, str]) -> list[str]:
+    """Returns a sentence for each variable that asks for MPI, oneCCL or another program."""
+    return [
+        f'{name}="{env[name]}" has no effect: lightcc exchanges data itself, over shared memory '
+        "and TCP or a net plugin, and never over MPI or oneCCL. What Horovod calls gloo is lightcc."
+        for name in _PROGRAMS
+        if env.get(name, "gloo").lower() not in {"", "gloo"}
+    ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightcc import _core, _discovery, _world, process_sets as _process_sets
 from lightcc._discovery.mpi_comm import agreed_sets, is_mpi_comm
 from lightcc._stat_server import StatServer
+from lightcc._warnings import programs_not_there
 from lightcc.statistics import Statistics, make_statistics
 
 if TYPE_CHECKING:
@@ -457,5 +458,5 @@ def _agreed_sets(mpi_comm: MpiComm, process_sets: list[ProcessSet]) -> list[Proc
 
 
 def _warn_about_variables() -> None:
-    for text in _core.knob_warnings(sorted(os.environ)):
+    for text in _core.knob_warnings(sorted(os.environ)) + programs_not_there(os.environ):
         warnings.warn(text, RuntimeWarning, stacklevel=4)

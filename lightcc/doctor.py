@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightcc import _addresses, harp
+from lightcc._warnings import programs_not_there
 from lightcc.harp.variables import HARP_VARIABLES
 from lightcc.runner.environment import LAUNCHER_VARIABLES
 
@@ -269,7 +270,7 @@ def check_environment() -> list[Finding]:
     core, _ = load_core()
     if core is None:
         return found
-    warnings = core.knob_warnings(names)
+    warnings = core.knob_warnings(names) + programs_not_there(os.environ)
     found += [Finding("environment", "variable", MISSING, text) for text in warnings]
     try:
         core.check_knobs()
@@ -460,7 +461,9 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
         "",
         _paragraph(
             "`lightccrun` also sets `HOROVOD_CONTROLLER` and `HOROVOD_CPU_OPERATIONS` to `gloo`, "
-            "for scripts that ask. It sets `PYTHONUNBUFFERED` to `1` unless it is set already."
+            "for scripts that ask. Another value there has no effect, and lightcc says so: there "
+            "is no data plane over MPI or oneCCL. It sets `PYTHONUNBUFFERED` to `1` unless it is "
+            "set already."
         ),
         "",
         "## HARP",

@@ -11,12 +11,14 @@ not come from a command line, and raises instead.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._warnings import programs_not_there
 from lightcc.runner import elastic_arguments, flags
 from lightcc.runner.dial import DEFAULT_PORT, split_address
 from lightcc.runner.hosts import Host, assign_slots, parse_hosts, read_hostfile
@@ -282,7 +284,7 @@ def checked(args: argparse.Namespace) -> LaunchOptions | InfoRequest | StoreRequ
         timestamps=bool(args.prefix_output_with_timestamp),
         verbose=bool(args.verbose),
         start_timeout_s=args.start_timeout or DEFAULT_START_TIMEOUT_S,
-        notes=flags.notes(args),
+        notes=flags.notes(args) + programs_not_there(os.environ),
         elastic=elastic,
         listen=listen,
     )

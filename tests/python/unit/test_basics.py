@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -116,6 +117,18 @@ def test_unknown_variable_is_warned_about_with_the_nearest_name(
 ) -> None:
     monkeypatch.setenv("LIGHT_NUM_STREAM", "2")
     with pytest.warns(RuntimeWarning, match=r"LIGHT_NUM_STREAM.*LIGHT_NUM_STREAMS"):
+        hvd.init()
+
+
+@pytest.mark.parametrize("name", ["HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"])
+def test_programs_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "mpi")
+    with pytest.warns(RuntimeWarning, match=f'{name}="mpi" has no effect.*never over MPI'):
+        hvd.init()
+    hvd.shutdown()
+    monkeypatch.setenv(name, "gloo")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         hvd.init()
 
 
