@@ -28,6 +28,9 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
     the group. Methods have torch's names, take what torch's own groups take, and return a `Work`;
     with `opts.asyncOp = False` they wait and return nothing.
 
+    Attributes:
+        splits: How often each part was split off, by its name.
+
     All methods raise, on this rank alone and before anything has started:
         ValueError: An argument is not possible, or the group has been destroyed.
     """
@@ -39,6 +42,7 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
         Reducing.__init__(self, lease, title, timeout)
         self._group_name = name
         self._group_desc = "undefined"
+        self.splits: dict[str, int] = {}
 
     # What torch asks a group about itself.
 

@@ -19,7 +19,7 @@ import lightcc.torch as hvd
 from lightcc._discovery.torch_store import TorchStoreChannel, prefix_of_start
 from lightcc.exceptions import CollectiveTimeoutError, HorovodInternalError, PeerFailedError
 from lightcc.testing import RankProcesses, spawn_ranks
-from lightcc.torch.distributed import ProcessGroup, monitored_barrier
+from lightcc.torch.distributed import ProcessGroup, monitored_barrier, split_group
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +70,28 @@ def groups_of_all_kinds(store: str) -> None:
         assert split is None
     with pytest.raises(ValueError, match="different ranks from 0 to 3"):
         world.split_group([0, 4])
+
+    # As torch's, which asks for an accelerator.
+    with pytest.raises(RuntimeError, match="No device associated"):
+        dist.split_group(None, [[0, 1]])
+    part = split_group(None, [[3, 0], [1]])
+    if rank == 2:
+        assert part is None
+    else:
+        assert dist.get_backend(part) == "lightcc"
+        ranks = dist.get_process_group_ranks(part)
+        assert ranks == ([1] if rank == 1 else [0, 3])
+        assert total(part) == (2.0 if rank == 1 else 5.0)
+    if rank in (0, 3):
+        half = split_group(part, [[1], [0]], timeout=timedelta(seconds=20), group_desc="half")
+        assert (dist.get_world_size(half), total(half)) == (1, rank + 1.0)
+        again = split_group(part, [[1], [0]])
+        dist.destroy_process_group(half)
+        assert total(again) == rank + 1.0
+    wrong: Any
+    for wrong in (None, [[]], [[0, 0]], [[0], [0, 1]], [[4]]):
+        with pytest.raises(ValueError, match=r"split_ranks is .* ranks from 0 to 3"):
+            split_group(None, wrong)
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
     assert total(mesh["columns"].get_group()) == (3.0 if rank < 2 else 7.0)
