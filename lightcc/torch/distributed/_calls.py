@@ -46,10 +46,10 @@ class Calls:
         """Returns reduction, whether to wait, and the timeout, of any form of a call."""
         if self._lease is None:
             self._leased()
-        if opts is not None and hasattr(opts, "asyncOp"):
+        goes_on = getattr(opts, "asyncOp", None)
+        if goes_on is not None:
             asked = opts.timeout.total_seconds()
-            limit = asked if asked > 0 else None
-            return getattr(opts, "reduceOp", None), not opts.asyncOp, limit
+            return getattr(opts, "reduceOp", None), not goes_on, asked if asked > 0 else None
         op = opts if opts is not None else kwargs.get("op")
         timeout = kwargs.get("timeout")
         for value in args:
