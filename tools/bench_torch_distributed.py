@@ -1,0 +1,316 @@
+"""Measures the backend lightcc of torch.distributed beside gloo, in one run.
+
+Usage: bench_torch_distributed.py [--ranks 2] [--hosts 1 --link 1g] [--sizes 4K,64K,1M,16M,64M]
+           [--steps resnet50,transformer,fsdp] [--rounds 5]
+
+Runs where torch and lightcc are installed. Each rank has a group of lightcc and a group of gloo,
+which take turns, so that each round measures both on the same machine. `direct` is lightcc's own
+call, `lightcc.torch.allreduce_()`, which shows what the door costs. `alone` is a step that
+communicates nothing. A size is that of the larger
+tensor. Results are checked before and after each measurement: they must be exact.
+
+A step of DistributedDataParallel has the gradients of a model and next to no computation:
+resnet50's 161, or a transformer's 400. A step of FSDP2 computes four layers. With `--hosts 2` ranks
+are on two network namespaces, whose links are shaped at both ends (`lightcc.bench.cluster`; needs
+root).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from lightcc.bench.cluster import Cluster, parse_rate
+from lightcc.bench.models import gradients
+from lightcc.bench.peers import clean_environment
+from lightcc.bench.signals import ending_in_good_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PORT = 29511  # In namespaces all ports are free; on one host this one must be.
+UNITS = {"K": 1 << 10, "M": 1 << 20}
+OPERATIONS = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
+WAYS = ("lightcc", "gloo")
+COLUMNS = (*WAYS, "direct", "alone")
+STEPS = ("resnet50", "transformer", "fsdp")
+LAYERS, WIDTH = 33, 256  # Of the transformer: 12 tensors in each layer, and 4 more.
+FSDP_LAYERS, FSDP_WIDTH = 4, 1024
+BLOCK_S = 0.05  # How long a block of calls should take.
+
+
+def parse_size(text: str) -> int:
+    """Returns the bytes of "4K" or "64M"."""
+    return int(text[:-1]) * UNITS[text[-1].upper()]
+
+
+def transformer() -> list[int]:
+    """Returns the elements of each gradient of a transformer with 400 of them."""
+    layer = [WIDTH] * 6 + [3 * WIDTH, 4 * WIDTH]
+    layer += [WIDTH * WIDTH * factor for factor in (1, 3, 4, 4)]
+    return [1000 * WIDTH, 512 * WIDTH, WIDTH, WIDTH, *layer * LAYERS]
+
+
+# -- A rank ---------------------------------------------------------------------------------------
+
+
+class Rank:
+    """One rank, with both groups."""
+
+    def __init__(self) -> None:
+        """Joins the other ranks."""
+        import torch.distributed as dist
+
+        import lightcc.torch as hvd
+
+        dist.init_process_group("lightcc")
+        self._hvd = hvd
+        self._groups: dict[str, Any] = {
+            "lightcc": dist.group.WORLD,
+            "gloo": dist.new_group(backend="gloo"),
+        }
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def measure(self, steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
+        """Returns the seconds of a call in each round, by way: the slowest rank's."""
+        agree = self._hvd.allgather_object
+        counts, blocks = {}, []
+        for way, step in steps.items():
+            step()
+            begin = time.perf_counter()
+            step()
+            one = max(agree(time.perf_counter() - begin))
+            counts[way] = max(1, min(200, int(BLOCK_S / one)))
+        for _ in range(rounds):
+            row = []
+            for way, step in steps.items():
+                self._hvd.barrier()
+                begin = time.perf_counter()
+                for _ in range(counts[way]):
+                    step()
+                row.append((time.perf_counter() - begin) / counts[way])
+            blocks.append(row)
+        times: dict[str, list[float]] = {way: [] for way in steps}
+        for rows in zip(*agree(blocks), strict=True):  # Of one round: a row from each rank.
+            for way, of_ranks in zip(steps, zip(*rows, strict=True), strict=True):
+                times[way].append(max(of_ranks))
+        return times
+
+    def collective(self, operation: str, size: int, rounds: int) -> dict[str, list[float]]:
+        """Measures a collective of float32 tensors, whose larger one has `size` bytes."""
+        import torch
+        import torch.distributed as dist
+
+        hvd, count = self._hvd, size // 4
+        small, large = torch.zeros(count // self.size), torch.zeros(count)
+        total = float(sum(range(1, self.size + 1)))
+
+        def run(way: str) -> None:
+            group = self._groups.get(way)
+            if way == "direct":
+                hvd.allreduce_(large, op=hvd.Sum, name="direct")
+            elif operation == "all_reduce":
+                dist.all_reduce(large, group=group)
+            elif operation == "all_gather_into_tensor":
+                dist.all_gather_into_tensor(large, small, group=group)
+            else:
+                dist.reduce_scatter_tensor(small, large, group=group)
+
+        def check(way: str) -> None:
+            large.fill_(self.rank + 1.0)
+            small.fill_(self.rank + 1.0)
+            run(way)
+            if operation == "all_gather_into_tensor":
+                parts = large.view(self.size, -1)
+                right = all(bool((parts[i] == i + 1.0).all()) for i in range(self.size))
+            else:
+                result = large if operation == "all_reduce" else small
+                right = bool((result == total).all())
+            if not right:
+                msg = f"{operation} of {size} bytes by {way} is wrong on rank {self.rank}"
+                raise RuntimeError(msg)
+
+        ways = [*WAYS, "direct"] if operation == "all_reduce" else list(WAYS)
+        for way in ways:
+            check(way)
+        large.zero_()  # Sums of sums must not become infinite.
+        times = self.measure({way: lambda way=way: run(way) for way in ways}, rounds)  # type: ignore[misc]
+        for way in ways:
+            check(way)
+        return times
+
+    def replicas(self, counts: list[int], rounds: int) -> dict[str, list[float]]:
+        """Measures steps of DistributedDataParallel with gradients of these elements."""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        class Model(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weights = torch.nn.ParameterList(torch.zeros(count) for count in counts)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x * torch.stack([weight.sum() for weight in self.weights]).sum()
+
+        models = {
+            way: DistributedDataParallel(Model(), process_group=self._groups[way]) for way in WAYS
+        }
+        x, mean = torch.tensor(self.rank + 1.0), (self.size + 1) / 2
+
+        def run(way: str) -> None:
+            model = models.get(way, models["gloo"])
+            with model.no_sync() if way == "alone" else contextlib.nullcontext():
+                model.zero_grad()
+                model(x).backward()
+
+        def check(way: str) -> None:
+            run(way)
+            for weight in models[way].parameters():
+                if weight.grad is None or not bool((weight.grad == mean).all()):
+                    msg = f"a gradient by {way} is wrong on rank {self.rank}"
+                    raise RuntimeError(msg)
+
+        for way in WAYS:
+            run(way)  # After the first step DDP makes its buckets anew.
+            check(way)
+        times = self.measure({way: lambda way=way: run(way) for way in (*WAYS, "alone")}, rounds)  # type: ignore[misc]
+        for way in WAYS:
+            check(way)
+        return times
+
+    def shards(self, rounds: int) -> dict[str, list[float]]:
+        """Measures steps of FSDP2: forward and backward pass of linear layers."""
+        import torch
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        models: dict[str, Any] = {}
+        for way in WAYS:
+            torch.manual_seed(1)
+            layers = [torch.nn.Linear(FSDP_WIDTH, FSDP_WIDTH) for _ in range(FSDP_LAYERS)]
+            mesh = DeviceMesh.from_group(self._groups[way], "cpu")
+            models[way] = torch.nn.Sequential(*layers)
+            for module in (*layers, models[way]):
+                fully_shard(module, mesh=mesh)
+        x = torch.full((1, FSDP_WIDTH), 0.5 + self.rank)
+
+        def run(way: str) -> None:
+            models[way].zero_grad()
+            models[way](x).sum().backward()
+
+        def check() -> None:
+            for ours, theirs in zip(*(models[way].parameters() for way in WAYS), strict=True):
+                torch.testing.assert_close(ours.grad.to_local(), theirs.grad.to_local())
+
+        for way in WAYS:
+            run(way)
+        check()
+        times = self.measure({way: lambda way=way: run(way) for way in WAYS}, rounds)  # type: ignore[misc]
+        check()
+        return times
+
+    def run(self, plan: dict[str, Any]) -> None:
+        """Measures what was asked for; rank 0 prints a row for each."""
+        for operation in OPERATIONS:
+            for size in plan["sizes"]:
+                times = self.collective(operation, parse_size(size), plan["rounds"])
+                self._print(f"`{operation}`, {size}iB", times)
+        models = {"resnet50": gradients("resnet50"), "transformer": transformer()}
+        for step in plan["steps"]:
+            if step == "fsdp":
+                what = f"FSDP2, {FSDP_LAYERS} layers of {FSDP_WIDTH}"
+                self._print(what, self.shards(plan["rounds"]))
+            else:
+                counts = models[step]
+                what = f"DDP, {len(counts)} gradients, {4 * sum(counts) >> 20} MiB"
+                self._print(what, self.replicas(counts, plan["rounds"]))
+
+    def _print(self, what: str, times: dict[str, list[float]]) -> None:
+        if self.rank != 0:
+            return
+        cells = [
+            f"{statistics.median(times[way]) * 1e6:.4g} ({min(times[way]) * 1e6:.4g})"
+            if way in times
+            else ""
+            for way in COLUMNS
+        ]
+        ratio = statistics.median(times["gloo"]) / statistics.median(times["lightcc"])
+        sys.stdout.write(f"| {what} | {' | '.join(cells)} | {ratio:.3g} |\n")
+        sys.stdout.flush()
+
+
+def be_a_rank(plan: dict[str, Any]) -> None:
+    """Is one rank, from the first collective to the last."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)  # torch has new names for two collectives.
+    Rank().run(plan)
+    dist.destroy_process_group()
+
+
+# -- All ranks ------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    """Starts the ranks, whose first prints a table; returns 1 where one failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rank", metavar="PLAN", help=argparse.SUPPRESS)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--hosts", type=int, default=1)
+    parser.add_argument("--link", default="1g")
+    parser.add_argument("--sizes", default="4K,64K,1M,16M,64M", help="may be empty")
+    parser.add_argument("--steps", default=",".join(STEPS), help="may be empty")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    if arguments.rank:
+        be_a_rank(json.loads(arguments.rank))
+        return 0
+    plan = {
+        "sizes": [size for size in arguments.sizes.split(",") if size],
+        "steps": [step for step in arguments.steps.split(",") if step],
+        "rounds": arguments.rounds,
+    }
+    unknown = set(plan["steps"]) - set(STEPS)
+    if unknown:
+        parser.error(f"--steps: {', '.join(sorted(unknown))}: known are {', '.join(STEPS)}")
+    sys.stdout.write(f"| us: median (least) | {' | '.join(COLUMNS)} | gloo / lightcc |\n")
+    sys.stdout.write("|---" * (len(COLUMNS) + 2) + "|\n")
+    sys.stdout.flush()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ending_in_good_order())
+        cluster = None
+        if arguments.hosts > 1:
+            cluster = stack.enter_context(Cluster(arguments.hosts, parse_rate(arguments.link)))
+        processes = []
+        for rank in range(arguments.ranks):
+            host = cluster.host_of(rank, arguments.ranks) if cluster else 0
+            variables = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(arguments.ranks),
+                "MASTER_ADDR": cluster.addresses[0] if cluster else "127.0.0.1",
+                "MASTER_PORT": str(PORT),
+                "GLOO_SOCKET_IFNAME": "eth0" if cluster else "lo",
+                **({"LIGHT_2D_ALLREDUCE": "1"} if cluster else {}),
+            }
+            words = [*(cluster.command(host) if cluster else []), sys.executable, __file__]
+            process = subprocess.Popen(
+                [*words, "--rank", json.dumps(plan)], env=clean_environment() | variables
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            processes.append(process)
+        codes = [process.wait() for process in processes]
+    return int(any(codes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
