@@ -16,3 +16,12 @@ def absent(name: str, owner: str | type) -> AttributeError:
         return NotThereYetError(text, name=name)
     who = f"module {owner!r}" if isinstance(owner, str) else f"'{owner.__name__}' object"
     return AttributeError(f"{who} has no attribute {name!r}", name=name)
+
+
+def absent_module(name: str, what: str) -> ModuleNotFoundError:
+    """Returns the error for a module of `what`, which is imported as `name`."""
+    text = (
+        f"{name}: this version of lightcc does not support {what} yet; ranks are started by "
+        "lightccrun, lightcc.run(), torchrun, mpirun or srun"
+    )
+    return ModuleNotFoundError(text, name=name)

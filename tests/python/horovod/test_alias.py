@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,15 @@ copy = pickle.loads(theirs)
 assert type(copy) is lightcc.PeerFailedError and copy.rank == 1
 """
     output(*RUN, "-c", program)
+
+
+@pytest.mark.parametrize("name", ["lightcc.ray", "lightcc.spark"])
+def test_doors_that_are_not_there_say_what_is(name: str) -> None:
+    with pytest.raises(
+        ModuleNotFoundError, match=f"{name}: .* yet; ranks are started by"
+    ) as caught:
+        importlib.import_module(name)
+    assert caught.value.name == name
 
 
 @pytest.mark.parametrize(
