@@ -68,8 +68,9 @@ class MonitoredBarrier(Messages):
                 work.wait(timedelta(seconds=limit_s))
         except CollectiveTimeoutError:
             msg = (
-                f"Rank 0 timed out in monitoredBarrier after {limit_s * 1000:.0f} ms, as rank "
-                f"{self._rank} sees it: it did not call, or misses another rank."
+                f"Rank {self._rank} successfully reached monitoredBarrier, but received errors "
+                f"while waiting for send/recv from rank 0, for {limit_s * 1000:.0f} ms: it did not "
+                "call, or misses another rank, which it names."
             )
             raise CollectiveTimeoutError(msg, 0) from None
 
