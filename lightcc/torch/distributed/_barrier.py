@@ -39,6 +39,9 @@ class MonitoredBarrier(Messages):
             self._report(limit_s)
 
     def _hear_all(self, limit_s: float, wait_all_ranks: bool) -> None:
+        if limit_s <= 0:
+            msg = f"Rank 0 timed out in monitoredBarrier after {limit_s * 1000:.0f} ms."
+            raise CollectiveTimeoutError(msg, 0)
         deadline = time.monotonic() + limit_s
         peers = range(1, self._size)
         calls: list[Any] = [self.recv([_token()], peer, _TAG) for peer in peers]

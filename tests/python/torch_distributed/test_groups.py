@@ -164,6 +164,8 @@ def waiting_ends(store: str) -> None:
         with pytest.raises(CollectiveTimeoutError, match=r"Ranks 1 failed to pass") as caught:
             monitored_barrier(timeout=timedelta(seconds=0.3), wait_all_ranks=True)
         assert caught.value.rank == 1
+        with pytest.raises(CollectiveTimeoutError, match="Rank 0 timed out in monitoredBarrier"):
+            monitored_barrier(timeout=timedelta(0))
         dist.distributed_c10d._get_default_store().set("go", "1")
         work.wait()
         late.wait()
