@@ -166,6 +166,25 @@ horovod-suite: $(if $(HOROVOD_TENSORFLOW),.venv-tf/.horovod)  ## Runs Horovod's 
 	  $(if $(IGNITE_SRC),--ignite $(IGNITE_SRC)) $(if $(LIGHTNING_SRC),--lightning $(LIGHTNING_SRC)) \
 	  $(if $(HOROVOD_KEEP),--keep $(HOROVOD_KEEP)) --output $(CURDIR)/docs/horovod-suite.md
 
+.venv-torch/.ready: tools/requirements-torch-suite.txt
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+# What `make test` has built, in an environment with what torch's tests import.
+.venv-torch/.installed: .venv-torch/.ready .venv/.installed
+	PATH="$(BIN):$$PATH" LIGHTCC_BUILD_DIR=$(CURDIR)/build/dev .venv-torch/bin/pip install \
+	  --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
+	touch $@
+
+# TORCH_SRC: a checkout of torch, or a folder with its version.txt and test/distributed.
+# TORCH_KEEP: a file of results; what it has is not run again.
+.PHONY: torch-suite
+torch-suite: .venv-torch/.installed  ## Runs torch's tests of process groups of TORCH_SRC against lightcc
+	@[[ -d "$(TORCH_SRC)/test/distributed" ]] || { echo "TORCH_SRC=$(TORCH_SRC) is no checkout of torch" >&2; exit 1; }
+	cd $(ELSEWHERE) && $(CURDIR)/.venv-torch/bin/python $(CURDIR)/tools/torch_suite.py $(TORCH_SRC) \
+	  $(if $(TORCH_KEEP),--keep $(TORCH_KEEP)) --output $(CURDIR)/docs/torch-suite.md
+
 # NCCL_SRC: an NCCL source tree of any version from 2.8 on.
 .PHONY: abi-check
 abi-check:  ## Compares harp_plugin/abi with the headers of NCCL_SRC

@@ -48,7 +48,7 @@ def result_of(case: ET.Element, reason_of: Callable[[str], str]) -> Result:
         not_yet = NOT_YET.search(text)
         if not_yet is not None:
             return Result("skipped", not_yet[1])
-        return Result(status, reason_of((found.get("message") or text).strip()))
+        return Result(status, reason_of(f"{found.get('message', '')}\n{text}".strip()))
     return Result("passed")
 
 
