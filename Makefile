@@ -192,7 +192,7 @@ abi-check:  ## Compares harp_plugin/abi with the headers of NCCL_SRC
 	$(PYTHON) harp_plugin/tools/abi_check/abi_check.py $(NCCL_SRC)
 
 .PHONY: lint
-lint: .venv/.installed .venv-lint/.ready  ## Format, types, arrows, clang-tidy; LINT_CHANGED=1: less of it
+lint: .venv/.installed .venv-lint/.ready docs  ## Format, types, arrows, documentation, clang-tidy; LINT_CHANGED=1: less of it
 	.venv-lint/bin/python tools/check_files.py
 	.venv-lint/bin/python tools/check_docs.py
 	.venv-lint/bin/python tools/check_words.py
@@ -211,6 +211,15 @@ lint: .venv/.installed .venv-lint/.ready  ## Format, types, arrows, clang-tidy; 
 	PATH="$(LINT_BIN):$$PATH" cmake --preset lint -DPython_EXECUTABLE=$(LINT_BIN)/python \
 	  -Dpybind11_DIR="$$(.venv-lint/bin/python -m pybind11 --cmakedir)" >/dev/null
 	PATH="$(LINT_BIN):$$PATH" tools/run_clang_tidy.sh
+
+.venv-docs/.ready: tools/requirements-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+.PHONY: docs
+docs: .venv-docs/.ready  ## Builds the site of the documentation into build/site; any warning fails
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build
 
 .PHONY: format
 format: .venv-lint/.ready  ## Writes what lint would ask for, as far as tools can

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
 import check_docs
+import docs_site
 
 OTHER = "# Other page\n\n## A `code` heading, twice\n\n## A `code` heading, twice\n"
 
@@ -66,3 +67,28 @@ def test_variables_of_the_code_and_of_the_page_are_compared() -> None:
         "docs/environment.md: no code reads HARP_OLD",
         "docs/environment.md: LIGHT_A has 2 rows",
     ]
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "in_site"),
+    [
+        ("docs/keras.md", "[a](errors.md#the-table)", "[a](errors.md#the-table)"),
+        ("docs/keras.md", "[a](../README.md) [b](#xla)", "[a](overview.md) [b](#xla)"),
+        ("docs/harp/abi.md", "[a](../../CONTRIBUTING.md)", "[a](../contributing.md)"),
+        ("README.md", "[a](docs/harp/abi.md)", "[a](harp/abi.md)"),
+        (
+            "docs/guides/topk.md",
+            "[a](../../examples/pytorch_topk.py)",
+            "[a](../sources/examples/pytorch_topk.py.md)",
+        ),
+        ("README.md", "[a](https://x.org/docs/harp/abi.md)", "[a](https://x.org/docs/harp/abi.md)"),
+        ("README.md", "```\n[a](docs/harp/abi.md)\n```", "```\n[a](docs/harp/abi.md)\n```"),
+    ],
+)
+def test_the_site_leads_links_to_its_own_pages(page: str, text: str, in_site: str) -> None:
+    assert docs_site.with_links_of_site(page, text) == in_site
+
+
+def test_pages_of_the_site_know_their_files() -> None:
+    for path in ["README.md", "CHANGELOG.md", "docs/keras.md", "docs/harp/README.md"]:
+        assert docs_site.path_of(docs_site.page_of(path)) == path
