@@ -89,8 +89,8 @@ class Summary:
 def summarize(trace: Trace) -> Summary:
     """Returns what the file of one rank says. Other ranks' ticks are in that of rank 0."""
     running = _union(_running(trace))
-    operations = sorted(trace.operations, key=lambda operation: _handed_in(trace, operation))
-    groups = _steps(operations)
+    operations = sorted(trace.operations, key=lambda operation: handed_in(trace, operation))
+    groups = in_steps(operations)
     times = [time for operation in operations for time in _times(operation)]
     times += [time for interval in running for time in interval]
     seconds = max(times) - min(times) if times else 0.0
@@ -111,7 +111,8 @@ def summarize(trace: Trace) -> Summary:
     )
 
 
-def _handed_in(trace: Trace, operation: Operation) -> float:
+def handed_in(trace: Trace, operation: Operation) -> float:
+    """Returns when the rank of this file handed the tensor in."""
     return operation.ticks.get(trace.rank, operation.begin)
 
 
@@ -150,7 +151,8 @@ def _covered(merged: Sequence[Interval], start: float, end: float) -> float:
     return sum(max(min(end, last) - max(start, first), 0.0) for first, last in merged)
 
 
-def _steps(operations: Sequence[Operation]) -> list[list[Operation]]:
+def in_steps(operations: Sequence[Operation]) -> list[list[Operation]]:
+    """Returns operations, in the order in which they were handed in, step by step."""
     steps: list[list[Operation]] = []
     names: set[str] = set()
     for operation in operations:
@@ -165,14 +167,14 @@ def _steps(operations: Sequence[Operation]) -> list[list[Operation]]:
 def _split(
     trace: Trace, groups: Sequence[Sequence[Operation]], running: Sequence[Interval]
 ) -> list[Step]:
-    starts = [_handed_in(trace, group[0]) for group in groups]
+    starts = [handed_in(trace, group[0]) for group in groups]
     steps = []
     first = 0  # Of `running`, that can matter still: a scan, not a search for each step.
     for number, group in enumerate(groups):
         start = starts[number]
         done = max(time for operation in group for time in _times(operation))
         end = starts[number + 1] if number + 1 < len(groups) else done
-        last = min(max(_handed_in(trace, operation) for operation in group), end)
+        last = min(max(handed_in(trace, operation) for operation in group), end)
         while first < len(running) and running[first][1] <= start:
             first += 1
         near = []

@@ -26,7 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [ROOT / "README.md", *(ROOT / "docs" / "guides").glob("*.md")]
     + [ROOT / "docs" / f"{name}.md" for name in ("elastic", "fusion", "keras", "launching")]
-    + [ROOT / "docs" / f"{name}.md" for name in ("timeline", "torch-compile", "torch-distributed")]
+    + [
+        ROOT / "docs" / f"{name}.md"
+        for name in ("plan", "timeline", "torch-compile", "torch-distributed")
+    ]
     + [ROOT / "docs" / "watching.md"]
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -41,7 +44,7 @@ NOT_RUN = {
     r"\bnode-[ab]|--hostfile": "test_sshd.py launches on two hosts",
     r"^mpirun|^srun": "test_launchers.py runs them where they are installed",
     r"lightccrun --store|LIGHT_RENDEZVOUS": "test_runner_engine.py does, with the values printed",
-    r"lightcc.bench": "takes minutes; test_bench.py runs small ones",
+    r"lightcc.bench|plan_errors": "takes minutes; test_bench.py runs small ones",
     r"^lightcc-top": "asks a running job; parallel/test_watching.py has one",
     r"^harp-": "asks about this machine; tests/python/harp runs it",
     r"--install-horovodrun": "writes beside Python's programs; horovod/test_run.py does",

@@ -1,0 +1,145 @@
+"""`python -m lightcc.plan --model resnet50 --hosts 16 --gpus 8 --link 25g`: see docs/plan.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightcc.bench.arguments import positive, rate, share
+from lightcc.bench.layer_table import DEFAULT_TABLE, TableError, read_table
+from lightcc.plan import report
+from lightcc.plan.costs import Costs, CostsError
+from lightcc.plan.measure import measure_costs
+from lightcc.plan.steps import predict
+from lightcc.plan.variants import Site, Variant
+from lightcc.plan.workload import WorkloadError, from_table, from_timeline
+from lightcc.timeline.trace import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightcc.plan.workload import Workload
+
+_FAILURES = (TableError, TraceError, WorkloadError, CostsError, report.PlotError, RuntimeError)
+
+
+def _samples(text: str) -> int:
+    """A whole number above 0."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        msg = f"'{text}' is not a number of samples"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lightcc.plan",
+        description="Predicts the step of a training on hosts that are not there yet.",
+        allow_abbrev=False,
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--model", metavar="NAME", help="of the table of models")
+    what.add_argument("--trace", type=Path, metavar="FILE", help="rank 0's timeline of a training")
+    add = parser.add_argument
+    add("--hosts", type=positive, required=True, metavar="N")
+    add("--gpus", type=positive, required=True, metavar="N", help="ranks of each host")
+    add("--link", type=rate, required=True, metavar="RATE", help="of each host, such as 25g")
+    add("--tcp", type=rate, metavar="RATE", help="what TCP reaches on it (the link's rate)")
+    add("--topk-ratio", type=share, default=0.01, metavar="R", help="of top-k (0.01)")
+    add("--layers", type=Path, default=DEFAULT_TABLE, metavar="FILE", help="another table")
+    add("--costs", type=Path, metavar="FILE", help="JSON of costs, such as --save-costs writes")
+    add("--measure", action="store_true", help="measure the costs of this machine (10 s)")
+    add("--save-costs", type=Path, metavar="FILE", help="write the costs that are used")
+    add("--samples", type=_samples, metavar="N", help="of an epoch, such as 1281167 (ImageNet)")
+    add("--price", type=float, metavar="X", help="of a host for an hour, in any currency")
+    add("--json", action="store_true", help="for programs")
+    add("--plot", type=Path, metavar="FILE.png", help="also draw (needs matplotlib)")
+    return parser
+
+
+def variants_of(site: Site, ratio: float) -> list[Variant]:
+    """Returns what is compared on `site`."""
+    quantized = [
+        Variant(f"2d, {kind}", compression=kind, variables={"LIGHT_QUANTIZE_ALLREDUCE": kind})
+        for kind in ("int8", "int4")
+    ]
+    topk = {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": f"{ratio:g}"}
+    found = [
+        Variant("2d (default)"),
+        Variant("flat", two_level=False, variables={"LIGHT_2D_ALLREDUCE": "0"}),
+        Variant("2d, 4 lanes", lanes=4, variables={"LIGHT_NUM_STREAMS": "4"}),
+        Variant("2d, no fusion", fusion="none", variables={"LIGHT_FUSION_STRATEGY": "none"}),
+        Variant("2d, as Horovod", fusion="horovod", variables={"LIGHT_FUSION_STRATEGY": "horovod"}),
+        *quantized,
+        Variant(f"2d, top-k {ratio:.3g}", compression="topk", ratio=ratio, variables=topk),
+    ]
+    if site.tcp_bps < site.link_bps:
+        found.append(Variant("2d, HARP or RDMA", line_rate=True, variables={"LIGHT_NET": "harp"}))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns the exit code."""
+    parser = make_parser()
+    args = parser.parse_args(arguments)
+    if args.costs is not None and args.measure:
+        parser.error("--costs and --measure: give one of them")
+    if args.price is not None and not args.price >= 0:
+        parser.error(f"--price: {args.price:g} is not a price")
+    if args.price is not None and args.samples is None:
+        parser.error("--price is that of an epoch: say its --samples")
+    if args.samples is not None and args.trace is not None:
+        parser.error("--samples: a timeline does not say how many samples a step has")
+    if args.tcp is not None and args.tcp > args.link:
+        parser.error(f"--tcp {args.tcp:g} is more than the link's {args.link:g} bits per second")
+    try:
+        if args.plot is not None:
+            report.pyplot()  # Said before the work.
+        workload = _workload(args)
+        costs = _costs(args)
+        site = Site(args.hosts, args.gpus, args.link, args.tcp or args.link)
+        steps = [
+            predict(workload, variant, site, costs)
+            for variant in variants_of(site, args.topk_ratio)
+        ]
+        epoch = report.Epoch(args.samples, args.price)
+        if args.json:
+            sys.stdout.write(json.dumps(report.as_dict(workload, site, costs, steps)) + "\n")
+        else:
+            sys.stdout.write(report.text(workload, site, steps, epoch))
+        if args.plot is not None:
+            report.plot(workload, site, steps, args.plot)
+        if args.save_costs is not None:
+            costs.write(args.save_costs)
+    except (*_FAILURES, OSError) as error:
+        sys.stderr.write(f"python -m lightcc.plan: {error}\n")
+        return 1
+    return 0
+
+
+def _workload(args: argparse.Namespace) -> Workload:
+    if args.trace is not None:
+        return from_timeline(args.trace)
+    table = read_table(args.layers)
+    if args.model not in table:
+        msg = f"--model: '{args.model}' is not in the table; there are {', '.join(table)}"
+        raise TableError(msg)
+    return from_table(table[args.model])
+
+
+def _costs(args: argparse.Namespace) -> Costs:
+    if args.costs is not None:
+        return Costs.read(args.costs)
+    if args.measure:
+        sys.stderr.write("measuring this machine's costs (10 s)\n")
+        return measure_costs()
+    return Costs()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Predictions as text, for programs, and as a picture."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from lightcc.timeline.report import PlotError, duration, pyplot, size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from lightcc.plan.costs import Costs
+    from lightcc.plan.steps import Prediction
+    from lightcc.plan.variants import Site, Variant
+    from lightcc.plan.workload import Workload
+
+__all__ = ["Epoch", "PlotError", "as_dict", "plot", "pyplot", "text"]
+
+_ENOUGH = 0.97  # Of the best variant: not worth a variable.
+_PARTS = {"compute_s": "#9aa0a6", "exposed_s": "#ed7d31"}
+_MEANING = {"compute_s": "computing", "exposed_s": "only communicating"}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch is, and what a host costs."""
+
+    samples: int | None  # None: not asked for.
+    price: float | None  # Of a host for an hour.
+
+    def head(self) -> str:
+        """Returns the heads of the columns."""
+        cost = "host hours" if self.price is None else "price"
+        return "" if self.samples is None else f" {'epoch':>9} {cost:>10}"
+
+    def cells(self, workload: Workload, site: Site, step_s: float) -> str:
+        """Returns the time of an epoch, and its price or host hours."""
+        if self.samples is None or workload.batch is None:
+            return ""
+        steps = self.samples / (workload.batch * site.ranks)
+        hours = steps * step_s / 3600 * site.hosts
+        cost = f"{hours:.3g}" if self.price is None else f"{hours * self.price:.4g}"
+        return f" {duration(steps * step_s):>9} {cost:>10}"
+
+
+def text(workload: Workload, site: Site, steps: Sequence[Prediction], epoch: Epoch) -> str:
+    """Returns a table for a terminal, and what to set."""
+    tcp = f", TCP {_rate(site.tcp_bps)}" if site.tcp_bps < site.link_bps else ""
+    lines = [
+        f"{workload.name}: {size(workload.num_bytes)} of gradients, "
+        f"{duration(workload.step_s)} of computing",
+        *textwrap.wrap(workload.source, 98, initial_indent="  ", subsequent_indent="  "),
+        f"{site.hosts} hosts of {site.gpus} ranks, {_rate(site.link_bps)} each{tcp}",
+        "",
+        f"{'variant':<20} {'step':>9} {'efficiency':>10} {'hidden':>9} {'exposed':>9} "
+        f"{'sent/host':>10}{epoch.head()}",
+    ]
+    lines += [
+        f"{one.variant.name:<20} {duration(one.step_s):>9} {one.efficiency:>10.1%} "
+        f"{duration(one.hidden_s):>9} {duration(one.exposed_s):>9} "
+        f"{size(one.wire_bytes):>10}{epoch.cells(workload, site, one.step_s)}"
+        for one in steps
+    ]
+    return "\n".join([*lines, "", *_advice(steps)]) + "\n"
+
+
+def _advice(steps: Sequence[Prediction]) -> list[str]:
+    """Returns the best variant of each kind, where it is worth a variable."""
+    default = steps[0]
+    groups: dict[str, list[Prediction]] = {}
+    for one in steps:
+        groups.setdefault(_kind(one.variant), []).append(one)
+    lines = []
+    for kind, group in groups.items():
+        best = min(group, key=lambda one: one.step_s)
+        if best.step_s < default.step_s * _ENOUGH:
+            variables = " ".join(
+                f"{name}={value}" for name, value in best.variant.variables.items()
+            )
+            gain = default.step_s / best.step_s
+            lines += [f"{gain:.2f} times as fast as the default, {kind}:", f"  {variables}"]
+    return lines or ["set nothing: the default is within 3% of the best"]
+
+
+def _kind(variant: Variant) -> str:
+    if variant.line_rate:
+        return "at the link's rate"
+    if variant.compression:
+        return "compressed (docs/convergence.md)"
+    return "with the same results"
+
+
+def as_dict(
+    workload: Workload, site: Site, costs: Costs, steps: Sequence[Prediction]
+) -> dict[str, Any]:
+    """Returns everything for `--json`; times are seconds."""
+    return {
+        "workload": workload.name,
+        "source": workload.source,
+        "gradient_bytes": workload.num_bytes,
+        "site": asdict(site),
+        "costs": asdict(costs),
+        "variants": [
+            {
+                "variant": one.variant.name,
+                "step_s": one.step_s,
+                "efficiency": one.efficiency,
+                "hidden_s": one.hidden_s,
+                "exposed_s": one.exposed_s,
+                "wire_bytes": one.wire_bytes,
+                "buckets": one.buckets,
+                "variables": one.variant.variables,
+            }
+            for one in steps
+        ],
+    }
+
+
+def plot(workload: Workload, site: Site, steps: Sequence[Prediction], path: Path) -> None:
+    """Draws a bar for each variant.
+
+    Raises:
+        PlotError: matplotlib is not installed, or cannot write this file.
+    """
+    figure, axes = pyplot().subplots(figsize=(9, 0.45 * len(steps) + 1.6), layout="constrained")
+    names = [one.variant.name for one in steps]
+    left = [0.0] * len(steps)
+    for part, color in _PARTS.items():
+        widths = [1e3 * getattr(one, part) for one in steps]
+        axes.barh(names, widths, left=left, color=color, label=_MEANING[part])
+        left = [before + width for before, width in zip(left, widths, strict=True)]
+    for name, end, one in zip(names, left, steps, strict=True):
+        axes.text(end, name, f" {one.efficiency:.0%}", va="center")
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.1 * max(left))
+    axes.set_xlabel("predicted step (ms), and the share of it that computes")
+    axes.set_title(
+        f"{workload.name}, {site.hosts} hosts of {site.gpus} ranks, {_rate(site.link_bps)}"
+    )
+    axes.legend(loc="lower right")
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        msg = f"--plot: {error}"
+        raise PlotError(msg) from error
+
+
+def _rate(bits_per_s: float) -> str:
+    return f"{bits_per_s / 1e9:g} Gb/s"

@@ -1,0 +1,86 @@
+"""What one rank computes in a step: from the table of models, or from a recorded timeline."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lightcc.bench.layer_table import GRADIENT_BYTES
+from lightcc.timeline.summary import handed_in, in_steps
+from lightcc.timeline.trace import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightcc.bench.layer_table import Training
+
+
+class WorkloadError(ValueError):
+    """A timeline has no steps; the text says why."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A gradient of a rank."""
+
+    ready_s: float  # Since the step began.
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A step without communication."""
+
+    name: str
+    source: str
+    step_s: float
+    gradients: tuple[Gradient, ...]  # By when they are ready.
+    batch: int | None = None  # Samples of a rank's step, where known.
+
+    @property
+    def num_bytes(self) -> int:
+        """All gradients of a rank."""
+        return sum(gradient.num_bytes for gradient in self.gradients)
+
+
+def from_table(training: Training) -> Workload:
+    """Returns the step of a model whose layers' times are known."""
+    now = training.forward_s
+    gradients = []
+    for layer in reversed(training.layers):
+        now += layer.backward_s
+        gradients += [Gradient(now, GRADIENT_BYTES * count) for count in reversed(layer.counts)]
+    source = f"{training.gpu}, {training.source}"
+    return Workload(training.name, source, training.step_s, tuple(gradients), training.batch)
+
+
+def from_timeline(path: Path) -> Workload:
+    """Returns the median step of rank 0's timeline, without what it waited for communication.
+
+    The step begins where that of before has handed in its last gradient, and has waited for it.
+
+    Raises:
+        TraceError: The file is not a timeline.
+        WorkloadError: It has fewer than three steps of gradients, or no sizes.
+    """
+    trace = read(path)
+    operations = sorted(trace.operations, key=lambda operation: handed_in(trace, operation))
+    groups = in_steps(operations)
+    steps = [[(handed_in(trace, one), one.num_bytes) for one in group] for group in groups]
+    ends = [max(one.finished or 0.0 for one in group) for group in groups]
+    longest = max((len(step) for step in steps), default=0)
+    whole = [i for i in range(1, len(steps)) if len(steps[i]) == longest and longest > 0]
+    if len(whole) < 2:
+        msg = f"{path} has fewer than three steps that are alike: record more of them"
+        raise WorkloadError(msg)
+    if all(num_bytes == 0 for _, num_bytes in steps[whole[0]]):
+        msg = f"{path} does not say how large tensors are: record it with lightcc"
+        raise WorkloadError(msg)
+    # After the last gradient is there, the rank goes on: optimizer, data, forward pass.
+    relative = [[at - ends[i - 1] for at, _ in steps[i]] for i in whole]
+    ready = [max(statistics.median(times), 0.0) for times in zip(*relative, strict=True)]
+    gradients = [
+        Gradient(at, num_bytes) for at, (_, num_bytes) in zip(ready, steps[whole[0]], strict=True)
+    ]
+    return Workload(path.name, f"{len(whole)} steps of {path}", max(ready), tuple(gradients))

@@ -1,0 +1,230 @@
+"""Predicted steps follow from what is computed, sent and waited for."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import lightcc as hvd
+from lightcc.bench.layer_table import read_table
+from lightcc.plan.__main__ import main
+from lightcc.plan.costs import Costs, CostsError
+from lightcc.plan.steps import Prediction, predict
+from lightcc.plan.variants import Site, Variant
+from lightcc.plan.workload import Gradient, Workload, from_table, from_timeline
+from lightcc.testing import spawn_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
+MEBI = 1 << 20
+ONE = Workload("one", "test", 1.0, (Gradient(0.5, 100 * 10**6),))
+ARGUMENTS = ["--model", "resnet50", "--hosts", "4", "--gpus", "8", "--link", "25g"]
+
+
+def site(hosts: int, gpus: int, gbps: float = 1.0) -> Site:
+    return Site(hosts, gpus, gbps * 1e9, gbps * 1e9)
+
+
+def step(workload: Workload, variant: Variant, where: Site, costs: Costs = FREE) -> Prediction:
+    return predict(workload, variant, where, costs)
+
+
+def many(count: int, num_bytes: int = MEBI) -> Workload:
+    """Gradients that are ready one after another, within a second."""
+    gradients = [Gradient((i + 1) / count, num_bytes) for i in range(count)]
+    return Workload("many", "test", 1.0, tuple(gradients))
+
+
+def test_one_rank_computes_and_nothing_else() -> None:
+    alone = step(ONE, Variant("2d"), site(1, 1), Costs())
+    assert (alone.step_s, alone.efficiency, alone.wire_bytes) == (1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(("hosts", "share"), [(2, 1.0), (4, 1.5), (16, 1.875), (64, 2 * 63 / 64)])
+def test_two_levels_send_a_tensor_once_from_each_host(hosts: int, share: float) -> None:
+    found = step(ONE, Variant("2d"), site(hosts, 8))
+    assert found.wire_bytes == pytest.approx(share * 100e6)
+    assert found.step_s == pytest.approx(0.5 + share * 100e6 * 8 / 1e9)
+    assert found.exposed_s + found.hidden_s == pytest.approx(found.busy_s)
+
+
+def test_a_flat_exchange_sends_it_from_every_rank_and_a_ring_once() -> None:
+    flat = Variant("flat", two_level=False)
+    assert step(ONE, flat, site(2, 4)).wire_bytes == pytest.approx(4 * 100e6)
+    assert step(ONE, flat, site(4, 8)).wire_bytes == pytest.approx(2 * 31 / 32 * 100e6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hosts", "share"),
+    [
+        ("topk", 2, 0.01 * 6 / 4),
+        ("int8", 2, (1 + 2 / 128) / 4),
+        ("int4", 2, (0.5 + 2 / 128) / 4),
+        ("int4", 8, 2 * 7 / 8 * (0.5 + 2 / 128) / 4),
+        ("topk", 1000, 999 / 1000 * (0.06 + 4) / 4),
+    ],
+)
+def test_compression_sends_what_the_algorithms_say(kind: str, hosts: int, share: float) -> None:
+    found = step(ONE, Variant(kind, compression=kind), site(hosts, 4))
+    assert found.wire_bytes == pytest.approx(share * 100e6)
+
+
+def test_small_tensors_are_not_compressed() -> None:
+    small = many(10, MEBI - 4)
+    dense = step(small, Variant("2d"), site(2, 4))
+    assert step(small, Variant("t", compression="topk"), site(2, 4)).wire_bytes == dense.wire_bytes
+
+
+def test_fusion_saves_fixed_costs_and_keeps_to_its_threshold() -> None:
+    costs = dataclasses.replace(FREE, step_s=0.01)
+    fused = step(many(100), Variant("2d"), site(2, 2), costs)
+    alone = step(many(100), Variant("2d", fusion="none"), site(2, 2), costs)
+    assert alone.buckets == 100
+    assert fused.buckets < 100
+    assert fused.step_s < alone.step_s
+    at_once = Workload("at once", "test", 1.0, tuple(Gradient(1.0, MEBI) for _ in range(200)))
+    assert step(at_once, Variant("2d"), site(2, 2)).buckets == 4  # Of 64 MiB.
+    assert step(at_once, Variant("2d", fusion="horovod"), site(2, 2)).buckets == 2
+
+
+def test_lanes_hide_what_buckets_wait_for() -> None:
+    costs = dataclasses.replace(FREE, step_s=0.01)
+    one, four = (
+        step(many(100), Variant("2d", fusion="none", lanes=lanes), site(2, 2), costs)
+        for lanes in (1, 4)
+    )
+    assert four.step_s < one.step_s
+    assert four.wire_bytes == one.wire_bytes
+
+
+def test_what_is_not_tcp_goes_at_the_links_rate() -> None:
+    slow = Site(2, 4, 10e9, 1e9)
+    tcp, harp = (step(ONE, Variant("2d", line_rate=harp), slow) for harp in (False, True))
+    assert tcp.step_s == pytest.approx(0.5 + 0.8)
+    assert harp.step_s == 1.0  # 0.08 s of communication hide behind the rest of the step.
+
+
+@pytest.mark.parametrize(("hosts", "depth"), [(1, 1), (9, 1), (10, 2), (73, 2), (74, 3), (1250, 4)])
+def test_the_control_tree_has_eight_children(hosts: int, depth: int) -> None:
+    assert site(hosts, 8).tree_depth == depth
+
+
+def test_a_workload_of_the_table_has_all_gradients_in_order() -> None:
+    training = read_table()["resnet50"]
+    workload = from_table(training)
+    ready = [gradient.ready_s for gradient in workload.gradients]
+    assert workload.num_bytes == training.gradient_bytes
+    assert ready == sorted(ready)
+    assert ready[-1] == pytest.approx(training.step_s)
+
+
+def train(path: str) -> None:
+    hvd.init()
+    hvd.start_timeline(path) if hvd.rank() == 0 else None
+    for _ in range(5):
+        handles = []
+        for i in range(3):
+            time.sleep(0.01)
+            handles.append(hvd.allreduce_async(np.ones(1000 * (i + 1), np.float32), name=f"g{i}"))
+        for handle in handles:
+            hvd.synchronize(handle)
+    hvd.shutdown()
+
+
+@pytest.mark.multiproc
+def test_a_workload_is_read_from_a_timeline(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    spawn_ranks(train, 2, str(file), env={"HOROVOD_TIMELINE": "DYNAMIC"})
+    workload = from_timeline(file)
+    assert [gradient.num_bytes for gradient in workload.gradients] == [4000, 8000, 12000]
+    ready = [gradient.ready_s for gradient in workload.gradients]
+    assert 0.01 <= ready[0] < ready[1] < ready[2] == workload.step_s
+    assert main(["--trace", str(file), "--hosts", "2", "--gpus", "1", "--link", "1g"]) == 0
+
+
+def test_the_command_prints_a_table_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ARGUMENTS, "--tcp", "1g", "--samples", "1281167", "--price", "30"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+    assert "LIGHT_NET=harp" in text
+    assert "LIGHT_TOPK_ALLREDUCE=1" in text or "LIGHT_QUANTIZE_ALLREDUCE" in text
+    assert main(ARGUMENTS) == 0
+    assert "set nothing" in capsys.readouterr().out
+
+
+def test_the_command_writes_for_programs_and_keeps_costs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "costs.json"
+    file.write_text('{"step_s": 0.001}')
+    saved = tmp_path / "saved.json"
+    assert main([*ARGUMENTS, "--json", "--costs", str(file), "--save-costs", str(saved)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["costs"]["step_s"] == 0.001
+    assert Costs.read(saved) == dataclasses.replace(Costs(), step_s=0.001)
+    assert found["variants"][0]["variant"] == "2d (default)"
+    assert all(0 < one["efficiency"] <= 1 for one in found["variants"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        (["--model", "resnet5"], "there are inception_v3, resnet50"),
+        (["--link", "fast"], "'fast' is no rate"),
+        (["--hosts", "0"], "'0' is not a number from 1"),
+        (["--tcp", "50g"], "more than the link's"),
+        (["--price", "3"], "say its --samples"),
+        (["--price", "-3", "--samples", "5"], "-3 is not a price"),
+        (["--samples", "many"], "'many' is not a number of samples"),
+        (["--measure", "--costs", "x"], "--costs and --measure: give one"),
+        (["--costs", "/no/such/file"], "cannot be read"),
+        (["--plot", "x.png"], "matplotlib"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    changed: list[str], text: str, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    def no_matplotlib(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", no_matplotlib)
+    try:
+        code = main([*ARGUMENTS, *changed])
+    except SystemExit as left:
+        code = int(left.code or 0)
+    assert code in (1, 2)
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[]", "expected an object"),
+        ("{", "cannot be read"),
+        ('{"step": 1}', "'step' is no cost; there are step_s"),
+        ('{"step_s": "1"}', "step_s is '1'; expected a number from 0"),
+        ('{"step_s": -1}', "step_s is -1; expected a number from 0"),
+    ],
+)
+def test_costs_are_checked(text: str, problem: str, tmp_path: Path) -> None:
+    file = tmp_path / "costs.json"
+    file.write_text(text)
+    with pytest.raises(CostsError, match=problem):
+        Costs.read(file)
+
+
+@pytest.mark.multiproc
+@pytest.mark.slow  # Times 16 MiB on two pairs of ranks: one more of its kind.
+def test_costs_of_this_machine_are_measured(tmp_path: Path) -> None:
+    saved = tmp_path / "costs.json"
+    assert main([*ARGUMENTS, "--measure", "--save-costs", str(saved)]) == 0
+    costs = dataclasses.asdict(Costs.read(saved))
+    assert all(value > 0 for value in costs.values())
