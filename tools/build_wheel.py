@@ -4,8 +4,8 @@ Usage: build_wheel.py [--output dist] [PYTHON...]    (no PYTHON: all that `inter
 
 Only lightcc/_core.*.so depends on Python. So an ordinary wheel is built for each interpreter, in
 one copy of the source distribution, where CMake compiles the engine once; the bindings of all are
-put into the first wheel. What else differs between two of the wheels is an error. auditwheel then
-finds the oldest C library that the result works with and names the wheel after it.
+put into the first wheel. What else differs between two of the wheels is an error. `old_glibc` makes
+the result work with an old C library, which auditwheel checks.
 
 The tags are those of the interpreters, no wider: for any other, pip takes the source distribution.
 """
@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import old_glibc
 from interpreters import Interpreter, choose
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,14 +100,17 @@ def merge(trees: Sequence[Path]) -> Path:
 
 
 def pack(contents: Path, interpreters: Sequence[Interpreter], scratch: Path) -> Path:
-    """Returns the wheel of `contents`, for `interpreters` and the oldest C library possible."""
+    """Returns the wheel of `contents`, for `interpreters` and `old_glibc.GLIBC`."""
     packed, audited = scratch / "packed", scratch / "audited"
     packed.mkdir()
     run_module("wheel", "pack", "--dest-dir", packed, contents)
     tags = ".".join(interpreter.tag for interpreter in interpreters)
     wheel = only("*.whl", packed)
     run_module("wheel", "tags", "--remove", "--python-tag", tags, "--abi-tag", tags, wheel)
-    run_module("auditwheel", "repair", "--wheel-dir", audited, only("*.whl", packed))
+    # An error where the wheel needs more than that of a system.
+    platform = f"manylinux_{old_glibc.GLIBC.replace('.', '_')}_x86_64"
+    repair = ("repair", "--plat", platform, "--wheel-dir", audited)
+    run_module("auditwheel", *repair, only("*.whl", packed))
     return only("*.whl", audited)
 
 
@@ -128,6 +132,7 @@ def main() -> int:
         options = scratch / "setuptools.cfg"
         options.write_text(f"[build_ext]\nbuild_temp = {scratch / 'cmake'}\n")
         os.environ["DIST_EXTRA_CONFIG"] = str(options)
+        os.environ.update(old_glibc.compiler_flags(scratch))
         sdist, sources = build_sdist(scratch)
         trees = [build_wheel(interpreter, sources, scratch) for interpreter in interpreters]
         wheel = pack(merge(trees), interpreters, scratch)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import platform
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +17,7 @@ sys.path.insert(0, str(TOOLS))
 
 import build_wheel  # noqa: E402
 import interpreters  # noqa: E402
+import old_glibc  # noqa: E402
 import test_wheel as wheel_test  # noqa: E402
 
 WHEEL = Path("dist/lightcc-0.1.0-cp310.cp312-cp310.cp312-manylinux_2_34_x86_64.whl")
@@ -130,3 +134,22 @@ def test_source_distribution_holds_what_the_build_includes() -> None:
     manifest = (root / "MANIFEST.in").read_text().splitlines()
     assert included
     assert [path for path in included if f"include {path}" not in manifest] == []
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="wheels are built on x86-64")
+def test_the_compiler_builds_for_an_old_c_library(tmp_path: Path) -> None:
+    """Without ziglang, whose stubs the wheel's own build uses, only the flags can be seen."""
+    if importlib.util.find_spec("ziglang") is None:
+        with pytest.raises(ValueError, match="ziglang is not installed"):
+            old_glibc.compiler_flags(tmp_path)
+        return
+    flags = old_glibc.compiler_flags(tmp_path)
+    source, library = tmp_path / "x.cpp", tmp_path / "x.so"
+    source.write_text("#include <random>\nunsigned f() { return std::random_device()(); }\n")
+    command = ["g++", "-std=c++20", "-fPIC", "-shared", *flags["CXXFLAGS"].split(), str(source)]
+    command += [*flags["LDFLAGS"].split(), "-Wl,-z,defs", "-o", str(library)]
+    subprocess.run(command, check=True)
+    needed = subprocess.run(["objdump", "-T", library], check=True, capture_output=True, text=True)
+    versions = {int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", needed.stdout)}
+    assert versions
+    assert max(versions) <= 28
