@@ -1,8 +1,8 @@
 """Compression of what one operation sends, by the names of Horovod's `Compression`.
 
 A compressor is a class with two static methods. Others than these can be passed, too. Those here
-take numpy arrays and torch tensors; torch records what they do for its gradients. Top-k, int8 and
-int4 are done by the engine, between hosts only.
+take numpy arrays and torch tensors; torch records what they do for its gradients. Top-k, int8,
+int4 and 1-bit are done by the engine, between hosts only.
 """
 
 from __future__ import annotations
@@ -134,6 +134,18 @@ class Int4Compressor(_QuantizedCompressor):
     _bits = 4
 
 
+class OneBitCompressor(_QuantizedCompressor):
+    """Sends the signs of elements between hosts: 3.5% of the bytes of float32, for SGD.
+
+    Each 128 elements share their mean magnitude. As `Int8Compressor` otherwise.
+
+    Sources: Seide et al., "1-Bit Stochastic Gradient Descent" (2014); Karimireddy et al., as there.
+    """
+
+    label = "1-bit"
+    _bits = 1
+
+
 class TopKCompressor(EngineCompressor):
     """Sends the elements of largest magnitude between hosts, and keeps the rest for the next time.
 
@@ -221,8 +233,8 @@ def check_compression(compression: Any) -> None:
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         msg = (
             f"compression is {compression!r}; allowed are Compression.none, Compression.fp16, "
-            "Compression.topk(...), Compression.int8, Compression.int4, and what has their methods "
-            "compress() and decompress()."
+            "Compression.topk(...), Compression.int8, Compression.int4, Compression.onebit, and what "
+            "has their methods compress() and decompress()."
         )
         raise TypeError(msg)
 
@@ -243,3 +255,4 @@ class Compression:
     topk = TopKCompressor
     int8 = Int8Compressor
     int4 = Int4Compressor
+    onebit = OneBitCompressor

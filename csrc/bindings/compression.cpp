@@ -43,10 +43,12 @@ CompressionSpec make_spec(
 }
 
 CompressionSpec make_quantized_spec(int bits) {
-  if (bits != 8 && bits != 4) {
-    throw py::value_error("quantised elements have 8 or 4 bits, not " + std::to_string(bits) + ".");
+  const Compressor compressor = compressor_of(bits);
+  if (compressor == Compressor::kTopk) {
+    throw py::value_error("quantised elements have 8, 4 or 1 bits, not " + std::to_string(bits) +
+                          ".");
   }
-  return {.compressor = bits == 8 ? Compressor::kInt8 : Compressor::kInt4};
+  return {.compressor = compressor};
 }
 
 py::object compression_position(WorldBinding& world, std::uint32_t process_set) {
@@ -151,11 +153,8 @@ void register_compression(py::module_& module,
            "warmup_steps"_a = 0,
            "momentum"_a = 0.0)
       .def_static("quantized", &make_quantized_spec, "bits"_a)
-      .def_property_readonly(
-          "bits",
-          [](const CompressionSpec& spec) {
-            return spec.is_quantized() ? (spec.compressor == Compressor::kInt8 ? 8 : 4) : 0;
-          })
+      .def_property_readonly("bits",
+                             [](const CompressionSpec& spec) { return bits_of(spec.compressor); })
       .def_readonly("ratio", &CompressionSpec::ratio)
       .def_readonly("fp16", &CompressionSpec::fp16)
       .def_readonly("exact", &CompressionSpec::exact)

@@ -101,13 +101,12 @@ Status read_reduction(KernelConstruction* node, Signature& signature) {
 Status read_compression(KernelConstruction* node, Signature& signature) {
   CompressionSpec spec;
   LIGHTCC_ASSIGN_OR_RETURN(const std::int64_t bits, read_integer(node, "quantize_bits"));
-  if (bits == 8 || bits == 4) {
-    signature.compression =
-        CompressionSpec{.compressor = bits == 8 ? Compressor::kInt8 : Compressor::kInt4};
+  if (compressor_of(bits) != Compressor::kTopk) {
+    signature.compression = CompressionSpec{.compressor = compressor_of(bits)};
     return {};
   }
   if (bits != 0) {
-    return bad_attribute("quantize_bits", "allowed are 8, 4, and 0 for none");
+    return bad_attribute("quantize_bits", "allowed are 8, 4, 1, and 0 for none");
   }
   LIGHTCC_ASSIGN_OR_RETURN(spec.ratio, read_number(node, "topk_ratio"));
   if (spec.ratio == 0.0) {

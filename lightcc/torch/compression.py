@@ -12,6 +12,7 @@ from lightcc.compression import (
     Int4Compressor,
     Int8Compressor,
     NoneCompressor,
+    OneBitCompressor,
     TopKCompressor,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "Int4Compressor",
     "Int8Compressor",
     "NoneCompressor",
+    "OneBitCompressor",
     "TopKCompressor",
 ]
 
@@ -52,3 +54,4 @@ class Compression:
     topk = TopKCompressor
     int8 = Int8Compressor
     int4 = Int4Compressor
+    onebit = OneBitCompressor

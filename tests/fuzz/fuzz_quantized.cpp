@@ -70,7 +70,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto bytes = std::make_unique<std::byte[]>(rest.size());
   std::ranges::copy(rest, bytes.get());
   const std::span<const std::byte> part(bytes.get(), rest.size());
-  const lightcc::QuantizedFormat format{.dtype = kTypes[kind % 4], .bits = kind % 8 >= 4 ? 4U : 8U};
+  constexpr unsigned kBits[] = {8, 4, 1};
+  const lightcc::QuantizedFormat format{.dtype = kTypes[kind % 4], .bits = kBits[kind / 4 % 3]};
   const auto is_void = lightcc::check_quantized(part, elements, format);
   if (!is_void.ok() || *is_void) {
     return 0;

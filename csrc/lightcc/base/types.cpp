@@ -92,6 +92,8 @@ const char* compressor_name(Compressor compressor) {
       return "int8";
     case Compressor::kInt4:
       return "int4";
+    case Compressor::kSign:
+      return "1-bit";
     default:
       return "top-k";
   }

@@ -35,10 +35,8 @@ std::uint16_t special_scale(DataType dtype) {
 constexpr std::uint16_t kVoidScale = 0x7fff;  // A NaN of either kind of lane.
 
 std::size_t code_bytes(std::size_t elements, unsigned bits) {
-  if (bits == 8) {
-    return elements;
-  }
-  return elements / kBlock * (kBlock / 2) + std::min(elements % kBlock, kBlock / 2);
+  const std::size_t whole = kBlock / 8 * bits;
+  return elements / kBlock * whole + std::min(elements % kBlock, whole);
 }
 
 /// Lanes of a chunk, aligned for any vector.
@@ -188,15 +186,16 @@ class Quantizer {
                                    .scales = out + codes.scales_at(chunk),
                                    .codes = whole ? to : whole_.data(),
                                    .blocks = chunk.blocks(),
+                                   .last = whole ? kBlock : chunk.elements % kBlock,
                                    .wide = sizeof(Lane) == sizeof(double),
-                                   .four_bits = bits_ == 4});
+                                   .bits = bits_});
     if (!whole && finite) {
       std::memcpy(to, whole_.data(), codes.bytes_of(chunk));
     }
     return finite;
   }
 
-  /// The sum of a chunk of all parts, to input_.
+  /// The sum of a chunk of all parts, to input_, and zeros up to the end of the last block.
   void sum(const Codes& codes,
            std::span<const std::span<const std::byte>> parts,
            const ChunkRange& chunk) {
@@ -215,10 +214,13 @@ class Quantizer {
                    .lanes = input_.bytes(),
                    .blocks = chunk.blocks(),
                    .wide = sizeof(Lane) == sizeof(double),
-                   .four_bits = bits_ == 4,
+                   .bits = bits_,
                    .add = add});
       add = true;
     }
+    std::fill(input_.lanes.begin() + static_cast<std::ptrdiff_t>(chunk.elements),
+              input_.lanes.begin() + static_cast<std::ptrdiff_t>(chunk.blocks() * kBlock),
+              Lane{0});
   }
 
   unsigned bits_;

@@ -1,13 +1,13 @@
 // The wire format of quantised elements, and the arithmetic of a quantised all-reduce.
 //
 // A part of a shard is cut into blocks of 128 elements, the last one maybe shorter. It travels as
-// the scales of all blocks, 2 bytes each, and then their codes: a byte for each element, or half a
-// byte. Both ends know how many elements a part has, so nothing else travels. A part whose values
-// are not all finite has NaN for every scale: it is void, and so is the step, on all ranks. Byte
-// table: docs/wire-format.md; arithmetic: kernels/quantize_blocks.hpp.
+// the scales of all blocks, 2 bytes each, and then their codes: a byte for each element, half a
+// byte, or a bit. Both ends know how many elements a part has, so nothing else travels. A part
+// whose values are not all finite has NaN for every scale: it is void, and so is the step, on all
+// ranks. Byte table: docs/wire-format.md; arithmetic: kernels/quantize_blocks.hpp.
 //
-// What codes do not say is kept: sent + left is the sum, exactly. Codes come from peers, so
-// check_quantized() comes before anything else looks at them.
+// What codes do not say is kept: sent + left is the sum, exactly (of 1 bit: rounded once). Codes
+// come from peers, so check_quantized() comes before anything else looks at them.
 //
 // Thread: any, IEEE mode is set for each call. Blocks: no. All SIMD levels have the same bits.
 #pragma once
@@ -26,12 +26,12 @@ namespace lightcc {
 /// How elements are written. Both ends know it.
 struct QuantizedFormat {
   DataType dtype = DataType::kFloat32;  ///< Floating point.
-  unsigned bits = 8;                    ///< 8 or 4.
+  unsigned bits = 8;                    ///< 8, 4 or 1.
   bool operator==(const QuantizedFormat&) const = default;
 };
 
-/// 2 for each begun block of 128 elements; and with 8 bits one for each element, with 4 bits 64 for
-/// each whole block and one for each element up to 64 of the last.
+/// 2 for each begun block of 128 elements; and 16 times `bits` for each whole block, and one for
+/// each element of the last, at most as many.
 std::size_t quantized_bytes(std::size_t elements, unsigned bits);
 
 /// Part `j` of `n` of a shard, cut between blocks: the sizes differ by at most 128 elements (before

@@ -8,8 +8,7 @@ namespace lightcc {
 
 QuantizedItem::QuantizedItem(CompressedTensor tensor, const CompressedJob& job)
     : CompressedItem(std::move(tensor), job),
-      format_{.dtype = job.reduction.dtype,
-              .bits = job.spec.compressor == Compressor::kInt4 ? 4U : 8U} {}
+      format_{.dtype = job.reduction.dtype, .bits = bits_of(job.spec.compressor)} {}
 
 /// The part of the own shard that `block` adds up; all of it where nobody has a part.
 ShardRange QuantizedItem::part_of(std::size_t block) const {

@@ -1,7 +1,7 @@
 // One tensor on its way through a quantised all-reduce.
 //
-// All elements of the shard travel between blocks, in 8 or 4 bits (quantize.hpp). With m blocks and
-// c bytes for the codes of a shard, a member sends
+// All elements of the shard travel between blocks, in 8, 4 or 1 bits (quantize.hpp). With m blocks
+// and c bytes for the codes of a shard, a member sends
 //
 //   m = 2   c                  each gets the other's codes, and both add the same two in order
 //   m > 2   2 (m - 1) / m c    each adds everybody's codes of one part, quantises the sum again,

@@ -22,6 +22,8 @@ const char* algorithm_of(const Bucket& bucket, const PlaneGroups& groups, bool m
         return "INT8";
       case Compressor::kInt4:
         return "INT4";
+      case Compressor::kSign:
+        return "SIGN";
       default:
         return "TOPK";
     }

@@ -25,7 +25,7 @@ namespace {
 using namespace lightcc::testing;  // NOLINT(google-build-using-namespace)
 
 constexpr std::size_t kCounts[] = {0, 1, 63, 64, 65, 127, 128, 129, 2047, 2048, 2049, 5003};
-constexpr unsigned kBits[] = {8, 4};
+constexpr unsigned kBits[] = {8, 4, 1};
 
 bool is_wide(DataType dtype) {
   return dtype == DataType::kFloat64;
@@ -52,12 +52,11 @@ double lane(DataType dtype, const Buffer& lanes, std::size_t i) {
 // ---- The reference: one element at a time, as kernels/quantize_blocks.hpp has it in words.
 
 template <typename Lane>
-std::uint16_t reference_scale(Lane peak, Lane levels) {
+std::uint16_t reference_scale(Lane exact, Lane levels) {
   using Key = std::conditional_t<sizeof(Lane) == 4, std::uint32_t, std::uint64_t>;
   constexpr unsigned kShift = sizeof(Lane) == 4 ? 16 : 48;
   const auto upper = [](Lane x) { return static_cast<unsigned>(std::bit_cast<Key>(x) >> kShift); };
   const auto value = [](unsigned bits) { return std::bit_cast<Lane>(Key{bits} << kShift); };
-  const Lane exact = peak / levels;
   unsigned bits = upper(exact);
   if (value(bits) < exact) {
     ++bits;
@@ -75,11 +74,36 @@ struct Reference {
   std::vector<double> left;
 };
 
+/// 16 sums of every 16th element, and their sum by halves.
+template <typename Lane>
+Lane mean_magnitude(std::span<const double> block) {
+  std::vector<Lane> sums(16);
+  for (std::size_t i = 0; i < block.size(); ++i) {
+    sums[i % 16] += std::abs(static_cast<Lane>(block[i])) / 128;
+  }
+  for (std::size_t width = 8; width > 0; width /= 2) {
+    for (std::size_t j = 0; j < width; ++j) {
+      sums[j] += sums[j + width];
+    }
+  }
+  return sums[0] * (Lane{128} / static_cast<Lane>(block.size()));
+}
+
+/// The code of an element whose block's scale is not 0.
+template <typename Lane>
+Lane reference_code(Lane x, Lane scale, Lane levels, unsigned bits) {
+  if (bits == 1) {
+    return x < 0 ? Lane{-1} : Lane{1};
+  }
+  const Lane inverse = Lane{1} / scale;
+  return std::nearbyint(std::clamp<Lane>(x * inverse, -levels, levels));
+}
+
 template <typename Lane>
 Reference reference(const std::vector<double>& acc, unsigned bits) {
   using Key = std::conditional_t<sizeof(Lane) == 4, std::uint32_t, std::uint64_t>;
   constexpr unsigned kShift = sizeof(Lane) == 4 ? 16 : 48;
-  const Lane levels = bits == 8 ? Lane{127} : Lane{7};
+  const auto levels = static_cast<Lane>((1U << (bits - 1)) - (bits == 1 ? 0U : 1U));
   Reference result;
   for (std::size_t begin = 0; begin < acc.size(); begin += kQuantizedBlockElems) {
     const std::size_t end = std::min(begin + kQuantizedBlockElems, acc.size());
@@ -87,13 +111,13 @@ Reference reference(const std::vector<double>& acc, unsigned bits) {
     for (std::size_t i = begin; i < end; ++i) {
       peak = std::max(peak, std::abs(static_cast<Lane>(acc[i])));
     }
-    result.scales.push_back(reference_scale(peak, levels));
+    const std::span<const double> block(acc.data() + begin, end - begin);
+    const Lane exact = bits == 1 ? mean_magnitude<Lane>(block) : peak / levels;
+    result.scales.push_back(reference_scale(exact, levels));
     const Lane scale = std::bit_cast<Lane>(Key{result.scales.back()} << kShift);
     for (std::size_t i = begin; i < end; ++i) {
       const auto x = static_cast<Lane>(acc[i]);
-      const Lane inverse = Lane{1} / scale;
-      const Lane code =
-          scale == 0 ? Lane{0} : std::nearbyint(std::clamp<Lane>(x * inverse, -levels, levels));
+      const Lane code = scale == 0 ? Lane{0} : reference_code(x, scale, levels, bits);
       result.codes.push_back(static_cast<int>(code));
       result.sent.push_back(scale * code);
       result.left.push_back(x - scale * code);
@@ -113,6 +137,12 @@ int code_in(const Buffer& part, std::size_t elements, unsigned bits, std::size_t
   }
   const std::size_t block = i / kQuantizedBlockElems;
   const std::size_t offset = i % kQuantizedBlockElems;
+  if (bits == 1) {
+    std::uint16_t scale = 0;
+    std::memcpy(&scale, part.data() + block * 2, 2);
+    const auto byte = std::to_integer<unsigned>(part[scales + block * 16 + offset % 16]);
+    return scale == 0 ? 0 : ((byte >> (offset / 16)) % 2 == 0 ? 1 : -1);
+  }
   const auto byte = std::to_integer<unsigned>(part[scales + block * 64 + offset % 64]);
   const int code = static_cast<int>(offset < 64 ? byte & 15U : byte >> 4);
   return code < 8 ? code : code - 16;
@@ -179,7 +209,15 @@ TEST(Quantize, has_the_bits_of_the_reference_at_every_level_and_loses_nothing) {
           for (std::size_t i = 0; i < count; ++i) {
             ASSERT_EQ(code_in(part, count, bits, i), expected.codes[i]) << "element " << i;
             ASSERT_EQ(lane(dtype, next, i), expected.left[i]) << "element " << i;
-            ASSERT_EQ(expected.sent[i] + expected.left[i], inputs.acc[i]) << "element " << i;
+            if (bits > 1) {
+              ASSERT_EQ(expected.sent[i] + expected.left[i], inputs.acc[i]) << "element " << i;
+            } else {
+              const double last = is_wide(dtype) ? DBL_EPSILON : FLT_EPSILON;
+              ASSERT_NEAR(expected.sent[i] + expected.left[i],
+                          inputs.acc[i],
+                          std::abs(expected.sent[i]) * last)
+                  << "element " << i;
+            }
           }
         }
       }
@@ -190,7 +228,7 @@ TEST(Quantize, has_the_bits_of_the_reference_at_every_level_and_loses_nothing) {
 TEST(Quantize, keeps_less_than_a_step_of_the_scale_back) {
   Rng rng(3);
   const std::vector<double> values = normal_values(rng, 4096);
-  for (const unsigned bits : kBits) {
+  for (const unsigned bits : {8U, 4U}) {
     const Reference expected = reference(DataType::kFloat32, values, bits);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double scale = get(DataType::kBfloat16,
@@ -198,6 +236,26 @@ TEST(Quantize, keeps_less_than_a_step_of_the_scale_back) {
                                i / kQuantizedBlockElems);
       ASSERT_LE(std::abs(expected.left[i]), scale * 0.50001);
     }
+  }
+}
+
+TEST(Quantize, sends_of_one_bit_the_mean_magnitude_and_brings_blocks_closer_to_zero) {
+  Rng rng(4);
+  const std::vector<double> values = normal_values(rng, 1000);
+  const Reference expected = reference(DataType::kFloat32, values, 1);
+  for (std::size_t begin = 0; begin < values.size(); begin += kQuantizedBlockElems) {
+    double sum = 0.0;
+    double before = 0.0;
+    double after = 0.0;
+    const std::size_t end = std::min(begin + kQuantizedBlockElems, values.size());
+    for (std::size_t i = begin; i < end; ++i) {
+      sum += std::abs(values[i]);
+      before += values[i] * values[i];
+      after += expected.left[i] * expected.left[i];
+    }
+    const double mean = sum / static_cast<double>(end - begin);
+    EXPECT_NEAR(std::abs(expected.sent[begin]), mean, mean / 100);
+    EXPECT_LT(after, before / 2);
   }
 }
 
@@ -210,6 +268,9 @@ TEST(Quantize, takes_the_bytes_of_the_formula) {
   EXPECT_EQ(quantized_bytes(100, 4), 66U);
   EXPECT_EQ(quantized_bytes(128, 4), 66U);
   EXPECT_EQ(quantized_bytes(200, 4), 2U * 2 + 64 + 64);
+  EXPECT_EQ(quantized_bytes(5, 1), 2U + 5);
+  EXPECT_EQ(quantized_bytes(128, 1), 18U);
+  EXPECT_EQ(quantized_bytes(200, 1), 2U * 2 + 16 + 16);
   EXPECT_EQ(quantized_bytes(std::size_t{1} << 20, 4), (std::size_t{1} << 20) * 66 / 128);
 }
 
@@ -285,7 +346,7 @@ TEST(Quantize, stays_finite_at_the_end_of_the_range) {
         const double sent = get(DataType::kFloat32, out.data(), i);
         const double left = lane(DataType::kFloat32, next, i);
         EXPECT_TRUE(std::isfinite(sent) && std::isfinite(left));
-        EXPECT_EQ(sent + left, values[i]);
+        EXPECT_NEAR(sent + left, values[i], bits == 1 ? std::abs(sent) * FLT_EPSILON : 0.0);
       }
     }
   }

@@ -191,7 +191,8 @@ TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
   for (const auto& [spec, byte] :
        {std::pair(std::optional<CompressionSpec>(), "00"),
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt8}), "02"),
-        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt4}), "03")}) {
+        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt4}), "03"),
+        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kSign}), "04")}) {
     Signature s = alltoall_signature();
     s.compression = spec;
     expect_golden(std::vector<Report>{{2, Request{s, {4, 2}, {}}}},

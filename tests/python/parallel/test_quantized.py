@@ -40,8 +40,8 @@ pytestmark = pytest.mark.multiproc
 COUNT = 5003
 BLOCK = 128
 FLOAT32 = np.dtype("float32")
-COMPRESSORS = {8: hvd.Compression.int8, 4: hvd.Compression.int4}
-both = pytest.mark.parametrize("bits", [8, 4])
+COMPRESSORS = {8: hvd.Compression.int8, 4: hvd.Compression.int4, 1: hvd.Compression.onebit}
+each = pytest.mark.parametrize("bits", [8, 4, 1])
 
 
 # -- The algorithm, written out -------------------------------------------------------------------
@@ -54,19 +54,34 @@ def parts_of(count: int, blocks: int) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
+def mean_magnitude(block: Array) -> Any:
+    """The mean by 16 sums of every 16th element, and their sum by halves."""
+    padded = np.zeros(BLOCK, block.dtype)
+    padded[: block.size] = np.abs(block)
+    sums = np.zeros(16, block.dtype)
+    for row in padded.reshape(-1, 16):
+        sums += row / block.dtype.type(BLOCK)
+    while sums.size > 1:
+        sums = sums[: sums.size // 2] + sums[sums.size // 2 :]
+    return sums[0] * (block.dtype.type(BLOCK) / block.dtype.type(block.size))
+
+
 def quantized(acc: Array, bits: int) -> tuple[Array, Array]:
     """Returns what the codes of `acc` stand for, and what they leave."""
-    levels = acc.dtype.type(127 if bits == 8 else 7)
+    levels = acc.dtype.type({8: 127, 4: 7, 1: 1}[bits])
     keys, shift, minimum = (np.uint32, 16, 0x80) if acc.itemsize == 4 else (np.uint64, 48, 0x10)
     sent = np.zeros_like(acc)
     for begin in range(0, acc.size, BLOCK):
         block = acc[begin : begin + BLOCK]
-        key = int((np.abs(block).max() / levels).reshape(1).view(keys)[0])
+        exact = mean_magnitude(block) if bits == 1 else np.abs(block).max() / levels
+        key = int(exact.reshape(1).view(keys)[0])
         key = (key + (1 << shift) - 1) >> shift
         if key >= minimum:
             scale = np.array([key << shift], keys).view(acc.dtype)[0]
             inverse = acc.dtype.type(1) / scale
             codes = np.rint(np.clip(block * inverse, -levels, levels))
+            if bits == 1:
+                codes = np.where(block < 0, -levels, levels)
             sent[begin : begin + BLOCK] = scale * (codes + 0)  # Codes have no -0.0.
     return sent, acc - sent
 
@@ -118,7 +133,7 @@ def check_against_the_model(blocks: Blocks, bits: int) -> list[str]:
 
 
 @every_grid
-@both
+@each
 def test_results_and_residuals_are_those_of_the_algorithm(
     grid: Grid, env: dict[str, str], blocks: Blocks, bits: int
 ) -> None:
@@ -153,7 +168,7 @@ def nothing_is_lost(bits: int) -> list[str]:
 
 
 @every_grid
-@both
+@each
 def test_what_was_sent_and_what_was_kept_back_are_what_was_put_in(
     grid: Grid, env: dict[str, str], blocks: Blocks, bits: int
 ) -> None:
@@ -241,7 +256,7 @@ def the_environment_asks_for_it(blocks: Blocks, bits: int) -> None:
 
 
 @two_hosts
-@both
+@pytest.mark.parametrize("bits", [8, 4])
 def test_a_variable_quantises_what_has_a_name_and_counts_before_topk(
     grid: Grid, env: dict[str, str], blocks: Blocks, bits: int
 ) -> None:
@@ -380,11 +395,9 @@ def test_bits_do_not_depend_on_bucket_group_lane_fusion_or_simd(
 
 
 def bytes_of_codes(count: int, bits: int) -> int:
-    """2 for each begun block; then 1 an element, or 64 a block and up to 64 for the last."""
-    scales = 2 * -(-count // BLOCK)
-    if bits == 8:
-        return scales + count
-    return scales + count // BLOCK * 64 + min(count % BLOCK, 64)
+    """2 for each begun block; then 16 a bit and block, and as much at the maximum for the last."""
+    whole = 16 * bits
+    return 2 * -(-count // BLOCK) + count // BLOCK * whole + min(count % BLOCK, whole)
 
 
 def bytes_are_those_of_the_formula(blocks: Blocks, count: int, bits: int) -> None:
@@ -416,7 +429,7 @@ def bytes_are_those_of_the_formula(blocks: Blocks, count: int, bits: int) -> Non
 
 
 @every_grid
-@both
+@each
 def test_bytes_over_the_network_are_those_of_the_formula(
     grid: Grid, env: dict[str, str], blocks: Blocks, bits: int
 ) -> None:

@@ -31,6 +31,7 @@ struct LaneTraits<double> {
 
 constexpr std::size_t kElems = kQuantizedBlockElems;
 constexpr std::size_t kHalf = kElems / 2;
+constexpr std::size_t kEighth = kElems / 8;
 
 template <typename T>
 [[gnu::always_inline]] inline T scale_of(std::uint16_t bits) {
@@ -38,34 +39,28 @@ template <typename T>
   return __builtin_bit_cast(T, static_cast<Key>(Key{bits} << LaneTraits<T>::kScaleShift));
 }
 
-/// Of a block whose largest magnitude is finite.
+/// `exact`, rounded up; at most what keeps its product with `levels` finite.
 template <typename T>
-[[gnu::always_inline]] inline std::uint16_t choose_scale(T peak, T levels) {
+[[gnu::always_inline]] inline std::uint16_t choose_scale(T exact, T levels) {
   using Traits = LaneTraits<T>;
   using Key = Traits::Key;
   constexpr Key kBelow = (Key{1} << Traits::kScaleShift) - 1;
   const T largest = __builtin_bit_cast(T, Traits::kLargest) / levels;
   const Key maximum = __builtin_bit_cast(Key, largest) >> Traits::kScaleShift;
-  const T exact = peak / levels;
   Key bits = (__builtin_bit_cast(Key, exact) + kBelow) >> Traits::kScaleShift;
   bits = bits > maximum ? maximum : bits;
   return static_cast<std::uint16_t>(bits < Traits::kMinimumScale ? 0 : bits);
 }
 
+/// input + residual of a block, to `acc`. Returns the largest magnitude, infinity for a NaN.
 template <typename T>
-[[gnu::always_inline]] inline bool quantize_block(const std::byte* input,
-                                                  const std::byte* residual,
-                                                  std::byte* next,
-                                                  T levels,
-                                                  std::uint16_t* scale,
-                                                  signed char* codes) {
+[[gnu::always_inline]] inline T add_block(const std::byte* input,
+                                          const std::byte* residual,
+                                          T* acc) {
   using Traits = LaneTraits<T>;
   using Key = Traits::Key;
   const auto* x = reinterpret_cast<const Traits::Loose*>(input);
   const auto* kept = reinterpret_cast<const Traits::Lane*>(residual);
-  auto* left = reinterpret_cast<Traits::Lane*>(next);
-  // NOLINTNEXTLINE(modernize-avoid-c-arrays): no std::array here (quantize_blocks_job.hpp).
-  alignas(64) T acc[kElems];
   Key peak = 0;
   for (std::size_t i = 0; i < kElems; ++i) {
     const T sum = residual == nullptr ? x[i] : x[i] + kept[i];
@@ -73,18 +68,45 @@ template <typename T>
     const Key magnitude = __builtin_bit_cast(Key, sum) & ~(Key{1} << (sizeof(T) * 8 - 1));
     peak = magnitude > peak ? magnitude : peak;
   }
-  if (peak >= Traits::kInfinity) {
-    return false;
-  }
-  *scale = choose_scale(__builtin_bit_cast(T, peak), levels);
-  if (*scale == 0) {
-    for (std::size_t i = 0; i < kElems; ++i) {
-      codes[i] = 0;
-      left[i] = acc[i];
+  return __builtin_bit_cast(T, peak < Traits::kInfinity ? peak : Traits::kInfinity);
+}
+
+/// The mean magnitude of `count` lanes, after which zeros follow.
+template <typename T>
+[[gnu::always_inline]] inline T mean_magnitude(const T* acc, std::size_t count) {
+  constexpr std::size_t kSums = 16;  // Added up in an order that suits every vector.
+  // NOLINTNEXTLINE(modernize-avoid-c-arrays)
+  alignas(64) T sums[kSums] = {};
+  const T part = T{1} / static_cast<T>(kElems);  // No sum leaves the range.
+  for (std::size_t i = 0; i < kElems; i += kSums) {
+    for (std::size_t j = 0; j < kSums; ++j) {
+      sums[j] += part * (acc[i + j] < T{0} ? -acc[i + j] : acc[i + j]);
     }
-    return true;
   }
-  const T unit = scale_of<T>(*scale);
+  for (std::size_t width = kSums / 2; width > 0; width /= 2) {
+    for (std::size_t j = 0; j < width; ++j) {
+      sums[j] += sums[j + width];
+    }
+  }
+  return sums[0] * (static_cast<T>(kElems) / static_cast<T>(count));
+}
+
+/// Nothing is sent of a block whose scale is 0.
+template <typename T>
+[[gnu::always_inline]] inline void keep_block(const T* acc, std::byte* next, signed char* codes) {
+  auto* left = reinterpret_cast<LaneTraits<T>::Lane*>(next);
+  for (std::size_t i = 0; i < kElems; ++i) {
+    codes[i] = 0;
+    left[i] = acc[i];
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void round_block(
+    const T* acc, T unit, T levels, std::byte* next, signed char* codes) {
+  using Traits = LaneTraits<T>;
+  using Key = Traits::Key;
+  auto* left = reinterpret_cast<Traits::Lane*>(next);
   const T inverse = T{1} / unit;
   for (std::size_t i = 0; i < kElems; ++i) {
     T scaled = acc[i] * inverse;
@@ -95,39 +117,94 @@ template <typename T>
     codes[i] = static_cast<signed char>(__builtin_bit_cast(Key, shifted));
     left[i] = acc[i] - unit * (shifted - Traits::kRounder);
   }
-  return true;
 }
 
+/// Codes are 1 below zero, else 0.
 template <typename T>
-[[gnu::always_inline]] inline bool quantize_all(const QuantizeJob& job) {
-  constexpr std::size_t kBlockBytes = kElems * sizeof(T);
-  const T levels = job.four_bits ? T{7} : T{127};
-  const std::size_t code_bytes = job.four_bits ? kHalf : kElems;
-  for (std::size_t block = 0; block < job.blocks; ++block) {
-    std::uint16_t scale = 0;
-    // NOLINTNEXTLINE(modernize-avoid-c-arrays)
-    alignas(64) signed char codes[kElems];
-    const std::byte* residual =
-        job.residual == nullptr ? nullptr : job.residual + block * kBlockBytes;
-    if (!quantize_block<T>(job.input + block * kBlockBytes,
-                           residual,
-                           job.next + block * kBlockBytes,
-                           levels,
-                           &scale,
-                           codes)) {
-      return false;
-    }
-    __builtin_memcpy(job.scales + block * sizeof(scale), &scale, sizeof(scale));
-    auto* out = reinterpret_cast<unsigned char*>(job.codes + block * code_bytes);
-    if (!job.four_bits) {
-      __builtin_memcpy(out, codes, kElems);
-      continue;
-    }
+[[gnu::always_inline]] inline void sign_block(const T* acc,
+                                              T unit,
+                                              std::byte* next,
+                                              signed char* codes) {
+  auto* left = reinterpret_cast<LaneTraits<T>::Lane*>(next);
+  for (std::size_t i = 0; i < kElems; ++i) {
+    const bool is_below = acc[i] < T{0};
+    codes[i] = is_below ? 1 : 0;
+    left[i] = acc[i] - (is_below ? -unit : unit);
+  }
+}
+
+[[gnu::always_inline]] inline void pack_codes(const signed char* codes,
+                                              unsigned bits,
+                                              std::byte* to) {
+  auto* out = reinterpret_cast<unsigned char*>(to);
+  if (bits == 8) {
+    __builtin_memcpy(out, codes, kElems);
+  } else if (bits == 4) {
     for (std::size_t i = 0; i < kHalf; ++i) {
       const unsigned lower = static_cast<unsigned char>(codes[i]) & 15U;
       const unsigned upper = static_cast<unsigned char>(codes[i + kHalf]) & 15U;
       out[i] = static_cast<unsigned char>(lower | upper << 4);
     }
+  } else {
+    for (std::size_t i = 0; i < kEighth; ++i) {
+      unsigned byte = 0;
+      for (std::size_t j = 0; j < 8; ++j) {
+        byte |= static_cast<unsigned>(codes[i + kEighth * j]) << j;
+      }
+      out[i] = static_cast<unsigned char>(byte);
+    }
+  }
+}
+
+[[gnu::always_inline]] inline void unpack_codes(const std::byte* from,
+                                                unsigned bits,
+                                                signed char* codes) {
+  const auto* in = reinterpret_cast<const unsigned char*>(from);
+  if (bits == 8) {
+    __builtin_memcpy(codes, in, kElems);
+  } else if (bits == 4) {
+    for (std::size_t i = 0; i < kHalf; ++i) {
+      const auto lower = static_cast<unsigned char>(in[i] << 4);
+      codes[i] = static_cast<signed char>(static_cast<signed char>(lower) >> 4);
+      codes[i + kHalf] = static_cast<signed char>(static_cast<signed char>(in[i]) >> 4);
+    }
+  } else {
+    for (std::size_t j = 0; j < 8; ++j) {
+      for (std::size_t i = 0; i < kEighth; ++i) {
+        codes[i + kEighth * j] = static_cast<signed char>(1 - 2 * ((in[i] >> j) & 1));
+      }
+    }
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline bool quantize_all(const QuantizeJob& job) {
+  constexpr std::size_t kBlockBytes = kElems * sizeof(T);
+  const T levels = job.bits == 8 ? T{127} : (job.bits == 4 ? T{7} : T{1});
+  for (std::size_t block = 0; block < job.blocks; ++block) {
+    // NOLINTBEGIN(modernize-avoid-c-arrays): no std::array here (quantize_blocks_job.hpp).
+    alignas(64) T acc[kElems];
+    alignas(64) signed char codes[kElems];
+    // NOLINTEND(modernize-avoid-c-arrays)
+    const std::size_t at = block * kBlockBytes;
+    const T peak =
+        add_block<T>(job.input + at, job.residual == nullptr ? nullptr : job.residual + at, acc);
+    if (__builtin_isinf(peak)) {
+      return false;
+    }
+    const std::size_t count = block + 1 == job.blocks ? job.last : kElems;
+    const std::uint16_t scale =
+        choose_scale<T>(job.bits == 1 ? mean_magnitude(acc, count) : peak / levels, levels);
+    const T unit = scale_of<T>(scale);
+    if (scale == 0) {
+      keep_block(acc, job.next + at, codes);
+    } else if (job.bits == 1) {
+      sign_block(acc, unit, job.next + at, codes);
+    } else {
+      round_block(acc, unit, levels, job.next + at, codes);
+    }
+    __builtin_memcpy(job.scales + block * sizeof(scale), &scale, sizeof(scale));
+    pack_codes(codes, job.bits, job.codes + block * kEighth * job.bits);
   }
   return true;
 }
@@ -135,23 +212,13 @@ template <typename T>
 template <typename T>
 [[gnu::always_inline]] inline void dequantize_all(const DequantizeJob& job) {
   using Lane = LaneTraits<T>::Lane;
-  const std::size_t code_bytes = job.four_bits ? kHalf : kElems;
   for (std::size_t block = 0; block < job.blocks; ++block) {
-    std::uint16_t bits = 0;
-    __builtin_memcpy(&bits, job.scales + block * sizeof(bits), sizeof(bits));
-    const T unit = scale_of<T>(bits);
+    std::uint16_t scale = 0;
+    __builtin_memcpy(&scale, job.scales + block * sizeof(scale), sizeof(scale));
+    const T unit = scale_of<T>(scale);
     // NOLINTNEXTLINE(modernize-avoid-c-arrays)
     alignas(64) signed char codes[kElems];
-    const auto* in = reinterpret_cast<const unsigned char*>(job.codes + block * code_bytes);
-    if (job.four_bits) {
-      for (std::size_t i = 0; i < kHalf; ++i) {
-        const auto lower = static_cast<unsigned char>(in[i] << 4);
-        codes[i] = static_cast<signed char>(static_cast<signed char>(lower) >> 4);
-        codes[i + kHalf] = static_cast<signed char>(static_cast<signed char>(in[i]) >> 4);
-      }
-    } else {
-      __builtin_memcpy(codes, in, kElems);
-    }
+    unpack_codes(job.codes + block * kEighth * job.bits, job.bits, codes);
     auto* lanes = reinterpret_cast<Lane*>(job.lanes + block * kElems * sizeof(T));
     if (job.add) {
       for (std::size_t i = 0; i < kElems; ++i) {

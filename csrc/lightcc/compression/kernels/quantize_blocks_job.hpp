@@ -21,10 +21,11 @@ struct QuantizeJob {
   const std::byte* residual = nullptr;  ///< Lanes, aligned as such; null: zeros.
   std::byte* next = nullptr;            ///< The same: what the codes do not say. May be `residual`.
   std::byte* scales = nullptr;          ///< 2 bytes for each block, any alignment.
-  std::byte* codes = nullptr;           ///< 128 bytes for each block, or 64 of 4 bits.
+  std::byte* codes = nullptr;           ///< 16 bytes for each block and bit.
   std::size_t blocks = 0;
+  std::size_t last = kQuantizedBlockElems;  ///< Elements of the last block; zeros follow them.
   bool wide = false;
-  bool four_bits = false;
+  unsigned bits = 8;
 };
 
 /// The way back. Lanes are written, or added to.
@@ -34,7 +35,7 @@ struct DequantizeJob {
   std::byte* lanes = nullptr;  ///< Aligned as such.
   std::size_t blocks = 0;
   bool wide = false;
-  bool four_bits = false;
+  unsigned bits = 8;
   bool add = false;
 };
 
