@@ -68,7 +68,7 @@ class CompressionSpec:
 
     @staticmethod
     def quantized(bits: int) -> CompressionSpec:
-        """Returns the spec of elements of 8 or 4 bits; ValueError for others."""
+        """Returns the spec of elements of 8, 4 or 1 bits; ValueError for others."""
 
     @property
     def bits(self) -> int:
@@ -250,7 +250,11 @@ class World:
         """
 
     def compression_knobs(self) -> dict[str, Any]:
-        """Returns what variables ask for: `quantize` (empty, int8 or int4), and `topk`."""
+        """Returns what variables ask for.
+
+        `quantize` is empty, int8 or int4. `topk`, `topk_ratio`, `topk_fp16`, `topk_by_optimizer`
+        and `topk_warmup_steps` (below 0: not said) are of LIGHT_TOPK_ALLREDUCE.
+        """
 
     def stats(self) -> dict[str, Any]:
         """Returns the counters since the world was made, and the `allreduce_costs`."""

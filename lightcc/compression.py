@@ -85,6 +85,10 @@ class EngineCompressor(Compressor):
         """
         raise NotImplementedError
 
+    def describe(self) -> str:
+        """Returns what it does, as messages say it."""
+        return self.label
+
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
         """Returns `tensor` and `None`: the engine compresses what it sends itself."""
@@ -137,13 +141,63 @@ class Int4Compressor(_QuantizedCompressor):
 class OneBitCompressor(_QuantizedCompressor):
     """Sends the signs of elements between hosts: 3.5% of the bytes of float32, for SGD.
 
-    Each 128 elements share their mean magnitude. As `Int8Compressor` otherwise.
+    Each 128 elements share their mean magnitude. As `Int8Compressor` otherwise. For Adam and AdamW
+    there is `AdamCompressor`.
 
     Sources: Seide et al., "1-Bit Stochastic Gradient Descent" (2014); Karimireddy et al., as there.
     """
 
     label = "1-bit"
     _bits = 1
+
+
+class AdamCompressor(EngineCompressor):
+    """Sends what Adam makes of gradients in 1 bit, and in some steps the gradients in 4 bits.
+
+    For `torch.optim.Adam` and `AdamW` behind `lightcc.torch.DistributedOptimizer`: 3.8% of the
+    bytes of float32. Adam divides momentum by the root of a second moment. What compression adds to
+    gradients would be squared there, so the second moment is learnt from steps in 4 bits alone. All
+    other steps send momentum divided by that root. Whatever the size of a gradient, its elements
+    are then of one size, which signs suit. Results and limits: docs/convergence.md.
+
+    Sources: Tang et al., "1-bit Adam" (2021); Lu et al., "Maximizing Communication Efficiency for
+    Large-scale Training via 0/1 Adam" (2022).
+
+    Args:
+        warmup_steps: For so many steps all gradients travel in 4 bits, at least 1.
+        every: One step out of so many does so afterwards, at least 2.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    label = "1-bit Adam"
+
+    def __init__(self, warmup_steps: int = 100, every: int = 32) -> None:
+        """Takes the arguments of the class."""
+        if warmup_steps < 1 or every < 2:
+            msg = (
+                f"warmup_steps is {warmup_steps} and every is {every}: expected a number of at"
+                " least 1, and one of at least 2"
+            )
+            raise ValueError(msg)
+        self.warmup_steps = warmup_steps
+        self.every = every
+
+    def describe(self) -> str:
+        """Returns what it does, as messages say it."""
+        return (
+            f"{self.label}: in 4 bits for {self.warmup_steps} steps and in one of {self.every}"
+            " after that, in 1 bit in the others"
+        )
+
+    def spec(self, momentum: float | None = None) -> CompressionSpec:  # noqa: ARG002
+        """Raises ValueError: only DistributedOptimizer knows an optimizer's momentum."""
+        msg = (
+            f"{self.label} compression is for torch.optim.Adam and AdamW, behind"
+            " lightcc.torch.DistributedOptimizer; use Compression.int4 elsewhere."
+        )
+        raise ValueError(msg)
 
 
 class TopKCompressor(EngineCompressor):
@@ -187,6 +241,12 @@ class TopKCompressor(EngineCompressor):
         self.momentum_correction = momentum_correction
         self.exact = exact
         self.spec(0.0 if isinstance(momentum_correction, bool) else None)  # Checks the rest.
+
+    def describe(self) -> str:
+        """Returns what it does, as messages say it."""
+        correction = ", with momentum correction" if self.momentum_correction else ""
+        warmup = f", after {self.warmup_steps} steps of warm-up" if self.warmup_steps else ""
+        return f"{self.label} at {self.ratio:.3g}{warmup}{correction}"
 
     def spec(self, momentum: float | None = None) -> CompressionSpec:
         """Returns what the engine is asked for.
@@ -233,8 +293,8 @@ def check_compression(compression: Any) -> None:
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         msg = (
             f"compression is {compression!r}; allowed are Compression.none, Compression.fp16, "
-            "Compression.topk(...), Compression.int8, Compression.int4, Compression.onebit, and what "
-            "has their methods compress() and decompress()."
+            "Compression.topk(...), Compression.int8, Compression.int4, Compression.onebit, "
+            "Compression.adam(...), and what has their methods compress() and decompress()."
         )
         raise TypeError(msg)
 
@@ -256,3 +316,4 @@ class Compression:
     int8 = Int8Compressor
     int4 = Int4Compressor
     onebit = OneBitCompressor
+    adam = AdamCompressor

@@ -50,8 +50,9 @@ WHOLE = {
     "dense": hvd.Compression.none,
     "int8": hvd.Compression.int8,
     "int4": hvd.Compression.int4,
+    "1-bit Adam": hvd.Compression.adam(),
 }
-VARIANTS = (*SGD_VARIANTS, "int8", "int4")
+VARIANTS = (*SGD_VARIANTS, "int8", "int4", "1-bit Adam")
 RATIOS = (0.01, 0.001)
 MEASUREMENTS = 8
 #: Steps whose gradients overflow on one rank, of the variant "scaled".

@@ -203,7 +203,7 @@ def transformer() -> Task:
         measure=_count_bits,
         optimizer="adamw",
         warmup_steps=50,
-        variants=("dense", "int4", "int8", "feedback", "warm-up"),
+        variants=("dense", "1-bit Adam", "int4", "int8", "feedback", "warm-up"),
     )
 
 

@@ -84,7 +84,12 @@ py::dict fusion_knobs(const WorldBinding& world) {
 
 py::dict compression_knobs(const WorldBinding& world) {
   const Knobs& knobs = world.knobs();
-  return py::dict("quantize"_a = knobs.quantize, "topk"_a = knobs.topk);
+  return py::dict("quantize"_a = knobs.quantize,
+                  "topk"_a = knobs.topk,
+                  "topk_ratio"_a = knobs.topk_ratio,
+                  "topk_fp16"_a = knobs.topk_fp16,
+                  "topk_by_optimizer"_a = knobs.topk_by_optimizer,
+                  "topk_warmup_steps"_a = knobs.topk_warmup_steps);
 }
 
 void start_timeline(WorldBinding& world, std::string path, bool marks_cycles) {

@@ -12,7 +12,7 @@ from lightcc.compression import find_engine_compressor
 from lightcc.compression_state import take_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lightcc._core import CompressionSpec
     from lightcc.process_sets import ProcessSet
@@ -28,6 +28,7 @@ class CompressedGradients:
 
     Attributes:
         spec: What the engine is asked for; None: nothing, LIGHT_TOPK_ALLREDUCE decides.
+        scale: By what the loss is multiplied, as far as that was reported.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class CompressedGradients:
         names: Mapping[Any, str],
         process_set: ProcessSet,
         momentum: float | None = None,
+        suffixes: Sequence[str] = ("",),
     ) -> None:
         """Takes what an optimizer was asked for.
 
@@ -44,18 +46,20 @@ class CompressedGradients:
             names: Names by parameter; may grow.
             process_set: The ranks whose gradients are combined.
             momentum: What the compression applies instead of the optimizer, if anything.
+            suffixes: Ends of the names under which a gradient may travel.
         """
         compressor = find_engine_compressor(compression)
         self.spec: CompressionSpec | None = (
             None if compressor is None else compressor.spec(momentum)
         )
         self._names = names
+        self._suffixes = suffixes
         self._process_set = process_set
         self._era = _world.era()
         if compressor is not None:
             self._tell_of_others()
             _alive.add(self)
-        self._scale: float | None = None
+        self.scale: float | None = None
 
     def _tell_of_others(self) -> None:
         """Warns where another optimizer calls other parameters the same."""
@@ -76,14 +80,14 @@ class CompressedGradients:
     def state_dict(self) -> dict[str, Any]:
         """Returns what is kept back on this rank."""
         world, process_set = _world.current(), self._set()
-        names = set(self._names.values())
+        operations = set(self._operations())
         tensors = {
             name.removeprefix(_PREFIX): state
             for (owner, name), state in world.save_compression().items()
-            if owner == process_set and name.removeprefix(_PREFIX) in names
+            if owner == process_set and name in operations
         }
         position = world.compression_position(process_set)
-        return {"version": _VERSION, "place": position, "scale": self._scale, "tensors": tensors}
+        return {"version": _VERSION, "place": position, "scale": self.scale, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes in what `state_dict()` returned, on all ranks of the process set or on none."""
@@ -108,32 +112,41 @@ class CompressedGradients:
             )
             states = {}
         take_in(states, failure, self._process_set)
-        self._scale = scale
+        self.scale = scale
 
     def set_gradient_scale(self, scale: float) -> None:
         """Multiplies what is kept back as gradients are from now on."""
         if not 0.0 < scale < float("inf"):
             msg = f"the gradients' scale is {scale}: expected a finite number above 0"
             raise ValueError(msg)
-        if self._scale is not None and scale != self._scale:
-            operations = [_PREFIX + name for name in self._names.values()]
-            _world.current().scale_compression(scale / self._scale, self._set(), operations)
-        self._scale = scale
+        if self.scale is not None and scale != self.scale:
+            _world.current().scale_compression(scale / self.scale, self._set(), self._operations())
+        self.scale = scale
 
     def expect_gradient_scale(self, scale: float) -> None:
         """Compares, because it is too late to change what has been added to gradients already."""
-        if self._scale is not None and scale != self._scale:
+        if self.scale is not None and scale != self.scale:
             msg = (
                 f"the loss was multiplied by {scale:g}, but what compression kept back has the"
-                f" scale {self._scale:g}: call optimizer.set_gradient_scale(scaler.get_scale())"
+                f" scale {self.scale:g}: call optimizer.set_gradient_scale(scaler.get_scale())"
                 " before the first backward() with this GradScaler"
             )
             raise ValueError(msg)
-        self._scale = scale
+        self.scale = scale
 
     def compresses(self, num_bytes: int) -> bool:
         """Returns whether a gradient of that size is compressed."""
         return _world.current().compresses(self._set(), num_bytes)
+
+    def compresses_any(self, sizes: Iterable[int]) -> bool:
+        """Returns whether a gradient of one of these numbers of bytes is compressed."""
+        return any(self.compresses(num_bytes) for num_bytes in sizes)
+
+    def _operations(self) -> list[str]:
+        """Returns the names by which the engine may know the gradients."""
+        return [
+            _PREFIX + name + suffix for name in self._names.values() for suffix in self._suffixes
+        ]
 
     def _set(self) -> int:
         process_set = self._process_set.process_set_id

@@ -187,6 +187,7 @@ class GradientStream(Generic[S]):
         self._source = source
         self._take = source.take
         self._spec = spec
+        self._suffix = ""
         self._factors = factors
         self._process_set = process_set
         self._region = region
@@ -224,6 +225,14 @@ class GradientStream(Generic[S]):
         for unit in self._units:
             if not unit.submitted:
                 self._rearm(unit)
+
+    def travel(self, spec: CompressionSpec, suffix: str) -> None:
+        """Changes how gradients travel, and the end of their names, from the next one on.
+
+        Every rank of the process set must do it between the same two steps.
+        """
+        self._spec = spec
+        self._suffix = suffix
 
     def ready(self, slot: S, _: object = None) -> None:  # hot
         """Notes that a pass has made a gradient; submits its unit if that was the last of it.
@@ -397,7 +406,7 @@ class GradientStream(Generic[S]):
         with self._region("submit", slots[0].name):
             handle = _world.current().allreduce_each(
                 sent,
-                [slot.name for slot in slots],
+                [slot.name + self._suffix for slot in slots],
                 self.op,
                 *self._factors,
                 self._process_set.process_set_id,

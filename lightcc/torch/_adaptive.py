@@ -1,4 +1,4 @@
-"""A word where top-k compression meets an optimizer that it does not suit."""
+"""A word where compression meets an optimizer that it does not suit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 _SECOND_MOMENT = ("betas", "centered", "initial_accumulator_value", "rho", "beta2_decay")
 
 _TEXT = (
-    "top-k compression under {name} costs accuracy: what arrives is rare and large, and the"
-    " optimizer divides by its square. A character transformer under AdamW ended at 2.57 bits per"
-    " character with top-k at 1% instead of 1.97 (docs/convergence.md), and at 1.97 with"
-    " compression=hvd.Compression.int4 or LIGHT_QUANTIZE_ALLREDUCE=int4: use these. Ignoring"
-    " lightcc.compression.CompressionWarning silences this."
+    "{label} compression under {name} costs accuracy: what arrives is {what}, and the optimizer"
+    " divides by its square. A character transformer under AdamW ended at 2.57 bits per character"
+    " with top-k at 1% instead of 1.97 (docs/convergence.md), and at 1.97 with"
+    " compression=hvd.Compression.int4 or LIGHT_QUANTIZE_ALLREDUCE=int4: use these, or"
+    " hvd.Compression.adam() for Adam and AdamW. Ignoring lightcc.compression.CompressionWarning"
+    " silences this."
 )
+_WHAT = {"top-k": "rare and large", "1-bit": "a gradient with an error of its own size"}
 
 _warned_era: int | None = None
 
@@ -32,7 +34,7 @@ def is_adaptive(groups: list[dict[str, Any]]) -> bool:
     return any(key in group for group in groups for key in _SECOND_MOMENT)
 
 
-def warn_of_topk(
+def warn_of_compression(
     compression: Any,
     name: str,
     groups: list[dict[str, Any]],
@@ -51,16 +53,21 @@ def warn_of_topk(
     global _warned_era
     knobs = _world.current().compression_knobs()
     compressor = find_engine_compressor(compression)
+    label = TopKCompressor.label
     if compressor is None:
-        is_topk = knobs["topk"] and not knobs["quantize"]
+        is_at_stake = knobs["topk"] and not knobs["quantize"]
     else:
-        is_topk = isinstance(compressor, TopKCompressor) and compressor.ratio < 1.0
-    if not (is_topk and is_adaptive(groups)):
+        label = compressor.label
+        is_whole = isinstance(compressor, TopKCompressor) and compressor.ratio == 1.0
+        is_at_stake = label in _WHAT and not is_whole
+    if not (is_at_stake and is_adaptive(groups)):
         return
     if process_set.rank() != 0 or _warned_era == _world.era():
         return
-    if any(
-        compressed.compresses(p.numel() * p.element_size()) for g in groups for p in g["params"]
-    ):
+    if compressed.compresses_any(p.numel() * p.element_size() for g in groups for p in g["params"]):
         _warned_era = _world.era()
-        warnings.warn(_TEXT.format(name=name), CompressionWarning, stacklevel=4)
+        warnings.warn(
+            _TEXT.format(label=label, name=name, what=_WHAT[label]),
+            CompressionWarning,
+            stacklevel=4,
+        )

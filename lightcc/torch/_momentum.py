@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from lightcc._adapter import CompressedGradients
 
 
+def has_plain_momentum(groups: list[dict[str, Any]]) -> bool:
+    """Returns whether compression can apply the momentum of an SGD with these groups."""
+    momenta = {group.get("momentum") for group in groups}
+    is_plain = not any(group.get("nesterov") or group.get("dampening") for group in groups)
+    return len(momenta) == 1 and all(momenta) and is_plain
+
+
 def momentum_to_take_over(compression: Any, groups: list[dict[str, Any]]) -> float | None:
     """Returns the momentum that `compression` applies instead of the optimizer; `None`: none.
 
@@ -47,7 +54,8 @@ def without_momentum(
     """Lets an optimizer step without its momentum where the compression has applied it.
 
     Compressed parameters are put into groups of their own for the time of the step; what the
-    optimizer remembers belongs to parameters, not groups.
+    optimizer remembers belongs to parameters, not groups. An optimizer's momentum adds up weight
+    decay, too, to 1 / (1 - momentum) times one step's; so these groups decay by as much.
     """
     if compressed.spec is None or compressed.spec.momentum == 0.0:
         yield
@@ -61,7 +69,8 @@ def without_momentum(
             is_compressed = compressed.compresses(p.numel() * p.element_size())
             (stepped if is_compressed else others).append(p)
         parts.append({**group, "params": others})
-        parts.append({**group, "params": stepped, "momentum": 0.0})
+        decay = group.get("weight_decay", 0.0) / (1.0 - compressed.spec.momentum)
+        parts.append({**group, "params": stepped, "momentum": 0.0, "weight_decay": decay})
     groups[:] = parts
     try:
         yield

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from lightcc.compression import (
+    AdamCompressor,
     Compressor,
     FP16Compressor,
     Int4Compressor,
@@ -17,6 +18,7 @@ from lightcc.compression import (
 )
 
 __all__ = [
+    "AdamCompressor",
     "BF16Compressor",
     "Compression",
     "Compressor",
@@ -55,3 +57,4 @@ class Compression:
     int8 = Int8Compressor
     int4 = Int4Compressor
     onebit = OneBitCompressor
+    adam = AdamCompressor

@@ -31,13 +31,20 @@ import torch
 
 from lightcc._adapter import CompressedGradients, check_groups, plan_groups
 from lightcc.basics import size
-from lightcc.compression import check_compression, find_engine_compressor
+from lightcc.compression import (
+    AdamCompressor,
+    Int4Compressor,
+    check_compression,
+    find_engine_compressor,
+)
 from lightcc.fusion import choose_fusion, digest_of
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.reductions import Adasum, Average, Sum, check_op
 from lightcc.torch import mpi_ops
-from lightcc.torch._adaptive import warn_of_topk
+from lightcc.torch._adam import SUFFIXES, CompressedAdam, why_not
+from lightcc.torch._adaptive import warn_of_compression
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
+from lightcc.torch._choice import choose_compression, say_what_is_done
 from lightcc.torch._copies import Copied
 from lightcc.torch._gradients import GradientExchange
 from lightcc.torch._momentum import momentum_to_take_over, without_momentum
@@ -95,6 +102,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         self._needs_no_warning = False  # The caller did not synchronize, but something else did.
         self._should_synchronize = True
         self._exchange: GradientExchange | None = None
+        self._adam: CompressedAdam | None = None
         self._named = None if named_parameters is None else check_named(named_parameters)
         names = name_parameters(self.param_groups, self._named)
         self._parameter_names = dict(names)
@@ -103,23 +111,34 @@ class _DistributedOptimizer(Copied, PrivateNames):
         self._fusion = fusion
         if groups is not None:
             check_groups(groups, "torch.Tensor", lambda p: isinstance(p, torch.Tensor))
+        cls = type(self).__bases__[1]  # Of the given optimizer.
+        chosen = choose_compression(compression, op, cls, self.param_groups)
+        adam = find_engine_compressor(chosen)
+        is_adam = isinstance(adam, AdamCompressor)
         self._compressed = CompressedGradients(
-            compression,
+            Int4Compressor if is_adam else chosen,
             self._parameter_names,
             process_set,
-            momentum_to_take_over(compression, self.param_groups),
+            momentum_to_take_over(chosen, self.param_groups),
+            SUFFIXES if is_adam else ("",),
         )
         alone = size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1"
         if alone or not process_set.included():
             return
-        name = type(self).__name__  # That of the given optimizer.
-        warn_of_topk(compression, name, self.param_groups, self._compressed, process_set)
+        if chosen is compression:
+            name = cls.__name__
+            warn_of_compression(compression, name, self.param_groups, self._compressed, process_set)
+        else:
+            say_what_is_done(chosen, cls, self._compressed, self.param_groups, process_set)
+        if isinstance(adam, AdamCompressor):
+            self._adam = CompressedAdam(self, adam, self._compressed, process_set)
         trained = {p: name for p, name in names.items() if p.requires_grad}
         self._exchange = GradientExchange(
             names,
             plan_groups(groups, trained, process_set) if groups is not None else [],
-            compression=compression,
+            compression=chosen,
             spec=self._compressed.spec,
+            adam=self._adam,
             passes=backward_passes_per_step,
             op=op,
             predivide_factor=gradient_predivide_factor,
@@ -127,6 +146,8 @@ class _DistributedOptimizer(Copied, PrivateNames):
             process_set=process_set,
             fusion=fusion,
         )
+        if self._adam is not None:
+            self._adam.start(self._exchange.stream)
         # The model may outlive this optimizer; then nobody would wait for its gradients.
         weakref.finalize(self, self._exchange.remove_hooks).atexit = False
 
@@ -190,6 +211,8 @@ class _DistributedOptimizer(Copied, PrivateNames):
                 self._synchronized = self._needs_no_warning = combined
         self._should_synchronize = True
         super().load_state_dict(*args, **kwargs)
+        if self._adam is not None:
+            self._adam.start()
 
     def synchronize(self) -> None:
         """Waits until the gradients are those of all ranks.
@@ -204,6 +227,8 @@ class _DistributedOptimizer(Copied, PrivateNames):
         """
         if self._exchange is not None:
             self._exchange.stream.synchronize()
+        if self._adam is not None:
+            self._adam.note()
         self._synchronized = True
         self._needs_no_warning = False
 
@@ -233,8 +258,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         if self._exchange is not None and self._should_synchronize:
             if closure is not None:
                 self._synchronized = False
-                with without_momentum(self._compressed, self.param_groups):
-                    return super().step(self._synchronizing(closure))
+                return self._step(self._synchronizing(closure))
             if not self._has_synchronized():
                 self.synchronize()
             elif not self._needs_no_warning:
@@ -242,8 +266,39 @@ class _DistributedOptimizer(Copied, PrivateNames):
         elif self._should_synchronize and self._synchronized:
             warnings.warn(_SYNCHRONIZED_TWICE, stacklevel=2)
         self._synchronized = False
+        return self._step(closure)
+
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
+        """Does the step with the gradients that are there."""
+        if self._adam is not None and self._adam.is_active:
+            return self._step_adam(self._adam, closure)
         with without_momentum(self._compressed, self.param_groups):
             return super().step(closure) if closure is not None else super().step()
+
+    def _step_adam(self, adam: CompressedAdam, closure: Callable[[], Any] | None) -> Any:
+        """Lets `adam` step what is compressed, and the given optimizer what is not."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        stepped: dict[torch.Tensor, torch.Tensor | None] = {}
+
+        def update(*_: Any) -> None:
+            adam.check_changes()
+            for p in adam.update():
+                stepped[p] = p.grad
+                p.grad = None  # So it is not the given optimizer's.
+
+        # Behind the hooks of users, which may look at gradients or change them.
+        hook = self.register_step_pre_hook(update)
+        try:
+            super().step()
+        finally:
+            hook.remove()
+            for p, gradient in stepped.items():
+                p.grad = gradient
+        adam.finish(list(stepped))
+        return loss
 
     # torch wraps the step of a class that it has not seen before with its own step hooks; the
     # inherited step has them already.
@@ -350,6 +405,8 @@ class _DistributedOptimizer(Copied, PrivateNames):
         if self._exchange is not None and self._should_synchronize and not self._has_synchronized():
             self.synchronize()
             self._needs_no_warning = True
+        if self._adam is not None:
+            self._adam.check_scaler()
         return bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
     @_step_supports_amp_scaling.setter
@@ -425,7 +482,10 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             parameters of `optimizer` must be among them. `None` names them by their position,
             so that only one such optimizer may have gradients in flight at a time.
         compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
-            `.topk(...)`, `.int8`, `.int4`, or a class with `compress()` and `decompress()`.
+            `.topk(...)`, `.int8`, `.int4`, `.onebit`, `.adam(...)` where `optimizer` is an Adam or
+            AdamW, or a class with `compress()` and `decompress()`. With `Compression.none`,
+            LIGHT_TOPK_ALLREDUCE=1 means what suits `optimizer`: `.adam()` for Adam and AdamW, top-k
+            for SGD, `.int4` for others that have a second moment.
         backward_passes_per_step: Gradients of that many backward passes are added up on each rank
             before they are combined.
         op: `Average`, `Sum`, `Min`, `Max`, `Product`; or `Adasum`: then each rank does a step with
@@ -459,7 +519,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     Returns:
         An object of a new class that inherits from the class of `optimizer`, with the methods
         `synchronize()`, `skip_synchronize()` and `set_backward_passes_per_step()` besides, and
-        for top-k `compression_state_dict()`, `load_compression_state_dict()` and
+        for compression `compression_state_dict()`, `load_compression_state_dict()` and
         `set_gradient_scale()`.
 
     Raises:
@@ -492,6 +552,11 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     if compressor is not None and op not in (Average, Sum):
         msg = f"{compressor.label} compression needs op=Average or op=Sum."
         raise ValueError(msg)
+    if isinstance(compressor, AdamCompressor):
+        reason = why_not(type(optimizer), optimizer.param_groups)
+        if reason is not None:
+            msg = f"{compressor.label} compression: {reason}; use Compression.int4."
+            raise ValueError(msg)
     fusion = choose_fusion(
         fusion_type, auto_fusion_threshold, piecewise_fusion_schedule, scopewise_fusion_schedule
     )

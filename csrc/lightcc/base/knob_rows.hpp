@@ -263,7 +263,23 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::topk,
      .shared = true,
      .meaning = "Sums and averages of floating-point tensors that have a name (gradients have) are "
-                "top-k compressed between hosts, also where nobody asks for it in the program."},
+                "top-k compressed between hosts, also where nobody asks for it in the program. "
+                "lightcc.torch's DistributedOptimizer compresses as suits its optimizer, and its "
+                "log says how."},
+    {.names = {"LIGHT_TOPK_OPTIMIZER"},
+     .type = Type::kBool,
+     .target = &Knobs::topk_by_optimizer,
+     .shared = true,
+     .meaning = "Whether LIGHT_TOPK_ALLREDUCE lets DistributedOptimizer compress as suits its "
+                "optimizer; 0: top-k of gradients, whatever the optimizer."},
+    {.names = {"LIGHT_TOPK_WARMUP_STEPS"},
+     .type = Type::kInteger,
+     .target = &Knobs::topk_warmup_steps,
+     .minimum = -1,
+     .maximum = 1'000'000'000,
+     .shared = true,
+     .meaning = "Steps in which what LIGHT_TOPK_ALLREDUCE asks of DistributedOptimizer sends more; "
+                "-1: as suits the optimizer; 0: none."},
     {.names = {"LIGHT_TOPK_RATIO"},
      .type = Type::kNumber,
      .target = &Knobs::topk_ratio,

@@ -51,11 +51,14 @@ struct Knobs {
   std::int64_t two_level_max_bytes = std::int64_t{1} << 30;  ///< LIGHT_HIERARCHICAL_THRESHOLD.
   std::int64_t two_level_chunk_bytes = 0;  ///< LIGHT_2D_CHUNK; 0: by the size of the bucket.
   // Compressed all-reduce.
-  std::string quantize;      ///< LIGHT_QUANTIZE_ALLREDUCE: for what was named, unasked.
-  bool topk = false;         ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.
-  bool topk_fp16 = false;    ///< LIGHT_TOPK_FP16.
-  bool topk_exact = false;   ///< LIGHT_TOPK_EXACT: of all top-k operations.
-  double topk_ratio = 0.01;  ///< LIGHT_TOPK_RATIO.
+  std::string quantize;     ///< LIGHT_QUANTIZE_ALLREDUCE: for what was named, unasked.
+  bool topk = false;        ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.
+  bool topk_fp16 = false;   ///< LIGHT_TOPK_FP16.
+  bool topk_exact = false;  ///< LIGHT_TOPK_EXACT: of all top-k operations.
+  /// LIGHT_TOPK_OPTIMIZER: a face may take another way for an optimizer. The engine does not ask.
+  bool topk_by_optimizer = true;
+  std::int64_t topk_warmup_steps = -1;  ///< LIGHT_TOPK_WARMUP_STEPS; below 0: a face chooses.
+  double topk_ratio = 0.01;             ///< LIGHT_TOPK_RATIO.
   std::int64_t topk_min_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.
   // Shared memory.
   std::int64_t shm_chunk_bytes = 0;  ///< LIGHT_SHM_CHUNK: 0 chooses by size of the group.

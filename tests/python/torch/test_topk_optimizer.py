@@ -200,6 +200,29 @@ def test_momentum_of_what_is_not_compressed_stays_the_optimizers() -> None:
     run(small_parameters_keep_their_momentum, LIGHT_TOPK_THRESHOLD="1024")
 
 
+def weights_decay_as_much() -> None:
+    """There are no gradients, so weights decay only, which the momentum of SGD adds up."""
+    hvd.init()
+    moved: list[float] = []
+    for topk in (hvd.Compression.topk(1.0, momentum_correction=True), hvd.Compression.none):
+        p = nn.Parameter(torch.ones(64))
+        inner = torch.optim.SGD([p], lr=1e-3, momentum=0.9, weight_decay=0.1)
+        optimizer = hvd.DistributedOptimizer(inner, [(f"{len(moved)}", p)], compression=topk)
+        before = p.detach().clone()
+        for step in range(100):
+            optimizer.zero_grad()
+            (p * 0.0).sum().backward()
+            if step == 50:  # Momentum is there by now.
+                before = p.detach().clone()
+            optimizer.step()
+        moved.append(float((before - p.detach()).mean()))
+    assert abs(moved[0] / moved[1] - 1.0) < 0.03, moved  # Without that: 0.1.
+
+
+def test_weights_decay_as_much_under_momentum_correction() -> None:
+    run(weights_decay_as_much)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

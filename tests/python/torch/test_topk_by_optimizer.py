@@ -1,0 +1,119 @@
+"""LIGHT_TOPK_ALLREDUCE=1 compresses as suits the optimizer, and says how, on 2 x 2 ranks."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from two_by_two import TWO_BY_TWO, make_model, train, weights
+
+import lightcc.torch as hvd
+from lightcc.compression import CompressionWarning
+from lightcc.testing import spawn_ranks
+
+pytestmark = pytest.mark.multiproc
+
+SWITCHED_OFF = {"LIGHT_TOPK_WARMUP_STEPS": "0", "LIGHT_TOPK_OPTIMIZER": "0"}
+ASKS = {**TWO_BY_TWO, "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.05"}
+
+
+class Lookahead(torch.optim.SGD):
+    """Of whose step lightcc knows nothing."""
+
+
+def make_inner(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
+    makers: dict[str, Any] = {
+        "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+        "Nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
+        "Lookahead": lambda p: Lookahead(p, lr=0.05, momentum=0.9),
+        "fused AdamW": lambda p: torch.optim.AdamW(p, fused=True),
+    }
+    make = makers.get(name) or getattr(torch.optim, name)
+    made: torch.optim.Optimizer = make(model.parameters())
+    return made
+
+
+def train_by_flag(name: str, compression: Any) -> tuple[list[float], list[str], list[str]]:
+    """Returns weights, what was logged, and what was warned of."""
+    hvd.init()
+    logged: list[str] = []
+    handler = logging.Handler()
+    handler.addFilter(lambda record: "LIGHT_TOPK_ALLREDUCE:" in record.getMessage())
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("lightcc").addHandler(handler)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CompressionWarning)
+        for i in range(2):  # What is said, is said once.
+            model = make_model()
+            named = [(f"{i}.{part}", p) for part, p in model.named_parameters()]
+            hvd.DistributedOptimizer(make_inner(name, model), named, compression=compression)
+        hvd.shutdown()
+        hvd.init()
+        model = make_model()
+        optimizer = hvd.DistributedOptimizer(
+            make_inner(name, model), model.named_parameters(), compression=compression
+        )
+        train(model, optimizer, range(8))
+    warned = [str(w.message) for w in caught if w.category is CompressionWarning]
+    return weights(model).tolist(), logged, warned
+
+
+TOPK = hvd.Compression.topk
+
+
+@pytest.mark.parametrize(
+    ("name", "means", "says", "env"),
+    [
+        ("AdamW", hvd.Compression.adam(4), "1-bit Adam: in 4 bits for 4 steps", {}),
+        ("Adam", hvd.Compression.adam(1), "for 1 steps", {"LIGHT_TOPK_WARMUP_STEPS": "0"}),
+        ("fused AdamW", hvd.Compression.int4, "travel by int4", {}),
+        ("RMSprop", hvd.Compression.int4, "gradients of RMSprop travel by int4", {}),
+        (
+            "SGD",
+            TOPK(0.05, warmup_steps=4, momentum_correction=True),
+            "top-k at 0.05, after 4 steps of warm-up, with momentum correction",
+            {},
+        ),
+        ("Nesterov", TOPK(0.05, warmup_steps=4), "top-k at 0.05, after 4 steps of warm-up (", {}),
+        (
+            "SGD",
+            TOPK(0.05),
+            "top-k at 0.05 (",
+            SWITCHED_OFF,
+        ),
+    ],
+)
+def test_the_flag_means_what_suits_the_optimizer(
+    name: str, means: Any, says: str, env: dict[str, str]
+) -> None:
+    env = {**ASKS, "LIGHT_TOPK_WARMUP_STEPS": "4", **env}
+    by_flag = spawn_ranks(train_by_flag, 4, name, hvd.Compression.none, env=env)
+    by_argument = spawn_ranks(train_by_flag, 4, name, means, env=TWO_BY_TWO)
+    assert all(result[0] == by_argument[0][0] for result in by_flag)
+    for _, logged, warned in by_flag[1:]:
+        assert (logged, warned) == ([], [])
+    _, logged, warned = by_flag[0]
+    assert len(logged) == 2  # Of two worlds.
+    assert all(says in text for text in logged), logged
+    assert warned == []
+
+
+def test_an_optimizer_that_is_not_known_is_warned_of() -> None:
+    results = spawn_ranks(train_by_flag, 4, "Lookahead", hvd.Compression.none, env=ASKS)
+    assert all(result[0] == results[0][0] for result in results)
+    _, logged, warned = results[0]
+    assert "Lookahead travel by top-k at 0.05, after 1000 steps of warm-up (" in logged[0]
+    assert len(warned) == 2
+    assert "Lookahead is no optimizer that lightcc knows" in warned[0]
+
+
+def test_what_the_program_says_counts_and_so_does_quantisation() -> None:
+    for compression, env in (
+        (TOPK(0.05), ASKS),
+        (hvd.Compression.none, {**ASKS, "LIGHT_QUANTIZE_ALLREDUCE": "int8"}),
+        (hvd.Compression.none, {**ASKS, "LIGHT_TOPK_THRESHOLD": "1G"}),
+    ):
+        assert spawn_ranks(train_by_flag, 4, "SGD", compression, env=env)[0][1:] == ([], [])
