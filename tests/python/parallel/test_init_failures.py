@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.multiproc
 #: Longer than any test may take: what these tests see is not the start timeout.
 PATIENT = {"HOROVOD_START_TIMEOUT": "50"}
-_REQUESTS_OF_AN_INIT = 10  # Of a rank other than 0, on several hosts, with its good-bye.
+_READY = 7  # The request by which a rank other than 0, on several hosts, says that it is ready.
 
 
 def init_through(proxy: str, upstream: str, victim: int) -> tuple[str, int | None, str, float]:
@@ -89,10 +89,9 @@ def test_death_in_init_is_told_by_name(
 def test_death_at_each_point_of_init_is_told_by_name(
     victim: int, *, at_answer: bool, tmp_path: Path
 ) -> None:
-    """Seven worlds of four fresh processes: some twenty seconds, twice that on a busy machine."""
-    # Until the store has its first request, nobody knows of a rank. With its last but one a rank
-    # says that it is ready: from then on others may have joined.
-    for number in range(1, _REQUESTS_OF_AN_INIT - 2):
+    # Until the store has its first request, nobody knows of a rank. Once the store has heard that a
+    # rank is ready, others may have joined.
+    for number in range(1, _READY if at_answer else _READY + 1):
         path = tmp_path / str(number)
         path.mkdir()
         point = (-1, number) if at_answer else (number, -1)
