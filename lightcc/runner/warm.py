@@ -74,6 +74,15 @@ class WarmChild:
         return self.returncode
 
 
+def _has_ended(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
 class WarmProcess:
     """A process that has imported `modules`, and forks a child for each `start()`."""
 
@@ -138,12 +147,15 @@ class WarmProcess:
     def stop(self) -> None:
         """Ends the warm process, and all its children."""
         with self._lock:
-            if self._socket is not None:
-                self._socket.close()
-            if self._process is not None and self._owner == os.getpid():
-                self._process.wait()
-            atexit.unregister(self.stop)
-            self._socket, self._process = None, None
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None and self._owner == os.getpid():
+            self._process.wait()
+        atexit.unregister(self.stop)
+        self._socket, self._process = None, None
 
     def _is_running(self) -> bool:
         # A child of the owner must not share its connection.
@@ -151,11 +163,13 @@ class WarmProcess:
 
     def _running(self) -> socket.socket:
         """Returns the connection to the warm process, which is started if need be."""
-        if self._is_running() and self._process is not None and self._process.poll() is None:
+        # It says nothing once it is ready, so that what can be read is its end. The kernel closes a
+        # process's connections before a parent can reap it: `poll()` would see the end too late.
+        if self._is_running():
             assert self._socket is not None  # noqa: S101 - for the type checker.
-            return self._socket
-        if self._socket is not None:
-            self._socket.close()
+            if not _has_ended(self._socket):
+                return self._socket
+        self._stop()
         with contextlib.ExitStack() as stack:
             mine, its = socket.socketpair()
             stack.callback(mine.close)
