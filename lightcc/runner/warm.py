@@ -128,12 +128,14 @@ class WarmProcess:
             "directory": str(Path.cwd()),
         }
         data = json.dumps(request).encode() + b"\n"
-        with self._lock:
+        with self._lock, contextlib.ExitStack() as stack:
             asker = self._running()
             mine, its = socket.socketpair()
+            stack.callback(mine.close)
             with its:
                 sent = socket.send_fds(asker, [data], [output, its.fileno()])
                 asker.sendall(data[sent:])
+            stack.pop_all()
         return WarmChild(mine)
 
     @property

@@ -19,7 +19,7 @@ import pytest
 import torch  # For the warm process that has imported it.
 from launchers import free_ports
 
-from lightcc.runner.arguments import make_parser
+from lightcc.runner import arguments, worker
 from lightcc.testing import spawn_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +47,7 @@ NOT_RUN = {
     r"lightcc.bench|plan_errors": "takes minutes; test_bench.py runs small ones",
     r"^lightcc-top": "asks a running job; parallel/test_watching.py has one",
     r"^harp-": "asks about this machine; tests/python/harp runs it",
+    r"--listen|^lightcc-worker": "test_dialing_in.py has hosts that dial in",
     r"--install-horovodrun": "writes beside Python's programs; horovod/test_run.py does",
     r"hosts\.sh": "test_elastic.py has such a script",
     r"fusion_steps": "is a C++ program of the tests",
@@ -55,6 +56,8 @@ NOT_RUN = {
 # Python blocks that do not run here, by a text that they have.
 NOT_RUN_PYTHON = {
     "torch.utils.tensorboard": "needs tensorboard; test_watching.py calls a logger",
+    "mpi4py": "test_mpi_communicators.py has MPI and its communicators",
+    "lightcc.tensorflow": "tensorflow/test_tensorflow_elastic.py has TensorFlow and its states",
     "import keras": "tensorflow/test_keras_example.py runs such a program",
 }
 
@@ -206,8 +209,8 @@ def test_shell_lines_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_launchers_page_has_every_flag() -> None:
-    actions = make_parser()._actions
-    flags = {name for action in actions for name in action.option_strings}
+    parsers = [arguments.make_parser(), worker.make_parser()]
+    flags = {name for each in parsers for a in each._actions for name in a.option_strings}
     page = (ROOT / "docs" / "reference" / "lightccrun.md").read_text()
     named = set(re.findall(r"`(--?[a-z][a-z-]*|-H)`", page))
     assert named == flags
