@@ -9,7 +9,8 @@ def check_exposition(text: str) -> dict[str, float]:
     """Checks the form of Prometheus' text format 0.0.4; returns its samples."""
     name = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
     label = rf'{name}="(?:[^"\\\n]|\\\\|\\"|\\n)*"'
-    sample = re.compile(rf"({name})(\{{(?:{label}(?:,{label})*)?\}})? (-?[0-9.e+]+|[+-]Inf|NaN)")
+    number = r"-?[0-9.]+(?:e[+-]?[0-9]+)?|[+-]Inf|NaN"
+    sample = re.compile(rf"({name})(\{{(?:{label}(?:,{label})*)?\}})? ({number})")
     assert text.endswith("\n")
     samples: dict[str, float] = {}
     kinds: dict[str, str] = {}
