@@ -52,13 +52,16 @@ AS_TENSORFLOW = (
     "horovod.tensorflow = sys.modules['horovod.tensorflow'] = horovod.torch; "
     "sys.exit(pytest.main(sys.argv[1:]))"
 )
-# Those of TensorFlow, on two ranks; the ones below need Keras's face as well.
+# Those of TensorFlow, on two ranks. They are written for Keras 2, which tf-keras is today.
+KERAS_2 = "TF_USE_LEGACY_KERAS=1"
 TENSORFLOW = (
     "test_tensorflow.py",
     "test_tensorflow_process_sets.py",
     "test_tensorflow_process_sets_dynamic.py",
     "test_xla.py",
     "test_xla_process_sets.py",
+    "test_tensorflow2_keras.py",
+    "test_tensorflow_keras.py",
 )
 # Those of elastic jobs, by folder. They start their ranks themselves; the last file is ours.
 UNSKIPPED = Path(__file__).resolve().parent / "horovod_tests" / "test_elastic_torch_unskipped.py"
@@ -69,7 +72,6 @@ ELASTIC = (
     ("integration", "test_elastic_torch.py"),
     ("integration", str(UNSKIPPED)),
 )
-KERAS = ("test_tensorflow2_keras.py", "test_tensorflow_keras.py")
 TENSORFLOW_RANKS = 2
 # What passes under Horovod and cannot pass here yet.
 NOT_THERE_YET: dict[str, str] = {}
@@ -90,9 +92,6 @@ EXPLAINED = {
     ("3 ranks", "test_horovod_reducescatter_prescale"): THREE_HALVES,
     ("3 ranks", "test_horovod_join_allreduce"): MULTIPLIES,
     ("tensorflow", "test_horovod_reducescatter_grad_cpu_process_sets"): HALF_OF_NOTHING,
-    ("tensorflow", "test_horovod_syncbn_cpu"): "it gives Keras 3 an argument that only Keras 2 has",
-    ("tensorflow", "test_partial_distributed_gradient_tape"): "it asks a variable of Keras 3 for "
-    "`ref()`, which only Keras 2's have",
     ("lightning", "test_accuracy_metric_horovod"): "skipped by its authors",
     ("lightning", "test_result_reduce_horovod"): "skipped by its authors",
     ("examples", "pytorch_lightning_mnist.py"): "it asks for `accelerator='horovod'`, which "
@@ -127,7 +126,12 @@ def run(command: list[str], cwd: Path, modules: str = "") -> None:
 
 
 def run_on_ranks(
-    sources: Path, file: str, ranks: int, test: str = "", python: str = sys.executable
+    sources: Path,
+    file: str,
+    ranks: int,
+    test: str = "",
+    python: str = sys.executable,
+    variables: str = "",
 ) -> Results:
     """Runs one file of Horovod's, or one test of it, on all ranks and returns the results.
 
@@ -142,7 +146,7 @@ def run_on_ranks(
         # Ranks take the tests in one order, also where a plugin would shuffle them.
         options = f"-p no:cacheprovider -p no:randomly {limit}"
         # Whatever came of the tests, a rank ends in order, so that the others can write as well.
-        script = f'"$@" {options} --junit-xml="{directory}/$LIGHT_RANK.xml"; true'
+        script = f'{variables} "$@" {options} --junit-xml="{directory}/$LIGHT_RANK.xml"; true'
         command = [*launcher, "sh", "-c", script, "sh", python, *pytest, test or file]
         # The tests know one another as siblings, so they run where they lie.
         run(command, sources / "test" / "parallel")
@@ -153,7 +157,7 @@ def run_on_ranks(
         results = read_reports(file, reports)
     if not test:
         for name in [name for name, result in results.items() if result.status == "failed"]:
-            results |= run_on_ranks(sources, file, ranks, name, python)
+            results |= run_on_ranks(sources, file, ranks, name, python, variables)
     return results
 
 
@@ -170,28 +174,26 @@ def run_here(folder: Path, file: str, *options: str, modules: str = "") -> Resul
         return read_reports(name, [report])
 
 
-def tensorflow_versions(python: str) -> tuple[str, bool]:
-    """Returns what an environment has, in words, and whether Keras's face is there.
+def tensorflow_versions(python: str) -> str:
+    """Returns what an environment has, in words.
 
     Raises:
         subprocess.CalledProcessError: It has no TensorFlow.
     """
     code = (
-        "import importlib.util, tensorflow as tf, keras, lightcc.tensorflow\n"
-        "print(f'TensorFlow {tf.__version__}, Keras {keras.__version__}')\n"
-        "print(importlib.util.find_spec('lightcc.tensorflow.keras') is not None)"
+        "import importlib, tensorflow as tf\n"
+        "keras = importlib.import_module(tf.keras.Model.__module__.partition('.')[0])\n"
+        "print(f'TensorFlow {tf.__version__}, Keras {keras.__version__}')"
     )
-    done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
-    versions, has_keras = done.stdout.split("\n")[:2]
-    return versions, has_keras == "True"
-
-
-def run_keras(sources: Path, file: str, python: str) -> Results:
-    """Runs a file that needs `horovod.tensorflow.keras`, where that is."""
-    if not tensorflow_versions(python)[1]:
-        reason = "this version of lightcc has no `lightcc.tensorflow.keras`"
-        return {f"{file}::": Result("skipped", reason)}
-    return run_on_ranks(sources, file, TENSORFLOW_RANKS, python=python)
+    name, _, value = KERAS_2.partition("=")
+    done = subprocess.run(
+        [python, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {name: value},
+    )
+    return done.stdout.strip()
 
 
 def ignite_files(checkout: Path) -> list[str]:
@@ -310,7 +312,8 @@ def with_section(text: str, group: str, results: Results, versions: str) -> str:
     about = (
         f"In an environment with {versions}: `make horovod-suite HOROVOD_SRC=<checkout> "
         "HOROVOD_TENSORFLOW=only`. For each file: `lightccrun --horovod -np 2 python -m pytest "
-        "FILE`. A test that failed on the way runs once more by itself. The last rows are scripts "
+        f"FILE` with `{KERAS_2}`, as Horovod's tests are written for Keras 2. A test that failed "
+        "on the way runs once more by itself. The last rows are scripts "
         "of Horovod's `examples`: a whole run is one."
     )
     lines = ["", title, "", about, "", *section(group, results)]
@@ -380,15 +383,11 @@ def tensorflow_parts(
 ) -> list[tuple[str, str, Callable[[], Results]]]:
     """Returns the parts that need TensorFlow."""
     sources, python = arguments.sources, arguments.tensorflow
-    on_ranks = functools.partial(run_on_ranks, python=python)
+    on_ranks = functools.partial(run_on_ranks, python=python, variables=KERAS_2)
     return [
         *(
             ("tensorflow", file, functools.partial(on_ranks, sources, file, TENSORFLOW_RANKS))
             for file in TENSORFLOW
-        ),
-        *(
-            ("tensorflow", file, functools.partial(run_keras, sources, file, python))
-            for file in KERAS
         ),
         *(
             ("tensorflow", script, functools.partial(tensorflow_example, sources, script, python))
@@ -454,7 +453,7 @@ def main() -> int:
     else:
         text = page(arguments.sources, groups, baseline)
     if tensorflow is not None:
-        versions, _ = tensorflow_versions(arguments.tensorflow)
+        versions = tensorflow_versions(arguments.tensorflow)
         text = with_section(text, "tensorflow", tensorflow, versions)
         groups["tensorflow"] = tensorflow
     arguments.output.write_text(text, encoding="utf-8")

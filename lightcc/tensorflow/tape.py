@@ -79,16 +79,16 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         sources: Any,
         output_gradients: Any = None,
         use_generic_names: bool = False,
-    ) -> tuple[list[Any], list[Any]]:
-        """Returns the gradients of sources that are this rank's own, and those of all ranks.
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Returns `(source, gradient)` for each source of this rank alone, and for the others.
 
         Collective: as `gradient()`, whose arguments it takes.
         """
         gradients = _flatten(self.gradient(target, sources, output_gradients, use_generic_names))
-        local: list[Any] = []
-        shared: list[Any] = []
-        for variable, gradient in zip(_flatten(sources), gradients, strict=True):
-            (local if key_of(variable) in self._local_sources else shared).append(gradient)
+        local: list[tuple[Any, Any]] = []
+        shared: list[tuple[Any, Any]] = []
+        for source, gradient in zip(_flatten(sources), gradients, strict=True):
+            (local if key_of(source) in self._local_sources else shared).append((source, gradient))
         return local, shared
 
 

@@ -126,9 +126,14 @@ def tapes() -> None:
     tape = hvd.DistributedGradientTape(plain)
     tape.register_local_source(a)
     local, shared = tape.get_local_and_global_gradients(loss, [a, b, table])
-    assert float(local[0]) == rank + 1.0  # 2 * (rank + 1), divided by two ranks.
-    assert float(shared[0]) == 1.5
-    assert shared[1] is None
+    ((source, gradient),) = local
+    assert source is a
+    assert float(gradient) == rank + 1.0  # 2 * (rank + 1), divided by two ranks.
+    (source, gradient), (unused, none) = shared
+    assert source is b
+    assert float(gradient) == 1.5
+    assert unused is table
+    assert none is None
 
 
 def sessions(expected: list[Any]) -> None:
