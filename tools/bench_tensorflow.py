@@ -200,13 +200,12 @@ class Rank:
                 raise RuntimeError(msg)
 
 
-def serve(backend: str) -> None:
-    """Is one rank, until its input ends."""
-    rank = Rank(Strategy() if backend == STRATEGY else Lightcc())
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answers requests until its input ends."""
     sys.stdout.write(json.dumps({"ready": True}) + "\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(rank.answer(json.loads(line))) + "\n")
+        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
         sys.stdout.flush()
 
 
@@ -217,9 +216,14 @@ class Ranks:
     """The processes of one backend."""
 
     def __init__(
-        self, backend: str, num_ranks: int, cluster: Cluster | None, stack: contextlib.ExitStack
+        self,
+        backend: str,
+        num_ranks: int,
+        cluster: Cluster | None,
+        stack: contextlib.ExitStack,
+        program: str = __file__,
     ) -> None:
-        """Starts them; `stack` ends them."""
+        """Starts `program --serve BACKEND` as each of them; `stack` ends them."""
         hosts = [cluster.host_of(rank, num_ranks) if cluster else 0 for rank in range(num_ranks)]
         if backend == STRATEGY:
             environments = self._config(hosts, cluster)
@@ -242,7 +246,7 @@ class Ranks:
             subprocess.Popen(
                 [
                     *(cluster.command(hosts[rank]) if cluster else []),
-                    *(sys.executable, __file__, "--serve", backend),
+                    *(sys.executable, program, "--serve", backend),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -288,12 +292,16 @@ class Ranks:
             answers.append(json.loads(line))
         return answers
 
+    def ask(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Returns the ranks' answers."""
+        for process in self._processes:
+            print(json.dumps(request), file=process.stdin, flush=True)
+        return self._read()
+
     def measure(self, model: str, way: str, steps: int) -> list[float]:
         """Returns the seconds of each step: the slowest rank's."""
-        request = json.dumps({"model": model, "way": way, "steps": steps}) + "\n"
-        for process in self._processes:
-            print(request, end="", file=process.stdin, flush=True)
-        each = [answer["seconds"] for answer in self._read()]
+        answers = self.ask({"model": model, "way": way, "steps": steps})
+        each = [answer["seconds"] for answer in answers]
         return [max(of_ranks) for of_ranks in zip(*each, strict=True)]
 
 
@@ -337,7 +345,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=0, help="of a round; 0: by the model's size")
     arguments = parser.parse_args()
     if arguments.serve:
-        serve(arguments.serve)
+        serve(Rank(Strategy() if arguments.serve == STRATEGY else Lightcc()).answer)
         return 0
     ways = arguments.ways.split(",")
     for way in ways:
