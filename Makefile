@@ -279,6 +279,11 @@ wheel: .venv-wheel/.ready  ## One wheel for the CPythons of this machine, and th
 test-wheel: wheel  ## Same bits under every CPython of the wheel? Downloads WHEEL_WITH (3 GB)
 	.venv-wheel/bin/python tools/test_wheel.py dist $(WHEEL_WITH:%=--with %) $(PYTHONS)
 
+.PHONY: release-check
+release-check: test-wheel docs  ## What is missing before dist/ can be released?
+	.venv-wheel/bin/python -m twine check --strict dist/*
+	.venv-wheel/bin/python tools/check_release.py dist
+
 .PHONY: clean
 clean:  ## Removes everything that the targets above made
 	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

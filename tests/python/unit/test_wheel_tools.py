@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ TOOLS = Path(__file__).resolve().parents[3] / "tools"
 sys.path.insert(0, str(TOOLS))
 
 import build_wheel  # noqa: E402
+import check_release  # noqa: E402
 import interpreters  # noqa: E402
 import old_glibc  # noqa: E402
 import test_wheel as wheel_test  # noqa: E402
@@ -153,3 +155,72 @@ def test_the_compiler_builds_for_an_old_c_library(tmp_path: Path) -> None:
     versions = {int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", needed.stdout)}
     assert versions
     assert max(versions) <= 28
+
+
+RELEASED = (
+    "# Changelog\n\n## Unreleased\n\n## 0.2.0 - 2026-01-31\n\n- More.\n\n## 0.1.0 - 2025-01-31\n"
+)
+
+
+def test_changelog_of_a_release_has_nothing_to_say() -> None:
+    assert check_release.changelog_problems(RELEASED, "0.2.0") == []
+    assert check_release.changelog_problems(RELEASED, "0.1.0") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("# Changelog\n", "has no section"),
+        (RELEASED.replace("## Unreleased\n", "## Unreleased\n\n- A change.\n"), "under Unreleased"),
+        (RELEASED.replace("0.2.0 - 2026-01-31", "0.2.0"), "no section '## 0.2.0 - YYYY-MM-DD'"),
+        (RELEASED.replace("0.2.0", "0.3.0"), "no section '## 0.2.0 - YYYY-MM-DD'"),
+    ],
+)
+def test_changelog_without_the_release_is_found(text: str, problem: str) -> None:
+    (found,) = check_release.changelog_problems(text, "0.2.0")
+    assert problem in found
+
+
+HELD = (
+    "lightcc/liblightcc.so", "lightcc/liblightcc_tf.so", "lightcc/harp/plugin/libnccl-net.so",
+    "lightcc/_core.pyi", "lightcc-0.1.0.dist-info/entry_points.txt",
+    "lightcc-0.1.0.dist-info/licenses/LICENSE",
+)  # fmt: skip
+
+
+def packed(folder: Path, names: tuple[str, ...], pythons: tuple[str, ...]) -> Path:
+    wheel = folder / WHEEL.name
+    classifiers = "".join(
+        f"Classifier: Programming Language :: Python :: {python}\n" for python in pythons
+    )
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("lightcc-0.1.0.dist-info/METADATA", f"Name: lightcc\n{classifiers}\n")
+        for name in names:
+            archive.writestr(name, "")
+    return wheel
+
+
+def test_wheel_that_holds_all_has_no_problems(tmp_path: Path) -> None:
+    assert check_release.wheel_problems(packed(tmp_path, HELD, ("3.10", "3.12"))) == []
+
+
+@pytest.mark.parametrize("missing", HELD)
+def test_what_a_wheel_lacks_is_found(tmp_path: Path, missing: str) -> None:
+    names = tuple(name for name in HELD if name != missing)
+    (problem,) = check_release.wheel_problems(packed(tmp_path, names, ("3.10", "3.12")))
+    assert "has no" in problem
+
+
+def test_tests_in_a_wheel_and_unnamed_pythons_are_found(tmp_path: Path) -> None:
+    names = (*HELD, "lightcc/tests/test_x.py")
+    tests, python = check_release.wheel_problems(packed(tmp_path, names, ("3.10",)))
+    assert tests.endswith("has lightcc/tests/test_x.py")
+    assert python.endswith("is for CPython 3.12, which no classifier names")
+
+
+def test_files_of_another_version_are_found(tmp_path: Path) -> None:
+    (tmp_path / "lightcc-0.2.0.tar.gz").touch()
+    packed(tmp_path, HELD, ())
+    assert check_release.version_problems(tmp_path, "0.1.0") == [
+        f"{tmp_path} has no lightcc-0.1.0.tar.gz, or several"
+    ]
