@@ -1,6 +1,6 @@
 """Measures what faults and newcomers cost an elastic job: under lightccrun, and under torchrun.
 
-Usage: bench_elastic.py [--rounds 3] [--ways lightcc,torchrun] [--events rank,rank0,host]
+Usage: bench_elastic.py [--rounds 3] [--ways lightcc,forward,torchrun] [--events rank,rank0,host]
 
 Ranks train a small network (`bench_elastic_ranks.py`); a step takes 20 ms, and the state is
 committed, or written to a checkpoint, every tenth step. Two hosts are two agents of this machine:
@@ -171,10 +171,12 @@ def is_served(port: int) -> bool:
 class Lightcc:
     """lightccrun, with workers that dial in where there are two hosts."""
 
+    recovery = "rollback"
+
     def __init__(self, job: Job) -> None:
         """Prepares the way."""
         self._job = job
-        self._command = [sys.executable, str(RANKS), "lightcc", str(job.folder)]
+        self._command = [sys.executable, str(RANKS), self.recovery, str(job.folder)]
         self._port = free_port()
 
     def start_one_host(self, ranks: int) -> None:
@@ -194,6 +196,12 @@ class Lightcc:
         """Has a host join."""
         argv = ["--join", f"127.0.0.1:{self._port}", "--name", name, "--slots", str(slots)]
         self._job.start(name, [str(BIN / "lightcc-worker"), *argv])
+
+
+class Forward(Lightcc):
+    """The same, where each step is committed and survivors go on from the last one."""
+
+    recovery = "forward"
 
 
 class Torchrun:
@@ -227,7 +235,11 @@ class Torchrun:
         self._job.start(name, [str(BIN / "torchrun"), *flags, *command])
 
 
-WAYS: dict[str, type[Lightcc | Torchrun]] = {"lightcc": Lightcc, "torchrun": Torchrun}
+WAYS: dict[str, type[Lightcc | Torchrun]] = {
+    "lightcc": Lightcc,
+    "forward": Forward,
+    "torchrun": Torchrun,
+}
 
 # -- What happens to them -------------------------------------------------------------------------
 

@@ -68,8 +68,8 @@ class Notes:
         path.with_name(f"new.{os.getpid()}").rename(path)
 
 
-def train_with_lightcc(folder: Path) -> None:
-    """Trains under `lightccrun --min-np`."""
+def train_with_lightcc(folder: Path, recovery: str) -> None:
+    """Trains under `lightccrun --min-np`; a training that rolls forward commits each step."""
     import lightcc.torch as hvd
 
     model, notes = make_model(), Notes(folder)
@@ -78,7 +78,9 @@ def train_with_lightcc(folder: Path) -> None:
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     state = hvd.elastic.TorchState(model, optimizer, step=0)
 
-    @hvd.elastic.run
+    commit_steps = 1 if recovery == "forward" else COMMIT_STEPS
+
+    @hvd.elastic.run(recovery=recovery)
     def train(state: hvd.elastic.TorchState) -> None:
         notes.begun += 1
 
@@ -91,7 +93,7 @@ def train_with_lightcc(folder: Path) -> None:
             optimizer.step()
             state.step += 1
             notes.finished(state.step, hvd.size())
-            if state.step % COMMIT_STEPS == 0:
+            if state.step % commit_steps == 0:
                 state.commit()
 
     train(state)
@@ -135,5 +137,7 @@ def _reduced(value: torch.Tensor, reduce: Callable[..., object], operation: obje
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    ways = {"lightcc": train_with_lightcc, "torchrun": train_with_torchrun}
-    ways[sys.argv[1]](Path(sys.argv[2]))
+    if sys.argv[1] == "torchrun":
+        train_with_torchrun(Path(sys.argv[2]))
+    else:
+        train_with_lightcc(Path(sys.argv[2]), sys.argv[1])

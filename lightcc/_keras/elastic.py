@@ -22,6 +22,8 @@ class ModelState(ObjectState):
         optimizer: The optimizer.
     """
 
+    can_roll_forward = False
+
     def __init__(
         self, model: Any, optimizer: Any, broadcast: Broadcast, objects: dict[str, Any]
     ) -> None:

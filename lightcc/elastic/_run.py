@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, overload
 
 from lightcc import basics
 from lightcc._discovery import elastic
@@ -12,6 +12,7 @@ from lightcc.exceptions import HorovodInternalError, HostsUpdatedInterrupt, Rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from lightcc.elastic._state import State
 
@@ -20,7 +21,22 @@ R = TypeVar("R")
 S = TypeVar("S", bound="State")
 
 
-def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+ROLLBACK, FORWARD = "rollback", "forward"
+
+
+@overload
+def run(
+    func: Callable[Concatenate[S, P], R], *, recovery: str = ROLLBACK
+) -> Callable[Concatenate[S, P], R]: ...
+
+
+@overload
+def run(
+    func: None = None, *, recovery: str = ROLLBACK
+) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]: ...
+
+
+def run(func: Callable[Concatenate[S, P], R] | None = None, *, recovery: str = ROLLBACK) -> Any:
     """Makes a training function go on in another world when its own is over.
 
     The function takes a `State` first, and returns when training has finished. Before each call the
@@ -35,14 +51,32 @@ def run(func: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
     Under `lightccrun --min-np` the next world has the ranks that the launcher says. Elsewhere it
     has the same ranks as before.
 
+    Args:
+        func: The training function; without it, `run` returns a decorator.
+        recovery: "rollback", as with Horovod, or "forward", which all ranks must give. The function
+            then commits after each step, right after `optimizer.step()`, and commits copy nothing.
+            After a failure, ranks go on from the one with most commits. Parameters move only when
+            all gradients are there, so at most the step that failed is made again.
+
     Returns:
         The function, to be called with the state and the other arguments.
+
+    Raises:
+        ValueError: There is no such recovery; from the function: the state cannot roll forward.
     """
-    return run_fn(func, _reset)
+    if recovery not in (ROLLBACK, FORWARD):
+        msg = f"recovery={recovery!r}: must be '{ROLLBACK}' or '{FORWARD}'"
+        raise ValueError(msg)
+    if func is None:
+        return functools.partial(run_fn, reset=_reset, recovery=recovery)
+    return run_fn(func, _reset, recovery=recovery)
 
 
 def run_fn(
-    func: Callable[Concatenate[S, P], R], reset: Callable[[], object]
+    func: Callable[Concatenate[S, P], R],
+    reset: Callable[[], object],
+    *,
+    recovery: str = ROLLBACK,
 ) -> Callable[Concatenate[S, P], R]:
     """Does what `run` does, with a function that leaves a world and joins the next one."""
 
@@ -52,6 +86,8 @@ def run_fn(
         notification_manager.register_listener(state)
         worker = elastic.worker()
         skip_sync = False
+        if recovery == FORWARD:
+            state.roll_forward()
         try:
             if worker is not None:
                 worker.enter_run()
@@ -59,12 +95,18 @@ def run_fn(
                 restored = False
                 try:
                     if not skip_sync:
-                        state.sync()
+                        if recovery == FORWARD:
+                            state.take_over()
+                        else:
+                            state.sync()
                     result = func(state, *args, **kwargs)
                 except RankMismatchError:
                     raise
                 except HorovodInternalError:
-                    state.restore()
+                    if recovery == FORWARD:
+                        state.resume()
+                    else:
+                        state.restore()
                     restored, skip_sync = True, False
                 except HostsUpdatedInterrupt as interrupt:
                     skip_sync = interrupt.skip_sync

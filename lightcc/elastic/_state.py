@@ -5,15 +5,29 @@ from __future__ import annotations
 import queue
 from typing import TYPE_CHECKING, Any
 
+from lightcc import basics
 from lightcc._discovery.plan import HostUpdateResult
 from lightcc.exceptions import HostsUpdatedInterrupt
+from lightcc.functions import allgather_object, broadcast_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import ClassVar
+
+
+#: Finished steps of a state that is in part another rank's.
+_TORN = -1
 
 
 class State:
-    """The base of all states. Subclasses say what `save`, `restore`, `sync` and `reset` do."""
+    """The base of all states. Subclasses say what `save`, `restore`, `sync` and `reset` do.
+
+    Attributes:
+        can_roll_forward: Whether `run(recovery="forward")` takes such a state: it then has `mark`
+            and `resume` as well, and `sync` takes over the state of rank `_source`.
+    """
+
+    can_roll_forward: ClassVar[bool] = False
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
         """Makes the state.
@@ -27,6 +41,9 @@ class State:
         self._host_messages: queue.Queue[tuple[int, HostUpdateResult]] = queue.Queue()
         self._last_updated_timestamp = 0
         self._reset_callbacks: list[Callable[[], Any]] = []
+        self._rolls_forward = False
+        self._finished_steps = 0
+        self._source = 0
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Has functions called after each change of the world, for example to scale a rate."""
@@ -46,13 +63,19 @@ class State:
     def commit(self) -> None:
         """Saves the state, then does what `check_host_updates()` does.
 
+        Where `run` rolls forward nothing is copied: a step is finished, which counts.
+
         Collective: every rank must call it at the same point.
 
         Raises:
             HostsUpdatedInterrupt: Hosts were added or removed; on all ranks.
             HorovodInternalError: A rank failed; on all ranks.
         """
-        self.save()
+        if self._rolls_forward:
+            self.mark()
+            self._finished_steps += 1
+        else:
+            self.save()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -91,9 +114,51 @@ class State:
     def reset(self) -> None:
         """Prepares for another world; nothing, unless a subclass has something to do."""
 
+    # -- Rolling forward ------------------------------------------------------------------------
+
+    def roll_forward(self) -> None:
+        """Called by `run(recovery="forward")` before anything else.
+
+        Raises:
+            ValueError: States of this class cannot.
+        """
+        if not self.can_roll_forward:
+            msg = f"recovery='forward' does not go with {type(self).__name__}: use 'rollback'"
+            raise ValueError(msg)
+        self._rolls_forward = True
+
+    def take_over(self) -> None:
+        """Synchronises from the rank with most finished steps, the first of several. Collective.
+
+        Raises:
+            RuntimeError: No rank has a whole state: those that had one have failed while they
+                passed it on; on all ranks.
+            HorovodInternalError: A rank failed; on all ranks.
+        """
+        own = (self._finished_steps, -basics.rank())
+        finished_steps, source = max(allgather_object(own, name="lightcc.elastic.source"))
+        if finished_steps == _TORN:
+            msg = "no rank that is left has a whole state: begin from a checkpoint"
+            raise RuntimeError(msg)
+        self._source = -source
+        if self._finished_steps < finished_steps:
+            self._finished_steps = _TORN
+        self.sync()
+        self._finished_steps = finished_steps
+
+    def mark(self) -> None:
+        """Keeps what `resume` needs of a step that is finished, and no copies of what is large."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Goes back to the last finished step, from which what is large has not moved."""
+        raise NotImplementedError
+
 
 class ObjectState(State):
     """Python objects as attributes, which travel pickled."""
+
+    can_roll_forward = True
 
     def __init__(
         self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
@@ -118,10 +183,24 @@ class ObjectState(State):
         self._set_attributes()
 
     def sync(self) -> None:
-        """Sets the attributes to what rank 0 has saved. Collective, if there is one at all."""
+        """Sets the attributes to what rank 0 has saved. Collective, if there is one at all.
+
+        Where `run` rolls forward, it is what the rank with most finished steps has saved.
+        """
         if self._saved_state:
-            self._saved_state = self._bcast_object(self._saved_state)
+            saved = self._saved_state
+            self._saved_state = (
+                broadcast_object(saved, self._source) if self._source else self._bcast_object(saved)
+            )
             self._set_attributes()
+
+    def mark(self) -> None:
+        """Keeps what the attributes are now."""
+        ObjectState.save(self)
+
+    def resume(self) -> None:
+        """Sets the attributes to what was kept last."""
+        ObjectState.restore(self)
 
     if TYPE_CHECKING:  # Attributes have the names that the caller chooses.
 

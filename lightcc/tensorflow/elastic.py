@@ -80,6 +80,8 @@ class TensorFlowState(ObjectState):
         session: Which has their values, in a graph of tf.compat.v1.
     """
 
+    can_roll_forward = False
+
     def __init__(
         self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any
     ) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import warnings
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,7 +20,13 @@ class StateHandler:
 
     Attributes:
         value: What it handles.
+        source: The rank whose state `sync` takes over.
+        moves_in_steps: Whether the value moves when a step ends, and at no other time. Where a
+            training rolls forward such a value is not copied.
     """
+
+    moves_in_steps: ClassVar[bool] = False
+    source = 0
 
     def __init__(self, value: Any) -> None:
         """Takes the value, and saves its state."""
@@ -36,7 +43,7 @@ class StateHandler:
         self.value.load_state_dict(self._saved)
 
     def sync(self) -> None:
-        """Gives the value rank 0's state. Collective: every rank must call it."""
+        """Gives the value the state of rank `source`. Collective: every rank must call it."""
         raise NotImplementedError
 
     def set_value(self, value: Any) -> None:
@@ -48,25 +55,47 @@ class StateHandler:
 class ModelStateHandler(StateHandler):
     """Handles a `torch.nn.Module`."""
 
+    moves_in_steps = True
+
     def sync(self) -> None:
-        """Gives the model rank 0's parameters and buffers."""
-        broadcast_parameters(self.value.state_dict(), root_rank=0)
+        """Gives the model the parameters and buffers of rank `source`."""
+        broadcast_parameters(self.value.state_dict(), root_rank=self.source)
 
 
 class OptimizerStateHandler(StateHandler):
-    """Handles a `torch.optim.Optimizer`."""
+    """Handles a `torch.optim.Optimizer`.
+
+    Attributes:
+        has_stepped: Whether it has made a step since this was set to False.
+    """
+
+    moves_in_steps = True
+
+    def __init__(self, value: Any) -> None:
+        """Takes the optimizer, and saves its state."""
+        self.has_stepped = False
+        value.register_step_post_hook(self._note_step)
+        super().__init__(value)
 
     def sync(self) -> None:
-        """Gives the optimizer rank 0's state."""
-        broadcast_optimizer_state(self.value, root_rank=0)
+        """Gives the optimizer the state of rank `source`."""
+        broadcast_optimizer_state(self.value, root_rank=self.source)
+
+    def set_value(self, value: Any) -> None:
+        """Takes another optimizer in its place, and saves its state."""
+        value.register_step_post_hook(self._note_step)
+        super().set_value(value)
+
+    def _note_step(self, *_: Any) -> None:
+        self.has_stepped = True
 
 
 class SamplerStateHandler(StateHandler):
     """Handles an `ElasticSampler`."""
 
     def sync(self) -> None:
-        """Gives the sampler rank 0's position, and deals what is left anew."""
-        self.value.load_state_dict(broadcast_object(self.value.state_dict()))
+        """Gives the sampler the position of rank `source`, and deals what is left anew."""
+        self.value.load_state_dict(broadcast_object(self.value.state_dict(), self.source))
 
 
 _registry: list[tuple[type, type[StateHandler]]] = [
@@ -136,9 +165,34 @@ class TorchState(ObjectState):
         commits, would go back to the model that it was started with.
         """
         for handler in self._handlers.values():
+            handler.source = self._source
             handler.sync()
-            handler.save()
+            if not (self._rolls_forward and handler.moves_in_steps):
+                handler.save()
         super().sync()
+
+    def mark(self) -> None:
+        """Keeps the objects, and copies of the states of samplers."""
+        for handler in self._handlers.values():
+            if not handler.moves_in_steps:
+                handler.save()
+            if isinstance(handler, OptimizerStateHandler):
+                handler.has_stepped = False
+        super().mark()
+
+    def resume(self) -> None:
+        """Goes back to the last finished step; models and optimizers are there."""
+        handlers = self._handlers.values()
+        if any(isinstance(it, OptimizerStateHandler) and it.has_stepped for it in handlers):
+            warnings.warn(
+                "a step that moved parameters was not committed before a rank failed, and is made "
+                "again: with recovery='forward', commit right after optimizer.step()",
+                stacklevel=2,
+            )
+        for handler in handlers:
+            if not handler.moves_in_steps:
+                handler.restore()
+        super().resume()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets an attribute; a handler takes over the value where there is one."""

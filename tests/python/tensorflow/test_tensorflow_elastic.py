@@ -188,3 +188,16 @@ def test_the_variables_of_a_graph_are_kept_by_its_session() -> None:
         with pytest.raises(NotImplementedError, match="needs eager execution"):
             hvd.elastic.TensorFlowKerasState(None)
     hvd.shutdown()
+
+
+def test_states_of_tensorflow_do_not_roll_forward() -> None:
+    import tensorflow as tf
+
+    import lightcc.tensorflow as hvd
+    from lightcc.elastic import run
+
+    hvd.init()
+    state = hvd.elastic.TensorFlowState([tf.Variable(1.0)])
+    with pytest.raises(ValueError, match="does not go with TensorFlowState: use 'rollback'"):
+        run(lambda it: it, recovery="forward")(state)
+    hvd.shutdown()
