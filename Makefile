@@ -76,6 +76,11 @@ help:  ## Lists the targets
 	.venv-lint/bin/pip install --quiet --disable-pip-version-check -r tools/requirements-lint.txt
 	touch $@
 
+.venv-cuda/.ready: tools/requirements-cuda.txt
+	$(PYTHON) -m venv .venv-cuda
+	.venv-cuda/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@
+
 # FRAMEWORK=tensorflow: the same with Keras on TensorFlow, which is downloaded.
 DEMO_OF_torch = .venv/bin examples/pytorch_topk.py
 DEMO_OF_tensorflow = .venv-tf/bin examples/keras_topk.py
@@ -192,7 +197,7 @@ abi-check:  ## Compares harp_plugin/abi with the headers of NCCL_SRC
 	$(PYTHON) harp_plugin/tools/abi_check/abi_check.py $(NCCL_SRC)
 
 .PHONY: lint
-lint: .venv/.installed .venv-lint/.ready docs  ## Format, types, arrows, documentation, clang-tidy; LINT_CHANGED=1: less of it
+lint: .venv/.installed .venv-lint/.ready .venv-cuda/.ready docs  ## Format, types, arrows, documentation, clang-tidy; LINT_CHANGED=1: less of it
 	.venv-lint/bin/python tools/check_files.py
 	.venv-lint/bin/python tools/check_docs.py
 	.venv-lint/bin/python tools/check_words.py
@@ -208,6 +213,8 @@ lint: .venv/.installed .venv-lint/.ready docs  ## Format, types, arrows, documen
 	PYTHONPATH=. .venv-lint/bin/lint-imports
 	tools/check_thread_safety.sh
 	tools/check_cuda_kernels.sh
+	tools/check_cuda_abi.sh .venv-cuda
+	.venv-lint/bin/python tools/check_ptx.py .venv-cuda
 	PATH="$(LINT_BIN):$$PATH" cmake --preset lint -DPython_EXECUTABLE=$(LINT_BIN)/python \
 	  -Dpybind11_DIR="$$(.venv-lint/bin/python -m pybind11 --cmakedir)" >/dev/null
 	PATH="$(LINT_BIN):$$PATH" tools/run_clang_tidy.sh
@@ -256,6 +263,10 @@ cuda-mutants: .venv/.ready  ## Breaks the CUDA kernels in 38 places, one at a ti
 	PATH="$(BIN):$$PATH" cmake --preset dev >/dev/null
 	PATH="$(BIN):$$PATH" cmake --build build/dev --target lightcc_cuda_tests
 	$(PYTHON) tools/cuda_mutants.py
+
+.PHONY: kernels
+kernels:  ## Writes csrc/lightcc_cuda/ptx, the CUDA kernels as the library holds them (clang 19)
+	tools/check_cuda_kernels.sh --write
 
 .PHONY: test-gpu
 test-gpu:  ## Says what a GPU would be needed for; nothing runs on one yet

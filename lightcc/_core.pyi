@@ -378,3 +378,19 @@ def check_knobs() -> None:
 
 def simd_level() -> str:
     """Returns the best SIMD level of this machine: plain, avx2 or avx512."""
+
+def find_gpus() -> dict[str, Any]:
+    """Returns the GPUs that the CUDA driver has, and the CUDA version of that.
+
+    Keys: driver_version (12080 is CUDA 12.8) and gpus, a list of dicts by number. Each has name,
+    capability (major and minor), bytes of memory, pci_bus_id, and objection: why lightcc's kernels
+    do not run there, or "". No memory of a GPU is taken. NotImplementedError: there is no GPU, and
+    the message says why.
+    """
+
+def try_gpu(index: int) -> None:
+    """Loads all kernels on a GPU and runs one of them, to see that it works.
+
+    That takes some hundred MiB of the GPU's memory for a moment. NotImplementedError: the kernels
+    cannot run there. RuntimeError: a call of the driver failed, or the result was wrong.
+    """

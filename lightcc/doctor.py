@@ -30,7 +30,7 @@ import sys
 import textwrap
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightcc import _addresses, harp
 from lightcc._warnings import programs_not_there
@@ -194,7 +194,7 @@ def check_libraries() -> list[Finding]:
         opened = next((file for file in files if _opens(file)), None)
         detail = f"{opened}" if opened else f"{' or '.join(files)} cannot be opened"
         found.append(Finding("libraries", name, OK if opened else MISSING, detail))
-    return [*found, *_check_tensorflow(), _check_harp(), _check_gpu()]
+    return [*found, *_check_tensorflow(), _check_harp(), *_check_gpus()]
 
 
 def _check_tensorflow() -> list[Finding]:
@@ -247,17 +247,32 @@ def _opens(file: str) -> bool:
     return False
 
 
-def _check_gpu() -> Finding:
+def _check_gpus() -> list[Finding]:
+    core, reason = load_core()
+    if core is None:
+        return [Finding("libraries", "GPU", MISSING, f"the engine cannot be loaded: {reason}")]
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        code, count = int(driver.cuInit(0)), ctypes.c_int(0)
-        if code == 0:
-            code = int(driver.cuDeviceGetCount(ctypes.byref(count)))
-    except (OSError, AttributeError):
-        return Finding("libraries", "GPU", MISSING, "no CUDA driver")
-    if code != 0 or count.value == 0:
-        return Finding("libraries", "GPU", MISSING, f"none (CUDA says {code})")
-    return Finding("libraries", "GPU", OK, f"{count.value} visible")
+        found = core.find_gpus()
+    except NotImplementedError as error:
+        return [Finding("libraries", "GPU", MISSING, str(error))]
+    version = found["driver_version"]
+    driver = f"driver for CUDA {version // 1000}.{version % 1000 // 10}"
+    return [_describe_gpu(core, index, gpu, driver) for index, gpu in enumerate(found["gpus"])]
+
+
+def _describe_gpu(core: ModuleType, index: int, gpu: dict[str, Any], driver: str) -> Finding:
+    """Tries the kernels on a GPU, which takes memory of it for a moment."""
+    major, minor = gpu["capability"]
+    size = f"{gpu['bytes'] // _MIB} MiB"
+    known = f"{gpu['name']} at {gpu['pci_bus_id']}, compute capability {major}.{minor}, {size}"
+    status = OK
+    result = "lightcc's kernels run, but collectives do not use it yet"
+    try:
+        core.try_gpu(index)
+    except (NotImplementedError, RuntimeError) as error:
+        status = MISSING
+        result = f"lightcc's kernels do not run: {error}"
+    return Finding("libraries", f"GPU {index}", status, f"{known}, {driver}; {result}")
 
 
 def check_environment() -> list[Finding]:

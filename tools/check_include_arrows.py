@@ -24,11 +24,12 @@ FLOORS = [
     {"collectives", "fusion"},
     {"compression", "control"},
     {"engine"},
+    {"lightcc_cuda"},
     {"bindings", "lightcc_tf"},
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-# Libraries of their own, beside the engine's.
-FRONT_ENDS = FLOORS[-1]
+# Libraries of their own, beside the engine's: folders of csrc.
+LIBRARIES = FLOORS[-1] | FLOORS[-2]
 # Where the engine meets NCCL's net plugins, and what it may know of HARP there: "abi/name.hpp".
 PLUGIN_FOLDER = ("csrc", "lightcc", "transport", "plugin")
 HARP_HEADERS = re.compile(r"^(abi|src|sim|tools|harp_plugin)/")
@@ -72,7 +73,7 @@ PYTHON_HEADERS = re.compile(r"^(pybind11/|Python\.h$)")
 def room_of(path: Path) -> str | None:
     """Returns the room of a file under csrc, or None where it is not in a room."""
     parts = path.parts
-    if len(parts) > 2 and parts[0] == "csrc" and parts[1] in FRONT_ENDS:
+    if len(parts) > 2 and parts[0] == "csrc" and parts[1] in LIBRARIES:
         return parts[1]
     if len(parts) > 3 and parts[:2] == ("csrc", "lightcc"):
         return parts[2]
@@ -82,6 +83,8 @@ def room_of(path: Path) -> str | None:
 def room_included(header: str) -> str | None:
     """Returns the room of an included header, or None where it is not ours."""
     parts = header.split("/")
+    if len(parts) > 2 and parts[0] in LIBRARIES:
+        return parts[0]
     return parts[1] if len(parts) > 2 and parts[0] == "lightcc" else None
 
 

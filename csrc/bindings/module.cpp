@@ -19,6 +19,7 @@
 
 #include "compression.hpp"
 #include "errors.hpp"
+#include "gpus.hpp"
 #include "handles.hpp"
 #include "store_binding.hpp"
 #include "torch_tensors.hpp"
@@ -395,4 +396,5 @@ PYBIND11_MODULE(_core, module) {
   lightcc::bindings::register_world(module);
   lightcc::bindings::register_store(module);
   lightcc::bindings::register_knobs(module);
+  lightcc::bindings::register_gpus(module);
 }

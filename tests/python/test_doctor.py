@@ -5,17 +5,16 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from lightcc import doctor, harp
 from lightcc.harp import __main__ as harp_main
 from lightcc.harp.variables import HARP_VARIABLES
 from lightcc.runner.environment import LAUNCHER_VARIABLES
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def by_name(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
@@ -150,3 +149,61 @@ def test_the_report_counts_problems() -> None:
     text = doctor.report_text(findings)
     assert "  ! memfd " in text
     assert text.endswith("1 problem (!)\n")
+
+
+FAKE_CUDA = Path(__file__).resolve().parents[2] / "build/dev/tests/cpp/lightcc_cuda/libcuda.so.1"
+
+
+def gpus_of_a_child(driver: Path, settings: str = "") -> list[tuple[str, str, str]]:
+    """Returns what the doctor of a process that finds `driver` says of GPUs."""
+    code = (
+        "from lightcc import doctor\n"
+        "found = [f for f in doctor.check_libraries() if f.name.startswith('GPU')]\n"
+        "import json; print(json.dumps([[f.name, f.status, f.detail] for f in found]))"
+    )
+    variables = {"LD_LIBRARY_PATH": str(driver.parent), "LIGHTCC_FAKE_CUDA": settings}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [tuple(finding) for finding in json.loads(done.stdout)]
+
+
+def test_a_file_that_is_no_driver_is_told(tmp_path: Path) -> None:
+    driver = tmp_path / "libcuda.so.1"
+    driver.write_text("nothing")
+    [(name, status, detail)] = gpus_of_a_child(driver)
+    assert (name, status) == ("GPU", doctor.MISSING)
+    assert detail.startswith("no GPU, because the CUDA driver cannot be opened: ")
+    assert str(driver) in detail
+
+
+@pytest.mark.skipif(not FAKE_CUDA.exists(), reason="the fake CUDA driver is not built")
+def test_gpus_are_described_and_tried() -> None:
+    found = gpus_of_a_child(FAKE_CUDA, "devices=2,capability=86")
+    assert [name for name, _, _ in found] == ["GPU 0", "GPU 1"]
+    assert {status for _, status, _ in found} == {doctor.OK}
+    assert found[0][2] == (
+        "Simulated GPU at 0000:01:00.0, compute capability 8.6, 1024 MiB, driver for CUDA 12.8; "
+        "lightcc's kernels run, but collectives do not use it yet"
+    )
+
+
+@pytest.mark.skipif(not FAKE_CUDA.exists(), reason="the fake CUDA driver is not built")
+@pytest.mark.parametrize(
+    ("settings", "name", "detail"),
+    [
+        ("version=10020", "GPU", "is for CUDA 10.2; needed is one for CUDA 11.0"),
+        ("init=803", "GPU", "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+        ("capability=61", "GPU 0", "do not run: its compute capability is 6.1"),
+        ("ptx=0", "GPU 0", "do not run: the GPU's driver cannot load the kernels"),
+        ("wrong=1", "GPU 0", "do not run: the GPU packed two tensors wrongly"),
+    ],
+)
+def test_a_gpu_of_no_use_is_told_with_the_reason(settings: str, name: str, detail: str) -> None:
+    [found] = gpus_of_a_child(FAKE_CUDA, settings)
+    assert found[:2] == (name, doctor.MISSING)
+    assert detail in found[2]

@@ -36,6 +36,7 @@ GOOGLETEST_OUTPUT = """\
         ("base", "lightcc/wire/message.hpp"),
         ("transport", "lightcc/rendezvous/store.hpp"),
         ("collectives", "lightcc/engine/world.hpp"),
+        ("engine", "lightcc_cuda/driver/gpus.hpp"),
         ("engine", "pybind11/pybind11.h"),
         ("engine", "lightcc/nowhere/x.hpp"),
         ("engine", "abi/types.hpp"),
@@ -59,6 +60,8 @@ def test_an_arrow_against_the_order_is_found(room: str, header: str) -> None:
         ("csrc/lightcc/collectives/kernels/a.cpp", "lightcc/collectives/group.hpp"),
         ("csrc/lightcc/collectives/a.cpp", "lightcc/transport/shm/doorbell.hpp"),
         ("csrc/bindings/a.cpp", "pybind11/pybind11.h"),
+        ("csrc/bindings/a.cpp", "lightcc_cuda/driver/gpus.hpp"),
+        ("csrc/lightcc_cuda/driver/a.cpp", "lightcc/engine/world.hpp"),
         ("csrc/lightcc/transport/plugin/a.cpp", "abi/types.hpp"),
     ],
 )

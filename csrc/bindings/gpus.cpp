@@ -1,0 +1,47 @@
+#include "gpus.hpp"
+
+#include <string>
+
+#include "errors.hpp"
+#include "lightcc_cuda/driver/gpus.hpp"
+
+namespace py = pybind11;
+using namespace py::literals;
+
+namespace lightcc::bindings {
+namespace {
+
+py::dict find_gpus() {
+  const cuda::Gpus found = value_or_throw([] {
+    const py::gil_scoped_release nogil;
+    return cuda::find_gpus();
+  }());
+  py::list gpus;
+  for (const cuda::Gpu& gpu : found.list) {
+    gpus.append(py::dict("name"_a = gpu.name,
+                         "capability"_a = py::make_tuple(gpu.major, gpu.minor),
+                         "bytes"_a = gpu.bytes,
+                         "pci_bus_id"_a = gpu.pci_bus_id,
+                         "objection"_a = gpu.objection));
+  }
+  return py::dict("driver_version"_a = found.driver_version, "gpus"_a = gpus);
+}
+
+void try_gpu(int index) {
+  throw_if_error([index] {
+    const py::gil_scoped_release nogil;
+    return cuda::try_gpu(index);
+  }());
+}
+
+}  // namespace
+
+void register_gpus(py::module_& module) {
+  module.def("find_gpus", &find_gpus, "Returns the GPUs that the CUDA driver has.");
+  module.def("try_gpu",
+             &try_gpu,
+             "index"_a,
+             "Loads all kernels on a GPU and runs one of them, to see that it works.");
+}
+
+}  // namespace lightcc::bindings

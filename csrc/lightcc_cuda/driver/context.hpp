@@ -1,0 +1,103 @@
+// A GPU's primary context, and what is made in it, each freed by the object that owns it.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "lightcc/base/status.hpp"
+
+#include "lightcc_cuda/driver/driver.hpp"
+
+namespace lightcc::cuda {
+
+/// Holds the primary context of a device, which frameworks share. The driver outlives it.
+class Context {
+ public:
+  /// Errors: kSystem.
+  static Result<Context> retain(const Driver& driver, int index);
+  Context(Context&& other) noexcept
+      : driver_(other.driver_),
+        device_(other.device_),
+        handle_(std::exchange(other.handle_, nullptr)) {}
+  Context& operator=(Context&&) = delete;
+  ~Context();
+
+  const Driver& driver() const { return *driver_; }
+  Device device() const { return device_; }
+  ContextHandle* handle() const { return handle_; }
+
+ private:
+  Context(const Driver& driver, Device device, ContextHandle* handle)
+      : driver_(&driver), device_(device), handle_(handle) {}
+
+  const Driver* driver_;
+  Device device_;
+  ContextHandle* handle_;
+};
+
+/// Makes a context the thread's current one, and puts the one before back.
+class CurrentContext {
+ public:
+  explicit CurrentContext(const Context& context);
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+  ~CurrentContext();
+  const Status& status() const { return status_; }
+
+ private:
+  const Driver& driver_;
+  Status status_;
+};
+
+/// What `Free` frees, in the context that is current where it is made.
+template <typename Handle, Code (*Functions::*Free)(Handle)>
+class Owned {
+ public:
+  Owned(const Driver& driver, Handle handle) : driver_(&driver), handle_(handle) {}
+  Owned(Owned&& other) noexcept
+      : driver_(other.driver_), handle_(std::exchange(other.handle_, Handle{})) {}
+  Owned& operator=(Owned&&) = delete;
+  ~Owned() {
+    if (handle_ != Handle{}) {
+      // At the end of a process the driver may be gone before: nothing is left to be freed then.
+      static_cast<void>((driver_->call().*Free)(handle_));
+    }
+  }
+  Handle get() const { return handle_; }
+
+ private:
+  const Driver* driver_;
+  Handle handle_;
+};
+
+using DeviceMemory = Owned<Address, &Functions::free>;
+using HostMemory = Owned<void*, &Functions::free_host>;
+using Module = Owned<ModuleHandle*, &Functions::unload_module>;
+
+/// A stream that waits for no other, the default ones included. It is waited for before it goes, so
+/// memory that it uses has to go later.
+class Stream {
+ public:
+  /// In the current context. Errors: kSystem.
+  static Result<Stream> create(const Driver& driver);
+  Stream(Stream&& other) noexcept
+      : driver_(other.driver_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Stream& operator=(Stream&&) = delete;
+  ~Stream();
+
+  StreamHandle* get() const { return handle_; }
+  /// Errors: kSystem, also of what was queued. Blocks: yes.
+  Status wait() const;
+
+ private:
+  Stream(const Driver& driver, StreamHandle* handle) : driver_(&driver), handle_(handle) {}
+
+  const Driver* driver_;
+  StreamHandle* handle_;
+};
+
+// In the current context. Errors: kSystem.
+Result<DeviceMemory> allocate_device_memory(const Driver& driver, std::size_t bytes);
+/// Memory that the host reads and writes, and that copies run to and from asynchronously.
+Result<HostMemory> allocate_pinned_memory(const Driver& driver, std::size_t bytes);
+}  // namespace lightcc::cuda

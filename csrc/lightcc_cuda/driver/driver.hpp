@@ -1,0 +1,37 @@
+// NVIDIA's driver, opened when it is first asked for. The library links nothing of CUDA.
+#pragma once
+
+#include <string>
+
+#include "lightcc/base/status.hpp"
+
+#include "lightcc_cuda/driver/functions.hpp"
+
+namespace lightcc::cuda {
+
+inline constexpr const char* kDriverFile = "libcuda.so.1";
+/// CUDA 11.0, as drivers count: the first one that takes PTX of ISA 7.0.
+inline constexpr int kOldestDriver = 11000;
+
+/// A driver that is there, is new enough, and has been initialised. It stays loaded, as other parts
+/// of the process may use it as well. Thread: any.
+class Driver {
+ public:
+  /// Opens `file` and initialises it. Errors, kUnimplemented: there is none, it is too old, it
+  /// lacks a function, or it says that it cannot work here. The message says why, and nothing else.
+  static Result<Driver> open(const std::string& file = kDriverFile);
+
+  const Functions& call() const { return functions_; }
+  int version() const { return version_; }
+  /// OK, or what `code` of the call `what` means: "cuInit: CUDA_ERROR_NO_DEVICE (...)". kSystem.
+  Status check(Code code, const char* what) const;
+
+ private:
+  Functions functions_;
+  int version_ = 0;
+};
+
+/// "12.8" of 12080.
+std::string version_text(int version);
+
+}  // namespace lightcc::cuda

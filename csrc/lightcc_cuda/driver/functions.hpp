@@ -1,0 +1,95 @@
+// NVIDIA's driver as lightcc calls it. cuda.h is not included, so that building needs no CUDA:
+// tools/cuda_abi/driver_abi.cpp holds these declarations against it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lightcc::cuda {
+
+/// CUresult.
+using Code = int;
+/// CUdevice: a GPU's number, as CUDA_VISIBLE_DEVICES leaves them.
+using Device = int;
+/// CUdeviceptr.
+using Address = unsigned long long;
+/// CUjit_option, CUdevice_attribute, CUfunction_attribute.
+using Option = int;
+// CUcontext, CUmodule, CUfunction, CUstream, CUevent: only ever pointed to.
+struct ContextHandle;
+struct ModuleHandle;
+struct FunctionHandle;
+struct StreamHandle;
+struct EventHandle;
+
+inline constexpr Code kSuccess = 0;
+inline constexpr Code kErrorNoDevice = 100;
+inline constexpr Code kErrorInvalidPtx = 218;
+inline constexpr Code kErrorUnsupportedPtx = 222;
+inline constexpr Code kErrorNotFound = 500;
+inline constexpr Code kErrorNotReady = 600;
+inline constexpr Option kMajorOfCapability = 75;
+inline constexpr Option kMinorOfCapability = 76;
+inline constexpr Option kMultiprocessors = 16;
+inline constexpr Option kRegistersOfFunction = 4;
+inline constexpr Option kJitErrorLog = 5;
+inline constexpr Option kJitErrorLogBytes = 6;
+inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kEventWithoutTiming = 2;
+inline constexpr unsigned kHostMemoryForAllContexts = 1;
+
+// Member, symbol, arguments; all return a Code. The symbols are those that the library exports,
+// which cuda.h's macros append "_v2" to. Every driver for CUDA 11.0 and newer has all of them.
+#define LIGHTCC_CUDA_FUNCTIONS(X)                                                              \
+  X(init, cuInit, (unsigned))                                                                  \
+  X(driver_version, cuDriverGetVersion, (int*))                                                \
+  X(error_name, cuGetErrorName, (Code, const char**))                                          \
+  X(error_text, cuGetErrorString, (Code, const char**))                                        \
+  X(device_count, cuDeviceGetCount, (int*))                                                    \
+  X(device, cuDeviceGet, (Device*, int))                                                       \
+  X(device_name, cuDeviceGetName, (char*, int, Device))                                        \
+  X(device_attribute, cuDeviceGetAttribute, (int*, Option, Device))                            \
+  X(device_bytes, cuDeviceTotalMem_v2, (std::size_t*, Device))                                 \
+  X(pci_bus_id, cuDeviceGetPCIBusId, (char*, int, Device))                                     \
+  X(retain_context, cuDevicePrimaryCtxRetain, (ContextHandle**, Device))                       \
+  X(release_context, cuDevicePrimaryCtxRelease_v2, (Device))                                   \
+  X(push_context, cuCtxPushCurrent_v2, (ContextHandle*))                                       \
+  X(pop_context, cuCtxPopCurrent_v2, (ContextHandle**))                                        \
+  X(allocate, cuMemAlloc_v2, (Address*, std::size_t))                                          \
+  X(free, cuMemFree_v2, (Address))                                                             \
+  X(allocate_host, cuMemHostAlloc, (void**, std::size_t, unsigned))                            \
+  X(free_host, cuMemFreeHost, (void*))                                                         \
+  X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, Address, std::size_t, StreamHandle*))          \
+  X(copy_to_device, cuMemcpyHtoDAsync_v2, (Address, const void*, std::size_t, StreamHandle*))  \
+  X(create_stream, cuStreamCreateWithPriority, (StreamHandle**, unsigned, int))                \
+  X(destroy_stream, cuStreamDestroy_v2, (StreamHandle*))                                       \
+  X(wait_for_stream, cuStreamSynchronize, (StreamHandle*))                                     \
+  X(load_module, cuModuleLoadDataEx, (ModuleHandle**, const void*, unsigned, Option*, void**)) \
+  X(unload_module, cuModuleUnload, (ModuleHandle*))                                            \
+  X(get_function, cuModuleGetFunction, (FunctionHandle**, ModuleHandle*, const char*))         \
+  X(function_attribute, cuFuncGetAttribute, (int*, Option, FunctionHandle*))                   \
+  X(launch,                                                                                    \
+    cuLaunchKernel,                                                                            \
+    (FunctionHandle*,                                                                          \
+     unsigned,                                                                                 \
+     unsigned,                                                                                 \
+     unsigned,                                                                                 \
+     unsigned,                                                                                 \
+     unsigned,                                                                                 \
+     unsigned,                                                                                 \
+     unsigned,                                                                                 \
+     StreamHandle*,                                                                            \
+     void**,                                                                                   \
+     void**))
+
+// NOLINTBEGIN(bugprone-macro-parentheses): a list of parameters takes none.
+#define LIGHTCC_CUDA_MEMBER(member, symbol, arguments) Code(*member) arguments = nullptr;
+// NOLINTEND(bugprone-macro-parentheses)
+
+/// The functions, by what they do.
+struct Functions {
+  LIGHTCC_CUDA_FUNCTIONS(LIGHTCC_CUDA_MEMBER)
+};
+#undef LIGHTCC_CUDA_MEMBER
+
+}  // namespace lightcc::cuda

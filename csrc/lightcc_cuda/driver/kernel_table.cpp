@@ -1,0 +1,104 @@
+#include "lightcc_cuda/driver/kernel_table.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "lightcc_cuda/driver/ptx.hpp"
+#include "lightcc_cuda/kernels/bucket.hpp"
+#include "lightcc_cuda/kernels/finite.hpp"
+#include "lightcc_cuda/kernels/merge.hpp"
+#include "lightcc_cuda/kernels/reduce.hpp"
+#include "lightcc_cuda/kernels/topk.hpp"
+
+namespace lightcc::cuda {
+namespace {
+
+constexpr std::size_t kLogBytes = 4096;
+
+Result<Module> load_module(const Driver& driver, const PtxText& ptx) {
+  std::array<char, kLogBytes> log{};
+  std::array<Option, 2> options{kJitErrorLog, kJitErrorLogBytes};
+  // The driver takes each value in the place of a pointer, numbers as well.
+  std::array<void*, 2> values{log.data(),
+                              reinterpret_cast<void*>(std::uintptr_t{kLogBytes})};  // NOLINT
+  ModuleHandle* handle = nullptr;
+  const Code code = driver.call().load_module(
+      &handle, ptx.text, static_cast<unsigned>(options.size()), options.data(), values.data());
+  if (code == kSuccess) {
+    return Module(driver, handle);
+  }
+  log.back() = '\0';
+  std::string own_words = log.data();
+  if (!own_words.empty()) {
+    own_words = ": " + own_words;
+  }
+  return Status(ErrorCode::kUnimplemented,
+                std::string("the GPU's driver cannot load the kernels '") + ptx.name +
+                    "': " + driver.check(code, "cuModuleLoadDataEx").message() + own_words);
+}
+
+/// Of the first module that has `name`.
+Result<FunctionHandle*> find_function(const Driver& driver,
+                                      const std::vector<Module>& modules,
+                                      const std::string& name) {
+  FunctionHandle* function = nullptr;
+  Code code = kSuccess;
+  for (const Module& module : modules) {
+    code = driver.call().get_function(&function, module.get(), name.c_str());
+    if (code != kErrorNotFound) {
+      break;
+    }
+  }
+  LIGHTCC_RETURN_IF_ERROR(driver.check(code, ("cuModuleGetFunction of " + name).c_str()));
+  // A driver that loads functions late has to load this one to answer.
+  int registers = 0;
+  LIGHTCC_RETURN_IF_ERROR(
+      driver.check(driver.call().function_attribute(&registers, kRegistersOfFunction, function),
+                   ("cuFuncGetAttribute of " + name).c_str()));
+  return function;
+}
+
+}  // namespace
+
+const std::vector<std::string>& kernel_names() {
+#define LIGHTCC_NAME(name, ...) #name,
+#define LIGHTCC_TEXT(name) #name
+#define LIGHTCC_TEXT_OF(macro) LIGHTCC_TEXT(macro)
+  static const std::vector<std::string> kNames{LIGHTCC_COPY_KERNELS(LIGHTCC_NAME)         //
+                                               LIGHTCC_CONVERT_KERNELS(LIGHTCC_NAME)      //
+                                               LIGHTCC_REDUCE_KERNELS(LIGHTCC_NAME)       //
+                                               LIGHTCC_FINITE_KERNELS(LIGHTCC_NAME)       //
+                                               LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_NAME)  //
+                                               LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_NAME)  //
+                                               LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_NAME)   //
+                                               LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_NAME)    //
+                                               LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_NAME)  //
+                                               LIGHTCC_MERGE_KERNELS(LIGHTCC_NAME)        //
+                                               LIGHTCC_TEXT_OF(LIGHTCC_TOPK_COMMIT_KERNEL),
+                                               LIGHTCC_TEXT_OF(LIGHTCC_MERGE_BEGIN_KERNEL)};
+#undef LIGHTCC_TEXT_OF
+#undef LIGHTCC_TEXT
+#undef LIGHTCC_NAME
+  return kNames;
+}
+
+Result<KernelTable> KernelTable::load(const Driver& driver) {
+  KernelTable table;
+  for (const PtxText& ptx : ptx_texts()) {
+    LIGHTCC_ASSIGN_OR_RETURN(Module module, load_module(driver, ptx));
+    table.modules_.push_back(std::move(module));
+  }
+  for (const std::string& name : kernel_names()) {
+    LIGHTCC_ASSIGN_OR_RETURN(table.functions_[name], find_function(driver, table.modules_, name));
+  }
+  return table;
+}
+
+FunctionHandle* KernelTable::find(std::string_view name) const {
+  const auto found = functions_.find(std::string(name));
+  return found == functions_.end() ? nullptr : found->second;
+}
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,51 @@
+// The kernels as functions of a context: all of them, loaded at once.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lightcc/base/status.hpp"
+
+#include "lightcc_cuda/driver/context.hpp"
+
+namespace lightcc::cuda {
+
+/// Every kernel of csrc/lightcc_cuda/kernels is loaded here, because a driver that loads one at its
+/// first launch may wait for the GPU to become idle. That is never, where its work waits for peers.
+///
+/// Made, used and destroyed with the context current.
+class KernelTable {
+ public:
+  /// Errors, kUnimplemented: this driver cannot compile the kernels for this GPU, with its own
+  /// words; kSystem: another failure of a call.
+  static Result<KernelTable> load(const Driver& driver);
+
+  std::size_t size() const { return functions_.size(); }
+  /// Null: there is no kernel of that name.
+  FunctionHandle* find(std::string_view name) const;
+
+ private:
+  std::vector<Module> modules_;
+  std::unordered_map<std::string, FunctionHandle*> functions_;
+};
+
+/// The names of all kernels, from the lists of their arguments' headers.
+const std::vector<std::string>& kernel_names();
+
+/// Launches a kernel that takes one struct. Errors: kSystem.
+template <typename Arguments>
+Status launch(const Driver& driver,
+              FunctionHandle* kernel,
+              unsigned blocks,
+              unsigned threads,
+              StreamHandle* stream,
+              Arguments arguments) {
+  void* pointers[] = {&arguments};
+  return driver.check(
+      driver.call().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, nullptr),
+      "cuLaunchKernel");
+}
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,15 @@
+// The kernels as PTX: the files of csrc/lightcc_cuda/ptx, inside of the library.
+#pragma once
+
+#include <span>
+
+namespace lightcc::cuda {
+
+struct PtxText {
+  const char* name;  ///< Of the file, without its end: "bucket".
+  const char* text;  ///< Ends with a zero byte.
+};
+
+std::span<const PtxText> ptx_texts();
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,172 @@
+// The driver is opened, and GPUs are found and tried, on a fake of the driver's.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc_cuda/driver/driver.hpp"
+#include "lightcc_cuda/driver/gpus.hpp"
+#include "lightcc_cuda/driver/kernel_table.hpp"
+#include "lightcc_cuda/driver/ptx.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+
+namespace lightcc::cuda::cuda_driver_test {
+namespace {
+
+/// The fake behaves so in a test, and nothing is left of what the test made.
+class Fake {
+ public:
+  explicit Fake(const std::string& settings) { fake::set(settings); }
+  Fake(const Fake&) = delete;
+  Fake& operator=(const Fake&) = delete;
+  ~Fake() {
+    fake::set("");
+    EXPECT_EQ(fake::live(), 0);
+  }
+};
+
+std::string why_no_gpu(const std::string& settings) {
+  const Fake fake(settings);
+  const auto gpus = find_gpus();
+  EXPECT_EQ(gpus.status().code(), ErrorCode::kUnimplemented);
+  return gpus.status().message();
+}
+
+TEST(CudaDriver, finds_gpus_and_describes_them) {
+  const Fake fake("devices=2,capability=86,version=13000");
+  const auto gpus = find_gpus();
+  ASSERT_TRUE(gpus.ok()) << gpus.status().message();
+  EXPECT_EQ(gpus->driver_version, 13000);
+  ASSERT_EQ(gpus->list.size(), 2U);
+  const Gpu& second = gpus->list[1];
+  EXPECT_EQ(second.name, "Simulated GPU");
+  EXPECT_EQ(second.major, 8);
+  EXPECT_EQ(second.minor, 6);
+  EXPECT_EQ(second.bytes, std::uint64_t{1} << 30);
+  EXPECT_EQ(second.pci_bus_id, "0000:02:00.0");
+  EXPECT_EQ(second.objection, "");
+}
+
+TEST(CudaDriver, a_machine_without_a_driver_has_no_gpu) {
+  const auto driver = Driver::open("no_such_library.so.1");
+  EXPECT_EQ(driver.status().code(), ErrorCode::kUnimplemented);
+  EXPECT_NE(driver.status().message().find("the CUDA driver cannot be opened: no_such_library"),
+            std::string::npos)
+      << driver.status().message();
+}
+
+TEST(CudaDriver, a_file_that_is_no_library_is_no_driver) {
+  const auto file =
+      std::filesystem::path(::testing::TempDir()) / ("broken" + std::to_string(::getpid()) + ".so");
+  std::ofstream(file) << "not a library";
+  const auto driver = Driver::open(file);
+  std::filesystem::remove(file);
+  EXPECT_EQ(driver.status().code(), ErrorCode::kUnimplemented);
+  EXPECT_NE(driver.status().message().find(file.string()), std::string::npos);
+}
+
+TEST(CudaDriver, a_library_that_lacks_a_function_is_broken) {
+  const auto driver = Driver::open("libm.so.6");
+  EXPECT_EQ(driver.status().message(), "the CUDA driver libm.so.6 is broken: it has no cuInit");
+}
+
+TEST(CudaDriver, says_why_there_is_no_gpu) {
+  EXPECT_EQ(why_no_gpu("version=10020"),
+            "no GPU, because the CUDA driver libcuda.so.1 is for CUDA 10.2; needed is one for CUDA "
+            "11.0 (version 450) or newer");
+  EXPECT_EQ(why_no_gpu("init=100"),
+            "no GPU, because the CUDA driver does not work here: cuInit: CUDA_ERROR_NO_DEVICE (of "
+            "the fake driver)");
+  EXPECT_EQ(why_no_gpu("init=4711"),
+            "no GPU, because the CUDA driver does not work here: cuInit: CUDA error 4711");
+  EXPECT_EQ(why_no_gpu("devices=0"),
+            "no GPU, because the CUDA driver has none for this process (see CUDA_VISIBLE_DEVICES)");
+  EXPECT_EQ(why_no_gpu("fail=cuDeviceGetCount:803:1"),
+            "no GPU, because the CUDA driver does not work here: cuDeviceGetCount: "
+            "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (of the fake driver)");
+}
+
+TEST(CudaDriver, an_old_gpu_is_listed_with_what_it_lacks) {
+  const Fake fake("capability=61");
+  const auto gpus = find_gpus();
+  ASSERT_TRUE(gpus.ok()) << gpus.status().message();
+  EXPECT_EQ(gpus->list[0].objection, "its compute capability is 6.1; needed is 7.0 or newer");
+  EXPECT_EQ(try_gpu(0).message(), gpus->list[0].objection);
+}
+
+TEST(CudaDriver, the_library_holds_every_kernel) {
+  std::string all;
+  for (const PtxText& ptx : ptx_texts()) {
+    EXPECT_TRUE(std::string(ptx.text).starts_with(".version 7.0\n.target sm_70\n")) << ptx.name;
+    all += ptx.text;
+  }
+  const std::vector<std::string>& names = kernel_names();
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  for (const std::string& name : names) {
+    EXPECT_NE(all.find(".visible .entry " + name + "("), std::string::npos) << name;
+  }
+  std::size_t entries = 0;
+  for (std::size_t at = all.find(".visible .entry "); at != std::string::npos;
+       at = all.find(".visible .entry ", at + 1)) {
+    ++entries;
+  }
+  EXPECT_EQ(entries, names.size());
+}
+
+TEST(CudaDriver, a_gpu_is_tried_with_a_kernel) {
+  const Fake fake("devices=2,delay_us=300");
+  EXPECT_EQ(try_gpu(0).message(), "");
+  EXPECT_EQ(try_gpu(1).message(), "");
+  EXPECT_EQ(try_gpu(2).message(), "cuDeviceGet: CUDA error 101");
+}
+
+TEST(CudaDriver, a_wrong_result_is_seen) {
+  const Fake fake("wrong=1");
+  const Status tried = try_gpu(0);
+  EXPECT_EQ(tried.code(), ErrorCode::kInternal);
+  EXPECT_EQ(tried.message(), "the GPU packed two tensors wrongly");
+}
+
+TEST(CudaDriver, a_driver_that_cannot_compile_the_kernels_says_so_in_its_own_words) {
+  const Fake fake("ptx=0");
+  const Status tried = try_gpu(0);
+  EXPECT_EQ(tried.code(), ErrorCode::kUnimplemented);
+  EXPECT_EQ(tried.message(),
+            "the GPU's driver cannot load the kernels 'bucket': cuModuleLoadDataEx: "
+            "CUDA_ERROR_UNSUPPORTED_PTX_VERSION (of the fake driver): ptxas: this is not for me");
+}
+
+/// Any call may fail, once or for ever. Fake looks for what is left then.
+TEST(CudaDriver, every_call_may_fail) {
+  const std::vector<std::string> calls{"cuDeviceGet",
+                                       "cuDevicePrimaryCtxRetain",
+                                       "cuCtxPushCurrent_v2",
+                                       "cuModuleLoadDataEx",
+                                       "cuModuleGetFunction",
+                                       "cuFuncGetAttribute",
+                                       "cuStreamCreateWithPriority",
+                                       "cuMemHostAlloc",
+                                       "cuMemAlloc_v2",
+                                       "cuMemcpyHtoDAsync_v2",
+                                       "cuLaunchKernel",
+                                       "cuMemcpyDtoHAsync_v2",
+                                       "cuStreamSynchronize"};
+  for (const std::string& call : calls) {
+    for (const int code : {2, 700}) {
+      const Fake fake("fail=" + call + ":" + std::to_string(code) + ":1");
+      const Status tried = try_gpu(0);
+      EXPECT_FALSE(tried.ok()) << call;
+      // Without the number of the version.
+      EXPECT_NE(tried.message().find(call.substr(0, call.find('_'))), std::string::npos)
+          << tried.message();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lightcc::cuda::cuda_driver_test

@@ -1,0 +1,388 @@
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "lightcc_cuda/driver/functions.hpp"
+#include "lightcc_cuda/fake_driver/memory.hpp"
+#include "lightcc_cuda/fake_driver/settings.hpp"
+#include "lightcc_cuda/fake_driver/stream.hpp"
+#include "lightcc_cuda/simulator/kernels.hpp"
+#include "lightcc_cuda/simulator/simulator.hpp"
+
+namespace lightcc::cuda {
+
+// What the handles point to.
+struct StreamHandle {
+  fake::Stream stream;
+};
+struct ModuleHandle {
+  std::set<std::string, std::less<>> kernels;
+};
+struct ContextHandle {
+  Device device;
+};
+struct FunctionHandle {
+  std::size_t bytes;
+  std::string (*run)(const simulator::Shape&, const void*);
+};
+
+namespace fake {
+namespace {
+
+constexpr Code kInvalidValue = 1;
+constexpr Code kOutOfMemory = 2;
+constexpr Code kInvalidDevice = 101;
+constexpr Code kInvalidContext = 201;
+constexpr Code kLaunchFailed = 719;
+
+Settings& settings() {
+  static Settings all;
+  return all;
+}
+DeviceMemories& device_memories() {
+  static auto* const kAll = new DeviceMemories;  // Streams may outlive static objects.
+  return *kAll;
+}
+PinnedMemories& pinned_memories() {
+  static auto* const kAll = new PinnedMemories;
+  return *kAll;
+}
+std::atomic<int> live_objects{0};
+thread_local std::vector<ContextHandle*> contexts;
+
+template <typename Arguments, void (*Kernel)(Arguments)>
+std::string run_kernel(const simulator::Shape& shape, const void* arguments) {
+  return simulator::launch(shape, Kernel, *static_cast<const Arguments*>(arguments));
+}
+
+std::map<std::string, FunctionHandle, std::less<>>& kernels() {
+#define LIGHTCC_ROW(name, arguments) {#name, {sizeof(arguments), run_kernel<arguments, name>}},
+#define LIGHTCC_BUCKET_ROW(name, ...) LIGHTCC_ROW(name, BucketArguments)
+#define LIGHTCC_REDUCE_ROW(name, ...) LIGHTCC_ROW(name, ReduceArguments)
+#define LIGHTCC_FINITE_ROW(name, ...) LIGHTCC_ROW(name, FiniteArguments)
+#define LIGHTCC_TOPK_ROW(name, ...) LIGHTCC_ROW(name, TopkArguments)
+#define LIGHTCC_MERGE_ROW(name, ...) LIGHTCC_ROW(name, MergeArguments)
+  static std::map<std::string, FunctionHandle, std::less<>> all{
+      LIGHTCC_COPY_KERNELS(LIGHTCC_BUCKET_ROW)       //
+      LIGHTCC_CONVERT_KERNELS(LIGHTCC_BUCKET_ROW)    //
+      LIGHTCC_REDUCE_KERNELS(LIGHTCC_REDUCE_ROW)     //
+      LIGHTCC_FINITE_KERNELS(LIGHTCC_FINITE_ROW)     //
+      LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_TOPK_ROW)  //
+      LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_TOPK_ROW)  //
+      LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_TOPK_ROW)   //
+      LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_TOPK_ROW)    //
+      LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_TOPK_ROW)  //
+      LIGHTCC_TOPK_ROW(lightcc_topk_commit)          //
+      LIGHTCC_MERGE_KERNELS(LIGHTCC_MERGE_ROW)       //
+      LIGHTCC_MERGE_ROW(lightcc_merge_begin)};
+  return all;
+}
+
+/// Adds an operation, which runs unless the GPU is broken by then.
+void enqueue(StreamHandle* stream, std::function<void()> operation) {
+  stream->stream.add([operation = std::move(operation)] {
+    if (!settings().is_broken()) {
+      operation();
+    }
+  });
+}
+
+/// Copies in the stream's order; waits where the host's memory is not pinned.
+void enqueue_copy(
+    StreamHandle* stream, std::byte* to, const std::byte* from, std::size_t bytes, bool pinned) {
+  enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  if (!pinned) {
+    stream->stream.add_turn()->wait();
+  }
+}
+
+/// The names of the kernels of a text, if it is PTX for this GPU.
+bool read_module(std::string_view text, ModuleHandle& module) {
+  constexpr std::string_view kEntry = ".visible .entry ";
+  if (!text.starts_with(".version 7.0\n.target sm_70\n")) {
+    return false;
+  }
+  for (std::size_t at = text.find(kEntry); at != text.npos; at = text.find(kEntry, at + 1)) {
+    const std::size_t begin = at + kEntry.size();
+    module.kernels.emplace(text.substr(begin, text.find('(', begin) - begin));
+  }
+  return true;
+}
+
+}  // namespace
+
+[[gnu::visibility("default")]] void set(const std::string& text) {
+  settings().set(text);
+}
+[[gnu::visibility("default")]] int live() {
+  return live_objects;
+}
+
+}  // namespace fake
+}  // namespace lightcc::cuda
+
+namespace cuda = lightcc::cuda;
+namespace fake = lightcc::cuda::fake;
+using cuda::Address;
+using cuda::Code;
+using cuda::Device;
+using cuda::Option;
+using fake::settings;
+
+#define LIGHTCC_API extern "C" [[gnu::visibility("default")]] Code
+/// Where a call may be made to fail.
+#define LIGHTCC_MAY_FAIL(name)                                     \
+  if (const Code failure = settings().failure_of(name); failure) { \
+    return failure;                                                \
+  }
+#define LIGHTCC_NEEDS_CONTEXT(name) \
+  LIGHTCC_MAY_FAIL(name)            \
+  if (fake::contexts.empty()) {     \
+    return fake::kInvalidContext;   \
+  }
+
+LIGHTCC_API cuInit(unsigned /*flags*/) {
+  return settings().number("init");
+}
+LIGHTCC_API cuDriverGetVersion(int* version) {
+  *version = settings().number("version");
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuGetErrorName(Code code, const char** name) {
+  static const std::map<Code, const char*> kNames{{1, "CUDA_ERROR_INVALID_VALUE"},
+                                                  {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+                                                  {100, "CUDA_ERROR_NO_DEVICE"},
+                                                  {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
+                                                  {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                                                  {719, "CUDA_ERROR_LAUNCH_FAILED"},
+                                                  {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}};
+  const auto found = kNames.find(code);
+  *name = found == kNames.end() ? nullptr : found->second;
+  return found == kNames.end() ? fake::kInvalidValue : cuda::kSuccess;
+}
+LIGHTCC_API cuGetErrorString(Code /*code*/, const char** text) {
+  *text = "of the fake driver";
+  return cuda::kSuccess;
+}
+
+LIGHTCC_API cuDeviceGetCount(int* count) {
+  LIGHTCC_MAY_FAIL("cuDeviceGetCount")
+  *count = settings().number("devices");
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuDeviceGet(Device* device, int index) {
+  LIGHTCC_MAY_FAIL("cuDeviceGet")
+  *device = index;
+  return index >= 0 && index < settings().number("devices") ? cuda::kSuccess : fake::kInvalidDevice;
+}
+LIGHTCC_API cuDeviceGetName(char* name, int bytes, Device /*device*/) {
+  (void)std::snprintf(name, static_cast<std::size_t>(bytes), "Simulated GPU");
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuDeviceGetAttribute(int* value, Option attribute, Device /*device*/) {
+  const int capability = settings().number("capability");
+  *value = attribute == cuda::kMajorOfCapability   ? capability / 10
+           : attribute == cuda::kMinorOfCapability ? capability % 10
+                                                   : 2;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuDeviceTotalMem_v2(std::size_t* bytes, Device /*device*/) {
+  *bytes = std::size_t{1} << 30;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuDeviceGetPCIBusId(char* id, int bytes, Device device) {
+  (void)std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device + 1);
+  return cuda::kSuccess;
+}
+
+LIGHTCC_API cuDevicePrimaryCtxRetain(cuda::ContextHandle** context, Device device) {
+  LIGHTCC_MAY_FAIL("cuDevicePrimaryCtxRetain")
+  static cuda::ContextHandle all[8];
+  *context = &all[device];
+  (*context)->device = device;
+  ++fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuDevicePrimaryCtxRelease_v2(Device /*device*/) {
+  --fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuCtxPushCurrent_v2(cuda::ContextHandle* context) {
+  LIGHTCC_MAY_FAIL("cuCtxPushCurrent_v2")
+  fake::contexts.push_back(context);
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuCtxPopCurrent_v2(cuda::ContextHandle** context) {
+  if (fake::contexts.empty()) {
+    return fake::kInvalidContext;
+  }
+  *context = fake::contexts.back();
+  fake::contexts.pop_back();
+  return cuda::kSuccess;
+}
+
+LIGHTCC_API cuMemAlloc_v2(Address* address, std::size_t bytes) {
+  LIGHTCC_NEEDS_CONTEXT("cuMemAlloc_v2")
+  if (bytes == 0) {
+    return fake::kInvalidValue;
+  }
+  *address = fake::device_memories().allocate(bytes);
+  if (*address == 0) {
+    return fake::kOutOfMemory;
+  }
+  ++fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuMemFree_v2(Address address) {
+  if (!fake::device_memories().free(address)) {
+    return fake::kInvalidValue;
+  }
+  --fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuMemHostAlloc(void** memory, std::size_t bytes, unsigned /*flags*/) {
+  LIGHTCC_NEEDS_CONTEXT("cuMemHostAlloc")
+  *memory = fake::pinned_memories().allocate(bytes);
+  ++fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuMemFreeHost(void* memory) {
+  if (!fake::pinned_memories().free(memory)) {
+    return fake::kInvalidValue;
+  }
+  --fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuMemcpyDtoHAsync_v2(void* to,
+                                 Address from,
+                                 std::size_t bytes,
+                                 cuda::StreamHandle* stream) {
+  LIGHTCC_NEEDS_CONTEXT("cuMemcpyDtoHAsync_v2")
+  const std::byte* const memory = fake::device_memories().find(from);
+  if (memory == nullptr) {
+    return fake::kInvalidValue;
+  }
+  const bool pinned = fake::pinned_memories().has(to, bytes);
+  fake::enqueue_copy(stream, static_cast<std::byte*>(to), memory, bytes, pinned);
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuMemcpyHtoDAsync_v2(Address to,
+                                 const void* from,
+                                 std::size_t bytes,
+                                 cuda::StreamHandle* stream) {
+  LIGHTCC_NEEDS_CONTEXT("cuMemcpyHtoDAsync_v2")
+  std::byte* const memory = fake::device_memories().find(to);
+  if (memory == nullptr) {
+    return fake::kInvalidValue;
+  }
+  const bool pinned = fake::pinned_memories().has(from, bytes);
+  fake::enqueue_copy(stream, memory, static_cast<const std::byte*>(from), bytes, pinned);
+  return cuda::kSuccess;
+}
+
+LIGHTCC_API cuStreamCreateWithPriority(cuda::StreamHandle** stream, unsigned flags, int) {
+  LIGHTCC_NEEDS_CONTEXT("cuStreamCreateWithPriority")
+  if (flags > cuda::kStreamNonBlocking) {
+    return fake::kInvalidValue;
+  }
+  *stream =
+      new cuda::StreamHandle{fake::Stream(static_cast<unsigned>(settings().number("delay_us")))};
+  ++fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuStreamDestroy_v2(cuda::StreamHandle* stream) {
+  delete stream;
+  --fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuStreamSynchronize(cuda::StreamHandle* stream) {
+  LIGHTCC_NEEDS_CONTEXT("cuStreamSynchronize")
+  stream->stream.add_turn()->wait();
+  return settings().failure_of("");
+}
+
+LIGHTCC_API cuModuleLoadDataEx(cuda::ModuleHandle** module,
+                               const void* image,
+                               unsigned options,
+                               Option* names,
+                               void** values) {
+  LIGHTCC_NEEDS_CONTEXT("cuModuleLoadDataEx")
+  auto made = std::make_unique<cuda::ModuleHandle>();
+  if (settings().number("ptx") == 0 || !fake::read_module(static_cast<const char*>(image), *made)) {
+    for (unsigned i = 0; i < options; ++i) {
+      if (names[i] == cuda::kJitErrorLog) {
+        (void)std::snprintf(static_cast<char*>(values[i]), 64, "ptxas: this is not for me");
+      }
+    }
+    return cuda::kErrorUnsupportedPtx;
+  }
+  *module = made.release();
+  ++fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuModuleUnload(cuda::ModuleHandle* module) {
+  delete module;
+  --fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuModuleGetFunction(cuda::FunctionHandle** function,
+                                cuda::ModuleHandle* module,
+                                const char* name) {
+  LIGHTCC_NEEDS_CONTEXT("cuModuleGetFunction")
+  const auto found = fake::kernels().find(std::string_view(name));
+  if (!module->kernels.contains(std::string_view(name)) || found == fake::kernels().end()) {
+    return cuda::kErrorNotFound;
+  }
+  *function = &found->second;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuFuncGetAttribute(int* value, Option /*attribute*/, cuda::FunctionHandle*) {
+  LIGHTCC_NEEDS_CONTEXT("cuFuncGetAttribute")
+  *value = 32;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuLaunchKernel(cuda::FunctionHandle* function,
+                           unsigned blocks,
+                           unsigned blocks_y,
+                           unsigned blocks_z,
+                           unsigned threads,
+                           unsigned threads_y,
+                           unsigned threads_z,
+                           unsigned /*shared_bytes*/,
+                           cuda::StreamHandle* stream,
+                           void** parameters,
+                           void** /*extra*/) {
+  LIGHTCC_NEEDS_CONTEXT("cuLaunchKernel")
+  if (function == nullptr || blocks == 0 || threads == 0 || threads > 1024 ||
+      blocks_y * blocks_z * threads_y * threads_z != 1) {
+    return fake::kInvalidValue;
+  }
+  const auto* const given = static_cast<const std::byte*>(parameters[0]);
+  auto arguments = std::make_shared<std::vector<std::byte>>(given, given + function->bytes);
+  fake::device_memories().translate(*arguments);
+  if (settings().number("wrong") != 0) {
+    return cuda::kSuccess;
+  }
+  fake::enqueue(stream, [=] {
+    const cuda::simulator::Shape shape{.blocks = blocks, .threads = threads};
+    if (const std::string wrong = function->run(shape, arguments->data()); !wrong.empty()) {
+      (void)std::fprintf(stderr, "fake driver: %s\n", wrong.c_str());
+      settings().break_down(fake::kLaunchFailed);
+    }
+  });
+  return cuda::kSuccess;
+}
+
+// It is what the library takes it for.
+#define LIGHTCC_SAME(member, symbol, arguments) \
+  static_assert(std::is_same_v<decltype(&::symbol), decltype(cuda::Functions::member)>);
+LIGHTCC_CUDA_FUNCTIONS(LIGHTCC_SAME)

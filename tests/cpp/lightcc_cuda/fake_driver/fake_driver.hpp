@@ -1,0 +1,33 @@
+// A libcuda.so.1 for tests, whose GPU is the simulator. It is found and opened as the real one is.
+//
+// - Streams are threads with queues, so what is not ordered by events is a race that
+//   ThreadSanitizer reports.
+// - Addresses of device memory cannot be read by the host: that crashes where it happens. Copies
+//   and kernels translate them.
+// - Kernels run only if the module has them, and their arguments are copied at the launch.
+// - Copies to and from host memory that is not pinned block, as they do on a GPU.
+// - Calls that need a current context fail without one.
+// - A call can be made to fail; from code 700 on all later ones then fail, too, and streams run
+//   nothing more.
+#pragma once
+
+#include <string>
+
+namespace lightcc::cuda::fake {
+
+/// How it behaves from now on, as "name=value,...". What is not named is as by default:
+///   version=12080      of the driver
+///   init=0             what cuInit() returns
+///   devices=1          GPUs
+///   capability=90      of all GPUs
+///   ptx=1              0: it cannot compile what modules hold
+///   wrong=0            1: kernels do nothing
+///   fail=CALL:CODE:N   the N-th call of so named a function fails
+///   delay_us=0         what streams wait before each operation, at most
+/// A process that cannot call this sets LIGHTCC_FAKE_CUDA.
+void set(const std::string& settings);
+
+/// Contexts, modules, streams, events and memory that have not been given back.
+int live();
+
+}  // namespace lightcc::cuda::fake

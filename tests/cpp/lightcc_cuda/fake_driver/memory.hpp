@@ -1,0 +1,115 @@
+// Memory of the fake GPU, and pinned memory of the host.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "lightcc_cuda/driver/functions.hpp"
+
+namespace lightcc::cuda::fake {
+
+inline constexpr std::size_t kPage = 4096;
+
+class DeviceMemories {
+ public:
+  /// 0: there is none.
+  Address allocate(std::size_t bytes) {
+    void* const face = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (face == MAP_FAILED) {
+      return 0;
+    }
+    void* const memory = std::malloc(bytes);  // Its ends are AddressSanitizer's.
+    std::memset(memory, 0xFB, bytes);
+    const auto address = reinterpret_cast<Address>(face);
+    const std::lock_guard lock(mutex_);
+    all_[address] = {static_cast<std::byte*>(memory), bytes};
+    return address;
+  }
+
+  bool free(Address address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = all_.find(address);
+    if (found == all_.end()) {
+      return false;
+    }
+    ::munmap(reinterpret_cast<void*>(address), found->second.bytes);
+    std::free(found->second.memory);
+    all_.erase(found);
+    return true;
+  }
+
+  /// Where the bytes at `address` are; null: it is no device memory.
+  std::byte* find(Address address) {
+    const std::lock_guard lock(mutex_);
+    auto next = all_.upper_bound(address);
+    if (next == all_.begin()) {
+      return nullptr;
+    }
+    --next;
+    const Address offset = address - next->first;
+    return offset < next->second.bytes ? next->second.memory + offset : nullptr;
+  }
+
+  /// Every word that is an address, by what is there.
+  void translate(std::vector<std::byte>& arguments) {
+    for (std::size_t at = 0; at + sizeof(Address) <= arguments.size(); at += sizeof(Address)) {
+      Address word = 0;
+      std::memcpy(&word, arguments.data() + at, sizeof(word));
+      if (std::byte* const memory = find(word); memory != nullptr) {
+        std::memcpy(arguments.data() + at, &memory, sizeof(memory));
+      }
+    }
+  }
+
+ private:
+  struct Memory {
+    std::byte* memory;
+    std::size_t bytes;
+  };
+
+  std::mutex mutex_;
+  std::map<Address, Memory> all_;
+};
+
+class PinnedMemories {
+ public:
+  void* allocate(std::size_t bytes) {
+    void* const memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+    const std::lock_guard lock(mutex_);
+    all_[static_cast<std::byte*>(memory)] = bytes;
+    return memory;
+  }
+
+  bool free(void* memory) {
+    const std::lock_guard lock(mutex_);
+    if (all_.erase(static_cast<std::byte*>(memory)) == 0) {
+      return false;
+    }
+    std::free(memory);
+    return true;
+  }
+
+  bool has(const void* memory, std::size_t bytes) {
+    const auto* const first = static_cast<const std::byte*>(memory);
+    const std::lock_guard lock(mutex_);
+    auto next = all_.upper_bound(const_cast<std::byte*>(first));
+    if (next == all_.begin()) {
+      return false;
+    }
+    --next;
+    return first + bytes <= next->first + next->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::byte*, std::size_t> all_;
+};
+
+}  // namespace lightcc::cuda::fake

@@ -1,0 +1,71 @@
+// What the fake driver was made to do.
+#pragma once
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <random>
+#include <sstream>
+#include <string>
+
+namespace lightcc::cuda::fake {
+
+/// From here on a GPU's error stays.
+inline constexpr int kFirstSticky = 700;
+
+class Settings {
+ public:
+  Settings() {
+    const char* const text = std::getenv("LIGHTCC_FAKE_CUDA");  // NOLINT(concurrency-mt-unsafe)
+    set(text != nullptr ? text : "");
+  }
+
+  void set(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    values_ = {{"version", "12080"}, {"devices", "1"}, {"capability", "90"}, {"ptx", "1"}};
+    std::istringstream parts(text);
+    for (std::string part; std::getline(parts, part, ',');) {
+      const std::size_t equals = part.find('=');
+      values_[part.substr(0, equals)] = part.substr(equals + 1);
+    }
+    calls_ = 0;
+    fault_ = 0;
+  }
+
+  int number(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const auto found = values_.find(name);
+    return found == values_.end() ? 0 : std::atoi(found->second.c_str());
+  }
+
+  /// What a call returns without doing anything; 0: it does what it should.
+  int failure_of(const std::string& call) {
+    const std::lock_guard lock(mutex_);
+    const std::string plan = values_["fail"];
+    const std::size_t colon = plan.find(':');
+    int code = 0;
+    int turn = 0;
+    if (fault_ == 0 && colon != std::string::npos && plan.substr(0, colon) == call &&
+        std::sscanf(plan.c_str() + colon, ":%d:%d", &code, &turn) == 2 && ++calls_ == turn) {
+      if (code >= kFirstSticky) {
+        fault_ = code;
+      }
+      return code;
+    }
+    return fault_;
+  }
+
+  /// A kernel went wrong.
+  void break_down(int code) { fault_ = code; }
+  bool is_broken() const { return fault_ != 0; }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::string> values_;
+  int calls_ = 0;
+  std::atomic<int> fault_{0};
+};
+
+}  // namespace lightcc::cuda::fake

@@ -1,0 +1,58 @@
+// Holds csrc/lightcc_cuda/driver/functions.hpp against NVIDIA's cuda.h: every function has as many
+// parameters, each of the same size and kind, and every constant has the same value. Compiling it
+// is passing (tools/check_cuda_abi.sh).
+#include <cstddef>
+#include <string_view>
+#include <type_traits>
+
+#include <cuda.h>
+
+#include "lightcc_cuda/driver/functions.hpp"
+
+namespace lightcc::cuda {
+namespace {
+
+template <typename Ours, typename Theirs>
+constexpr bool kIsAlike =
+    sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
+    std::is_floating_point_v<Ours> == std::is_floating_point_v<Theirs>;
+
+template <typename Ours, typename Theirs>
+struct Same : std::false_type {};
+
+template <typename R, typename S, typename... A, typename... B>
+struct Same<R (*)(A...), S (*)(B...)> {
+  static constexpr bool value = [] {
+    if constexpr (sizeof...(A) == sizeof...(B)) {
+      return kIsAlike<R, S> && (kIsAlike<A, B> && ...);
+    } else {
+      return false;
+    }
+  }();
+};
+
+// cuda.h renames some functions by macros. A name that it renames is an older function.
+#define LIGHTCC_TEXT(symbol) #symbol
+#define LIGHTCC_CHECK(member, symbol, arguments)                                         \
+  static_assert(Same<decltype(Functions::member), decltype(&::symbol)>::value, #symbol); \
+  static_assert(std::string_view(#symbol) == LIGHTCC_TEXT(symbol), #symbol " is renamed");
+LIGHTCC_CUDA_FUNCTIONS(LIGHTCC_CHECK)
+
+static_assert(sizeof(Code) == sizeof(CUresult) && sizeof(Device) == sizeof(CUdevice) &&
+              std::is_same_v<Address, CUdeviceptr> && sizeof(Option) == sizeof(CUjit_option));
+static_assert(kSuccess == CUDA_SUCCESS && kErrorNoDevice == CUDA_ERROR_NO_DEVICE &&
+              kErrorInvalidPtx == CUDA_ERROR_INVALID_PTX &&
+              kErrorUnsupportedPtx == CUDA_ERROR_UNSUPPORTED_PTX_VERSION &&
+              kErrorNotFound == CUDA_ERROR_NOT_FOUND && kErrorNotReady == CUDA_ERROR_NOT_READY);
+static_assert(kMajorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
+              kMinorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR &&
+              kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT &&
+              kRegistersOfFunction == CU_FUNC_ATTRIBUTE_NUM_REGS &&
+              kJitErrorLog == CU_JIT_ERROR_LOG_BUFFER &&
+              kJitErrorLogBytes == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING &&
+              kEventWithoutTiming == CU_EVENT_DISABLE_TIMING &&
+              kHostMemoryForAllContexts == CU_MEMHOSTALLOC_PORTABLE);
+
+}  // namespace
+}  // namespace lightcc::cuda
