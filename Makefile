@@ -269,8 +269,9 @@ kernels:  ## Writes csrc/lightcc_cuda/ptx, the CUDA kernels as the library holds
 	tools/check_cuda_kernels.sh --write
 
 .PHONY: test-gpu
-test-gpu:  ## Says what a GPU would be needed for; nothing runs on one yet
-	@echo "no test needs a GPU yet: the kernels run on the simulator (make test), see docs/cuda.md" >&2; exit 1
+test-gpu: PYTEST_REPORT = $(REPORTS)/pytest-gpu.xml
+test-gpu: .venv/.installed  ## Tests that need a GPU, each with its result; they skip where there is none
+	$(PYTEST) -m gpu -n0 -v
 
 .PHONY: bench
 bench: .venv/.release  ## All-reduce over sizes on NP ranks, or what BENCH_ARGS tell lightcc.bench
