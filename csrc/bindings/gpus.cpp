@@ -1,7 +1,5 @@
 #include "gpus.hpp"
 
-#include <string>
-
 #include "errors.hpp"
 #include "lightcc_cuda/driver/gpus.hpp"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "lightcc/compression/topk_work.hpp"
@@ -64,40 +65,13 @@ Result<void*> memory_of_caller(const Operation& operation,
   return operation.output->data;
 }
 
-// Where the result of `shape` goes: to memory of the caller's, or to a new buffer. What is wrong
-// with the caller's is this rank's own error; a buffer takes the result, as other ranks count on
-// this one.
-Result<std::byte*> output_for(BucketTensor& tensor, std::vector<std::int64_t> shape, Plane& plane) {
-  if (tensor.operation == nullptr) {
-    return static_cast<std::byte*>(nullptr);
-  }
-  const Operation& operation = tensor.operation->operation;
-  tensor.outcome.shape = std::move(shape);
-  const std::int64_t count = element_count(tensor.outcome.shape);
-  std::size_t bytes = 0;
-  if (count < 0 ||
-      __builtin_mul_overflow(
-          static_cast<std::size_t>(count), element_size(tensor.signature().dtype), &bytes)) {
-    return make_error(ErrorCode::kSystem,
-                      "the output of '%s', of shape %s, is too large for this machine",
-                      tensor.signature().name.c_str(),
-                      shape_text(tensor.outcome.shape).c_str());
-  }
-  if (operation.output.has_value() || operation.allocator) {
-    const Result<void*> memory = memory_of_caller(operation, tensor.outcome.shape, bytes);
-    if (memory.ok()) {
-      return static_cast<std::byte*>(*memory);
-    }
-    tensor.status = memory.status();
-  }
-  tensor.outcome.output = plane.allocate(bytes, operation.input.memory.device);
-  if (tensor.outcome.output->data() == nullptr) {
-    return make_error(ErrorCode::kSystem,
-                      "cannot allocate %zu bytes for the output of '%s'",
-                      bytes,
-                      tensor.signature().name.c_str());
-  }
-  return tensor.outcome.output->data();
+// The same, in the plane's memory where the caller gave none.
+Result<std::byte*> output_on(BucketTensor& tensor, std::vector<std::int64_t> shape, Plane& plane) {
+  return output_for(
+      tensor, std::move(shape), [&](std::size_t bytes) -> AllocateOutput::result_type {
+        const Operation& operation = tensor.operation->operation;
+        return plane.allocate(bytes, operation.input.memory.device);
+      });
 }
 
 Reduction reduction_of(const Signature& signature, std::size_t members) {
@@ -138,7 +112,7 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& 
   spans.reserve(bucket.tensors.size());
   for (BucketTensor& tensor : bucket.tensors) {
     LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
-                             output_for(tensor, tensor.signature().shape, site.plane));
+                             output_on(tensor, tensor.signature().shape, site.plane));
     spans.push_back({input_of(tensor), out, tensor_count(tensor.signature())});
   }
   const Signature& first = bucket.tensors.front().signature();
@@ -157,7 +131,7 @@ Result<std::unique_ptr<Work>> start_allgather(BucketTensor& tensor, const Bucket
   const std::size_t row = row_bytes(tensor.signature());
   shape[0] =
       std::accumulate(tensor.per_member().begin(), tensor.per_member().end(), std::int64_t{0});
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape), site.plane));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, std::move(shape), site.plane));
   std::vector<std::size_t> bytes;
   bytes.reserve(tensor.per_member().size());
   for (const std::int64_t rows : tensor.per_member()) {
@@ -170,7 +144,7 @@ Result<std::unique_ptr<Work>> start_broadcast(BucketTensor& tensor, const Bucket
   const auto root = static_cast<int>(
       std::ranges::find(site.members, tensor.signature().root_or_peer) - site.members.begin());
   LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
-                           output_for(tensor, tensor.signature().shape, site.plane));
+                           output_on(tensor, tensor.signature().shape, site.plane));
   const std::size_t bytes =
       tensor_count(tensor.signature()) * element_size(tensor.signature().dtype);
   const std::byte* in = input_of(tensor);
@@ -197,7 +171,7 @@ Result<std::unique_ptr<Work>> start_alltoall(BucketTensor& tensor, const BucketS
   }
   std::vector<std::int64_t> shape = tensor.signature().shape;
   shape[0] = rows;
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape), site.plane));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, std::move(shape), site.plane));
   return group.alltoall(input_of(tensor), std::move(send), out, std::move(receive));
 }
 
@@ -218,7 +192,7 @@ Result<std::unique_ptr<Work>> start_reducescatter(BucketTensor& tensor, const Bu
   }
   std::vector<std::int64_t> shape = tensor.signature().shape;
   shape[0] = own_rows;
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_for(tensor, std::move(shape), site.plane));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, std::move(shape), site.plane));
   return group.reduce_scatter(
       input_of(tensor), out, std::move(counts), reduction_of(tensor.signature(), members));
 }
@@ -236,7 +210,7 @@ Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor, const BucketS
     return group.send(input_of(tensor), bytes, destination);
   }
   LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
-                           output_for(tensor, tensor.signature().shape, site.plane));
+                           output_on(tensor, tensor.signature().shape, site.plane));
   return group.recv(out, bytes, source);
 }
 
@@ -248,6 +222,44 @@ std::uint64_t byte_count(const Bucket& bucket) {
     bytes += byte_count(tensor.signature());
   }
   return bytes;
+}
+
+Result<std::byte*> output_for(BucketTensor& tensor,
+                              std::vector<std::int64_t> shape,
+                              const AllocateOutput& allocate) {
+  if (tensor.operation == nullptr) {
+    return static_cast<std::byte*>(nullptr);
+  }
+  const Operation& operation = tensor.operation->operation;
+  tensor.outcome.shape = std::move(shape);
+  const std::int64_t count = element_count(tensor.outcome.shape);
+  std::size_t bytes = 0;
+  if (count < 0 ||
+      __builtin_mul_overflow(
+          static_cast<std::size_t>(count), element_size(tensor.signature().dtype), &bytes)) {
+    return make_error(ErrorCode::kSystem,
+                      "the output of '%s', of shape %s, is too large for this machine",
+                      tensor.signature().name.c_str(),
+                      shape_text(tensor.outcome.shape).c_str());
+  }
+  if (operation.output.has_value() || operation.allocator) {
+    const Result<void*> memory = memory_of_caller(operation, tensor.outcome.shape, bytes);
+    if (memory.ok()) {
+      return static_cast<std::byte*>(*memory);
+    }
+    tensor.status = memory.status();
+  }
+  auto made = allocate(bytes);
+  if (!made.ok() || (*made)->data() == nullptr) {
+    const std::string why = made.ok() ? "" : ": " + made.status().message();
+    return make_error(ErrorCode::kSystem,
+                      "cannot allocate %zu bytes for the output of '%s'%s",
+                      bytes,
+                      tensor.signature().name.c_str(),
+                      why.c_str());
+  }
+  tensor.outcome.output = std::move(*made);
+  return tensor.outcome.output->data();
 }
 
 Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketSite& site) {

@@ -1,7 +1,9 @@
 // A bucket as one rank runs it: announced tensors matched with this rank's own operations.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -50,6 +52,14 @@ struct BucketSite {
 
   Group& group() const { return *lane.group; }
 };
+
+/// Where the result of `shape` goes: to memory of the caller's, or to a buffer of `allocate`. Null:
+/// this rank has joined. What is wrong with the caller's memory is this rank's own error; a buffer
+/// takes the result, as other ranks count on this one. Errors: kSystem.
+using AllocateOutput = std::function<Result<std::shared_ptr<OutputBuffer>>(std::size_t bytes)>;
+Result<std::byte*> output_for(BucketTensor& tensor,
+                              std::vector<std::int64_t> shape,
+                              const AllocateOutput& allocate);
 
 /// Starts the bucket's collective, allocating outputs. Errors: kSystem when an output or what
 /// compression keeps back cannot be allocated.

@@ -64,16 +64,16 @@ Core::Core(Membership world, const Clock& clock, OperationTable& operations)
       process_sets_(std::make_shared<const ProcessSetTable>(world_.topology.size)) {}
 
 Result<std::unique_ptr<Core>> Core::make(Membership world,
-                                         const Knobs& knobs,
-                                         const std::vector<PlaneMaker>& planes,
+                                         const WorldOptions& options,
                                          const Clock& clock,
                                          OperationTable& operations) {
   std::unique_ptr<Core> core(new Core(std::move(world), clock, operations));
-  LIGHTCC_RETURN_IF_ERROR(core->start(knobs, planes));
+  LIGHTCC_RETURN_IF_ERROR(core->start(options));
   return core;
 }
 
-Status Core::start(const Knobs& knobs, const std::vector<PlaneMaker>& planes) {
+Status Core::start(const WorldOptions& options) {
+  const Knobs& knobs = options.knobs;
   LIGHTCC_ASSIGN_OR_RETURN(const SimdLevel simd, parse_simd_level(knobs.simd));
   LIGHTCC_ASSIGN_OR_RETURN(const FusionRule fusion, parse_fusion_strategy(knobs.fusion_strategy));
   const HostMembership& host = world_.host;
@@ -87,7 +87,8 @@ Status Core::start(const Knobs& knobs, const std::vector<PlaneMaker>& planes) {
   if (control_->is_autotuning()) {
     autotune_log_ = std::make_unique<AutotuneLog>(knobs.autotune_log);
   }
-  LIGHTCC_ASSIGN_OR_RETURN(Planes all, Planes::make(world_, knobs, simd, planes));
+  LIGHTCC_ASSIGN_OR_RETURN(Planes all,
+                           Planes::make(world_, knobs, simd, options.planes, options.staging));
   executor_ =
       std::make_unique<Executor>(world_, knobs, std::move(all), clock_, operations_, timeline_);
   return executor_->add_process_set(

@@ -30,8 +30,7 @@ class Core {
  public:
   /// `operations` and `clock` outlive the core.
   static Result<std::unique_ptr<Core>> make(Membership world,
-                                            const Knobs& knobs,
-                                            const std::vector<PlaneMaker>& planes,
+                                            const WorldOptions& options,
                                             const Clock& clock,
                                             OperationTable& operations);
 
@@ -73,7 +72,7 @@ class Core {
 
  private:
   Core(Membership world, const Clock& clock, OperationTable& operations);
-  Status start(const Knobs& knobs, const std::vector<PlaneMaker>& planes);
+  Status start(const WorldOptions& options);
   Status watch_descriptors();
   /// How this rank sleeps now. It waits while it is busy, others may have to wait for it, or it
   /// records when they report.

@@ -88,7 +88,7 @@ void Executor::run(Bucket bucket) {
   }
   ++queued_;
   auto& lane = found->second.lanes[bucket.lane % num_lanes_];
-  lane.push_back({std::move(bucket), nullptr, {}, "", chunk_bytes_});
+  lane.push_back({std::move(bucket), nullptr, nullptr, {}, "", chunk_bytes_});
 }
 
 Result<bool> Executor::advance() {
@@ -152,6 +152,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, front.work->advance());
     moved = moved || progress != Progress::kIdle;
     if (progress != Progress::kDone) {
+      awaits_event_ = awaits_event_ || (front.staged != nullptr && front.staged->is_copying());
       return moved;
     }
     front.work.reset();
@@ -183,13 +184,18 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   if (running.chunk_bytes.has_value()) {
     groups.lanes[lane].group->set_chunk_bytes(static_cast<std::size_t>(*running.chunk_bytes));
   }
-  LIGHTCC_ASSIGN_OR_RETURN(running.work,
-                           start_bucket(bucket,
-                                        {.plane = planes_.at(kind),
-                                         .lane = groups.lanes[lane],
-                                         .members = set.ranks,
-                                         .topk_position = set.topk_position,
-                                         .topk = topk_}));
+  const BucketSite site{.plane = planes_.at(kind),
+                        .lane = groups.lanes[lane],
+                        .members = set.ranks,
+                        .topk_position = set.topk_position,
+                        .topk = topk_};
+  if (Staging* const staging = planes_.staging(kind); staging != nullptr) {
+    auto staged = std::make_unique<StagedWork>(bucket, site, *staging);
+    running.staged = staged.get();
+    running.work = std::move(staged);
+  } else {
+    LIGHTCC_ASSIGN_OR_RETURN(running.work, start_bucket(bucket, site));
+  }
   running.started = clock_.now();
   running.algorithm = algorithm_of(bucket, groups, set.topk_position.has_value());
   timeline_.started(bucket, running.algorithm, topk_.counters());

@@ -18,6 +18,7 @@
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/planes.hpp"
+#include "lightcc/engine/staged_bucket.hpp"
 #include "lightcc/engine/timeline.hpp"
 #include "lightcc/fusion/cost_line.hpp"
 
@@ -51,7 +52,7 @@ class Executor {
   /// Moves everything on. True when something moved.
   Result<bool> advance();
   bool idle() const { return queued_ == 0; }
-  /// Whether a bucket waits for the ready event of an input: nobody rings for that.
+  /// Whether a bucket waits for the ready event of an input, or for a copy: nobody rings for that.
   bool awaits_event() const { return awaits_event_; }
   /// Process set and lane of the buckets that finished since the last call. Valid until the next.
   const std::vector<std::pair<std::uint32_t, std::uint32_t>>& take_finished() {
@@ -71,7 +72,8 @@ class Executor {
  private:
   struct Running {
     Bucket bucket;
-    std::unique_ptr<Work> work;  // Null until it is at the front.
+    std::unique_ptr<Work> work;          // Null until it is at the front.
+    const StagedWork* staged = nullptr;  // The work, where memory is staged.
     TimePoint started;
     const char* algorithm = "";  // As the timeline calls it.
     std::optional<std::uint64_t> chunk_bytes;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 namespace lightcc {
 
@@ -10,12 +11,11 @@ OutputBuffer::OutputBuffer(std::size_t bytes) : bytes_(bytes) {
   const std::size_t rounded =
       (std::max<std::size_t>(bytes, 1) + kAlignment - 1) & ~(kAlignment - 1);
   if (rounded >= bytes) {
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+    memory_ = {static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)), &std::free};
   }
 }
 
-OutputBuffer::~OutputBuffer() {
-  std::free(data_);
-}
+OutputBuffer::OutputBuffer(std::shared_ptr<std::byte> memory, std::size_t bytes)
+    : memory_(std::move(memory)), bytes_(bytes) {}
 
 }  // namespace lightcc

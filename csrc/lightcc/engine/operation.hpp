@@ -57,18 +57,21 @@ struct Operation {
   std::shared_ptr<ReadyEvent> ready;  ///< Null: the input is ready now.
 };
 
-/// The default output: host memory that the engine allocates, 64-byte aligned.
+/// The default output: memory that the engine allocates.
 class LIGHTCC_EXPORT OutputBuffer {
  public:
+  /// Of the host, 64-byte aligned.
   explicit OutputBuffer(std::size_t bytes);
-  ~OutputBuffer();
+  /// Of any kind.
+  OutputBuffer(std::shared_ptr<std::byte> memory, std::size_t bytes);
+  ~OutputBuffer() = default;
   OutputBuffer(const OutputBuffer&) = delete;
   OutputBuffer& operator=(const OutputBuffer&) = delete;
-  std::byte* data() { return data_; }  ///< Null: there was no memory.
+  std::byte* data() { return memory_.get(); }  ///< Null: there was no memory.
   std::size_t size_bytes() const { return bytes_; }
 
  private:
-  std::byte* data_ = nullptr;
+  std::shared_ptr<std::byte> memory_;
   std::size_t bytes_;
 };
 

@@ -7,7 +7,13 @@ namespace lightcc {
 Result<Planes> Planes::make(Membership& world,
                             const Knobs& knobs,
                             SimdLevel simd,
-                            const std::vector<PlaneMaker>& makers) {
+                            const std::vector<PlaneMaker>& makers,
+                            const std::vector<std::shared_ptr<Staging>>& staging) {
+  const auto taken = [](MemoryKind kind) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "two planes serve %s memory; one is allowed",
+                      memory_kind_name(kind));
+  };
   Planes all;
   auto host = std::make_unique<HostPlane>(world, knobs, simd);
   all.host_ = host.get();
@@ -18,11 +24,15 @@ Result<Planes> Planes::make(Membership& world,
         maker({.world = world, .knobs = knobs, .simd = simd, .host = all.host()}));
     const MemoryKind kind = plane->memory_kind();
     if (all.serves(kind)) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "two planes serve %s memory; one is allowed",
-                        memory_kind_name(kind));
+      return taken(kind);
     }
     all.planes_[index_of(kind)] = std::move(plane);
+  }
+  for (const std::shared_ptr<Staging>& one : staging) {
+    if (all.serves(one->memory_kind())) {
+      return taken(one->memory_kind());
+    }
+    all.staging_[index_of(one->memory_kind())] = one;
   }
   return all;
 }
@@ -69,6 +79,11 @@ bool Planes::get_groups(std::uint32_t id, Groups& groups) {
     groups[kind] = planes_[kind] == nullptr ? nullptr : planes_[kind]->groups(id);
     if (planes_[kind] != nullptr && groups[kind] == nullptr) {
       return false;
+    }
+  }
+  for (std::size_t kind = 0; kind < staging_.size(); ++kind) {
+    if (staging_[kind] != nullptr) {
+      groups[kind] = groups[index_of(MemoryKind::kHost)];
     }
   }
   return true;

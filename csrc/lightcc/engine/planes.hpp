@@ -1,4 +1,5 @@
-// The planes of one rank: the host's, and at most one for each other kind of memory.
+// The planes of one rank: the host's, and at most one for each other kind of memory. Memory may be
+// staged instead: what lies there runs on the host's plane.
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/engine/host_plane.hpp"
 #include "lightcc/engine/plane.hpp"
+#include "lightcc/engine/staging.hpp"
 #include "lightcc/engine/world.hpp"
 
 namespace lightcc {
@@ -26,11 +28,18 @@ class Planes {
   static Result<Planes> make(Membership& world,
                              const Knobs& knobs,
                              SimdLevel simd,
-                             const std::vector<PlaneMaker>& makers);
+                             const std::vector<PlaneMaker>& makers,
+                             const std::vector<std::shared_ptr<Staging>>& staging);
 
-  bool serves(MemoryKind kind) const { return planes_[index_of(kind)] != nullptr; }
-  /// Of a kind that is served.
-  Plane& at(MemoryKind kind) const { return *planes_[index_of(kind)]; }
+  bool serves(MemoryKind kind) const {
+    return planes_[index_of(kind)] != nullptr || staging(kind) != nullptr;
+  }
+  /// What the buckets of a kind that is served run on.
+  Plane& at(MemoryKind kind) const {
+    return staging(kind) != nullptr ? *host_ : *planes_[index_of(kind)];
+  }
+  /// Null: the kind has a plane of its own, or is not served.
+  Staging* staging(MemoryKind kind) const { return staging_[index_of(kind)].get(); }
   HostPlane& host() const { return *host_; }
 
   // All of them; as in Plane.
@@ -45,6 +54,7 @@ class Planes {
  private:
   std::array<std::unique_ptr<Plane>, kMemoryKindCount> planes_;  // By kind; null: not served.
   HostPlane* host_ = nullptr;                                    // One of them.
+  std::array<std::shared_ptr<Staging>, kMemoryKindCount> staging_;
 };
 
 }  // namespace lightcc

@@ -28,6 +28,7 @@
 namespace lightcc {
 
 class Plane;
+class Staging;
 struct PlaneSite;
 /// Makes a plane when the world's ranks have met. An error ends the start on all ranks.
 using PlaneMaker = std::function<Result<std::unique_ptr<Plane>>(const PlaneSite& site)>;
@@ -85,6 +86,9 @@ struct WorldOptions {
   std::vector<std::vector<std::int32_t>> process_sets;  ///< Static ones: ids 1, 2, ...
   /// Of memory of other kinds than the host's, one for each kind. (engine/plane.hpp)
   std::vector<PlaneMaker> planes;
+  /// Of memory that no plane serves: tensors in it travel by the host's plane. One for each kind;
+  /// it outlives the World. (engine/staging.hpp)
+  std::vector<std::shared_ptr<Staging>> staging;
   const Clock* clock = &Clock::system();
 };
 

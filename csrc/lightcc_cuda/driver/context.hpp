@@ -20,6 +20,8 @@ class Context {
         device_(other.device_),
         handle_(std::exchange(other.handle_, nullptr)) {}
   Context& operator=(Context&&) = delete;
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
   ~Context();
 
   const Driver& driver() const { return *driver_; }
@@ -57,6 +59,8 @@ class Owned {
   Owned(Owned&& other) noexcept
       : driver_(other.driver_), handle_(std::exchange(other.handle_, Handle{})) {}
   Owned& operator=(Owned&&) = delete;
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
   ~Owned() {
     if (handle_ != Handle{}) {
       // At the end of a process the driver may be gone before: nothing is left to be freed then.
@@ -83,6 +87,8 @@ class Stream {
   Stream(Stream&& other) noexcept
       : driver_(other.driver_), handle_(std::exchange(other.handle_, nullptr)) {}
   Stream& operator=(Stream&&) = delete;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
   ~Stream();
 
   StreamHandle* get() const { return handle_; }

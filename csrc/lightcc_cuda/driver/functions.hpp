@@ -64,6 +64,10 @@ inline constexpr unsigned kHostMemoryForAllContexts = 1;
   X(create_stream, cuStreamCreateWithPriority, (StreamHandle**, unsigned, int))                \
   X(destroy_stream, cuStreamDestroy_v2, (StreamHandle*))                                       \
   X(wait_for_stream, cuStreamSynchronize, (StreamHandle*))                                     \
+  X(create_event, cuEventCreate, (EventHandle**, unsigned))                                    \
+  X(destroy_event, cuEventDestroy_v2, (EventHandle*))                                          \
+  X(record_event, cuEventRecord, (EventHandle*, StreamHandle*))                                \
+  X(query_event, cuEventQuery, (EventHandle*))                                                 \
   X(load_module, cuModuleLoadDataEx, (ModuleHandle**, const void*, unsigned, Option*, void**)) \
   X(unload_module, cuModuleUnload, (ModuleHandle*))                                            \
   X(get_function, cuModuleGetFunction, (FunctionHandle**, ModuleHandle*, const char*))         \

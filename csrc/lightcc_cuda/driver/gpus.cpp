@@ -29,8 +29,8 @@ Result<Gpu> describe(const Driver& driver, int index) {
   LIGHTCC_RETURN_IF_ERROR(
       driver.check(driver.call().pci_bus_id(text.data(), size, device), "cuDeviceGetPCIBusId"));
   gpu.pci_bus_id = text.data();
-  const std::pair<Option, int*> attributes[] = {{kMajorOfCapability, &gpu.major},
-                                                {kMinorOfCapability, &gpu.minor}};
+  const std::array<std::pair<Option, int*>, 2> attributes{
+      {{kMajorOfCapability, &gpu.major}, {kMinorOfCapability, &gpu.minor}}};
   for (const auto& [attribute, value] : attributes) {
     LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device_attribute(value, attribute, device),
                                          "cuDeviceGetAttribute"));

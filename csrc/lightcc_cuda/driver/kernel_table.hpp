@@ -1,6 +1,7 @@
 // The kernels as functions of a context: all of them, loaded at once.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -42,10 +43,10 @@ Status launch(const Driver& driver,
               unsigned threads,
               StreamHandle* stream,
               Arguments arguments) {
-  void* pointers[] = {&arguments};
-  return driver.check(
-      driver.call().launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, nullptr),
-      "cuLaunchKernel");
+  std::array<void*, 1> pointers{&arguments};
+  return driver.check(driver.call().launch(
+                          kernel, blocks, 1, 1, threads, 1, 1, 0, stream, pointers.data(), nullptr),
+                      "cuLaunchKernel");
 }
 
 }  // namespace lightcc::cuda

@@ -35,6 +35,7 @@ struct JobOptions {
   std::vector<int> hosts = {};  ///< Emulated host of each rank; empty: one host.
   std::vector<std::vector<std::int32_t>> process_sets = {};
   std::function<std::vector<PlaneMaker>(int rank)> planes = {};  ///< Beside the host's.
+  std::function<std::shared_ptr<Staging>(int rank)> staging = {};
 };
 
 inline JobOptions on_one_host(int size) {
@@ -86,6 +87,9 @@ inline void run_job(const JobOptions& options, const std::function<void(World&, 
       world_options.process_sets = options.process_sets;
       if (options.planes) {
         world_options.planes = options.planes(rank);
+      }
+      if (options.staging) {
+        world_options.staging = {options.staging(rank)};
       }
       auto world = World::create(std::move(world_options));
       ASSERT_TRUE(world.ok()) << "rank " << rank << ": " << world.status().message();

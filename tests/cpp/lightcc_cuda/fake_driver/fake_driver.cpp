@@ -24,6 +24,10 @@ namespace lightcc::cuda {
 struct StreamHandle {
   fake::Stream stream;
 };
+/// Recorded and asked by one thread.
+struct EventHandle {
+  std::shared_ptr<fake::Turn> turn;
+};
 struct ModuleHandle {
   std::set<std::string, std::less<>> kernels;
 };
@@ -308,6 +312,27 @@ LIGHTCC_API cuStreamSynchronize(cuda::StreamHandle* stream) {
   LIGHTCC_NEEDS_CONTEXT("cuStreamSynchronize")
   stream->stream.add_turn()->wait();
   return settings().failure_of("");
+}
+
+LIGHTCC_API cuEventCreate(cuda::EventHandle** event, unsigned /*flags*/) {
+  LIGHTCC_NEEDS_CONTEXT("cuEventCreate")
+  *event = new cuda::EventHandle;
+  ++fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuEventDestroy_v2(cuda::EventHandle* event) {
+  delete event;
+  --fake::live_objects;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuEventRecord(cuda::EventHandle* event, cuda::StreamHandle* stream) {
+  LIGHTCC_NEEDS_CONTEXT("cuEventRecord")
+  event->turn = stream->stream.add_turn();
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuEventQuery(cuda::EventHandle* event) {
+  LIGHTCC_MAY_FAIL("cuEventQuery")
+  return event->turn == nullptr || event->turn->is_done() ? cuda::kSuccess : cuda::kErrorNotReady;
 }
 
 LIGHTCC_API cuModuleLoadDataEx(cuda::ModuleHandle** module,

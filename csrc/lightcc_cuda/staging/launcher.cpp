@@ -1,0 +1,125 @@
+#include "lightcc_cuda/staging/launcher.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace lightcc::cuda {
+
+Result<std::shared_ptr<std::byte>> PinnedPool::take(std::size_t bytes) {
+  const std::size_t size = std::bit_ceil(std::max<std::size_t>(bytes, 4096));
+  const auto hand_out = [this, size](HostMemory memory) {
+    auto* const first = static_cast<std::byte*>(memory.get());
+    const auto owner = std::make_shared<HostMemory>(std::move(memory));
+    return std::shared_ptr<std::byte>(first, [this, size, owner](std::byte* /*memory*/) {
+      const MutexLock lock(mutex_);
+      free_[size].push_back(std::move(*owner));
+    });
+  };
+  {
+    const MutexLock lock(mutex_);
+    std::vector<HostMemory>& free = free_[size];
+    if (!free.empty()) {
+      HostMemory memory = std::move(free.back());
+      free.pop_back();
+      return hand_out(std::move(memory));
+    }
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(HostMemory memory, allocate_pinned_memory(driver_, size));
+  return hand_out(std::move(memory));
+}
+
+Launcher::Launcher(std::string file, int device)
+    : file_(std::move(file)), device_(device), thread_([this] { serve(); }) {}
+
+Launcher::~Launcher() {
+  {
+    const MutexLock lock(mutex_);
+    stops_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void Launcher::post(const std::shared_ptr<Job>& job) {
+  const MutexLock lock(mutex_);
+  waiting_.push_back(job);
+  changed_.notify_all();
+}
+
+void Launcher::withdraw(const std::shared_ptr<Job>& job) {
+  const MutexLock lock(mutex_);
+  std::erase(waiting_, job);
+  while (running_ == job.get()) {
+    changed_.wait(mutex_);
+  }
+}
+
+Status Launcher::run(std::function<Status(const GpuSite&)> work) {
+  const auto job = std::make_shared<Job>(std::move(work));
+  post(job);
+  const MutexLock lock(mutex_);
+  while (!job->is_done()) {
+    changed_.wait(mutex_);
+  }
+  return job->status();
+}
+
+void Launcher::serve() {
+  {
+    const MutexLock lock(mutex_);
+    while (waiting_.empty() && !stops_) {
+      changed_.wait(mutex_);
+    }
+    if (waiting_.empty()) {
+      return;
+    }
+  }
+  const Status served = serve_gpu();
+  if (!served.ok()) {
+    serve_jobs([&](const Job& /*job*/) { return Status(served); });
+  }
+}
+
+// OK: the launcher has stopped.
+Status Launcher::serve_gpu() {
+  LIGHTCC_ASSIGN_OR_RETURN(const Driver driver, Driver::open(file_));
+  LIGHTCC_ASSIGN_OR_RETURN(const Context context, Context::retain(driver, device_));
+  const CurrentContext current(context);
+  LIGHTCC_RETURN_IF_ERROR(current.status());
+  PinnedPool pinned(driver);
+  LIGHTCC_ASSIGN_OR_RETURN(const Stream stream, Stream::create(driver));
+  const GpuSite site{.driver = driver, .stream = stream, .pinned = pinned};
+  serve_jobs([&](const Job& job) {
+    const Status status = job.run_(site);
+    // What was queued before a failure uses memory that the caller may free.
+    const Status drained = stream.wait();
+    return status.ok() ? drained : status;
+  });
+  return {};
+}
+
+void Launcher::serve_jobs(const std::function<Status(Job&)>& execute) {
+  while (true) {
+    std::shared_ptr<Job> job;
+    {
+      const MutexLock lock(mutex_);
+      while (waiting_.empty() && !stops_) {
+        changed_.wait(mutex_);
+      }
+      if (waiting_.empty()) {
+        return;
+      }
+      job = std::move(waiting_.front());
+      waiting_.pop_front();
+      running_ = job.get();
+    }
+    job->status_ = execute(*job);
+    job->run_ = nullptr;
+    const MutexLock lock(mutex_);
+    job->done_.store(true, std::memory_order_release);
+    running_ = nullptr;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,95 @@
+// One thread for each GPU makes all calls of the driver there: they may block, and whoever drives
+// the progress loop must not.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lightcc/base/mutex.hpp"
+#include "lightcc/base/status.hpp"
+
+#include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/driver/driver.hpp"
+
+namespace lightcc::cuda {
+
+/// Pinned memory that is used again, by powers of two. In the context that is current.
+class PinnedPool {
+ public:
+  explicit PinnedPool(const Driver& driver) : driver_(driver) {}
+
+  /// Memory that comes back when it is released, which any thread may do. The pool outlives it.
+  /// Errors: kSystem.
+  Result<std::shared_ptr<std::byte>> take(std::size_t bytes) LIGHTCC_EXCLUDES(mutex_);
+
+ private:
+  const Driver& driver_;
+  Mutex mutex_;
+  std::map<std::size_t, std::vector<HostMemory>> free_ LIGHTCC_GUARDED_BY(mutex_);  // By size.
+};
+
+/// What a job works with.
+struct GpuSite {
+  const Driver& driver;
+  const Stream& stream;
+  PinnedPool& pinned;
+};
+
+/// Something for a Launcher to do.
+class Job {
+ public:
+  explicit Job(std::function<Status(const GpuSite&)> run) : run_(std::move(run)) {}
+
+  bool is_done() const { return done_.load(std::memory_order_acquire); }
+  /// Once it is done.
+  const Status& status() const { return status_; }
+
+ private:
+  friend class Launcher;
+
+  std::function<Status(const GpuSite&)> run_;
+  Status status_;
+  std::atomic<bool> done_{false};
+};
+
+class Launcher {
+ public:
+  /// Opens the driver when there is a first job. `file`: of the driver.
+  Launcher(std::string file, int device);
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+  /// Jobs that wait still run. Blocks: until all have ended.
+  ~Launcher();
+
+  /// Jobs run one after another. A failure to use the GPU at all is every job's status.
+  void post(const std::shared_ptr<Job>& job) LIGHTCC_EXCLUDES(mutex_);
+  /// Returns when the job neither runs nor will. Blocks: until it has ended, if it runs.
+  void withdraw(const std::shared_ptr<Job>& job) LIGHTCC_EXCLUDES(mutex_);
+  /// Posts and waits. Blocks: yes.
+  Status run(std::function<Status(const GpuSite&)> work) LIGHTCC_EXCLUDES(mutex_);
+
+ private:
+  void serve() LIGHTCC_EXCLUDES(mutex_);
+  Status serve_gpu() LIGHTCC_EXCLUDES(mutex_);
+  /// Calls `execute` for each job until the launcher stops.
+  void serve_jobs(const std::function<Status(Job&)>& execute) LIGHTCC_EXCLUDES(mutex_);
+
+  const std::string file_;
+  const int device_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::shared_ptr<Job>> waiting_ LIGHTCC_GUARDED_BY(mutex_);
+  Job* running_ LIGHTCC_GUARDED_BY(mutex_) = nullptr;
+  bool stops_ LIGHTCC_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // The last, as it uses the others.
+};
+
+}  // namespace lightcc::cuda
