@@ -158,7 +158,8 @@ class AdamCompressor(EngineCompressor):
     bytes of float32. Adam divides momentum by the root of a second moment. What compression adds to
     gradients would be squared there, so the second moment is learnt from steps in 4 bits alone. All
     other steps send momentum divided by that root. Whatever the size of a gradient, its elements
-    are then of one size, which signs suit. Results and limits: docs/convergence.md.
+    are then of one size, which signs suit. Gradients travel in 4 bits where they are clipped after
+    `synchronize()`, and after a `join()`. Results and limits: docs/convergence.md.
 
     Sources: Tang et al., "1-bit Adam" (2021); Lu et al., "Maximizing Communication Efficiency for
     Large-scale Training via 0/1 Adam" (2022).

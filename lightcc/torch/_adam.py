@@ -20,6 +20,10 @@ So an element that v does not know yet moves about as under Adam, and does not s
 
 What is kept back of gradients and of x has names of its own, since their units differ. m, v and
 steps are where torch has them, so a `state_dict()` fits Adam without compression, too.
+
+A rank that has joined sends zeros. In a light step these are zeros of x, so the mean has less of m,
+too: the others move less until all have joined. Ranks then differ in their number of steps, and so
+in what they would send. From then on gradients travel in 4 bits.
 """
 
 from __future__ import annotations
@@ -48,6 +52,10 @@ _log = logging.getLogger(__name__)
 SUFFIXES = ("", ".momentum")
 _LARGEST_DECAY = 0.95
 _MISSING = "second_moment_missing"
+_JOINED = (
+    "after join() ranks differ in the number of steps that they have done, by which 1-bit Adam"
+    " compression decides what travels"
+)
 #: What changes Adam's arithmetic, or who does it.
 _OPTIONS = ("amsgrad", "maximize", "capturable", "differentiable", "fused")
 
@@ -98,7 +106,7 @@ class CompressedAdam:
         self._share = 1.0 / size if optimizer.op == Sum else 1.0
         self._largest = math.sqrt(size) * self._share
         self._stream: GradientStream[Any] | None = None
-        self._world = -1
+        self._world = self._era = -1
         self._chosen: dict[torch.Tensor, bool] = {}  # Whether they are compressed.
         self._steps = 0  # Of the parameter that has done the maximum of them.
         self._newest = 0  # Steps of the one that has done the minimum.
@@ -132,7 +140,9 @@ class CompressedAdam:
 
     def _prepare(self) -> None:
         """Makes ready for the next step."""
-        self._world = _world.number()
+        if self._world == _world.number() and self._era != _world.era():
+            self.give_up(_JOINED)
+        self._world, self._era = _world.number(), _world.era()
         self._terms.clear()
         number = self._steps + 1
         self._is_whole = (
@@ -164,7 +174,7 @@ class CompressedAdam:
 
     def shortens(self, p: torch.Tensor) -> bool:
         """Returns whether x of a parameter travels in this step, instead of its gradient."""
-        if self._world != _world.number():
+        if self._era != _world.era():
             self._chosen.clear()
             self.start()  # In another world other parameters may be compressed.
         return not self._is_whole and self._compresses(p)
@@ -227,6 +237,8 @@ class CompressedAdam:
 
     def give_up(self, reason: str) -> None:
         """Lets gradients travel in 4 bits from the next step on, and the optimizer update all."""
+        if not self.is_active:
+            return
         self.is_active = False
         if self._process_set.rank() == 0:
             _log.warning("%s. Gradients travel in 4 bits from now on.", reason)

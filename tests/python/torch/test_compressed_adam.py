@@ -293,6 +293,45 @@ def test_clipped_gradients_travel_in_four_bits_which_is_said_once() -> None:
     assert adam[0][2] == int4[0][2]
 
 
+def joins_early(joins_at: int) -> tuple[list[list[float]], list[str], list[int]]:
+    """Rank 3 ends its first epoch early. Returns weights after each of three epochs, what was
+    said, and the bytes that each step of this rank sent.
+    """
+    hvd.init()
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("lightcc").addHandler(handler)
+    model = make_model()
+    optimizer = distributed(model)
+    sent: list[int] = []
+    results: list[list[float]] = []
+    for epoch in range(3):
+        has_less = epoch == 0 and hvd.rank() == 3
+        for step in range(joins_at if has_less else joins_at + 3):
+            before = hvd.stats()["compressed_sent_bytes"]
+            train(model, optimizer, range(100 * epoch + step, 100 * epoch + step + 1))
+            sent.append(hvd.stats()["compressed_sent_bytes"] - before)
+        if epoch == 0:
+            assert torch.isfinite(weights(model)).all()
+            last = hvd.join()
+            hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+            hvd.broadcast_optimizer_state(optimizer, root_rank=last)
+        results.append(weights(model).tolist())
+    return results, said, sent
+
+
+@pytest.mark.parametrize("joins_at", [WARMUP + 1, EVERY * 2 - 1], ids=["light", "before whole"])
+def test_ranks_that_join_early_end_light_steps_for_all(joins_at: int) -> None:
+    results = run(joins_early, joins_at)
+    assert all(result[0] == results[0][0] for result in results)
+    assert [len(said) for _, said, _ in results] == [1, 0, 0, 0]
+    assert "after join() ranks differ" in results[0][1][0]
+    _, _, sent = results[0]
+    assert min(sent[: joins_at + 3]) * 3 < max(sent)
+    assert set(sent[joins_at + 3 :]) == {max(sent)}
+
+
 def scaled_training() -> list[float]:
     """Scales are powers of two, so a scaled training is the same as one without, bit for bit."""
     hvd.init()
