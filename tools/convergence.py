@@ -1,13 +1,14 @@
 """Trains the same models with and without compression, from the same seeds, and compares.
 
     python tools/convergence.py run [--tasks transformer] [--seeds 5]    # hours on two cores
+    python tools/convergence.py keep      # puts them into docs/convergence-runs.jsonl
     python tools/convergence.py report --write docs/convergence.md
 
 `run` starts four ranks as a grid of 2 x 2 and lets them train every variant with every seed, one
 after another; each run leaves a JSON file in build/convergence, and what is there already is not
-run again. `report` makes tables and plots of what is there. A seed decides the initial weights and
-the samples of every step, so runs of one seed differ in their compression only: variants are
-compared in pairs.
+run again. `report` makes tables and plots of the runs that are kept. A seed decides the initial
+weights and the samples of every step, so runs of one seed differ in their compression only:
+variants are compared in pairs.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ import convergence_report
 import lightcc.torch as hvd
 from convergence_tasks import TASKS, Task
 
-RESULTS = Path(__file__).resolve().parents[1] / "build" / "convergence"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "build" / "convergence"
+KEPT = ROOT / "docs" / "convergence-runs.jsonl"
 RANKS = 4
 GRID = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2", "LIGHT_TOPK_THRESHOLD": "0"}
 MOMENTUM = 0.9
@@ -218,12 +221,14 @@ def train_all(arguments: argparse.Namespace) -> int:
 def parse_arguments() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=["run", "train", "report"], help="train: of one rank")
+    commands = ["run", "train", "keep", "report"]
+    parser.add_argument("command", choices=commands, help="train: of one rank")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--ratios", nargs="+", type=float, choices=RATIOS, default=list(RATIOS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of JSON files")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="file of the runs that are kept")
     parser.add_argument("--write", type=Path, metavar="FILE.md", help="put the tables in there")
     return parser.parse_args()
 
@@ -232,7 +237,9 @@ def main() -> int:
     """Does what the command line says."""
     arguments = parse_arguments()
     if arguments.command == "report":
-        return convergence_report.main(arguments.results, arguments.write)
+        return convergence_report.main(arguments.kept, arguments.write)
+    if arguments.command == "keep":
+        return convergence_report.keep(arguments.results, arguments.kept)
     if arguments.command == "train":
         return train_all(arguments)
     arguments.results.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tables and plots of what tools/convergence.py has run.
+"""Keeps what tools/convergence.py has run, a line of JSON for each run; makes tables and plots.
 
 A table has a row for each variant and ratio: the mean over seeds, their standard deviation, and the
 mean difference to the dense run of the same seed with its 95% confidence interval (Student's t of
@@ -30,6 +30,7 @@ LABELS = {
     "dense": "dense",
     "int8": "int8",
     "int4": "int4",
+    "1-bit Adam": "1-bit Adam",
     "feedback": "top-k",
     "no feedback": "top-k without error feedback",
     "fp16": "top-k, fp16",
@@ -38,7 +39,7 @@ LABELS = {
     "scaled": "top-k, loss scaling with overflows",
 }
 #: What sends all elements, and so has no ratio.
-WHOLE = ("dense", "int8", "int4")
+WHOLE = ("dense", "int8", "int4", "1-bit Adam")
 
 Row = dict[str, Any]
 Setting = tuple[str, float]  # Variant and ratio.
@@ -51,15 +52,34 @@ class Difference(NamedTuple):
     half_width: float
 
 
-def load(results: Path) -> dict[str, dict[Setting, list[Row]]]:
-    """Returns the runs by task, then by variant and ratio, in the order of a table."""
-    rows = [json.loads(path.read_text()) for path in results.glob("*.json")]
-    order = list(LABELS)
-    rows.sort(
-        key=lambda row: (row["task"], -row["ratio"], order.index(row["variant"]), row["seed"])
-    )
+def _order(row: Row) -> tuple[str, float, int, int]:
+    """Says where a run stands in a table; no two runs stand at the same."""
+    return row["task"], -row["ratio"], list(LABELS).index(row["variant"]), row["seed"]
+
+
+def _read(kept: Path) -> list[Row]:
+    return [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+
+
+def keep(results: Path, kept: Path) -> int:
+    """Puts runs into the file of those that are kept, instead of what it has of the same ones.
+
+    Args:
+        results: Folder of JSON files, one for each run.
+        kept: The file.
+    """
+    rows = {_order(row): row for row in _read(kept)}
+    new = [json.loads(path.read_text()) for path in results.glob("*.json")]
+    rows |= {_order(row): row for row in new}
+    kept.write_text("".join(json.dumps(rows[order]) + "\n" for order in sorted(rows)))
+    sys.stdout.write(f"{kept}: {len(rows)} runs, {len(new)} of them from {results}\n")
+    return 0
+
+
+def load(kept: Path) -> dict[str, dict[Setting, list[Row]]]:
+    """Returns the runs that are kept, by task, then by variant and ratio, in a table's order."""
     tasks: dict[str, dict[Setting, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
+    for row in sorted(_read(kept), key=_order):
         tasks[row["task"]][row["variant"], row["ratio"]].append(row)
     return tasks
 
@@ -118,6 +138,8 @@ def _shown(against: Difference | None, mean: float, task: str) -> str:
 def plot(task: str, settings: dict[Setting, list[Row]], path: Path) -> None:
     """Draws the mean of every variant over the steps, one picture for each ratio.
 
+    The last picture has all results over the bytes that were sent.
+
     Raises:
         ImportError: matplotlib is not installed.
     """
@@ -127,8 +149,11 @@ def plot(task: str, settings: dict[Setting, list[Row]], path: Path) -> None:
     pyplot.rcParams.update({"svg.hashsalt": "lightcc", "svg.fonttype": "none", "font.size": 9})
     unit, points = UNITS[task]
     ratios = sorted({ratio for variant, ratio in settings if variant not in WHOLE}, reverse=True)
-    figure, panels = pyplot.subplots(1, len(ratios), figsize=(9, 3.6), sharey=True, squeeze=False)
-    for panel, ratio in zip(panels[0], ratios, strict=True):
+    ratios = ratios or [1.0]
+    figure, panels = pyplot.subplots(
+        1, len(ratios) + 1, figsize=(9, 3.6), sharey=True, squeeze=False
+    )
+    for panel, ratio in zip(panels[0][:-1], ratios, strict=True):
         for i, variant in enumerate(LABELS):
             rows = settings.get((variant, 1.0 if variant in WHOLE else ratio), [])
             curves = [row["curve"] for row in rows if row["result"] is not None]
@@ -136,14 +161,15 @@ def plot(task: str, settings: dict[Setting, list[Row]], path: Path) -> None:
                 continue
             steps = [step for step, _ in curves[0]]
             values = [[points * curve[at][1] for curve in curves] for at in range(len(steps))]
-            color = "black" if variant == "dense" else f"C{i - 1}"
+            color = _color(i)
             panel.plot(steps, [statistics.mean(v) for v in values], color=color, lw=1.2,
                        label=LABELS[variant], ls="--" if variant == "dense" else "-")  # fmt: skip
             panel.fill_between(steps, [min(v) for v in values], [max(v) for v in values],
                                color=color, alpha=0.12, lw=0)  # fmt: skip
-        panel.set_title(f"{ratio:.1%} of the gradient")
+        panel.set_title("" if ratio == 1.0 else f"top-k of {ratio:.1%}")
         panel.set_xlabel("step")
         panel.grid(alpha=0.3)
+    _plot_bytes(panels[0][-1], settings, points)
     panels[0][0].set_ylabel(unit)
     panels[0][0].legend(fontsize=7)
     figure.tight_layout()
@@ -151,11 +177,35 @@ def plot(task: str, settings: dict[Setting, list[Row]], path: Path) -> None:
     pyplot.close(figure)
 
 
-def main(results: Path, write: Path | None) -> int:
+def _color(variant: int) -> str:
+    return "black" if variant == 0 else f"C{variant - 1}"
+
+
+def _plot_bytes(panel: Any, settings: dict[Setting, list[Row]], points: float) -> None:
+    """Draws a bar from the smallest to the largest result of each setting, and their mean."""
+    for (variant, _), rows in settings.items():
+        values = [points * row["result"] for row in rows if row["result"] is not None]
+        if values:
+            middle = statistics.mean(values)
+            panel.errorbar(
+                [statistics.mean(row["bytes_per_step"] for row in rows)],
+                [middle],
+                yerr=[[middle - min(values)], [max(values) - middle]],
+                fmt="o",
+                ms=4,
+                color=_color(list(LABELS).index(variant)),
+            )
+    panel.set_xscale("log")
+    panel.set_title("at the end")
+    panel.set_xlabel("bytes per step and rank")
+    panel.grid(alpha=0.3)
+
+
+def main(kept: Path, write: Path | None) -> int:
     """Prints the tables; or puts them into a page between their marks, and plots beside it."""
-    tasks = load(results)
+    tasks = load(kept)
     if not tasks:
-        sys.stderr.write(f"no runs in {results}\n")
+        sys.stderr.write(f"no runs in {kept}\n")
         return 1
     page = "" if write is None else write.read_text()
     for task, settings in tasks.items():

@@ -1,0 +1,63 @@
+"""Runs of the convergence experiments are kept, and what the page shows is made of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
+
+import convergence_report
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(variant: str, seed: int, result: float) -> dict[str, Any]:
+    return {
+        "task": "text",
+        "variant": variant,
+        "ratio": 0.01 if variant == "feedback" else 1.0,
+        "seed": seed,
+        "result": result,
+        "bytes_per_step": 1000.0,
+        "replicas_agree": True,
+    }
+
+
+def keep(results: Path, kept: Path, rows: list[dict[str, Any]]) -> None:
+    results.mkdir()
+    for i, row in enumerate(rows):
+        (results / f"{i}.json").write_text(json.dumps(row, indent=1))
+    assert convergence_report.keep(results, kept) == 0
+
+
+def test_a_run_that_is_repeated_replaces_the_one_before(tmp_path: Path) -> None:
+    kept = tmp_path / "runs.jsonl"
+    keep(tmp_path / "a", kept, [run("feedback", 0, 2.2), run("dense", 1, 2.1)])
+    keep(tmp_path / "b", kept, [run("dense", 0, 2.0), run("feedback", 0, 2.25)])
+    assert len(kept.read_text().splitlines()) == 3
+    settings = convergence_report.load(kept)["text"]
+    assert list(settings) == [("dense", 1.0), ("feedback", 0.01)]
+    assert [row["result"] for row in settings["dense", 1.0]] == [2.0, 2.1]
+    assert [row["result"] for row in settings["feedback", 0.01]] == [2.25]
+
+
+def test_a_table_has_means_and_differences_of_the_same_seeds(tmp_path: Path) -> None:
+    kept = tmp_path / "runs.jsonl"
+    dense = [run("dense", seed, 2.0 + 0.1 * seed) for seed in range(2)]
+    adam = [run("1-bit Adam", seed, 2.02 + 0.1 * seed) for seed in range(2)]
+    keep(tmp_path / "a", kept, dense + adam)
+    lines = convergence_report.table("text", convergence_report.load(kept)["text"]).splitlines()
+    assert lines[2] == "| dense |  | 2 | 2.0500 | 0.0707 |  | 1.0 kB |"
+    assert lines[3].startswith("| 1-bit Adam |  | 2 | 2.0700 | 0.0707 | +0.0200 +- 0.0000 (+1.0%)")
+
+
+def test_the_page_shows_what_the_kept_runs_give() -> None:
+    page = (ROOT / "docs" / "convergence.md").read_text()
+    tasks = convergence_report.load(ROOT / "docs" / "convergence-runs.jsonl")
+    assert "transformer" in tasks
+    for task, settings in tasks.items():
+        assert convergence_report.table(task, settings) in page
+        assert all(row["replicas_agree"] for rows in settings.values() for row in rows)
