@@ -309,6 +309,12 @@ def stats() -> Statistics:
         hosts would have sent), `compressed_sent_bytes`, and `compression_passes` over the shards.
         All these are integers.
 
+        `compression`: a dictionary for each tensor that was compressed, with `process_set`, `name`
+        (of the operation), `steps`, `dense_bytes` and `sent_bytes`, as above, and how much was kept
+        back for later steps. `kept_energy` and `input_energy` are sums of squares of that and of
+        what came in, of this rank's shard, means over about the last 100 steps. `kept_ratio` is the
+        root of their quotient. `compression_kept_ratio` is the largest one.
+
         On rank 0, who keeps others waiting: `last_asked`, by rank, counts the operations that a
         rank was the last to ask for. `awaited_ranks` have not asked for the operation that has
         waited longest, for `awaited_seconds`. On other ranks the lists are empty.

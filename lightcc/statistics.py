@@ -6,6 +6,7 @@ One table (`METRICS`) drives everything that shows these numbers: Prometheus, lo
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 COUNTER, GAUGE = "counter", "gauge"
@@ -35,6 +36,7 @@ METRICS = (
     Metric("compressed_dense_bytes", COUNTER, "bytes", "What they would have sent uncompressed"),
     Metric("compressed_sent_bytes", COUNTER, "bytes", "What they have sent"),
     Metric("compression_passes", COUNTER, "", "Passes of compression over the shards"),
+    Metric("compression_kept_ratio", GAUGE, "", "The largest kept_ratio of a compressed tensor"),
     Metric("awaited_seconds", GAUGE, "seconds", "How long ranks have waited for another"),
 )
 
@@ -64,6 +66,23 @@ class AllreduceCost(Record):
     samples: int
     seconds: float  #: Of a bucket without bytes.
     seconds_per_byte: float
+
+
+class TensorCompression(Record):
+    """What compression did for one tensor on this rank. Energies are sums of squares.
+
+    They are of this rank's shard, means over about the last 100 steps, estimated from a sample of
+    its elements. What was multiplied by a loss scale still is.
+    """
+
+    process_set: int
+    name: str
+    steps: int  #: That counted; those with a NaN or infinity do not.
+    dense_bytes: int  #: What it would have sent uncompressed.
+    sent_bytes: int
+    input_energy: float  #: Of what came in: gradients, or what the compressor makes of them.
+    kept_energy: float  #: Of what is kept back for later steps.
+    kept_ratio: float  #: Root of their quotient; 0 where nothing came in.
 
 
 class Tuning(Record):
@@ -100,6 +119,8 @@ class Statistics(Record):
     compressed_dense_bytes: int
     compressed_sent_bytes: int
     compression_passes: int
+    compression_kept_ratio: float
+    compression: list[TensorCompression]
     last_asked: list[int]  #: Rank 0: by rank, how many operations it was the last to ask for.
     awaited_ranks: list[int]  #: Rank 0: who has not asked for what has waited longest.
     awaited_seconds: float  #: Rank 0: how long that has waited.
@@ -116,6 +137,16 @@ def make_statistics(counters: dict[str, Any], added: dict[str, Any]) -> Statisti
     """Returns the engine's counters, and what other modules add, as one object."""
     statistics = Statistics(counters | added)
     statistics["allreduce_costs"] = [AllreduceCost(cost) for cost in counters["allreduce_costs"]]
+    tensors = [_compression_of(tensor) for tensor in counters["compression"]]
+    statistics["compression"] = tensors
+    statistics["compression_kept_ratio"] = max((t.kept_ratio for t in tensors), default=0.0)
     tuning = counters["autotune"]
     statistics["autotune"] = None if tuning is None else Tuning(tuning)
     return statistics
+
+
+def _compression_of(tensor: dict[str, Any]) -> TensorCompression:
+    ratio = 0.0
+    if tensor["input_energy"] > 0.0:
+        ratio = math.sqrt(tensor["kept_energy"] / tensor["input_energy"])
+    return TensorCompression(tensor | {"kept_ratio": ratio})

@@ -181,6 +181,7 @@ def train(run: Run, task: Task) -> dict[str, Any]:
             curve.append([step + 1, measure(model, task, f"{run.name}.curve")])
     seconds = time.monotonic() - begin
     sent = hvd.stats()["network_bytes_sent"] - sent
+    kept = [t.kept_ratio for t in hvd.stats().compression if f".{run.name}." in t.name]
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     every = hvd.allgather_object((hashlib.sha256(weights).hexdigest(), sent))
     return {
@@ -190,6 +191,7 @@ def train(run: Run, task: Task) -> dict[str, Any]:
         "result": curve[-1][1] if math.isfinite(curve[-1][1]) else None,
         "curve": [point for point in curve if math.isfinite(point[1])],
         "bytes_per_step": sum(sent for _, sent in every) / len(every) / task.steps,
+        "kept_ratio": max(kept, default=0.0),
         "replicas_agree": len({digest for digest, _ in every}) == 1,
         "seconds": round(seconds, 1),
     }

@@ -125,6 +125,16 @@ py::dict stats(WorldBinding& world) {
                           "seconds"_a = cost.seconds,
                           "seconds_per_byte"_a = cost.seconds_per_byte));
   }
+  py::list compressed;
+  for (const TensorUsage& tensor : stats.compressed) {
+    compressed.append(py::dict("process_set"_a = tensor.process_set,
+                               "name"_a = tensor.name,
+                               "steps"_a = tensor.usage.steps,
+                               "dense_bytes"_a = tensor.usage.dense_bytes,
+                               "sent_bytes"_a = tensor.usage.sent_bytes,
+                               "input_energy"_a = tensor.usage.energy.input,
+                               "kept_energy"_a = tensor.usage.energy.kept));
+  }
   py::object tuning = py::none();
   if (stats.tuning.has_value()) {
     tuning = py::dict("fusion_strategy"_a = fusion_rule_name(stats.tuning->rule),
@@ -146,6 +156,7 @@ py::dict stats(WorldBinding& world) {
                   "compressed_dense_bytes"_a = stats.topk.dense_bytes,
                   "compressed_sent_bytes"_a = stats.topk.sent_bytes,
                   "compression_passes"_a = stats.topk.passes,
+                  "compression"_a = compressed,
                   "last_asked"_a = stats.lateness.last_asked,
                   "awaited_ranks"_a = stats.lateness.awaited,
                   "awaited_seconds"_a = stats.lateness.awaited_s,

@@ -3,18 +3,23 @@
 - `GradientStream`: the gradients of a training step, from ready to combined.
 - `plan_groups`: the caller's all-or-nothing groups.
 - `CompressedGradients`: what compression keeps of an optimizer's gradients.
+- `CompressionGuard`: warns where that is too much.
 - `take_apart` and `put_together`: nested state as bytes and tensors, for broadcasts.
 
 A face says how its gradients are taken and put back (`GradientSource`), and when they are ready.
 """
 
 from lightcc._adapter.compressed_gradients import CompressedGradients
+from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES, CompressionGuard
 from lightcc._adapter.gradient_stream import GradientSource, GradientStream, Slot
 from lightcc._adapter.groups import check_groups, plan_groups
 from lightcc._adapter.structure import put_together, take_apart
 
 __all__ = [
+    "LIMIT",
+    "LIMIT_OF_SQUARES",
     "CompressedGradients",
+    "CompressionGuard",
     "GradientSource",
     "GradientStream",
     "Slot",

@@ -80,7 +80,7 @@ class CompressedGradients:
     def state_dict(self) -> dict[str, Any]:
         """Returns what is kept back on this rank."""
         world, process_set = _world.current(), self._set()
-        operations = set(self._operations())
+        operations = self.operations()
         tensors = {
             name.removeprefix(_PREFIX): state
             for (owner, name), state in world.save_compression().items()
@@ -120,7 +120,8 @@ class CompressedGradients:
             msg = f"the gradients' scale is {scale}: expected a finite number above 0"
             raise ValueError(msg)
         if self.scale is not None and scale != self.scale:
-            _world.current().scale_compression(scale / self.scale, self._set(), self._operations())
+            operations = sorted(self.operations())
+            _world.current().scale_compression(scale / self.scale, self._set(), operations)
         self.scale = scale
 
     def expect_gradient_scale(self, scale: float) -> None:
@@ -142,11 +143,11 @@ class CompressedGradients:
         """Returns whether a gradient of one of these numbers of bytes is compressed."""
         return any(self.compresses(num_bytes) for num_bytes in sizes)
 
-    def _operations(self) -> list[str]:
+    def operations(self) -> set[str]:
         """Returns the names by which the engine may know the gradients."""
-        return [
+        return {
             _PREFIX + name + suffix for name in self._names.values() for suffix in self._suffixes
-        ]
+        }
 
     def _set(self) -> int:
         process_set = self._process_set.process_set_id

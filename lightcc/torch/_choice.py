@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightcc import _world
+from lightcc._adapter import LIMIT, LIMIT_OF_SQUARES, CompressionGuard
 from lightcc.compression import (
     AdamCompressor,
     CompressionWarning,
@@ -79,6 +80,23 @@ def choose_compression(
         _WARMUP_STEPS if warmup < 0 else warmup,
         bool(knobs["topk_by_optimizer"] and cls is torch.optim.SGD and has_plain_momentum(groups)),
     )
+
+
+def make_guard(
+    chosen: EngineCompressor,
+    compressed: CompressedGradients,
+    groups: list[dict[str, Any]],
+    process_set: ProcessSet,
+) -> CompressionGuard:
+    """Returns what looks after gradients that are compressed as `choose_compression()` chose.
+
+    1-bit Adam keeps momentum back, which is added up as SGD's gradients are. Momentum correction
+    applies momentum to what is kept back, which is larger by that.
+    """
+    if is_adaptive(groups) and not isinstance(chosen, AdamCompressor):
+        return CompressionGuard(compressed, process_set, LIMIT_OF_SQUARES)
+    momentum = 0.0 if compressed.spec is None else compressed.spec.momentum
+    return CompressionGuard(compressed, process_set, LIMIT / (1.0 - momentum))
 
 
 def say_what_is_done(

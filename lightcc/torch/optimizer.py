@@ -44,7 +44,7 @@ from lightcc.torch import mpi_ops
 from lightcc.torch._adam import SUFFIXES, CompressedAdam, why_not
 from lightcc.torch._adaptive import warn_of_compression
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
-from lightcc.torch._choice import choose_compression, say_what_is_done
+from lightcc.torch._choice import choose_compression, make_guard, say_what_is_done
 from lightcc.torch._copies import Copied
 from lightcc.torch._gradients import GradientExchange
 from lightcc.torch._momentum import momentum_to_take_over, without_momentum
@@ -55,6 +55,7 @@ from lightcc.torch.compression import Compression
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from lightcc._adapter import CompressionGuard
     from lightcc.fusion import FusionChoice
     from lightcc.torch._parameters import Groups
 
@@ -103,6 +104,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         self._should_synchronize = True
         self._exchange: GradientExchange | None = None
         self._adam: CompressedAdam | None = None
+        self._guard: CompressionGuard | None = None
         self._named = None if named_parameters is None else check_named(named_parameters)
         names = name_parameters(self.param_groups, self._named)
         self._parameter_names = dict(names)
@@ -130,6 +132,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
             warn_of_compression(compression, name, self.param_groups, self._compressed, process_set)
         else:
             say_what_is_done(chosen, cls, self._compressed, self.param_groups, process_set)
+            self._guard = make_guard(chosen, self._compressed, self.param_groups, process_set)
         if isinstance(adam, AdamCompressor):
             self._adam = CompressedAdam(self, adam, self._compressed, process_set)
         trained = {p: name for p, name in names.items() if p.requires_grad}
@@ -270,6 +273,8 @@ class _DistributedOptimizer(Copied, PrivateNames):
 
     def _step(self, closure: Callable[[], Any] | None) -> Any:
         """Does the step with the gradients that are there."""
+        if self._guard is not None:
+            self._guard.count_step()
         if self._adam is not None and self._adam.is_active:
             return self._step_adam(self._adam, closure)
         with without_momentum(self._compressed, self.param_groups):

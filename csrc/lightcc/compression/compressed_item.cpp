@@ -1,6 +1,7 @@
 #include "lightcc/compression/compressed_item.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "lightcc/collectives/grid_state.hpp"
@@ -79,11 +80,15 @@ std::unique_ptr<Work> CompressedItem::scatter(Group& intra) {
 
 void CompressedItem::count(std::uint64_t sent_bytes, std::uint64_t passes) {
   const std::size_t blocks = position().blocks;
+  const std::size_t dense_bytes = 2 * (blocks - 1) * to_bytes(shard_.size_elems()) / blocks;
   TopkCounters& counters = *job_.counters;
   counters.tensors += 1;
-  counters.dense_bytes += 2 * (blocks - 1) * to_bytes(shard_.size_elems()) / blocks;
+  counters.dense_bytes += dense_bytes;
   counters.sent_bytes += sent_bytes;
   counters.passes += passes;
+  CompressionUsage& usage = tensor_.entry->usage;
+  usage.dense_bytes += dense_bytes;
+  usage.sent_bytes += sent_bytes;
 }
 
 std::unique_ptr<Work> CompressedItem::gather_dense(Group& intra) {
@@ -105,6 +110,10 @@ Status CompressedItem::conclude() {
   ++entry.steps;
   if (!non_finite_) {
     entry.state->commit();
+    ++entry.usage.steps;
+    if (const std::optional<StepEnergy> energy = entry.state->energy(); energy) {
+      entry.usage.add(*energy);
+    }
     return {};
   }
   entry.state->rollback();

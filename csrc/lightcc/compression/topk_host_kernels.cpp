@@ -64,6 +64,7 @@ class HostShardState final : public TopkShardState {
   void commit() override { state_.commit(); }
   void rollback() override { state_.rollback(); }
   bool is_pending() const override { return state_.is_pending(); }
+  std::optional<StepEnergy> energy() const override { return state_.energy(); }
   Status scale(double factor) override { return state_.scale(factor); }
   Status save(Bytes& out) const override { return state_.save(out); }
 

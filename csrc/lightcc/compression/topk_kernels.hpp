@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "lightcc/base/bytes.hpp"
@@ -60,6 +61,8 @@ class TopkShardState {
   virtual void commit() = 0;
   virtual void rollback() = 0;
   virtual bool is_pending() const = 0;
+  /// TopkState::energy(); nothing on a plane that does not measure it.
+  virtual std::optional<StepEnergy> energy() const { return std::nullopt; }
   virtual Status scale(double factor) = 0;
   virtual Status save(Bytes& out) const = 0;
 };

@@ -37,6 +37,7 @@ Result<bool> TopkState::quantize(const std::byte* shard,
     out = out.subspan(bytes);
   }
   impl_->pending = finite ? Impl::Pending::kFinite : Impl::Pending::kNonFinite;
+  impl_->measure(shard);
   return finite;
 }
 

@@ -102,6 +102,10 @@ bool TopkState::has_velocity() const {
   return impl_->velocity.exists();
 }
 
+StepEnergy TopkState::energy() const {
+  return impl_->energy;
+}
+
 bool TopkState::is_pending() const {
   return impl_->pending != Impl::Pending::kNone;
 }
@@ -137,6 +141,7 @@ Result<TopkOutcome> TopkState::compress(const std::byte* shard,
   const TopkOutcome outcome =
       detail::run_topk_step(job, shard, request, impl_->next_forecast, writer);
   impl_->pending = outcome.non_finite ? Impl::Pending::kNonFinite : Impl::Pending::kFinite;
+  impl_->measure(shard);
   return outcome;
 }
 
@@ -151,6 +156,7 @@ Status TopkState::flush_into(std::byte* shard,
   const bool finite = detail::run_topk_flush(impl_->job(input_scale, momentum, level), shard);
   impl_->next_forecast = {};  // What is left, if anything, says nothing about the next step.
   impl_->pending = finite ? Impl::Pending::kFinite : Impl::Pending::kNonFinite;
+  impl_->measure(shard);
   return {};
 }
 

@@ -39,6 +39,7 @@
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/step_energy.hpp"
 #include "lightcc/compression/topk_list.hpp"
 
 namespace lightcc {
@@ -80,6 +81,9 @@ class TopkState {
   /// The magnitude from which on the next step selects; 0: to be found exactly.
   double threshold() const;
   bool has_velocity() const;
+  /// Of the step that is pending, or was the last one; of no use where that was not finite. What
+  /// came into a step that travelled dense had the residual in it already.
+  StepEnergy energy() const;
   /// Element `i` of the residual, or of the velocity (0 without one), as committed.
   double residual_at(std::size_t i) const;
   double velocity_at(std::size_t i) const;

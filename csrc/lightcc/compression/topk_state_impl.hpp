@@ -40,7 +40,12 @@ struct TopkState::Impl {
   detail::LanePair residual;
   detail::LanePair velocity;  ///< Exists with momentum correction.
 
+  void measure(const std::byte* shard) {
+    energy = measure_energy(dtype, shard, residual.next(), numel, step);
+  }
+
   Pending pending = Pending::kNone;
+  StepEnergy energy;
   detail::TopkForecast next_forecast;
   bool had_velocity = false;
   bool next_has_velocity = false;

@@ -1,5 +1,6 @@
 #include "lightcc/compression/topk_store.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "lightcc/base/log.hpp"
@@ -80,7 +81,8 @@ Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved, TopkKernels& ker
                                                .elements = saved.elements,
                                                .kernels = &kernels,
                                                .state = std::move(state),
-                                               .steps = saved.steps});
+                                               .steps = saved.steps,
+                                               .usage = {}});
 }
 
 Status move_to(TopkKernels& kernels, TopkEntry& entry) {
@@ -91,7 +93,24 @@ Status move_to(TopkKernels& kernels, TopkEntry& entry) {
   return {};
 }
 
+/// Of means: about so many steps count.
+constexpr std::uint64_t kRecentSteps = 100;
+
 }  // namespace
+
+void CompressionUsage::add(const StepEnergy& one) {
+  if (!std::isfinite(one.input) || !std::isfinite(one.kept)) {
+    return;  // Squares of float64 may be too large.
+  }
+  const double share = 1.0 / static_cast<double>(std::min(++measured, kRecentSteps));
+  energy.input += share * (one.input - energy.input);
+  energy.kept += share * (one.kept - energy.kept);
+}
+
+void CompressionUsage::scale(double factor) {
+  energy.input *= factor * factor;
+  energy.kept *= factor * factor;
+}
 
 Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
                                                     const GridPosition& position,
@@ -125,12 +144,22 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
                                                 .dtype = dtype,
                                                 .elements = elements,
                                                 .kernels = &kernels,
-                                                .state = std::move(*state)});
+                                                .state = std::move(*state),
+                                                .usage = {}});
   return found;
 }
 
 void TopkStore::forget(std::uint32_t process_set) {
   std::erase_if(entries_, [&](const auto& item) { return item.first.first == process_set; });
+}
+
+std::vector<TensorUsage> TopkStore::usage() const {
+  std::vector<TensorUsage> all;
+  all.reserve(entries_.size());
+  for (const auto& [key, entry] : entries_) {
+    all.push_back({.process_set = key.first, .name = key.second, .usage = entry->usage});
+  }
+  return all;
 }
 
 Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
@@ -189,6 +218,7 @@ Status TopkStore::scale(double factor, std::span<const Key> keys) {
   }
   for (TopkEntry* entry : scaled) {
     LIGHTCC_RETURN_IF_ERROR(entry->state->scale(factor));
+    entry->usage.scale(factor);
   }
   return {};
 }

@@ -26,6 +26,26 @@ namespace lightcc {
 /// More members of a block than any host has.
 inline constexpr std::size_t kTopkMaxMembers = std::size_t{1} << 20;
 
+/// What compression did for one tensor on this rank, since it first met it.
+struct CompressionUsage {
+  std::uint64_t steps = 0;        ///< That counted: those with a NaN or infinity do not.
+  std::uint64_t dense_bytes = 0;  ///< As those of TopkCounters.
+  std::uint64_t sent_bytes = 0;
+  StepEnergy energy;           ///< Of this rank's shard: means over about the last 100 of them.
+  std::uint64_t measured = 0;  ///< Steps whose energy was measured.
+
+  void add(const StepEnergy& one);
+  /// The tensor's elements are `factor` times what they were.
+  void scale(double factor);
+};
+
+/// Whose usage it is.
+struct TensorUsage {
+  std::uint32_t process_set = 0;
+  std::string name;
+  CompressionUsage usage;
+};
+
 /// One tensor, as far as this rank has to do with it.
 struct TopkEntry {
   GridPosition position;
@@ -34,6 +54,7 @@ struct TopkEntry {
   TopkKernels* kernels = nullptr;         ///< Of the plane that the state is on.
   std::unique_ptr<TopkShardState> state;  ///< Of this rank's shard.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
+  CompressionUsage usage;
 };
 
 /// What saved bytes say of a tensor. Ranks that go on together have the same.
@@ -72,6 +93,8 @@ class TopkStore {
   TopkCounters& counters() { return counters_; }
   const TopkCounters& counters() const { return counters_; }
 
+  /// Of every tensor.
+  std::vector<TensorUsage> usage() const;
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
   Result<std::vector<std::pair<Key, Bytes>>> save() const;
   /// What load() would take in, without doing it. Errors: as load().

@@ -553,6 +553,7 @@ std::shared_ptr<const ProcessSetTable> Core::process_sets() const {
 void Core::fill_stats(WorldStats& stats) const {
   stats.buckets = executor_->buckets();
   stats.topk = executor_->topk().counters();
+  stats.compressed = executor_->topk().usage();
   stats.allreduce_costs = executor_->allreduce_costs();
   if (tune_.has_value()) {
     stats.tuning = tune_->tuning;

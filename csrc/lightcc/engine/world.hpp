@@ -125,6 +125,7 @@ struct WorldStats {
   std::uint64_t in_flight = 0;  ///< Submissions that have not completed.
   std::uint64_t sleeps = 0;     ///< Times the progress loop went to sleep.
   TopkCounters topk;
+  std::vector<TensorUsage> compressed;
   std::vector<AllreduceCost> allreduce_costs;
   std::optional<Tuning> tuning;  ///< Where autotune has changed something.
   bool tuning_is_final = false;

@@ -96,6 +96,8 @@ def test_stats_count_completed_operations() -> None:
         "compressed_dense_bytes",
         "compressed_sent_bytes",
         "compression_passes",
+        "compression_kept_ratio",
+        "compression",
         "allreduce_costs",
         "autotune",
         "fusion",
