@@ -259,6 +259,35 @@ TEST(Quantize, sends_of_one_bit_the_mean_magnitude_and_brings_blocks_closer_to_z
   }
 }
 
+/// Of docs/compression-theory.md.
+TEST(Quantize, a_step_sends_the_share_that_theory_asks_for) {
+  Rng rng(9);
+  std::vector<std::vector<double>> blocks{normal_values(rng, 128)};
+  for (const double other : {0.0, 0.001, 0.0714, 0.5}) {  // 0.0714: half a scale of int4.
+    blocks.emplace_back(128, other);
+    blocks.back()[5] = 1.0;
+  }
+  for (const auto& [bits, delta] :
+       {std::pair(8U, 0.998), std::pair(4U, 0.6), std::pair(1U, 1.0 / 128)}) {
+    for (const std::vector<double>& block : blocks) {
+      const Buffer lanes = lanes_of<float>(block);
+      const Buffer zeros(lanes.size());
+      Buffer left(lanes.size());
+      Buffer out(quantized_bytes(block.size(), bits));
+      const QuantizedFormat format{.dtype = DataType::kFloat32, .bits = bits};
+      ASSERT_TRUE(quantize(
+          lanes.data(), zeros.data(), left.data(), block.size(), format, out, detect_simd_level()));
+      double energy = 0.0;
+      double kept = 0.0;
+      for (std::size_t i = 0; i < block.size(); ++i) {
+        energy += std::pow(lane(DataType::kFloat32, lanes, i), 2);
+        kept += std::pow(lane(DataType::kFloat32, left, i), 2);
+      }
+      EXPECT_LE(kept, (1.0 - delta) * energy * (1.0 + 1e-6)) << bits;
+    }
+  }
+}
+
 TEST(Quantize, takes_the_bytes_of_the_formula) {
   EXPECT_EQ(quantized_bytes(0, 8), 0U);
   EXPECT_EQ(quantized_bytes(1, 8), 3U);
