@@ -4,6 +4,7 @@
 - `plan_groups`: the caller's all-or-nothing groups.
 - `CompressedGradients`: what compression keeps of an optimizer's gradients.
 - `CompressionGuard`: warns where that is too much.
+- `warn_under_second_moment`: warns where an optimizer squares what compression has changed.
 - `take_apart` and `put_together`: nested state as bytes and tensors, for broadcasts.
 
 A face says how its gradients are taken and put back (`GradientSource`), and when they are ready.
@@ -13,6 +14,7 @@ from lightcc._adapter.compressed_gradients import CompressedGradients
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES, CompressionGuard
 from lightcc._adapter.gradient_stream import GradientSource, GradientStream, Slot
 from lightcc._adapter.groups import check_groups, plan_groups
+from lightcc._adapter.second_moment import warn_under_second_moment
 from lightcc._adapter.structure import put_together, take_apart
 
 __all__ = [
@@ -27,4 +29,5 @@ __all__ = [
     "plan_groups",
     "put_together",
     "take_apart",
+    "warn_under_second_moment",
 ]

@@ -12,14 +12,22 @@ variables whose gradients the first has combined are noted until the second has 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from lightcc import _world
+from lightcc._adapter import warn_under_second_moment
 from lightcc._keras import hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from lightcc._keras.backend import Aggregation, Backend, Exchange, Settings
+
+
+#: What an optimizer has that divides by a running mean of squared gradients, or of their like:
+#: Adam, AdamW and others; RMSprop and Adadelta; Adagrad and Ftrl; Adafactor.
+_SECOND_MOMENT = ("beta_2", "rho", "initial_accumulator_value", "beta_2_decay")
 
 
 class CallableList(list[Any]):
@@ -33,8 +41,11 @@ class CallableList(list[Any]):
 class _Training:
     """What an optimizer needs in order to combine gradients; Keras does not look into it."""
 
-    def __init__(self, name: str, settings: Settings, backend: Backend) -> None:
+    def __init__(
+        self, name: str, settings: Settings, backend: Backend, adaptive: str | None
+    ) -> None:
         self.backend = backend
+        self._adaptive = adaptive  # The optimizer's class, until it was looked at.
         self.settings = settings
         self.local: set[Any] = set()
         self.combined: set[Any] = set()  # Variables whose gradients wait for apply_gradients().
@@ -68,6 +79,11 @@ class _Training:
         reduced = self._exchange.reduce(
             [gradients[i] for i in shared], [variables[i] for i in shared]
         )
+        if self._adaptive is not None and _world.exists():
+            name, self._adaptive = self._adaptive, None
+            sizes = (_num_bytes(variables[i]) for i in shared)
+            settings = self.settings
+            warn_under_second_moment(settings.compression, name, sizes, settings.process_set)
         for i, gradient in zip(shared, reduced, strict=True):
             results[i] = gradient
         if self.settings.scale_local_gradients:
@@ -76,6 +92,12 @@ class _Training:
                 for g, local in zip(results, is_local, strict=True)
             ]
         return results
+
+
+def _num_bytes(variable: Any) -> int:
+    dtype = str(getattr(variable.dtype, "name", variable.dtype))  # float32, or bfloat16.
+    bits = "".join(filter(str.isdigit, dtype))
+    return math.prod(map(int, variable.shape)) * int(bits or 0) // 8
 
 
 class Distributed:
@@ -89,7 +111,14 @@ class Distributed:
         # Neither Keras nor TensorFlow shall track it: it is no part of a saved model.
         found: _Training | None = self.__dict__.get("_lightcc_training")
         if found is None:
-            found = _Training(self._lightcc_name, self._lightcc_settings, self._lightcc_backend)
+            inner = getattr(self, "inner_optimizer", self)
+            is_adaptive = any(hasattr(inner, name) for name in _SECOND_MOMENT)
+            found = _Training(
+                self._lightcc_name,
+                self._lightcc_settings,
+                self._lightcc_backend,
+                type(inner).__name__ if is_adaptive else None,
+            )
             object.__setattr__(self, "_lightcc_training", found)
         return found
 

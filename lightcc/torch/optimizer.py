@@ -29,7 +29,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lightcc._adapter import CompressedGradients, check_groups, plan_groups
+from lightcc._adapter import (
+    CompressedGradients,
+    check_groups,
+    plan_groups,
+    warn_under_second_moment,
+)
 from lightcc.basics import size
 from lightcc.compression import (
     AdamCompressor,
@@ -42,7 +47,7 @@ from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.reductions import Adasum, Average, Sum, check_op
 from lightcc.torch import mpi_ops
 from lightcc.torch._adam import SUFFIXES, CompressedAdam, why_not
-from lightcc.torch._adaptive import warn_of_compression
+from lightcc.torch._adaptive import is_adaptive
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
 from lightcc.torch._choice import choose_compression, make_guard, say_what_is_done
 from lightcc.torch._copies import Copied
@@ -127,12 +132,12 @@ class _DistributedOptimizer(Copied, PrivateNames):
         alone = size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1"
         if alone or not process_set.included():
             return
-        if chosen is compression:
-            name = cls.__name__
-            warn_of_compression(compression, name, self.param_groups, self._compressed, process_set)
-        else:
+        if chosen is not compression:
             say_what_is_done(chosen, cls, self._compressed, self.param_groups, process_set)
             self._guard = make_guard(chosen, self._compressed, self.param_groups, process_set)
+        elif is_adaptive(self.param_groups):
+            sizes = (p.numel() * p.element_size() for p in self._parameter_names)
+            warn_under_second_moment(compression, cls.__name__, sizes, process_set, stacklevel=4)
         if isinstance(adam, AdamCompressor):
             self._adam = CompressedAdam(self, adam, self._compressed, process_set)
         trained = {p: name for p, name in names.items() if p.requires_grad}

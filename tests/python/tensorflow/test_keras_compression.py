@@ -1,0 +1,47 @@
+"""Optimizers of Keras that divide by squares of gradients are warned of compression, once."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from keras_faces import ALL, data, environment, face, fit, make_model
+
+import lightcc
+from lightcc.compression import CompressionWarning
+from lightcc.testing import spawn_ranks
+
+pytestmark = pytest.mark.multiproc
+
+
+def what_is_said(name: str) -> dict[str, list[str]]:
+    """Trains a step with each of some optimizers; returns what was warned of, by their names."""
+    lightcc.init()
+    tested = face(name)
+    said = {}
+    for optimizer, arguments in (("SGD", {"momentum": 0.9}), ("Adam", {}), ("RMSprop", {})):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            made: Any = getattr(tested.keras.optimizers, optimizer)(0.01, **arguments)
+            wrapped = tested.hvd.DistributedOptimizer(made)
+            model = make_model(tested.keras, wrapped, width=256, **tested.eagerly)
+            fit(model, *data(), epochs=1)
+        said[optimizer] = [str(w.message) for w in caught if w.category is CompressionWarning]
+    return said
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_flag_is_warned_of_under_a_second_moment(name: str) -> None:
+    variables = {**environment(name), "LIGHT_TOPK_THRESHOLD": "1K", "LIGHT_TOPK_ALLREDUCE": "1"}
+    first, second = spawn_ranks(what_is_said, 2, name, env=variables, hosts=["a", "b"])
+    (text,) = first.pop("Adam")
+    assert "top-k compression under Adam costs accuracy" in text
+    assert first == {"SGD": [], "RMSprop": []}  # It is said once.
+    assert second == {"SGD": [], "Adam": [], "RMSprop": []}
+
+
+def test_nothing_is_said_where_nothing_is_compressed() -> None:
+    variables = {**environment("tensorflow"), "LIGHT_TOPK_ALLREDUCE": "1"}  # All is below 1 MiB.
+    for said in spawn_ranks(what_is_said, 2, "tensorflow", env=variables, hosts=["a", "b"]):
+        assert said == {"SGD": [], "Adam": [], "RMSprop": []}
