@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from lightcc._figures import PlotError
 from lightcc.bench import cases, report, train
 from lightcc.bench.arguments import names, positive, rate, share, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
@@ -133,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.plot:
         try:
             report.plot(rows, args.plot)
-        except report.PlotError as error:
+        except PlotError as error:
             _say(str(error))
             failed = True
     return 1 if failed else 0
@@ -204,7 +205,8 @@ def _measure(
     for group in groups:
         out.write(f"# {group.name}: {group.version}\n")
     mode = "in place" if planned[0].inplace else "out of place"
-    out.write(f"# {args.collective}, {args.num_proc} ranks, {mode}; times of the slowest rank\n")
+    out.write(f"# {args.collective} of {planned[0].dtype}, {planned[0].op}, {args.num_proc} ranks,")
+    out.write(f" {mode}; times of the slowest rank, bandwidths in GB/s\n")
     if hosts is not None:
         out.write(f"# {hosts.describe()}\n")
     out.write(report.table_header(hosts=hosts is not None) + "\n")
@@ -221,7 +223,7 @@ def _measure(
         base = groups[0].name
         for row in report.make_rows(case, args.num_proc, measured, hosts, base=base, ratios=ratios):
             rows.append(row)
-            out.write(report.table_line(row) + "\n")
+            out.write(report.table_line(row, hosts=hosts is not None) + "\n")
             out.flush()
             if file is not None:
                 report.write_json(file, "result", row)

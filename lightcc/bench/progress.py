@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from lightcc.bench.report import PlotError, load_pyplot
+from lightcc._figures import PlotError, load_pyplot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,13 +12,13 @@ in the median: that time is what must leave a host (cases.py) at the link's rate
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import statistics
 from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
+from lightcc._figures import duration, load_pyplot, save_figure, size
 from lightcc.bench.cases import size_text
 from lightcc.bench.measure import MEMCPY, Samples
 from lightcc.bench.peers import LIGHTCC
@@ -29,22 +29,16 @@ if TYPE_CHECKING:
     from lightcc.bench.cases import Case
     from lightcc.bench.cluster import Cluster, NominalHosts
 
+# At most 100 columns: beside links, those of the spread give way.
+_START = f"{'size':>8}  {'library':<22} {'median':>9}"
 _HEADER = (
-    f"{'size':>12} {'count':>12} {'type':>8} {'redop':>7}  {'library':<20} "
-    f"{'median':>10} {'min':>10} {'p99':>10} {'algbw':>8} {'busbw':>8} "
-    f"{'iters':>6} {'errors':>6} {'ratio':>7}"
+    f"{_START} {'min':>9} {'p99':>9} {'algbw':>7} {'busbw':>7} "
+    f"{'iters':>6} {'errors':>6} {'ratio':>6}"
 )
-_UNITS = (
-    f"{'(B)':>12} {'(elements)':>12} {'':>8} {'':>7}  {'':<20} "
-    f"{'(us)':>10} {'(us)':>10} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8} "
-    f"{'':>6} {'':>6} {'':>7}"
+_LINK_HEADER = (
+    f"{_START} {'busbw':>7} {'errors':>6} {'ratio':>6}"
+    f" {'wire':>8} {'formula':>8} {'link':>5} {'own':>5} {'bound':>5}"
 )
-_LINK_HEADER = f" {'wire':>10} {'formula':>10} {'link':>6} {'own':>6} {'bound':>6}"
-_LINK_UNITS = f" {'(MB)':>10} {'(MB)':>10} {'':>6} {'':>6} {'':>6}"
-
-
-class PlotError(RuntimeError):
-    """No plot could be made; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -178,30 +172,41 @@ def _make_row(
 
 
 def table_header(*, hosts: bool = False) -> str:
-    """Returns the two lines above a table; `hosts`: with the columns of links."""
-    more = (_LINK_HEADER, _LINK_UNITS) if hosts else ("", "")
-    return f"#{_HEADER[1:]}{more[0]}\n#{_UNITS[1:]}{more[1]}"
+    """Returns the line above a table; `hosts`: with the columns of links."""
+    return f"#{(_LINK_HEADER if hosts else _HEADER)[1:]}"
 
 
-def table_line(row: Row) -> str:
-    """Returns one line of the table."""
+def table_line(row: Row, *, hosts: bool = False) -> str:
+    """Returns one line of the table; bandwidths are in GB/s."""
     name = row.library + (f"/{row.mode}" if row.mode else "") + ("" if row.best else " *")
-    start = f"{row.size_bytes:>12} {row.count:>12} {row.dtype:>8} {row.op:>7}  {name:<20} "
+    start = f"{_size(row):>8}  {name:<22} "
     if row.median_us is None:
         return start + (row.note.splitlines()[0] if row.note else "no result")
-    figures = f"{row.median_us:>10.1f} {row.min_us:>10.1f} {row.p99_us:>10.1f} "
-    figures += f"{_optional(row.algbw_gbs):>8} {_optional(row.busbw_gbs):>8} "
-    figures += f"{row.iterations:>6} {row.errors:>6} {_optional(row.ratio):>7}"
-    if row.wire_bytes is not None:
-        formula = None if row.formula_bytes is None else row.formula_bytes / 1e6
-        figures += f" {row.wire_bytes / 1e6:>10.2f} {_optional(formula):>10} "
-        figures += f"{_optional(row.link_share):>6} {_optional(row.own_share):>6} "
-        figures += f"{_optional(row.bound_share):>6}"
-    return start + figures
+    start += f"{_time(row.median_us):>9} "
+    busbw = f"{_optional(row.busbw_gbs):>7} "
+    end = f"{row.errors:>6} {_optional(row.ratio):>6}"
+    if not hosts:
+        spread = f"{_time(row.min_us):>9} {_time(row.p99_us):>9} {_optional(row.algbw_gbs):>7} "
+        return f"{start}{spread}{busbw}{row.iterations:>6} {end}"
+    sent = "".join(f" {_bytes(count):>8}" for count in (row.wire_bytes, row.formula_bytes))
+    shares = (row.link_share, row.own_share, row.bound_share)
+    return f"{start}{busbw}{end}{sent}" + "".join(f" {_optional(share):>5}" for share in shares)
+
+
+def _bytes(count: float | None) -> str:
+    return "-" if count is None else size(count)
+
+
+def _size(row: Row) -> str:
+    return size(row.size_bytes) if row.model else size_text(row.size_bytes)
+
+
+def _time(microseconds: float | None) -> str:
+    return "-" if microseconds is None else duration(microseconds * 1e-6)
 
 
 def _optional(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return "-" if value is None else f"{value:.2f}" if value < 1000 else f"{value:.0f}"
 
 
 def write_json(file: IO[str], kind: str, content: dict[str, Any] | Row) -> None:
@@ -211,59 +216,48 @@ def write_json(file: IO[str], kind: str, content: dict[str, Any] | Row) -> None:
     file.flush()
 
 
-def load_pyplot() -> Any:
-    """Returns matplotlib.pyplot, drawing into files.
-
-    Raises:
-        PlotError: matplotlib is not installed.
-    """
-    try:
-        importlib.import_module("matplotlib").use("Agg")
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError as error:
-        msg = "--plot needs matplotlib: pip install matplotlib"
-        raise PlotError(msg) from error
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Writes an image file.
-
-    Raises:
-        PlotError: It cannot be written, or has an ending that is no format.
-    """
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        msg = f"--plot: {error}"
-        raise PlotError(msg) from error
-
-
 def plot(rows: list[Row], path: Path) -> None:
-    """Draws time over size, or bars for models, into an image file.
+    """Draws bus bandwidth over size, or a bar of time for each model, into an image file.
+
+    What has no bus bandwidth, such as a barrier or a memcpy, is drawn by its time or left out.
 
     Raises:
         PlotError: matplotlib is not installed, or cannot write this file.
     """
-    pyplot = load_pyplot()
+    figure, axes = load_pyplot().subplots(figsize=(9, 6), layout="constrained")
     shown = [row for row in rows if row.median_us is not None and row.best]
-    figure, axes = pyplot.subplots(figsize=(9, 6), layout="constrained")
-    by_size = not any(row.model for row in shown)
-    for library in dict.fromkeys(row.library for row in shown):
-        mine = [row for row in shown if row.library == library]
-        positions = (
-            [float(row.size_bytes) for row in mine] if by_size else [row.model for row in mine]
-        )
-        axes.plot(positions, [row.median_us for row in mine], marker="o", label=library)
+    by_size = [row for row in shown if row.busbw_gbs is not None and not row.model]
     if by_size:
-        axes.set_xscale("log", base=2)
-        sizes = sorted({row.size_bytes for row in shown if row.size_bytes > 0})
-        axes.set_xticks(sizes[:: max(1, len(sizes) // 12)], minor=False)
-        axes.xaxis.set_major_formatter(lambda size, _: size_text(int(size)))
-    axes.set_yscale("log")
-    axes.set_xlabel("size in bytes" if by_size else "gradients of one step")
-    axes.set_ylabel("median time of the slowest rank (us)")
+        _plot_bandwidths(axes, by_size)
+    else:
+        _plot_times(axes, shown)
     if shown:
         axes.set_title(f"{shown[0].collective}, {shown[0].ranks} ranks, {shown[0].dtype}")
         axes.legend()
     axes.grid(visible=True, which="both", alpha=0.3)
     save_figure(figure, path)
+
+
+def _plot_bandwidths(axes: Any, rows: list[Row]) -> None:
+    for library in dict.fromkeys(row.library for row in rows):
+        mine = [row for row in rows if row.library == library]
+        positions = [row.size_bytes for row in mine]
+        axes.plot(positions, [row.busbw_gbs for row in mine], marker="o", label=library)
+    axes.set_xscale("log", base=2)
+    sizes = sorted({row.size_bytes for row in rows})
+    axes.set_xticks(sizes[:: max(1, len(sizes) // 12)], minor=False)
+    axes.xaxis.set_major_formatter(lambda position, _: size_text(int(position)))
+    axes.set_xlabel("size")
+    axes.set_ylabel("bus bandwidth (GB/s)")
+
+
+def _plot_times(axes: Any, rows: list[Row]) -> None:
+    libraries = list(dict.fromkeys(row.library for row in rows))
+    names = list(dict.fromkeys(row.model for row in rows))
+    width = 0.8 / max(len(libraries), 1)
+    for i, library in enumerate(libraries):
+        mine = [row for row in rows if row.library == library]
+        positions = [names.index(row.model) + i * width for row in mine]
+        axes.bar(positions, [(row.median_us or 0) / 1e3 for row in mine], width, label=library)
+    axes.set_xticks([i + 0.4 - width / 2 for i in range(len(names))], names)
+    axes.set_ylabel("median time of the slowest rank (ms)")

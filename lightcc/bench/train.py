@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from lightcc._figures import PlotError
 from lightcc.bench import report, train_report
 from lightcc.bench.arguments import names, positive, rate, scale, share, variants
 from lightcc.bench.cases import SizeError, parse_size
@@ -114,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
     if args.plot:
         try:
             train_report.plot(rows, trainings, args.plot)
-        except report.PlotError as error:
+        except PlotError as error:
             _say(str(error))
             failed = True
     return 1 if failed else 0

@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lightcc.bench import report
+from lightcc._figures import load_pyplot, save_figure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,7 +143,7 @@ def plot(rows: list[Row], trainings: list[Training], path: Path) -> None:
     Raises:
         PlotError: matplotlib is not installed, or cannot write this file.
     """
-    pyplot = report.load_pyplot()
+    pyplot = load_pyplot()
     shown = [row for row in rows if row.efficiency is not None and row.variant != _WITHOUT]
     labels = list(dict.fromkeys(row.variant for row in shown))
     width = 0.8 / max(1, len(labels))
@@ -175,4 +175,4 @@ def plot(rows: list[Row], trainings: list[Training], path: Path) -> None:
         )
         figure.legend(fontsize=8, loc="outside lower center", ncols=len(labels))
     axes.grid(visible=True, axis="y", alpha=0.3)
-    report.save_figure(figure, path)
+    save_figure(figure, path)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._figures import PlotError, load_pyplot
 from lightcc.bench.arguments import positive, rate, share
 from lightcc.bench.layer_table import DEFAULT_TABLE, TableError, read_table
 from lightcc.plan import report
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from lightcc.plan.workload import Workload
 
-_FAILURES = (TableError, TraceError, WorkloadError, CostsError, report.PlotError, RuntimeError)
+_FAILURES = (TableError, TraceError, WorkloadError, CostsError, PlotError, RuntimeError)
 
 
 def _samples(text: str) -> int:
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--tcp {args.tcp:g} is more than the link's {args.link:g} bits per second")
     try:
         if args.plot is not None:
-            report.pyplot()  # Said before the work.
+            load_pyplot()  # Said before the work.
         workload = _workload(args)
         costs = _costs(args)
         site = Site(args.hosts, args.gpus, args.link, args.tcp or args.link)

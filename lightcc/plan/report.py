@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from lightcc.timeline.report import PlotError, duration, pyplot, size
+from lightcc._figures import duration, load_pyplot, save_figure, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lightcc.plan.variants import Site, Variant
     from lightcc.plan.workload import Workload
 
-__all__ = ["Epoch", "PlotError", "as_dict", "plot", "pyplot", "text"]
+__all__ = ["Epoch", "as_dict", "plot", "text"]
 
 _ENOUGH = 0.97  # Of the best variant: not worth a variable.
 _PARTS = {"compute_s": "#9aa0a6", "exposed_s": "#ed7d31"}
@@ -125,7 +125,9 @@ def plot(workload: Workload, site: Site, steps: Sequence[Prediction], path: Path
     Raises:
         PlotError: matplotlib is not installed, or cannot write this file.
     """
-    figure, axes = pyplot().subplots(figsize=(9, 0.45 * len(steps) + 1.6), layout="constrained")
+    figure, axes = load_pyplot().subplots(
+        figsize=(9, 0.45 * len(steps) + 1.6), layout="constrained"
+    )
     names = [one.variant.name for one in steps]
     left = [0.0] * len(steps)
     for part, color in _PARTS.items():
@@ -141,11 +143,7 @@ def plot(workload: Workload, site: Site, steps: Sequence[Prediction], path: Path
         f"{workload.name}, {site.hosts} hosts of {site.gpus} ranks, {_rate(site.link_bps)}"
     )
     axes.legend(loc="lower right")
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        msg = f"--plot: {error}"
-        raise PlotError(msg) from error
+    save_figure(figure, path)
 
 
 def _rate(bits_per_s: float) -> str:

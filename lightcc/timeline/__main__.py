@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightcc._figures import PlotError, duration, load_pyplot
 from lightcc.timeline import report
 from lightcc.timeline.clocks import clock_offsets
 from lightcc.timeline.merging import merge
@@ -47,7 +48,7 @@ def _merge(traces: Sequence[Trace], output: Path) -> None:
         if offset.error_s is None:
             how = "by the time of day, as no operation is in both files"
         else:
-            how = f"to {report.duration(offset.error_s)}" if offset.error_s > 0 else "exactly"
+            how = f"to {duration(offset.error_s)}" if offset.error_s > 0 else "exactly"
         count = len(trace.operations)
         sys.stdout.write(f"rank {trace.rank}: {count} operations, on rank 0's clock {how}\n")
 
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     try:
         if args.command == "plot":
-            report.pyplot()  # Said before the work.
+            load_pyplot()  # Said before the work.
         traces = read_all(args.file)
         if args.command == "merge":
             _merge(traces, args.output)
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             summary = summarize(traces[0])
             as_json = json.dumps(report.as_dict(summary), indent=2) + "\n"
             sys.stdout.write(as_json if args.json else report.text(summary))
-    except (TraceError, report.PlotError, OSError) as error:
+    except (TraceError, PlotError, OSError) as error:
         sys.stderr.write(f"python -m lightcc.timeline: {error}\n")
         return 1
     return 0

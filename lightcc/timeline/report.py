@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from lightcc._figures import duration, load_pyplot, save_figure, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,29 +21,7 @@ _MEANING = {
     "waiting": "all was handed in: other ranks were late",
 }
 _COLORS = {"alone": "#9aa0a6", "hidden": "#5b9bd5", "exposed": "#ed7d31", "waiting": "#c00000"}
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _MAX_RANKS = 5
-
-
-class PlotError(RuntimeError):
-    """No plot could be made; the text says why."""
-
-
-def duration(seconds: float) -> str:
-    """Returns seconds with a unit: "12.3 ms"."""
-    for scale, unit in _UNITS:
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"
-    return f"{seconds * 1e6:.2g} us"
-
-
-def size(num_bytes: float) -> str:
-    """Returns bytes with a unit: "1.5 MB"."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.4g} TB"
 
 
 def text(summary: Summary) -> str:
@@ -118,28 +97,14 @@ def as_dict(summary: Summary) -> dict[str, Any]:
     return asdict(summary) | {"late_rank": summary.late_rank, "steps": steps}
 
 
-def pyplot() -> Any:
-    """Returns matplotlib.pyplot, drawing into files.
-
-    Raises:
-        PlotError: matplotlib is not installed.
-    """
-    try:
-        importlib.import_module("matplotlib").use("Agg")
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError as error:
-        msg = "plot needs matplotlib: pip install matplotlib"
-        raise PlotError(msg) from error
-
-
 def plot(summaries: Sequence[Summary], path: Path) -> None:
     """Draws where each rank's average step went into `path`.
 
     Raises:
         PlotError: matplotlib is not installed, or cannot write this file.
     """
-    library = pyplot()
-    figure, axes = library.subplots(figsize=(8, 1.5 + 0.4 * len(summaries)), layout="constrained")
+    height = 1.5 + 0.4 * len(summaries)
+    figure, axes = load_pyplot().subplots(figsize=(8, height), layout="constrained")
     names = [f"rank {summary.rank}" for summary in summaries]
     left = [0.0] * len(summaries)
     for part in _PARTS:
@@ -152,10 +117,4 @@ def plot(summaries: Sequence[Summary], path: Path) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("average step (ms)")
     axes.legend(ncols=len(_PARTS), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        msg = f"{path} cannot be drawn: {error}"
-        raise PlotError(msg) from error
-    finally:
-        library.close(figure)
+    save_figure(figure, path)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from lightcc._figures import PlotError
 from lightcc.bench import cli, cluster, progress, report, train, worker
 from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case, size_text
 from lightcc.bench.cluster import Cluster, NominalHosts, parse_rate
@@ -126,6 +127,21 @@ def test_rows_compare_best_ways_with_lightcc() -> None:
     lines = [report.table_line(row) for row in rows]
     assert lines[3].endswith("died")
     assert " gloo/async * " in lines[2]
+    assert lines[0].split()[:4] == ["553", "MB", "lightcc/async", "200"]
+    assert max(map(len, [*lines[:3], report.table_header()])) <= 100
+
+
+def test_rows_of_links_fit_a_terminal() -> None:
+    case = size_case("allreduce", 1 << 30, 4, dtype="float32", op="sum", inplace=True)
+    (row,) = report.make_rows(
+        case,
+        4,
+        [Samples("2d:LIGHT_NUM_STREAMS=4", "", [12.5], wire_bytes=1 << 30, calls=1)],
+        NominalHosts(2, parse_rate("1g")),
+    )
+    line = report.table_line(row, hosts=True)
+    assert line.split()[:4] == ["1G", "2d:LIGHT_NUM_STREAMS=4", "12.5", "s"]
+    assert max(len(line), len(report.table_header(hosts=True))) <= 100
 
 
 def test_json_lines_hold_every_field() -> None:
@@ -197,7 +213,7 @@ def test_sizes_are_written_as_the_command_line_takes_them(size: int, text: str) 
 
 def test_a_plot_without_matplotlib_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(report.PlotError, match="pip install matplotlib"):
+    with pytest.raises(PlotError, match="pip install matplotlib"):
         report.plot([], tmp_path / "x.png")
 
 
@@ -633,7 +649,9 @@ def test_a_plot_is_drawn(tmp_path: Path) -> None:
         importlib.import_module("matplotlib")
     except ImportError:
         pytest.skip("matplotlib is not installed")
-    case = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)
-    rows = report.make_rows(case, 2, [Samples("lightcc", "", [1e-5])])
-    report.plot(rows, tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    by_size = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)
+    of_model = model_case("vgg16", dtype="float32", op="sum")
+    for case in (by_size, of_model):
+        rows = report.make_rows(case, 2, [Samples("lightcc", "", [1e-5])])
+        report.plot(rows, tmp_path / "plot.png")
+        assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightcc.bench import cli, layer_table, report, steps, streamed, train, train_report
+from lightcc._figures import PlotError
+from lightcc.bench import cli, layer_table, steps, streamed, train, train_report
 from lightcc.bench.layer_table import DEFAULT_TABLE, TableError, read_table
 from lightcc.bench.memory import available_bytes, needed_bytes
 from lightcc.bench.models import MODELS, gradients
@@ -250,7 +251,7 @@ def test_efficiency_is_what_communication_leaves_of_a_step() -> None:
 
 def test_a_plot_of_efficiencies_is_drawn(tmp_path: Path) -> None:
     if importlib.util.find_spec("matplotlib") is None:
-        with pytest.raises(report.PlotError, match="pip install matplotlib"):
+        with pytest.raises(PlotError, match="pip install matplotlib"):
             train_report.plot([], [], tmp_path / "x.png")
         return
     vgg16 = read_table()["vgg16"]
