@@ -13,7 +13,7 @@ A face says how its gradients are taken and put back (`GradientSource`), and whe
 from lightcc._adapter.compressed_gradients import CompressedGradients
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES, CompressionGuard
 from lightcc._adapter.gradient_stream import GradientSource, GradientStream, Slot
-from lightcc._adapter.groups import check_groups, plan_groups
+from lightcc._adapter.groups import check_groups, groups_or_number, plan_groups
 from lightcc._adapter.second_moment import warn_under_second_moment
 from lightcc._adapter.structure import put_together, take_apart
 
@@ -26,6 +26,7 @@ __all__ = [
     "GradientStream",
     "Slot",
     "check_groups",
+    "groups_or_number",
     "plan_groups",
     "put_together",
     "take_apart",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightcc.functions import broadcast_object
@@ -12,6 +13,15 @@ if TYPE_CHECKING:
     from lightcc.process_sets import ProcessSet
 
 P = TypeVar("P")
+
+
+def groups_or_number(groups: Any, num_groups: int) -> Any:
+    """Returns `groups`, or `num_groups`, its older name, of which it warns the caller's caller."""
+    if num_groups == 0:
+        return groups
+    text = "Parameter `num_groups` has been replaced by `groups` and will be removed"
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
+    return num_groups if groups is None else groups
 
 
 def check_groups(groups: Any, type_name: str, is_one: Callable[[Any], bool]) -> None:

@@ -16,12 +16,12 @@ Example:
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from lightcc import _keras, _not_yet
+from lightcc._adapter import groups_or_number
 from lightcc.basics import (
     ccl_built,
     cross_rank,
@@ -166,13 +166,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         ValueError: Another argument is not allowed.
         NotImplementedError: The backend of Keras cannot do it.
     """
-    if num_groups != 0:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups` and will be removed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        groups = num_groups if groups is None else groups
+    groups = groups_or_number(groups, num_groups)
     settings = _keras.Settings(
         name=name,
         device_dense=device_dense,

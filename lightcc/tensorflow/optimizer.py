@@ -6,11 +6,11 @@ Keras' optimizers are wrapped by `lightcc.tensorflow.keras`.
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from lightcc._adapter import groups_or_number
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average
 from lightcc.tensorflow._gradient_exchange import Fusion, GradientExchange
@@ -173,13 +173,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     Raises:
         ValueError: An argument is not allowed.
     """
-    if num_groups != 0:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups` and will be removed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        groups = num_groups if groups is None else groups
+    groups = groups_or_number(groups, num_groups)
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         # Not at the top: programs without Keras need not load it.
         keras = importlib.import_module("lightcc.tensorflow.keras")

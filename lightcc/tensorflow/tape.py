@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from lightcc._adapter import groups_or_number
 from lightcc._keras import local_variables
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average
@@ -155,13 +155,7 @@ def DistributedGradientTape(  # noqa: N802  Horovod's name
         >>> float(tape.gradient(y, x))
         6.0
     """
-    if num_groups != 0:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups` and will be removed",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        groups = num_groups if groups is None else groups
+    groups = groups_or_number(groups, num_groups)
     kind = type(gradtape)
     made: Any = object.__new__(type(kind.__name__, (_DistributedGradientTape, kind), {}))
     made.__dict__.update(gradtape.__dict__)

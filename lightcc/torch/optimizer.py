@@ -32,6 +32,7 @@ import torch
 from lightcc._adapter import (
     CompressedGradients,
     check_groups,
+    groups_or_number,
     plan_groups,
     warn_under_second_moment,
 )
@@ -547,13 +548,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         >>> isinstance(optimizer, torch.optim.SGD)
         True
     """
-    if num_groups != 0:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups`.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        groups = num_groups if groups is None else groups
+    groups = groups_or_number(groups, num_groups)
     _check_arguments(
         optimizer, backward_passes_per_step, op, gradient_predivide_factor, process_set
     )
