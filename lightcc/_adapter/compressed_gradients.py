@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _VERSION = 1
-_PREFIX = "allreduce."
+PREFIX = "allreduce."
 
 
 class CompressedGradients:
@@ -82,7 +82,7 @@ class CompressedGradients:
         world, process_set = _world.current(), self._set()
         operations = self.operations()
         tensors = {
-            name.removeprefix(_PREFIX): state
+            name.removeprefix(PREFIX): state
             for (owner, name), state in world.save_compression().items()
             if owner == process_set and name in operations
         }
@@ -101,7 +101,7 @@ class CompressedGradients:
         failure: Exception | None = None
         try:
             saved, scale, tensors = _parse(state)
-            states = {(process_set, _PREFIX + name): data for name, data in tensors.items()}
+            states = {(process_set, PREFIX + name): data for name, data in tensors.items()}
         except ValueError as error:
             failure = error
         if failure is None and saved != position:
@@ -146,7 +146,7 @@ class CompressedGradients:
     def operations(self) -> set[str]:
         """Returns the names by which the engine may know the gradients."""
         return {
-            _PREFIX + name + suffix for name in self._names.values() for suffix in self._suffixes
+            PREFIX + name + suffix for name in self._names.values() for suffix in self._suffixes
         }
 
     def _set(self) -> int:

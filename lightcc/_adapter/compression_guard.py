@@ -11,6 +11,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from lightcc import _world
+from lightcc._adapter.compressed_gradients import PREFIX
 from lightcc.basics import stats
 from lightcc.compression import CompressionWarning
 
@@ -26,7 +27,6 @@ LIMIT_OF_SQUARES = 0.5
 #: Steps between two looks, and before the first one.
 _INTERVAL = 100
 _MAX_NAMES = 5
-_PREFIX = "allreduce."
 
 _TEXT = (
     "LIGHT_TOPK_ALLREDUCE: accuracy is at stake. What compression keeps back is many times what a"
@@ -80,7 +80,7 @@ class CompressionGuard:
         self._has_warned = True
         largest = sorted(found, key=lambda name: -found[name])
         names = [
-            f"{name.removeprefix(_PREFIX)} ({found[name]:.3g} times)"
+            f"{name.removeprefix(PREFIX)} ({found[name]:.3g} times)"
             for name in largest[:_MAX_NAMES]
         ]
         if len(found) > _MAX_NAMES:

@@ -1,11 +1,8 @@
-"""The benchmark: sizes, shapes, statistics, and that it notices wrong results and missing peers."""
+"""The benchmark: sizes, shapes, and that it notices wrong results and missing peers."""
 
 from __future__ import annotations
 
-import importlib
-import io
 import json
-import math
 import os
 import signal
 import subprocess
@@ -16,11 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from lightcc._figures import PlotError
-from lightcc.bench import cli, cluster, progress, report, train, worker
+from lightcc.bench import cli, cluster, worker
 from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case, size_text
 from lightcc.bench.cluster import Cluster, NominalHosts, parse_rate
-from lightcc.bench.measure import MEMCPY, Effort, Samples, WireMeter, differing, modes_of
+from lightcc.bench.measure import Effort, WireMeter, differing, modes_of
 from lightcc.bench.models import gradients
 from lightcc.bench.peers import PEERS, Peer, PeerError, find
 from lightcc.bench.variants import (
@@ -49,6 +45,13 @@ def test_sizes_take_binary_suffixes() -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(SizeError, match="is not a size"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(4096, "4K"), (1 << 20, "1M"), (3 << 30, "3G"), (1000, "1000"), (0, "0")]
+)
+def test_sizes_are_written_as_the_command_line_takes_them(size: int, text: str) -> None:
+    assert size_text(size) == text
 
 
 def test_ranges_grow_by_the_factor_and_keep_within_the_end() -> None:
@@ -97,124 +100,7 @@ def test_bus_bandwidth_factors_are_those_of_nccl_tests() -> None:
     assert {factor(name) for name in ("allgather", "alltoall", "reducescatter")} == {0.75}
 
 
-# -- Statistics -----------------------------------------------------------------------------------
-
-
-def test_percentiles_are_values_that_occurred() -> None:
-    values = [float(value) for value in range(100, 0, -1)]
-    assert report.percentile(values, 99) == 99.0
-    assert report.percentile([3.0], 99) == 3.0
-
-
-def test_rows_compare_best_ways_with_lightcc() -> None:
-    case = model_case("vgg16", dtype="float32", op="sum")
-    rows = report.make_rows(
-        case,
-        2,
-        [
-            Samples("lightcc", "async", [0.2, 0.1, 0.3]),
-            Samples("gloo", "bucket25", [0.8, 0.8]),
-            Samples("gloo", "async", [1.0]),
-            Samples("mpich", "loop", note="died\nlong story"),
-            Samples(MEMCPY, "", [0.05]),
-        ],
-    )
-    assert [row.ratio for row in rows] == pytest.approx([1.0, 4.0, 5.0, None, 0.25])
-    assert [row.best for row in rows] == [True, True, False, True, True]
-    assert rows[0].algbw_gbs == pytest.approx(138_357_544 * 4 / 0.2 / 1e9)
-    assert rows[0].busbw_gbs == rows[0].algbw_gbs
-    assert rows[4].busbw_gbs is None
-    lines = [report.table_line(row) for row in rows]
-    assert lines[3].endswith("died")
-    assert " gloo/async * " in lines[2]
-    assert lines[0].split()[:4] == ["553", "MB", "lightcc/async", "200"]
-    assert max(map(len, [*lines[:3], report.table_header()])) <= 100
-
-
-def test_rows_of_links_fit_a_terminal() -> None:
-    case = size_case("allreduce", 1 << 30, 4, dtype="float32", op="sum", inplace=True)
-    (row,) = report.make_rows(
-        case,
-        4,
-        [Samples("2d:LIGHT_NUM_STREAMS=4", "", [12.5], wire_bytes=1 << 30, calls=1)],
-        NominalHosts(2, parse_rate("1g")),
-    )
-    line = report.table_line(row, hosts=True)
-    assert line.split()[:4] == ["1G", "2d:LIGHT_NUM_STREAMS=4", "12.5", "s"]
-    assert max(len(line), len(report.table_header(hosts=True))) <= 100
-
-
-def test_json_lines_hold_every_field() -> None:
-    case = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)
-    file = io.StringIO()
-    report.write_json(
-        file, "result", report.make_rows(case, 2, [Samples("lightcc", "", [1e-5])])[0]
-    )
-    line = json.loads(file.getvalue())
-    assert line["kind"] == "result"
-    assert line["size_bytes"] == 4096
-    assert math.isclose(line["median_us"], 10.0)
-
-
-def test_a_file_that_cannot_be_written_is_said_before_measuring(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["--json", str(tmp_path / "no" / "x")]) == 1
-    assert "--json: cannot write" in capsys.readouterr().err
-    assert train.main(["--plot", str(tmp_path / "no" / "x.png"), "--tcp-rate"]) == 1
-    assert "--plot: cannot write" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_plot_is_refused_before_measuring_where_matplotlib_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert cli.main(["--plot", str(tmp_path / "x.png")]) == 1
-    assert "pip install matplotlib" in capsys.readouterr().err
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_the_counter_estimates_from_what_is_done() -> None:
-    terminal, now = Terminal(), [0.0]
-    counter = progress.Progress(3, terminal, lambda: now[0])
-    counter.begin("4K lightcc")
-    now[0] = 50
-    counter.begin("16K lightcc")
-    now[0] = 60
-    counter.begin("64K lightcc")
-    counter.wipe()
-    assert terminal.getvalue().split("\r\x1b[K")[1:] == [
-        "[1/3] 4K lightcc",
-        "[2/3] 16K lightcc, about 1:40 min left",
-        "[3/3] 64K lightcc, about 30 s left",
-        "",
-    ]
-
-
-def test_without_a_terminal_nothing_is_counted() -> None:
-    stream = io.StringIO()
-    counter = progress.Progress(1, stream)
-    counter.begin("4K lightcc")
-    counter.wipe()
-    assert stream.getvalue() == ""
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(4096, "4K"), (1 << 20, "1M"), (3 << 30, "3G"), (1000, "1000"), (0, "0")]
-)
-def test_sizes_are_written_as_the_command_line_takes_them(size: int, text: str) -> None:
-    assert size_text(size) == text
-
-
-def test_a_plot_without_matplotlib_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(PlotError, match="pip install matplotlib"):
-        report.plot([], tmp_path / "x.png")
+# -- Measuring ------------------------------------------------------------------------------------
 
 
 def test_effort_shrinks_with_size() -> None:
@@ -641,17 +527,3 @@ def test_between_hosts_the_bytes_on_the_wire_are_counted(tmp_path: Path) -> None
     assert (1 << 20) < row["wire_bytes"] < 1.1 * (1 << 20)
     assert 0 < row["bound_share"] < 1
     assert " bound\n" in result.stdout
-
-
-@pytest.mark.multiproc
-def test_a_plot_is_drawn(tmp_path: Path) -> None:
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError:
-        pytest.skip("matplotlib is not installed")
-    by_size = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)
-    of_model = model_case("vgg16", dtype="float32", op="sum")
-    for case in (by_size, of_model):
-        rows = report.make_rows(case, 2, [Samples("lightcc", "", [1e-5])])
-        report.plot(rows, tmp_path / "plot.png")
-        assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

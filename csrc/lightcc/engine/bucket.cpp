@@ -65,7 +65,7 @@ Result<void*> memory_of_caller(const Operation& operation,
   return operation.output->data;
 }
 
-// The same, in the plane's memory where the caller gave none.
+// output_for(), in the plane's memory where the caller gave none.
 Result<std::byte*> output_on(BucketTensor& tensor, std::vector<std::int64_t> shape, Plane& plane) {
   return output_for(
       tensor, std::move(shape), [&](std::size_t bytes) -> AllocateOutput::result_type {

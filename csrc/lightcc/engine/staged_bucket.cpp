@@ -6,8 +6,8 @@
 namespace lightcc {
 namespace {
 
-std::size_t byte_count(const TensorRef& tensor) {
-  return static_cast<std::size_t>(element_count(tensor.shape)) * element_size(tensor.dtype);
+std::size_t byte_count(const std::vector<std::int64_t>& shape, DataType dtype) {
+  return static_cast<std::size_t>(element_count(shape)) * element_size(dtype);
 }
 
 bool has_result_of_its_shape(OpType op) {
@@ -42,7 +42,7 @@ void StagedWork::begin_inputs() {
       const TensorRef& input = tensor.operation->operation.input;
       staged.data = static_cast<std::byte*>(input.data);
       staged.device = input.memory.device;
-      staged.bytes = byte_count(input);
+      staged.bytes = byte_count(input.shape, input.dtype);
     }
   }
   copying_ = staging_.copy_to_host(tensors_);
@@ -82,8 +82,7 @@ Status StagedWork::begin_outputs() {
         staged.data, output_for(original, std::move(copy.outcome.shape), [&](std::size_t bytes) {
           return staging_.allocate(bytes, device);
         }));
-    staged.bytes = static_cast<std::size_t>(element_count(original.outcome.shape)) *
-                   element_size(original.signature().dtype);
+    staged.bytes = byte_count(original.outcome.shape, original.signature().dtype);
   }
   copying_ = staging_.copy_to_device(tensors_);
   return {};

@@ -64,13 +64,17 @@ Status Launcher::run(std::function<Status(const GpuSite&)> work) {
   return job->status();
 }
 
+bool Launcher::await_job() {
+  while (waiting_.empty() && !stops_) {
+    changed_.wait(mutex_);
+  }
+  return !waiting_.empty();
+}
+
 void Launcher::serve() {
   {
     const MutexLock lock(mutex_);
-    while (waiting_.empty() && !stops_) {
-      changed_.wait(mutex_);
-    }
-    if (waiting_.empty()) {
+    if (!await_job()) {
       return;
     }
   }
@@ -103,10 +107,7 @@ void Launcher::serve_jobs(const std::function<Status(Job&)>& execute) {
     std::shared_ptr<Job> job;
     {
       const MutexLock lock(mutex_);
-      while (waiting_.empty() && !stops_) {
-        changed_.wait(mutex_);
-      }
-      if (waiting_.empty()) {
+      if (!await_job()) {
         return;
       }
       job = std::move(waiting_.front());

@@ -77,6 +77,8 @@ class Launcher {
   Status run(std::function<Status(const GpuSite&)> work) LIGHTCC_EXCLUDES(mutex_);
 
  private:
+  /// Waits for a job; false: the launcher stops, and none is left.
+  bool await_job() LIGHTCC_REQUIRES(mutex_);
   void serve() LIGHTCC_EXCLUDES(mutex_);
   Status serve_gpu() LIGHTCC_EXCLUDES(mutex_);
   /// Calls `execute` for each job until the launcher stops.

@@ -15,21 +15,23 @@
 #include "lightcc/engine/world.hpp"
 
 #include "doubles/net_plane.hpp"
+#include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
 
 namespace lightcc::plane_test {
 namespace {
 
+using testing::for_every_operation;
 using testing::in_blocks;
 using testing::JobOptions;
 using testing::net_plane;
 using testing::NetPlaneUse;
+using testing::Numbers;
+using testing::numbers_of;
 using testing::on_one_host;
 using testing::operation_on;
 using testing::run_job;
 using testing::run_one;
-
-using Numbers = std::vector<float>;
 
 constexpr int kRanks = 4;
 
@@ -69,14 +71,6 @@ class Together {
   World& world_;
 };
 
-Numbers numbers_of(int rank, std::size_t count = 1000) {
-  Numbers numbers(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    numbers[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 31) % 97) - 40.0F;
-  }
-  return numbers;
-}
-
 Operation in_memory(Operation operation, MemoryKind kind) {
   operation.input.memory.kind = kind;
   if (operation.output.has_value()) {
@@ -101,30 +95,14 @@ Numbers result_of(World& world, Operation operation) {
 TEST(Planes, give_the_same_results_for_every_operation) {
   const Uses uses;
   run_job(uses.job(), [&](World& world, int rank) {
-    for (const OpType op : {OpType::kAllreduce,
-                            OpType::kAllgather,
-                            OpType::kBroadcast,
-                            OpType::kAlltoall,
-                            OpType::kReducescatter}) {
-      for (const ReduceOp reduce : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kAdasum}) {
-        if (reduce != ReduceOp::kAverage && op != OpType::kAllreduce) {
-          continue;
-        }
-        const std::string name =
-            std::string(op_type_name(op)) + "." + std::string(reduce_op_name(reduce));
-        Numbers data = numbers_of(rank);
-        Operation operation = operation_on(op, name, data);
-        operation.request.signature.reduce_op = reduce;
-        operation.request.signature.root_or_peer = op == OpType::kBroadcast ? 2 : -1;
-        const int allocations = uses.at(rank).allocations;
-        const Numbers expected = result_of(world, operation);
-        EXPECT_EQ(uses.at(rank).allocations, allocations) << name;
-        const Numbers got = result_of(world, in_memory(operation, MemoryKind::kCuda));
-        EXPECT_EQ(got, expected) << name << ", rank " << rank;
-        EXPECT_EQ(uses.at(rank).allocations, allocations + 1) << name;
-        EXPECT_EQ(data, numbers_of(rank)) << name;
-      }
-    }
+    for_every_operation(rank, [&](const std::string& name, const Operation& operation) {
+      const int allocations = uses.at(rank).allocations;
+      const Numbers expected = result_of(world, operation);
+      EXPECT_EQ(uses.at(rank).allocations, allocations) << name;
+      const Numbers got = result_of(world, in_memory(operation, MemoryKind::kCuda));
+      EXPECT_EQ(got, expected) << name << ", rank " << rank;
+      EXPECT_EQ(uses.at(rank).allocations, allocations + 1) << name;
+    });
     EXPECT_EQ(uses.at(rank).adasums, 1);
     EXPECT_EQ(uses.at(rank).copies, rank == 2 ? 1 : 0);  // By the root of the broadcast.
   });

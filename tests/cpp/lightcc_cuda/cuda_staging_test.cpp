@@ -18,6 +18,7 @@
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/engine/world.hpp"
 
+#include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
@@ -27,21 +28,14 @@ namespace lightcc::cuda::cuda_staging_test {
 namespace {
 
 using lightcc::testing::bare;
+using lightcc::testing::for_every_operation;
 using lightcc::testing::JobOptions;
+using lightcc::testing::Numbers;
+using lightcc::testing::numbers_of;
 using lightcc::testing::on_hosts;
 using lightcc::testing::on_one_host;
 using lightcc::testing::operation_on;
 using lightcc::testing::run_one;
-
-using Numbers = std::vector<float>;
-
-Numbers numbers_of(int rank, std::size_t count = 1000) {
-  Numbers numbers(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    numbers[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(rank) * 31) % 97) - 40.0F;
-  }
-  return numbers;
-}
 
 template <typename T>
 T value(Result<T> result) {
@@ -157,34 +151,19 @@ TEST_P(CudaStaging, gives_the_hosts_results_for_every_operation) {
   run_gpu_job(job(), [](World& world, int rank) {
     const Framework framework;
     const Tensor tensor(framework, numbers_of(rank));
-    for (const OpType op : {OpType::kAllreduce,
-                            OpType::kAllgather,
-                            OpType::kBroadcast,
-                            OpType::kAlltoall,
-                            OpType::kReducescatter}) {
-      for (const ReduceOp reduce : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kAdasum}) {
-        if (reduce != ReduceOp::kAverage && op != OpType::kAllreduce) {
-          continue;
-        }
-        const std::string name =
-            std::string(op_type_name(op)) + "." + std::string(reduce_op_name(reduce));
-        Numbers data = numbers_of(rank);
-        Operation operation = operation_on(op, name, data);
-        operation.request.signature.reduce_op = reduce;
-        operation.request.signature.root_or_peer = op == OpType::kBroadcast ? 2 : -1;
-        operation.output.reset();
-        auto on_host = run_one(world, operation);
-        auto on_gpu = run_one(world, tensor.put(operation));
-        ASSERT_TRUE(on_host.ok()) << on_host.status().message();
-        ASSERT_TRUE(on_gpu.ok()) << on_gpu.status().message();
-        EXPECT_EQ(on_gpu->front().shape, on_host->front().shape) << name;
-        EXPECT_EQ(on_gpu->front().received_splits, on_host->front().received_splits) << name;
-        EXPECT_EQ(numbers_in(*on_gpu->front().output, &tensor),
-                  numbers_in(*on_host->front().output, nullptr))
-            << name << ", rank " << rank;
-        EXPECT_EQ(tensor.read(), numbers_of(rank)) << name;
-      }
-    }
+    for_every_operation(rank, [&](const std::string& name, Operation operation) {
+      operation.output.reset();
+      auto on_host = run_one(world, operation);
+      auto on_gpu = run_one(world, tensor.put(operation));
+      ASSERT_TRUE(on_host.ok()) << on_host.status().message();
+      ASSERT_TRUE(on_gpu.ok()) << on_gpu.status().message();
+      EXPECT_EQ(on_gpu->front().shape, on_host->front().shape) << name;
+      EXPECT_EQ(on_gpu->front().received_splits, on_host->front().received_splits) << name;
+      EXPECT_EQ(numbers_in(*on_gpu->front().output, &tensor),
+                numbers_in(*on_host->front().output, nullptr))
+          << name << ", rank " << rank;
+      EXPECT_EQ(tensor.read(), numbers_of(rank)) << name;
+    });
   });
 }
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import logging
 import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
-from two_by_two import TWO_BY_TWO, batch, make_model, train, weights
+from two_by_two import TWO_BY_TWO, batch, collect_log, make_model, train, weights
 
 import lightcc.torch as hvd
 from lightcc.testing import spawn_ranks
@@ -264,10 +263,7 @@ def test_a_copy_goes_on_from_where_the_original_was() -> None:
 def clipped(way: str) -> tuple[list[float], list[str], int]:
     """Clips as the documentation says; returns weights, what was said, and bytes of a last step."""
     hvd.init()
-    said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("lightcc").addHandler(handler)
+    said = collect_log()
     compression = {"adam": hvd.Compression.adam(2, 100), "int4": hvd.Compression.int4}[way]
     model = make_model()
     optimizer = distributed(model, compression=compression)
@@ -298,10 +294,7 @@ def joins_early(joins_at: int) -> tuple[list[list[float]], list[str], list[int]]
     said, and the bytes that each step of this rank sent.
     """
     hvd.init()
-    said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("lightcc").addHandler(handler)
+    said = collect_log()
     model = make_model()
     optimizer = distributed(model)
     sent: list[int] = []
@@ -375,10 +368,7 @@ def test_overflows_and_changes_of_scale_leave_no_trace() -> None:
 def a_scale_is_hidden(start: int) -> tuple[list[str], str]:
     """Uses torch's own GradScaler after some steps; returns what was said, and the error."""
     hvd.init()
-    said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("lightcc").addHandler(handler)
+    said = collect_log()
     model = make_model()
     optimizer = distributed(model)
     train(model, optimizer, range(start))

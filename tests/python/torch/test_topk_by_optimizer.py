@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from typing import Any
 
 import pytest
 import torch
-from two_by_two import TWO_BY_TWO, make_model, train, weights
+from two_by_two import TWO_BY_TWO, collect_log, make_model, train, weights
 
 import lightcc.torch as hvd
 from lightcc.compression import CompressionWarning
@@ -39,11 +38,7 @@ def make_inner(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
 def train_by_flag(name: str, compression: Any) -> tuple[list[float], list[str], list[str]]:
     """Returns weights, what was logged, and what was warned of."""
     hvd.init()
-    logged: list[str] = []
-    handler = logging.Handler()
-    handler.addFilter(lambda record: "LIGHT_TOPK_ALLREDUCE:" in record.getMessage())
-    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("lightcc").addHandler(handler)
+    logged = collect_log("LIGHT_TOPK_ALLREDUCE:")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CompressionWarning)
         for i in range(2):  # What is said, is said once.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import nn
 
@@ -13,6 +15,16 @@ TWO_BY_TWO = {
     "LIGHT_INTRA_SIZE": "2",
     "LIGHT_TOPK_THRESHOLD": "0",
 }
+
+
+def collect_log(part: str = "") -> list[str]:
+    """Returns a list that gets what lightcc logs from now on, if it has `part` in it."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.addFilter(lambda record: part in record.getMessage())
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("lightcc").addHandler(handler)
+    return lines
 
 
 def make_model() -> nn.Module:

@@ -1,0 +1,144 @@
+"""What the benchmark says of its results: statistics, tables, files, plots, and its counter."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightcc._figures import PlotError
+from lightcc.bench import cli, progress, report, train
+from lightcc.bench.cases import model_case, size_case
+from lightcc.bench.cluster import NominalHosts, parse_rate
+from lightcc.bench.measure import MEMCPY, Samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    values = [float(value) for value in range(100, 0, -1)]
+    assert report.percentile(values, 99) == 99.0
+    assert report.percentile([3.0], 99) == 3.0
+
+
+def test_rows_compare_best_ways_with_lightcc() -> None:
+    case = model_case("vgg16", dtype="float32", op="sum")
+    rows = report.make_rows(
+        case,
+        2,
+        [
+            Samples("lightcc", "async", [0.2, 0.1, 0.3]),
+            Samples("gloo", "bucket25", [0.8, 0.8]),
+            Samples("gloo", "async", [1.0]),
+            Samples("mpich", "loop", note="died\nlong story"),
+            Samples(MEMCPY, "", [0.05]),
+        ],
+    )
+    assert [row.ratio for row in rows] == pytest.approx([1.0, 4.0, 5.0, None, 0.25])
+    assert [row.best for row in rows] == [True, True, False, True, True]
+    assert rows[0].algbw_gbs == pytest.approx(138_357_544 * 4 / 0.2 / 1e9)
+    assert rows[0].busbw_gbs == rows[0].algbw_gbs
+    assert rows[4].busbw_gbs is None
+    lines = [report.table_line(row) for row in rows]
+    assert lines[3].endswith("died")
+    assert " gloo/async * " in lines[2]
+    assert lines[0].split()[:4] == ["553", "MB", "lightcc/async", "200"]
+    assert max(map(len, [*lines[:3], report.table_header()])) <= 100
+
+
+def test_rows_of_links_fit_a_terminal() -> None:
+    case = size_case("allreduce", 1 << 30, 4, dtype="float32", op="sum", inplace=True)
+    (row,) = report.make_rows(
+        case,
+        4,
+        [Samples("2d:LIGHT_NUM_STREAMS=4", "", [12.5], wire_bytes=1 << 30, calls=1)],
+        NominalHosts(2, parse_rate("1g")),
+    )
+    line = report.table_line(row, hosts=True)
+    assert line.split()[:4] == ["1G", "2d:LIGHT_NUM_STREAMS=4", "12.5", "s"]
+    assert max(len(line), len(report.table_header(hosts=True))) <= 100
+
+
+def test_json_lines_hold_every_field() -> None:
+    case = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)
+    file = io.StringIO()
+    report.write_json(
+        file, "result", report.make_rows(case, 2, [Samples("lightcc", "", [1e-5])])[0]
+    )
+    line = json.loads(file.getvalue())
+    assert line["kind"] == "result"
+    assert line["size_bytes"] == 4096
+    assert math.isclose(line["median_us"], 10.0)
+
+
+def test_a_file_that_cannot_be_written_is_said_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--json", str(tmp_path / "no" / "x")]) == 1
+    assert "--json: cannot write" in capsys.readouterr().err
+    assert train.main(["--plot", str(tmp_path / "no" / "x.png"), "--tcp-rate"]) == 1
+    assert "--plot: cannot write" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plot_is_refused_before_measuring_where_matplotlib_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main(["--plot", str(tmp_path / "x.png")]) == 1
+    assert "pip install matplotlib" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_counter_estimates_from_what_is_done() -> None:
+    terminal, now = Terminal(), [0.0]
+    counter = progress.Progress(3, terminal, lambda: now[0])
+    counter.begin("4K lightcc")
+    now[0] = 50
+    counter.begin("16K lightcc")
+    now[0] = 60
+    counter.begin("64K lightcc")
+    counter.wipe()
+    assert terminal.getvalue().split("\r\x1b[K")[1:] == [
+        "[1/3] 4K lightcc",
+        "[2/3] 16K lightcc, about 1:40 min left",
+        "[3/3] 64K lightcc, about 30 s left",
+        "",
+    ]
+
+
+def test_without_a_terminal_nothing_is_counted() -> None:
+    stream = io.StringIO()
+    counter = progress.Progress(1, stream)
+    counter.begin("4K lightcc")
+    counter.wipe()
+    assert stream.getvalue() == ""
+
+
+def test_a_plot_without_matplotlib_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(PlotError, match="pip install matplotlib"):
+        report.plot([], tmp_path / "x.png")
+
+
+def test_a_plot_is_drawn(tmp_path: Path) -> None:
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError:
+        pytest.skip("matplotlib is not installed")
+    by_size = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)
+    of_model = model_case("vgg16", dtype="float32", op="sum")
+    for case in (by_size, of_model):
+        rows = report.make_rows(case, 2, [Samples("lightcc", "", [1e-5])])
+        report.plot(rows, tmp_path / "plot.png")
+        assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
