@@ -54,7 +54,11 @@ class Program:
 
     def end(self) -> int:
         """Waits for the end; returns the exit code."""
-        code = self.process.wait(PATIENCE_S)
+        try:
+            code = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            msg = f"it did not end within {PATIENCE_S:g} s; it has said\n{self.said}"
+            raise AssertionError(msg) from None
         for thread in self._threads:
             thread.join(PATIENCE_S)
         return code
@@ -84,3 +88,9 @@ class Site:
     def worker(self, name: str, *flags: str, **variables: str) -> Program:
         argv = (str(BIN / "lightcc-worker"), "--join", self.address, "--name", name, *flags)
         return Program(self._stack, *argv, **variables)
+
+
+def children(pid: int) -> list[int]:
+    """Returns the children of a process."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from iproute import ip
 
 from lightcc.bench import cli, cluster, worker
 from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case, size_text
@@ -442,10 +443,7 @@ def namespaces_of(pid: int) -> list[str]:
 
 
 def processes_in(namespace: str) -> list[int]:
-    listed = subprocess.run(
-        ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=True
-    )
-    return [int(pid) for pid in listed.stdout.split()]
+    return [int(pid) for pid in ip("netns", "pids", namespace).split()]
 
 
 @pytest.mark.netns

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from dialing import BIN, PATIENCE_S, SECRET, Program, Site
+from dialing import BIN, PATIENCE_S, SECRET, Program, Site, children
 from elastic_training import TRAINING, UNDISTURBED, results
 
 from lightcc.runner import dial
@@ -223,10 +223,7 @@ def test_as_the_first_process_of_a_container_it_passes_signals_on_and_reaps(
         stack, *command, str(BIN / "lightcc-worker"), "--join", site.address, "--name", "a"
     )
     site.launcher.wait_until_said("here")
-    inner = subprocess.run(
-        ["pgrep", "-P", str(worker.process.pid)], capture_output=True, text=True, check=True
-    )
-    os.kill(int(inner.stdout.split()[0]), signal.SIGTERM)
+    os.kill(children(worker.process.pid)[0], signal.SIGTERM)
     assert worker.end() == 0, worker.said
     assert site.launcher.end() == 1
 

@@ -33,7 +33,7 @@ PAGES = sorted(
     + [ROOT / "docs" / "watching.md"]
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-PATIENCE_S = 110.0
+PATIENCE_S = 220.0
 
 # What a shell line must not have if it shall run here, and why.
 NOT_RUN = {

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from grids import Grid
 
+import lightcc as hvd
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from arrays import Array
 
 SMALL = {"LIGHT_TOPK_THRESHOLD": "0"}
@@ -62,3 +66,10 @@ def sum_of_block(inputs: list[Array], block: list[int], dtype: np.dtype[Any]) ->
 
 def gradients(step: int, rank: int, dtype: np.dtype[Any], count: int) -> Array:
     return np.random.default_rng(1000 * step + rank).normal(size=count).astype(dtype)
+
+
+def compressed(run: Callable[[], Any]) -> bool:
+    """Returns whether what `run` does was compressed."""
+    before = hvd.stats()["compressed_tensors"]
+    run()
+    return bool(hvd.stats()["compressed_tensors"] > before)

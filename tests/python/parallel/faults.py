@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from grids import Grid
 
 import lightcc as hvd
 from lightcc.testing import RankProcesses, RankResult, mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: The design's bound for the news of a dead process to be everywhere.
 DEATH_S = 5.0
@@ -51,22 +55,31 @@ def after_error(error: hvd.HorovodInternalError) -> Seen:
     return Seen(type(error).__name__, error.rank, str(error), at, again, time.monotonic())
 
 
+def repeat_until_error(step: Callable[[int], None]) -> Seen:
+    """Calls `step` with 0, 1, 2 and so on until it fails; says that it runs after five of them."""
+    try:
+        for count in itertools.count():
+            if count == 5:
+                mark("running")
+            step(count)
+    except hvd.HorovodInternalError as error:
+        return after_error(error)
+    raise AssertionError
+
+
 def reduce_until_error(elements: int) -> Seen:
     """Reduces again and again, several tensors in flight; checks what it gets until it fails."""
     hvd.init()
-    count, n = 0, hvd.size()
-    try:
-        while True:
-            inputs = [np.full(elements, i + hvd.rank(), np.float32) for i in range(3)]
-            handles = [hvd.allreduce_async(x, op=hvd.Sum) for x in inputs]
-            for i, handle in enumerate(handles):
-                total: Any = hvd.synchronize(handle)
-                assert total[0] == total[-1] == n * i + n * (n - 1) / 2, (i, total)
-            count += 1
-            if count == 5:
-                mark("running")
-    except hvd.HorovodInternalError as error:
-        return after_error(error)
+    n = hvd.size()
+
+    def step(_: int) -> None:
+        inputs = [np.full(elements, i + hvd.rank(), np.float32) for i in range(3)]
+        handles = [hvd.allreduce_async(x, op=hvd.Sum) for x in inputs]
+        for i, handle in enumerate(handles):
+            total: Any = hvd.synchronize(handle)
+            assert total[0] == total[-1] == n * i + n * (n - 1) / 2, (i, total)
+
+    return repeat_until_error(step)
 
 
 def rest_then_reduce(go: str) -> Seen:

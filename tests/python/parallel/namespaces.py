@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from typing import TYPE_CHECKING, Any
+
+from iproute import ip
 
 from lightcc import _core
 from lightcc.bench.cluster import enter_namespace, in_namespace as run_in_namespace
@@ -13,10 +14,6 @@ from lightcc.runner.environment import make_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
 class Cables:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from namespaces import Cables, in_namespace, ip, two_hosts
+from iproute import ip
+from namespaces import Cables, in_namespace, two_hosts
 
 import lightcc as hvd
 from lightcc.testing import spawn_ranks

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import Seen, check_survivors, reduce_until_error
-from namespaces import Cables, in_namespace, ip, two_hosts
+from iproute import ip
+from namespaces import Cables, in_namespace, two_hosts
 
 import lightcc as hvd
 from lightcc.testing import RankProcesses, spawn_ranks

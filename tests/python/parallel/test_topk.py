@@ -14,6 +14,7 @@ import pytest
 from arrays import FLOATS, check_same
 from compressed_grids import (
     SMALL,
+    compressed,
     every_grid,
     few_grids,
     gradients as some_gradients,
@@ -22,16 +23,13 @@ from compressed_grids import (
     two_hosts,
     wide,
 )
-from faults import Seen, after_error, check_death
+from faults import Seen, check_death, repeat_until_error
 from grids import Grid
 
 import lightcc as hvd
 from lightcc import _world
-from lightcc.testing import mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from arrays import Array
     from compressed_grids import Blocks
 
@@ -179,12 +177,6 @@ def test_a_ratio_of_one_has_the_bits_of_a_dense_allreduce(
 
 
 # -- What is compressed, and what is not ----------------------------------------------------------
-
-
-def compressed(run: Callable[[], Any]) -> bool:
-    before = hvd.stats()["compressed_tensors"]
-    run()
-    return bool(hvd.stats()["compressed_tensors"] > before)
 
 
 def only_what_is_eligible_is_compressed() -> None:
@@ -455,22 +447,18 @@ def compress_until_error() -> Seen:
     hvd.init()
     topk = hvd.Compression.topk(0.01)
     x = gradients(0, hvd.rank(), np.dtype("f4"), 300_000)
-    count = 0
-    try:
-        while True:
-            handles = [
-                _world.current().allreduce(
-                    x, False, False, f"x{i}", hvd.Sum, 1.0, 1.0, 0, compression=topk.spec()
-                )
-                for i in range(3)
-            ]
-            for handle in handles:
-                hvd.synchronize(handle)
-            count += 1
-            if count == 5:
-                mark("running")
-    except hvd.HorovodInternalError as error:
-        return after_error(error)
+
+    def step(_: int) -> None:
+        handles = [
+            _world.current().allreduce(
+                x, False, False, f"x{i}", hvd.Sum, 1.0, 1.0, 0, compression=topk.spec()
+            )
+            for i in range(3)
+        ]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+    return repeat_until_error(step)
 
 
 @pytest.mark.parametrize("victim", range(4))

@@ -10,9 +10,9 @@ import pytest
 from arrays import FLOATS, check_same, pattern, summed
 from faults import (
     Seen,
-    after_error,
     check_death,
     reduce_until_error,
+    repeat_until_error,
 )
 from grids import Grid
 from test_exchanges import alltoall_everything, broadcast_everything, gather_everything, objects
@@ -27,7 +27,7 @@ from test_reductions import (
 )
 
 import lightcc as hvd
-from lightcc.testing import RankProcesses, mark, spawn_ranks
+from lightcc.testing import RankProcesses, spawn_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -445,18 +445,15 @@ def test_death_during_a_two_level_allreduce_reaches_every_rank(
 def exchange_until_error(elements: int) -> Seen:
     """Scatters, gathers and broadcasts again and again, and checks it, until that fails."""
     hvd.init()
-    count, n = 0, hvd.size()
+    n = hvd.size()
     x = np.arange(elements * n, dtype=np.float32) % 1000
-    try:
-        while True:
-            part = hvd.reducescatter(x, op=hvd.Sum)
-            check_same(hvd.allgather(part), x * n)
-            check_same(hvd.broadcast(x * (hvd.rank() + 1), count % n), x * (count % n + 1))
-            count += 1
-            if count == 5:
-                mark("running")
-    except hvd.HorovodInternalError as error:
-        return after_error(error)
+
+    def step(count: int) -> None:
+        part = hvd.reducescatter(x, op=hvd.Sum)
+        check_same(hvd.allgather(part), x * n)
+        check_same(hvd.broadcast(x * (hvd.rank() + 1), count % n), x * (count % n + 1))
+
+    return repeat_until_error(step)
 
 
 @pytest.mark.parametrize("victim", [0, 3])

@@ -26,7 +26,7 @@ def run(
         [*launcher, sys.executable, str(EXAMPLES / script), *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         # Ranks with a thread for each core would take turns in spinning.
         env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
     )
