@@ -136,6 +136,8 @@ class _Tensorflow1Loader:
         importlib.import_module("lightcc.tensorflow")
         module = importlib.import_module("tensorflow.compat.v1")
         module.disable_v2_behavior()
+        # Before TensorFlow 2.16 it is loaded when it is first asked for a name, and `from` cannot.
+        importlib.import_module(module.keras.layers.__name__)
         sys.modules["tensorflow.keras"] = module.keras
         return module
 

@@ -32,9 +32,8 @@ class Face(NamedTuple):
         return {"run_eagerly": True} if self.name in ("tensorflow", "keras2") else {}
 
 
-def _major() -> int:
-    return int(importlib.metadata.version("keras").partition(".")[0])
-
+#: Of the package keras, which before TensorFlow 2.16 is Keras 2.
+VERSION = tuple(int(number) for number in importlib.metadata.version("keras").split(".")[:2])
 
 #: By name: the module, and the environment of a rank.
 FACES: dict[str, tuple[str, dict[str, str]]] = {
@@ -47,7 +46,7 @@ _OLD = "TensorFlow below 2.16 has Keras 2 only, which the other tests use there"
 ALL = [
     pytest.param(
         name,
-        marks=pytest.mark.skipif(name != "tensorflow" and _major() < 3, reason=_OLD),
+        marks=pytest.mark.skipif(name != "tensorflow" and VERSION < (3, 0), reason=_OLD),
     )
     for name in FACES
 ]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from keras_faces import (
     ALL,
+    VERSION,
     Face,
     data,
     differ,
@@ -38,7 +39,9 @@ def use(name: str, folder: str) -> None:
     metrics_are_averaged(tested)
     learning_rates(tested)
     momentum_is_corrected(tested)
-    best_model(tested, Path(folder) / f"best-{lightcc.rank()}.keras")
+    # ModelCheckpoint of Keras 2.14 gives save() options that this format does not take.
+    suffix = "" if VERSION < (2, 15) else ".keras"
+    best_model(tested, Path(folder) / f"best-{lightcc.rank()}{suffix}")
     saved_and_loaded(tested, Path(folder) / f"model-{lightcc.rank()}.keras")
     batch_normalization(tested)
 
@@ -210,7 +213,7 @@ def batch_normalization(tested: Face) -> None:
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
     fit(model, *data(seed=rank)[:1], np.ones((32, 6), np.float32), epochs=1)
     assert not differ(model)
-    assert is_keras_3(keras) == (tested.name == "tensorflow")
+    assert is_keras_3(keras) == (tested.name == "tensorflow" and VERSION >= (3, 0))
 
 
 @pytest.mark.parametrize("name", ALL)
