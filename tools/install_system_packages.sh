@@ -3,8 +3,8 @@
 # machine with apt it installs what is missing, visibly; elsewhere it names what is missing and fails.
 set -euo pipefail
 
-packages=(clang-19 iproute2 libclang-rt-19-dev libdpdk-dev libgtest-dev libpmi2-0 munge openssh-client
-  openssh-server pkgconf slurm-client slurmctld slurmd)
+packages=(chromium chromium-driver clang-19 iproute2 libclang-rt-19-dev libdpdk-dev libgtest-dev
+  libpmi2-0 munge openssh-client openssh-server pkgconf slurm-client slurmctld slurmd)
 
 missing=()
 for package in "${packages[@]}"; do

@@ -1,4 +1,8 @@
-"""One file of all ranks: a rank is a process, and its tensors and lanes are its threads."""
+"""One file of all ranks: a rank is a process, and its tensors and lanes are its threads.
+
+Perfetto goes by no sort index. It sorts processes by their number of slices, then by name, and
+threads by number, but for the one with the process' own number, which it takes for the main thread.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +17,23 @@ if TYPE_CHECKING:
     from lightcc.timeline.trace import Trace
 
 _MICROSECONDS = 1e6
+_OF_THE_RANK = 0  # The track of what concerns the rank and no tensor.
 
 
 def merge(traces: Sequence[Trace]) -> list[dict[str, Any]]:
     """Returns the events of all files, the first rank 0's, on its clock, from 0 microseconds on."""
     offsets = clock_offsets(traces)
     shift = -min(offset.seconds for offset in offsets)
+    last_rank = max(trace.rank for trace in traces)
+    digits = len(str(last_rank))
     events: list[dict[str, Any]] = []
     for trace, offset in zip(traces, offsets, strict=True):
-        name = f"rank {trace.rank}" + (f" on {trace.host}" if trace.host else "")
+        name = f"rank {trace.rank:0{digits}}" + (f" on {trace.host}" if trace.host else "")
         events.append(_metadata("process_name", trace.rank, 0, {"name": name}))
         events.append(_metadata("process_sort_index", trace.rank, 0, {"sort_index": trace.rank}))
         about = {"offset_s": offset.seconds, "error_s": offset.error_s, "file": str(trace.path)}
         events.append(_metadata("lightcc", trace.rank, 0, about))
-        events += _events_of(trace, (offset.seconds + shift) * _MICROSECONDS)
+        events += _events_of(trace, (offset.seconds + shift) * _MICROSECONDS, last_rank + 1)
     return events
 
 
@@ -34,25 +41,25 @@ def _metadata(name: str, pid: int, tid: int, arguments: dict[str, Any]) -> dict[
     return {"name": name, "ph": "M", "pid": pid, "tid": tid, "args": arguments}
 
 
-def _events_of(trace: Trace, shift_us: float) -> list[dict[str, Any]]:
+def _track(event: dict[str, Any]) -> int:
+    return _OF_THE_RANK if event.get("ph") == "i" else int(event.get("pid", _OF_THE_RANK))
+
+
+def _events_of(trace: Trace, shift_us: float, first_tid: int) -> list[dict[str, Any]]:
+    timed = [event for event in trace.events if event.get("ph") != "M"]
+    names = {pid: f"tensor {pid}" for pid in map(_track, timed)} | trace.tracks
+    names[_OF_THE_RANK] = "marks"
+    # Marks, lanes, tensors.
+    order = sorted(set(map(_track, timed)), key=lambda pid: (0 < pid < FIRST_LANE, pid))
+    threads = {pid: first_tid + index for index, pid in enumerate(order)}
     events: list[dict[str, Any]] = []
-    threads: dict[int, int] = {}
-    lanes = sum(pid >= FIRST_LANE for pid in trace.tracks)
-    lane, tensor = 1, lanes + 1  # Lanes come first.
-    for pid, name in trace.tracks.items():
-        if pid >= FIRST_LANE:
-            threads[pid], lane = lane, lane + 1
-        else:
-            threads[pid], tensor = tensor, tensor + 1
-        tid = threads[pid]
-        events.append(_metadata("thread_name", trace.rank, tid, {"name": name}))
+    for pid, tid in threads.items():
+        events.append(_metadata("thread_name", trace.rank, tid, {"name": names[pid]}))
         events.append(_metadata("thread_sort_index", trace.rank, tid, {"sort_index": tid}))
-    for event in trace.events:
-        if event.get("ph") == "M":
-            continue
-        moved = event | {"ts": round(event["ts"] + shift_us, 3), "pid": trace.rank}
-        moved["tid"] = threads.get(event.get("pid", 0), 0)
-        if event["ph"] == "i":
-            moved["s"] = "p"  # It concerns its rank.
+    for event in timed:
+        ts = round(event["ts"] + shift_us, 3)
+        moved = event | {"ts": ts, "pid": trace.rank, "tid": threads[_track(event)]}
+        if "s" in moved:
+            moved["s"] = "t"  # Perfetto has no name for the row of a mark that is no thread's.
         events.append(moved)
     return events

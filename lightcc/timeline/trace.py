@@ -165,7 +165,8 @@ class _Parser:
             trace.host, trace.clock = arguments["host"], arguments["clock"]
             trace.steady_s = arguments["steady_us"] * _MICROSECOND
         elif event["name"] == "process_name" and "name" in arguments:
-            trace.tracks[event["pid"]] = arguments["name"]
+            if event["pid"] > 0:  # 0 is the rank.
+                trace.tracks[event["pid"]] = arguments["name"]
         elif event["name"] == "process_name":
             trace.epoch_s = arguments["start_time_since_epoch_in_micros"] * _MICROSECOND
 

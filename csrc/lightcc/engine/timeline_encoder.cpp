@@ -34,6 +34,18 @@ void add_metadata(std::string_view what,
   out += "}}";
 }
 
+// Events have no thread, as Horovod's; Perfetto then takes the process' number for it.
+void add_names(std::uint32_t pid,
+               std::string_view process,
+               std::string_view thread,
+               std::string& out) {
+  add_metadata("process_name", pid, "\"name\": " + json_string(process), out);
+  out += ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": " + std::to_string(pid) +
+         ", \"tid\": " + std::to_string(pid) + R"(, "args": {"name": ")";
+  out += thread;
+  out += "\"}}";
+}
+
 void add_end(std::uint32_t pid, std::int64_t at_ns, std::string_view arguments, std::string& out) {
   out += ",\n{\"ph\": \"E\", \"ts\": " + micros(at_ns) + ", \"pid\": " + std::to_string(pid);
   if (!arguments.empty()) {
@@ -50,7 +62,7 @@ void add_mark(std::string_view name,
               std::string& out) {
   out += ",\n{\"ph\": \"i\", \"name\": \"";
   out += name;
-  out += R"(", "ts": )" + micros(at_ns) + R"(, "s": "g")";
+  out += R"(", "ts": )" + micros(at_ns) + R"(, "pid": 0, "s": "p")";
   if (!arguments.empty()) {
     out += ", \"args\": {";
     out += arguments;
@@ -120,6 +132,10 @@ std::string TimelineEncoder::head(const TimelineOrigin& origin) {
                0,
                "\"start_time_since_epoch_in_micros\": " + std::to_string(origin.epoch_us),
                out);
+  const std::string whose = "rank " + std::to_string(origin.rank) + " of " +
+                            std::to_string(origin.size) +
+                            (origin.host.empty() ? "" : " on " + origin.host);
+  add_metadata("process_name", 0, "\"name\": " + json_string(whose), out);
   add_metadata("process_sort_index", 0, "\"sort_index\": 0", out);
   add_metadata(
       "lightcc",
@@ -209,7 +225,7 @@ void TimelineEncoder::describe(std::uint32_t name, std::string& out) {
   if (found == undescribed_.end()) {
     return;
   }
-  add_metadata("process_name", name, "\"name\": " + json_string(found->second), out);
+  add_names(name, found->second, "operations", out);
   add_metadata("process_sort_index", name, "\"sort_index\": " + std::to_string(name), out);
   undescribed_.erase(found);
 }
@@ -257,7 +273,7 @@ void TimelineEncoder::bucket(const TimelineRecord& record, std::string& out) {
     if (record.process_set != 0) {
       name += " of process set " + std::to_string(record.process_set);
     }
-    add_metadata("process_name", lane->second, R"("name": ")" + name + '"', out);
+    add_names(lane->second, name, "buckets", out);
     add_metadata("process_sort_index", lane->second, "\"sort_index\": -1", out);
   }
   const auto [start, bytes, dense, sent] = record.values;

@@ -38,6 +38,8 @@ TEST(TimelineEncoder, an_operation_is_negotiated_queued_run_and_ended) {
   EXPECT_EQ(encoded(encoder, ready),
             ",\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 1, "
             "\"args\": {\"name\": \"allreduce.a\"}}"
+            ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": 1, \"tid\": 1, "
+            "\"args\": {\"name\": \"operations\"}}"
             ",\n{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": 1, "
             "\"args\": {\"sort_index\": 1}}"
             ",\n{\"ph\": \"B\", \"name\": \"NEGOTIATE_ALLREDUCE\", \"ts\": 1.500, \"pid\": 1}"
@@ -85,6 +87,8 @@ TEST(TimelineEncoder, a_bucket_is_a_slice_of_its_lane) {
                       "\"topk_dense_bytes\": 4096, \"topk_sent_bytes\": 100}}"),
             std::string::npos)
       << text;
+  EXPECT_NE(text.find("\"tid\": 2000000000, \"args\": {\"name\": \"buckets\"}"), std::string::npos)
+      << text;
   EXPECT_EQ(count(encoded(encoder, bucket), "process_name"), 0U);
 }
 
@@ -108,7 +112,8 @@ TEST(TimelineEncoder, lost_records_leave_nothing_open) {
   encoder.encode(lost, text);
   EXPECT_EQ(count(text, "\"ph\": \"B\""), 3U);
   EXPECT_EQ(count(text, "\"ph\": \"E\""), 3U);
-  EXPECT_NE(text.find("\"LOST_RECORDS\", \"ts\": 2.000, \"s\": \"g\", \"args\": {\"records\": 17}"),
+  EXPECT_NE(text.find("\"LOST_RECORDS\", \"ts\": 2.000, \"pid\": 0, \"s\": \"p\", "
+                      "\"args\": {\"records\": 17}"),
             std::string::npos)
       << text;
   EXPECT_EQ(encoded(encoder, record(TimelineEvent::kFinished, 2, 3000)), "");
@@ -147,6 +152,7 @@ TEST(TimelineEncoder, the_head_is_a_timeline_of_its_own) {
   const std::string head = TimelineEncoder::head(origin);
   EXPECT_TRUE(head.starts_with("[\n{\"name\": \"process_name\"")) << head;
   EXPECT_TRUE(head.ends_with(kTimelineEnd)) << head;
+  EXPECT_NE(head.find("{\"name\": \"rank 2 of 4 on here\"}"), std::string::npos) << head;
   EXPECT_NE(head.find("\"start_time_since_epoch_in_micros\": 12"), std::string::npos);
   EXPECT_NE(head.find("{\"rank\": 2, \"size\": 4, \"host\": \"here\", \"clock\": \"boot\", "
                       "\"steady_us\": 11}"),

@@ -38,7 +38,7 @@ def events_of(path: Path) -> list[dict[str, Any]]:
             continue
         assert event["ts"] >= 0
         if event["ph"] == "i":
-            assert event["s"] == "g"
+            assert (event["s"], event["pid"]) == ("p", 0)
             continue
         assert event["pid"] in names, "a track is named before it is used"
         begun = open_slices.setdefault(event["pid"], [])

@@ -169,6 +169,25 @@ def test_a_merged_file_has_a_process_for_each_rank(tmp_path: Path) -> None:
     assert begun == {0: pytest.approx(3000), 1: pytest.approx(4000)}
 
 
+def test_a_merged_file_is_in_order_by_what_perfetto_sorts_by(tmp_path: Path) -> None:
+    for rank in (0, 2, 10):
+        file = File(rank).operation("a", {rank: 1}, 2, (3, 4))
+        file.events.append({"ph": "i", "name": "CYCLE_START", "ts": 5000, "pid": 0, "s": "p"})
+        file.write(tmp_path / ("t.json" if rank == 0 else f"t.rank{rank}.json"))
+    events = merge(read_all(tmp_path / "t.json"))
+    ranks = [e["args"]["name"] for e in events if e.get("name") == "process_name"]
+    assert ranks == sorted(ranks) == ["rank 00 on h", "rank 02 on h", "rank 10 on h"]
+    threads = sorted(
+        (event["pid"], event["tid"], event["args"]["name"])
+        for event in events
+        if event.get("name") == "thread_name"
+    )
+    rows = ("marks", "lane 0", "a")
+    # One that has its process' number is the main thread.
+    assert threads == [(rank, 11 + i, rows[i]) for rank in (0, 2, 10) for i in range(3)]
+    assert [(event["tid"], event["s"]) for event in events if event["ph"] == "i"] == [(11, "t")] * 3
+
+
 def test_a_merge_does_not_overwrite_what_it_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
