@@ -15,6 +15,8 @@ BENCH_ARGS ?=
 PYTEST_ARGS ?=
 PYTHONS ?=
 FRAMEWORK ?= torch
+# The newest CPython that lightcc is tested with.
+NEW_PYTHON ?= 3.14
 # TensorFlow for test-tf, and for test-tf-matrix.
 TF ?= 2.21.0
 TFS ?= 2.14.1 2.16.2 2.18.1 2.20.0 2.21.0
@@ -282,7 +284,13 @@ bench: .venv/.release  ## All-reduce over sizes on NP ranks, or what BENCH_ARGS 
 	.venv-wheel/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
-# PYTHONS: the interpreters; without, each CPython from 3.10 on that PATH or pyenv has.
+# From a newer Debian than this machine's, into build/pythons.
+.PHONY: new-python
+new-python: .venv-wheel/.ready  ## A CPython NEW_PYTHON for the wheel, where this machine has none
+	.venv-wheel/bin/python tools/interpreters.py $(NEW_PYTHON) || \
+	  PATH="$(CURDIR)/.venv-wheel/bin:$$PATH" tools/get_python.sh $(NEW_PYTHON)
+
+# PYTHONS: the interpreters; without, each CPython from 3.10 on in PATH, pyenv and build/pythons.
 .PHONY: wheel
 wheel: .venv-wheel/.ready  ## One wheel for the CPythons of this machine, and the sources, in dist/
 	.venv-wheel/bin/python tools/build_wheel.py --output dist $(PYTHONS)
@@ -291,8 +299,24 @@ wheel: .venv-wheel/.ready  ## One wheel for the CPythons of this machine, and th
 test-wheel: wheel  ## Same bits under every CPython of the wheel? Downloads WHEEL_WITH (3 GB)
 	.venv-wheel/bin/python tools/test_wheel.py dist $(WHEEL_WITH:%=--with %) $(PYTHONS)
 
+# In the wheel as it is installed, without torch, which is large.
+NEW_VENV = .venv-$(NEW_PYTHON)
+.PHONY: test-new-python
+test-new-python: new-python  ## The wheel under CPython NEW_PYTHON: the tests that do without torch
+	$(MAKE) wheel
+	rm -rf $(NEW_VENV)
+	$$(.venv-wheel/bin/python tools/interpreters.py $(NEW_PYTHON)) -m venv --without-pip $(NEW_VENV)
+	grep -v '^torch' tools/requirements-test.txt | .venv-wheel/bin/python -m pip \
+	  --python $(NEW_VENV) install --quiet --disable-pip-version-check -r /dev/stdin dist/lightcc-*.whl
+	mkdir -p $(ELSEWHERE) $(REPORTS)
+	cd $(ELSEWHERE) && $(CURDIR)/$(NEW_VENV)/bin/python -m pytest -c ../../pyproject.toml \
+	  --rootdir ../.. -n $(PYTEST_WORKERS) --junitxml $(REPORTS)/pytest-$(NEW_PYTHON).xml \
+	  -m "not netns and not slow" $(PYTEST_ARGS) ../../tests/python
+	$(NEW_VENV)/bin/python tools/check_skips.py --any-skip $(REPORTS)/pytest-$(NEW_PYTHON).xml
+
 .PHONY: release-check
-release-check: test-wheel docs  ## What is missing before dist/ can be released?
+release-check: new-python  ## What is missing before dist/ can be released?
+	$(MAKE) test-wheel docs
 	.venv-wheel/bin/python -m twine check --strict dist/*
 	.venv-wheel/bin/python tools/check_release.py dist
 

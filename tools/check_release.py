@@ -3,9 +3,9 @@
 Usage: check_release.py FOLDER    (FOLDER holds one wheel and one source distribution of lightcc)
 
 Looked at: the sources are committed, the changelog has a section with the version and its date and
-nothing waits above it, both files have that version, and the wheel's classifiers name the CPythons
-that it is for. It holds the license, the library, the programs, and nothing of the tests. What the
-files do is the work of test_wheel.py, how their description reads that of twine.
+nothing waits above it, both files have that version, and the wheel is for the CPythons that its
+classifiers name. It holds the license, the library, the programs, and nothing of the tests. What
+the files do is the work of test_wheel.py, how their description reads that of twine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 SECTION = re.compile(r"^## (?P<name>\S+)(?: - (?P<date>\d{4}-\d{2}-\d{2}))?$", re.MULTILINE)
-CLASSIFIER = "Programming Language :: Python :: "
+CLASSIFIER = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 HELD = {
     r"lightcc/liblightcc\.so": "the library",
     r"lightcc/liblightcc_tf\.so": "the operations of TensorFlow",
@@ -61,12 +61,15 @@ def wheel_problems(wheel: Path) -> list[str]:
         if not any(re.fullmatch(pattern, name) for name in names)
     ]
     problems += [f"{wheel.name} has {name}" for name in names if NOT_HELD.search(name)]
-    classifiers = fields.get_all("Classifier") or []
-    for tag in wheel.stem.split("-")[2].split("."):
-        python = f"{tag[2]}.{tag[3:]}"
-        if f"{CLASSIFIER}{python}" not in classifiers:
-            problems.append(f"{wheel.name} is for CPython {python}, which no classifier names")
-    return problems
+    tags = {f"{tag[2]}.{tag[3:]}" for tag in wheel.stem.split("-")[2].split(".")}
+    found = (CLASSIFIER.fullmatch(line) for line in fields.get_all("Classifier") or [])
+    named = {match[1] for match in found if match}
+    unnamed, lacking = sorted(tags - named), sorted(named - tags)
+    return [
+        *problems,
+        *(f"{wheel.name} is for CPython {one}, which no classifier names" for one in unnamed),
+        *(f"{wheel.name} is not for CPython {one}, which a classifier names" for one in lacking),
+    ]
 
 
 def version_problems(folder: Path, version: str) -> list[str]:

@@ -1,8 +1,10 @@
 """Finds the CPythons of this machine that lightcc can be built for and tested with.
 
-Looks along PATH for `python3.X` and where pyenv keeps its own; of one minor version, the first that
-is found counts. Left out: prereleases, debug and free-threaded builds, which have an ABI of their
-own, and interpreters without their C headers.
+Usage: interpreters.py VERSION    (prints where this machine has that one, for instance 3.14)
+
+Looks along PATH for `python3.X`, where pyenv keeps its own, and in build/pythons (get_python.sh);
+of one minor version, the first that is found counts. Left out: prereleases, debug and free-threaded
+builds, which have an ABI of their own, and interpreters without their C headers.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,7 @@ OLDEST = (3, 10)
 PROBE_LIMIT_S = 60
 NAME = re.compile(r"python3\.\d+")
 PYENV = Path("~/.pyenv/versions")
+UNPACKED = Path(__file__).resolve().parent.parent / "build" / "pythons"
 PROBE = """
 import json, os, sys, sysconfig
 print(json.dumps({
@@ -81,12 +85,11 @@ def look_at(path: Path) -> Interpreter:
 
 def candidates() -> Iterator[Path]:
     """Yields the paths at which there may be an interpreter, the preferred ones first."""
-    for directory in os.get_exec_path():
-        if Path(directory).is_dir():
-            yield from sorted(
-                path for path in Path(directory).iterdir() if NAME.fullmatch(path.name)
-            )
+    for directory in map(Path, os.get_exec_path()):
+        if directory.is_dir():
+            yield from sorted(path for path in directory.iterdir() if NAME.fullmatch(path.name))
     yield from sorted(PYENV.expanduser().glob("*/bin/python3"))
+    yield from sorted(path for path in UNPACKED.glob("*/usr/bin/*") if NAME.fullmatch(path.name))
 
 
 def choose(named: Sequence[Path]) -> list[Interpreter]:
@@ -108,6 +111,22 @@ def choose(named: Sequence[Path]) -> list[Interpreter]:
             message = f"{other.path} and {path} are both CPython {other}: one of them is enough"
             raise ValueError(message)
     if not chosen:
-        message = "no CPython from 3.10 on with headers, neither on PATH nor among pyenv's"
+        places = f"PATH, pyenv and {UNPACKED} have none"
+        message = f"no CPython from 3.10 on with headers: {places}"
         raise ValueError(message)
     return sorted(chosen.values())
+
+
+def main() -> int:
+    """Returns 1 and says so where there is none of the version."""
+    (version,) = sys.argv[1:]
+    for interpreter in choose([]):
+        if str(interpreter) == version:
+            sys.stdout.write(f"{interpreter.path}\n")
+            return 0
+    sys.stderr.write(f"there is no CPython {version} with headers here\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

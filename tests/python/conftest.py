@@ -33,6 +33,10 @@ warm_up(*_COMMON, "torch", "torch._dynamo", for_users_of="torch")
 # TensorFlow has an environment of its own: `make test-tf`.
 _DISTRIBUTIONS = {found.name for found in importlib.metadata.distributions()}
 collect_ignore = [] if {"tensorflow", "tensorflow-cpu"} & _DISTRIBUTIONS else ["tensorflow"]
+# `make test-new-python` does without torch, which is large.
+if "torch" not in _DISTRIBUTIONS:
+    collect_ignore += ["torch", "torch_distributed", "test_guides.py"]
+    collect_ignore += ["horovod/test_absent.py", "horovod/test_lessons.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

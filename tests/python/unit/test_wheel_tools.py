@@ -211,11 +211,30 @@ def test_what_a_wheel_lacks_is_found(tmp_path: Path, missing: str) -> None:
     assert "has no" in problem
 
 
-def test_tests_in_a_wheel_and_unnamed_pythons_are_found(tmp_path: Path) -> None:
+def test_tests_in_a_wheel_and_pythons_that_differ_from_the_classifiers_are_found(
+    tmp_path: Path,
+) -> None:
     names = (*HELD, "lightcc/tests/test_x.py")
-    tests, python = check_release.wheel_problems(packed(tmp_path, names, ("3.10",)))
+    wheel = packed(tmp_path, names, ("3 :: Only", "3.10", "3.9"))
+    tests, unnamed, lacking = check_release.wheel_problems(wheel)
     assert tests.endswith("has lightcc/tests/test_x.py")
-    assert python.endswith("is for CPython 3.12, which no classifier names")
+    assert unnamed.endswith("is for CPython 3.12, which no classifier names")
+    assert lacking.endswith("is not for CPython 3.9, which a classifier names")
+
+
+def test_pythons_that_were_unpacked_are_candidates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "3.14" / "usr" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python3.14", "python3.14-config", "x"):
+        (programs / name).touch()
+    monkeypatch.setattr(interpreters, "UNPACKED", tmp_path)
+    monkeypatch.setattr(interpreters, "PYENV", tmp_path / "none")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert list(interpreters.candidates()) == [programs / "python3.14"]
+    with pytest.raises(ValueError, match=f"{tmp_path} have none"):
+        interpreters.choose([])
 
 
 def test_files_of_another_version_are_found(tmp_path: Path) -> None:
