@@ -22,8 +22,10 @@ process group (daemons): those are on their own.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
+import fcntl
 import json
 import math
 import os
@@ -31,6 +33,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,10 +67,10 @@ class _Rank:
     def __init__(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         self.rank = rank
         self.process = process
-        self.open_pipes = 2
+        self.pipes: dict[int, int] = {}  # Open ones; once it has exited, what it left in each.
         self.result_fd: int | None = None  # The reading end, while it is open.
         self.exit_code: int | None = None  # Known once the process has exited.
-        self.report_by = 0.0  # Time by which the exit is reported even if a pipe is still open.
+        self.report_by = 0.0  # From then on a descendant's output is not waited for.
         self.reported = False
         self.group_gone = False
         self.stopped = False  # The launcher does not want it any more.
@@ -83,7 +86,12 @@ class _Rank:
         exited = result.si_code == os.CLD_EXITED
         self.exit_code = result.si_status if exited else -result.si_status
         self.report_by = time.monotonic() + DRAIN_S
+        self.pipes = {fd: _readable_bytes(fd) for fd in self.pipes}
         return True
+
+    def is_drained(self, now: float) -> bool:
+        """Returns whether all that it wrote has been read, as far as its exit shows."""
+        return not self.pipes or (now >= self.report_by and max(self.pipes.values()) <= 0)
 
     def signal_group(self, signum: int) -> None:
         if not self.group_gone:
@@ -103,6 +111,12 @@ class _Rank:
             while os.waitpid(-self.process.pid, os.WNOHANG)[0]:
                 pass
         self.signal_group(0)
+
+
+def _readable_bytes(fd: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, count)
+    return count[0]
 
 
 def _die_with_parent(parent: int) -> Callable[[], None]:
@@ -192,7 +206,7 @@ class Agent:
         times = [
             rank.report_by - now
             for rank in self._ranks
-            if rank.exit_code is not None and not rank.reported
+            if rank.exit_code is not None and not rank.reported and rank.report_by > now
         ]
         times += [max(_GROUP_POLL_S, r.kill_at - now) for r in self._ranks if r.kill_at < math.inf]
         if self._ending:
@@ -206,8 +220,7 @@ class Agent:
         now = time.monotonic()
         for rank in self._ranks:
             rank.check_exit()
-            drained = rank.open_pipes == 0 or now >= rank.report_by
-            if rank.exit_code is not None and not rank.reported and drained:
+            if rank.exit_code is not None and not rank.reported and rank.is_drained(now):
                 rank.reported = True
                 self._read_result(rank, to_the_end=True)
                 self._send(frames.EXIT, rank.rank, str(rank.exit_code).encode())
@@ -387,10 +400,12 @@ class Agent:
                 return
             if data:
                 self._send(kind, rank.rank, data)
+                rank.pipes[fd] -= len(data)
             else:
                 self._selector.unregister(fd)
-                rank.open_pipes -= 1
+                del rank.pipes[fd]
 
+        rank.pipes[fd] = 0
         self._selector.register(fd, selectors.EVENT_READ, on_output)
 
     def _watch_result(self, rank: _Rank, fd: int) -> None:

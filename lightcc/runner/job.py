@@ -236,8 +236,6 @@ class Job:
         for fd in (link.stdout_fd, link.stderr_fd, link.stdin_fd):
             if self._is_watched(fd):
                 self._selector.unregister(fd)
-        link.gone = True
-        link.close_stdin()
         how = link.end()
         if link.waiting:
             self._on_host_lost(link, how)

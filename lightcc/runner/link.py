@@ -86,7 +86,18 @@ class Link:
         raise NotImplementedError
 
     def end(self) -> str:
-        """Takes in that nothing more will come; returns how the connection ended."""
+        """Takes in that nothing more will come; returns how the connection ended.
+
+        The descriptors are closed, and no longer named here: other links may get their numbers.
+        """
+        self.close_stdin()
+        self.gone = True
+        self.unsent.clear()
+        self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
+        return self._end()
+
+    def _end(self) -> str:
+        """Closes what is open; returns how the connection ended."""
         raise NotImplementedError
 
 
@@ -120,8 +131,11 @@ class ProcessLink(Link):
         """Kills the process."""
         self._process.kill()
 
-    def end(self) -> str:
+    def _end(self) -> str:
         """Waits for the process, which has closed its output."""
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
         try:
             code = self._process.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
@@ -143,7 +157,8 @@ class DialedLink(Link):
         self._socket = joiner.connection
         self._seal = joiner.seal
         # A selector watches each descriptor once, but both directions are watched here.
-        super().__init__(joiner.name, os.dup(self._socket.fileno()), self._socket.fileno())
+        self._out = self._socket.dup()
+        super().__init__(joiner.name, self._out.fileno(), self._socket.fileno())
         self._is_open = True
 
     def send(self, kind: bytes, rank: int = 0, payload: bytes = b"") -> None:
@@ -168,10 +183,9 @@ class DialedLink(Link):
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def end(self) -> str:
-        """Closes the connection."""
-        self.close_stdin()
-        os.close(self.stdin_fd)
+    def _end(self) -> str:
+        """Closes the connection, and lets another worker have this one's name."""
+        self._out.close()
         self._socket.close()
         self._on_end(self.host)
         return "its worker closed the connection, or is not reached any more"

@@ -186,6 +186,19 @@ def test_megabytes_of_output_arrive_complete() -> None:
         assert mine == list(range(1, 200001))
 
 
+def test_a_reader_that_is_slow_gets_each_line_whole() -> None:
+    # Of some of these, the rank exits while what it wrote last waits behind a megabyte.
+    counts = range(160_000, 230_000, 10_000)
+    command = [*LAUNCHER, "-np", "1", "seq"]
+    jobs = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE) for n in counts]
+    time.sleep(2.0)  # Longer than an agent waits for what descendants write.
+    for count, job in zip(counts, jobs, strict=True):
+        output, _ = job.communicate(timeout=60)
+        assert job.returncode == 0
+        prefix = b"[0]<stdout>: "
+        assert output.splitlines() == [b"%s%d" % (prefix, n) for n in range(1, count + 1)], count
+
+
 def test_standard_input_is_empty_for_ranks() -> None:
     assert launch("-np", "1", "sh", "-c", "cat; echo done", stdin=b"x").stdout == (
         b"[0]<stdout>: done\n"

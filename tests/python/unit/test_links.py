@@ -1,0 +1,63 @@
+"""The launcher's ends of its agents."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightcc.runner import frames
+from lightcc.runner.dial import Joiner, Worker
+from lightcc.runner.link import DialedLink, Link, ProcessLink
+from lightcc.runner.seal import Seal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+JOB = {"ranks": [{"rank": 0}]}
+
+
+def process_link() -> Link:
+    return ProcessLink("a", [sys.executable, "-c", "input()"], JOB)
+
+
+def dialed_link() -> Link:
+    link, theirs = dialed()
+    theirs.close()
+    return link
+
+
+def dialed() -> tuple[DialedLink, socket.socket]:
+    """Returns the launcher's end of a worker, and the worker's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    worker = Worker("a", slots=1, python="3")
+    return DialedLink(Joiner(worker, ours, Seal(b"ours", b"theirs")), lambda _name: None), theirs
+
+
+@pytest.mark.parametrize("make", [process_link, dialed_link])
+def test_a_link_that_has_ended_touches_no_descriptor_that_others_may_have_got(
+    make: Callable[[], Link],
+) -> None:
+    link = make()
+    link.send(frames.STOP)
+    numbers = {fd for fd in (link.stdin_fd, link.stdout_fd, link.stderr_fd) if fd >= 0}
+    link.kill()
+    link.end()
+    assert link.gone
+    assert not link.unsent
+    assert (link.stdin_fd, link.stdout_fd, link.stderr_fd) == (-1, -1, -1)
+    taken = {os.open(os.devnull, os.O_RDWR) for _ in range(len(numbers) + 16)}
+    try:
+        assert numbers <= taken, "it has kept a descriptor open"
+        link.close_stdin()
+        link.kill()
+        for fd in taken:
+            os.fstat(fd)
+    finally:
+        for fd in taken:
+            os.close(fd)
