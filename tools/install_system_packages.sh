@@ -4,7 +4,7 @@
 set -euo pipefail
 
 packages=(chromium chromium-driver clang-19 iproute2 libclang-rt-19-dev libdpdk-dev libgtest-dev
-  libpmi2-0 munge openssh-client openssh-server pkgconf slurm-client slurmctld slurmd)
+  libpmi2-0 libpmix-dev munge openssh-client openssh-server pkgconf slurm-client slurmctld slurmd)
 
 missing=()
 for package in "${packages[@]}"; do

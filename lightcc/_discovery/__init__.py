@@ -122,6 +122,13 @@ def _job(env: Mapping[str, str]) -> Epoch:
         if launcher.is_launcher(env):
             _met = _met or launcher.join(env)
             return _met
+    if slurm.is_batch_of_many(env):
+        warnings.warn(
+            "this process runs in an allocation of Slurm for several tasks or nodes, but srun did "
+            "not start it, so it trains alone; start it with srun --mpi=pmi2 or --mpi=pmix",
+            RuntimeWarning,
+            stacklevel=5,
+        )
     return Epoch()
 
 

@@ -1,14 +1,14 @@
-"""srun: the ranks meet through PMI-2, or at an address that the user named.
+"""srun: the ranks meet through PMI-2 or PMIx, or at an address that the user named.
 
 `srun --mpi=pmi2` gives every task a connection to Slurm's own key-value store, which `libpmi2.so`
-speaks. With any other `--mpi`, a job script chooses a port and writes a secret, and rank 0 serves
-the store there:
+speaks; `srun --mpi=pmix` one to a server of PMIx (`pmix`). With any other `--mpi`, a job script
+chooses a port and writes a secret, and rank 0 serves the store there:
 
     export LIGHT_RENDEZVOUS=$(hostname):29400 LIGHT_SECRET_FILE=$PWD/secret.$SLURM_JOB_ID
     (umask 077; head -c 32 /dev/urandom | base64 > $LIGHT_SECRET_FILE)
     srun python train.py
 
-There is no third way: a secret that anyone could guess would be none.
+There is no other way: a secret that anyone could guess would be none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 from lightcc import _addresses, _core
 from lightcc._discovery import variables
 from lightcc._discovery.epoch import Epoch
+from lightcc._discovery.libraries import open_library
 from lightcc._discovery.meeting import Party, meet
+from lightcc._discovery.pmix import Pmix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +34,7 @@ _LIBRARIES = ("libpmi2.so.0", "libpmi2.so")
 _PIECE = 256  # Characters of one value; PMI-2 allows 1024.
 _MAX_VALUE_BYTES = 1024
 
-_pmi: _Pmi2 | None = None
+_pmi: _Pmi2 | Pmix | None = None
 _owner = 0  # The process that made `_pmi`; a forked child must leave it alone.
 _servers: list[_core.StoreServer] = []
 
@@ -42,8 +44,16 @@ def is_launcher(env: Mapping[str, str]) -> bool:
     return _RANK in env and _SIZE in env
 
 
+def is_batch_of_many(env: Mapping[str, str]) -> bool:
+    """Returns whether this process runs beside srun, where there is room for several ranks."""
+    if "SLURM_JOB_ID" not in env or _SIZE in env:
+        return False
+    counts = (env.get("SLURM_NTASKS", "1"), env.get("SLURM_JOB_NUM_NODES", "1"))
+    return any(count != "1" for count in counts)
+
+
 def join(env: Mapping[str, str]) -> Epoch:
-    """Returns this rank's place. Blocks: under PMI-2, for all ranks of the job.
+    """Returns this rank's place. Blocks: under PMI-2 and PMIx, for all ranks of the job.
 
     Raises:
         ValueError: A variable has a value that is not allowed, or there is no way to meet.
@@ -55,14 +65,14 @@ def join(env: Mapping[str, str]) -> Epoch:
         return Epoch()
     if env.get("LIGHT_RENDEZVOUS"):
         return _meet_at_address(env, rank, size)
-    if "PMI_FD" not in env:
+    if "PMI_FD" not in env and "PMIX_NAMESPACE" not in env:
         msg = (
-            f"srun started {size} tasks without a way to meet: start them with srun --mpi=pmi2, or "
-            "set LIGHT_RENDEZVOUS (host:port, a free port of the first task's host) and "
-            "LIGHT_SECRET_FILE (a file that all tasks can read, and nobody else)"
+            f"srun started {size} tasks without a way to meet: start them with srun --mpi=pmi2 or "
+            "--mpi=pmix, or set LIGHT_RENDEZVOUS (host:port, a free port of the first task's host) "
+            "and LIGHT_SECRET_FILE (a file that all tasks can read, and nobody else)"
         )
         raise ValueError(msg)
-    return meet(_connected(), Party(rank, size, env.get(_NODES) == "1"), env)
+    return meet(_connected(env, size), Party(rank, size, env.get(_NODES) == "1"), env)
 
 
 def leave(*, in_order: bool) -> None:
@@ -91,10 +101,10 @@ def _meet_at_address(env: Mapping[str, str], rank: int, size: int) -> Epoch:
     return Epoch(rank, size, address, secret)
 
 
-def _connected() -> _Pmi2:
+def _connected(env: Mapping[str, str], size: int) -> _Pmi2 | Pmix:
     global _pmi, _owner
     if _pmi is None:
-        _pmi, _owner = _Pmi2(), os.getpid()
+        _pmi, _owner = _Pmi2() if "PMI_FD" in env else Pmix(size), os.getpid()
     return _pmi
 
 
@@ -102,7 +112,9 @@ class _Pmi2:
     """Talks through Slurm's key-value store. Values are hexadecimal: its protocol knows ; and =."""
 
     def __init__(self) -> None:
-        self._library = self._load()
+        self._library = open_library(
+            _LIBRARIES, "pmi2", "set LIGHT_RENDEZVOUS and LIGHT_SECRET_FILE"
+        )
         numbers = [ctypes.c_int() for _ in range(4)]  # spawned, size, rank, appnum
         self._call("PMI2_Init", *(ctypes.byref(number) for number in numbers))
         self._size, self._rank = numbers[1].value, numbers[2].value
@@ -147,18 +159,3 @@ class _Pmi2:
         if code != 0:
             msg = f"{name} failed with code {code}; was another PMI library used in this process?"
             raise ValueError(msg)
-
-    @staticmethod
-    def _load() -> ctypes.CDLL:
-        reasons = []
-        for name in _LIBRARIES:
-            try:
-                return ctypes.CDLL(name)
-            except OSError as error:  # noqa: PERF203  a few attempts, once
-                reasons.append(str(error))
-        msg = (
-            f"srun --mpi=pmi2 started this process, but Slurm's {_LIBRARIES[0]} was not found "
-            f"({'; '.join(reasons)}); name its directory in LD_LIBRARY_PATH, or set "
-            "LIGHT_RENDEZVOUS and LIGHT_SECRET_FILE"
-        )
-        raise ValueError(msg)

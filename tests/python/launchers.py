@@ -66,68 +66,94 @@ def torchrun(*options: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options]
 
 
-@contextlib.contextmanager
-def slurm(directory: Path) -> Iterator[dict[str, str]]:
-    """Serves Slurm on this machine alone and yields the variables that srun needs."""
+def slurm_programs() -> None:
+    """Skips the test where Slurm cannot be served."""
     programs = [shutil.which(name) for name in ("munged", "slurmctld", "slurmd", "srun")]
     if os.geteuid() != 0 or None in programs:
         pytest.skip("Slurm is not installed (tools/install_system_packages.sh), or not root")
+
+
+def start(
+    stack: contextlib.ExitStack,
+    argv: list[str],
+    directory: Path,
+    variables: dict[str, str],
+    log: str = "",
+) -> subprocess.Popen[bytes]:
+    """Starts a daemon, which ends with `stack`. Its words are in a file *.out of `directory`."""
+    out = stack.enter_context((directory / f"{log or argv[0]}.out").open("ab"))
+    daemon = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=out,
+        env=os.environ | variables,
+        cwd=directory,
+        start_new_session=True,
+    )
+    stack.callback(end, daemon)
+    return daemon
+
+
+def munge(stack: contextlib.ExitStack, directory: Path) -> None:
+    """Serves munge at `directory`/munge.socket, for all of this machine."""
     key, munge_socket = directory / "munge.key", directory / "munge.socket"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
-    host = socket.gethostname()
-    ports = free_ports(2)
-    configuration = directory / "slurm.conf"
-    configuration.write_text(f"""\
+    directory.chmod(0o755)  # munge looks at every directory above its socket.
+    flags = ["--key-file", str(key), "--socket", str(munge_socket), "--num-threads", "2"]
+    flags += ["--pid-file", str(directory / "munged.pid"), "--seed-file", str(directory / "seed")]
+    flags += ["--log-file", str(directory / "munged.log")]
+    start(stack, ["munged", "--foreground", "--force", *flags], directory, {})
+    wait_for(munge_socket.exists, directory)
+
+
+def slurm_settings(directory: Path) -> str:
+    """Returns what configurations of Slurm have in common: root runs it, and munge is its own."""
+    return f"""\
 ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
-AuthInfo=socket={munge_socket}
+AuthInfo=socket={directory}/munge.socket
 CryptoType=crypto/munge
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={directory}/state
-SlurmdSpoolDir={directory}/spool
 SlurmctldPidFile={directory}/slurmctld.pid
-SlurmdPidFile={directory}/slurmd.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
+"""
+
+
+@contextlib.contextmanager
+def slurm(directory: Path) -> Iterator[dict[str, str]]:
+    """Serves Slurm on this machine alone and yields the variables that srun needs."""
+    slurm_programs()
+    host = socket.gethostname()
+    ports = free_ports(2)
+    configuration = directory / "slurm.conf"
+    configuration.write_text(f"""\
+{slurm_settings(directory)}SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmdSpoolDir={directory}/spool
+SlurmdPidFile={directory}/slurmd.pid
+TmpFS={directory}
 NodeName={host} NodeAddr=127.0.0.1 CPUs={os.cpu_count()} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:4
 """)
-    directory.chmod(0o755)  # munge looks at every directory above its socket.
-    munge = ["--key-file", str(key), "--socket", str(munge_socket), "--num-threads", "2"]
-    munge += ["--pid-file", str(directory / "munged.pid"), "--seed-file", str(directory / "seed")]
     variables = {"SLURM_CONF": str(configuration)}
-    daemons = (
-        ["munged", "--foreground", "--force", *munge, "--log-file", str(directory / "munged.log")],
-        ["slurmctld", "-D", "-c"],
-        ["slurmd", "-D"],
-    )
     with contextlib.ExitStack() as stack:
-        for argv in daemons:
-            log = stack.enter_context((directory / f"{argv[0]}.out").open("wb"))
-            daemon = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=os.environ | variables,
-                cwd=directory,
-                start_new_session=True,
-            )
-            stack.callback(_end, daemon)
-            if argv[0] == "munged":
-                _wait(munge_socket.exists, directory)
+        munge(stack, directory)
+        for argv in (["slurmctld", "-D", "-c"], ["slurmd", "-D"]):
+            start(stack, argv, directory, variables)
         idle = ["sinfo", "--noheader", "--states=idle", "--format=%n"]
-        _wait(lambda: host in run(*idle, code=None, variables=variables).stdout, directory)
+        wait_for(lambda: host in run(*idle, code=None, variables=variables).stdout, directory)
         yield variables
 
 
-def _wait(is_there: object, directory: Path) -> None:
+def wait_for(is_there: object, directory: Path) -> None:
+    """Waits for something that daemons of `directory` bring about."""
     deadline = time.monotonic() + PATIENCE_S
     while not is_there():  # type: ignore[operator]
         if time.monotonic() > deadline:
@@ -136,7 +162,8 @@ def _wait(is_there: object, directory: Path) -> None:
         time.sleep(0.1)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a daemon."""
     process.terminate()
     try:
         process.wait(10)

@@ -236,9 +236,12 @@ SRUN = ["srun", "-n", "2", "--overcommit"]
 
 
 @pytest.mark.slow
-def test_srun_with_pmi2(srun: dict[str, str], tmp_path: Path, reports: Path) -> None:
+@pytest.mark.parametrize("way", ["pmi2", "pmix"])
+def test_srun_with_a_store_of_slurm(
+    srun: dict[str, str], tmp_path: Path, reports: Path, way: str
+) -> None:
     command = [sys.executable, script(tmp_path), str(reports)]
-    run(*SRUN, "--mpi=pmi2", *command, variables=srun)
+    run(*SRUN, f"--mpi={way}", *command, variables=srun)
     assert reported(reports) == TWO
 
 

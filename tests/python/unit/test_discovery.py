@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightcc._discovery import Epoch, discover
+from lightcc._discovery import Epoch, discover, pmix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,6 +98,26 @@ def test_unreadable_secret_file_is_named(tmp_path: Path) -> None:
     environment = without("LIGHT_SECRET") | {"LIGHT_SECRET_FILE": str(tmp_path / "none")}
     with pytest.raises(ValueError, match=r"LIGHT_SECRET_FILE=.*none.*No such file"):
         discover(environment=environment)
+
+
+@pytest.mark.parametrize("name", ["SLURM_NTASKS", "SLURM_JOB_NUM_NODES"])
+def test_a_process_beside_srun_that_trains_alone_is_warned(name: str) -> None:
+    with pytest.warns(RuntimeWarning, match="trains alone; start it with srun"):
+        assert discover(environment={"SLURM_JOB_ID": "7", name: "2"}) == Epoch()
+
+
+def test_a_process_of_an_allocation_for_one_task_is_not_warned() -> None:
+    variables = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1"}
+    assert discover(environment=variables) == Epoch()
+
+
+def test_pmix_without_its_library_is_an_error_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pmix, "_LIBRARIES", ("libno-such-pmix.so",))
+    variables = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "PMIX_NAMESPACE": "slurm.1.0"}
+    with pytest.raises(ValueError, match=r"libno-such-pmix.so.* was not found .*--mpi=pmi2"):
+        discover(environment=variables)
 
 
 def test_comm_renumbers_its_ranks() -> None:
