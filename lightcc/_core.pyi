@@ -54,7 +54,7 @@ def use_torch_exchange(enabled: bool) -> bool:
     """
 
 class CompressionSpec:
-    """How an allreduce is compressed: top-k, or quantised."""
+    """How an allreduce is compressed: top-k, quantised, or at low rank."""
 
     def __init__(
         self,
@@ -70,9 +70,15 @@ class CompressionSpec:
     def quantized(bits: int) -> CompressionSpec:
         """Returns the spec of elements of 8, 4 or 1 bits; ValueError for others."""
 
+    @staticmethod
+    def low_rank(
+        rank: int, min_compression_rate: float = 2.0, warmup_steps: int = 0
+    ) -> CompressionSpec:
+        """Returns the spec of PowerSGD; ValueError where a number is out of its range."""
+
     @property
     def bits(self) -> int:
-        """Of quantised elements; 0: top-k."""
+        """Of quantised elements; 0: others."""
 
     @property
     def ratio(self) -> float: ...
@@ -84,6 +90,12 @@ class CompressionSpec:
     def warmup_steps(self) -> int: ...
     @property
     def momentum(self) -> float: ...
+    @property
+    def matrix_rank(self) -> int:
+        """Of low rank; 0: others."""
+
+    @property
+    def min_compression_rate(self) -> float: ...
 
 class World:
     """One membership of ranks. Submitting methods return a handle and never block.

@@ -145,6 +145,8 @@ Status register_collectives() {
                         "topk_fp16: bool = false",
                         "topk_exact: bool = false",
                         "quantize_bits: int = 0",
+                        "matrix_rank: int = 0",
+                        "min_compression_rate: string = '2'",
                         "fusion_rule: int = 0",
                         "fusion_limit: int = 0"};
   LIGHTCC_RETURN_IF_ERROR(register_pair<OpType::kAllreduce>(

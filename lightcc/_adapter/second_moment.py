@@ -22,7 +22,11 @@ _TEXT = (
     " hvd.Compression.adam() for Adam and AdamW of torch. Ignoring"
     " lightcc.compression.CompressionWarning silences this."
 )
-_WHAT = {"top-k": "rare and large", "1-bit": "a gradient with an error of its own size"}
+_WHAT = {
+    "top-k": "rare and large",
+    "1-bit": "a gradient with an error of its own size",
+    "PowerSGD": "a matrix of low rank",
+}
 
 _warned_era: int | None = None
 

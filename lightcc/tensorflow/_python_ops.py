@@ -33,6 +33,8 @@ DEFAULTS: dict[str, Any] = {
     "prescale_factor": "1",
     "postscale_factor": "1",
     "quantize_bits": 0,
+    "matrix_rank": 0,
+    "min_compression_rate": "2",
     "topk_ratio": "0",
     "topk_momentum": "0",
     "topk_warmup_steps": 0,
@@ -68,6 +70,12 @@ class _Node:
 def _compression(attributes: dict[str, Any]) -> _core.CompressionSpec | None:
     if attributes["quantize_bits"] != 0:
         return _core.CompressionSpec.quantized(attributes["quantize_bits"])
+    if attributes["matrix_rank"] != 0:
+        return _core.CompressionSpec.low_rank(
+            attributes["matrix_rank"],
+            float(attributes["min_compression_rate"]),
+            attributes["topk_warmup_steps"],
+        )
     ratio = float(attributes["topk_ratio"])
     if ratio == 0.0:
         return None

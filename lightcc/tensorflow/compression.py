@@ -11,6 +11,7 @@ from lightcc.compression import (
     Int4Compressor,
     Int8Compressor,
     NoneCompressor,
+    PowerSGDCompressor,
     TopKCompressor,
 )
 
@@ -22,6 +23,7 @@ __all__ = [
     "Int4Compressor",
     "Int8Compressor",
     "NoneCompressor",
+    "PowerSGDCompressor",
     "TopKCompressor",
 ]
 
@@ -65,3 +67,4 @@ class Compression:
     topk = TopKCompressor
     int8 = Int8Compressor
     int4 = Int4Compressor
+    powersgd = PowerSGDCompressor

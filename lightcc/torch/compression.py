@@ -14,6 +14,7 @@ from lightcc.compression import (
     Int8Compressor,
     NoneCompressor,
     OneBitCompressor,
+    PowerSGDCompressor,
     TopKCompressor,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "Int8Compressor",
     "NoneCompressor",
     "OneBitCompressor",
+    "PowerSGDCompressor",
     "TopKCompressor",
 ]
 
@@ -58,3 +60,4 @@ class Compression:
     int4 = Int4Compressor
     onebit = OneBitCompressor
     adam = AdamCompressor
+    powersgd = PowerSGDCompressor

@@ -1,7 +1,7 @@
 """Communication hooks for torch's DistributedDataParallel.
 
 DDP keeps its buckets and its overlap with the backward pass; lightcc carries the gradients, on two
-levels and compressed between hosts, quantised or top-k:
+levels and compressed between hosts, quantised, top-k or at low rank:
 
     import lightcc.torch as hvd
     from lightcc.torch import ddp_hooks
@@ -18,12 +18,25 @@ import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch exports it
 
 from lightcc import _core, _world
-from lightcc.compression import EngineCompressor, Int4Compressor, Int8Compressor, TopKCompressor
+from lightcc.compression import (
+    EngineCompressor,
+    Int4Compressor,
+    Int8Compressor,
+    PowerSGDCompressor,
+    TopKCompressor,
+)
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
 
-__all__ = ["QuantizedState", "TopKState", "quantized_2d_hook", "topk_2d_hook"]
+__all__ = [
+    "PowerSGDState",
+    "QuantizedState",
+    "TopKState",
+    "powersgd_2d_hook",
+    "quantized_2d_hook",
+    "topk_2d_hook",
+]
 
 
 class _CompressedState:
@@ -130,6 +143,38 @@ class QuantizedState(_CompressedState):
         super().__init__(module, Int8Compressor() if bits == 8 else Int4Compressor(), process_set)
 
 
+class PowerSGDState(_CompressedState):
+    """The same for `powersgd_2d_hook()`. Unlike torch's of that name, it serves any buckets."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        rank: int = 1,
+        warmup_steps: int = 10,
+        *,
+        min_compression_rate: float = 2.0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        """Every rank of the process set must make it, with the same arguments.
+
+        Args:
+            module: The model, wrapped by DDP or not yet.
+            rank: As of `Compression.powersgd`, and so are `warmup_steps` and
+                `min_compression_rate`.
+            warmup_steps: See there.
+            min_compression_rate: See there.
+            process_set: The ranks whose gradients are averaged: those of DDP's process group.
+
+        Raises:
+            TypeError: `rank` or `warmup_steps` is no whole number.
+            ValueError: A number is out of its range.
+        """
+        compressor = PowerSGDCompressor(
+            rank, warmup_steps, min_compression_rate=min_compression_rate
+        )
+        super().__init__(module, compressor, process_set)
+
+
 def topk_2d_hook(state: TopKState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket's gradients over all ranks, compressed between hosts.
 
@@ -148,6 +193,22 @@ def quantized_2d_hook(
     state: QuantizedState, bucket: GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket's gradients over all ranks, in 8 or 4 bits between hosts.
+
+    Args:
+        state: Made for the model that DDP wraps.
+        bucket: As DDP hands it over.
+
+    Returns:
+        The bucket's buffer, with the averages, when they are there. HorovodInternalError, on all
+        ranks, where a rank failed.
+    """
+    return state.reduce(bucket)
+
+
+def powersgd_2d_hook(
+    state: PowerSGDState, bucket: GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    """Averages a bucket's gradients over all ranks, matrices at low rank between hosts.
 
     Args:
         state: Made for the model that DDP wraps.

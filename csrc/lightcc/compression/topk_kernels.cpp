@@ -5,8 +5,8 @@ namespace {
 
 Status not_here() {
   return make_error(ErrorCode::kUnimplemented,
-                    "int8 and int4 compression is for tensors in host memory; others can be top-k "
-                    "compressed");
+                    "int8, int4 and PowerSGD compression is for tensors in host memory; others can "
+                    "be top-k compressed");
 }
 
 }  // namespace
@@ -25,6 +25,16 @@ Result<std::unique_ptr<Work>> TopkShardState::requantize(
     unsigned /*bits*/,
     std::span<std::byte> /*out*/,
     bool& /*non_finite*/) {
+  return not_here();
+}
+
+Result<LowRankState> TopkKernels::make_low_rank_state(DataType /*dtype*/,
+                                                      const MatrixShape& /*matrix*/,
+                                                      std::size_t /*rank*/) {
+  return not_here();
+}
+
+Result<LowRankState> TopkKernels::load_low_rank_state(std::span<const std::byte> /*saved*/) {
   return not_here();
 }
 

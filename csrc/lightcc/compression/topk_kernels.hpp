@@ -17,6 +17,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/low_rank_state.hpp"
 #include "lightcc/compression/quantize.hpp"
 #include "lightcc/compression/topk_list.hpp"
 #include "lightcc/compression/topk_state.hpp"
@@ -78,6 +79,13 @@ class TopkKernels {
   virtual Result<std::unique_ptr<TopkShardState>> make_state(DataType dtype, std::size_t numel) = 0;
   /// What save() wrote, on whatever plane. Errors: of TopkState::load(); kSystem.
   virtual Result<std::unique_ptr<TopkShardState>> load_state(std::span<const std::byte> saved) = 0;
+  /// What is remembered of a matrix that travels at low rank. kUnimplemented, on all ranks alike: a
+  /// plane that cannot do that. kSystem: there is no memory for it.
+  virtual Result<LowRankState> make_low_rank_state(DataType dtype,
+                                                   const MatrixShape& matrix,
+                                                   std::size_t rank);
+  /// What LowRankState::save() wrote, on whatever plane. Errors: of LowRankState::load().
+  virtual Result<LowRankState> load_low_rank_state(std::span<const std::byte> saved);
   /// Memory of the plane's kind, beside that of tensors.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
   /// merge_lists() into `out`.

@@ -71,6 +71,21 @@ Result<Saved> get_saved(std::span<const std::byte> bytes) {
 }
 
 Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved, TopkKernels& kernels) {
+  if (LowRankState::is_saved(saved.state)) {
+    LIGHTCC_ASSIGN_OR_RETURN(LowRankState state, kernels.load_low_rank_state(saved.state));
+    if (state.dtype() != saved.dtype || state.numel() != saved.elements) {
+      return damaged("does not fit the tensor it is of");
+    }
+    return std::make_shared<TopkEntry>(
+        TopkEntry{.position = saved.position,
+                  .dtype = saved.dtype,
+                  .elements = saved.elements,
+                  .kernels = &kernels,
+                  .state = nullptr,
+                  .low_rank = std::make_unique<LowRankState>(std::move(state)),
+                  .steps = saved.steps,
+                  .usage = {}});
+  }
   LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<TopkShardState> state, kernels.load_state(saved.state));
   if (state->dtype() != saved.dtype ||
       state->numel() != shard_size(saved.position, saved.dtype, saved.elements)) {
@@ -81,14 +96,19 @@ Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved, TopkKernels& ker
                                                .elements = saved.elements,
                                                .kernels = &kernels,
                                                .state = std::move(state),
+                                               .low_rank = nullptr,
                                                .steps = saved.steps,
                                                .usage = {}});
 }
 
 Status move_to(TopkKernels& kernels, TopkEntry& entry) {
   Bytes saved;
-  LIGHTCC_RETURN_IF_ERROR(entry.state->save(saved));
-  LIGHTCC_ASSIGN_OR_RETURN(entry.state, kernels.load_state(saved));
+  LIGHTCC_RETURN_IF_ERROR(entry.save(saved));
+  if (entry.low_rank != nullptr) {
+    LIGHTCC_ASSIGN_OR_RETURN(*entry.low_rank, kernels.load_low_rank_state(saved));
+  } else {
+    LIGHTCC_ASSIGN_OR_RETURN(entry.state, kernels.load_state(saved));
+  }
   entry.kernels = &kernels;
   return {};
 }
@@ -96,7 +116,35 @@ Status move_to(TopkKernels& kernels, TopkEntry& entry) {
 /// Of means: about so many steps count.
 constexpr std::uint64_t kRecentSteps = 100;
 
+void say_dropped(const std::string& name) {
+  LIGHTCC_LOG(LogLevel::kWarning,
+              "'%s' changed its shape, its dtype, its compressor or the grid it is reduced over: "
+              "what compression kept back of it is dropped",
+              name.c_str());
+}
+
+Status no_state(const std::string& name, std::size_t elements, const Status& why) {
+  return make_error(why.code(),
+                    "compression of '%s', of %zu elements: %s",
+                    name.c_str(),
+                    elements,
+                    why.message().c_str());
+}
+
 }  // namespace
+
+bool TopkEntry::is_pending() const {
+  return low_rank != nullptr ? low_rank->is_pending() : state->is_pending();
+}
+
+// NOLINTNEXTLINE(readability-make-member-function-const): what it owns changes.
+Status TopkEntry::scale(double factor) {
+  return low_rank != nullptr ? low_rank->scale(factor) : state->scale(factor);
+}
+
+Status TopkEntry::save(Bytes& out) const {
+  return low_rank != nullptr ? low_rank->save(out) : state->save(out);
+}
 
 void CompressionUsage::add(const StepEnergy& one) {
   if (!std::isfinite(one.input) || !std::isfinite(one.kept)) {
@@ -118,34 +166,62 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
                                                     std::size_t elements,
                                                     TopkKernels& kernels) {
   std::shared_ptr<TopkEntry>& found = entries_[key];
-  if (found != nullptr && found->position == position && found->dtype == dtype &&
-      found->elements == elements) {
+  if (found != nullptr && found->state != nullptr && found->position == position &&
+      found->dtype == dtype && found->elements == elements) {
     if (found->kernels != &kernels) {
       LIGHTCC_RETURN_IF_ERROR(move_to(kernels, *found));
     }
     return found;
   }
   if (found != nullptr) {
-    LIGHTCC_LOG(LogLevel::kWarning,
-                "'%s' changed its shape, its dtype or the grid it is reduced over: what "
-                "compression kept back of it is dropped",
-                key.second.c_str());
+    say_dropped(key.second);
   }
   auto state = kernels.make_state(dtype, shard_size(position, dtype, elements));
   if (!state.ok()) {
     entries_.erase(key);
-    return make_error(state.status().code(),
-                      "compression of '%s', of %zu elements: %s",
-                      key.second.c_str(),
-                      elements,
-                      state.status().message().c_str());
+    return no_state(key.second, elements, state.status());
   }
   found = std::make_shared<TopkEntry>(TopkEntry{.position = position,
                                                 .dtype = dtype,
                                                 .elements = elements,
                                                 .kernels = &kernels,
                                                 .state = std::move(*state),
+                                                .low_rank = nullptr,
                                                 .usage = {}});
+  return found;
+}
+
+Result<std::shared_ptr<TopkEntry>> TopkStore::low_rank_entry(const Key& key,
+                                                             const GridPosition& position,
+                                                             DataType dtype,
+                                                             const MatrixShape& matrix,
+                                                             std::size_t rank,
+                                                             TopkKernels& kernels) {
+  std::shared_ptr<TopkEntry>& found = entries_[key];
+  if (found != nullptr && found->low_rank != nullptr && found->position == position &&
+      found->dtype == dtype && found->low_rank->matrix() == matrix) {
+    if (found->kernels != &kernels) {
+      LIGHTCC_RETURN_IF_ERROR(move_to(kernels, *found));
+    }
+    LIGHTCC_RETURN_IF_ERROR(found->low_rank->set_rank(rank));
+    return found;
+  }
+  if (found != nullptr) {
+    say_dropped(key.second);
+  }
+  auto state = kernels.make_low_rank_state(dtype, matrix, rank);
+  if (!state.ok()) {
+    entries_.erase(key);
+    return no_state(key.second, matrix.rows * matrix.cols, state.status());
+  }
+  found = std::make_shared<TopkEntry>(
+      TopkEntry{.position = position,
+                .dtype = dtype,
+                .elements = matrix.rows * matrix.cols,
+                .kernels = &kernels,
+                .state = nullptr,
+                .low_rank = std::make_unique<LowRankState>(std::move(*state)),
+                .usage = {}});
   return found;
 }
 
@@ -165,11 +241,11 @@ std::vector<TensorUsage> TopkStore::usage() const {
 Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
   std::vector<std::pair<Key, Bytes>> all;
   for (const auto& [key, entry] : entries_) {
-    if (entry->state->is_pending()) {
+    if (entry->is_pending()) {
       return is_in_flight(key.second);
     }
     Bytes state;
-    LIGHTCC_RETURN_IF_ERROR(entry->state->save(state));
+    LIGHTCC_RETURN_IF_ERROR(entry->save(state));
     Bytes bytes;
     ByteWriter out(bytes);
     put(out, {entry->position, entry->dtype, entry->elements, entry->steps, state});
@@ -181,7 +257,7 @@ Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
 Result<std::shared_ptr<TopkEntry>> TopkStore::parse(const Key& key,
                                                     std::span<const std::byte> saved) const {
   const auto found = entries_.find(key);
-  if (found != entries_.end() && found->second->state->is_pending()) {
+  if (found != entries_.end() && found->second->is_pending()) {
     return is_in_flight(key.second);
   }
   LIGHTCC_ASSIGN_OR_RETURN(const Saved parsed, get_saved(saved));
@@ -211,13 +287,13 @@ Status TopkStore::scale(double factor, std::span<const Key> keys) {
     if (found == entries_.end()) {
       continue;  // Never compressed: nothing is kept back.
     }
-    if (found->second->state->is_pending()) {
+    if (found->second->is_pending()) {
       return is_in_flight(key.second);
     }
     scaled.push_back(found->second.get());
   }
   for (TopkEntry* entry : scaled) {
-    LIGHTCC_RETURN_IF_ERROR(entry->state->scale(factor));
+    LIGHTCC_RETURN_IF_ERROR(entry->scale(factor));
     entry->usage.scale(factor);
   }
   return {};
@@ -243,10 +319,16 @@ Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
   if (parts.empty()) {
     return damaged("is empty");
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const TopkState state,
-                           TopkState::reshard(states, position.members, position.member));
   Bytes bytes;
-  LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
+  if (LowRankState::is_saved(states.front())) {
+    LIGHTCC_ASSIGN_OR_RETURN(const LowRankState state,
+                             LowRankState::reshard(states, position.members, position.member));
+    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
+  } else {
+    LIGHTCC_ASSIGN_OR_RETURN(const TopkState state,
+                             TopkState::reshard(states, position.members, position.member));
+    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
+  }
   Bytes result;
   ByteWriter out(result);
   put(out, {position, parts[0].dtype, parts[0].elements, parts[0].steps, bytes});

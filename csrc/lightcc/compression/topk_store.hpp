@@ -1,14 +1,16 @@
 // What compression, of whatever kind, remembers of each tensor from one time to the next, by its
 // name.
 //
-// A tensor that comes back under another shape, dtype or grid begins anew, and the log says so. In
-// another kind of memory it takes along what was kept back.
+// A tensor that comes back under another shape, dtype or grid begins anew, and the log says so. So
+// does one that travelled at low rank and no longer does, or the other way round. In another kind
+// of memory it takes along what was kept back.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -50,11 +52,17 @@ struct TensorUsage {
 struct TopkEntry {
   GridPosition position;
   DataType dtype = DataType::kFloat32;
-  std::size_t elements = 0;               ///< Of the tensor.
-  TopkKernels* kernels = nullptr;         ///< Of the plane that the state is on.
-  std::unique_ptr<TopkShardState> state;  ///< Of this rank's shard.
+  std::size_t elements = 0;                ///< Of the tensor.
+  TopkKernels* kernels = nullptr;          ///< Of the plane that the state is on.
+  std::unique_ptr<TopkShardState> state;   ///< Of this rank's shard; null: it travels at low rank.
+  std::unique_ptr<LowRankState> low_rank;  ///< Of the whole tensor, where it does.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
   CompressionUsage usage;
+
+  // Of whichever state is there.
+  bool is_pending() const;
+  Status scale(double factor);
+  Status save(Bytes& out) const;
 };
 
 /// What saved bytes say of a tensor. Ranks that go on together have the same.
@@ -87,6 +95,13 @@ class TopkStore {
                                            DataType dtype,
                                            std::size_t elements,
                                            TopkKernels& kernels);
+  /// The same for a tensor that travels at low rank. With another rank, what was kept back stays.
+  Result<std::shared_ptr<TopkEntry>> low_rank_entry(const Key& key,
+                                                    const GridPosition& position,
+                                                    DataType dtype,
+                                                    const MatrixShape& matrix,
+                                                    std::size_t rank,
+                                                    TopkKernels& kernels);
   /// Forgets the tensors of a process set.
   void forget(std::uint32_t process_set);
   std::size_t size() const { return entries_.size(); }

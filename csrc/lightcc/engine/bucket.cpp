@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "lightcc/compression/low_rank_work.hpp"
 #include "lightcc/compression/topk_work.hpp"
 
 namespace lightcc {
@@ -84,6 +85,26 @@ Reduction reduction_of(const Signature& signature, std::size_t members) {
   return reduction;
 }
 
+Result<std::shared_ptr<TopkEntry>> compressed_entry(const Bucket& bucket,
+                                                    const Signature& signature,
+                                                    const BucketSite& site) {
+  const TopkStore::Key key{bucket.process_set, signature.name};
+  const CompressionSpec& spec = *signature.compression;
+  if (spec.is_low_rank()) {
+    return site.topk.low_rank_entry(key,
+                                    *site.topk_position,
+                                    signature.dtype,
+                                    matrix_of(signature.shape),
+                                    spec.matrix_rank,
+                                    site.plane.topk_kernels());
+  }
+  return site.topk.entry(key,
+                         *site.topk_position,
+                         signature.dtype,
+                         tensor_count(signature),
+                         site.plane.topk_kernels());
+}
+
 Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
                                                const std::vector<TensorSpan>& spans,
                                                const Reduction& reduction,
@@ -91,18 +112,16 @@ Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
   std::vector<CompressedTensor> tensors;
   tensors.reserve(spans.size());
   for (std::size_t i = 0; i < spans.size(); ++i) {
-    LIGHTCC_ASSIGN_OR_RETURN(
-        std::shared_ptr<TopkEntry> entry,
-        site.topk.entry({bucket.process_set, bucket.tensors[i].signature().name},
-                        *site.topk_position,
-                        reduction.dtype,
-                        spans[i].count,
-                        site.plane.topk_kernels()));
+    LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<TopkEntry> entry,
+                             compressed_entry(bucket, bucket.tensors[i].signature(), site));
     tensors.push_back({.span = spans[i], .entry = std::move(entry)});
   }
   const CompressedJob job{.reduction = reduction,
                           .spec = *bucket.tensors.front().signature().compression,
                           .counters = &site.topk.counters()};
+  if (job.spec.is_low_rank()) {
+    return make_low_rank_allreduce(site.group(), std::move(tensors), job);
+  }
   return make_compressed_allreduce(
       {.grid = site.lane.grid, .flat = &site.group()}, std::move(tensors), job);
 }

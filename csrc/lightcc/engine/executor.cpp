@@ -24,6 +24,8 @@ const char* algorithm_of(const Bucket& bucket, const PlaneGroups& groups, bool m
         return "INT4";
       case Compressor::kSign:
         return "SIGN";
+      case Compressor::kLowRank:
+        return "POWERSGD";
       default:
         return "TOPK";
     }

@@ -192,15 +192,21 @@ TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
        {std::pair(std::optional<CompressionSpec>(), "00"),
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt8}), "02"),
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt4}), "03"),
-        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kSign}), "04")}) {
+        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kSign}), "04"),
+        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kLowRank,
+                                                .warmup_steps = 300,
+                                                .matrix_rank = 4,
+                                                .min_compression_rate = 0.5}),
+                  "0504000000000000e03fac02")}) {
     Signature s = alltoall_signature();
     s.compression = spec;
+    const std::string_view length = std::string_view(byte).size() == 2 ? "40000000" : "4b000000";
     expect_golden(std::vector<Report>{{2, Request{s, {4, 2}, {}}}},
-                  std::string("40000000"
-                              "01"
-                              "01"
-                              "0201"
-                              "0307000105ffffffff") +
+                  std::string(length) +
+                      std::string("01"
+                                  "01"
+                                  "0201"
+                                  "0307000105ffffffff") +
                       std::string(kOne) + std::string(kHalf) +
                       "016700"
                       "0000"
@@ -210,6 +216,20 @@ TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
                       "0204000000000000000200000000000000"
                       "00");
   }
+}
+
+TEST(ControlMessagesTest, a_low_rank_that_is_none_is_refused) {
+  const auto parses = [](std::uint32_t rank, double rate) {
+    Signature s = alltoall_signature();
+    s.compression = CompressionSpec{
+        .compressor = Compressor::kLowRank, .matrix_rank = rank, .min_compression_rate = rate};
+    return decode_frame(payload_of(encoded(std::vector<Report>{{2, Request{s, {4, 2}, {}}}}))).ok();
+  };
+  EXPECT_TRUE(parses(64, 2.0));
+  EXPECT_FALSE(parses(0, 2.0));
+  EXPECT_FALSE(parses(65, 2.0));
+  EXPECT_FALSE(parses(1, 0.0));
+  EXPECT_FALSE(parses(1, std::numeric_limits<double>::quiet_NaN()));
 }
 
 TEST(ControlMessagesTest, errors_and_heartbeats_are_the_documented_bytes) {

@@ -103,6 +103,22 @@ def quantized() -> int:
     return int(hvd.stats()["compressed_tensors"])
 
 
+def at_low_rank() -> int:
+    """Combines a matrix that has rank 1; returns how often it was compressed."""
+    hvd.init()
+    matrix = tf.range(1.0, 61.0)[:, None] * tf.range(1.0, 51.0)[None, :] / 3000.0
+
+    def combine(x: Any) -> Any:
+        return hvd.allreduce(x, name="x", compression=hvd.Compression.powersgd(1, warmup_steps=1))
+
+    for run in (combine, tf.function(combine)):
+        for _ in range(3):
+            close([run(matrix * (hvd.rank() + 1.0)).numpy()], [matrix.numpy() * 1.5], 1e-5)
+    with pytest.raises(ValueError, match="rank is 65"):
+        hvd.Compression.powersgd(65)
+    return int(hvd.stats()["compressed_tensors"])
+
+
 def tapes() -> None:
     rank = hvd.rank()
     a, b, table = tf.Variable(1.0), tf.Variable(2.0), tf.Variable(tf.ones([4, 2]))
@@ -185,6 +201,12 @@ def test_gradients_travel_quantised_between_hosts() -> None:
     env = {"LIGHT_TOPK_THRESHOLD": "0"}
     counts = spawn_ranks(quantized, 2, env=env, hosts=[0, 1])
     assert counts == [4 * STEPS * len(variables())] * 2
+
+
+@pytest.mark.parametrize("kernels", ["1", "0"])
+def test_matrices_travel_at_low_rank_between_hosts(kernels: str) -> None:
+    env = {"LIGHT_TOPK_THRESHOLD": "0", "LIGHTCC_TF_KERNELS": kernels}
+    assert spawn_ranks(at_low_rank, 2, env=env, hosts=[0, 1]) == [6, 6]
 
 
 def test_training() -> None:

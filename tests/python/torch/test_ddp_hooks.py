@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -17,24 +17,50 @@ from lightcc import _world
 from lightcc.testing import spawn_ranks
 from lightcc.torch import ddp_hooks
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 pytestmark = pytest.mark.multiproc
 
 
-def the_hook_trains_as_the_optimizer_does(store: str, ratio: float, bits: int) -> list[float]:
+#: Compression by a hook, and the same of an optimizer.
+WAYS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
+    "top-k": (
+        lambda model: ddp_hooks.TopKState(model, 0.05, exact=True),
+        ddp_hooks.topk_2d_hook,
+        hvd.Compression.topk(0.05, exact=True),
+    ),
+    "all elements": (
+        lambda model: ddp_hooks.TopKState(model, 1.0, exact=True),
+        ddp_hooks.topk_2d_hook,
+        hvd.Compression.topk(1.0, exact=True),
+    ),
+    "int8": (
+        ddp_hooks.QuantizedState,
+        ddp_hooks.quantized_2d_hook,
+        hvd.Compression.int8,
+    ),
+    "int4": (
+        lambda model: ddp_hooks.QuantizedState(model, 4),
+        ddp_hooks.quantized_2d_hook,
+        hvd.Compression.int4,
+    ),
+    "PowerSGD": (
+        lambda model: ddp_hooks.PowerSGDState(model, 2, warmup_steps=1),
+        ddp_hooks.powersgd_2d_hook,
+        hvd.Compression.powersgd(2, warmup_steps=1),
+    ),
+}
+
+
+def the_hook_trains_as_the_optimizer_does(store: str, way: str) -> list[float]:
     hvd.init()
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=hvd.rank(), world_size=hvd.size()
     )
     model = DistributedDataParallel(make_model(), bucket_cap_mb=0.002)
-    compression: Any
-    if bits:
-        compression = hvd.Compression.int8 if bits == 8 else hvd.Compression.int4
-        quantized = ddp_hooks.QuantizedState(model, bits)
-        model.register_comm_hook(quantized, ddp_hooks.quantized_2d_hook)
-    else:
-        compression = hvd.Compression.topk(ratio, exact=True)
-        state = ddp_hooks.TopKState(model, ratio, exact=True)
-        model.register_comm_hook(state, ddp_hooks.topk_2d_hook)
+    make_state, hook, compression = WAYS[way]
+    model.register_comm_hook(make_state(model), hook)
     train(model, sgd(model, lr=0.1), range(6))
 
     reference = make_model()
@@ -49,12 +75,10 @@ def the_hook_trains_as_the_optimizer_does(store: str, ratio: float, bits: int) -
     return [float(value) for value in hooked]
 
 
-@pytest.mark.parametrize(("ratio", "bits"), [(0.05, 0), (1.0, 0), (1.0, 8), (1.0, 4)])
-def test_the_hook_has_the_bits_of_the_optimizer(tmp_path: Any, ratio: float, bits: int) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_the_hook_has_the_bits_of_the_optimizer(tmp_path: Any, way: str) -> None:
     store = os.fspath(tmp_path / "store")
-    results = spawn_ranks(
-        the_hook_trains_as_the_optimizer_does, 4, store, ratio, bits, env=TWO_BY_TWO
-    )
+    results = spawn_ranks(the_hook_trains_as_the_optimizer_does, 4, store, way, env=TWO_BY_TWO)
     assert all(result == results[0] for result in results)
 
 
@@ -83,3 +107,5 @@ def test_wrong_arguments_are_named() -> None:
         ddp_hooks.TopKState(make_model(), ratio=0.0)
     with pytest.raises(ValueError, match="bits is 2: expected 8 or 4"):
         ddp_hooks.QuantizedState(make_model(), bits=2)
+    with pytest.raises(ValueError, match="rank is 65"):
+        ddp_hooks.PowerSGDState(make_model(), rank=65)
