@@ -101,8 +101,8 @@ def allreduce(
         average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
         name: Matches this call across ranks; see `lightcc`.
         compression: What is sent for `tensor`: `Compression.none`, `Compression.fp16`, or
-            `Compression.topk(...)`, `.int8`, `.int4` or `.powersgd(...)`, for which the call needs
-            a `name`.
+            `Compression.topk(...)`, `.int8`, `.fp8`, `.int4` or `.powersgd(...)`, for which the
+            call needs a `name`.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
             bool has `Min`, `Max` and `Product`. `Average` divides the sum by the size of the set;
             integers are rounded towards zero.

@@ -145,6 +145,7 @@ Status register_collectives() {
                         "topk_fp16: bool = false",
                         "topk_exact: bool = false",
                         "quantize_bits: int = 0",
+                        "quantize_floating: bool = false",
                         "matrix_rank: int = 0",
                         "min_compression_rate: string = '2'",
                         "fusion_rule: int = 0",

@@ -51,7 +51,7 @@ def compression_arguments(spec: CompressionSpec | None) -> dict[str, Any]:
     if spec is None:
         return {}
     if spec.bits:
-        return {"quantize_bits": spec.bits}
+        return {"quantize_bits": spec.bits, "quantize_floating": spec.floating}
     if spec.matrix_rank:
         return {
             "matrix_rank": spec.matrix_rank,

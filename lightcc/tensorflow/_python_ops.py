@@ -33,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "prescale_factor": "1",
     "postscale_factor": "1",
     "quantize_bits": 0,
+    "quantize_floating": False,
     "matrix_rank": 0,
     "min_compression_rate": "2",
     "topk_ratio": "0",
@@ -69,7 +70,9 @@ class _Node:
 
 def _compression(attributes: dict[str, Any]) -> _core.CompressionSpec | None:
     if attributes["quantize_bits"] != 0:
-        return _core.CompressionSpec.quantized(attributes["quantize_bits"])
+        return _core.CompressionSpec.quantized(
+            attributes["quantize_bits"], attributes["quantize_floating"]
+        )
     if attributes["matrix_rank"] != 0:
         return _core.CompressionSpec.low_rank(
             attributes["matrix_rank"],

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from lightcc.compression import (
     Compressor,
+    Fp8Compressor,
     Int4Compressor,
     Int8Compressor,
     NoneCompressor,
@@ -20,6 +21,7 @@ __all__ = [
     "Compression",
     "Compressor",
     "FP16Compressor",
+    "Fp8Compressor",
     "Int4Compressor",
     "Int8Compressor",
     "NoneCompressor",
@@ -66,5 +68,6 @@ class Compression:
     bf16 = BF16Compressor
     topk = TopKCompressor
     int8 = Int8Compressor
+    fp8 = Fp8Compressor
     int4 = Int4Compressor
     powersgd = PowerSGDCompressor

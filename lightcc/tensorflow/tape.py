@@ -123,8 +123,8 @@ def DistributedGradientTape(  # noqa: N802  Horovod's name
         device_dense: Device of operations on dense gradients.
         device_sparse: Device of operations on tf.IndexedSlices.
         compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
-            `.topk(...)`, `.int8`, `.int4`, `.powersgd(...)`, or a class with `compress()` and
-            `decompress()`.
+            `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.powersgd(...)`, or a class with `compress()`
+            and `decompress()`.
         sparse_as_dense: Whether tf.IndexedSlices are made dense first.
         op: `Average`, `Sum`, `Min`, `Max`, `Product` or `Adasum`.
         gradient_predivide_factor: With `Average`: how much of the division by the number of ranks

@@ -9,6 +9,7 @@ import torch
 from lightcc.compression import (
     AdamCompressor,
     Compressor,
+    Fp8Compressor,
     FP16Compressor,
     Int4Compressor,
     Int8Compressor,
@@ -24,6 +25,7 @@ __all__ = [
     "Compression",
     "Compressor",
     "FP16Compressor",
+    "Fp8Compressor",
     "Int4Compressor",
     "Int8Compressor",
     "NoneCompressor",
@@ -57,6 +59,7 @@ class Compression:
     bf16 = BF16Compressor
     topk = TopKCompressor
     int8 = Int8Compressor
+    fp8 = Fp8Compressor
     int4 = Int4Compressor
     onebit = OneBitCompressor
     adam = AdamCompressor

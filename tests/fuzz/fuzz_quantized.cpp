@@ -1,7 +1,7 @@
 // check_quantized() against arbitrary bytes; what it accepts must decode to the same bits at every
 // SIMD level, and so must its sum with itself, quantised again.
 //
-// Input: dtype and bits (u8), elements (u32, at most 5000), then the part.
+// Input: dtype and compressor (u8), elements (u32, at most 5000), then the part.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -70,8 +70,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto bytes = std::make_unique<std::byte[]>(rest.size());
   std::ranges::copy(rest, bytes.get());
   const std::span<const std::byte> part(bytes.get(), rest.size());
-  constexpr unsigned kBits[] = {8, 4, 1};
-  const lightcc::QuantizedFormat format{.dtype = kTypes[kind % 4], .bits = kBits[kind / 4 % 3]};
+  constexpr std::array kCompressors = {lightcc::Compressor::kInt8,
+                                       lightcc::Compressor::kInt4,
+                                       lightcc::Compressor::kSign,
+                                       lightcc::Compressor::kFp8};
+  const lightcc::QuantizedFormat format{.dtype = kTypes[kind % 4],
+                                        .compressor = kCompressors[kind / 4 % 4]};
   const auto is_void = lightcc::check_quantized(part, elements, format);
   if (!is_void.ok() || *is_void) {
     return 0;

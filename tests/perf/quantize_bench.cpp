@@ -1,7 +1,7 @@
-// How near the passes of int8 and int4 compression come to the memory's limit, on one core: against
-// memcpy of the same run. The quantising pass reads a float32 gradient and its residual and writes
-// the next residual and the codes; the decoding pass reads two parts and writes float32. Every
-// result is checked. Prints a table; asserts no time.
+// How near the passes of int8, fp8, int4 and 1-bit compression come to the memory's limit, on one
+// core: against memcpy of the same run. The quantising pass reads a float32 gradient and its
+// residual and writes the next residual and the codes; the decoding pass reads two parts and writes
+// float32. Every result is checked. Prints a table; asserts no time.
 //
 // Arguments: numbers of elements in Mi (default: 1 16). Each figure is the best of a number of
 // rounds, the contenders in turns.
@@ -48,22 +48,23 @@ std::byte* writable(std::vector<float>& values) {
 }
 
 struct Contender {
-  unsigned bits = 8;
+  lightcc::Compressor compressor = lightcc::Compressor::kInt8;
   SimdLevel level = SimdLevel::kPlain;
   Best encode{};
   Best decode{};
 };
 
 /// Sent and left together are what was put in: in every bit, or to a rounding where there is 1 bit.
-bool is_right(unsigned bits,
+bool is_right(lightcc::Compressor compressor,
               const std::vector<float>& gradient,
               const std::vector<float>& residual,
               const std::vector<float>& next,
               const std::vector<float>& twice) {
+  const bool is_sign = compressor == lightcc::Compressor::kSign;
   bool right = true;
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     const float sent = twice[i] / 2.0F;
-    const float slack = bits == 1 ? std::abs(sent) * std::numeric_limits<float>::epsilon() : 0.0F;
+    const float slack = is_sign ? std::abs(sent) * std::numeric_limits<float>::epsilon() : 0.0F;
     right = right && std::abs(sent + next[i] - (gradient[i] + residual[i])) <= slack;
   }
   return right;
@@ -80,10 +81,13 @@ bool measure(std::size_t numel) {
   std::vector<float> next(numel);
   std::vector<float> out(numel);
   std::vector<Contender> contenders;
-  for (const unsigned bits : {8U, 4U, 1U}) {
+  for (const lightcc::Compressor compressor : {lightcc::Compressor::kInt8,
+                                               lightcc::Compressor::kFp8,
+                                               lightcc::Compressor::kInt4,
+                                               lightcc::Compressor::kSign}) {
     for (const SimdLevel level : {SimdLevel::kPlain, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
       if (level <= lightcc::detect_simd_level()) {
-        contenders.push_back({.bits = bits, .level = level});
+        contenders.push_back({.compressor = compressor, .level = level});
       }
     }
   }
@@ -94,8 +98,9 @@ bool measure(std::size_t numel) {
     copied.take(
         seconds_of([&] { std::memcpy(writable(out), gradient.data(), numel * sizeof(float)); }));
     for (Contender& it : contenders) {
-      const lightcc::QuantizedFormat format{.bits = it.bits};
-      const auto codes = std::span(part).first(lightcc::quantized_bytes(numel, it.bits));
+      const lightcc::QuantizedFormat format{.compressor = it.compressor};
+      const auto codes =
+          std::span(part).first(lightcc::quantized_bytes(numel, lightcc::bits_of(it.compressor)));
       bool finite = false;
       it.encode.take(seconds_of([&] {
         finite = lightcc::quantize(bytes_of(gradient).data(),
@@ -109,23 +114,25 @@ bool measure(std::size_t numel) {
       const std::array<std::span<const std::byte>, 2> parts{codes, codes};
       it.decode.take(seconds_of(
           [&] { lightcc::dequantize(parts, numel, format, 1.0, writable(out), it.level); }));
-      right = right && finite && (round > 0 || is_right(it.bits, gradient, residual, next, out));
+      right =
+          right && finite && (round > 0 || is_right(it.compressor, gradient, residual, next, out));
     }
   }
   const double memcpy_rate = 8.0 * static_cast<double>(numel) / copied.seconds;
   std::printf("%zu Mi elements of float32; memcpy %.1f GB/s\n", numel >> 20, memcpy_rate * 1e-9);
   for (const Contender& it : contenders) {
     const double code =
-        static_cast<double>(lightcc::quantized_bytes(numel, it.bits)) / static_cast<double>(numel);
+        static_cast<double>(lightcc::quantized_bytes(numel, lightcc::bits_of(it.compressor))) /
+        static_cast<double>(numel);
     const auto rate = [&](const Best& best, double bytes) {
       return bytes * static_cast<double>(numel) / best.seconds;
     };
     const double encoding = rate(it.encode, 12.0 + code);
     const double decoding = rate(it.decode, 4.0 + 2.0 * code);
     std::printf(
-        "  int%u %-7s quantise %7.2f ms %5.1f GB/s (%3.0f%%)   decode two %7.2f ms %5.1f GB/s "
+        "  %-5s %-7s quantise %7.2f ms %5.1f GB/s (%3.0f%%)   decode two %7.2f ms %5.1f GB/s "
         "(%3.0f%%)\n",
-        it.bits,
+        lightcc::compressor_name(it.compressor),
         lightcc::simd_level_name(it.level),
         it.encode.seconds * 1e3,
         encoding * 1e-9,

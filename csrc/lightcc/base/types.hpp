@@ -122,8 +122,9 @@ enum class Compressor : std::uint8_t {
   kInt4 = 2,     ///< The same in 4 bits.
   kSign = 3,     ///< The same in 1 bit: the sign.
   kLowRank = 4,  ///< Two factors of a matrix that is nearly the tensor (PowerSGD).
+  kFp8 = 5,      ///< All elements, as 8-bit floating-point numbers (E4M3) with such a scale.
 };
-inline constexpr std::uint8_t kCompressorCount = 5;
+inline constexpr std::uint8_t kCompressorCount = 6;
 
 /// How many bits an element takes; 0 for compressors that do not send all of them.
 constexpr unsigned bits_of(Compressor compressor) {
@@ -132,6 +133,7 @@ constexpr unsigned bits_of(Compressor compressor) {
     case Compressor::kLowRank:
       break;
     case Compressor::kInt8:
+    case Compressor::kFp8:
       return 8;
     case Compressor::kInt4:
       return 4;
@@ -141,8 +143,12 @@ constexpr unsigned bits_of(Compressor compressor) {
   return 0;
 }
 
-/// The compressor that sends all elements in `bits` bits each; kTopk where there is none.
-constexpr Compressor compressor_of(std::int64_t bits) {
+/// The compressor that sends all elements in `bits` bits each, as floating-point numbers where
+/// `floating` is set; kTopk where there is none.
+constexpr Compressor compressor_of(std::int64_t bits, bool floating = false) {
+  if (floating) {
+    return bits == 8 ? Compressor::kFp8 : Compressor::kTopk;
+  }
   return bits == 8   ? Compressor::kInt8
          : bits == 4 ? Compressor::kInt4
          : bits == 1 ? Compressor::kSign
@@ -195,7 +201,7 @@ const char* memory_kind_name(MemoryKind kind);
 const char* op_type_name(OpType op);
 /// "SUM", "AVERAGE", ...
 const char* reduce_op_name(ReduceOp op);
-/// "top-k", "int8", "int4", "1-bit", "PowerSGD".
+/// "top-k", "int8", "fp8", "int4", "1-bit", "PowerSGD".
 const char* compressor_name(Compressor compressor);
 
 /// "auto_fusion of at most 1024 bytes", ...

@@ -87,7 +87,8 @@ class Quantizer {
   // Its buffers are written before they are read.
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
   Quantizer(const QuantizedFormat& format, SimdLevel level)
-      : bits_(format.bits),
+      : bits_(format.bits()),
+        floating_(format.compressor == Compressor::kFp8),
         quantize_(quantize_kernel(level)),
         dequantize_(dequantize_kernel(level)) {}
 
@@ -188,7 +189,8 @@ class Quantizer {
                                    .blocks = chunk.blocks(),
                                    .last = whole ? kBlock : chunk.elements % kBlock,
                                    .wide = sizeof(Lane) == sizeof(double),
-                                   .bits = bits_});
+                                   .bits = bits_,
+                                   .floating = floating_});
     if (!whole && finite) {
       std::memcpy(to, whole_.data(), codes.bytes_of(chunk));
     }
@@ -215,6 +217,7 @@ class Quantizer {
                    .blocks = chunk.blocks(),
                    .wide = sizeof(Lane) == sizeof(double),
                    .bits = bits_,
+                   .floating = floating_,
                    .add = add});
       add = true;
     }
@@ -224,6 +227,7 @@ class Quantizer {
   }
 
   unsigned bits_;
+  bool floating_;
   QuantizeKernel quantize_;
   DequantizeKernel dequantize_;
   Chunk<Lane> input_;
@@ -259,7 +263,7 @@ bool quantize(const std::byte* input,
         .quantize(input, residual, next, elements, out.data());
   });
   if (!finite) {
-    write_void(elements, format.bits, out);
+    write_void(elements, format.bits(), out);
   }
   return finite;
 }
@@ -267,7 +271,7 @@ bool quantize(const std::byte* input,
 Result<bool> check_quantized(std::span<const std::byte> part,
                              std::size_t elements,
                              const QuantizedFormat& format) {
-  const std::size_t expected = quantized_bytes(elements, format.bits);
+  const std::size_t expected = quantized_bytes(elements, format.bits());
   if (part.size() != expected) {
     return make_error(ErrorCode::kPeerFailed,
                       "a rank sent %zu bytes of quantised elements, where %zu are expected",
@@ -311,7 +315,7 @@ bool requantize(std::span<const std::span<const std::byte>> parts,
         .requantize(parts, elements, residual, out.data());
   });
   if (!finite) {
-    write_void(elements, format.bits, out);
+    write_void(elements, format.bits(), out);
   }
   return finite;
 }

@@ -8,7 +8,7 @@ namespace lightcc {
 
 QuantizedItem::QuantizedItem(CompressedTensor tensor, const CompressedJob& job)
     : CompressedItem(std::move(tensor), job),
-      format_{.dtype = job.reduction.dtype, .bits = bits_of(job.spec.compressor)} {}
+      format_{.dtype = job.reduction.dtype, .compressor = job.spec.compressor} {}
 
 /// The part of the own shard that `block` adds up; all of it where nobody has a part.
 ShardRange QuantizedItem::part_of(std::size_t block) const {
@@ -17,7 +17,7 @@ ShardRange QuantizedItem::part_of(std::size_t block) const {
 }
 
 std::size_t QuantizedItem::bytes_of(const ShardRange& range) const {
-  return quantized_bytes(range.size_elems(), format_.bits);
+  return quantized_bytes(range.size_elems(), format_.bits());
 }
 
 std::vector<std::size_t> QuantizedItem::bytes_of_parts() const {
@@ -39,7 +39,7 @@ Result<std::unique_ptr<Work>> QuantizedItem::start_compression() {
     bytes += bytes_of(part);
   }
   own_ = make_compressed_buffer(bytes);
-  return state().quantize(input(), parts, format_.bits, {own_.get(), bytes}, non_finite_);
+  return state().quantize(input(), parts, format_.compressor, {own_.get(), bytes}, non_finite_);
 }
 
 void QuantizedItem::finish_compression() {
@@ -102,10 +102,10 @@ Result<std::unique_ptr<Work>> QuantizedItem::quantize_sum() {
   LIGHTCC_RETURN_IF_ERROR(read_codes(all_.get()));
   if (non_finite_) {
     // Here or elsewhere: who has this part learns it from the sum.
-    write_void(range.size_elems(), format_.bits, {sum_.get(), bytes});
+    write_void(range.size_elems(), format_.bits(), {sum_.get(), bytes});
     return std::unique_ptr<Work>();
   }
-  return state().requantize(parts_, range, format_.bits, {sum_.get(), bytes}, sum_is_void_);
+  return state().requantize(parts_, range, format_.compressor, {sum_.get(), bytes}, sum_is_void_);
 }
 
 std::unique_ptr<Work> QuantizedItem::exchange_sums(Group& inter) {

@@ -43,19 +43,21 @@ class HostShardState final : public TopkShardState {
   }
   Result<std::unique_ptr<Work>> quantize(const std::byte* shard,
                                          std::span<const ShardRange> parts,
-                                         unsigned bits,
+                                         Compressor compressor,
                                          std::span<std::byte> out,
                                          bool& non_finite) override {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool finite, state_.quantize(shard, parts, bits, out, simd_));
+    LIGHTCC_ASSIGN_OR_RETURN(const bool finite,
+                             state_.quantize(shard, parts, compressor, out, simd_));
     non_finite = !finite;
     return std::unique_ptr<Work>();
   }
   Result<std::unique_ptr<Work>> requantize(std::span<const std::span<const std::byte>> parts,
                                            const ShardRange& range,
-                                           unsigned bits,
+                                           Compressor compressor,
                                            std::span<std::byte> out,
                                            bool& non_finite) override {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool finite, state_.requantize(parts, range, bits, out, simd_));
+    LIGHTCC_ASSIGN_OR_RETURN(const bool finite,
+                             state_.requantize(parts, range, compressor, out, simd_));
     non_finite = !finite;
     return std::unique_ptr<Work>();
   }

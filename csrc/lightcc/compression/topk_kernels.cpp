@@ -5,15 +5,15 @@ namespace {
 
 Status not_here() {
   return make_error(ErrorCode::kUnimplemented,
-                    "int8, int4 and PowerSGD compression is for tensors in host memory; others can "
-                    "be top-k compressed");
+                    "int8, fp8, int4 and PowerSGD compression is for tensors in host memory; "
+                    "others can be top-k compressed");
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Work>> TopkShardState::quantize(const std::byte* /*shard*/,
                                                        std::span<const ShardRange> /*parts*/,
-                                                       unsigned /*bits*/,
+                                                       Compressor /*compressor*/,
                                                        std::span<std::byte> /*out*/,
                                                        bool& /*non_finite*/) {
   return not_here();
@@ -22,7 +22,7 @@ Result<std::unique_ptr<Work>> TopkShardState::quantize(const std::byte* /*shard*
 Result<std::unique_ptr<Work>> TopkShardState::requantize(
     std::span<const std::span<const std::byte>> /*parts*/,
     const ShardRange& /*range*/,
-    unsigned /*bits*/,
+    Compressor /*compressor*/,
     std::span<std::byte> /*out*/,
     bool& /*non_finite*/) {
   return not_here();

@@ -48,13 +48,13 @@ class TopkShardState {
   /// and what follows it, on all ranks alike: kUnimplemented.
   virtual Result<std::unique_ptr<Work>> quantize(const std::byte* shard,
                                                  std::span<const ShardRange> parts,
-                                                 unsigned bits,
+                                                 Compressor compressor,
                                                  std::span<std::byte> out,
                                                  bool& non_finite);
   virtual Result<std::unique_ptr<Work>> requantize(
       std::span<const std::span<const std::byte>> parts,
       const ShardRange& range,
-      unsigned bits,
+      Compressor compressor,
       std::span<std::byte> out,
       bool& non_finite);
   virtual DataType dtype() const = 0;

@@ -10,7 +10,7 @@ namespace lightcc {
 
 Result<bool> TopkState::quantize(const std::byte* shard,
                                  std::span<const ShardRange> parts,
-                                 unsigned bits,
+                                 Compressor compressor,
                                  std::span<std::byte> out,
                                  SimdLevel level) {
   if (is_pending()) {
@@ -19,10 +19,10 @@ Result<bool> TopkState::quantize(const std::byte* shard,
   }
   impl_->job(1.0, 0.0, level);  // A step without momentum.
   impl_->next_forecast = {};    // Of the next top-k step, if there is one.
-  const QuantizedFormat format{.dtype = impl_->dtype, .bits = bits};
+  const QuantizedFormat format{.dtype = impl_->dtype, .compressor = compressor};
   bool finite = true;
   for (const ShardRange& part : parts) {
-    const std::size_t bytes = quantized_bytes(part.size_elems(), bits);
+    const std::size_t bytes = quantized_bytes(part.size_elems(), format.bits());
     const std::size_t lanes = part.begin * impl_->lane_bytes();
     const std::byte* in =
         shard == nullptr ? nullptr : shard + part.begin * element_size(impl_->dtype);
@@ -43,7 +43,7 @@ Result<bool> TopkState::quantize(const std::byte* shard,
 
 Result<bool> TopkState::requantize(std::span<const std::span<const std::byte>> parts,
                                    const ShardRange& range,
-                                   unsigned bits,
+                                   Compressor compressor,
                                    std::span<std::byte> out,
                                    SimdLevel level) {
   if (!is_pending()) {
@@ -52,7 +52,7 @@ Result<bool> TopkState::requantize(std::span<const std::span<const std::byte>> p
   const bool finite =
       lightcc::requantize(parts,
                           range.size_elems(),
-                          {.dtype = impl_->dtype, .bits = bits},
+                          {.dtype = impl_->dtype, .compressor = compressor},
                           impl_->residual.next() + range.begin * impl_->lane_bytes(),
                           out,
                           level);

@@ -113,12 +113,12 @@ class TopkState {
                     SimdLevel level = detect_simd_level());
 
   /// For a step in which all elements travel, quantised (quantize.hpp): writes `parts` of the shard
-  /// one after another. They are the shard, in order, cut between blocks of 128. `bits`: 8 or 4.
-  /// Same rules as compress(). Returns false where acc is not finite. Errors: kInternal while a
-  /// step is pending.
+  /// one after another. They are the shard, in order, cut between blocks of 128. `compressor`: a
+  /// quantised one. Same rules as compress(). Returns false where acc is not finite. Errors:
+  /// kInternal while a step is pending.
   Result<bool> quantize(const std::byte* shard,
                         std::span<const ShardRange> parts,
-                        unsigned bits,
+                        Compressor compressor,
                         std::span<std::byte> out,
                         SimdLevel level = detect_simd_level());
   /// In that step, for the member that owns `range` of the shard: quantises the sum of everybody's
@@ -127,7 +127,7 @@ class TopkState {
   /// makes the step so. Errors: kInternal without a pending step.
   Result<bool> requantize(std::span<const std::span<const std::byte>> parts,
                           const ShardRange& range,
-                          unsigned bits,
+                          Compressor compressor,
                           std::span<std::byte> out,
                           SimdLevel level = detect_simd_level());
 

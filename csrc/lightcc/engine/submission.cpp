@@ -230,6 +230,9 @@ std::optional<CompressionSpec> compression_of(const Knobs& knobs) {
   if (knobs.quantize == "int8") {
     return CompressionSpec{.compressor = Compressor::kInt8};
   }
+  if (knobs.quantize == "fp8") {
+    return CompressionSpec{.compressor = Compressor::kFp8};
+  }
   if (knobs.quantize == "int4") {
     return CompressionSpec{.compressor = Compressor::kInt4};
   }

@@ -77,7 +77,7 @@ TEST(StepEnergy, a_state_has_that_of_each_kind_of_step) {
   state.commit();
 
   const ShardRange all{.begin = 0, .end = shard.size()};
-  ASSERT_TRUE(state.quantize(bytes_of(shard), {&all, 1}, 8, list).ok());
+  ASSERT_TRUE(state.quantize(bytes_of(shard), {&all, 1}, Compressor::kInt8, list).ok());
   EXPECT_EQ(state.energy().input, 12.0);
   EXPECT_LT(state.energy().kept, 0.01);
   state.commit();

@@ -71,22 +71,22 @@ class LateShardState final : public TopkShardState {
   }
   Result<std::unique_ptr<Work>> quantize(const std::byte* shard,
                                          std::span<const ShardRange> parts,
-                                         unsigned bits,
+                                         Compressor compressor,
                                          std::span<std::byte> out,
                                          bool& non_finite) override {
     ++use_.compressions;
     const std::vector<ShardRange> kept(parts.begin(), parts.end());
     return later([=, this, &non_finite] {
-      return state_->quantize(shard, kept, bits, out, non_finite).status();
+      return state_->quantize(shard, kept, compressor, out, non_finite).status();
     });
   }
   Result<std::unique_ptr<Work>> requantize(std::span<const std::span<const std::byte>> parts,
                                            const ShardRange& range,
-                                           unsigned bits,
+                                           Compressor compressor,
                                            std::span<std::byte> out,
                                            bool& non_finite) override {
     return later([=, this, &non_finite] {
-      return state_->requantize(parts, range, bits, out, non_finite).status();
+      return state_->requantize(parts, range, compressor, out, non_finite).status();
     });
   }
   DataType dtype() const override { return state_->dtype(); }

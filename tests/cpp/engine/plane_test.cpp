@@ -225,6 +225,7 @@ TEST(Planes, compress_with_kernels_of_their_own_and_what_was_kept_back_moves_alo
                                    {.ratio = 1.0, .momentum = 0.5},
                                    {.compressor = Compressor::kInt8},
                                    {.compressor = Compressor::kInt4},
+                                   {.compressor = Compressor::kFp8},
                                    {.compressor = Compressor::kSign}};
   for (const CompressionSpec& spec : specs) {
     std::array<std::vector<Numbers>, kRanks> expected;

@@ -193,6 +193,7 @@ TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt8}), "02"),
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt4}), "03"),
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kSign}), "04"),
+        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kFp8}), "06"),
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kLowRank,
                                                 .warmup_steps = 300,
                                                 .matrix_rank = 4,

@@ -38,8 +38,14 @@ pytestmark = pytest.mark.multiproc
 COUNT = 5003
 BLOCK = 128
 FLOAT32 = np.dtype("float32")
-COMPRESSORS = {8: hvd.Compression.int8, 4: hvd.Compression.int4, 1: hvd.Compression.onebit}
-each = pytest.mark.parametrize("bits", [8, 4, 1])
+COMPRESSORS = {
+    "int8": hvd.Compression.int8,
+    "fp8": hvd.Compression.fp8,
+    "int4": hvd.Compression.int4,
+    "1-bit": hvd.Compression.onebit,
+}
+BITS = {"int8": 8, "fp8": 8, "int4": 4, "1-bit": 1}
+each = pytest.mark.parametrize("kind", COMPRESSORS)
 
 
 # -- The algorithm, written out -------------------------------------------------------------------
@@ -64,33 +70,45 @@ def mean_magnitude(block: Array) -> Any:
     return sums[0] * (block.dtype.type(BLOCK) / block.dtype.type(block.size))
 
 
-def quantized(acc: Array, bits: int) -> tuple[Array, Array]:
+def nearest_fp8(scaled: Array) -> Array:
+    """The nearest E4M3 numbers: 8 of them in each binade from 2^-6 on, as far apart below it."""
+    exponents = np.maximum(np.frexp(scaled)[1] - 1, -6)
+    step = np.ldexp(scaled.dtype.type(1), exponents - 3)
+    nearest: Array = np.rint(scaled / step) * step
+    return nearest
+
+
+def quantized(acc: Array, kind: str) -> tuple[Array, Array]:
     """Returns what the codes of `acc` stand for, and what they leave."""
-    levels = acc.dtype.type({8: 127, 4: 7, 1: 1}[bits])
+    levels = acc.dtype.type({"int8": 127, "fp8": 448, "int4": 7, "1-bit": 1}[kind])
     keys, shift, minimum = (np.uint32, 16, 0x80) if acc.itemsize == 4 else (np.uint64, 48, 0x10)
     sent = np.zeros_like(acc)
     for begin in range(0, acc.size, BLOCK):
         block = acc[begin : begin + BLOCK]
-        exact = mean_magnitude(block) if bits == 1 else np.abs(block).max() / levels
+        exact = mean_magnitude(block) if kind == "1-bit" else np.abs(block).max() / levels
         key = int(exact.reshape(1).view(keys)[0])
         key = (key + (1 << shift) - 1) >> shift
         if key >= minimum:
             scale = np.array([key << shift], keys).view(acc.dtype)[0]
             inverse = acc.dtype.type(1) / scale
-            codes = np.rint(np.clip(block * inverse, -levels, levels))
-            if bits == 1:
-                codes = np.where(block < 0, -levels, levels)
-            sent[begin : begin + BLOCK] = scale * (codes + 0)  # Codes have no -0.0.
+            scaled = np.clip(block * inverse, -levels, levels)
+            if kind == "1-bit":
+                values = np.where(block < 0, -levels, levels)
+            elif kind == "fp8":
+                values = nearest_fp8(scaled)
+            else:
+                values = np.rint(scaled) + 0  # These codes have no -0.0.
+            sent[begin : begin + BLOCK] = scale * values
     return sent, acc - sent
 
 
 class Model:
     """What all ranks together remember of one tensor."""
 
-    def __init__(self, blocks: Blocks, count: int, dtype: np.dtype[Any], bits: int) -> None:
+    def __init__(self, blocks: Blocks, count: int, dtype: np.dtype[Any], kind: str) -> None:
         self.blocks = blocks
         self.dtype = dtype
-        self.bits = bits
+        self.kind = kind
         self.shards = shards_of(count, len(blocks[0]), dtype.itemsize)
         self.residuals = [np.zeros(count, wide(dtype)) for _ in blocks]
 
@@ -107,23 +125,23 @@ class Model:
                 part = slice(begin + first, begin + last)
                 for i, acc in enumerate(accs):
                     # Blocks of 128 begin with the shard, so also with each part.
-                    sent, self.residuals[i][part] = quantized(acc[part], self.bits)
+                    sent, self.residuals[i][part] = quantized(acc[part], self.kind)
                     total[part] = sent if i == 0 else total[part] + sent
                 if len(self.blocks) > 2:
-                    total[part], left = quantized(total[part], self.bits)
+                    total[part], left = quantized(total[part], self.kind)
                     self.residuals[owner][part] += left
         return total.astype(self.dtype)
 
 
-def check_against_the_model(blocks: Blocks, bits: int) -> list[str]:
+def check_against_the_model(blocks: Blocks, kind: str) -> list[str]:
     hvd.init()
     digests = []
     for dtype in FLOATS:
-        model = Model(blocks, COUNT, dtype, bits)
+        model = Model(blocks, COUNT, dtype, kind)
         for step in range(4):
             inputs = [gradients(step, rank, dtype, COUNT) for rank in range(hvd.size())]
             result = hvd.allreduce(
-                inputs[hvd.rank()], name=dtype.name, op=hvd.Sum, compression=COMPRESSORS[bits]
+                inputs[hvd.rank()], name=dtype.name, op=hvd.Sum, compression=COMPRESSORS[kind]
             )
             check_same(result, model.step(inputs), (dtype.name, step))
             digests.append(hashlib.sha256(result.tobytes()).hexdigest())
@@ -133,15 +151,17 @@ def check_against_the_model(blocks: Blocks, bits: int) -> list[str]:
 @every_grid
 @each
 def test_results_and_residuals_are_those_of_the_algorithm(
-    grid: Grid, env: dict[str, str], blocks: Blocks, bits: int
+    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
 ) -> None:
-    results = grid.run(check_against_the_model, blocks, bits, env={**env, **SMALL})
+    results = grid.run(check_against_the_model, blocks, kind, env={**env, **SMALL})
     assert all(result == results[0] for result in results)
 
 
-def nothing_is_lost(bits: int) -> list[str]:
+def nothing_is_lost(kind: str) -> list[str]:
     """What was sent and what is kept back together are what was put in."""
     hvd.init()
+    # Codes of fp8 are as fine as 2^-25 of a block's largest element.
+    dtype = "f8" if kind == "fp8" else "f4"
     digests = []
     sent = np.zeros(COUNT)
     put_in = np.zeros(COUNT)
@@ -151,7 +171,7 @@ def nothing_is_lost(bits: int) -> list[str]:
             np.round(gradients(step, rank, FLOAT32, COUNT) * 64) / 64 for rank in range(hvd.size())
         ]
         result = hvd.allreduce(
-            inputs[hvd.rank()].astype("f4"), name="x", op=hvd.Sum, compression=COMPRESSORS[bits]
+            inputs[hvd.rank()].astype(dtype), name="x", op=hvd.Sum, compression=COMPRESSORS[kind]
         )
         sent += result
         put_in += np.sum(inputs, axis=0)
@@ -159,7 +179,7 @@ def nothing_is_lost(bits: int) -> list[str]:
     assert not np.array_equal(sent, put_in)
     # Top-k with a ratio of 1 sends what is left: what is kept back is not the compressor's.
     rest = hvd.allreduce(
-        np.zeros(COUNT, "f4"), name="x", op=hvd.Sum, compression=hvd.Compression.topk(1.0)
+        np.zeros(COUNT, dtype), name="x", op=hvd.Sum, compression=hvd.Compression.topk(1.0)
     )
     np.testing.assert_array_equal(sent + rest, put_in)
     return digests
@@ -168,10 +188,10 @@ def nothing_is_lost(bits: int) -> list[str]:
 @every_grid
 @each
 def test_what_was_sent_and_what_was_kept_back_are_what_was_put_in(
-    grid: Grid, env: dict[str, str], blocks: Blocks, bits: int
+    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
 ) -> None:
     del blocks
-    results = grid.run(nothing_is_lost, bits, env={**env, **SMALL})
+    results = grid.run(nothing_is_lost, kind, env={**env, **SMALL})
     assert all(result == results[0] for result in results)
 
 
@@ -183,7 +203,7 @@ def factors_and_averages(blocks: Blocks) -> None:
         ({"op": hvd.Average}, 1.0 / hvd.size()),
     ]
     for i, (how, factor) in enumerate(ways):
-        model = Model(blocks, COUNT, FLOAT32, 4)
+        model = Model(blocks, COUNT, FLOAT32, "int4")
         for step in range(3):
             inputs = [gradients(step, rank, FLOAT32, COUNT) for rank in range(hvd.size())]
             result = hvd.allreduce(
@@ -238,22 +258,22 @@ def test_only_large_floating_point_sums_with_a_name_are_compressed(
     grid.run(only_what_is_eligible_is_compressed, env={**env, "LIGHT_TOPK_THRESHOLD": "8192"})
 
 
-def the_environment_asks_for_it(blocks: Blocks, bits: int) -> None:
+def the_environment_asks_for_it(blocks: Blocks, kind: str) -> None:
     hvd.init()
     x = [gradients(0, rank, FLOAT32, COUNT) for rank in range(hvd.size())]
     result = hvd.allreduce(x[hvd.rank()], name="x", op=hvd.Sum)
-    check_same(result, Model(blocks, COUNT, FLOAT32, bits).step(x), bits)
+    check_same(result, Model(blocks, COUNT, FLOAT32, kind).step(x), kind)
     assert not compressed(lambda: hvd.allreduce(x[0]))
     assert not compressed(lambda: hvd.allreduce(x[0], name="max", op=hvd.Max))
 
 
 @two_hosts
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("kind", ["int8", "fp8", "int4"])
 def test_a_variable_quantises_what_has_a_name_and_counts_before_topk(
-    grid: Grid, env: dict[str, str], blocks: Blocks, bits: int
+    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
 ) -> None:
-    asks = {"LIGHT_QUANTIZE_ALLREDUCE": f"int{bits}", "LIGHT_TOPK_ALLREDUCE": "1"}
-    grid.run(the_environment_asks_for_it, blocks, bits, env={**env, **SMALL, **asks})
+    asks = {"LIGHT_QUANTIZE_ALLREDUCE": kind, "LIGHT_TOPK_ALLREDUCE": "1"}
+    grid.run(the_environment_asks_for_it, blocks, kind, env={**env, **SMALL, **asks})
 
 
 def nothing_is_compressed() -> None:
@@ -274,6 +294,7 @@ def disagreement_is_an_error() -> None:
     c = hvd.Compression
     pairs: list[tuple[Any, Any, str]] = [
         (c.int8, c.int4, "int8, but another rank specified int4|int4, but .* int8"),
+        (c.int8, c.fp8, "int8, but another rank specified fp8|fp8, but .* int8"),
         (c.int8, c.topk, "int8, but another rank specified top-k|top-k .* specified int8"),
         (c.none, c.int4, "no compression, but .* int4|int4, but .* no compression"),
     ]
@@ -294,16 +315,16 @@ def test_ranks_that_compress_differently_are_told(
 # -- Numbers that are none ------------------------------------------------------------------------
 
 
-def an_overflow_costs_one_step(blocks: Blocks, bad: float) -> None:
+def an_overflow_costs_one_step(blocks: Blocks, bad: float, kind: str) -> None:
     hvd.init()
-    model = Model(blocks, COUNT, FLOAT32, 4)
+    model = Model(blocks, COUNT, FLOAT32, kind)
     for step in range(6):
         inputs = [gradients(step, rank, FLOAT32, COUNT) for rank in range(hvd.size())]
         overflows = step in (0, 3)
         mine = inputs[hvd.rank()].copy()
         if overflows and hvd.rank() == hvd.size() - 1:
             mine[COUNT - 1] = bad
-        result = hvd.allreduce(mine, name="x", op=hvd.Sum, compression=hvd.Compression.int4)
+        result = hvd.allreduce(mine, name="x", op=hvd.Sum, compression=COMPRESSORS[kind])
         if overflows:
             assert np.isnan(result).all()
         else:
@@ -312,31 +333,35 @@ def an_overflow_costs_one_step(blocks: Blocks, bad: float) -> None:
 
 @every_grid
 @pytest.mark.parametrize("bad", [np.nan, pytest.param(-np.inf, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["int4", "fp8"])
 def test_a_step_that_overflows_on_one_rank_is_void_on_all_and_nothing_else(
-    grid: Grid, env: dict[str, str], blocks: Blocks, bad: float
+    grid: Grid, env: dict[str, str], blocks: Blocks, bad: float, kind: str
 ) -> None:
-    grid.run(an_overflow_costs_one_step, blocks, bad, env={**env, **SMALL})
+    grid.run(an_overflow_costs_one_step, blocks, bad, kind, env={**env, **SMALL})
 
 
-def zeros_stay_zeros() -> None:
+def zeros_stay_zeros(kind: str) -> None:
     hvd.init()
     x = np.zeros(COUNT, "f4")
     x[: COUNT // 2] = 1e-42  # Too small for a scale: kept back.
     for _ in range(2):
-        result = hvd.allreduce(x, name="x", op=hvd.Sum, compression=hvd.Compression.int8)
+        result = hvd.allreduce(x, name="x", op=hvd.Sum, compression=COMPRESSORS[kind])
         assert not result.any()
 
 
 @every_grid
-def test_blocks_of_zeros_send_zeros(grid: Grid, env: dict[str, str], blocks: Blocks) -> None:
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_blocks_of_zeros_send_zeros(
+    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
+) -> None:
     del blocks
-    grid.run(zeros_stay_zeros, env={**env, **SMALL})
+    grid.run(zeros_stay_zeros, kind, env={**env, **SMALL})
 
 
 # -- Many tensors, many steps ---------------------------------------------------------------------
 
 
-def many_tensors(order: list[int], grouped: bool) -> list[str]:
+def many_tensors(kind: str, order: list[int], grouped: bool) -> list[str]:
     """Results by tensor, whatever the order, the bucket or the group they travel in."""
     hvd.init()
     sizes = [200_000, 1, 17, 70_001, 4096, 65_536, 131_073, 3]
@@ -352,7 +377,7 @@ def many_tensors(order: list[int], grouped: bool) -> list[str]:
             1.0,
             0,
             together=grouped,
-            compression=hvd.Compression.int4().spec(),
+            compression=COMPRESSORS[kind]().spec(),
         )
         dense = hvd.allreduce_async(others[0], name="dense", op=hvd.Sum)
         top = start(others[1], "top", hvd.Compression.topk(0.1))
@@ -364,8 +389,9 @@ def many_tensors(order: list[int], grouped: bool) -> list[str]:
 
 
 @few_grids
+@pytest.mark.parametrize("kind", ["int4", "fp8"])
 def test_bits_do_not_depend_on_bucket_group_lane_fusion_or_simd(
-    grid: Grid, env: dict[str, str], blocks: Blocks
+    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
 ) -> None:
     del blocks
     ways = [
@@ -381,7 +407,7 @@ def test_bits_do_not_depend_on_bucket_group_lane_fusion_or_simd(
     digests = [
         digest
         for extra, order, grouped in ways
-        for digest in grid.run(many_tensors, order, grouped, env={**env, **SMALL, **extra})
+        for digest in grid.run(many_tensors, kind, order, grouped, env={**env, **SMALL, **extra})
     ]
     assert all(digest == digests[0] for digest in digests)
 
@@ -392,24 +418,25 @@ def bytes_of_codes(count: int, bits: int) -> int:
     return 2 * -(-count // BLOCK) + count // BLOCK * whole + min(count % BLOCK, whole)
 
 
-def bytes_are_those_of_the_formula(blocks: Blocks, count: int, bits: int) -> None:
+def bytes_are_those_of_the_formula(blocks: Blocks, count: int, kind: str) -> None:
     hvd.init()
     steps = 5
-    hvd.allreduce(np.ones(count, "f4"), name="x", compression=COMPRESSORS[bits])
+    hvd.allreduce(np.ones(count, "f4"), name="x", compression=COMPRESSORS[kind])
     hvd.barrier()
     before = hvd.stats()
     for step in range(steps):
         hvd.allreduce(
-            gradients(step, hvd.rank(), FLOAT32, count), name="x", compression=COMPRESSORS[bits]
+            gradients(step, hvd.rank(), FLOAT32, count), name="x", compression=COMPRESSORS[kind]
         )
     after = hvd.stats()
     block = next(i for i, ranks in enumerate(blocks) if hvd.rank() in ranks)
     begin, end = shards_of(count, len(blocks[0]), 4)[blocks[block].index(hvd.rank())]
     if len(blocks) == 2:
-        formula = bytes_of_codes(end - begin, bits)
+        formula = bytes_of_codes(end - begin, BITS[kind])
     else:
         parts = [
-            bytes_of_codes(last - first, bits) for first, last in parts_of(end - begin, len(blocks))
+            bytes_of_codes(last - first, BITS[kind])
+            for first, last in parts_of(end - begin, len(blocks))
         ]
         formula = sum(parts) - parts[block] + (len(blocks) - 1) * parts[block]
     counters = ["compressed_tensors", "compressed_sent_bytes", "network_bytes_sent"]
@@ -423,14 +450,14 @@ def bytes_are_those_of_the_formula(blocks: Blocks, count: int, bits: int) -> Non
 @every_grid
 @each
 def test_bytes_over_the_network_are_those_of_the_formula(
-    grid: Grid, env: dict[str, str], blocks: Blocks, bits: int
+    grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
 ) -> None:
-    grid.run(bytes_are_those_of_the_formula, blocks, 300_001, bits, env=env)
+    grid.run(bytes_are_those_of_the_formula, blocks, 300_001, kind, env=env)
 
 
 def a_rank_that_joined_keeps_its_shard_going(blocks: Blocks) -> None:
     hvd.init()
-    model = Model(blocks, COUNT, FLOAT32, 8)
+    model = Model(blocks, COUNT, FLOAT32, "int8")
     steps = 4 if hvd.rank() != 1 else 2
     for step in range(4):
         inputs = [gradients(step, rank, FLOAT32, COUNT) for rank in range(hvd.size())]
@@ -455,23 +482,24 @@ def test_a_rank_that_joined_keeps_its_shard_going(
 # -- Process sets ---------------------------------------------------------------------------------
 
 
-def sets_have_their_own() -> None:
+def sets_have_their_own(kind: str) -> None:
     sets = [hvd.ProcessSet([0, 2]), hvd.ProcessSet([1, 3])]
     hvd.init(process_sets=sets)
     mine = next(process_set for process_set in sets if process_set.included())
     ranks = [0, 2] if hvd.rank() in (0, 2) else [1, 3]
-    model = Model([[0], [1]], COUNT, FLOAT32, 4)
-    every = Model([[0, 1], [2, 3]], COUNT, FLOAT32, 4)
+    model = Model([[0], [1]], COUNT, FLOAT32, kind)
+    every = Model([[0, 1], [2, 3]], COUNT, FLOAT32, kind)
     for step in range(3):
         inputs = [gradients(step, rank, FLOAT32, COUNT) for rank in range(4)]
-        how: dict[str, Any] = {"name": "x", "op": hvd.Sum, "compression": hvd.Compression.int4}
+        how: dict[str, Any] = {"name": "x", "op": hvd.Sum, "compression": COMPRESSORS[kind]}
         result = hvd.allreduce(inputs[hvd.rank()], process_set=mine, **how)
         check_same(result, model.step([inputs[rank] for rank in ranks]), step)
         check_same(hvd.allreduce(inputs[hvd.rank()], **how), every.step(inputs), step)
 
 
-def test_process_sets_keep_back_what_is_theirs() -> None:
-    Grid(4, [0, 0, 1, 1]).run(sets_have_their_own, env=SMALL)
+@pytest.mark.parametrize("kind", ["int4", "fp8"])
+def test_process_sets_keep_back_what_is_theirs(kind: str) -> None:
+    Grid(4, [0, 0, 1, 1]).run(sets_have_their_own, kind, env=SMALL)
 
 
 # -- Failures -------------------------------------------------------------------------------------

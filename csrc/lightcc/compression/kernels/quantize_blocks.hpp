@@ -17,6 +17,11 @@
 // sign of acc. What is left is rounded to a lane: the bits that a lane as large as the scale has no
 // room for are gone, as those of any sum of lanes are.
 //
+// A code of fp8 is an E4M3 number (OCP 8-bit Floating Point Specification): L = 448, and acc times
+// the inverse is rounded to the nearest such number, ties to even. That has at most 4 significant
+// bits, so what is said above holds. Its zero has a sign. A NaN code is decoded to NaN, and no
+// sender writes one.
+//
 // A code of 4 bits shares its byte with that of the element 64 positions later, which has the upper
 // bits. Bit j of byte i is the sign of element i + 16 j, set below zero.
 #pragma once

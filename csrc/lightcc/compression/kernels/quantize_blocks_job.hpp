@@ -26,6 +26,7 @@ struct QuantizeJob {
   std::size_t last = kQuantizedBlockElems;  ///< Elements of the last block; zeros follow them.
   bool wide = false;
   unsigned bits = 8;
+  bool floating = false;  ///< Codes are floating-point numbers, of 8 bits.
 };
 
 /// The way back. Lanes are written, or added to.
@@ -36,6 +37,7 @@ struct DequantizeJob {
   std::size_t blocks = 0;
   bool wide = false;
   unsigned bits = 8;
+  bool floating = false;
   bool add = false;
 };
 
