@@ -292,6 +292,59 @@ class TopKCompressor(EngineCompressor):
         )
 
 
+class AutoCompressor(EngineCompressor):
+    """Finds out how gradients should travel, for each of them, while it trains.
+
+    For `lightcc.torch.DistributedOptimizer`. After a warm-up, each way of compressing has a few
+    steps: none, int8, int4, and top-k at 5% and 1%. The mildest one stays that makes steps about as
+    short as the fastest does. So nothing is compressed where the network is not what limits.
+    Before top-k, int4 and then milder top-k have some hundred steps. Optimizers that divide by
+    squares of gradients, as Adam does, get no top-k.
+
+    From then on, a gradient of which too much is kept back takes the next milder way. That is seen
+    in `stats().compression`. `optimizer.compression_choices()` returns the ways, and Python's
+    logger "lightcc" tells of changes at level INFO. What each way does to training is in
+    docs/convergence.md.
+
+    Args:
+        budget: What a step may send between hosts at most, as a share of the bytes of float32.
+            Above 0, at most 1. The warm-up, and gradients that take a milder way, may send more.
+        error: Limit of `kept_ratio`: how many times what a step brings may be kept back. `None`: 8,
+            or 0.5 where the optimizer divides by squares. Above 0.
+        warmup_steps: For so many steps everything travels as int8, at least 0.
+
+    Raises:
+        ValueError: A number is out of its range.
+    """
+
+    label = "auto"
+
+    def __init__(
+        self, budget: float = 1.0, error: float | None = None, warmup_steps: int = 100
+    ) -> None:
+        """Takes the arguments of the class."""
+        if not 0.0 < budget <= 1.0:
+            msg = f"budget is {budget}: expected a share above 0, at most 1"
+            raise ValueError(msg)
+        if error is not None and not 0.0 < error < float("inf"):
+            msg = f"error is {error}: expected a finite number above 0, or None"
+            raise ValueError(msg)
+        if warmup_steps < 0:
+            msg = f"warmup_steps is {warmup_steps}: expected a number of at least 0"
+            raise ValueError(msg)
+        self.budget = budget
+        self.error = error
+        self.warmup_steps = warmup_steps
+
+    def spec(self, momentum: float | None = None) -> CompressionSpec:  # noqa: ARG002
+        """Raises ValueError: only DistributedOptimizer knows when a step is over."""
+        msg = (
+            "auto compression is for lightcc.torch.DistributedOptimizer, which knows its steps; use"
+            " Compression.int8 elsewhere."
+        )
+        raise ValueError(msg)
+
+
 class PowerSGDCompressor(EngineCompressor):
     """Sends two factors of each matrix, whose product is nearly the sum of all ranks' gradients.
 
@@ -376,8 +429,8 @@ def check_compression(compression: Any) -> None:
         msg = (
             f"compression is {compression!r}; allowed are Compression.none, Compression.fp16, "
             "Compression.topk(...), Compression.int8, Compression.fp8, Compression.int4, "
-            "Compression.onebit, Compression.powersgd(...), Compression.adam(...), and what has "
-            "their methods compress() and decompress()."
+            "Compression.onebit, Compression.powersgd(...), Compression.adam(...), "
+            "Compression.auto(...), and what has their methods compress() and decompress()."
         )
         raise TypeError(msg)
 
@@ -401,4 +454,5 @@ class Compression:
     int4 = Int4Compressor
     onebit = OneBitCompressor
     adam = AdamCompressor
+    auto = AutoCompressor
     powersgd = PowerSGDCompressor

@@ -4,6 +4,7 @@
 - `plan_groups`: the caller's all-or-nothing groups.
 - `CompressedGradients`: what compression keeps of an optimizer's gradients.
 - `CompressionGuard`: warns where that is too much.
+- `CompressionTuner`: finds out how gradients should travel.
 - `warn_under_second_moment`: warns where an optimizer squares what compression has changed.
 - `take_apart` and `put_together`: nested state as bytes and tensors, for broadcasts.
 
@@ -12,6 +13,7 @@ A face says how its gradients are taken and put back (`GradientSource`), and whe
 
 from lightcc._adapter.compressed_gradients import CompressedGradients
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES, CompressionGuard
+from lightcc._adapter.compression_tuner import CompressionTuner
 from lightcc._adapter.gradient_stream import GradientSource, GradientStream, Slot
 from lightcc._adapter.groups import check_groups, groups_or_number, plan_groups
 from lightcc._adapter.second_moment import warn_under_second_moment
@@ -22,6 +24,7 @@ __all__ = [
     "LIMIT_OF_SQUARES",
     "CompressedGradients",
     "CompressionGuard",
+    "CompressionTuner",
     "GradientSource",
     "GradientStream",
     "Slot",

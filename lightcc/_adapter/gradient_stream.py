@@ -55,15 +55,17 @@ class Slot:
         expected: Whether other ranks may wait for it.
         copied: Whether the result has to be put back: what was taken is not the gradient itself.
         passes_left: How often it will still become ready in this step.
+        spec: How it is compressed; the same for all of a unit, and on all ranks.
         unit: What it is submitted with.
     """
 
-    __slots__ = ("copied", "dtype", "expected", "name", "num_bytes", "passes_left", "unit")
+    __slots__ = ("copied", "dtype", "expected", "name", "num_bytes", "passes_left", "spec", "unit")
 
+    spec: CompressionSpec | None
     unit: Unit[Any]
 
     def __init__(self, name: str, num_bytes: int, dtype: str, *, expected: bool) -> None:
-        """The stream gives it a unit."""
+        """The stream gives it a unit and a spec."""
         self.name = name
         self.num_bytes = num_bytes
         self.dtype = dtype
@@ -137,6 +139,10 @@ class _Flight(Generic[S]):
         self.sent = sent  # What receives the results; empty: the gradients themselves.
 
 
+def _nothing() -> None:
+    """Is called when a step begins, where nobody asks for that."""
+
+
 class GradientStream(Generic[S]):
     """Combines the gradients of some slots over all ranks of a process set, step by step.
 
@@ -145,6 +151,8 @@ class GradientStream(Generic[S]):
         slots: All of them, in the order in which they were given.
         op: How gradients are combined, a number of `lightcc.reductions`.
         passes: How often each gradient becomes ready in a step; see `set_passes()`.
+        units: What is submitted together.
+        on_begin: Called when a step begins, before anything is submitted.
     """
 
     def __init__(
@@ -191,15 +199,16 @@ class GradientStream(Generic[S]):
         self._factors = factors
         self._process_set = process_set
         self._region = region
-        self._units: list[Unit[S]] = [Unit(_GROUP, group) for group in groups]
+        self.units: list[Unit[S]] = [Unit(_GROUP, group) for group in groups]
+        self.on_begin: Callable[[], None] = _nothing
         self._unready = 0  # Units of which another gradient is to come.
         self._flights: list[_Flight[S]] = []
-        self._ready: list[S] = []  # To be submitted in the next call ...
+        self._ready: list[S] = []  # To be submitted in the next call, which has one spec ...
         self._sent: list[Any] = []  # ... with these tensors.
         self._ready_bytes = 0
         self._world = _world.number()  # In which the step began.
         self._waiting = False  # Whether synchronize() was interrupted while it waited.
-        grouped = {slot for unit in self._units for slot in unit.slots}
+        grouped = {slot for unit in self.units for slot in unit.slots}
         self._planner = Planner(
             fusion,
             [
@@ -210,29 +219,33 @@ class GradientStream(Generic[S]):
             process_set,
         )
         self._make_units()
+        self.travel(spec, "")
 
     def add(self, slots: Iterable[S]) -> None:
         """Takes in more slots, each a unit of its own."""
         for slot in slots:
+            slot.spec = self._spec
             self.slots.append(slot)
-            self._units.append(Unit(_ALONE, [slot]))
-            self._rearm(self._units[-1])
+            self.units.append(Unit(_ALONE, [slot]))
+            self._rearm(self.units[-1])
             self._unready += 1
 
     def set_passes(self, passes: int) -> None:
         """Changes the number of passes per step, from the next one that starts."""
         self.passes = passes
-        for unit in self._units:
+        for unit in self.units:
             if not unit.submitted:
                 self._rearm(unit)
 
-    def travel(self, spec: CompressionSpec, suffix: str) -> None:
+    def travel(self, spec: CompressionSpec | None, suffix: str) -> None:
         """Changes how gradients travel, and the end of their names, from the next one on.
 
         Every rank of the process set must do it between the same two steps.
         """
         self._spec = spec
         self._suffix = suffix
+        for slot in self.slots:
+            slot.spec = spec
 
     def ready(self, slot: S, _: object = None) -> None:  # hot
         """Notes that a pass has made a gradient; submits its unit if that was the last of it.
@@ -288,7 +301,7 @@ class GradientStream(Generic[S]):
         Returns:
             Whether the step's gradients are combined now; `None`: no step is under way.
         """
-        begun = self._waiting or any(unit.missing < len(unit.slots) for unit in self._units)
+        begun = self._waiting or any(unit.missing < len(unit.slots) for unit in self.units)
         failure: Exception | None = None
         if begun and self._world == _world.number():
             try:
@@ -313,6 +326,8 @@ class GradientStream(Generic[S]):
             HorovodInternalError: The first error, after all operations ended. On all ranks.
         """
         if not self._waiting:
+            if not self.active:
+                self._begin()
             self._submit_missing()
             self._submit_batch()
             self._waiting = True
@@ -327,20 +342,21 @@ class GradientStream(Generic[S]):
     def _make_units(self) -> None:
         """Makes the units that the plan asks for."""
         named = {slot.name: slot for slot in self.slots}
-        self._units += [
+        self.units += [
             Unit(_BUCKET, [named[name] for name in bucket]) for bucket in self._planner.buckets
         ]
-        taken = {slot for unit in self._units for slot in unit.slots}
-        self._units += [Unit(_ALONE, [slot]) for slot in self.slots if slot not in taken]
+        taken = {slot for unit in self.units for slot in unit.slots}
+        self.units += [Unit(_ALONE, [slot]) for slot in self.slots if slot not in taken]
         self._rule, self._limit = self._planner.choice.rule, self._planner.choice.limit_bytes
-        for unit in self._units:
+        for unit in self.units:
             self._rearm(unit)
-        self._unready = len(self._units)
+        self._unready = len(self.units)
 
     def _begin(self) -> None:
         """Begins a step, with its first gradient."""
         self.active = True
         self._world = _world.number()
+        self.on_begin()
 
     def _rearm(self, unit: Unit[S]) -> None:
         unit.submitted = False
@@ -353,9 +369,9 @@ class GradientStream(Generic[S]):
         self._flights.clear()
         self._waiting = False
         self.active = False
-        for unit in self._units:
+        for unit in self.units:
             self._rearm(unit)
-        self._unready = len(self._units)
+        self._unready = len(self.units)
 
     # -- Submitting -------------------------------------------------------------------------------
 
@@ -371,6 +387,8 @@ class GradientStream(Generic[S]):
         if gradient is None:
             self._start_alone(slot)
             return
+        if self._ready and slot.spec is not self._ready[0].spec:
+            self._submit_batch()
         self._ready.append(slot)
         self._sent.append(gradient)
         self._ready_bytes += unit.num_bytes
@@ -413,7 +431,7 @@ class GradientStream(Generic[S]):
                 together,
                 rule,
                 limit,
-                compression=self._spec,
+                compression=slots[0].spec,
             )
         copied = any(slot.copied for slot in slots)
         self._flights.append(_Flight(handle, slots, sent if copied else []))
@@ -425,7 +443,7 @@ class GradientStream(Generic[S]):
         """Submits every unit that is not in flight and that another rank may wait for."""
         if self._unready == 0:
             return
-        for unit in self._units:
+        for unit in self.units:
             if unit.submitted:
                 continue
             for slot in unit.slots:

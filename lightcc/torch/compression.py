@@ -8,6 +8,7 @@ import torch
 
 from lightcc.compression import (
     AdamCompressor,
+    AutoCompressor,
     Compressor,
     Fp8Compressor,
     FP16Compressor,
@@ -21,6 +22,7 @@ from lightcc.compression import (
 
 __all__ = [
     "AdamCompressor",
+    "AutoCompressor",
     "BF16Compressor",
     "Compression",
     "Compressor",
@@ -63,4 +65,5 @@ class Compression:
     int4 = Int4Compressor
     onebit = OneBitCompressor
     adam = AdamCompressor
+    auto = AutoCompressor
     powersgd = PowerSGDCompressor

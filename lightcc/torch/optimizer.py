@@ -31,6 +31,7 @@ import torch
 
 from lightcc._adapter import (
     CompressedGradients,
+    CompressionTuner,
     check_groups,
     groups_or_number,
     plan_groups,
@@ -39,7 +40,9 @@ from lightcc._adapter import (
 from lightcc.basics import size
 from lightcc.compression import (
     AdamCompressor,
+    AutoCompressor,
     Int4Compressor,
+    Int8Compressor,
     check_compression,
     find_engine_compressor,
 )
@@ -51,6 +54,7 @@ from lightcc.torch._adam import SUFFIXES, CompressedAdam, why_not
 from lightcc.torch._adaptive import is_adaptive
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
 from lightcc.torch._choice import choose_compression, make_guard, say_what_is_done
+from lightcc.torch._compressed import Compressed
 from lightcc.torch._copies import Copied
 from lightcc.torch._gradients import GradientExchange
 from lightcc.torch._momentum import momentum_to_take_over, without_momentum
@@ -59,7 +63,7 @@ from lightcc.torch._private_names import PrivateNames
 from lightcc.torch.compression import Compression
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from lightcc._adapter import CompressionGuard
     from lightcc.fusion import FusionChoice
@@ -76,7 +80,7 @@ _RACE = (
 )
 
 
-class _DistributedOptimizer(Copied, PrivateNames):
+class _DistributedOptimizer(Compressed, Copied, PrivateNames):
     """What DistributedOptimizer adds to the class of an optimizer; comes first among its bases.
 
     Attributes:
@@ -111,6 +115,7 @@ class _DistributedOptimizer(Copied, PrivateNames):
         self._exchange: GradientExchange | None = None
         self._adam: CompressedAdam | None = None
         self._guard: CompressionGuard | None = None
+        self._tuner: CompressionTuner[Any] | None = None
         self._named = None if named_parameters is None else check_named(named_parameters)
         names = name_parameters(self.param_groups, self._named)
         self._parameter_names = dict(names)
@@ -121,10 +126,11 @@ class _DistributedOptimizer(Copied, PrivateNames):
             check_groups(groups, "torch.Tensor", lambda p: isinstance(p, torch.Tensor))
         cls = type(self).__bases__[1]  # Of the given optimizer.
         chosen = choose_compression(compression, op, cls, self.param_groups)
-        adam = find_engine_compressor(chosen)
-        is_adam = isinstance(adam, AdamCompressor)
+        compressor = find_engine_compressor(chosen)
+        is_adam = isinstance(compressor, AdamCompressor)
+        is_auto = isinstance(compressor, AutoCompressor)
         self._compressed = CompressedGradients(
-            Int4Compressor if is_adam else chosen,
+            Int4Compressor if is_adam else Int8Compressor if is_auto else chosen,
             self._parameter_names,
             process_set,
             momentum_to_take_over(chosen, self.param_groups),
@@ -139,8 +145,8 @@ class _DistributedOptimizer(Copied, PrivateNames):
         elif is_adaptive(self.param_groups):
             sizes = (p.numel() * p.element_size() for p in self._parameter_names)
             warn_under_second_moment(compression, cls.__name__, sizes, process_set, stacklevel=4)
-        if isinstance(adam, AdamCompressor):
-            self._adam = CompressedAdam(self, adam, self._compressed, process_set)
+        if isinstance(compressor, AdamCompressor):
+            self._adam = CompressedAdam(self, compressor, self._compressed, process_set)
         trained = {p: name for p, name in names.items() if p.requires_grad}
         self._exchange = GradientExchange(
             names,
@@ -157,6 +163,14 @@ class _DistributedOptimizer(Copied, PrivateNames):
         )
         if self._adam is not None:
             self._adam.start(self._exchange.stream)
+        if isinstance(compressor, AutoCompressor):
+            self._tuner = CompressionTuner(
+                compressor,
+                self._exchange.stream,
+                self._compressed,
+                process_set,
+                squares=is_adaptive(self.param_groups),
+            )
         # The model may outlive this optimizer; then nobody would wait for its gradients.
         weakref.finalize(self, self._exchange.remove_hooks).atexit = False
 
@@ -281,6 +295,8 @@ class _DistributedOptimizer(Copied, PrivateNames):
         """Does the step with the gradients that are there."""
         if self._guard is not None:
             self._guard.count_step()
+        if self._tuner is not None:
+            self._tuner.count_step()
         if self._adam is not None and self._adam.is_active:
             return self._step_adam(self._adam, closure)
         with without_momentum(self._compressed, self.param_groups):
@@ -325,57 +341,6 @@ class _DistributedOptimizer(Copied, PrivateNames):
             raise AssertionError(_RACE)
         self._synchronized = False
         super().zero_grad(set_to_none)
-
-    def compression_state_dict(self) -> dict[str, Any]:
-        """Returns what compression keeps back of this rank's gradients.
-
-        It is not part of `state_dict()`, which is the given optimizer's: each rank has another, and
-        has to save and load its own. `save_compression_state()` does that for all tensors.
-
-        Returns:
-            A dict of numbers, strings and bytes for `load_compression_state_dict()`.
-
-        Raises:
-            ValueError: Gradients are on their way.
-        """
-        return self._compressed.state_dict()
-
-    def load_compression_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes in what `compression_state_dict()` returned on this rank.
-
-        The next steps are then those that would have followed, bit for bit. The state of another
-        grid is dropped with a warning.
-
-        Collective: every rank of the process set must call it.
-
-        Raises:
-            ValueError: The state of some rank is damaged, or gradients are on their way. On all
-                ranks, and none has loaded anything.
-        """
-        self._compressed.load_state_dict(state)
-
-    def set_gradient_scale(self, scale: float) -> None:
-        """Tells compression by what the loss is multiplied from now on, and so the gradients.
-
-        What is kept back was computed with the scale before, and is multiplied by the quotient.
-        Call it on every rank, after a step, whenever the scale changes; `lightcc.torch.GradScaler`
-        does.
-
-        Raises:
-            ValueError: `scale` is not a finite number above zero, or gradients are on their way.
-        """
-        self._compressed.set_gradient_scale(scale)
-
-    def expect_gradient_scale(self, scale: float) -> None:
-        """Hears by what the loss was multiplied whose gradients are on their way already.
-
-        `lightcc.torch.GradScaler` says it in its first step.
-
-        Raises:
-            ValueError: What is kept back has another scale; `set_gradient_scale()` comes before
-                the backward pass.
-        """
-        self._compressed.expect_gradient_scale(scale)
 
     def _has_synchronized(self) -> bool:
         """Whether `synchronize()` was called and no gradient came since."""
@@ -494,9 +459,10 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             so that only one such optimizer may have gradients in flight at a time.
         compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
             `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.onebit`, `.powersgd(...)`, `.adam(...)` where
-            `optimizer` is an Adam or AdamW, or a class with `compress()` and `decompress()`. With
-            `Compression.none`, LIGHT_TOPK_ALLREDUCE=1 means what suits `optimizer`: `.adam()` for
-            Adam and AdamW, top-k for SGD, `.int4` for others that have a second moment.
+            `optimizer` is an Adam or AdamW, `.auto(...)`, which finds out, or a class with
+            `compress()` and `decompress()`. With `Compression.none`, LIGHT_TOPK_ALLREDUCE=1 means
+            what suits `optimizer`: `.adam()` for Adam and AdamW, top-k for SGD, `.int4` for others
+            that have a second moment.
         backward_passes_per_step: Gradients of that many backward passes are added up on each rank
             before they are combined.
         op: `Average`, `Sum`, `Min`, `Max`, `Product`; or `Adasum`: then each rank does a step with

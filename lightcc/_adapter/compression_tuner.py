@@ -1,0 +1,287 @@
+"""`Compression.auto`: which way of compressing each gradient takes, found while it trains.
+
+Ways are ordered from mild to strong: uncompressed, 8 bits, 4 bits, top-k. Steps pass through four
+phases, in which all ranks do the same at the same step:
+
+1. Warm-up: everything travels in the mildest compressed way.
+2. Trial: each way within the budget has a few steps. What counts is the time from step to step,
+   so whatever hides behind the computation is free. Of a way the median counts, on the slowest
+   rank.
+3. Choice: the mildest way that is about as fast as the fastest one, for all gradients. On the way
+   there each milder way of compressing that loses less has some hundred steps, since top-k does
+   most harm in the beginning.
+4. Looks: where `kept_ratio` of a gradient's statistics is above the limit, it takes the next milder
+   way, within the budget or not, and is given time to recover. The ratio is the error that
+   compression makes at the moment.
+
+What a way keeps back is added to what the next one sends, as the engine keeps it by name. Before a
+gradient travels uncompressed it travels once as top-k of all elements, which keeps nothing back.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+
+from lightcc import _world
+from lightcc._adapter.compressed_gradients import PREFIX
+from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES
+from lightcc._adapter.gradient_stream import Slot
+from lightcc.basics import stats
+from lightcc.reductions import Max, allreduce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightcc._adapter.compressed_gradients import CompressedGradients
+    from lightcc._adapter.gradient_stream import GradientStream
+    from lightcc._core import CompressionSpec
+    from lightcc.compression import AutoCompressor
+    from lightcc.process_sets import ProcessSet
+
+_log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Slot)
+
+#: Of each trial: steps that come before the timed ones, and those.
+_SETTLING_STEPS = 2
+_TIMED_STEPS = 5
+#: The mildest way wins that takes at most so much longer than the fastest.
+_SLACK = 0.05
+#: Of each way between int4 and the chosen one.
+DESCENT_STEPS = 300
+#: Steps between two looks; the statistics are means over about as many.
+_LOOK_STEPS = 100
+#: Looks that a gradient has to recover in its new way.
+_PATIENCE = 2
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way for a gradient to travel.
+
+    Attributes:
+        label: As people call it.
+        spec: What the engine is asked for; `None`: nothing.
+        share: What it sends, as a share of the bytes of float32.
+    """
+
+    label: str
+    spec: CompressionSpec | None
+    share: float
+
+
+def ways_for(*, squares: bool, bare: bool) -> list[Way]:
+    """Returns the ways that there are, from mild to strong.
+
+    Args:
+        squares: Whether the optimizer divides by squares of what arrives, which top-k does not
+            suit.
+        bare: Whether what asks for nothing travels uncompressed.
+    """
+    # Not at the top: this module is imported where the engine is not.
+    from lightcc._core import CompressionSpec
+
+    ways = [Way("uncompressed", None, 1.0)] if bare else []
+    ways += [
+        Way("int8", CompressionSpec.quantized(8), 0.254),
+        Way("int4", CompressionSpec.quantized(4), 0.129),
+    ]
+    if not squares:  # Of each element that is sent, 2 bytes say which it is.
+        ways += [
+            Way("top-k at 0.05", CompressionSpec(0.05), 0.075),
+            Way("top-k at 0.01", CompressionSpec(0.01), 0.015),
+        ]
+    return ways
+
+
+class CompressionTuner(Generic[S]):
+    """Chooses how the gradients of one optimizer travel."""
+
+    def __init__(
+        self,
+        compressor: AutoCompressor,
+        stream: GradientStream[S],
+        compressed: CompressedGradients,
+        process_set: ProcessSet,
+        *,
+        squares: bool,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Begins with the warm-up.
+
+        Args:
+            compressor: What the caller asked for.
+            stream: Of the gradients.
+            compressed: What compression knows of them.
+            process_set: The ranks whose gradients are combined.
+            squares: Whether the optimizer divides by squares of what arrives.
+            clock: Returns seconds.
+
+        Raises:
+            ValueError: No way is within the budget.
+        """
+        knobs = _world.current().compression_knobs()
+        self._ways = ways_for(squares=squares, bare=not (knobs["topk"] or knobs["quantize"]))
+        shares = [way.share for way in self._ways]
+        self._tried = [level for level, share in enumerate(shares) if share <= compressor.budget]
+        if not self._tried:
+            strongest = self._ways[-1]
+            msg = (
+                f"budget is {compressor.budget:g}: the least that suits this optimizer is"
+                f" {strongest.label}, which sends {strongest.share:g} of the bytes"
+            )
+            raise ValueError(msg)
+        self._warmup_steps = compressor.warmup_steps
+        self._limit = compressor.error or (LIMIT_OF_SQUARES if squares else LIMIT)
+        self._stream = stream
+        self._compressed = compressed
+        self._process_set = process_set
+        self._clock = clock
+        self._keeping: set[S] = set()  # Of which something may be kept back.
+        stream.on_begin = self._begin
+        self.start()
+
+    def start(self) -> None:
+        """Begins with the warm-up; no gradient is on its way."""
+        self._era = _world.era()
+        self._levels = {
+            slot: 0 for slot in self._stream.slots if self._compressed.compresses(slot.num_bytes)
+        }
+        self._keeping.clear()
+        self._seconds: list[list[float]] = [[] for _ in self._tried]
+        self._strongest = dict(self._levels)  # To which they go; known with the choice.
+        self._recovering: dict[S, int] = {}  # Looks that a slot is left alone.
+        self._applied: tuple[int, dict[S, int]] | None = None  # Units and levels, if they stay.
+        self._steps = 0
+        self._next_step()
+
+    def choices(self) -> dict[str, str]:
+        """Returns how each gradient travels now that may be compressed, by its name."""
+        return {slot.name: self._ways[level].label for slot, level in self._levels.items()}
+
+    def count_step(self) -> None:
+        """Notes that a step is over. Every rank of the process set must call it.
+
+        Raises:
+            HorovodInternalError: A rank failed. On all ranks.
+        """
+        if not self._levels:
+            return
+        now = self._clock()
+        trial, within = self._phase()
+        if 0 <= trial < len(self._tried) and within >= _SETTLING_STEPS:
+            self._seconds[trial].append(now - self._before)
+        self._steps += 1
+        self._next_step()
+
+    def _next_step(self) -> None:
+        trial, within = self._phase()
+        if trial < 0:
+            mildest = next(i for i, way in enumerate(self._ways) if way.spec is not None)
+            self._levels = dict.fromkeys(self._levels, mildest)
+        elif trial < len(self._tried):
+            self._levels = dict.fromkeys(self._levels, self._tried[trial])
+        elif trial == len(self._tried) and within == 0:
+            self._choose()
+        else:
+            if self._steps % _LOOK_STEPS == 0:
+                self._look()
+            if self._steps % DESCENT_STEPS == 0:
+                self._descend()
+        if self._applied != (len(self._stream.units), self._levels):
+            self._apply()
+        self._before = self._clock()
+
+    def _phase(self) -> tuple[int, int]:
+        """Returns the number of the trial, and of the step within it. Negative: warm-up."""
+        return divmod(self._steps - self._warmup_steps, _SETTLING_STEPS + _TIMED_STEPS)
+
+    def _begin(self) -> None:
+        """Begins anew where ranks have done different numbers of steps, or are others."""
+        if self._era != _world.era():
+            self.start()
+
+    def _choose(self) -> None:
+        """Gives all gradients the mildest way that is about as fast as the fastest."""
+        seconds = self._max([statistics.median(times) for times in self._seconds])
+        level = self._tried[int(np.argmax(seconds <= (1.0 + _SLACK) * seconds.min()))]
+        quantized = max(i for i, way in enumerate(self._ways) if way.spec and way.spec.bits)
+        self._strongest = dict.fromkeys(self._levels, level)
+        self._levels = dict.fromkeys(self._levels, min(level, quantized))
+        if self._process_set.rank() == 0:
+            _log.info(
+                "Compression.auto: gradients travel as %s; a step takes %s",
+                self._ways[level].label,
+                ", ".join(
+                    f"{1e3 * time_s:.4g} ms {self._ways[tried].label}"
+                    for tried, time_s in zip(self._tried, seconds, strict=True)
+                ),
+            )
+
+    def _descend(self) -> None:
+        """Goes one way further towards the chosen one."""
+        for slot, level in self._levels.items():
+            self._levels[slot] = min(level + 1, self._strongest[slot])
+
+    def _look(self) -> None:
+        """Gives gradients a milder way of which too much is kept back."""
+        process_set = self._process_set.process_set_id
+        ratios = {t.name: t.kept_ratio for t in stats().compression if t.process_set == process_set}
+        own = [ratios.get(PREFIX + slot.name, 0.0) for slot in self._levels]
+        for slot, ratio in zip(self._levels, self._max(own), strict=True):
+            left = self._recovering.pop(slot, 0)
+            if left > 1:
+                self._recovering[slot] = left - 1
+            elif ratio > self._limit and self._levels[slot] > 0:
+                self._levels[slot] -= 1
+                self._strongest[slot] = self._levels[slot]
+                self._recovering[slot] = _PATIENCE
+                if self._process_set.rank() == 0:
+                    _log.info(
+                        "Compression.auto: '%s' travels as %s from now on: %.3g times what a step"
+                        " brings was kept back, and %.3g times is the limit",
+                        slot.name,
+                        self._ways[self._levels[slot]].label,
+                        ratio,
+                        self._limit,
+                    )
+
+    def _max(self, values: list[float]) -> np.ndarray:
+        """Returns the largest of each value among the ranks."""
+        found: np.ndarray = allreduce(
+            np.array(values),
+            name=f"tuning.{self._stream.slots[0].name}",
+            op=Max,
+            process_set=self._process_set,
+        )
+        return found
+
+    def _apply(self) -> None:
+        """Has the stream send gradients in their ways. Those of a unit take the mildest."""
+        is_flushing = False
+        mildest = min(self._levels.values(), default=0)
+        for unit in self._stream.units:
+            level = min((self._levels.get(slot, mildest) for slot in unit.slots), default=mildest)
+            spec = self._ways[level].spec
+            if spec is not None:
+                self._keeping.update(unit.slots)
+            elif not self._keeping.isdisjoint(unit.slots):
+                self._keeping.difference_update(unit.slots)
+                spec = _everything()
+                is_flushing = True  # In one step alone.
+            for slot in unit.slots:
+                slot.spec = spec
+        self._applied = None if is_flushing else (len(self._stream.units), dict(self._levels))
+
+
+def _everything() -> CompressionSpec:
+    """Returns the spec that sends all there is, and what was kept back."""
+    from lightcc._core import CompressionSpec
+
+    return CompressionSpec(1.0)
