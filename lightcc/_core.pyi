@@ -142,6 +142,10 @@ class World:
     @property
     def homogeneous(self) -> bool: ...
     @property
+    def hosts(self) -> list[list[int]]:
+        """The ranks of each host, ascending; hosts in the order of their lowest ranks."""
+
+    @property
     def dynamic_process_sets(self) -> bool: ...
     @property
     def answers_questions(self) -> bool:

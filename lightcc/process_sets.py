@@ -158,6 +158,32 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
+def host_process_set() -> ProcessSet:
+    """Returns the set of the ranks of this rank's host; registers those of all hosts if need be.
+
+    It does not ask whether dynamic process sets are enabled, as it is not the user who adds them.
+
+    Collective: all ranks must call it, in the same order with other additions.
+
+    Raises:
+        HorovodInternalError: A rank failed. On all ranks.
+    """
+    world = _world.current()
+    if len(world.hosts) == 1:
+        return global_process_set
+    own = global_process_set
+    with _change:
+        for ranks in world.hosts:
+            existing = {tuple(sorted(r)): number for number, r in world.process_sets().items()}
+            number = existing.get(tuple(ranks))
+            if number is None:
+                number = _core.wait(world.add_process_set(ranks))
+                _register(ProcessSet(ranks), number)
+            if world.rank in ranks:
+                own = by_id(number)
+    return own
+
+
 def process_set_ids() -> list[int]:
     """Returns the ids of all registered sets, ascending; 0 is the global one."""
     return sorted(_world.current().process_sets())

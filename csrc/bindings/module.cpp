@@ -196,6 +196,7 @@ void register_world(py::module_& module) {
       .def_property_readonly("cross_rank", &topology<&Topology::cross_rank>)
       .def_property_readonly("cross_size", &topology<&Topology::cross_size>)
       .def_property_readonly("homogeneous", &topology<&Topology::homogeneous>)
+      .def_property_readonly("hosts", &topology<&Topology::hosts>)
       .def_property_readonly("dynamic_process_sets", &WorldBinding::dynamic_process_sets)
       .def_property_readonly("answers_questions",
                              [](const WorldBinding& world) { return world.knobs().stat_server; })

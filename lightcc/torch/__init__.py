@@ -45,6 +45,7 @@ from lightcc.torch.functions import (
     broadcast_parameters,
 )
 from lightcc.torch.grad_scaler import GradScaler
+from lightcc.torch.local_steps import LocalSteps
 from lightcc.torch.mpi_ops import (
     Adasum,
     Average,
@@ -118,6 +119,7 @@ __all__ = [
     "GradScaler",
     "HorovodInternalError",
     "HostsUpdatedInterrupt",
+    "LocalSteps",
     "Max",
     "Min",
     "PeerFailedError",

@@ -16,6 +16,7 @@ from lightcc.torch import mpi_ops
 from lightcc.torch._copies import Copied
 from lightcc.torch._parameters import check_named, name_parameters
 from lightcc.torch._private_names import PrivateNames
+from lightcc.torch._scaled_step import step_unless_infinite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -95,7 +96,7 @@ class AdasumOptimizer(Copied, PrivateNames):
         self._expected.update(p for p in names if p.requires_grad)
         names = {p: name for p, name in names.items() if p in self._expected}
         self._keep(names)
-        loss = self._step_locally(closure)
+        loss = step_unless_infinite(self, super().step, closure)
         try:
             with torch.no_grad():
                 self._combine(names)
@@ -117,26 +118,6 @@ class AdasumOptimizer(Copied, PrivateNames):
                     self._starts[p] = p.detach().clone()
                 else:
                     start.copy_(p)
-
-    def _step_locally(self, closure: Callable[[], Any] | None) -> Any:
-        own = self.__dict__.get("_step_supports_amp_scaling", False)
-        found_inf = None if own else getattr(self, "found_inf", None)
-        if found_inf is None:
-            return super().step(closure) if closure is not None else super().step()
-        # torch.amp.GradScaler left it to us. A rank that skips its step must still take part, with
-        # a delta of zero.
-        if found_inf.item() != 0:
-            return None
-        scale = getattr(self, "grad_scale", None)
-        if scale is not None:
-            inverse = scale.double().reciprocal().float()
-            for group in self.param_groups:
-                for p in group["params"]:
-                    if p.grad is not None:
-                        p.grad.mul_(inverse.to(p.grad.device))
-        # Done here, so not for the optimizer's step to see. GradScaler deletes both afterwards.
-        self.grad_scale = self.found_inf = None
-        return super().step()
 
     def _combine(self, names: dict[torch.Tensor, str]) -> None:
         sent = []

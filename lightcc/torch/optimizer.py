@@ -390,6 +390,11 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         self.__dict__["_step_supports_amp_scaling"] = value
 
 
+def is_distributed(optimizer: object) -> bool:
+    """Returns whether `DistributedOptimizer()` made an optimizer that combines gradients."""
+    return isinstance(optimizer, _DistributedOptimizer)
+
+
 def _check_passes(passes: int) -> None:
     if passes <= 0:
         msg = "backward_passes_per_step must be > 0"

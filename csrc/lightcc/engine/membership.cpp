@@ -149,6 +149,7 @@ class Joiner {
     t.local_rank = static_cast<int>(std::ranges::find(mine, options_.epoch.rank) - mine.begin());
     t.cross_size = 0;
     t.homogeneous = true;
+    t.hosts = world_.hosts;
     for (std::size_t host = 0; host < world_.hosts.size(); ++host) {
       const auto& ranks = world_.hosts[host];
       t.homogeneous = t.homogeneous && ranks.size() == mine.size();

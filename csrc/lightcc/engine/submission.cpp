@@ -94,10 +94,6 @@ Status check_splits(Request& request, std::size_t members) {
 }
 
 Status check_new_set(Request& request, const SubmissionContext& context) {
-  if (!context.dynamic) {
-    return invalid(
-        "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to add or remove process sets after init().");
-  }
   std::vector<std::int32_t>& ranks = request.ranks;
   std::ranges::sort(ranks);
   const bool repeated = std::ranges::adjacent_find(ranks) != ranks.end();
@@ -113,10 +109,6 @@ Status check_new_set(Request& request, const SubmissionContext& context) {
 }
 
 Status check_removal(const Signature& s, const SubmissionContext& context) {
-  if (!context.dynamic) {
-    return invalid(
-        "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to add or remove process sets after init().");
-  }
   if (s.root_or_peer <= 0 ||
       context.sets.find(static_cast<std::uint32_t>(s.root_or_peer)) == nullptr) {
     return invalid("There is no process set %d that could be removed.", s.root_or_peer);

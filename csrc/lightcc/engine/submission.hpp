@@ -18,7 +18,6 @@ struct SubmissionContext {
   const ProcessSetTable& sets;
   int rank = 0;
   int world_size = 1;
-  bool dynamic = false;      ///< Process sets may change now.
   bool serves_cuda = false;  ///< Beside host memory.
 };
 

@@ -149,8 +149,7 @@ class WorldImpl final : public World {
       done(state->status.ok() ? Result<std::vector<Outcome>>(std::move(state->outcomes))
                               : Result<std::vector<Outcome>>(state->status));
     });
-    const auto started =
-        submit_checked(std::move(operations), options, options_.knobs.dynamic_process_sets, state);
+    const auto started = submit_checked(std::move(operations), options, state);
     if (!started.ok()) {
       state->callbacks.clear();  // They hold the state.
     }
@@ -158,10 +157,7 @@ class WorldImpl final : public World {
   }
 
   Result<Handle> start(std::vector<Operation> operations, const SubmitOptions& options) override {
-    return submit_checked(std::move(operations),
-                          options,
-                          options_.knobs.dynamic_process_sets,
-                          std::make_shared<HandleState>());
+    return submit_checked(std::move(operations), options, std::make_shared<HandleState>());
   }
 
   void call_when_done(const Handle& handle, std::function<void()> callback) override {
@@ -364,8 +360,7 @@ class WorldImpl final : public World {
       operations[0].request.ranks = ranks;
       LIGHTCC_ASSIGN_OR_RETURN(
           const Handle handle,
-          submit_checked(
-              std::move(operations), {.waits = true}, true, std::make_shared<HandleState>()));
+          submit_checked(std::move(operations), {.waits = true}, std::make_shared<HandleState>()));
       LIGHTCC_RETURN_IF_ERROR(wait(handle, has_update).status());
     }
     return {};
@@ -389,7 +384,6 @@ class WorldImpl final : public World {
 
   Result<Handle> submit_checked(std::vector<Operation> operations,
                                 const SubmitOptions& options,
-                                bool dynamic,
                                 Handle state) {
     LIGHTCC_RETURN_IF_ERROR(check_alive());
     if (options.waits && is_in_completion()) {
@@ -402,7 +396,6 @@ class WorldImpl final : public World {
                 {.sets = *sets,
                  .rank = topology.rank,
                  .world_size = topology.size,
-                 .dynamic = dynamic,
                  .serves_cuda = core_->executor().planes().serves(MemoryKind::kCuda)}));
     LIGHTCC_ASSIGN_OR_RETURN(
         Handle handle, operations_.add(std::move(operations), options.grouping, std::move(state)));

@@ -101,6 +101,7 @@ struct Topology {
   int cross_rank = 0;  ///< Index of this host among those that have this local rank.
   int cross_size = 1;
   bool homogeneous = true;
+  std::vector<std::vector<int>> hosts;  ///< Ranks by host, ascending; hosts by their lowest rank.
 };
 
 /// What all-reduces of one process set take on this rank, as a line fitted to those that ran.

@@ -77,6 +77,13 @@ class OptimizerStateHandler(StateHandler):
         value.register_step_post_hook(self._note_step)
         super().__init__(value)
 
+    def restore(self) -> None:
+        """Gives the optimizer the state that was saved last.
+
+        torch's optimizers go on with the tensors that they load, so they get copies.
+        """
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
     def sync(self) -> None:
         """Gives the optimizer the state of rank `source`."""
         broadcast_optimizer_state(self.value, root_rank=self.source)

@@ -27,13 +27,10 @@ ProcessSetTable table() {
   return sets;
 }
 
-Status prepare(Operation& operation, bool dynamic = true, bool serves_cuda = false) {
+Status prepare(Operation& operation, bool serves_cuda = false) {
   const ProcessSetTable sets = table();
-  const SubmissionContext context{.sets = sets,
-                                  .rank = kRank,
-                                  .world_size = kWorldSize,
-                                  .dynamic = dynamic,
-                                  .serves_cuda = serves_cuda};
+  const SubmissionContext context{
+      .sets = sets, .rank = kRank, .world_size = kWorldSize, .serves_cuda = serves_cuda};
   LIGHTCC_ASSIGN_OR_RETURN(const auto* members, find_members(operation, context));
   return prepare_operation(operation, *members, context);
 }
@@ -58,9 +55,8 @@ Operation with_peer(Operation s, int root_or_peer) {
 
 void expect_error(Operation s,
                   const std::string& text,
-                  ErrorCode code = ErrorCode::kInvalidArgument,
-                  bool dynamic = true) {
-  const Status status = prepare(s, dynamic);
+                  ErrorCode code = ErrorCode::kInvalidArgument) {
+  const Status status = prepare(s);
   EXPECT_EQ(status.code(), code) << status.message();
   EXPECT_NE(status.message().find(text), std::string::npos)
       << "\"" << status.message() << "\" instead of \"" << text << "\"";
@@ -204,7 +200,7 @@ TEST(Submissions, memory_that_no_plane_serves_is_refused) {
       s,
       "Allreduce 't' on rank 1: the input tensor lies in cuda:1 memory, which nothing here "
       "serves; served is host memory.");
-  EXPECT_TRUE(prepare(s, true, true).ok());
+  EXPECT_TRUE(prepare(s, true).ok());
   EXPECT_EQ(s.request.signature.memory, MemoryKind::kCuda);
   s = of(OpType::kAllgather);
   s.name.reset();
@@ -217,7 +213,7 @@ TEST(Submissions, input_and_output_lie_in_the_same_memory) {
   Operation s = of(OpType::kAllreduce);
   s.output = s.input;
   s.output->memory = {.kind = MemoryKind::kCuda, .device = 1};
-  const Status status = prepare(s, true, true);
+  const Status status = prepare(s, true);
   EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "Allreduce: the output tensor lies in cuda:1 memory, but the input in host memory.");
@@ -254,10 +250,6 @@ TEST(Submissions, impossible_set_changes_are_refused) {
   for (const int id : {-1, 0, 9}) {
     expect_error(with_peer(of(OpType::kRemoveProcessSet), id), "that could be removed");
   }
-  const char* fixed = "Set HOROVOD_DYNAMIC_PROCESS_SETS=1";
-  expect_error(adding({0, 1}), fixed, ErrorCode::kInvalidArgument, false);
-  expect_error(
-      with_peer(of(OpType::kRemoveProcessSet), kOddSet), fixed, ErrorCode::kInvalidArgument, false);
   for (const OpType op : {OpType::kJoin, OpType::kAddProcessSet, OpType::kRemoveProcessSet}) {
     expect_error(in_set(of(op), kOddSet), "concern all ranks");
   }

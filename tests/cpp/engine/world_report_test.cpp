@@ -20,7 +20,8 @@ bool tells(const std::vector<std::string>& lines, const std::string& text) {
 
 Membership on_one_host(int rank) {
   Membership world;
-  world.topology = {.rank = rank, .size = 3, .local_rank = rank, .local_size = 3};
+  world.topology = {
+      .rank = rank, .size = 3, .local_rank = rank, .local_size = 3, .hosts = {{0, 1, 2}}};
   world.host_of = {0, 0, 0};
   world.hosts = {{0, 1, 2}};
   return world;

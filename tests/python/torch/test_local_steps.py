@@ -1,0 +1,336 @@
+"""LocalSteps: workers that train on their own, and combine what they have done every few steps."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+from typing import Any
+
+import pytest
+import torch
+from replicas import batch, check_identical, joined_batch, make_model, mean_loss, sgd
+from torch import nn
+
+import lightcc.torch as hvd
+from lightcc.testing import RankProcesses, spawn_ranks
+
+pytestmark = pytest.mark.multiproc
+
+HOSTS = (0, 0, 1, 1)
+EVERY, RATE, MOMENTUM = 3, 0.7, 0.9
+ALL_SIZES = {"LIGHT_TOPK_THRESHOLD": "0"}  # May be compressed.
+
+
+def run(program: Any, *arguments: Any, hosts: tuple[int, ...] = HOSTS, **env: str) -> list[Any]:
+    return spawn_ranks(program, len(hosts), *arguments, env={**ALL_SIZES, **env}, hosts=hosts)
+
+
+def local_steps(model: nn.Module, **options: Any) -> hvd.LocalSteps:
+    options.setdefault("compression", hvd.Compression.none)
+    return hvd.LocalSteps(
+        sgd(list(model.parameters())),
+        model.named_parameters(),
+        every=EVERY,
+        outer_lr=RATE,
+        outer_momentum=MOMENTUM,
+        **options,
+    )
+
+
+def train(model: nn.Module, optimizer: Any, steps: range, ranks: list[int] | None = None) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        data = batch(step, hvd.rank()) if ranks is None else joined_batch(step, ranks)
+        mean_loss(model, data).backward()
+        optimizer.step()
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+# -- What it computes -----------------------------------------------------------------------------
+
+
+def by_the_formulas(workers: list[list[int]], steps: int) -> torch.Tensor:
+    """Trains all workers in this process, and returns the weights after the last outer step."""
+    models = [make_model() for _ in workers]
+    inner = [sgd(list(model.parameters())) for model in models]
+    start, momentum = flat(models[0]), torch.zeros_like(flat(models[0]))
+    for first in range(0, steps, EVERY):
+        for model, optimizer, ranks in zip(models, inner, workers, strict=True):
+            train(model, optimizer, range(first, first + EVERY), ranks)
+        delta = sum(start - flat(model) for model in models) / len(models)
+        momentum = MOMENTUM * momentum + delta
+        start = start - RATE * (delta + MOMENTUM * momentum)
+        for model in models:
+            nn.utils.vector_to_parameters(start.clone(), model.parameters())
+    return start
+
+
+def trained_by_hosts_and_by_ranks() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.set_num_threads(1)
+    hvd.init()
+    pairs = []
+    for workers, lists in (("hosts", [[0, 1], [2, 3]]), ("ranks", [[0], [1], [2], [3]])):
+        model = make_model()
+        train(model, local_steps(model, workers=workers), range(3 * EVERY))
+        check_identical(model)
+        pairs.append((flat(model), by_the_formulas(lists, 3 * EVERY)))
+    return pairs
+
+
+def test_weights_are_those_of_the_formulas() -> None:
+    for pairs in run(trained_by_hosts_and_by_ranks):
+        for actual, expected in pairs:
+            torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def between_outer_steps() -> tuple[bytes, bytes, int]:
+    hvd.init()
+    model = make_model(torch.float32)
+    optimizer = local_steps(model, compression=hvd.Compression.int8)
+    for step in range(EVERY + 1):
+        optimizer.zero_grad()
+        mean_loss(model, batch(step, hvd.rank(), torch.float32)).backward()
+        optimizer.step()
+    apart = flat(model).numpy().tobytes()
+    optimizer.outer_step()
+    optimizer.outer_step()  # Has nothing to do.
+    return apart, flat(model).numpy().tobytes(), hvd.stats()["compressed_tensors"]
+
+
+@pytest.mark.parametrize("topk", ["0", "1"])
+def test_workers_are_apart_between_outer_steps_and_the_same_after_one(topk: str) -> None:
+    """The variable would compress gradients between hosts; within one nothing is."""
+    results = run(between_outer_steps, LIGHT_TOPK_ALLREDUCE=topk)
+    apart = [result[0] for result in results]
+    assert apart[0] == apart[1] != apart[2] == apart[3]
+    assert len({result[1] for result in results}) == 1
+    num_parameters = len(list(make_model().parameters()))
+    assert [result[2] for result in results] == [2 * num_parameters] * 4
+
+
+def bf16_weights() -> tuple[float, bool]:
+    hvd.init()
+    model = nn.Linear(8, 8, bias=False).to(torch.bfloat16)
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    optimizer = hvd.LocalSteps(
+        torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), every=1
+    )
+    with torch.no_grad():
+        model.weight.fill_(256.0)
+    for _ in range(4):  # Steps that bfloat16 cannot tell from none, after halving by two ranks.
+        model.weight.grad = torch.full_like(model.weight, 1.0 if hvd.rank() == 0 else 0.0)
+        optimizer.step()
+    return float(model.weight[0, 0]), bool((model.weight == model.weight[0, 0]).all())
+
+
+def test_outer_steps_too_small_for_bfloat16_add_up() -> None:
+    assert run(bf16_weights, hosts=(0, 1)) == [(254.0, True)] * 2
+
+
+# -- State ----------------------------------------------------------------------------------------
+
+
+def continued_from_state() -> tuple[torch.Tensor, torch.Tensor]:
+    hvd.init()
+    model = make_model()
+    optimizer = local_steps(model)
+    train(model, optimizer, range(EVERY + 1))
+    other = copy.deepcopy(model)
+    restored = local_steps(other)
+    restored.load_state_dict(pickle.loads(pickle.dumps(optimizer.state_dict())))
+    train(model, optimizer, range(EVERY + 1, 2 * EVERY))
+    train(other, restored, range(EVERY + 1, 2 * EVERY))
+    return flat(model), flat(other)
+
+
+def test_a_saved_state_goes_on_bit_for_bit() -> None:
+    for expected, actual in run(continued_from_state):
+        assert torch.equal(expected, actual)
+
+
+def state_from_rank_0() -> torch.Tensor:
+    hvd.init()
+    model = make_model()
+    optimizer = local_steps(model, workers="ranks")
+    if hvd.rank() == 0:  # As a job that rank 0 has read from a file.
+        alone = make_model()
+        saved = sgd(list(alone.parameters()))
+        train(alone, saved, range(2))
+        model.load_state_dict(alone.state_dict())
+        optimizer.load_state_dict(saved.state_dict())
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    train(model, optimizer, range(EVERY))
+    check_identical(model)
+    return torch.cat([optimizer.state[p]["momentum_buffer"].flatten() for p in model.parameters()])
+
+
+def test_state_is_broadcast_with_that_of_the_given_optimizer() -> None:
+    momenta = run(state_from_rank_0, hosts=(0, 1))
+    assert not torch.equal(momenta[0], momenta[1])  # Each worker's own.
+
+
+def restored_by_an_elastic_state() -> list[torch.Tensor]:
+    hvd.init()
+    model = make_model()
+    optimizer = local_steps(model, workers="ranks")
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
+    train(model, optimizer, range(EVERY + 1))
+    state.save()
+    ends = []
+    for _ in range(3):
+        train(model, optimizer, range(EVERY + 1, 2 * EVERY))
+        ends.append(flat(model).clone())
+        state.restore()
+    return ends
+
+
+def test_an_elastic_state_goes_back_to_the_same_steps_each_time() -> None:
+    for ends in run(restored_by_an_elastic_state, hosts=(0, 1)):
+        assert torch.equal(ends[0], ends[1])
+        assert torch.equal(ends[0], ends[2])
+
+
+def other_shapes() -> str:
+    hvd.init()
+    state = local_steps(make_model()).state_dict()
+    state["local_steps"]["starts"][0] = torch.zeros(2)
+    model = make_model()
+    optimizer = local_steps(model)
+    with pytest.raises(ValueError, match="for parameter 0") as error:
+        optimizer.load_state_dict(state)
+    return str(error.value)
+
+
+def test_a_state_of_other_parameters_is_refused() -> None:
+    assert "has a tensor of shape (2,)" in run(other_shapes, hosts=(0,))[0]
+
+
+# -- Around it ------------------------------------------------------------------------------------
+
+
+def scaled_with_an_overflow() -> tuple[torch.Tensor, float]:
+    hvd.init()
+    model = make_model()
+    optimizer = local_steps(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(2 * EVERY):
+        optimizer.zero_grad()
+        loss = mean_loss(model, batch(step, hvd.rank()))
+        if step == 1 and hvd.rank() == 0:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    check_identical(model)
+    return flat(model), scaler.get_scale()
+
+
+def test_a_step_that_a_scaler_skips_on_one_host_counts_on_all() -> None:
+    results = run(scaled_with_an_overflow)
+    assert all(bool(torch.isfinite(weights).all()) for weights, _ in results)
+    assert [scale for _, scale in results] == [2.0, 2.0, 4.0, 4.0]
+
+
+def clipped_and_scheduled() -> tuple[float, float]:
+    hvd.init()
+    model = make_model()
+    optimizer = local_steps(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    mean_loss(model, batch(0, hvd.rank())).backward()
+    optimizer.synchronize()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    scheduler.step()
+    hvd.barrier()
+    return float(norm), optimizer.optimizer.param_groups[0]["lr"]
+
+
+def test_clipping_is_of_the_worker_and_schedulers_reach_the_given_optimizer() -> None:
+    results = run(clipped_and_scheduled)
+    norms = [norm for norm, _ in results]
+    assert norms[0] == norms[1] != norms[2] == norms[3]
+    assert [rate for _, rate in results] == [0.05] * 4
+
+
+def until_a_rank_dies() -> tuple[bool, int]:
+    hvd.init()
+    model = make_model()
+    optimizer = local_steps(model)
+    train(model, optimizer, range(EVERY))
+    train(model, optimizer, range(EVERY, 2 * EVERY - 1))
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    own = make_model()
+    own.load_state_dict(model.state_dict())
+    inner = sgd(list(own.parameters()))
+    inner.load_state_dict(copy.deepcopy(optimizer.optimizer.state_dict()))
+    train(own, inner, range(2 * EVERY - 1, 2 * EVERY))
+    with pytest.raises(hvd.HorovodInternalError):
+        train(model, optimizer, range(2 * EVERY - 1, 2 * EVERY))
+    return torch.equal(flat(model), flat(own)), optimizer.state_dict()["local_steps"]["count"]
+
+
+def test_a_dead_worker_leaves_the_others_with_their_own_steps() -> None:
+    with RankProcesses(until_a_rank_dies, 3, env=ALL_SIZES, hosts=(0, 1, 2)) as ranks:
+        results = ranks.wait(60)
+    assert [results[rank].value for rank in (0, 2)] == [(True, EVERY)] * 2
+
+
+def refused() -> list[str]:
+    hvd.init()
+    model = make_model()
+    texts = []
+
+    def refuse(error: type[Exception], optimizer: Any = None, **options: Any) -> None:
+        optimizer = optimizer or sgd(list(model.parameters()))
+        with pytest.raises(error) as caught:
+            hvd.LocalSteps(optimizer, model.named_parameters(), **options)
+        texts.append(str(caught.value))
+
+    refuse(ValueError, every=0)
+    refuse(ValueError, outer_lr=0.0)
+    refuse(ValueError, outer_momentum=1.0)
+    refuse(ValueError, workers="nodes")
+    refuse(ValueError, compression=hvd.Compression.adam())
+    refuse(TypeError, compression="int8")
+    refuse(TypeError, model)
+    made = local_steps(model)
+    refuse(ValueError, made)
+    refuse(ValueError, made.optimizer)
+    os.environ["HOROVOD_ELASTIC"] = "1"
+    refuse(ValueError)
+    for copier in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError) as caught:
+            copier(made)
+        texts.append(str(caught.value))
+    return texts
+
+
+def test_what_does_not_suit_is_refused_with_what_is_allowed() -> None:
+    texts = run(refused, hosts=(0, 0))[0]
+    for part, text in zip(
+        [
+            "every is 0",
+            "outer_lr is 0.0",
+            "outer_momentum is 1.0",
+            "'hosts' and 'ranks'",
+            "behind lightcc.torch.DistributedOptimizer",
+            "compression is 'int8'",
+            "expected a torch.optim.Optimizer",
+            "distributed already",
+            "distributed already",
+            "workers='ranks'",
+            "state_dict()",
+            "state_dict()",
+        ],
+        texts,
+        strict=True,
+    ):
+        assert part in text
