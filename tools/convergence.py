@@ -4,7 +4,7 @@
     python tools/convergence.py keep      # puts them into docs/convergence-runs.jsonl
     python tools/convergence.py report --write docs/convergence.md
 
-`run` starts four ranks as a grid of 2 x 2 and lets them train every variant with every seed, one
+`run` starts four ranks as two hosts of two and lets them train every variant with every seed, one
 after another; each run leaves a JSON file in build/convergence, and what is there already is not
 run again. `report` makes tables and plots of the runs that are kept. A seed decides the initial
 weights and the samples of every step, so runs of one seed differ in their compression only:
@@ -36,7 +36,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "build" / "convergence"
 KEPT = ROOT / "docs" / "convergence-runs.jsonl"
 RANKS = 4
-GRID = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2", "LIGHT_TOPK_THRESHOLD": "0"}
+RANKS_PER_HOST = 2
+GRID = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "0"}
 MOMENTUM = 0.9
 #: In the order in which they are run.
 SGD_VARIANTS = (
@@ -47,15 +48,29 @@ SGD_VARIANTS = (
     "momentum correction",
     "fp16",
     "scaled",
+    "auto",
+    "PowerSGD 4",
 )
-#: What sends all elements, whatever the ratio.
+#: What knows no ratio.
 WHOLE = {
     "dense": hvd.Compression.none,
     "int8": hvd.Compression.int8,
+    "fp8": hvd.Compression.fp8,
     "int4": hvd.Compression.int4,
     "1-bit Adam": hvd.Compression.adam(),
+    "auto": hvd.Compression.auto(),
+    "PowerSGD 4": hvd.Compression.powersgd(4, warmup_steps=150),
 }
-VARIANTS = (*SGD_VARIANTS, "int8", "int4", "1-bit Adam")
+#: Links are not what limits here, so the budget has "auto" take the strongest way.
+BUDGETS = {"sgd": 0.02, "adamw": 0.13}
+#: Hosts train on their own, and combine every so many steps what they have done, as int8.
+LOCAL_STEPS: dict[str, dict[str, Any]] = {
+    "local steps, 4": {"every": 4},
+    "local steps, 16": {"every": 16},
+    "DiLoCo, 4": {"every": 4, "outer_lr": 0.7, "outer_momentum": 0.9},
+    "DiLoCo, 16": {"every": 16, "outer_lr": 0.7, "outer_momentum": 0.9},
+}
+VARIANTS = (*SGD_VARIANTS, "int8", "fp8", "int4", "1-bit Adam", *LOCAL_STEPS)
 RATIOS = (0.01, 0.001)
 MEASUREMENTS = 8
 #: Steps whose gradients overflow on one rank, of the variant "scaled".
@@ -64,7 +79,7 @@ OVERFLOWS = (3, 50, 500)
 
 @dataclass(frozen=True)
 class Run:
-    """One training. `ratio` is 1 for what sends all elements."""
+    """One training. `ratio` is 1 for what knows none."""
 
     task: str
     variant: str
@@ -81,12 +96,12 @@ def all_runs(
     tasks: dict[str, Task], seeds: int, variants: list[str], ratios: list[float]
 ) -> list[Run]:
     """Returns what is to be run, what matters most first."""
-    settings = [(variant, 1.0) for variant in WHOLE if variant in variants]
+    settings = [(variant, 1.0) for variant in (*WHOLE, *LOCAL_STEPS) if variant in variants]
     settings += [
         (variant, ratio)
         for ratio in ratios
         for variant in VARIANTS
-        if variant in variants and variant not in WHOLE
+        if variant in variants and variant not in (*WHOLE, *LOCAL_STEPS)
     ]
     return [
         Run(task, variant, ratio, seed)
@@ -98,7 +113,11 @@ def all_runs(
 
 
 def compression_of(run: Run, task: Task) -> Any:
-    """Returns what DistributedOptimizer is given for a variant."""
+    """Returns what the optimizer is given for a variant."""
+    if run.variant in LOCAL_STEPS:
+        return hvd.Compression.int8
+    if run.variant == "auto":
+        return hvd.Compression.auto(budget=BUDGETS[task.optimizer])
     if run.variant in WHOLE:
         return WHOLE[run.variant]
     return hvd.Compression.topk(
@@ -130,7 +149,7 @@ def measure(model: nn.Module, task: Task, name: str) -> float:
 
 
 def make_optimizer(task: Task, model: nn.Module) -> torch.optim.Optimizer:
-    """Returns the optimizer of one rank."""
+    """Returns the optimizer of one rank alone."""
     if task.optimizer == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=task.learning_rate)
     return torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=MOMENTUM)
@@ -145,19 +164,29 @@ def make_schedule(task: Task, optimizer: Any) -> torch.optim.lr_scheduler.LRSche
     )
 
 
+def distribute(run: Run, task: Task, model: nn.Module) -> Any:
+    """Returns the optimizer of all ranks."""
+    # What is kept back belongs to names, so every run has names of its own.
+    named = [(f"{run.name}.{name}", p) for name, p in model.named_parameters()]
+    optimizer = make_optimizer(task, model)
+    compression = compression_of(run, task)
+    if run.variant in LOCAL_STEPS:
+        options = LOCAL_STEPS[run.variant]
+        return hvd.LocalSteps(optimizer, named, compression=compression, **options)
+    return hvd.DistributedOptimizer(optimizer, named, compression)
+
+
 def train(run: Run, task: Task) -> dict[str, Any]:
     """Trains once; every rank must call it. Returns the same on all ranks but for `seconds`."""
     torch.manual_seed(run.seed)
     model = task.make_model()
-    optimizer = make_optimizer(task, model)
-    # What is kept back belongs to names, so every run has names of its own.
-    named = [(f"{run.name}.{name}", p) for name, p in model.named_parameters()]
-    optimizer = hvd.DistributedOptimizer(optimizer, named, compression_of(run, task))
+    optimizer = distribute(run, task, model)
     schedule = make_schedule(task, optimizer)
     scaler = hvd.GradScaler(
         "cpu", init_scale=2.0**16, growth_interval=100, enabled=run.variant == "scaled"
     )
-    optimizer.set_gradient_scale(scaler.get_scale())
+    if run.variant not in LOCAL_STEPS:
+        optimizer.set_gradient_scale(scaler.get_scale())
     samples = torch.Generator().manual_seed(run.seed)
     curve = []
     sent = hvd.stats()["network_bytes_sent"]
@@ -178,6 +207,8 @@ def train(run: Run, task: Task) -> dict[str, Any]:
             forget(optimizer)
         schedule.step()
         if (step + 1) * MEASUREMENTS // task.steps > step * MEASUREMENTS // task.steps:
+            if run.variant in LOCAL_STEPS:
+                optimizer.outer_step()
             curve.append([step + 1, measure(model, task, f"{run.name}.curve")])
     seconds = time.monotonic() - begin
     sent = hvd.stats()["network_bytes_sent"] - sent
@@ -199,6 +230,8 @@ def train(run: Run, task: Task) -> dict[str, Any]:
 
 def train_all(arguments: argparse.Namespace) -> int:
     """What each rank does."""
+    host = int(os.environ["HOROVOD_RANK"]) // RANKS_PER_HOST
+    os.environ["LIGHT_HOST_ID"] = f"host-{host}"
     hvd.init()
     torch.set_num_threads(1)
     tasks = {name: TASKS[name]() for name in arguments.tasks}

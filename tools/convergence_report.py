@@ -29,17 +29,36 @@ STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 LABELS = {
     "dense": "dense",
     "int8": "int8",
+    "fp8": "fp8",
     "int4": "int4",
     "1-bit Adam": "1-bit Adam",
+    "PowerSGD 4": "PowerSGD of rank 4",
+    "local steps, 4": "local steps, every 4",
+    "local steps, 16": "local steps, every 16",
+    "DiLoCo, 4": "DiLoCo, every 4",
+    "DiLoCo, 16": "DiLoCo, every 16",
     "feedback": "top-k",
     "no feedback": "top-k without error feedback",
     "fp16": "top-k, fp16",
     "warm-up": "top-k, warm-up",
     "momentum correction": "top-k, momentum correction",
     "scaled": "top-k, loss scaling with overflows",
+    "auto": "auto",
 }
-#: What sends all elements, and so has no ratio.
-WHOLE = ("dense", "int8", "int4", "1-bit Adam")
+#: What has no ratio.
+WHOLE = (
+    "dense",
+    "int8",
+    "fp8",
+    "int4",
+    "1-bit Adam",
+    "PowerSGD 4",
+    "auto",
+    "local steps, 4",
+    "local steps, 16",
+    "DiLoCo, 4",
+    "DiLoCo, 16",
+)
 
 Row = dict[str, Any]
 Setting = tuple[str, float]  # Variant and ratio.

@@ -203,7 +203,21 @@ def transformer() -> Task:
         measure=_count_bits,
         optimizer="adamw",
         warmup_steps=50,
-        variants=("dense", "1-bit Adam", "int4", "int8", "feedback", "warm-up"),
+        variants=(
+            "dense",
+            "1-bit Adam",
+            "int4",
+            "int8",
+            "fp8",
+            "PowerSGD 4",
+            "auto",
+            "feedback",
+            "warm-up",
+            "local steps, 4",
+            "local steps, 16",
+            "DiLoCo, 4",
+            "DiLoCo, 16",
+        ),
     )
 
 
