@@ -21,21 +21,17 @@ import argparse
 import contextlib
 import json
 import statistics
-import subprocess
 import sys
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from lightcc.bench.cluster import Cluster, parse_rate
 from lightcc.bench.models import gradients
-from lightcc.bench.peers import clean_environment
-from lightcc.bench.signals import ending_in_good_order
+from torch_ranks import add_rank_arguments, start_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PORT = 29511  # In namespaces all ports are free; on one host this one must be.
 UNITS = {"K": 1 << 10, "M": 1 << 20}
 OPERATIONS = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 WAYS = ("lightcc", "gloo")
@@ -257,16 +253,10 @@ def be_a_rank(plan: dict[str, Any]) -> None:
     dist.destroy_process_group()
 
 
-# -- All ranks ------------------------------------------------------------------------------------
-
-
 def main() -> int:
     """Starts the ranks, whose first prints a table; returns 1 where one failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rank", metavar="PLAN", help=argparse.SUPPRESS)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument("--link", default="1g")
+    add_rank_arguments(parser, ranks=2, hosts=1)
     parser.add_argument("--sizes", default="4K,64K,1M,16M,64M", help="may be empty")
     parser.add_argument("--steps", default=",".join(STEPS), help="may be empty")
     parser.add_argument("--rounds", type=int, default=5)
@@ -285,31 +275,7 @@ def main() -> int:
     sys.stdout.write(f"| us: median (least) | {' | '.join(COLUMNS)} | gloo / lightcc |\n")
     sys.stdout.write("|---" * (len(COLUMNS) + 2) + "|\n")
     sys.stdout.flush()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(ending_in_good_order())
-        cluster = None
-        if arguments.hosts > 1:
-            cluster = stack.enter_context(Cluster(arguments.hosts, parse_rate(arguments.link)))
-        processes = []
-        for rank in range(arguments.ranks):
-            host = cluster.host_of(rank, arguments.ranks) if cluster else 0
-            variables = {
-                "RANK": str(rank),
-                "WORLD_SIZE": str(arguments.ranks),
-                "MASTER_ADDR": cluster.addresses[0] if cluster else "127.0.0.1",
-                "MASTER_PORT": str(PORT),
-                "GLOO_SOCKET_IFNAME": "eth0" if cluster else "lo",
-                **({"LIGHT_2D_ALLREDUCE": "1"} if cluster else {}),
-            }
-            words = [*(cluster.command(host) if cluster else []), sys.executable, __file__]
-            process = subprocess.Popen(
-                [*words, "--rank", json.dumps(plan)], env=clean_environment() | variables
-            )
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            processes.append(process)
-        codes = [process.wait() for process in processes]
-    return int(any(codes))
+    return start_ranks(__file__, plan, arguments)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 A layer is what back-propagation finishes at once: its gradients' shapes and its multiply-adds for
 one sample of a forward pass, from which `layer_table` apportions time. The models are those of
-torchvision (classifiers of 1000 classes), GPT-2 small and Transformer-XL large for WikiText-103;
-tests hold the known totals. Layers are listed in the order of a forward pass; back-propagation
-produces gradients from the last layer to the first: `gradients` gives them in that order.
+torchvision (classifiers of 1000 classes), GPT-2 small, BERT large, and Transformer-XL large for
+WikiText-103; tests hold the known totals. Layers are listed in the order of a forward pass;
+back-propagation produces gradients from the last layer to the first: `gradients` gives them in that
+order.
 
 Not counted: what has no weights (activations, pooling, attention's products, softmax) and what is
 small beside the products (normalisation, bias).
@@ -133,6 +134,21 @@ def _gpt2() -> list[Layer]:
     return [*layers, Layer(_norm(width), 0)]
 
 
+def _bert_large() -> list[Layer]:
+    """BERT large, uncased (Devlin et al. 2019): 24 layers of width 1024, for 512 tokens."""
+    width, tokens = 1024, 512
+    tables = ((30522, width), (tokens, width), (2, width))
+    layers = [Layer((*tables, *_norm(width)), 0)]
+    for _ in range(24):
+        layers += [_linear(width, width, at=tokens)] * 3  # Queries, keys and values.
+        for inner in (width, 4 * width):  # Of what attention has put together; of the perceptron.
+            if inner > width:
+                layers.append(_linear(width, inner, at=tokens))
+            back = _linear(inner, width, at=tokens)
+            layers.append(Layer((*back.shapes, *_norm(width)), back.macs))
+    return [*layers, _linear(width, width)]
+
+
 def _transformer_xl() -> list[Layer]:
     """Transformer-XL large (Dai et al. 2019), as its authors train it on WikiText-103.
 
@@ -168,6 +184,7 @@ MODELS: dict[str, Callable[[], list[Layer]]] = {
     "vgg16": _vgg16,
     "inception_v3": _inception_v3,
     "gpt2": _gpt2,
+    "bert_large": _bert_large,
     "transformer_xl": _transformer_xl,
 }
 

@@ -70,6 +70,7 @@ def test_ranges_grow_by_the_factor_and_keep_within_the_end() -> None:
         ("vgg16", 32, 138_357_544),
         ("inception_v3", 292, 27_161_264),
         ("gpt2", 148, 124_439_808),
+        ("bert_large", 391, 335_141_888),
         ("transformer_xl", 215, 285_170_506),
     ],
 )
