@@ -12,8 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
-# By which program Horovod would negotiate and exchange data; lightcc is what it calls gloo.
-_PROGRAMS = ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS")
+# What has no effect: other programs than these, which Horovod would negotiate and exchange data by.
+# lightcc is what it calls gloo.
+_PROGRAMS = {
+    "HOROVOD_CONTROLLER": (
+        {"", "gloo"},
+        "lightcc negotiates itself, and never over MPI. HOROVOD_CPU_OPERATIONS=mpi lets MPI carry "
+        "the data.",
+    ),
+    "HOROVOD_CPU_OPERATIONS": (
+        {"", "gloo", "mpi"},
+        "lightcc exchanges data itself, over shared memory and TCP or a net plugin, or lets MPI do "
+        "it, but never oneCCL. What Horovod calls gloo is lightcc.",
+    ),
+}
 
 
 def warn_caller(text: str, category: type[Warning]) -> None:
@@ -32,10 +44,9 @@ def warn_caller(text: str, category: type[Warning]) -> None:
 
 
 def programs_not_there(env: Mapping[str, str]) -> list[str]:
-    """Returns a sentence for each variable that asks for MPI, oneCCL or another program."""
+    """Returns a sentence for each variable that asks for a program that is not used so."""
     return [
-        f'{name}="{env[name]}" has no effect: lightcc exchanges data itself, over shared memory '
-        "and TCP or a net plugin, and never over MPI or oneCCL. What Horovod calls gloo is lightcc."
-        for name in _PROGRAMS
-        if env.get(name, "gloo").lower() not in {"", "gloo"}
+        f'{name}="{env[name]}" has no effect: {why}'
+        for name, (effective, why) in _PROGRAMS.items()
+        if env.get(name, "").lower() not in effective
     ]

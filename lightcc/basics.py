@@ -102,7 +102,7 @@ def join_world(epoch: Epoch) -> None:
     """
     with _lifecycle:
         _world.check_not_forked()
-        _join(epoch, None)
+        _join(epoch, None, is_job=False)
 
 
 def current_epoch() -> Epoch:
@@ -132,10 +132,13 @@ def _join(
     epoch: Epoch,
     process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None,
     comm: Sequence[int] | MpiComm | None = None,
+    *,
+    is_job: bool = True,
 ) -> None:
     global _joined, _steps
     mpi_comm = comm if is_mpi_comm(comm) else None
     dynamic, static = _planned_sets(process_sets, epoch.size, mpi_comm)
+    site = _discovery.mpi_site(epoch, comm) if is_job else None
     if epoch.rank == 0:
         _warn_about_variables()
 
@@ -148,6 +151,7 @@ def _join(
             secret=epoch.secret,
             process_sets=[process_set.ranks or [] for process_set in static],
             dynamic_process_sets=dynamic,
+            mpi=site,
         )
     except BaseException:
         _note_failure()
@@ -382,28 +386,29 @@ def stop_timeline() -> None:
 
 
 def mpi_threads_supported() -> bool:
-    """Returns whether other MPI code may run in other threads: `False`, as MPI is not used.
+    """Returns whether other MPI code may run in other threads: where MPI carries the data.
+
+    Elsewhere lightcc does not ask MPI for that.
 
     Raises:
         ValueError: lightcc is not initialized.
     """
-    _world.current()
-    return False
+    return _world.current().uses_mpi
 
 
 def mpi_enabled() -> bool:
-    """Returns whether MPI carries the data: `False`."""
-    return False
+    """Returns whether MPI carries the data of this world, as `HOROVOD_CPU_OPERATIONS=mpi` asks."""
+    return _world.exists() and _world.current().uses_mpi
 
 
 def mpi_built() -> bool:
-    """Returns whether there is an MPI data plane: `False`."""
-    return False
+    """Returns whether there is an MPI data plane: `True`. It opens the MPI of the ranks."""
+    return True
 
 
 def gloo_enabled() -> bool:
-    """Returns whether lightcc's own data plane, in the place of Gloo, is used: `True`."""
-    return True
+    """Returns whether lightcc itself, in the place of Gloo, carries the data: unless MPI does."""
+    return not mpi_enabled()
 
 
 def gloo_built() -> bool:

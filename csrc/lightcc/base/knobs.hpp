@@ -24,6 +24,7 @@ struct Knobs {
   std::int64_t net_connections = 1;  ///< LIGHT_NET_CONNECTIONS: per channel over a plugin, 1..16.
   std::int64_t tcp_connections = 2;  ///< LIGHT_TCP_CONNECTIONS: sockets per channel, 1..16.
   std::int64_t tcp_rate = 0;  ///< LIGHT_TCP_RATE: test option, bytes per second sent; 0: unlimited.
+  std::string cpu_operations = "gloo";  ///< LIGHT_CPU_OPERATIONS, HOROVOD_CPU_OPERATIONS: or mpi.
   // Time limits, seconds.
   double peer_timeout_s = 30;  ///< LIGHT_PEER_TIMEOUT: silence of a rank with work outstanding.
   /// HOROVOD_START_TIMEOUT, HOROVOD_GLOO_TIMEOUT_SECONDS (the larger).

@@ -87,8 +87,7 @@ Status Core::start(const WorldOptions& options) {
   if (control_->is_autotuning()) {
     autotune_log_ = std::make_unique<AutotuneLog>(knobs.autotune_log);
   }
-  LIGHTCC_ASSIGN_OR_RETURN(Planes all,
-                           Planes::make(world_, knobs, simd, options.planes, options.staging));
+  LIGHTCC_ASSIGN_OR_RETURN(Planes all, Planes::make(world_, simd, options));
   executor_ =
       std::make_unique<Executor>(world_, knobs, std::move(all), clock_, operations_, timeline_);
   return executor_->add_process_set(

@@ -85,6 +85,20 @@ void Executor::remove_process_set(std::uint32_t id) {
   planes_.remove_process_set(id);
 }
 
+Status Executor::await_communicators(const Joining& joining) {
+  while (sets_in_making_ > 0 && planes_.host().makes_groups_unheard()) {
+    LIGHTCC_RETURN_IF_ERROR(make_groups().status());
+    const TimePoint now = clock_.now();
+    if (now >= joining.deadline) {
+      return make_error(ErrorCode::kTimeout,
+                        "rank %d waited for MPI_Comm_create_group, to which not all ranks came",
+                        world_.topology.rank);
+    }
+    LIGHTCC_RETURN_IF_ERROR(joining.attendance.failure(now + std::chrono::milliseconds(1)));
+  }
+  return {};
+}
+
 void Executor::run(Bucket bucket) {
   const auto found = sets_.find(bucket.process_set);
   if (found == sets_.end()) {
@@ -100,7 +114,8 @@ Result<bool> Executor::advance() {
   if (sets_in_making_ > 0) {
     LIGHTCC_ASSIGN_OR_RETURN(moved, make_groups());
   }
-  awaits_event_ = false;
+  awaits_event_ = sets_in_making_ > 0 && planes_.host().makes_groups_unheard();
+  needs_calls_ = false;
   if (queued_ == 0) {
     return moved;
   }
@@ -156,6 +171,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, front.work->advance());
     moved = moved || progress != Progress::kIdle;
     if (progress != Progress::kDone) {
+      needs_calls_ = needs_calls_ || set.groups_for(front.bucket).needs_calls;
       awaits_event_ = awaits_event_ || (front.staged != nullptr && front.staged->is_copying());
       return moved;
     }
@@ -317,6 +333,7 @@ void Executor::drop_all() {
   queued_ = 0;
   sets_in_making_ = 0;
   awaits_event_ = false;
+  needs_calls_ = false;
 }
 
 }  // namespace lightcc

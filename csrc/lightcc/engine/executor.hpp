@@ -19,6 +19,7 @@
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/planes.hpp"
 #include "lightcc/engine/staged_bucket.hpp"
+#include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/engine/timeline.hpp"
 #include "lightcc/fusion/cost_line.hpp"
 
@@ -52,8 +53,14 @@ class Executor {
   /// Moves everything on. True when something moved.
   Result<bool> advance();
   bool idle() const { return queued_ == 0; }
-  /// Whether a bucket waits for the ready event of an input, or for a copy: nobody rings for that.
+  /// Waits until MPI has made the groups of the first set: until then it uses the program's
+  /// communicator. Errors: kTimeout; of MPI; why another rank cannot join. Blocks: yes.
+  Status await_communicators(const Joining& joining);
+  /// Whether a bucket waits for the ready event of an input or for a copy, or MPI makes groups:
+  /// nobody rings for that.
   bool awaits_event() const { return awaits_event_; }
+  /// Whether MPI carries out a bucket, which it does only while it is called.
+  bool needs_calls() const { return needs_calls_; }
   /// Process set and lane of the buckets that finished since the last call. Valid until the next.
   const std::vector<std::pair<std::uint32_t, std::uint32_t>>& take_finished() {
     return finished_.take();
@@ -117,6 +124,7 @@ class Executor {
   std::size_t queued_ = 0;
   std::uint64_t buckets_ = 0;
   bool awaits_event_ = false;
+  bool needs_calls_ = false;
   bool explained_adasum_ = false;
   TakenInTurns<std::pair<std::uint32_t, std::uint32_t>> finished_;
 };

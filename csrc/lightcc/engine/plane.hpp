@@ -38,6 +38,7 @@ struct PlaneGroups {
   };
 
   std::vector<Lane> lanes;
+  bool needs_calls = false;         ///< A Work of theirs goes on only while it is advanced.
   const char* flat_algorithm = "";  ///< As a timeline calls what does not run on two levels.
   /// What is larger runs flat; none: everything does.
   std::optional<std::uint64_t> two_level_max_bytes;

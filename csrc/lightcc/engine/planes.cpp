@@ -2,23 +2,41 @@
 
 #include <utility>
 
+#include "lightcc/engine/membership.hpp"
+
 namespace lightcc {
 
-Result<Planes> Planes::make(Membership& world,
-                            const Knobs& knobs,
-                            SimdLevel simd,
-                            const std::vector<PlaneMaker>& makers,
-                            const std::vector<std::shared_ptr<Staging>>& staging) {
+namespace {
+
+/// Null where MPI is not to carry the data, or there is nothing to carry.
+Result<std::unique_ptr<MpiComms>> mpi_of(const Membership& world, const WorldOptions& options) {
+  if (options.knobs.cpu_operations != "mpi" || world.topology.size == 1) {
+    return std::unique_ptr<MpiComms>();
+  }
+  if (!options.mpi.has_value()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "HOROVOD_CPU_OPERATIONS=mpi: rank %d is no rank of MPI; start the ranks with "
+                      "mpirun, or give init() a communicator of mpi4py",
+                      world.topology.rank);
+  }
+  return MpiComms::make(*options.mpi, world.topology.rank);
+}
+
+}  // namespace
+
+Result<Planes> Planes::make(Membership& world, SimdLevel simd, const WorldOptions& options) {
+  const Knobs& knobs = options.knobs;
   const auto taken = [](MemoryKind kind) {
     return make_error(ErrorCode::kInvalidArgument,
                       "two planes serve %s memory; one is allowed",
                       memory_kind_name(kind));
   };
   Planes all;
-  auto host = std::make_unique<HostPlane>(world, knobs, simd);
+  LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<MpiComms> mpi, mpi_of(world, options));
+  auto host = std::make_unique<HostPlane>(world, knobs, simd, std::move(mpi));
   all.host_ = host.get();
   all.planes_[index_of(MemoryKind::kHost)] = std::move(host);
-  for (const PlaneMaker& maker : makers) {
+  for (const PlaneMaker& maker : options.planes) {
     LIGHTCC_ASSIGN_OR_RETURN(
         std::unique_ptr<Plane> plane,
         maker({.world = world, .knobs = knobs, .simd = simd, .host = all.host()}));
@@ -28,7 +46,7 @@ Result<Planes> Planes::make(Membership& world,
     }
     all.planes_[index_of(kind)] = std::move(plane);
   }
-  for (const std::shared_ptr<Staging>& one : staging) {
+  for (const std::shared_ptr<Staging>& one : options.staging) {
     if (all.serves(one->memory_kind())) {
       return taken(one->memory_kind());
     }

@@ -23,13 +23,9 @@ class Planes {
   /// The groups of a process set by memory kind; null where nothing serves that.
   using Groups = std::array<PlaneGroups*, kMemoryKindCount>;
 
-  /// The host's, and what `makers` make. `world` outlives them. Errors: of the makers;
-  /// kInvalidArgument when two planes serve one kind.
-  static Result<Planes> make(Membership& world,
-                             const Knobs& knobs,
-                             SimdLevel simd,
-                             const std::vector<PlaneMaker>& makers,
-                             const std::vector<std::shared_ptr<Staging>>& staging);
+  /// The host's, and what the options' makers make. `world` outlives them. Errors: of the makers;
+  /// kInvalidArgument when two planes serve one kind, or MPI cannot carry the data.
+  static Result<Planes> make(Membership& world, SimdLevel simd, const WorldOptions& options);
 
   bool serves(MemoryKind kind) const {
     return planes_[index_of(kind)] != nullptr || staging(kind) != nullptr;

@@ -336,6 +336,9 @@ class WorldImpl final : public World {
     if (const auto timeline = timeline_asked_for(options_.knobs)) {
       LIGHTCC_RETURN_IF_ERROR(start_timeline(*timeline));
     }
+    if (joining != nullptr) {
+      LIGHTCC_RETURN_IF_ERROR(core_->executor().await_communicators(*joining));
+    }
     LIGHTCC_RETURN_IF_ERROR(start_thread());
     return add_static_process_sets(joining);
   }
@@ -475,7 +478,7 @@ class WorldImpl final : public World {
       if (now >= until) {
         return;
       }
-      if (now - idle_since >= spin) {
+      if (now - idle_since >= spin && !core_->executor().needs_calls()) {
         rest_until(until);
         idle_steps = 0;
       }
@@ -541,7 +544,8 @@ class WorldImpl final : public World {
         idle_since = clock_.now();
         continue;
       }
-      if (!core_->busy() || clock_.now() - idle_since >= spin_.background) {
+      const bool may_rest = clock_.now() - idle_since >= spin_.background;
+      if (!core_->busy() || (may_rest && !core_->executor().needs_calls())) {
         return;
       }
       relax(spin_.yield);

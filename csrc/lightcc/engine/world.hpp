@@ -20,6 +20,7 @@
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/mpi_site.hpp"
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/control/lateness.hpp"
 #include "lightcc/engine/operation.hpp"
@@ -89,6 +90,9 @@ struct WorldOptions {
   /// Of memory that no plane serves: tensors in it travel by the host's plane. One for each kind;
   /// it outlives the World. (engine/staging.hpp)
   std::vector<std::shared_ptr<Staging>> staging;
+  /// Where the ranks are in MPI, which Knobs::cpu_operations may ask for; none: MPI does not know
+  /// them.
+  std::optional<MpiSite> mpi;
   const Clock* clock = &Clock::system();
 };
 

@@ -61,9 +61,9 @@ def test_init_and_shutdown_can_be_repeated() -> None:
 
 def test_built_questions_are_answered_before_init() -> None:
     assert hvd.gloo_built() is hvd.gloo_enabled() is True
+    assert hvd.mpi_built() is True
     assert hvd.nccl_built() == 0
     for no in (
-        hvd.mpi_built,
         hvd.mpi_enabled,
         hvd.ddl_built,
         hvd.ccl_built,
@@ -122,10 +122,18 @@ def test_unknown_variable_is_warned_about_with_the_nearest_name(
         hvd.init()
 
 
-@pytest.mark.parametrize("name", ["HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"])
-def test_programs_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(name, "mpi")
-    with pytest.warns(RuntimeWarning, match=f'{name}="mpi" has no effect.*never over MPI'):
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("HOROVOD_CONTROLLER", "mpi", "negotiates itself, and never over MPI"),
+        ("HOROVOD_CPU_OPERATIONS", "ccl", "never oneCCL"),
+    ],
+)
+def test_programs_that_are_not_there_are_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.warns(RuntimeWarning, match=f'{name}="{value}" has no effect.*{why}'):
         hvd.init()
     hvd.shutdown()
     monkeypatch.setenv(name, "gloo")
