@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from lightcc import _core
 from lightcc.exceptions import CollectiveTimeoutError
+from lightcc.torch._profile import region
 from lightcc.torch.distributed._work import Together, Work, is_pending, too_late
 
 if TYPE_CHECKING:
@@ -72,11 +73,13 @@ class Calls:
     ) -> Work | None:
         """Waits for an operation, or makes what waits for it."""
         self._operations += 1
-        if waits and self._coalesced is None:
-            self._finish(handle, finish, timeout_s or self._timeout_s, what)
-            return None
         limit = timeout_s or self._timeout_s
-        work = Work(handle, outputs, finish, limit, self._named(what), source)
+        if waits and self._coalesced is None:
+            with region(what):
+                self._finish(handle, finish, limit, what)
+            return None
+        with region(what):
+            work = Work(handle, outputs, finish, limit, self._named(what), source)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -46,7 +46,9 @@ class Reducing(Calls):
         if how.bitwise is not None:
             return self._bitwise(tensor, tensor, how, waits)
         if how.as_real or not tensor.is_contiguous() or tensor.is_neg() or tensor.device != _CPU:
-            row, staged = writable(numbers(tensor, how, written=True), read=True)
+            target = numbers(tensor, how, written=True)
+            row, staged = writable(target, read=True)
+            row = row.view(target.shape)  # As that of a rank whose tensor is contiguous.
             finish = then_copy([staged])
         else:
             row, finish = tensor, None

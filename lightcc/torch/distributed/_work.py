@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from lightcc import _core
 from lightcc.exceptions import CollectiveTimeoutError
+from lightcc.torch._profile import region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,11 +70,12 @@ class Work(dist.Work):
         seconds = self._timeout_s
         if timeout is not None and timeout.total_seconds() > 0:
             seconds = timeout.total_seconds()
-        if self._done is not None:
-            self._wait_for_callback(self._done, seconds)
-        else:
-            with self._lock:
-                self._complete(seconds)
+        with region("wait", self._what):
+            if self._done is not None:
+                self._wait_for_callback(self._done, seconds)
+            else:
+                with self._lock:
+                    self._complete(seconds)
         if self._error is not None:
             raise self._error
         return True

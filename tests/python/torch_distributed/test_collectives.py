@@ -85,6 +85,37 @@ def test_all_reduce_of_all_numbers_and_layouts(tmp_path: Path) -> None:
     run(all_reduces_are_as_by_gloo, tmp_path)
 
 
+def profiled_names(store: str) -> set[str]:
+    start(store)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        dist.all_reduce(torch.ones(3))
+        dist.broadcast(torch.ones(3), 0, async_op=True).wait()
+    dist.destroy_process_group()
+    return {event.name for event in profile.events()}
+
+
+def test_a_profiler_shows_collectives_and_what_is_waited_for(tmp_path: Path) -> None:
+    for names in run(profiled_names, tmp_path, ranks=2):
+        assert {"lightcc::all_reduce", "lightcc::broadcast"} <= names
+        assert any(name.startswith("lightcc::wait broadcast in the default") for name in names)
+
+
+def layouts_of_ranks_may_differ(store: str) -> None:
+    rank, _ = start(store)
+    for root in (0, 1):
+        x = torch.arange(12.0).reshape(3, 4)
+        x = x.t() if rank else x.t().contiguous()
+        dist.all_reduce(x)
+        assert torch.equal(x, 2 * torch.arange(12.0).reshape(3, 4).t())
+        turned = torch.arange(12.0).reshape(3, 4).t()
+        dist.reduce(turned, root)  # Others than the root bring a contiguous copy.
+        assert torch.equal(turned, (x if rank == root else x / 2))
+
+
+def test_a_tensor_may_lie_differently_on_each_rank(tmp_path: Path) -> None:
+    run(layouts_of_ranks_may_differ, tmp_path, ranks=2)
+
+
 def other_reductions(store: str) -> None:
     rank, size = start(store)
     total = sum(range(1, size + 1))
