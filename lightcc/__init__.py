@@ -11,13 +11,19 @@ Example:
 Start several ranks with `lightccrun -np 4 python train.py`. Importing this package loads no
 framework and starts nothing.
 
-Tensors are numpy arrays, torch tensors, and eager tensors and variables of TensorFlow, in CPU
-memory, C-contiguous, of uint8, int8, uint16, int16, int32, int64, float16, float32, float64, bool,
-or bfloat16 (of torch, TensorFlow, or ml_dtypes); any shape, also 0-dimensional and empty. They are
+Tensors are numpy arrays, torch tensors, and eager tensors and variables of TensorFlow,
+C-contiguous, of uint8, int8, uint16, int16, int32, int64, float16, float32, float64, bool, or
+bfloat16 (of torch, TensorFlow, or ml_dtypes); any shape, also 0-dimensional and empty. They are
 used where they lie: not copied, and kept alive until the operation is done. Until then an input
 must not be changed, and a tensor that is written (names that end with an underscore, `recv`) must
 not be touched. Results are new tensors of the same kind and dtype. A numpy scalar counts as a
 0-dimensional array where it is only read.
+
+Tensors lie in CPU memory, or in that of a CUDA GPU: those of torch, CuPy's arrays, and whatever has
+`__cuda_array_interface__` or, on a GPU, `__dlpack__`. What their streams have been given before the
+call is waited for. Ranks agree on the kind of memory. What comes back for CuPy's arrays are such,
+and for those of other libraries an object that these take with `asarray()` or `from_dlpack()`.
+docs/cuda.md has the rest.
 
 torch tensors may be parameters, but no gradients are recorded: `lightcc.torch` does that, and
 `lightcc.tensorflow` for TensorFlow. TensorFlow's tensors never change, so only its variables are
@@ -34,9 +40,9 @@ name can be used again as soon as the operation that had it is done.
 
 What the operations raise:
     ValueError: At the call, on this rank only, nothing having been started: lightcc is not
-        initialized; the tensor is not contiguous, not in CPU memory, or has a dtype that is not
-        supported; the name is that of an operation in flight; the process set is not registered or
-        this rank is not a member; or another argument is not allowed.
+        initialized; the tensor is not contiguous, lies where lightcc cannot use it, or has a dtype
+        that is not supported; the name is that of an operation in flight; the process set is not
+        registered or this rank is not a member; or another argument is not allowed.
     TypeError: At the call: the argument is not a tensor, or another one is of a wrong type.
     RankMismatchError: When waiting, on all ranks: the ranks disagree about the operation.
     HorovodInternalError: When waiting, on all ranks: a rank failed, fell silent or shut down.

@@ -17,6 +17,41 @@ def error_table() -> list[tuple[int, str, type[Exception]]]:
 def make_error(code: int, message: str, rank: int = -1) -> Exception:
     """Makes, without raising it, the exception of an engine error code."""
 
+class CudaArray:
+    """A result in CUDA memory, for arrays that no framework of lightcc's made.
+
+    `from_dlpack()` and `asarray()` of array libraries take it without a copy, and so does every
+    operation. Its values are there: no stream has to wait for them.
+    """
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Raises TypeError: only results are such."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str:
+        """The name of the dtype, as numpy and torch call it."""
+
+    @property
+    def device(self) -> int:
+        """The number of its GPU."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3; AttributeError for bfloat16, which it has no word for."""
+
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: object = None,
+        dl_device: object = None,
+        copy: object = None,
+    ) -> object:
+        """Returns a capsule of its memory; BufferError for another device, or a copy."""
+
 def poll(handle: int) -> bool:
     """Returns whether an operation is done; ValueError for an unknown handle."""
 

@@ -432,8 +432,11 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Returns whether tensors may lie in CUDA memory: `False`."""
-    return False
+    """Returns whether tensors may lie in CUDA memory, given a GPU and its driver: `True`.
+
+    They travel by way of host memory. `python -m lightcc.doctor` tells whether there is a GPU.
+    """
+    return True
 
 
 def rocm_built() -> bool:

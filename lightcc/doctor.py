@@ -266,7 +266,7 @@ def _describe_gpu(core: ModuleType, index: int, gpu: dict[str, Any], driver: str
     size = f"{gpu['bytes'] // _MIB} MiB"
     known = f"{gpu['name']} at {gpu['pci_bus_id']}, compute capability {major}.{minor}, {size}"
     status = OK
-    result = "lightcc's kernels run, but collectives do not use it yet"
+    result = "lightcc's kernels run; collectives go by way of host memory"
     try:
         core.try_gpu(index)
     except (NotImplementedError, RuntimeError) as error:

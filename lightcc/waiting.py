@@ -71,7 +71,7 @@ def join(device: int = -1) -> int:  # noqa: ARG001  Horovod's signature
     Collective: all ranks must call it sooner or later.
 
     Args:
-        device: Ignored: there are no tensors on devices.
+        device: Ignored: this rank contributes zeros, for which it needs no memory of a device.
 
     Returns:
         The rank that joined last, the same on all ranks.

@@ -17,6 +17,9 @@ inline constexpr std::int32_t kCpu = 1;
 inline constexpr std::int32_t kCuda = 2;
 inline constexpr std::int32_t kCudaHost = 3;  ///< Pinned memory, which the CPU can use as well.
 
+/// DLPACK_FLAG_BITMASK_READ_ONLY.
+inline constexpr std::uint64_t kReadOnly = 1;
+
 // DLDataTypeCode.
 inline constexpr std::uint8_t kInt = 0;
 inline constexpr std::uint8_t kUint = 1;
@@ -86,7 +89,8 @@ struct ExchangeApi {
   int (*import_tensor)(VersionedTensor* tensor, void** python_object);
   /// Describes a Python tensor, which must outlive the description. May be null.
   int (*describe_tensor)(void* python_object, Tensor* description);
-  void* current_work_stream;
+  /// The stream that the calling thread gives work to. May be null.
+  int (*current_work_stream)(std::int32_t device_type, std::int32_t device, void** stream);
 };
 static_assert(sizeof(ExchangeApi) == 56 && offsetof(ExchangeApi, describe_tensor) == 40);
 

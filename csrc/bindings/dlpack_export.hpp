@@ -64,7 +64,8 @@ struct Export {
 template <typename Managed>
 std::unique_ptr<Export<Managed>> make_export(lightcc::DataType dtype,
                                              const std::vector<std::int64_t>& shape,
-                                             std::shared_ptr<OutputBuffer> output) {
+                                             std::shared_ptr<OutputBuffer> output,
+                                             const Memory& memory = {}) {
   auto made = std::make_unique<Export<Managed>>();
   made->shape = shape;
   made->strides.resize(shape.size());
@@ -75,13 +76,14 @@ std::unique_ptr<Export<Managed>> make_export(lightcc::DataType dtype,
   }
   made->managed.context = made.get();
   made->managed.deleter = &Export<Managed>::release;
-  made->managed.tensor = {.data = output_data(element_size(dtype), shape, output),
-                          .device = {.type = kCpu, .id = 0},
-                          .dimensions = static_cast<std::int32_t>(shape.size()),
-                          .dtype = type_of(dtype),
-                          .shape = made->shape.data(),
-                          .strides = made->strides.data(),
-                          .byte_offset = 0};
+  made->managed.tensor = {
+      .data = output_data(element_size(dtype), shape, output),
+      .device = {.type = memory.kind == MemoryKind::kCuda ? kCuda : kCpu, .id = memory.device},
+      .dimensions = static_cast<std::int32_t>(shape.size()),
+      .dtype = type_of(dtype),
+      .shape = made->shape.data(),
+      .strides = made->strides.data(),
+      .byte_offset = 0};
   made->output = std::move(output);
   return made;
 }

@@ -18,9 +18,11 @@
 #include "lightcc/rendezvous/tcp_store.hpp"
 
 #include "compression.hpp"
+#include "cuda_array.hpp"
 #include "errors.hpp"
 #include "gpus.hpp"
 #include "handles.hpp"
+#include "lightcc_cuda/staging/cuda_staging.hpp"
 #include "store_binding.hpp"
 #include "torch_tensors.hpp"
 #include "world_binding.hpp"
@@ -67,6 +69,7 @@ std::shared_ptr<WorldBinding> create_world(int rank,
   options.epoch.secret = std::move(secret);
   options.epoch.rendezvous_address = rendezvous;
   options.process_sets = std::move(process_sets);
+  options.staging.push_back(cuda::make_staging());
   Knobs knobs = options.knobs;
   auto world = [&options] {
     const py::gil_scoped_release nogil;
@@ -419,4 +422,5 @@ PYBIND11_MODULE(_core, module) {
   lightcc::bindings::register_store(module);
   lightcc::bindings::register_knobs(module);
   lightcc::bindings::register_gpus(module);
+  lightcc::bindings::register_cuda_array(module);
 }

@@ -24,30 +24,6 @@ namespace {
 /// numpy numbers dtypes that packages register from here on.
 constexpr int kFirstUserTypeNumber = 256;
 
-std::optional<DataType> builtin_data_type(char kind, py::ssize_t bytes) {
-  switch (kind) {
-    case 'f':
-      return bytes == 4   ? std::optional(DataType::kFloat32)
-             : bytes == 8 ? std::optional(DataType::kFloat64)
-             : bytes == 2 ? std::optional(DataType::kFloat16)
-                          : std::nullopt;
-    case 'i':
-      return bytes == 8   ? std::optional(DataType::kInt64)
-             : bytes == 4 ? std::optional(DataType::kInt32)
-             : bytes == 2 ? std::optional(DataType::kInt16)
-             : bytes == 1 ? std::optional(DataType::kInt8)
-                          : std::nullopt;
-    case 'u':
-      return bytes == 1   ? std::optional(DataType::kUint8)
-             : bytes == 2 ? std::optional(DataType::kUint16)
-                          : std::nullopt;
-    case 'b':
-      return DataType::kBool;
-    default:
-      return std::nullopt;
-  }
-}
-
 std::optional<DataType> data_type(const py::dtype& dtype) {
   if (dtype.num() >= kFirstUserTypeNumber) {
     const bool is_bfloat16 =
@@ -98,7 +74,7 @@ TensorView NumpyKind::view(py::handle object, Access access) const {
   }
   check_aligned(array.data(), element_size(*known));
   if (access == Access::kWrite && !array.writeable()) {
-    throw py::value_error("Tensor is required to be writable: it receives the result.");
+    throw_read_only();
   }
   return {.ref = {.data = const_cast<void*>(array.data()),
                   .dtype = *known,
@@ -134,6 +110,30 @@ py::object NumpyKind::from_splits(const std::vector<std::int64_t>& splits) const
 }
 
 }  // namespace
+
+std::optional<DataType> builtin_data_type(char kind, std::ptrdiff_t bytes) {
+  switch (kind) {
+    case 'f':
+      return bytes == 4   ? std::optional(DataType::kFloat32)
+             : bytes == 8 ? std::optional(DataType::kFloat64)
+             : bytes == 2 ? std::optional(DataType::kFloat16)
+                          : std::nullopt;
+    case 'i':
+      return bytes == 8   ? std::optional(DataType::kInt64)
+             : bytes == 4 ? std::optional(DataType::kInt32)
+             : bytes == 2 ? std::optional(DataType::kInt16)
+             : bytes == 1 ? std::optional(DataType::kInt8)
+                          : std::nullopt;
+    case 'u':
+      return bytes == 1   ? std::optional(DataType::kUint8)
+             : bytes == 2 ? std::optional(DataType::kUint16)
+                          : std::nullopt;
+    case 'b':
+      return bytes == 1 ? std::optional(DataType::kBool) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
 
 const TensorKind& numpy_kind() {
   static const NumpyKind kKind;

@@ -29,6 +29,9 @@ std::vector<std::int64_t> splits_by_numpy(py::handle object) {
 
 std::vector<std::int64_t> splits_of_torch(py::handle object) {
   const TensorView splits = torch_kind().view(object, Access::kRead);
+  if (splits.ref.memory.kind != MemoryKind::kHost) {
+    return splits_of_torch(object.attr("cpu")());
+  }
   if (splits.ref.shape.size() != 1) {
     throw py::value_error("alltoall expects a 1D splits tensor");
   }
@@ -42,14 +45,15 @@ std::vector<std::int64_t> splits_of_torch(py::handle object) {
 }  // namespace
 
 TensorView to_tensor(py::handle object, Access access) {
-  for (const TensorKind* kind : std::array{&numpy_kind(), &torch_kind(), &tensorflow_kind()}) {
+  for (const TensorKind* kind :
+       std::array{&numpy_kind(), &torch_kind(), &tensorflow_kind(), &cuda_array_kind()}) {
     if (kind->has(object)) {
       return kind->view(object, access);
     }
   }
   throw py::type_error(
-      "Tensor is required to be a numpy.ndarray, a torch.Tensor, or a tensor or variable of "
-      "TensorFlow, not " +
+      "Tensor is required to be a numpy.ndarray, a torch.Tensor, a tensor or variable of "
+      "TensorFlow, or an array in CUDA memory with __cuda_array_interface__ or __dlpack__, not " +
       std::string(Py_TYPE(object.ptr())->tp_name) + ".");
 }
 
@@ -74,6 +78,10 @@ std::vector<std::int64_t> to_splits(py::handle object) {
 
 void throw_not_contiguous() {
   throw py::value_error("Tensor is required to be contiguous.");
+}
+
+void throw_read_only() {
+  throw py::value_error("Tensor is required to be writable: it receives the result.");
 }
 
 void throw_unsupported_dtype(const std::string& name) {

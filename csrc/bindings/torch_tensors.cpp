@@ -8,9 +8,9 @@
 //
 // Autograd plays no part: what a tensor requires or records is not looked at, and writing into it
 // is not recorded. A negative view, whose memory holds the numbers with the other sign, is read
-// from a copy that torch makes, and refused where it would be written. Memory of CUDA devices is
-// handed on, for the engine to serve or refuse. Not handled: other devices, sparse layouts, copying
-// what does not fit.
+// from a copy that torch makes, and refused where it would be written. A tensor on a CUDA device
+// holds its values when the stream has written them that its thread gives work to. Not handled:
+// other devices, sparse layouts, copying what does not fit.
 #include "torch_tensors.hpp"
 
 #include <algorithm>
@@ -25,6 +25,7 @@
 
 #include "dlpack.hpp"
 #include "dlpack_export.hpp"
+#include "dlpack_import.hpp"
 #include "tensors.hpp"
 
 namespace py = pybind11;
@@ -69,7 +70,8 @@ struct Torch {
   PyTypeObject* tensor_type = nullptr;
   PyObject* strided = nullptr;      ///< torch.strided, the layout of dense tensors.
   PyObject* from_dlpack = nullptr;  ///< torch.from_dlpack.
-  PyObject* is_neg = nullptr;       ///< torch.Tensor.is_neg; a bound method takes longer to find.
+  PyObject* module = nullptr;
+  PyObject* is_neg = nullptr;  ///< torch.Tensor.is_neg; a bound method takes longer to find.
   std::array<PyObject*, kDtypes.size()> dtypes{};
   const dlpack::ExchangeApi* exchange = nullptr;  ///< Null: torch has none that is known here.
   bool use_exchange = true;
@@ -117,6 +119,7 @@ Torch* find_torch() {
   torch.from_dlpack = from_dlpack.release().ptr();
   torch.is_neg = py::object(py::getattr(tensor_type, "is_neg", py::none())).release().ptr();
   torch.exchange = find_exchange(tensor_type);
+  torch.module = module.inc_ref().ptr();
   torch.tensor_type = reinterpret_cast<PyTypeObject*>(tensor_type.release().ptr());
   return &torch;
 }
@@ -141,10 +144,10 @@ void check_layout(const Torch& torch, py::handle tensor) {
   throw py::value_error("Tensor layout " + name + " is not supported.");
 }
 
-[[noreturn]] void throw_not_on_cpu(py::handle tensor) {
+[[noreturn]] void throw_on_other_device(py::handle tensor) {
   throw py::value_error("Tensor is on device " +
                         py::str(tensor.attr("device")).cast<std::string>() +
-                        "; this version of lightcc takes tensors in CPU memory only.");
+                        "; this version of lightcc takes tensors in CPU and CUDA memory only.");
 }
 
 /// Whether the elements of `tensor` are the negatives of what its memory holds.
@@ -167,21 +170,24 @@ py::object resolved(py::handle tensor, Access access) {
   return tensor.attr("detach")().attr("resolve_neg")();
 }
 
-bool is_contiguous(const dlpack::Tensor& tensor) {
-  if (tensor.strides == nullptr) {
-    return true;
+/// The stream that this thread gives a CUDA device's work to; none for host memory.
+std::optional<std::uintptr_t> current_stream(const Torch& torch, const Memory& memory) {
+  if (memory.kind != MemoryKind::kCuda) {
+    return std::nullopt;
   }
-  bool contiguous = true;
-  std::int64_t expected = 1;
-  for (std::int32_t i = tensor.dimensions - 1; i >= 0; --i) {
-    const std::int64_t extent = tensor.shape[i];
-    if (extent == 0) {
-      return true;
-    }
-    contiguous = contiguous && (extent == 1 || tensor.strides[i] == expected);
-    expected *= extent;
+  const dlpack::ExchangeApi* const exchange = torch.use_exchange ? torch.exchange : nullptr;
+  if (exchange == nullptr || exchange->current_work_stream == nullptr) {
+    const py::handle module(torch.module);
+    return module.attr("cuda")
+        .attr("current_stream")(memory.device)
+        .attr("cuda_stream")
+        .cast<std::uintptr_t>();
   }
-  return contiguous;
+  void* stream = nullptr;
+  if (exchange->current_work_stream(dlpack::kCuda, memory.device, &stream) != 0) {
+    throw py::error_already_set();
+  }
+  return reinterpret_cast<std::uintptr_t>(stream);
 }
 
 /// What the engine knows of devices; whether it serves them, it says itself.
@@ -195,15 +201,6 @@ std::optional<Memory> memory_of(dlpack::Device device) {
     default:
       return std::nullopt;
   }
-}
-
-std::optional<DataType> data_type(dlpack::DataType dtype) {
-  for (const DtypeRow& row : kDtypes) {
-    if (dlpack::type_of(row.dtype) == dtype) {
-      return row.dtype;
-    }
-  }
-  return std::nullopt;
 }
 
 /// Raises unless `view` has memory that its elements can be read from.
@@ -224,6 +221,7 @@ class TorchKind final : public TensorKind {
   py::object from_output(const TensorView& like,
                          const std::vector<std::int64_t>& shape,
                          std::shared_ptr<OutputBuffer> output) const override;
+  std::optional<TensorView> make_output(const TensorView& like) const override;
   py::object from_splits(const std::vector<std::int64_t>& splits) const override;
 
  private:
@@ -252,24 +250,26 @@ TensorView TorchKind::view(py::handle object, Access access) const {
   }
   const std::optional<Memory> memory = memory_of(found.device);
   if (!memory) {
-    throw_not_on_cpu(object);
+    throw_on_other_device(object);
   }
-  const std::optional<DataType> dtype = data_type(found.dtype);
+  const std::optional<DataType> dtype = dlpack::known_type(found.dtype);
   if (!dtype) {
     throw_unsupported(object);
   }
-  if (!is_contiguous(found)) {
+  if (!dlpack::is_contiguous(found.dimensions, found.shape, found.strides)) {
     throw_not_contiguous();
   }
   if (is_negative_view(torch, object)) {
     return view(resolved(object, access), access);
   }
+  const std::optional<std::uintptr_t> stream = current_stream(torch, *memory);
   return checked({.ref = {.data = static_cast<std::byte*>(found.data) + found.byte_offset,
                           .dtype = *dtype,
                           .shape = {found.shape, found.shape + found.dimensions},
                           .memory = *memory},
                   .owner = py::reinterpret_borrow<py::object>(object),
-                  .kind = this});
+                  .kind = this,
+                  .stream = stream});
 }
 
 TensorView TorchKind::view_by_attributes(const Torch& torch,
@@ -279,7 +279,7 @@ TensorView TorchKind::view_by_attributes(const Torch& torch,
   const py::object device = tensor.attr("device");
   const auto device_type = device.attr("type").cast<std::string>();
   if (device_type != "cpu" && device_type != "cuda") {
-    throw_not_on_cpu(tensor);
+    throw_on_other_device(tensor);
   }
   const Memory memory = device_type == "cpu" ? Memory()
                                              : Memory{.kind = MemoryKind::kCuda,
@@ -295,6 +295,7 @@ TensorView TorchKind::view_by_attributes(const Torch& torch,
   if (is_negative_view(torch, tensor)) {
     return view_by_attributes(torch, resolved(tensor, access), access);
   }
+  const std::optional<std::uintptr_t> stream = current_stream(torch, memory);
   const auto address = tensor.attr("data_ptr")().cast<std::uintptr_t>();
   std::vector<std::int64_t> shape;
   for (const py::handle extent : tensor.attr("shape")) {
@@ -306,7 +307,8 @@ TensorView TorchKind::view_by_attributes(const Torch& torch,
                .shape = std::move(shape),
                .memory = memory},
        .owner = py::reinterpret_borrow<py::object>(tensor),
-       .kind = this});
+       .kind = this,
+       .stream = stream});
 }
 
 py::object tensor_by_exchange(const dlpack::ExchangeApi& exchange,
@@ -322,26 +324,36 @@ py::object tensor_by_exchange(const dlpack::ExchangeApi& exchange,
 
 py::object make_tensor(DataType dtype,
                        const std::vector<std::int64_t>& shape,
-                       std::shared_ptr<OutputBuffer> output) {
+                       std::shared_ptr<OutputBuffer> output,
+                       const Memory& memory) {
   const Torch& torch = *find_torch();
   if (torch.exchange != nullptr && torch.use_exchange) {
     return tensor_by_exchange(
         *torch.exchange,
-        dlpack::make_export<dlpack::VersionedTensor>(dtype, shape, std::move(output)));
+        dlpack::make_export<dlpack::VersionedTensor>(dtype, shape, std::move(output), memory));
   }
   return py::handle(torch.from_dlpack)(dlpack::to_capsule(
-      dlpack::make_export<dlpack::ManagedTensor>(dtype, shape, std::move(output))));
+      dlpack::make_export<dlpack::ManagedTensor>(dtype, shape, std::move(output), memory)));
 }
 
 py::object TorchKind::from_output(const TensorView& like,
                                   const std::vector<std::int64_t>& shape,
                                   std::shared_ptr<OutputBuffer> output) const {
-  return make_tensor(like.ref.dtype, shape, std::move(output));
+  return make_tensor(like.ref.dtype, shape, std::move(output), like.ref.memory);
+}
+
+/// On a GPU, of torch's own memory, which it has at hand.
+std::optional<TensorView> TorchKind::make_output(const TensorView& like) const {
+  if (like.ref.memory.kind != MemoryKind::kCuda) {
+    return std::nullopt;
+  }
+  const py::object plain = like.owner.attr("detach")();
+  return view(py::handle(find_torch()->module).attr("empty_like")(plain), Access::kWrite);
 }
 
 py::object TorchKind::from_splits(const std::vector<std::int64_t>& splits) const {
   return make_tensor(
-      DataType::kInt32, {static_cast<std::int64_t>(splits.size())}, splits_buffer(splits));
+      DataType::kInt32, {static_cast<std::int64_t>(splits.size())}, splits_buffer(splits), {});
 }
 
 bool use_torch_exchange(bool enabled) {

@@ -89,14 +89,40 @@ std::vector<TensorView> to_outputs(py::handle outputs, bool grouped, std::size_t
   return views;
 }
 
+/// New tensors for the results of `inputs`, where frameworks make them; none: the engine does.
+std::vector<TensorView> make_outputs(const std::vector<TensorView>& inputs) {
+  std::vector<TensorView> outputs;
+  for (const TensorView& input : inputs) {
+    std::optional<TensorView> made = input.kind->make_output(input);
+    if (!made) {
+      return {};
+    }
+    outputs.push_back(std::move(*made));
+  }
+  return outputs;
+}
+
 constexpr Access access(bool in_place) {
   return in_place ? Access::kWrite : Access::kRead;
+}
+
+/// The value; raises, as for a tensor that cannot be taken, where this machine has no use of CUDA.
+template <typename T>
+T usable(Result<T> result) {
+  if (!result.ok() && (result.status().code() == ErrorCode::kUnimplemented ||
+                       result.status().code() == ErrorCode::kInvalidArgument)) {
+    throw py::value_error("Tensor lies in CUDA memory, which lightcc cannot use here: " +
+                          result.status().message() + ".");
+  }
+  return value_or_throw(std::move(result));
 }
 
 /// Makes `tensor` the input, and in place the output; what is left of it has no shape.
 void take(TensorView& tensor, bool in_place, Operation& operation) {
   operation.input = std::move(tensor.ref);
-  tensor.ref = {.data = operation.input.data, .dtype = operation.input.dtype};
+  tensor.ref = {.data = operation.input.data,
+                .dtype = operation.input.dtype,
+                .memory = operation.input.memory};
   if (in_place) {
     operation.output = operation.input;
   }
@@ -105,7 +131,9 @@ void take(TensorView& tensor, bool in_place, Operation& operation) {
 /// Makes `tensor` the output; what is left of it has no shape.
 void take_output(TensorView& tensor, Operation& operation) {
   operation.output = std::move(tensor.ref);
-  tensor.ref = {.data = operation.output->data, .dtype = operation.output->dtype};
+  tensor.ref = {.data = operation.output->data,
+                .dtype = operation.output->dtype,
+                .memory = operation.output->memory};
 }
 
 }  // namespace
@@ -143,18 +171,48 @@ WorldBinding::~WorldBinding() {
 std::int64_t WorldBinding::submit(const Call& call,
                                   std::vector<TensorView> tensors,
                                   std::vector<TensorView> outputs) {
+  const OpType op = call.prototype.request.signature.op;
+  if (outputs.empty() && !call.in_place && (op == OpType::kAllreduce || op == OpType::kBroadcast)) {
+    outputs = make_outputs(tensors);
+  }
+  const std::shared_ptr<ReadyEvent> ready = order(tensors, outputs);
   std::vector<Operation> operations(std::max<std::size_t>(tensors.size(), 1), call.prototype);
   for (std::size_t i = 0; i < operations.size(); ++i) {
     operations[i].name = call.name;
     operations[i].sequence = call.sequence;
     if (!tensors.empty()) {
       take(tensors[i], call.in_place, operations[i]);
+      operations[i].ready = ready;
     }
     if (!outputs.empty()) {
       take_output(outputs[i], operations[i]);
     }
   }
   return start(call, std::move(operations), std::move(tensors), std::move(outputs));
+}
+
+std::shared_ptr<ReadyEvent> WorldBinding::order(std::vector<TensorView>& tensors,
+                                                std::vector<TensorView>& outputs) {
+  std::vector<cuda::GpuStream> streams;
+  for (std::vector<TensorView>* const views : {&tensors, &outputs}) {
+    for (TensorView& view : *views) {
+      Memory& memory = view.ref.memory;
+      if (memory.kind != MemoryKind::kCuda) {
+        continue;
+      }
+      if (stream_order_ == nullptr) {
+        stream_order_ = cuda::make_stream_order();
+      }
+      if (memory.device == kDeviceOfItsAddress) {
+        memory.device = usable(stream_order_->device_of(view.ref.data));
+      }
+      const cuda::GpuStream stream{.device = memory.device, .handle = view.stream};
+      if (std::ranges::find(streams, stream) == streams.end()) {
+        streams.push_back(stream);
+      }
+    }
+  }
+  return streams.empty() ? nullptr : usable(stream_order_->record(streams));
 }
 
 std::int64_t WorldBinding::submit(const Call& call, py::handle tensors, py::handle outputs) {
@@ -211,10 +269,13 @@ std::int64_t WorldBinding::allreduce_each(py::handle tensors,
             .is_list = true,
             .in_place = true};
   call.prototype.request.signature.fusion = to_fusion_wish(fusion);
+  std::vector<TensorView> no_outputs;
+  const std::shared_ptr<ReadyEvent> ready = order(views, no_outputs);
   std::vector<Operation> operations(views.size(), call.prototype);
   for (std::size_t i = 0; i < views.size(); ++i) {
     operations[i].name = names[i];
     take(views[i], true, operations[i]);
+    operations[i].ready = ready;
   }
   return start(call, std::move(operations), std::move(views));
 }

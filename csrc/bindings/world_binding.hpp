@@ -15,6 +15,7 @@
 #include "lightcc/engine/world.hpp"
 
 #include "arguments.hpp"
+#include "lightcc_cuda/staging/stream_order.hpp"
 #include "tensors.hpp"
 
 namespace lightcc::bindings {
@@ -136,6 +137,10 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
                       std::vector<TensorView> outputs = {});
   // `outputs`: the caller's, or None.
   std::int64_t submit(const Call& call, pybind11::handle tensors, pybind11::handle outputs);
+  /// Finds the GPUs of tensors in CUDA memory. When their streams have done what they were given;
+  /// null: now. Raises where they cannot be used.
+  std::shared_ptr<ReadyEvent> order(std::vector<TensorView>& tensors,
+                                    std::vector<TensorView>& outputs);
   std::int64_t start(const Call& call,
                      std::vector<Operation> operations,
                      std::vector<TensorView> tensors,
@@ -144,6 +149,7 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   WorldPtr world_;
   pid_t owner_;  ///< The process that made the world: a forked child has none of its threads.
   Knobs knobs_;
+  std::shared_ptr<cuda::StreamOrder> stream_order_;  ///< Null: there was no CUDA tensor yet.
 };
 
 }  // namespace lightcc::bindings

@@ -68,8 +68,9 @@ class _CompressedState:
             self._process_set.process_set_id,
             compression=self._spec,
         )
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         buffer = bucket.buffer()
+        devices: list[int | str | torch.device] | None = [buffer.device] if buffer.is_cuda else None
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
 
         def finish(done: int) -> None:
             try:

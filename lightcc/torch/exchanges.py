@@ -72,8 +72,8 @@ def allgather(
     for the first dimension, which may differ.
 
     Args:
-        tensor: Shape (rows, ...), at least 1-dimensional, contiguous, in CPU memory; rows may be 0.
-            Read, not copied.
+        tensor: Shape (rows, ...), at least 1-dimensional, contiguous; rows may be 0. Read, not
+            copied.
         name: Matches this call across ranks; see `lightcc`.
         process_set: The ranks that take part.
 
@@ -137,8 +137,7 @@ def broadcast(
     root.
 
     Args:
-        tensor: Any shape, contiguous, in CPU memory. Read on the root; elsewhere only its dtype and
-            shape count.
+        tensor: Any shape, contiguous. Read on the root; elsewhere only its dtype and shape count.
         root_rank: World rank of the root, a member of the process set.
         name: Matches this call across ranks; see `lightcc`.
         process_set: The ranks that take part.
@@ -189,8 +188,7 @@ def alltoall(
     for the first dimension, which may differ.
 
     Args:
-        tensor: Shape (rows, ...), at least 1-dimensional, contiguous, in CPU memory. Read, not
-            copied.
+        tensor: Shape (rows, ...), at least 1-dimensional, contiguous. Read, not copied.
         splits: Shape (members,), int32 or a sequence of integers: how many rows go to each member,
             in order; their sum is at most rows. `None` sends the same number to each.
         name: Matches this call across ranks; see `lightcc`.
@@ -198,7 +196,7 @@ def alltoall(
 
     Returns:
         A new tensor of what was received, in the order of ranks; with `splits`, also how many rows
-        came from each member: int32, shape (members,).
+        came from each member: int32, shape (members,), where `splits` are if these are a tensor.
 
     Raises:
         ValueError: This rank's call is wrong; see `lightcc`.
@@ -212,5 +210,8 @@ def alltoall(
         return output if splits is None else (output, counts)
     if records(tensor):
         received: Any = HorovodAlltoall.apply(tensor, splits, name, process_set)
-        return received  # type: ignore[no-any-return]
-    return exchanges.alltoall(tensor, splits, name, process_set)
+    else:
+        received = exchanges.alltoall(tensor, splits, name, process_set)
+    if isinstance(splits, torch.Tensor) and splits.is_cuda:
+        received = (received[0], received[1].to(splits.device))
+    return received  # type: ignore[no-any-return]

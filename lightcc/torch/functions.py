@@ -30,8 +30,8 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
     Args:
         params: A dictionary of tensors, such as `model.state_dict()`; or a list of tensors or of
-            (name, tensor) pairs, such as `list(model.named_parameters())`. In CPU memory, of any
-            layout. Read on the root, overwritten elsewhere, whether they require a gradient or not.
+            (name, tensor) pairs, such as `list(model.named_parameters())`. Of any layout. Read on
+            the root, overwritten elsewhere, whether they require a gradient or not.
         root_rank: World rank of the root.
 
     Raises:
@@ -127,9 +127,9 @@ def _make(description: tuple[torch.dtype, tuple[int, ...]]) -> torch.Tensor:
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor`'s elements as bytes, so that every dtype travels; a view where it is contiguous.
+    """`tensor`'s elements as bytes in CPU memory, so that every dtype travels; a view if it can be.
 
     The bytes of a conjugate or negative view are not those of its elements, so it is copied.
     """
-    plain = tensor.detach().contiguous().resolve_conj().resolve_neg()
+    plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
     return plain.view(-1).view(torch.uint8)

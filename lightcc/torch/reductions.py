@@ -109,7 +109,7 @@ def allreduce(
     and factors; calls with different names may overlap and finish in any order.
 
     Args:
-        tensor: Any shape, contiguous, in CPU memory. Read, not copied.
+        tensor: Any shape, contiguous. Read, not copied.
         average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
         name: Matches this call across ranks; see `lightcc`.
         compression: What is sent for `tensor`: `Compression.none`, `.fp16`, `.bf16`, or
@@ -233,8 +233,7 @@ def reducescatter(
     and factors.
 
     Args:
-        tensor: Shape (rows, ...), at least 1-dimensional, contiguous, in CPU memory. Read, not
-            copied.
+        tensor: Shape (rows, ...), at least 1-dimensional, contiguous. Read, not copied.
         name: Matches this call across ranks; see `lightcc`.
         compression: As in `allreduce()`.
         op: `Average` (the default) or `Sum`.

@@ -29,7 +29,7 @@ def sparse_allreduce_async(
     `op`.
 
     Args:
-        tensor: Sparse, in coordinate layout, in CPU memory; need not be coalesced. Read.
+        tensor: Sparse, in coordinate layout; need not be coalesced. Read.
         name: Matches this call across ranks; see `lightcc`.
         op: `Average` or `Sum`.
         process_set: The ranks that take part.

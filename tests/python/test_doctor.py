@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpu_arrays import FAKE_CUDA, needs_fake_cuda
 
 from lightcc import doctor, harp
 from lightcc.harp import __main__ as harp_main
@@ -151,9 +152,6 @@ def test_the_report_counts_problems() -> None:
     assert text.endswith("1 problem (!)\n")
 
 
-FAKE_CUDA = Path(__file__).resolve().parents[2] / "build/dev/tests/cpp/lightcc_cuda/libcuda.so.1"
-
-
 def gpus_of_a_child(driver: Path, settings: str = "") -> list[tuple[str, str, str]]:
     """Returns what the doctor of a process that finds `driver` says of GPUs."""
     code = (
@@ -181,18 +179,18 @@ def test_a_file_that_is_no_driver_is_told(tmp_path: Path) -> None:
     assert str(driver) in detail
 
 
-@pytest.mark.skipif(not FAKE_CUDA.exists(), reason="the fake CUDA driver is not built")
+@needs_fake_cuda
 def test_gpus_are_described_and_tried() -> None:
     found = gpus_of_a_child(FAKE_CUDA, "devices=2,capability=86")
     assert [name for name, _, _ in found] == ["GPU 0", "GPU 1"]
     assert {status for _, status, _ in found} == {doctor.OK}
     assert found[0][2] == (
         "Simulated GPU at 0000:01:00.0, compute capability 8.6, 1024 MiB, driver for CUDA 12.8; "
-        "lightcc's kernels run, but collectives do not use it yet"
+        "lightcc's kernels run; collectives go by way of host memory"
     )
 
 
-@pytest.mark.skipif(not FAKE_CUDA.exists(), reason="the fake CUDA driver is not built")
+@needs_fake_cuda
 @pytest.mark.parametrize(
     ("settings", "name", "detail"),
     [

@@ -40,7 +40,8 @@ LIGHTCC_CUDA_FUNCTIONS(LIGHTCC_CHECK)
 
 static_assert(sizeof(Code) == sizeof(CUresult) && sizeof(Device) == sizeof(CUdevice) &&
               std::is_same_v<Address, CUdeviceptr> && sizeof(Option) == sizeof(CUjit_option));
-static_assert(kSuccess == CUDA_SUCCESS && kErrorNoDevice == CUDA_ERROR_NO_DEVICE &&
+static_assert(kSuccess == CUDA_SUCCESS && kErrorInvalidValue == CUDA_ERROR_INVALID_VALUE &&
+              kErrorNoDevice == CUDA_ERROR_NO_DEVICE &&
               kErrorInvalidPtx == CUDA_ERROR_INVALID_PTX &&
               kErrorUnsupportedPtx == CUDA_ERROR_UNSUPPORTED_PTX_VERSION &&
               kErrorNotFound == CUDA_ERROR_NOT_FOUND && kErrorNotReady == CUDA_ERROR_NOT_READY);
@@ -49,10 +50,13 @@ static_assert(kMajorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
               kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT &&
               kRegistersOfFunction == CU_FUNC_ATTRIBUTE_NUM_REGS &&
               kJitErrorLog == CU_JIT_ERROR_LOG_BUFFER &&
-              kJitErrorLogBytes == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+              kJitErrorLogBytes == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES &&
+              kMemoryKindOfAddress == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
+              kDeviceOfAddress == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING &&
               kEventWithoutTiming == CU_EVENT_DISABLE_TIMING &&
-              kHostMemoryForAllContexts == CU_MEMHOSTALLOC_PORTABLE);
+              kHostMemoryForAllContexts == CU_MEMHOSTALLOC_PORTABLE &&
+              kMemoryOfDevice == CU_MEMORYTYPE_DEVICE);
 
 }  // namespace
 }  // namespace lightcc::cuda

@@ -13,7 +13,7 @@ using Code = int;
 using Device = int;
 /// CUdeviceptr.
 using Address = unsigned long long;
-/// CUjit_option, CUdevice_attribute, CUfunction_attribute.
+/// CUjit_option, CUdevice_attribute, CUfunction_attribute, CUpointer_attribute.
 using Option = int;
 // CUcontext, CUmodule, CUfunction, CUstream, CUevent: only ever pointed to.
 struct ContextHandle;
@@ -23,6 +23,7 @@ struct StreamHandle;
 struct EventHandle;
 
 inline constexpr Code kSuccess = 0;
+inline constexpr Code kErrorInvalidValue = 1;
 inline constexpr Code kErrorNoDevice = 100;
 inline constexpr Code kErrorInvalidPtx = 218;
 inline constexpr Code kErrorUnsupportedPtx = 222;
@@ -32,8 +33,11 @@ inline constexpr Option kMajorOfCapability = 75;
 inline constexpr Option kMinorOfCapability = 76;
 inline constexpr Option kMultiprocessors = 16;
 inline constexpr Option kRegistersOfFunction = 4;
+inline constexpr Option kMemoryKindOfAddress = 2;
+inline constexpr Option kDeviceOfAddress = 9;
 inline constexpr Option kJitErrorLog = 5;
 inline constexpr Option kJitErrorLogBytes = 6;
+inline constexpr unsigned kMemoryOfDevice = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventWithoutTiming = 2;
 inline constexpr unsigned kHostMemoryForAllContexts = 1;
@@ -61,9 +65,11 @@ inline constexpr unsigned kHostMemoryForAllContexts = 1;
   X(free_host, cuMemFreeHost, (void*))                                                         \
   X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, Address, std::size_t, StreamHandle*))          \
   X(copy_to_device, cuMemcpyHtoDAsync_v2, (Address, const void*, std::size_t, StreamHandle*))  \
+  X(address_attribute, cuPointerGetAttribute, (void*, Option, Address))                        \
   X(create_stream, cuStreamCreateWithPriority, (StreamHandle**, unsigned, int))                \
   X(destroy_stream, cuStreamDestroy_v2, (StreamHandle*))                                       \
   X(wait_for_stream, cuStreamSynchronize, (StreamHandle*))                                     \
+  X(capture_status, cuStreamIsCapturing, (StreamHandle*, int*))                                \
   X(create_event, cuEventCreate, (EventHandle**, unsigned))                                    \
   X(destroy_event, cuEventDestroy_v2, (EventHandle*))                                          \
   X(record_event, cuEventRecord, (EventHandle*, StreamHandle*))                                \

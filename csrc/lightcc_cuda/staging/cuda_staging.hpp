@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/engine/staging.hpp"
 
 #include "lightcc_cuda/driver/driver.hpp"
@@ -13,6 +14,6 @@ namespace lightcc::cuda {
 
 /// The driver is opened, and a GPU's context retained, when a first tensor of it is copied. Errors
 /// of that are the Works'. Host memory that it hands out goes before it does. `file`: the driver's.
-std::shared_ptr<Staging> make_staging(std::string file = kDriverFile);
+LIGHTCC_EXPORT std::shared_ptr<Staging> make_staging(std::string file = kDriverFile);
 
 }  // namespace lightcc::cuda

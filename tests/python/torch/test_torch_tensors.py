@@ -234,7 +234,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "on a device": (
         lambda: torch.zeros(2, device="meta"),
-        "Tensor is on device meta; this version of lightcc takes tensors in CPU memory only",
+        "Tensor is on device meta; this version of lightcc takes tensors in CPU and CUDA memory",
     ),
     "misaligned": (
         lambda: (

@@ -1,10 +1,12 @@
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -42,7 +44,7 @@ struct FunctionHandle {
 namespace fake {
 namespace {
 
-constexpr Code kInvalidValue = 1;
+constexpr Code kInvalidValue = kErrorInvalidValue;
 constexpr Code kOutOfMemory = 2;
 constexpr Code kInvalidDevice = 101;
 constexpr Code kInvalidContext = 201;
@@ -91,9 +93,26 @@ std::map<std::string, FunctionHandle, std::less<>>& kernels() {
   return all;
 }
 
+/// The stream of a handle; those up to 2 are the default one's. Like contexts, that is not counted.
+fake::Stream& stream_of(StreamHandle* handle) {
+  if (reinterpret_cast<std::uintptr_t>(handle) > 2) {
+    return handle->stream;
+  }
+  static auto* const kDefault =
+      new fake::Stream(static_cast<unsigned>(settings().number("delay_us")));
+  return *kDefault;
+}
+
+/// Where the bytes of device memory are; null: it is none.
+std::byte* find_device_memory(Address address) {
+  std::byte* const memory = device_memories().find(address);
+  const bool unified = memory == nullptr && settings().number("unified") != 0;
+  return unified ? reinterpret_cast<std::byte*>(address) : memory;
+}
+
 /// Adds an operation, which runs unless the GPU is broken by then.
 void enqueue(StreamHandle* stream, std::function<void()> operation) {
-  stream->stream.add([operation = std::move(operation)] {
+  stream_of(stream).add([operation = std::move(operation)] {
     if (!settings().is_broken()) {
       operation();
     }
@@ -105,7 +124,7 @@ void enqueue_copy(
     StreamHandle* stream, std::byte* to, const std::byte* from, std::size_t bytes, bool pinned) {
   enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   if (!pinned) {
-    stream->stream.add_turn()->wait();
+    stream_of(stream).add_turn()->wait();
   }
 }
 
@@ -128,6 +147,9 @@ bool read_module(std::string_view text, ModuleHandle& module) {
   settings().set(text);
 }
 [[gnu::visibility("default")]] int live() {
+  return live_objects;
+}
+[[gnu::visibility("default")]] int lightcc_fake_cuda_live() {
   return live_objects;
 }
 
@@ -210,9 +232,8 @@ LIGHTCC_API cuDeviceGetPCIBusId(char* id, int bytes, Device device) {
 
 LIGHTCC_API cuDevicePrimaryCtxRetain(cuda::ContextHandle** context, Device device) {
   LIGHTCC_MAY_FAIL("cuDevicePrimaryCtxRetain")
-  static cuda::ContextHandle all[8];
+  static cuda::ContextHandle all[] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
   *context = &all[device];
-  (*context)->device = device;
   ++fake::live_objects;
   return cuda::kSuccess;
 }
@@ -239,7 +260,8 @@ LIGHTCC_API cuMemAlloc_v2(Address* address, std::size_t bytes) {
   if (bytes == 0) {
     return fake::kInvalidValue;
   }
-  *address = fake::device_memories().allocate(bytes);
+  *address = fake::device_memories().allocate(
+      bytes, fake::contexts.back()->device, settings().number("unified") != 0);
   if (*address == 0) {
     return fake::kOutOfMemory;
   }
@@ -266,12 +288,29 @@ LIGHTCC_API cuMemFreeHost(void* memory) {
   --fake::live_objects;
   return cuda::kSuccess;
 }
+// Asks of an address, and needs no context for that.
+LIGHTCC_API cuPointerGetAttribute(void* value, Option attribute, Address address) {
+  LIGHTCC_MAY_FAIL("cuPointerGetAttribute")
+  std::optional<Device> device = fake::device_memories().device_of(address);
+  if (!device.has_value() && settings().number("unified") != 0) {
+    device = 0;
+  }
+  if (!device.has_value()) {
+    return fake::kInvalidValue;
+  }
+  if (attribute == cuda::kMemoryKindOfAddress) {
+    *static_cast<unsigned*>(value) = cuda::kMemoryOfDevice;
+  } else {
+    *static_cast<int*>(value) = *device;
+  }
+  return cuda::kSuccess;
+}
 LIGHTCC_API cuMemcpyDtoHAsync_v2(void* to,
                                  Address from,
                                  std::size_t bytes,
                                  cuda::StreamHandle* stream) {
   LIGHTCC_NEEDS_CONTEXT("cuMemcpyDtoHAsync_v2")
-  const std::byte* const memory = fake::device_memories().find(from);
+  const std::byte* const memory = fake::find_device_memory(from);
   if (memory == nullptr) {
     return fake::kInvalidValue;
   }
@@ -284,7 +323,7 @@ LIGHTCC_API cuMemcpyHtoDAsync_v2(Address to,
                                  std::size_t bytes,
                                  cuda::StreamHandle* stream) {
   LIGHTCC_NEEDS_CONTEXT("cuMemcpyHtoDAsync_v2")
-  std::byte* const memory = fake::device_memories().find(to);
+  std::byte* const memory = fake::find_device_memory(to);
   if (memory == nullptr) {
     return fake::kInvalidValue;
   }
@@ -303,6 +342,11 @@ LIGHTCC_API cuStreamCreateWithPriority(cuda::StreamHandle** stream, unsigned fla
   ++fake::live_objects;
   return cuda::kSuccess;
 }
+LIGHTCC_API cuStreamIsCapturing(cuda::StreamHandle* /*stream*/, int* status) {
+  LIGHTCC_NEEDS_CONTEXT("cuStreamIsCapturing")
+  *status = settings().number("capturing");
+  return cuda::kSuccess;
+}
 LIGHTCC_API cuStreamDestroy_v2(cuda::StreamHandle* stream) {
   delete stream;
   --fake::live_objects;
@@ -310,7 +354,7 @@ LIGHTCC_API cuStreamDestroy_v2(cuda::StreamHandle* stream) {
 }
 LIGHTCC_API cuStreamSynchronize(cuda::StreamHandle* stream) {
   LIGHTCC_NEEDS_CONTEXT("cuStreamSynchronize")
-  stream->stream.add_turn()->wait();
+  fake::stream_of(stream).add_turn()->wait();
   return settings().failure_of("");
 }
 
@@ -327,7 +371,7 @@ LIGHTCC_API cuEventDestroy_v2(cuda::EventHandle* event) {
 }
 LIGHTCC_API cuEventRecord(cuda::EventHandle* event, cuda::StreamHandle* stream) {
   LIGHTCC_NEEDS_CONTEXT("cuEventRecord")
-  event->turn = stream->stream.add_turn();
+  event->turn = fake::stream_of(stream).add_turn();
   return cuda::kSuccess;
 }
 LIGHTCC_API cuEventQuery(cuda::EventHandle* event) {

@@ -24,10 +24,14 @@ namespace lightcc::cuda::fake {
 ///   wrong=0            1: kernels do nothing
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
 ///   delay_us=0         what streams wait before each operation, at most
+///   unified=0          1: the host reads device memory, and its own memory counts as such
+///   capturing=0        1: every stream is being captured into a graph
 /// A process that cannot call this sets LIGHTCC_FAKE_CUDA.
 void set(const std::string& settings);
 
 /// Contexts, modules, streams, events and memory that have not been given back.
 int live();
+/// The same for who has the library alone, by ctypes.
+extern "C" int lightcc_fake_cuda_live();
 
 }  // namespace lightcc::cuda::fake

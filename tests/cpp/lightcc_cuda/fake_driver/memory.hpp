@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "lightcc_cuda/driver/functions.hpp"
@@ -19,17 +20,19 @@ inline constexpr std::size_t kPage = 4096;
 
 class DeviceMemories {
  public:
-  /// 0: there is none.
-  Address allocate(std::size_t bytes) {
-    void* const face = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (face == MAP_FAILED) {
-      return 0;
-    }
+  /// 0: there is none. `readable`: by the host, too.
+  Address allocate(std::size_t bytes, Device device, bool readable) {
     void* const memory = std::malloc(bytes);  // Its ends are AddressSanitizer's.
     std::memset(memory, 0xFB, bytes);
+    void* const face =
+        readable ? memory : ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (face == MAP_FAILED) {
+      std::free(memory);
+      return 0;
+    }
     const auto address = reinterpret_cast<Address>(face);
     const std::lock_guard lock(mutex_);
-    all_[address] = {static_cast<std::byte*>(memory), bytes};
+    all_[address] = {static_cast<std::byte*>(memory), bytes, device};
     return address;
   }
 
@@ -39,7 +42,9 @@ class DeviceMemories {
     if (found == all_.end()) {
       return false;
     }
-    ::munmap(reinterpret_cast<void*>(address), found->second.bytes);
+    if (void* const face = reinterpret_cast<void*>(address); face != found->second.memory) {
+      ::munmap(face, found->second.bytes);
+    }
     std::free(found->second.memory);
     all_.erase(found);
     return true;
@@ -48,13 +53,15 @@ class DeviceMemories {
   /// Where the bytes at `address` are; null: it is no device memory.
   std::byte* find(Address address) {
     const std::lock_guard lock(mutex_);
-    auto next = all_.upper_bound(address);
-    if (next == all_.begin()) {
-      return nullptr;
-    }
-    --next;
-    const Address offset = address - next->first;
-    return offset < next->second.bytes ? next->second.memory + offset : nullptr;
+    const auto found = search(address);
+    return found == all_.end() ? nullptr : found->second.memory + (address - found->first);
+  }
+
+  /// Whose memory is at `address`; none: it is no device memory.
+  std::optional<Device> device_of(Address address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = search(address);
+    return found == all_.end() ? std::nullopt : std::optional(found->second.device);
   }
 
   /// Every word that is an address, by what is there.
@@ -72,7 +79,18 @@ class DeviceMemories {
   struct Memory {
     std::byte* memory;
     std::size_t bytes;
+    Device device;
   };
+
+  /// What has `address`. The mutex is held.
+  std::map<Address, Memory>::iterator search(Address address) {
+    auto next = all_.upper_bound(address);
+    if (next == all_.begin()) {
+      return all_.end();
+    }
+    --next;
+    return address - next->first < next->second.bytes ? next : all_.end();
+  }
 
   std::mutex mutex_;
   std::map<Address, Memory> all_;

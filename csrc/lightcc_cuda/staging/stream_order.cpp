@@ -1,0 +1,140 @@
+#include "lightcc_cuda/staging/stream_order.hpp"
+
+#include <map>
+#include <utility>
+
+#include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/staging/stream_event.hpp"
+
+namespace lightcc::cuda {
+namespace {
+
+/// Events of several streams as one. What they are made in stays as long as they do.
+class RecordedEvents final : public ReadyEvent {
+ public:
+  explicit RecordedEvents(std::shared_ptr<const StreamOrder> owner) : owner_(std::move(owner)) {}
+  RecordedEvents(const RecordedEvents&) = delete;
+  RecordedEvents& operator=(const RecordedEvents&) = delete;
+  ~RecordedEvents() override {
+    for (Recorded& recorded : all_) {
+      const CurrentContext current(*recorded.context);
+      recorded.event.reset();
+    }
+  }
+
+  /// `context` is the owner's.
+  void add(const Context& context, std::shared_ptr<ReadyEvent> event) {
+    all_.push_back({&context, std::move(event)});
+  }
+  bool empty() const { return all_.empty(); }
+
+  Result<bool> is_ready() override {
+    for (const Recorded& recorded : all_) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool ready, recorded.event->is_ready());
+      if (!ready) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  struct Recorded {
+    const Context* context;
+    std::shared_ptr<ReadyEvent> event;
+  };
+
+  std::shared_ptr<const StreamOrder> owner_;
+  std::vector<Recorded> all_;
+};
+
+class DriverStreamOrder final : public StreamOrder,
+                                public std::enable_shared_from_this<DriverStreamOrder> {
+ public:
+  explicit DriverStreamOrder(std::string file) : file_(std::move(file)) {}
+
+  Result<std::int32_t> device_of(const void* address) override {
+    LIGHTCC_RETURN_IF_ERROR(open());
+    const auto asked = static_cast<Address>(reinterpret_cast<std::uintptr_t>(address));
+    unsigned kind = 0;
+    const Code known = driver_->call().address_attribute(&kind, kMemoryKindOfAddress, asked);
+    if (known == kErrorInvalidValue || (known == kSuccess && kind != kMemoryOfDevice)) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "the memory at address 0x%llx is no GPU's",
+                        static_cast<unsigned long long>(asked));
+    }
+    LIGHTCC_RETURN_IF_ERROR(driver_->check(known, "cuPointerGetAttribute"));
+    int device = 0;
+    LIGHTCC_RETURN_IF_ERROR(
+        driver_->check(driver_->call().address_attribute(&device, kDeviceOfAddress, asked),
+                       "cuPointerGetAttribute"));
+    return device;
+  }
+
+  Result<std::shared_ptr<ReadyEvent>> record(const std::vector<GpuStream>& streams) override {
+    LIGHTCC_RETURN_IF_ERROR(open());
+    auto events = std::make_shared<RecordedEvents>(shared_from_this());
+    for (const GpuStream& stream : streams) {
+      LIGHTCC_ASSIGN_OR_RETURN(const Context* const context, context_of(stream.device));
+      if (!stream.handle.has_value()) {
+        continue;
+      }
+      const CurrentContext current(*context);
+      LIGHTCC_RETURN_IF_ERROR(current.status());
+      auto* const handle = reinterpret_cast<StreamHandle*>(*stream.handle);  // NOLINT: a handle
+      int captured = 0;
+      LIGHTCC_RETURN_IF_ERROR(
+          driver_->check(driver_->call().capture_status(handle, &captured), "cuStreamIsCapturing"));
+      if (captured != 0) {
+        return make_error(ErrorCode::kInvalidArgument,
+                          "the current stream of cuda:%d is being captured into a CUDA graph, "
+                          "which operations between ranks cannot be part of: call them outside "
+                          "of the capture",
+                          stream.device);
+      }
+      LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<ReadyEvent> event,
+                               record_ready_event(*driver_, handle));
+      events->add(*context, std::move(event));
+    }
+    return std::shared_ptr<ReadyEvent>(events->empty() ? nullptr : std::move(events));
+  }
+
+ private:
+  Status open() {
+    if (!driver_.has_value()) {
+      LIGHTCC_ASSIGN_OR_RETURN(driver_, Driver::open(file_));
+    }
+    return {};
+  }
+
+  Result<const Context*> context_of(std::int32_t device) {
+    const auto found = contexts_.find(device);
+    if (found != contexts_.end()) {
+      return &found->second;
+    }
+    int count = 0;
+    LIGHTCC_RETURN_IF_ERROR(
+        driver_->check(driver_->call().device_count(&count), "cuDeviceGetCount"));
+    if (device < 0 || device >= count) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "there is no cuda:%d: this process has %d GPU%s",
+                        device,
+                        count,
+                        count == 1 ? "" : "s");
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(Context context, Context::retain(*driver_, device));
+    return &contexts_.emplace(device, std::move(context)).first->second;
+  }
+
+  const std::string file_;
+  std::optional<Driver> driver_;
+  std::map<std::int32_t, Context> contexts_;  // They go before the driver.
+};
+
+}  // namespace
+
+std::shared_ptr<StreamOrder> make_stream_order(std::string file) {
+  return std::make_shared<DriverStreamOrder>(std::move(file));
+}
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,160 @@
+"""A CPU build of torch with a device `cuda`, whose streams are those of the fake CUDA driver.
+
+Tensors lie in host memory, which the fake driver takes for its own (`unified=1`). A library that is
+built here registers what torch asks of a device. One fallback runs every operator of the device on
+CPU tensors over the same memory. So `lightcc.torch` sees what it sees on a GPU: tensors that are on
+`cuda`, the exchange table with a stream, hooks, gradients and optimizers.
+
+It has to come before torch: ranks are started with `fresh=True`, and import torch after
+`cuda_torch()`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_arrays import FAKE_CUDA, use_gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: The fake GPU takes its time, so that what nobody waits for is seen.
+ENVIRONMENT = {"LIGHTCC_FAKE_CUDA": "unified=1,delay_us=2000"}
+
+_CPU, _CUDA = 1, 2
+
+
+def _torch_folder() -> Path:
+    found = importlib.util.find_spec("torch")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+def build_guard() -> str:
+    """Returns where the library is; compiles it, in some seconds, where no test has done so."""
+    torch, source = _torch_folder(), Path(__file__).parent / "cuda_guard.cpp"
+    library = FAKE_CUDA.parent / f"libcuda_guard-torch-{importlib.metadata.version('torch')}.so"
+    if library.exists() and library.stat().st_mtime > source.stat().st_mtime:
+        return str(library)
+    made = library.with_suffix(f".{os.getpid()}")  # Another pytest may build it as well.
+    command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O0", "-shared", "-fPIC"]
+    command += [f"-I{torch}/include", f"-L{torch}/lib", str(source)]
+    subprocess.run([*command, "-lc10", "-ltorch_cpu", "-ldl", "-o", str(made)], check=True)
+    made.replace(library)
+    return str(library)
+
+
+def cuda_torch(guard: str) -> Any:
+    """Returns torch, which has a device `cuda` in this process from now on."""
+    use_gpu()
+    folder = _torch_folder() / "lib"
+    for file in (folder / "libc10.so", folder / "libtorch_cpu.so", Path(guard)):
+        ctypes.CDLL(str(file), ctypes.RTLD_GLOBAL)  # Before torch looks for its hooks.
+    import torch
+
+    torch.cuda._lazy_init = lambda: None
+    torch.cuda.get_device_capability = lambda _=None: (8, 6)  # type: ignore[assignment]
+    _run_operators_on_the_host(torch)
+    return torch
+
+
+def problems_of(checks: Sequence[Callable[[], None]]) -> dict[str, str]:
+    """Returns the traceback of the first check that fails, by its name, and "" for those before.
+
+    Importing torch anew takes long, so one start of the ranks serves a file's checks.
+    """
+    problems: dict[str, str] = {}
+    for check in checks:
+        try:
+            check()
+        except Exception:  # noqa: BLE001  the test of this check fails with the text
+            problems[check.__name__] = traceback.format_exc()
+            break
+        problems[check.__name__] = ""
+    return problems
+
+
+def same(actual: Any, expected: Any) -> bool:
+    """Whether a tensor on `cuda` has the dtype, shape and bits of one in host memory."""
+    import torch
+
+    assert actual.device == torch.device("cuda:0")
+    host = actual.detach().cpu()
+    return host.dtype == expected.dtype and torch.equal(host, expected.detach())
+
+
+def _with_device(torch: Any, tensor: Any, device_type: int) -> Any:
+    """Returns a tensor of the other device over the same memory."""
+    capsule = torch._C._to_dlpack(tensor.detach())
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # Of a DLManagedTensor, the device's type lies behind the address of the data.
+    ctypes.c_int32.from_address(pointer(capsule, b"dltensor") + 8).value = device_type
+    return torch._C._from_dlpack(capsule)
+
+
+def _run_operators_on_the_host(torch: Any) -> None:
+    from torch.utils._pytree import tree_map
+
+    def host(value: Any) -> Any:
+        on_cuda = isinstance(value, torch.Tensor) and value.is_cuda
+        return _with_device(torch, value, _CPU) if on_cuda else value
+
+    def cuda(value: Any) -> Any:
+        on_host = isinstance(value, torch.Tensor) and not value.is_cuda
+        return _with_device(torch, value, _CUDA) if on_host else value
+
+    def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "cpu"
+        result = op(*tree_map(host, args), **tree_map(host, kwargs))
+        kinds = [argument.alias_info for argument in op._schema.arguments]
+        written = [
+            value
+            for value, kind in zip(args, kinds, strict=False)
+            if kind is not None and kind.is_write
+        ]
+        if written and len(written) == len(op._schema.returns):  # In place.
+            return written[0] if len(written) == 1 else tuple(written)
+        return kwargs["out"] if "out" in kwargs else tree_map(cuda, result)
+
+    def to_copy(
+        x: Any, *, dtype: Any = None, device: Any = None, layout: Any = None, **_: Any
+    ) -> Any:
+        del layout
+        copy = host(x).clone() if dtype is None else host(x).to(dtype, copy=True)
+        return copy if device is not None and torch.device(device).type == "cpu" else cuda(copy)
+
+    def copy_(to: Any, source: Any, non_blocking: bool = False) -> Any:
+        del non_blocking
+        host(to).copy_(host(source))
+        return to
+
+    def empty(size: Any, dtype: Any = None, **_: Any) -> Any:
+        return cuda(torch.empty(size, dtype=dtype))
+
+    def empty_strided(size: Any, stride: Any, dtype: Any = None, **_: Any) -> Any:
+        return cuda(torch.empty_strided(size, stride, dtype=dtype))
+
+    every, aten = (torch.library.Library(name, "IMPL") for name in ("_", "aten"))
+    every.fallback(fallback, "CUDA")
+    for name, function in (
+        ("_to_copy", to_copy),
+        ("copy_", copy_),
+        ("empty.memory_format", empty),
+        ("empty_strided", empty_strided),
+    ):
+        aten.impl(name, function, "CUDA")
+    _libraries.extend([every, aten])
+
+
+#: What is registered ends with the library's object.
+_libraries: list[Any] = []
