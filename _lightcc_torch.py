@@ -16,7 +16,7 @@ def register() -> None:
     if not dist.is_available() or hasattr(dist.Backend, "LIGHTCC"):
         return
     plugins: Any = getattr(dist.Backend, "_plugins", None)
-    dist.Backend.register_backend("lightcc", _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("lightcc", _create, extended_api=True, devices=["cpu", "cuda"])
     if type(plugins) is dict and _NAME in plugins:
         dist.Backend._plugins = _Unlisted(plugins)  # noqa: SLF001
 

@@ -14,6 +14,7 @@ from lightcc.torch.distributed._barrier import MonitoredBarrier
 from lightcc.torch.distributed._dynamo import keep_out
 from lightcc.torch.distributed._moving import Moving
 from lightcc.torch.distributed._reducing import Reducing
+from lightcc.torch.distributed._tensors import DEVICE_TYPES
 from lightcc.torch.distributed._work import Together, Work
 
 # torch's types have forms of the methods that torch itself does not use.
@@ -24,9 +25,9 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
     """A group of ranks whose collectives lightcc carries out.
 
     Made by `torch.distributed.init_process_group("lightcc")` and `new_group()`. Tensors are in CPU
-    memory, of any shape and layout; contiguous ones are used where they lie. Ranks are those of
-    the group. Methods have torch's names, take what torch's own groups take, and return a `Work`;
-    with `opts.asyncOp = False` they wait and return nothing.
+    or CUDA memory, of any shape and layout; contiguous ones are used where they lie. Ranks are
+    those of the group. Methods have torch's names, take what torch's own groups take, and return a
+    `Work`; with `opts.asyncOp = False` they wait and return nothing.
 
     Attributes:
         splits: How often each part was split off, by its name.
@@ -85,11 +86,13 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        has_gpu = torch.cuda.is_available()
+        return [torch.device(name) for name in DEVICE_TYPES if has_gpu or name != "cuda"]
 
     def _get_backend(self, device: torch.device) -> ProcessGroup:
-        if torch.device(device).type != "cpu":
-            msg = f"{self._title} of the backend lightcc has no tensors on {device}, only on cpu."
+        if torch.device(device).type not in DEVICE_TYPES:
+            known = " and ".join(DEVICE_TYPES)
+            msg = f"{self._title} of the backend lightcc takes tensors on {known}, not on {device}."
             raise RuntimeError(msg)
         return self
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from lightcc.torch.distributed._reductions import Reduction
     from lightcc.torch.distributed._work import Work
 
-_CPU = torch.device("cpu")
-
 
 class Reducing(Calls):
     """The collectives that compute."""
@@ -45,7 +43,8 @@ class Reducing(Calls):
         how = reduction(op, tensor.dtype)
         if how.bitwise is not None:
             return self._bitwise(tensor, tensor, how, waits)
-        if how.as_real or not tensor.is_contiguous() or tensor.is_neg() or tensor.device != _CPU:
+        is_served = tensor.is_cpu or tensor.is_cuda
+        if how.as_real or not tensor.is_contiguous() or tensor.is_neg() or not is_served:
             target = numbers(tensor, how, written=True)
             row, staged = writable(target, read=True)
             row = row.view(target.shape)  # As that of a rank whose tensor is contiguous.

@@ -72,7 +72,7 @@ def _register(group: Any, global_ranks: list[int]) -> None:
     tag = f"ptd:{name}"
     known.pg_map[group] = ("lightcc", c10d.PrefixStore(f"{name}/", c10d._get_default_store()))  # noqa: SLF001
     known.pg_names[group] = name
-    known.pg_backend_config[group] = "cpu:lightcc"
+    known.pg_backend_config[group] = "cpu:lightcc,cuda:lightcc"
     known.pg_group_ranks[group] = {rank: i for i, rank in enumerate(global_ranks)}
     known.pg_to_tag[group] = tag
     known.tags_to_pg.setdefault(tag, []).append(group)

@@ -31,6 +31,9 @@ NUMBERS = frozenset(
     }
 )
 
+#: Where tensors may be. What no GPU here serves, the engine refuses, and says why.
+DEVICE_TYPES = ("cpu", "cuda")
+
 #: A caller's tensor, and what its result is staged in.
 CopyBack = tuple[torch.Tensor, torch.Tensor]
 
@@ -58,7 +61,7 @@ def writable(tensor: torch.Tensor, read: bool = False) -> tuple[torch.Tensor, Co
     tensor = tensor.detach()
     if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
         return row_of(tensor), None
-    staged = torch.empty(tensor.shape, dtype=tensor.dtype)
+    staged = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     if read:
         staged.copy_(tensor)
     return row_of(staged), (tensor, staged)
@@ -77,9 +80,9 @@ def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def check_dense(tensor: torch.Tensor) -> None:
-    """Raises ValueError unless `tensor` is a dense tensor in CPU memory."""
-    if tensor.device.type != "cpu":
-        msg = f"Tensor is on device {tensor.device}; the backend lightcc takes CPU tensors only."
+    """Raises ValueError unless `tensor` is a dense tensor in memory that the backend takes."""
+    if tensor.device.type not in DEVICE_TYPES:
+        msg = f"Tensor is on device {tensor.device}; the backend lightcc takes cpu and cuda."
         raise ValueError(msg)
     if tensor.layout is not torch.strided:
         msg = f"Tensor has layout {tensor.layout}; this operation takes dense tensors."
@@ -87,10 +90,13 @@ def check_dense(tensor: torch.Tensor) -> None:
 
 
 def check_like(tensors: Sequence[torch.Tensor], model: torch.Tensor, what: str) -> None:
-    """Raises ValueError unless all `tensors` have the dtype of `model`."""
+    """Raises ValueError unless all `tensors` have the dtype of `model`, and are where it is."""
     for tensor in tensors:
         if tensor.dtype != model.dtype:
             msg = f"{what}: tensors are of {tensor.dtype} and of {model.dtype}, not of one dtype."
+            raise ValueError(msg)
+        if tensor.device != model.device:
+            msg = f"{what}: tensors are on {tensor.device} and {model.device}, not on one device."
             raise ValueError(msg)
 
 

@@ -54,6 +54,7 @@ class Work(dist.Work):
         self._error: Exception | None = None
         self._lock = threading.RLock()
         self._future: Any = None
+        self._settled: Any = None  # The future that orders streams, where there is one.
         self._done: threading.Event | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -78,6 +79,8 @@ class Work(dist.Work):
                     self._complete(seconds)
         if self._error is not None:
             raise self._error
+        if self._settled is not None and any(tensor.is_cuda for tensor in self._outputs):
+            self._settled.wait()  # Another thread has finished: its stream comes before this one.
         return True
 
     def synchronize(self) -> None:
@@ -125,11 +128,12 @@ class Work(dist.Work):
 
     def _make_future(self) -> Any:
         done = threading.Event()
+        devices: list[Any] = list({tensor.device for tensor in self._outputs if tensor.is_cuda})
         base: Any
         if _core.in_done_callback() and not self.is_completed():
-            base = future = _FutureInCallback()
+            base = future = _FutureInCallback(devices=devices)
         else:
-            base = torch.futures.Future()
+            base = torch.futures.Future(devices=devices)
             future = base.then(self._outcome)
         if self._handle is None:
             self._settle(base)
@@ -141,17 +145,17 @@ class Work(dist.Work):
             done.set()
             self._settle(base)
 
-        self._done = done
+        self._settled, self._done = base, done
         _core.add_done_callback(self._handle, on_done)
         return future
 
     def _settle(self, base: Any) -> None:
-        if not isinstance(base, _FutureInCallback):
-            base.set_result(None)
-        elif self._error is not None:
+        if self._error is None:
+            base.set_result(self._outputs)
+        elif isinstance(base, _FutureInCallback):
             base.set_exception(self._error)
         else:
-            base.set_result(self._outputs)
+            base.set_result(None)  # `_outcome` raises.
 
     def _outcome(self, _: Any) -> list[torch.Tensor]:
         if self._error is not None:

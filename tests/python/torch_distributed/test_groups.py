@@ -269,8 +269,8 @@ def other_devices(store: str) -> None:
     with pytest.raises(ValueError, match="device meta"):
         dist.all_reduce(torch.ones(1, device="meta"))
     world: Any = dist.group.WORLD
-    with pytest.raises(RuntimeError, match="only on cpu"):
-        world._get_backend(torch.device("cuda"))
+    with pytest.raises(RuntimeError, match="takes tensors on cpu and cuda, not on"):
+        world._get_backend(torch.device("meta"))
     with pytest.raises(ValueError, match="takes no pg_options"):
         dist.new_group([0], pg_options=object(), backend="lightcc")
 

@@ -1,0 +1,196 @@
+"""The backend on device `cuda`, with a CPU build of torch and the fake CUDA driver.
+
+This module does not import torch: its ranks do, after they have made such a device (cuda_torch.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from cuda_torch import ENVIRONMENT, build_guard, cuda_torch, problems_of, same
+from gpu_arrays import needs_fake_cuda, use_gpu
+
+from lightcc.testing import spawn_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.multiproc, needs_fake_cuda]
+
+
+def collectives_give_the_hosts_results() -> None:
+    import torch
+    import torch.distributed as dist
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def run(device: str, turned: bool, dtype: torch.dtype) -> list[torch.Tensor]:
+        def make(factor: int = 1) -> torch.Tensor:
+            x = ((torch.arange(12) % 7 + rank) * factor).to(dtype).reshape(3, 4).to(device)
+            return x.t() if turned else x
+
+        results = []
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+            results.append(make())
+            dist.all_reduce(results[-1], op=op)
+        pair = [make(), make(2)]
+        dist.all_reduce_coalesced(pair)
+        results += pair
+        results.append(make())
+        dist.broadcast(results[-1], 1)
+        results.append(make())
+        dist.reduce(results[-1], 0)
+        lists = [make(0) for _ in range(size)]
+        dist.all_gather(lists, make())
+        results += lists
+        scattered = make(0)
+        dist.scatter(scattered, [make(), make(3)] if rank == 1 else None, src=1)
+        gathered = [make(0) for _ in range(size)] if rank == 0 else None
+        dist.gather(make(), gathered)
+        swapped = [make(0) for _ in range(size)]
+        dist.all_to_all(swapped, [make(), make(5)])
+        results += [scattered, *(gathered or []), *swapped]
+        results.append(make(0))
+        dist.reduce_scatter(results[-1], [make(), make(4)])
+        whole, part = torch.zeros(24, dtype=dtype, device=device), make().reshape(-1)
+        dist.all_gather_into_tensor(whole, part)
+        dist.reduce_scatter_tensor(part, whole)
+        dist.all_to_all_single(whole, whole.clone())
+        results += [whole, part, make()]
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, make(6), 1 - rank),
+                dist.P2POp(dist.irecv, results[-1], 1 - rank),
+            ]
+        )
+        for work in works:
+            work.wait()
+        return results
+
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        for turned in (False, True):
+            pairs = zip(run("cuda", turned, dtype), run("cpu", turned, dtype), strict=True)
+            for index, (ours, host) in enumerate(pairs):
+                assert same(ours, host), (dtype, turned, index)
+    bits = torch.tensor([1 << rank, 4]).to("cuda")
+    dist.all_reduce(bits, op=dist.ReduceOp.BOR)
+    assert same(bits, torch.tensor([3, 4]))
+    sparse = torch.sparse_coo_tensor(torch.tensor([[rank]]), torch.ones(1), (2,))
+    dist.all_reduce(sparse)
+    assert sparse.to_dense().tolist() == [1.0, 1.0]
+    objects: list[Any] = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": 0}, {"rank": 1}]
+    dist.barrier()
+
+
+def futures_bring_results_on_cuda() -> None:
+    import torch
+    import torch.distributed as dist
+
+    for turned in (False, True):
+        x = torch.full((2, 3), dist.get_rank() + 1.0).to("cuda")
+        x = x.t() if turned else x
+        expected = torch.full(x.shape, 3.0)
+        work: Any = dist.all_reduce(x, async_op=True)
+        doubled = work.get_future().then(lambda future: 2 * future.value()[0])
+        work.wait()
+        assert same(x, expected)
+        assert same(doubled.wait(), 2 * expected)
+
+
+def streams_are_waited_for() -> None:
+    import torch
+    import torch.distributed as dist
+
+    gpu = use_gpu()
+    handle_of = ctypes.CDLL(None).cuda_guard_stream
+    handle_of.restype, handle_of.argtypes = ctypes.c_void_p, [ctypes.c_int64]
+    side: Any = torch.Stream(device="cuda")
+    handle = handle_of(side.stream_id)
+    for step in range(5):
+        values = np.full(5000, step + 1.0, np.float32)
+        x = torch.zeros(5000, device="cuda")
+        with side:
+            gpu.write_later(x.data_ptr(), values, handle)
+            dist.all_reduce(x)
+        assert same(x, torch.from_numpy(2 * values)), step
+
+
+def replicas_train_as_on_the_host() -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    def train(device: str, **options: Any) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        layers = [torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)]
+        model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device), **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        for step in range(5):
+            torch.manual_seed(100 * step + dist.get_rank())
+            x = torch.randn(32, 8).to(device)
+            optimizer.zero_grad()
+            (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+            optimizer.step()
+        assert all(p.device.type == device for p in model.parameters())
+        return [p.detach().cpu() for p in model.parameters()]
+
+    choices: list[dict[str, Any]] = [{}, {"bucket_cap_mb": 0.0001}]
+    for options in [*choices, {"gradient_as_bucket_view": True}]:
+        pairs = zip(train("cuda", **options), train("cpu", **options), strict=True)
+        assert all(torch.equal(ours, host) for ours, host in pairs), options
+
+
+def two_devices_in_one_call_are_refused() -> None:
+    import torch
+    import torch.distributed as dist
+
+    here, there = torch.zeros(2), torch.zeros(2).to("cuda")
+    with pytest.raises(ValueError, match=r"tensors are on cpu and cuda:0, not on one device"):
+        dist.all_gather([here, here], there)
+    with pytest.raises(ValueError, match="not on one device"):
+        dist.reduce_scatter_tensor(here, torch.zeros(4).to("cuda"))
+
+
+CHECKS = [
+    collectives_give_the_hosts_results,
+    futures_bring_results_on_cuda,
+    streams_are_waited_for,
+    replicas_train_as_on_the_host,
+    two_devices_in_one_call_are_refused,
+]
+
+
+def run_checks(guard: str, store: str) -> dict[str, str]:
+    torch = cuda_torch(guard)
+    import torch.distributed as dist
+
+    torch.cuda.current_stream = lambda _=None: SimpleNamespace(cuda_stream=0)
+    rank, size = int(os.environ["LIGHT_RANK"]), int(os.environ["LIGHT_SIZE"])
+    where: dict[str, Any] = {"init_method": f"file://{store}", "rank": rank, "world_size": size}
+    dist.init_process_group("lightcc", timeout=timedelta(seconds=60), **where)
+    problems = problems_of(CHECKS)
+    dist.destroy_process_group()
+    return problems
+
+
+@pytest.fixture(scope="module")
+def problems(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
+    """What each rank found."""
+    store: Path = tmp_path_factory.mktemp("store") / "store"
+    return spawn_ranks(
+        run_checks, 2, build_guard(), str(store), env=ENVIRONMENT, fresh=True, timeout_s=110
+    )
+
+
+@pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
+def test_on_cuda(problems: list[dict[str, str]], name: str) -> None:
+    for found in problems:
+        assert found.get(name, "did not run: an earlier check failed") == ""
