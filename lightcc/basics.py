@@ -321,7 +321,10 @@ def stats() -> Statistics:
 
         On rank 0, who keeps others waiting: `last_asked`, by rank, counts the operations that a
         rank was the last to ask for. `awaited_ranks` have not asked for the operation that has
-        waited longest, for `awaited_seconds`. On other ranks the lists are empty.
+        waited longest, for `awaited_seconds`. `slow_ranks` keep the others waiting in every step,
+        for a sustained time (LIGHT_SLOW_FACTOR, LIGHT_SLOW_TIME): an object for each, with `rank`,
+        `factor` (its own time for a step by the median rank's) and `seconds` (for how long it has
+        been slow). `slow_factor` is the largest factor. On other ranks the lists are empty.
 
         `allreduce_costs`: what buckets of all-reduces take on this rank, as lines fitted to all
         that ran: a dictionary for each `process_set` and way of doing it (`two_level` or not) with

@@ -38,6 +38,7 @@ METRICS = (
     Metric("compression_passes", COUNTER, "", "Passes of compression over the shards"),
     Metric("compression_kept_ratio", GAUGE, "", "The largest kept_ratio of a compressed tensor"),
     Metric("awaited_seconds", GAUGE, "seconds", "How long ranks have waited for another"),
+    Metric("slow_factor", GAUGE, "", "The largest factor of a slow rank; 0 where none is slow"),
 )
 
 
@@ -85,6 +86,14 @@ class TensorCompression(Record):
     kept_ratio: float  #: Root of their quotient; 0 where nothing came in.
 
 
+class SlowRank(Record):
+    """A rank that keeps the others waiting in every step, for a sustained time."""
+
+    rank: int
+    factor: float  #: Its own time for a step by the median rank's, lately.
+    seconds: float  #: For how long it has been slow.
+
+
 class Tuning(Record):
     """What HOROVOD_AUTOTUNE tries now."""
 
@@ -124,6 +133,8 @@ class Statistics(Record):
     last_asked: list[int]  #: Rank 0: by rank, how many operations it was the last to ask for.
     awaited_ranks: list[int]  #: Rank 0: who has not asked for what has waited longest.
     awaited_seconds: float  #: Rank 0: how long that has waited.
+    slow_ranks: list[SlowRank]  #: Rank 0: who is slow (LIGHT_SLOW_FACTOR), by rank.
+    slow_factor: float
     allreduce_costs: list[AllreduceCost]
     autotune: Tuning | None
     fusion: list[dict[str, Any]]
@@ -140,6 +151,9 @@ def make_statistics(counters: dict[str, Any], added: dict[str, Any]) -> Statisti
     tensors = [_compression_of(tensor) for tensor in counters["compression"]]
     statistics["compression"] = tensors
     statistics["compression_kept_ratio"] = max((t.kept_ratio for t in tensors), default=0.0)
+    slow = [SlowRank(rank) for rank in counters["slow_ranks"]]
+    statistics["slow_ranks"] = slow
+    statistics["slow_factor"] = max((rank.factor for rank in slow), default=0.0)
     tuning = counters["autotune"]
     statistics["autotune"] = None if tuning is None else Tuning(tuning)
     return statistics

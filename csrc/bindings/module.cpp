@@ -154,6 +154,10 @@ py::dict stats(WorldBinding& world) {
                       "chunk_bytes"_a = stats.tuning->chunk_bytes,
                       "final"_a = stats.tuning_is_final);
   }
+  py::list slow;
+  for (const SlowRank& one : stats.lateness.slow) {
+    slow.append(py::dict("rank"_a = one.rank, "factor"_a = one.factor, "seconds"_a = one.slow_s));
+  }
   return py::dict("operations"_a = stats.operations,
                   "buckets"_a = stats.buckets,
                   "payload_bytes"_a = stats.payload_bytes,
@@ -171,6 +175,7 @@ py::dict stats(WorldBinding& world) {
                   "last_asked"_a = stats.lateness.last_asked,
                   "awaited_ranks"_a = stats.lateness.awaited,
                   "awaited_seconds"_a = stats.lateness.awaited_s,
+                  "slow_ranks"_a = slow,
                   "allreduce_costs"_a = costs,
                   "autotune"_a = tuning);
 }

@@ -29,6 +29,10 @@ def as_prometheus(reading: Reading, harp_folder: Path = Path(DEFAULT_FOLDER)) ->
         for rank, count in enumerate(one.counters["last_asked"]):
             late = {"job": one.job, "rank": rank}
             families.add("lightcc_last_asked_total", COUNTER, text, late, count)
+        text = "Own time for a step of a rank that is slow, by the median rank's"
+        for slow in one.counters["slow_ranks"]:
+            labels = {"job": one.job, "rank": slow["rank"]}
+            families.add("lightcc_slow_rank_factor", "gauge", text, labels, slow["factor"])
     text = "Processes that do not answer"
     families.add("lightcc_silent_processes", "gauge", text, {}, len(reading.silent))
     return families.text() + _harp(harp_folder)

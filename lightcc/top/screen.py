@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from lightcc.top.reading import Link, Rank, Reading
 
@@ -102,16 +102,15 @@ def _job(ranks: list[Rank], earlier: Earlier) -> JobScreen:
     late = _late_shares(ranks, earlier)
     awaited = set(first.counters["awaited_ranks"]) if first.rank == 0 else set()
     awaited_s = first.counters["awaited_seconds"]
-    rows = tuple(
-        _row(one, rates[one.rank], late.get(one.rank), awaited if awaited_s > _LONG_WAIT_S else ())
-        for one in ranks
-    )
+    slow = {it["rank"]: it["factor"] for it in first.counters["slow_ranks"]}
+    marked = awaited if awaited_s > _LONG_WAIT_S else set()
+    rows = tuple(_row(one, rates[one.rank], late.get(one.rank), marked, slow) for one in ranks)
     age_s = max(0, int(time.time() - first.started_unix_s))
     title = (
         f"job {first.job}: {len(ranks)} of {first.size} ranks here, for {_age(age_s)}: "
         f"{' '.join(first.command)}"
     )
-    return JobScreen(title, _sums(rates), _advice(awaited, awaited_s, late), rows)
+    return JobScreen(title, _sums(rates), _advice(awaited, awaited_s, late, slow), rows)
 
 
 def _age(seconds: int) -> str:
@@ -146,24 +145,37 @@ def _late_shares(ranks: list[Rank], earlier: Earlier) -> dict[int, float]:
     return {rank: count / total for rank, count in enumerate(counts)} if total > 0 else {}
 
 
-def _advice(awaited: set[int], awaited_s: float, late: Mapping[int, float]) -> str:
+def _advice(
+    awaited: set[int], awaited_s: float, late: Mapping[int, float], slow: Mapping[int, float]
+) -> str:
     if awaited and awaited_s > _LONG_WAIT_S:
         who = ", ".join(map(str, sorted(awaited)[:_NAMED_RANKS]))
         who += " ..." if len(awaited) > _NAMED_RANKS else ""
         return f"all wait for rank {who}, for {awaited_s:.0f} s now"
+    if slow:
+        rank = max(slow, key=lambda one: slow[one])
+        return f"rank {rank} is slow: a step takes it {slow[rank]:.1f} times as long as the others"
     rank = max(late, key=lambda one: late[one], default=-1)
     if len(late) > 1 and late[rank] > max(_MANY, 1.5 / len(late)):
         return f"the others wait for rank {rank} in {late[rank]:.0%} of the operations"
     return ""
 
 
-def _row(one: Rank, rate: Mapping[str, float], late: float | None, awaited: Any) -> Row:
+def _row(
+    one: Rank,
+    rate: Mapping[str, float],
+    late: float | None,
+    awaited: Container[int],
+    slow: Container[int],
+) -> Row:
     def shown(name: str, unit: str = "") -> str:
         return scaled(rate[name], unit) if name in rate else "-"
 
     in_flight = one.counters["in_flight"]
     if one.rank in awaited:
         state, mood = "is awaited", BAD
+    elif one.rank in slow:
+        state, mood = "is slow", BAD
     elif in_flight and rate and rate["operations"] == 0:
         state, mood = "waits", PLAIN
     elif rate and rate["operations"] > 0:

@@ -142,6 +142,18 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::stall_shutdown_s,
      .maximum = kDay * 365,
      .meaning = "Age at which such an operation ends the world with an error; 0: never."},
+    {.names = {"LIGHT_SLOW_FACTOR"},
+     .type = Type::kNumber,
+     .target = &Knobs::slow_factor,
+     .maximum = 1000,
+     .meaning = "A rank is slow when its own time for a step is so many times the median rank's, "
+                "for LIGHT_SLOW_TIME. At most 1: no rank is ever slow."},
+    {.names = {"LIGHT_SLOW_TIME"},
+     .type = Type::kSeconds,
+     .target = &Knobs::slow_time_s,
+     .minimum = 0.1,
+     .maximum = kDay,
+     .meaning = "How long a rank must be slow before it is said to be; 15 steps at least."},
     // Fusion and lanes.
     {.names = {"LIGHT_FUSION_STRATEGY"},
      .type = Type::kWord,

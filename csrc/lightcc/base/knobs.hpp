@@ -32,6 +32,8 @@ struct Knobs {
   bool stall_check = true;      ///< HOROVOD_STALL_CHECK_DISABLE (negated).
   double stall_warning_s = 60;  ///< HOROVOD_STALL_CHECK_TIME_SECONDS.
   double stall_shutdown_s = 0;  ///< HOROVOD_STALL_SHUTDOWN_TIME_SECONDS; 0: never.
+  double slow_factor = 2;       ///< LIGHT_SLOW_FACTOR: when a rank is slow; at most 1: never.
+  double slow_time_s = 10;      ///< LIGHT_SLOW_TIME: how long it must be so.
   // Fusion and lanes.
   std::string fusion_strategy;  ///< LIGHT_FUSION_STRATEGY; empty: as the caller says.
   std::string fusion_schedule;  ///< LIGHT_FUSION_SCHEDULE, of two of the strategies.

@@ -77,6 +77,7 @@ void ControlPlane::on_frame(LinkIndex link, Frame frame, TimePoint now) {
   }
   if (auto* commands = std::get_if<std::vector<Command>>(&frame);
       commands != nullptr && link == kParentLink) {
+    wake_at_ = TimePoint::max();
     if (const Status applied = apply_all(*commands, now); !applied.ok()) {
       on_trouble(applied, now);
     }
@@ -150,6 +151,7 @@ void ControlPlane::advance(TimePoint now) {
     return;
   }
   send_reports(now);
+  wake_late_parent(now);
   announce(now);
 }
 
@@ -160,8 +162,11 @@ TimePoint ControlPlane::deadline() const {
   if (!has_held()) {
     return next_tick_;
   }
-  return std::min(next_tick_,
-                  sequencer_ != nullptr ? sequencer_->next_release() : gathering_.next_flush());
+  if (sequencer_ != nullptr) {
+    return std::min(next_tick_, sequencer_->next_release());
+  }
+  const TimePoint flush = gathering_.has_held() ? gathering_.next_flush() : TimePoint::max();
+  return std::min({next_tick_, wake_at_, flush});
 }
 
 void ControlPlane::tick(TimePoint now, bool is_busy, bool is_host_busy) {

@@ -63,6 +63,7 @@ struct ControlOptions {
   std::vector<int> watched;       ///< Ranks of this host whose signs of life the driver tells.
   bool is_networked = false;      ///< Connections to other hosts may close as a consequence.
   Duration peer_timeout = std::chrono::seconds(30);
+  bool wakes_parent = true;  ///< Once it is late, so that rank 0 learns in time who asks for what.
   SequencerOptions sequencer;  ///< Only the world's size matters on other ranks than 0.
   std::optional<AutotuneOptions> autotune;  ///< On rank 0.
   ProcessSetTable process_sets{0};          ///< Set 0: all ranks.
@@ -169,9 +170,11 @@ class ControlPlane {
   void advance(TimePoint now);
   /// When tick() wants to be called, or advance() for what is held.
   TimePoint deadline() const;
-  /// Ready tensors wait for a time before they are announced, or reports before they go up.
+  /// Ready tensors wait for a time before they are announced, or reports before they go up; or the
+  /// parent is to be woken if it says nothing.
   bool has_held() const {
-    return sequencer_ != nullptr ? sequencer_->has_held() : gathering_.has_held();
+    return sequencer_ != nullptr ? sequencer_->has_held()
+                                 : gathering_.has_held() || wake_at_ != TimePoint::max();
   }
   TimePoint next_tick() const { return next_tick_; }
   /// Signs of life and what has taken too long. `is_busy`: this rank has something outstanding;
@@ -189,6 +192,10 @@ class ControlPlane {
   std::vector<ControlAction>& take_actions() { return actions_.take(); }
   /// Lines for the log.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
+  /// On rank 0: ranks that have become slow since the last call, or are not slow any more.
+  std::vector<SlowChange> take_slow_changes() {
+    return sequencer_ != nullptr ? sequencer_->take_slow_changes() : std::vector<SlowChange>();
+  }
   /// What autotune scored.
   std::vector<Autotuner::Sample> take_samples() { return std::exchange(samples_, {}); }
   bool has_output() const { return !frames_.empty() || !actions_.empty(); }
@@ -218,6 +225,7 @@ class ControlPlane {
 
   // Up the tree.
   void send_reports(TimePoint now);
+  void wake_late_parent(TimePoint now);
   void gather(Report report, TimePoint now, std::vector<Report>& out);
   bool is_gathered(const Report& report) const;
   const std::vector<std::int32_t>& ranks_below(std::uint32_t leader, std::uint32_t process_set);
@@ -274,6 +282,7 @@ class ControlPlane {
   std::vector<std::string> warnings_;
   std::vector<Autotuner::Sample> samples_;
   TimePoint next_tick_;
+  TimePoint wake_at_ = TimePoint::max();  // The parent, unless it says something before.
   bool wants_advance_ = false;
   bool is_leaving_ = false;
   bool is_closing_ = false;

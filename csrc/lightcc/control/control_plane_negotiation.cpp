@@ -1,5 +1,6 @@
 // Reports up the tree, commands down, and what they mean on this rank.
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <utility>
 
@@ -8,6 +9,9 @@
 
 namespace lightcc {
 namespace {
+
+// A parent that says nothing for so long after a report is late, or sleeps.
+constexpr Duration kWakeDelay = std::chrono::milliseconds(10);
 
 // Joined ranks take part in what they never heard of, so everything is checked before it is used.
 bool is_consistent(const Signature& s,
@@ -91,6 +95,16 @@ void ControlPlane::send_reports(TimePoint now) {
     const bool is_urgent = std::ranges::any_of(
         reports, [this](const Report& report) { return concerns_idle_parent(report); });
     frames_.push_back({std::move(reports), true, false, kNoLink, is_urgent});
+    wake_at_ = options_.wakes_parent ? now + kWakeDelay : wake_at_;
+  }
+}
+
+// A parent that has asked for nothing sleeps until it asks itself, and would then think that all
+// others ask just as late.
+void ControlPlane::wake_late_parent(TimePoint now) {
+  if (now >= wake_at_) {
+    wake_at_ = TimePoint::max();
+    frames_.push_back({Heartbeat{true}, true, false, kNoLink, true});
   }
 }
 

@@ -6,12 +6,20 @@
 
 namespace lightcc {
 
+/// A rank that keeps the others waiting in every step, for a sustained time.
+struct SlowRank {
+  std::int32_t rank = -1;
+  double factor = 0;  ///< Its own time for a step by the median rank's, lately.
+  double slow_s = 0;  ///< For how long it has been slow.
+};
+
 struct Lateness {
   /// By rank: how many operations of several ranks it was the last to ask for.
   std::vector<std::uint64_t> last_asked;
   /// Of the operation that has waited longest: who has not asked for it.
   std::vector<std::int32_t> awaited;
-  double awaited_s = 0;  ///< How long it has waited.
+  double awaited_s = 0;        ///< How long it has waited.
+  std::vector<SlowRank> slow;  ///< By rank.
 };
 
 }  // namespace lightcc

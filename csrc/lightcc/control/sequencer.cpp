@@ -28,6 +28,18 @@ int index_of(const std::vector<std::int32_t>& members, int rank) {
              : static_cast<int>(position - members.begin());
 }
 
+// The same for what repeats in each step; automatic names do not.
+std::size_t identity_of(const Signature& s) {
+  if (!s.is_automatic) {
+    return std::hash<std::string>()(s.name);
+  }
+  std::size_t identity = static_cast<std::size_t>(s.op) * 64 + static_cast<std::size_t>(s.dtype);
+  for (const std::int64_t extent : s.shape) {
+    identity = identity * 1000003 + static_cast<std::size_t>(extent);
+  }
+  return identity;
+}
+
 // An honest rank checks its own requests before it reports them (engine/submission).
 bool is_possible(const Request& request, int rank, int world_size, const ProcessSetTable& sets) {
   const Signature& s = request.signature;
@@ -69,6 +81,7 @@ Sequencer::Sequencer(const SequencerOptions& options, ProcessSetTable process_se
     : options_(options),
       process_sets_(std::move(process_sets)),
       last_asked_(static_cast<std::size_t>(options.world_size), 0),
+      slow_ranks_(static_cast<std::size_t>(options.world_size), options.slow),
       joined_(static_cast<std::size_t>(options.world_size), 0) {}
 
 Status Sequencer::on_report(const Report& report, TimePoint now) {
@@ -139,6 +152,9 @@ Status Sequencer::on_request(Ranks ranks, const Request& request, TimePoint now)
       pending.splits[position] = request.splits;
     }
   }
+  if (is_timed(pending)) {
+    slow_ranks_.on_reports(pending.common.process_set, ranks, now);
+  }
   complete_if_all_reported(pending, ranks.back());
   return {};
 }
@@ -174,6 +190,9 @@ Status Sequencer::on_ready_slot(Ranks ranks, std::uint32_t slot_number, TimePoin
   if (!pending.as_slot_says && pending.first_rank != first && pending.error.ok()) {
     // Others asked for something new under this name; this rank still means the slot.
     pending.error = check_agreement(pending.common, pending.first_rank, slot.common, first);
+  }
+  if (is_timed(pending)) {
+    slow_ranks_.on_reports(pending.common.process_set, ranks, now);
   }
   complete_if_all_reported(pending, ranks.back());
   return {};
@@ -213,6 +232,9 @@ Result<Sequencer::Pending*> Sequencer::pending_for(int rank,
     pending.per_member.assign(pending.members->size(), 0);
   } else if (signature.op == OpType::kAlltoall) {
     pending.splits.resize(pending.members->size());
+  }
+  if (is_timed(pending)) {
+    slow_ranks_.on_first_report(signature.process_set, identity_of(signature), now);
   }
   return &pending;
 }
@@ -269,6 +291,10 @@ void Sequencer::complete_if_all_reported(Pending& pending, int last_rank) {
   complete(pending);
 }
 
+bool Sequencer::is_timed(const Pending& pending) const {
+  return slow_ranks_.is_on() && pending.members->size() > 1 && !is_transfer(pending.common.op);
+}
+
 bool Sequencer::is_complete(const Pending& pending) const {
   if (pending.reported_count == pending.members->size()) {
     return true;
@@ -290,6 +316,9 @@ bool Sequencer::lacks_joined(const Pending& pending) const {
 
 void Sequencer::complete(Pending& pending) {
   pending.ready = true;
+  if (is_timed(pending)) {
+    slow_ranks_.on_complete(pending.common.process_set);
+  }
   if (pending.error.ok() && lacks_joined(pending) && !allows_join(pending.common)) {
     const bool reduces = pending.common.op == OpType::kAllreduce;
     pending.error = make_error(ErrorCode::kMismatch,
@@ -398,6 +427,7 @@ void Sequencer::fail_operations_of(std::uint32_t process_set) {
       ++entry;
     }
   }
+  slow_ranks_.on_removed(process_set);
   // Groups that were only partly there pointed at what is gone now.
   const std::string prefix = key_of(process_set, "");
   std::erase_if(groups_, [&](const auto& entry) { return entry.first.starts_with(prefix); });
@@ -495,6 +525,7 @@ Lateness Sequencer::lateness(TimePoint now) const {
       oldest = &pending;
     }
   }
+  lateness.slow = slow_ranks_.found(now);
   if (oldest != nullptr) {
     lateness.awaited = missing(*oldest);
     lateness.awaited_s = std::chrono::duration<double>(now - oldest->since).count();

@@ -27,6 +27,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/control/lateness.hpp"
 #include "lightcc/control/process_set_table.hpp"
+#include "lightcc/control/slow_ranks.hpp"
 #include "lightcc/fusion/cost_line.hpp"
 #include "lightcc/fusion/strategy.hpp"
 #include "lightcc/wire/control_messages.hpp"
@@ -44,6 +45,7 @@ struct SequencerOptions {
   bool stall_check = true;
   Duration stall_warning = std::chrono::seconds(60);
   Duration stall_shutdown{0};  ///< Zero: never.
+  SlowOptions slow;
 };
 
 /// Thread: one at a time.
@@ -82,6 +84,8 @@ class Sequencer {
   };
   StallReport check_stalls(TimePoint now);
   Lateness lateness(TimePoint now) const;
+  /// Ranks that have become slow since the last call, or are not slow any more.
+  std::vector<SlowChange> take_slow_changes() { return slow_ranks_.take_changes(); }
 
  private:
   // One operation that at least one rank has asked for. Used again for another one when it is over,
@@ -145,6 +149,8 @@ class Sequencer {
   bool is_complete(const Pending& pending) const;
   std::vector<std::int32_t> missing(const Pending& pending) const;
   bool lacks_joined(const Pending& pending) const;
+  /// Whether others may be kept waiting by who has not asked for it.
+  bool is_timed(const Pending& pending) const;
   void complete(Pending& pending);
   void complete_group_member(Pending& pending);
   void finish(Pending& pending);
@@ -202,6 +208,7 @@ class Sequencer {
   std::vector<FusionCandidate> candidates_;  // Of the bucket that is being made.
   std::vector<Command> commands_;
   std::vector<std::uint64_t> last_asked_;  // By rank.
+  SlowRanks slow_ranks_;
   std::vector<std::uint8_t> joined_;
   int joined_count_ = 0;
   std::int32_t last_joined_ = -1;

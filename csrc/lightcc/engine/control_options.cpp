@@ -19,6 +19,7 @@ SequencerOptions sequencer_options(const Knobs& knobs, int size, FusionRule fusi
   options.stall_check = knobs.stall_check;
   options.stall_warning = seconds(knobs.stall_warning_s);
   options.stall_shutdown = seconds(knobs.stall_shutdown_s);
+  options.slow = {knobs.slow_factor, seconds(knobs.slow_time_s)};
   return options;
 }
 
@@ -56,6 +57,7 @@ ControlOptions control_options(const Membership& world,
   options.watched = std::move(watched);
   options.is_networked = world.transport != nullptr;
   options.peer_timeout = seconds(knobs.peer_timeout_s);
+  options.wakes_parent = knobs.slow_factor > 1;
   options.sequencer = sequencer_options(knobs, world.topology.size, fusion);
   options.process_sets = ProcessSetTable(world.topology.size);
   if (options.rank == 0 && knobs.autotune) {

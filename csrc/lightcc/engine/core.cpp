@@ -9,6 +9,7 @@
 #include "lightcc/base/log.hpp"
 #include "lightcc/engine/control_options.hpp"
 #include "lightcc/engine/host_discovery.hpp"
+#include "lightcc/engine/world_report.hpp"
 
 namespace lightcc {
 namespace {
@@ -334,6 +335,11 @@ Status Core::tick() {
   control_->tick(now, is_busy, liveness_->host_is_busy());
   for (const std::string& warning : control_->take_warnings()) {
     LIGHTCC_LOG(LogLevel::kWarning, "%s", warning.c_str());
+  }
+  for (const SlowChange& change : control_->take_slow_changes()) {
+    LIGHTCC_LOG(change.has_ended ? LogLevel::kInfo : LogLevel::kWarning,
+                "%s",
+                describe_slow(world_, change).c_str());
   }
   act();
   return {};

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <numeric>
 #include <optional>
 
@@ -143,6 +144,20 @@ std::vector<std::string> describe_world(const Membership& world, const WorldOpti
   lines.push_back(describe_network(world, options));
   lines.push_back(describe_knobs(options.knobs));
   return lines;
+}
+
+std::string describe_slow(const Membership& world, const SlowChange& change) {
+  const auto rank = static_cast<std::size_t>(change.rank);
+  const auto host = static_cast<std::size_t>(world.host_of[rank]);
+  const std::string who = "rank " + std::to_string(change.rank) + " on the host of ranks [" +
+                          as_ranges(world.hosts[host]) + "]";
+  if (change.has_ended) {
+    return who + " is not slow any more";
+  }
+  std::array<char, 16> factor{};
+  (void)std::snprintf(factor.data(), factor.size(), "%.1f", change.factor);
+  return who + " is slow: the others wait for it in every step, which takes it " + factor.data() +
+         " times as long as the median rank";
 }
 
 }  // namespace lightcc

@@ -139,7 +139,35 @@ TEST(ControlPlaneTest, a_leader_makes_one_report_of_what_its_ranks_ask_for_alike
   ASSERT_EQ(reports.size(), 1U);
   EXPECT_EQ(std::get<std::vector<Report>>(reports[0].frame),
             (std::vector<Report>{{2, request, 2}}));
+  leader.on_frame(kParentLink, std::vector<Command>{}, kStart);
   EXPECT_FALSE(leader.has_held());
+}
+
+TEST(ControlPlaneTest, a_parent_that_says_nothing_is_woken_once) {
+  for (const bool is_late : {true, false}) {
+    ControlPlane member = machine(1);
+    member.tick(kStart, false, false);
+    submit(member, {allreduce("a"), {}, {}}, 7);
+    member.advance(kStart);
+    EXPECT_EQ(frames_of<std::vector<Report>>(member).size(), 1U);
+    ASSERT_TRUE(member.has_held());
+    ASSERT_LT(member.deadline(), member.next_tick());
+    const TimePoint late = member.deadline();
+    if (!is_late) {
+      member.on_frame(kParentLink, std::vector<Command>{}, kStart);
+    }
+    member.advance(late);
+    const auto frames = frames_of<Heartbeat>(member);
+    ASSERT_EQ(frames.size(), is_late ? 1U : 0U);
+    if (is_late) {
+      EXPECT_TRUE(frames[0].is_urgent);
+      EXPECT_TRUE(frames[0].to_parent);
+      EXPECT_FALSE(frames[0].to_children);
+    }
+    EXPECT_FALSE(member.has_held());
+    member.advance(late + std::chrono::seconds(1));
+    EXPECT_TRUE(frames_of<Heartbeat>(member).empty());
+  }
 }
 
 TEST(ControlPlaneTest, a_leader_passes_on_what_stays_alone) {

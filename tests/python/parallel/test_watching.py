@@ -179,6 +179,7 @@ def test_a_reporter_refuses_what_it_cannot_use() -> None:
 ZERO: dict[str, Any] = {metric.name: 0 for metric in METRICS} | {
     "last_asked": [],
     "awaited_ranks": [],
+    "slow_ranks": [],
 }
 
 
@@ -226,6 +227,15 @@ def test_the_screen_names_who_is_awaited() -> None:
     shown = screen.make_screen(before, two(11, waiting, {}))
     assert shown.jobs[0].advice == "all wait for rank 1, for 7 s now"
     assert [row.cells[-1] for row in shown.jobs[0].rows] == ["waits", "is awaited"]
+
+
+def test_the_screen_names_who_is_slow() -> None:
+    before = two(10, {}, {})
+    slow = {"slow_ranks": [{"rank": 1, "factor": 2.96, "seconds": 3.0}], "last_asked": [0, 9]}
+    shown = screen.make_screen(before, two(11, slow, {"operations": 5}))
+    advice = "rank 1 is slow: a step takes it 3.0 times as long as the others"
+    assert shown.jobs[0].advice == advice
+    assert shown.jobs[0].rows[1].cells[-1] == "is slow"
 
 
 def test_a_first_reading_a_silent_process_and_nobody_have_a_screen() -> None:

@@ -84,6 +84,8 @@ def test_stats_count_completed_operations() -> None:
         "last_asked",
         "awaited_ranks",
         "awaited_seconds",
+        "slow_ranks",
+        "slow_factor",
         "network_retransmits",
         "buckets",
         "payload_bytes",
