@@ -9,6 +9,7 @@ Not handled: the end of the launcher. It ends the workers, by their agents.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _STORE_S = 30.0  # For a call that does not wait for others.
 _WATCH_S = 600.0
+_MAX_TEXT = 1000
 
 _worker: Worker | None = None
 
@@ -52,6 +54,7 @@ class Worker:
     Attributes:
         number: Of this worker, which no other ever has.
         restored: Whether the state of training is that of a commit; told with the next status.
+        fault: Why the world failed; told likewise.
         on_notice: Called with serial number and result of each notice, by a thread of its own.
     """
 
@@ -59,6 +62,7 @@ class Worker:
         """Begins to watch the job's store."""
         self.number = variables.integer(env, "LIGHT_WORKER", 0, None, "lightccrun")
         self.restored = False
+        self.fault = ""
         self.on_notice: Callable[[int, _plan.HostUpdateResult], None] | None = None
         self._rendezvous = variables.rendezvous(env)
         self._secret = variables.secret(env)
@@ -69,6 +73,8 @@ class Worker:
         self._current = _plan.Plan(0)  # The one that was taken up last.
         self._notice = _plan.Notice(0, 0)
         self._status = _plan.Status(_plan.WAITING)
+        self._saying = threading.Lock()
+        self._is_known = False  # Whether it has said anything.
         self._thread = threading.Thread(target=self._watch, name="lightcc-elastic", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
@@ -89,20 +95,34 @@ class Worker:
             ShutDownError: The job is about to end.
             SystemExit: The launcher has removed this worker from the job.
         """
-        reason = ""
+        reason, blames = "", -1
         while True:
-            epoch = self._next_epoch(reason)
+            epoch = self._next_epoch(reason, blames)
             try:
                 join_world(epoch)
             except HorovodInternalError as error:
-                reason = str(error)
+                reason, members = str(error), self._current.members
+                is_known = error.rank is not None and 0 <= error.rank < len(members)
+                blames = members[error.rank or 0] if is_known else -1
+                self.restored = self._current.sync  # What this epoch was to do is still to be done.
             else:
-                self._say(state=_plan.JOINED, epoch=epoch.number)
+                self._say(
+                    state=_plan.JOINED,
+                    epoch=epoch.number,
+                    reason="",
+                    blames=-1,
+                    fault="",
+                )
                 return
 
     def enter_run(self) -> None:
         """Tells the launcher that this worker will say when it has finished."""
         self._say(in_run=True)
+
+    def take_state(self) -> None:
+        """Tells the launcher once that this worker has the state of training."""
+        if not self._status.has_state:
+            self._say(has_state=True)
 
     def finish(self) -> None:
         """Tells the launcher that training has come to its end."""
@@ -115,9 +135,16 @@ class Worker:
         if call is not None and notice.serial > current.notice:
             call(notice.serial, _plan.HostUpdateResult(notice.result))
 
-    def _next_epoch(self, reason: str) -> Epoch:
+    def _next_epoch(self, reason: str, blames: int) -> Epoch:
         before = self._current.epoch
-        self._say(state=_plan.WAITING, epoch=before, restored=self.restored, reason=reason[:1000])
+        self._say(
+            state=_plan.WAITING,
+            epoch=before,
+            restored=self.restored,
+            reason=reason[:_MAX_TEXT],
+            blames=blames,
+            fault=self.fault[:_MAX_TEXT],
+        )
         with self._changed:
             self._changed.wait_for(lambda: self._concerns_me(before))
             found = self._current = self._latest
@@ -127,6 +154,7 @@ class Worker:
         if self.number in found.removed:
             sys.stderr.write("lightcc: the launcher has removed this worker from the job\n")
             sys.exit(0)
+        self.fault = ""
         rank, size = found.members.index(self.number), len(found.members)
         self.restored = False
         alone = Epoch(group=_plan.GROUP, number=found.epoch)
@@ -141,9 +169,13 @@ class Worker:
         is_named = self.number in found.members or self.number in found.removed
         return bool(found.ending) or (found.epoch > before and is_named)
 
-    def _say(self, **changes: object) -> None:
-        self._status = replace(self._status, **changes)  # type: ignore[arg-type]
-        self._store.set(_plan.worker_key(self.number), _plan.encode(self._status), _STORE_S)
+    def _say(self, *, at_once: bool = True, **changes: object) -> None:
+        with self._saying:  # Two threads say something, and the last one counts.
+            self._status = replace(self._status, **changes)  # type: ignore[arg-type]
+            if at_once:
+                self._is_known = True
+                value = _plan.encode(self._status)
+                self._store.set(_plan.worker_key(self.number), value, _STORE_S)
 
     def _watch(self) -> None:
         state = 0
@@ -169,6 +201,15 @@ class Worker:
             is_new = self._notice.serial > before.serial
         if is_new:
             self.repeat_notice()
+        if _plan.ROLL_KEY in entries:
+            self._hear(_plan.decode(_plan.RollCall, entries[_plan.ROLL_KEY]).serial)
+
+    def _hear(self, serial: int) -> None:
+        """Answers a roll call; at once, if the launcher knows of this worker."""
+        if serial <= self._status.heard:
+            return
+        with contextlib.suppress(HorovodInternalError):  # Then it has not answered.
+            self._say(heard=serial, at_once=self._is_known)
 
     def _stop(self) -> None:
         if os.getpid() == self._pid:  # A forked child shares the descriptors, but has no thread.

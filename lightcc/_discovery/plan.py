@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 JOB_PREFIX = "elastic/job/"
 PLAN_KEY = JOB_PREFIX + "plan"
 NOTICE_KEY = JOB_PREFIX + "notice"
+ROLL_KEY = JOB_PREFIX + "roll"
 #: Below it: what the launcher watches.
 WORKER_PREFIX = "elastic/worker/"
 #: Of the worlds of an elastic job (`Epoch.group`).
@@ -66,6 +67,17 @@ class Notice:
     result: int
 
 
+@dataclass(frozen=True)
+class RollCall:
+    """Asks all workers to say once more what they are, so that stopped ones are known.
+
+    Attributes:
+        serial: From 1; each has a higher one. Workers answer with it (`Status.heard`).
+    """
+
+    serial: int
+
+
 WAITING = "waiting"
 JOINED = "joined"
 FINISHED = "finished"
@@ -81,6 +93,10 @@ class Status:
         restored: Of WAITING: whether its state is that of a commit, not that of its last step.
         in_run: Whether it is within `elastic.run`, so that it will say when it has finished.
         reason: Of WAITING: why `epoch` is over for it; empty where it leaves in good order.
+        blames: Of WAITING with a reason: the worker that is at fault, or -1: none is known.
+        fault: Of WAITING: why `epoch` failed while the worker trained; for people.
+        has_state: Whether it has, or has had, the state of training: it has synchronised it once.
+        heard: The last roll call that it has heard.
     """
 
     state: str
@@ -88,6 +104,10 @@ class Status:
     restored: bool = False
     in_run: bool = False
     reason: str = ""
+    blames: int = -1
+    fault: str = ""
+    has_state: bool = False
+    heard: int = 0
 
 
 def worker_key(number: int) -> str:
@@ -95,10 +115,10 @@ def worker_key(number: int) -> str:
     return f"{WORKER_PREFIX}{number}"
 
 
-Message = TypeVar("Message", Plan, Notice, Status)
+Message = TypeVar("Message", Plan, Notice, RollCall, Status)
 
 
-def encode(message: Plan | Notice | Status) -> bytes:
+def encode(message: Plan | Notice | RollCall | Status) -> bytes:
     """Returns the value for the store."""
     return json.dumps(asdict(message)).encode()
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _START_TIMEOUTS = ("HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS")
 _START_TIMEOUT_S = 30.0
+_PEER_TIMEOUT_S = 30.0
 
 
 def rank_and_size(
@@ -103,6 +104,16 @@ def start_timeout_s(env: Mapping[str, str]) -> float:
     """
     given = [_seconds(name, env[name]) for name in _START_TIMEOUTS if env.get(name)]
     return max(given, default=_START_TIMEOUT_S)
+
+
+def peer_timeout_s(env: Mapping[str, str]) -> float:
+    """Returns LIGHT_PEER_TIMEOUT: how long somebody may stay silent.
+
+    Raises:
+        ValueError: It is not a number of seconds.
+    """
+    text = env.get("LIGHT_PEER_TIMEOUT")
+    return _seconds("LIGHT_PEER_TIMEOUT", text) if text else _PEER_TIMEOUT_S
 
 
 def _seconds(name: str, text: str) -> float:

@@ -99,10 +99,14 @@ def run_fn(
                             state.take_over()
                         else:
                             state.sync()
+                    if worker is not None:
+                        worker.take_state()
                     result = func(state, *args, **kwargs)
                 except RankMismatchError:
                     raise
-                except HorovodInternalError:
+                except HorovodInternalError as error:
+                    if worker is not None:
+                        worker.fault = str(error)
                     if recovery == FORWARD:
                         state.resume()
                     else:

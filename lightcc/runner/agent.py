@@ -286,6 +286,8 @@ class Agent:
             self._stop(frame.rank)
         elif frame.kind == frames.SIGNAL:
             self._signal_all(frame.rank)
+        elif frame.kind == frames.PING:
+            self._send(frames.PONG, 0, b"")
         elif frame.kind in (frames.TERMINATE, frames.KILL, frames.BYE):
             self._dismissed = True
             if frame.kind != frames.BYE:

@@ -12,6 +12,10 @@ The rules, from which the rest follows:
 - A join that a member can no longer take part in is called off, so that the others come back.
 - Members are never stopped for a newcomer. They get a notice when all that start on its host are
   ready (with `notify_early`, when it is started), and come to the next epoch when they commit.
+- Where members wait for one that does not answer a roll call, because it is stopped or cut off,
+  the others go on without it. It may come back as a new one, for half the elastic timeout.
+- A member that the others blame when a second join in a row breaks counts as failed.
+- Rank 0 has had the state of training, once anybody has.
 - When a worker has finished with training, there is no further epoch.
 - A job without a survivor, or with too few workers for too long, ends with the reason.
 """
@@ -19,7 +23,7 @@ The rules, from which the rest follows:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lightcc._discovery.plan import (
@@ -29,8 +33,19 @@ from lightcc._discovery.plan import (
     HostUpdateResult,
     Notice,
     Plan,
+    RollCall,
     Status,
 )
+from lightcc.runner.driver_actions import (
+    Action,
+    CallOff,
+    End,
+    LeftOut,
+    Start,
+    Stop,
+)
+from lightcc.runner.driver_hosts import Hosts
+from lightcc.runner.driver_settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,85 +55,6 @@ RESET_LIMIT_EXCEEDED_MESSAGE = (
 )
 #: Without a limit of resets: so many epochs in a row may break while they are joined.
 MAX_BROKEN_JOINS = 10
-#: A slot whose worker lived so long begins anew to count its failures.
-LONG_LIFE_S = 60.0
-_DEFAULT_COOLDOWN_S = (1.0, 60.0)
-_MAX_SLOT_FAILURES = 8
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user asked for.
-
-    Attributes:
-        num_proc: Slots that must be there before the first worker is started.
-        min_np: Workers without which there is no epoch.
-        max_np: Workers at most; `None`: as many as there are slots.
-        elastic_timeout_s: How long there may be too few slots or workers.
-        start_timeout_s: How long an epoch waits for workers that have been started.
-        reset_limit: How often the members may change; `None`: without a limit.
-        cooldown_s: How long, at first and at most, a host or slot that failed is not used. `None`:
-            for hosts for ever, for slots 1 and 60.
-        lose_host: Whether a failed worker costs its whole host, as with Horovod; or its slot.
-        notify_early: Whether members hear of a new worker when it is started.
-        hosts_return: Whether hosts come by themselves, so that one that was lost may be used as
-            soon as it is there again.
-    """
-
-    num_proc: int
-    min_np: int
-    max_np: int | None = None
-    elastic_timeout_s: float = 600.0
-    start_timeout_s: float = 30.0
-    reset_limit: int | None = None
-    cooldown_s: tuple[float, float] | None = None
-    lose_host: bool = False
-    notify_early: bool = False
-    hosts_return: bool = False
-
-
-@dataclass(frozen=True)
-class Start:
-    """Start a worker. Were it to join now, it would be `rank` of the ranks on `hosts`."""
-
-    worker: int
-    host: str
-    rank: int
-    hosts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Stop:
-    """End a worker, and what is left of its processes."""
-
-    worker: int
-
-
-@dataclass(frozen=True)
-class CallOff:
-    """Make the joins of an epoch fail, with a reason."""
-
-    epoch: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class End:
-    """The job is over: all workers are to be ended. `error` is empty if it has finished."""
-
-    error: str
-
-
-Action = Start | Stop | CallOff | End | Plan | Notice
-
-
-@dataclass
-class _Host:
-    slots: int
-    failures: int = 0
-    blocked_until: float = 0.0
-    slot_failures: dict[int, int] = field(default_factory=dict)
-    slot_blocked_until: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -129,6 +65,11 @@ class _Worker:
     started: float
     status: Status | None = None  # Nothing yet: it is starting.
     stopping: bool = False
+    left_out_since: float | None = None  # It is silent, and the others go on without it.
+
+    @property
+    def has_state(self) -> bool:
+        return self.status is not None and self.status.has_state
 
 
 class Driver:
@@ -143,13 +84,13 @@ class Driver:
             now: The time, as everywhere else in seconds.
         """
         self._settings = settings
-        self._random = random
-        self._hosts: dict[str, _Host] = {}
+        self._hosts = Hosts(settings.cooldown_s, random)
         self._workers: dict[int, _Worker] = {}
         self._next_number = 0
         self._plan: Plan | None = None
         self._called_off = 0
         self._broken_joins = 0
+        self._stood: set[int] = set()  # Members of the last epoch that was joined.
         self._resets = 0
         self._serial = 0
         self._notified = HostUpdateResult.no_update
@@ -161,28 +102,30 @@ class Driver:
         self._now = now
         self._short_since: float | None = now
         self._broken_since: float | None = None
+        self._late_since: float | None = None  # Of members that others wait for.
+        self._called: float | None = None  # When the roll was called.
+        self._roll = 0
+        self._has_trained = False  # Whether anybody has had a state.
+        self._lost: set[int] = set()  # Members of the last plan, lost with their hosts.
         self._actions: list[Action] = []
 
     # -- Events -----------------------------------------------------------------------------------
 
     def hosts_seen(self, now: float, slots: dict[str, int]) -> list[Action]:
         """Takes in which hosts there are; those that were known keep their order."""
-        for name, host in self._hosts.items():
-            host.slots = slots.get(name, 0)
-        for name, count in slots.items():
-            self._hosts.setdefault(name, _Host(count))
+        self._hosts.see(slots)
         return self._settle(now)
 
     def host_lost(self, now: float, name: str, reason: str) -> list[Action]:
         """Takes in that a host cannot be reached, so that its workers are lost."""
         self._failure = self._failure or reason
-        host = self._hosts.get(name)
         if self._settings.hosts_return:
-            self._hosts.pop(name, None)
-        elif host is not None:
-            self._block_host(now, host)
+            self._hosts.forget(name)
+        else:
+            self._hosts.block(now, name)
         for worker in [it for it in self._workers.values() if it.host == name]:
             del self._workers[worker.number]
+            self._lost.add(worker.number)
             self._actions.append(Stop(worker.number))
         return self._settle(now)
 
@@ -191,6 +134,8 @@ class Driver:
         worker = self._workers.get(number)
         if worker is not None and not worker.stopping and worker.status != status:
             worker.status = status
+            worker.left_out_since = None
+            self._has_trained = self._has_trained or status.has_state
             if status.state == FINISHED:
                 self._finishing = True
             if status.state == WAITING and status.reason:
@@ -225,9 +170,13 @@ class Driver:
         """Returns when `tick` should be called at the latest."""
         if self._ended:
             return None
-        times = [host.blocked_until for host in self._hosts.values()]
-        times += [t for host in self._hosts.values() for t in host.slot_blocked_until.values()]
+        times = self._hosts.changes()
         times += [w.started + self._settings.start_timeout_s for w in self._starting()]
+        roll = self._late_since if self._called is None else self._called
+        if roll is not None:
+            times.append(roll + self._settings.roll_call_s)
+        silent = [w.left_out_since for w in self._live() if w.left_out_since is not None]
+        times += [since + self._settings.elastic_timeout_s / 2 for since in silent]
         for since in (self._short_since, self._broken_since):
             if since is not None:
                 times.append(since + self._settings.elastic_timeout_s)
@@ -237,55 +186,24 @@ class Driver:
 
     def _block(self, now: float, worker: _Worker, *, failed: bool) -> None:
         """Has the slot, or the host, of a worker that has ended not used for a while."""
-        host = self._hosts[worker.host]
         if failed and self._settings.lose_host:
-            self._block_host(now, host)
+            self._hosts.block(now, worker.host)
             for other in self._workers.values():
                 if other.host == worker.host:
                     self._stop(other)
             return
-        if now - worker.started >= LONG_LIFE_S:
-            host.slot_failures[worker.slot] = 0
-        count = host.slot_failures[worker.slot] = host.slot_failures.get(worker.slot, 0) + 1
-        low, high = self._settings.cooldown_s or _DEFAULT_COOLDOWN_S
-        wait = math.inf if count > _MAX_SLOT_FAILURES else min(high, low * 2.0 ** (count - 1))
-        host.slot_blocked_until[worker.slot] = now + wait
-
-    def _block_host(self, now: float, host: _Host) -> None:
-        if host.blocked_until > now:
-            return
-        host.failures += 1
-        if self._settings.cooldown_s is None:
-            host.blocked_until = math.inf
-            return
-        low, high = self._settings.cooldown_s
-        wait = low * 2.0**host.failures + self._random() * low
-        host.blocked_until = now + max(low, min(high, wait))
+        self._hosts.block_slot(now, worker.host, worker.slot, now - worker.started)
 
     def _stop(self, worker: _Worker) -> None:
         if not worker.stopping:
             worker.stopping = True
             self._actions.append(Stop(worker.number))
 
-    def _is_usable(self, name: str, slot: int) -> bool:
-        host = self._hosts[name]
-        return (
-            slot < host.slots
-            and host.blocked_until <= self._now
-            and host.slot_blocked_until.get(slot, 0.0) <= self._now
-        )
-
     def _has_slot(self, worker: _Worker) -> bool:
-        host = self._hosts[worker.host]
-        return worker.slot < host.slots and host.blocked_until <= self._now
+        return self._hosts.has_slot(self._now, worker.host, worker.slot)
 
     def _start_workers(self) -> None:
-        usable = [
-            (name, slot)
-            for name, host in self._hosts.items()
-            for slot in range(host.slots)
-            if self._is_usable(name, slot)
-        ]
+        usable = self._hosts.usable(self._now)
         if not self._begun:
             self._begun = len(usable) >= self._settings.num_proc
         taken = {(worker.host, worker.slot) for worker in self._workers.values()}
@@ -323,10 +241,12 @@ class Driver:
         return sorted(workers, key=lambda it: (ranks.get(it.number, len(ranks)), it.number))
 
     def _members(self) -> list[_Worker]:
-        """Returns those of the last plan that live, by rank."""
+        """Returns those of the last plan that live and are not left out, by rank."""
         numbers = self._plan.members if self._plan is not None else ()
         found = [self._workers.get(number) for number in numbers]
-        return [it for it in found if it is not None and not it.stopping]
+        return [
+            it for it in found if it is not None and not it.stopping and it.left_out_since is None
+        ]
 
     def _waits(self, worker: _Worker) -> bool:
         """Returns whether it waits for the plan after the last one."""
@@ -356,6 +276,7 @@ class Driver:
                         self._stop(worker)
                 self._start_workers()
                 self._watch_epoch()
+                self._call_roll()
                 self._make_plan()
                 self._notify()
         actions, self._actions = self._actions, []
@@ -402,6 +323,34 @@ class Driver:
                     self._block(self._now, worker, failed=True)
                     self._stop(worker)
 
+    def _call_roll(self) -> None:
+        """Leaves out members that neither come nor answer, where others with the state wait."""
+        members = self._members()
+        late = [it for it in members if not self._waits(it)]
+        waiting = [it for it in members if self._waits(it)]
+        patience = self._settings.roll_call_s
+        if not late or not any(it.has_state or not self._has_trained for it in waiting):
+            self._late_since = self._called = None
+        elif self._late_since is None:
+            self._late_since = self._now
+        elif self._called is None and self._now >= self._late_since + patience:
+            self._called = self._now
+            self._roll += 1
+            self._actions.append(RollCall(self._roll))
+        elif self._called is not None and self._now >= self._called + patience:
+            self._late_since, self._called = self._now, None
+            for worker in late:
+                if worker.status is None or worker.status.heard < self._roll:
+                    worker.left_out_since = self._now
+                    self._actions.append(LeftOut(worker.number))
+        for worker in self._live():
+            since = worker.left_out_since
+            # So early that another one may take its place before the job is given up.
+            if since is not None and self._now >= since + self._settings.elastic_timeout_s / 2:
+                self._failure = f"worker {worker.number} has stayed silent"
+                self._block(self._now, worker, failed=True)
+                self._stop(worker)
+
     def _make_plan(self) -> None:
         members = self._members()
         if self._plan is not None:
@@ -410,22 +359,60 @@ class Driver:
                 return
             if not all(map(self._waits, members)):
                 return
+            if self._drop_unreachable(members):
+                members = self._members()
         elif self._begun and not self._live() and self._failure:
             self._end(self._failure)
             return
         survivors = [it for it in members if self._has_slot(it)]
         joiners = [it for it in self._newcomers() if self._waits(it)]
         joiners.sort(key=lambda it: it.number)
-        chosen = (survivors + joiners)[: self._settings.max_np]
-        if self._plan is not None and not survivors:
+        if members and not survivors and self._plan is not None:
             self._end("No hosts from previous set remaining, unable to broadcast state.")
             return
+        survivors.sort(key=lambda it: not it.has_state)  # Who has none was new, and stays behind.
+        chosen = survivors + joiners
+        if self._has_trained and not (survivors and survivors[0].has_state):
+            # Those who had it failed. Who was left out, and has come back, has an older one.
+            chosen.sort(key=lambda it: not it.has_state)
+            if not (chosen and chosen[0].has_state):
+                self._lose_state()
+                return
+        del chosen[self._settings.max_np or len(chosen) :]
         if self._is_worth_waiting(len(chosen)):
             return
         if len(chosen) < self._settings.min_np:
             self._run_short()
             return
         self._publish(members, chosen)
+
+    def _drop_unreachable(self, members: list[_Worker]) -> bool:
+        """Counts a member as failed that the others blame, where a second join in a row broke.
+
+        Of two that do not reach each other, one that was not in the last world goes.
+        """
+        assert self._plan is not None  # noqa: S101  for the type checker
+        is_second = self._broken_joins > 0 and not any(map(self._was_joined, members))
+        if not is_second or len(members) < len(self._plan.members):
+            return False  # Somebody has ended, which is why.
+        blamed = {it.status.blames for it in members if it.status is not None} - {-1}
+        found = [it for it in members if it.number in blamed]
+        if found and self._stood:
+            found = [it for it in members if it.number not in self._stood] or found
+        others = [it for it in members if it not in found[-1:]]
+        if not found or not any(it.has_state or not self._has_trained for it in others):
+            return False
+        reason = found[-1].status.reason if found[-1].status is not None else ""
+        self._failure = f"worker {found[-1].number} cannot be joined: {reason}"
+        self._block(self._now, found[-1], failed=True)
+        self._stop(found[-1])
+        return True
+
+    def _lose_state(self) -> None:
+        """Ends the job, unless somebody who may still come has the state."""
+        if not any(it.has_state for it in self._live()):
+            text = "no worker that has the state of training is left"
+            self._end(f"{text}: {self._failure}" if self._failure else text)
 
     def _is_worth_waiting(self, count: int) -> bool:
         """Returns whether workers that are being started should be in the plan."""
@@ -438,8 +425,7 @@ class Driver:
     def _run_short(self) -> None:
         if self._short_since is None:
             self._short_since = self._now
-        never = all(h.blocked_until == math.inf or h.slots == 0 for h in self._hosts.values())
-        if self._plan is not None and never and not self._settings.hosts_return:
+        if self._plan is not None and self._hosts.are_lost() and not self._settings.hosts_return:
             self._end(self._failure or "no host is left")
         elif self._now >= self._short_since + self._settings.elastic_timeout_s:
             self._end(
@@ -458,6 +444,8 @@ class Driver:
                 return
             stood = any(self._was_joined(worker) for worker in before)
             self._broken_joins = 0 if stood else self._broken_joins + 1
+            if stood:
+                self._stood = set(self._plan.members)
             if self._broken_joins >= MAX_BROKEN_JOINS:
                 self._end(f"{MAX_BROKEN_JOINS} epochs in a row broke: {self._failure}")
                 return
@@ -466,17 +454,22 @@ class Driver:
         self._plan = Plan(
             epoch=1 if self._plan is None else self._plan.epoch + 1,
             members=tuple(worker.number for worker in chosen),
-            removed=tuple(worker.number for worker in removed),
-            sync=any(
-                it.number not in old or it.status is None or it.status.restored for it in chosen
-            ),
+            removed=(*(worker.number for worker in removed), *sorted(self._lost & old)),
+            sync=any(it.number not in old or self._is_behind(it) for it in chosen),
             notice=self._serial,
         )
         self._short_since = self._broken_since = None
+        self._late_since = self._called = None
+        self._lost.clear()
         self._notified = HostUpdateResult.no_update
         self._actions.append(self._plan)
         for worker in removed:
             self._stop(worker)
+
+    def _is_behind(self, worker: _Worker) -> bool:
+        """Returns whether its state may be another one than that of the others."""
+        status = worker.status
+        return status is None or status.restored or (self._has_trained and not status.has_state)
 
     @staticmethod
     def _was_joined(worker: _Worker) -> bool:
@@ -490,7 +483,9 @@ class Driver:
         if not members or any(map(self._waits, members)):
             return  # They come anyway.
         want = HostUpdateResult.no_update
-        if any(not self._has_slot(worker) for worker in members):
+        # Where an agent alone is gone, its workers may go on, and nobody misses them.
+        is_lost = not self._lost.isdisjoint(self._plan.members)
+        if is_lost or any(not self._has_slot(worker) for worker in members):
             want |= HostUpdateResult.removed
         newcomers = self._newcomers()
         if not self._settings.notify_early:
@@ -513,6 +508,7 @@ __all__ = [
     "CallOff",
     "Driver",
     "End",
+    "LeftOut",
     "Settings",
     "Start",
     "Stop",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightcc._discovery import variables
 from lightcc.runner.driver import Settings
 from lightcc.runner.elastic_options import ElasticOptions
 
@@ -15,6 +18,10 @@ if TYPE_CHECKING:
 
 DEFAULT_ELASTIC_TIMEOUT_S = 600.0
 _MAX_COOLDOWN_S = 3600
+# An agent is not given up sooner than the kernel gives up a cut link.
+_MIN_AGENT_TIMEOUT_S = 10.0
+# Of what a process must answer although it computes. Who does not is left out, but not ended.
+_MAX_ROLL_CALL_S = 10.0
 
 
 def add_flags(parser: argparse.ArgumentParser, ranks: Callable[[str], float]) -> None:
@@ -51,6 +58,7 @@ def add_flags(parser: argparse.ArgumentParser, ranks: Callable[[str], float]) ->
         choices=("slot", "host"),
         help="what a failed rank costs: its slot for a while (default), or its host",
     )
+    add("--events", metavar="FILE", help="gets what happens, one JSON object a line")
 
 
 def elastic_options(
@@ -91,6 +99,7 @@ def elastic_options(
         msg = f"-np {num_proc} needs {num_proc} slots, but the hosts have {sum(found.values())}"
         raise ValueError(msg)
     timeout_s = get.get("elastic_timeout")
+    peer_timeout_s = variables.peer_timeout_s(os.environ)
     settings = Settings(
         num_proc=num_proc,
         min_np=min_np,
@@ -100,10 +109,18 @@ def elastic_options(
         reset_limit=_reset_limit(get.get("reset_limit")),
         cooldown_s=_cooldown(get.get("cooldown_range")),
         lose_host=get.get("on_failure") == "host",
+        roll_call_s=min(_MAX_ROLL_CALL_S, peer_timeout_s),
         hosts_return=hosts is None,
     )
-    slots = get.get("slots")
-    return ElasticOptions(settings, found, script, None if slots is None else int(slots))
+    slots, events = get.get("slots"), get.get("events")
+    return ElasticOptions(
+        settings,
+        found,
+        script,
+        None if slots is None else int(slots),
+        events=None if events is None else Path(events),
+        agent_timeout_s=max(_MIN_AGENT_TIMEOUT_S, peer_timeout_s),
+    )
 
 
 def _refuse_alone(get: dict[str, Any]) -> None:
@@ -114,6 +131,7 @@ def _refuse_alone(get: dict[str, Any]) -> None:
         "reset_limit": "--reset-limit",
         "cooldown_range": "--blacklist-cooldown-range",
         "on_failure": "--on-failure",
+        "events": "--events",
     }
     for name, flag in names.items():
         if get.get(name) is not None:

@@ -16,12 +16,20 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from lightcc._discovery import plan as _plan
-from lightcc._discovery.epoch import Epoch
-from lightcc.exceptions import HorovodInternalError, ShutDownError
 from lightcc.runner import frames
 from lightcc.runner.discovery import DiscoveryError, discover_hosts
-from lightcc.runner.driver import Action, CallOff, Driver, End, Start, Stop
+from lightcc.runner.driver import (
+    Action,
+    CallOff,
+    Driver,
+    End,
+    LeftOut,
+    Start,
+    Stop,
+)
+from lightcc.runner.events import EventFile
 from lightcc.runner.job import Job
+from lightcc.runner.plan_store import PlanStore, statuses
 from lightcc.runner.summary import RankEnd
 
 if TYPE_CHECKING:
@@ -32,8 +40,8 @@ if TYPE_CHECKING:
     from lightcc.runner.elastic_options import ElasticOptions
     from lightcc.runner.link import Link
 
-_STORE_S = 10.0
-_WATCH_S = 600.0
+
+_PINGS = 4  # Within the time in which one must be answered.
 
 
 class ElasticJob(Job):
@@ -55,18 +63,21 @@ class ElasticJob(Job):
             store: A client of the job's store; it is closed at the end.
             make_link: Starts the agent of a host, with its first worker.
             make_job: Returns what an agent needs to start one more.
+
+        Raises:
+            OSError: The file of events cannot be opened.
         """
         super().__init__(options, [])
         self._elastic = elastic
-        self._store = store
+        self._event_file = EventFile(elastic.events, self._on_loss)
+        self._plans = PlanStore(store)
         self._make_link = make_link
         self._make_job = make_job
         self._driver = Driver(elastic.settings, random.random, time.monotonic())
         self._link_of: dict[str, Link] = {}
-        self._slots = dict(elastic.hosts)  # By host, where no script tells.
+        self._slots = dict(elastic.hosts)  # By host, as last told.
+        self._leaving: set[str] = set()  # Hosts that got SIGTERM; until their agents end.
         self._ends: dict[int, RankEnd] = {}
-        self._plan = b""
-        self._last_members: tuple[int, ...] = ()
         self._is_ended = False
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_read, self._wake_write = os.pipe()
@@ -83,17 +94,19 @@ class ElasticJob(Job):
             self._post(lambda: self._on_hosts(self._slots))
         for thread in threads:
             thread.start()
+        self._after(self._elastic.agent_timeout_s / _PINGS, self._ask_agents)
         try:
             return super().run()
         finally:
             self.results = self._final_results()
             self._stopping.set()
-            self._store.close()
+            self._event_file.close()
+            self._plans.close()
             threads[0].join()
 
     def _final_results(self) -> dict[int, bytearray]:
         """Returns what workers sent back, by their last ranks."""
-        numbers = self._last_members or tuple(sorted(self.results))
+        numbers = self._plans.members or tuple(sorted(self.results))
         return {
             rank: self.results[number]
             for rank, number in enumerate(numbers)
@@ -103,6 +116,12 @@ class ElasticJob(Job):
     def add_link(self, link: Link, slots: int) -> None:
         """Takes in a host whose worker has dialled in. Any thread may call it."""
         self._post(lambda: self._on_joined(link, slots))
+
+    def dismiss(self) -> None:
+        """Tells workers that have dialled in too late for the job that it is over."""
+        self._is_ended = self._ending = True
+        while not self._events.empty():
+            self._events.get()()
 
     # -- Threads ----------------------------------------------------------------------------------
 
@@ -117,19 +136,10 @@ class ElasticJob(Job):
         self._wait_for_deadline()
 
     def _watch_workers(self) -> None:
-        state = 0
-        while True:
-            try:
-                seen = self._store.watch(_plan.WORKER_PREFIX, state, _WATCH_S)
-            except ShutDownError:
-                return
-            except HorovodInternalError as error:
-                text = str(error)
-                self._post(lambda text=text: self._give_up(text))  # type: ignore[misc]
-                return
-            if seen is not None:
-                state, entries = seen
-                self._post(lambda entries=entries: self._on_statuses(entries))  # type: ignore[misc]
+        self._plans.watch_workers(
+            lambda entries: self._post(lambda: self._on_statuses(entries)),
+            lambda text: self._post(lambda: self._give_up(text)),
+        )
 
     def _watch_hosts(self) -> None:
         script, first = self._elastic.script or "", True
@@ -150,38 +160,47 @@ class ElasticJob(Job):
     # -- Events for the driver --------------------------------------------------------------------
 
     def _on_hosts(self, hosts: dict[str, int]) -> None:
-        self._obey(self._driver.hosts_seen(_now(), hosts))
+        self._slots = hosts
+        slots = {name: 0 if name in self._leaving else count for name, count in hosts.items()}
+        self._obey(self._driver.hosts_seen(_now(), slots))
 
     def _on_joined(self, link: Link, slots: int) -> None:
         self._say(f"host {link.host} has joined with {slots} slots", verbose=True)
+        self._event_file.write("host_joined", host=link.host, slots=slots)
         self._links.append(link)
         self._watch(link)
         self._link_of[link.host] = link
         self._slots[link.host] = slots
-        if self._closing:
-            link.close_stdin()
+        if self._closing or self._ending:
+            link.close_stdin()  # The job is over, but waits for somebody else.
         self._on_hosts(self._slots)
 
     def _on_drain(self, link: Link) -> None:
         self._say(f"host {link.host} leaves: its worker got SIGTERM")
-        self._slots[link.host] = 0
+        self._event_file.write("host_leaving", host=link.host)
+        self._leaving.add(link.host)
         self._on_hosts(self._slots)
 
     def _on_agent_gone(self, link: Link) -> None:
         super()._on_agent_gone(link)
+        self._leaving.discard(link.host)
         if self._elastic.settings.hosts_return and not self._is_ended:
             self._slots.pop(link.host, None)
             self._on_hosts(self._slots)
 
     def _on_statuses(self, entries: dict[str, bytes]) -> None:
-        for key, value in entries.items():
-            number = int(key.removeprefix(_plan.WORKER_PREFIX))
-            status = _plan.decode(_plan.Status, value)
+        for number, status in statuses(entries):
+            reason = status.fault or status.reason
+            if reason and status.epoch:
+                self._event_file.write_broken(status.epoch, reason)
             self._obey(self._driver.status_changed(_now(), number, status))
 
     def _on_rank_end(self, end: RankEnd) -> None:
         self._take_leave(end).release()
         self._ends[end.rank] = end
+        self._event_file.write(
+            "worker_ended", worker=end.rank, host=end.host, code=end.code, lost=end.lost
+        )
         if not self._is_ended and not end.lost:
             text = end.describe()
             self._obey(self._driver.worker_ended(_now(), end.rank, end.code, text))
@@ -197,6 +216,7 @@ class ElasticJob(Job):
         lost, link.waiting = sorted(link.waiting), set()
         if not self._ending:
             self._say(text)
+            self._event_file.write("host_lost", host=link.host, reason=text)
         for number in lost:
             self._on_rank_end(RankEnd(number, link.host, 0, lost=True))
         if not self._is_ended:
@@ -213,6 +233,23 @@ class ElasticJob(Job):
         if not link.ready and not link.gone:
             link.said.append(b"no answer within --start-timeout")
             link.kill()
+
+    def _ask_agents(self) -> None:
+        """Gives up agents that are stopped: the kernel alone keeps their connections alive.
+
+        What counts is how often they were asked, so that a launcher that was stopped blames nobody.
+        """
+        for link in self._links:
+            if not link.ready or link.gone or self._closing:
+                continue
+            if link.unanswered >= _PINGS:
+                link.said.append(f"no answer for {self._elastic.agent_timeout_s:g} s".encode())
+                link.kill()
+            else:
+                link.unanswered += 1
+                link.send(frames.PING)
+                self._flush(link)
+        self._after(self._elastic.agent_timeout_s / _PINGS, self._ask_agents)
 
     def _on_tick(self) -> None:
         if not self._is_ended:
@@ -238,14 +275,26 @@ class ElasticJob(Job):
             elif isinstance(action, _plan.Plan):
                 self._publish(action)
             elif isinstance(action, _plan.Notice):
-                self._store.set(_plan.NOTICE_KEY, _plan.encode(action), _STORE_S)
+                self._plans.notify(action)
+            elif isinstance(action, _plan.RollCall):
+                self._plans.call_roll(action)
             elif isinstance(action, CallOff):
-                prefix = Epoch(group=_plan.GROUP, number=action.epoch).prefix
-                self._store.fail(prefix, action.reason, _STORE_S)
+                self._plans.call_off(action.epoch, action.reason)
+            elif isinstance(action, LeftOut):
+                self._on_left_out(action.worker)
             else:
                 self._finish(action)
 
+    def _host_of(self, worker: int) -> str:
+        return next((link.host for link in self._links if worker in link.waiting), "")
+
+    def _on_left_out(self, worker: int) -> None:
+        host = self._host_of(worker)
+        self._say(f"worker {worker} on {host} is silent: the others go on without it")
+        self._event_file.write("worker_silent", worker=worker, host=host)
+
     def _start(self, start: Start) -> None:
+        self._event_file.write("worker_started", worker=start.worker, host=start.host)
         self._open_streams(start.worker, f"rank.{start.worker}")
         link = self._link_of.get(start.host)
         try:
@@ -274,17 +323,17 @@ class ElasticJob(Job):
         self._say(
             f"epoch {plan.epoch}: {plan.ending or f'workers {list(plan.members)}'}", verbose=True
         )
-        value = _plan.encode(plan)
-        found = self._store.compare_and_set(_plan.PLAN_KEY, self._plan or None, value, _STORE_S)
-        if found != value:
+        if plan.ending:
+            self._event_file.write("finishing")
+        else:
+            self._event_file.write("epoch_planned", epoch=plan.epoch, workers=plan.members)
+        if not self._plans.publish(plan):
             self._give_up("another launcher publishes plans in this job's store")
-            return
-        self._plan = value
-        self._last_members = plan.members
 
     def _finish(self, end: End) -> None:
         self._is_ended = True
         self._error = end.error
+        self._event_file.write("job_ended", error=end.error)
         if end.error:
             self._blame(end.error)
         if any(link.waiting for link in self._links):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lightcc.runner.driver import Settings
 
 
@@ -19,6 +21,8 @@ class ElasticOptions:
         script: A command that prints the hosts.
         slots: Of a host for which the script tells none.
         discovery_interval_s: From one run of the script to the next.
+        events: A file that gets what happens, as JSON lines.
+        agent_timeout_s: How long the agent of a host may leave questions unanswered.
     """
 
     settings: Settings
@@ -26,3 +30,5 @@ class ElasticOptions:
     script: str | None = None
     slots: int | None = None
     discovery_interval_s: float = 1.0
+    events: Path | None = None
+    agent_timeout_s: float = 30.0

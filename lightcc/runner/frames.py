@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-MAGIC = b"\nlightcc-agent-2\n"
+MAGIC = b"\nlightcc-agent-3\n"
 MAX_PAYLOAD_BYTES = 64 << 20
 _HEADER = struct.Struct("!cII")
 
@@ -21,6 +21,7 @@ STOP = b"D"  # End the rank: SIGTERM now, SIGKILL after a grace period; forget i
 SIGNAL = b"S"  # The rank field holds the signal, which every rank's process group gets.
 TERMINATE = b"T"  # End everything: SIGTERM now, SIGKILL after a grace period.
 KILL = b"K"  # End everything: SIGKILL now.
+PING = b"P"  # Asks for a PONG: whether the agent still goes on.
 BYE = b"B"  # To a worker that has dialled in: the job is over, and nothing is lost.
 
 # Agent to launcher.
@@ -30,10 +31,11 @@ STDERR = b"E"
 RESULT = b"R"  # Bytes that the rank wrote to RESULT_FD; all of them come before its EXIT.
 EXIT = b"X"  # Decimal: the exit code, or minus the signal.
 FATAL = b"F"  # Text: why this host cannot run its ranks.
+PONG = b"A"
 DRAIN = b"L"  # This host will leave: its ranks should go elsewhere, or end in good order.
 
-_KINDS = frozenset((INPUT, JOB, STOP, SIGNAL, TERMINATE, KILL, BYE))
-_KINDS |= {HELLO, STDOUT, STDERR, RESULT, EXIT, FATAL, DRAIN}
+_KINDS = frozenset((INPUT, JOB, STOP, SIGNAL, TERMINATE, KILL, PING, BYE))
+_KINDS |= {HELLO, STDOUT, STDERR, RESULT, EXIT, FATAL, PONG, DRAIN}
 
 # The variable that names a rank's descriptor for its result, where it has an input.
 RESULT_FD = "LIGHTCC_RESULT_FD"

@@ -30,6 +30,7 @@ class Link:
         ready: Whether the agent has answered.
         gone: Whether the connection has ended.
         said: Lines that came beside the frames: ssh's own words.
+        unanswered: How many times the agent has been asked since it last said something.
         unsent: What is to be written to `stdin_fd`.
         stdin_fd: Towards the agent.
         stdout_fd: From the agent.
@@ -43,6 +44,7 @@ class Link:
         self.ready = False
         self.gone = False
         self.said: list[bytes] = []
+        self.unanswered = 0
         self.unsent = bytearray()
         self.stdin_fd, self.stdout_fd, self.stderr_fd = stdin_fd, stdout_fd, stderr_fd
         for fd in (stdin_fd, stdout_fd, stderr_fd):
@@ -67,6 +69,7 @@ class Link:
 
     def receive(self, data: bytes) -> list[frames.Frame]:
         """Returns the frames in what arrived, skipping what a login shell said before the agent."""
+        self.unanswered = 0
         if not self.ready:
             self._preamble += data
             shell, magic, data = bytes(self._preamble).partition(frames.MAGIC)

@@ -75,6 +75,9 @@ def launch_listening(
             links = _Gathering(listener).wait_for(listen.num_proc, listen.timeout_s)
             job = _fixed_job(options, listen.num_proc, links, store, rank_input)
         code = job.run()
+        listener.refuse("the job is over")
+        if isinstance(job, ElasticJob):
+            job.dismiss()
     except (TimeoutError, OSError) as error:
         return _fail(str(error), code=1)
     else:

@@ -42,12 +42,16 @@ def programs() -> Iterator[contextlib.ExitStack]:
 
 
 def elastic_site(
-    stack: contextlib.ExitStack, folder: Path, story: dict[str, list[object]], *flags: str
+    stack: contextlib.ExitStack,
+    folder: Path,
+    story: dict[str, list[object]],
+    *flags: str,
+    **variables: str,
 ) -> Site:
     script = folder / "train.py"
     script.write_text(TRAINING)
     command = [sys.executable, str(script), json.dumps(story), str(folder)]
-    return Site(stack, "--verbose", *flags, *command)
+    return Site(stack, "--verbose", *flags, *command, **variables)
 
 
 def test_ranks_run_where_workers_have_dialled_in(stack: contextlib.ExitStack) -> None:
@@ -212,6 +216,67 @@ def test_a_killed_worker_of_an_elastic_job_may_come_back(
         assert about["sizes"] == [2, 1, 2]
 
 
+def test_a_stopped_rank_is_left_out(stack: contextlib.ExitStack, tmp_path: Path) -> None:
+    (tmp_path / "wait").touch()
+    events = tmp_path / "events"
+    flags = ("-np", "2", "--min-np", "1", "--events", str(events))
+    site = elastic_site(stack, tmp_path, {}, *flags, LIGHT_PEER_TIMEOUT="1")
+    first = site.worker("a")
+    first.wait_until_said("joined")
+    second = site.worker("b")
+    site.launcher.wait_until_said(r"epoch 1: workers \[0, 1\]")
+    while not (tmp_path / "step.4").exists():
+        assert site.launcher.process.poll() is None, site.launcher.said
+    (rank,) = children(second.process.pid)
+    os.kill(rank, signal.SIGSTOP)
+    site.launcher.wait_until_said(r"epoch 2: workers \[0\]")
+    os.kill(rank, signal.SIGCONT)
+    site.launcher.wait_until_said(r"epoch 3: workers \[0, 1\]")
+    (tmp_path / "wait").unlink()
+    assert site.launcher.end() == 0, site.launcher.said
+    assert (first.end(), second.end()) == (0, 0)
+    for about in results(tmp_path).values():
+        assert about["weights"] == UNDISTURBED
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [line["event"] for line in lines] == [
+        *("host_joined", "host_joined", "worker_started", "worker_started", "epoch_planned"),
+        *("epoch_broken", "worker_silent", "epoch_planned"),
+        *("epoch_planned", "finishing", "worker_ended", "worker_ended", "job_ended"),
+    ]
+    by_event = {line["event"]: line for line in lines}
+    assert re.search(r"rank 1\b", by_event["epoch_broken"]["reason"])
+    silent = by_event["worker_silent"]
+    assert (silent["worker"], silent["host"]) == (1, "b")
+    planned = [line["workers"] for line in lines if line["event"] == "epoch_planned"]
+    assert planned == [[0, 1], [0], [0, 1]]
+    assert by_event["job_ended"]["error"] == ""
+
+
+@pytest.mark.slow
+def test_a_stopped_worker_is_lost_and_its_ranks_leave(
+    stack: contextlib.ExitStack, tmp_path: Path
+) -> None:
+    (tmp_path / "wait").touch()
+    flags = ("-np", "2", "--min-np", "1")
+    site = elastic_site(stack, tmp_path, {}, *flags, LIGHT_PEER_TIMEOUT="1")
+    first = site.worker("a")
+    first.wait_until_said("joined")
+    second = site.worker("b")
+    site.launcher.wait_until_said(r"epoch 1: workers \[0, 1\]")
+    while not (tmp_path / "step.4").exists():
+        assert site.launcher.process.poll() is None, site.launcher.said
+    second.process.send_signal(signal.SIGSTOP)
+    site.launcher.wait_until_said("host b was lost: .*no answer for 10 s")
+    site.launcher.wait_until_said(r"epoch 2: workers \[0\]")
+    (tmp_path / "wait").unlink()
+    assert site.launcher.end() == 0, site.launcher.said
+    second.process.send_signal(signal.SIGCONT)
+    assert (first.end(), second.end()) == (0, 75)
+    (about,) = results(tmp_path).values()
+    assert about["weights"] == UNDISTURBED
+    assert about["sizes"] == [2, 1]
+
+
 def test_as_the_first_process_of_a_container_it_passes_signals_on_and_reaps(
     stack: contextlib.ExitStack,
 ) -> None:
@@ -242,6 +307,7 @@ def test_as_the_first_process_of_a_container_it_passes_signals_on_and_reaps(
         (["--listen", ":70000", "-np", "2", "true"], "':70000' is not HOST:PORT"),
         (["--secret-file", "x", "-np", "2", "true"], "--secret-file is for --listen"),
         (["--listen", "--secret-file", "/no/such", "-np", "2", "true"], "No such file"),
+        (["-np", "2", "--events", "x", "true"], "--events is for elastic jobs: give --min-np"),
         (["--listen", "192.0.2.1:0", "-np", "2", "true"], "--listen: .*assign requested address"),
     ],
 )

@@ -1,7 +1,9 @@
 """Elastic jobs in virtual time, from seeds: workers that start, join, die, finish; hosts that go.
 
 The world around the driver keeps the rules of real workers: one takes up a plan that names it,
-joins when all members do, and waits for the next plan when its world is over.
+joins when all members do, takes over the state of rank 0, and waits for the next plan when its
+world is over. Some are stopped: they do nothing of this until they go on, if ever. An agent may be
+gone while its workers live.
 """
 
 from __future__ import annotations
@@ -15,8 +17,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightcc._discovery.plan import FINISHED, JOINED, WAITING, Notice, Plan, Status, decode, encode
-from lightcc.runner.driver import Action, CallOff, Driver, End, Settings, Start, Stop
+from lightcc._discovery.plan import (
+    FINISHED,
+    JOINED,
+    WAITING,
+    Notice,
+    Plan,
+    RollCall,
+    Status,
+    decode,
+    encode,
+)
+from lightcc.runner.driver import (
+    Action,
+    CallOff,
+    Driver,
+    End,
+    LeftOut,
+    Settings,
+    Start,
+    Stop,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,12 +62,19 @@ class Story:
             lose_host=pick.random() < 0.3,
             notify_early=pick.random() < 0.5,
             reset_limit=pick.choice([None, None, 5]),
+            hosts_return=pick.random() < 0.5,
         )
+        self.apart: set[str] = set()  # Two hosts that do not reach each other.
         self.death_rate = pick.choice([0.0, 0.02, 0.1])
+        self.stop_rate = pick.choice([0.0, 0.0, 0.02, 0.05])
+        self.frozen: set[int] = set()
+        self.orphans: set[int] = set()  # Their agent is gone.
+        self.state: dict[int, int] = {}  # Steps that a worker's state has behind it.
         self.now = 0.0
         self.order = itertools.count()
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.alive: dict[int, Status | None] = {}
+        self.host_of: dict[int, str] = {}
         self.plan = Plan(0)
         self.plans: list[Plan] = []
         self.noticed = 0
@@ -65,7 +93,7 @@ class Story:
             if self.end is not None:
                 return
             deadline = self.driver.deadline()
-            if deadline is not None and (not self.events or deadline < self.events[0][0]):
+            if deadline is not None and (not self.events or deadline <= self.events[0][0]):
                 assert deadline > self.now
                 self.now = deadline
                 self.obey(self.driver.tick(self.now))
@@ -76,7 +104,17 @@ class Story:
         pytest.fail(f"no end: {self.plan}, {self.alive}, {self.steps} steps")
 
     def change_hosts(self) -> None:
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.05:
+            together = not self.apart and len(self.hosts) > 1
+            self.apart = set(self.random.sample(sorted(self.hosts), 2)) if together else set()
+        if self.random.random() < 0.1 and self.settings.hosts_return and self.hosts:
+            name = self.random.choice(sorted(self.hosts))  # Its workers live on.
+            self.hosts.pop(name)
+            for number in [it for it in self.alive if self.host_of[it] == name]:
+                self.orphans.add(number)
+                self.after(self.random.uniform(0.1, 200), partial(self.vanish, number))
+            self.obey(self.driver.host_lost(self.now, name, f"host {name} was lost"))
+        elif self.random.random() < 0.5:
             self.hosts[f"h{self.random.randint(0, 4)}"] = self.random.randint(0, 3)
             self.obey(self.driver.hosts_seen(self.now, dict(self.hosts)))
         if self.steps < 100:
@@ -91,15 +129,21 @@ class Story:
                 assert action.worker not in self.alive
                 assert action.hosts[action.rank] == action.host
                 self.alive[action.worker] = None
+                self.host_of[action.worker] = action.host
                 self.after(self.random.uniform(0.5, 40), partial(self.ready, action.worker))
             elif isinstance(action, Stop):
-                if action.worker in self.alive:
+                if action.worker in self.alive and action.worker not in self.orphans:
                     self.after(0.1, partial(self.die, action.worker, -15))
             elif isinstance(action, Plan):
                 self.publish(decode(Plan, encode(action)))
             elif isinstance(action, Notice):
                 assert action.serial > self.noticed
                 self.noticed = action.serial
+            elif isinstance(action, LeftOut):
+                assert self.alive.get(action.worker, Status("")) is not None
+            elif isinstance(action, RollCall):
+                for number in list(self.alive):
+                    self.after(0.05, partial(self.answer, number, action.serial))
             elif isinstance(action, CallOff):
                 if action.epoch == self.plan.epoch:
                     for number in self.plan.members:
@@ -122,10 +166,15 @@ class Story:
         for number in plan.members + plan.removed:
             status = self.alive.get(number)
             # The driver may not know of a death yet, but never plans for who does not wait.
-            assert number not in self.alive or (status is not None and status.state == WAITING)
+            waits = status is not None and status.state == WAITING
+            assert number not in self.alive or waits or number in plan.removed
+        first = self.alive.get(plan.members[0])
+        if self.state and first is not None:
+            assert first.has_state, "rank 0 has no state"
         survivors = [number for number in before.members if number in plan.members]
-        assert list(plan.members[: len(survivors)]) == survivors
-        assert not before.members or survivors, "nobody has the state"
+        assert not before.members or survivors or first is None, "nobody is left"
+        holders = [it for it in survivors if it in self.state or not self.state]
+        assert list(plan.members[: len(holders)]) == holders
         assert plan.sync or set(plan.members) <= set(before.members)
         assert plan.notice == self.noticed
         self.plan = plan
@@ -149,14 +198,47 @@ class Story:
             del self.alive[number]
             self.obey(self.driver.worker_ended(self.now, number, code, f"worker {number}: {code}"))
 
+    def vanish(self, number: int) -> None:
+        self.alive.pop(number, None)
+
     def join(self, plan: Plan) -> None:
         if self.random.random() < self.death_rate:
             self.die(self.random.choice(plan.members), 1)
         if self.plan is not plan or not all(number in self.alive for number in plan.members):
             return  # Those who are there wait until it is called off.
+        if not self.frozen.isdisjoint(plan.members):
+            for number in plan.members:  # Those who are there wait for the start timeout.
+                self.after(30.0, partial(self.leave, number, plan, "did not join in time"))
+            return
+        ends = [it for it in plan.members if self.host_of[it] in self.apart]
+        if len({self.host_of[it] for it in ends}) == 2:
+            for number in plan.members:
+                self.after(0.5, partial(self.leave, number, plan, "out of reach", ends[0]))
+            return
         for number in plan.members:
             if number in self.alive:
-                self.say(number, Status(JOINED, plan.epoch, in_run=True))
+                status = self.alive[number] or Status("")
+                status = replace(status, state=JOINED, epoch=plan.epoch, in_run=True, reason="")
+                self.say(number, status)
+        self.after(0.5, lambda: self.sync(plan))
+
+    def sync(self, plan: Plan) -> None:
+        """All members take over the state of rank 0, if none of them is gone or stopped."""
+        if self.random.random() < self.death_rate:
+            self.die(self.random.choice(plan.members), 1)
+        if self.plan is not plan:
+            return
+        if not all(it in self.alive and it not in self.frozen for it in plan.members):
+            for number in plan.members:
+                self.after(2.0, partial(self.leave, number, plan, "a rank is gone or silent"))
+            return
+        done = max(self.state.get(number, 0) for number in plan.members)
+        start = self.state.get(plan.members[0], 0)
+        assert start == done, f"{done} steps are done, and rank 0 has {start}"
+        for number in plan.members:
+            self.state[number] = done
+            if number in self.alive:
+                self.say(number, replace(self.alive[number] or Status(""), has_state=True))
         self.after(1.0, lambda: self.step(plan))
 
     def step(self, plan: Plan) -> None:
@@ -165,11 +247,13 @@ class Story:
         if self.random.random() < self.death_rate:
             code = self.random.choice([1, -9])
             self.die(self.random.choice(plan.members), code)
+        if self.random.random() < self.stop_rate:
+            self.freeze(self.random.choice(plan.members))
         if self.plan is not plan:
             return
         reason = ""
-        if not all(number in self.alive for number in plan.members):
-            reason = "a rank is gone"
+        if not all(it in self.alive and it not in self.frozen for it in plan.members):
+            reason = "a rank is gone or silent"
         elif self.steps >= 100:
             for number in plan.members:
                 if number in self.alive:
@@ -177,16 +261,54 @@ class Story:
                     self.after(0.1, partial(self.die, number, 0))
             return
         elif self.noticed <= plan.notice:
+            for number in plan.members:
+                self.state[number] += 1
             self.after(1.0, lambda: self.step(plan))
             return
         for number in plan.members:
             self.after(self.random.uniform(0, 0.1), partial(self.leave, number, plan, reason))
 
-    def leave(self, number: int, plan: Plan, reason: str) -> None:
+    def leave(self, number: int, plan: Plan, reason: str, blames: int = -1) -> None:
         status = self.alive.get(number)
-        if self.plan is plan and status is not None and number in plan.members:
-            restored = bool(reason)
-            self.say(number, Status(WAITING, plan.epoch, restored, in_run=True, reason=reason))
+        if number in self.frozen or status is None or status.epoch > plan.epoch:
+            return
+        if self.plan is plan and number in plan.members:
+            joined = status.state == JOINED  # A world that stood tells no reason.
+            told = "" if joined else reason
+            about = replace(status, epoch=plan.epoch, restored=bool(reason), reason=told)
+            about = replace(about, blames=blames)
+            self.say(number, replace(about, state=WAITING, in_run=True))
+            if reason and self.random.random() < self.stop_rate:
+                self.freeze(number)
+
+    # Stopping.
+
+    def freeze(self, number: int) -> None:
+        """Stops a worker for a while; or for ever, if another one misses it."""
+        if number in self.alive and number not in self.frozen:
+            self.frozen.add(number)
+            others = [it for it in self.plan.members if it in self.alive and it not in self.frozen]
+            if not others or self.random.random() < 0.8:
+                self.after(self.random.uniform(0.1, 100), partial(self.thaw, number))
+
+    def thaw(self, number: int) -> None:
+        """It goes on, and finds that its world is over, if it is."""
+        self.frozen.discard(number)
+        status = self.alive.get(number)
+        if status is None:
+            self.ready(number)
+            return
+        found = max((it for it in self.plans if number in it.members), key=lambda it: it.epoch)
+        if self.plan.ending:
+            self.die(number, 1)
+        elif status.state != WAITING or status.epoch < found.epoch:
+            about = replace(status, epoch=found.epoch, restored=True, reason="a rank is gone")
+            self.say(number, replace(about, state=WAITING))
+
+    def answer(self, number: int, serial: int) -> None:
+        status = self.alive.get(number)
+        if status is not None and number not in self.frozen:
+            self.say(number, replace(status, heard=serial))
 
 
 def test_every_story_ends_and_keeps_the_rules() -> None:
@@ -205,7 +327,7 @@ def test_every_story_ends_and_keeps_the_rules() -> None:
         else:
             finished += 1
             assert story.steps >= 100
-            assert not story.alive
+            assert not set(story.alive) - story.orphans
     assert finished > STORIES // 4, reasons  # The stories are not all of one kind.
     assert len(reasons) > 3, reasons
 
@@ -274,6 +396,98 @@ def test_a_worker_that_does_not_leave_a_broken_epoch_has_failed() -> None:
     assert plan.members == (2, 3)
 
 
+def test_a_silent_member_is_left_out_and_may_come_back() -> None:
+    driver, _ = started(Settings(3, 1, roll_call_s=2.0), {"a": 3})
+    for number in range(3):
+        trains = Status(JOINED, 1, in_run=True, has_state=True)
+        driver.status_changed(2.5, number, trains)
+    driver.status_changed(3.0, 0, replace(broken(1), has_state=True))
+    driver.status_changed(3.0, 1, replace(broken(1), has_state=True))
+    assert driver.tick(5.0) == [RollCall(1)]
+    assert driver.deadline() == 7.0
+    (plan,) = actions(Plan, driver.tick(7.0))
+    assert plan == Plan(2, (0, 1))
+    driver.status_changed(8.0, 0, Status(JOINED, 2, in_run=True, has_state=True))
+    driver.status_changed(8.0, 1, Status(JOINED, 2, in_run=True, has_state=True))
+    found = driver.status_changed(9.0, 2, replace(broken(1), has_state=True))
+    assert found == [Notice(1, 2)]
+    driver.status_changed(9.1, 0, Status(WAITING, 2, in_run=True, has_state=True))
+    found = driver.status_changed(9.1, 1, Status(WAITING, 2, in_run=True, has_state=True))
+    assert found == [Plan(3, (0, 1, 2), notice=1)]
+
+
+def test_a_silent_member_that_does_not_come_back_is_replaced() -> None:
+    driver, _ = started(Settings(2, 1, roll_call_s=2.0, elastic_timeout_s=20.0), {"a": 2})
+    driver.status_changed(3.0, 0, broken(1))
+    driver.tick(5.0)
+    assert driver.tick(7.0) == [LeftOut(1), Plan(2, (0,))]
+    driver.status_changed(7.5, 0, Status(JOINED, 2, in_run=True))
+    assert driver.deadline() == 17.0
+    assert driver.tick(17.0) == [Stop(1)]
+    driver.worker_ended(17.5, 1, -15, "ended")
+    (start,) = actions(Start, driver.tick(18.0))
+    assert (start.worker, start.host) == (2, "a")
+
+
+def test_a_member_that_answers_is_waited_for() -> None:
+    driver, _ = started(Settings(2, 1, roll_call_s=2.0, elastic_timeout_s=20.0), {"a": 2})
+    driver.status_changed(3.0, 0, broken(1))
+    assert driver.tick(5.0) == [RollCall(1)]
+    driver.status_changed(5.1, 1, Status(JOINED, 1, in_run=True, heard=1))
+    assert not driver.tick(7.0)
+    assert driver.tick(9.0) == [RollCall(2)]
+    (plan,) = actions(Plan, driver.status_changed(10.0, 1, broken(1)))
+    assert plan.members == (0, 1)
+
+
+def test_workers_whose_agent_is_gone_are_told_to_leave() -> None:
+    driver, _ = started(Settings(2, 1, hosts_return=True), {"a": 1, "b": 1})
+    found = driver.host_lost(3.0, "b", "host b was lost")
+    assert found == [Stop(1), Notice(1, 1)]
+    (plan,) = actions(Plan, driver.status_changed(4.0, 0, Status(WAITING, 1, in_run=True)))
+    assert (plan.members, plan.removed) == ((0,), (1,))
+
+
+def with_a_newcomer() -> Driver:
+    """Returns a driver where worker 0, which has the state, and worker 2 are at joining."""
+    driver, _ = started(Settings(2, 1, roll_call_s=2.0), {"a": 2})
+    for number in range(2):
+        driver.status_changed(2.5, number, Status(JOINED, 1, in_run=True, has_state=True))
+    driver.worker_ended(3.0, 1, -9, "worker 1: killed")
+    (plan,) = actions(Plan, driver.status_changed(3.1, 0, replace(broken(1), has_state=True)))
+    driver.status_changed(3.2, 0, Status(JOINED, 2, in_run=True, has_state=True))
+    assert actions(Start, driver.tick(4.0))
+    driver.status_changed(5.0, 2, Status(WAITING))
+    found = driver.status_changed(5.1, 0, Status(WAITING, 2, in_run=True, has_state=True))
+    (plan,) = actions(Plan, found)
+    assert plan.members == (0, 2)
+    return driver
+
+
+def test_a_newcomer_does_not_begin_anew_where_all_others_are_gone() -> None:
+    driver = with_a_newcomer()
+    driver.worker_ended(6.0, 0, -9, "worker 0: killed")
+    (end,) = actions(End, driver.status_changed(6.1, 2, broken(3)))
+    assert end.error == "no worker that has the state of training is left: a rank is gone"
+
+
+def test_a_newcomer_whose_join_was_called_off_still_takes_over_the_state() -> None:
+    driver = with_a_newcomer()
+    off = Status(WAITING, 3, in_run=True, reason="called off")
+    driver.status_changed(6.0, 0, replace(off, has_state=True))
+    (plan,) = actions(Plan, driver.status_changed(6.0, 2, off))
+    assert plan == Plan(4, (0, 2), sync=True, notice=1)
+
+
+def test_a_newcomer_waits_for_a_silent_worker_that_has_the_state() -> None:
+    driver = with_a_newcomer()
+    assert actions(CallOff, driver.status_changed(6.0, 2, broken(3)))
+    for now in (8.0, 10.0, 20.0):
+        assert not driver.tick(now)
+    (plan,) = actions(Plan, driver.status_changed(21.0, 0, replace(broken(3), has_state=True)))
+    assert plan.members == (0, 2)
+
+
 def test_a_host_that_dialled_in_may_come_back_at_once() -> None:
     driver, _ = started(Settings(2, 1, hosts_return=True), {"a": 1, "b": 1})
     driver.host_lost(3.0, "b", "host b was lost")
@@ -281,6 +495,37 @@ def test_a_host_that_dialled_in_may_come_back_at_once() -> None:
     assert plan.members == (0,)
     (start,) = actions(Start, driver.hosts_seen(3.2, {"a": 1, "b": 1}))
     assert (start.worker, start.host) == (2, "b")
+
+
+def off(epoch: int, blames: int) -> Status:
+    return Status(WAITING, epoch, in_run=True, reason="cannot reach it", blames=blames)
+
+
+def test_who_cannot_be_reached_is_left_out_at_the_second_time() -> None:
+    driver, _ = started(Settings(3, 1), {"a": 1, "b": 1, "c": 1})
+    found: list[Action] = []
+    for number in range(3):
+        found = driver.status_changed(3.0, number, replace(broken(1), reason=""))
+    assert actions(Plan, found)
+    for number in range(3):
+        found = driver.status_changed(4.0, number, off(2, 0))
+    assert actions(Plan, found) == [Plan(3, (0, 1, 2), sync=False)]
+    for number in range(3):
+        found = driver.status_changed(5.0, number, off(3, 0))
+    assert found == [Stop(0), Plan(4, (1, 2), sync=False)]
+    for number in (1, 2):
+        driver.status_changed(5.5, number, Status(JOINED, 4, in_run=True))
+    driver.worker_ended(5.5, 0, -15, "ended")
+    (start,) = actions(Start, driver.tick(7.0))  # It may be reached later on.
+    driver.status_changed(8.0, start.worker, Status(WAITING))
+    for number in (1, 2):
+        found = driver.status_changed(9.0, number, Status(WAITING, 4, in_run=True))
+    assert actions(Plan, found)[0].members == (1, 2, 3)
+    for epoch in (5, 6):
+        for number in (1, 2, 3):
+            found = driver.status_changed(9.0 + epoch, number, off(epoch, 1))
+    assert [it.worker for it in actions(Stop, found)] == [3]
+    assert actions(Plan, found)[0].members == (1, 2)
 
 
 def test_newcomers_of_one_host_are_announced_together() -> None:

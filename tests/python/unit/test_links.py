@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lightcc import _core
 from lightcc.runner import frames
+from lightcc.runner.arguments import LaunchOptions, parse
 from lightcc.runner.dial import Joiner, Worker
+from lightcc.runner.elastic_job import ElasticJob
 from lightcc.runner.link import DialedLink, Link, ProcessLink
 from lightcc.runner.seal import Seal
 
@@ -61,3 +64,23 @@ def test_a_link_that_has_ended_touches_no_descriptor_that_others_may_have_got(
     finally:
         for fd in taken:
             os.close(fd)
+
+
+def test_a_worker_that_has_dialled_in_too_late_is_told_that_the_job_is_over() -> None:
+    server = _core.StoreServer("127.0.0.1:0", "s3cret")
+    options = parse(["-np", "1", "--min-np", "1", "true"])
+    assert isinstance(options, LaunchOptions)
+    assert options.elastic is not None
+    client = _core.StoreClient(server.address, "s3cret")
+    job = ElasticJob(options, options.elastic, client, lambda _start: process_link(), lambda _: {})
+    link, theirs = dialed()
+    job.add_link(link, 1)
+    job.dismiss()
+    seal, reader = Seal(b"theirs", b"ours"), frames.FrameReader()
+    with theirs:
+        said = reader.feed(seal.unwrap(theirs.recv(4096)))
+        assert [frame.kind for frame in said] == [frames.BYE]
+        assert theirs.recv(4096) == b""
+    link.end()
+    client.close()
+    server.stop()

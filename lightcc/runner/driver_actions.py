@@ -1,0 +1,49 @@
+"""What the driver of an elastic job wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightcc._discovery.plan import Notice, Plan, RollCall
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a worker. Were it to join now, it would be `rank` of the ranks on `hosts`."""
+
+    worker: int
+    host: str
+    rank: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End a worker, and what is left of its processes."""
+
+    worker: int
+
+
+@dataclass(frozen=True)
+class CallOff:
+    """Make the joins of an epoch fail, with a reason."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The job is over: all workers are to be ended. `error` is empty if it has finished."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Nothing is to be done: the others go on without a worker that is silent."""
+
+    worker: int
+
+
+Action = Start | Stop | CallOff | End | LeftOut | Plan | Notice | RollCall

@@ -1,0 +1,39 @@
+"""What the user of an elastic job asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user asked for.
+
+    Attributes:
+        num_proc: Slots that must be there before the first worker is started.
+        min_np: Workers without which there is no epoch.
+        max_np: Workers at most; `None`: as many as there are slots.
+        elastic_timeout_s: How long there may be too few slots or workers.
+        start_timeout_s: How long an epoch waits for workers that have been started.
+        reset_limit: How often the members may change; `None`: without a limit.
+        cooldown_s: How long, at first and at most, a host or slot that failed is not used. `None`:
+            for hosts for ever, for slots 1 and 60.
+        lose_host: Whether a failed worker costs its whole host, as with Horovod; or its slot.
+        notify_early: Whether members hear of a new worker when it is started.
+        roll_call_s: How long members wait for one that does not leave a broken epoch, before it is
+            called, and then for its answer.
+        hosts_return: Whether hosts come by themselves, so that one that was lost may be used as
+            soon as it is there again.
+    """
+
+    num_proc: int
+    min_np: int
+    max_np: int | None = None
+    elastic_timeout_s: float = 600.0
+    start_timeout_s: float = 30.0
+    reset_limit: int | None = None
+    cooldown_s: tuple[float, float] | None = None
+    lose_host: bool = False
+    notify_early: bool = False
+    roll_call_s: float = 10.0
+    hosts_return: bool = False

@@ -1,0 +1,97 @@
+"""What a worker of an elastic job says of itself, and takes up of the launcher's plans."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightcc import _core
+from lightcc._discovery import plan as _plan
+from lightcc._discovery.elastic import Worker
+from lightcc.exceptions import HorovodInternalError
+from lightcc.runner.plan_store import PlanStore, statuses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lightcc._discovery.epoch import Epoch
+
+SOON_S = 20.0
+
+
+class Launcher:
+    """The launcher's side of one worker."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        server = _core.StoreServer("127.0.0.1:0", "s3cret")
+        stack.callback(server.stop)
+        self.plans = PlanStore(_core.StoreClient(server.address, "s3cret"))
+        stack.callback(self.plans.close)
+        environment = {
+            "LIGHT_WORKER": "0",
+            "LIGHT_RENDEZVOUS": server.address,
+            "LIGHT_SECRET": "s3cret",
+        }
+        self.worker = Worker(environment)
+        stack.callback(self.worker._stop)
+
+    def wait_for(self, is_so: Callable[[_plan.Status], bool]) -> _plan.Status:
+        """Returns the worker's status as soon as it is so."""
+        until = time.monotonic() + SOON_S
+        while time.monotonic() < until:
+            ((_, status),) = statuses(self.plans.entry_of(0))
+            if is_so(status):
+                return status
+            time.sleep(0.01)
+        pytest.fail("the worker has not said so")
+
+
+@pytest.fixture(name="launcher")
+def _launcher() -> Iterator[Launcher]:
+    with contextlib.ExitStack() as stack:
+        yield Launcher(stack)
+
+
+@contextlib.contextmanager
+def joining(launcher: Launcher, join_world: Callable[[Epoch], object]) -> Iterator[None]:
+    thread = threading.Thread(target=launcher.worker.join, args=(join_world,))
+    thread.start()
+    yield
+    thread.join(SOON_S)
+    assert not thread.is_alive()
+
+
+def test_what_a_join_was_to_synchronise_is_not_forgotten_when_it_fails(launcher: Launcher) -> None:
+    worlds = []
+
+    def join_world(epoch: Epoch) -> None:
+        worlds.append(epoch.number)
+        if epoch.number < 3:
+            msg = "called off"
+            raise HorovodInternalError(msg)
+
+    launcher.worker.restored = True
+    with joining(launcher, join_world):
+        assert launcher.wait_for(lambda it: it.state == _plan.WAITING).restored
+        launcher.plans.publish(_plan.Plan(1, (0,), sync=True))
+        assert launcher.wait_for(lambda it: it.epoch == 1).restored
+        launcher.plans.publish(_plan.Plan(2, (0,), sync=False))
+        assert not launcher.wait_for(lambda it: it.epoch == 2).restored
+        launcher.plans.publish(_plan.Plan(3, (0,), sync=False))
+    assert worlds == [1, 2, 3]
+    assert launcher.wait_for(lambda it: it.state == _plan.JOINED).epoch == 3
+
+
+def test_a_roll_call_is_answered_while_the_program_computes(launcher: Launcher) -> None:
+    launcher.plans.call_roll(_plan.RollCall(1))  # Before anybody knows of it.
+    with joining(launcher, lambda _epoch: None):
+        launcher.wait_for(lambda it: it.state == _plan.WAITING)
+        launcher.plans.publish(_plan.Plan(1, (0,)))
+    launcher.wait_for(lambda it: it.state == _plan.JOINED)
+    launcher.plans.call_roll(_plan.RollCall(2))
+    status = launcher.wait_for(lambda it: it.heard == 2)
+    assert (status.state, status.epoch) == (_plan.JOINED, 1)
