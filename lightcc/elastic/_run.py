@@ -26,17 +26,25 @@ ROLLBACK, FORWARD = "rollback", "forward"
 
 @overload
 def run(
-    func: Callable[Concatenate[S, P], R], *, recovery: str = ROLLBACK
+    func: Callable[Concatenate[S, P], R],
+    *,
+    recovery: str = ROLLBACK,
+    check_replicas: int = 0,
 ) -> Callable[Concatenate[S, P], R]: ...
 
 
 @overload
 def run(
-    func: None = None, *, recovery: str = ROLLBACK
+    func: None = None, *, recovery: str = ROLLBACK, check_replicas: int = 0
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]: ...
 
 
-def run(func: Callable[Concatenate[S, P], R] | None = None, *, recovery: str = ROLLBACK) -> Any:
+def run(
+    func: Callable[Concatenate[S, P], R] | None = None,
+    *,
+    recovery: str = ROLLBACK,
+    check_replicas: int = 0,
+) -> Any:
     """Makes a training function go on in another world when its own is over.
 
     The function takes a `State` first, and returns when training has finished. Before each call the
@@ -57,19 +65,28 @@ def run(func: Callable[Concatenate[S, P], R] | None = None, *, recovery: str = R
             then commits after each step, right after `optimizer.step()`, and commits copy nothing.
             After a failure, ranks go on from the one with most commits. Parameters move only when
             all gradients are there, so at most the step that failed is made again.
+        check_replicas: Every so many commits, ranks compare a sample of what their replicas have;
+            0: never. All ranks must give the same. A rank that differs from more than half of them
+            leaves with RuntimeError, and the others go on without it, as after any failure.
 
     Returns:
         The function, to be called with the state and the other arguments.
 
     Raises:
-        ValueError: There is no such recovery; from the function: the state cannot roll forward.
+        ValueError: There is no such recovery, or `check_replicas` is negative; from the function:
+            the state cannot roll forward, or has nothing to compare.
     """
     if recovery not in (ROLLBACK, FORWARD):
         msg = f"recovery={recovery!r}: must be '{ROLLBACK}' or '{FORWARD}'"
         raise ValueError(msg)
-    if func is None:
-        return functools.partial(run_fn, reset=_reset, recovery=recovery)
-    return run_fn(func, _reset, recovery=recovery)
+    if check_replicas < 0:
+        msg = f"check_replicas={check_replicas}: must be a number of commits, or 0"
+        raise ValueError(msg)
+
+    def decorate(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+        return run_fn(function, _reset, recovery=recovery, check_replicas=check_replicas)
+
+    return decorate if func is None else decorate(func)
 
 
 def run_fn(
@@ -77,6 +94,7 @@ def run_fn(
     reset: Callable[[], object],
     *,
     recovery: str = ROLLBACK,
+    check_replicas: int = 0,
 ) -> Callable[Concatenate[S, P], R]:
     """Does what `run` does, with a function that leaves a world and joins the next one."""
 
@@ -88,6 +106,8 @@ def run_fn(
         skip_sync = False
         if recovery == FORWARD:
             state.roll_forward()
+        if check_replicas:
+            state.check_replicas_every(check_replicas)
         try:
             if worker is not None:
                 worker.enter_run()

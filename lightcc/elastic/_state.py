@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from lightcc import basics
 from lightcc._discovery.plan import HostUpdateResult
-from lightcc.exceptions import HostsUpdatedInterrupt
+from lightcc.elastic._replicas import digest, odd_ranks, sample
+from lightcc.exceptions import HostsUpdatedInterrupt, PeerFailedError
 from lightcc.functions import allgather_object, broadcast_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import ClassVar
 
 
@@ -44,6 +45,9 @@ class State:
         self._rolls_forward = False
         self._finished_steps = 0
         self._source = 0
+        self._check_every = 0
+        self._commits = 0  # In this world.
+        self._checks = 0
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Has functions called after each change of the world, for example to scale a rate."""
@@ -52,6 +56,7 @@ class State:
     def on_reset(self) -> None:
         """Called by `run` when the next world stands, before the state is synchronised."""
         self._host_messages = queue.Queue()
+        self._commits = self._checks = 0  # As with those who are new.
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -71,10 +76,16 @@ class State:
             HostsUpdatedInterrupt: Hosts were added or removed; on all ranks.
             HorovodInternalError: A rank failed; on all ranks.
         """
+        self._commits += 1
+        is_checked = self._check_every and self._commits % self._check_every == 0
         if self._rolls_forward:
             self.mark()
             self._finished_steps += 1
+            if is_checked:
+                self._compare_replicas()
         else:
+            if is_checked:  # What is wrong is not saved.
+                self._compare_replicas()
             self.save()
         self.check_host_updates()
 
@@ -113,6 +124,45 @@ class State:
 
     def reset(self) -> None:
         """Prepares for another world; nothing, unless a subclass has something to do."""
+
+    # -- Comparing replicas ---------------------------------------------------------------------
+
+    def samples(self, turn: int) -> Iterator[bytes]:
+        """Yields parts of what must be the same on all ranks; other parts for another `turn`."""
+        del turn
+        yield from ()
+
+    def check_replicas_every(self, commits: int) -> None:
+        """Called by `run(check_replicas=...)` before anything else.
+
+        Raises:
+            ValueError: The state has nothing that could be compared.
+        """
+        if next(self.samples(0), None) is None:
+            msg = (
+                f"check_replicas does not go with this {type(self).__name__}: it has neither a "
+                "model of torch nor an array of numpy"
+            )
+            raise ValueError(msg)
+        self._check_every = commits
+
+    def _compare_replicas(self) -> None:
+        """Compares a sample of the replicas. Collective.
+
+        Raises:
+            PeerFailedError: Others differ from this rank and most ranks.
+            RuntimeError: This rank differs from most; or, on all ranks, there is no majority.
+        """
+        own = digest(self.samples(self._checks))
+        self._checks += 1
+        found = odd_ranks(allgather_object(own, name="lightcc.elastic.replicas"))
+        if basics.rank() in found:
+            msg = f"the replica of rank {basics.rank()} is another one than that of most ranks"
+            raise RuntimeError(msg)
+        if found:
+            ranks = ", ".join(map(str, found))
+            msg = f"rank {ranks} has another replica than most ranks: its results were wrong"
+            raise PeerFailedError(msg, found[0])
 
     # -- Rolling forward ------------------------------------------------------------------------
 
@@ -193,6 +243,14 @@ class ObjectState(State):
                 broadcast_object(saved, self._source) if self._source else self._bcast_object(saved)
             )
             self._set_attributes()
+
+    def samples(self, turn: int) -> Iterator[bytes]:
+        """Yields parts of the attributes that are arrays of numpy."""
+        for name in sorted(self._saved_state):
+            value = getattr(self, name)
+            is_array = type(value).__module__ == "numpy" and hasattr(value, "reshape")
+            if is_array and value.size and not value.dtype.hasobject:
+                yield sample(value.reshape(-1), value.size, turn).tobytes()
 
     def mark(self) -> None:
         """Keeps what the attributes are now."""

@@ -30,7 +30,9 @@ state = hvd.elastic.ObjectState(
 resets = []
 state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 
-@hvd.elastic.run
+@hvd.elastic.run(
+    check_replicas=int(os.environ.get("CHECK_REPLICAS", "0")),
+)
 def train(state):
     state.sizes = [*state.sizes, hvd.size()]
     (folder / f"joined.{worker}").touch()
@@ -42,6 +44,8 @@ def train(state):
         gradient = hvd.allreduce(gradient, op=hvd.Average, name="gradient")
         if state.step == at and what == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if state.step == at and what == "goes wrong":
+            gradient = gradient * 2
         if state.step < 40:
             state.weights = state.weights + gradient
             state.step += 1

@@ -52,6 +52,30 @@ def test_a_replacement_takes_over_the_state_of_the_survivors(tmp_path: Path) -> 
     assert found["3"]["resets"] == []
 
 
+def test_a_rank_whose_results_are_wrong_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECK_REPLICAS", "2")
+    (tmp_path / "wait").touch()  # Until worker 3 takes part.
+    story = {"1": [5, "goes wrong"], "3": [-1, "is awaited"]}
+    events = tmp_path / "events"
+    job = run_job(tmp_path, story, "-np", "3", "--min-np", "2", "--events", str(events))
+    assert job.returncode == 0, job.stderr
+    assert "the replica of rank 1 is another one than that of most ranks" in job.stderr
+    found = results(tmp_path)
+    assert set(found) == {"0", "2", "3"}
+    for about in found.values():
+        assert about["weights"] == UNDISTURBED
+        assert about["sizes"] == [3, 2, 3]
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    (broken,) = [line for line in lines if line["event"] == "epoch_broken"]
+    assert broken["reason"] == (
+        "rank 1 has another replica than most ranks: its results were wrong"
+    )
+    (first,) = [line for line in lines if line["event"] == "worker_ended" and line["code"]]
+    assert first["worker"] == 1
+
+
 def test_a_host_that_the_discovery_script_adds_joins(tmp_path: Path) -> None:
     (tmp_path / "wait").touch()  # Until worker 2 takes part.
     script = tmp_path / "hosts.sh"

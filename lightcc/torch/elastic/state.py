@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from lightcc import basics
 from lightcc.elastic import ObjectState
+from lightcc.elastic._replicas import sample
 from lightcc.functions import broadcast_object
 from lightcc.torch.elastic.sampler import ElasticSampler
 from lightcc.torch.functions import broadcast_optimizer_state, broadcast_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class StateHandler:
@@ -177,6 +181,20 @@ class TorchState(ObjectState):
             if not (self._rolls_forward and handler.moves_in_steps):
                 handler.save()
         super().sync()
+
+    def samples(self, turn: int) -> Iterator[bytes]:
+        """Yields parts of the models' parameters, and of arrays of numpy.
+
+        Buffers are left out: those of BatchNorm are each rank's own.
+        """
+        for name in sorted(self._handlers):
+            value = self._handlers[name].value
+            if isinstance(value, torch.nn.Module):
+                for parameter in value.parameters():
+                    flat = parameter.detach().reshape(-1)
+                    part = sample(flat, flat.numel(), turn).contiguous()
+                    yield part.view(torch.uint8).cpu().numpy().tobytes()
+        yield from super().samples(turn)
 
     def mark(self) -> None:
         """Keeps the objects, and copies of the states of samplers."""

@@ -103,13 +103,15 @@ worker, story, folder = os.environ["LIGHT_WORKER"], json.loads(sys.argv[1]), Pat
 hvd.init()
 model, optimizer, state = make(batch=0, sizes=[])
 
-@hvd.elastic.run(recovery="forward")
+@hvd.elastic.run(recovery="forward", check_replicas=4)
 def train(state):
     state.sizes = [*state.sizes, hvd.size()]
     while state.batch < {STEPS}:
         if story.get(worker) == state.batch:
             os.kill(os.getpid(), signal.SIGKILL)
         step(model, optimizer, state.batch + 1.0)
+        if story.get(worker) == -state.batch:
+            model.weight.data[0, 1] += 1
         state.batch += 1
         state.commit()
 
@@ -121,8 +123,8 @@ about = {{"weights": model.weight.flatten().tolist(), "sizes": state.sizes}}
 
 @pytest.mark.slow  # Seven or eight processes import torch: 10 s.
 @pytest.mark.multiproc
-@pytest.mark.parametrize("story", [{"1": 7}, {"0": 7, "2": 20}])
-def test_each_step_counts_once_though_ranks_are_killed(
+@pytest.mark.parametrize("story", [{"1": 7}, {"0": 7, "2": 20}, {"2": -9}])
+def test_each_step_counts_once_though_ranks_are_killed_or_wrong(
     tmp_path: Path, story: dict[str, int]
 ) -> None:
     script = tmp_path / "train.py"
@@ -168,6 +170,22 @@ def test_commits_copy_neither_model_nor_optimizer(monkeypatch: pytest.MonkeyPatc
 
     train(state)
     assert copied == [sampler]
+
+
+@pytest.mark.usefixtures("world")
+def test_parameters_are_compared_and_buffers_are_not() -> None:
+    linear, norm = torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)
+    model = torch.nn.Sequential(linear, norm).to(torch.bfloat16)
+    state = hvd.elastic.TorchState(model, batch=0)
+    before = list(state.samples(0))
+    assert len(before) == 4
+    assert norm.running_mean is not None
+    norm.running_mean.fill_(1)
+    state.batch = 1
+    assert list(state.samples(0)) == before
+    with torch.no_grad():
+        linear.weight[1, 2] += 1
+    assert list(state.samples(0)) != before
 
 
 @pytest.mark.usefixtures("world")
