@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from lightcc import _core
 from lightcc._discovery import plan as _plan, variables
 from lightcc._discovery.epoch import Epoch
+from lightcc._discovery.kept_commits import open_kept
 from lightcc.exceptions import HorovodInternalError, ShutDownError
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Worker:
         restored: Whether the state of training is that of a commit; told with the next status.
         fault: Why the world failed; told likewise.
         on_notice: Called with serial number and result of each notice, by a thread of its own.
+        kept: Commits that the agent of this host keeps; `None` where it cannot.
+        version: How many commits the state has behind it; told likewise.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -63,7 +66,9 @@ class Worker:
         self.number = variables.integer(env, "LIGHT_WORKER", 0, None, "lightccrun")
         self.restored = False
         self.fault = ""
+        self.version = 0
         self.on_notice: Callable[[int, _plan.HostUpdateResult], None] | None = None
+        self.kept = open_kept(env)
         self._rendezvous = variables.rendezvous(env)
         self._secret = variables.secret(env)
         self._store = _core.StoreClient(self._rendezvous, self._secret)
@@ -83,6 +88,11 @@ class Worker:
     def needs_sync(self) -> bool:
         """Whether the members of the current epoch must synchronise their state."""
         return self._current.sync
+
+    @property
+    def commit(self) -> int:
+        """The version of the kept commit from which rank 0 begins; 0: it has the state itself."""
+        return self._current.commit
 
     def join(self, join_world: Callable[[Epoch], object]) -> None:
         """Joins the next epoch that comes about. Blocks: until the launcher has a plan.
@@ -115,9 +125,13 @@ class Worker:
                 )
                 return
 
-    def enter_run(self) -> None:
-        """Tells the launcher that this worker will say when it has finished."""
-        self._say(in_run=True)
+    def enter_run(self, *, keeps: bool) -> None:
+        """Tells the launcher that this worker will say when it has finished.
+
+        Args:
+            keeps: Whether agents keep commits, from which a training may begin again.
+        """
+        self._say(in_run=True, keeps=keeps)
 
     def take_state(self) -> None:
         """Tells the launcher once that this worker has the state of training."""
@@ -144,6 +158,8 @@ class Worker:
             reason=reason[:_MAX_TEXT],
             blames=blames,
             fault=self.fault[:_MAX_TEXT],
+            version=self.version,
+            kept=self.kept.newest() if self.kept is not None else 0,
         )
         with self._changed:
             self._changed.wait_for(lambda: self._concerns_me(before))

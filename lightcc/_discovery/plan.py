@@ -44,6 +44,8 @@ class Plan:
             what it had committed.
         notice: The last notice that the plan takes into account.
         ending: Why there will be no epoch any more; empty: there may be.
+        commit: The version of the commit from which rank 0 begins, as its agent keeps it; 0: rank 0
+            has the state itself, or training begins.
     """
 
     epoch: int
@@ -52,6 +54,7 @@ class Plan:
     sync: bool = True
     notice: int = 0
     ending: str = ""
+    commit: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,9 @@ class Status:
         fault: Of WAITING: why `epoch` failed while the worker trained; for people.
         has_state: Whether it has, or has had, the state of training: it has synchronised it once.
         heard: The last roll call that it has heard.
+        keeps: Whether the agents keep commits of its training (`elastic.run(keep_commits=...)`).
+        version: Of WAITING, where commits are kept: how many commits its state has behind it.
+        kept: Of WAITING: the version of the newest commit that its agent keeps; 0: there is none.
     """
 
     state: str
@@ -108,6 +114,9 @@ class Status:
     fault: str = ""
     has_state: bool = False
     heard: int = 0
+    keeps: bool = False
+    version: int = 0
+    kept: int = 0
 
 
 def worker_key(number: int) -> str:

@@ -30,12 +30,13 @@ def run(
     *,
     recovery: str = ROLLBACK,
     check_replicas: int = 0,
+    keep_commits: int = 0,
 ) -> Callable[Concatenate[S, P], R]: ...
 
 
 @overload
 def run(
-    func: None = None, *, recovery: str = ROLLBACK, check_replicas: int = 0
+    func: None = None, *, recovery: str = ROLLBACK, check_replicas: int = 0, keep_commits: int = 0
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]: ...
 
 
@@ -44,6 +45,7 @@ def run(
     *,
     recovery: str = ROLLBACK,
     check_replicas: int = 0,
+    keep_commits: int = 0,
 ) -> Any:
     """Makes a training function go on in another world when its own is over.
 
@@ -68,23 +70,34 @@ def run(
         check_replicas: Every so many commits, ranks compare a sample of what their replicas have;
             0: never. All ranks must give the same. A rank that differs from more than half of them
             leaves with RuntimeError, and the others go on without it, as after any failure.
+        keep_commits: Every so many commits of the training, the agent of each host keeps a copy in
+            its memory; 0: never. All ranks must give the same. Where all ranks fail that have the
+            state, new ones begin from the newest copy.
 
     Returns:
         The function, to be called with the state and the other arguments.
 
     Raises:
-        ValueError: There is no such recovery, or `check_replicas` is negative; from the function:
-            the state cannot roll forward, or has nothing to compare.
+        ValueError: There is no such recovery, or `check_replicas` or `keep_commits` is negative;
+            from the function: the state cannot roll forward, has nothing to compare, or cannot be
+            kept.
     """
     if recovery not in (ROLLBACK, FORWARD):
         msg = f"recovery={recovery!r}: must be '{ROLLBACK}' or '{FORWARD}'"
         raise ValueError(msg)
-    if check_replicas < 0:
-        msg = f"check_replicas={check_replicas}: must be a number of commits, or 0"
-        raise ValueError(msg)
+    for name, commits in (("check_replicas", check_replicas), ("keep_commits", keep_commits)):
+        if commits < 0:
+            msg = f"{name}={commits}: must be a number of commits, or 0"
+            raise ValueError(msg)
 
     def decorate(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-        return run_fn(function, _reset, recovery=recovery, check_replicas=check_replicas)
+        return run_fn(
+            function,
+            _reset,
+            recovery=recovery,
+            check_replicas=check_replicas,
+            keep_commits=keep_commits,
+        )
 
     return decorate if func is None else decorate(func)
 
@@ -95,6 +108,7 @@ def run_fn(
     *,
     recovery: str = ROLLBACK,
     check_replicas: int = 0,
+    keep_commits: int = 0,
 ) -> Callable[Concatenate[S, P], R]:
     """Does what `run` does, with a function that leaves a world and joins the next one."""
 
@@ -108,13 +122,17 @@ def run_fn(
             state.roll_forward()
         if check_replicas:
             state.check_replicas_every(check_replicas)
+        if keep_commits:
+            state.keep_commits_every(keep_commits)
         try:
             if worker is not None:
-                worker.enter_run()
+                worker.enter_run(keeps=keep_commits > 0 and worker.kept is not None)
             while True:
                 restored = False
                 try:
                     if not skip_sync:
+                        if keep_commits:
+                            state.begin_from_kept()
                         if recovery == FORWARD:
                             state.take_over()
                         else:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import queue
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc import basics
+from lightcc._discovery import elastic
 from lightcc._discovery.plan import HostUpdateResult
 from lightcc.elastic._replicas import digest, odd_ranks, sample
 from lightcc.exceptions import HostsUpdatedInterrupt, PeerFailedError
@@ -13,10 +18,10 @@ from lightcc.functions import allgather_object, broadcast_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import ClassVar
+    from typing import BinaryIO, ClassVar
 
 
-#: Finished steps of a state that is in part another rank's.
+#: Version of a state that is in part another rank's.
 _TORN = -1
 
 
@@ -26,9 +31,12 @@ class State:
     Attributes:
         can_roll_forward: Whether `run(recovery="forward")` takes such a state: it then has `mark`
             and `resume` as well, and `sync` takes over the state of rank `_source`.
+        can_be_kept: Whether `run(keep_commits=...)` takes such a state: it then has `write_to` and
+            `read_from` as well.
     """
 
     can_roll_forward: ClassVar[bool] = False
+    can_be_kept: ClassVar[bool] = False
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
         """Makes the state.
@@ -43,11 +51,12 @@ class State:
         self._last_updated_timestamp = 0
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._rolls_forward = False
-        self._finished_steps = 0
+        self._version = 0  # Commits of the whole training.
         self._source = 0
         self._check_every = 0
         self._commits = 0  # In this world.
         self._checks = 0
+        self._keep_every = 0
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Has functions called after each change of the world, for example to scale a rate."""
@@ -80,13 +89,16 @@ class State:
         is_checked = self._check_every and self._commits % self._check_every == 0
         if self._rolls_forward:
             self.mark()
-            self._finished_steps += 1
+            self._version += 1
             if is_checked:
                 self._compare_replicas()
         else:
             if is_checked:  # What is wrong is not saved.
                 self._compare_replicas()
             self.save()
+            self._version += 1
+        if self._keep_every:
+            self._keep()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -164,6 +176,98 @@ class State:
             msg = f"rank {ranks} has another replica than most ranks: its results were wrong"
             raise PeerFailedError(msg, found[0])
 
+    # -- Commits that outlive ranks -------------------------------------------------------------
+
+    def keep_commits_every(self, commits: int) -> None:
+        """Called by `run(keep_commits=...)` before anything else.
+
+        Raises:
+            ValueError: States of this class cannot be kept.
+        """
+        if not self.can_be_kept:
+            msg = f"keep_commits does not go with {type(self).__name__}, which cannot be kept"
+            raise ValueError(msg)
+        worker = elastic.worker()
+        if worker is None or worker.kept is None:
+            warnings.warn(
+                "keep_commits has no effect: no agent of an elastic lightccrun is there that could "
+                "keep them",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._keep_every = commits
+
+    def begin_from_kept(self) -> None:
+        """Takes the newest kept commit on rank 0, where no rank has a newer state. Collective.
+
+        The launcher makes that worker rank 0 whose agent keeps it.
+
+        Raises:
+            RuntimeError: Rank 0 cannot read it; on rank 0.
+            HorovodInternalError: A rank failed; on all ranks.
+        """
+        worker = elastic.worker()
+        if basics.rank() == 0 and worker and worker.commit and worker.kept is not None:
+            self._version = worker.kept.read(self.read_from)
+            if not self._version:
+                msg = f"commit {worker.commit}, which the agent of this host keeps, is not whole"
+                raise RuntimeError(msg)
+        if not self._rolls_forward:
+            self._version = broadcast_object(self._version, name="lightcc.elastic.version")
+
+    def save_to(self, path: str | os.PathLike[str]) -> None:
+        """Writes the last commit into a file, which is there as a whole or not at all.
+
+        One rank is enough: all have the same.
+
+        Args:
+            path: Of the file; one that is there is replaced.
+
+        Raises:
+            OSError: The file cannot be written.
+            NotImplementedError: States of this class cannot be written.
+        """
+        target = Path(path)
+        partial = target.with_name(f"{target.name}.partial")
+        with partial.open("wb") as file:
+            self.write_to(file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+
+    def load_from(self, path: str | os.PathLike[str]) -> None:
+        """Takes over what `save_to` has written. Rank 0 alone needs it, before training begins.
+
+        Only files that can be trusted may be loaded: they are pickled.
+
+        Raises:
+            OSError: The file cannot be read.
+            NotImplementedError: States of this class cannot be read.
+        """
+        with Path(path).open("rb") as file:
+            self.read_from(file)
+
+    def write_to(self, file: BinaryIO) -> None:
+        """Writes the last commit."""
+        raise NotImplementedError
+
+    def read_from(self, file: BinaryIO) -> None:
+        """Takes over a commit that `write_to` has written."""
+        raise NotImplementedError
+
+    def _keep(self) -> None:
+        """Has the agent keep the last commit."""
+        worker = elastic.worker()
+        if worker is None or worker.kept is None:
+            return
+        worker.version = self._version
+        if self._version % self._keep_every:
+            return
+        try:
+            worker.kept.write(self._version, self.write_to)
+        except OSError as error:
+            warnings.warn(f"commit {self._version} is not kept: {error}", stacklevel=3)
+
     # -- Rolling forward ------------------------------------------------------------------------
 
     def roll_forward(self) -> None:
@@ -178,23 +282,23 @@ class State:
         self._rolls_forward = True
 
     def take_over(self) -> None:
-        """Synchronises from the rank with most finished steps, the first of several. Collective.
+        """Synchronises from the rank with most commits, the first of several. Collective.
 
         Raises:
             RuntimeError: No rank has a whole state: those that had one have failed while they
                 passed it on; on all ranks.
             HorovodInternalError: A rank failed; on all ranks.
         """
-        own = (self._finished_steps, -basics.rank())
-        finished_steps, source = max(allgather_object(own, name="lightcc.elastic.source"))
-        if finished_steps == _TORN:
+        own = (self._version, -basics.rank())
+        version, source = max(allgather_object(own, name="lightcc.elastic.source"))
+        if version == _TORN:
             msg = "no rank that is left has a whole state: begin from a checkpoint"
             raise RuntimeError(msg)
         self._source = -source
-        if self._finished_steps < finished_steps:
-            self._finished_steps = _TORN
+        if self._version < version:
+            self._version = _TORN
         self.sync()
-        self._finished_steps = finished_steps
+        self._version = version
 
     def mark(self) -> None:
         """Keeps what `resume` needs of a step that is finished, and no copies of what is large."""
@@ -209,6 +313,7 @@ class ObjectState(State):
     """Python objects as attributes, which travel pickled."""
 
     can_roll_forward = True
+    can_be_kept = True
 
     def __init__(
         self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
@@ -235,7 +340,7 @@ class ObjectState(State):
     def sync(self) -> None:
         """Sets the attributes to what rank 0 has saved. Collective, if there is one at all.
 
-        Where `run` rolls forward, it is what the rank with most finished steps has saved.
+        Where `run` rolls forward, it is what the rank with most commits has saved.
         """
         if self._saved_state:
             saved = self._saved_state
@@ -251,6 +356,15 @@ class ObjectState(State):
             is_array = type(value).__module__ == "numpy" and hasattr(value, "reshape")
             if is_array and value.size and not value.dtype.hasobject:
                 yield sample(value.reshape(-1), value.size, turn).tobytes()
+
+    def write_to(self, file: BinaryIO) -> None:
+        """Writes the attributes as they were saved last, pickled."""
+        pickle.dump(self._saved_state, file, pickle.HIGHEST_PROTOCOL)
+
+    def read_from(self, file: BinaryIO) -> None:
+        """Sets the attributes to what was written."""
+        self._saved_state = pickle.load(file)  # noqa: S301  the caller's own
+        self._set_attributes()
 
     def mark(self) -> None:
         """Keeps what the attributes are now."""

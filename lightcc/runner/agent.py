@@ -12,6 +12,9 @@ One thread and one selector; no call blocks. A rank is a session of its own, and
 is always its process group. A rank's first process is reaped only when the job ends or the launcher
 stops the rank, because as long as it is a zombie its group's number cannot belong to somebody else.
 
+Workers of an elastic job inherit files in memory for commits, which live as long as the agent
+(`lightcc/_discovery/kept_commits.py`).
+
 A job may have an input (`functions`): every rank then finds it on its standard input, and may
 write a result to one more pipe.
 
@@ -161,6 +164,7 @@ class Agent:
         self._out = bytearray()
         self._launcher_gone = False
         self._input_fd: int | None = None
+        self._commit_fds: tuple[int, ...] = ()
         self._ranks: list[_Rank] = []
         self._paused: list[tuple[int, Callable[[], None]]] = []
         self._ending = False
@@ -327,6 +331,12 @@ class Agent:
         with os.fdopen(os.dup(self._input_fd), "ab") as file:
             file.write(data)
 
+    def _open_commits(self) -> None:
+        """Makes the files for commits, once."""
+        if not self._commit_fds:
+            names = ("index", "a", "b")
+            self._commit_fds = tuple(os.memfd_create(f"lightcc-commit-{name}") for name in names)
+
     def _start(self, job: dict[str, Any]) -> None:
         if self._ending:
             return
@@ -340,6 +350,10 @@ class Agent:
             defaults: dict[str, str] = job.get("defaults", {})
             environment = defaults | os.environ | job["environment"] | entry["environment"]
             rank = int(entry["rank"])
+            if "LIGHT_WORKER" in entry["environment"]:
+                self._open_commits()
+                fds = ",".join(map(str, self._commit_fds))
+                environment = environment | {"LIGHT_COMMIT_FDS": fds}
             self._start_rank(rank, job["command"], environment, in_child)
 
     def _start_rank(
@@ -365,7 +379,7 @@ class Agent:
                     stderr=subprocess.PIPE,
                     env=environment,
                     start_new_session=True,
-                    pass_fds=() if result is None else result[1:],
+                    pass_fds=self._commit_fds + (() if result is None else result[1:]),
                     preexec_fn=in_child,  # Safe: this process has one thread.
                 )
         except OSError as error:

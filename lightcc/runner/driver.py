@@ -15,7 +15,8 @@ The rules, from which the rest follows:
 - Where members wait for one that does not answer a roll call, because it is stopped or cut off,
   the others go on without it. It may come back as a new one, for half the elastic timeout.
 - A member that the others blame when a second join in a row breaks counts as failed.
-- Rank 0 has had the state of training, once anybody has.
+- Rank 0 has had the state of training, once anybody has. Where nobody is left that has, and agents
+  keep commits, it may be the worker whose agent keeps the newest one (`driver_commits`).
 - When a worker has finished with training, there is no further epoch.
 - A job without a survivor, or with too few workers for too long, ends with the reason.
 """
@@ -38,12 +39,14 @@ from lightcc._discovery.plan import (
 )
 from lightcc.runner.driver_actions import (
     Action,
+    Begin,
     CallOff,
     End,
     LeftOut,
     Start,
     Stop,
 )
+from lightcc.runner.driver_commits import Commits
 from lightcc.runner.driver_hosts import Hosts
 from lightcc.runner.driver_settings import Settings
 
@@ -106,6 +109,7 @@ class Driver:
         self._called: float | None = None  # When the roll was called.
         self._roll = 0
         self._has_trained = False  # Whether anybody has had a state.
+        self._commits = Commits()
         self._lost: set[int] = set()  # Members of the last plan, lost with their hosts.
         self._actions: list[Action] = []
 
@@ -136,6 +140,7 @@ class Driver:
             worker.status = status
             worker.left_out_since = None
             self._has_trained = self._has_trained or status.has_state
+            self._commits.take_in(status)
             if status.state == FINISHED:
                 self._finishing = True
             if status.state == WAITING and status.reason:
@@ -354,7 +359,7 @@ class Driver:
     def _make_plan(self) -> None:
         members = self._members()
         if self._plan is not None:
-            if not members:
+            if not members and not (self._has_trained and self._commits.are_kept):
                 self._end(self._failure or "no worker of the last epoch is left")
                 return
             if not all(map(self._waits, members)):
@@ -372,19 +377,26 @@ class Driver:
             return
         survivors.sort(key=lambda it: not it.has_state)  # Who has none was new, and stays behind.
         chosen = survivors + joiners
+        commit = 0
         if self._has_trained and not (survivors and survivors[0].has_state):
             # Those who had it failed. Who was left out, and has come back, has an older one.
-            chosen.sort(key=lambda it: not it.has_state)
-            if not (chosen and chosen[0].has_state):
-                self._lose_state()
+            chosen.sort(key=self._commits.order_of)
+            commit = self._commits.first_of(chosen)
+            if not (chosen and (commit or chosen[0].has_state)):
+                self._lose_state(chosen)
                 return
         del chosen[self._settings.max_np or len(chosen) :]
-        if self._is_worth_waiting(len(chosen)):
+        if self._is_worth_waiting(len(chosen), early=commit > 0):
             return
         if len(chosen) < self._settings.min_np:
             self._run_short()
             return
-        self._publish(members, chosen)
+        if commit and not self._commits.begin_from(commit):
+            self._end(f"commit {commit} is followed by a failure each time: {self._failure}")
+            return
+        if commit:
+            self._actions.append(Begin(commit, chosen[0].host))
+        self._publish(members, chosen, commit)
 
     def _drop_unreachable(self, members: list[_Worker]) -> bool:
         """Counts a member as failed that the others blame, where a second join in a row broke.
@@ -408,15 +420,18 @@ class Driver:
         self._stop(found[-1])
         return True
 
-    def _lose_state(self) -> None:
-        """Ends the job, unless somebody who may still come has the state."""
-        if not any(it.has_state for it in self._live()):
+    def _lose_state(self, waiting: list[_Worker]) -> None:
+        """Ends the job, unless somebody who may still come has the state, or a commit."""
+        is_more_to_come = any(self._now < t < math.inf for t in self._hosts.changes())
+        if self._commits.are_kept and (not waiting or self._starting() or is_more_to_come):
+            self._run_short()
+        elif not any(it.has_state for it in self._live()):
             text = "no worker that has the state of training is left"
             self._end(f"{text}: {self._failure}" if self._failure else text)
 
-    def _is_worth_waiting(self, count: int) -> bool:
+    def _is_worth_waiting(self, count: int, *, early: bool) -> bool:
         """Returns whether workers that are being started should be in the plan."""
-        early = self._plan is None or self._settings.notify_early
+        early = early or self._plan is None or self._settings.notify_early
         if not early and count >= self._settings.min_np:
             return False
         timeout = self._settings.start_timeout_s
@@ -435,14 +450,14 @@ class Driver:
                 + (f" The last failure: {self._failure}" if self._failure else "")
             )
 
-    def _publish(self, before: list[_Worker], chosen: list[_Worker]) -> None:
+    def _publish(self, before: list[_Worker], chosen: list[_Worker], commit: int) -> None:
         if self._plan is not None:
             self._resets += 1
             limit = self._settings.reset_limit
             if limit is not None and self._resets > limit:
                 self._end(RESET_LIMIT_EXCEEDED_MESSAGE.format(limit))
                 return
-            stood = any(self._was_joined(worker) for worker in before)
+            stood = not before or any(self._was_joined(worker) for worker in before)
             self._broken_joins = 0 if stood else self._broken_joins + 1
             if stood:
                 self._stood = set(self._plan.members)
@@ -457,6 +472,7 @@ class Driver:
             removed=(*(worker.number for worker in removed), *sorted(self._lost & old)),
             sync=any(it.number not in old or self._is_behind(it) for it in chosen),
             notice=self._serial,
+            commit=commit,
         )
         self._short_since = self._broken_since = None
         self._late_since = self._called = None
@@ -505,6 +521,7 @@ __all__ = [
     "JOINED",
     "RESET_LIMIT_EXCEEDED_MESSAGE",
     "Action",
+    "Begin",
     "CallOff",
     "Driver",
     "End",

@@ -46,4 +46,12 @@ class LeftOut:
     worker: int
 
 
-Action = Start | Stop | CallOff | End | LeftOut | Plan | Notice | RollCall
+@dataclass(frozen=True)
+class Begin:
+    """Nothing is to be done: the next plan begins from a commit that the agent of a host keeps."""
+
+    version: int
+    host: str
+
+
+Action = Start | Stop | CallOff | End | LeftOut | Begin | Plan | Notice | RollCall

@@ -20,6 +20,7 @@ from lightcc.runner import frames
 from lightcc.runner.discovery import DiscoveryError, discover_hosts
 from lightcc.runner.driver import (
     Action,
+    Begin,
     CallOff,
     Driver,
     End,
@@ -282,6 +283,8 @@ class ElasticJob(Job):
                 self._plans.call_off(action.epoch, action.reason)
             elif isinstance(action, LeftOut):
                 self._on_left_out(action.worker)
+            elif isinstance(action, Begin):
+                self._on_beginning(action)
             else:
                 self._finish(action)
 
@@ -292,6 +295,13 @@ class ElasticJob(Job):
         host = self._host_of(worker)
         self._say(f"worker {worker} on {host} is silent: the others go on without it")
         self._event_file.write("worker_silent", worker=worker, host=host)
+
+    def _on_beginning(self, begin: Begin) -> None:
+        self._say(
+            f"no worker that has the state of training is left: all begin from commit "
+            f"{begin.version}, which the agent of host {begin.host} keeps"
+        )
+        self._event_file.write("commit_taken_up", commit=begin.version, host=begin.host)
 
     def _start(self, start: Start) -> None:
         self._event_file.write("worker_started", worker=start.worker, host=start.host)

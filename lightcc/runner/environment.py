@@ -51,6 +51,12 @@ LAUNCHER_VARIABLES = (
         "Number of this process in an elastic job, which no other ever has. There, rank and size "
         "are those of its start.",
     ),
+    LauncherVariable(
+        "LIGHT_COMMIT_FDS",
+        "",
+        "Descriptors of the memory in which the agent of a host "
+        "[keeps commits](elastic.md#commits-that-outlive-ranks).",
+    ),
 )
 
 # What belongs to the launcher's login session, machine or pod, not to the job.

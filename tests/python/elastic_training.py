@@ -12,7 +12,7 @@ PATIENCE_S = 120
 
 #: Counts to 40 in steps that all ranks take together; each step adds the same on any number of
 #: ranks, so that the result does not depend on who was there. What a worker does at which step is
-#: told by the first argument: {worker: [step, what]}.
+#: told by the first argument: {worker: [step, what]}; "all" stands for any other worker.
 TRAINING = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -20,7 +20,8 @@ import numpy as np
 import lightcc as hvd
 
 worker, folder = os.environ["LIGHT_WORKER"], Path(sys.argv[2])
-at, what = json.loads(sys.argv[1]).get(worker, [-1, ""])
+story = json.loads(sys.argv[1])
+at, what = story.get(worker, story.get("all", [-1, ""]))
 if what == "dies before init":
     os.kill(os.getpid(), signal.SIGKILL)
 hvd.init()
@@ -32,9 +33,12 @@ state.register_reset_callbacks([lambda: resets.append(hvd.size())])
 
 @hvd.elastic.run(
     check_replicas=int(os.environ.get("CHECK_REPLICAS", "0")),
+    keep_commits=int(os.environ.get("KEEP_COMMITS", "0")),
 )
 def train(state):
+    (folder / f"began.{worker}").write_text(str(state.step))
     state.sizes = [*state.sizes, hvd.size()]
+    processes = hvd.allgather_object(os.getpid(), name="processes")
     (folder / f"joined.{worker}").touch()
     more = 1.0
     while more > 0:
@@ -44,6 +48,10 @@ def train(state):
         gradient = hvd.allreduce(gradient, op=hvd.Average, name="gradient")
         if state.step == at and what == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if state.step == at and what in ("kills all", "kills all and its agent"):
+            for process in set(processes) - {os.getpid()}:
+                os.kill(process, signal.SIGKILL)
+            os.kill(os.getpid() if what == "kills all" else os.getppid(), signal.SIGKILL)
         if state.step == at and what == "goes wrong":
             gradient = gradient * 2
         if state.step < 40:

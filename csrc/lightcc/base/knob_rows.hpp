@@ -440,6 +440,9 @@ inline constexpr auto kRows = std::to_array<Row>({
     {.names = {"LIGHT_WORKER"},
      .used_by = "launcher",
      .meaning = "Number of this process in an elastic job, which no other ever has."},
+    {.names = {"LIGHT_COMMIT_FDS"},
+     .used_by = "launcher",
+     .meaning = "Descriptors of the memory where an elastic job's commits outlive its ranks."},
     // Accepted, so that existing launch lines work; without effect.
     {.names = {"HOROVOD_MPI_THREADS_DISABLE"},
      .type = Type::kBool,

@@ -17,6 +17,7 @@ from lightcc.torch.functions import broadcast_optimizer_state, broadcast_paramet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import BinaryIO
 
 
 class StateHandler:
@@ -45,6 +46,15 @@ class StateHandler:
     def restore(self) -> None:
         """Gives the value the state that was saved last."""
         self.value.load_state_dict(self._saved)
+
+    def saved(self) -> Any:
+        """Returns the state that was saved last."""
+        return self._saved
+
+    def load(self, saved: Any) -> None:
+        """Gives the value a state that `saved` has returned, and takes it as saved."""
+        self._saved = saved
+        self.restore()
 
     def sync(self) -> None:
         """Gives the value the state of rank `source`. Collective: every rank must call it."""
@@ -195,6 +205,26 @@ class TorchState(ObjectState):
                     part = sample(flat, flat.numel(), turn).contiguous()
                     yield part.view(torch.uint8).cpu().numpy().tobytes()
         yield from super().samples(turn)
+
+    def write_to(self, file: BinaryIO) -> None:
+        """Writes the last commit, in torch's format.
+
+        Where training rolls forward, models and optimizers are as they are now: a commit comes
+        right after a step.
+        """
+        states = {
+            name: it.value.state_dict() if self._rolls_forward and it.moves_in_steps else it.saved()
+            for name, it in self._handlers.items()
+        }
+        torch.save({"states": states, "objects": self._saved_state}, file)
+
+    def read_from(self, file: BinaryIO) -> None:
+        """Takes over a commit that `write_to` has written; tensors go to where the values are."""
+        found = torch.load(file, map_location="cpu", weights_only=False)
+        for name, handler in self._handlers.items():
+            handler.load(found["states"][name])
+        self._saved_state = found["objects"]
+        self._set_attributes()
 
     def mark(self) -> None:
         """Keeps the objects, and copies of the states of samplers."""

@@ -210,7 +210,7 @@ def test_a_step_that_is_not_committed_is_warned_of() -> None:
 @pytest.mark.usefixtures("world")
 def test_a_state_that_no_rank_has_whole_is_not_trained_on() -> None:
     _, _, state = make(batch=0)
-    state._finished_steps = -1
+    state._version = -1
     with pytest.raises(RuntimeError, match="no rank that is left has a whole state"):
         state.take_over()
 

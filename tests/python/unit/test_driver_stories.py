@@ -3,7 +3,7 @@
 The world around the driver keeps the rules of real workers: one takes up a plan that names it,
 joins when all members do, takes over the state of rank 0, and waits for the next plan when its
 world is over. Some are stopped: they do nothing of this until they go on, if ever. An agent may be
-gone while its workers live.
+gone while its workers live. In half of the stories agents keep the commits of each step.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from lightcc._discovery.plan import (
 )
 from lightcc.runner.driver import (
     Action,
+    Begin,
     CallOff,
     Driver,
     End,
@@ -67,6 +68,9 @@ class Story:
         self.apart: set[str] = set()  # Two hosts that do not reach each other.
         self.death_rate = pick.choice([0.0, 0.02, 0.1])
         self.stop_rate = pick.choice([0.0, 0.0, 0.02, 0.05])
+        self.keeps = pick.random() < 0.5
+        self.kept: dict[str, int] = {}  # Steps in the newest commit, by host.
+        self.begins = 0  # Plans that begin from a commit.
         self.frozen: set[int] = set()
         self.orphans: set[int] = set()  # Their agent is gone.
         self.state: dict[int, int] = {}  # Steps that a worker's state has behind it.
@@ -110,6 +114,7 @@ class Story:
         if self.random.random() < 0.1 and self.settings.hosts_return and self.hosts:
             name = self.random.choice(sorted(self.hosts))  # Its workers live on.
             self.hosts.pop(name)
+            self.kept.pop(name, None)
             for number in [it for it in self.alive if self.host_of[it] == name]:
                 self.orphans.add(number)
                 self.after(self.random.uniform(0.1, 200), partial(self.vanish, number))
@@ -139,6 +144,10 @@ class Story:
             elif isinstance(action, Notice):
                 assert action.serial > self.noticed
                 self.noticed = action.serial
+            elif isinstance(action, Begin):
+                assert self.keeps
+                assert self.kept[action.host] == action.version
+                self.begins += 1
             elif isinstance(action, LeftOut):
                 assert self.alive.get(action.worker, Status("")) is not None
             elif isinstance(action, RollCall):
@@ -170,9 +179,13 @@ class Story:
             assert number not in self.alive or waits or number in plan.removed
         first = self.alive.get(plan.members[0])
         if self.state and first is not None:
-            assert first.has_state, "rank 0 has no state"
+            assert first.has_state or plan.commit, "rank 0 has no state"
+        if plan.commit and first is not None:
+            assert plan.commit == first.kept > (first.version if first.has_state else 0)
+            others = [it for it in map(self.alive.get, plan.members) if it is not None]
+            assert first.kept >= max(max(it.kept, it.version) for it in others)
         survivors = [number for number in before.members if number in plan.members]
-        assert not before.members or survivors or first is None, "nobody is left"
+        assert not before.members or survivors or self.begins or first is None, "nobody is left"
         holders = [it for it in survivors if it in self.state or not self.state]
         assert list(plan.members[: len(holders)]) == holders
         assert plan.sync or set(plan.members) <= set(before.members)
@@ -189,9 +202,12 @@ class Story:
         self.alive[number] = decode(Status, encode(status))
         self.obey(self.driver.status_changed(self.now, number, status))
 
+    def kept_for(self, number: int) -> int:
+        return 0 if number in self.orphans else self.kept.get(self.host_of[number], 0)
+
     def ready(self, number: int) -> None:
         if number in self.alive:
-            self.say(number, Status(WAITING))
+            self.say(number, Status(WAITING, kept=self.kept_for(number)))
 
     def die(self, number: int, code: int) -> None:
         if number in self.alive:
@@ -219,7 +235,7 @@ class Story:
             if number in self.alive:
                 status = self.alive[number] or Status("")
                 status = replace(status, state=JOINED, epoch=plan.epoch, in_run=True, reason="")
-                self.say(number, status)
+                self.say(number, replace(status, keeps=self.keeps))
         self.after(0.5, lambda: self.sync(plan))
 
     def sync(self, plan: Plan) -> None:
@@ -233,7 +249,8 @@ class Story:
                 self.after(2.0, partial(self.leave, number, plan, "a rank is gone or silent"))
             return
         done = max(self.state.get(number, 0) for number in plan.members)
-        start = self.state.get(plan.members[0], 0)
+        start = plan.commit or self.state.get(plan.members[0], 0)
+        done = max(done, plan.commit)
         assert start == done, f"{done} steps are done, and rank 0 has {start}"
         for number in plan.members:
             self.state[number] = done
@@ -263,6 +280,8 @@ class Story:
         elif self.noticed <= plan.notice:
             for number in plan.members:
                 self.state[number] += 1
+                if self.keeps and number not in self.orphans:
+                    self.kept[self.host_of[number]] = self.state[number]
             self.after(1.0, lambda: self.step(plan))
             return
         for number in plan.members:
@@ -276,7 +295,8 @@ class Story:
             joined = status.state == JOINED  # A world that stood tells no reason.
             told = "" if joined else reason
             about = replace(status, epoch=plan.epoch, restored=bool(reason), reason=told)
-            about = replace(about, blames=blames)
+            about = replace(about, blames=blames, kept=self.kept_for(number))
+            about = replace(about, version=self.state.get(number, 0) if self.keeps else 0)
             self.say(number, replace(about, state=WAITING, in_run=True))
             if reason and self.random.random() < self.stop_rate:
                 self.freeze(number)
@@ -303,7 +323,8 @@ class Story:
             self.die(number, 1)
         elif status.state != WAITING or status.epoch < found.epoch:
             about = replace(status, epoch=found.epoch, restored=True, reason="a rank is gone")
-            self.say(number, replace(about, state=WAITING))
+            about = replace(about, version=self.state.get(number, 0) if self.keeps else 0)
+            self.say(number, replace(about, state=WAITING, kept=self.kept_for(number)))
 
     def answer(self, number: int, serial: int) -> None:
         status = self.alive.get(number)
@@ -312,7 +333,7 @@ class Story:
 
 
 def test_every_story_ends_and_keeps_the_rules() -> None:
-    finished = 0
+    finished = begins = 0
     reasons: dict[str, int] = {}
     for seed in range(STORIES):
         story = Story(seed)
@@ -322,6 +343,7 @@ def test_every_story_ends_and_keeps_the_rules() -> None:
             msg = f"story {seed}: {error}"
             raise AssertionError(msg) from error
         assert story.end is not None
+        begins += story.begins
         if story.end.error:
             reasons[story.end.error[:20]] = reasons.get(story.end.error[:20], 0) + 1
         else:
@@ -330,6 +352,7 @@ def test_every_story_ends_and_keeps_the_rules() -> None:
             assert not set(story.alive) - story.orphans
     assert finished > STORIES // 4, reasons  # The stories are not all of one kind.
     assert len(reasons) > 3, reasons
+    assert begins > STORIES // 20
 
 
 def actions(kind: type[Any], found: list[Action]) -> list[Any]:
@@ -469,6 +492,46 @@ def test_a_newcomer_does_not_begin_anew_where_all_others_are_gone() -> None:
     driver.worker_ended(6.0, 0, -9, "worker 0: killed")
     (end,) = actions(End, driver.status_changed(6.1, 2, broken(3)))
     assert end.error == "no worker that has the state of training is left: a rank is gone"
+
+
+def all_killed(settings: Settings) -> Driver:
+    """Returns a driver of two hosts whose workers kept commits, and were killed."""
+    driver, _ = started(settings, {"a": 1, "b": 1})
+    for number in range(2):
+        status = Status(JOINED, 1, in_run=True, has_state=True, keeps=True)
+        driver.status_changed(2.5, number, status)
+    for number in range(2):
+        assert not actions(End, driver.worker_ended(3.0 + number / 2, number, -9, "killed"))
+    return driver
+
+
+def test_all_begin_from_the_newest_commit_when_nobody_has_the_state() -> None:
+    driver = all_killed(Settings(2, 2))
+    assert actions(Start, driver.tick(4.0))
+    assert not driver.status_changed(4.4, 2, Status(WAITING, kept=7))
+    assert actions(Start, driver.tick(4.5))
+    found = driver.status_changed(5.5, 3, Status(WAITING, kept=8))
+    assert actions(Begin, found) == [Begin(8, "b")]
+    (plan,) = actions(Plan, found)
+    assert plan == Plan(2, (3, 2), sync=True, commit=8)
+
+
+def test_who_has_no_commit_waits_for_a_host_that_may_have_one() -> None:
+    driver = all_killed(Settings(2, 1))
+    assert actions(Start, driver.tick(4.0))
+    assert not driver.status_changed(4.4, 2, Status(WAITING))
+    assert actions(Start, driver.tick(4.5))
+    (begin,) = actions(Begin, driver.status_changed(5.5, 3, Status(WAITING, kept=8)))
+    assert begin.host == "b"
+
+
+def test_a_job_without_a_commit_ends() -> None:
+    driver = all_killed(Settings(2, 1))
+    driver.tick(4.0)
+    driver.status_changed(4.5, 2, Status(WAITING))
+    driver.tick(5.0)
+    (end,) = actions(End, driver.status_changed(5.5, 3, Status(WAITING)))
+    assert end.error == "no worker that has the state of training is left: killed"
 
 
 def test_a_newcomer_whose_join_was_called_off_still_takes_over_the_state() -> None:

@@ -1,0 +1,70 @@
+"""What the driver of an elastic job knows of the commits that agents keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
+    from lightcc._discovery.plan import Status
+
+    class Worker(Protocol):
+        """A worker as the driver knows it."""
+
+        status: Status | None
+
+
+#: So many times in a row a job begins from one commit, and not once more.
+MAX_BEGINNINGS = 3
+
+
+class Commits:
+    """Whether a training of which no rank is left may begin from a commit, and from which.
+
+    Attributes:
+        are_kept: Whether the training asks for it.
+    """
+
+    def __init__(self) -> None:
+        """Knows of no commit."""
+        self.are_kept = False
+        self._begun_from = 0
+        self._beginnings = 0
+        self._is_taken = False  # Whether anybody has had the state since the last beginning.
+
+    def take_in(self, status: Status) -> None:
+        """Learns from what a worker says of itself."""
+        self.are_kept = self.are_kept or status.keeps
+        self._is_taken = self._is_taken or status.has_state
+
+    def order_of(self, worker: Worker) -> tuple[int, bool, int]:
+        """Returns what sorts workers by their states, and by what their agents keep."""
+        status = worker.status
+        if status is None:
+            return (0, True, 0)
+        own = status.version if status.has_state else 0
+        newest = max(own, status.kept) if self.are_kept else 0
+        return (-newest, not status.has_state, -status.epoch)
+
+    def first_of(self, workers: Sequence[Worker]) -> int:
+        """Returns from which kept commit the first one begins; 0: it has as new a state itself."""
+        status = workers[0].status if workers else None
+        if status is None or not self.are_kept:
+            return 0
+        own = status.version if status.has_state else 0
+        return status.kept if status.kept > own else 0
+
+    def begin_from(self, version: int) -> bool:
+        """Takes in that all begin from a commit; returns whether that is not in vain.
+
+        A training that fails in the same step each time would begin again for ever. What nobody has
+        taken over, as a rank died at joining, does not count.
+        """
+        if version > self._begun_from:
+            self._beginnings = 0
+        elif self._is_taken:
+            self._beginnings += 1
+        self._begun_from, self._is_taken = version, False
+        return self._beginnings < MAX_BEGINNINGS

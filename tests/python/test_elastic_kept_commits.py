@@ -1,0 +1,102 @@
+"""Commits that the agents of hosts keep: all ranks are killed, and new ones go on from there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from elastic_training import PATIENCE_S, TRAINING, UNDISTURBED, results
+
+LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
+SOON = ("--blacklist-cooldown-range", "1", "1")
+
+
+def run_job(
+    folder: Path, story: dict[str, list[object]], *flags: str
+) -> subprocess.CompletedProcess[str]:
+    script = folder / "train.py"
+    script.write_text(TRAINING)
+    argv = [LIGHTCCRUN, "--verbose", *SOON, *flags, sys.executable, str(script), json.dumps(story)]
+    return subprocess.run(
+        [*argv, str(folder)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+def beginnings(folder: Path) -> dict[str, int]:
+    """At which step each worker came last into the training function."""
+    return {path.suffix[1:]: int(path.read_text()) for path in folder.glob("began.*")}
+
+
+@pytest.fixture(autouse=True)
+def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEEP_COMMITS", "1")
+
+
+def test_a_job_goes_on_from_the_last_commit_when_all_ranks_are_killed(tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    job = run_job(
+        tmp_path, {"0": [20, "kills all"]}, "-np", "3", "--min-np", "3", "--events", str(events)
+    )
+    assert job.returncode == 0, job.stderr
+    assert (
+        "no worker that has the state of training is left: all begin from commit 10, which the "
+        "agent of host localhost keeps"
+    ) in job.stderr
+    found = results(tmp_path)
+    assert len(found) == 3, job.stderr
+    for worker, about in found.items():
+        assert about["weights"] == UNDISTURBED
+        assert beginnings(tmp_path)[worker] == 20
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    taken = [line for line in lines if line["event"] == "commit_taken_up"]
+    assert [(line["commit"], line["host"]) for line in taken] == [(10, "localhost")]
+
+
+def test_a_commit_outlives_all_ranks_and_one_of_two_hosts(tmp_path: Path) -> None:
+    flags = ["-np", "2", "--min-np", "1", "-H", "localhost:1,127.0.0.1:1"]
+    job = run_job(tmp_path, {"0": [20, "kills all and its agent"]}, *flags)
+    assert job.returncode == 0, job.stderr
+    assert "host localhost was lost" in job.stderr
+    assert re.search(r"all begin from commit 10, which the agent of host 127.0.0.1", job.stderr)
+    found = results(tmp_path)
+    assert found
+    for worker, about in found.items():
+        assert about["weights"] == UNDISTURBED
+        assert beginnings(tmp_path)[worker] == 20
+
+
+def test_what_fails_in_the_same_step_each_time_ends_the_job(tmp_path: Path) -> None:
+    job = run_job(tmp_path, {"all": [20, "kills all"]}, "-np", "2", "--min-np", "2")
+    assert job.returncode != 0
+    assert "commit 10 is followed by a failure each time" in job.stderr, job.stderr
+    assert job.stderr.count("all begin from commit 10") == 3
+    assert results(tmp_path) == {}
+
+
+def test_ranks_that_fail_before_the_first_commit_end_the_job(tmp_path: Path) -> None:
+    job = run_job(tmp_path, {"all": [0, "kills all"]}, "-np", "2", "--min-np", "2")
+    assert job.returncode != 0
+    assert "no worker that has the state of training is left" in job.stderr, job.stderr
+
+
+def test_without_kept_commits_the_death_of_all_ranks_ends_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEP_COMMITS", "0")
+    job = run_job(tmp_path, {"all": [20, "kills all"]}, "-np", "2", "--min-np", "2")
+    assert job.returncode != 0
+    assert "begin from commit" not in job.stderr
+    assert results(tmp_path) == {}
+
+
+def test_only_every_nth_commit_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEEP_COMMITS", "4")
+    job = run_job(tmp_path, {"0": [20, "kills all"]}, "-np", "2", "--min-np", "2")
+    assert job.returncode == 0, job.stderr
+    assert "all begin from commit 8," in job.stderr
+    for about in results(tmp_path).values():
+        assert about["weights"] == UNDISTURBED
