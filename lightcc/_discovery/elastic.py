@@ -122,6 +122,8 @@ class Worker:
                     reason="",
                     blames=-1,
                     fault="",
+                    slow=-1,
+                    slow_factor=0.0,
                 )
                 return
 
@@ -137,6 +139,17 @@ class Worker:
         """Tells the launcher once that this worker has the state of training."""
         if not self._status.has_state:
             self._say(has_state=True)
+
+    def report_slow(self, rank: int, factor: float) -> None:
+        """Tells the launcher that the others wait for a rank in every step.
+
+        Args:
+            rank: A rank of the current epoch.
+            factor: How many times as long as the median rank it takes for a step.
+        """
+        number = self._current.members[rank]
+        if self._status.slow != number:
+            self._say(slow=number, slow_factor=float(factor))
 
     def finish(self) -> None:
         """Tells the launcher that training has come to its end."""

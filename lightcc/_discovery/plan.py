@@ -103,6 +103,8 @@ class Status:
         keeps: Whether the agents keep commits of its training (`elastic.run(keep_commits=...)`).
         version: Of WAITING, where commits are kept: how many commits its state has behind it.
         kept: Of WAITING: the version of the newest commit that its agent keeps; 0: there is none.
+        slow: Of JOINED rank 0: a worker that the others wait for in every step, or -1.
+        slow_factor: How many times as long as the median rank that one takes for a step.
     """
 
     state: str
@@ -117,6 +119,8 @@ class Status:
     keeps: bool = False
     version: int = 0
     kept: int = 0
+    slow: int = -1
+    slow_factor: float = 0.0
 
 
 def worker_key(number: int) -> str:
@@ -141,7 +145,9 @@ def decode(kind: type[Message], value: bytes) -> Message:
     try:
         parsed: dict[str, Any] = json.loads(value)
         for field in fields(kind):
-            expected = {"int": int, "bool": bool, "str": str}.get(str(field.type), list)
+            expected = {"int": int, "bool": bool, "str": str, "float": float}.get(
+                str(field.type), list
+            )
             if type(parsed[field.name]) is not expected:
                 msg = f"{field.name} is {parsed[field.name]!r}"
                 raise TypeError(msg)  # noqa: TRY301  one text for all

@@ -13,6 +13,7 @@ from lightcc import basics
 from lightcc._discovery import elastic
 from lightcc._discovery.plan import HostUpdateResult
 from lightcc.elastic._replicas import digest, odd_ranks, sample
+from lightcc.elastic._slow import SlowReport
 from lightcc.exceptions import HostsUpdatedInterrupt, PeerFailedError
 from lightcc.functions import allgather_object, broadcast_object
 
@@ -57,6 +58,7 @@ class State:
         self._commits = 0  # In this world.
         self._checks = 0
         self._keep_every = 0
+        self._slow_report = SlowReport()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Has functions called after each change of the world, for example to scale a rate."""
@@ -110,6 +112,7 @@ class State:
             HostsUpdatedInterrupt: Hosts were added or removed; on all ranks.
             HorovodInternalError: A rank failed; on all ranks.
         """
+        self._slow_report.give(self._rank)
         before = last = self._last_updated_timestamp
         update = HostUpdateResult.no_update
         while not self._host_messages.empty():

@@ -15,6 +15,8 @@ The rules, from which the rest follows:
 - Where members wait for one that does not answer a roll call, because it is stopped or cut off,
   the others go on without it. It may come back as a new one, for half the elastic timeout.
 - A member that the others blame when a second join in a row breaks counts as failed.
+- Where slow members are to be replaced, one at a time leaves at a commit: as soon as enough others
+  with the state are there. Its slot is left alone for long. It needs no room beside them.
 - Rank 0 has had the state of training, once anybody has. Where nobody is left that has, and agents
   keep commits, it may be the worker whose agent keeps the newest one (`driver_commits`).
 - When a worker has finished with training, there is no further epoch.
@@ -42,6 +44,7 @@ from lightcc.runner.driver_actions import (
     Begin,
     CallOff,
     End,
+    FoundSlow,
     LeftOut,
     Start,
     Stop,
@@ -69,6 +72,7 @@ class _Worker:
     status: Status | None = None  # Nothing yet: it is starting.
     stopping: bool = False
     left_out_since: float | None = None  # It is silent, and the others go on without it.
+    is_slow: bool = False  # It is to be replaced.
 
     @property
     def has_state(self) -> bool:
@@ -111,6 +115,7 @@ class Driver:
         self._has_trained = False  # Whether anybody has had a state.
         self._commits = Commits()
         self._lost: set[int] = set()  # Members of the last plan, lost with their hosts.
+        self._said_slow: set[int] = set()  # Members of the last plan that are said to be slow.
         self._actions: list[Action] = []
 
     # -- Events -----------------------------------------------------------------------------------
@@ -145,6 +150,7 @@ class Driver:
                 self._finishing = True
             if status.state == WAITING and status.reason:
                 self._failure = status.reason
+            self._take_slow(number, status)
         return self._settle(now)
 
     def worker_ended(self, now: float, number: int, code: int, text: str) -> list[Action]:
@@ -205,14 +211,26 @@ class Driver:
             self._actions.append(Stop(worker.number))
 
     def _has_slot(self, worker: _Worker) -> bool:
-        return self._hosts.has_slot(self._now, worker.host, worker.slot)
+        has_slot = self._hosts.has_slot(self._now, worker.host, worker.slot)
+        return has_slot and not (worker.is_slow and self._can_spare(worker))
+
+    def _can_spare(self, slow: _Worker) -> bool:
+        """Returns whether there is an epoch without it, which somebody enters with the state."""
+        kept = [
+            it
+            for it in self._members()
+            if it is not slow and self._hosts.has_slot(self._now, it.host, it.slot)
+        ]
+        count = len(kept) + sum(map(self._waits, self._newcomers()))
+        has_state = any(it.has_state or not self._has_trained for it in kept)
+        return has_state and count >= self._settings.min_np
 
     def _start_workers(self) -> None:
         usable = self._hosts.usable(self._now)
         if not self._begun:
             self._begun = len(usable) >= self._settings.num_proc
         taken = {(worker.host, worker.slot) for worker in self._workers.values()}
-        room = self._room(len(self._live()))
+        room = self._room(sum(not worker.is_slow for worker in self._live()))
         started = []
         for name, slot in usable:
             if self._begun and (name, slot) not in taken and room > 0:
@@ -267,6 +285,22 @@ class Driver:
     def _newcomers(self) -> list[_Worker]:
         members = self._plan.members if self._plan is not None else ()
         return [worker for worker in self._live() if worker.number not in members]
+
+    def _take_slow(self, number: int, status: Status) -> None:
+        """Takes in what rank 0 says of a slow member. One is replaced at a time."""
+        plan = self._plan
+        is_said = status.state == JOINED and status.slow >= 0 and not self._finishing
+        if plan is None or not is_said or plan.epoch != status.epoch:
+            return
+        slow = self._workers.get(status.slow)
+        if slow is None or slow not in self._members() or slow.number in self._said_slow:
+            return
+        if number != plan.members[0]:
+            return
+        self._said_slow.add(slow.number)
+        if self._settings.replace_slow and not any(it.is_slow for it in self._live()):
+            slow.is_slow = True
+        self._actions.append(FoundSlow(slow.number, status.slow_factor, slow.is_slow))
 
     # -- What follows from all that ---------------------------------------------------------------
 
@@ -477,9 +511,14 @@ class Driver:
         self._short_since = self._broken_since = None
         self._late_since = self._called = None
         self._lost.clear()
+        self._said_slow.clear()
         self._notified = HostUpdateResult.no_update
         self._actions.append(self._plan)
         for worker in removed:
+            if worker.is_slow:
+                self._hosts.block_slot(
+                    self._now, worker.host, worker.slot, self._now - worker.started, longest=True
+                )
             self._stop(worker)
 
     def _is_behind(self, worker: _Worker) -> bool:
@@ -525,6 +564,7 @@ __all__ = [
     "CallOff",
     "Driver",
     "End",
+    "FoundSlow",
     "LeftOut",
     "Settings",
     "Start",

@@ -54,4 +54,19 @@ class Begin:
     host: str
 
 
-Action = Start | Stop | CallOff | End | LeftOut | Begin | Plan | Notice | RollCall
+@dataclass(frozen=True)
+class FoundSlow:
+    """Nothing is to be done: the others wait for a worker in every step.
+
+    Attributes:
+        worker: Its number.
+        factor: How many times as long as the median rank it takes for a step.
+        is_replaced: Whether it is to go as soon as enough others are there.
+    """
+
+    worker: int
+    factor: float
+    is_replaced: bool
+
+
+Action = Start | Stop | CallOff | End | LeftOut | Begin | FoundSlow | Plan | Notice | RollCall

@@ -50,7 +50,9 @@ class Hosts:
         """Forgets a host, which may come again."""
         self._hosts.pop(name, None)
 
-    def block_slot(self, now: float, name: str, slot: int, lived_s: float) -> None:
+    def block_slot(
+        self, now: float, name: str, slot: int, lived_s: float, *, longest: bool = False
+    ) -> None:
         """Has a slot not used for a while, and then for twice as long each time.
 
         Args:
@@ -58,13 +60,15 @@ class Hosts:
             name: The host.
             slot: The slot.
             lived_s: How long the worker has lived that has ended there.
+            longest: Whether it is not used for as long as any may be left alone.
         """
         host = self._hosts[name]
         if lived_s >= LONG_LIFE_S:
             host.slot_failures[slot] = 0
         count = host.slot_failures[slot] = host.slot_failures.get(slot, 0) + 1
         low, high = self._cooldown_s or _DEFAULT_COOLDOWN_S
-        wait = math.inf if count > _MAX_SLOT_FAILURES else min(high, low * 2.0 ** (count - 1))
+        wait = high if longest else min(high, low * 2.0 ** (count - 1))
+        wait = math.inf if count > _MAX_SLOT_FAILURES else wait
         host.slot_blocked_until[slot] = now + wait
 
     def block(self, now: float, name: str) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ELASTIC_TIMEOUT_S = 600.0
 _MAX_COOLDOWN_S = 3600
+_MAX_SLOW_FACTOR = 1000
 # An agent is not given up sooner than the kernel gives up a cut link.
 _MIN_AGENT_TIMEOUT_S = 10.0
 # Of what a process must answer although it computes. Who does not is left out, but not ended.
@@ -57,6 +58,12 @@ def add_flags(parser: argparse.ArgumentParser, ranks: Callable[[str], float]) ->
         "--on-failure",
         choices=("slot", "host"),
         help="what a failed rank costs: its slot for a while (default), or its host",
+    )
+    add(
+        "--slow-factor",
+        type=float,
+        metavar="F",
+        help="replaces a rank that takes F times as long for a step as the median rank",
     )
     add("--events", metavar="FILE", help="gets what happens, one JSON object a line")
 
@@ -109,6 +116,7 @@ def elastic_options(
         reset_limit=_reset_limit(get.get("reset_limit")),
         cooldown_s=_cooldown(get.get("cooldown_range")),
         lose_host=get.get("on_failure") == "host",
+        replace_slow=_slow_factor(get.get("slow_factor")) > 0,
         roll_call_s=min(_MAX_ROLL_CALL_S, peer_timeout_s),
         hosts_return=hosts is None,
     )
@@ -131,12 +139,21 @@ def _refuse_alone(get: dict[str, Any]) -> None:
         "reset_limit": "--reset-limit",
         "cooldown_range": "--blacklist-cooldown-range",
         "on_failure": "--on-failure",
+        "slow_factor": "--slow-factor",
         "events": "--events",
     }
     for name, flag in names.items():
         if get.get(name) is not None:
             msg = f"{flag} is for elastic jobs: give --min-np or --host-discovery-script, too"
             raise ValueError(msg)
+
+
+def _slow_factor(value: float | None) -> float:
+    factor = value or 0.0
+    if factor != 0.0 and not 1.0 < factor <= _MAX_SLOW_FACTOR:
+        msg = f"--slow-factor: {value:g} is no factor: above 1, at most {_MAX_SLOW_FACTOR}; 0: off"
+        raise ValueError(msg)
+    return factor
 
 
 def _reset_limit(value: float | None) -> int | None:

@@ -24,6 +24,7 @@ from lightcc.runner.driver import (
     CallOff,
     Driver,
     End,
+    FoundSlow,
     LeftOut,
     Start,
     Stop,
@@ -285,8 +286,20 @@ class ElasticJob(Job):
                 self._on_left_out(action.worker)
             elif isinstance(action, Begin):
                 self._on_beginning(action)
+            elif isinstance(action, FoundSlow):
+                self._on_slow(action)
             else:
                 self._finish(action)
+
+    def _on_slow(self, slow: FoundSlow) -> None:
+        host = self._host_of(slow.worker)
+        what = "is replaced" if slow.is_replaced else "stays"
+        self._say(
+            f"worker {slow.worker} on {host} is slow, and {what}: a step takes it "
+            f"{slow.factor:.1f} times as long as the median rank"
+        )
+        factor = round(slow.factor, 2)
+        self._event_file.write("worker_slow", worker=slow.worker, host=host, factor=factor)
 
     def _host_of(self, worker: int) -> str:
         return next((link.host for link in self._links if worker in link.waiting), "")

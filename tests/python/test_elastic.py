@@ -76,6 +76,31 @@ def test_a_rank_whose_results_are_wrong_is_replaced(
     assert first["worker"] == 1
 
 
+@pytest.mark.parametrize("slow", ["0", "1"])
+def test_a_slow_rank_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    monkeypatch.setenv("LIGHT_SLOW_TIME", "1")
+    (tmp_path / "wait").touch()  # Until worker 3 takes part.
+    story = {slow: [5, "is slow"], "3": [-1, "is awaited"]}
+    events = tmp_path / "events"
+    flags = ["-np", "3", "--min-np", "2", "--max-np", "3", "-H", "localhost:4"]
+    job = run_job(tmp_path, story, *flags, "--slow-factor", "2.5", "--events", str(events))
+    assert job.returncode == 0, job.stderr
+    found = results(tmp_path)
+    assert set(found) == {"0", "1", "2", "3"} - {slow}, job.stderr
+    for about in found.values():
+        assert about["weights"] == UNDISTURBED
+        assert about["sizes"][0] == about["sizes"][-1] == 3
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    (told,) = [line for line in lines if line["event"] == "worker_slow"]
+    assert (told["worker"], told["host"]) == (int(slow), "localhost")
+    assert told["factor"] > 2.5
+    assert not [line for line in lines if line["event"] == "epoch_broken"]  # No step was lost.
+    text = f"worker {slow} on localhost is slow, and is replaced: a step takes it "
+    assert text in job.stderr
+
+
 def test_a_host_that_the_discovery_script_adds_joins(tmp_path: Path) -> None:
     (tmp_path / "wait").touch()  # Until worker 2 takes part.
     script = tmp_path / "hosts.sh"
@@ -170,6 +195,8 @@ def test_a_discovery_script_that_fails_is_named(tmp_path: Path) -> None:
     [
         (["-np", "2", "--max-np", "4"], "--max-np is for elastic jobs: give --min-np"),
         (["-np", "2", "--min-np", "3"], "--min-np 3, -np 2.* must not become smaller"),
+        (["-np", "2", "--slow-factor", "2"], "--slow-factor is for elastic jobs: give --min-np"),
+        (["-np", "2", "--min-np", "1", "--slow-factor", "1"], "1 is no factor: above 1, at most"),
         (["-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "9", "3"], "9 3 is no range"),
         (["--host-discovery-script", "x"], "needs -np or --min-np"),
         (["-np", "3", "--min-np", "1", "-H", "a:2"], "-np 3 needs 3 slots, but the hosts have 2"),

@@ -3,7 +3,8 @@
 The world around the driver keeps the rules of real workers: one takes up a plan that names it,
 joins when all members do, takes over the state of rank 0, and waits for the next plan when its
 world is over. Some are stopped: they do nothing of this until they go on, if ever. An agent may be
-gone while its workers live. In half of the stories agents keep the commits of each step.
+gone while its workers live. In half of the stories agents keep the commits of each step. Some are
+slow, which rank 0 says.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from lightcc.runner.driver import (
     CallOff,
     Driver,
     End,
+    FoundSlow,
     LeftOut,
     Settings,
     Start,
@@ -64,7 +66,11 @@ class Story:
             notify_early=pick.random() < 0.5,
             reset_limit=pick.choice([None, None, 5]),
             hosts_return=pick.random() < 0.5,
+            replace_slow=pick.random() < 0.7,
         )
+        self.slow_rate = pick.choice([0.0, 0.02, 0.1])
+        self.slow: set[int] = set()  # They are to be replaced.
+        self.replaced = 0
         self.apart: set[str] = set()  # Two hosts that do not reach each other.
         self.death_rate = pick.choice([0.0, 0.02, 0.1])
         self.stop_rate = pick.choice([0.0, 0.0, 0.02, 0.05])
@@ -137,6 +143,7 @@ class Story:
                 self.host_of[action.worker] = action.host
                 self.after(self.random.uniform(0.5, 40), partial(self.ready, action.worker))
             elif isinstance(action, Stop):
+                self.slow.discard(action.worker)
                 if action.worker in self.alive and action.worker not in self.orphans:
                     self.after(0.1, partial(self.die, action.worker, -15))
             elif isinstance(action, Plan):
@@ -150,6 +157,13 @@ class Story:
                 self.begins += 1
             elif isinstance(action, LeftOut):
                 assert self.alive.get(action.worker, Status("")) is not None
+            elif isinstance(action, FoundSlow):
+                assert action.worker in self.plan.members
+                if action.is_replaced:
+                    assert self.settings.replace_slow
+                    others = self.slow - {action.worker}
+                    assert others.isdisjoint(self.alive), "two at a time"
+                    self.slow.add(action.worker)
             elif isinstance(action, RollCall):
                 for number in list(self.alive):
                     self.after(0.05, partial(self.answer, number, action.serial))
@@ -190,6 +204,7 @@ class Story:
         assert list(plan.members[: len(holders)]) == holders
         assert plan.sync or set(plan.members) <= set(before.members)
         assert plan.notice == self.noticed
+        self.replaced += len(self.slow & set(plan.removed))
         self.plan = plan
         self.plans.append(plan)
         for number in plan.removed:
@@ -266,6 +281,8 @@ class Story:
             self.die(self.random.choice(plan.members), code)
         if self.random.random() < self.stop_rate:
             self.freeze(self.random.choice(plan.members))
+        if self.random.random() < self.slow_rate:
+            self.say_slow(plan)
         if self.plan is not plan:
             return
         reason = ""
@@ -286,6 +303,13 @@ class Story:
             return
         for number in plan.members:
             self.after(self.random.uniform(0, 0.1), partial(self.leave, number, plan, reason))
+
+    def say_slow(self, plan: Plan) -> None:
+        """Rank 0 says of a member, which may be itself, that it is slow."""
+        first = self.alive.get(plan.members[0])
+        if first is not None and first.state == JOINED and plan.members[0] not in self.frozen:
+            slow = self.random.choice(plan.members)
+            self.say(plan.members[0], replace(first, slow=slow, slow_factor=2.5))
 
     def leave(self, number: int, plan: Plan, reason: str, blames: int = -1) -> None:
         status = self.alive.get(number)
@@ -333,7 +357,7 @@ class Story:
 
 
 def test_every_story_ends_and_keeps_the_rules() -> None:
-    finished = begins = 0
+    finished = begins = replaced = 0
     reasons: dict[str, int] = {}
     for seed in range(STORIES):
         story = Story(seed)
@@ -344,6 +368,7 @@ def test_every_story_ends_and_keeps_the_rules() -> None:
             raise AssertionError(msg) from error
         assert story.end is not None
         begins += story.begins
+        replaced += story.replaced
         if story.end.error:
             reasons[story.end.error[:20]] = reasons.get(story.end.error[:20], 0) + 1
         else:
@@ -353,6 +378,7 @@ def test_every_story_ends_and_keeps_the_rules() -> None:
     assert finished > STORIES // 4, reasons  # The stories are not all of one kind.
     assert len(reasons) > 3, reasons
     assert begins > STORIES // 20
+    assert replaced > STORIES // 10
 
 
 def actions(kind: type[Any], found: list[Action]) -> list[Any]:
@@ -417,6 +443,77 @@ def test_a_worker_that_does_not_leave_a_broken_epoch_has_failed() -> None:
     assert {stop.worker for stop in actions(Stop, found)} == {0, 1}  # Its host is lost.
     (plan,) = actions(Plan, found)
     assert plan.members == (2, 3)
+
+
+def trains(epoch: int = 1, slow: int = -1) -> Status:
+    about = Status(JOINED, epoch, in_run=True, has_state=True)
+    return replace(about, slow=slow, slow_factor=3.0 if slow >= 0 else 0.0)
+
+
+def commit(driver: Driver, now: float, members: tuple[int, ...], epoch: int) -> list[Action]:
+    """Has all members leave an epoch in good order; returns what follows."""
+    found: list[Action] = []
+    for number in members:
+        about = Status(WAITING, epoch, in_run=True, has_state=True)
+        found = driver.status_changed(now, number, about)
+    return found
+
+
+def training(settings: Settings, hosts: dict[str, int]) -> Driver:
+    driver, plan = started(settings, hosts)
+    for number in plan.members:
+        driver.status_changed(2.5, number, trains())
+    return driver
+
+
+def test_a_slow_member_leaves_at_a_commit_and_its_slot_is_left_alone_for_long() -> None:
+    driver = training(Settings(3, 2, replace_slow=True), {"a": 3})
+    found = driver.status_changed(3.0, 0, trains(slow=1))
+    assert found == [FoundSlow(1, 3.0, is_replaced=True), Notice(1, 1)]
+    assert driver.status_changed(3.1, 0, trains(slow=2)) == [FoundSlow(2, 3.0, is_replaced=False)]
+    found = commit(driver, 4.0, (0, 1, 2), 1)
+    assert actions(Plan, found) == [Plan(2, (0, 2), removed=(1,), sync=False, notice=1)]
+    assert actions(Stop, found) == [Stop(1)]
+    driver.worker_ended(4.1, 1, 0, "removed")
+    driver.status_changed(5.0, 0, trains(2))
+    driver.status_changed(5.0, 2, trains(2))
+    assert not driver.tick(63.0)
+    (start,) = actions(Start, driver.tick(64.0))  # The longest cooldown.
+    assert start.worker == 3
+
+
+def test_rank_0_may_be_the_slow_one() -> None:
+    driver = training(Settings(2, 1, replace_slow=True), {"a": 2})
+    driver.status_changed(3.0, 0, trains(slow=0))
+    (plan,) = actions(Plan, commit(driver, 4.0, (0, 1), 1))
+    assert plan.members == (1,)
+
+
+def test_a_slow_member_stays_until_enough_others_are_there() -> None:
+    driver = training(Settings(2, 2, 2, replace_slow=True), {"a": 1, "b": 1})
+    found = driver.status_changed(3.0, 0, trains(slow=1))
+    assert found == [FoundSlow(1, 3.0, is_replaced=True)]
+    (start,) = actions(Start, driver.hosts_seen(4.0, {"a": 1, "b": 1, "c": 1}))
+    assert start.host == "c"
+    assert actions(Notice, driver.status_changed(5.0, 2, Status(WAITING))) == [Notice(1, 1)]
+    found = commit(driver, 6.0, (0, 1), 1)
+    assert actions(Plan, found) == [Plan(2, (0, 2), removed=(1,), sync=True, notice=1)]
+
+
+def test_a_slow_member_is_only_named_where_nobody_asks_for_more() -> None:
+    driver = training(Settings(2, 1), {"a": 2})
+    found = driver.status_changed(3.0, 0, trains(slow=1))
+    assert found == [FoundSlow(1, 3.0, is_replaced=False)]
+    assert not driver.status_changed(3.1, 0, replace(trains(slow=1), slow_factor=4.0))
+    (plan,) = actions(Plan, commit(driver, 4.0, (0, 1), 1))
+    assert plan.members == (0, 1)
+
+
+def test_what_is_said_of_slow_members_by_others_or_too_late_does_not_count() -> None:
+    driver = training(Settings(2, 1, replace_slow=True), {"a": 2})
+    assert not driver.status_changed(3.0, 1, trains(slow=0))
+    assert not driver.status_changed(3.0, 0, trains(epoch=0, slow=1))
+    assert not driver.status_changed(3.0, 0, trains(slow=7))
 
 
 def test_a_silent_member_is_left_out_and_may_come_back() -> None:

@@ -95,3 +95,15 @@ def test_a_roll_call_is_answered_while_the_program_computes(launcher: Launcher) 
     launcher.plans.call_roll(_plan.RollCall(2))
     status = launcher.wait_for(lambda it: it.heard == 2)
     assert (status.state, status.epoch) == (_plan.JOINED, 1)
+
+
+def test_a_slow_rank_is_named_by_its_worker_until_the_next_epoch(launcher: Launcher) -> None:
+    with joining(launcher, lambda _: None):
+        launcher.plans.publish(_plan.Plan(1, (0, 7)))
+    launcher.worker.report_slow(1, 2.5)
+    status = launcher.wait_for(lambda it: it.slow >= 0)
+    assert (status.slow, status.slow_factor) == (7, 2.5)
+    with joining(launcher, lambda _: None):
+        launcher.plans.publish(_plan.Plan(2, (0,)))
+    status = launcher.wait_for(lambda it: it.state == _plan.JOINED and it.epoch == 2)
+    assert (status.slow, status.slow_factor) == (-1, 0.0)
