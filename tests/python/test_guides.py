@@ -50,6 +50,7 @@ NOT_RUN = {
     r"--listen|^lightcc-worker": "test_dialing_in.py has hosts that dial in",
     r"--install-horovodrun": "writes beside Python's programs; horovod/test_run.py does",
     r"hosts\.sh": "test_elastic.py has such a script",
+    r"chaos_elastic": "takes hours; test_chaos.py plays some",
     r"fusion_steps": "is a C++ program of the tests",
     r"timeline plot": "needs matplotlib; test_timeline_tool.py",
 }
