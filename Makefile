@@ -136,6 +136,25 @@ test-tf: .venv-tf/.installed  ## The tests of lightcc.tensorflow, in an environm
 	  --junitxml $(REPORTS)/pytest-tf.xml $(WARNINGS_OF_TF) $(PYTEST_ARGS) ../../tests/python/tensorflow
 	.venv/bin/python tools/check_skips.py $(REPORTS)/pytest-tf.xml
 
+# IMAGE_HOME has the image and what it is made of (5 GB). It is built where it is older than what it
+# holds.
+IMAGE_HOME ?= $(CURDIR)/build/image
+$(IMAGE_HOME)/config.json: deploy/Containerfile $(wildcard deploy/image/*) tools/build_image.sh \
+  $(PACKAGE_SOURCES)
+	tools/install_system_packages.sh pods
+	IMAGE_HOME=$(IMAGE_HOME) tools/build_image.sh torch.txt
+
+.PHONY: image
+image: $(IMAGE_HOME)/config.json  ## The image of deploy/Containerfile with torch, by buildah; needs root
+
+.PHONY: test-pods
+test-pods: .venv/.installed $(IMAGE_HOME)/config.json  ## Builds the image, and runs jobs on pods of it; needs root
+	.venv/bin/pip install --quiet --disable-pip-version-check 'pyyaml>=6,<7'
+	cd $(ELSEWHERE) && IMAGE_HOME=$(IMAGE_HOME) $(BIN)/pytest -c ../../pyproject.toml \
+	  --rootdir ../.. --junitxml $(REPORTS)/pytest-pods.xml $(PYTEST_ARGS) \
+	  ../../tests/python/deploy/test_pods.py
+	.venv/bin/python tools/check_skips.py $(REPORTS)/pytest-pods.xml
+
 .PHONY: test-tf-matrix
 test-tf-matrix:  ## The same under each TensorFlow of TFS, one after another (1.6 GB of disk each)
 	for version in $(TFS); do \

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Makes sure that the packages which `make test-all` and `make sanitize` need are there. As root on a
-# machine with apt it installs what is missing, visibly; elsewhere it names what is missing and fails.
+# Makes sure that the packages which `make test-all` and `make sanitize` need are there, or, with the
+# argument "pods", those of `make test-pods`. As root on a machine with apt it installs what is missing,
+# visibly; elsewhere it names what is missing and fails.
 set -euo pipefail
 
 packages=(chromium chromium-driver clang-19 iproute2 libclang-rt-19-dev libdpdk-dev libgtest-dev
   libpmi2-0 libpmix-dev munge openssh-client openssh-server pkgconf slurm-client slurmctld slurmd)
+if [[ ${1:-} == pods ]]; then
+  packages=(buildah crun debootstrap iproute2 openssh-client)
+fi
 
 missing=()
 for package in "${packages[@]}"; do

@@ -29,7 +29,14 @@ from lightcc.runner.hosts import number_ranks
 from lightcc.runner.job import Job
 from lightcc.runner.link import Link, ProcessLink
 from lightcc.runner.listening import launch_listening
-from lightcc.runner.network import NetworkError, StorePlan, host_and_port, is_local, plan_store
+from lightcc.runner.network import (
+    NetworkError,
+    StorePlan,
+    await_names,
+    host_and_port,
+    is_local,
+    plan_store,
+)
 from lightcc.runner.store import StoreServer, port_of, start_store
 
 if TYPE_CHECKING:
@@ -100,6 +107,8 @@ def _launch(
         return _launch_elastic(options, options.elastic, rank_input, on_end)
     hosts = list(dict.fromkeys(slot.host for slot in options.slots))
     secret = make_secret()
+    if os.environ.get("K_MPI_JOB_ROLE") == "launcher":  # Set by Kubeflow's MPI operator.
+        await_names(hosts, options.start_timeout_s)
     try:
         plan = plan_store(hosts, options.interfaces)
         store = start_store(plan.bind, secret)

@@ -9,12 +9,16 @@ told its own; connections prove the job's secret in any case.
 from __future__ import annotations
 
 import socket
+import sys
+import time
 from dataclasses import dataclass
 
 from lightcc import _addresses
 from lightcc._addresses import host_and_port
 
-__all__ = ["NetworkError", "StorePlan", "host_and_port", "is_local", "plan_store"]
+__all__ = ["NetworkError", "StorePlan", "await_names", "host_and_port", "is_local", "plan_store"]
+
+_RETRY_S = 1.0
 
 
 class NetworkError(RuntimeError):
@@ -34,6 +38,22 @@ def is_local(host: str) -> bool:
     if host in {"localhost", socket.gethostname(), socket.getfqdn()}:
         return True
     return any(_addresses.is_own(family, address) for family, address in _addresses.resolve(host))
+
+
+def await_names(hosts: list[str], timeout_s: float) -> None:
+    """Waits until all names resolve, or for `timeout_s`: a pod has its name once it is ready."""
+    until = time.monotonic() + timeout_s
+    said = False
+    while missing := [it for it in hosts if not is_local(it) and not _addresses.resolve(it)]:
+        if time.monotonic() + _RETRY_S > until:
+            return
+        if not said:
+            said = True
+            sys.stderr.write(
+                f"lightccrun: waiting for the name(s) {', '.join(missing)}, for --start-timeout "
+                f"{timeout_s:g} s at the most\n"
+            )
+        time.sleep(_RETRY_S)
 
 
 def plan_store(hosts: list[str], interfaces: list[str]) -> StorePlan:

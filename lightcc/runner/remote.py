@@ -1,14 +1,24 @@
 """What ssh starts on another host: `python -m lightcc.runner.remote`.
 
 Command, environment and secret arrive on standard input, so that the remote process list shows
-none of them. The program is the agent, the same as on the launcher's own host.
+none of them. The program is the agent, the same as on the launcher's own host. But SIGTERM means
+that this host goes, alone, as a pod that is deleted. So it drains.
 """
 
 from __future__ import annotations
 
 import sys
 
-from lightcc.runner.agent import main
+from lightcc.runner.agent import Agent
+
+DRAIN_GRACE_S = 25.0  # Then 5 s more for ranks that do not leave: `lightcc-pod` waits for 30 s.
+
+
+def main() -> int:
+    """Runs one job from standard input."""
+    Agent(sys.stdin.fileno(), sys.stdout.fileno(), drain_grace_s=DRAIN_GRACE_S).run()
+    return 0
+
 
 if __name__ == "__main__":
     sys.exit(main())

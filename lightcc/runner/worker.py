@@ -56,10 +56,10 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the job's secret; without it LIGHT_SECRET or LIGHT_SECRET_FILE",
     )
-    add("--join-timeout", type=_seconds, default=600.0, metavar="S", help="how long to try (600)")
+    add("--join-timeout", type=seconds, default=600.0, metavar="S", help="how long to try (600)")
     add(
         "--grace",
-        type=_seconds,
+        type=seconds,
         default=25.0,
         metavar="S",
         help="how long ranks may go on after SIGTERM, until the job goes on without them (25)",
@@ -98,7 +98,8 @@ def _slots(text: str) -> int:
     return value
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Reads a flag's number of seconds, which may be 0."""
     try:
         value = float(text)
     except ValueError:

@@ -37,6 +37,8 @@ collect_ignore = [] if {"tensorflow", "tensorflow-cpu"} & _DISTRIBUTIONS else ["
 if "torch" not in _DISTRIBUTIONS:
     collect_ignore += ["torch", "torch_distributed", "test_guides.py"]
     collect_ignore += ["horovod/test_absent.py", "horovod/test_lessons.py"]
+# Pods have an image, which takes minutes to build: `make test-pods`.
+collect_ignore += [] if "IMAGE_HOME" in os.environ else ["deploy/test_pods.py"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -22,7 +22,7 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
 import manifests as m  # noqa: E402
 
-from lightcc.runner import arguments, worker  # noqa: E402
+from lightcc.runner import arguments, pod, worker  # noqa: E402
 from lightcc.runner.hosts import Host  # noqa: E402
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
@@ -30,6 +30,8 @@ RELEASES = ("1.28", "1.32")
 QUANTITY = re.compile(r"^\d+(\.\d+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")
 DNS_LABEL = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 CORE = {"v1", "apps/v1", "batch/v1"}
+CONTAINERFILE = (m.ROOT.parent / "Containerfile").read_text()
+COMMAND_OF_THE_IMAGE = json.loads(re.findall(r"^CMD (.*)$", CONTAINERFILE, re.MULTILINE)[-1])
 
 FOLDERS = [pytest.param(path, id=path.name) for path in m.folders()]
 
@@ -136,6 +138,10 @@ def test_our_programs_take_their_command_lines(
                     args = worker.make_parser().parse_args(line[1:])
                     dialled.add(args.join)
                     assert args.grace < template["spec"]["terminationGracePeriodSeconds"]
+                elif any("lightcc-pod" in word for word in line):
+                    assert line == COMMAND_OF_THE_IMAGE
+                    grace = pod.make_parser().parse_args(["sshd"]).grace
+                    assert grace < template["spec"]["terminationGracePeriodSeconds"]
     assert dialled <= listened, "workers dial where nobody listens"
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from dialing import Program
+from elastic_training import TRAINING, UNDISTURBED, results
+from iproute import ip
 from namespaces import two_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.multiproc,
@@ -49,17 +53,22 @@ class Site(NamedTuple):
     """A launcher's surroundings."""
 
     namespace: str
+    other: str
     key: Path
     variables: dict[str, str]
 
-    def launch(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Runs lightccrun in the first namespace, with one rank there and one in the other."""
+    def command(self, *command: str) -> list[str]:
+        """Returns lightccrun in the first namespace, with one rank there and one in the other."""
         hosts = ",".join(f"{address}:1" for address in ADDRESSES)
+        return [
+            *("ip", "netns", "exec", self.namespace, sys.executable, "-m", "lightcc.runner"),
+            *("-H", hosts, "--ssh-identity-file", str(self.key), *command),
+        ]
+
+    def launch(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Runs lightccrun to its end."""
         return subprocess.run(
-            [
-                *("ip", "netns", "exec", self.namespace, sys.executable, "-m", "lightcc.runner"),
-                *("-H", hosts, "--ssh-identity-file", str(self.key), *command),
-            ],
+            self.command(*command),
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
@@ -113,7 +122,7 @@ def two_sshds(tmp_path: Path) -> Iterator[Site]:
             assert process.stderr is not None
             assert "Server listening" in process.stderr.readline()
         path = f"{program.parent}:{os.environ['PATH']}"
-        yield Site(cables.names[0], tmp_path / "user", {"PATH": path})
+        yield Site(cables.names[0], cables.names[1], tmp_path / "user", {"PATH": path})
 
 
 def test_ranks_meet_over_ssh_and_the_secret_is_in_no_argument_list(
@@ -149,3 +158,37 @@ def test_a_key_that_the_host_refuses_is_an_error_that_names_the_host(
     assert result.returncode != 0
     assert "10.77.0.2" in result.stderr
     assert "Permission denied" in result.stderr
+
+
+def agents(namespace: str) -> list[int]:
+    """Returns the agents that ssh has started there."""
+    return [
+        int(pid)
+        for pid in ip("netns", "pids", namespace).split()
+        if b"lightcc.runner.remote" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    ]
+
+
+def test_sigterm_at_an_agent_drains_its_host(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "wait").touch()
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+    program = (sys.executable, str(script), "{}", str(tmp_path))
+    with contextlib.ExitStack() as stack:
+        launcher = Program(stack, *site.command("--min-np", "1", *program), **site.variables)
+        until = time.monotonic() + PATIENCE_S
+        while not (tmp_path / "step.4").exists():
+            assert launcher.process.poll() is None, launcher.said
+            assert time.monotonic() < until, launcher.said
+            time.sleep(0.1)
+        (agent,) = agents(site.other)
+        os.kill(agent, signal.SIGTERM)
+        launcher.wait_until_said(f"host {ADDRESSES[1]} leaves: its worker got SIGTERM")
+        while agents(site.other):
+            assert time.monotonic() < until, launcher.said
+            time.sleep(0.1)
+        (tmp_path / "wait").unlink()
+        assert launcher.end() == 0, launcher.said
+    (about,) = results(tmp_path).values()
+    assert about["weights"] == UNDISTURBED
+    assert about["sizes"] == [2, 1]
