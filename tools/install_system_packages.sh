@@ -5,7 +5,8 @@
 set -euo pipefail
 
 packages=(chromium chromium-driver clang-19 iproute2 libclang-rt-19-dev libdpdk-dev libgtest-dev
-  libpmi2-0 libpmix-dev munge openssh-client openssh-server pkgconf slurm-client slurmctld slurmd)
+  libpmi2-0 libpmix-dev munge openjdk-17-jre-headless openssh-client openssh-server pkgconf
+  slurm-client slurmctld slurmd)
 if [[ ${1:-} == pods ]]; then
   packages=(buildah crun debootstrap iproute2 openssh-client)
 fi

@@ -36,12 +36,16 @@ _REAL_NAMES = {
     "horovod.data": "lightcc.horovod.data",
     "horovod.keras": "lightcc.keras",
     "horovod.runner": "lightcc.horovod.runner",
+    "horovod.spark": "lightcc.spark",
     "horovod.tensorflow": "lightcc.tensorflow",
     "horovod.torch": "lightcc.torch",
 }
 _NOT_YET = {
     "horovod.ray": "Ray",
-    "horovod.spark": "Spark",
+    "horovod.spark.common": "Spark's estimators",
+    "horovod.spark.keras": "Spark's estimators",
+    "horovod.spark.lightning": "Spark's estimators",
+    "horovod.spark.torch": "Spark's estimators",
 }
 
 

@@ -91,7 +91,7 @@ def call_on_ranks(
     """
     with tempfile.TemporaryDirectory(prefix="lightcc-call-") as name:
         folder = Path(name)
-        (folder / INPUT).write_bytes(_rank_input(function, args, kwargs))
+        (folder / INPUT).write_bytes(rank_input(function, args, kwargs))
         (folder / OPTIONS).write_bytes(pickle.dumps(options))
         code = _run_launcher(folder)
         size = options.elastic.settings.min_np if options.elastic else len(options.slots)
@@ -110,9 +110,14 @@ def _cloudpickle() -> Any:
         return None
 
 
-def _rank_input(
+def rank_input(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bytes:
+    """Returns what `call_rank` reads on its standard input.
+
+    Raises:
+        TypeError: The function or its arguments cannot be pickled.
+    """
     try:
         call = dumps((function, args, kwargs))
     except TypeError as error:

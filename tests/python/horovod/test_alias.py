@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,7 +84,7 @@ assert type(copy) is lightcc.PeerFailedError and copy.rank == 1
     output(*RUN, "-c", program)
 
 
-@pytest.mark.parametrize("name", ["lightcc.ray", "lightcc.spark"])
+@pytest.mark.parametrize("name", ["lightcc.ray"])
 def test_doors_that_are_not_there_say_what_is(name: str) -> None:
     with pytest.raises(
         ModuleNotFoundError, match=f"{name}: .* yet; ranks are started by"
@@ -95,8 +96,12 @@ def test_doors_that_are_not_there_say_what_is(name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("horovod.spark.torch", "does not support Spark yet"),
         ("horovod.ray", "does not support Ray yet"),
+        pytest.param(
+            "horovod.spark.torch",
+            "does not support Spark's estimators yet",
+            marks=pytest.mark.skipif(find_spec("pyspark") is None, reason="needs pyspark"),
+        ),
         ("horovod.mxnet", "no such module"),
         # Modules of lightcc that Horovod does not have: no second way to import them.
         ("horovod.basics", "no such module"),
@@ -115,6 +120,27 @@ except ModuleNotFoundError as error:
 """
     printed = output(*RUN, "-c", program)
     assert printed.startswith("horovod.")
+    assert text in printed
+
+
+@pytest.mark.parametrize(
+    ("module", "needed", "text"),
+    [
+        ("horovod.spark", "pyspark", "which is not installed: pip install 'lightcc[spark]'"),
+    ],
+)
+def test_a_door_says_what_to_install(module: str, needed: str, text: str) -> None:
+    program = f"""
+import sys
+from importlib.util import find_spec
+sys.modules["{needed}"] = None
+try:
+    import {module}
+except ModuleNotFoundError as error:
+    print(error.name, error)
+"""
+    printed = output(*RUN, "-c", program)
+    assert printed.startswith(f"{needed} lightcc.")
     assert text in printed
 
 

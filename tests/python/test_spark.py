@@ -1,0 +1,163 @@
+"""Ranks that Spark starts, on a real Spark of two executors.
+
+Skipped where pyspark is not installed; `make test-all` installs it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+import pyspark
+
+import lightcc.spark
+from lightcc.runner.call import CallError
+from lightcc.spark.task import slot_of_task
+
+# Spark leaves sockets open.
+pytestmark = [pytest.mark.slow, pytest.mark.multiproc, pytest.mark.filterwarnings("default")]
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "spark.md"
+PATIENCE_S = 220.0
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[Any]:
+    """Two executors of two cores each."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    conf = pyspark.SparkConf().setMaster("local-cluster[2,2,512]").setAppName("lightcc")
+    conf.set("spark.ui.enabled", "false").set("spark.executor.memory", "512m")
+    conf.set("spark.scheduler.minRegisteredResourcesRatio", "1.0")
+    conf.set("spark.scheduler.barrier.maxConcurrentTasksCheck.interval", "1s")
+    made = pyspark.SparkContext(conf=conf)
+    made.parallelize(range(4), 4).count()  # Waits for both executors.
+    yield made
+    made.stop()
+    del os.environ["PYSPARK_PYTHON"]
+
+
+@pytest.mark.usefixtures("context")
+def test_ranks_of_two_executors_make_one_world() -> None:
+    def standing(base: float, name: str) -> tuple[Any, ...]:
+        import numpy as np
+
+        import lightcc as hvd
+
+        hvd.init()
+        sys.stdout.write(f"rank {hvd.rank()}\n")
+        sys.stderr.write(f"of {hvd.size()}\n")
+        total = hvd.allreduce(np.full(3, base ** hvd.rank()), op=hvd.Sum).tolist()
+        names = ("LIGHT_RANK", "HOROVOD_LOCAL_RANK", "LIGHT_CROSS_SIZE")
+        return (*(os.environ[it] for it in names), total, os.environ[name])
+
+    out, err = io.StringIO(), io.StringIO()
+    found = lightcc.spark.run(
+        standing, (10.0,), {"name": "EXTRA"}, 4, env={"EXTRA": "5"}, stdout=out, stderr=err
+    )
+    assert found == [(str(it), str(it), "1", [1111.0] * 3, "5") for it in range(4)]
+    assert out.getvalue().splitlines() == [f"[{it}]<stdout>:rank {it}" for it in range(4)]
+    assert [f"[{it}]<stderr>:of 4" for it in range(4)] == [
+        line for line in err.getvalue().splitlines() if ":of" in line
+    ]
+
+
+@pytest.mark.usefixtures("context")
+def test_the_rank_to_blame_is_named_and_its_error_is_the_cause() -> None:
+    def fail() -> None:
+        import numpy as np
+
+        import lightcc as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            raise LookupError("of rank 1")
+        hvd.allreduce(np.ones(3), name="never")
+
+    with pytest.raises(CallError, match=r"rank 1 on .*: LookupError: of rank 1") as caught:
+        lightcc.spark.run(fail, num_proc=2)
+    assert caught.value.rank == 1
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+@pytest.mark.usefixtures("context")
+def test_a_process_that_dies_is_named_with_its_exit_code() -> None:
+    with pytest.raises(CallError, match=r"rank 0 on .*: exit code 7"):
+        lightcc.spark.run(lambda: os._exit(7), num_proc=1)
+
+
+def test_too_few_cores_are_an_error_in_time_and_the_next_job_runs(context: Any) -> None:
+    with pytest.raises(
+        TimeoutError, match=r"^Timed out waiting for Spark tasks to start\. 9 ranks"
+    ):
+        lightcc.spark.run(os.getpid, num_proc=9, start_timeout=2)
+    assert context.defaultParallelism == 4
+    assert len(set(lightcc.spark.run(os.getpid))) == 4
+
+
+@pytest.mark.usefixtures("context")
+def test_arguments_that_are_not_allowed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="num_proc=0: expected at least 1"):
+        lightcc.spark.run(os.getpid, num_proc=0)
+    with pytest.raises(ValueError, match="start_timeout=-1"):
+        lightcc.spark.run(os.getpid, num_proc=1, start_timeout=-1)
+    monkeypatch.setenv("HOROVOD_SPARK_START_TIMEOUT", "soon")
+    with pytest.raises(ValueError, match="HOROVOD_SPARK_START_TIMEOUT=soon: expected seconds > 0"):
+        lightcc.spark.run(os.getpid, num_proc=1)
+    with (
+        pytest.warns(RuntimeWarning, match="use_mpi and extra_mpi_args have no effect"),
+        pytest.raises(ValueError, match="num_proc=0"),
+    ):
+        lightcc.spark.run(os.getpid, num_proc=0, use_mpi=True)
+
+
+def test_elastic_jobs_are_refused_with_what_there_is() -> None:
+    with pytest.raises(NotImplementedError, match="lightccrun --listen"):
+        lightcc.spark.run_elastic(os.getpid, num_proc=2)
+
+
+def test_without_a_context_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)
+    with pytest.raises(RuntimeError, match="Could not find an active SparkContext"):
+        lightcc.spark.run(os.getpid, num_proc=1)
+
+
+def test_ranks_of_a_host_are_neighbours_and_task_0_is_rank_0() -> None:
+    slots = [slot_of_task(index, ["b", "a", "b", "a", "b"]) for index in range(5)]
+    assert [(it.host, it.rank, it.local_rank, it.cross_rank) for it in slots] == [
+        ("b", 0, 0, 0),
+        ("a", 3, 0, 1),
+        ("b", 1, 1, 0),
+        ("a", 4, 1, 1),
+        ("b", 2, 2, 0),
+    ]
+
+
+def test_the_program_of_the_guide_runs(tmp_path: Path) -> None:
+    block = re.search(
+        r'```python title="spark_job.py"\n(.*?)^```$',
+        GUIDE.read_text(),
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    assert block is not None
+    (tmp_path / "spark_job.py").write_text(block[1])
+    done = subprocess.run(
+        [sys.executable, "spark_job.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert "[0.5, 0.5]" in done.stdout, done.stdout[-4000:] + done.stderr[-4000:]
