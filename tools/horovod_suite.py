@@ -72,6 +72,8 @@ ELASTIC = (
     ("integration", "test_elastic_torch.py"),
     ("integration", str(UNSKIPPED)),
 )
+# Those of Ray. They start Ray on this machine.
+RAY = ("test_ray.py", "test_ray_elastic.py", "test_ray_elastic_v2.py")
 TENSORFLOW_RANKS = 2
 # What passes under Horovod and cannot pass here yet.
 NOT_THERE_YET: dict[str, str] = {}
@@ -109,6 +111,7 @@ TITLES = {
     "tensorflow": "TensorFlow, 2 ranks",
     "interactive": "`horovod.run`: Horovod's `test/integration/test_interactiverun.py`",
     "elastic": "Elastic jobs: Horovod's tests for torch, and those that it skips",
+    "ray": "Ray: Horovod's tests, on one machine",
     "examples": "Horovod's `examples/pytorch`, on generated data, 2 ranks",
     "ignite": "pytorch-ignite: its tests of Horovod, 4 ranks each",
     "lightning": "PyTorch Lightning 1.9: its tests of HorovodStrategy",
@@ -349,6 +352,7 @@ def parts_to_run(arguments: argparse.Namespace) -> list[tuple[str, str, Callable
     here: list[tuple[str, Path, str, tuple[str, ...]]] = [
         ("interactive", sources / "test" / "integration", "test_interactiverun.py", ())
     ]
+    here += [("ray", sources / "test" / "single", file, ()) for file in RAY]
     utils = str(sources / "test" / "utils")
     todo += [
         (

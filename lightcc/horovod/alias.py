@@ -35,13 +35,13 @@ _REAL_NAMES = {
     "horovod.common.process_sets": "lightcc.process_sets",
     "horovod.data": "lightcc.horovod.data",
     "horovod.keras": "lightcc.keras",
+    "horovod.ray": "lightcc.ray",
     "horovod.runner": "lightcc.horovod.runner",
     "horovod.spark": "lightcc.spark",
     "horovod.tensorflow": "lightcc.tensorflow",
     "horovod.torch": "lightcc.torch",
 }
 _NOT_YET = {
-    "horovod.ray": "Ray",
     "horovod.spark.common": "Spark's estimators",
     "horovod.spark.keras": "Spark's estimators",
     "horovod.spark.lightning": "Spark's estimators",

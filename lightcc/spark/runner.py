@@ -116,7 +116,7 @@ def run_elastic(*args: Any, **kwargs: Any) -> list[Any]:
     del args, kwargs
     msg = (
         "lightcc.spark.run_elastic: this version has no elastic jobs on Spark; use run(), "
-        "lightccrun --listen with lightcc-worker on the executors"
+        "lightccrun --listen with lightcc-worker on the executors, or lightcc.ray"
     )
     raise NotImplementedError(msg)
 

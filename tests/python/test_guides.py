@@ -53,6 +53,7 @@ NOT_RUN = {
     r"chaos_elastic": "takes hours; test_chaos.py plays some",
     r"fusion_steps": "is a C++ program of the tests",
     r"timeline plot": "needs matplotlib; test_timeline_tool.py",
+    r"^python ray_": "needs Ray; test_ray.py runs the programs of that page",
     r"^python spark_": "needs Spark; test_spark.py runs it",
 }
 # Python blocks that do not run here, by a text that they have.

@@ -59,3 +59,11 @@ assert (error.name, error.version, error.installed_version) == ("torch", "1.0", 
 assert str(error) == "built for torch 1.0, but torch 2.0 is installed"
 """
     output(*RUN, "-c", program)
+
+
+def test_the_driver_has_the_address_of_a_named_interface() -> None:
+    from lightcc.horovod.runner.util import network
+
+    assert network.get_driver_ip({"lo"}) == "127.0.0.1"
+    with pytest.raises(RuntimeError, match=r"none of \['nic0', 'nic1'\] is up; candidates: .*lo"):
+        network.get_driver_ip({"nic1", "nic0"})
