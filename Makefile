@@ -40,8 +40,8 @@ RUN_TESTS = PATH="$(BIN):$$PATH" tools/run_cpp_tests.sh
 PYTEST_REPORT = $(REPORTS)/pytest.xml
 # Ranks wait for one another, so two pytest processes for each core keep these busy.
 PYTEST_WORKERS ?= $(shell echo $$(($(JOBS) < 4 ? 2 * $(JOBS) : 8)))
-PYTEST = cd $(ELSEWHERE) && $(BIN)/pytest -c ../../pyproject.toml --rootdir ../.. \
-  -n $(PYTEST_WORKERS) --junitxml $(PYTEST_REPORT) $(PYTEST_ARGS) ../../tests/python
+PYTEST = cd $(ELSEWHERE) && ../../tools/run_python_tests.sh $(BIN)/pytest $(PYTEST_WORKERS) \
+  $(PYTEST_REPORT) -c ../../pyproject.toml --rootdir ../.. $(PYTEST_ARGS) ../../tests/python
 
 .PHONY: help
 help:  ## Lists the targets

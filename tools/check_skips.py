@@ -4,6 +4,8 @@ Usage: check_skips.py [--any-skip] REPORT.xml...
 
 Reads the reports of pytest and of ctest; in ctest's it also finds the skips inside one GoogleTest
 program, which ctest counts as passed. A test that one report skipped and another ran is no skip.
+Beside REPORT.xml there may be REPORT-alone.xml, with what failed first and then ran alone
+(run_python_tests.sh): what passed there is listed, and has not failed.
 tests/allowed-skips.txt lists what may be skipped: one shell pattern per line, matched against
 "suite::test", with the reason after " # ". The last line printed is the sum: "N passed, N failed,
 N skipped".
@@ -20,6 +22,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 ALLOWED = Path(__file__).resolve().parent.parent / "tests" / "allowed-skips.txt"
+ALONE = "-alone"
 GOOGLETEST_SKIP = re.compile(r"^\[  SKIPPED \] ([\w./]+\.[\w./]+)(?: \(\d+ ms\))?$", re.MULTILINE)
 GOOGLETEST_PASS = re.compile(r"^\[  PASSED  \] (\d+) tests?\.$", re.MULTILINE)
 
@@ -32,6 +35,7 @@ class Totals:
     failed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     ran: set[str] = field(default_factory=set)
+    passed_alone: set[str] = field(default_factory=set)
 
 
 def add_case(totals: Totals, case: ET.Element) -> None:
@@ -51,14 +55,27 @@ def add_case(totals: Totals, case: ET.Element) -> None:
     totals.passed += int(ran[1]) if ran else 1
 
 
+def add_report(totals: Totals, path: Path) -> None:
+    """Adds all cases of the report at `path` to `totals`."""
+    # Written by our own tools a moment ago: not hostile.
+    for case in ET.parse(path).iter("testcase"):  # noqa: S314
+        add_case(totals, case)
+
+
 def read_reports(paths: list[Path]) -> Totals:
     """Adds up all `paths`."""
-    totals = Totals()
+    totals, alone = Totals(), Totals()
     for path in paths:
-        # Written by our own tools a moment ago: not hostile.
-        for case in ET.parse(path).iter("testcase"):  # noqa: S314
-            add_case(totals, case)
+        if path.stem.endswith(ALONE):
+            continue
+        add_report(totals, path)
+        again = path.with_stem(path.stem + ALONE)
+        if again.exists():
+            add_report(alone, again)
     totals.skipped = [name for name in totals.skipped if name not in totals.ran]
+    totals.passed_alone = {name for name in totals.failed if name in alone.ran} - set(alone.failed)
+    totals.failed = [name for name in totals.failed if name not in totals.passed_alone]
+    totals.passed += len(totals.passed_alone)
     return totals
 
 
@@ -93,6 +110,8 @@ def main() -> int:
         for name in totals.skipped
         if not arguments.any_skip and not any(fnmatchcase(name, p) for p in patterns)
     ]
+    for name in sorted(totals.passed_alone):
+        sys.stdout.write(f"PASSED ALONE, failed beside other tests: {name}\n")
     for name in totals.failed:
         sys.stdout.write(f"FAILED {name}\n")
     for name in unlisted:

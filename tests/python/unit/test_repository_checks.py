@@ -185,6 +185,67 @@ def test_a_test_that_another_report_ran_is_no_skip(tmp_path: Path) -> None:
     assert ran.stdout.splitlines() == ["1 passed, 0 failed, 0 skipped"]
 
 
+def test_what_failed_first_and_passed_alone_is_listed_and_has_not_failed(tmp_path: Path) -> None:
+    def case(name: str, inner: str = "") -> str:
+        return f'<testcase classname="a" name="{name}">{inner}</testcase>'
+
+    alone = case("busy") + case("broken", "<failure/>")
+    (tmp_path / "report-alone.xml").write_text(f"<testsuite>{alone}</testsuite>")
+    first = case("good") + case("busy", "<failure/>") + case("broken", "<failure/>")
+    ran = run_check_skips(tmp_path, first)
+    assert ran.returncode == 1
+    assert ran.stdout.splitlines() == [
+        "PASSED ALONE, failed beside other tests: a::busy",
+        "FAILED a::broken",
+        "2 passed, 1 failed, 0 skipped",
+    ]
+
+
+#: One test that fails the first time only, and some that fail each time.
+SUITE = """
+import pathlib
+import pytest
+
+def test_passes():
+    pass
+
+def test_is_crowded():
+    mark = pathlib.Path(r"{mark}")
+    first = not mark.exists()
+    mark.touch()
+    assert not first
+
+@pytest.mark.parametrize("i", range({broken}))
+def test_is_broken(i):
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    ("broken", "status", "runs_again"), [(0, 0, True), (2, 1, True), (3, 1, False)]
+)
+def test_few_failures_are_run_once_more_alone(
+    tmp_path: Path, broken: int, status: int, runs_again: bool
+) -> None:
+    suite = tmp_path / "test_suite.py"
+    suite.write_text(SUITE.format(mark=tmp_path / "mark", broken=broken))
+    report = tmp_path / "report.xml"
+    pytest_here = Path(sys.executable).with_name("pytest")
+    command = [str(TOOLS / "run_python_tests.sh"), str(pytest_here), "2", str(report)]
+    done = subprocess.run(
+        [*command, "-q", "--rootdir", str(tmp_path), str(suite)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert (tmp_path / "report-alone.xml").exists() == runs_again
+    totals = check_skips.read_reports([report])
+    assert totals.passed_alone == ({"test_suite::test_is_crowded"} if runs_again else set())
+    assert len(totals.failed) == broken + (not runs_again)
+
+
 def test_what_failed_or_skipped_something_is_run_again(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     skipping = f"<system-out>{GOOGLETEST_OUTPUT}</system-out>"
