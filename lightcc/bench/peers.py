@@ -105,8 +105,8 @@ class Installed:
     peer: Peer
     python: Path
 
-    def command(self, num_ranks: int, hosts: str = "", agent: str = "") -> list[str]:
-        """Returns the words that start its ranks, up to and including the interpreter.
+    def launcher(self, num_ranks: int, hosts: str = "", agent: str = "") -> list[str]:
+        """Returns the words before the command of a rank; none where it needs no launcher.
 
         Args:
             num_ranks: How many.
@@ -115,7 +115,7 @@ class Installed:
         """
         words = (*self.peer.launcher, *(self.peer.on_hosts if hosts else ()))
         values = {"np": num_ranks, "bin": self.python.parent, "hosts": hosts, "agent": agent}
-        return [*(word.format(**values) for word in words), str(self.python)]
+        return [word.format(**values) for word in words]
 
 
 def find(name: str, directory: Path) -> Installed:

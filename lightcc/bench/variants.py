@@ -3,11 +3,13 @@
 A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_STREAMS=2` or
 `2d:LIGHT_NET=harp`, so that one run can compare any two settings of the engine. Variants with the
 same library and variables share ranks.
+
+`lightcc@openmpi` is lightcc in a job of Open MPI's mpirun, where MPI carries its data.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lightcc.bench.peers import LIGHTCC, PEERS
@@ -19,6 +21,7 @@ RATIO_VARIABLE = "LIGHT_TOPK_RATIO"
 _TWO_LEVEL = "LIGHT_2D_ALLREDUCE"
 _TOPK = "LIGHT_TOPK_ALLREDUCE"
 _NET = "LIGHT_NET"
+_BY_MPI = ("LIGHT_CPU_OPERATIONS", "mpi")
 
 
 class VariantError(ValueError):
@@ -34,6 +37,7 @@ class Variant:
     environment: tuple[tuple[str, str], ...] = ()
     schedule: str = "layers"  # Of `train`: none, layers, horovod, ddp.
     at_tcp_rate: bool = False  # Of `train`: not at the link's rate, but at what TCP reached on it.
+    launcher: str = ""  # The MPI peer that starts lightcc's ranks; empty: they are started here.
 
     @property
     def is_lossy(self) -> bool:
@@ -43,7 +47,8 @@ class Variant:
     @property
     def uses_tcp(self) -> bool:
         """Whether lightcc's own TCP carries its data between hosts."""
-        return self.library == LIGHTCC and dict(self.environment).get(_NET, "tcp") == "tcp"
+        ours = self.library == LIGHTCC and not self.launcher
+        return ours and dict(self.environment).get(_NET, "tcp") == "tcp"
 
 
 def _lightcc(label: str, *, two_level: bool, topk: bool = False) -> Variant:
@@ -81,6 +86,14 @@ COLLECTIVES = {
     "harp": Variant("harp", environment=((_NET, "harp"),)),
     **ALGORITHMS,
     **{name: Variant(name, name) for name in PEERS},
+    **{
+        variant.label: variant
+        for variant in (
+            Variant(f"{LIGHTCC}@{name}", environment=(_BY_MPI,), launcher=name)
+            for name, peer in PEERS.items()
+            if peer.launcher
+        )
+    },
 }
 
 
@@ -103,28 +116,14 @@ def parse_variants(text: str, known: dict[str, Variant]) -> list[Variant]:
                 msg = f"'{words}' is not NAME:VARIABLE=VALUE:..."
                 raise VariantError(msg)
         merged = dict(variant.environment) | {variable: value for variable, _, value in pairs}
-        found.append(
-            Variant(
-                words,
-                variant.library,
-                tuple(sorted(merged.items())),
-                variant.schedule,
-                variant.at_tcp_rate,
-            )
-        )
+        found.append(replace(variant, label=words, environment=tuple(sorted(merged.items()))))
     return found
 
 
 def with_ratio(variants: Iterable[Variant], ratio: float) -> list[Variant]:
     """Returns `variants`, the lossy ones sending the share `ratio` of the elements."""
     return [
-        Variant(
-            v.label,
-            v.library,
-            (*v.environment, (RATIO_VARIABLE, f"{ratio:g}")),
-            v.schedule,
-            v.at_tcp_rate,
-        )
+        replace(v, environment=(*v.environment, (RATIO_VARIABLE, f"{ratio:g}")))
         if v.is_lossy and RATIO_VARIABLE not in dict(v.environment)
         else v
         for v in variants

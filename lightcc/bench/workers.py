@@ -73,8 +73,13 @@ class WorkerGroup:
         self._variables = dict(variant.environment)
         peer = variant.library
         self._installed = find(peer, directory) if peer != LIGHTCC else None
-        if self._installed is not None and hosts is not None and self._cluster is None:
-            msg = f"{peer} does not know LIGHT_TCP_RATE: its links would not be shaped"
+        # Whose launcher starts the ranks, if one does.
+        self._mpi = find(variant.launcher, directory) if variant.launcher else None
+        if self._installed is not None and self._installed.peer.launcher:
+            self._mpi = self._installed
+        named = self._installed or self._mpi
+        if named is not None and hosts is not None and self._cluster is None:
+            msg = f"{named.peer.name} does not know LIGHT_TCP_RATE: its links would not be shaped"
             raise PeerError(msg)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lines: list[BufferedRWPair] = []
@@ -133,10 +138,14 @@ class WorkerGroup:
     def _start(self, cleanup: contextlib.ExitStack) -> None:
         backend = self._installed.peer.backend if self._installed else LIGHTCC
         worker = [str(_WORKER), backend, str(self._home / "socket"), str(self._home / "barrier")]
-        if self._installed is not None and self._installed.peer.launcher:
-            environment = clean_environment() | dict(self._installed.peer.environment)
-            environment |= self._variables
-            self._spawn([*self._launcher(self._installed), *worker], environment)
+        python = str(self._installed.python) if self._installed else sys.executable
+        if self._mpi is not None:
+            environment = clean_environment() | dict(self._mpi.peer.environment) | self._variables
+            if self._installed is None:
+                environment["PYTHONPATH"] = _python_path()
+                # As a site's module for that MPI would: its libraries open one another.
+                environment["LD_LIBRARY_PATH"] = str(self._mpi.python.parent.parent / "lib")
+            self._spawn([*self._launcher(self._mpi), python, *worker], environment)
             return
         environments = [clean_environment() for _ in range(self._num_ranks)]
         if self._installed is None:
@@ -147,7 +156,7 @@ class WorkerGroup:
                 environments[slot.rank] |= slot_environment(
                     slot, rendezvous=store.address, secret=secret
                 )
-                environments[slot.rank]["PYTHONPATH"] = os.pathsep.join(p or "." for p in sys.path)
+                environments[slot.rank]["PYTHONPATH"] = _python_path()
                 if self._hosts_given is not None:
                     environments[slot.rank] |= self._hosts_given.environment(
                         slot.rank, self._num_ranks
@@ -166,8 +175,7 @@ class WorkerGroup:
                 if self._cluster
                 else environment.get("GLOO_SOCKET_IFNAME", "lo"),
             }
-            python = self._installed.command(1) if self._installed else [sys.executable]
-            self._spawn([*self._on_host(rank, backend), *python, *worker], environment)
+            self._spawn([*self._on_host(rank, backend), python, *worker], environment)
 
     def _on_host(self, rank: int, backend: str) -> list[str]:
         """Returns the words that start what follows them where a rank is to be."""
@@ -206,11 +214,11 @@ class WorkerGroup:
         address = self._cluster.addresses[0]
         return in_namespace(self._cluster.names[0], lambda: start_store(address, secret))
 
-    def _launcher(self, installed: Installed) -> list[str]:
+    def _launcher(self, mpi: Installed) -> list[str]:
         """Returns the words that start an MPI's ranks, on whatever hosts there are."""
         if self._cluster is None:
-            return installed.command(self._num_ranks)
-        if not installed.peer.on_hosts:
+            return mpi.launcher(self._num_ranks)
+        if not mpi.peer.on_hosts:
             msg = f"{self.name} cannot be spread over namespaces"
             raise PeerError(msg)
         hosts, addresses = self._hosts(), self._cluster.addresses
@@ -218,7 +226,7 @@ class WorkerGroup:
         agent.write_text(self._cluster.remote_shell(), encoding="utf-8")
         agent.chmod(0o700)
         listed = ",".join(f"{a}:{hosts.count(host)}" for host, a in enumerate(addresses))
-        command = installed.command(self._num_ranks, listed, str(agent))
+        command = mpi.launcher(self._num_ranks, listed, str(agent))
         return [*self._cluster.mpi_command(0), *command]
 
     def _spawn(self, argv: list[str], environment: dict[str, str]) -> None:
@@ -303,3 +311,8 @@ class WorkerGroup:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _python_path() -> str:
+    """Returns a PYTHONPATH with which ranks import the lightcc that this process has."""
+    return os.pathsep.join(path or "." for path in sys.path)
