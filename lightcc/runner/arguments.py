@@ -53,6 +53,7 @@ class ListenOptions:
     secret_file: Path | None  # None: LIGHT_SECRET or LIGHT_SECRET_FILE.
     num_proc: int
     timeout_s: float  # For so many slots to be there.
+    address_file: Path | None = None  # Gets the address, once workers can dial in.
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,8 @@ def call_on_ranks(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     options: LaunchOptions,
+    streams: tuple[TextIO, TextIO] | None = None,
+    on_start: Callable[[subprocess.Popen[bytes]], None] = lambda _: None,
 ) -> list[Any]:
     """Runs a job whose ranks call `function(*args, **kwargs)`; returns the results by rank.
 
@@ -84,6 +86,8 @@ def call_on_ranks(
         args: Its positional arguments.
         kwargs: Its named arguments.
         options: Where to run; the command is that of `rank_command`.
+        streams: Get what ranks and the launcher print; `None`: this process's own.
+        on_start: Called with the launcher, which it may end.
 
     Raises:
         TypeError: The function or its arguments cannot be pickled.
@@ -93,7 +97,7 @@ def call_on_ranks(
         folder = Path(name)
         (folder / INPUT).write_bytes(rank_input(function, args, kwargs))
         (folder / OPTIONS).write_bytes(pickle.dumps(options))
-        code = _run_launcher(folder)
+        code = _run_launcher(folder, streams or (sys.stdout, sys.stderr), on_start)
         size = options.elastic.settings.min_np if options.elastic else len(options.slots)
         return _collect(folder, size, code)
 
@@ -140,7 +144,11 @@ def _main_module() -> dict[str, str]:
     return {"init_main_from_path": str(Path(path).resolve())}
 
 
-def _run_launcher(folder: Path) -> int:
+def _run_launcher(
+    folder: Path,
+    streams: tuple[TextIO, TextIO],
+    on_start: Callable[[subprocess.Popen[bytes]], None],
+) -> int:
     process = subprocess.Popen(
         [sys.executable, "-m", "lightcc.runner.call_job", str(folder), str(os.getpid())],
         stdin=subprocess.DEVNULL,
@@ -148,12 +156,13 @@ def _run_launcher(folder: Path) -> int:
         stderr=subprocess.PIPE,
     )
     pumps = [
-        threading.Thread(target=_pump, args=streams, daemon=True)
-        for streams in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+        threading.Thread(target=_pump, args=pair, daemon=True)
+        for pair in zip((process.stdout, process.stderr), streams, strict=True)
     ]
     for pump in pumps:
         pump.start()
     try:
+        on_start(process)
         return process.wait()
     except BaseException:  # Ctrl-C. The launcher may have had it, too, and is asked to hurry.
         process.terminate()

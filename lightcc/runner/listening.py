@@ -36,6 +36,7 @@ from lightcc.runner.worker import secret_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from lightcc.runner.arguments import LaunchOptions, ListenOptions
     from lightcc.runner.dial import Joiner
@@ -68,6 +69,8 @@ def launch_listening(
         sys.stderr.write(f"lightccrun: {note}\n")
     sys.stderr.write(f"lightccrun: workers join by lightcc-worker --join {listener.address}\n")
     try:
+        if listen.address_file is not None:
+            _write_at_once(listen.address_file, listener.address)
         job: Job
         if options.elastic is not None:
             job = _elastic_job(options, options.elastic, listener, store, secret, rank_input)
@@ -208,6 +211,13 @@ class _Gathering:
             f"-np {num_proc} needs {num_proc} slots, but after {timeout_s:g} s (--start-timeout) "
             f"the workers that have dialled in are: {there or 'none'}"
         )
+
+
+def _write_at_once(path: Path, text: str) -> None:
+    """Makes a file, which nobody sees without its text."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def _fail(text: str, *, code: int) -> int:

@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
     text = f"{__name__} needs pyspark, which is not installed: pip install 'lightcc[spark]'"
     raise ModuleNotFoundError(text, name="pyspark") from error
 
-from lightcc.spark.runner import run, run_elastic
+from lightcc.spark.elastic import run_elastic
+from lightcc.spark.runner import run
 
 __all__ = ["run", "run_elastic"]

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import pickle
 import threading
-import uuid
 import warnings
 from typing import TYPE_CHECKING, Any
-
-import pyspark
 
 from lightcc.exceptions import CollectiveTimeoutError, HorovodInternalError, ShutDownError
 from lightcc.horovod.runner.cluster import rank_environment
 from lightcc.runner.call import CallError, rank_input
 from lightcc.runner.store import JobStore
+from lightcc.spark.session import (
+    Tasks,
+    active_context,
+    driver_host,
+    num_ranks,
+    start_timeout_s,
+    too_late,
+)
 from lightcc.spark.task import STARTED, Job, RankEnd, run_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import TextIO
-
-_DEFAULT_START_TIMEOUT_S = 600.0
-_POLL_S = 0.1
-_CANCEL_S = 5.0
 
 
 def run(
@@ -80,16 +80,10 @@ def run(
     if use_mpi or extra_mpi_args:
         text = "use_mpi and extra_mpi_args have no effect: lightcc carries the data itself"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    context = pyspark.SparkContext._active_spark_context  # noqa: SLF001  there is no other way
-    if context is None:
-        msg = "Could not find an active SparkContext, are you running in a PySpark session?"
-        raise RuntimeError(msg)
-    count = context.defaultParallelism if num_proc is None else num_proc
-    if count < 1:
-        msg = f"num_proc={num_proc}: expected at least 1"
-        raise ValueError(msg)
+    context = active_context()
+    count = num_ranks(context, num_proc)
     call = rank_input(fn, tuple(args), dict(kwargs or {}))
-    store = JobStore(context.getConf().get("spark.driver.host") or "127.0.0.1")
+    store = JobStore(driver_host(context))
     try:
         job = Job(
             call=call,
@@ -100,100 +94,48 @@ def run(
             keeps_stdout=stdout is not None,
             keeps_stderr=stderr is not None,
         )
-        ends = _Stage(context, job, count).run(_start_timeout_s(start_timeout))
+        ends = _run_stage(context, job, count, start_timeout_s(start_timeout))
     finally:
         store.stop()
     _write(ends, stdout, stderr)
     return _results(ends)
 
 
-def run_elastic(*args: Any, **kwargs: Any) -> list[Any]:
-    """Refuses: a barrier stage cannot change its tasks.
+def _run_stage(context: Any, job: Job, count: int, timeout_s: float) -> list[RankEnd]:
+    """Runs the barrier stage of a job; returns how the ranks ended, by rank.
 
     Raises:
-        NotImplementedError: Always.
+        TimeoutError: The tasks did not all start in time.
     """
-    del args, kwargs
-    msg = (
-        "lightcc.spark.run_elastic: this version has no elastic jobs on Spark; use run(), "
-        "lightccrun --listen with lightcc-worker on the executors, or lightcc.ray"
-    )
-    raise NotImplementedError(msg)
+    core = importlib.import_module("lightcc._core")
+    store = core.StoreClient(job.rendezvous, job.secret)
+    is_late = threading.Event()
 
+    def watch() -> None:
+        with contextlib.suppress(ShutDownError, HorovodInternalError):
+            try:
+                store.get(STARTED, timeout_s)
+            except CollectiveTimeoutError:
+                is_late.set()
 
-class _Stage:
-    """The barrier stage of a job, in a thread, so that it can be cancelled."""
+    def task(_: Iterator[int]) -> Iterator[RankEnd]:
+        return run_rank(job)
 
-    def __init__(self, context: Any, job: Job, count: int) -> None:
-        self._context = context
-        self._job = job
-        self._count = count
-        self._group = f"lightcc-{uuid.uuid4().hex}"
-        self._ends: list[RankEnd] = []
-        self._error: Exception | None = None
-
-    def run(self, start_timeout_s: float) -> list[RankEnd]:
-        """Returns how the ranks ended, by rank."""
-        core = importlib.import_module("lightcc._core")
-        store = core.StoreClient(self._job.rendezvous, self._job.secret)
-        thread = pyspark.InheritableThread(target=self._collect, daemon=True)
-        is_late = threading.Event()
-
-        def watch() -> None:
-            with contextlib.suppress(ShutDownError, HorovodInternalError):
-                try:
-                    store.get(STARTED, start_timeout_s)
-                except CollectiveTimeoutError:
-                    is_late.set()
-
-        watcher = threading.Thread(target=watch, name="lightcc-spark-start", daemon=True)
-        watcher.start()
-        thread.start()
-        try:
-            while thread.is_alive() and not is_late.is_set():
-                thread.join(_POLL_S)
-        finally:
-            store.close()
-            watcher.join()
-            if thread.is_alive():  # Late, or Ctrl-C.
-                self._context.cancelJobGroup(self._group)
-                # Spark itself may go on to wait for cores: tasks that come then find no store.
-                thread.join(_CANCEL_S)
-        if is_late.is_set():
-            msg = (
-                f"Timed out waiting for Spark tasks to start. {self._count} ranks need "
-                f"{self._count} tasks at once, which did not all run within {start_timeout_s:g} s "
-                "(start_timeout). Give Spark more cores, or ask for fewer ranks (num_proc)."
-            )
-            raise TimeoutError(msg) from self._error
-        if self._error is not None:
-            raise self._error
-        return sorted(self._ends)
-
-    def _collect(self) -> None:
-        job = self._job
-
-        def task(_: Iterator[int]) -> Iterator[RankEnd]:
-            return run_rank(job)
-
-        self._context.setJobGroup(self._group, "lightcc.spark.run", interruptOnCancel=True)
-        tasks = self._context.parallelize(range(self._count), self._count)
-        try:
-            self._ends = tasks.barrier().mapPartitions(task).collect()
-        except Exception as error:  # noqa: BLE001  it is raised in the caller's thread
-            self._error = error
-
-
-def _start_timeout_s(given: float | None) -> float:
-    text = os.environ.get("HOROVOD_SPARK_START_TIMEOUT") or str(_DEFAULT_START_TIMEOUT_S)
+    tasks = Tasks(context, "lightcc.spark.run", count)
+    watcher = threading.Thread(target=watch, name="lightcc-spark-start", daemon=True)
+    watcher.start()
+    tasks.start(task, barrier=True)
     try:
-        value = float(text if given is None else given)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        msg = f"start_timeout={given}, HOROVOD_SPARK_START_TIMEOUT={text}: expected seconds > 0"
-        raise ValueError(msg)
-    return value
+        tasks.wait(unless=is_late.is_set)
+    finally:
+        store.close()
+        watcher.join()
+        tasks.cancel()  # Late, or Ctrl-C: tasks that come then find no store.
+    if is_late.is_set():
+        raise too_late(count, timeout_s) from tasks.error
+    if tasks.error is not None:
+        raise tasks.error
+    return sorted(tasks.results)
 
 
 def _write(ends: list[RankEnd], stdout: TextIO | None, stderr: TextIO | None) -> None:

@@ -1,4 +1,4 @@
-"""What a Spark task does: it runs one rank, in a process of its own."""
+"""What a Spark task does: it runs one rank, or serves an elastic job, in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark import BarrierTaskContext
+from pyspark import BarrierTaskContext, TaskContext
 
 from lightcc import _core
 from lightcc.runner import frames
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 #: What the first task sets in the store when all have started.
 STARTED = "spark/started"
 _STORE_S = 30.0
+_JOIN_S = 60  # The launcher listens before there are tasks.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -106,6 +107,48 @@ def run_rank(job: Job) -> Iterator[RankEnd]:
             file.seek(0)
             found.append(file.read())
     yield RankEnd(slot.rank, slot.host, code, *found)
+
+
+@dataclass(frozen=True)
+class WorkerJob:
+    """What all tasks of an elastic job get.
+
+    Attributes:
+        launcher: Where it listens, HOST:PORT.
+        secret: What workers prove.
+    """
+
+    launcher: str
+    secret: str
+
+
+#: The command of a rank of an elastic job: the launcher does not know the executors' Python.
+RANK_COMMAND = ("/bin/sh", "-c", 'exec "$PYSPARK_PYTHON" -m lightcc.runner.call_rank')
+
+
+def serve_worker(job: WorkerJob) -> Iterator[int]:
+    """Gives an elastic job one slot, until the job is over; yields the number of the task.
+
+    Raises:
+        RuntimeError: The worker failed. Spark tries again elsewhere.
+    """
+    context = TaskContext.get()
+    node = os.uname().nodename
+    own = os.getpid()
+    command = [sys.executable, "-m", "lightcc.runner.worker", "--join", job.launcher]
+    name = f"{node}-{context.taskAttemptId()}"  # A host has a slot for each of its tasks.
+    done = subprocess.run(  # noqa: S603  this interpreter
+        [*command, "--name", name, "--join-timeout", str(_JOIN_S)],
+        env=os.environ | {"LIGHT_SECRET": job.secret, "PYSPARK_PYTHON": sys.executable},
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # Standard output may be a pipe to Spark itself.
+        preexec_fn=lambda: _end_with(own),
+        check=False,
+    )
+    if done.returncode != 0:
+        msg = f"the worker of an elastic job on {node} ended with code {done.returncode}"
+        raise RuntimeError(msg)
+    yield context.partitionId()
 
 
 def _end_with(parent: int) -> None:

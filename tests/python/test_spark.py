@@ -121,15 +121,98 @@ def test_arguments_that_are_not_allowed_are_refused(monkeypatch: pytest.MonkeyPa
         lightcc.spark.run(os.getpid, num_proc=0, use_mpi=True)
 
 
-def test_elastic_jobs_are_refused_with_what_there_is() -> None:
-    with pytest.raises(NotImplementedError, match="lightccrun --listen"):
-        lightcc.spark.run_elastic(os.getpid, num_proc=2)
+def train_steps(steps: int, folder: str, dies_at: int | None) -> tuple[int, float, list[int]]:
+    """Sums over all ranks in each step; worker 1 loses its agent in a step, if one is given.
+
+    Returns the steps, the sum and the sizes of the worlds. Later steps wait for a full world.
+    """
+    import signal
+    import time
+    from pathlib import Path
+
+    import numpy as np
+
+    import lightcc as hvd
+
+    hvd.init()
+    died = Path(folder, "died")
+
+    @hvd.elastic.run
+    def train(state: Any) -> None:
+        while state.step < steps:
+            if state.step == dies_at and os.environ["LIGHT_WORKER"] == "1" and not died.exists():
+                died.touch()
+                os.kill(os.getppid(), signal.SIGKILL)
+                time.sleep(PATIENCE_S)
+            size = int(hvd.allreduce(np.ones(1), op=hvd.Sum, name="size")[0])
+            if not state.sizes or state.sizes[-1] != size:
+                state.sizes = [*state.sizes, size]
+            if dies_at is not None and state.step > dies_at and size < 3:
+                time.sleep(0.2)  # Until Spark has started the task anew.
+            else:
+                state.step += 1
+                state.total += float(size)
+            state.commit()
+
+    begun: dict[str, Any] = {"step": 0, "total": 0.0, "sizes": []}
+    state = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, **begun)
+    train(state)
+    return state.step, state.total, state.sizes
+
+
+@pytest.mark.usefixtures("context")
+def test_an_elastic_job_returns_what_its_ranks_return(tmp_path: Path) -> None:
+    out = io.StringIO()
+    found = lightcc.spark.run_elastic(
+        train_steps, (5, str(tmp_path)), {"dies_at": None}, num_proc=3, stdout=out
+    )
+    assert found == [(5, 15.0, [3])] * 3
+
+
+@pytest.mark.usefixtures("context")
+def test_a_task_that_is_lost_is_started_again_and_joins_again(tmp_path: Path) -> None:
+    err = io.StringIO()
+    found = lightcc.spark.run_elastic(
+        train_steps, (8, str(tmp_path), 3), num_proc=3, min_num_proc=2, stderr=err
+    )
+    assert (tmp_path / "died").exists()
+    assert [it[0] for it in found] == [8] * len(found), err.getvalue()
+    assert found[0] == found[1]
+    sizes = found[0][2]
+    assert sizes[0] == 3, err.getvalue()
+    assert sizes[-1] == 3, err.getvalue()
+
+
+@pytest.mark.usefixtures("context")
+def test_what_an_elastic_function_raises_is_the_cause() -> None:
+    def fail() -> None:
+        raise LookupError("of each rank")
+
+    with pytest.raises(CallError, match="LookupError: of each rank") as caught:
+        lightcc.spark.run_elastic(fail, num_proc=1, reset_limit=0, stderr=io.StringIO())
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+@pytest.mark.usefixtures("context")
+def test_an_elastic_job_says_which_arguments_and_cores_it_needs() -> None:
+    with pytest.raises(ValueError, match=r"min_num_proc 3, num_proc 2, max_num_proc 2: must not"):
+        lightcc.spark.run_elastic(os.getpid, num_proc=2, min_num_proc=3)
+    with (
+        pytest.warns(DeprecationWarning, match="min_np is deprecated, use min_num_proc instead"),
+        pytest.raises(ValueError, match="num_proc=0: expected at least 1"),
+    ):
+        lightcc.spark.run_elastic(os.getpid, num_proc=0, min_np=1)
+    with pytest.raises(
+        TimeoutError, match=r"^Timed out waiting for Spark tasks to start\. 9 ranks"
+    ):
+        lightcc.spark.run_elastic(os.getpid, num_proc=9, start_timeout=2, stderr=io.StringIO())
 
 
 def test_without_a_context_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)
-    with pytest.raises(RuntimeError, match="Could not find an active SparkContext"):
-        lightcc.spark.run(os.getpid, num_proc=1)
+    for run in (lightcc.spark.run, lightcc.spark.run_elastic):
+        with pytest.raises(RuntimeError, match="Could not find an active SparkContext"):
+            run(os.getpid, num_proc=1)
 
 
 def test_ranks_of_a_host_are_neighbours_and_task_0_is_rank_0() -> None:
@@ -143,16 +226,19 @@ def test_ranks_of_a_host_are_neighbours_and_task_0_is_rank_0() -> None:
     ]
 
 
-def test_the_program_of_the_guide_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "said"), [("spark_job.py", "[0.5, 0.5]"), ("spark_elastic.py", "[3")]
+)
+def test_the_programs_of_the_guide_run(tmp_path: Path, program: str, said: str) -> None:
     block = re.search(
-        r'```python title="spark_job.py"\n(.*?)^```$',
+        rf'```python title="{program}"\n(.*?)^```$',
         GUIDE.read_text(),
         flags=re.MULTILINE | re.DOTALL,
     )
     assert block is not None
-    (tmp_path / "spark_job.py").write_text(block[1])
+    (tmp_path / program).write_text(block[1])
     done = subprocess.run(
-        [sys.executable, "spark_job.py"],
+        [sys.executable, program],
         cwd=tmp_path,
         env=os.environ | {"PYSPARK_PYTHON": sys.executable},
         capture_output=True,
@@ -160,4 +246,4 @@ def test_the_program_of_the_guide_runs(tmp_path: Path) -> None:
         timeout=PATIENCE_S,
         check=False,
     )
-    assert "[0.5, 0.5]" in done.stdout, done.stdout[-4000:] + done.stderr[-4000:]
+    assert said in done.stdout, done.stdout[-4000:] + done.stderr[-4000:]
