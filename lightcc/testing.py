@@ -111,7 +111,7 @@ def spawn_ranks(
     np: int,
     *args: object,
     env: Environment | None = None,
-    timeout_s: float = 60,
+    timeout_s: float = 120,
     hosts: Sequence[str | int] | None = None,
     fresh: bool = False,
 ) -> list[T]:
@@ -283,7 +283,7 @@ class RankProcesses(Generic[T]):
 
     def wait(
         self,
-        timeout_s: float = 60,
+        timeout_s: float = 120,
         *,
         ranks: Sequence[int] | None = None,
         stop_after_failure: bool = False,
