@@ -317,7 +317,10 @@ def stats() -> Statistics:
         (of the operation), `steps`, `dense_bytes` and `sent_bytes`, as above, and how much was kept
         back for later steps. `kept_energy` and `input_energy` are sums of squares of that and of
         what came in, of this rank's shard, means over about the last 100 steps. `kept_ratio` is the
-        root of their quotient. `compression_kept_ratio` is the largest one.
+        root of their quotient. `compression_kept_ratio` is the largest one. Where
+        LIGHT_COMPRESSION_SAMPLE has steps sampled, `samples` counts them. The last one's
+        `relative_error` and `cosine` compare what compression gave with the sum, of the whole
+        tensor. `compression_relative_error` and `compression_cosine` are the worst of them.
 
         On rank 0, who keeps others waiting: `last_asked`, by rank, counts the operations that a
         rank was the last to ask for. `awaited_ranks` have not asked for the operation that has

@@ -144,7 +144,10 @@ py::dict stats(WorldBinding& world) {
                                "dense_bytes"_a = tensor.usage.dense_bytes,
                                "sent_bytes"_a = tensor.usage.sent_bytes,
                                "input_energy"_a = tensor.usage.energy.input,
-                               "kept_energy"_a = tensor.usage.energy.kept));
+                               "kept_energy"_a = tensor.usage.energy.kept,
+                               "samples"_a = tensor.usage.samples,
+                               "relative_error"_a = tensor.usage.agreement.relative_error,
+                               "cosine"_a = tensor.usage.agreement.cosine));
   }
   py::object tuning = py::none();
   if (stats.tuning.has_value()) {

@@ -46,4 +46,12 @@ Status TopkKernels::dequantize(std::span<const std::span<const std::byte>> /*par
   return not_here();
 }
 
+Status TopkKernels::add_to_sums(const std::byte* /*dense*/,
+                                const std::byte* /*given*/,
+                                std::size_t /*elements*/,
+                                DataType /*dtype*/,
+                                SampleSums& /*sums*/) {
+  return make_error(ErrorCode::kUnimplemented, "steps are not sampled in this kind of memory");
+}
+
 }  // namespace lightcc

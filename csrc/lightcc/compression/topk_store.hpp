@@ -19,6 +19,7 @@
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_group.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
@@ -28,6 +29,12 @@ namespace lightcc {
 /// More members of a block than any host has.
 inline constexpr std::size_t kTopkMaxMembers = std::size_t{1} << 20;
 
+/// How near what compression gave came to the sum, in one sampled step (sampled_sum.hpp).
+struct SumAgreement {
+  double relative_error = 0.0;  ///< Squares of the difference, by those of the sum.
+  double cosine = 1.0;          ///< Of the angle between both.
+};
+
 /// What compression did for one tensor on this rank, since it first met it.
 struct CompressionUsage {
   std::uint64_t steps = 0;        ///< That counted: those with a NaN or infinity do not.
@@ -35,6 +42,8 @@ struct CompressionUsage {
   std::uint64_t sent_bytes = 0;
   StepEnergy energy;           ///< Of this rank's shard: means over about the last 100 of them.
   std::uint64_t measured = 0;  ///< Steps whose energy was measured.
+  std::uint64_t samples = 0;   ///< Steps that were sampled, and that counted.
+  SumAgreement agreement;      ///< Of the last of them.
 
   void add(const StepEnergy& one);
   /// The tensor's elements are `factor` times what they were.
@@ -46,6 +55,13 @@ struct TensorUsage {
   std::uint32_t process_set = 0;
   std::string name;
   CompressionUsage usage;
+};
+
+/// A step that was sampled.
+struct TensorSample {
+  std::uint32_t process_set = 0;
+  std::string name;
+  SumAgreement agreement;
 };
 
 /// One tensor, as far as this rank has to do with it.
@@ -110,6 +126,8 @@ class TopkStore {
 
   /// Of every tensor.
   std::vector<TensorUsage> usage() const;
+  /// Steps that were sampled, in their order. Who runs buckets takes them.
+  TakenInTurns<TensorSample>& samples() { return samples_; }
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
   Result<std::vector<std::pair<Key, Bytes>>> save() const;
   /// What load() would take in, without doing it. Errors: as load().
@@ -126,6 +144,7 @@ class TopkStore {
   TopkKernels& kernels_;
   std::map<Key, std::shared_ptr<TopkEntry>> entries_;
   TopkCounters counters_;
+  TakenInTurns<TensorSample> samples_;
 };
 
 /// What a rank at `place` remembers of a tensor of which `saved` has what each member of its block

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lightcc/compression/low_rank_work.hpp"
+#include "lightcc/compression/sampled_sum.hpp"
 #include "lightcc/compression/topk_work.hpp"
 
 namespace lightcc {
@@ -105,7 +106,24 @@ Result<std::shared_ptr<TopkEntry>> compressed_entry(const Bucket& bucket,
                          site.plane.topk_kernels());
 }
 
-Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
+/// Those of a bucket whose next step is sampled.
+std::vector<SampledTensor> sampled_tensors(const Bucket& bucket,
+                                           const std::vector<CompressedTensor>& tensors,
+                                           const BucketSite& site) {
+  std::vector<SampledTensor> sampled;
+  if (site.plane.topk_kernels().measures_samples()) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (is_sampled(*tensors[i].entry, site.sample_every)) {
+        sampled.push_back({.tensor = tensors[i],
+                           .process_set = bucket.process_set,
+                           .name = bucket.tensors[i].signature().name});
+      }
+    }
+  }
+  return sampled;
+}
+
+Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,
                                                const std::vector<TensorSpan>& spans,
                                                const Reduction& reduction,
                                                const BucketSite& site) {
@@ -119,11 +137,18 @@ Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
   const CompressedJob job{.reduction = reduction,
                           .spec = *bucket.tensors.front().signature().compression,
                           .counters = &site.topk.counters()};
-  if (job.spec.is_low_rank()) {
-    return make_low_rank_allreduce(site.group(), std::move(tensors), job);
+  std::vector<SampledTensor> sampled = sampled_tensors(bucket, tensors, site);
+  std::unique_ptr<Work> work =
+      job.spec.is_low_rank()
+          ? make_low_rank_allreduce(site.group(), std::move(tensors), job)
+          : make_compressed_allreduce(
+                {.grid = site.lane.grid, .flat = &site.group()}, std::move(tensors), job);
+  bucket.is_sampled = !sampled.empty();
+  if (!bucket.is_sampled) {
+    return work;
   }
-  return make_compressed_allreduce(
-      {.grid = site.lane.grid, .flat = &site.group()}, std::move(tensors), job);
+  return make_sampled_allreduce(
+      site.group(), std::move(sampled), reduction, site.topk.samples(), std::move(work));
 }
 
 Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& site) {

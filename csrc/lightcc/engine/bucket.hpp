@@ -32,6 +32,7 @@ struct Bucket {
   std::uint32_t process_set = 0;
   std::uint32_t lane = 0;
   std::vector<BucketTensor> tensors;  ///< At least one; all of one operation type.
+  bool is_sampled = false;            ///< Some are all-reduced twice; known when it has started.
 };
 
 /// Of all its tensors.
@@ -49,6 +50,7 @@ struct BucketSite {
   /// Where compressed tensors stand; none: they travel as they are.
   std::optional<GridPosition> topk_position;
   TopkStore& topk;
+  std::uint64_t sample_every = 0;  ///< Of compressed all-reduces of a tensor (sampled_sum.hpp).
 
   Group& group() const { return *lane.group; }
 };

@@ -50,6 +50,7 @@ Executor::Executor(const Membership& world,
                    Timeline& timeline)
     : world_(world),
       num_lanes_(static_cast<std::size_t>(knobs.num_lanes)),
+      sample_every_(static_cast<std::uint64_t>(knobs.compression_sample)),
       two_level_asked_(knobs.two_level == true),
       clock_(clock),
       operations_(operations),
@@ -180,6 +181,9 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     if (log_enabled(LogLevel::kDebug)) {
       log_bucket(front);
     }
+    for (const TensorSample& sample : topk_.samples().take()) {
+      timeline_.sampled(sample);
+    }
     timeline_.finished(front.bucket, front.algorithm, front.started, topk_.counters());
     finish(front);
     queue.pop_front();
@@ -208,7 +212,8 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                         .lane = groups.lanes[lane],
                         .members = set.ranks,
                         .topk_position = set.topk_position,
-                        .topk = topk_};
+                        .topk = topk_,
+                        .sample_every = sample_every_};
   if (Staging* const staging = planes_.staging(kind); staging != nullptr) {
     auto staged = std::make_unique<StagedWork>(bucket, site, *staging);
     running.staged = staged.get();
@@ -259,7 +264,7 @@ void Executor::explain_adasum_once(const Set& set, const Bucket& bucket) {
 void Executor::learn_cost(Set& set, const Running& running) {
   const Signature& first = running.bucket.tensors.front().signature();
   if (first.op != OpType::kAllreduce || first.reduce_op == ReduceOp::kAdasum ||
-      first.memory != MemoryKind::kHost) {
+      first.memory != MemoryKind::kHost || running.bucket.is_sampled) {
     return;
   }
   const std::uint64_t bytes = byte_count(running.bucket);

@@ -112,6 +112,7 @@ class Executor {
 
   const Membership& world_;
   std::size_t num_lanes_;
+  std::uint64_t sample_every_;                // Of compressed all-reduces of a tensor; 0: none.
   bool two_level_asked_;                      // By the user, not by default.
   std::optional<std::uint64_t> chunk_bytes_;  // As tuned, if it was.
   const Clock& clock_;

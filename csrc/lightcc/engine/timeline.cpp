@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <fstream>
 
@@ -140,6 +141,16 @@ void Timeline::record_started(const Bucket& bucket, const char* how, const TopkC
     record.name = number_of(bucket.process_set, tensor.signature().name);
     push(record);
   }
+}
+
+void Timeline::record_sampled(const TensorSample& sample) {
+  TimelineRecord record;
+  record.at_ns = now_ns();
+  record.event = TimelineEvent::kSampled;
+  record.name = number_of(sample.process_set, sample.name);
+  record.values[0] = std::bit_cast<std::int64_t>(sample.agreement.relative_error);
+  record.values[1] = std::bit_cast<std::int64_t>(sample.agreement.cosine);
+  push(record);
 }
 
 void Timeline::record_finished(const Bucket& bucket,

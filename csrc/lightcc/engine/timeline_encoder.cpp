@@ -1,6 +1,7 @@
 #include "lightcc/engine/timeline_encoder.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 
 namespace lightcc {
@@ -102,6 +103,16 @@ std::string dimensions_of(const TimelineRecord& record) {
   return text + (record.number > known ? ", ...]" : "]");
 }
 
+std::string sample_of(const TimelineRecord& record) {
+  std::array<char, 96> text{};
+  (void)std::snprintf(text.data(),
+                      text.size(),
+                      R"(, "relative_error": %.6g, "cosine": %.6g)",
+                      std::bit_cast<double>(record.values[0]),
+                      std::bit_cast<double>(record.values[1]));
+  return text.data();
+}
+
 }  // namespace
 
 std::string json_string(std::string_view text) {
@@ -180,6 +191,11 @@ void TimelineEncoder::encode(const TimelineRecord& record, std::string& out) {
         found->second = State::kRunning;
       }
       return;
+    case TimelineEvent::kSampled:
+      if (open_.contains(record.name)) {
+        sampled_[record.name] = sample_of(record);
+      }
+      return;
     case TimelineEvent::kFinished:
       finish(record, out);
       return;
@@ -248,8 +264,9 @@ void TimelineEncoder::finish(const TimelineRecord& record, std::string& out) {
   add_end(record.name,
           record.at_ns,
           std::string(R"("dtype": ")") + data_type_name(record.dtype) + R"(", "shape": ")" +
-              dimensions_of(record) + '"',
+              dimensions_of(record) + '"' + sampled_[record.name],
           out);
+  sampled_.erase(record.name);
   open_.erase(found);
 }
 
@@ -262,6 +279,7 @@ void TimelineEncoder::end(std::uint32_t name, std::int64_t at_ns, std::string& o
   if (found->second != State::kNegotiating) {
     add_end(name, at_ns, {}, out);
   }
+  sampled_.erase(name);
   open_.erase(found);
 }
 

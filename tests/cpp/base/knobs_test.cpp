@@ -248,14 +248,27 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
 }
 
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
-  const std::vector<std::string> defaults = {
-      "LIGHT_NET=tcp",           "LIGHT_CPU_OPERATIONS=gloo",  "LIGHT_FUSION_STRATEGY=",
-      "LIGHT_FUSION_SCHEDULE=",  "LIGHT_NUM_STREAMS=1",        "HOROVOD_AUTOTUNE=0",
-      "LIGHT_2D_ALLREDUCE=",     "LIGHT_INTRA_SIZE=0",         "LIGHT_HIERARCHICAL_THRESHOLD=1G",
-      "LIGHT_2D_CHUNK=0",        "LIGHT_QUANTIZE_ALLREDUCE=",  "LIGHT_TOPK_ALLREDUCE=0",
-      "LIGHT_TOPK_OPTIMIZER=1",  "LIGHT_TOPK_WARMUP_STEPS=-1", "LIGHT_TOPK_RATIO=0.01",
-      "LIGHT_TOPK_THRESHOLD=1M", "LIGHT_TOPK_FP16=0",          "LIGHT_TOPK_EXACT=0",
-      "LIGHT_SHM_CHUNK=0",       "LIGHT_SHM_DEPTH=0"};
+  const std::vector<std::string> defaults = {"LIGHT_NET=tcp",
+                                             "LIGHT_CPU_OPERATIONS=gloo",
+                                             "LIGHT_FUSION_STRATEGY=",
+                                             "LIGHT_FUSION_SCHEDULE=",
+                                             "LIGHT_NUM_STREAMS=1",
+                                             "HOROVOD_AUTOTUNE=0",
+                                             "LIGHT_2D_ALLREDUCE=",
+                                             "LIGHT_INTRA_SIZE=0",
+                                             "LIGHT_HIERARCHICAL_THRESHOLD=1G",
+                                             "LIGHT_2D_CHUNK=0",
+                                             "LIGHT_QUANTIZE_ALLREDUCE=",
+                                             "LIGHT_TOPK_ALLREDUCE=0",
+                                             "LIGHT_TOPK_OPTIMIZER=1",
+                                             "LIGHT_TOPK_WARMUP_STEPS=-1",
+                                             "LIGHT_TOPK_RATIO=0.01",
+                                             "LIGHT_TOPK_THRESHOLD=1M",
+                                             "LIGHT_TOPK_FP16=0",
+                                             "LIGHT_TOPK_EXACT=0",
+                                             "LIGHT_COMPRESSION_SAMPLE=0",
+                                             "LIGHT_SHM_CHUNK=0",
+                                             "LIGHT_SHM_DEPTH=0"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
   const std::vector<std::string> set = {"LIGHT_NET=harp",
                                         "LIGHT_CPU_OPERATIONS=mpi",
@@ -275,6 +288,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_TOPK_THRESHOLD=2M",
                                         "LIGHT_TOPK_FP16=1",
                                         "LIGHT_TOPK_EXACT=1",
+                                        "LIGHT_COMPRESSION_SAMPLE=50",
                                         "LIGHT_SHM_CHUNK=64K",
                                         "LIGHT_SHM_DEPTH=4"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_NET", "harp"},
@@ -295,7 +309,8 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                {"LIGHT_TOPK_RATIO", "1e-3"},
                                {"LIGHT_TOPK_THRESHOLD", "2097152"},
                                {"LIGHT_TOPK_FP16", "yes"},
-                               {"LIGHT_TOPK_EXACT", "true"}})),
+                               {"LIGHT_TOPK_EXACT", "true"},
+                               {"LIGHT_COMPRESSION_SAMPLE", "50"}})),
             set);
 }
 

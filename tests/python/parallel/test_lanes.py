@@ -94,10 +94,11 @@ def init_only() -> None:
         ("LIGHT_NUM_STREAMS", ("3", "1")),
         ("LIGHT_SHM_CHUNK", ("64K", "128K")),
         ("LIGHT_SHM_DEPTH", ("2", "4")),
+        ("LIGHT_COMPRESSION_SAMPLE", ("0", "10")),
     ],
 )
 @pytest.mark.parametrize("hosts", [None, [0, 1]], ids=["one_host", "two_hosts"])
-def test_ranks_that_would_cut_memory_or_lanes_differently_are_refused(
+def test_ranks_that_would_cut_memory_lanes_or_steps_differently_are_refused(
     hosts: list[int] | None, variable: str, values: tuple[str, str]
 ) -> None:
     env = [{variable: value} for value in values]
