@@ -4,7 +4,7 @@
 - `plan_groups`: the caller's all-or-nothing groups.
 - `CompressedGradients`: what compression keeps of an optimizer's gradients.
 - `CompressionGuard`: warns where that is too much.
-- `CompressionTuner`: finds out how gradients should travel.
+- `CompressionTuner`: finds out how gradients should travel; `TunedSteps` does without a stream.
 - `warn_under_second_moment`: warns where an optimizer squares what compression has changed.
 - `take_apart` and `put_together`: nested state as bytes and tensors, for broadcasts.
 
@@ -13,11 +13,12 @@ A face says how its gradients are taken and put back (`GradientSource`), and whe
 
 from lightcc._adapter.compressed_gradients import CompressedGradients
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES, CompressionGuard
-from lightcc._adapter.compression_tuner import CompressionTuner
+from lightcc._adapter.compression_tuner import CompressionTuner, ways_within
 from lightcc._adapter.gradient_stream import GradientSource, GradientStream, Slot
 from lightcc._adapter.groups import check_groups, groups_or_number, plan_groups
 from lightcc._adapter.second_moment import warn_under_second_moment
 from lightcc._adapter.structure import put_together, take_apart
+from lightcc._adapter.tuned_steps import TunedSteps, compresses_in
 
 __all__ = [
     "LIMIT",
@@ -28,10 +29,13 @@ __all__ = [
     "GradientSource",
     "GradientStream",
     "Slot",
+    "TunedSteps",
     "check_groups",
+    "compresses_in",
     "groups_or_number",
     "plan_groups",
     "put_together",
     "take_apart",
     "warn_under_second_moment",
+    "ways_within",
 ]

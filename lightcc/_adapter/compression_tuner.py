@@ -24,22 +24,20 @@ import logging
 import statistics
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from lightcc import _world
 from lightcc._adapter.compressed_gradients import PREFIX
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES
-from lightcc._adapter.gradient_stream import Slot
+from lightcc._adapter.gradient_stream import Slot, Unit
 from lightcc.basics import stats
 from lightcc.reductions import Max, allreduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightcc._adapter.compressed_gradients import CompressedGradients
-    from lightcc._adapter.gradient_stream import GradientStream
     from lightcc._core import CompressionSpec
     from lightcc.compression import AutoCompressor
     from lightcc.process_sets import ProcessSet
@@ -100,14 +98,51 @@ def ways_for(*, squares: bool, bare: bool) -> list[Way]:
     return ways
 
 
+def ways_within(compressor: AutoCompressor, *, squares: bool) -> tuple[list[Way], list[int]]:
+    """Returns the ways that there are in this world, and the positions of those to try.
+
+    Args:
+        compressor: What the caller asked for.
+        squares: As of `ways_for()`.
+
+    Raises:
+        ValueError: No way is within the budget.
+    """
+    knobs = _world.current().compression_knobs()
+    ways = ways_for(squares=squares, bare=not (knobs["topk"] or knobs["quantize"]))
+    tried = [level for level, way in enumerate(ways) if way.share <= compressor.budget]
+    if not tried:
+        strongest = ways[-1]
+        msg = (
+            f"budget is {compressor.budget:g}: the least that suits this optimizer is"
+            f" {strongest.label}, which sends {strongest.share:g} of the bytes"
+        )
+        raise ValueError(msg)
+    return ways, tried
+
+
+class Tuned(Protocol[S]):
+    """Gradients that travel as their slots say: a GradientStream, or what a face has in its place.
+
+    Attributes:
+        slots: One for each gradient.
+        units: What shares a way, all slots in one of them.
+        on_begin: To be called when a step begins.
+    """
+
+    slots: list[S]
+    units: list[Unit[S]]
+    on_begin: Callable[[], None]
+
+
 class CompressionTuner(Generic[S]):
     """Chooses how the gradients of one optimizer travel."""
 
     def __init__(
         self,
         compressor: AutoCompressor,
-        stream: GradientStream[S],
-        compressed: CompressedGradients,
+        tuned: Tuned[S],
+        compresses: Callable[[int], bool],
         process_set: ProcessSet,
         *,
         squares: bool,
@@ -117,8 +152,8 @@ class CompressionTuner(Generic[S]):
 
         Args:
             compressor: What the caller asked for.
-            stream: Of the gradients.
-            compressed: What compression knows of them.
+            tuned: The gradients.
+            compresses: Returns whether a gradient of so many bytes is compressed.
             process_set: The ranks whose gradients are combined.
             squares: Whether the optimizer divides by squares of what arrives.
             clock: Returns seconds.
@@ -126,33 +161,21 @@ class CompressionTuner(Generic[S]):
         Raises:
             ValueError: No way is within the budget.
         """
-        knobs = _world.current().compression_knobs()
-        self._ways = ways_for(squares=squares, bare=not (knobs["topk"] or knobs["quantize"]))
-        shares = [way.share for way in self._ways]
-        self._tried = [level for level, share in enumerate(shares) if share <= compressor.budget]
-        if not self._tried:
-            strongest = self._ways[-1]
-            msg = (
-                f"budget is {compressor.budget:g}: the least that suits this optimizer is"
-                f" {strongest.label}, which sends {strongest.share:g} of the bytes"
-            )
-            raise ValueError(msg)
+        self._ways, self._tried = ways_within(compressor, squares=squares)
         self._warmup_steps = compressor.warmup_steps
         self._limit = compressor.error or (LIMIT_OF_SQUARES if squares else LIMIT)
-        self._stream = stream
-        self._compressed = compressed
+        self._tuned = tuned
+        self._compresses = compresses
         self._process_set = process_set
         self._clock = clock
         self._keeping: set[S] = set()  # Of which something may be kept back.
-        stream.on_begin = self._begin
+        tuned.on_begin = self._begin
         self.start()
 
     def start(self) -> None:
         """Begins with the warm-up; no gradient is on its way."""
         self._era = _world.era()
-        self._levels = {
-            slot: 0 for slot in self._stream.slots if self._compressed.compresses(slot.num_bytes)
-        }
+        self._levels = {slot: 0 for slot in self._tuned.slots if self._compresses(slot.num_bytes)}
         self._keeping.clear()
         self._seconds: list[list[float]] = [[] for _ in self._tried]
         self._strongest = dict(self._levels)  # To which they go; known with the choice.
@@ -180,6 +203,17 @@ class CompressionTuner(Generic[S]):
         self._steps += 1
         self._next_step()
 
+    def begin_step(self) -> None:
+        """Notes that a step begins, and the one before is over, where nobody calls `count_step()`.
+
+        Raises:
+            HorovodInternalError: A rank failed. On all ranks.
+        """
+        if self._era == _world.era():
+            self.count_step()
+        else:
+            self.start()
+
     def _next_step(self) -> None:
         trial, within = self._phase()
         if trial < 0:
@@ -194,7 +228,7 @@ class CompressionTuner(Generic[S]):
                 self._look()
             if self._steps % DESCENT_STEPS == 0:
                 self._descend()
-        if self._applied != (len(self._stream.units), self._levels):
+        if self._applied != (len(self._tuned.units), self._levels):
             self._apply()
         self._before = self._clock()
 
@@ -256,17 +290,17 @@ class CompressionTuner(Generic[S]):
         """Returns the largest of each value among the ranks."""
         found: np.ndarray = allreduce(
             np.array(values),
-            name=f"tuning.{self._stream.slots[0].name}",
+            name=f"tuning.{self._tuned.slots[0].name}",
             op=Max,
             process_set=self._process_set,
         )
         return found
 
     def _apply(self) -> None:
-        """Has the stream send gradients in their ways. Those of a unit take the mildest."""
+        """Has gradients travel in their ways. Those of a unit take the mildest."""
         is_flushing = False
         mildest = min(self._levels.values(), default=0)
-        for unit in self._stream.units:
+        for unit in self._tuned.units:
             level = min((self._levels.get(slot, mildest) for slot in unit.slots), default=mildest)
             spec = self._ways[level].spec
             if spec is not None:
@@ -277,7 +311,7 @@ class CompressionTuner(Generic[S]):
                 is_flushing = True  # In one step alone.
             for slot in unit.slots:
                 slot.spec = spec
-        self._applied = None if is_flushing else (len(self._stream.units), dict(self._levels))
+        self._applied = None if is_flushing else (len(self._tuned.units), dict(self._levels))
 
 
 def _everything() -> CompressionSpec:

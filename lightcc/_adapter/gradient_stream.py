@@ -127,6 +127,11 @@ class Unit(Generic[S]):
         for slot in slots:
             slot.unit = self
 
+    @classmethod
+    def bucket(cls, slots: list[S]) -> Unit[S]:
+        """Returns one that a face submits itself."""
+        return cls(_BUCKET, slots)
+
 
 class _Flight(Generic[S]):
     """What was submitted in one call."""

@@ -167,7 +167,7 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
             self._tuner = CompressionTuner(
                 compressor,
                 self._exchange.stream,
-                self._compressed,
+                self._compressed.compresses,
                 process_set,
                 squares=is_adaptive(self.param_groups),
             )
