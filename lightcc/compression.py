@@ -295,11 +295,12 @@ class TopKCompressor(EngineCompressor):
 class AutoCompressor(EngineCompressor):
     """Finds out how gradients should travel, for each of them, while it trains.
 
-    For `lightcc.torch.DistributedOptimizer`. After a warm-up, each way of compressing has a few
-    steps: none, int8, int4, and top-k at 5% and 1%. The mildest one stays that makes steps about as
-    short as the fastest does. So nothing is compressed where the network is not what limits.
-    Before top-k, int4 and then milder top-k have some hundred steps. Optimizers that divide by
-    squares of gradients, as Adam does, get no top-k.
+    For `DistributedOptimizer` of torch, TensorFlow and Keras, and for `DistributedGradientTape`.
+    After a warm-up, each way of compressing has a few steps: none, int8, int4, and top-k at 5% and
+    1%. The mildest one stays that makes steps about as short as the fastest does. So nothing is
+    compressed where the network is not what limits. Before top-k, int4 and then milder top-k have
+    some hundred steps. Optimizers that divide by squares of gradients, as Adam does, get no top-k,
+    nor do tapes, which do not know their optimizer.
 
     From then on, a gradient of which too much is kept back takes the next milder way. That is seen
     in `stats().compression`. `optimizer.compression_choices()` returns the ways, and Python's
@@ -339,8 +340,8 @@ class AutoCompressor(EngineCompressor):
     def spec(self, momentum: float | None = None) -> CompressionSpec:  # noqa: ARG002
         """Raises ValueError: only DistributedOptimizer knows when a step is over."""
         msg = (
-            "auto compression is for lightcc.torch.DistributedOptimizer, which knows its steps; use"
-            " Compression.int8 elsewhere."
+            "auto compression is for DistributedOptimizer and DistributedGradientTape, which know"
+            " their steps; use Compression.int8 elsewhere."
         )
         raise ValueError(msg)
 

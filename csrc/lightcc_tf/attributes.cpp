@@ -189,8 +189,12 @@ Result<std::int64_t> read_integer(KernelConstruction* node, const char* attribut
   return value;
 }
 
-Result<Collective> read_collective(KernelConstruction* node, OpType op, bool is_list) {
+Result<Collective> read_collective(KernelConstruction* node,
+                                   OpType op,
+                                   bool is_list,
+                                   bool is_tuned) {
   Collective collective;
+  collective.is_tuned = is_tuned;
   Signature& signature = collective.prototype.request.signature;
   signature.op = op;
   if (op == OpType::kJoin) {
@@ -212,8 +216,10 @@ Result<Collective> read_collective(KernelConstruction* node, OpType op, bool is_
   if (op == OpType::kAllreduce || op == OpType::kReducescatter) {
     LIGHTCC_RETURN_IF_ERROR(read_reduction(node, signature));
   }
-  if (op == OpType::kAllreduce) {
+  if (op == OpType::kAllreduce && !is_tuned) {
     LIGHTCC_RETURN_IF_ERROR(read_compression(node, signature));
+  }
+  if (op == OpType::kAllreduce) {
     LIGHTCC_RETURN_IF_ERROR(read_fusion(node, signature));
   }
   if (is_list) {

@@ -21,13 +21,17 @@ struct Collective {
   std::optional<std::string> name;  ///< Of all of it; none: the engine numbers it.
   std::vector<std::string> names;   ///< Of each tensor; empty: they share `name`.
   Grouping grouping = Grouping::kNone;
+  bool is_tuned = false;  ///< The last input says how each tensor is compressed.
 
   OpType op() const { return prototype.request.signature.op; }
 };
 
-/// Reads the attributes of one node. `is_list`: it takes a list of tensors. Errors:
-/// kInvalidArgument names the attribute.
-Result<Collective> read_collective(KernelConstruction* node, OpType op, bool is_list);
+/// Reads the attributes of one node. `is_list`: it takes a list of tensors. `is_tuned`: what it
+/// lacks of compression is in an input. Errors: kInvalidArgument names the attribute.
+Result<Collective> read_collective(KernelConstruction* node,
+                                   OpType op,
+                                   bool is_list,
+                                   bool is_tuned);
 
 /// Reads one text. Errors: kInvalidArgument names the attribute.
 Result<std::string> read_text(KernelConstruction* node, const char* attribute);

@@ -106,6 +106,41 @@ Result<std::vector<std::int64_t>> read_splits(KernelContext* context, int index)
   return std::vector<std::int64_t>(splits.begin(), splits.end());
 }
 
+// A row for each of `operations`: bits and the share of top-k (ops.cpp).
+Status read_ways(KernelContext* context, int index, std::vector<Operation>& operations) {
+  LIGHTCC_ASSIGN_OR_RETURN(const TensorPtr tensor, get_input(context, index));
+  if (shape_of(tensor.get()) !=
+      std::vector<std::int64_t>{static_cast<std::int64_t>(operations.size()), 2}) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "ways does not have two numbers for each of %zu tensors",
+                      operations.size());
+  }
+  std::vector<double> ways(operations.size() * 2);
+  std::memcpy(ways.data(), api().tensor_data(tensor.get()), ways.size() * sizeof(double));
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const double bits = ways[2 * i];
+    const double ratio = ways[2 * i + 1];
+    if (bits == 0.0 && ratio == 0.0) {
+      continue;
+    }
+    CompressionSpec spec{.ratio = ratio};
+    if (bits != 0.0) {
+      const bool is_known = bits == 8.0 || bits == 4.0 || bits == 1.0;
+      spec = {.compressor = compressor_of(is_known ? static_cast<std::int64_t>(bits) : 0)};
+    }
+    if (!spec.is_valid() || (bits != 0.0 && !spec.is_quantized())) {
+      return make_error(
+          ErrorCode::kInvalidArgument,
+          "ways has %g bits and a ratio of %g: allowed are 8, 4 or 1 bits, or a ratio "
+          "above 0 and at most 1",
+          bits,
+          ratio);
+    }
+    operations[i].request.signature.compression = spec;
+  }
+  return {};
+}
+
 class Call : public std::enable_shared_from_this<Call> {
  public:
   Call(const Collective& collective, KernelContext* context, Done done)
@@ -175,7 +210,7 @@ Status Call::take(int index, Operation& operation) {
 Result<std::vector<Operation>> Call::make_operations() {
   const OpType op = collective_.op();
   const int inputs = api().input_count(context_);
-  const int tensors = op == OpType::kAlltoall ? 1 : inputs;
+  const int tensors = op == OpType::kAlltoall ? 1 : inputs - (collective_.is_tuned ? 1 : 0);
   const std::vector<std::string>& names = collective_.names;
   if (!names.empty() && names.size() != static_cast<std::size_t>(tensors)) {
     return make_error(
@@ -192,6 +227,9 @@ Result<std::vector<Operation>> Call::make_operations() {
   }
   if (op == OpType::kAlltoall) {
     LIGHTCC_ASSIGN_OR_RETURN(operations[0].request.splits, read_splits(context_, 1));
+  }
+  if (collective_.is_tuned) {
+    LIGHTCC_RETURN_IF_ERROR(read_ways(context_, tensors, operations));
   }
   return operations;
 }

@@ -69,9 +69,9 @@ void fail_construction(KernelConstruction* node, const Status& error) {
 
 // -- Collectives ---------------------------------------------------------------------------------
 
-template <OpType Op, bool IsList>
+template <OpType Op, bool IsList, bool IsTuned>
 void* create_collective(KernelConstruction* node) {
-  Result<Collective> collective = read_collective(node, Op, IsList);
+  Result<Collective> collective = read_collective(node, Op, IsList, IsTuned);
   if (!collective.ok()) {
     fail_construction(node, collective.status());
     return nullptr;
@@ -97,13 +97,13 @@ void compute_collective(void* kernel, KernelContext* context, AsyncDone* done) {
   start_collective(*static_cast<const Collective*>(kernel), context, take_done(done));
 }
 
-template <OpType Op, bool IsList>
+template <OpType Op, bool IsList, bool IsTuned = false>
 Status register_collective(const OpDefinition& definition) {
   LIGHTCC_RETURN_IF_ERROR(register_definition(definition));
   return register_kernel(definition.name,
                          api().new_async_kernel(definition.name,
                                                 "CPU",
-                                                &create_collective<Op, IsList>,
+                                                &create_collective<Op, IsList, IsTuned>,
                                                 &compute_collective,
                                                 &delete_collective));
 }
@@ -113,24 +113,32 @@ Texts operator+(Texts left, const Texts& right) {
   return left;
 }
 
+const Texts& common_attributes() {
+  static const Texts kCommon{"process_set_id: int = 0",
+                             "tensor_name: string = ''",
+                             "naming: {'counted', 'given', 'node', 'node_base'} = 'node'"};
+  return kCommon;
+}
+
+const Texts& list_attributes() {
+  static const Texts kList{kTypeList, "names: list(string) = []", "together: bool = true"};
+  return kList;
+}
+
 // One of a single tensor, and one of a list of any types.
 template <OpType Op>
 Status register_pair(const char* name,
                      const char* list_name,
                      const Texts& attributes,
                      InferShapes infer) {
-  const Texts common{"process_set_id: int = 0",
-                     "tensor_name: string = ''",
-                     "naming: {'counted', 'given', 'node', 'node_base'} = 'node'"};
-  LIGHTCC_RETURN_IF_ERROR(
-      (register_collective<Op, false>({.name = name,
-                                       .attributes = Texts{kTypes} + common + attributes,
-                                       .inputs = {"tensor: T"},
-                                       .outputs = {"output: T"},
-                                       .infer = infer})));
-  const Texts of_list{kTypeList, "names: list(string) = []", "together: bool = true"};
+  const Texts common = common_attributes() + attributes;
+  LIGHTCC_RETURN_IF_ERROR((register_collective<Op, false>({.name = name,
+                                                           .attributes = Texts{kTypes} + common,
+                                                           .inputs = {"tensor: T"},
+                                                           .outputs = {"output: T"},
+                                                           .infer = infer})));
   return register_collective<Op, true>({.name = list_name,
-                                        .attributes = of_list + common + attributes,
+                                        .attributes = list_attributes() + common,
                                         .inputs = {"tensors: Ts"},
                                         .outputs = {"outputs: Ts"},
                                         .infer = infer});
@@ -139,6 +147,7 @@ Status register_pair(const char* name,
 Status register_collectives() {
   const Texts reduction{
       "reduce_op: int = 1", "prescale_factor: string = '1'", "postscale_factor: string = '1'"};
+  const Texts fusion{"fusion_rule: int = 0", "fusion_limit: int = 0"};
   const Texts allreduce{"topk_ratio: string = '0'",
                         "topk_momentum: string = '0'",
                         "topk_warmup_steps: int = 0",
@@ -147,11 +156,17 @@ Status register_collectives() {
                         "quantize_bits: int = 0",
                         "quantize_floating: bool = false",
                         "matrix_rank: int = 0",
-                        "min_compression_rate: string = '2'",
-                        "fusion_rule: int = 0",
-                        "fusion_limit: int = 0"};
+                        "min_compression_rate: string = '2'"};
   LIGHTCC_RETURN_IF_ERROR(register_pair<OpType::kAllreduce>(
-      "LightccAllreduce", "LightccGroupedAllreduce", reduction + allreduce, &infer_same));
+      "LightccAllreduce", "LightccGroupedAllreduce", reduction + allreduce + fusion, &infer_same));
+  // Which attributes of compression would say is an input here, so that steps of a graph differ. A
+  // row for each tensor: bits of an element, 0: not quantised; share of top-k, 0: no top-k.
+  LIGHTCC_RETURN_IF_ERROR((register_collective<OpType::kAllreduce, true, true>(
+      {.name = "LightccTunedAllreduce",
+       .attributes = list_attributes() + common_attributes() + reduction + fusion,
+       .inputs = {"tensors: Ts", "ways: double"},
+       .outputs = {"outputs: Ts"},
+       .infer = &infer_same_but_last})));
   LIGHTCC_RETURN_IF_ERROR(register_pair<OpType::kAllgather>(
       "LightccAllgather", "LightccGroupedAllgather", {}, &infer_other_rows));
   LIGHTCC_RETURN_IF_ERROR(register_pair<OpType::kBroadcast>(

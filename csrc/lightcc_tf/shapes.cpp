@@ -52,10 +52,7 @@ void infer_rows(ShapeInferenceContext* context, int index, TfStatus* status) {
   }
 }
 
-}  // namespace
-
-void infer_same(ShapeInferenceContext* context, TfStatus* status) {
-  const std::int64_t count = api().shape_input_count(context);
+void infer_first(ShapeInferenceContext* context, std::int64_t count, TfStatus* status) {
   for (int i = 0; i < count && ok(status); ++i) {
     const Shape shape(api().new_shape());
     api().get_input_shape(context, i, shape.get(), status);
@@ -63,6 +60,16 @@ void infer_same(ShapeInferenceContext* context, TfStatus* status) {
       api().set_output_shape(context, i, shape.get(), status);
     }
   }
+}
+
+}  // namespace
+
+void infer_same(ShapeInferenceContext* context, TfStatus* status) {
+  infer_first(context, api().shape_input_count(context), status);
+}
+
+void infer_same_but_last(ShapeInferenceContext* context, TfStatus* status) {
+  infer_first(context, api().shape_input_count(context) - 1, status);
 }
 
 void infer_other_rows(ShapeInferenceContext* context, TfStatus* status) {

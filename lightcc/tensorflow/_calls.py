@@ -67,6 +67,13 @@ def compression_arguments(spec: CompressionSpec | None) -> dict[str, Any]:
     }
 
 
+def way_of(spec: CompressionSpec | None) -> list[float]:
+    """Returns a row of what a tuned allreduce is told: bits, and the share of top-k."""
+    if spec is None:
+        return [0.0, 0.0]
+    return [float(spec.bits), 0.0] if spec.bits else [0.0, spec.ratio]
+
+
 def fusion_arguments(rule: Rule | int, limit_bytes: int) -> dict[str, Any]:
     """Returns the arguments that say what may travel together."""
     return {"fusion_rule": int(rule), "fusion_limit": limit_bytes}

@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from lightcc._adapter import check_groups
-from lightcc.compression import TopKCompressor, check_compression, find_engine_compressor
+from lightcc._adapter import TunedSteps, check_groups
+from lightcc.compression import (
+    AutoCompressor,
+    TopKCompressor,
+    check_compression,
+    find_engine_compressor,
+)
 from lightcc.fusion import FusionChoice, Rule, choose_fusion, digest_of
 from lightcc.fusion.plans import parse_positions, parse_scopes, piecewise, scopewise
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average, check_op
-from lightcc.tensorflow import _calls
+from lightcc.tensorflow import _calls, _tuning
 from lightcc.tensorflow._library import ops
 from lightcc.tensorflow._naming import given, refuse_compilation
 from lightcc.tensorflow._sparse import allreduce_slices, members
@@ -99,6 +104,8 @@ class GradientExchange:
         groups: int | Sequence[Sequence[Any]] | None = None,
         process_set: ProcessSet = global_process_set,
         fusion: Fusion | None = None,
+        squares: bool = True,
+        tuned: dict[Any, TunedSteps] | None = None,
     ) -> None:
         """Checks the arguments, which are those of DistributedGradientTape.
 
@@ -113,6 +120,9 @@ class GradientExchange:
             groups: Number of groups, or lists of variables.
             process_set: The ranks that take part.
             fusion: How gradients are fused.
+            squares: Whether an optimizer may divide by squares of what is returned.
+            tuned: What `Compression.auto` knows of earlier steps, by what there is; `None`:
+                nothing, as this object stays.
 
         Raises:
             ValueError: An argument is not allowed.
@@ -135,7 +145,15 @@ class GradientExchange:
         self._name = name
         self._devices = (device_dense, device_sparse)
         self._compression = compression
-        self._spec: CompressionSpec | None = None if compressor is None else compressor.spec()
+        self._auto = compressor if isinstance(compressor, AutoCompressor) else None
+        if self._auto is not None:
+            _tuning.check(self._auto, op, squares=squares)
+        self._squares = squares
+        self._tuned: dict[Any, TunedSteps] = {} if tuned is None else tuned
+        self._own_steps: list[TunedSteps] = []  # Of those in `_tuned`.
+        self._spec: CompressionSpec | None = (
+            None if compressor is None or self._auto is not None else compressor.spec()
+        )
         self._sparse_as_dense = sparse_as_dense
         self._op = check_op(op)
         self._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
@@ -172,11 +190,20 @@ class GradientExchange:
                     results[i] = self._reduce_sparse(gradient, names[i])
         dense = [i for i, g in enumerate(results) if g is not None and not _is_sparse(g)]
         with tf.device(self._devices[0]):
-            for unit in self._units(dense, results, variables, named):
-                combined = self._reduce_unit(unit, results, names)
+            units = self._units(dense, results, variables, named)
+            ways = self._ways(units, results, variables, names)
+            for unit, way in zip(units, ways, strict=True):
+                combined = self._reduce_unit(unit, way, results, names)
                 for i, result in zip(unit.members, combined, strict=True):
                     results[i] = result
         return results
+
+    def choices(self) -> dict[str, str]:
+        """Returns how `Compression.auto` has gradients travel now, by the variables' names."""
+        found: dict[str, str] = {}
+        for steps in self._own_steps:
+            found |= {_own_name(name): way for name, way in steps.choices().items()}
+        return found
 
     def scale(self, gradient: Any) -> Any:
         """Returns a gradient that stays this rank's own, as if its loss were one of all ranks'."""
@@ -199,22 +226,54 @@ class GradientExchange:
         names = (f"{name}.values", f"{name}.indices")
         return allreduce_slices(gradient, self._op, names, self.process_set)
 
-    def _reduce_unit(self, unit: _Unit, gradients: Sequence[Any], names: Sequence[str]) -> Any:
+    def _ways(
+        self,
+        units: Sequence[_Unit],
+        gradients: Sequence[Any],
+        variables: Sequence[Any],
+        names: Sequence[str],
+    ) -> list[Any]:
+        """Returns what `Compression.auto` says of each unit in this step; `None` without it."""
+        if self._auto is None or not units:
+            return [None] * len(units)
+        order = [i for unit in units for i in unit.members]
+        sizes = [_num_bytes(gradients[i], variables[i]) for i in order]
+        given = [(names[i], size) for i, size in zip(order, sizes, strict=True)]
+        at = {i: position for position, i in enumerate(order)}
+        together = [[at[i] for i in unit.members] for unit in units if unit.together]
+        key = _tuning.key_of(self._auto, given, together, self.process_set)
+        if key not in self._tuned:
+            self._tuned[key] = TunedSteps(
+                self._auto, given, together, self.process_set, squares=self._squares
+            )
+        if self._tuned[key] not in self._own_steps:
+            self._own_steps.append(self._tuned[key])
+        return _tuning.ways(self._tuned[key], [len(unit.members) for unit in units])
+
+    def _reduce_unit(
+        self, unit: _Unit, way: Any, gradients: Sequence[Any], names: Sequence[str]
+    ) -> Any:
         pairs = [
             self._compression.compress(tf.convert_to_tensor(gradients[i])) for i in unit.members
         ]
         arguments = {
             "process_set_id": _calls.set_id(self.process_set),
             **_calls.reduction(self._op, *self._factors),
-            **_calls.compression_arguments(self._spec),
             **_calls.fusion_arguments(unit.rule, unit.limit_bytes),
         }
         sent = [tensor for tensor, _ in pairs]
         unit_names = [names[i] for i in unit.members]
-        if len(sent) == 1 and not unit.together:
+        if way is not None:
+            refuse_compilation()
+            combined = ops.lightcc_tuned_allreduce(
+                sent, way, names=unit_names, together=unit.together, **arguments
+            )
+        elif len(sent) == 1 and not unit.together:
+            arguments |= _calls.compression_arguments(self._spec)
             combined = [ops.lightcc_allreduce(sent[0], **given(unit_names[0]), **arguments)]
         else:
             refuse_compilation()
+            arguments |= _calls.compression_arguments(self._spec)
             combined = ops.lightcc_grouped_allreduce(
                 sent, names=unit_names, together=unit.together, **arguments
             )
@@ -294,6 +353,19 @@ def _batches(positions: Sequence[int], gradients: Sequence[Any]) -> list[list[in
         batches[-1].append(i)
         room -= size
     return batches
+
+
+def _num_bytes(gradient: Any, variable: Any) -> int:
+    """Returns the size of a gradient; 0 where it is not known."""
+    elements = gradient.shape.num_elements()
+    if elements is None:
+        elements = tf.TensorShape(getattr(variable, "shape", None)).num_elements()
+    return 0 if elements is None else int(elements) * int(gradient.dtype.size)
+
+
+def _own_name(name: str) -> str:
+    """Returns the variable's name of what `_unique()` made."""
+    return name.split(".", 3)[3]
 
 
 def _is_sparse(gradient: Any) -> bool:

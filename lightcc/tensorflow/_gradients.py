@@ -55,6 +55,10 @@ def _of_grouped_allreduce(op: Any, *grads: Any) -> list[Any]:
     )
 
 
+def _of_tuned_allreduce(op: Any, *grads: Any) -> list[Any]:
+    return [*_of_grouped_allreduce(op, *grads), None]
+
+
 def _own_rows(op: Any, contribution: Any, grad: Any, process_set: ProcessSet) -> Any:
     """Returns the averaged gradient's part that belongs to this rank's rows of an allgather."""
     scope = _ignores_scope(op)
@@ -135,6 +139,7 @@ def _of_grouped_reducescatter(op: Any, *grads: Any) -> list[Any]:
 GRADIENTS: dict[str, Callable[..., Any]] = {
     "LightccAllreduce": _of_allreduce,
     "LightccGroupedAllreduce": _of_grouped_allreduce,
+    "LightccTunedAllreduce": _of_tuned_allreduce,
     "LightccAllgather": _of_allgather,
     "LightccGroupedAllgather": _of_grouped_allgather,
     "LightccBroadcast": _of_broadcast,

@@ -19,6 +19,7 @@ from lightcc import basics  # First: it loads the engine, which the operations u
 COLLECTIVES = (
     "LightccAllreduce",
     "LightccGroupedAllreduce",
+    "LightccTunedAllreduce",
     "LightccAllgather",
     "LightccGroupedAllgather",
     "LightccBroadcast",

@@ -126,8 +126,23 @@ def _broadcast(
     return world.broadcast(sent, False, attributes["root_rank"], name, attributes["process_set_id"])
 
 
-def _run(start: Any, node: _Node, sent: Sequence[Any], *, is_list: bool) -> list[Any]:
-    """Runs an operation on eager tensors to its end, with TensorFlow's errors."""
+def _run(
+    start: Any,
+    node: _Node,
+    sent: Sequence[Any],
+    *,
+    is_list: bool,
+    each: Sequence[dict[str, Any]] | None = None,
+) -> list[Any]:
+    """Runs an operation on eager tensors to its end, with TensorFlow's errors.
+
+    Args:
+        start: Starts it.
+        node: What asks for it.
+        sent: The tensors.
+        is_list: Whether it takes a list of tensors.
+        each: Attributes that differ between the tensors of a list with names.
+    """
     try:
         world = _world.current()
     except ValueError as error:
@@ -141,7 +156,10 @@ def _run(start: Any, node: _Node, sent: Sequence[Any], *, is_list: bool) -> list
         if not names and name is not None:
             names = [f"{name}_{i + 1}of{len(sent)}" for i in range(len(sent))]
         handles = [
-            start(world, tensor, False, names[i] if names else None, node.attributes)
+            start(
+                *(world, tensor, False, names[i] if names else None),
+                node.attributes | (each[i] if each else {}),
+            )
             for i, tensor in enumerate(sent)
         ]
         return [_core.wait(handle) for handle in handles]
@@ -240,6 +258,35 @@ lightcc_grouped_reducescatter = _collective(
 lightcc_grouped_broadcast = _collective(
     "LightccGroupedBroadcast", _broadcast, is_list=True, keeps_shape=True
 )
+
+
+def lightcc_tuned_allreduce(
+    tensors: Any, ways: Any, name: str | None = None, **given: Any
+) -> list[Any]:
+    """Combines tensors, each compressed as its row of `ways` says: bits, and a share of top-k."""
+    attributes = DEFAULTS | given
+
+    def run(node: _Node, *inputs: Any) -> list[Any]:
+        rows = inputs[-1].numpy()
+        if rows.shape != (len(inputs) - 1, 2):
+            msg = f"ways does not have two numbers for each of {len(inputs) - 1} tensors"
+            raise tf.errors.InvalidArgumentError(None, None, msg)
+        each = [{"quantize_bits": int(b), "topk_ratio": repr(float(r))} for b, r in rows]
+        return _run(_allreduce, node, inputs[:-1], is_list=True, each=each)
+
+    def make(*inputs: Any) -> tuple[_Node, list[Any]]:
+        node = _Node(attributes, inputs)
+        outputs = _run_or_add(
+            node,
+            lambda *sent: run(node, *sent),
+            name or "LightccTunedAllreduce",
+            [it.dtype for it in inputs[:-1]],
+            [it.shape for it in inputs[:-1]],
+        )
+        return node, outputs
+
+    sent = [tf.convert_to_tensor(it) for it in tensors] + [tf.convert_to_tensor(ways, tf.float64)]
+    return list(_with_gradient("LightccTunedAllreduce", make, sent))
 
 
 def lightcc_alltoall(tensor: Any, splits: Any, name: str | None = None, **given: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from lightcc.compression import (
+    AutoCompressor,
     Compressor,
     Fp8Compressor,
     Int4Compressor,
@@ -17,6 +18,7 @@ from lightcc.compression import (
 )
 
 __all__ = [
+    "AutoCompressor",
     "BF16Compressor",
     "Compression",
     "Compressor",
@@ -70,4 +72,5 @@ class Compression:
     int8 = Int8Compressor
     fp8 = Fp8Compressor
     int4 = Int4Compressor
+    auto = AutoCompressor
     powersgd = PowerSGDCompressor

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+#: What an optimizer of tf.compat.v1.train has that divides by squares of gradients.
+_SECOND_MOMENT = (
+    "_beta2",
+    "_rho",
+    "_decay",
+    "_initial_accumulator_value",
+    "_initial_gradient_squared_accumulator_value",
+)
+
+
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     """An optimizer of tf.compat.v1.train whose gradients are those of all ranks."""
 
@@ -60,6 +70,13 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     def register_local_var(self, var: Any) -> None:
         """Keeps the gradient of a variable this rank's own."""
         self._local.add(key_of(var))
+
+    def compression_choices(self) -> dict[str, str]:
+        """Returns how `Compression.auto` has gradients travel now, by their variables' names.
+
+        What travels as it is because it is small, or because all ranks share a host, is not there.
+        """
+        return self._exchange.choices()
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Returns the gradients of all ranks, combined, each with its variable.
@@ -150,8 +167,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         device_dense: Device of operations on dense gradients.
         device_sparse: Device of operations on tf.IndexedSlices.
         compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
-            `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.powersgd(...)`, or a class with `compress()`
-            and `decompress()`.
+            `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.powersgd(...)`, `.auto(...)`, which finds
+            out, or a class with `compress()` and `decompress()`.
         sparse_as_dense: Whether tf.IndexedSlices are made dense first.
         backward_passes_per_step: Gradients of that many backward passes are added up on each rank
             before they are combined; in graphs only.
@@ -216,6 +233,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             piecewise_fusion_schedule,
             scopewise_fusion_schedule,
         ),
+        squares=any(hasattr(optimizer, attribute) for attribute in _SECOND_MOMENT),
     )
     return _DistributedOptimizer(
         optimizer,

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lightcc import waiting
+from lightcc import _world, waiting
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.tensorflow import _calls
 from lightcc.tensorflow._library import ops
@@ -70,7 +70,17 @@ def join() -> Any:
     """
     if _executing_eagerly():
         return tf.constant(waiting.join(), tf.int32)
-    return ops.lightcc_join()
+    joined = ops.lightcc_join()
+    with tf.device("/cpu:0"):
+        last = tf.numpy_function(_begin_anew, [joined], tf.int32, stateful=True)
+    last.set_shape([])
+    return last
+
+
+def _begin_anew(last: Any) -> Any:
+    """Notes that ranks begin to count steps anew, and returns what the join has."""
+    _world.begin_era()
+    return last
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> Any:

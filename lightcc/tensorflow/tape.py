@@ -17,6 +17,11 @@ from lightcc.tensorflow.util import key_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lightcc._adapter import TunedSteps
+
+#: What `Compression.auto` knows of earlier steps, as a loop makes a tape in each.
+_TUNED: dict[Any, TunedSteps] = {}
+
 
 class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
     """What DistributedGradientTape adds to a tape."""
@@ -24,6 +29,14 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
     _exchange: GradientExchange
     _local_sources: set[Any]
     _scale_local_gradients: bool
+
+    def compression_choices(self) -> dict[str, str]:
+        """Returns how `Compression.auto` has gradients travel now, by their sources' names.
+
+        Tapes of the same sources share their choices. What travels as it is because it is small, or
+        because all ranks share a host, is not there.
+        """
+        return self._exchange.choices()
 
     def register_local_source(self, source: Any) -> None:
         """Keeps the gradient of a variable this rank's own."""
@@ -123,8 +136,9 @@ def DistributedGradientTape(  # noqa: N802  Horovod's name
         device_dense: Device of operations on dense gradients.
         device_sparse: Device of operations on tf.IndexedSlices.
         compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
-            `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.powersgd(...)`, or a class with `compress()`
-            and `decompress()`.
+            `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.powersgd(...)`, `.auto(...)`, which finds
+            out, or a class with `compress()` and `decompress()`. A tape does not know what is done
+            with gradients, so `.auto()` tries no top-k.
         sparse_as_dense: Whether tf.IndexedSlices are made dense first.
         op: `Average`, `Sum`, `Min`, `Max`, `Product` or `Adasum`.
         gradient_predivide_factor: With `Average`: how much of the division by the number of ranks
@@ -179,6 +193,7 @@ def DistributedGradientTape(  # noqa: N802  Horovod's name
             piecewise_fusion_schedule,
             scopewise_fusion_schedule,
         ),
+        tuned=_TUNED,
     )
     return made
 
