@@ -18,6 +18,7 @@ class Settings(NamedTuple):
 
     Attributes:
         fusion: `allreduce_type`, `fusion_type` and so on, by name; `None`: not given.
+        squares: Whether the optimizer divides by squares of gradients; no argument, but known.
     """
 
     compression: Any
@@ -33,6 +34,7 @@ class Settings(NamedTuple):
     process_set: ProcessSet = global_process_set
     scale_local_gradients: bool = True
     fusion: Mapping[str, Any] = MappingProxyType({})
+    squares: bool = False
 
     def check(self) -> None:
         """Raises ValueError or TypeError where an argument is not allowed."""
@@ -61,6 +63,9 @@ class Exchange(Protocol):
 
     def scale(self, gradient: Any) -> Any:
         """Returns a gradient that stays this rank's own, divided by the number of ranks."""
+
+    def choices(self) -> dict[str, str]:
+        """Returns how `Compression.auto` has gradients travel now, by the variables' names."""
 
 
 class Aggregation(Protocol):

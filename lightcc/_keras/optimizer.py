@@ -60,6 +60,10 @@ class _Training:
                 name=name,
             )
 
+    def choices(self) -> dict[str, str]:
+        """Returns how `Compression.auto` has gradients travel now."""
+        return self._exchange.choices()
+
     def combine(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Returns what the optimizer steps with; its own sums where more passes are to come."""
         if self.aggregation is None:
@@ -115,7 +119,7 @@ class Distributed:
             is_adaptive = any(hasattr(inner, name) for name in _SECOND_MOMENT)
             found = _Training(
                 self._lightcc_name,
-                self._lightcc_settings,
+                self._lightcc_settings._replace(squares=is_adaptive),
                 self._lightcc_backend,
                 type(inner).__name__ if is_adaptive else None,
             )
@@ -126,6 +130,13 @@ class Distributed:
         """Keeps the gradient of a variable this rank's own."""
         training = self._training()
         training.local.add(training.backend.key(var))
+
+    def compression_choices(self) -> dict[str, str]:
+        """Returns how `Compression.auto` has gradients travel now, by their variables' names.
+
+        What travels as it is because it is small, or because all ranks share a host, is not there.
+        """
+        return self._training().choices()
 
     @property
     def _agg_helper(self) -> Aggregation | None:

@@ -163,6 +163,9 @@ class _Exchange:
     def scale(self, gradient: Any) -> Any:
         return self._exchange.scale(gradient)
 
+    def choices(self) -> dict[str, str]:
+        return self._exchange.choices()
+
 
 def _reduce(exchange: StreamExchange, variables: Sequence[Any], gradients: Any) -> list[Any]:
     return exchange.reduce(gradients, variables)

@@ -9,10 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _world
-from lightcc._adapter import GradientStream, Slot, check_groups, plan_groups
-from lightcc.compression import engine_spec
+from lightcc._adapter import (
+    CompressionTuner,
+    GradientStream,
+    Slot,
+    check_groups,
+    compresses_in,
+    plan_groups,
+    ways_within,
+)
+from lightcc.compression import AutoCompressor, engine_spec, find_engine_compressor
 from lightcc.fusion import choose_fusion, digest_of
-from lightcc.reductions import Average, check_op
+from lightcc.reductions import Average, Sum, check_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,7 +93,16 @@ class StreamExchange:
         self._settings = settings
         self._to_send = to_send
         self._zeros = zeros
-        self._spec = engine_spec(settings.compression)
+        compressor = find_engine_compressor(settings.compression)
+        self._auto = compressor if isinstance(compressor, AutoCompressor) else None
+        if self._auto is not None:
+            if self._op not in (Average, Sum):
+                msg = f"{self._auto.label} compression needs op=Average or op=Sum."
+                raise ValueError(msg)
+            if _world.exists():
+                ways_within(self._auto, squares=settings.squares)
+        self._spec = None if self._auto is not None else engine_spec(settings.compression)
+        self._tuner: CompressionTuner[_Slot] | None = None
         self._fusion = _choose_fusion(dict(settings.fusion))
         self._slots: dict[int, _Slot] = {}
         self._stream: GradientStream[_Slot] | None = None
@@ -117,11 +134,18 @@ class StreamExchange:
                 slot.sent = self._zeros(slot.sent)
             stream.ready(slot)
         stream.synchronize()
+        if self._tuner is not None:
+            self._tuner.count_step()
         results = list(gradients)
         for i, slot in self._slots.items():
             context = sent[i][1] if i in sent else None
             results[i] = compression.decompress(slot.sent, context)
         return results
+
+    def choices(self) -> dict[str, str]:
+        """Returns how `Compression.auto` has gradients travel now, by the variables' paths."""
+        found = {} if self._tuner is None else self._tuner.choices()
+        return {name.split(".", 3)[3]: way for name, way in found.items()}
 
     def scale(self, gradient: Any) -> Any:
         """Returns a gradient that stays this rank's own, divided by the number of ranks."""
@@ -161,6 +185,14 @@ class StreamExchange:
             factors=(1.0 / factor, factor),
             spec=self._spec,
         )
+        if self._auto is not None:
+            self._tuner = CompressionTuner(
+                self._auto,
+                self._stream,
+                compresses_in(settings.process_set),
+                settings.process_set,
+                squares=settings.squares,
+            )
         self._made_for = made_for
         return self._stream
 

@@ -143,8 +143,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         name: Begins the names of gradients; "Distributed" and the optimizer's class if `None`.
         device_dense: Device of operations on dense gradients, in TensorFlow.
         device_sparse: Device of operations on tf.IndexedSlices.
-        compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.topk(...)`, or a
-            class with `compress()` and `decompress()`.
+        compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.topk(...)`,
+            `.int8`, `.fp8`, `.int4`, `.powersgd(...)`, `.auto(...)`, which finds out, or a class
+            with `compress()` and `decompress()`.
         sparse_as_dense: Whether sparse gradients are made dense first.
         gradient_predivide_factor: With `Average`: how much of the division by the number of ranks
             comes before the sum.

@@ -42,6 +42,7 @@ class TensorFlowBackend:
                 groups=groups,
                 process_set=settings.process_set,
                 fusion=Fusion(**settings.fusion),
+                squares=settings.squares,
             )
         )
 
@@ -153,6 +154,9 @@ class _Exchange:
 
     def scale(self, gradient: Any) -> Any:
         return self._exchange.scale(gradient)
+
+    def choices(self) -> dict[str, str]:
+        return self._exchange.choices()
 
 
 class _Named:
