@@ -101,6 +101,12 @@ struct CompleteOperation {
   Status status;
   std::int32_t value = 0;
 };
+/// The operation, an open receive, gets its message from `source`, and is called `name` now.
+struct NameReceive {
+  OperationToken operation = kNoOperation;
+  std::int32_t source = -1;
+  std::string name;
+};
 /// `waiting` completes when the set can be used.
 struct MakeProcessSet {
   std::uint32_t id = 0;
@@ -119,8 +125,13 @@ struct EndWorld {
   Status status;
   bool is_in_order = false;  ///< A rank left; nothing failed.
 };
-using ControlAction = std::
-    variant<RunBucket, CompleteOperation, MakeProcessSet, DropProcessSet, ApplyTuning, EndWorld>;
+using ControlAction = std::variant<RunBucket,
+                                   CompleteOperation,
+                                   NameReceive,
+                                   MakeProcessSet,
+                                   DropProcessSet,
+                                   ApplyTuning,
+                                   EndWorld>;
 
 /// Is told what becomes of tensors; a timeline records it.
 class ControlObserver {
@@ -240,6 +251,7 @@ class ControlPlane {
   Status apply_all(std::vector<Command>& commands, TimePoint now);
   Status apply(const Command& command, TimePoint now);
   Status apply_execute(const Execute& execute);
+  Status apply_match(const MatchReceive& match);
   Result<std::optional<MatchedTensor>> resolve(const AnnouncedTensor& announced,
                                                std::uint32_t process_set);
   Result<std::shared_ptr<const AgreedTensor>> agreed_tensor(const AnnouncedTensor& announced,

@@ -272,6 +272,9 @@ Status ControlPlane::apply(const Command& command, TimePoint now) {
   if (const auto* execute = std::get_if<Execute>(&command)) {
     return apply_execute(*execute);
   }
+  if (const auto* match = std::get_if<MatchReceive>(&command)) {
+    return apply_match(*match);
+  }
   if (const auto* failure = std::get_if<FailOperation>(&command)) {
     complete_by_name(
         failure->process_set, failure->name, Status(failure->code, failure->message), 0);
@@ -330,6 +333,19 @@ Status ControlPlane::apply_execute(const Execute& execute) {
     actions_.emplace_back(std::move(bucket));
   }
   return {};
+}
+
+// The receive, if it is this rank's, waits under the name that its message has from now on.
+Status ControlPlane::apply_match(const MatchReceive& match) {
+  tell_ended(match.process_set, match.receive);
+  auto waiting = take_waiting(match.process_set, match.receive);
+  if (!waiting.has_value()) {
+    return {};
+  }
+  actions_.emplace_back(NameReceive{waiting->operation, match.source, match.send});
+  const bool is_free =
+      waiting_.try_emplace(key_of(match.process_set, match.send), std::move(*waiting)).second;
+  return is_free ? Status() : nonsense();
 }
 
 // What an announced tensor is: as said in full, or as its slot says.

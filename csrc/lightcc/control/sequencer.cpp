@@ -64,6 +64,9 @@ bool is_possible(const Request& request, int rank, int world_size, const Process
       return sets.member_index(s.process_set, s.root_or_peer) >= 0;
     case OpType::kSend:
     case OpType::kRecv:
+      if (s.is_open_receive() && s.root_or_peer == kAnySource) {
+        return set_size > 1;
+      }
       return s.root_or_peer != rank && sets.member_index(s.process_set, s.root_or_peer) >= 0;
     case OpType::kAddProcessSet:
       return s.process_set == 0 && may_be_added(request.ranks);
@@ -155,8 +158,41 @@ Status Sequencer::on_request(Ranks ranks, const Request& request, TimePoint now)
   if (is_timed(pending)) {
     slow_ranks_.on_reports(pending.common.process_set, ranks, now);
   }
-  complete_if_all_reported(pending, ranks.back());
+  LIGHTCC_ASSIGN_OR_RETURN(Pending * met, meet(pending));
+  complete_if_all_reported(*met, ranks.back());
   return {};
+}
+
+bool Sequencer::may_meet(const Pending& send, const Pending& receive) {
+  const Signature& s = send.common;
+  const Signature& r = receive.common;
+  return s.op == OpType::kSend && r.op == OpType::kRecv && s.root_or_peer == receive.first_rank &&
+         (r.root_or_peer == send.first_rank || r.root_or_peer == kAnySource) &&
+         s.process_set == r.process_set && s.mailbox == r.mailbox;
+}
+
+Result<Sequencer::Pending*> Sequencer::meet(Pending& pending) {
+  if (pending.common.mailbox.empty() || pending.reported_count != 1) {
+    return &pending;
+  }
+  const auto other = std::ranges::find_if(unmet_, [&](const Pending* waiting) {
+    return may_meet(*waiting, pending) || may_meet(pending, *waiting);
+  });
+  if (other == unmet_.end()) {
+    unmet_.push_back(&pending);
+    return &pending;
+  }
+  const bool sends = pending.common.op == OpType::kSend;
+  Pending& send = sends ? pending : **other;
+  Pending& receive = sends ? **other : pending;
+  unmet_.erase(other);
+  commands_.emplace_back(MatchReceive{
+      send.common.process_set, receive.common.name, send.common.name, send.first_rank});
+  receive.common.root_or_peer = send.first_rank;
+  send.error = check_transfer(send.common, send.first_rank, receive.common, receive.first_rank);
+  LIGHTCC_RETURN_IF_ERROR(count_in(send, receive.first_rank).status());
+  erase(receive);
+  return &send;
 }
 
 Status Sequencer::on_ready_slot(Ranks ranks, std::uint32_t slot_number, TimePoint now) {
@@ -223,7 +259,7 @@ Result<Sequencer::Pending*> Sequencer::pending_for(int rank,
   pending.begin(signature, rank, now);
   pending.slot = slot == slot_by_key_.end() ? kNoSlot : slot->second;
   pending.members =
-      is_transfer(signature.op)
+      is_transfer(signature.op) && signature.root_or_peer != kAnySource
           ? std::make_shared<const std::vector<std::int32_t>>(std::initializer_list<std::int32_t>{
                 std::min(rank, signature.root_or_peer), std::max(rank, signature.root_or_peer)})
           : process_sets_.share(signature.process_set);
@@ -267,7 +303,9 @@ void Sequencer::Pending::begin(const Signature& signature, int rank, TimePoint n
 
 // The rank's index among the members.
 Result<std::size_t> Sequencer::count_in(Pending& pending, int rank) {
-  const int index = index_of(*pending.members, rank);
+  // Nobody else asks for an open receive under its own name.
+  const bool may_ask = rank == pending.first_rank || !pending.common.is_open_receive();
+  const int index = may_ask ? index_of(*pending.members, rank) : -1;
   // What is complete takes no more reports: its ranks wait for it, or have joined.
   if (index < 0 || pending.ready || pending.reported[static_cast<std::size_t>(index)] != 0) {
     return make_error(ErrorCode::kPeerFailed,
@@ -316,6 +354,9 @@ bool Sequencer::lacks_joined(const Pending& pending) const {
 
 void Sequencer::complete(Pending& pending) {
   pending.ready = true;
+  if (!pending.common.mailbox.empty()) {
+    std::erase(unmet_, &pending);
+  }
   if (is_timed(pending)) {
     slow_ranks_.on_complete(pending.common.process_set);
   }
@@ -418,6 +459,8 @@ void Sequencer::announce_now(Pending& pending) {
 void Sequencer::fail_operations_of(std::uint32_t process_set) {
   const auto error =
       make_error(ErrorCode::kMismatch, "The process set %u was removed.", process_set);
+  std::erase_if(
+      unmet_, [&](const Pending* transfer) { return transfer->common.process_set == process_set; });
   for (auto entry = pending_.begin(); entry != pending_.end();) {
     const Pending& pending = *entry->second;
     if (pending.common.process_set == process_set) {
@@ -488,11 +531,12 @@ Sequencer::StallReport Sequencer::check_stalls(TimePoint now) {
       listed += (listed.empty() ? "" : ", ") + std::to_string(rank);
     }
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(age).count();
-    const std::string text = std::string(op_type_name(pending.common.op)) + " '" +
-                             pending.common.name + "' has waited " + std::to_string(seconds) +
-                             " s for ranks [" + listed +
-                             "], which have not asked for it. Ranks that run different code or "
-                             "different numbers of steps are the usual cause.";
+    const bool is_from_any = is_transfer(pending.common.op) && pending.members->size() > 2;
+    const std::string text =
+        std::string(op_type_name(pending.common.op)) + " '" + pending.common.name +
+        "' has waited " + std::to_string(seconds) + " s for ranks [" + listed + "], " +
+        (is_from_any ? "none of which has sent it" : "which have not asked for it") +
+        ". Ranks that run different code or different numbers of steps are the usual cause.";
     if (!std::exchange(pending.warned, true)) {
       report.warnings.push_back(text);
     }

@@ -9,6 +9,10 @@
 // A named operation gets a slot: from then on a rank that asks for the very same thing says so in a
 // few bytes, and so does the announcement. Slots are never evicted; beyond the capacity, and for
 // automatic names (they do not come back), operations travel with their full signature.
+//
+// A receive usually has the name of its send. An open one (of any source) has not, and is matched
+// here: the first one of a mailbox takes the first send that it may take. Reports of a rank come in
+// the order of its calls, so messages of a pair of ranks do, too (engine/names).
 #pragma once
 
 #include <array>
@@ -145,6 +149,10 @@ class Sequencer {
   Result<Pending*> pending_for(int rank, const Signature& signature, TimePoint now);
   Pending& new_pending();
   Result<std::size_t> count_in(Pending& pending, int rank);
+  /// Finds the other end of a transfer that one rank has asked for, where an open receive is one
+  /// of the two. Returns what both have now asked for: the send, or `pending` while it waits.
+  Result<Pending*> meet(Pending& pending);
+  static bool may_meet(const Pending& send, const Pending& receive);
   void complete_if_all_reported(Pending& pending, int last_rank);
   bool is_complete(const Pending& pending) const;
   std::vector<std::int32_t> missing(const Pending& pending) const;
@@ -200,6 +208,7 @@ class Sequencer {
   PendingByKey pending_;
   std::vector<PendingByKey::node_type> spare_;  // What was erased, to be used again.
   std::string key_;                             // The one that was last looked for.
+  std::vector<Pending*> unmet_;  // Sends to mailboxes, and open receives, in their order.
   std::unordered_map<std::string, GroupState> groups_;
   std::map<std::uint32_t, Queue> queues_;
   std::vector<Slot> slots_;

@@ -401,6 +401,8 @@ Status Core::apply(ControlAction& action) {
     Outcome outcome;
     outcome.value = complete->value;
     operations_.complete(*operation_of(complete->operation), complete->status, std::move(outcome));
+  } else if (const auto* named = std::get_if<NameReceive>(&action)) {
+    return operations_.name_receive(*operation_of(named->operation), named->source, named->name);
   } else if (const auto* made = std::get_if<MakeProcessSet>(&action)) {
     publish_process_sets();
     return executor_->add_process_set(made->id, made->ranks, operation_of(made->waiting));

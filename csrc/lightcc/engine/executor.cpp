@@ -317,6 +317,9 @@ void Executor::finish(Running& running) {
   finished_.emplace_back(running.bucket.process_set, running.bucket.lane);
   for (BucketTensor& tensor : running.bucket.tensors) {
     if (tensor.operation != nullptr) {
+      if (is_transfer(tensor.signature().op)) {
+        tensor.outcome.value = static_cast<std::int32_t>(tensor.per_member().front());
+      }
       operations_.complete(*tensor.operation,
                            tensor.status,
                            tensor.status.ok() ? std::move(tensor.outcome) : Outcome());

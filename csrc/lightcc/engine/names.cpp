@@ -48,8 +48,9 @@ Names::Scope Names::scope_of(const Operation& operation) const {
     return {.process_set = s.process_set, .sequence = operation.sequence};
   }
   const bool sends = s.op == OpType::kSend;
+  const std::int32_t source = s.is_open_receive() ? kAnySource : s.root_or_peer;
   return {.process_set = s.process_set,
-          .source = sends ? rank_ : s.root_or_peer,
+          .source = sends ? rank_ : source,
           .destination = sends ? s.root_or_peer : rank_,
           .sequence = operation.sequence};
 }
@@ -68,9 +69,15 @@ Name Names::make(const Operation& operation, bool grouped) {
     default:
       break;
   }
-  const Scope scope = scope_of(operation);
-  if (scope.source >= 0) {
-    text += '.' + std::to_string(scope.source) + "to" + std::to_string(scope.destination);
+  Scope scope = scope_of(operation);
+  const bool opens = !grouped && has_unknown_source(operation);
+  if (opens) {
+    scope.source = kAnySource;
+    ++open_[scope];
+  }
+  if (is_transfer(s.op)) {
+    text += '.' + (opens ? "" : std::to_string(scope.source)) + "to" +
+            std::to_string(scope.destination);
   }
   if (operation.name.has_value()) {
     return {.text = text + '.' + *operation.name};
@@ -78,11 +85,42 @@ Name Names::make(const Operation& operation, bool grouped) {
   if (!scope.sequence.empty()) {
     text += '.' + scope.sequence;
   }
-  return {.text = text + ".noname." + std::to_string(counts_[scope]++), .is_automatic = true};
+  Name name{.text = text + ".noname." + std::to_string(counts_[scope]++), .is_automatic = true};
+  if (!grouped && (s.op == OpType::kSend || opens)) {
+    name.mailbox = std::to_string(scope.destination) + '.' + scope.sequence;
+  }
+  return name;
+}
+
+// Whether only rank 0 can tell which message `operation` takes.
+bool Names::has_unknown_source(const Operation& operation) const {
+  if (operation.request.signature.op != OpType::kRecv || operation.name.has_value()) {
+    return false;
+  }
+  Scope scope = scope_of(operation);
+  scope.source = kAnySource;
+  return operation.from_any || open_.contains(scope);
 }
 
 void Names::take_back(const Operation& operation) {
   --counts_[scope_of(operation)];
+  if (operation.request.signature.is_open_receive()) {
+    close(operation);
+  }
+}
+
+void Names::found_source(const Operation& operation, int source) {
+  Scope scope = scope_of(operation);
+  scope.source = source;
+  ++counts_[scope];
+  close(operation);
+}
+
+void Names::close(const Operation& operation) {
+  const auto open = open_.find(scope_of(operation));
+  if (open != open_.end() && --open->second == 0) {
+    open_.erase(open);
+  }
 }
 
 Name member_name(const Name& group, std::size_t index, std::size_t count) {

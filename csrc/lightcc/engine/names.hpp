@@ -5,6 +5,10 @@
 // them in one order. In a sequence it is "<kind>.<sequence>.noname.<n>", with a count of its own.
 // Members of a group with one name are "grouped_<kind>.<name>_<i>of<n>".
 // Operations of two ranks carry both ranks in their name and are counted for the pair.
+//
+// A receive from any source does not know that pair. It is *open*: it has a name of its own,
+// without a source, until rank 0 has found its message. Until then the receiver cannot number a
+// later receive of that sequence either, whatever source it names: that one is open, too.
 #pragma once
 
 #include <compare>
@@ -20,6 +24,7 @@ namespace lightcc {
 struct Name {
   std::string text;
   bool is_automatic = false;  ///< Numbered: it never comes back, so it takes no slot.
+  std::string mailbox{};      ///< Signature::mailbox.
 };
 
 /// Thread: one at a time.
@@ -31,6 +36,10 @@ class Names {
   Name make(const Operation& operation, bool grouped);
   /// Gives back the number that the last make() for `operation` took: it was not submitted.
   void take_back(const Operation& operation);
+  /// The message of `operation`, an open receive, comes from `source`: it is one of that pair.
+  void found_source(const Operation& operation, int source);
+  /// `operation`, an open receive, ended without a message.
+  void close(const Operation& operation);
   /// Counts from zero again, as all ranks do when all have joined.
   void reset() { counts_.clear(); }
 
@@ -45,9 +54,11 @@ class Names {
     auto operator<=>(const Scope&) const = default;
   };
   Scope scope_of(const Operation& operation) const;
+  bool has_unknown_source(const Operation& operation) const;
 
   int rank_;
   std::map<Scope, std::uint64_t> counts_;
+  std::map<Scope, std::size_t> open_;  // Open receives in flight, of any source.
 };
 
 /// The name of member `index` of `count` in the group called `group`.

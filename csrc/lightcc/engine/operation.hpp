@@ -48,6 +48,9 @@ struct Operation {
   /// Operations without a name are numbered for each sequence, and apart from those of others.
   /// Ranks must agree on the order within a sequence, but not on that of two sequences.
   std::string sequence;
+  /// Recv: of the messages without a name in this sequence, the one that was sent first, whoever
+  /// sent it. Receives of one sequence take messages in the order in which they were submitted.
+  bool from_any = false;
   TensorRef input;  ///< Recv: what is expected.
   /// Where the result goes, which may be `input` for all-reduce, broadcast and recv. Its number of
   /// elements must be the result's. Where only the negotiation tells that number (allgather,
@@ -80,7 +83,7 @@ struct Outcome {
   std::shared_ptr<OutputBuffer> output;       ///< Where there was no output and no allocator.
   std::vector<std::int64_t> shape;            ///< Of the output.
   std::vector<std::int64_t> received_splits;  ///< Alltoall: rows from each member.
-  std::int32_t value = 0;                     ///< Join: last rank; kAddProcessSet: the id.
+  std::int32_t value = 0;  ///< Join: last rank; kAddProcessSet: the id; recv: the source.
 };
 
 }  // namespace lightcc

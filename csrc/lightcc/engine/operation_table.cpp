@@ -14,6 +14,7 @@ Status OperationTable::name_all(std::vector<Operation>& operations, Grouping gro
     Name name = one_name ? member_name(base, i, count) : names_.make(operations[i], false);
     s.name = std::move(name.text);
     s.is_automatic = name.is_automatic;
+    s.mailbox = std::move(name.mailbox);
     if (grouping != Grouping::kNone && count > 1) {
       s.group = operations.front().request.signature.name;
       s.group_size = static_cast<std::uint32_t>(count);
@@ -106,6 +107,27 @@ InFlight* OperationTable::find(std::uint32_t process_set, const std::string& nam
   return found == entries_.end() ? nullptr : found->second.get();
 }
 
+Status OperationTable::name_receive(InFlight& operation,
+                                    std::int32_t source,
+                                    const std::string& name) {
+  const MutexLock lock(mutex_);
+  Signature& s = operation.operation.request.signature;
+  std::string key = key_of(s.process_set, name);
+  if (entries_.contains(key)) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "rank 0 gave a receive the message '%s', which another one takes",
+                      name.c_str());
+  }
+  names_.found_source(operation.operation, source);
+  s.name = name;
+  s.root_or_peer = source;
+  s.mailbox.clear();
+  Entries::node_type entry = entries_.extract(entries_.find(*operation.key));
+  entry.key() = std::move(key);  // What points at the key still does.
+  entries_.insert(std::move(entry));
+  return {};
+}
+
 void OperationTable::complete_locked(InFlight& operation, const Status& status, Outcome outcome) {
   HandleState& state = *operation.handle;
   state.outcomes[operation.index] = std::move(outcome);
@@ -113,6 +135,9 @@ void OperationTable::complete_locked(InFlight& operation, const Status& status, 
     state.status = status;
   }
   const Signature& s = operation.signature();
+  if (s.is_open_receive()) {
+    names_.close(operation.operation);
+  }
   if (s.op == OpType::kJoin && status.ok()) {
     // Ranks that joined early have issued fewer unnamed operations: all start to count anew.
     names_.reset();

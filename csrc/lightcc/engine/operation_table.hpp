@@ -59,6 +59,10 @@ class OperationTable {
 
   /// The operation in flight under `name`, or null.
   InFlight* find(std::uint32_t process_set, const std::string& name) LIGHTCC_EXCLUDES(mutex_);
+  /// The message of an open receive comes from `source`: it is called `name` from now on, as its
+  /// send is. kPeerFailed: something is in flight under that name.
+  Status name_receive(InFlight& operation, std::int32_t source, const std::string& name)
+      LIGHTCC_EXCLUDES(mutex_);
   /// Ends an operation and forgets it.
   void complete(InFlight& operation, const Status& status, Outcome outcome)
       LIGHTCC_EXCLUDES(mutex_);

@@ -162,6 +162,15 @@ Status check_by_operation(Request& request,
   return {};
 }
 
+Status check_from_any(Operation& operation, std::size_t members) {
+  if (operation.request.signature.op != OpType::kRecv || operation.name.has_value()) {
+    return invalid("Only a recv without a name takes a message from any rank.");
+  }
+  operation.request.signature.root_or_peer = kAnySource;
+  return members < 2 ? invalid("Recv from any rank: the process set has no other member.")
+                     : Status();
+}
+
 // Whether a plane of this rank serves the tensor's memory.
 Status check_memory(const Operation& operation,
                     const char* what,
@@ -274,6 +283,9 @@ Status prepare_operation(Operation& operation,
   s.dtype = input.dtype;
   s.shape = input.shape;
   s.memory = input.memory.kind;
+  if (operation.from_any) {
+    return check_from_any(operation, members.size());
+  }
   return check_by_operation(operation.request, members, context);
 }
 

@@ -19,6 +19,7 @@ enum class CommandKind : std::uint8_t {
   kAllJoined = 5,
   kShutDown = 6,
   kTune = 7,
+  kMatchReceive = 8,
 };
 constexpr std::uint8_t kFirstCompressor = 1;  // 0: none.
 constexpr std::uint8_t kTopkFp16 = 1;
@@ -164,6 +165,9 @@ void put(ByteWriter& out, const Signature& s) {
   out.varint(s.fusion.limit_bytes);
   put_numbers(out, s.shape);
   put(out, s.compression);
+  if (is_transfer(s.op)) {
+    out.string(s.mailbox);
+  }
 }
 
 Signature get_signature(ByteReader& in) {
@@ -187,6 +191,9 @@ Signature get_signature(ByteReader& in) {
     in.fail();
   }
   s.compression = get_compression(in);
+  if (is_transfer(s.op)) {
+    s.mailbox = in.string(kMaxNameBytes);
+  }
   return s;
 }
 
@@ -311,6 +318,13 @@ struct CommandWriter {
     out.varint(c.tuning.chunk_bytes);
     out.number(static_cast<std::uint8_t>(c.is_final ? 1 : 0));
   }
+  void operator()(const MatchReceive& c) const {
+    put_kind(out, CommandKind::kMatchReceive);
+    out.varint(c.process_set);
+    out.string(c.receive);
+    out.string(c.send);
+    out.number(c.source);
+  }
 };
 
 constexpr std::size_t kMaxMessageBytes = std::size_t{64} << 10;
@@ -361,6 +375,14 @@ Command get_command(ByteReader& in) {
       c.tuning.lanes = get_u32(in);
       c.tuning.chunk_bytes = in.varint();
       c.is_final = get_flag(in);
+      return c;
+    }
+    case CommandKind::kMatchReceive: {
+      MatchReceive c;
+      c.process_set = get_u32(in);
+      c.receive = in.string(kMaxNameBytes);
+      c.send = in.string(kMaxNameBytes);
+      c.source = in.number<std::int32_t>();
       return c;
     }
   }

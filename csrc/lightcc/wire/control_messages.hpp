@@ -23,6 +23,7 @@ inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxNameBytes = 4096;
 inline constexpr std::size_t kMaxDimensions = 64;
 inline constexpr std::uint32_t kNoSlot = 0xffffffff;
+inline constexpr std::int32_t kAnySource = -1;  ///< In the place of a peer.
 
 /// What all ranks of an operation must agree on.
 struct Signature {
@@ -41,6 +42,11 @@ struct Signature {
   FusionWish fusion;
   std::vector<std::int64_t> shape;
   std::optional<CompressionSpec> compression;  ///< Allreduce: compressed like this.
+  /// Of a send without a name: where a receive may find it that does not know what it is called.
+  /// Of a receive: it is *open*, and takes the first send there, of `root_or_peer` or of anybody.
+  std::string mailbox;
+
+  bool is_open_receive() const { return op == OpType::kRecv && !mailbox.empty(); }
   bool operator==(const Signature&) const = default;
 };
 
@@ -107,6 +113,15 @@ struct FailOperation {
   bool operator==(const FailOperation&) const = default;
 };
 
+/// The open receive of this name takes the message of `source`; it goes on under the send's name.
+struct MatchReceive {
+  std::uint32_t process_set = 0;
+  std::string receive;
+  std::string send;
+  std::int32_t source = -1;
+  bool operator==(const MatchReceive&) const = default;
+};
+
 struct AddProcessSet {
   std::uint32_t id = 0;
   std::string name;  ///< Of the operation that asked for it.
@@ -139,8 +154,14 @@ struct ShutDown {
   bool operator==(const ShutDown&) const = default;
 };
 
-using Command = std::
-    variant<Execute, FailOperation, AddProcessSet, RemoveProcessSet, AllJoined, ShutDown, Tune>;
+using Command = std::variant<Execute,
+                             FailOperation,
+                             AddProcessSet,
+                             RemoveProcessSet,
+                             AllJoined,
+                             ShutDown,
+                             Tune,
+                             MatchReceive>;
 
 /// The world ends in error. Travels both ways.
 struct WorldError {

@@ -15,6 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using testing::allreduce;
+using testing::operation;
 
 const TimePoint kStart{std::chrono::hours(1)};
 
@@ -124,6 +125,43 @@ TEST(ControlPlaneTest, the_same_request_again_is_reported_by_slot) {
   const auto actions = member.take_actions();
   ASSERT_EQ(actions.size(), 1U);
   EXPECT_EQ(std::get<RunBucket>(actions[0]).tensors[0].operation, 8U);
+}
+
+TEST(ControlPlaneTest, a_matched_receive_goes_on_under_the_name_of_its_send) {
+  Request receive{operation(OpType::kRecv, "open", {5}), {}, {}};
+  receive.signature.mailbox = "3.c";
+  const MatchReceive match{0, "open", "1to3.0", 1};
+  Execute execute;
+  execute.tensors.push_back({kNoSlot, operation(OpType::kSend, "1to3.0", {5}), {1, 3}});
+  for (const int rank : {3, 5}) {  // The receiver, and a rank that has nothing to do with it.
+    const bool receives = rank == 3;
+    ControlPlane member = machine(rank);
+    if (receives) {
+      submit(member, receive, 7);
+      member.advance(kStart);
+    }
+    member.on_frame(kParentLink, std::vector<Command>{match, execute}, kStart);
+    const auto actions = member.take_actions();
+    ASSERT_EQ(actions.size(), receives ? 2U : 0U);
+    if (receives) {
+      const auto& named = std::get<NameReceive>(actions[0]);
+      EXPECT_EQ(named.operation, 7U);
+      EXPECT_EQ(named.source, 1);
+      EXPECT_EQ(named.name, "1to3.0");
+      EXPECT_EQ(std::get<RunBucket>(actions[1]).tensors[0].operation, 7U);
+    }
+    EXPECT_EQ(member.waiting_count(), 0U);
+    EXPECT_FALSE(member.is_over());
+  }
+}
+
+TEST(ControlPlaneTest, a_receive_whose_message_is_expected_already_is_trouble) {
+  ControlPlane member = machine(3);
+  submit(member, {operation(OpType::kRecv, "open", {5}), {}, {}}, 7);
+  submit(member, {operation(OpType::kRecv, "1to3.0", {5}), {}, {}}, 8);
+  member.advance(kStart);
+  member.on_frame(kParentLink, std::vector<Command>{MatchReceive{0, "open", "1to3.0", 1}}, kStart);
+  EXPECT_TRUE(member.is_suspecting());
 }
 
 TEST(ControlPlaneTest, a_leader_makes_one_report_of_what_its_ranks_ask_for_alike) {

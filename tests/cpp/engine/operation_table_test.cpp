@@ -177,6 +177,50 @@ TEST(OperationTable, numbers_of_unnamed_operations_are_taken_by_what_was_accepte
                                       "sendrecv.1to4.noname.0"}));
 }
 
+// What a receive from `source` is called, and on which mailbox it is asked for.
+struct Receiver {
+  const InFlight* receive(int source, const std::string& sequence = "") {
+    std::vector<Operation> one(1);
+    one[0].request.signature.op = OpType::kRecv;
+    one[0].request.signature.root_or_peer = source;
+    one[0].from_any = source == kAnySource;
+    one[0].sequence = sequence;
+    EXPECT_TRUE(table.add(std::move(one), Grouping::kNone).ok());
+    return table.take_new().front();
+  }
+  OperationTable table{3};
+};
+
+TEST(OperationTable, receives_behind_one_from_any_source_are_open_until_all_have_a_source) {
+  Receiver r;
+  EXPECT_EQ(name_of(r.receive(2)), "sendrecv.2to3.noname.0");
+  const InFlight* any = r.receive(kAnySource);
+  EXPECT_EQ(name_of(any), "sendrecv.to3.noname.0");
+  EXPECT_EQ(any->signature().mailbox, "3.");
+  const InFlight* behind = r.receive(2);
+  EXPECT_EQ(name_of(behind), "sendrecv.to3.noname.1");
+  EXPECT_EQ(behind->signature().mailbox, "3.");
+  EXPECT_EQ(behind->signature().root_or_peer, 2);
+  const InFlight* apart = r.receive(2, "t7");
+  EXPECT_EQ(name_of(apart), "sendrecv.2to3.t7.noname.0");
+  EXPECT_TRUE(apart->signature().mailbox.empty());
+  const auto name = [&](const InFlight* operation, const std::string& text) {
+    return r.table.name_receive(*r.table.find(0, name_of(operation)), 2, text);
+  };
+  ASSERT_TRUE(name(any, "sendrecv.2to3.noname.1").ok());
+  EXPECT_EQ(any->signature().root_or_peer, 2);
+  EXPECT_FALSE(any->signature().is_open_receive());
+  EXPECT_EQ(r.table.find(0, "sendrecv.2to3.noname.1"), any);
+  EXPECT_EQ(r.table.find(0, "sendrecv.to3.noname.0"), nullptr);
+  EXPECT_EQ(name_of(r.receive(2)), "sendrecv.to3.noname.2");
+  EXPECT_EQ(name(behind, "sendrecv.2to3.noname.0").code(), ErrorCode::kPeerFailed) << "taken";
+  ASSERT_TRUE(name(behind, "sendrecv.2to3.noname.2").ok());
+  r.table.complete(*r.table.find(0, "sendrecv.to3.noname.2"), {}, {});  // Without a message.
+  EXPECT_EQ(name_of(r.receive(2)), "sendrecv.2to3.noname.3");
+  r.table.complete(*r.table.find(0, "sendrecv.2to3.noname.1"), {}, {});
+  EXPECT_EQ(r.table.find(0, "sendrecv.2to3.noname.1"), nullptr);
+}
+
 TEST(OperationTable, a_join_lets_numbers_begin_again) {
   OperationTable table;
   ASSERT_TRUE(table.add(std::vector<Operation>(1), Grouping::kNone).ok());

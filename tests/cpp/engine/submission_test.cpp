@@ -19,11 +19,13 @@ constexpr int kWorldSize = 4;
 constexpr int kRank = 1;
 constexpr std::uint32_t kOddSet = 1;    // Ranks 1 and 3.
 constexpr std::uint32_t kOtherSet = 2;  // Without rank 1.
+constexpr std::uint32_t kAloneSet = 3;  // Rank 1.
 
 ProcessSetTable table() {
   ProcessSetTable sets(kWorldSize);
   sets.add(kOddSet, {1, 3});
   sets.add(kOtherSet, {0, 2});
+  sets.add(kAloneSet, {kRank});
   return sets;
 }
 
@@ -131,6 +133,23 @@ TEST(Submissions, roots_and_peers_are_other_members) {
       expect_error(with_peer(of(op), peer), "is not another member of the process set");
     }
   }
+}
+
+TEST(Submissions, only_receives_without_a_name_take_a_message_of_any_rank) {
+  const auto from_any = [](OpType op) {
+    Operation s = of(op);
+    s.name.reset();
+    s.from_any = true;
+    return s;
+  };
+  Operation fine = with_peer(from_any(OpType::kRecv), 2);
+  ASSERT_TRUE(prepare(fine).ok());
+  EXPECT_EQ(fine.request.signature.root_or_peer, kAnySource);
+  Operation named = from_any(OpType::kRecv);
+  named.name = "t";
+  expect_error(named, "Only a recv without a name");
+  expect_error(from_any(OpType::kSend), "Only a recv without a name");
+  expect_error(in_set(from_any(OpType::kRecv), kAloneSet), "has no other member");
 }
 
 TEST(Submissions, missing_splits_are_even_ones) {

@@ -112,6 +112,16 @@ Signature broadcast_signature() {
   return s;
 }
 
+Signature send_signature() {
+  Signature s;
+  s.op = OpType::kSend;
+  s.root_or_peer = 3;
+  s.name = "s";
+  s.is_automatic = true;
+  s.mailbox = "3.c";
+  return s;
+}
+
 constexpr std::string_view kOne = "000000000000f03f";
 constexpr std::string_view kHalf = "000000000000e03f";
 
@@ -135,7 +145,8 @@ std::vector<Command> commands() {
           RemoveProcessSet{3, "r"},
           AllJoined{2},
           ShutDown{-1},
-          Tune{{FusionRule::kNone, 300, 3, 4}, true}};
+          Tune{{FusionRule::kNone, 300, 3, 4}, true},
+          MatchReceive{300, "r", "s", 2}};
 }
 
 std::vector<Frame> one_of_each() {
@@ -164,9 +175,9 @@ TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
 
 TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
   expect_golden(commands(),
-                std::string("85000000"
+                std::string("90000000"
                             "02"
-                            "07"
+                            "08"
                             "01ac02010202"
                             "070000000000"  // Slot 7, as last time.
                             "ffffffff01"    // No slot, in full:
@@ -184,7 +195,25 @@ TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
                     "04030172"
                     "0502000000"
                     "06ffffffff"
-                    "0701ac02030401");
+                    "0701ac02030401"
+                    "08ac020172017302000000");
+}
+
+TEST(ControlMessagesTest, transfers_end_with_their_mailbox) {
+  expect_golden(std::vector<Report>{{1, Request{send_signature(), {}, {}}}},
+                std::string("2c000000"
+                            "01"
+                            "01"
+                            "0101"
+                            "050700010003000000") +
+                    std::string(kOne) + std::string(kOne) +
+                    "017301"
+                    "0000"
+                    "0000"
+                    "00"
+                    "00"
+                    "03332e63"
+                    "0000");
 }
 
 TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
@@ -261,6 +290,10 @@ TEST(ControlMessagesTest, every_variant_survives_a_round_trip_with_extreme_value
   execute.sequence = std::numeric_limits<std::uint64_t>::max();
   execute.process_set = execute.lane = std::numeric_limits<std::uint32_t>::max();
   execute.tensors.push_back({0xfffffffe, extreme, std::vector<std::int64_t>(3000, -1)});
+  Signature receive = extreme;
+  receive.op = OpType::kRecv;
+  receive.mailbox = std::string(kMaxNameBytes, 'c');
+  execute.tensors.push_back({kNoSlot, receive, {}});
   const std::string long_name(kMaxNameBytes, 'n');
   const std::vector<std::int32_t> many(5000, std::numeric_limits<std::int32_t>::max());
   const std::vector<Frame> frames = {
@@ -281,7 +314,8 @@ TEST(ControlMessagesTest, every_variant_survives_a_round_trip_with_extreme_value
                                  std::numeric_limits<std::uint64_t>::max(),
                                  std::numeric_limits<std::uint32_t>::max(),
                                  std::numeric_limits<std::uint64_t>::max()},
-                                false}},
+                                false},
+                           MatchReceive{9, long_name, long_name, -1}},
       WorldError{ErrorCode::kInternal, -1, ""},
   };
   for (const Frame& frame : frames) {
@@ -335,7 +369,7 @@ TEST(ControlMessagesTest, unknown_kinds_are_refused) {
   expect_refused("01010000");        // A report of kind 0,
   expect_refused("01010004");        // and 4.
   expect_refused("020100");          // A command of kind 0,
-  expect_refused("020107");          // and 7.
+  expect_refused("020109");          // and 9.
   expect_refused("03000000000000");  // An error that is none,
   expect_refused("03090000000000");  // and one not known.
   expect_refused(
@@ -429,6 +463,9 @@ TEST(ControlMessagesTest, limits_of_names_dimensions_and_texts_hold) {
   expect_refused(payload_of(encoded(std::vector<Report>{{0, Request{s, {}, {}}}})));
   s = alltoall_signature();
   s.group.assign(kMaxNameBytes + 1, 'n');
+  expect_refused(payload_of(encoded(std::vector<Report>{{0, Request{s, {}, {}}}})));
+  s = send_signature();
+  s.mailbox.assign(kMaxNameBytes + 1, 'n');
   expect_refused(payload_of(encoded(std::vector<Report>{{0, Request{s, {}, {}}}})));
   s = alltoall_signature();
   s.shape.assign(kMaxDimensions + 1, 1);
