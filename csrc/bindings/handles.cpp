@@ -110,7 +110,12 @@ py::object to_result(const Pending& pending, std::vector<Outcome>& outcomes) {
     case OpType::kAllgather:
     case OpType::kBroadcast:
     case OpType::kReducescatter:
+      break;
     case OpType::kRecv:
+      if (pending.from_any) {
+        const std::int32_t source = outcomes.front().value;
+        return py::make_tuple(member_result(pending, 0, outcomes.front()), source);
+      }
       break;
   }
   if (!pending.grouped) {

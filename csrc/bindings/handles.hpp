@@ -28,6 +28,7 @@ struct Pending {
   OpType op = OpType::kBarrier;
   bool grouped = false;             ///< The result is a list.
   bool in_place = false;            ///< The result is what was passed in.
+  bool from_any = false;            ///< The result is the tensor and the rank that sent it.
   std::vector<TensorView> tensors;  ///< Without their shapes.
   std::vector<TensorView> outputs;  ///< The caller's, which are the results; empty: none given.
 };

@@ -368,6 +368,12 @@ void register_world(py::module_& module) {
            "process_set"_a,
            "waits"_a = false,
            "sequence"_a = "")
+      .def("recv_any",
+           &WorldBinding::recv_any,
+           "tensor"_a,
+           "process_set"_a,
+           "sequence"_a = "",
+           "Receives from whichever rank sends first; the result is the tensor and that rank.")
       .def("barrier", &WorldBinding::barrier, "process_set"_a)
       .def("join", &WorldBinding::join)
       .def("add_process_set", &WorldBinding::add_process_set, "ranks"_a)

@@ -232,6 +232,7 @@ std::int64_t WorldBinding::start(const Call& call,
                       .op = call.prototype.request.signature.op,
                       .grouped = call.is_list,
                       .in_place = call.in_place,
+                      .from_any = call.prototype.from_any,
                       .tensors = std::move(tensors),
                       .outputs = std::move(outputs)});
 }
@@ -372,6 +373,16 @@ std::int64_t WorldBinding::recv(py::handle tensor,
                  .in_place = true,
                  .waits = waits},
                 {to_tensor(tensor, Access::kWrite)});
+}
+
+std::int64_t WorldBinding::recv_any(py::handle tensor,
+                                    OptionalSet process_set,
+                                    std::string sequence) {
+  Operation prototype = collective(OpType::kRecv, process_set);
+  prototype.from_any = true;
+  return submit(
+      {.sequence = std::move(sequence), .prototype = std::move(prototype), .in_place = true},
+      {to_tensor(tensor, Access::kWrite)});
 }
 
 std::int64_t WorldBinding::barrier(OptionalSet process_set) {

@@ -115,6 +115,8 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
                     OptionalSet process_set,
                     bool waits,
                     std::string sequence);
+  /// Its result is the tensor, and the rank that sent it.
+  std::int64_t recv_any(pybind11::handle tensor, OptionalSet process_set, std::string sequence);
   std::int64_t recv(pybind11::handle tensor,
                     Argument<int, "source"> source,
                     OptionalName name,

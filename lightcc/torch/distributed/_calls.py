@@ -66,7 +66,7 @@ class Calls:
         handle: int,
         outputs: Sequence[torch.Tensor],
         waits: bool,
-        finish: Callable[[Any], None] | None,
+        finish: Callable[[Any], int | None] | None,
         timeout_s: float | None,
         what: str,
         source: int = -1,
@@ -85,7 +85,7 @@ class Calls:
         return work
 
     def _finish(
-        self, handle: int, finish: Callable[[Any], None] | None, timeout_s: float, what: str
+        self, handle: int, finish: Callable[[Any], int | None] | None, timeout_s: float, what: str
     ) -> None:
         try:
             result = _core.wait(handle, timeout_s)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Messages(Calls):
     """Sending and receiving.
 
-    Messages of one pair of ranks and one tag arrive in the order in which they were sent.
+    Messages of one pair of ranks and one tag arrive in the order in which they were sent. Receives
+    of one tag take them in the order in which they were called, whatever source they name.
     """
 
     def send(self, tensors: Sequence[torch.Tensor], destination: int, tag: int = 0) -> Work | None:
@@ -40,17 +41,22 @@ class Messages(Calls):
         return self._started(handle, tensors, False, then_copy([staged]), None, what, source)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> Work | None:
-        """Is not possible.
+        """Receives a tensor from whichever rank sends first.
 
-        Raises:
-            NotImplementedError: Always. A receiver names the rank that sends.
+        The work's `source_rank()` is that rank, once `wait()` has returned.
         """
-        del tensors, tag
-        msg = (
-            "The backend lightcc does not receive from any rank: ranks agree on a message before "
-            "it travels. Give recv() and irecv() the source."
-        )
-        raise NotImplementedError(msg)
+        self._leased()
+        (tensor,) = tensors
+        row, staged = writable(tensor)
+        handle = self._world.recv_any(row, 0, self._tagged(tag))
+        copy = then_copy([staged])
+
+        def finish(received: tuple[object, int]) -> int:
+            if copy is not None:
+                copy(received)
+            return received[1]
+
+        return self._started(handle, tensors, False, finish, None, "recv from any rank")
 
     def _tagged(self, tag: int) -> str:
         return f"{self._sequence}t{tag}" if tag else self._sequence

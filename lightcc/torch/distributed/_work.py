@@ -29,7 +29,7 @@ class Work(dist.Work):
         self,
         handle: int | None,
         outputs: Sequence[torch.Tensor],
-        finish: Callable[[Any], None] | None,
+        finish: Callable[[Any], int | None] | None,
         timeout_s: float,
         what: str,
         source: int = -1,
@@ -40,6 +40,7 @@ class Work(dist.Work):
             handle: The engine's operation; `None` where there was nothing to do.
             outputs: What `result()` and the future give.
             finish: Called once with the operation's result, before anybody hears that it is done.
+                Returns `source` where only the result tells it.
             timeout_s: How long `wait()` waits where it is not told.
             what: Names operation and group in errors.
             source: Rank in the group that a message comes from.
@@ -110,7 +111,10 @@ class Work(dist.Work):
         return self._outputs
 
     def source_rank(self) -> int:
-        """Returns the rank in the group that a received message came from; -1 for others."""
+        """Returns the rank in the group that a received message came from; -1 for others.
+
+        That of a message from any rank is -1 until `wait()` has returned.
+        """
         return self._source
 
     _source_rank = source_rank
@@ -178,7 +182,8 @@ class Work(dist.Work):
             result = _core.wait(self._handle, seconds)
             if self._finish is not None:
                 with torch.no_grad():
-                    self._finish(result)
+                    source = self._finish(result)
+                self._source = self._source if source is None else source
         except CollectiveTimeoutError as error:
             if is_pending(self._handle):
                 raise self._too_late(seconds) from None
