@@ -62,7 +62,6 @@ ERROR = re.compile(r"^(?:E\s+)?(?:[\w.]+\.)?(\w*(?:Error|Exception)\b:.*)", re.M
 ON_GLOO = "also on gloo: "
 NAME = "it asks for the name gloo, and the group says lightcc"
 OPTIONS = "it gives options of gloo's own, and lightcc has none"
-ANY_SOURCE = "a receiver names its sender here, as on NCCL"
 MONITORED = (
     "`dist.monitored_barrier()` takes groups of gloo's name only; "
     "`lightcc.torch.distributed.monitored_barrier()` does the same"
@@ -80,9 +79,6 @@ EXPLAINED = {
     "test_monitored_barrier_gloo": MONITORED,
     "test_monitored_barrier_gloo_subgroup": MONITORED,
     "test_monitored_barrier_wait_all_ranks": MONITORED,
-    "test_send_recv_any_source": ANY_SOURCE,
-    "test_send_recv_any_source_autograd_profiler": ANY_SOURCE,
-    "test_send_recv_any_source_torch_profiler": ANY_SOURCE,
 }
 
 
