@@ -38,6 +38,12 @@ struct Reduction {
   double postscale = 1.0;
 };
 
+/// Whether each element can be combined on its own, as groups do it.
+constexpr bool is_elementwise(const Reduction& reduction) {
+  return reduction.op != ReduceOp::kAverage && reduction.op != ReduceOp::kAdasum &&
+         is_reducible(reduction.dtype, reduction.op) && element_size(reduction.dtype) != 0;
+}
+
 /// Pointers handed to a Group are of the memory that its plane serves (engine/plane.hpp). They must
 /// stay valid, and inputs unchanged, until the Work is done or dropped. All counts are the same on
 /// every member unless said otherwise. Zero is a valid count.

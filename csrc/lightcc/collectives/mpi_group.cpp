@@ -16,11 +16,6 @@ std::unique_ptr<Work> refusal(const char* why) {
   return std::make_unique<FailedWork>(Status(ErrorCode::kInvalidArgument, why));
 }
 
-bool is_of_mpi(const Reduction& reduction) {
-  return reduction.op != ReduceOp::kAverage && reduction.op != ReduceOp::kAdasum &&
-         is_reducible(reduction.dtype, reduction.op) && element_size(reduction.dtype) != 0;
-}
-
 class MpiGroup final : public Group {
  public:
   MpiGroup(std::shared_ptr<MpiLink> link, const MpiGroupOptions& options)
@@ -64,7 +59,7 @@ class MpiGroup final : public Group {
 
 std::unique_ptr<Work> MpiGroup::allreduce(std::vector<TensorSpan> tensors,
                                           const Reduction& reduction) {
-  if (!is_of_mpi(reduction)) {
+  if (!is_elementwise(reduction)) {
     return refusal("allreduce: this operator is not defined on this type");
   }
   const BucketView view(tensors, element_size(reduction.dtype));
@@ -100,7 +95,7 @@ std::unique_ptr<Work> MpiGroup::reduce_scatter(const std::byte* in,
 std::unique_ptr<Work> MpiGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                                       std::vector<std::size_t> counts,
                                                       const Reduction& reduction) {
-  if (!is_of_mpi(reduction)) {
+  if (!is_elementwise(reduction)) {
     return refusal("reduce_scatter: this operator is not defined on this type");
   }
   const BucketView view(tensors, element_size(reduction.dtype));

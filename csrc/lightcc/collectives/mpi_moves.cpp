@@ -10,15 +10,6 @@ namespace {
 
 constexpr int kMessageTag = 0;  // MPI keeps the order of one pair's messages.
 
-std::size_t rounds_of(std::size_t size, std::size_t piece) {
-  return (size + piece - 1) / piece;
-}
-
-/// Of a chunk in a whole.
-std::size_t chunk_at(std::size_t round, std::size_t chunk, std::size_t bytes) {
-  return std::min(chunk, bytes - round * chunk);
-}
-
 void copy_block(std::byte* out, const std::byte* in, std::size_t bytes) {
   if (bytes > 0) {
     std::memcpy(out, in, bytes);
@@ -88,19 +79,14 @@ MpiBroadcast::MpiBroadcast(std::shared_ptr<MpiLink> link,
                            std::size_t chunk_bytes)
     : MpiWork(std::move(link), "MPI_Ibcast"),
       data_(data),
-      bytes_(bytes),
-      root_(root),
-      chunk_(chunk_bytes) {
-  set_rounds(rounds_of(bytes_, chunk_));
-}
-
-std::size_t MpiBroadcast::bytes_of(std::size_t round) const {
-  return chunk_at(round, chunk_, bytes_);
+      chunks_(bytes, chunk_bytes),
+      root_(root) {
+  set_rounds(chunks_.rounds());
 }
 
 int MpiBroadcast::begin(std::size_t round, MpiSlot& slot) {
   if (link().rank() == root_) {
-    copy_block(slot.memory.get(), data_ + round * chunk_, bytes_of(round));
+    copy_block(slot.memory.get(), data_ + chunks_.start_of(round), bytes_of(round));
   }
   return mpi().ibcast(slot.memory.get(),
                       static_cast<int>(bytes_of(round)),
@@ -112,7 +98,7 @@ int MpiBroadcast::begin(std::size_t round, MpiSlot& slot) {
 
 void MpiBroadcast::end(std::size_t round, MpiSlot& slot) {
   if (link().rank() != root_ && data_ != nullptr) {
-    copy_block(data_ + round * chunk_, slot.memory.get(), bytes_of(round));
+    copy_block(data_ + chunks_.start_of(round), slot.memory.get(), bytes_of(round));
   }
 }
 
@@ -241,20 +227,12 @@ MpiSend::MpiSend(std::shared_ptr<MpiLink> link,
                  std::size_t bytes,
                  int peer,
                  std::size_t chunk_bytes)
-    : MpiWork(std::move(link), "MPI_Isend"),
-      in_(in),
-      bytes_(bytes),
-      peer_(peer),
-      chunk_(chunk_bytes) {
-  set_rounds(rounds_of(bytes_, chunk_));
-}
-
-std::size_t MpiSend::bytes_of(std::size_t round) const {
-  return chunk_at(round, chunk_, bytes_);
+    : MpiWork(std::move(link), "MPI_Isend"), in_(in), chunks_(bytes, chunk_bytes), peer_(peer) {
+  set_rounds(chunks_.rounds());
 }
 
 int MpiSend::begin(std::size_t round, MpiSlot& slot) {
-  copy_block(slot.memory.get(), in_ + round * chunk_, bytes_of(round));
+  copy_block(slot.memory.get(), in_ + chunks_.start_of(round), bytes_of(round));
   return mpi().isend(slot.memory.get(),
                      static_cast<int>(bytes_of(round)),
                      link().library().byte(),
@@ -269,16 +247,8 @@ MpiRecv::MpiRecv(std::shared_ptr<MpiLink> link,
                  std::size_t bytes,
                  int peer,
                  std::size_t chunk_bytes)
-    : MpiWork(std::move(link), "MPI_Irecv"),
-      out_(out),
-      bytes_(bytes),
-      peer_(peer),
-      chunk_(chunk_bytes) {
-  set_rounds(rounds_of(bytes_, chunk_));
-}
-
-std::size_t MpiRecv::bytes_of(std::size_t round) const {
-  return chunk_at(round, chunk_, bytes_);
+    : MpiWork(std::move(link), "MPI_Irecv"), out_(out), chunks_(bytes, chunk_bytes), peer_(peer) {
+  set_rounds(chunks_.rounds());
 }
 
 int MpiRecv::begin(std::size_t round, MpiSlot& slot) {
@@ -293,7 +263,7 @@ int MpiRecv::begin(std::size_t round, MpiSlot& slot) {
 
 void MpiRecv::end(std::size_t round, MpiSlot& slot) {
   if (out_ != nullptr) {
-    copy_block(out_ + round * chunk_, slot.memory.get(), bytes_of(round));
+    copy_block(out_ + chunks_.start_of(round), slot.memory.get(), bytes_of(round));
   }
 }
 

@@ -37,14 +37,13 @@ class MpiBroadcast final : public MpiWork {
                std::size_t chunk_bytes);
 
  private:
-  std::size_t bytes_of(std::size_t round) const override;
+  std::size_t bytes_of(std::size_t round) const override { return chunks_.bytes_of(round); }
   int begin(std::size_t round, MpiSlot& slot) override;
   void end(std::size_t round, MpiSlot& slot) override;
 
   std::byte* data_;  // Null: the data is not wanted.
-  std::size_t bytes_;
+  MpiChunks chunks_;
   int root_;
-  std::size_t chunk_;
 };
 
 /// What every pair has up to a limit travels in one all-to-all. How much more it has, only the pair
@@ -89,14 +88,13 @@ class MpiSend final : public MpiWork {
           std::size_t chunk_bytes);
 
  private:
-  std::size_t bytes_of(std::size_t round) const override;
+  std::size_t bytes_of(std::size_t round) const override { return chunks_.bytes_of(round); }
   int begin(std::size_t round, MpiSlot& slot) override;
   void end(std::size_t /*round*/, MpiSlot& /*slot*/) override {}
 
   const std::byte* in_;
-  std::size_t bytes_;
+  MpiChunks chunks_;
   int peer_;
-  std::size_t chunk_;
 };
 
 class MpiRecv final : public MpiWork {
@@ -108,14 +106,13 @@ class MpiRecv final : public MpiWork {
           std::size_t chunk_bytes);
 
  private:
-  std::size_t bytes_of(std::size_t round) const override;
+  std::size_t bytes_of(std::size_t round) const override { return chunks_.bytes_of(round); }
   int begin(std::size_t round, MpiSlot& slot) override;
   void end(std::size_t round, MpiSlot& slot) override;
 
   std::byte* out_;
-  std::size_t bytes_;
+  MpiChunks chunks_;
   int peer_;
-  std::size_t chunk_;
 };
 
 class MpiBarrier final : public MpiWork {

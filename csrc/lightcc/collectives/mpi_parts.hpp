@@ -1,4 +1,4 @@
-// Elements in one part for each member, of which each round of an operation moves a piece.
+// What each round of an operation moves: a chunk of its bytes, or a piece of each member's part.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,23 @@
 
 namespace lightcc {
 
+/// Bytes, of which each round moves a chunk.
+class MpiChunks {
+ public:
+  MpiChunks(std::size_t bytes, std::size_t chunk_bytes) : bytes_(bytes), chunk_(chunk_bytes) {}
+
+  std::size_t rounds() const { return (bytes_ + chunk_ - 1) / chunk_; }
+  std::size_t start_of(std::size_t round) const { return round * chunk_; }
+  std::size_t bytes_of(std::size_t round) const {
+    return std::min(chunk_, bytes_ - start_of(round));
+  }
+
+ private:
+  std::size_t bytes_;
+  std::size_t chunk_;
+};
+
+/// Elements in one part for each member, of which each round moves a piece.
 class MpiParts {
  public:
   /// `round_elements`: about so many of all members together in a round.

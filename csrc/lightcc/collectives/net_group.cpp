@@ -66,11 +66,6 @@ bool add_up(const std::vector<std::size_t>& blocks, std::size_t element_bytes) {
   });
 }
 
-bool is_elementwise(const Reduction& reduction) {
-  return reduction.op != ReduceOp::kAverage && reduction.op != ReduceOp::kAdasum &&
-         is_reducible(reduction.dtype, reduction.op) && element_size(reduction.dtype) != 0;
-}
-
 class NetGroup final : public Group {
  public:
   explicit NetGroup(std::shared_ptr<NetLinks> links) : links_(std::move(links)) {}
