@@ -1,31 +1,21 @@
 // LowRankState::load() against arbitrary bytes, as they are and with a right checksum; what loads
 // must save to the same bytes, take a step, and be divided so that the sum of what is kept back
 // stays.
-//
-// Input: first byte even: the bytes are loaded as they are; odd: the last 32 are replaced by the
-// checksum.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "lightcc/base/bytes.hpp"
-#include "lightcc/base/sha256.hpp"
 #include "lightcc/compression/low_rank_state.hpp"
+
+#include "saved_state.hpp"
 
 namespace {
 
 using lightcc::Bytes;
 using lightcc::LowRankState;
-
-constexpr std::size_t kChecksumBytes = 32;
-
-void require(bool claim) {
-  if (!claim) {
-    __builtin_trap();
-  }
-}
+using lightcc::require;
 
 void check_division(const LowRankState& state, const Bytes& bytes) {
   const std::vector<std::span<const std::byte>> one = {bytes};
@@ -64,9 +54,7 @@ void check_step(LowRankState& state, const Bytes& bytes) {
       return;
     }
   }
-  Bytes again;
-  require(state.save(again).ok());
-  require(again == bytes);
+  lightcc::require_same_bytes(state, bytes);
 }
 
 }  // namespace
@@ -75,19 +63,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) {
     return 0;
   }
-  const auto rest = std::as_bytes(std::span(data, size)).subspan(1);
-  Bytes bytes(rest.begin(), rest.end());
-  if (data[0] % 2 != 0 && bytes.size() >= kChecksumBytes) {
-    const auto covered = std::span(bytes).first(bytes.size() - kChecksumBytes);
-    std::ranges::copy(lightcc::sha256(covered), bytes.end() - kChecksumBytes);
-  }
+  const Bytes bytes = lightcc::saved_state(data, size);
   auto state = LowRankState::load(bytes);
   if (!state.ok()) {
     return 0;
   }
-  Bytes again;
-  require(state->save(again).ok());
-  require(again == bytes);
+  lightcc::require_same_bytes(*state, bytes);
   check_division(*state, bytes);
   check_step(*state, bytes);
   return 0;

@@ -1,31 +1,21 @@
 // TopkState::load() against arbitrary bytes, as they are and with a right checksum; what loads must
 // save to the same bytes, compress, and cut into shards that have the same residual.
-//
-// Input: first byte even: the bytes are loaded as they are; odd: the last 32 are replaced by the
-// checksum.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "lightcc/base/bytes.hpp"
-#include "lightcc/base/sha256.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_state.hpp"
+
+#include "saved_state.hpp"
 
 namespace {
 
 using lightcc::Bytes;
+using lightcc::require;
 using lightcc::TopkState;
-
-constexpr std::size_t kChecksumBytes = 32;
-
-void require(bool claim) {
-  if (!claim) {
-    __builtin_trap();
-  }
-}
 
 void check_cut(const TopkState& state, const Bytes& bytes) {
   const std::vector<std::span<const std::byte>> one = {bytes};
@@ -58,19 +48,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) {
     return 0;
   }
-  const auto rest = std::as_bytes(std::span(data, size)).subspan(1);
-  Bytes bytes(rest.begin(), rest.end());
-  if (data[0] % 2 != 0 && bytes.size() >= kChecksumBytes) {
-    const auto covered = std::span(bytes).first(bytes.size() - kChecksumBytes);
-    std::ranges::copy(lightcc::sha256(covered), bytes.end() - kChecksumBytes);
-  }
+  const Bytes bytes = lightcc::saved_state(data, size);
   auto state = TopkState::load(bytes);
   if (!state.ok()) {
     return 0;
   }
-  Bytes again;
-  require(state->save(again).ok());
-  require(again == bytes);
+  lightcc::require_same_bytes(*state, bytes);
   check_cut(*state, bytes);
   check_step(*state);
   return 0;
