@@ -4,8 +4,8 @@ Usage: chaos_elastic.py [--first SEED] [--runs 100] [--jobs 2] [--keep FOLDER]
 
 A job has `lightccrun --listen` and 2 to 6 hosts of 1 or 2 slots, which are `lightcc-worker`. Under
 root and with iproute2, half of the jobs have hosts in network namespaces. While the ranks train,
-they and their workers are killed and stopped, links are cut and slowed, workers are drained, and
-others come. A run fails unless
+they and their workers are killed and stopped, ranks become slow, links are cut and slowed, workers
+are drained, and others come. A run fails unless
 
 - it ends in time, the launcher with code 0 and each worker with the code that it should have,
 - every sum was right, and at the end the sum over all steps is that of an undisturbed run,
@@ -77,6 +77,7 @@ def play(seed: int, folder: Path) -> dict[str, Any]:
             "steps": run.notes.finished,
             "worlds": len(lost),
             "events": run.counts,
+            "replaced": run.said("launcher").count("is slow, and is replaced"),
             "namespaces": story.namespaces,
             "seconds": round(time.monotonic() - run.begun, 2),
             "story": "\n".join([str(story), *run.log]),
@@ -133,6 +134,7 @@ def describe(found: list[dict[str, Any]]) -> str:
         **{f"- {kind}": count for kind, count in sorted(events.items())},
         "steps": sum(it["steps"] for it in played),
         "worlds": sum(it["worlds"] for it in played),
+        "slow ranks that were replaced": sum(it["replaced"] for it in played),
         "hangs": sum(it["hung"] for it in played),
         "wrong sums": sum(it["wrong"] for it in played),
         "steps lost beyond the rule": sum(it["too_many_lost"] for it in played),

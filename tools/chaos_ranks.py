@@ -6,7 +6,8 @@ room for all that is not zero. A third one is top-k with most of it kept back, w
 can be compared with one another.
 
 A rank writes into `notes.WORKER` what it does, a line for each event. It goes on until FOLDER has a
-file `stop`. SIGUSR1 has it write its stacks to `stacks.PID`.
+file `stop`, and takes long for each step while there is a file `lag.WORKER`. SIGUSR1 has it write
+its stacks to `stacks.PID`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ import numpy as np
 import lightcc as hvd
 
 ELEMENTS = 1500
+STEP_S = 0.01
+LAG_S = 0.3
 #: Replicas are compared as users would do it, too.
 CHECK_COMMITS = 3
 #: Every so manyth element of the second tensor is not zero.
@@ -73,6 +76,11 @@ class Notes:
         self.worker = os.environ["LIGHT_WORKER"]
         self._file = (folder / f"notes.{self.worker}").open("a", buffering=1)
         self.say("start", os.getpid(), os.environ["LIGHT_HOSTNAME"])
+
+    def compute(self) -> None:
+        """Takes as long as a step does."""
+        is_slow = (self.folder / f"lag.{self.worker}").exists()
+        time.sleep(LAG_S if is_slow else STEP_S)
 
     def say(self, what: str, *words: object) -> None:
         """Writes one line."""
@@ -141,7 +149,7 @@ def train_with_torch(notes: Notes, story: dict[str, Any]) -> None:
         notes.say("begin", hvd.basics.current_epoch().number, state.step, hvd.size())
         more = True
         while more:
-            time.sleep(0.01)
+            notes.compute()
             optimizer.zero_grad()
             given = [torch.from_numpy(part_of(base)) for base in bases(state.step)[:2]]
             loss = sum((model[name] * g).sum() for name, g in zip(model, given, strict=True))
@@ -178,7 +186,7 @@ def train(notes: Notes, story: dict[str, Any]) -> None:
         notes.say("begin", hvd.basics.current_epoch().number, state.step, hvd.size())
         more = True
         while more:
-            time.sleep(0.01)
+            notes.compute()
             state.dense, state.sparse, state.rest = step_of(state, notes, topk)
             more = go_on(notes, state, float(state.rest.sum()), int(story["commit_steps"]))
 

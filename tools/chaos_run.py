@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos_notes import Notes, losses
+from chaos_processes import children, is_child_of, kill
 from lightcc.bench.cluster import Cluster
 from lightcc.bench.peers import clean_environment
 
@@ -29,11 +30,13 @@ TOOLS = Path(__file__).resolve().parent
 PATIENCE_S = 90.0  # Without a finished step, or for the end.
 LEAVE_S = 45.0  # For processes after the launcher's end.
 LAST_STEPS = 5
+LAG_STEPS = 40  # In which a slow rank is found and replaced.
 PARTED_S = 8.0  # Of what is to last for ever: one of the two would be tried again and again.
 SLOW_BITS = 2e6
 FAST_BITS = 1e9
 PEER_TIMEOUT_S = 1.5
 ELASTIC_TIMEOUT_S = 30.0
+SLOW_FACTOR = 3.0  # The machine is busy.
 TOKEN = "LIGHTCC_CHAOS"  # noqa: S105  the variable by which processes are found
 
 
@@ -72,6 +75,7 @@ class Run:
     hosts: dict[str, Host] = field(default_factory=dict)
     gone: list[Host] = field(default_factory=list)  # Whose names others have got.
     killed: set[int] = field(default_factory=set)  # Processes; the kernel may still be at it.
+    lagging: set[int] = field(default_factory=set)  # Processes that were slow at any time.
     frozen: dict[int, int] = field(default_factory=dict)  # Processes that are stopped, how often.
     touched: dict[int, float] = field(default_factory=dict)  # Workers whose state may be behind.
     counts: dict[str, int] = field(default_factory=dict)
@@ -100,6 +104,7 @@ class Run:
             "LIGHT_SECRET": "of a chaos run on one machine",
             "LIGHT_PEER_TIMEOUT": str(PEER_TIMEOUT_S),
             "LIGHT_TOPK_THRESHOLD": "0",
+            "LIGHT_SLOW_TIME": "1",
             "HOROVOD_START_TIMEOUT": "8",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
@@ -125,6 +130,7 @@ class Run:
         flags = ["--listen", f"{own}:0", "-np", str(sum(story.slots)), "--min-np"]
         flags += [str(story.min_np), "--elastic-timeout", str(ELASTIC_TIMEOUT_S), "--verbose"]
         flags += ["--blacklist-cooldown-range", "1", "2"]
+        flags += ["--slow-factor", str(SLOW_FACTOR)] if story.replace_slow else []
         flags += (
             [] if story.max_np is None else ["--max-np", str(max(story.max_np, sum(story.slots)))]
         )
@@ -227,7 +233,8 @@ class Run:
             self.happen(event)
         self.wait_until(lambda: not self.timers, "the end of what lasts")
         last = self.notes.finished
-        self.wait_until(lambda: self.notes.finished >= last + LAST_STEPS, "the last steps")
+        steps = LAG_STEPS if any(self.folder.glob("lag.*")) else LAST_STEPS
+        self.wait_until(lambda: self.notes.finished >= last + steps, "the last steps")
         (self.folder / "stop").touch()
         self.tell("stop")
         try:
@@ -248,6 +255,7 @@ class Run:
                 and not host.cut
                 and is_child_of(about.pid, host.process.pid)
                 and about.pid not in self.killed
+                and about.pid not in self.lagging
                 and about.pid not in self.frozen
                 and host.process.pid not in self.frozen
             )
@@ -300,6 +308,23 @@ class Run:
         if not self.is_survived({pid}):
             return ""
         self.freeze([pid], event.seconds)
+        return f"{pid} of {host.name}, {self.name_of(pid)}, for {event.seconds:.1f} s"
+
+    def _lag_rank(self, event: Event, up: list[Host]) -> str:
+        """Has a rank take long for its steps; the launcher may end it at any time."""
+        ranks = [(host, pid) for host in up for pid in children(host.process.pid)]
+        workers = {about.pid: worker for worker, about in self.notes.workers.items()}
+        ranks = [(host, pid) for host, pid in ranks if pid in workers]
+        if not ranks:
+            return ""
+        host, pid = ranks[int(event.pick * len(ranks))]
+        if not self.is_survived({pid}):
+            return ""
+        self.lagging.add(pid)
+        mark = self.folder / f"lag.{workers[pid]}"
+        mark.touch()
+        if event.seconds:
+            self.after(event.seconds, lambda: mark.unlink(missing_ok=True))
         return f"{pid} of {host.name}, {self.name_of(pid)}, for {event.seconds:.1f} s"
 
     def _choose(self, event: Event, up: list[Host], *, lost: bool = True) -> Host | None:
@@ -526,26 +551,3 @@ class Run:
             kill(pid, signal.SIGKILL)
         for host in [*self.hosts.values(), *self.gone]:
             host.process.wait()
-
-
-def children(pid: int) -> list[int]:
-    """Returns the children of a process."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, task.read_text().split())
-    return found
-
-
-def is_child_of(pid: int, parent: int) -> bool:
-    """Returns whether a process is there, and has this parent."""
-    with contextlib.suppress(OSError):
-        about = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return about[0] != "Z" and int(about[1]) == parent
-    return False
-
-
-def kill(pid: int, signum: int) -> None:
-    """Signals a process that may be gone."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signum)

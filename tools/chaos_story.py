@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: What may happen, and how often beside the others. Cut and slow need network namespaces.
 KINDS = {
@@ -21,13 +21,16 @@ KINDS = {
 OF_LINKS = ("cut", "part", "slow")
 #: Where agents keep commits, in half of the jobs.
 ALL = "kill all"
+#: A rank takes long for each step. Where the launcher replaces slow ranks, in a third of the jobs.
+LAG = "lag rank"
 #: Gaps between events.
 MAX_STEPS = 8
 MAX_SECONDS = 1.5
 #: Which part of the jobs has a model of torch: its import takes longer than all the rest.
 TORCH = 0.03
-#: Which part of what may last does so for ever.
+#: Which part of what may last does so for ever; of ranks that become slow.
 FOR_EVER = 0.2
+LAG_FOR_EVER = 0.7
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Event:
     """One thing that happens.
 
     Attributes:
-        kind: Of `KINDS`, or `ALL`.
+        kind: Of `KINDS`, or `ALL`, or `LAG`.
         steps: How many steps are finished before it, after the last event.
         gap_s: How much time passes before it.
         pick: From 0 to 1: which rank or host.
@@ -50,7 +53,7 @@ class Event:
 
     def __str__(self) -> str:
         """Returns it for people."""
-        lasts = self.kind.startswith("stop") or self.kind in OF_LINKS
+        lasts = self.kind.startswith("stop") or self.kind in (*OF_LINKS, LAG)
         long = "" if not lasts else f" for {self.seconds:.1f} s" if self.seconds else " for ever"
         return f"after {self.steps} steps and {self.gap_s:.2f} s: {self.kind}{long}"
 
@@ -72,6 +75,7 @@ class Story:
         namespaces: Whether hosts are network namespaces.
         host_ids: Whether hosts that are none share no memory.
         keep: Whether agents keep commits.
+        replace_slow: Whether the launcher replaces slow ranks.
         events: In this order.
     """
 
@@ -87,16 +91,18 @@ class Story:
     namespaces: bool
     host_ids: bool
     keep: bool
+    replace_slow: bool
     events: tuple[Event, ...]
 
     def __str__(self) -> str:
         """Returns it for people."""
         hosts = "namespaces" if self.namespaces else "with ids" if self.host_ids else "as one"
+        more = f"{', kept' if self.keep else ''}{', slow replaced' if self.replace_slow else ''}"
         head = (
             f"seed {self.seed}: hosts of {list(self.slots)} slots, {hosts}, {self.spares} spare; "
             f"min_np {self.min_np}, max_np {self.max_np}, {self.recovery}, "
             f"commits every {self.commit_steps}, {'top-k' if self.topk else 'dense'}"
-            f"{', torch' if self.torch else ''}{', kept' if self.keep else ''}"
+            f"{', torch' if self.torch else ''}{more}"
         )
         return "\n  ".join([head, *map(str, self.events)])
 
@@ -116,7 +122,9 @@ def draw(seed: int, *, namespaces: bool) -> Story:
     keep = more.random() < 0.5
     if keep and more.random() < 0.5:
         kinds.insert(more.randint(0, len(kinds)), ALL)
-    return Story(
+    lags = random.Random(f"lags of {seed}")  # noqa: S311  likewise
+    replace_slow = lags.random() < 1 / 3
+    story = Story(
         seed=seed,
         slots=slots,
         spares=spares,
@@ -129,16 +137,21 @@ def draw(seed: int, *, namespaces: bool) -> Story:
         namespaces=in_namespaces,
         host_ids=pick.random() < 0.7,
         keep=keep,
+        replace_slow=replace_slow,
         events=tuple(_draw_event(pick, kind) for kind in kinds),
     )
+    events = list(story.events)
+    for _ in range(lags.randint(1, 2) if replace_slow else 0):
+        events.insert(lags.randint(0, len(events)), _draw_event(lags, LAG, LAG_FOR_EVER))
+    return replace(story, events=tuple(events))
 
 
-def _draw_event(pick: random.Random, kind: str) -> Event:
+def _draw_event(pick: random.Random, kind: str, for_ever: float = FOR_EVER) -> Event:
     at_once = pick.random() < 0.35  # Upon what was before, while that is dealt with.
     return Event(
         kind=kind,
         steps=0 if at_once else pick.randint(1, MAX_STEPS),
         gap_s=pick.choice((0.0, pick.uniform(0.0, MAX_SECONDS))),
         pick=pick.random(),
-        seconds=0.0 if pick.random() < FOR_EVER else pick.choice((1.0, 5.0)) * pick.random() + 0.1,
+        seconds=0.0 if pick.random() < for_ever else pick.choice((1.0, 5.0)) * pick.random() + 0.1,
     )

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 from chaos_notes import Notes, losses
-from chaos_story import ALL, KINDS, OF_LINKS, draw
+from chaos_story import ALL, KINDS, LAG, OF_LINKS, draw
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 RUNS = 12
@@ -33,7 +33,7 @@ def test_jobs_outlive_what_happens_to_them() -> None:
 def test_a_seed_has_one_story_and_seeds_have_all_kinds() -> None:
     stories = [draw(seed, namespaces=True) for seed in range(200)]
     assert stories == [draw(seed, namespaces=True) for seed in range(200)]
-    assert {event.kind for story in stories for event in story.events} == {*KINDS, ALL}
+    assert {event.kind for story in stories for event in story.events} == {*KINDS, ALL, LAG}
     for seed in range(200):
         story = draw(seed, namespaces=False)
         assert not story.namespaces
