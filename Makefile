@@ -13,6 +13,8 @@ FUZZ_SECONDS ?= 20
 NP ?= 2
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
+# Of the Python tests that start ranks, `make test` runs one in SHARE.
+SHARE ?= $(if $(PYTEST_ARGS),1,5)
 PYTHONS ?=
 FRAMEWORK ?= torch
 # The newest CPython that lightcc is tested with.
@@ -95,8 +97,8 @@ demo: $(if $(filter tensorflow,$(FRAMEWORK)),.venv-tf/.installed,.venv/.demo)  #
 
 .PHONY: test
 test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neither root nor more packages
-	$(RUN_TESTS) dev --label-exclude 'slow|versions'
-	$(PYTEST) -m "not netns and not slow"
+	$(RUN_TESTS) dev --label-exclude 'slow|versions|rest'
+	$(PYTEST) -m "not netns and not slow" --share $(SHARE)
 	.venv/bin/python tools/check_skips.py --any-skip $(REPORTS)/dev.xml $(REPORTS)/pytest.xml
 
 # AFTER_TEST=1: `make test` has just passed here, so that what it ran is not run once more.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from shares import is_in_share
 
 from lightcc import basics
 from lightcc.testing import warm_up
@@ -45,23 +46,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--not-again", metavar="REPORT", type=Path, help="leave out what passed in a JUnit report"
     )
+    parser.addoption(
+        "--share",
+        metavar="N",
+        type=int,
+        default=1,
+        help="run one in N of the tests that start ranks; which, moves with CHECK_SEED",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    report: Path | None = config.getoption("--not-again")
+    passed = _passed_before(config.getoption("--not-again"))
+    share: int = config.getoption("--share")
+    seed = int(os.environ.get("CHECK_SEED", "0"))
+
+    def is_left_out(item: pytest.Item) -> bool:
+        if _name_in_report(item) in passed:
+            return True
+        if share == 1 or item.get_closest_marker("multiproc") is None:
+            return False
+        return not is_in_share(_scope_of(config, item.nodeid), share, seed)
+
+    left_out = {item for item in items if is_left_out(item)}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _passed_before(report: Path | None) -> set[str]:
     if report is None:
-        return
+        return set()
     # Written by our own run a moment ago: not hostile. A <testcase> without children has passed.
     cases = ET.parse(report).iter("testcase")
-    passed = {f"{case.get('classname')}.{case.get('name')}" for case in cases if len(case) == 0}
+    return {f"{case.get('classname')}.{case.get('name')}" for case in cases if len(case) == 0}
 
-    def has_passed(item: pytest.Item) -> bool:
-        name, bracket, parameters = item.nodeid.partition("[")
-        name = name.replace(".py::", ".").replace("::", ".").replace("/", ".")
-        return f"{name}{bracket}{parameters}" in passed
 
-    config.hook.pytest_deselected(items=[item for item in items if has_passed(item)])
-    items[:] = [item for item in items if not has_passed(item)]
+def _name_in_report(item: pytest.Item) -> str:
+    name, bracket, parameters = item.nodeid.partition("[")
+    name = name.replace(".py::", ".").replace("::", ".").replace("/", ".")
+    return f"{name}{bracket}{parameters}"
 
 
 #: Files about the machine as a whole: never beside one another, so that nothing is told twice.
@@ -83,6 +105,11 @@ def _scope_of_file(file: Path) -> str | None:
     return str(file) if 'scope="module"' in text else None
 
 
+def _scope_of(config: pytest.Config, nodeid: str) -> str:
+    """Returns what a test shares with others that are run together with it, or its own name."""
+    return _scope_of_file(config.rootpath / nodeid.partition("::")[0]) or nodeid
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Gives each test to the next pytest process that is free, but what is shared to one."""
@@ -90,7 +117,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types.
         def _split_scope(self, nodeid: str) -> str:
-            return _scope_of_file(config.rootpath / nodeid.partition("::")[0]) or nodeid
+            return _scope_of(config, nodeid)
 
     return Scheduling(config, log)
 

@@ -18,6 +18,7 @@ import check_include_arrows  # noqa: E402
 import check_skips  # noqa: E402
 import choose_tests  # noqa: E402
 import passed_tests  # noqa: E402
+from shares import is_in_share  # noqa: E402
 
 GOOGLETEST_OUTPUT = """\
 [ RUN      ] Kernels.runs
@@ -222,7 +223,12 @@ def test_is_broken(i):
 
 
 @pytest.mark.parametrize(
-    ("broken", "status", "runs_again"), [(0, 0, True), (2, 1, True), (3, 1, False)]
+    ("broken", "status", "runs_again"),
+    [
+        (0, 0, True),
+        pytest.param(2, 1, True, marks=pytest.mark.slow),
+        pytest.param(3, 1, False, marks=pytest.mark.slow),
+    ],
 )
 def test_few_failures_are_run_once_more_alone(
     tmp_path: Path, broken: int, status: int, runs_again: bool
@@ -296,3 +302,11 @@ def test_test_files_that_share_a_program_are_chosen_together(tmp_path: Path) -> 
         }
     everything = [choose_tests.choose(tests, tmp_path, ["README.md"], s) for s in range(3)]
     assert sorted(name for chosen in everything for name in chosen) == sorted(tests)
+
+
+def test_each_test_is_in_one_of_the_shares_of_seeds_that_follow_one_another() -> None:
+    names = [f"tests/python/parallel/test_{n % 7}.py::test_of_ranks[{n}]" for n in range(1000)]
+    shares = [{name for name in names if is_in_share(name, 5, seed)} for seed in range(11, 16)]
+    assert sum(map(len, shares)) == len(set().union(*shares)) == len(names)
+    assert all(150 < len(share) < 250 for share in shares)
+    assert all(is_in_share(name, 1, 7) for name in names)
