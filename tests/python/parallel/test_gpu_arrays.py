@@ -73,6 +73,11 @@ def compression_is_the_hosts() -> None:
             result = hvd.allreduce(given, name=f"cuda {label}", compression=compression)
             check_same(on_host(result), expected, (label, step))
     assert hvd.stats()["compressed_tensors"] > 0
+    told = {it.name: it for it in hvd.stats().compression}
+    for label in "k8":  # Sampled steps sum the staged tensors once more.
+        cuda, host = told[f"allreduce.cuda {label}"], told[f"allreduce.host {label}"]
+        assert cuda.samples == host.samples == 2
+        assert (cuda.relative_error, cuda.cosine) == (host.relative_error, host.cosine)
     given = result = None
     gc.collect()
     assert gpu.live() > live  # Pinned memory and the like, until the end.
@@ -82,7 +87,7 @@ def compression_is_the_hosts() -> None:
 
 
 def test_compressed_results_are_the_hosts_and_nothing_is_left() -> None:
-    environment = {"LIGHT_TOPK_THRESHOLD": "1K"}
+    environment = {"LIGHT_TOPK_THRESHOLD": "1K", "LIGHT_COMPRESSION_SAMPLE": "2"}
     spawn_ranks(compression_is_the_hosts, 2, env=environment, hosts=[0, 1])
 
 
