@@ -33,10 +33,11 @@ WAYS: dict[str, Any] = {
     "int8": hvd.Compression.int8(),
     "fp8": hvd.Compression.fp8(),
     "int4": hvd.Compression.int4(),
+    "1-bit": hvd.Compression.onebit(),
     "top-k, 1%": hvd.Compression.topk(0.01),
 }
 #: The most by which a result may differ from the dense one, as a share of its largest element. What
-#: top-k has not sent is missing, so its results are not compared.
+#: 1-bit and top-k keep back is missing, so their results are not compared.
 BOUNDS = {"dense": 0.0, "fp16": 2e-3, "int8": 0.05, "fp8": 0.2, "int4": 0.5}
 
 
