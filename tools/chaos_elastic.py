@@ -14,7 +14,8 @@ are drained, and others come. A run fails unless
 - no process and no temporary file is left.
 
 A failure prints the story, what was done when, what the launcher and the workers said, and, of a
-hang, all stacks. `chaos_elastic.py --first SEED --runs 1` plays the same story again.
+hang, all stacks. `chaos_elastic.py --first SEED --runs 1` plays the same story again. After Ctrl-C
+the table has what was played.
 """
 
 from __future__ import annotations
@@ -156,8 +157,9 @@ def main() -> int:
     if args.one is not None:
         sys.stdout.write(json.dumps(play(args.one, args.folder)))
         return 0
-    found = []
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+    found: list[dict[str, Any]] = []
+    pool = concurrent.futures.ThreadPoolExecutor(args.jobs)
+    try:
         seeds = range(args.first, args.first + args.runs)
         futures = [pool.submit(play_apart, seed, args.keep) for seed in seeds]
         for future in concurrent.futures.as_completed(futures):
@@ -168,6 +170,10 @@ def main() -> int:
             if about["problems"] and args.keep is None:
                 sys.stderr.write(about["report"] + "\n")
                 sys.stderr.write(f"again: {sys.argv[0]} --first {about['seed']} --runs 1\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: the table has what was played\n")
+    finally:
+        pool.shutdown(cancel_futures=True)
     sys.stdout.write(describe(found) + "\n")
     return int(any(it["problems"] for it in found))
 
