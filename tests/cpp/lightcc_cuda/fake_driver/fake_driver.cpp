@@ -17,6 +17,7 @@
 #include "lightcc_cuda/fake_driver/memory.hpp"
 #include "lightcc_cuda/fake_driver/settings.hpp"
 #include "lightcc_cuda/fake_driver/stream.hpp"
+#include "lightcc_cuda/fake_driver/traffic.hpp"
 #include "lightcc_cuda/simulator/kernels.hpp"
 #include "lightcc_cuda/simulator/simulator.hpp"
 
@@ -60,6 +61,10 @@ DeviceMemories& device_memories() {
 }
 PinnedMemories& pinned_memories() {
   static auto* const kAll = new PinnedMemories;
+  return *kAll;
+}
+Traffic& traffic() {
+  static auto* const kAll = new Traffic;
   return *kAll;
 }
 std::atomic<int> live_objects{0};
@@ -128,6 +133,17 @@ void enqueue_copy(
   }
 }
 
+/// Makes a copy to the host wait for other settings, if these say so.
+void hold_copy(StreamHandle* stream, Device device, int turn) {
+  if (settings().holds(device, turn)) {
+    enqueue(stream, [current = settings().current()] {
+      while (settings().current() == current) {
+        ::usleep(100);
+      }
+    });
+  }
+}
+
 /// The names of the kernels of a text, if it is PTX for this GPU.
 bool read_module(std::string_view text, ModuleHandle& module) {
   constexpr std::string_view kEntry = ".visible .entry ";
@@ -145,12 +161,23 @@ bool read_module(std::string_view text, ModuleHandle& module) {
 
 [[gnu::visibility("default")]] void set(const std::string& text) {
   settings().set(text);
+  traffic().forget();
+  pinned_memories().begin_growth();
+}
+[[gnu::visibility("default")]] Copies copies_of(int device) {
+  return traffic().of(device);
+}
+[[gnu::visibility("default")]] std::size_t pinned_growth() {
+  return pinned_memories().growth();
 }
 [[gnu::visibility("default")]] int live() {
   return live_objects;
 }
 [[gnu::visibility("default")]] int lightcc_fake_cuda_live() {
   return live_objects;
+}
+[[gnu::visibility("default")]] int lightcc_fake_cuda_copies_to_host(int device) {
+  return traffic().of(device).to_host;
 }
 
 }  // namespace fake
@@ -314,6 +341,8 @@ LIGHTCC_API cuMemcpyDtoHAsync_v2(void* to,
   if (memory == nullptr) {
     return fake::kInvalidValue;
   }
+  const Device device = fake::device_memories().device_of(from).value_or(0);
+  fake::hold_copy(stream, device, fake::traffic().count_to_host(device));
   const bool pinned = fake::pinned_memories().has(to, bytes);
   fake::enqueue_copy(stream, static_cast<std::byte*>(to), memory, bytes, pinned);
   return cuda::kSuccess;
@@ -327,6 +356,7 @@ LIGHTCC_API cuMemcpyHtoDAsync_v2(Address to,
   if (memory == nullptr) {
     return fake::kInvalidValue;
   }
+  fake::traffic().count_to_device(fake::device_memories().device_of(to).value_or(0));
   const bool pinned = fake::pinned_memories().has(from, bytes);
   fake::enqueue_copy(stream, memory, static_cast<const std::byte*>(from), bytes, pinned);
   return cuda::kSuccess;

@@ -6,12 +6,16 @@
 //   and kernels translate them.
 // - Kernels run only if the module has them, and their arguments are copied at the launch.
 // - Copies to and from host memory that is not pinned block, as they do on a GPU.
+// - It counts copies, and can hold them.
 // - Calls that need a current context fail without one.
 // - A call can be made to fail; from code 700 on all later ones then fail, too, and streams run
 //   nothing more.
 #pragma once
 
+#include <cstddef>
 #include <string>
+
+#include "lightcc_cuda/fake_driver/traffic.hpp"
 
 namespace lightcc::cuda::fake {
 
@@ -23,15 +27,25 @@ namespace lightcc::cuda::fake {
 ///   ptx=1              0: it cannot compile what modules hold
 ///   wrong=0            1: kernels do nothing
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
-///   delay_us=0         what streams wait before each operation, at most
-///   unified=0          1: the host reads device memory, and its own memory counts as such
-///   capturing=0        1: every stream is being captured into a graph
+///   hold=DEVICE:N      copies from that GPU to the host wait behind the N-th one, for other
+///   settings delay_us=0         what streams wait before each operation, at most unified=0 1: the
+///   host reads device memory, and its own memory counts as such capturing=0        1: every stream
+///   is being captured into a graph
 /// A process that cannot call this sets LIGHTCC_FAKE_CUDA.
+/// Counts begin anew.
 void set(const std::string& settings);
+
+// Since the last set().
+
+/// Copies that were asked for, of memory of a GPU.
+Copies copies_of(int device);
+/// The most pinned memory at a time, beyond what there was.
+std::size_t pinned_growth();
 
 /// Contexts, modules, streams, events and memory that have not been given back.
 int live();
 /// The same for who has the library alone, by ctypes.
 extern "C" int lightcc_fake_cuda_live();
+extern "C" int lightcc_fake_cuda_copies_to_host(int device);
 
 }  // namespace lightcc::cuda::fake

@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -102,14 +103,19 @@ class PinnedMemories {
     void* const memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
     const std::lock_guard lock(mutex_);
     all_[static_cast<std::byte*>(memory)] = bytes;
+    bytes_ += bytes;
+    most_bytes_ = std::max(most_bytes_, bytes_);
     return memory;
   }
 
   bool free(void* memory) {
     const std::lock_guard lock(mutex_);
-    if (all_.erase(static_cast<std::byte*>(memory)) == 0) {
+    const auto found = all_.find(static_cast<std::byte*>(memory));
+    if (found == all_.end()) {
       return false;
     }
+    bytes_ -= found->second;
+    all_.erase(found);
     std::free(memory);
     return true;
   }
@@ -125,9 +131,22 @@ class PinnedMemories {
     return first + bytes <= next->first + next->second;
   }
 
+  void begin_growth() {
+    const std::lock_guard lock(mutex_);
+    first_bytes_ = most_bytes_ = bytes_;
+  }
+  /// The most that there was at a time, beyond what there was at begin_growth().
+  std::size_t growth() {
+    const std::lock_guard lock(mutex_);
+    return most_bytes_ - first_bytes_;
+  }
+
  private:
   std::mutex mutex_;
   std::map<std::byte*, std::size_t> all_;
+  std::size_t bytes_ = 0;
+  std::size_t first_bytes_ = 0;
+  std::size_t most_bytes_ = 0;
 };
 
 }  // namespace lightcc::cuda::fake

@@ -32,6 +32,19 @@ class Settings {
     }
     calls_ = 0;
     fault_ = 0;
+    ++settings_;
+  }
+
+  /// Changes with each set().
+  int current() const { return settings_; }
+
+  /// Whether the copy to the host that is the `turn`-th one of a GPU waits for other settings.
+  bool holds(int device, int turn) {
+    const std::lock_guard lock(mutex_);
+    int held = 0;
+    int allowed = 0;
+    return std::sscanf(values_["hold"].c_str(), "%d:%d", &held, &allowed) == 2 && device == held &&
+           turn > allowed;
   }
 
   int number(const std::string& name) {
@@ -66,6 +79,7 @@ class Settings {
   std::map<std::string, std::string> values_;
   int calls_ = 0;
   std::atomic<int> fault_{0};
+  std::atomic<int> settings_{0};
 };
 
 }  // namespace lightcc::cuda::fake

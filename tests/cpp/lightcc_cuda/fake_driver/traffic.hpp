@@ -1,0 +1,41 @@
+// Copies of the fake GPUs, as they were asked for.
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "lightcc_cuda/driver/functions.hpp"
+
+namespace lightcc::cuda::fake {
+
+struct Copies {
+  int to_host = 0;
+  int to_device = 0;
+};
+
+class Traffic {
+ public:
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    all_.clear();
+  }
+  /// How many there are with it.
+  int count_to_host(Device device) {
+    const std::lock_guard lock(mutex_);
+    return ++all_[device].to_host;
+  }
+  void count_to_device(Device device) {
+    const std::lock_guard lock(mutex_);
+    ++all_[device].to_device;
+  }
+  Copies of(Device device) {
+    const std::lock_guard lock(mutex_);
+    return all_[device];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Device, Copies> all_;
+};
+
+}  // namespace lightcc::cuda::fake

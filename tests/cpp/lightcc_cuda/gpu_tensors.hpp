@@ -1,0 +1,112 @@
+// A framework with tensors on the fake GPU, and jobs whose ranks stage them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/engine/world.hpp"
+
+#include "engine/every_operation.hpp"
+#include "engine/rank_threads.hpp"
+#include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/staging/cuda_staging.hpp"
+
+namespace lightcc::cuda::testing {
+
+using lightcc::testing::JobOptions;
+using lightcc::testing::Numbers;
+
+template <typename T>
+T value(Result<T> result) {
+  EXPECT_TRUE(result.ok()) << result.status().message();
+  return std::move(*result);
+}
+
+/// A framework on one rank: its context and stream, on the thread that makes it.
+class Framework {
+ public:
+  explicit Framework(int device = 0)
+      : driver_(value(Driver::open())),
+        context_(value(Context::retain(driver_, device))),
+        current_(context_),
+        stream_(value(Stream::create(driver_))),
+        device_(device) {}
+
+  const Driver& driver() const { return driver_; }
+  StreamHandle* stream() const { return stream_.get(); }
+  int device() const { return device_; }
+  void wait() const { EXPECT_TRUE(stream_.wait().ok()); }
+
+ private:
+  Driver driver_;
+  Context context_;
+  CurrentContext current_;
+  Stream stream_;
+  int device_;
+};
+
+/// A tensor of the GPU.
+class Tensor {
+ public:
+  Tensor(const Framework& framework, Numbers numbers)
+      : framework_(framework),
+        count_(numbers.size()),
+        staged_(value(allocate_pinned_memory(framework.driver(), bytes()))),
+        memory_(
+            value(allocate_device_memory(framework.driver(), std::max<std::size_t>(bytes(), 1)))) {
+    write(numbers);
+    framework.wait();
+  }
+
+  std::size_t bytes() const { return count_ * sizeof(float); }
+  void* data() const { return reinterpret_cast<void*>(memory_.get()); }
+  /// In the order of the framework's stream.
+  void write(const Numbers& numbers) {
+    std::copy(numbers.begin(), numbers.end(), static_cast<float*>(staged_.get()));
+    EXPECT_EQ(framework_.driver().call().copy_to_device(
+                  memory_.get(), staged_.get(), bytes(), framework_.stream()),
+              kSuccess);
+  }
+  Numbers read() const { return read_at(memory_.get(), count_); }
+  Numbers read_at(Address address, std::size_t count) const {
+    Numbers numbers(count);
+    EXPECT_EQ(framework_.driver().call().copy_to_host(
+                  numbers.data(), address, count * sizeof(float), framework_.stream()),
+              kSuccess);
+    framework_.wait();
+    return numbers;
+  }
+  /// Moves `operation` to the GPU.
+  Operation put(Operation operation) const {
+    const auto move = [&](TensorRef& tensor) {
+      tensor.data = data();
+      tensor.memory = {MemoryKind::kCuda, framework_.device()};
+    };
+    move(operation.input);
+    if (operation.output.has_value()) {
+      move(*operation.output);
+    }
+    return operation;
+  }
+
+ private:
+  const Framework& framework_;
+  std::size_t count_;
+  HostMemory staged_;
+  DeviceMemory memory_;
+};
+
+/// Runs ranks with CUDA memory; afterwards nothing of the driver's is left.
+inline void run_gpu_job(JobOptions options, const std::function<void(World&, int)>& body) {
+  options.staging = [](int) { return make_staging(); };
+  lightcc::testing::run_job(options, body);
+  fake::set("");
+  EXPECT_EQ(fake::live(), 0);
+}
+
+}  // namespace lightcc::cuda::testing
