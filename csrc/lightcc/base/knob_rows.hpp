@@ -334,6 +334,14 @@ inline constexpr auto kRows = std::to_array<Row>({
          "Every so many compressed all-reduces of a tensor, its sum is computed uncompressed "
          "as well, and stats().compression tells how near compression came to it. That "
          "costs an all-reduce more; results stay the same. 0: never."},
+    // Memory of GPUs.
+    {.names = {"LIGHT_GPU_CHUNK"},
+     .type = Type::kBytes,
+     .target = &Knobs::staged_piece_bytes,
+     .maximum = kGibi,
+     .shared = true,
+     .meaning = "All-reduces of GPU tensors go by way of host memory in pieces of at most so many "
+                "bytes, of which one is reduced while others are copied; 0: all at once."},
     // Shared memory and kernels.
     {.names = {"LIGHT_SHM_CHUNK"},
      .type = Type::kBytes,

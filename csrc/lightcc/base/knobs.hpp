@@ -64,6 +64,8 @@ struct Knobs {
   double topk_ratio = 0.01;             ///< LIGHT_TOPK_RATIO.
   std::int64_t topk_min_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.
   std::int64_t compression_sample = 0;  ///< LIGHT_COMPRESSION_SAMPLE: every so many steps; 0: none.
+  // Memory of GPUs.
+  std::int64_t staged_piece_bytes = std::int64_t{4} << 20;  ///< LIGHT_GPU_CHUNK; 0: none.
   // Shared memory.
   std::int64_t shm_chunk_bytes = 0;  ///< LIGHT_SHM_CHUNK: 0 chooses by size of the group.
   std::int64_t shm_depth = 0;  ///< LIGHT_SHM_DEPTH: rounds in flight; 0: by size of the group.

@@ -134,6 +134,9 @@ class GridGroup final : public Group {
     return flat_->recv(out, bytes, peer);
   }
   std::unique_ptr<Work> barrier() override { return flat_->barrier(); }
+  Group& group_for(std::size_t bytes) override {
+    return bytes > state_->options.max_bytes ? *flat_ : *this;
+  }
   void set_chunk_bytes(std::size_t bytes) override { state_->options.chunk_bytes = bytes; }
 
  private:

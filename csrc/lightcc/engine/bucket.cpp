@@ -306,6 +306,16 @@ Result<std::byte*> output_for(BucketTensor& tensor,
   return tensor.outcome.output->data();
 }
 
+std::optional<Reduction> elementwise_reduction(const Bucket& bucket, const BucketSite& site) {
+  const Signature& first = bucket.tensors.front().signature();
+  const bool is_compressed = first.compression && site.topk_position;
+  if (first.op != OpType::kAllreduce || is_compressed) {
+    return std::nullopt;
+  }
+  const Reduction reduction = reduction_of(first, site.members.size());
+  return is_elementwise(reduction) ? std::optional(reduction) : std::nullopt;
+}
+
 Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketSite& site) {
   BucketTensor& first = bucket.tensors.front();
   switch (first.signature().op) {

@@ -63,6 +63,10 @@ Result<std::byte*> output_for(BucketTensor& tensor,
                               std::vector<std::int64_t> shape,
                               const AllocateOutput& allocate);
 
+/// How an all-reduce combines its elements, each on its own; none: it does not, or travels
+/// compressed, or the bucket is no all-reduce. The same on all ranks.
+std::optional<Reduction> elementwise_reduction(const Bucket& bucket, const BucketSite& site);
+
 /// Starts the bucket's collective, allocating outputs. Errors: kSystem when an output or what
 /// compression keeps back cannot be allocated.
 Result<std::unique_ptr<Work>> start_bucket(Bucket& bucket, const BucketSite& site);

@@ -51,6 +51,7 @@ Executor::Executor(const Membership& world,
     : world_(world),
       num_lanes_(static_cast<std::size_t>(knobs.num_lanes)),
       sample_every_(static_cast<std::uint64_t>(knobs.compression_sample)),
+      staged_piece_bytes_(static_cast<std::size_t>(knobs.staged_piece_bytes)),
       two_level_asked_(knobs.two_level == true),
       clock_(clock),
       operations_(operations),
@@ -215,7 +216,8 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                         .topk = topk_,
                         .sample_every = sample_every_};
   if (Staging* const staging = planes_.staging(kind); staging != nullptr) {
-    auto staged = std::make_unique<StagedWork>(bucket, site, *staging);
+    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<StagedWork> staged,
+                             start_staged_bucket(bucket, site, *staging, staged_piece_bytes_));
     running.staged = staged.get();
     running.work = std::move(staged);
   } else {

@@ -113,6 +113,7 @@ class Executor {
   const Membership& world_;
   std::size_t num_lanes_;
   std::uint64_t sample_every_;                // Of compressed all-reduces of a tensor; 0: none.
+  std::size_t staged_piece_bytes_;            // 0: memory is staged a bucket at a time.
   bool two_level_asked_;                      // By the user, not by default.
   std::optional<std::uint64_t> chunk_bytes_;  // As tuned, if it was.
   const Clock& clock_;

@@ -1,10 +1,16 @@
 #include "lightcc/engine/staged_bucket.hpp"
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "lightcc/engine/staged_pieces.hpp"
+
 namespace lightcc {
 namespace {
+
+/// Where tensors begin in a block.
+constexpr std::size_t kAlignment = 64;
 
 std::size_t byte_count(const std::vector<std::int64_t>& shape, DataType dtype) {
   return static_cast<std::size_t>(element_count(shape)) * element_size(dtype);
@@ -14,41 +20,64 @@ bool has_result_of_its_shape(OpType op) {
   return op == OpType::kAllreduce || op == OpType::kBroadcast || op == OpType::kRecv;
 }
 
-/// What the host's plane runs in the place of `operation`, whose input has a copy.
-InFlight copy_of(const InFlight& original, const StagedTensor& copy) {
+/// What the host's plane runs instead of `original`, whose input has a copy.
+InFlight copy_of(const InFlight& original, std::byte* copy) {
   InFlight made;
   made.operation.request = original.operation.request;
   made.operation.input = original.operation.input;
   made.operation.input.memory = {};
-  made.operation.input.data = copy.host.get();
+  made.operation.input.data = copy;
   if (has_result_of_its_shape(original.signature().op)) {
     made.operation.output = made.operation.input;
   }
   return made;
 }
 
-}  // namespace
+/// All of it at once.
+class WholeBucket final : public StagedWork {
+ public:
+  WholeBucket(Bucket& bucket, const BucketSite& host, Staging& staging)
+      : bucket_(bucket), host_(host), staging_(staging) {
+    begin_inputs();
+  }
 
-StagedWork::StagedWork(Bucket& bucket, const BucketSite& host, Staging& staging)
-    : bucket_(bucket), host_(host), staging_(staging) {
-  begin_inputs();
-}
+  Result<Progress> advance() override;
+  bool is_copying() const override { return copying_ != nullptr; }
 
-void StagedWork::begin_inputs() {
-  tensors_ = std::make_shared<StagedTensors>();
+ private:
+  void begin_inputs();
+  Status begin_collective();
+  Status begin_outputs();
+
+  enum class Stage : std::uint8_t { kInputs, kCollective, kOutputs, kDone };
+
+  Bucket& bucket_;
+  BucketSite host_;
+  Staging& staging_;
+  std::vector<InFlight> operations_;  // Of the copies.
+  Bucket copies_;
+  std::shared_ptr<StagedBlock> block_ = std::make_shared<StagedBlock>();  // A part for each tensor.
+  Stage stage_ = Stage::kInputs;
+  std::unique_ptr<Work> collective_;  // Goes before what it works on.
+  std::unique_ptr<Work> copying_;
+};
+
+void WholeBucket::begin_inputs() {
   for (const BucketTensor& tensor : bucket_.tensors) {
-    StagedTensor& staged = tensors_->emplace_back();
+    StagedPart& part = block_->parts.emplace_back();
     if (tensor.operation != nullptr) {
       const TensorRef& input = tensor.operation->operation.input;
-      staged.data = static_cast<std::byte*>(input.data);
-      staged.device = input.memory.device;
-      staged.bytes = byte_count(input.shape, input.dtype);
+      part.from = static_cast<const std::byte*>(input.data);
+      part.device = input.memory.device;
+      part.bytes = byte_count(input.shape, input.dtype);
+      part.offset = block_->bytes;
+      block_->bytes += (part.bytes + kAlignment - 1) / kAlignment * kAlignment;
     }
   }
-  copying_ = staging_.copy_to_host(tensors_);
+  copying_ = staging_.copy_to_host(block_);
 }
 
-Status StagedWork::begin_collective() {
+Status WholeBucket::begin_collective() {
   copies_.process_set = bucket_.process_set;
   copies_.lane = bucket_.lane;
   operations_.reserve(bucket_.tensors.size());  // They are pointed to.
@@ -57,38 +86,38 @@ Status StagedWork::begin_collective() {
     BucketTensor& copy = copies_.tensors.emplace_back();
     copy.agreed = original.agreed;
     if (original.operation != nullptr) {
-      copy.operation = &operations_.emplace_back(copy_of(*original.operation, (*tensors_)[i]));
+      std::byte* const data = block_->at(block_->parts[i]);
+      copy.operation = &operations_.emplace_back(copy_of(*original.operation, data));
     }
   }
   LIGHTCC_ASSIGN_OR_RETURN(collective_, start_bucket(copies_, host_));
   return {};
 }
 
-Status StagedWork::begin_outputs() {
+Status WholeBucket::begin_outputs() {
   for (std::size_t i = 0; i < bucket_.tensors.size(); ++i) {
     BucketTensor& original = bucket_.tensors[i];
     BucketTensor& copy = copies_.tensors[i];
-    StagedTensor& staged = (*tensors_)[i];
-    staged.data = nullptr;
+    StagedPart& part = block_->parts[i];
     if (original.operation == nullptr || original.operation->signature().op == OpType::kSend) {
       continue;
     }
     original.outcome.received_splits = std::move(copy.outcome.received_splits);
-    if (copy.outcome.output != nullptr) {
-      staged.host = {copy.outcome.output, copy.outcome.output->data()};
+    if (copy.outcome.output != nullptr) {  // It is the bucket's only tensor.
+      block_->host = {copy.outcome.output, copy.outcome.output->data()};
     }
-    const std::int32_t device = staged.device;
+    const std::int32_t device = part.device;
     LIGHTCC_ASSIGN_OR_RETURN(
-        staged.data, output_for(original, std::move(copy.outcome.shape), [&](std::size_t bytes) {
+        part.to, output_for(original, std::move(copy.outcome.shape), [&](std::size_t bytes) {
           return staging_.allocate(bytes, device);
         }));
-    staged.bytes = byte_count(original.outcome.shape, original.signature().dtype);
+    part.bytes = byte_count(original.outcome.shape, original.signature().dtype);
   }
-  copying_ = staging_.copy_to_device(tensors_);
+  copying_ = staging_.copy_to_device(block_);
   return {};
 }
 
-Result<Progress> StagedWork::advance() {
+Result<Progress> WholeBucket::advance() {
   while (stage_ != Stage::kDone) {
     std::unique_ptr<Work>& work = stage_ == Stage::kCollective ? collective_ : copying_;
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, work->advance());
@@ -107,6 +136,19 @@ Result<Progress> StagedWork::advance() {
     }
   }
   return Progress::kDone;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StagedWork>> start_staged_bucket(Bucket& bucket,
+                                                        const BucketSite& host,
+                                                        Staging& staging,
+                                                        std::size_t piece_bytes) {
+  const std::optional<Reduction> reduction = elementwise_reduction(bucket, host);
+  if (reduction.has_value() && piece_bytes > 0 && byte_count(bucket) > piece_bytes) {
+    return start_in_pieces(bucket, *reduction, host, staging, piece_bytes);
+  }
+  return std::unique_ptr<StagedWork>(std::make_unique<WholeBucket>(bucket, host, staging));
 }
 
 }  // namespace lightcc

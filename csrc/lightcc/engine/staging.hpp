@@ -14,15 +14,25 @@
 
 namespace lightcc {
 
-/// A tensor and its copy in host memory.
-struct StagedTensor {
-  std::byte* data = nullptr;  ///< Null: there is none.
+/// A tensor, or bytes of one, and their offset in a block.
+struct StagedPart {
+  const std::byte* from = nullptr;  ///< Null: nothing is copied to the host.
+  std::byte* to = nullptr;          ///< Null: nothing is copied back.
   std::int32_t device = 0;
   std::size_t bytes = 0;
-  std::shared_ptr<std::byte> host{};
+  std::size_t offset = 0;
 };
-/// Of one bucket.
-using StagedTensors = std::vector<StagedTensor>;
+
+/// Host memory for parts of a bucket.
+struct StagedBlock {
+  std::vector<StagedPart> parts;
+  std::size_t bytes = 0;
+  std::shared_ptr<std::byte> host;
+
+  std::byte* at(const StagedPart& part) const {
+    return host == nullptr ? nullptr : host.get() + part.offset;
+  }
+};
 
 /// Serves one kind of memory for all worlds of a process. Thread: any; a Work belongs to the thread
 /// that drives. Blocks: never, unless said otherwise.
@@ -39,13 +49,15 @@ class Staging {
   virtual Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes,
                                                          std::int32_t device) = 0;
 
-  // Nobody rings when such a Work can go on. `tensors` is left alone until it is done or dropped;
-  // dropping it blocks until a copy that runs has ended. Errors: kSystem, kUnimplemented.
+  // Nobody rings when such a Work can go on. `block` is left alone until it is done or dropped;
+  // dropping it blocks until a copy that runs has ended. Copies to the host and copies back run
+  // beside one another. Errors: kSystem, kUnimplemented.
 
-  /// Sets every `host` to memory with what is at `data`.
-  virtual std::unique_ptr<Work> copy_to_host(std::shared_ptr<StagedTensors> tensors) = 0;
-  /// Copies every `host` to `data`.
-  virtual std::unique_ptr<Work> copy_to_device(std::shared_ptr<StagedTensors> tensors) = 0;
+  /// Sets `host` to memory of `bytes` bytes, with what is at every `from`; leaves it null where
+  /// there is nothing to copy.
+  virtual std::unique_ptr<Work> copy_to_host(std::shared_ptr<StagedBlock> block) = 0;
+  /// Copies the parts to every `to`.
+  virtual std::unique_ptr<Work> copy_to_device(std::shared_ptr<StagedBlock> block) = 0;
 };
 
 }  // namespace lightcc

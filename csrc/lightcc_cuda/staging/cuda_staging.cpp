@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -19,19 +20,40 @@ Address address_of(const std::byte* data) {
   return reinterpret_cast<Address>(data);  // NOLINT: of the GPU, never read here
 }
 
-Status copy_tensor_to_host(const GpuSite& gpu, StagedTensor& tensor) {
-  LIGHTCC_ASSIGN_OR_RETURN(tensor.host, gpu.pinned.take(tensor.bytes));
-  return gpu.driver.check(
-      gpu.driver.call().copy_to_host(
-          tensor.host.get(), address_of(tensor.data), tensor.bytes, gpu.stream.get()),
-      "cuMemcpyDtoHAsync");
+Status copy_part_to_host(const GpuSite& gpu, const StagedBlock& block, const StagedPart& part) {
+  return gpu.driver.check(gpu.driver.call().copy_to_host(
+                              block.at(part), address_of(part.from), part.bytes, gpu.stream.get()),
+                          "cuMemcpyDtoHAsync");
 }
 
-Status copy_tensor_to_device(const GpuSite& gpu, const StagedTensor& tensor) {
-  return gpu.driver.check(
-      gpu.driver.call().copy_to_device(
-          address_of(tensor.data), tensor.host.get(), tensor.bytes, gpu.stream.get()),
-      "cuMemcpyHtoDAsync");
+Status copy_part_to_device(const GpuSite& gpu, const StagedBlock& block, const StagedPart& part) {
+  return gpu.driver.check(gpu.driver.call().copy_to_device(
+                              address_of(part.to), block.at(part), part.bytes, gpu.stream.get()),
+                          "cuMemcpyHtoDAsync");
+}
+
+/// Calls `copy` for each part that has the memory `End` on one GPU.
+template <auto End>
+Status for_each_part(const StagedBlock& block,
+                     std::int32_t device,
+                     const std::function<Status(const StagedPart&)>& copy) {
+  for (const StagedPart& part : block.parts) {
+    if (part.*End != nullptr && part.bytes > 0 && part.device == device) {
+      LIGHTCC_RETURN_IF_ERROR(copy(part));
+    }
+  }
+  return {};
+}
+
+template <auto End>
+std::set<std::int32_t> devices_of(const StagedBlock& block) {
+  std::set<std::int32_t> devices;
+  for (const StagedPart& part : block.parts) {
+    if (part.*End != nullptr && part.bytes > 0) {
+      devices.insert(part.device);
+    }
+  }
+  return devices;
 }
 
 /// Jobs on one GPU or several, and nothing else.
@@ -78,7 +100,7 @@ class CudaStaging final : public Staging {
   MemoryKind memory_kind() const override { return MemoryKind::kCuda; }
 
   Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes, std::int32_t device) override {
-    const std::shared_ptr<Launcher> launcher = launcher_of(device);
+    const std::shared_ptr<Launcher> launcher = launcher_of(device, Direction::kToHost);
     std::shared_ptr<DeviceMemory> memory;
     LIGHTCC_RETURN_IF_ERROR(launcher->run([&](const GpuSite& gpu) -> Status {
       // The driver refuses to give nothing.
@@ -96,50 +118,56 @@ class CudaStaging final : public Staging {
     return std::make_shared<OutputBuffer>(std::shared_ptr<std::byte>(first, give_back), bytes);
   }
 
-  std::unique_ptr<Work> copy_to_host(std::shared_ptr<StagedTensors> tensors) override {
-    return copy(tensors, &copy_tensor_to_host);
+  std::unique_ptr<Work> copy_to_host(std::shared_ptr<StagedBlock> block) override {
+    auto work = std::make_unique<JobsWork>();
+    const auto mutex = std::make_shared<Mutex>();  // Of the block's host memory.
+    for (const std::int32_t device : devices_of<&StagedPart::from>(*block)) {
+      work->post(launcher_of(device, Direction::kToHost),
+                 [block, device, mutex](const GpuSite& gpu) -> Status {
+                   {
+                     const MutexLock lock(*mutex);
+                     if (block->host == nullptr) {
+                       LIGHTCC_ASSIGN_OR_RETURN(block->host, gpu.pinned.take(block->bytes));
+                     }
+                   }
+                   return for_each_part<&StagedPart::from>(
+                       *block, device, [&](const StagedPart& part) {
+                         return copy_part_to_host(gpu, *block, part);
+                       });
+                 });
+    }
+    return work;
   }
 
-  std::unique_ptr<Work> copy_to_device(std::shared_ptr<StagedTensors> tensors) override {
-    return copy(tensors, &copy_tensor_to_device);
+  std::unique_ptr<Work> copy_to_device(std::shared_ptr<StagedBlock> block) override {
+    auto work = std::make_unique<JobsWork>();
+    for (const std::int32_t device : devices_of<&StagedPart::to>(*block)) {
+      work->post(launcher_of(device, Direction::kToDevice), [block, device](const GpuSite& gpu) {
+        return for_each_part<&StagedPart::to>(*block, device, [&](const StagedPart& part) {
+          return copy_part_to_device(gpu, *block, part);
+        });
+      });
+    }
+    return work;
   }
 
  private:
-  std::shared_ptr<Launcher> launcher_of(int device) LIGHTCC_EXCLUDES(mutex_) {
+  /// Each has a launcher of its own, as a GPU copies both ways at once.
+  enum class Direction : std::uint8_t { kToHost, kToDevice };
+
+  std::shared_ptr<Launcher> launcher_of(int device, Direction direction) LIGHTCC_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    std::shared_ptr<Launcher>& launcher = launchers_[device];
+    std::shared_ptr<Launcher>& launcher = launchers_[{device, direction}];
     if (launcher == nullptr) {
       launcher = std::make_shared<Launcher>(file_, device);
     }
     return launcher;
   }
 
-  template <typename CopyTensor>
-  std::unique_ptr<Work> copy(const std::shared_ptr<StagedTensors>& tensors,
-                             CopyTensor copy_tensor) {
-    std::map<std::int32_t, std::vector<std::size_t>> of_device;
-    for (std::size_t i = 0; i < tensors->size(); ++i) {
-      const StagedTensor& tensor = (*tensors)[i];
-      if (tensor.data != nullptr && tensor.bytes > 0) {
-        of_device[tensor.device].push_back(i);
-      }
-    }
-    auto work = std::make_unique<JobsWork>();
-    for (const auto& [device, indices] : of_device) {
-      work->post(launcher_of(device),
-                 [tensors, own = indices, copy_tensor](const GpuSite& gpu) -> Status {
-                   for (const std::size_t index : own) {
-                     LIGHTCC_RETURN_IF_ERROR(copy_tensor(gpu, (*tensors)[index]));
-                   }
-                   return {};
-                 });
-    }
-    return work;
-  }
-
   const std::string file_;
   Mutex mutex_;
-  std::map<int, std::shared_ptr<Launcher>> launchers_ LIGHTCC_GUARDED_BY(mutex_);  // By device.
+  std::map<std::pair<int, Direction>, std::shared_ptr<Launcher>> launchers_
+      LIGHTCC_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One thread for each GPU makes all calls of the driver there: they may block, and whoever drives
-// the progress loop must not.
+// Threads that make calls of the driver for one GPU each: they may block, and whoever drives the
+// progress loop must not.
 #pragma once
 
 #include <atomic>

@@ -267,6 +267,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_TOPK_FP16=0",
                                              "LIGHT_TOPK_EXACT=0",
                                              "LIGHT_COMPRESSION_SAMPLE=0",
+                                             "LIGHT_GPU_CHUNK=4M",
                                              "LIGHT_SHM_CHUNK=0",
                                              "LIGHT_SHM_DEPTH=0"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
@@ -289,6 +290,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_TOPK_FP16=1",
                                         "LIGHT_TOPK_EXACT=1",
                                         "LIGHT_COMPRESSION_SAMPLE=50",
+                                        "LIGHT_GPU_CHUNK=256K",
                                         "LIGHT_SHM_CHUNK=64K",
                                         "LIGHT_SHM_DEPTH=4"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_NET", "harp"},
@@ -296,6 +298,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                {"LIGHT_FUSION_STRATEGY", "horovod"},
                                {"LIGHT_NUM_STREAMS", "3"},
                                {"HOROVOD_AUTOTUNE", "1"},
+                               {"LIGHT_GPU_CHUNK", "256K"},
                                {"LIGHT_SHM_CHUNK", "65536"},
                                {"LIGHT_SHM_DEPTH", "4"},
                                {"LIGHT_2D_ALLREDUCE", "on"},

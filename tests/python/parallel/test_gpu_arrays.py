@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+import time
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from arrays import BFLOAT16, check_same, pattern
+from faults import TWO, TWO_HOSTS, Seen, after_error, check_death
 from gpu_arrays import FAKE_CUDA, ByDLPack, GpuArray, needs_fake_cuda, on_host, use_gpu
 from gpu_operations import every_operation_gives_what_it_gives_for_host_memory
 
 import lightcc as hvd
 from lightcc import _core, _world
-from lightcc.testing import spawn_ranks
+from lightcc.testing import mark, spawn_ranks
+
+if TYPE_CHECKING:
+    from grids import Grid
 
 pytestmark = [pytest.mark.multiproc, needs_fake_cuda]
 
@@ -23,9 +29,11 @@ pytestmark = [pytest.mark.multiproc, needs_fake_cuda]
 SLOW = {"LIGHTCC_FAKE_CUDA": "delay_us=300"}
 
 
-def test_every_operation_gives_the_hosts_bits() -> None:
-    driver = str(FAKE_CUDA)
-    spawn_ranks(every_operation_gives_what_it_gives_for_host_memory, 2, driver, env=SLOW)
+@pytest.mark.parametrize("chunk", ["0", "1K"])
+def test_every_operation_gives_the_hosts_bits(chunk: str) -> None:
+    env = {**SLOW, "LIGHT_GPU_CHUNK": chunk}
+    program = every_operation_gives_what_it_gives_for_host_memory
+    spawn_ranks(program, 2, str(FAKE_CUDA), env=env)
 
 
 def messages_and_outputs_are_taken() -> None:
@@ -89,6 +97,28 @@ def compression_is_the_hosts() -> None:
 def test_compressed_results_are_the_hosts_and_nothing_is_left() -> None:
     environment = {"LIGHT_TOPK_THRESHOLD": "1K", "LIGHT_COMPRESSION_SAMPLE": "2"}
     spawn_ranks(compression_is_the_hosts, 2, env=environment, hosts=[0, 1])
+
+
+def reduce_in_pieces_until_one_does_not_come() -> Seen:
+    if os.environ["LIGHT_RANK"] == "1":
+        os.environ["LIGHTCC_FAKE_CUDA"] = "hold=0:3"
+    gpu = use_gpu()
+    hvd.init()
+    given = GpuArray(np.ones(100_000, np.float32))
+    handle = hvd.allreduce_async(given, op=hvd.Sum)
+    while hvd.rank() == 1 and gpu.driver.lightcc_fake_cuda_copies_to_host(0) < 4:
+        time.sleep(0.001)
+    mark("running")
+    try:
+        hvd.synchronize(handle)
+    except hvd.HorovodInternalError as error:
+        return after_error(error)
+    raise AssertionError
+
+
+@pytest.mark.parametrize("grid", [TWO, TWO_HOSTS], ids=["one host", "two hosts"])
+def test_a_rank_that_dies_in_the_middle_of_a_bucket_is_named(grid: Grid) -> None:
+    check_death(grid, 1, reduce_in_pieces_until_one_does_not_come, LIGHT_GPU_CHUNK="16K")
 
 
 def what_a_stream_is_about_to_write_is_waited_for() -> None:
@@ -335,10 +365,9 @@ def a_failed_call_ends_the_world() -> str:
 
 @pytest.mark.parametrize("call", ["cuMemHostAlloc", "cuMemcpyHtoDAsync_v2", "cuEventQuery"])
 def test_a_failed_call_of_the_driver_ends_the_world_on_all_ranks(call: str) -> None:
-    # The arrays themselves are three copies to the device.
-    settings = [{"LIGHTCC_FAKE_CUDA": ""}, {"LIGHTCC_FAKE_CUDA": f"fail={call}:2:5"}]
-    if call != "cuMemcpyHtoDAsync_v2":
-        settings[1]["LIGHTCC_FAKE_CUDA"] = f"fail={call}:2:2"
+    # The arrays themselves are three copies to the device. Pinned memory is made once.
+    turn = {"cuMemHostAlloc": 1, "cuMemcpyHtoDAsync_v2": 5, "cuEventQuery": 2}[call]
+    settings = [{"LIGHTCC_FAKE_CUDA": ""}, {"LIGHTCC_FAKE_CUDA": f"fail={call}:2:{turn}"}]
     other, told = spawn_ranks(a_failed_call_ends_the_world, 2, env=settings)
     assert f"{call.removesuffix('_v2')}: CUDA_ERROR_OUT_OF_MEMORY" in told
     assert "rank 1" in other

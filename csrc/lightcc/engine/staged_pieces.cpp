@@ -1,0 +1,187 @@
+// The pieces follow from the sizes of the agreed tensors alone, so they are the same on all ranks,
+// which reduce them one after another:
+//
+//   to the host   P0 P1 P2 P3 . . . . P4 . . . . P5
+//   reduced              P0  P0  P1  P1  P2 ...
+//   back                         P0      P1 ...
+//
+// A piece begins to come when there is room for it, and has its host memory until it is back.
+// Copies of each direction keep their order, and wait for nothing but their piece, so that the
+// first piece that is not done can always go on.
+//
+// Numbers. The elements of a piece are combined as those of the whole bucket would be: by the group
+// that runs so many bytes, in the order of its members (group.hpp). A piece is one span, whatever
+// tensors it touches, as elements do not know their tensor.
+//
+// Memory. Only parts of a piece that has been reduced are written. They were read before, so a
+// result may go where its input was.
+#include "lightcc/engine/staged_pieces.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+namespace lightcc {
+namespace {
+
+class PiecedAllreduce final : public StagedWork {
+ public:
+  PiecedAllreduce(PieceCutter cutter, const Reduction& reduction, Group& group, Staging& staging)
+      : cutter_(std::move(cutter)), reduction_(reduction), group_(group), staging_(staging) {}
+
+  Result<Progress> advance() override {
+    bool moved = fetch();
+    LIGHTCC_ASSIGN_OR_RETURN(const bool reduced, reduce());
+    LIGHTCC_ASSIGN_OR_RETURN(const bool retired, retire());
+    moved = moved || reduced || retired;
+    if (pieces_.empty() && cutter_.at_end()) {
+      return Progress::kDone;
+    }
+    return moved ? Progress::kMoved : Progress::kIdle;
+  }
+
+  // Peers ring for the collective, and by then copies have gone on as well.
+  bool is_copying() const override { return collective_ == nullptr; }
+
+ private:
+  struct Piece {
+    std::shared_ptr<StagedBlock> block;
+    std::unique_ptr<Work> copying;  // To the host until it is reduced, then back.
+  };
+
+  // True when something moved, as are the next two.
+  bool fetch() {
+    bool moved = false;
+    while (pieces_.size() < kPiecesAtATime && !cutter_.at_end()) {
+      auto block = std::make_shared<StagedBlock>(cutter_.next());
+      std::unique_ptr<Work> copying = staging_.copy_to_host(block);
+      pieces_.push_back({std::move(block), std::move(copying)});
+      moved = true;
+    }
+    return moved;
+  }
+
+  Result<bool> reduce() {
+    if (reduced_ == pieces_.size()) {
+      return false;
+    }
+    Piece& piece = pieces_[reduced_];
+    if (collective_ == nullptr) {
+      LIGHTCC_ASSIGN_OR_RETURN(const Progress arrived, piece.copying->advance());
+      if (arrived != Progress::kDone) {
+        return false;
+      }
+      collective_ = start(*piece.block);
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, collective_->advance());
+    if (progress == Progress::kDone) {
+      collective_.reset();
+      piece.copying = staging_.copy_to_device(piece.block);
+      ++reduced_;
+    }
+    return progress != Progress::kIdle;
+  }
+
+  Result<bool> retire() {
+    bool moved = false;
+    while (reduced_ > 0) {
+      LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, pieces_.front().copying->advance());
+      if (progress != Progress::kDone) {
+        break;
+      }
+      pieces_.pop_front();
+      --reduced_;
+      moved = true;
+    }
+    return moved;
+  }
+
+  std::unique_ptr<Work> start(const StagedBlock& block) const {
+    std::byte* const data = block.host.get();  // Null: this rank has joined.
+    if (data != nullptr) {
+      for (const StagedPart& part : block.parts) {
+        if (part.from == nullptr) {  // It has joined after it submitted others.
+          std::memset(block.at(part), 0, part.bytes);
+        }
+      }
+    }
+    return group_.allreduce({{data, data, block.bytes / element_size(reduction_.dtype)}},
+                            reduction_);
+  }
+
+  PieceCutter cutter_;
+  const Reduction reduction_;
+  Group& group_;
+  Staging& staging_;
+  std::deque<Piece> pieces_;
+  std::size_t reduced_ = 0;           // The first so many pieces.
+  std::unique_ptr<Work> collective_;  // Of the piece behind them. Goes before what it works on.
+};
+
+}  // namespace
+
+PieceCutter::PieceCutter(std::vector<StagedPart> tensors,
+                         std::size_t element_bytes,
+                         std::size_t piece_bytes)
+    : tensors_(std::move(tensors)) {
+  for (const StagedPart& tensor : tensors_) {
+    left_ += tensor.bytes;
+  }
+  const std::size_t elements = left_ / element_bytes;
+  const std::size_t fit = std::max<std::size_t>(piece_bytes / element_bytes, 1);
+  const std::size_t pieces = std::max<std::size_t>((elements + fit - 1) / fit, 1);
+  block_bytes_ = (elements + pieces - 1) / pieces * element_bytes;
+}
+
+StagedBlock PieceCutter::next() {
+  StagedBlock block;
+  const std::size_t bytes = std::min(block_bytes_, left_);
+  while (block.bytes < bytes) {
+    const StagedPart& tensor = tensors_[next_];
+    StagedPart part = tensor;
+    part.bytes = std::min(tensor.bytes - skip_, bytes - block.bytes);
+    part.from = tensor.from == nullptr ? nullptr : tensor.from + skip_;
+    part.to = tensor.to == nullptr ? nullptr : tensor.to + skip_;
+    part.offset = block.bytes;
+    block.bytes += part.bytes;
+    skip_ += part.bytes;
+    if (part.bytes > 0) {
+      block.parts.push_back(part);
+    }
+    if (skip_ == tensor.bytes) {
+      ++next_;
+      skip_ = 0;
+    }
+  }
+  left_ -= bytes;
+  return block;
+}
+
+Result<std::unique_ptr<StagedWork>> start_in_pieces(Bucket& bucket,
+                                                    const Reduction& reduction,
+                                                    const BucketSite& host,
+                                                    Staging& staging,
+                                                    std::size_t piece_bytes) {
+  const std::size_t element_bytes = element_size(reduction.dtype);
+  std::vector<StagedPart> tensors;
+  tensors.reserve(bucket.tensors.size());
+  for (BucketTensor& tensor : bucket.tensors) {
+    const std::vector<std::int64_t>& shape = tensor.signature().shape;
+    StagedPart& part = tensors.emplace_back();
+    part.bytes = static_cast<std::size_t>(element_count(shape)) * element_bytes;
+    if (tensor.operation != nullptr) {
+      const TensorRef& input = tensor.operation->operation.input;
+      part.from = static_cast<const std::byte*>(input.data);
+      part.device = input.memory.device;
+      LIGHTCC_ASSIGN_OR_RETURN(part.to, output_for(tensor, shape, [&](std::size_t bytes) {
+                                 return staging.allocate(bytes, input.memory.device);
+                               }));
+    }
+  }
+  Group& group = host.group().group_for(static_cast<std::size_t>(byte_count(bucket)));
+  return std::unique_ptr<StagedWork>(std::make_unique<PiecedAllreduce>(
+      PieceCutter(std::move(tensors), element_bytes, piece_bytes), reduction, group, staging));
+}
+
+}  // namespace lightcc
