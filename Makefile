@@ -105,7 +105,7 @@ test: .venv/.installed  ## Installs lightcc into .venv and runs what needs neith
 .PHONY: test-all
 test-all: REST = $(if $(AFTER_TEST),-rest)
 test-all: PYTEST_REPORT = $(REPORTS)/pytest$(REST).xml
-test-all: .venv/.demo .venv/.release  ## Installs what the rest needs, runs every test, fails on an unlisted skip
+test-all: .venv/.demo .venv/.release .venv-deepspeed/.installed  ## Installs what the rest needs, runs every test, fails on an unlisted skip
 	tools/install_system_packages.sh
 	PYTHON=$(BIN)/python tools/install_mpi.sh
 	PYTHON=$(BIN)/python tools/install_nccl.sh
@@ -115,6 +115,17 @@ test-all: .venv/.demo .venv/.release  ## Installs what the rest needs, runs ever
 	$(PYTEST) $(if $(AFTER_TEST),--not-again $(REPORTS)/pytest.xml)
 	$(MAKE) test-tf
 	.venv/bin/python tools/check_skips.py $(REPORTS)/dev$(REST).xml $(PYTEST_REPORT)
+
+.venv-deepspeed/.ready: tools/requirements-deepspeed.txt
+	$(PYTHON) -m venv .venv-deepspeed
+	.venv-deepspeed/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+# What `make test` has built, beside DeepSpeed.
+.venv-deepspeed/.installed: .venv-deepspeed/.ready .venv/.installed
+	PATH="$(BIN):$$PATH" LIGHTCC_BUILD_DIR=$(CURDIR)/build/dev .venv-deepspeed/bin/pip install \
+	  --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
+	touch $@
 
 # What `make test` has built, beside TensorFlow. tf-keras would install a second TensorFlow.
 OLD_KERAS = $(filter 2.14.% 2.15.%,$(TF))
