@@ -192,7 +192,8 @@ test-tf-matrix:  ## The same under each TensorFlow of TFS, one after another (1.
 # HOROVOD_SRC: a checkout of Horovod. HOROVOD_BASELINE: its own results, to compare with.
 # IGNITE_SRC, LIGHTNING_SRC: checkouts of pytorch-ignite and of PyTorch Lightning 1.9.5.
 # HOROVOD_KEEP: a file of results; what it has is not run again. HOROVOD_TENSORFLOW: 1 runs those of
-# TensorFlow too, in the environment of test-tf; only: no others.
+# TensorFlow too, in the environment of test-tf; only: no others. HOROVOD_SECTIONS: runs these groups
+# alone, for instance "interactive ray", and the page keeps its other sections.
 .PHONY: horovod-suite
 horovod-suite: $(if $(filter only,$(HOROVOD_TENSORFLOW)),,.venv-horovod/.installed)
 horovod-suite: $(if $(HOROVOD_TENSORFLOW),.venv-tf/.horovod)  ## Runs Horovod's tests of HOROVOD_SRC against lightcc
@@ -203,6 +204,7 @@ horovod-suite: $(if $(HOROVOD_TENSORFLOW),.venv-tf/.horovod)  ## Runs Horovod's 
 	  $(if $(filter only,$(HOROVOD_TENSORFLOW)),--only-tensorflow) \
 	  $(if $(HOROVOD_BASELINE),--baseline $(HOROVOD_BASELINE)) --examples \
 	  $(if $(IGNITE_SRC),--ignite $(IGNITE_SRC)) $(if $(LIGHTNING_SRC),--lightning $(LIGHTNING_SRC)) \
+	  $(if $(HOROVOD_SECTIONS),--sections $(HOROVOD_SECTIONS)) \
 	  $(if $(HOROVOD_KEEP),--keep $(HOROVOD_KEEP)) --output $(CURDIR)/docs/horovod-suite.md
 
 .venv-torch/.ready: tools/requirements-torch-suite.txt

@@ -113,6 +113,28 @@ def test_a_page_has_short_lines_but_for_rows() -> None:
     assert wrapped("") == ""
 
 
+def test_a_section_is_replaced_in_its_place() -> None:
+    first, second = {"test_a.py::A::test_x": Result("passed")}, {"test_r.py::": Result("passed")}
+    page = suite.with_group(suite.with_group("# Title\n", "interactive", first), "ray", second)
+    changed = {"test_a.py::A::test_x": Result("failed", "a reason")}
+    found = suite.with_group(page, "interactive", changed)
+    assert found.split("\n") == [
+        "# Title",
+        "",
+        f"## {suite.TITLES['interactive']}",
+        "",
+        "| file | passed | failed | skipped |",
+        "|---|---|---|---|",
+        "| `test_a.py` | 0 | 1 | 0 |",
+        "",
+        "What failed:",
+        "",
+        "- `test_x`: a reason",
+        *page[page.index(f"\n## {suite.TITLES['ray']}") :].split("\n"),
+    ]
+    assert suite.with_group(found, "interactive", first) == page
+
+
 def test_the_section_of_tensorflow_takes_the_place_of_the_one_before() -> None:
     page = "# Title\n\nText.\n"
     results = {
