@@ -61,6 +61,7 @@ def cuda_torch(guard: str) -> Any:
     import torch
 
     torch.cuda._lazy_init = lambda: None
+    torch.cuda.device_count = lambda: 1
     torch.cuda.get_device_capability = lambda _=None: (8, 6)  # type: ignore[assignment]
     _run_operators_on_the_host(torch)
     return torch

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 import _lightcc_torch
@@ -47,6 +48,7 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroup:
     if backend_options is not None:
         msg = f"The backend lightcc takes no pg_options; found {type(backend_options).__name__}."
         raise ValueError(msg)
+    _list_devices()
     rank, size, store = options.group_rank, options.group_size, options.store
     timeout: timedelta = options.timeout
     if options.global_ranks_in_group:
@@ -55,6 +57,16 @@ def create(options: Any, backend_options: Any = None) -> ProcessGroup:
     else:
         lease = _worlds.join_default(store, rank, size, timeout)
     return ProcessGroup(lease, options.group_id, timeout)
+
+
+def _list_devices() -> None:
+    """Tells torch that groups take tensors on `cuda` only where there is a GPU.
+
+    ShardedTensor, for one, puts its results on a device that is listed and is not the CPU. Asked
+    here, because torch registers the backend in every program that imports it.
+    """
+    if not torch.cuda.device_count():
+        dist.Backend.backend_capability["lightcc"] = ["cpu"]
 
 
 def _parent() -> _worlds.Lease | None:

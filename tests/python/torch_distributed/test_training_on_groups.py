@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from groups import start
 from torch import nn
+from torch.distributed._shard import sharded_tensor
+from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 from torch.nn.parallel import DistributedDataParallel
 
 import lightcc.torch as hvd
@@ -94,6 +96,21 @@ def replicas(store: str) -> None:
     model.register_comm_hook(ddp_hooks.TopKState(model, 0.1), ddp_hooks.topk_2d_hook)
     train(model, torch.optim.SGD(model.parameters(), lr=0.2), rank, 0)
     torch.testing.assert_close(weights(model), alone(size))
+
+
+def gathered_shards(store: str) -> None:
+    rank, size = start(store)
+    spec = ChunkShardingSpec(dim=0, placements=[f"rank:{it}/cpu" for it in range(size)])
+    sharded = sharded_tensor.zeros(spec, 2 * size, 3)
+    sharded.local_shards()[0].tensor.fill_(rank + 1)
+    whole = torch.empty(2 * size, 3)
+    sharded.gather(0, whole if rank == 0 else None)
+    if rank == 0:
+        assert whole[:, 0].tolist() == [1, 1, 2, 2]
+
+
+def test_shards_are_gathered_where_there_is_no_gpu(tmp_path: Path) -> None:
+    spawn_ranks(gathered_shards, 2, os.fspath(tmp_path / "store"))
 
 
 def test_ddp(tmp_path: Path) -> None:
