@@ -109,6 +109,7 @@ test-all: .venv/.demo .venv/.release .venv-deepspeed/.installed  ## Installs wha
 	tools/install_system_packages.sh
 	PYTHON=$(BIN)/python tools/install_mpi.sh
 	PYTHON=$(BIN)/python tools/install_nccl.sh
+	tools/check_nccl_abi.sh .venv-nccl
 	.venv/bin/pip install --quiet --disable-pip-version-check -r tools/requirements-all.txt
 	@[[ $$EUID == 0 ]] || { echo "test-all needs root for network namespaces" >&2; exit 1; }
 	$(RUN_TESTS) dev$(REST)

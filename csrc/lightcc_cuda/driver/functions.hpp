@@ -65,6 +65,8 @@ inline constexpr unsigned kHostMemoryForAllContexts = 1;
   X(free_host, cuMemFreeHost, (void*))                                                         \
   X(copy_to_host, cuMemcpyDtoHAsync_v2, (void*, Address, std::size_t, StreamHandle*))          \
   X(copy_to_device, cuMemcpyHtoDAsync_v2, (Address, const void*, std::size_t, StreamHandle*))  \
+  X(copy_on_device, cuMemcpyDtoDAsync_v2, (Address, Address, std::size_t, StreamHandle*))      \
+  X(fill, cuMemsetD8Async, (Address, unsigned char, std::size_t, StreamHandle*))               \
   X(address_attribute, cuPointerGetAttribute, (void*, Option, Address))                        \
   X(create_stream, cuStreamCreateWithPriority, (StreamHandle**, unsigned, int))                \
   X(destroy_stream, cuStreamDestroy_v2, (StreamHandle*))                                       \

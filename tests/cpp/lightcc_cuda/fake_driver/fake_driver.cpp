@@ -52,7 +52,9 @@ constexpr Code kInvalidContext = 201;
 constexpr Code kLaunchFailed = 719;
 
 Settings& settings() {
-  static Settings all;
+  static Settings all(
+      "LIGHTCC_FAKE_CUDA",
+      {{"version", "12080"}, {"devices", "1"}, {"capability", "90"}, {"ptx", "1"}, {"bus", "1"}});
   return all;
 }
 DeviceMemories& device_memories() {
@@ -179,6 +181,14 @@ bool read_module(std::string_view text, ModuleHandle& module) {
 [[gnu::visibility("default")]] int lightcc_fake_cuda_copies_to_host(int device) {
   return traffic().of(device).to_host;
 }
+[[gnu::visibility("default")]] void lightcc_fake_cuda_enqueue(StreamHandle* stream,
+                                                              void (*operation)(void*),
+                                                              void* argument) {
+  enqueue(stream, [=] { operation(argument); });
+}
+[[gnu::visibility("default")]] void* lightcc_fake_cuda_memory(Address address) {
+  return find_device_memory(address);
+}
 
 }  // namespace fake
 }  // namespace lightcc::cuda
@@ -253,7 +263,8 @@ LIGHTCC_API cuDeviceTotalMem_v2(std::size_t* bytes, Device /*device*/) {
   return cuda::kSuccess;
 }
 LIGHTCC_API cuDeviceGetPCIBusId(char* id, int bytes, Device device) {
-  (void)std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device + 1);
+  const int bus = settings().number("bus") + device;
+  (void)std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02x:00.0", bus);
   return cuda::kSuccess;
 }
 
@@ -345,6 +356,31 @@ LIGHTCC_API cuMemcpyDtoHAsync_v2(void* to,
   fake::hold_copy(stream, device, fake::traffic().count_to_host(device));
   const bool pinned = fake::pinned_memories().has(to, bytes);
   fake::enqueue_copy(stream, static_cast<std::byte*>(to), memory, bytes, pinned);
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuMemcpyDtoDAsync_v2(Address to,
+                                 Address from,
+                                 std::size_t bytes,
+                                 cuda::StreamHandle* stream) {
+  LIGHTCC_NEEDS_CONTEXT("cuMemcpyDtoDAsync_v2")
+  std::byte* const target = fake::find_device_memory(to);
+  const std::byte* const source = fake::find_device_memory(from);
+  if (target == nullptr || source == nullptr) {
+    return fake::kInvalidValue;
+  }
+  fake::enqueue_copy(stream, target, source, bytes, true);
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuMemsetD8Async(Address to,
+                            unsigned char value,
+                            std::size_t bytes,
+                            cuda::StreamHandle* stream) {
+  LIGHTCC_NEEDS_CONTEXT("cuMemsetD8Async")
+  std::byte* const memory = fake::find_device_memory(to);
+  if (memory == nullptr) {
+    return fake::kInvalidValue;
+  }
+  fake::enqueue(stream, [=] { std::memset(memory, value, bytes); });
   return cuda::kSuccess;
 }
 LIGHTCC_API cuMemcpyHtoDAsync_v2(Address to,

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <string>
 
+#include "lightcc_cuda/driver/functions.hpp"
 #include "lightcc_cuda/fake_driver/traffic.hpp"
 
 namespace lightcc::cuda::fake {
@@ -27,10 +28,11 @@ namespace lightcc::cuda::fake {
 ///   ptx=1              0: it cannot compile what modules hold
 ///   wrong=0            1: kernels do nothing
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
-///   hold=DEVICE:N      copies from that GPU to the host wait behind the N-th one, for other
-///   settings delay_us=0         what streams wait before each operation, at most unified=0 1: the
-///   host reads device memory, and its own memory counts as such capturing=0        1: every stream
-///   is being captured into a graph
+///   hold=DEVICE:N      copies from that GPU to the host wait behind the N-th one, for other settings
+///   delay_us=0         what streams wait before each operation, at most
+///   unified=0          1: the host reads device memory, and its own memory counts as such
+///   capturing=0        1: every stream is being captured into a graph
+///   bus=1              where the first GPU is: processes whose GPUs differ say different numbers
 /// A process that cannot call this sets LIGHTCC_FAKE_CUDA.
 /// Counts begin anew.
 void set(const std::string& settings);
@@ -47,5 +49,11 @@ int live();
 /// The same for who has the library alone, by ctypes.
 extern "C" int lightcc_fake_cuda_live();
 extern "C" int lightcc_fake_cuda_copies_to_host(int device);
+
+// For the fake NCCL: runs something in a stream's order, and finds device memory (null: none).
+extern "C" void lightcc_fake_cuda_enqueue(StreamHandle* stream,
+                                          void (*operation)(void*),
+                                          void* argument);
+extern "C" void* lightcc_fake_cuda_memory(Address address);
 
 }  // namespace lightcc::cuda::fake

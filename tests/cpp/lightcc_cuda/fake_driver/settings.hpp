@@ -1,4 +1,4 @@
-// What the fake driver was made to do.
+// What a fake was made to do.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace lightcc::cuda::fake {
 
@@ -17,14 +18,17 @@ inline constexpr int kFirstSticky = 700;
 
 class Settings {
  public:
-  Settings() {
-    const char* const text = std::getenv("LIGHTCC_FAKE_CUDA");  // NOLINT(concurrency-mt-unsafe)
+  using Values = std::map<std::string, std::string>;
+
+  /// As the environment variable says, with `defaults` beside that.
+  Settings(const char* variable, Values defaults) : defaults_(std::move(defaults)) {
+    const char* const text = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe)
     set(text != nullptr ? text : "");
   }
 
   void set(const std::string& text) {
     const std::lock_guard lock(mutex_);
-    values_ = {{"version", "12080"}, {"devices", "1"}, {"capability", "90"}, {"ptx", "1"}};
+    values_ = defaults_;
     std::istringstream parts(text);
     for (std::string part; std::getline(parts, part, ',');) {
       const std::size_t equals = part.find('=');
@@ -75,8 +79,9 @@ class Settings {
   bool is_broken() const { return fault_ != 0; }
 
  private:
+  const Values defaults_;
   std::mutex mutex_;
-  std::map<std::string, std::string> values_;
+  Values values_;
   int calls_ = 0;
   std::atomic<int> fault_{0};
   std::atomic<int> settings_{0};

@@ -1,0 +1,41 @@
+// NCCL, opened when it is first asked for. lightcc neither links nor brings it.
+#pragma once
+
+#include <string>
+
+#include "lightcc/base/export.hpp"
+#include "lightcc/base/status.hpp"
+
+#include "lightcc_cuda/nccl/functions.hpp"
+
+namespace lightcc::cuda {
+
+inline constexpr const char* kNcclFile = "libnccl.so.2";
+
+/// An NCCL that is there, is new enough and has every function. It stays loaded. Thread: any.
+class NcclLibrary {
+ public:
+  /// The first of these: what the process has loaded already, as a process can have one NCCL only;
+  /// `file`, if it is not empty; the nvidia-nccl wheel beside this package; what the loader finds.
+  /// Errors, kUnimplemented: "no NCCL, because ...".
+  static Result<NcclLibrary> open(const std::string& file);
+
+  const NcclFunctions& call() const { return functions_; }
+  /// As NCCL counts: 21805 is 2.18.5.
+  int version() const { return version_; }
+  /// OK, also while it goes on; or what `code` of the call `what` means: "ncclAllReduce: ...".
+  /// `comm` may be null. kPeerFailed: NCCL blames another rank, kSystem.
+  Status check(NcclCode code, const char* what, NcclHandle* comm) const;
+
+ private:
+  NcclFunctions functions_;
+  int version_ = 0;
+};
+
+/// "2.18.5" of 21805.
+std::string nccl_version_text(int version);
+
+/// The version of the NCCL that `file` or the search finds. Errors: of NcclLibrary::open().
+LIGHTCC_EXPORT Result<int> find_nccl(const std::string& file);
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,30 @@
+// A libnccl.so.2 for tests, over the fake driver. It is found and opened as the real one is.
+//
+// - Ranks are processes or threads, which meet in shared memory named by the unique id.
+// - Communicators are non-blocking: a call returns "in progress", and no other call is allowed on
+//   the communicator until ncclCommGetAsyncError() has said that it is over.
+// - Operations run on the thread of the fake driver's stream, and add in rank order. One waits for
+//   its peers without end, as NCCL does, until ncclCommAbort().
+// - It is stricter than NCCL: all ranks must call the same operation, with the same count, type,
+//   operator and root. A handle that was destroyed or aborted is refused.
+#pragma once
+
+#include <string>
+
+namespace lightcc::cuda::fake {
+
+/// How it behaves from now on, as "name=value,...". What is not named is as by default:
+///   version=21805      what it says it is
+///   fail=CALL:CODE:N   the N-th call of so named a function fails
+///   broken=N           the N-th operation ends in an asynchronous error, which blames a peer
+///   hangs=N            the N-th operation does not end until it is aborted
+///   lost=0             1: ncclCommAbort() does not return
+/// A process that cannot call this sets LIGHTCC_FAKE_NCCL.
+void set_nccl(const std::string& settings);
+
+/// Communicators that have neither been destroyed nor aborted.
+int live_nccl();
+/// The same for who has the library alone, by ctypes.
+extern "C" int lightcc_fake_nccl_live();
+
+}  // namespace lightcc::cuda::fake
