@@ -457,6 +457,14 @@ def find_gpus() -> dict[str, Any]:
     the message says why.
     """
 
+def find_nccl(file: str) -> int:
+    """Returns the version of the NCCL that is found: 21805 is 2.18.5.
+
+    Searched are what the process has loaded, `file` if it is not empty, the nvidia-nccl wheel beside
+    this package, and what the loader finds. NotImplementedError: there is none that can be used, and
+    the message says why.
+    """
+
 def try_gpu(index: int) -> None:
     """Loads all kernels on a GPU and runs one of them, to see that it works.
 

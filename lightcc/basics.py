@@ -423,8 +423,14 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """Returns the version of NCCL, 0 where there is no NCCL data plane: 0."""
-    return 0
+    """Returns the version of NCCL that `HOROVOD_GPU_OPERATIONS=NCCL` would use: 21805 is 2.18.5.
+
+    0 where there is none that can be used, or where it is too old. Loads NCCL, if nothing has yet.
+    """
+    try:
+        return _core.find_nccl(os.environ.get("LIGHT_NCCL_LIBRARY", ""))
+    except NotImplementedError:
+        return 0
 
 
 def ddl_built() -> bool:

@@ -50,7 +50,6 @@ _HIDDEN = {"LIGHT_SECRET", "HOROVOD_SECRET_KEY"}
 _SHARED_LIBRARIES = (
     ("CUDA driver", ("libcuda.so.1",)),
     ("CUDA runtime", ("libcudart.so.13", "libcudart.so.12")),
-    ("NCCL", ("libnccl.so.2",)),
     ("Open MPI", ("libmpi.so.40",)),
     ("MPICH or Intel MPI", ("libmpi.so.12", "libmpich.so.12")),
 )
@@ -254,10 +253,21 @@ def _check_gpus() -> list[Finding]:
     try:
         found = core.find_gpus()
     except NotImplementedError as error:
-        return [Finding("libraries", "GPU", MISSING, str(error))]
+        return [Finding("libraries", "GPU", MISSING, str(error)), _check_nccl(core)]
     version = found["driver_version"]
     driver = f"driver for CUDA {version // 1000}.{version % 1000 // 10}"
-    return [_describe_gpu(core, index, gpu, driver) for index, gpu in enumerate(found["gpus"])]
+    gpus = [_describe_gpu(core, index, gpu, driver) for index, gpu in enumerate(found["gpus"])]
+    return [*gpus, _check_nccl(core)]
+
+
+def _check_nccl(core: ModuleType) -> Finding:
+    try:
+        version = core.find_nccl(os.environ.get("LIGHT_NCCL_LIBRARY", ""))
+    except NotImplementedError as error:
+        return Finding("libraries", "NCCL", MISSING, str(error))
+    text = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+    how = "carries tensors of GPUs with HOROVOD_GPU_OPERATIONS=NCCL, where each rank has its own"
+    return Finding("libraries", "NCCL", OK, f"{text}; {how}")
 
 
 def _describe_gpu(core: ModuleType, index: int, gpu: dict[str, Any], driver: str) -> Finding:
@@ -266,7 +276,7 @@ def _describe_gpu(core: ModuleType, index: int, gpu: dict[str, Any], driver: str
     size = f"{gpu['bytes'] // _MIB} MiB"
     known = f"{gpu['name']} at {gpu['pci_bus_id']}, compute capability {major}.{minor}, {size}"
     status = OK
-    result = "lightcc's kernels run; collectives go by way of host memory"
+    result = "lightcc's kernels run"
     try:
         core.try_gpu(index)
     except (NotImplementedError, RuntimeError) as error:

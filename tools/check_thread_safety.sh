@@ -24,7 +24,7 @@ else
   echo "thread-safety: $left_out is left out, as libdpdk is not here"
 fi
 mapfile -t sources < <(git ls-files --cached --others --exclude-standard 'csrc/lightcc/*.cpp' \
-  'csrc/lightcc_tf/*.cpp' 'csrc/lightcc_cuda/staging/*.cpp' \
+  'csrc/lightcc_tf/*.cpp' 'csrc/lightcc_cuda/nccl/*.cpp' 'csrc/lightcc_cuda/staging/*.cpp' \
   'harp_plugin/src/*.cpp' 'harp_plugin/tools/net_conform/*.cpp' \
   'harp_plugin/tests/reference_plugin/*.cpp' | grep -v "^$left_out")
 printf '%s\0' "${sources[@]}" | xargs -0 -P "$jobs" -n 1 "$compiler" "${flags[@]}"

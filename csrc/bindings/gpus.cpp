@@ -1,7 +1,10 @@
 #include "gpus.hpp"
 
+#include <string>
+
 #include "errors.hpp"
 #include "lightcc_cuda/driver/gpus.hpp"
+#include "lightcc_cuda/nccl/library.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -25,6 +28,13 @@ py::dict find_gpus() {
   return py::dict("driver_version"_a = found.driver_version, "gpus"_a = gpus);
 }
 
+int find_nccl(const std::string& file) {
+  return value_or_throw([&file] {
+    const py::gil_scoped_release nogil;
+    return cuda::find_nccl(file);
+  }());
+}
+
 void try_gpu(int index) {
   throw_if_error([index] {
     const py::gil_scoped_release nogil;
@@ -40,6 +50,7 @@ void register_gpus(py::module_& module) {
              &try_gpu,
              "index"_a,
              "Loads all kernels on a GPU and runs one of them, to see that it works.");
+  module.def("find_nccl", &find_nccl, "file"_a, "Returns the version of the NCCL that is found.");
 }
 
 }  // namespace lightcc::bindings

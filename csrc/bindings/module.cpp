@@ -22,6 +22,7 @@
 #include "errors.hpp"
 #include "gpus.hpp"
 #include "handles.hpp"
+#include "lightcc_cuda/nccl/plane.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
 #include "store_binding.hpp"
 #include "torch_tensors.hpp"
@@ -69,7 +70,9 @@ std::shared_ptr<WorldBinding> create_world(int rank,
   options.epoch.secret = std::move(secret);
   options.epoch.rendezvous_address = rendezvous;
   options.process_sets = std::move(process_sets);
-  options.staging.push_back(cuda::make_staging());
+  const std::shared_ptr<Staging> staging = cuda::make_staging();
+  options.staging.push_back(staging);
+  options.planes.push_back(cuda::make_nccl_plane(staging));
   Knobs knobs = options.knobs;
   auto world = [&options] {
     const py::gil_scoped_release nogil;

@@ -71,7 +71,7 @@ NOTED = (
     *_switch("hierarchical-allreduce", _TOPOLOGY),
     *_switch("hierarchical-allgather", _TOPOLOGY),
     *_switch("torus-allreduce", _TOPOLOGY),
-    Flag("--num-nccl-streams", "this version does not use NCCL", values=1),
+    Flag("--num-nccl-streams", "LIGHT_NUM_STREAMS is the number of lanes", values=1),
     Flag("--thread-affinity", "bind the ranks with taskset or numactl in the command", values=1),
 )
 

@@ -152,11 +152,13 @@ def test_the_report_counts_problems() -> None:
     assert text.endswith("1 problem (!)\n")
 
 
-def gpus_of_a_child(driver: Path, settings: str = "") -> list[tuple[str, str, str]]:
-    """Returns what the doctor of a process that finds `driver` says of GPUs."""
+def gpus_of_a_child(
+    driver: Path, settings: str = "", names: str = "GPU"
+) -> list[tuple[str, str, str]]:
+    """Returns what the doctor of a process that finds `driver` says of GPUs, or of `names`."""
     code = (
         "from lightcc import doctor\n"
-        "found = [f for f in doctor.check_libraries() if f.name.startswith('GPU')]\n"
+        f"found = [f for f in doctor.check_libraries() if f.name.startswith({names!r})]\n"
         "import json; print(json.dumps([[f.name, f.status, f.detail] for f in found]))"
     )
     variables = {"LD_LIBRARY_PATH": str(driver.parent), "LIGHTCC_FAKE_CUDA": settings}
@@ -186,8 +188,25 @@ def test_gpus_are_described_and_tried() -> None:
     assert {status for _, status, _ in found} == {doctor.OK}
     assert found[0][2] == (
         "Simulated GPU at 0000:01:00.0, compute capability 8.6, 1024 MiB, driver for CUDA 12.8; "
-        "lightcc's kernels run; collectives go by way of host memory"
+        "lightcc's kernels run"
     )
+
+
+@needs_fake_cuda
+@pytest.mark.parametrize(
+    ("settings", "status", "detail"),
+    [
+        ("", doctor.OK, "2.18.5; carries tensors of GPUs with HOROVOD_GPU_OPERATIONS=NCCL"),
+        ("version=2804", doctor.MISSING, "no NCCL, because it is of version 2.8.4; needed is"),
+    ],
+)
+def test_nccl_is_described(
+    settings: str, status: str, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIGHTCC_FAKE_NCCL", settings)
+    [found] = gpus_of_a_child(FAKE_CUDA, names="NCCL")
+    assert found[:2] == ("NCCL", status)
+    assert found[2].startswith(detail)
 
 
 @needs_fake_cuda

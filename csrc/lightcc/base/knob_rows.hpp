@@ -110,7 +110,25 @@ inline constexpr auto kRows = std::to_array<Row>({
      .meaning = "What carries data between ranks: gloo is lightcc itself, over shared memory and "
                 "LIGHT_NET; mpi is the MPI library of ranks that mpirun started or that init() got "
                 "a communicator of. ccl has no effect."},
+    {.names = {"LIGHT_GPU_OPERATIONS", "HOROVOD_GPU_OPERATIONS"},
+     .type = Type::kWord,
+     .target = &Knobs::gpu_operations,
+     .words = "host, nccl, mpi",
+     .shared = true,
+     .meaning =
+         "What carries tensors of GPUs: host is lightcc itself, by way of host memory; nccl "
+         "is NCCL where each rank has it and a GPU of its own, and host elsewhere; mpi is host."},
+    {.names = {"LIGHT_NCCL_LIBRARY"},
+     .target = &Knobs::nccl_library,
+     .meaning = "File of NCCL's library. Empty: the nvidia-nccl wheel beside lightcc, or what the "
+                "loader finds. What the process has loaded already goes before both."},
     // Time limits.
+    {.names = {"LIGHT_NCCL_TIMEOUT"},
+     .type = Type::kSeconds,
+     .target = &Knobs::nccl_timeout_s,
+     .maximum = kDay,
+     .meaning = "How long an operation of NCCL may take, waiting for other ranks included, before "
+                "the world fails with a timeout; 0: without end."},
     {.names = {"LIGHT_PEER_TIMEOUT"},
      .type = Type::kSeconds,
      .target = &Knobs::peer_timeout_s,
@@ -481,7 +499,7 @@ inline constexpr auto kRows = std::to_array<Row>({
      .meaning = "The engine chooses the algorithm by topology; LIGHT_2D_ALLREDUCE overrides it."},
     {.names = {"HOROVOD_NUM_NCCL_STREAMS"},
      .used_by = "accepted",
-     .meaning = "This version does not use NCCL; LIGHT_NUM_STREAMS is the number of lanes."},
+     .meaning = "LIGHT_NUM_STREAMS is the number of lanes, and NCCL has a communicator for each."},
     {.names = {"HOROVOD_THREAD_AFFINITY"},
      .used_by = "accepted",
      .meaning = "Bind the ranks with taskset or numactl in the command."},

@@ -25,10 +25,13 @@ struct Knobs {
   std::int64_t tcp_connections = 2;  ///< LIGHT_TCP_CONNECTIONS: sockets per channel, 1..16.
   std::int64_t tcp_rate = 0;  ///< LIGHT_TCP_RATE: test option, bytes per second sent; 0: unlimited.
   std::string cpu_operations = "gloo";  ///< LIGHT_CPU_OPERATIONS, HOROVOD_CPU_OPERATIONS: or mpi.
+  std::string gpu_operations = "host";  ///< LIGHT_GPU_OPERATIONS, HOROVOD_GPU_OPERATIONS: or nccl.
+  std::string nccl_library;             ///< LIGHT_NCCL_LIBRARY: a file; empty: looked for.
   // Time limits, seconds.
   double peer_timeout_s = 30;  ///< LIGHT_PEER_TIMEOUT: silence of a rank with work outstanding.
   /// HOROVOD_START_TIMEOUT, HOROVOD_GLOO_TIMEOUT_SECONDS (the larger).
   double start_timeout_s = 30;
+  double nccl_timeout_s = 600;  ///< LIGHT_NCCL_TIMEOUT: of an operation of NCCL; 0: none.
   bool stall_check = true;      ///< HOROVOD_STALL_CHECK_DISABLE (negated).
   double stall_warning_s = 60;  ///< HOROVOD_STALL_CHECK_TIME_SECONDS.
   double stall_shutdown_s = 0;  ///< HOROVOD_STALL_SHUTDOWN_TIME_SECONDS; 0: never.

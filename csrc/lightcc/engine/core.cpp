@@ -66,14 +66,15 @@ Core::Core(Membership world, const Clock& clock, OperationTable& operations)
 
 Result<std::unique_ptr<Core>> Core::make(Membership world,
                                          const WorldOptions& options,
+                                         const Joining* joining,
                                          const Clock& clock,
                                          OperationTable& operations) {
   std::unique_ptr<Core> core(new Core(std::move(world), clock, operations));
-  LIGHTCC_RETURN_IF_ERROR(core->start(options));
+  LIGHTCC_RETURN_IF_ERROR(core->start(options, joining));
   return core;
 }
 
-Status Core::start(const WorldOptions& options) {
+Status Core::start(const WorldOptions& options, const Joining* joining) {
   const Knobs& knobs = options.knobs;
   LIGHTCC_ASSIGN_OR_RETURN(const SimdLevel simd, parse_simd_level(knobs.simd));
   LIGHTCC_ASSIGN_OR_RETURN(const FusionRule fusion, parse_fusion_strategy(knobs.fusion_strategy));
@@ -88,7 +89,7 @@ Status Core::start(const WorldOptions& options) {
   if (control_->is_autotuning()) {
     autotune_log_ = std::make_unique<AutotuneLog>(knobs.autotune_log);
   }
-  LIGHTCC_ASSIGN_OR_RETURN(Planes all, Planes::make(world_, simd, options));
+  LIGHTCC_ASSIGN_OR_RETURN(Planes all, Planes::make(world_, simd, options, joining));
   executor_ =
       std::make_unique<Executor>(world_, knobs, std::move(all), clock_, operations_, timeline_);
   return executor_->add_process_set(

@@ -28,9 +28,10 @@ namespace lightcc {
 /// Thread: one at a time (World's drive mutex), unless said otherwise.
 class Core {
  public:
-  /// `operations` and `clock` outlive the core.
+  /// `operations` and `clock` outlive the core. `joining`: null for a world of one rank.
   static Result<std::unique_ptr<Core>> make(Membership world,
                                             const WorldOptions& options,
+                                            const Joining* joining,
                                             const Clock& clock,
                                             OperationTable& operations);
 
@@ -72,7 +73,7 @@ class Core {
 
  private:
   Core(Membership world, const Clock& clock, OperationTable& operations);
-  Status start(const WorldOptions& options);
+  Status start(const WorldOptions& options, const Joining* joining);
   Status watch_descriptors();
   /// How this rank sleeps now. It waits while it is busy, others may have to wait for it, or it
   /// records when they report.

@@ -81,6 +81,9 @@ void Executor::remove_process_set(std::uint32_t id) {
   }
   for (const auto& lane : found->second.lanes) {
     queued_ -= lane.size();
+    for (const Running& running : lane) {
+      turns_.erase(running.turn.value_or(next_turn_));
+    }
   }
   sets_.erase(found);
   topk_.forget(id);
@@ -88,13 +91,14 @@ void Executor::remove_process_set(std::uint32_t id) {
 }
 
 Status Executor::await_communicators(const Joining& joining) {
-  while (sets_in_making_ > 0 && planes_.host().makes_groups_unheard()) {
+  while (sets_in_making_ > 0 && planes_.makes_groups_unheard() != nullptr) {
     LIGHTCC_RETURN_IF_ERROR(make_groups().status());
     const TimePoint now = clock_.now();
     if (now >= joining.deadline) {
       return make_error(ErrorCode::kTimeout,
-                        "rank %d waited for MPI_Comm_create_group, to which not all ranks came",
-                        world_.topology.rank);
+                        "rank %d waited for %s, to which not all ranks came",
+                        world_.topology.rank,
+                        planes_.makes_groups_unheard());
     }
     LIGHTCC_RETURN_IF_ERROR(joining.attendance.failure(now + std::chrono::milliseconds(1)));
   }
@@ -108,7 +112,18 @@ void Executor::run(Bucket bucket) {
   }
   ++queued_;
   auto& lane = found->second.lanes[bucket.lane % num_lanes_];
-  lane.push_back({std::move(bucket), nullptr, nullptr, {}, "", chunk_bytes_});
+  Running running;
+  running.bucket = std::move(bucket);
+  running.chunk_bytes = chunk_bytes_;
+  if (planes_.serves(memory_kind(running.bucket))) {
+    const Planes::Way way = way_of(found->second, running.bucket);
+    running.plane = way.kind();
+    if (way.plane.begins_in_order()) {
+      running.turn = next_turn_++;
+      turns_.insert(*running.turn);
+    }
+  }
+  lane.push_back(std::move(running));
 }
 
 Result<bool> Executor::advance() {
@@ -116,7 +131,7 @@ Result<bool> Executor::advance() {
   if (sets_in_making_ > 0) {
     LIGHTCC_ASSIGN_OR_RETURN(moved, make_groups());
   }
-  awaits_event_ = sets_in_making_ > 0 && planes_.host().makes_groups_unheard();
+  awaits_event_ = sets_in_making_ > 0 && planes_.makes_groups_unheard() != nullptr;
   needs_calls_ = false;
   if (queued_ == 0) {
     return moved;
@@ -163,8 +178,8 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
   while (!queue.empty()) {
     Running& front = queue.front();
     if (front.work == nullptr) {
-      LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(front.bucket));
-      if (!ready) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool may, may_start(front));
+      if (!may) {
         awaits_event_ = true;
         return moved;
       }
@@ -173,8 +188,9 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, front.work->advance());
     moved = moved || progress != Progress::kIdle;
     if (progress != Progress::kDone) {
-      needs_calls_ = needs_calls_ || set.groups_for(front.bucket).needs_calls;
-      awaits_event_ = awaits_event_ || (front.staged != nullptr && front.staged->is_copying());
+      needs_calls_ = needs_calls_ || set.groups_for(front).needs_calls;
+      awaits_event_ = awaits_event_ || set.groups_for(front).ends_unheard ||
+                      (front.staged != nullptr && front.staged->is_copying());
       return moved;
     }
     front.work.reset();
@@ -204,20 +220,26 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                       bucket.tensors.front().signature().name.c_str(),
                       memory_kind_name(kind));
   }
-  PlaneGroups& groups = set.groups_for(bucket);
-  explain_adasum_once(set, bucket);
+  const Planes::Way way = way_of(set, bucket);
+  for (const BucketTensor& tensor : bucket.tensors) {
+    if (tensor.operation != nullptr && way.staging == nullptr) {
+      LIGHTCC_RETURN_IF_ERROR(way.plane.check(tensor.operation->operation.input));
+    }
+  }
+  PlaneGroups& groups = set.groups_for(running);
+  explain_adasum_once(set, running);
   if (running.chunk_bytes.has_value()) {
     groups.lanes[lane].group->set_chunk_bytes(static_cast<std::size_t>(*running.chunk_bytes));
   }
-  const BucketSite site{.plane = planes_.at(kind),
+  const BucketSite site{.plane = way.plane,
                         .lane = groups.lanes[lane],
                         .members = set.ranks,
                         .topk_position = set.topk_position,
                         .topk = topk_,
                         .sample_every = sample_every_};
-  if (Staging* const staging = planes_.staging(kind); staging != nullptr) {
+  if (way.staging != nullptr) {
     LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<StagedWork> staged,
-                             start_staged_bucket(bucket, site, *staging, staged_piece_bytes_));
+                             start_staged_bucket(bucket, site, *way.staging, staged_piece_bytes_));
     running.staged = staged.get();
     running.work = std::move(staged);
   } else {
@@ -227,6 +249,23 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   running.algorithm = algorithm_of(bucket, groups, set.topk_position.has_value());
   timeline_.started(bucket, running.algorithm, topk_.counters());
   return {};
+}
+
+Planes::Way Executor::way_of(const Set& set, const Bucket& bucket) const {
+  const Signature& first = bucket.tensors.front().signature();
+  return planes_.way(first, first.compression.has_value() && set.topk_position.has_value());
+}
+
+// Its inputs are there, and it is its turn.
+Result<bool> Executor::may_start(Running& running) {
+  if (running.turn.has_value() && *turns_.begin() != *running.turn) {
+    return false;
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(running.bucket));
+  if (ready && running.turn.has_value()) {
+    turns_.erase(*std::exchange(running.turn, std::nullopt));
+  }
+  return ready;
 }
 
 Result<bool> Executor::are_inputs_ready(Bucket& bucket) {
@@ -250,10 +289,10 @@ std::optional<GridPosition> Executor::topk_position(std::uint32_t process_set) c
 }
 
 // Adasum compares whole vectors of whole ranks; it goes through the flat group (start_bucket()).
-void Executor::explain_adasum_once(const Set& set, const Bucket& bucket) {
-  const Signature& first = bucket.tensors.front().signature();
+void Executor::explain_adasum_once(const Set& set, const Running& running) {
+  const Signature& first = running.bucket.tensors.front().signature();
   if (explained_adasum_ || !two_level_asked_ ||
-      !set.groups_for(bucket).two_level_max_bytes.has_value() || first.op != OpType::kAllreduce ||
+      !set.groups_for(running).two_level_max_bytes.has_value() || first.op != OpType::kAllreduce ||
       first.reduce_op != ReduceOp::kAdasum || set.ranks.front() != world_.topology.rank) {
     return;
   }
@@ -270,7 +309,7 @@ void Executor::learn_cost(Set& set, const Running& running) {
     return;
   }
   const std::uint64_t bytes = byte_count(running.bucket);
-  const bool two_level = set.groups_for(running.bucket).runs_on_two_levels(bytes);
+  const bool two_level = set.groups_for(running).runs_on_two_levels(bytes);
   CostLine& line = two_level ? set.two_level_cost : set.flat_cost;
   line.add(static_cast<double>(bytes),
            std::chrono::duration<double>(clock_.now() - running.started).count());
@@ -340,6 +379,7 @@ void Executor::drop_all() {
     planes_.remove_process_set(entry.first);
   }
   sets_.clear();
+  turns_.clear();
   queued_ = 0;
   sets_in_making_ = 0;
   awaits_event_ = false;

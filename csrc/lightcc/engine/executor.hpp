@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -53,11 +54,11 @@ class Executor {
   /// Moves everything on. True when something moved.
   Result<bool> advance();
   bool idle() const { return queued_ == 0; }
-  /// Waits until MPI has made the groups of the first set: until then it uses the program's
-  /// communicator. Errors: kTimeout; of MPI; why another rank cannot join. Blocks: yes.
+  /// Waits until MPI and NCCL have made the groups of the first set: until then MPI uses the
+  /// program's communicator. Errors: kTimeout; of both; why another rank cannot join. Blocks: yes.
   Status await_communicators(const Joining& joining);
-  /// Whether a bucket waits for the ready event of an input or for a copy, or MPI makes groups:
-  /// nobody rings for that.
+  /// Whether a bucket waits for the ready event of an input, for a copy or for a GPU, or MPI or
+  /// NCCL makes groups: nobody rings for that.
   bool awaits_event() const { return awaits_event_; }
   /// Whether MPI carries out a bucket, which it does only while it is called.
   bool needs_calls() const { return needs_calls_; }
@@ -79,8 +80,10 @@ class Executor {
  private:
   struct Running {
     Bucket bucket;
-    std::unique_ptr<Work> work;          // Null until it is at the front.
-    const StagedWork* staged = nullptr;  // The work, where memory is staged.
+    MemoryKind plane = MemoryKind::kHost;  // Whose plane it runs on.
+    std::optional<std::uint64_t> turn;     // Until it has begun, where that is to be in order.
+    std::unique_ptr<Work> work;            // Null until it is at the front.
+    const StagedWork* staged = nullptr;    // The work, where memory is staged.
     TimePoint started;
     const char* algorithm = "";  // As the timeline calls it.
     std::optional<std::uint64_t> chunk_bytes;
@@ -96,16 +99,18 @@ class Executor {
     CostLine flat_cost;                         // Of host memory, as is the other.
     CostLine two_level_cost;
 
-    PlaneGroups& groups_for(const Bucket& bucket) const {
-      return *groups[Planes::index_of(memory_kind(bucket))];
+    PlaneGroups& groups_for(const Running& running) const {
+      return *groups[Planes::index_of(running.plane)];
     }
   };
 
   Result<bool> make_groups();
   Status start(const Set& set, std::size_t lane, Running& running);
   Result<bool> advance_lane(Set& set, std::size_t lane);
+  Result<bool> may_start(Running& running);
   Result<bool> are_inputs_ready(Bucket& bucket);
-  void explain_adasum_once(const Set& set, const Bucket& bucket);
+  void explain_adasum_once(const Set& set, const Running& running);
+  Planes::Way way_of(const Set& set, const Bucket& bucket) const;
   void learn_cost(Set& set, const Running& running);
   void log_bucket(const Running& running) const;
   void finish(Running& running);
@@ -124,6 +129,8 @@ class Executor {
   std::map<std::uint32_t, Set> sets_;
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;
+  std::set<std::uint64_t> turns_;  // Of buckets that are to begin in order, and have not.
+  std::uint64_t next_turn_ = 0;
   std::uint64_t buckets_ = 0;
   bool awaits_event_ = false;
   bool needs_calls_ = false;

@@ -42,8 +42,9 @@ class HostPlane final : public Plane {
   /// Passes on and takes in segments, too. kPeerFailed: the other end of a host socket is gone.
   Result<bool> make_groups() override;
   PlaneGroups* groups(std::uint32_t process_set) override;
-  /// Nobody rings when make_groups() can go on.
-  bool makes_groups_unheard() const { return mpi_ != nullptr; }
+  const char* makes_groups_unheard() const override {
+    return mpi_ != nullptr ? "MPI_Comm_create_group" : nullptr;
+  }
   /// Where this rank, one of `ranks`, stands when tensors are compressed: in the grid, or as a
   /// block of its own where there is none. Memory is fast: nothing where all share a host.
   std::optional<GridPosition> topk_position(const std::vector<std::int32_t>& ranks) const;

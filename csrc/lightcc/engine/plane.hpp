@@ -11,10 +11,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "lightcc/base/bytes.hpp"
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
@@ -39,6 +42,7 @@ struct PlaneGroups {
 
   std::vector<Lane> lanes;
   bool needs_calls = false;         ///< A Work of theirs goes on only while it is advanced.
+  bool ends_unheard = false;        ///< Nobody rings when a Work of theirs can go on.
   const char* flat_algorithm = "";  ///< As a timeline calls what does not run on two levels.
   /// What is larger runs flat; none: everything does.
   std::optional<std::uint64_t> two_level_max_bytes;
@@ -57,6 +61,16 @@ class Plane {
 
   virtual MemoryKind memory_kind() const = 0;
 
+  // Buckets. What is not run here is staged, where there is a Staging of this kind of memory.
+
+  /// Whether it runs buckets with such tensors. The same on all ranks.
+  virtual bool runs(const Signature& /*signature*/, bool /*is_compressed*/) const { return true; }
+  /// Whether its buckets must begin in the order of their announcements, on all lanes and process
+  /// sets.
+  virtual bool begins_in_order() const { return false; }
+  /// Whether it can run a tensor of this rank. kInvalidArgument: not where that lies.
+  virtual Status check(const TensorRef& /*tensor*/) const { return {}; }
+
   // Process sets.
 
   /// Begins to make the groups of a set. Every rank calls this for every new set, member or not.
@@ -67,6 +81,8 @@ class Plane {
   /// Goes on with the groups that were begun; true when something moved. kPeerFailed: a rank that
   /// has to help is gone.
   virtual Result<bool> make_groups() = 0;
+  /// What make_groups() may wait for without that anybody rings; null: for nothing.
+  virtual const char* makes_groups_unheard() const { return nullptr; }
   /// Null: they are not made yet, or this rank is no member. Valid until the set is removed.
   virtual PlaneGroups* groups(std::uint32_t id) = 0;
 
@@ -93,6 +109,11 @@ struct PlaneSite {
   const Knobs& knobs;
   SimdLevel simd;
   Plane& host;  ///< The plane of host memory.
+  /// All-gathers a value of each rank, by rank. All planes of a kind call it alike. Errors: a rank
+  /// did not come, or cannot join. Blocks: for all ranks.
+  std::function<Result<std::vector<Bytes>>(const std::string& key, Bytes own)> exchange;
+  /// Logs a warning. Thread: any.
+  std::function<void(const std::string& text)> warn;
 };
 
 }  // namespace lightcc

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "lightcc/base/log.hpp"
 #include "lightcc/engine/membership.hpp"
 
 namespace lightcc {
@@ -24,7 +25,10 @@ Result<std::unique_ptr<MpiComms>> mpi_of(const Membership& world, const WorldOpt
 
 }  // namespace
 
-Result<Planes> Planes::make(Membership& world, SimdLevel simd, const WorldOptions& options) {
+Result<Planes> Planes::make(Membership& world,
+                            SimdLevel simd,
+                            const WorldOptions& options,
+                            const Joining* joining) {
   const Knobs& knobs = options.knobs;
   const auto taken = [](MemoryKind kind) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -39,7 +43,25 @@ Result<Planes> Planes::make(Membership& world, SimdLevel simd, const WorldOption
   for (const PlaneMaker& maker : options.planes) {
     LIGHTCC_ASSIGN_OR_RETURN(
         std::unique_ptr<Plane> plane,
-        maker({.world = world, .knobs = knobs, .simd = simd, .host = all.host()}));
+        maker({.world = world,
+               .knobs = knobs,
+               .simd = simd,
+               .host = all.host(),
+               .exchange =
+                   [&](const std::string& key, Bytes own) {
+                     return joining == nullptr
+                                ? Result<std::vector<Bytes>>({std::move(own)})
+                                : exchange(*joining,
+                                           options.epoch.key_prefix + "/plane/" + key,
+                                           std::move(own));
+                   },
+               .warn =
+                   [](const std::string& text) {
+                     LIGHTCC_LOG(LogLevel::kWarning, "%s", text.c_str());
+                   }}));
+    if (plane == nullptr) {
+      continue;
+    }
     const MemoryKind kind = plane->memory_kind();
     if (all.serves(kind)) {
       return taken(kind);
@@ -47,12 +69,31 @@ Result<Planes> Planes::make(Membership& world, SimdLevel simd, const WorldOption
     all.planes_[index_of(kind)] = std::move(plane);
   }
   for (const std::shared_ptr<Staging>& one : options.staging) {
-    if (all.serves(one->memory_kind())) {
+    std::shared_ptr<Staging>& staging = all.staging_[index_of(one->memory_kind())];
+    if (staging != nullptr) {
       return taken(one->memory_kind());
     }
-    all.staging_[index_of(one->memory_kind())] = one;
+    staging = one;
   }
   return all;
+}
+
+Planes::Way Planes::way(const Signature& signature, bool is_compressed) const {
+  Plane* const own = planes_[index_of(signature.memory)].get();
+  Staging* const staging = staging_[index_of(signature.memory)].get();
+  if (own != nullptr && (staging == nullptr || own->runs(signature, is_compressed))) {
+    return {.plane = *own, .staging = nullptr};
+  }
+  return {.plane = *host_, .staging = staging};
+}
+
+const char* Planes::makes_groups_unheard() const {
+  for (const auto& plane : planes_) {
+    if (plane != nullptr && plane->makes_groups_unheard() != nullptr) {
+      return plane->makes_groups_unheard();
+    }
+  }
+  return nullptr;
 }
 
 Status Planes::add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) {
@@ -100,7 +141,7 @@ bool Planes::get_groups(std::uint32_t id, Groups& groups) {
     }
   }
   for (std::size_t kind = 0; kind < staging_.size(); ++kind) {
-    if (staging_[kind] != nullptr) {
+    if (staging_[kind] != nullptr && groups[kind] == nullptr) {
       groups[kind] = groups[index_of(MemoryKind::kHost)];
     }
   }

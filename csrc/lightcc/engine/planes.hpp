@@ -1,5 +1,5 @@
 // The planes of one rank: the host's, and at most one for each other kind of memory. Memory may be
-// staged instead: what lies there runs on the host's plane.
+// staged: what its plane does not run, or all where it has none, runs on the host's plane.
 #pragma once
 
 #include <array>
@@ -13,6 +13,7 @@
 #include "lightcc/engine/host_plane.hpp"
 #include "lightcc/engine/plane.hpp"
 #include "lightcc/engine/staging.hpp"
+#include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/engine/world.hpp"
 
 namespace lightcc {
@@ -23,20 +24,29 @@ class Planes {
   /// The groups of a process set by memory kind; null where nothing serves that.
   using Groups = std::array<PlaneGroups*, kMemoryKindCount>;
 
-  /// The host's, and what the options' makers make. `world` outlives them. Errors: of the makers;
-  /// kInvalidArgument when two planes serve one kind, or MPI cannot carry the data.
-  static Result<Planes> make(Membership& world, SimdLevel simd, const WorldOptions& options);
+  /// The host's, and what the options' makers make. `world` outlives them. `joining`: null for a
+  /// world of one rank. Errors: of the makers; kInvalidArgument when two planes, or two stagings,
+  /// serve one kind, or MPI cannot carry the data.
+  static Result<Planes> make(Membership& world,
+                             SimdLevel simd,
+                             const WorldOptions& options,
+                             const Joining* joining);
 
   bool serves(MemoryKind kind) const {
-    return planes_[index_of(kind)] != nullptr || staging(kind) != nullptr;
+    return planes_[index_of(kind)] != nullptr || staging_[index_of(kind)] != nullptr;
   }
-  /// What the buckets of a kind that is served run on.
-  Plane& at(MemoryKind kind) const {
-    return staging(kind) != nullptr ? *host_ : *planes_[index_of(kind)];
-  }
-  /// Null: the kind has a plane of its own, or is not served.
-  Staging* staging(MemoryKind kind) const { return staging_[index_of(kind)].get(); }
+  /// What a bucket of a kind that is served runs on.
+  struct Way {
+    Plane& plane;
+    Staging* staging;  ///< By way of the host's plane; null: on the kind's own.
+    /// Of the plane.
+    MemoryKind kind() const { return plane.memory_kind(); }
+  };
+  /// Of buckets whose first tensor is such. The same on all ranks.
+  Way way(const Signature& signature, bool is_compressed) const;
   HostPlane& host() const { return *host_; }
+  /// What make_groups() of one of them may wait for unheard; null: nothing.
+  const char* makes_groups_unheard() const;
 
   // All of them; as in Plane.
   Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks);

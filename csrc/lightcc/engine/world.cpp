@@ -331,8 +331,8 @@ class WorldImpl final : public World {
     }
     const bool networked = membership.transport != nullptr;
     spin_ = spin_policy(options_.knobs, membership.topology.local_size, networked);
-    LIGHTCC_ASSIGN_OR_RETURN(core_,
-                             Core::make(std::move(membership), options_, clock_, operations_));
+    LIGHTCC_ASSIGN_OR_RETURN(
+        core_, Core::make(std::move(membership), options_, joining, clock_, operations_));
     if (const auto timeline = timeline_asked_for(options_.knobs)) {
       LIGHTCC_RETURN_IF_ERROR(start_timeline(*timeline));
     }

@@ -31,7 +31,8 @@ namespace lightcc {
 class Plane;
 class Staging;
 struct PlaneSite;
-/// Makes a plane when the world's ranks have met. An error ends the start on all ranks.
+/// Makes a plane when the world's ranks have met; null: there is none here. An error ends the start
+/// on all ranks.
 using PlaneMaker = std::function<Result<std::unique_ptr<Plane>>(const PlaneSite& site)>;
 
 /// The process set of all ranks.
@@ -87,8 +88,8 @@ struct WorldOptions {
   std::vector<std::vector<std::int32_t>> process_sets;  ///< Static ones: ids 1, 2, ...
   /// Of memory of other kinds than the host's, one for each kind. (engine/plane.hpp)
   std::vector<PlaneMaker> planes;
-  /// Of memory that no plane serves: tensors in it travel by the host's plane. One for each kind;
-  /// it outlives the World. (engine/staging.hpp)
+  /// Of memory that no plane serves, and for what its plane does not run: tensors in it travel by
+  /// the host's plane. One for each kind; it outlives the World. (engine/staging.hpp)
   std::vector<std::shared_ptr<Staging>> staging;
   /// Where the ranks are in MPI, which Knobs::cpu_operations may ask for; none: MPI does not know
   /// them.

@@ -250,6 +250,7 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
   const std::vector<std::string> defaults = {"LIGHT_NET=tcp",
                                              "LIGHT_CPU_OPERATIONS=gloo",
+                                             "LIGHT_GPU_OPERATIONS=host",
                                              "LIGHT_FUSION_STRATEGY=",
                                              "LIGHT_FUSION_SCHEDULE=",
                                              "LIGHT_NUM_STREAMS=1",
@@ -273,6 +274,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
   EXPECT_EQ(shared_knobs(good({})), defaults);
   const std::vector<std::string> set = {"LIGHT_NET=harp",
                                         "LIGHT_CPU_OPERATIONS=mpi",
+                                        "LIGHT_GPU_OPERATIONS=nccl",
                                         "LIGHT_FUSION_STRATEGY=horovod",
                                         "LIGHT_FUSION_SCHEDULE=",
                                         "LIGHT_NUM_STREAMS=3",
@@ -295,6 +297,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_SHM_DEPTH=4"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_NET", "harp"},
                                {"HOROVOD_CPU_OPERATIONS", "MPI"},
+                               {"HOROVOD_GPU_OPERATIONS", "NCCL"},
                                {"LIGHT_FUSION_STRATEGY", "horovod"},
                                {"LIGHT_NUM_STREAMS", "3"},
                                {"HOROVOD_AUTOTUNE", "1"},

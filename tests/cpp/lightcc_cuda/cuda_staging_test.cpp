@@ -37,19 +37,10 @@ using lightcc::testing::on_one_host;
 using lightcc::testing::operation_on;
 using lightcc::testing::run_one;
 using testing::Framework;
+using testing::numbers_in;
 using testing::run_gpu_job;
 using testing::Tensor;
 using testing::value;
-
-/// A result that the engine allocated, from wherever it is.
-Numbers numbers_in(OutputBuffer& output, const Tensor* reader) {
-  const std::size_t count = output.size_bytes() / sizeof(float);
-  if (reader != nullptr) {
-    return reader->read_at(reinterpret_cast<Address>(output.data()), count);
-  }
-  const auto* const first = reinterpret_cast<const float*>(output.data());
-  return {first, first + count};
-}
 
 JobOptions two_hosts() {
   JobOptions options = on_hosts({0, 0, 1, 1});

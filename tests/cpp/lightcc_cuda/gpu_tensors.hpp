@@ -8,11 +8,14 @@
 
 #include <gtest/gtest.h>
 
+#include "lightcc/base/status.hpp"
+#include "lightcc/engine/operation.hpp"
 #include "lightcc/engine/world.hpp"
 
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
 
@@ -100,6 +103,16 @@ class Tensor {
   HostMemory staged_;
   DeviceMemory memory_;
 };
+
+/// A result that the engine allocated, from wherever it is.
+inline Numbers numbers_in(OutputBuffer& output, const Tensor* reader) {
+  const std::size_t count = output.size_bytes() / sizeof(float);
+  if (reader != nullptr) {
+    return reader->read_at(reinterpret_cast<Address>(output.data()), count);
+  }
+  const auto* const first = reinterpret_cast<const float*>(output.data());
+  return {first, first + count};
+}
 
 /// Runs ranks with CUDA memory; afterwards nothing of the driver's is left.
 inline void run_gpu_job(JobOptions options, const std::function<void(World&, int)>& body) {

@@ -28,7 +28,7 @@ namespace lightcc::cuda::fake {
 ///   ptx=1              0: it cannot compile what modules hold
 ///   wrong=0            1: kernels do nothing
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
-///   hold=DEVICE:N      copies from that GPU to the host wait behind the N-th one, for other settings
+///   hold=DEVICE:N      copies from that GPU to the host wait behind the N-th, until the next set()
 ///   delay_us=0         what streams wait before each operation, at most
 ///   unified=0          1: the host reads device memory, and its own memory counts as such
 ///   capturing=0        1: every stream is being captured into a graph

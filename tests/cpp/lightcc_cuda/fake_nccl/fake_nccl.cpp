@@ -383,8 +383,14 @@ void advance(Comm& comm) {
   const std::lock_guard lock(comms_mutex);
   return static_cast<int>(comms.size());
 }
+[[gnu::visibility("default")]] int operations_of_nccl() {
+  return operations_begun;
+}
 [[gnu::visibility("default")]] int lightcc_fake_nccl_live() {
   return live_nccl();
+}
+[[gnu::visibility("default")]] int lightcc_fake_nccl_operations() {
+  return operations_of_nccl();
 }
 
 }  // namespace lightcc::cuda::fake

@@ -24,7 +24,10 @@ void set_nccl(const std::string& settings);
 
 /// Communicators that have neither been destroyed nor aborted.
 int live_nccl();
-/// The same for who has the library alone, by ctypes.
+/// Operations, or groups of them, that the ranks of this process have begun since set_nccl().
+int operations_of_nccl();
+// The same for who has the library alone, by ctypes.
 extern "C" int lightcc_fake_nccl_live();
+extern "C" int lightcc_fake_nccl_operations();
 
 }  // namespace lightcc::cuda::fake

@@ -1,0 +1,164 @@
+#include "lightcc_cuda/nccl/comms.hpp"
+
+#include <pthread.h>
+
+#include <cstring>
+#include <system_error>
+
+#include "lightcc/base/half.hpp"
+
+#include "lightcc_cuda/nccl/launcher.hpp"
+
+namespace lightcc::cuda {
+namespace {
+
+Address gpu_address(const std::byte* data) {
+  return reinterpret_cast<Address>(data);  // NOLINT: of the GPU, never read here
+}
+
+class NcclWork final : public Work {
+ public:
+  NcclWork(std::shared_ptr<NcclLauncher> launcher, std::shared_ptr<NcclJob> job)
+      : launcher_(std::move(launcher)), job_(std::move(job)) {}
+  NcclWork(const NcclWork&) = delete;
+  NcclWork& operator=(const NcclWork&) = delete;
+  ~NcclWork() override {
+    if ((!job_->has_ended() || !job_->status().ok()) && !launcher_->end(true)) {
+      launcher_->warn(
+          "NCCL does not end what it was told to abort; the GPU may still read and write tensors "
+          "of "
+          "operations that have failed");
+    }
+  }
+
+  Result<Progress> advance() override {
+    if (!job_->has_ended()) {
+      return Progress::kIdle;
+    }
+    LIGHTCC_RETURN_IF_ERROR(job_->status());
+    return Progress::kDone;
+  }
+
+ private:
+  std::shared_ptr<NcclLauncher> launcher_;
+  std::shared_ptr<NcclJob> job_;
+};
+
+}  // namespace
+
+Result<bool> NcclComm::is_made() const {
+  if (!is_done_.load(std::memory_order_acquire)) {
+    return false;
+  }
+  return status_.ok() ? Result<bool>(true) : status_;
+}
+
+// ---- What operations call.
+
+Status NcclCalls::in_group(const std::function<Status()>& body) const {
+  LIGHTCC_RETURN_IF_ERROR(check(nccl().group_start(), "ncclGroupStart"));
+  const Status called = body();
+  const Status ended = check(nccl().group_end(), "ncclGroupEnd");
+  return called.ok() ? ended : called;
+}
+
+Result<std::byte*> NcclCalls::zeros(std::size_t bytes) const {
+  if (bytes > comm_.scratch_bytes_) {
+    // What is there may be in use, and freeing it would wait for the GPU.
+    LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory memory, allocate_device_memory(driver_, bytes));
+    comm_.scratch_.push_back(std::move(memory));
+    comm_.scratch_bytes_ = bytes;
+  }
+  if (bytes == 0) {
+    return static_cast<std::byte*>(nullptr);
+  }
+  const Address first = comm_.scratch_.back().get();
+  LIGHTCC_RETURN_IF_ERROR(
+      driver_.check(driver_.call().fill(first, 0, bytes, stream()), "cuMemsetD8Async"));
+  return reinterpret_cast<std::byte*>(first);  // NOLINT: of the GPU
+}
+
+Result<NcclOp> NcclCalls::scaled_sum(NcclType type, double factor) const {
+  const auto single = static_cast<float>(factor);
+  const std::uint16_t half =
+      type == kNcclFloat16 ? float_to_half(single) : float_to_bfloat16(single);
+  std::array<std::byte, sizeof(double)> scalar{};
+  if (type == kNcclFloat64) {
+    std::memcpy(scalar.data(), &factor, sizeof(factor));
+  } else if (type == kNcclFloat32) {
+    std::memcpy(scalar.data(), &single, sizeof(single));
+  } else {
+    std::memcpy(scalar.data(), &half, sizeof(half));
+  }
+  NcclOp op = kNcclSum;
+  LIGHTCC_RETURN_IF_ERROR(
+      check(nccl().make_scaled_sum(&op, scalar.data(), type, kNcclScalarOfHost, comm()),
+            "ncclRedOpCreatePreMulSum"));
+  comm_.ops_.push_back(op);
+  return op;
+}
+
+Status NcclCalls::copy(std::byte* out, const std::byte* in, std::size_t bytes) const {
+  return driver_.check(
+      driver_.call().copy_on_device(gpu_address(out), gpu_address(in), bytes, stream()),
+      "cuMemcpyDtoDAsync");
+}
+
+// ---- The communicators of a world.
+
+Result<std::unique_ptr<NcclComms>> NcclComms::make(NcclSetup setup) {
+  const auto launcher = std::make_shared<NcclLauncher>(std::move(setup));
+  std::unique_ptr<NcclComms> comms(new NcclComms(launcher));
+  try {
+    comms->thread_ = std::make_unique<std::thread>([launcher] {
+      (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl");
+      launcher->serve();
+    });
+  } catch (const std::system_error& error) {
+    return make_error(ErrorCode::kSystem, "cannot start a thread for NCCL: %s", error.what());
+  }
+  return comms;
+}
+
+NcclComms::~NcclComms() {
+  if (thread_ == nullptr) {
+    return;
+  }
+  if (launcher_->end(false)) {
+    thread_->join();
+  } else {
+    thread_->detach();  // It waits in NCCL until the process ends.
+  }
+}
+
+std::shared_ptr<NcclComm> NcclComms::split(int position) {
+  auto comm = std::make_shared<NcclComm>();
+  launcher_->split(comm, position);
+  return comm;
+}
+
+void NcclComms::free(std::shared_ptr<NcclComm> comm) {
+  launcher_->free(std::move(comm));
+}
+
+std::unique_ptr<Work> NcclComms::start(std::shared_ptr<NcclComm> comm,
+                                       std::string what,
+                                       NcclOperation run) {
+  if (!copies_.empty()) {
+    run = [copies = std::exchange(copies_, {}), run = std::move(run)](const NcclCalls& calls) {
+      for (const Copy& copy : copies) {
+        LIGHTCC_RETURN_IF_ERROR(calls.copy(copy.out, copy.in, copy.bytes));
+      }
+      return run(calls);
+    };
+  }
+  const auto job = std::make_shared<NcclJob>(std::move(comm), std::move(what), std::move(run));
+  launcher_->post(job);
+  return std::make_unique<NcclWork>(launcher_, job);
+}
+
+void NcclComms::copy_before_next(std::byte* out, const std::byte* in, std::size_t bytes) {
+  copies_.push_back({.out = out, .in = in, .bytes = bytes});
+}
+
+}  // namespace lightcc::cuda

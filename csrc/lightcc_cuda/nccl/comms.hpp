@@ -1,0 +1,138 @@
+// Communicators of NCCL on one GPU, and the one thread that makes all calls on them.
+//
+// NCCL wants operations of several communicators on one GPU to begin in the same order on all
+// ranks: they begin in the order of start(). Its calls may block for long, and ncclCommAbort() for
+// ever, so none is made by the thread that drives the progress loop. Communicators are made without
+// blocking (`blocking = 0`) and asked how they are.
+//
+// All are split off one communicator of the world, which carries nothing itself: that takes no
+// exchange between ranks but NCCL's own, so that process sets can be made at any time. All ranks
+// ask for splits in one order.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "lightcc/base/clock.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/collectives/work.hpp"
+
+#include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/driver/driver.hpp"
+#include "lightcc_cuda/nccl/library.hpp"
+
+namespace lightcc::cuda {
+
+/// What the communicator of the world is made of.
+struct NcclSetup {
+  NcclLibrary library;
+  std::function<void(const std::string& text)> warn;  ///< Of what cannot be ended.
+  NcclUniqueId id{};                                  ///< Of rank 0.
+  int rank = 0;
+  int size = 1;
+  std::string driver = kDriverFile;
+  int device = 0;
+  Duration start_patience{};      ///< For the communicator of the world.
+  Duration operation_patience{};  ///< For any other one, and for an operation; 0: without end.
+};
+
+class NcclLauncher;
+
+/// A communicator of a lane of a process set.
+class NcclComm {
+ public:
+  NcclComm() = default;
+  NcclComm(const NcclComm&) = delete;
+  NcclComm& operator=(const NcclComm&) = delete;
+  ~NcclComm() = default;
+
+  /// Whether it is made. Errors: of the driver, of NCCL. Thread: any.
+  Result<bool> is_made() const;
+
+ private:
+  friend class NcclCalls;
+  friend class NcclLauncher;
+
+  // Of the launcher's thread.
+  NcclHandle* handle_ = nullptr;
+  std::unique_ptr<Stream> stream_;
+  std::vector<DeviceMemory> scratch_;  // The last one is in use.
+  std::size_t scratch_bytes_ = 0;
+  std::vector<NcclOp> ops_;  // To be destroyed when the call that uses them is over.
+  TimePoint asked_;          // When its error was.
+
+  std::atomic<bool> is_done_{false};  // Set after the status.
+  Status status_;
+};
+
+/// What an operation calls NCCL with, on the launcher's thread.
+class NcclCalls {
+ public:
+  NcclCalls(const NcclLibrary& library, const Driver& driver, NcclComm& comm)
+      : library_(library), driver_(driver), comm_(comm) {}
+
+  const NcclFunctions& nccl() const { return library_.call(); }
+  NcclHandle* comm() const { return comm_.handle_; }
+  StreamHandle* stream() const { return comm_.stream_->get(); }
+  Status check(NcclCode code, const char* what) const { return library_.check(code, what, comm()); }
+  /// Makes the calls of `body` begin together.
+  Status in_group(const std::function<Status()>& body) const;
+  /// Zeros on the GPU, which stay until the next call of this: in the order of the stream.
+  Result<std::byte*> zeros(std::size_t bytes) const;
+  /// A sum of what is multiplied by `factor` before. Of a floating-point type.
+  Result<NcclOp> scaled_sum(NcclType type, double factor) const;
+  /// In the order of the stream.
+  Status copy(std::byte* out, const std::byte* in, std::size_t bytes) const;
+
+ private:
+  const NcclLibrary& library_;
+  const Driver& driver_;
+  NcclComm& comm_;
+};
+
+using NcclOperation = std::function<Status(const NcclCalls&)>;
+
+/// The communicators of one world. Thread: one at a time.
+class NcclComms {
+ public:
+  /// Starts the thread, which makes the communicator of the world. Errors: kSystem.
+  static Result<std::unique_ptr<NcclComms>> make(NcclSetup setup);
+  NcclComms(const NcclComms&) = delete;
+  NcclComms& operator=(const NcclComms&) = delete;
+  /// Frees all communicators. Waits for that, but not for ever: a peer that is gone never comes.
+  ~NcclComms();
+
+  /// All ranks ask for the same, in the same order. Members give their place, others a number below
+  /// 0, and nothing comes of it for them.
+  std::shared_ptr<NcclComm> split(int position);
+  /// No Work on it is left.
+  void free(std::shared_ptr<NcclComm> comm);
+  /// Begins an operation behind all others that were started. `what` is for messages. A Work that
+  /// is dropped before its end aborts all communicators of this rank, and blocks for that, but not
+  /// for ever.
+  std::unique_ptr<Work> start(std::shared_ptr<NcclComm> comm, std::string what, NcclOperation run);
+  /// Copies on the GPU in the order of the operation that is started next, and before it.
+  void copy_before_next(std::byte* out, const std::byte* in, std::size_t bytes);
+
+ private:
+  explicit NcclComms(std::shared_ptr<NcclLauncher> launcher) : launcher_(std::move(launcher)) {}
+
+  struct Copy {
+    std::byte* out;
+    const std::byte* in;
+    std::size_t bytes;
+  };
+
+  std::shared_ptr<NcclLauncher> launcher_;
+  std::unique_ptr<std::thread> thread_;
+  std::vector<Copy> copies_;
+};
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,390 @@
+#include "lightcc_cuda/nccl/launcher.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <thread>
+
+namespace lightcc::cuda {
+namespace {
+
+// How often the thread looks whether the GPU or NCCL has gone on.
+constexpr Duration kNcclPoll = std::chrono::microseconds(50);
+// How often a communicator that has work is asked for errors.
+constexpr Duration kErrorInterval = std::chrono::milliseconds(10);
+// How long the end of the thread may take.
+constexpr Duration kPatienceOfEnd = std::chrono::seconds(5);
+// How long communicators may take to end in order, before they are aborted.
+constexpr Duration kPatienceOfFree = std::chrono::seconds(2);
+
+}  // namespace
+
+// ---- Whoever asks.
+
+void NcclLauncher::split(std::shared_ptr<NcclComm> comm, int position) {
+  const MutexLock lock(mutex_);
+  asked_.chores.push_back({.comm = std::move(comm), .position = position});
+  changed_.notify_all();
+}
+
+void NcclLauncher::free(std::shared_ptr<NcclComm> comm) {
+  const MutexLock lock(mutex_);
+  asked_.chores.push_back({.comm = std::move(comm), .frees = true});
+  changed_.notify_all();
+}
+
+void NcclLauncher::post(std::shared_ptr<NcclJob> job) {
+  const MutexLock lock(mutex_);
+  asked_.jobs.push_back(std::move(job));
+  changed_.notify_all();
+}
+
+bool NcclLauncher::end(bool aborts) {
+  const TimePoint deadline = clock_.now() + kPatienceOfEnd;
+  const MutexLock lock(mutex_);
+  asked_.ends = true;
+  asked_.aborts = asked_.aborts || aborts;
+  changed_.notify_all();
+  while (!is_over_ && !is_lost_ && clock_.now() < deadline) {
+    (void)changed_.wait_for(mutex_, deadline - clock_.now());
+  }
+  is_lost_ = !is_over_;
+  return is_over_;
+}
+
+// ---- The thread.
+
+void NcclLauncher::serve() {
+  Status ended = serve_gpu();
+  if (ended.ok()) {
+    ended = Status(ErrorCode::kShutDown, "the communicators of NCCL have ended");
+  }
+  Asked left = await(true);
+  while (true) {
+    for (const Chore& chore : left.chores) {
+      finish(*chore.comm, ended);
+    }
+    for (const auto& job : left.jobs) {
+      finish(*job, ended);
+    }
+    {
+      const MutexLock lock(mutex_);
+      if (asked_.ends) {
+        is_over_ = true;
+        changed_.notify_all();
+        return;
+      }
+    }
+    left = await(false);
+  }
+}
+
+NcclLauncher::Asked NcclLauncher::await(bool is_busy) {
+  const MutexLock lock(mutex_);
+  const auto has_requests = [this]() LIGHTCC_REQUIRES(mutex_) {
+    return asked_.ends || !asked_.chores.empty() || !asked_.jobs.empty();
+  };
+  if (is_busy && !has_requests()) {
+    (void)changed_.wait_for(mutex_, kNcclPoll);
+  }
+  while (!is_busy && !has_requests()) {
+    changed_.wait(mutex_);
+  }
+  Asked taken{.chores = std::move(asked_.chores),
+              .jobs = std::move(asked_.jobs),
+              .ends = asked_.ends,
+              .aborts = asked_.aborts};
+  asked_.chores.clear();
+  asked_.jobs.clear();
+  return taken;
+}
+
+bool NcclLauncher::must_end() {
+  const MutexLock lock(mutex_);
+  return asked_.ends;
+}
+
+Status NcclLauncher::serve_gpu() {
+  LIGHTCC_ASSIGN_OR_RETURN(const Driver driver, Driver::open(setup_.driver));
+  LIGHTCC_ASSIGN_OR_RETURN(const Context context, Context::retain(driver, setup_.device));
+  const CurrentContext current(context);
+  LIGHTCC_RETURN_IF_ERROR(current.status());
+  driver_ = &driver;
+  Status served = make_world();
+  if (served.ok()) {
+    served = serve_requests();
+  }
+  if (served.ok()) {
+    free_all();
+  }
+  abort_all();
+  for (const Chore& chore : chores_) {
+    finish(*chore.comm, Status(ErrorCode::kShutDown, "the communicator was aborted"));
+  }
+  chores_.clear();
+  waiting_.clear();
+  running_.clear();
+  for (const auto& comm : comms_) {
+    comm->stream_.reset();  // It waits. What it uses goes later.
+    comm->scratch_.clear();
+  }
+  comms_.clear();
+  return served;
+}
+
+Status NcclLauncher::make_world() {
+  NcclConfig config;
+  comms_.push_back(world_);
+  LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
+      setup_.library.call().init(&world_->handle_, setup_.size, setup_.id, setup_.rank, &config),
+      "ncclCommInitRankConfig",
+      nullptr));
+  const TimePoint deadline = deadline_from_now(setup_.start_patience);
+  while (!must_end()) {
+    LIGHTCC_ASSIGN_OR_RETURN(const bool made, is_ready(world_->handle_, "ncclCommInitRankConfig"));
+    if (made) {
+      return {};
+    }
+    if (clock_.now() >= deadline) {
+      return make_error(ErrorCode::kTimeout,
+                        "rank %d waited for NCCL's ncclCommInitRankConfig, to which not all ranks "
+                        "came in time",
+                        setup_.rank);
+    }
+    std::this_thread::sleep_for(kNcclPoll);
+  }
+  return {ErrorCode::kShutDown, "the communicator was aborted while it was made"};
+}
+
+// OK: it was told to end, and nothing is left to be done.
+Status NcclLauncher::serve_requests() {
+  std::optional<TimePoint> end_by;
+  while (true) {
+    const bool is_busy = !chores_.empty() || !waiting_.empty() || !running_.empty();
+    Asked asked = await(is_busy);
+    if (asked.aborts) {
+      return {ErrorCode::kShutDown, "the communicators of NCCL were aborted"};
+    }
+    std::ranges::move(asked.chores, std::back_inserter(chores_));
+    std::ranges::move(asked.jobs, std::back_inserter(waiting_));
+    advance_chores();
+    advance_launches();
+    advance_running();
+    if (!asked.ends) {
+      continue;
+    }
+    if (chores_.empty() && waiting_.empty() && running_.empty()) {
+      return {};
+    }
+    end_by = end_by.value_or(clock_.now() + kPatienceOfFree);
+    if (clock_.now() >= *end_by) {
+      return {ErrorCode::kShutDown, "the communicators of NCCL did not end in order"};
+    }
+    std::this_thread::sleep_for(kNcclPoll);
+  }
+}
+
+Result<bool> NcclLauncher::is_ready(NcclHandle* comm, const char* what) const {
+  NcclCode state = kNcclSuccess;
+  LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
+      setup_.library.call().async_error(comm, &state), "ncclCommGetAsyncError", comm));
+  LIGHTCC_RETURN_IF_ERROR(setup_.library.check(state, what, comm));
+  return state != kNcclInProgress;
+}
+
+void NcclLauncher::advance_chores() {
+  while (!chores_.empty()) {
+    Chore& chore = chores_.front();
+    if (!chore.has_begun) {
+      chore.deadline = deadline_from_now(setup_.operation_patience);
+    }
+    Result<bool> over = chore.frees ? advance_free(chore) : advance_split(chore);
+    if (over.ok() && !*over && clock_.now() >= chore.deadline) {
+      over = make_error(ErrorCode::kTimeout,
+                        "rank %d waited for NCCL's %s, to which not all ranks came in time "
+                        "(LIGHT_NCCL_TIMEOUT)",
+                        setup_.rank,
+                        chore.frees ? "ncclCommFinalize" : "ncclCommSplit");
+    }
+    if (over.ok() && !*over) {
+      return;
+    }
+    finish(*chore.comm, over.status());
+    chores_.pop_front();
+  }
+}
+
+Result<bool> NcclLauncher::advance_split(Chore& chore) {
+  NcclComm& comm = *chore.comm;
+  if (!chore.has_begun) {
+    chore.has_begun = true;
+    if (chore.position >= 0) {
+      LIGHTCC_ASSIGN_OR_RETURN(Stream stream, Stream::create(*driver_));
+      comm.stream_ = std::make_unique<Stream>(std::move(stream));
+      comms_.push_back(chore.comm);
+    }
+    NcclConfig config;
+    LIGHTCC_RETURN_IF_ERROR(
+        setup_.library.check(setup_.library.call().split(world_->handle_,
+                                                         chore.position >= 0 ? 0 : kNcclNoColor,
+                                                         std::max(chore.position, 0),
+                                                         &comm.handle_,
+                                                         &config),
+                             "ncclCommSplit",
+                             world_->handle_));
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const bool is_split, is_ready(world_->handle_, "ncclCommSplit"));
+  if (!is_split || chore.position < 0) {
+    return is_split;
+  }
+  // The new communicator may have to go on by itself.
+  return comm.handle_ == nullptr ? Result<bool>(false) : is_ready(comm.handle_, "ncclCommSplit");
+}
+
+Result<bool> NcclLauncher::advance_free(Chore& chore) {
+  NcclComm& comm = *chore.comm;
+  if (comm.handle_ != nullptr) {
+    if (!chore.has_begun) {
+      chore.has_begun = true;
+      LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
+          setup_.library.call().finalize(comm.handle_), "ncclCommFinalize", comm.handle_));
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(const bool is_over, is_ready(comm.handle_, "ncclCommFinalize"));
+    if (!is_over) {
+      return false;
+    }
+    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
+        setup_.library.call().destroy(comm.handle_), "ncclCommDestroy", nullptr));
+    comm.handle_ = nullptr;
+  }
+  comm.stream_.reset();
+  comm.scratch_.clear();
+  std::erase(comms_, chore.comm);
+  return true;
+}
+
+// In the order in which they were posted: where NCCL is not ready for one, the others wait.
+void NcclLauncher::advance_launches() {
+  while (!waiting_.empty()) {
+    const std::shared_ptr<NcclJob> job = waiting_.front();
+    const Result<bool> launched = launch(job);
+    if (launched.ok() && !*launched) {
+      return;
+    }
+    if (!launched.ok()) {
+      finish(*job, launched.status());
+    }
+    is_launching_ = false;
+    waiting_.pop_front();
+  }
+}
+
+Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
+  NcclComm& comm = *job->comm_;
+  if (comm.handle_ == nullptr || comm.stream_ == nullptr) {
+    return make_error(ErrorCode::kInternal, "%s: the communicator is gone", job->what_.c_str());
+  }
+  if (!is_launching_) {
+    is_launching_ = true;
+    LIGHTCC_RETURN_IF_ERROR(job->run_(NcclCalls(setup_.library, *driver_, comm)));
+    job->run_ = nullptr;
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const bool is_taken, is_ready(comm.handle_, job->what_.c_str()));
+  if (!is_taken) {
+    return false;
+  }
+  for (const NcclOp op : std::exchange(comm.ops_, {})) {
+    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
+        setup_.library.call().destroy_op(op, comm.handle_), "ncclRedOpDestroy", comm.handle_));
+  }
+  EventHandle* handle = nullptr;
+  LIGHTCC_RETURN_IF_ERROR(
+      driver_->check(driver_->call().create_event(&handle, kEventWithoutTiming), "cuEventCreate"));
+  Event event(*driver_, handle);
+  LIGHTCC_RETURN_IF_ERROR(
+      driver_->check(driver_->call().record_event(handle, comm.stream_->get()), "cuEventRecord"));
+  running_.push_back({.job = job,
+                      .event = std::move(event),
+                      .deadline = deadline_from_now(setup_.operation_patience)});
+  return true;
+}
+
+void NcclLauncher::advance_running() {
+  std::vector<Running> left;
+  for (Running& running : running_) {
+    const Result<bool> ended = has_ended(running);
+    if (ended.ok() && !*ended) {
+      left.push_back(std::move(running));
+    } else {
+      finish(*running.job, ended.status());
+    }
+  }
+  running_ = std::move(left);
+}
+
+Result<bool> NcclLauncher::has_ended(const Running& running) {
+  const Code code = driver_->call().query_event(running.event.get());
+  if (code != kErrorNotReady) {
+    LIGHTCC_RETURN_IF_ERROR(driver_->check(code, "cuEventQuery"));
+    return true;
+  }
+  const TimePoint now = clock_.now();
+  NcclComm& comm = *running.job->comm_;
+  if (now - comm.asked_ >= kErrorInterval) {
+    comm.asked_ = now;
+    LIGHTCC_RETURN_IF_ERROR(is_ready(comm.handle_, running.job->what_.c_str()).status());
+  }
+  if (now >= running.deadline) {
+    return make_error(ErrorCode::kTimeout,
+                      "rank %d waited for the end of NCCL's %s, which did not come in time "
+                      "(LIGHT_NCCL_TIMEOUT)",
+                      setup_.rank,
+                      running.job->what_.c_str());
+  }
+  return false;
+}
+
+// In order, as long as NCCL goes on. What is left is aborted.
+void NcclLauncher::free_all() {
+  const TimePoint deadline = clock_.now() + kPatienceOfFree;
+  while (!comms_.empty() && clock_.now() < deadline) {
+    Chore chore{.comm = comms_.back(), .frees = true};
+    while (clock_.now() < deadline) {
+      const Result<bool> over = advance_free(chore);
+      if (!over.ok()) {
+        return;
+      }
+      if (*over) {
+        break;
+      }
+      std::this_thread::sleep_for(kNcclPoll);
+    }
+  }
+}
+
+void NcclLauncher::abort_all() {
+  for (const auto& comm : comms_) {
+    if (NcclHandle* const handle = std::exchange(comm->handle_, nullptr); handle != nullptr) {
+      (void)setup_.library.call().abort(handle);
+    }
+  }
+}
+
+TimePoint NcclLauncher::deadline_from_now(Duration patience) const {
+  return patience == Duration::zero() ? TimePoint::max() : clock_.now() + patience;
+}
+
+void NcclLauncher::finish(NcclJob& job, Status status) {
+  job.status_ = std::move(status);
+  job.has_ended_.store(true, std::memory_order_release);
+}
+
+// One that is freed was finished before.
+void NcclLauncher::finish(NcclComm& comm, Status status) {
+  if (!comm.is_done_.load(std::memory_order_relaxed)) {
+    comm.status_ = std::move(status);
+    comm.is_done_.store(true, std::memory_order_release);
+  }
+}
+
+}  // namespace lightcc::cuda

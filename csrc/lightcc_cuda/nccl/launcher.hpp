@@ -1,0 +1,124 @@
+// The thread that makes all calls of NCCL for one world, as comms.hpp says.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lightcc/base/clock.hpp"
+#include "lightcc/base/mutex.hpp"
+#include "lightcc/base/status.hpp"
+
+#include "lightcc_cuda/nccl/comms.hpp"
+
+namespace lightcc::cuda {
+
+/// One operation, from start() to its end on the GPU.
+class NcclJob {
+ public:
+  NcclJob(std::shared_ptr<NcclComm> comm, std::string what, NcclOperation run)
+      : comm_(std::move(comm)), what_(std::move(what)), run_(std::move(run)) {}
+
+  /// The GPU has done it, or it failed.
+  bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
+  /// Of one that has ended. Of one that failed the GPU may still use memory.
+  const Status& status() const { return status_; }
+
+ private:
+  friend class NcclLauncher;
+
+  const std::shared_ptr<NcclComm> comm_;
+  const std::string what_;
+  NcclOperation run_;
+  Status status_;
+  std::atomic<bool> has_ended_{false};
+};
+
+/// Whoever asks and the thread both hold it: the thread may be lost in a call that never returns.
+class NcclLauncher {
+ public:
+  explicit NcclLauncher(NcclSetup setup) : setup_(std::move(setup)) {}
+
+  /// Of the thread: makes the communicator of the world, and serves until it is told to end.
+  void serve() LIGHTCC_EXCLUDES(mutex_);
+
+  void split(std::shared_ptr<NcclComm> comm, int position) LIGHTCC_EXCLUDES(mutex_);
+  void free(std::shared_ptr<NcclComm> comm) LIGHTCC_EXCLUDES(mutex_);
+  void post(std::shared_ptr<NcclJob> job) LIGHTCC_EXCLUDES(mutex_);
+  /// Ends the thread; `aborts`: at once. False: it has not ended within reason. Blocks: for that.
+  bool end(bool aborts) LIGHTCC_EXCLUDES(mutex_);
+  void warn(const std::string& text) const { setup_.warn(text); }
+
+ private:
+  using Event = Owned<EventHandle*, &Functions::destroy_event>;
+  /// Of the communicator of the world, one after another.
+  struct Chore {
+    std::shared_ptr<NcclComm> comm;
+    bool frees = false;
+    int position = 0;
+    bool has_begun = false;
+    TimePoint deadline{};
+  };
+  struct Running {
+    std::shared_ptr<NcclJob> job;
+    Event event;
+    TimePoint deadline;
+  };
+  /// What the thread was asked for since it looked last.
+  struct Asked {
+    std::deque<Chore> chores;
+    std::deque<std::shared_ptr<NcclJob>> jobs;
+    bool ends = false;
+    bool aborts = false;
+  };
+
+  Status serve_gpu() LIGHTCC_EXCLUDES(mutex_);
+  Status make_world() LIGHTCC_EXCLUDES(mutex_);
+  Status serve_requests() LIGHTCC_EXCLUDES(mutex_);
+  /// Waits for something to do, or a moment where something goes on.
+  Asked await(bool is_busy) LIGHTCC_EXCLUDES(mutex_);
+  bool must_end() LIGHTCC_EXCLUDES(mutex_);
+
+  // Each does what can be done now.
+  void advance_chores();
+  void advance_launches();
+  void advance_running();
+
+  /// True when the chore is over.
+  Result<bool> advance_split(Chore& chore);
+  Result<bool> advance_free(Chore& chore);
+  /// Calls what the job is; true when NCCL has taken it, and it is running.
+  Result<bool> launch(const std::shared_ptr<NcclJob>& job);
+  Result<bool> has_ended(const Running& running);
+  /// Whether the call before is over.
+  Result<bool> is_ready(NcclHandle* comm, const char* what) const;
+  void free_all();
+  void abort_all();
+
+  TimePoint deadline_from_now(Duration patience) const;
+  static void finish(NcclJob& job, Status status);
+  static void finish(NcclComm& comm, Status status);
+
+  const NcclSetup setup_;
+  const Clock& clock_ = Clock::system();
+  // Of the thread.
+  const Driver* driver_ = nullptr;
+  std::shared_ptr<NcclComm> world_ = std::make_shared<NcclComm>();
+  std::vector<std::shared_ptr<NcclComm>> comms_;  // That are, or are being made.
+  std::deque<Chore> chores_;
+  std::deque<std::shared_ptr<NcclJob>> waiting_;
+  bool is_launching_ = false;  // NCCL goes on with the first of them.
+  std::vector<Running> running_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  Asked asked_ LIGHTCC_GUARDED_BY(mutex_);
+  bool is_over_ LIGHTCC_GUARDED_BY(mutex_) = false;
+  bool is_lost_ LIGHTCC_GUARDED_BY(mutex_) = false;  // It was waited for in vain.
+};
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,223 @@
+#include "lightcc_cuda/nccl/plane.hpp"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lightcc/engine/membership.hpp"
+#include "lightcc/engine/plane.hpp"
+
+#include "lightcc_cuda/driver/gpus.hpp"
+#include "lightcc_cuda/nccl/agreement.hpp"
+#include "lightcc_cuda/nccl/comms.hpp"
+#include "lightcc_cuda/nccl/group.hpp"
+
+namespace lightcc::cuda {
+namespace {
+
+class NcclPlane final : public Plane {
+ public:
+  NcclPlane(const PlaneSite& site,
+            std::unique_ptr<NcclComms> comms,
+            std::shared_ptr<Staging> staging,
+            int device)
+      : world_(site.world),
+        host_(site.host),
+        lanes_(static_cast<std::size_t>(site.knobs.num_lanes)),
+        comms_(std::move(comms)),
+        staging_(std::move(staging)),
+        device_(device) {}
+
+  MemoryKind memory_kind() const override { return MemoryKind::kCuda; }
+  bool runs(const Signature& signature, bool is_compressed) const override {
+    return is_for_nccl(signature, is_compressed);
+  }
+  bool begins_in_order() const override { return true; }
+  const char* makes_groups_unheard() const override { return "NCCL's ncclCommSplit"; }
+
+  Status check(const TensorRef& tensor) const override {
+    if (tensor.memory.device == device_) {
+      return {};
+    }
+    return make_error(ErrorCode::kInvalidArgument,
+                      "rank %d has a tensor on cuda:%d, but NCCL uses its cuda:%d: the only GPU of "
+                      "a rank, or the one whose number is its local rank",
+                      world_.topology.rank,
+                      tensor.memory.device,
+                      device_);
+  }
+
+  Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) override {
+    const auto position = std::ranges::find(ranks, world_.topology.rank);
+    const bool is_member = position != ranks.end();
+    Set set{.rank = static_cast<int>(position - ranks.begin()),
+            .size = static_cast<int>(ranks.size()),
+            .comms = {},
+            .groups = {}};
+    for (std::size_t lane = 0; lane < lanes_; ++lane) {
+      set.comms.push_back(comms_->split(is_member ? set.rank : -1));
+    }
+    if (is_member) {
+      sets_[id] = std::move(set);
+    }
+    return {};
+  }
+
+  void remove_process_set(std::uint32_t id) override {
+    const auto found = sets_.find(id);
+    if (found != sets_.end()) {
+      for (const auto& comm : found->second.comms) {
+        comms_->free(comm);
+      }
+      sets_.erase(found);
+    }
+  }
+
+  Result<bool> make_groups() override {
+    bool moved = false;
+    for (auto& [id, set] : sets_) {
+      if (!set.groups.has_value()) {
+        LIGHTCC_ASSIGN_OR_RETURN(const bool made, try_finish(set));
+        moved = moved || made;
+      }
+    }
+    return moved;
+  }
+
+  PlaneGroups* groups(std::uint32_t id) override {
+    const auto found = sets_.find(id);
+    return found == sets_.end() || !found->second.groups.has_value() ? nullptr
+                                                                     : &*found->second.groups;
+  }
+
+  std::shared_ptr<OutputBuffer> allocate(std::size_t bytes, std::int32_t device) override {
+    auto made = staging_->allocate(bytes, device);
+    return made.ok() ? std::move(*made)
+                     : std::make_shared<OutputBuffer>(std::shared_ptr<std::byte>(), bytes);
+  }
+  void copy(std::byte* out, const std::byte* in, std::size_t bytes) override {
+    comms_->copy_before_next(out, in, bytes);
+  }
+
+  // What runs() refuses is not started here.
+  Result<std::unique_ptr<Work>> start_adasum(Group& /*group*/,
+                                             const TensorSpan& /*tensor*/,
+                                             const Reduction& /*reduction*/) override {
+    return make_error(ErrorCode::kInternal, "NCCL has no Adasum");
+  }
+  TopkKernels& topk_kernels() override { return host_.topk_kernels(); }
+
+ private:
+  /// A set that this rank is a member of.
+  struct Set {
+    int rank = 0;
+    int size = 0;
+    std::vector<std::shared_ptr<NcclComm>> comms;  // By lane.
+    std::optional<PlaneGroups> groups;             // Absent while being made.
+  };
+
+  Result<bool> try_finish(Set& set) {
+    for (const auto& comm : set.comms) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool made, comm->is_made());
+      if (!made) {
+        return false;
+      }
+    }
+    PlaneGroups& groups = set.groups.emplace();
+    groups.flat_algorithm = "NCCL";
+    groups.ends_unheard = true;
+    for (const auto& comm : set.comms) {
+      groups.lanes.push_back({make_nccl_group(*comms_, comm, set.rank, set.size), nullptr});
+    }
+    return true;
+  }
+
+  const Membership& world_;
+  Plane& host_;
+  std::size_t lanes_;
+  std::unique_ptr<NcclComms> comms_;  // It outlives the communicators of sets.
+  std::shared_ptr<Staging> staging_;
+  int device_;
+  std::map<std::uint32_t, Set> sets_;
+};
+
+/// What this rank has to say of itself; `library` is set where it has an NCCL.
+Result<NcclCard> own_card(const PlaneSite& site, std::optional<NcclLibrary>& library) {
+  NcclCard card;
+  const auto opened = NcclLibrary::open(site.knobs.nccl_library);
+  if (!opened.ok()) {
+    card.objection = opened.status().message();
+    return card;
+  }
+  const auto gpus = find_gpus();
+  if (!gpus.ok()) {
+    card.objection = gpus.status().message();
+    return card;
+  }
+  const Topology& topology = site.world.topology;
+  const auto index =
+      gpus->list.size() == 1 ? std::size_t{0} : static_cast<std::size_t>(topology.local_rank);
+  if (index >= gpus->list.size()) {
+    card.objection = "there are " + std::to_string(gpus->list.size()) + " GPUs for local rank " +
+                     std::to_string(topology.local_rank);
+    return card;
+  }
+  library = *opened;
+  card.version = opened->version();
+  card.device = static_cast<std::int32_t>(index);
+  card.pci_bus_id = gpus->list[index].pci_bus_id;
+  if (topology.rank == 0) {
+    LIGHTCC_RETURN_IF_ERROR(
+        opened->check(opened->call().unique_id(&card.id), "ncclGetUniqueId", nullptr));
+  }
+  return card;
+}
+
+Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
+                                          const std::shared_ptr<Staging>& staging) {
+  if (site.knobs.gpu_operations != "nccl") {
+    return std::unique_ptr<Plane>();
+  }
+  std::optional<NcclLibrary> library;
+  LIGHTCC_ASSIGN_OR_RETURN(const NcclCard own, own_card(site, library));
+  LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> said, site.exchange("nccl", encode_card(own)));
+  std::vector<NcclCard> cards;
+  for (const Bytes& one : said) {
+    LIGHTCC_ASSIGN_OR_RETURN(NcclCard card, decode_card(one, static_cast<int>(cards.size())));
+    cards.push_back(std::move(card));
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const std::string objection,
+                           objection_to_nccl(cards, site.world.host_of));
+  const Topology& topology = site.world.topology;
+  if (!objection.empty() || !library.has_value()) {
+    if (topology.rank == 0) {
+      site.warn("HOROVOD_GPU_OPERATIONS=NCCL: tensors of GPUs travel by way of host memory: " +
+                objection);
+    }
+    return std::unique_ptr<Plane>();
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(
+      std::unique_ptr<NcclComms> comms,
+      NcclComms::make({.library = *library,
+                       .warn = site.warn,
+                       .id = cards.front().id,
+                       .rank = topology.rank,
+                       .size = topology.size,
+                       .device = own.device,
+                       .start_patience = seconds(site.knobs.start_timeout_s),
+                       .operation_patience = seconds(site.knobs.nccl_timeout_s)}));
+  return std::unique_ptr<Plane>(
+      std::make_unique<NcclPlane>(site, std::move(comms), staging, own.device));
+}
+
+}  // namespace
+
+PlaneMaker make_nccl_plane(std::shared_ptr<Staging> staging) {
+  return
+      [staging = std::move(staging)](const PlaneSite& site) { return make_plane(site, staging); };
+}
+
+}  // namespace lightcc::cuda
