@@ -17,12 +17,20 @@ constexpr Duration kPatienceOfEnd = std::chrono::seconds(5);
 // How long communicators may take to end in order, before they are aborted.
 constexpr Duration kPatienceOfFree = std::chrono::seconds(2);
 
+Status has_ended_before() {
+  return {ErrorCode::kShutDown, "the communicators of NCCL have ended"};
+}
+
 }  // namespace
 
 // ---- Whoever asks.
 
 void NcclLauncher::split(std::shared_ptr<NcclComm> comm, int position) {
   const MutexLock lock(mutex_);
+  if (is_over_ || is_lost_) {
+    finish(*comm, has_ended_before());
+    return;
+  }
   asked_.chores.push_back({.comm = std::move(comm), .position = position});
   changed_.notify_all();
 }
@@ -35,6 +43,10 @@ void NcclLauncher::free(std::shared_ptr<NcclComm> comm) {
 
 void NcclLauncher::post(std::shared_ptr<NcclJob> job) {
   const MutexLock lock(mutex_);
+  if (is_over_ || is_lost_) {
+    finish(*job, has_ended_before());
+    return;
+  }
   asked_.jobs.push_back(std::move(job));
   changed_.notify_all();
 }
@@ -57,7 +69,7 @@ bool NcclLauncher::end(bool aborts) {
 void NcclLauncher::serve() {
   Status ended = serve_gpu();
   if (ended.ok()) {
-    ended = Status(ErrorCode::kShutDown, "the communicators of NCCL have ended");
+    ended = has_ended_before();
   }
   Asked left = await(true);
   while (true) {

@@ -1,0 +1,181 @@
+// A NcclGroup by itself, on the fakes: what the engine does not ask it for today, and its order.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
+#include "lightcc_cuda/nccl/comms.hpp"
+#include "lightcc_cuda/nccl/group.hpp"
+
+namespace lightcc::cuda::nccl_group_test {
+namespace {
+
+using Floats = std::vector<float>;
+
+Status finish(Work& work) {
+  while (true) {
+    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, work.advance());
+    if (progress == Progress::kDone) {
+      return {};
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+/// Memory that a "GPU" and the host read: with `unified` the fake driver takes the host's.
+std::byte* data_of(Floats& floats) {
+  return reinterpret_cast<std::byte*>(floats.data());
+}
+
+Floats floats_of(int rank, std::size_t count) {
+  Floats floats(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    floats[i] = static_cast<float>((i + 3 * static_cast<std::size_t>(rank)) % 11);
+  }
+  return floats;
+}
+
+class NcclGroupTest : public ::testing::Test {
+ protected:
+  /// Runs members as threads, each with communicators of its own.
+  static void run(int members, const std::function<void(NcclComms&, Group&, int)>& body) {
+    fake::set("devices=4,unified=1,delay_us=100");
+    fake::set_nccl("");
+    const auto library = NcclLibrary::open("");
+    ASSERT_TRUE(library.ok());
+    NcclUniqueId id;
+    ASSERT_EQ(library->call().unique_id(&id), kNcclSuccess);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < members; ++rank) {
+      threads.emplace_back([&, rank] {
+        auto comms = NcclComms::make({.library = *library,
+                                      .warn = [](const std::string& text) { FAIL() << text; },
+                                      .id = id,
+                                      .rank = rank,
+                                      .size = members,
+                                      .device = rank,
+                                      .start_patience = std::chrono::seconds(30),
+                                      .operation_patience = std::chrono::seconds(30)});
+        ASSERT_TRUE(comms.ok());
+        const std::shared_ptr<NcclComm> comm = (*comms)->split(rank);
+        Result<bool> made = comm->is_made();
+        while (made.ok() && !*made) {
+          std::this_thread::sleep_for(std::chrono::microseconds(50));
+          made = comm->is_made();
+        }
+        ASSERT_TRUE(made.ok()) << made.status().message();
+        const auto group = make_nccl_group(**comms, comm, rank, members);
+        body(**comms, *group, rank);
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    fake::set("");
+    EXPECT_EQ(fake::live(), 0);
+    EXPECT_EQ(fake::live_nccl(), 0);
+  }
+};
+
+TEST_F(NcclGroupTest, halves_of_an_allreduce_are_the_whole) {
+  run(3, [](NcclComms&, Group& group, int rank) {
+    Floats first = floats_of(rank, 1000);
+    Floats second = floats_of(rank + 5, 77);
+    const std::vector<TensorSpan> tensors = {
+        {.in = data_of(first), .out = data_of(first), .count = first.size()},
+        {.in = data_of(second), .out = data_of(second), .count = second.size()}};
+    const std::vector<std::size_t> counts = {500, 0, 577};
+    const Reduction sum;
+    ASSERT_TRUE(finish(*group.reduce_scatter_bucket(tensors, counts, sum)).ok());
+    ASSERT_TRUE(finish(*group.allgather_bucket(tensors, counts, DataType::kFloat32)).ok());
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      float expected = 0;
+      for (int member = 0; member < 3; ++member) {
+        expected += floats_of(member, 1000)[i];
+      }
+      ASSERT_EQ(first[i], expected) << i;
+    }
+    for (std::size_t i = 0; i < second.size(); ++i) {
+      float expected = 0;
+      for (int member = 0; member < 3; ++member) {
+        expected += floats_of(member + 5, 77)[i];
+      }
+      ASSERT_EQ(second[i], expected) << i;
+    }
+  });
+}
+
+TEST_F(NcclGroupTest, messages_barriers_and_nothing_at_all_end) {
+  run(2, [](NcclComms&, Group& group, int rank) {
+    Floats data = floats_of(rank, 50000);
+    const std::size_t bytes = data.size() * sizeof(float);
+    const std::unique_ptr<Work> message =
+        rank == 0 ? group.send(data_of(data), bytes, 1) : group.recv(data_of(data), bytes, 0);
+    ASSERT_TRUE(finish(*message).ok());
+    EXPECT_EQ(data, floats_of(0, 50000));
+    ASSERT_TRUE(finish(*group.barrier()).ok());
+    ASSERT_TRUE(finish(*group.allreduce({}, Reduction())).ok());
+    ASSERT_TRUE(finish(*group.allgather(nullptr, nullptr, {0, 0})).ok());
+    ASSERT_TRUE(finish(*group.broadcast(nullptr, 0, 1)).ok());
+    ASSERT_TRUE(finish(*group.alltoall(nullptr, {0, 0}, nullptr, {0, 0})).ok());
+    ASSERT_TRUE(finish(*group.reduce_scatter(nullptr, nullptr, {0, 0}, Reduction())).ok());
+  });
+}
+
+TEST_F(NcclGroupTest, a_copy_comes_before_the_operation_that_is_started_next) {
+  run(2, [](NcclComms& comms, Group& group, int rank) {
+    Floats from = floats_of(rank, 2000);
+    Floats data(from.size());
+    if (rank == 1) {
+      comms.copy_before_next(data_of(data), data_of(from), from.size() * sizeof(float));
+    }
+    ASSERT_TRUE(finish(*group.broadcast(data_of(data), data.size() * sizeof(float), 1)).ok());
+    EXPECT_EQ(data, floats_of(1, 2000));
+  });
+}
+
+TEST_F(NcclGroupTest, what_cannot_be_is_refused_and_the_group_goes_on) {
+  run(2, [](NcclComms&, Group& group, int) {
+    Floats data(8);
+    const std::vector<TensorSpan> tensors = {
+        {.in = data_of(data), .out = data_of(data), .count = data.size()}};
+    const Reduction scaled_min{DataType::kFloat32, ReduceOp::kMin, 0.5, 1.0};
+    const Reduction of_bool{DataType::kBool, ReduceOp::kMax, 1.0, 1.0};
+    const std::array<std::unique_ptr<Work>, 5> refused = {
+        group.allreduce(tensors, scaled_min),
+        group.allreduce(tensors, of_bool),
+        group.reduce_scatter_bucket(tensors, {1, 2}, Reduction()),
+        group.allgather_bucket(tensors, {8}, DataType::kFloat32),
+        group.broadcast(data_of(data), 8, 2)};
+    for (const auto& work : refused) {
+      EXPECT_EQ(work->advance().status().code(), ErrorCode::kInvalidArgument);
+    }
+    ASSERT_TRUE(finish(*group.barrier()).ok());
+  });
+}
+
+TEST_F(NcclGroupTest, what_is_dropped_before_its_end_is_aborted) {
+  run(2, [](NcclComms&, Group& group, int rank) {
+    Floats data = floats_of(rank, 1000);
+    const std::size_t bytes = data.size() * sizeof(float);
+    if (rank == 0) {
+      std::unique_ptr<Work> work = group.recv(data_of(data), bytes, 1);  // Nobody sends it.
+      ASSERT_TRUE(work->advance().ok());
+      work.reset();
+      EXPECT_EQ(data, floats_of(0, 1000));
+      EXPECT_EQ(finish(*group.barrier()).code(), ErrorCode::kShutDown);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace lightcc::cuda::nccl_group_test
