@@ -1,9 +1,7 @@
 // All-reduces of the fake GPU's tensors in pieces: the host's bits, while copies and reductions
 // overlap in a bounded part of pinned memory.
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>

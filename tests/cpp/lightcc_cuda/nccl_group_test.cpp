@@ -1,12 +1,10 @@
 // A NcclGroup by itself, on the fakes: what the engine does not ask it for today, and its order.
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>

@@ -1,7 +1,6 @@
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 
 #include <cstdio>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
