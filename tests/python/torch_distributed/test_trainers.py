@@ -1,4 +1,7 @@
-"""Trainers above torch.distributed run on the backend lightcc, with one line of their examples."""
+"""Trainers above torch.distributed run on the backend lightcc, with one line of their examples.
+
+pytorch-ignite's runs as it is, on its backend for Horovod.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 # Two ranks write to one pipe, so another's words may follow in the same line.
-ACCURACY = re.compile(r"lightcc, 2 ranks: accuracy (\d\.\d+) on 360 images")
+ACCURACY = r"{}, 2 ranks: accuracy (\d\.\d+) on 360 images"
 
 # Compression is between hosts, so each rank is one. The counters are read before the group ends.
 PROGRAM = """
@@ -33,22 +36,40 @@ if dist.is_initialized():
     dist.destroy_process_group()
 """
 
+PROGRAM_OF_HOROVOD = """
+import os, runpy, sys
+os.environ["LIGHT_HOST_ID"] = os.environ["LIGHT_RANK"]
+import horovod.torch as hvd
+import lightcc
+
+def report_and_shutdown():
+    print(f"compressed {lightcc.stats()['compressed_tensors'] > 0}\\n", end="", flush=True)
+    shutdown()
+
+shutdown, hvd.shutdown = hvd.shutdown, report_and_shutdown
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 # Each imports a trainer's package on two fresh ranks, which takes over 10 s.
 pytestmark = [pytest.mark.multiproc, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("topk", [(), ("--topk", "0.05")], ids=["dense", "topk"])
-@pytest.mark.parametrize("trainer", ["accelerate", "lightning", "transformers"])
-def test_a_trainer_learns_on_lightcc(trainer: str, topk: tuple[str, ...], tmp_path: Path) -> None:
+dense_and_topk = pytest.mark.parametrize("topk", [(), ("--topk", "0.05")], ids=["dense", "topk"])
+
+
+def check_training(
+    trainer: str, backend: str, launcher: list[str], program: str, topk: tuple[str, ...], tmp: Path
+) -> None:
+    """Runs an example on two ranks, which learn, and compress if they are told to."""
     if find_spec(trainer) is None:
         pytest.skip(f"{trainer} is not installed")
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    file = tmp / "program.py"
+    file.write_text(program)
     done = subprocess.run(
-        [sys.executable, *launcher, program, EXAMPLES / f"{trainer}_digits.py", *topk],
-        cwd=tmp_path,
+        [*launcher, file, EXAMPLES / f"{trainer}_digits.py", *topk],
+        cwd=tmp,
         capture_output=True,
         text=True,
         timeout=100,
@@ -60,7 +81,22 @@ def test_a_trainer_learns_on_lightcc(trainer: str, topk: tuple[str, ...], tmp_pa
         },
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = ACCURACY.search(done.stdout)
+    found = re.search(ACCURACY.format(backend), done.stdout)
     assert found, done.stdout + done.stderr
     assert float(found[1]) > 0.85
     assert done.stdout.count(f"compressed {bool(topk)}") == 2, done.stdout
+
+
+@dense_and_topk
+@pytest.mark.parametrize("trainer", ["accelerate", "lightning", "transformers"])
+def test_a_trainer_learns_on_lightcc(trainer: str, topk: tuple[str, ...], tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", "2"]
+    check_training(trainer, "lightcc", launcher, PROGRAM, topk, tmp_path)
+
+
+@dense_and_topk
+def test_ignite_learns_as_under_horovod(topk: tuple[str, ...], tmp_path: Path) -> None:
+    launcher = [str(Path(sys.executable).with_name("lightccrun")), "--horovod", "-np", "2"]
+    launcher += ["--no-prefix", sys.executable]
+    check_training("ignite", "horovod", launcher, PROGRAM_OF_HOROVOD, topk, tmp_path)
