@@ -123,6 +123,11 @@ NcclCode check_ready(const std::shared_ptr<Comm>& comm) {
 using Take =
     std::function<void(std::size_t rank, const std::byte* data, std::size_t at, std::size_t n)>;
 
+/// As a driver does, cuMemFree() waits for what reads: here until the memory's lock is free.
+void end_reading() {
+  (void)lightcc_fake_cuda_memory(0);
+}
+
 /// Shows the ranks `bytes` at `in`, a piece at a time; `take` sees every rank's.
 void exchange(
     Comm& comm, const Called& called, const std::byte* in, std::size_t bytes, const Take& take) {
@@ -130,6 +135,7 @@ void exchange(
     const std::size_t count = std::min(kSlotBytes, bytes - at);
     comm.meeting->calls[comm.rank] = called;
     std::memcpy(comm.meeting->slots[comm.rank].data(), in + at, count);
+    end_reading();
     if (!comm.meet()) {
       return;
     }
@@ -174,6 +180,7 @@ struct Transfer {
     if (sends) {
       box.bytes = bytes;
       std::memcpy(box.data.data(), data + done, count);
+      end_reading();
     } else if (box.bytes != bytes) {
       (void)std::fprintf(stderr, "fake NCCL: a message has another length than is expected\n");
       comm.error = kNcclInternalError;
