@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -129,7 +130,10 @@ void enqueue(StreamHandle* stream, std::function<void()> operation) {
 /// Copies in the stream's order; waits where the host's memory is not pinned.
 void enqueue_copy(
     StreamHandle* stream, std::byte* to, const std::byte* from, std::size_t bytes, bool pinned) {
-  enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  enqueue(stream, [=] {
+    const std::shared_lock use(memory_in_use());
+    std::memcpy(to, from, bytes);
+  });
   if (!pinned) {
     stream_of(stream).add_turn()->wait();
   }
@@ -380,7 +384,10 @@ LIGHTCC_API cuMemsetD8Async(Address to,
   if (memory == nullptr) {
     return fake::kInvalidValue;
   }
-  fake::enqueue(stream, [=] { std::memset(memory, value, bytes); });
+  fake::enqueue(stream, [=] {
+    const std::shared_lock use(fake::memory_in_use());
+    std::memset(memory, value, bytes);
+  });
   return cuda::kSuccess;
 }
 LIGHTCC_API cuMemcpyHtoDAsync_v2(Address to,
@@ -508,6 +515,7 @@ LIGHTCC_API cuLaunchKernel(cuda::FunctionHandle* function,
     return cuda::kSuccess;
   }
   fake::enqueue(stream, [=] {
+    const std::shared_lock use(fake::memory_in_use());
     const cuda::simulator::Shape shape{.blocks = blocks, .threads = threads};
     if (const std::string wrong = function->run(shape, arguments->data()); !wrong.empty()) {
       (void)std::fprintf(stderr, "fake driver: %s\n", wrong.c_str());

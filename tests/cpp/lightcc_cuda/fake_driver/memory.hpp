@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <vector>
 
 #include "lightcc_cuda/driver/functions.hpp"
@@ -18,6 +19,13 @@
 namespace lightcc::cuda::fake {
 
 inline constexpr std::size_t kPage = 4096;
+
+/// Held shared by what the GPU does with memory: memory is freed when that is over, even where
+/// nobody has waited for it, as behind an error.
+inline std::shared_mutex& memory_in_use() {
+  static auto* const kMutex = new std::shared_mutex;  // Streams may outlive static objects.
+  return *kMutex;
+}
 
 class DeviceMemories {
  public:
@@ -38,6 +46,7 @@ class DeviceMemories {
   }
 
   bool free(Address address) {
+    const std::lock_guard unused(memory_in_use());
     const std::lock_guard lock(mutex_);
     const auto found = all_.find(address);
     if (found == all_.end()) {
@@ -109,6 +118,7 @@ class PinnedMemories {
   }
 
   bool free(void* memory) {
+    const std::lock_guard unused(memory_in_use());
     const std::lock_guard lock(mutex_);
     const auto found = all_.find(static_cast<std::byte*>(memory));
     if (found == all_.end()) {
