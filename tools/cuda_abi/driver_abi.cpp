@@ -8,28 +8,10 @@
 #include <cuda.h>
 
 #include "lightcc_cuda/driver/functions.hpp"
+#include "same_signature.hpp"
 
 namespace lightcc::cuda {
 namespace {
-
-template <typename Ours, typename Theirs>
-constexpr bool kIsAlike =
-    sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
-    std::is_floating_point_v<Ours> == std::is_floating_point_v<Theirs>;
-
-template <typename Ours, typename Theirs>
-struct Same : std::false_type {};
-
-template <typename R, typename S, typename... A, typename... B>
-struct Same<R (*)(A...), S (*)(B...)> {
-  static constexpr bool value = [] {
-    if constexpr (sizeof...(A) == sizeof...(B)) {
-      return kIsAlike<R, S> && (kIsAlike<A, B> && ...);
-    } else {
-      return false;
-    }
-  }();
-};
 
 // cuda.h renames some functions by macros. A name that it renames is an older function.
 #define LIGHTCC_TEXT(symbol) #symbol

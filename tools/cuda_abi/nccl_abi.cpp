@@ -7,28 +7,10 @@
 #include <nccl.h>
 
 #include "lightcc_cuda/nccl/functions.hpp"
+#include "same_signature.hpp"
 
 namespace lightcc::cuda {
 namespace {
-
-template <typename Ours, typename Theirs>
-constexpr bool kIsAlike =
-    sizeof(Ours) == sizeof(Theirs) && std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
-    std::is_class_v<Ours> == std::is_class_v<Theirs>;
-
-template <typename Ours, typename Theirs>
-struct Same : std::false_type {};
-
-template <typename R, typename S, typename... A, typename... B>
-struct Same<R (*)(A...), S (*)(B...)> {
-  static constexpr bool value = [] {
-    if constexpr (sizeof...(A) == sizeof...(B)) {
-      return kIsAlike<R, S> && (kIsAlike<A, B> && ...);
-    } else {
-      return false;
-    }
-  }();
-};
 
 #define LIGHTCC_CHECK(member, symbol, result, arguments) \
   static_assert(Same<decltype(NcclFunctions::member), decltype(&::symbol)>::value, #symbol);
