@@ -124,13 +124,14 @@ test-all: .venv/.demo .venv/.release .venv-deepspeed/.installed  ## Installs wha
 	.venv-deepspeed/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
-# What `make test` has built, beside DeepSpeed.
-.venv-deepspeed/.installed: .venv-deepspeed/.ready .venv/.installed
-	PATH="$(BIN):$$PATH" LIGHTCC_BUILD_DIR=$(CURDIR)/build/dev .venv-deepspeed/bin/pip install \
+# What `make test` has built, beside another framework.
+.venv-deepspeed/.installed .venv-tf/.installed .venv-torch/.installed: \
+  .venv-%/.installed: .venv-%/.ready .venv/.installed
+	PATH="$(BIN):$$PATH" LIGHTCC_BUILD_DIR=$(CURDIR)/build/dev .venv-$*/bin/pip install \
 	  --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
 	touch $@
 
-# What `make test` has built, beside TensorFlow. tf-keras would install a second TensorFlow.
+# tf-keras would install a second TensorFlow.
 OLD_KERAS = $(filter 2.14.% 2.15.%,$(TF))
 .venv-tf/.ready: tools/requirements-tf.txt tools/requirements-keras.txt
 	$(PYTHON) -m venv .venv-tf
@@ -139,11 +140,6 @@ OLD_KERAS = $(filter 2.14.% 2.15.%,$(TF))
 	  $(if $(OLD_KERAS),,-r tools/requirements-keras.txt)
 	$(if $(OLD_KERAS),,.venv-tf/bin/pip install --quiet --disable-pip-version-check --no-deps \
 	  tf-keras==$(basename $(TF)).*)
-	touch $@
-
-.venv-tf/.installed: .venv-tf/.ready .venv/.installed
-	PATH="$(BIN):$$PATH" LIGHTCC_BUILD_DIR=$(CURDIR)/build/dev .venv-tf/bin/pip install \
-	  --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
 	touch $@
 
 .PHONY: test-tf
@@ -213,12 +209,6 @@ horovod-suite: $(if $(HOROVOD_TENSORFLOW),.venv-tf/.horovod)  ## Runs Horovod's 
 .venv-torch/.ready: tools/requirements-torch-suite.txt
 	$(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/pip install --quiet --disable-pip-version-check -r $<
-	touch $@
-
-# What `make test` has built, in an environment with what torch's tests import.
-.venv-torch/.installed: .venv-torch/.ready .venv/.installed
-	PATH="$(BIN):$$PATH" LIGHTCC_BUILD_DIR=$(CURDIR)/build/dev .venv-torch/bin/pip install \
-	  --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
 	touch $@
 
 # TORCH_SRC: a checkout of torch, or a folder with its version.txt and test/distributed.
