@@ -26,8 +26,7 @@ class NcclWork final : public Work {
     if ((!job_->has_ended() || !job_->status().ok()) && !launcher_->end(true)) {
       launcher_->warn(
           "NCCL does not end what it was told to abort; the GPU may still read and write tensors "
-          "of "
-          "operations that have failed");
+          "of operations that have failed");
     }
   }
 
