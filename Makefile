@@ -115,7 +115,7 @@ test-all: .venv/.demo .venv/.release .venv-deepspeed/.installed  ## Installs wha
 	.venv/bin/pip install --quiet --disable-pip-version-check -r tools/requirements-all.txt
 	@[[ $$EUID == 0 ]] || { echo "test-all needs root for network namespaces" >&2; exit 1; }
 	$(RUN_TESTS) dev$(REST)
-	$(PYTEST) $(if $(AFTER_TEST),--not-again $(REPORTS)/pytest.xml)
+	$(PYTEST) $(if $(AFTER_TEST),--not-again $(REPORTS)/pytest.xml) --unchanged-share 3
 	$(MAKE) test-tf
 	.venv/bin/python tools/check_skips.py $(REPORTS)/dev$(REST).xml $(PYTEST_REPORT)
 
@@ -144,8 +144,9 @@ OLD_KERAS = $(filter 2.14.% 2.15.%,$(TF))
 
 .PHONY: test-tf
 test-tf: .venv-tf/.installed  ## The tests of lightcc.tensorflow, in an environment with TensorFlow TF
-	cd $(ELSEWHERE) && $(CURDIR)/.venv-tf/bin/pytest -c ../../pyproject.toml --rootdir ../.. \
-	  --junitxml $(REPORTS)/pytest-tf.xml $(WARNINGS_OF_TF) $(PYTEST_ARGS) ../../tests/python/tensorflow
+	cd $(ELSEWHERE) && ../../tools/run_python_tests.sh $(CURDIR)/.venv-tf/bin/pytest $(JOBS) \
+	  $(REPORTS)/pytest-tf.xml -c ../../pyproject.toml --rootdir ../.. $(WARNINGS_OF_TF) \
+	  --unchanged-share 3 $(PYTEST_ARGS) ../../tests/python/tensorflow
 	.venv/bin/python tools/check_skips.py $(REPORTS)/pytest-tf.xml
 
 # IMAGE_HOME has the image and what it is made of (5 GB). It is built where it is older than what it

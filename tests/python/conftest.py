@@ -6,12 +6,13 @@ import functools
 import importlib.metadata
 import os
 import signal
+import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from shares import is_in_share
+from shares import is_beside_what_stayed, is_in_share
 
 from lightcc import basics
 from lightcc.testing import warm_up
@@ -53,23 +54,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=1,
         help="run one in N of the tests that start ranks; which, moves with CHECK_SEED",
     )
+    parser.addoption(
+        "--unchanged-share",
+        metavar="N",
+        type=int,
+        default=1,
+        help="of the tests of lightcc beside other programs (shares.py), run one in N of those "
+        "that are about nothing that changed; CHECK_CHANGED=1 asks for it",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     passed = _passed_before(config.getoption("--not-again"))
     share: int = config.getoption("--share")
+    unchanged_share: int = config.getoption("--unchanged-share")
+    changed = _changed_files(config) if unchanged_share > 1 else None
     seed = int(os.environ.get("CHECK_SEED", "0"))
 
     def is_left_out(item: pytest.Item) -> bool:
         if _name_in_report(item) in passed:
             return True
-        if share == 1 or item.get_closest_marker("multiproc") is None:
-            return False
-        return not is_in_share(_scope_of(config, item.nodeid), share, seed)
+        file = item.nodeid.partition("::")[0]
+        scope = _scope_of(config, item.nodeid)
+        if changed is not None and is_beside_what_stayed(file, changed):
+            name = file if scope == _MACHINE else scope
+            return not is_in_share(name, unchanged_share, seed)
+        starts_ranks = item.get_closest_marker("multiproc") is not None
+        return starts_ranks and not is_in_share(scope, share, seed)
 
     left_out = {item for item in items if is_left_out(item)}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+def _changed_files(config: pytest.Config) -> list[str] | None:
+    """Returns the files that changed; None where nobody knows, or wants to know."""
+    if os.environ.get("CHECK_CHANGED") != "1":
+        return None
+    command = [str(config.rootpath / "tools" / "changed_files.sh")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.stdout.splitlines() if done.returncode == 0 else None
 
 
 def _passed_before(report: Path | None) -> set[str]:
@@ -96,12 +120,15 @@ _OF_THE_MACHINE = {
 }
 
 
+_MACHINE = "machine"  # The scope of these, and of tests of network namespaces.
+
+
 @functools.cache
 def _scope_of_file(file: Path) -> str | None:
     """Returns what the tests of a file share, so that one pytest process has to run them all."""
     text = file.read_text(encoding="utf-8")
     if file.name in _OF_THE_MACHINE or "mark.netns" in text:
-        return "machine"
+        return _MACHINE
     return str(file) if 'scope="module"' in text else None
 
 

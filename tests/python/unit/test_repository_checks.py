@@ -18,7 +18,8 @@ import check_include_arrows  # noqa: E402
 import check_skips  # noqa: E402
 import choose_tests  # noqa: E402
 import passed_tests  # noqa: E402
-from shares import is_in_share  # noqa: E402
+from shares import BESIDE_OTHERS, is_beside_what_stayed, is_in_share  # noqa: E402
+from tracked_files import tracked_files  # noqa: E402
 
 GOOGLETEST_OUTPUT = """\
 [ RUN      ] Kernels.runs
@@ -310,3 +311,17 @@ def test_each_test_is_in_one_of_the_shares_of_seeds_that_follow_one_another() ->
     assert sum(map(len, shares)) == len(set().union(*shares)) == len(names)
     assert all(150 < len(share) < 250 for share in shares)
     assert all(is_in_share(name, 1, 7) for name in names)
+
+
+def test_tests_beside_other_programs_are_known_by_what_they_are_about() -> None:
+    files = [str(path) for path in tracked_files()]
+    for begin, sources in BESIDE_OTHERS.items():
+        tests = [name for name in files if name.startswith(begin)]
+        assert tests, begin
+        for source in sources:
+            assert any(name.startswith(source) for name in files), source
+        assert is_beside_what_stayed(tests[0], ["docs/README.md", "csrc/lightcc/engine/core.cpp"])
+        assert not is_beside_what_stayed(tests[0], ["docs/README.md", tests[0]])
+    ray = "tests/python/test_ray.py"
+    assert not is_beside_what_stayed(ray, ["lightcc/runner/driver.py"])
+    assert not is_beside_what_stayed("tests/python/parallel/test_topk.py", [])
