@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 _VERSION = 1
 PREFIX = "allreduce."
+_TINY = 1e-300
 
 
 class CompressedGradients:
@@ -123,6 +124,16 @@ class CompressedGradients:
             operations = sorted(self.operations())
             _world.current().scale_compression(scale / self.scale, self._set(), operations)
         self.scale = scale
+
+    def forget(self, suffix: str) -> None:
+        """Makes zero what is kept back under the names with one of the `suffixes`.
+
+        Raises:
+            ValueError: Gradients are on their way.
+        """
+        names = sorted(PREFIX + name + suffix for name in self._names.values())
+        # Nothing but zero of a float32 survives that. The world allows no factor of 0.
+        _world.current().scale_compression(_TINY, self._set(), names)
 
     def expect_gradient_scale(self, scale: float) -> None:
         """Compares, because it is too late to change what has been added to gradients already."""

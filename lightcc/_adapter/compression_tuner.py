@@ -16,6 +16,11 @@ phases, in which all ranks do the same at the same step:
 
 What a way keeps back is added to what the next one sends, as the engine keeps it by name. Before a
 gradient travels uncompressed it travels once as top-k of all elements, which keeps nothing back.
+
+An optimizer may know a way of its own, of all gradients together (`Momentum`): what travels is no
+gradient then, and the optimizer's step is another. It is the strongest way there is, and costs more
+accuracy than those before it, so it is for budgets below these. Where its statistics are above the
+limit, or it does not suit any more, all gradients take the next milder way.
 """
 
 from __future__ import annotations
@@ -67,20 +72,41 @@ class Way:
         label: As people call it.
         spec: What the engine is asked for; `None`: nothing.
         share: What it sends, as a share of the bytes of float32.
+        of_optimizer: Whether it is the optimizer's own, which says what the engine is asked for.
     """
 
     label: str
     spec: CompressionSpec | None
     share: float
+    of_optimizer: bool = False
 
 
-def ways_for(*, squares: bool, bare: bool) -> list[Way]:
+class Momentum(Protocol):
+    """An optimizer that knows a way of its own.
+
+    Attributes:
+        suffix: End of the names by which the engine then knows what travels.
+        is_active: Whether this suits; once it does not, it never will.
+    """
+
+    suffix: str
+    is_active: bool
+
+    def turn(self, on: bool) -> None:
+        """Begins to go this way, or goes on with gradients that are new; or leaves it.
+
+        After that slots have specs for gradients as such, and no suffix.
+        """
+
+
+def ways_for(*, squares: bool, bare: bool, momentum: bool = False) -> list[Way]:
     """Returns the ways that there are, from mild to strong.
 
     Args:
         squares: Whether the optimizer divides by squares of what arrives, which top-k does not
             suit.
         bare: Whether what asks for nothing travels uncompressed.
+        momentum: Whether the optimizer is Adam, and can let its momentum travel.
     """
     # Not at the top: this module is imported where the engine is not.
     from lightcc._core import CompressionSpec
@@ -95,22 +121,29 @@ def ways_for(*, squares: bool, bare: bool) -> list[Way]:
             Way("top-k at 0.05", CompressionSpec(0.05), 0.075),
             Way("top-k at 0.01", CompressionSpec(0.01), 0.015),
         ]
+    if momentum:
+        ways.append(Way("1-bit Adam", None, 0.038, of_optimizer=True))
     return ways
 
 
-def ways_within(compressor: AutoCompressor, *, squares: bool) -> tuple[list[Way], list[int]]:
+def ways_within(
+    compressor: AutoCompressor, *, squares: bool, momentum: bool = False
+) -> tuple[list[Way], list[int]]:
     """Returns the ways that there are in this world, and the positions of those to try.
 
     Args:
         compressor: What the caller asked for.
         squares: As of `ways_for()`.
+        momentum: As of `ways_for()`.
 
     Raises:
         ValueError: No way is within the budget.
     """
     knobs = _world.current().compression_knobs()
-    ways = ways_for(squares=squares, bare=not (knobs["topk"] or knobs["quantize"]))
-    tried = [level for level, way in enumerate(ways) if way.share <= compressor.budget]
+    bare = not (knobs["topk"] or knobs["quantize"])
+    ways = ways_for(squares=squares, bare=bare, momentum=momentum)
+    within = [level for level, way in enumerate(ways) if way.share <= compressor.budget]
+    tried = [level for level in within if not ways[level].of_optimizer] or within
     if not tried:
         strongest = ways[-1]
         msg = (
@@ -146,6 +179,7 @@ class CompressionTuner(Generic[S]):
         process_set: ProcessSet,
         *,
         squares: bool,
+        momentum: Momentum | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Begins with the warm-up.
@@ -156,14 +190,19 @@ class CompressionTuner(Generic[S]):
             compresses: Returns whether a gradient of so many bytes is compressed.
             process_set: The ranks whose gradients are combined.
             squares: Whether the optimizer divides by squares of what arrives.
+            momentum: The way of its own that the optimizer knows, if there is one.
             clock: Returns seconds.
 
         Raises:
             ValueError: No way is within the budget.
         """
-        self._ways, self._tried = ways_within(compressor, squares=squares)
+        self._ways, self._tried = ways_within(
+            compressor, squares=squares, momentum=momentum is not None
+        )
         self._warmup_steps = compressor.warmup_steps
         self._limit = compressor.error or (LIMIT_OF_SQUARES if squares else LIMIT)
+        self._limit_of_momentum = compressor.error or LIMIT  # Which is added up.
+        self._momentum = momentum
         self._tuned = tuned
         self._compresses = compresses
         self._process_set = process_set
@@ -228,6 +267,7 @@ class CompressionTuner(Generic[S]):
                 self._look()
             if self._steps % DESCENT_STEPS == 0:
                 self._descend()
+        self._leave_what_does_not_suit()
         if self._applied != (len(self._tuned.units), self._levels):
             self._apply()
         self._before = self._clock()
@@ -246,6 +286,8 @@ class CompressionTuner(Generic[S]):
         seconds = self._max([statistics.median(times) for times in self._seconds])
         level = self._tried[int(np.argmax(seconds <= (1.0 + _SLACK) * seconds.min()))]
         quantized = max(i for i, way in enumerate(self._ways) if way.spec and way.spec.bits)
+        if self._ways[level].of_optimizer and not self._suits:
+            level = quantized
         self._strongest = dict.fromkeys(self._levels, level)
         self._levels = dict.fromkeys(self._levels, min(level, quantized))
         if self._process_set.rank() == 0:
@@ -265,10 +307,10 @@ class CompressionTuner(Generic[S]):
 
     def _look(self) -> None:
         """Gives gradients a milder way of which too much is kept back."""
-        process_set = self._process_set.process_set_id
-        ratios = {t.name: t.kept_ratio for t in stats().compression if t.process_set == process_set}
-        own = [ratios.get(PREFIX + slot.name, 0.0) for slot in self._levels]
-        for slot, ratio in zip(self._levels, self._max(own), strict=True):
+        if self._momentum is not None and self._goes_the_optimizers_way():
+            self._look_at_momentum(self._momentum)
+            return
+        for slot, ratio in zip(self._levels, self._kept_ratios(), strict=True):
             left = self._recovering.pop(slot, 0)
             if left > 1:
                 self._recovering[slot] = left - 1
@@ -286,6 +328,52 @@ class CompressionTuner(Generic[S]):
                         self._limit,
                     )
 
+    def _look_at_momentum(self, momentum: Momentum) -> None:
+        """Gives all gradients a milder way if too much is kept back of the momentum of one."""
+        ratios = self._kept_ratios(momentum.suffix)
+        largest = int(ratios.argmax())
+        if ratios[largest] <= self._limit_of_momentum:
+            return
+        self._take_at_most(len(self._ways) - 2)
+        if self._process_set.rank() == 0:
+            _log.info(
+                "Compression.auto: gradients travel as %s from now on: of the momentum of '%s'"
+                " %.3g times what a step brings was kept back, and %.3g times is the limit",
+                self._ways[-2].label,
+                list(self._levels)[largest].name,
+                ratios[largest],
+                self._limit_of_momentum,
+            )
+
+    def _kept_ratios(self, suffix: str = "") -> np.ndarray:
+        """Returns the largest `kept_ratio` among the ranks, of each gradient that is compressed."""
+        process_set = self._process_set.process_set_id
+        ratios = {t.name: t.kept_ratio for t in stats().compression if t.process_set == process_set}
+        return self._max([ratios.get(PREFIX + slot.name + suffix, 0.0) for slot in self._levels])
+
+    @property
+    def _suits(self) -> bool:
+        """Whether the optimizer's own way does, where it has one."""
+        return self._momentum is not None and self._momentum.is_active
+
+    def _goes_the_optimizers_way(self) -> bool:
+        """Whether all gradients do; it is for all of them or none."""
+        return any(self._ways[level].of_optimizer for level in self._levels.values())
+
+    def _leave_what_does_not_suit(self) -> None:
+        """Leaves the optimizer's way for good, where some gradient cannot go it."""
+        strongest = len(self._ways) - 1
+        if not self._ways[strongest].of_optimizer or not self._goes_the_optimizers_way():
+            return
+        if not self._suits or min(self._levels.values()) < strongest:
+            self._take_at_most(strongest - 1)
+
+    def _take_at_most(self, strongest: int) -> None:
+        """Gives gradients that go a stronger way this one, for good."""
+        for levels in (self._levels, self._strongest):
+            for slot, level in levels.items():
+                levels[slot] = min(level, strongest)
+
     def _max(self, values: list[float]) -> np.ndarray:
         """Returns the largest of each value among the ranks."""
         found: np.ndarray = allreduce(
@@ -298,6 +386,13 @@ class CompressionTuner(Generic[S]):
 
     def _apply(self) -> None:
         """Has gradients travel in their ways. Those of a unit take the mildest."""
+        if self._momentum is not None:
+            is_on = self._goes_the_optimizers_way()
+            self._momentum.turn(is_on)
+            if is_on:
+                self._keeping.update(self._tuned.slots)
+                self._applied = (len(self._tuned.units), dict(self._levels))
+                return
         is_flushing = False
         mildest = min(self._levels.values(), default=0)
         for unit in self._tuned.units:

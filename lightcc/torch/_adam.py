@@ -19,7 +19,8 @@ x is kept within sqrt(ranks), by which one rank's noise exceeds that of all, tim
 So an element that v does not know yet moves about as under Adam, and does not spoil its block.
 
 What is kept back of gradients and of x has names of its own, since their units differ. m, v and
-steps are where torch has them, so a `state_dict()` fits Adam without compression, too.
+steps are where torch has them, so a `state_dict()` fits Adam without compression, too. Where torch
+goes on with them, v is multiplied so that torch's correction of its beginning gives the same d.
 
 A rank that has joined sends zeros. In a light step these are zeros of x, so the mean has less of m,
 too: the others move less until all have joined. Ranks then differ in their number of steps, and so
@@ -86,8 +87,12 @@ class CompressedAdam:
     """The steps of one Adam or AdamW.
 
     Attributes:
+        suffix: End of the names of what travels in light steps.
         is_active: Until something shows that this does not suit.
+        is_on: Whether steps are done here; see `turn()`.
     """
+
+    suffix = SUFFIXES[1]
 
     def __init__(
         self,
@@ -95,9 +100,16 @@ class CompressedAdam:
         compressor: AdamCompressor,
         compressed: CompressedGradients,
         process_set: ProcessSet,
+        *,
+        is_on: bool = True,
     ) -> None:
-        """Takes a DistributedOptimizer, which has its `op` and parameter groups."""
+        """Takes a DistributedOptimizer, which has its `op` and parameter groups.
+
+        Not `is_on`: somebody else says how gradients travel, and turns this on and off.
+        """
         self.is_active = True
+        self.is_on = is_on
+        self._is_chosen = not is_on
         self._optimizer = weakref.ref(optimizer)  # Hooks of parameters lead here.
         self._compressor = compressor
         self._compressed = compressed
@@ -111,6 +123,7 @@ class CompressedAdam:
         self._steps = 0  # Of the parameter that has done the maximum of them.
         self._newest = 0  # Steps of the one that has done the minimum.
         self._is_whole = True
+        self._may_owe = True  # Whether the second moment may have another correction than torch's.
         self._terms: dict[torch.Tensor, _Terms] = {}
         self._denominators: dict[torch.Tensor, torch.Tensor] = {}
         self._noted: dict[torch.Tensor, tuple[int, int]] = {}
@@ -124,11 +137,27 @@ class CompressedAdam:
             stream: Of the gradients, none of which is on its way; `None`: the one before.
         """
         self._stream = stream or self._stream
+        self._may_owe = True
         self._denominators.clear()
         state = self._state
         steps = [_steps_of(state, p) for p in self._parameters() if p.requires_grad]
         self._steps, self._newest = max(steps, default=0), min(steps, default=0)
         self._prepare()
+
+    def turn(self, on: bool) -> None:
+        """Begins to do the steps, or leaves them to the optimizer; between two of them.
+
+        Where it was on and is off, the caller then says how gradients travel. What was kept back of
+        momentum when it was on before is of another time, and is forgotten.
+        """
+        was_on, self.is_on = self.is_on, on
+        if not on and not was_on:
+            return
+        if not was_on:
+            self._compressed.forget(self.suffix)
+        self.start()
+        if not on and self._stream is not None:
+            self._stream.travel(CompressionSpec.quantized(4), SUFFIXES[0])
 
     def finish(self, stepped: list[torch.Tensor]) -> None:
         """The step is over that has updated some parameters."""
@@ -146,8 +175,10 @@ class CompressedAdam:
         self._terms.clear()
         number = self._steps + 1
         self._is_whole = (
-            not self.is_active or self._is_warming_up() or number % self._compressor.every == 0
+            not self._does_steps or self._is_warming_up() or number % self._compressor.every == 0
         )
+        if not self._does_steps:
+            self._hand_over()
         if self._is_whole:
             self._denominators.clear()
         else:
@@ -163,9 +194,27 @@ class CompressedAdam:
                             beta1,
                             max(1.0, of_first) * self._largest,
                         )
-        if self._stream is not None:
+        if self._stream is not None and self.is_on:
             bits = 4 if self._is_whole else 1
             self._stream.travel(CompressionSpec.quantized(bits), SUFFIXES[bits == 1])
+
+    @property
+    def _does_steps(self) -> bool:
+        return self.is_active and self.is_on
+
+    def _hand_over(self) -> None:
+        """Leaves second moments behind as the optimizer's own correction expects them."""
+        if not self._may_owe:
+            return
+        self._may_owe = False
+        state = self._state
+        for group in self._groups:
+            beta2 = float(group["betas"][1])
+            for p in group["params"]:
+                missing = state[p].pop(_MISSING, None) if p in state else None
+                if missing is not None and missing < 1.0:
+                    expected = 1.0 - beta2 ** _steps_of(state, p)
+                    state[p]["exp_avg_sq"].mul_(expected / (1.0 - missing))
 
     def _is_warming_up(self) -> bool:
         return self._newest < self._compressor.warmup_steps
@@ -234,13 +283,18 @@ class CompressedAdam:
         if not self._is_whole:
             raise ValueError(reason)
         self.give_up(reason)
+        self._prepare()
 
     def give_up(self, reason: str) -> None:
-        """Lets gradients travel in 4 bits from the next step on, and the optimizer update all."""
+        """Lets gradients travel whole from the next step on, and the optimizer update all."""
         if not self.is_active:
             return
         self.is_active = False
-        if self._process_set.rank() == 0:
+        if self._process_set.rank() != 0:
+            return
+        if self._is_chosen:
+            _log.info("Compression.auto: 1-bit Adam is no choice any more: %s", reason)
+        else:
             _log.warning("%s. Gradients travel in 4 bits from now on.", reason)
 
     # -- Updates ----------------------------------------------------------------------------------
@@ -249,6 +303,9 @@ class CompressedAdam:
     def update(self) -> list[torch.Tensor]:
         """Steps the compressed parameters and returns them; the others are the optimizer's."""
         stepped: list[torch.Tensor] = []
+        if not self.is_on:
+            return stepped
+        self._may_owe = True
         for group in self._groups:
             parameters = [
                 p

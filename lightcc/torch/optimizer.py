@@ -129,12 +129,13 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         compressor = find_engine_compressor(chosen)
         is_adam = isinstance(compressor, AdamCompressor)
         is_auto = isinstance(compressor, AutoCompressor)
+        may_be_adam = is_auto and why_not(cls, self.param_groups) is None
         self._compressed = CompressedGradients(
             Int4Compressor if is_adam else Int8Compressor if is_auto else chosen,
             self._parameter_names,
             process_set,
             momentum_to_take_over(chosen, self.param_groups),
-            SUFFIXES if is_adam else ("",),
+            SUFFIXES if is_adam or may_be_adam else ("",),
         )
         alone = size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1"
         if alone or not process_set.included():
@@ -147,6 +148,9 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
             warn_under_second_moment(compression, cls.__name__, sizes, process_set, stacklevel=4)
         if isinstance(compressor, AdamCompressor):
             self._adam = CompressedAdam(self, compressor, self._compressed, process_set)
+        elif isinstance(compressor, AutoCompressor) and may_be_adam:
+            later = AdamCompressor(max(1, compressor.warmup_steps))
+            self._adam = CompressedAdam(self, later, self._compressed, process_set, is_on=False)
         trained = {p: name for p, name in names.items() if p.requires_grad}
         self._exchange = GradientExchange(
             names,
@@ -170,6 +174,7 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
                 self._compressed.compresses,
                 process_set,
                 squares=is_adaptive(self.param_groups),
+                momentum=self._adam,
             )
         # The model may outlive this optimizer; then nobody would wait for its gradients.
         weakref.finalize(self, self._exchange.remove_hooks).atexit = False
@@ -295,12 +300,14 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         """Does the step with the gradients that are there."""
         if self._guard is not None:
             self._guard.count_step()
+        if self._adam is not None and self._adam.is_active:
+            loss = self._step_adam(self._adam, closure)
+        else:
+            with without_momentum(self._compressed, self.param_groups):
+                loss = super().step(closure) if closure is not None else super().step()
         if self._tuner is not None:
             self._tuner.count_step()
-        if self._adam is not None and self._adam.is_active:
-            return self._step_adam(self._adam, closure)
-        with without_momentum(self._compressed, self.param_groups):
-            return super().step(closure) if closure is not None else super().step()
+        return loss
 
     def _step_adam(self, adam: CompressedAdam, closure: Callable[[], Any] | None) -> Any:
         """Lets `adam` step what is compressed, and the given optimizer what is not."""

@@ -311,6 +311,8 @@ def joins_early(joins_at: int) -> tuple[list[list[float]], list[str], list[int]]
             hvd.broadcast_parameters(model.state_dict(), root_rank=last)
             hvd.broadcast_optimizer_state(optimizer, root_rank=last)
         results.append(weights(model).tolist())
+    # torch goes on, with its own correction of the second moment.
+    assert all("second_moment_missing" not in optimizer.state[p] for p in model.parameters())
     return results, said, sent
 
 
