@@ -5,10 +5,10 @@
     python tools/convergence.py report --write docs/convergence.md
 
 `run` starts four ranks as two hosts of two and lets them train every variant with every seed, one
-after another; each run leaves a JSON file in build/convergence, and what is there already is not
-run again. `report` makes tables and plots of the runs that are kept. A seed decides the initial
-weights and the samples of every step, so runs of one seed differ in their compression only:
-variants are compared in pairs.
+after another; each run leaves a JSON file in build/convergence, and what is there already, or among
+the runs that are kept, is not run again. `report` makes tables and plots of the runs that are kept.
+A seed decides the initial weights and the samples of every step, so runs of one seed differ in
+their compression only: variants are compared in pairs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -31,6 +32,9 @@ from torch import nn
 import convergence_report
 import lightcc.torch as hvd
 from convergence_tasks import TASKS, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "build" / "convergence"
@@ -59,7 +63,9 @@ WHOLE = {
     "int4": hvd.Compression.int4,
     "1-bit Adam": hvd.Compression.adam(),
     "auto": hvd.Compression.auto(),
+    "auto, 1 bit": hvd.Compression.auto(budget=0.05),
     "PowerSGD 4": hvd.Compression.powersgd(4, warmup_steps=150),
+    "default": hvd.Compression.none,  # In a world with LIGHT_TOPK_ALLREDUCE=1.
 }
 #: Links are not what limits here, so the budget has "auto" take the strongest way.
 BUDGETS = {"sgd": 0.02, "adamw": 0.13}
@@ -70,7 +76,16 @@ LOCAL_STEPS: dict[str, dict[str, Any]] = {
     "DiLoCo, 4": {"every": 4, "outer_lr": 0.7, "outer_momentum": 0.9},
     "DiLoCo, 16": {"every": 16, "outer_lr": 0.7, "outer_momentum": 0.9},
 }
-VARIANTS = (*SGD_VARIANTS, "int8", "fp8", "int4", "1-bit Adam", *LOCAL_STEPS)
+VARIANTS = (
+    *SGD_VARIANTS,
+    "int8",
+    "fp8",
+    "int4",
+    "1-bit Adam",
+    "auto, 1 bit",
+    "default",
+    *LOCAL_STEPS,
+)
 RATIOS = (0.01, 0.001)
 MEASUREMENTS = 8
 #: Steps whose gradients overflow on one rank, of the variant "scaled".
@@ -144,8 +159,8 @@ def measure(model: nn.Module, task: Task, name: str) -> float:
     inputs, labels = (part[hvd.rank() :: hvd.size()] for part in task.test)
     with torch.no_grad():
         mine = task.measure(model(inputs), labels.flatten())
-    total = hvd.allreduce(mine.double(), op=hvd.Sum, name=name)
-    return total.item() / task.test[1].numel()
+    every = hvd.allgather(mine.double().reshape(1), name=name)  # Which nothing compresses.
+    return every.sum().item() / task.test[1].numel()
 
 
 def make_optimizer(task: Task, model: nn.Module) -> torch.optim.Optimizer:
@@ -176,6 +191,17 @@ def distribute(run: Run, task: Task, model: nn.Module) -> Any:
     return hvd.DistributedOptimizer(optimizer, named, compression)
 
 
+def step_clipped(optimizer: Any, model: nn.Module, task: Task, scaler: Any) -> None:
+    """Does the step of an optimizer, where the task says so with clipped gradients."""
+    if task.clip is None:
+        scaler.step(optimizer)
+        return
+    optimizer.synchronize()
+    nn.utils.clip_grad_norm_(model.parameters(), task.clip)
+    with optimizer.skip_synchronize():
+        scaler.step(optimizer)
+
+
 def train(run: Run, task: Task) -> dict[str, Any]:
     """Trains once; every rank must call it. Returns the same on all ranks but for `seconds`."""
     torch.manual_seed(run.seed)
@@ -201,7 +227,7 @@ def train(run: Run, task: Task) -> dict[str, Any]:
         if run.variant == "scaled" and step in OVERFLOWS and hvd.rank() == 1:
             loss = loss * math.inf
         scaler.scale(loss).backward()
-        scaler.step(optimizer)
+        step_clipped(optimizer, model, task, scaler)
         scaler.update()
         if run.variant == "no feedback":
             forget(optimizer)
@@ -228,6 +254,32 @@ def train(run: Run, task: Task) -> dict[str, Any]:
     }
 
 
+def known(arguments: argparse.Namespace) -> set[str]:
+    """Returns the names of the runs that have a result, in the folder or among the kept ones."""
+    kept = {
+        Run(row["task"], row["variant"], row["ratio"], row["seed"]).name
+        for row in convergence_report.read(arguments.kept)
+    }
+    return kept | {path.stem for path in arguments.results.glob("*.json")}
+
+
+@contextmanager
+def world_of(run: Run) -> Iterator[None]:
+    """Begins a new world for what the variables say of compression, and another one after it."""
+    if run.variant != "default":
+        yield
+        return
+    hvd.shutdown()
+    os.environ["LIGHT_TOPK_ALLREDUCE"] = "1"
+    hvd.init()
+    try:
+        yield
+    finally:
+        hvd.shutdown()
+        del os.environ["LIGHT_TOPK_ALLREDUCE"]
+        hvd.init()
+
+
 def train_all(arguments: argparse.Namespace) -> int:
     """What each rank does."""
     host = int(os.environ["HOROVOD_RANK"]) // RANKS_PER_HOST
@@ -236,12 +288,12 @@ def train_all(arguments: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     tasks = {name: TASKS[name]() for name in arguments.tasks}
     runs = all_runs(tasks, arguments.seeds, arguments.variants, arguments.ratios)
-    there = {path.stem for path in arguments.results.glob("*.json")} if hvd.rank() == 0 else set()
-    there = hvd.broadcast_object(there, root_rank=0)
+    there = hvd.broadcast_object(known(arguments) if hvd.rank() == 0 else set(), root_rank=0)
     for run in runs:
         if run.name in there:
             continue
-        result = train(run, tasks[run.task])
+        with world_of(run):
+            result = train(run, tasks[run.task])
         if hvd.rank() == 0:
             partial = arguments.results / f"{run.name}.partial"
             partial.write_text(json.dumps(result, indent=1) + "\n")

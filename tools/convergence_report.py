@@ -20,10 +20,12 @@ from typing import Any, NamedTuple
 #: Of how many units a table shows a measurement, and whether more of it is better.
 UNITS = {
     "fashion": ("accuracy, %", 100.0),
+    "convolutions": ("accuracy, %", 100.0),
     "text": ("bits/character", 1.0),
     "transformer": ("bits/character", 1.0),
+    "pieces": ("bits/piece", 1.0),
 }
-DIGITS = {"fashion": 2, "text": 4, "transformer": 4}
+DIGITS = {"fashion": 2, "convolutions": 2, "text": 4, "transformer": 4, "pieces": 4}
 #: 97.5% quantiles of Student's t for 1, 2, ... degrees of freedom.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 LABELS = {
@@ -44,6 +46,8 @@ LABELS = {
     "momentum correction": "top-k, momentum correction",
     "scaled": "top-k, loss scaling with overflows",
     "auto": "auto",
+    "auto, 1 bit": "auto, to 1-bit Adam",
+    "default": "`LIGHT_TOPK_ALLREDUCE=1`",
 }
 #: What has no ratio.
 WHOLE = (
@@ -54,6 +58,8 @@ WHOLE = (
     "1-bit Adam",
     "PowerSGD 4",
     "auto",
+    "auto, 1 bit",
+    "default",
     "local steps, 4",
     "local steps, 16",
     "DiLoCo, 4",
@@ -76,7 +82,8 @@ def _order(row: Row) -> tuple[str, float, int, int]:
     return row["task"], -row["ratio"], list(LABELS).index(row["variant"]), row["seed"]
 
 
-def _read(kept: Path) -> list[Row]:
+def read(kept: Path) -> list[Row]:
+    """Returns the runs of a file; none, where there is no such file."""
     return [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
 
 
@@ -87,7 +94,7 @@ def keep(results: Path, kept: Path) -> int:
         results: Folder of JSON files, one for each run.
         kept: The file.
     """
-    rows = {_order(row): row for row in _read(kept)}
+    rows = {_order(row): row for row in read(kept)}
     new = [json.loads(path.read_text()) for path in results.glob("*.json")]
     rows |= {_order(row): row for row in new}
     kept.write_text("".join(json.dumps(rows[order]) + "\n" for order in sorted(rows)))
@@ -98,7 +105,7 @@ def keep(results: Path, kept: Path) -> int:
 def load(kept: Path) -> dict[str, dict[Setting, list[Row]]]:
     """Returns the runs that are kept, by task, then by variant and ratio, in a table's order."""
     tasks: dict[str, dict[Setting, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in sorted(_read(kept), key=_order):
+    for row in sorted(read(kept), key=_order):
         tasks[row["task"]][row["variant"], row["ratio"]].append(row)
     return tasks
 
@@ -149,7 +156,7 @@ def _shown(against: Difference | None, mean: float, task: str) -> str:
     text = f"{against.mean:+.{digits}f}"
     if not math.isnan(against.half_width):
         text += f" +- {against.half_width:.{digits}f}"
-    if UNITS[task][0] == "bits/character":
+    if UNITS[task][0].startswith("bits/"):
         text += f" ({100 * against.mean / (mean - against.mean):+.1f}%)"
     return text
 

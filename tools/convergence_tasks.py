@@ -2,13 +2,14 @@
 
 They are sized for minutes on a laptop: thousands of steps of a few milliseconds. The data come with
 Debian's package dataset-fashion-mnist and with every Python installation (the reference texts
-behind `help()`); nothing is downloaded.
+behind `help()`, and the source text of the standard library); nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import gzip
 import math
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from pydoc_data.topics import topics
 import numpy as np
 import torch
 from torch import nn
+
+from word_pieces import WordPieces
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 
@@ -43,6 +46,7 @@ class Task:
         measure: Of logits and labels, summed over labels.
         optimizer: "sgd", with momentum 0.9, or "adamw" with torch's settings.
         warmup_steps: In which the learning rate rises.
+        clip: Largest norm of all gradients together, to which they are clipped; None: any.
         variants: Which are run; None: those of SGD.
     """
 
@@ -59,6 +63,7 @@ class Task:
     measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     optimizer: str = "sgd"
     warmup_steps: int = 0
+    clip: float | None = None
     variants: tuple[str, ...] | None = None
 
 
@@ -104,6 +109,72 @@ def fashion() -> Task:
         test=load("t10k"),
         make_model=make_model,
         measure=_count_correct,
+    )
+
+
+class _Block(nn.Module):
+    """Two convolutions and a way around them."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.GroupNorm(4, outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.GroupNorm(4, outputs),
+        )
+        self.around = (
+            nn.Identity()
+            if inputs == outputs
+            else nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(4, outputs)
+            )
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.relu(self.convolutions(images) + self.around(images))
+
+
+def convolutions() -> Task:
+    """Fashion-MNIST in 14 x 14 pixels for a residual network of 8 layers (He et al. 2016).
+
+    It normalizes groups of channels and not batches, whose statistics would differ from rank to
+    rank.
+    """
+
+    def load(part: str) -> tuple[torch.Tensor, torch.Tensor]:
+        images = _read_idx(f"{part}-images-idx3-ubyte").float().unsqueeze(1)
+        images = nn.functional.avg_pool2d((images - 72.9) / 90.0, 2)
+        return images, _read_idx(f"{part}-labels-idx1-ubyte").long()
+
+    def make_model() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 16, 3, 1, 1, bias=False),
+            nn.GroupNorm(4, 16),
+            nn.ReLU(),
+            _Block(16, 16, 1),
+            _Block(16, 32, 2),
+            _Block(32, 64, 2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(64, 10),
+        )
+
+    return Task(
+        name="convolutions",
+        unit="accuracy, %",
+        points=100.0,
+        higher_is_better=True,
+        steps=2000,
+        batch=64,
+        learning_rate=0.1,
+        train=load("train"),
+        test=load("t10k"),
+        make_model=make_model,
+        measure=_count_correct,
+        warmup_steps=50,
+        variants=("dense", "int8", "int4", "default", "auto", "PowerSGD 4"),
     )
 
 
@@ -211,6 +282,7 @@ def transformer() -> Task:
             "fp8",
             "PowerSGD 4",
             "auto",
+            "auto, 1 bit",
             "feedback",
             "warm-up",
             "local steps, 4",
@@ -221,4 +293,46 @@ def transformer() -> Task:
     )
 
 
-TASKS = {"fashion": fashion, "text": text, "transformer": transformer}
+def pieces() -> Task:
+    """The source text of Python's standard library in word pieces, for a transformer.
+
+    AdamW, and gradients that are clipped. Most pieces are rare: a step has gradients for few rows
+    of the embedding.
+    """
+    files = sorted(Path(os.__file__).parent.glob("*.py"))
+    parts = ["", ""]  # For training, and for the test: every tenth file.
+    for i, file in enumerate(files):
+        parts[i % 10 == 0] += file.read_text(encoding="utf-8").encode("ascii", "ignore").decode()
+    known = WordPieces(parts[0], 1024)
+    window = 32
+
+    def windows(part: str, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
+        found = torch.tensor(known.numbers(part)).unfold(0, window + 1, stride)
+        return found[:, :window], found[:, 1:]
+
+    return Task(
+        name="pieces",
+        unit="bits/piece",
+        points=1.0,
+        higher_is_better=False,
+        steps=1500,
+        batch=16,
+        learning_rate=6e-3,
+        train=windows(parts[0], 1),
+        test=windows(parts[1][:200_000], window),
+        make_model=lambda: _Transformer(len(known.pieces), window, 64, 2),
+        measure=_count_bits,
+        optimizer="adamw",
+        warmup_steps=50,
+        clip=0.5,
+        variants=("dense", "int8", "int4", "default", "auto"),
+    )
+
+
+TASKS = {
+    "fashion": fashion,
+    "convolutions": convolutions,
+    "text": text,
+    "transformer": transformer,
+    "pieces": pieces,
+}

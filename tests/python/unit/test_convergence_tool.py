@@ -10,6 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
 import convergence_report
+from word_pieces import WordPieces
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -61,3 +62,22 @@ def test_the_page_shows_what_the_kept_runs_give() -> None:
     for task, settings in tasks.items():
         assert convergence_report.table(task, settings) in page
         assert all(row["replicas_agree"] for rows in settings.values() for row in rows)
+
+
+def test_word_pieces_spell_a_text_in_fewer_pieces_the_more_there_are() -> None:
+    text = "the other mother, then the brother: " * 20
+    lengths = []
+    for count in (14, 18, 22):
+        known = WordPieces(text, count)
+        assert len(known.pieces) == count
+        numbers = known.numbers(text + "?")  # Which no piece has.
+        assert "".join(known.pieces[number] for number in numbers) == text
+        lengths.append(len(numbers))
+    assert lengths[0] > lengths[1] > lengths[2]
+
+
+def test_the_first_piece_is_the_pair_that_is_most_frequent_within_words() -> None:
+    # "b " is as frequent as "ab" where words do not matter.
+    known = WordPieces("ab ab ab cd ", 6)
+    assert known.pieces == [" ", "a", "b", "c", "d", "ab"]
+    assert known.numbers("aab") == [1, 5]
