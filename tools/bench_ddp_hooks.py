@@ -1,12 +1,15 @@
 """Measures steps of DistributedDataParallel by torch's hooks over gloo, and by lightcc's.
 
-    python tools/bench_ddp_hooks.py [--link 1g] [--models resnet50,vgg16] [--rounds 5]
+    python tools/bench_ddp_hooks.py [--link 1g] [--models resnet50,vgg16,bert_large] [--rounds 5]
 
 Ranks, by default 2 x 2, are on network namespaces with shaped links (needs root). A model has the
 parameters of the real one, in their shapes, and next to no computation: a step is what
-communication costs where nothing hides it. Gradients are random numbers. All ways run one after
-another in the same processes. torch's PowerSGD hook gets all gradients in one bucket: with several,
-ranks start its second operations in different orders, which gloo does not survive.
+communication costs where nothing hides it. Gradients are random numbers, parts of one tensor that
+is little larger than the largest of them. All ways run one after another in the same processes,
+each with a model of its own that goes when it has been measured. So a rank needs 8 bytes for each
+parameter, and 4 to 8 for what hooks keep: 4 to 5.4 GB with bert_large. torch's PowerSGD hook gets
+all gradients in one bucket: with several, ranks start its second operations in different orders,
+which gloo does not survive.
 
 Checked: averages of what rounds little are near to the exact ones, and gradients agree between all
 ranks in every bit.
@@ -15,7 +18,9 @@ ranks in every bit.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import math
 import statistics
 import sys
 import time
@@ -119,7 +124,7 @@ class Rank:
 
         shapes = [shape for layer in MODELS[name]() for shape in layer.shapes]
         torch.manual_seed(self.rank)
-        given = [torch.randn(shape) for shape in shapes]
+        given = _random_gradients(shapes)
 
         class Model(torch.nn.Module):
             def __init__(self) -> None:
@@ -132,17 +137,24 @@ class Rank:
 
         found: dict[str, tuple[list[float], int]] = {}
         for way in WAYS:
-            model = self.replicas(way, Model())
-
-            def step(model: Any = model) -> None:
-                model.zero_grad(set_to_none=False)
-                model().backward()
-
-            for _ in range(3):  # DDP makes its buckets anew after the first, PowerSGD starts late.
-                step()
-            found[way] = self._time(step, rounds)
-            self.check(way, list(model.parameters()), given)
+            found[way] = self._measure_way(way, Model(), given, rounds)
+            gc.collect()  # DistributedDataParallel has cycles, and a model may be large.
         return found
+
+    def _measure_way(
+        self, way: str, model: Any, given: list[Any], rounds: int
+    ) -> tuple[list[float], int]:
+        replicas = self.replicas(way, model)
+
+        def step() -> None:
+            replicas.zero_grad(set_to_none=False)
+            replicas().backward()
+
+        for _ in range(3):  # DDP makes its buckets anew after the first, PowerSGD starts late.
+            step()
+        measured = self._time(step, rounds)
+        self.check(way, list(replicas.parameters()), given)
+        return measured
 
     def _time(self, step: Callable[[], None], rounds: int) -> tuple[list[float], int]:
         seconds = []
@@ -176,6 +188,18 @@ class Rank:
                 )
             sys.stdout.write("\n".join([*lines, "", ""]))
             sys.stdout.flush()
+
+
+def _random_gradients(shapes: list[tuple[int, ...]]) -> list[Any]:
+    """Returns a gradient of each shape; they share memory, at different positions."""
+    import torch
+
+    counts = [math.prod(shape) for shape in shapes]
+    pool = torch.randn(max(counts) + len(shapes))
+    return [
+        pool.narrow(0, position, count).view(shape)
+        for position, (count, shape) in enumerate(zip(counts, shapes, strict=True))
+    ]
 
 
 def _sent_bytes() -> int:
