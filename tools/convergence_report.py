@@ -188,8 +188,8 @@ def plot(task: str, settings: dict[Setting, list[Row]], path: Path) -> None:
             steps = [step for step, _ in curves[0]]
             values = [[points * curve[at][1] for curve in curves] for at in range(len(steps))]
             color = _color(i)
-            panel.plot(steps, [statistics.mean(v) for v in values], color=color, lw=1.2,
-                       label=LABELS[variant], ls="--" if variant == "dense" else "-")  # fmt: skip
+            line = {"label": LABELS[variant].strip("`"), "ls": "--" if variant == "dense" else "-"}
+            panel.plot(steps, [statistics.mean(v) for v in values], color=color, lw=1.2, **line)
             panel.fill_between(steps, [min(v) for v in values], [max(v) for v in values],
                                color=color, alpha=0.12, lw=0)  # fmt: skip
         panel.set_title("" if ratio == 1.0 else f"top-k of {ratio:.1%}")
