@@ -54,6 +54,7 @@ SGD_VARIANTS = (
     "scaled",
     "auto",
     "PowerSGD 4",
+    "float16",
 )
 #: What knows no ratio.
 WHOLE = {
@@ -65,6 +66,7 @@ WHOLE = {
     "auto": hvd.Compression.auto(),
     "auto, 1 bit": hvd.Compression.auto(budget=0.05),
     "PowerSGD 4": hvd.Compression.powersgd(4, warmup_steps=150),
+    "float16": hvd.Compression.fp16,
     "default": hvd.Compression.none,  # In a world with LIGHT_TOPK_ALLREDUCE=1.
 }
 #: Links are not what limits here, so the budget has "auto" take the strongest way.

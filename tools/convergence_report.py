@@ -48,6 +48,7 @@ LABELS = {
     "auto": "auto",
     "auto, 1 bit": "auto, to 1-bit Adam",
     "default": "`LIGHT_TOPK_ALLREDUCE=1`",
+    "float16": "all elements as float16",
 }
 #: What has no ratio.
 WHOLE = (
@@ -60,6 +61,7 @@ WHOLE = (
     "auto",
     "auto, 1 bit",
     "default",
+    "float16",
     "local steps, 4",
     "local steps, 16",
     "DiLoCo, 4",
