@@ -283,6 +283,26 @@ def test_all_gradients_leave_one_bit_together(
     assert any(re.search(text, line) for line in results[0][1])
 
 
+def one_gradient_takes_a_milder_way() -> list[str]:
+    """Returns the ways of the first gradient and of the others."""
+    hvd.init()
+    model = make_model()
+    optimizer = adam_optimizer(model, warmup_steps=2)
+    compression_tuner.DESCENT_STEPS, compression_tuner._LOOK_STEPS = 20, 15
+    train(model, optimizer, range(14))  # Then all travel as int4, and a look comes.
+    tuner = optimizer._tuner
+    first = tuner._tuned.slots[0]
+    tuner._kept_ratios = lambda: [1.0 if slot is first else 0.0 for slot in tuner._levels]
+    train(model, optimizer, range(14, 29))
+    ways = optimizer.compression_choices()
+    return [ways.pop(first.name), *set(ways.values())]
+
+
+def test_one_gradient_that_takes_a_milder_way_keeps_all_from_one_bit() -> None:
+    found = spawn_ranks(one_gradient_takes_a_milder_way, 4, env=TWO_BY_TWO)
+    assert found == [["int8", "int4"]] * 4
+
+
 def adam_after_a_join() -> set[str]:
     hvd.init()
     model = make_model()
