@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from lightcc import _core
+from lightcc._standing import Standing
 from lightcc.exceptions import ShutDownError
 
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
@@ -18,6 +19,8 @@ _FORKED = (
 )
 
 _current: _core.World | None = None
+# Of a process that is not yet among the ranks: where it will stand, as far as is known.
+_expected: Standing | None = None
 # The current world's, as integers that torch's compiler reads in all its versions.
 _rank = 0
 _size = 1
@@ -51,17 +54,45 @@ def size() -> int:
     return _size
 
 
+def standing() -> Standing:
+    """Returns where this process stands; raises as `current()` does."""
+    world = current()
+    if _expected is not None:
+        return _expected
+    return Standing(
+        world.rank,
+        world.size,
+        world.local_rank,
+        world.local_size,
+        world.cross_rank,
+        world.cross_size,
+    )
+
+
+def is_outside() -> bool:
+    """Returns whether the world is this process alone, until it joins others that train."""
+    return _expected is not None
+
+
 def exists() -> bool:
     """Returns whether this process has a world."""
     return _current is not None
 
 
-def replace(world: _core.World | None) -> _core.World | None:
-    """Makes `world` the current one and returns the one before."""
-    global _current, _number, _rank, _size
+def replace(world: _core.World | None, expected: Standing | None = None) -> _core.World | None:
+    """Makes `world` the current one and returns the one before.
+
+    Args:
+        world: The world; `None`: there is none.
+        expected: What `standing()`, `rank()` and `size()` return instead of the world's.
+    """
+    global _current, _expected, _number, _rank, _size
     _number += 1
     begin_era()
-    if world is not None:
+    _expected = expected
+    if expected is not None:
+        _rank, _size = expected.rank, expected.size
+    elif world is not None:
         _rank, _size = world.rank, world.size
     before, _current = _current, world
     _core.set_current(world)

@@ -11,6 +11,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightcc import _core, _discovery, _world, process_sets as _process_sets
+from lightcc._discovery import Epoch
 from lightcc._discovery.mpi_comm import agreed_sets, is_mpi_comm
 from lightcc._stat_server import StatServer
 from lightcc._warnings import programs_not_there
@@ -19,8 +20,8 @@ from lightcc.statistics import Statistics, make_statistics
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightcc._discovery import Epoch
     from lightcc._discovery.mpi_comm import MpiComm
+    from lightcc._standing import Standing
     from lightcc.process_sets import ProcessSet
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,9 @@ def init(
     is this process alone. After `shutdown()`, `init()` makes a new world, as often as wanted.
 
     Collective: all ranks of `comm` must call it with the same arguments. It waits for them, at most
-    `HOROVOD_START_TIMEOUT` seconds.
+    `HOROVOD_START_TIMEOUT` seconds. A rank that comes to an elastic training later does not wait:
+    until `elastic.run` joins the others, its world is itself alone, and `rank()`, `size()` and
+    their like say where it will probably stand.
 
     Args:
         comm: Ranks of the job that form the world; they are renumbered in this order. `None` is
@@ -91,6 +94,11 @@ def init(
         if _world.exists():
             return
         world_comm, sets = _taken_apart(comm, process_sets)
+        is_plain = comm is None and (not sets or sets == "dynamic")
+        expected = _discovery.find_training() if is_plain else None
+        if expected is not None:
+            _join(Epoch(), sets, is_job=False, expected=expected)
+            return
         _discovery.join(lambda epoch: _join(epoch, sets, world_comm), world_comm)
 
 
@@ -103,6 +111,26 @@ def join_world(epoch: Epoch) -> None:
     with _lifecycle:
         _world.check_not_forked()
         _join(epoch, None, is_job=False)
+
+
+def join_training() -> bool:
+    """Joins the ranks that train, where `init()` has not.
+
+    Collective: members of the training must be on their way to the next world.
+
+    Returns:
+        Whether `init()` had not, and this process stands elsewhere than it was told.
+
+    Raises:
+        HorovodInternalError, ShutDownError, SystemExit: As `init()`.
+    """
+    with _lifecycle:
+        if not _world.is_outside():
+            return False
+        before = _world.standing()
+        shutdown()
+        init()
+        return _world.standing() != before
 
 
 def current_epoch() -> Epoch:
@@ -134,12 +162,13 @@ def _join(
     comm: Sequence[int] | MpiComm | None = None,
     *,
     is_job: bool = True,
+    expected: Standing | None = None,
 ) -> None:
     global _joined, _steps
     mpi_comm = comm if is_mpi_comm(comm) else None
     dynamic, static = _planned_sets(process_sets, epoch.size, mpi_comm)
     site = _discovery.mpi_site(epoch, comm) if is_job else None
-    if epoch.rank == 0:
+    if epoch.rank == 0 and expected is None:
         _warn_about_variables()
 
     try:
@@ -158,10 +187,11 @@ def _join(
         raise
     _joined = epoch
     _steps = 0
-    _world.replace(world)
-    _process_sets.register_static(static, epoch.size)
+    _world.replace(world, expected)
+    _process_sets.register_static(static, expected.size if expected is not None else epoch.size)
     _process_sets.global_process_set.mpi_comm = mpi_comm
-    _answer_questions(world, epoch, epoch.prefix)
+    if expected is None:
+        _answer_questions(world, epoch, epoch.prefix)
 
 
 def shutdown() -> None:
@@ -260,7 +290,7 @@ def local_rank() -> int:
     Raises:
         ValueError: lightcc is not initialized.
     """
-    return _world.current().local_rank
+    return _world.standing().local_rank
 
 
 def local_size() -> int:
@@ -269,7 +299,7 @@ def local_size() -> int:
     Raises:
         ValueError: lightcc is not initialized.
     """
-    return _world.current().local_size
+    return _world.standing().local_size
 
 
 def cross_rank() -> int:
@@ -278,7 +308,7 @@ def cross_rank() -> int:
     Raises:
         ValueError: lightcc is not initialized.
     """
-    return _world.current().cross_rank
+    return _world.standing().cross_rank
 
 
 def cross_size() -> int:
@@ -287,7 +317,7 @@ def cross_size() -> int:
     Raises:
         ValueError: lightcc is not initialized.
     """
-    return _world.current().cross_size
+    return _world.standing().cross_size
 
 
 def is_homogeneous() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from lightcc import basics, exchanges
+from lightcc import _world, exchanges
 from lightcc.process_sets import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def broadcast_object(
     """
     import numpy as np
 
-    is_root = basics.rank() == root_rank
+    is_root = _world.current().rank == root_rank
     payload = _pickled(obj) if is_root else np.empty(0, np.uint8)
     count = exchanges.broadcast(
         np.array([payload.size], np.int64), root_rank, _part(name, "size"), process_set

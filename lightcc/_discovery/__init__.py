@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lightcc._discovery.mpi_comm import MpiComm
+    from lightcc._standing import Standing
 
-__all__ = ["Epoch", "Site", "discover", "join", "leave", "mpi_site"]
+__all__ = ["Epoch", "Site", "discover", "find_training", "join", "leave", "mpi_site"]
 
 _LAUNCHERS = (torchrun, mpi, slurm)
 
@@ -76,6 +77,15 @@ def join(
         msg = f"comm is {comm!r}: not possible in an elastic job, whose ranks change"
         raise ValueError(msg)
     worker.join(join_world)
+
+
+def find_training() -> Standing | None:
+    """Returns where this process will probably stand among ranks of an elastic job that train.
+
+    The first call of a process that comes to them later does; all else returns `None`.
+    """
+    worker = elastic.worker()
+    return worker.find_training(os.environ) if worker is not None else None
 
 
 def discover(

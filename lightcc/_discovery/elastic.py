@@ -20,6 +20,7 @@ from lightcc import _core
 from lightcc._discovery import plan as _plan, variables
 from lightcc._discovery.epoch import Epoch
 from lightcc._discovery.kept_commits import open_kept
+from lightcc._standing import Standing
 from lightcc.exceptions import HorovodInternalError, ShutDownError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _STORE_S = 30.0  # For a call that does not wait for others.
 _WATCH_S = 600.0
 _MAX_TEXT = 1000
+
+_NO_PLAN = _plan.encode(_plan.Plan(0))
 
 _worker: Worker | None = None
 
@@ -80,6 +83,7 @@ class Worker:
         self._status = _plan.Status(_plan.WAITING)
         self._saying = threading.Lock()
         self._is_known = False  # Whether it has said anything.
+        self._has_looked = False  # Whether it has looked for a training.
         self._thread = threading.Thread(target=self._watch, name="lightcc-elastic", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
@@ -93,6 +97,32 @@ class Worker:
     def commit(self) -> int:
         """The version of the kept commit from which rank 0 begins; 0: it has the state itself."""
         return self._current.commit
+
+    def find_training(self, env: Mapping[str, str]) -> Standing | None:
+        """Returns where this worker will probably stand, where others are in `elastic.run`.
+
+        Only the first call of a worker that is new finds them. They need not wait for what its
+        script does before `elastic.run`, where it joins them.
+
+        Args:
+            env: Says how the launcher has counted at the worker's start.
+        """
+        if self._has_looked or self._is_known:
+            return None
+        self._has_looked = True
+        try:
+            _, entries = self._store.watch(_plan.PLAN_KEY, 0, _STORE_S) or (0, {})
+            found = _plan.decode(_plan.Plan, entries.get(_plan.PLAN_KEY, _NO_PLAN))
+            if found.ending or not found.members:
+                return None
+            _, entries = self._store.watch(_plan.WORKER_PREFIX, 0, _STORE_S) or (0, {})
+            known = map(_plan.worker_key, found.members)
+            said = [_plan.decode(_plan.Status, entries[key]) for key in known if key in entries]
+            if not any(status.in_run for status in said):
+                return None
+            return _expected(env)
+        except (HorovodInternalError, ValueError):
+            return None  # Then it waits for the others as if all were new.
 
     def join(self, join_world: Callable[[Epoch], object]) -> None:
         """Joins the next epoch that comes about. Blocks: until the launcher has a plan.
@@ -244,3 +274,17 @@ class Worker:
         if os.getpid() == self._pid:  # A forked child shares the descriptors, but has no thread.
             self._store.close()
             self._thread.join()
+
+
+def _expected(env: Mapping[str, str]) -> Standing:
+    """Returns how the launcher has counted at the worker's start.
+
+    Raises:
+        ValueError: It has not said so.
+    """
+    rank, size = variables.rank_and_size(env, "LIGHT_RANK", "LIGHT_SIZE", "lightccrun")
+    pairs = [
+        variables.rank_and_size(env, f"LIGHT_{name}_RANK", f"LIGHT_{name}_SIZE", "lightccrun")
+        for name in ("LOCAL", "CROSS")
+    ]
+    return Standing(rank, size, *pairs[0], *pairs[1])

@@ -51,7 +51,7 @@ def run(
 
     The function takes a `State` first, and returns when training has finished. Before each call the
     state is synchronised from rank 0. Between the start of a rank and this call no collective
-    should run: a rank that comes later would run it alone.
+    should run: a rank that comes later joins the others here, and would run it alone.
 
     - HorovodInternalError leaves the function: the state is restored to the last commit, the next
       world is joined, and the function is called again.
@@ -125,8 +125,11 @@ def run_fn(
         if keep_commits:
             state.keep_commits_every(keep_commits)
         try:
+            stands_elsewhere = basics.join_training()
             if worker is not None:
                 worker.enter_run(keeps=keep_commits > 0 and worker.kept is not None)
+            if stands_elsewhere:
+                state.on_reset()
             while True:
                 restored = False
                 try:

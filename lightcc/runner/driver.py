@@ -70,6 +70,7 @@ class _Worker:
     slot: int
     started: float
     status: Status | None = None  # Nothing yet: it is starting.
+    ready: float = math.inf  # When it first said something.
     stopping: bool = False
     left_out_since: float | None = None  # It is silent, and the others go on without it.
     is_slow: bool = False  # It is to be replaced.
@@ -143,6 +144,7 @@ class Driver:
         worker = self._workers.get(number)
         if worker is not None and not worker.stopping and worker.status != status:
             worker.status = status
+            worker.ready = min(worker.ready, now)
             worker.left_out_since = None
             self._has_trained = self._has_trained or status.has_state
             self._commits.take_in(status)
@@ -183,6 +185,8 @@ class Driver:
             return None
         times = self._hosts.changes()
         times += [w.started + self._settings.start_timeout_s for w in self._starting()]
+        if self._starting():
+            times += [w.ready + self._settings.start_timeout_s for w in self._newcomers()]
         roll = self._late_since if self._called is None else self._called
         if roll is not None:
             times.append(roll + self._settings.roll_call_s)
@@ -530,6 +534,11 @@ class Driver:
     def _was_joined(worker: _Worker) -> bool:
         return worker.status is not None and not worker.status.reason
 
+    def _patience(self, starting: _Worker, waiting: list[_Worker]) -> float:
+        """Returns until when those that are ready wait for one that starts on their host."""
+        begin = [starting.started, *(it.ready for it in waiting if it.host == starting.host)]
+        return max(begin[0], min(begin[1:], default=-math.inf)) + self._settings.start_timeout_s
+
     def _notify(self) -> None:
         """Tells members once that another epoch would be another one."""
         if self._plan is None or self._ended:
@@ -545,9 +554,9 @@ class Driver:
         newcomers = self._newcomers()
         if not self._settings.notify_early:
             # Those of one host come together, so that the world changes once for them.
-            begun = self._now - self._settings.start_timeout_s
-            busy = {it.host for it in self._starting() if it.started > begun}
-            newcomers = [it for it in newcomers if self._waits(it) and it.host not in busy]
+            waiting = [it for it in newcomers if self._waits(it)]
+            busy = {it.host for it in self._starting() if self._now < self._patience(it, waiting)}
+            newcomers = [it for it in waiting if it.host not in busy]
         if newcomers and self._room(len(members)) > 0:
             want |= HostUpdateResult.added
         if want & ~self._notified:

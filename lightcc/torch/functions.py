@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lightcc import basics
+from lightcc import _world
 from lightcc._adapter import put_together, take_apart
 from lightcc.exchanges import broadcast_async_
 from lightcc.functions import allgather_object, broadcast_object
@@ -96,7 +96,7 @@ def broadcast_optimizer_state(
         HorovodInternalError: On all ranks; see `lightcc`.
     """
     del model
-    is_root = basics.rank() == root_rank
+    is_root = _world.current().rank == root_rank
     state = optimizer.state_dict()
     structure, tensors = take_apart(state, _describe) if is_root else (None, [])
     structure = broadcast_object(structure, root_rank, "optimizer_state")

@@ -25,6 +25,15 @@ at, what = story.get(worker, story.get("all", [-1, ""]))
 if what == "dies before init":
     os.kill(os.getpid(), signal.SIGKILL)
 hvd.init()
+place = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(),
+         hvd.cross_size()]
+if what == "gets ready slowly":  # Until the others have trained for three steps more.
+    for _ in range(3):
+        (folder / "alive").unlink(missing_ok=True)
+        while not (folder / "alive").exists():
+            time.sleep(0.01)
+    assert hvd.broadcast_object("own", 0) == "own"  # Nobody else takes part.
+    assert hvd.allreduce(np.ones(1), op=hvd.Sum)[0] == 1
 state = hvd.elastic.ObjectState(
     hvd.broadcast_object, hvd.rank, step=0, weights=np.zeros(3), sizes=[]
 )
@@ -42,7 +51,7 @@ def train(state):
     (folder / f"joined.{worker}").touch()
     more = 1.0
     while more > 0:
-        if what == "is awaited":
+        if what in ("is awaited", "gets ready slowly"):
             (folder / "wait").unlink(missing_ok=True)
         if what == "is slow" and state.step >= at:
             time.sleep(0.2)
@@ -60,6 +69,7 @@ def train(state):
             state.weights = state.weights + gradient
             state.step += 1
         (folder / f"step.{state.step}").touch()
+        (folder / "alive").touch()
         if state.step % 2 == 0:
             state.commit()
         waits = np.array([state.step < 40 or (folder / "wait").exists()], np.float32)
@@ -69,6 +79,8 @@ def train(state):
 
 train(state)
 about = {"weights": state.weights.tolist(), "sizes": state.sizes, "resets": resets}
+about |= {"place": place, "last": [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(),
+                                   hvd.cross_rank(), hvd.cross_size()]}
 (folder / f"result.{worker}").write_text(json.dumps(about))
 """
 UNDISTURBED = [float(sum(range(40)))] * 3

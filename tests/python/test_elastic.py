@@ -52,6 +52,22 @@ def test_a_replacement_takes_over_the_state_of_the_survivors(tmp_path: Path) -> 
     assert found["3"]["resets"] == []
 
 
+def test_the_others_train_while_a_newcomer_gets_ready_for_the_training_function(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "wait").touch()  # Until worker 3 takes part.
+    story = {"0": [5, "is killed"], "3": [-1, "gets ready slowly"]}
+    job = run_job(tmp_path, story, "-np", "3", "--min-np", "2")
+    assert job.returncode == 0, job.stderr
+    found = results(tmp_path)
+    assert set(found) == {"1", "2", "3"}
+    for about in found.values():
+        assert about["weights"] == UNDISTURBED
+        assert about["sizes"] == [3, 2, 3]
+    assert found["3"]["place"] == found["3"]["last"] == [2, 3, 2, 3, 0, 1]
+    assert found["3"]["resets"] == []
+
+
 def test_a_rank_whose_results_are_wrong_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -346,7 +346,17 @@ def test_newcomers_of_one_host_are_announced_together() -> None:
     assert not driver.status_changed(4.0, 1, Status(WAITING))
     assert actions(Notice, driver.status_changed(5.0, 2, Status(WAITING)))
     assert not driver.status_changed(6.0, 3, Status(WAITING))
-    assert driver.deadline() == 33.0  # Worker 4 is waited for no longer.
+    assert driver.deadline() == 33.0
+    assert not driver.tick(33.0)  # Worker 4 is waited for until 36.0; nothing else is new.
+
+
+def test_who_is_ready_late_waits_for_others_of_its_host_from_then_on() -> None:
+    driver, _ = started(Settings(1, 1, start_timeout_s=30.0), {"a": 1})
+    driver.hosts_seen(3.0, {"a": 1, "b": 2})
+    assert not driver.status_changed(100.0, 1, Status(WAITING))
+    assert driver.deadline() == 130.0
+    assert not driver.tick(129.0)
+    assert actions(Notice, driver.tick(130.0)) == [Notice(1, 2)]
 
 
 def test_who_starts_on_a_host_that_leaves_is_stopped() -> None:

@@ -31,12 +31,12 @@ class Launcher:
         stack.callback(server.stop)
         self.plans = PlanStore(_core.StoreClient(server.address, "s3cret"))
         stack.callback(self.plans.close)
-        environment = {
+        self.environment = {
             "LIGHT_WORKER": "0",
             "LIGHT_RENDEZVOUS": server.address,
             "LIGHT_SECRET": "s3cret",
         }
-        self.worker = Worker(environment)
+        self.worker = Worker(self.environment)
         stack.callback(self.worker._stop)
 
     def wait_for(self, is_so: Callable[[_plan.Status], bool]) -> _plan.Status:
@@ -95,6 +95,59 @@ def test_a_roll_call_is_answered_while_the_program_computes(launcher: Launcher) 
     launcher.plans.call_roll(_plan.RollCall(2))
     status = launcher.wait_for(lambda it: it.heard == 2)
     assert (status.state, status.epoch) == (_plan.JOINED, 1)
+
+
+#: Of worker 0, as the launcher counts at its start.
+PLACE = {
+    "LIGHT_RANK": "2",
+    "LIGHT_SIZE": "3",
+    "LIGHT_LOCAL_RANK": "0",
+    "LIGHT_LOCAL_SIZE": "1",
+    "LIGHT_CROSS_RANK": "1",
+    "LIGHT_CROSS_SIZE": "2",
+}
+
+
+@contextlib.contextmanager
+def another(launcher: Launcher, number: int, *, in_run: bool) -> Iterator[Worker]:
+    """Another worker of the job, which has said something of itself."""
+    worker = Worker(launcher.environment | {"LIGHT_WORKER": str(number)})
+    worker._say(in_run=in_run)
+    yield worker
+    worker._stop()
+
+
+def test_a_new_worker_finds_those_that_train_once(launcher: Launcher) -> None:
+    with another(launcher, 1, in_run=True):
+        launcher.plans.publish(_plan.Plan(1, (1,)))
+        found = launcher.worker.find_training(PLACE)
+        assert found == (2, 3, 0, 1, 1, 2)
+        assert launcher.worker.find_training(PLACE) is None
+
+
+def test_a_new_worker_joins_at_once_where_nobody_will_wait_in_run(launcher: Launcher) -> None:
+    with another(launcher, 1, in_run=False):  # It makes its worlds itself.
+        launcher.plans.publish(_plan.Plan(1, (1,)))
+        assert launcher.worker.find_training(PLACE) is None
+
+
+def test_a_first_worker_finds_no_training(launcher: Launcher) -> None:
+    assert launcher.worker.find_training(PLACE) is None
+    with another(launcher, 2, in_run=True) as late:
+        assert late.find_training(PLACE) is None  # It is one of them.
+
+
+@pytest.mark.parametrize("plan", [_plan.Plan(2, (1,), ending="over"), _plan.Plan(1, (9,))])
+def test_a_training_that_is_over_is_not_found(launcher: Launcher, plan: _plan.Plan) -> None:
+    with another(launcher, 1, in_run=True):
+        launcher.plans.publish(plan)
+        assert launcher.worker.find_training(PLACE) is None
+
+
+def test_a_launcher_that_does_not_count_has_new_workers_wait(launcher: Launcher) -> None:
+    with another(launcher, 1, in_run=True):
+        launcher.plans.publish(_plan.Plan(1, (1,)))
+        assert launcher.worker.find_training({}) is None
 
 
 def test_a_slow_rank_is_named_by_its_worker_until_the_next_epoch(launcher: Launcher) -> None:
