@@ -62,6 +62,7 @@ class Worker:
         on_notice: Called with serial number and result of each notice, by a thread of its own.
         kept: Commits that the agent of this host keeps; `None` where it cannot.
         version: How many commits the state has behind it; told likewise.
+        level: Whether all that left the world with it have the same state; told likewise.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
@@ -70,6 +71,7 @@ class Worker:
         self.restored = False
         self.fault = ""
         self.version = 0
+        self.level = False
         self.on_notice: Callable[[int, _plan.HostUpdateResult], None] | None = None
         self.kept = open_kept(env)
         self._rendezvous = variables.rendezvous(env)
@@ -92,6 +94,11 @@ class Worker:
     def needs_sync(self) -> bool:
         """Whether the members of the current epoch must synchronise their state."""
         return self._current.sync
+
+    @property
+    def newcomers(self) -> tuple[int, ...]:
+        """Ranks of the current epoch that are to take over the state which all others have."""
+        return tuple(map(self._current.members.index, self._current.newcomers))
 
     @property
     def commit(self) -> int:
@@ -202,6 +209,7 @@ class Worker:
             blames=blames,
             fault=self.fault[:_MAX_TEXT],
             version=self.version,
+            level=self.level,
             kept=self.kept.newest() if self.kept is not None else 0,
         )
         with self._changed:

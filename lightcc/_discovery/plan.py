@@ -46,6 +46,7 @@ class Plan:
         ending: Why there will be no epoch any more; empty: there may be.
         commit: The version of the commit from which rank 0 begins, as its agent keeps it; 0: rank 0
             has the state itself, or training begins.
+        newcomers: Members that have no state, where all others have the same one; else nobody.
     """
 
     epoch: int
@@ -55,6 +56,7 @@ class Plan:
     notice: int = 0
     ending: str = ""
     commit: int = 0
+    newcomers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Status:
         heard: The last roll call that it has heard.
         keeps: Whether the agents keep commits of its training (`elastic.run(keep_commits=...)`).
         version: Of WAITING, where commits are kept: how many commits its state has behind it.
+        level: Of WAITING: whether all that have left `epoch` like it, at a commit, have its state.
         kept: Of WAITING: the version of the newest commit that its agent keeps; 0: there is none.
         slow: Of JOINED rank 0: a worker that the others wait for in every step, or -1.
         slow_factor: How many times as long as the median rank that one takes for a step.
@@ -118,6 +121,7 @@ class Status:
     heard: int = 0
     keeps: bool = False
     version: int = 0
+    level: bool = False
     kept: int = 0
     slow: int = -1
     slow_factor: float = 0.0

@@ -134,18 +134,19 @@ def run_fn(
                 restored = False
                 try:
                     if not skip_sync:
-                        if keep_commits:
-                            state.begin_from_kept()
-                        if recovery == FORWARD:
-                            state.take_over()
+                        if worker is not None and worker.newcomers and state.can_pass_on():
+                            state.pass_on(worker.newcomers)
                         else:
-                            state.sync()
+                            _synchronize(state, recovery, keeps=keep_commits > 0)
                     if worker is not None:
                         worker.take_state()
+                    state.begin_training()
                     result = func(state, *args, **kwargs)
+                    state.end_training(failed=False)
                 except RankMismatchError:
                     raise
                 except HorovodInternalError as error:
+                    state.end_training(failed=True)
                     if worker is not None:
                         worker.fault = str(error)
                     if recovery == FORWARD:
@@ -154,6 +155,7 @@ def run_fn(
                         state.restore()
                     restored, skip_sync = True, False
                 except HostsUpdatedInterrupt as interrupt:
+                    state.end_training(failed=True)
                     skip_sync = interrupt.skip_sync
                 else:
                     if worker is not None:
@@ -161,6 +163,7 @@ def run_fn(
                     return result
                 if worker is not None:
                     worker.restored = restored or not skip_sync
+                    worker.level = state.is_level and not restored
                 reset()
                 if worker is not None:
                     skip_sync = not worker.needs_sync
@@ -170,6 +173,15 @@ def run_fn(
             notification_manager.remove_listener(state)
 
     return wrapper  # type: ignore[return-value]  # but for the name of the first parameter
+
+
+def _synchronize(state: State, recovery: str, *, keeps: bool) -> None:
+    if keeps:
+        state.begin_from_kept()
+    if recovery == FORWARD:
+        state.take_over()
+    else:
+        state.sync()
 
 
 def _reset() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
@@ -12,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 from lightcc import basics
 from lightcc._discovery import elastic
 from lightcc._discovery.plan import HostUpdateResult
+from lightcc.elastic._passing_on import PassingOn, receive
 from lightcc.elastic._replicas import digest, odd_ranks, sample
 from lightcc.elastic._slow import SlowReport
-from lightcc.exceptions import HostsUpdatedInterrupt, PeerFailedError
+from lightcc.exceptions import HorovodInternalError, HostsUpdatedInterrupt, PeerFailedError
 from lightcc.functions import allgather_object, broadcast_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import BinaryIO, ClassVar
+
+    from lightcc._typing import Array
 
 
 #: Version of a state that is in part another rank's.
@@ -59,6 +63,8 @@ class State:
         self._checks = 0
         self._keep_every = 0
         self._slow_report = SlowReport()
+        self._passing_on: PassingOn | None = None
+        self._is_level = False
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Has functions called after each change of the world, for example to scale a rate."""
@@ -87,6 +93,7 @@ class State:
             HostsUpdatedInterrupt: Hosts were added or removed; on all ranks.
             HorovodInternalError: A rank failed; on all ranks.
         """
+        self._finish_passing_on()
         self._commits += 1
         is_checked = self._check_every and self._commits % self._check_every == 0
         if self._rolls_forward:
@@ -101,7 +108,9 @@ class State:
             self._version += 1
         if self._keep_every:
             self._keep()
+        self._is_level = True
         self.check_host_updates()
+        self._is_level = False
 
     def check_host_updates(self) -> None:
         """Raises where the world should be made anew because of the hosts.
@@ -139,6 +148,73 @@ class State:
 
     def reset(self) -> None:
         """Prepares for another world; nothing, unless a subclass has something to do."""
+
+    # -- Newcomers ------------------------------------------------------------------------------
+
+    @property
+    def is_level(self) -> bool:
+        """Whether the world has ended within a commit, so that all ranks have the same state."""
+        return self._is_level
+
+    def begin_training(self) -> None:
+        """Called by `run` before each call of the training function."""
+        self._is_level = False
+
+    def can_pass_on(self) -> bool:
+        """Returns whether `pass_on` may be called in place of `sync`; the same on all ranks."""
+        return False
+
+    def pass_on(self, newcomers: Sequence[int]) -> None:
+        """Has newcomers take over the state that all others have. Collective.
+
+        For the others it only begins: `_finish_passing_on` comes before the state changes.
+
+        Args:
+            newcomers: Ranks that have no state.
+
+        Raises:
+            HorovodInternalError: A rank failed, or what has arrived is damaged; on all ranks.
+        """
+        if basics.rank() in newcomers:
+            self._version = _TORN
+            receive(self._targets, newcomers)
+            self._arrive()
+        else:
+            about, arrays = self._parts()
+            self._passing_on = PassingOn(about, arrays, newcomers)
+
+    def end_training(self, *, failed: bool) -> None:
+        """Called by `run` after each call of the training function.
+
+        Args:
+            failed: Whether its world has failed.
+
+        Raises:
+            HorovodInternalError: A rank failed while it took over the state; on all ranks.
+        """
+        if not failed:
+            self._finish_passing_on()
+            return
+        with contextlib.suppress(HorovodInternalError, ValueError):
+            self._finish_passing_on()
+
+    def _finish_passing_on(self) -> None:
+        """Waits until newcomers have the state that is about to change."""
+        passing_on, self._passing_on = self._passing_on, None
+        if passing_on is not None:
+            passing_on.wait()
+
+    def _parts(self) -> tuple[bytes, list[Array]]:
+        """Returns what newcomers need: what is small, and bytes that stay until the next step."""
+        raise NotImplementedError
+
+    def _targets(self, about: bytes) -> list[Array]:
+        """Returns where the bytes are to arrive."""
+        raise NotImplementedError
+
+    def _arrive(self) -> None:
+        """Takes over what has arrived there."""
+        raise NotImplementedError
 
     # -- Comparing replicas ---------------------------------------------------------------------
 
@@ -351,6 +427,25 @@ class ObjectState(State):
                 broadcast_object(saved, self._source) if self._source else self._bcast_object(saved)
             )
             self._set_attributes()
+
+    def can_pass_on(self) -> bool:
+        """Returns whether `pass_on` may be called: not where `sync` is somebody else's."""
+        return getattr(self.sync, "__func__", None) is ObjectState.sync
+
+    def _parts(self) -> tuple[bytes, list[Array]]:
+        """Returns the number of commits and the attributes, pickled; and nothing large."""
+        return pickle.dumps((self._version, self._saved_state), pickle.HIGHEST_PROTOCOL), []
+
+    def _targets(self, about: bytes) -> list[Array]:
+        """Remembers what it gets, and needs no targets."""
+        self._arrived = pickle.loads(about)  # noqa: S301  from a rank of this job
+        return []
+
+    def _arrive(self) -> None:
+        """Sets the attributes."""
+        self._version, self._saved_state = self._arrived
+        del self._arrived
+        self._set_attributes()
 
     def samples(self, turn: int) -> Iterator[bytes]:
         """Yields parts of the attributes that are arrays of numpy."""

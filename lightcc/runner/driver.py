@@ -511,6 +511,7 @@ class Driver:
             sync=any(it.number not in old or self._is_behind(it) for it in chosen),
             notice=self._serial,
             commit=commit,
+            newcomers=() if commit else self._who_takes_over(chosen, old),
         )
         self._short_since = self._broken_since = None
         self._late_since = self._called = None
@@ -524,6 +525,13 @@ class Driver:
                     self._now, worker.host, worker.slot, self._now - worker.started, longest=True
                 )
             self._stop(worker)
+
+    @staticmethod
+    def _who_takes_over(chosen: list[_Worker], old: set[int]) -> tuple[int, ...]:
+        """Returns who has no state, where all others come from one commit of the last epoch."""
+        others = [it for it in chosen if it.has_state]
+        level = all(it.status and it.status.level and it.number in old for it in others)
+        return tuple(it.number for it in chosen if not it.has_state) if others and level else ()
 
     def _is_behind(self, worker: _Worker) -> bool:
         """Returns whether its state may be another one than that of the others."""

@@ -102,15 +102,22 @@ def broadcast_optimizer_state(
     structure = broadcast_object(structure, root_rank, "optimizer_state")
     if not is_root:
         state, tensors = put_together(structure, _make)
-    parts = [(f"optimizer_state.{i}", _as_bytes(tensor)) for i, tensor in enumerate(tensors)]
+    parts = [(f"optimizer_state.{i}", as_bytes(tensor)) for i, tensor in enumerate(tensors)]
     _broadcast_in_place(parts, root_rank)
     if not is_root:
         optimizer.load_state_dict(state)
-    if not state["state"] and not isinstance(optimizer, torch.optim.SparseAdam):
-        _fill_gradients(optimizer)
+    fill_gradients(optimizer, state)
 
 
-def _fill_gradients(optimizer: torch.optim.Optimizer) -> None:
+def fill_gradients(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Gives parameters without a gradient zeros for one, where the root has no state yet.
+
+    Args:
+        optimizer: This rank's.
+        state: The `state_dict()` of the root's.
+    """
+    if state["state"] or isinstance(optimizer, torch.optim.SparseAdam):
+        return
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.requires_grad and parameter.grad is None:
@@ -126,10 +133,11 @@ def _make(description: tuple[torch.dtype, tuple[int, ...]]) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype)
 
 
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor`'s elements as bytes in CPU memory, so that every dtype travels; a view if it can be.
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor's elements as bytes in CPU memory, so that every dtype travels.
 
-    The bytes of a conjugate or negative view are not those of its elements, so it is copied.
+    It is a view if it can be. The bytes of a conjugate or negative view are not those of its
+    elements, so it is copied.
     """
     plain = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg()
     return plain.view(-1).view(torch.uint8)

@@ -34,6 +34,16 @@ if what == "gets ready slowly":  # Until the others have trained for three steps
             time.sleep(0.01)
     assert hvd.broadcast_object("own", 0) == "own"  # Nobody else takes part.
     assert hvd.allreduce(np.ones(1), op=hvd.Sum)[0] == 1
+if what == "dies taking over":
+    hvd.elastic.ObjectState._arrive = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+if what == "dies passing on":
+    from lightcc.elastic._passing_on import PassingOn
+    send = PassingOn._send
+    def send_and_die(self, array, newcomer, part):
+        if part == "about":
+            os.kill(os.getpid(), signal.SIGKILL)
+        send(self, array, newcomer, part)
+    PassingOn._send = send_and_die
 state = hvd.elastic.ObjectState(
     hvd.broadcast_object, hvd.rank, step=0, weights=np.zeros(3), sizes=[]
 )

@@ -68,6 +68,25 @@ def test_the_others_train_while_a_newcomer_gets_ready_for_the_training_function(
     assert found["3"]["resets"] == []
 
 
+@pytest.mark.parametrize("dies", ["passing on", "taking over"])
+def test_the_death_of_a_rank_that_passes_a_state_on_or_takes_it_over_loses_nothing(
+    tmp_path: Path, dies: str
+) -> None:
+    (tmp_path / "wait").touch()  # Until the last worker takes part.
+    story: dict[str, list[object]] = {"0": [5, "is killed"]}
+    if dies == "passing on":  # Worker 1, which is rank 0 then; worker 3 asks another one.
+        story |= {"1": [-1, "dies passing on"], "4": [-1, "is awaited"]}
+    else:
+        story |= {"3": [-1, "dies taking over"], "4": [-1, "is awaited"]}
+    job = run_job(tmp_path, story, "-np", "3", "--min-np", "2")
+    assert job.returncode == 0, job.stderr
+    dead = {"0", "1"} if dies == "passing on" else {"0", "3"}
+    found = results(tmp_path)
+    assert set(found) == {"0", "1", "2", "3", "4"} - dead, job.stderr
+    for about in found.values():
+        assert about["weights"] == UNDISTURBED
+
+
 def test_a_rank_whose_results_are_wrong_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

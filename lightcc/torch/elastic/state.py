@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import copy
+import io
 import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from lightcc import basics
+from lightcc._adapter import put_together, take_apart
 from lightcc.elastic import ObjectState
 from lightcc.elastic._replicas import sample
+from lightcc.exceptions import HorovodInternalError
 from lightcc.functions import broadcast_object
+from lightcc.torch.elastic._large import Large, describe, is_large, make
 from lightcc.torch.elastic.sampler import ElasticSampler
-from lightcc.torch.functions import broadcast_optimizer_state, broadcast_parameters
+from lightcc.torch.functions import (
+    as_bytes,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+    fill_gradients,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import BinaryIO
+
+    from lightcc._typing import Array
 
 
 class StateHandler:
@@ -65,6 +76,23 @@ class StateHandler:
         self.value = value
         self.save()
 
+    def parts(self) -> tuple[Any, list[torch.Tensor]]:
+        """Returns what `targets` needs, and large tensors, which the next step may change at first.
+
+        For newcomers, in place of `sync`. What `targets` needs is pickled at once.
+        """
+        return self.value.state_dict(), []
+
+    def targets(self, about: Any) -> list[torch.Tensor]:
+        """Returns contiguous tensors in CPU memory for the large ones, and remembers the rest."""
+        self._arriving = about
+        return []
+
+    def arrive(self) -> None:
+        """Gives the value the state that has arrived."""
+        self.value.load_state_dict(self._arriving)
+        del self._arriving
+
 
 class ModelStateHandler(StateHandler):
     """Handles a `torch.nn.Module`."""
@@ -75,12 +103,52 @@ class ModelStateHandler(StateHandler):
         """Gives the model the parameters and buffers of rank `source`."""
         broadcast_parameters(self.value.state_dict(), root_rank=self.source)
 
+    def parts(self) -> tuple[Any, list[torch.Tensor]]:
+        """Returns copies of buffers and of what is small, and the large parameters themselves."""
+        parameters = dict(self.value.named_parameters(remove_duplicate=False))
+        about: list[tuple[str, Any]] = []
+        large = []
+        for name, value in self.value.state_dict().items():
+            if not isinstance(value, torch.Tensor):
+                about.append((name, copy.deepcopy(value)))
+            elif name in parameters and isinstance(description := describe(value), Large):
+                about.append((name, description))
+                large.append(value)
+            else:
+                about.append((name, value.detach().clone()))
+        return about, large
+
+    def targets(self, about: Any) -> list[torch.Tensor]:
+        """Returns the model's own parameters, where they lie in CPU memory as they travel."""
+        own = self.value.state_dict()
+        self._arriving = {
+            name: it.target(own.get(name)) if isinstance(it, Large) else it for name, it in about
+        }
+        return [self._arriving[name] for name, it in about if isinstance(it, Large)]
+
+    def arrive(self) -> None:
+        """Gives the model what has not arrived in its own parameters."""
+        own, arrived = self.value.state_dict(), self._arriving
+        del self._arriving
+        fits = own.keys() == arrived.keys() and all(
+            isinstance(it, torch.Tensor) and it.shape == getattr(arrived[name], "shape", None)
+            for name, it in own.items()
+        )
+        if not fits:
+            self.value.load_state_dict(arrived)  # Says what does not fit.
+            return
+        with torch.no_grad():
+            for name, value in own.items():
+                if value.data_ptr() != arrived[name].data_ptr():
+                    value.copy_(arrived[name])
+
 
 class OptimizerStateHandler(StateHandler):
     """Handles a `torch.optim.Optimizer`.
 
     Attributes:
         has_stepped: Whether it has made a step since this was set to False.
+        before_step: Called before each step moves parameters.
     """
 
     moves_in_steps = True
@@ -88,7 +156,8 @@ class OptimizerStateHandler(StateHandler):
     def __init__(self, value: Any) -> None:
         """Takes the optimizer, and saves its state."""
         self.has_stepped = False
-        value.register_step_post_hook(self._note_step)
+        self.before_step: Callable[[], object] = lambda: None
+        self._watch(value)
         super().__init__(value)
 
     def restore(self) -> None:
@@ -104,8 +173,30 @@ class OptimizerStateHandler(StateHandler):
 
     def set_value(self, value: Any) -> None:
         """Takes another optimizer in its place, and saves its state."""
-        value.register_step_post_hook(self._note_step)
+        self._watch(value)
         super().set_value(value)
+
+    def parts(self) -> tuple[Any, list[torch.Tensor]]:
+        """Returns the state without its large tensors, and these."""
+        state = self.value.state_dict()
+        about, tensors = take_apart(state, describe)
+        fill_gradients(self.value, state)
+        return about, [it for it in tensors if is_large(it)]
+
+    def targets(self, about: Any) -> list[torch.Tensor]:
+        """Returns new tensors, with which the optimizer will go on where it is on the CPU."""
+        self._arriving, tensors = put_together(about, make)
+        return [it for it in tensors if is_large(it)]
+
+    def arrive(self) -> None:
+        """Gives the optimizer what has arrived."""
+        state = self._arriving
+        super().arrive()
+        fill_gradients(self.value, state)
+
+    def _watch(self, value: Any) -> None:
+        value.register_step_pre_hook(lambda *_: self.before_step())
+        value.register_step_post_hook(self._note_step)
 
     def _note_step(self, *_: Any) -> None:
         self.has_stepped = True
@@ -113,6 +204,12 @@ class OptimizerStateHandler(StateHandler):
 
 class SamplerStateHandler(StateHandler):
     """Handles an `ElasticSampler`."""
+
+    def parts(self) -> tuple[Any, list[torch.Tensor]]:
+        """Returns the position, and deals what is left anew."""
+        about = self.value.state_dict()
+        self.value.load_state_dict(about)
+        return about, []
 
     def sync(self) -> None:
         """Gives the sampler the position of rank `source`, and deals what is left anew."""
@@ -164,8 +261,12 @@ class TorchState(ObjectState):
         self._handlers = {name: it for name, it in handlers.items() if it is not None}
         for name, handler in self._handlers.items():
             object.__setattr__(self, name, handler.value)
+        self._travelling: list[tuple[torch.Tensor, int]] = []  # With what they were.
         objects = {name: value for name, value in values.items() if name not in self._handlers}
         super().__init__(bcast_object=broadcast_object, get_rank=basics.rank, **objects)
+        for handler in self._handlers.values():
+            if isinstance(handler, OptimizerStateHandler):
+                handler.before_step = self._finish_passing_on
 
     def save(self) -> None:
         """Keeps copies of the states of models, optimizers and samplers, and the objects."""
@@ -175,6 +276,7 @@ class TorchState(ObjectState):
 
     def restore(self) -> None:
         """Goes back to what was saved last."""
+        self._finish_passing_on()
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
@@ -191,6 +293,54 @@ class TorchState(ObjectState):
             if not (self._rolls_forward and handler.moves_in_steps):
                 handler.save()
         super().sync()
+
+    def can_pass_on(self) -> bool:
+        """Returns whether `pass_on` may be called: not where a `sync` is somebody else's."""
+        handlers = self._handlers.values()
+        is_own = getattr(self.sync, "__func__", None) is TorchState.sync
+        return is_own and all(type(it) in _OWN_HANDLERS for it in handlers)
+
+    def _parts(self) -> tuple[bytes, list[Array]]:
+        """Returns what is small, pickled, and the bytes of large parameters and their like."""
+        abouts, arrays = {}, []
+        for name, handler in sorted(self._handlers.items()):
+            abouts[name], tensors = handler.parts()
+            arrays += [as_bytes(tensor).numpy() for tensor in tensors]
+            self._travelling += [(tensor, _changes_of(tensor)) for tensor in tensors]
+        file = io.BytesIO()
+        torch.save((abouts, super()._parts()[0]), file)
+        return file.getvalue(), arrays
+
+    def _finish_passing_on(self) -> None:
+        """Waits until newcomers have the state that is about to change."""
+        super()._finish_passing_on()
+        travelling, self._travelling = self._travelling, []
+        if any(_changes_of(tensor) != changes for tensor, changes in travelling):
+            msg = (
+                "parameters were changed while a newcomer took them over: a training function "
+                "changes them by optimizer.step(), or after its first step or commit"
+            )
+            raise HorovodInternalError(msg)
+
+    def _targets(self, about: bytes) -> list[Array]:
+        """Returns where the bytes are to arrive."""
+        # From a rank of this job.
+        abouts, objects = torch.load(io.BytesIO(about), map_location="cpu", weights_only=False)
+        tensors = [
+            tensor
+            for name, handler in sorted(self._handlers.items())
+            for tensor in handler.targets(abouts[name])
+        ]
+        super()._targets(objects)
+        return [as_bytes(tensor).numpy() for tensor in tensors]
+
+    def _arrive(self) -> None:
+        """Takes over what has arrived, and saves it."""
+        for handler in self._handlers.values():
+            handler.arrive()
+            if not (self._rolls_forward and handler.moves_in_steps):
+                handler.save()
+        super()._arrive()
 
     def samples(self, turn: int) -> Iterator[bytes]:
         """Yields parts of the models' parameters, and of arrays of numpy.
@@ -254,6 +404,14 @@ class TorchState(ObjectState):
         if name != "_handlers" and name in self._handlers:
             self._handlers[name].set_value(value)
         super().__setattr__(name, value)
+
+
+def _changes_of(tensor: torch.Tensor) -> int:
+    """Returns how often a tensor was changed in place, as far as torch knows."""
+    return tensor._version  # noqa: SLF001  torch's name for it
+
+
+_OWN_HANDLERS = (ModelStateHandler, OptimizerStateHandler, SamplerStateHandler)
 
 
 def _handler_of(value: Any) -> StateHandler | None:
