@@ -1,6 +1,7 @@
 """Measures what faults and newcomers cost an elastic job: under lightccrun, and under torchrun.
 
-Usage: bench_elastic.py [--rounds 3] [--ways lightcc,forward,torchrun] [--events rank,rank0,host]
+Usage: bench_elastic.py [--rounds 3] [--ways lightcc,forward,torchrun]
+                        [--events rank,rank0,host,join] [--megabytes 0] [--ready 0]
 
 Ranks train a small network (`bench_elastic_ranks.py`); a step takes 20 ms, and the state is
 committed, or written to a checkpoint, every tenth step. Two hosts are two agents of this machine:
@@ -10,6 +11,8 @@ default. Events, about step 35, half-way between two commits:
     rank    SIGKILL of the last of 4 ranks on one host
     rank0   SIGKILL of rank 0, likewise
     host    SIGKILL of an agent with its 4 of 8 ranks; later a new one joins
+    join    a host of 1 rank joins one of 2; not torchrun. With `--megabytes` their state is so
+            large, with `--ready` scripts take so many seconds between init() and training
 
 The ways take turns, and the median of the rounds counts. A round fails unless all ranks hold the
 same bits at the end, and unless the world had the sizes that it should have had.
@@ -63,11 +66,12 @@ class Job:
 
     folder: Path
     stack: contextlib.ExitStack
+    settings: dict[str, str] = field(default_factory=dict)  # Of its ranks, by variable.
     agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, argv: list[str]) -> None:
         """Starts an agent or the launcher."""
-        environment = clean_environment() | ENVIRONMENT
+        environment = clean_environment() | ENVIRONMENT | self.settings
         log = self.stack.enter_context((self.folder / f"log.{name}").open("ab"))
         process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
         self.stack.callback(self._kill, process)
@@ -298,10 +302,22 @@ def lose_host(job: Job, way: Lightcc | Torchrun) -> dict[str, Cost]:
     }
 
 
+def join_host(job: Job, way: Lightcc | Torchrun) -> dict[str, Cost]:
+    """Has a host of one rank join a host of two."""
+    way.start_hosts(["a"], 2)
+    job.wait_for(2, steps=FIRST_STEPS)
+    begin = time.monotonic()
+    way.join("b", 1)
+    joined = cost_of_join(job, begin, 3)
+    job.end(3)
+    return {"a host joins: 2 to 3 ranks": joined}
+
+
 EVENTS = {
     "rank": lambda job, way: lose_rank(job, way, 3),
     "rank0": lambda job, way: lose_rank(job, way, 0),
     "host": lose_host,
+    "join": join_host,
 }
 
 
@@ -310,15 +326,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--events", default=",".join(EVENTS))
+    parser.add_argument("--events", default="rank,rank0,host")
+    parser.add_argument("--megabytes", type=float, default=0)
+    parser.add_argument("--ready", type=float, default=0)
     args = parser.parse_args()
+    large = {"BENCH_MEGABYTES": str(args.megabytes), "BENCH_READY": str(args.ready)}
     ways = args.ways.split(",")
     costs: dict[tuple[str, str], list[Cost]] = {}
     for _ in range(args.rounds):
         for event in args.events.split(","):
             for name in ways:
                 with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-                    job = Job(Path(folder), stack)
+                    job = Job(Path(folder), stack, large)
                     for text, cost in EVENTS[event](job, WAYS[name](job)).items():
                         costs.setdefault((text, name), []).append(cost)
                         sys.stderr.write(f"{name}: {text}: {cost}\n")

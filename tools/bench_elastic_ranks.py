@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 COMMIT_STEPS = 10
+# Of lightcc's ranks: what parameters and Adam's state take, and the time between init() and
+# training, in which scripts make models and read data.
+STATE_BYTES = float(os.environ.get("BENCH_MEGABYTES", "0")) * 1e6
+READY_S = float(os.environ.get("BENCH_READY", "0"))
 BATCH = 32
 # Of a step, in place of the work of an accelerator: ranks share two cores.
 COMPUTE_S = 0.02
@@ -31,6 +35,24 @@ def make_model() -> nn.Module:
     """Returns the network, the same on all ranks."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+class Large(nn.Module):
+    """Many parameters, each of which has a gradient in each step."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        """Adds parameters to a network."""
+        super().__init__()
+        count = round(STATE_BYTES / 3 / (4 << 20))  # Adam has two values for each.
+        self.inner = inner
+        self.large = nn.ParameterList(torch.randn(1 << 20) for _ in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the network's values."""
+        values: torch.Tensor = self.inner(x)
+        for it in self.large:
+            values = values + it.mean()
+        return values
 
 
 def loss_of(model: nn.Module, step: int) -> torch.Tensor:
@@ -73,8 +95,12 @@ def train_with_lightcc(folder: Path, recovery: str) -> None:
     import lightcc.torch as hvd
 
     model, notes = make_model(), Notes(folder)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    if STATE_BYTES:
+        model = Large(model)
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
     hvd.init()
+    time.sleep(READY_S)
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     state = hvd.elastic.TorchState(model, optimizer, step=0)
 
