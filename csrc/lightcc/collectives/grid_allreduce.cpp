@@ -4,12 +4,14 @@
 // Nothing is packed: stage 1 reads the tensors and writes this member's shard into its output,
 // stage 2 works on it there, stage 3 fills the rest in. In place is safe, because a member's stage
 // 1 has read all of its chunk before it is done, and only then anything of that chunk is written
-// that it does not own. An output that is not wanted (null) has a place here for the own shards.
+// that it does not own. An output that is not wanted (null) has a place here for the own shards,
+// of the same kind of memory.
 #include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "lightcc/base/status.hpp"
 #include "lightcc/collectives/grid_plan.hpp"
 #include "lightcc/collectives/grid_stages.hpp"
 #include "lightcc/collectives/grid_state.hpp"
@@ -38,6 +40,13 @@ class AllreduceStages final : public GridStages {
         reduction_(reduction) {}
 
   std::unique_ptr<Work> start_scatter(std::size_t chunk) override {
+    if (!has_room_for(chunk)) {
+      return std::make_unique<FailedWork>(
+          make_error(ErrorCode::kSystem,
+                     "an all-reduce needs %zu bytes on a rank that has no result, and there is no "
+                     "such memory",
+                     schedule().lead() * plan_.shard_bytes()));
+    }
     return intra().reduce_scatter_bucket(
         spans_of(chunk, GridSchedule::Half::kScatter), counts_of(chunk), within_blocks(reduction_));
   }
@@ -60,12 +69,14 @@ class AllreduceStages final : public GridStages {
   void for_each_own_piece(std::size_t chunk, Visit visit);
   std::vector<TensorSpan> spans_of(std::size_t chunk, GridSchedule::Half half);
   std::vector<std::size_t> counts_of(std::size_t chunk) const;
+  /// Whether all of the own shard of `chunk` has a place, which is made where it has none.
+  bool has_room_for(std::size_t chunk);
 
   BucketView bucket_;
   GridPlan plan_;
   Reduction reduction_;
   /// Shards whose result nobody wants on this member but which it owns all the same, by turns.
-  std::vector<std::byte> unwanted_;
+  std::shared_ptr<std::byte> unwanted_;
 };
 
 std::vector<std::size_t> AllreduceStages::counts_of(std::size_t chunk) const {
@@ -75,6 +86,23 @@ std::vector<std::size_t> AllreduceStages::counts_of(std::size_t chunk) const {
     counts.push_back(plan_.shard(chunk, member).count);
   }
   return counts;
+}
+
+bool AllreduceStages::has_room_for(std::size_t chunk) {
+  bool wants = false;
+  bucket_.for_each_piece(
+      plan_.shard(chunk, state().me()),
+      [&](const TensorSpan& piece, std::size_t) { wants = wants || piece.out == nullptr; });
+  if (wants && unwanted_ == nullptr) {
+    const std::size_t bytes = schedule().lead() * plan_.shard_bytes();
+    if (state().options.allocate) {
+      unwanted_ = state().options.allocate(bytes);
+    } else {
+      const auto memory = std::make_shared<std::vector<std::byte>>(bytes);
+      unwanted_ = {memory, memory->data()};
+    }
+  }
+  return !wants || unwanted_ != nullptr;
 }
 
 template <typename Visit>
@@ -88,11 +116,8 @@ void AllreduceStages::for_each_own_piece(std::size_t chunk, Visit visit) {
                            }
                            // A chunk's place is free again when the chunk that is `lead` after it
                            // is scattered.
-                           if (unwanted_.empty()) {
-                             unwanted_.resize(lead * plan_.shard_bytes());
-                           }
                            visit(piece,
-                                 unwanted_.data() + chunk % lead * plan_.shard_bytes() +
+                                 unwanted_.get() + chunk % lead * plan_.shard_bytes() +
                                      offset * bucket_.element_bytes());
                          });
 }

@@ -80,15 +80,17 @@ class GridGroup final : public Group {
       return flat_->allreduce(std::move(tensors), reduction);
     }
     return on_levels([&] {
+      const auto joining =
+          is_host_memory() ? BucketView::Joining::kNeighbours : BucketView::Joining::kNothing;
       return make_allreduce_stages(
-          *state_, BucketView(tensors, element_size(reduction.dtype)), reduction);
+          *state_, BucketView(tensors, element_size(reduction.dtype), joining), reduction);
     });
   }
   std::unique_ptr<Work> reduce_scatter(const std::byte* in,
                                        std::byte* out,
                                        std::vector<std::size_t> counts,
                                        const Reduction& reduction) override {
-    if (!is_reduced_here(reduction) || !are_of_all(counts) ||
+    if (!is_host_memory() || !is_reduced_here(reduction) || !are_of_all(counts) ||
         !fit(counts, element_size(reduction.dtype))) {
       return flat_->reduce_scatter(in, out, std::move(counts), reduction);
     }
@@ -108,13 +110,13 @@ class GridGroup final : public Group {
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override {
-    if (!are_of_all(bytes) || !fit(bytes, 1)) {
+    if (!is_host_memory() || !are_of_all(bytes) || !fit(bytes, 1)) {
       return flat_->allgather(in, out, std::move(bytes));
     }
     return on_levels([&] { return make_allgather_stages(*state_, in, out, bytes); });
   }
   std::unique_ptr<Work> broadcast(std::byte* data, std::size_t bytes, int root) override {
-    if (root < 0 || root >= size() || !fit({&bytes, 1}, 1)) {
+    if (!is_host_memory() || root < 0 || root >= size() || !fit({&bytes, 1}, 1)) {
       return flat_->broadcast(data, bytes, root);
     }
     return on_levels([&] {
@@ -147,6 +149,7 @@ class GridGroup final : public Group {
                              reduction.op == ReduceOp::kMax || reduction.op == ReduceOp::kProduct;
     return elementwise && is_reducible(reduction.dtype, reduction.op);
   }
+  bool is_host_memory() const { return state_->options.is_host_memory; }
   bool are_of_all(const std::vector<std::size_t>& counts) const {
     return counts.size() == static_cast<std::size_t>(size());
   }

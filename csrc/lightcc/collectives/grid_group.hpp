@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/collectives/group.hpp"
 
 namespace lightcc {
@@ -17,7 +19,13 @@ struct GridGroupOptions {
   /// Larger operations are left to the flat group.
   std::size_t max_bytes = std::size_t{1} << 30;
   /// The flat group's number of member i of block b, at b * n + i; empty: the same.
-  std::vector<std::size_t> order;
+  std::vector<std::size_t> order = {};
+  /// Whether the groups' memory is the host's. Elsewhere only all-reduces run on the levels, since
+  /// stages of the others keep data in host memory. All members then cut a bucket into the same
+  /// pieces, which begin and end with its tensors.
+  bool is_host_memory = true;
+  /// Memory of the groups' kind, null where there is none. Empty: the host's.
+  std::function<std::shared_ptr<std::byte>(std::size_t bytes)> allocate = {};
 };
 
 /// Where a member stands in a grid.
@@ -40,7 +48,8 @@ struct GridLevels {
 
 /// What the Works of a grid share. (grid_state.hpp)
 struct GridState;
-std::shared_ptr<GridState> make_grid_state(GridLevels levels, GridGroupOptions options);
+LIGHTCC_EXPORT std::shared_ptr<GridState> make_grid_state(GridLevels levels,
+                                                          GridGroupOptions options);
 
 /// `flat` has all m * n members; it runs what the levels do not: the halves of an allreduce,
 /// alltoall, send, recv, barrier, and what has more than `max_bytes` in all.
@@ -48,7 +57,7 @@ std::shared_ptr<GridState> make_grid_state(GridLevels levels, GridGroupOptions o
 /// An operation of the levels that fails, or is dropped before its end, ends both: every later one
 /// fails with the same Status (kShutDown after a drop), and the peers' with kPeerFailed as far as
 /// the transport tells them.
-std::unique_ptr<Group> make_grid_group(std::unique_ptr<Group> flat,
-                                       std::shared_ptr<GridState> state);
+LIGHTCC_EXPORT std::unique_ptr<Group> make_grid_group(std::unique_ptr<Group> flat,
+                                                      std::shared_ptr<GridState> state);
 
 }  // namespace lightcc

@@ -22,13 +22,16 @@ bool continues(const TensorSpan& previous, const TensorSpan& next, std::size_t e
 
 }  // namespace
 
-BucketView::BucketView(const std::vector<TensorSpan>& tensors, std::size_t element_bytes)
+BucketView::BucketView(const std::vector<TensorSpan>& tensors,
+                       std::size_t element_bytes,
+                       Joining joining)
     : element_bytes_(element_bytes) {
   for (const TensorSpan& tensor : tensors) {
     if (tensor.count == 0) {
       continue;
     }
-    if (!spans_.empty() && continues(spans_.back(), tensor, element_bytes)) {
+    if (joining == Joining::kNeighbours && !spans_.empty() &&
+        continues(spans_.back(), tensor, element_bytes)) {
       spans_.back().count += tensor.count;
     } else {
       spans_.push_back(tensor);

@@ -2,11 +2,12 @@
 // elements lies in, and packing and unpacking of the ranges that touch more than one tensor.
 //
 // Tensors that follow one another in memory count as one, so a flat gradient buffer needs no
-// packing.
+// packing. That may differ from member to member.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -23,8 +24,13 @@ struct ElementRange {
 
 class BucketView {
  public:
+  /// What counts as one tensor: kNothing where all members need the same pieces.
+  enum class Joining : std::uint8_t { kNeighbours, kNothing };
+
   /// `element_bytes`: of every tensor's dtype.
-  BucketView(const std::vector<TensorSpan>& tensors, std::size_t element_bytes);
+  BucketView(const std::vector<TensorSpan>& tensors,
+             std::size_t element_bytes,
+             Joining joining = Joining::kNeighbours);
 
   std::size_t total_elements() const { return total_; }
   std::size_t element_bytes() const { return element_bytes_; }

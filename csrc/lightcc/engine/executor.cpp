@@ -32,9 +32,7 @@ const char* algorithm_of(const Bucket& bucket, const PlaneGroups& groups, bool m
         return "TOPK";
     }
   }
-  const bool has_levels = groups.two_level_max_bytes.has_value();
-  if (has_levels && !is_transfer(first.op) && first.op != OpType::kAlltoall &&
-      groups.runs_on_two_levels(byte_count(bucket))) {
+  if (groups.runs_on_two_levels(first.op, byte_count(bucket))) {
     return "GRID";
   }
   return groups.flat_algorithm;
@@ -178,7 +176,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
   while (!queue.empty()) {
     Running& front = queue.front();
     if (front.work == nullptr) {
-      LIGHTCC_ASSIGN_OR_RETURN(const bool may, may_start(front));
+      LIGHTCC_ASSIGN_OR_RETURN(const bool may, may_start(set, front));
       if (!may) {
         awaits_event_ = true;
         return moved;
@@ -194,6 +192,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
       return moved;
     }
     front.work.reset();
+    release_turn(front);
     learn_cost(set, front);
     if (log_enabled(LogLevel::kDebug)) {
       log_bucket(front);
@@ -257,15 +256,24 @@ Planes::Way Executor::way_of(const Set& set, const Bucket& bucket) const {
 }
 
 // Its inputs are there, and it is its turn.
-Result<bool> Executor::may_start(Running& running) {
+Result<bool> Executor::may_start(const Set& set, Running& running) {
   if (running.turn.has_value() && *turns_.begin() != *running.turn) {
     return false;
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(running.bucket));
-  if (ready && running.turn.has_value()) {
-    turns_.erase(*std::exchange(running.turn, std::nullopt));
+  const Bucket& bucket = running.bucket;
+  if (ready && running.turn.has_value() &&
+      !set.groups_for(running).runs_on_two_levels(bucket.tensors.front().signature().op,
+                                                  byte_count(bucket))) {
+    release_turn(running);
   }
   return ready;
+}
+
+void Executor::release_turn(Running& running) {
+  if (running.turn.has_value()) {
+    turns_.erase(*std::exchange(running.turn, std::nullopt));
+  }
 }
 
 Result<bool> Executor::are_inputs_ready(Bucket& bucket) {
@@ -309,7 +317,7 @@ void Executor::learn_cost(Set& set, const Running& running) {
     return;
   }
   const std::uint64_t bytes = byte_count(running.bucket);
-  const bool two_level = set.groups_for(running).runs_on_two_levels(bytes);
+  const bool two_level = set.groups_for(running).runs_on_two_levels(first.op, bytes);
   CostLine& line = two_level ? set.two_level_cost : set.flat_cost;
   line.add(static_cast<double>(bytes),
            std::chrono::duration<double>(clock_.now() - running.started).count());

@@ -81,9 +81,10 @@ class Executor {
   struct Running {
     Bucket bucket;
     MemoryKind plane = MemoryKind::kHost;  // Whose plane it runs on.
-    std::optional<std::uint64_t> turn;     // Until it has begun, where that is to be in order.
-    std::unique_ptr<Work> work;            // Null until it is at the front.
-    const StagedWork* staged = nullptr;    // The work, where memory is staged.
+    // Where buckets are to begin in order: until it has begun, or on two levels has ended.
+    std::optional<std::uint64_t> turn;
+    std::unique_ptr<Work> work;          // Null until it is at the front.
+    const StagedWork* staged = nullptr;  // The work, where memory is staged.
     TimePoint started;
     const char* algorithm = "";  // As the timeline calls it.
     std::optional<std::uint64_t> chunk_bytes;
@@ -107,7 +108,8 @@ class Executor {
   Result<bool> make_groups();
   Status start(const Set& set, std::size_t lane, Running& running);
   Result<bool> advance_lane(Set& set, std::size_t lane);
-  Result<bool> may_start(Running& running);
+  Result<bool> may_start(const Set& set, Running& running);
+  void release_turn(Running& running);
   Result<bool> are_inputs_ready(Bucket& bucket);
   void explain_adasum_once(const Set& set, const Running& running);
   Planes::Way way_of(const Set& set, const Bucket& bucket) const;
@@ -129,7 +131,7 @@ class Executor {
   std::map<std::uint32_t, Set> sets_;
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;
-  std::set<std::uint64_t> turns_;  // Of buckets that are to begin in order, and have not.
+  std::set<std::uint64_t> turns_;  // Of buckets that others are to wait for.
   std::uint64_t next_turn_ = 0;
   std::uint64_t buckets_ = 0;
   bool awaits_event_ = false;

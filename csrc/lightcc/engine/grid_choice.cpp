@@ -17,6 +17,19 @@ std::string ranks_at(const Ranks& host) {
 
 }  // namespace
 
+GridPosition grid_position(const Grid& grid, std::int32_t rank) {
+  GridPosition position{.blocks = grid.blocks.size(), .members = grid.block_size()};
+  for (std::size_t block = 0; block < grid.blocks.size(); ++block) {
+    const Ranks& ranks = grid.blocks[block];
+    const auto found = std::ranges::find(ranks, rank);
+    if (found != ranks.end()) {
+      position.block = block;
+      position.member = static_cast<std::size_t>(found - ranks.begin());
+    }
+  }
+  return position;
+}
+
 GridChoice choose_grid(const std::vector<std::int32_t>& ranks,
                        const std::vector<int>& host_of,
                        std::optional<bool> wanted,

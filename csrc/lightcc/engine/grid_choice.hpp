@@ -2,10 +2,14 @@
 // function of what all ranks know, so that all come to the same answer.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "lightcc/base/export.hpp"
+#include "lightcc/collectives/grid_group.hpp"
 
 namespace lightcc {
 
@@ -23,6 +27,9 @@ struct GridChoice {
   /// Why there is none although it was asked for; empty: nothing to say.
   std::string objection;
 };
+
+/// Where a rank of the grid stands in it.
+LIGHTCC_EXPORT GridPosition grid_position(const Grid& grid, std::int32_t rank);
 
 /// `ranks` ascending; `host_of` by world rank. `wanted` and `intra_size` are LIGHT_2D_ALLREDUCE and
 /// LIGHT_INTRA_SIZE. Where a grid would be no better than a flat group (one block, or blocks of

@@ -26,19 +26,6 @@ std::size_t position_of(const std::vector<int>& ranks, std::int32_t rank) {
   return static_cast<std::size_t>(std::ranges::find(ranks, rank) - ranks.begin());
 }
 
-/// Of a rank that has one.
-GridPosition grid_position(const Grid& grid, std::int32_t rank) {
-  GridPosition position{.blocks = grid.blocks.size(), .members = grid.block_size()};
-  for (std::size_t block = 0; block < grid.blocks.size(); ++block) {
-    const std::size_t found = position_of(grid.blocks[block], rank);
-    if (found < position.members) {
-      position.block = block;
-      position.member = found;
-    }
-  }
-  return position;
-}
-
 /// The ranks that have this one's place in their blocks.
 std::vector<std::int32_t> column_of(const Grid& grid, std::size_t member) {
   std::vector<std::int32_t> column;

@@ -45,6 +45,9 @@ class HostPlane final : public Plane {
   const char* makes_groups_unheard() const override {
     return mpi_ != nullptr ? "MPI_Comm_create_group" : nullptr;
   }
+  std::optional<Grid> grid_of(const std::vector<std::int32_t>& ranks) const override {
+    return layout_of(ranks).grid;
+  }
   /// Where this rank, one of `ranks`, stands when tensors are compressed: in the grid, or as a
   /// block of its own where there is none. Memory is fast: nothing where all share a host.
   std::optional<GridPosition> topk_position(const std::vector<std::int32_t>& ranks) const;

@@ -26,6 +26,7 @@
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
+#include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/operation.hpp"
 
 namespace lightcc {
@@ -46,9 +47,12 @@ struct PlaneGroups {
   const char* flat_algorithm = "";  ///< As a timeline calls what does not run on two levels.
   /// What is larger runs flat; none: everything does.
   std::optional<std::uint64_t> two_level_max_bytes;
+  bool only_allreduces_on_levels = false;
 
-  bool runs_on_two_levels(std::uint64_t bytes) const {
-    return two_level_max_bytes.has_value() && bytes <= *two_level_max_bytes;
+  bool runs_on_two_levels(OpType op, std::uint64_t bytes) const {
+    return two_level_max_bytes.has_value() && bytes <= *two_level_max_bytes &&
+           (op == OpType::kAllreduce || !only_allreduces_on_levels) && !is_transfer(op) &&
+           op != OpType::kAlltoall;
   }
 };
 
@@ -66,7 +70,7 @@ class Plane {
   /// Whether it runs buckets with such tensors. The same on all ranks.
   virtual bool runs(const Signature& /*signature*/, bool /*is_compressed*/) const { return true; }
   /// Whether its buckets must begin in the order of their announcements, on all lanes and process
-  /// sets.
+  /// sets. One on two levels then ends before the next one begins, as it begins again and again.
   virtual bool begins_in_order() const { return false; }
   /// Whether it can run a tensor of this rank. kInvalidArgument: not where that lies.
   virtual Status check(const TensorRef& /*tensor*/) const { return {}; }
@@ -83,6 +87,11 @@ class Plane {
   virtual Result<bool> make_groups() = 0;
   /// What make_groups() may wait for without that anybody rings; null: for nothing.
   virtual const char* makes_groups_unheard() const { return nullptr; }
+  /// The blocks of a set that has two levels; the same on all ranks, whether they are members or
+  /// not.
+  virtual std::optional<Grid> grid_of(const std::vector<std::int32_t>& /*ranks*/) const {
+    return std::nullopt;
+  }
   /// Null: they are not made yet, or this rank is no member. Valid until the set is removed.
   virtual PlaneGroups* groups(std::uint32_t id) = 0;
 
