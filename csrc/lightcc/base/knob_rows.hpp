@@ -262,10 +262,11 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBool,
      .target = &Knobs::two_level,
      .shared = true,
-     .meaning = "Two-level allreduce, reducescatter, allgather and broadcast: within blocks of "
-                "ranks that share memory, and between blocks, overlapped. Unset: where blocks of "
-                "several ranks lie on several hosts; 0: never; 1: also between blocks of one host "
-                "(LIGHT_INTRA_SIZE), and a warning where it cannot be."},
+     .meaning =
+         "Two-level allreduce, reducescatter, allgather and broadcast: within blocks of "
+         "ranks that share memory, and between blocks, overlapped. Unset: where blocks of "
+         "several ranks lie on several hosts; 0: never; 1: also between blocks of one host "
+         "(LIGHT_INTRA_SIZE) and for all-reduces by NCCL, and a warning where it cannot be."},
     {.names = {"LIGHT_INTRA_SIZE"},
      .type = Type::kInteger,
      .target = &Knobs::intra_size,

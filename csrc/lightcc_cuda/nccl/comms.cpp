@@ -130,9 +130,9 @@ NcclComms::~NcclComms() {
   }
 }
 
-std::shared_ptr<NcclComm> NcclComms::split(int position) {
+std::shared_ptr<NcclComm> NcclComms::split(int position, int part) {
   auto comm = std::make_shared<NcclComm>();
-  launcher_->split(comm, position);
+  launcher_->split(comm, position, part);
   return comm;
 }
 

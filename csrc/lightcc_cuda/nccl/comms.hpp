@@ -110,8 +110,8 @@ class NcclComms {
   ~NcclComms();
 
   /// All ranks ask for the same, in the same order. Members give their place, others a number below
-  /// 0, and nothing comes of it for them.
-  std::shared_ptr<NcclComm> split(int position);
+  /// 0, and nothing comes of it for them. Members of one `part` have a communicator together.
+  std::shared_ptr<NcclComm> split(int position, int part = 0);
   /// No Work on it is left.
   void free(std::shared_ptr<NcclComm> comm);
   /// Begins an operation behind all others that were started. `what` is for messages. A Work that

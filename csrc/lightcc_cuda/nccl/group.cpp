@@ -311,7 +311,12 @@ std::unique_ptr<Work> NcclGroup::allgather_bucket(std::vector<TensorSpan> tensor
   if (element == 0 || !are_parts(tensors, counts)) {
     return nccl_refusal("allgather: the counts are not those of the tensors");
   }
-  return spread_pieces(cut(tensors, counts, element), element);
+  std::vector<Piece> pieces = cut(tensors, counts, element);
+  for (Piece& piece : pieces) {
+    // NCCL reads the root's alone.
+    piece.in = piece.member == rank_ ? piece.in : piece.out;
+  }
+  return spread_pieces(std::move(pieces), element);
 }
 
 std::unique_ptr<Work> NcclGroup::allgather(const std::byte* in,

@@ -25,13 +25,13 @@ Status has_ended_before() {
 
 // ---- Whoever asks.
 
-void NcclLauncher::split(std::shared_ptr<NcclComm> comm, int position) {
+void NcclLauncher::split(std::shared_ptr<NcclComm> comm, int position, int part) {
   const MutexLock lock(mutex_);
   if (is_over_ || is_lost_) {
     finish(*comm, has_ended_before());
     return;
   }
-  asked_.chores.push_back({.comm = std::move(comm), .position = position});
+  asked_.chores.push_back({.comm = std::move(comm), .position = position, .part = part});
   changed_.notify_all();
 }
 
@@ -236,14 +236,14 @@ Result<bool> NcclLauncher::advance_split(Chore& chore) {
       comms_.push_back(chore.comm);
     }
     NcclConfig config;
-    LIGHTCC_RETURN_IF_ERROR(
-        setup_.library.check(setup_.library.call().split(world_->handle_,
-                                                         chore.position >= 0 ? 0 : kNcclNoColor,
-                                                         std::max(chore.position, 0),
-                                                         &comm.handle_,
-                                                         &config),
-                             "ncclCommSplit",
-                             world_->handle_));
+    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
+        setup_.library.call().split(world_->handle_,
+                                    chore.position >= 0 ? chore.part : kNcclNoColor,
+                                    std::max(chore.position, 0),
+                                    &comm.handle_,
+                                    &config),
+        "ncclCommSplit",
+        world_->handle_));
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool is_split, is_ready(world_->handle_, "ncclCommSplit"));
   if (!is_split || chore.position < 0) {

@@ -46,7 +46,7 @@ class NcclLauncher {
   /// Of the thread: makes the communicator of the world, and serves until it is told to end.
   void serve() LIGHTCC_EXCLUDES(mutex_);
 
-  void split(std::shared_ptr<NcclComm> comm, int position) LIGHTCC_EXCLUDES(mutex_);
+  void split(std::shared_ptr<NcclComm> comm, int position, int part) LIGHTCC_EXCLUDES(mutex_);
   void free(std::shared_ptr<NcclComm> comm) LIGHTCC_EXCLUDES(mutex_);
   void post(std::shared_ptr<NcclJob> job) LIGHTCC_EXCLUDES(mutex_);
   /// Ends the thread; `aborts`: at once. False: it has not ended within reason. Blocks: for that.
@@ -60,6 +60,7 @@ class NcclLauncher {
     std::shared_ptr<NcclComm> comm;
     bool frees = false;
     int position = 0;
+    int part = 0;
     bool has_begun = false;
     TimePoint deadline{};
   };

@@ -7,8 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/plane.hpp"
+#include "lightcc/engine/staged_exchange.hpp"
 
 #include "lightcc_cuda/driver/gpus.hpp"
 #include "lightcc_cuda/nccl/agreement.hpp"
@@ -27,6 +30,9 @@ class NcclPlane final : public Plane {
       : world_(site.world),
         host_(site.host),
         lanes_(static_cast<std::size_t>(site.knobs.num_lanes)),
+        two_level_(site.knobs.two_level == true),
+        two_level_max_bytes_(static_cast<std::uint64_t>(site.knobs.two_level_max_bytes)),
+        chunk_bytes_(static_cast<std::size_t>(site.knobs.two_level_chunk_bytes)),
         comms_(std::move(comms)),
         staging_(std::move(staging)),
         device_(device) {}
@@ -55,10 +61,21 @@ class NcclPlane final : public Plane {
     const bool is_member = position != ranks.end();
     Set set{.rank = static_cast<int>(position - ranks.begin()),
             .size = static_cast<int>(ranks.size()),
-            .comms = {},
+            .position = {},
+            .lanes = {},
             .groups = {}};
+    const std::optional<Grid> grid = two_level_ ? host_.grid_of(ranks) : std::nullopt;
+    if (grid.has_value() && is_member) {
+      set.position = grid_position(*grid, world_.topology.rank);
+    }
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
-      set.comms.push_back(comms_->split(is_member ? set.rank : -1));
+      LaneComms& comms = set.lanes.emplace_back();
+      comms.flat = comms_->split(is_member ? set.rank : -1);
+      if (grid.has_value()) {
+        comms.block = is_member ? comms_->split(static_cast<int>(set.position->member),
+                                                static_cast<int>(set.position->block))
+                                : comms_->split(-1);
+      }
     }
     if (is_member) {
       sets_[id] = std::move(set);
@@ -69,10 +86,14 @@ class NcclPlane final : public Plane {
   void remove_process_set(std::uint32_t id) override {
     const auto found = sets_.find(id);
     if (found != sets_.end()) {
-      for (const auto& comm : found->second.comms) {
-        comms_->free(comm);
-      }
+      const std::vector<LaneComms> lanes = std::move(found->second.lanes);
       sets_.erase(found);
+      for (const LaneComms& comms : lanes) {
+        comms_->free(comms.flat);
+        if (comms.block != nullptr) {
+          comms_->free(comms.block);
+        }
+      }
     }
   }
 
@@ -80,7 +101,7 @@ class NcclPlane final : public Plane {
     bool moved = false;
     for (auto& [id, set] : sets_) {
       if (!set.groups.has_value()) {
-        LIGHTCC_ASSIGN_OR_RETURN(const bool made, try_finish(set));
+        LIGHTCC_ASSIGN_OR_RETURN(const bool made, try_finish(id, set));
         moved = moved || made;
       }
     }
@@ -111,33 +132,84 @@ class NcclPlane final : public Plane {
   TopkKernels& topk_kernels() override { return host_.topk_kernels(); }
 
  private:
+  struct LaneComms {
+    std::shared_ptr<NcclComm> flat;
+    std::shared_ptr<NcclComm> block;  // Null: the set has no levels.
+  };
   /// A set that this rank is a member of.
   struct Set {
     int rank = 0;
     int size = 0;
-    std::vector<std::shared_ptr<NcclComm>> comms;  // By lane.
-    std::optional<PlaneGroups> groups;             // Absent while being made.
+    std::optional<GridPosition> position;  // Where it has two levels.
+    std::vector<LaneComms> lanes;
+    std::optional<PlaneGroups> groups;  // Absent while being made.
   };
 
-  Result<bool> try_finish(Set& set) {
-    for (const auto& comm : set.comms) {
-      LIGHTCC_ASSIGN_OR_RETURN(const bool made, comm->is_made());
-      if (!made) {
-        return false;
+  static Result<bool> are_made(const Set& set) {
+    for (const LaneComms& comms : set.lanes) {
+      for (const auto& comm : {comms.flat, comms.block}) {
+        LIGHTCC_ASSIGN_OR_RETURN(const bool made,
+                                 comm == nullptr ? Result<bool>(true) : comm->is_made());
+        if (!made) {
+          return false;
+        }
       }
+    }
+    return true;
+  }
+
+  Result<bool> try_finish(std::uint32_t id, Set& set) {
+    LIGHTCC_ASSIGN_OR_RETURN(const bool made, are_made(set));
+    PlaneGroups* const host = host_.groups(id);
+    if (!made || host == nullptr) {
+      return false;
     }
     PlaneGroups& groups = set.groups.emplace();
     groups.flat_algorithm = "NCCL";
     groups.ends_unheard = true;
-    for (const auto& comm : set.comms) {
-      groups.lanes.push_back({make_nccl_group(*comms_, comm, set.rank, set.size), nullptr});
+    if (set.position.has_value()) {
+      groups.needs_calls = host->needs_calls;
+      groups.two_level_max_bytes = two_level_max_bytes_;
+      groups.only_allreduces_on_levels = true;
+    }
+    for (std::size_t lane = 0; lane < lanes_; ++lane) {
+      const LaneComms& comms = set.lanes[lane];
+      std::unique_ptr<Group> group = make_nccl_group(*comms_, comms.flat, set.rank, set.size);
+      if (set.position.has_value()) {
+        group = on_two_levels(std::move(group), *set.position, comms.block, host->lanes[lane].grid);
+      }
+      groups.lanes.push_back({std::move(group), nullptr});
     }
     return true;
+  }
+
+  /// NCCL within a block; between blocks shards go by way of the host's groups of the same lane.
+  std::unique_ptr<Group> on_two_levels(std::unique_ptr<Group> flat,
+                                       const GridPosition& position,
+                                       const std::shared_ptr<NcclComm>& block,
+                                       const std::shared_ptr<GridState>& host) {
+    GridLevels levels;
+    levels.intra = make_nccl_group(
+        *comms_, block, static_cast<int>(position.member), static_cast<int>(position.members));
+    levels.inter = make_staged_exchanges(host, *staging_, device_);
+    const auto allocate = [staging = staging_, device = device_](std::size_t bytes) {
+      const auto made = staging->allocate(bytes, device);
+      return made.ok() ? std::shared_ptr<std::byte>(*made, (*made)->data()) : nullptr;
+    };
+    return make_grid_group(std::move(flat),
+                           make_grid_state(std::move(levels),
+                                           {.chunk_bytes = chunk_bytes_,
+                                            .max_bytes = two_level_max_bytes_,
+                                            .is_host_memory = false,
+                                            .allocate = allocate}));
   }
 
   const Membership& world_;
   Plane& host_;
   std::size_t lanes_;
+  bool two_level_;
+  std::uint64_t two_level_max_bytes_;
+  std::size_t chunk_bytes_;           // 0: by the size of the bucket.
   std::unique_ptr<NcclComms> comms_;  // It outlives the communicators of sets.
   std::shared_ptr<Staging> staging_;
   int device_;

@@ -93,11 +93,14 @@ def reduce_until_an_error(victim: int) -> str:
     return "no error"
 
 
-@pytest.mark.parametrize("hosts", [None, [0, 0, 1]])
-def test_a_killed_rank_is_named_and_nobody_hangs(hosts: list[int] | None) -> None:
-    with RankProcesses(reduce_until_an_error, 3, 1, env=with_nccl(3), hosts=hosts) as ranks:
+@pytest.mark.parametrize("hosts", [[0, 0, 0], [0, 0, 1], [0, 0, 1, 1]])
+def test_a_killed_rank_is_named_and_nobody_hangs(hosts: list[int]) -> None:
+    size = len(hosts)
+    # Hosts that are alike make two levels.
+    settings = with_nccl(size, LIGHT_2D_ALLREDUCE="1", LIGHT_2D_CHUNK="4096")
+    with RankProcesses(reduce_until_an_error, size, 1, env=settings, hosts=hosts) as ranks:
         results = ranks.wait(60)
-    for rank in (0, 2):
+    for rank in set(range(size)) - {1}:
         assert "rank 1" in str(results[rank].value)
 
 

@@ -357,7 +357,7 @@ LIGHTCC_API cuMemcpyDtoHAsync_v2(void* to,
     return fake::kInvalidValue;
   }
   const Device device = fake::device_memories().device_of(from).value_or(0);
-  fake::hold_copy(stream, device, fake::traffic().count_to_host(device));
+  fake::hold_copy(stream, device, fake::traffic().count_to_host(device, bytes));
   const bool pinned = fake::pinned_memories().has(to, bytes);
   fake::enqueue_copy(stream, static_cast<std::byte*>(to), memory, bytes, pinned);
   return cuda::kSuccess;

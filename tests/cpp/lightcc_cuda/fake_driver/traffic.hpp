@@ -1,6 +1,7 @@
 // Copies of the fake GPUs, as they were asked for.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <mutex>
 
@@ -11,6 +12,7 @@ namespace lightcc::cuda::fake {
 struct Copies {
   int to_host = 0;
   int to_device = 0;
+  std::size_t bytes_to_host = 0;
 };
 
 class Traffic {
@@ -20,8 +22,9 @@ class Traffic {
     all_.clear();
   }
   /// How many there are with it.
-  int count_to_host(Device device) {
+  int count_to_host(Device device, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
+    all_[device].bytes_to_host += bytes;
     return ++all_[device].to_host;
   }
   void count_to_device(Device device) {

@@ -18,6 +18,16 @@ namespace lightcc::cuda::fake {
 [[gnu::visibility("default")]] void set_nccl(const std::string& settings) {
   nccl_settings().set(settings);
   operations_begun = 0;
+  const std::lock_guard lock(orders_mutex);
+  orders.clear();
+}
+[[gnu::visibility("default")]] std::vector<std::vector<std::string>> orders_of_nccl() {
+  const std::lock_guard lock(orders_mutex);
+  std::vector<std::vector<std::string>> all;
+  for (const auto& [thread, order] : orders) {
+    all.push_back(order);
+  }
+  return all;
 }
 [[gnu::visibility("default")]] int live_nccl() {
   const std::lock_guard lock(comms_mutex);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace lightcc::cuda::fake {
 
@@ -26,6 +27,8 @@ void set_nccl(const std::string& settings);
 int live_nccl();
 /// Operations, or groups of them, that the ranks of this process have begun since set_nccl().
 int operations_of_nccl();
+/// The communicators that each rank of this process has used since, in order.
+std::vector<std::vector<std::string>> orders_of_nccl();
 // The same for who has the library alone, by ctypes.
 extern "C" int lightcc_fake_nccl_live();
 extern "C" int lightcc_fake_nccl_operations();

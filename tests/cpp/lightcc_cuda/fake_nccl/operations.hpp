@@ -9,7 +9,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +25,10 @@
 namespace lightcc::cuda::fake {
 
 inline std::atomic<int> operations_begun{0};
+
+/// Communicators in the order in which each thread has used them.
+inline std::mutex orders_mutex;
+inline std::map<std::thread::id, std::vector<std::string>> orders;
 
 inline std::byte* memory_at(const void* address) {
   return static_cast<std::byte*>(lightcc_fake_cuda_memory(reinterpret_cast<Address>(address)));
@@ -144,6 +151,10 @@ inline thread_local std::optional<Batch> grouped;
 
 inline void begin(Batch batch) {
   const int number = ++operations_begun;
+  {
+    const std::lock_guard lock(orders_mutex);
+    orders[std::this_thread::get_id()].push_back(batch.comm->name);
+  }
   batch.breaks = number == nccl_settings().number("broken");
   batch.hangs = number == nccl_settings().number("hangs");
   batch.comm->answers_left = 2;
