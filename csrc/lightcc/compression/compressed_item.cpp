@@ -28,13 +28,13 @@ ShardRange CompressedItem::shard_of(std::size_t member) const {
 }
 
 std::byte* CompressedItem::result() {
-  if (span().out != nullptr) {
+  if (span().out != nullptr && !job_.shards_apart) {
     return span().out + to_bytes(shard_.begin);
   }
-  if (unwanted_ == nullptr) {
-    unwanted_ = kernels().allocate(to_bytes(shard_.size_elems()));
+  if (apart_ == nullptr) {
+    apart_ = kernels().allocate(to_bytes(shard_.size_elems()));
   }
-  return unwanted_.get();
+  return apart_.get();
 }
 
 const std::byte* CompressedItem::input() {
@@ -117,14 +117,16 @@ Status CompressedItem::conclude() {
     return {};
   }
   entry.state->rollback();
-  if (span().out == nullptr) {
+  // A list that is not finite makes all elements NaN: where shards lie apart, those of the own
+  // shard, which is gathered.
+  std::byte* const out = job_.shards_apart ? result() : span().out;
+  const std::size_t elements = job_.shards_apart ? shard_.size_elems() : span().count;
+  if (out == nullptr) {
     return {};
   }
-  // A list that is not finite makes all elements NaN.
   const TopkListView flagged{
-      .elements = span().count, .format = {.dtype = job_.reduction.dtype}, .non_finite = true};
-  return kernels().merge(
-      {&flagged, 1}, span().out, span().count, job_.reduction.dtype, late_factor());
+      .elements = elements, .format = {.dtype = job_.reduction.dtype}, .non_finite = true};
+  return kernels().merge({&flagged, 1}, out, elements, job_.reduction.dtype, late_factor());
 }
 
 }  // namespace lightcc

@@ -33,6 +33,8 @@ struct CompressedJob {
   Reduction reduction;  ///< kSum.
   CompressionSpec spec;
   TopkCounters* counters = nullptr;  ///< Outlives the Work, as kernels do.
+  /// The tensors are in other memory than their shards, which lie apart in that of the kernels.
+  bool shards_apart = false;
 };
 
 /// Each step is started when the one before is done; next_scatter(), next_exchange() and
@@ -89,8 +91,8 @@ class CompressedItem {
   CompressedJob job_;
   std::size_t element_bytes_;
   ShardRange shard_;
-  // The own shard's result, where the tensor's is not wanted.
-  std::shared_ptr<std::byte> unwanted_;
+  // The own shard's result, where it does not lie in the tensor's.
+  std::shared_ptr<std::byte> apart_;
   int scattered_ = 0;  // Steps done.
 };
 

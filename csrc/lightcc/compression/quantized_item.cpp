@@ -144,7 +144,8 @@ Result<std::unique_ptr<Work>> QuantizedItem::next_gather(Group* intra) {
   if (!non_finite_) {
     LIGHTCC_RETURN_IF_ERROR(write_result());
   }
-  return intra == nullptr || non_finite_ ? std::unique_ptr<Work>() : gather_dense(*intra);
+  const bool gathers = intra != nullptr && (!non_finite_ || job().shards_apart);
+  return gathers ? gather_dense(*intra) : std::unique_ptr<Work>();
 }
 
 /// Whether the step is void for the shards of the others.

@@ -35,6 +35,7 @@ TopkItem::TopkItem(CompressedTensor tensor, const CompressedJob& job)
   k_ = topk_k(shard().size_elems(), ratio);
   capacity_ = spec.exact ? k_ : topk_capacity(k_, shard().size_elems());
   plan_ = plan_topk(span().count, position().members, position().blocks, ratio, format_);
+  plan_.gather_lists = plan_.gather_lists && !job.shards_apart;
 }
 
 ShardRange TopkItem::piece_of(std::size_t block) const {
@@ -245,7 +246,7 @@ Result<std::unique_ptr<Work>> TopkItem::gather_results(Group& intra) {
   }
   LIGHTCC_RETURN_IF_ERROR(conclude());
   if (non_finite_) {
-    return std::unique_ptr<Work>();
+    return job().shards_apart ? gather_dense(intra) : std::unique_ptr<Work>();
   }
   if (plan_.gather_lists) {
     all_lists_ =

@@ -84,8 +84,11 @@ class CompressedStages final : public PipelineStages {
   CompressedStages(std::vector<CompressedTensor> tensors,
                    const CompressedJob& job,
                    std::shared_ptr<GridState> grid,
+                   Group* shards,
                    std::size_t lead)
-      : PipelineStages(GridSchedule(tensors.size(), lead)), grid_(std::move(grid)) {
+      : PipelineStages(GridSchedule(tensors.size(), lead)),
+        grid_(std::move(grid)),
+        shards_(shards) {
     items_.reserve(tensors.size());
     for (CompressedTensor& tensor : tensors) {
       items_.push_back(make_item(std::move(tensor), job));
@@ -111,9 +114,12 @@ class CompressedStages final : public PipelineStages {
   }
 
  private:
-  Group* intra() const { return grid_ == nullptr ? nullptr : grid_->levels.intra.get(); }
+  Group* intra() const {
+    return shards_ != nullptr || grid_ == nullptr ? shards_ : grid_->levels.intra.get();
+  }
 
   std::shared_ptr<GridState> grid_;
+  Group* shards_;
   std::vector<std::unique_ptr<CompressedItem>> items_;
 };
 
@@ -125,13 +131,14 @@ std::unique_ptr<Work> make_compressed_allreduce(CompressedLevels levels,
   if (levels.grid == nullptr) {
     constexpr std::size_t kLead = 2;  // One on the network, one to follow.
     return std::make_unique<GridWork>(
-        *levels.flat, std::make_unique<CompressedStages>(std::move(tensors), job, nullptr, kLead));
+        *levels.flat,
+        std::make_unique<CompressedStages>(std::move(tensors), job, nullptr, nullptr, kLead));
   }
   if (!levels.grid->status.ok()) {
     return std::make_unique<FailedWork>(levels.grid->status);
   }
-  auto stages =
-      std::make_unique<CompressedStages>(std::move(tensors), job, levels.grid, levels.grid->lead());
+  auto stages = std::make_unique<CompressedStages>(
+      std::move(tensors), job, levels.grid, levels.shards, levels.grid->lead());
   return std::make_unique<GridWork>(std::move(levels.grid), std::move(stages));
 }
 

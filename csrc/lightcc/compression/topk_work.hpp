@@ -12,10 +12,13 @@ namespace lightcc {
 
 struct GridState;
 
-/// What a compressed all-reduce runs over; both outlive it.
+/// What a compressed all-reduce runs over; all of it outlives the Work.
 struct CompressedLevels {
   std::shared_ptr<GridState> grid;  ///< Null: blocks of one member.
   Group* flat = nullptr;            ///< Joins the blocks where there is no grid.
+  /// Where tensors are in other memory than what `grid` runs on: scatters and gathers them, in the
+  /// place of its intra level (engine/staged_shards.hpp). Else null.
+  Group* shards = nullptr;
 };
 
 /// `tensors` all have the dtype of `job.reduction`, whose op is kSum. The entry of each has the

@@ -111,7 +111,8 @@ std::vector<SampledTensor> sampled_tensors(const Bucket& bucket,
                                            const std::vector<CompressedTensor>& tensors,
                                            const BucketSite& site) {
   std::vector<SampledTensor> sampled;
-  if (site.plane.topk_kernels().measures_samples()) {
+  // Samples are compared where the kernels are.
+  if (site.plane.topk_kernels().measures_samples() && site.lane.shards == nullptr) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (is_sampled(*tensors[i].entry, site.sample_every)) {
         sampled.push_back({.tensor = tensors[i],
@@ -136,13 +137,16 @@ Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,
   }
   const CompressedJob job{.reduction = reduction,
                           .spec = *bucket.tensors.front().signature().compression,
-                          .counters = &site.topk.counters()};
+                          .counters = &site.topk.counters(),
+                          .shards_apart = site.lane.shards != nullptr};
   std::vector<SampledTensor> sampled = sampled_tensors(bucket, tensors, site);
   std::unique_ptr<Work> work =
       job.spec.is_low_rank()
           ? make_low_rank_allreduce(site.group(), std::move(tensors), job)
           : make_compressed_allreduce(
-                {.grid = site.lane.grid, .flat = &site.group()}, std::move(tensors), job);
+                {.grid = site.lane.grid, .flat = &site.group(), .shards = site.lane.shards.get()},
+                std::move(tensors),
+                job);
   bucket.is_sampled = !sampled.empty();
   if (!bucket.is_sampled) {
     return work;

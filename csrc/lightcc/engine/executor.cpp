@@ -261,13 +261,22 @@ Result<bool> Executor::may_start(const Set& set, Running& running) {
     return false;
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(running.bucket));
-  const Bucket& bucket = running.bucket;
-  if (ready && running.turn.has_value() &&
-      !set.groups_for(running).runs_on_two_levels(bucket.tensors.front().signature().op,
-                                                  byte_count(bucket))) {
+  if (ready && !runs_on_levels(set, running)) {
     release_turn(running);
   }
   return ready;
+}
+
+// Whether it begins more than once.
+bool Executor::runs_on_levels(const Set& set, const Running& running) {
+  if (!running.turn.has_value()) {
+    return false;
+  }
+  const PlaneGroups& groups = set.groups_for(running);
+  const Signature& first = running.bucket.tensors.front().signature();
+  return groups.runs_on_two_levels(first.op, byte_count(running.bucket)) ||
+         (groups.compresses_apart && first.op == OpType::kAllreduce &&
+          first.compression.has_value());
 }
 
 void Executor::release_turn(Running& running) {

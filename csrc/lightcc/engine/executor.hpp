@@ -109,6 +109,7 @@ class Executor {
   Status start(const Set& set, std::size_t lane, Running& running);
   Result<bool> advance_lane(Set& set, std::size_t lane);
   Result<bool> may_start(const Set& set, Running& running);
+  static bool runs_on_levels(const Set& set, const Running& running);
   void release_turn(Running& running);
   Result<bool> are_inputs_ready(Bucket& bucket);
   void explain_adasum_once(const Set& set, const Running& running);

@@ -53,8 +53,8 @@ class Staging {
   // dropping it blocks until a copy that runs has ended. Copies to the host and copies back run
   // beside one another. Errors: kSystem, kUnimplemented.
 
-  /// Sets `host` to memory of `bytes` bytes, with what is at every `from`; leaves it null where
-  /// there is nothing to copy.
+  /// Sets `host` to memory of `bytes` bytes, unless it is set, with what is at every `from`; leaves
+  /// it as it is where there is nothing to copy.
   virtual std::unique_ptr<Work> copy_to_host(std::shared_ptr<StagedBlock> block) = 0;
   /// Copies the parts to every `to`.
   virtual std::unique_ptr<Work> copy_to_device(std::shared_ptr<StagedBlock> block) = 0;

@@ -12,6 +12,7 @@
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/plane.hpp"
 #include "lightcc/engine/staged_exchange.hpp"
+#include "lightcc/engine/staged_shards.hpp"
 
 #include "lightcc_cuda/driver/gpus.hpp"
 #include "lightcc_cuda/nccl/agreement.hpp"
@@ -39,7 +40,11 @@ class NcclPlane final : public Plane {
 
   MemoryKind memory_kind() const override { return MemoryKind::kCuda; }
   bool runs(const Signature& signature, bool is_compressed) const override {
-    return is_for_nccl(signature, is_compressed);
+    if (is_compressed) {
+      return has_levels(signature.process_set) && !signature.compression->is_low_rank() &&
+             is_for_nccl(signature, false);
+    }
+    return is_for_nccl(signature, false);
   }
   bool begins_in_order() const override { return true; }
   const char* makes_groups_unheard() const override { return "NCCL's ncclCommSplit"; }
@@ -171,16 +176,34 @@ class NcclPlane final : public Plane {
       groups.needs_calls = host->needs_calls;
       groups.two_level_max_bytes = two_level_max_bytes_;
       groups.only_allreduces_on_levels = true;
+      groups.compresses_apart = true;
     }
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
       const LaneComms& comms = set.lanes[lane];
       std::unique_ptr<Group> group = make_nccl_group(*comms_, comms.flat, set.rank, set.size);
-      if (set.position.has_value()) {
-        group = on_two_levels(std::move(group), *set.position, comms.block, host->lanes[lane].grid);
+      if (!set.position.has_value()) {
+        groups.lanes.push_back({std::move(group), nullptr});
+        continue;
       }
-      groups.lanes.push_back({std::move(group), nullptr});
+      const std::shared_ptr<GridState>& grid = host->lanes[lane].grid;
+      group = on_two_levels(std::move(group), *set.position, comms.block, grid);
+      groups.lanes.push_back(
+          {std::move(group),
+           grid,
+           make_staged_shards(grid, block_group(*set.position, comms.block), *staging_, device_)});
     }
     return true;
+  }
+
+  bool has_levels(std::uint32_t id) const {
+    const auto found = sets_.find(id);
+    return found != sets_.end() && found->second.position.has_value();
+  }
+
+  std::unique_ptr<Group> block_group(const GridPosition& position,
+                                     const std::shared_ptr<NcclComm>& comm) const {
+    return make_nccl_group(
+        *comms_, comm, static_cast<int>(position.member), static_cast<int>(position.members));
   }
 
   /// NCCL within a block; between blocks shards go by way of the host's groups of the same lane.
@@ -189,8 +212,7 @@ class NcclPlane final : public Plane {
                                        const std::shared_ptr<NcclComm>& block,
                                        const std::shared_ptr<GridState>& host) {
     GridLevels levels;
-    levels.intra = make_nccl_group(
-        *comms_, block, static_cast<int>(position.member), static_cast<int>(position.members));
+    levels.intra = block_group(position, block);
     levels.inter = make_staged_exchanges(host, *staging_, device_);
     const auto allocate = [staging = staging_, device = device_](std::size_t bytes) {
       const auto made = staging->allocate(bytes, device);

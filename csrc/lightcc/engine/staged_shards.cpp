@@ -1,0 +1,188 @@
+#include "lightcc/engine/staged_shards.hpp"
+
+#include <bit>
+#include <cstddef>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/base/types.hpp"
+#include "lightcc/collectives/grid_state.hpp"
+
+namespace lightcc {
+namespace {
+
+/// One after another.
+class InTurn final : public Work {
+ public:
+  using Start = std::function<std::unique_ptr<Work>()>;
+
+  explicit InTurn(std::vector<Start> starts) : starts_(std::move(starts)) {}
+
+  Result<Progress> advance() override {
+    while (next_ < starts_.size()) {
+      if (work_ == nullptr) {
+        work_ = starts_[next_]();
+      }
+      LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, work_->advance());
+      if (progress != Progress::kDone) {
+        return progress;
+      }
+      work_.reset();
+      ++next_;
+    }
+    return Progress::kDone;
+  }
+
+ private:
+  std::vector<Start> starts_;
+  std::size_t next_ = 0;
+  std::unique_ptr<Work> work_;
+};
+
+class StagedShards final : public Group {
+ public:
+  StagedShards(std::shared_ptr<GridState> host,
+               std::unique_ptr<Group> block,
+               Staging& staging,
+               std::int32_t device)
+      : host_(std::move(host)), block_(std::move(block)), staging_(staging), device_(device) {}
+
+  int rank() const override { return block_->rank(); }
+  int size() const override { return block_->size(); }
+
+  std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                              std::vector<std::size_t> counts,
+                                              const Reduction& reduction) override {
+    if (!is_one_for_each_member(tensors, counts)) {
+      return refuse();
+    }
+    TensorSpan& own = tensors[static_cast<std::size_t>(rank())];
+    auto shard = shard_at(own.out, own.count * element_size(reduction.dtype));
+    // Inputs stay what they are, so the result lies beside them.
+    const Result<std::byte*> beside = memory_for(shard->bytes);
+    if (!beside.ok()) {
+      return std::make_unique<FailedWork>(beside.status());
+    }
+    own.out = *beside;
+    shard->parts.front().from = own.out;
+    std::vector<InTurn::Start> steps;
+    steps.emplace_back([this, tensors = std::move(tensors), counts = std::move(counts), reduction] {
+      return block_->reduce_scatter_bucket(tensors, counts, reduction);
+    });
+    steps.emplace_back([this, shard = std::move(shard)] { return staging_.copy_to_host(shard); });
+    return std::make_unique<InTurn>(std::move(steps));
+  }
+
+  std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
+                                         std::vector<std::size_t> counts,
+                                         DataType dtype) override {
+    if (!is_one_for_each_member(tensors, counts)) {
+      return refuse();
+    }
+    TensorSpan& own = tensors[static_cast<std::size_t>(rank())];
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): it is copied from there.
+    auto shard = shard_at(const_cast<std::byte*>(own.in), own.count * element_size(dtype));
+    if (own.out == nullptr) {
+      const Result<std::byte*> beside = memory_for(shard->bytes);
+      if (!beside.ok()) {
+        return std::make_unique<FailedWork>(beside.status());
+      }
+      own.out = *beside;
+    }
+    own.in = own.out;
+    shard->parts.front().to = own.out;
+    std::vector<InTurn::Start> steps;
+    steps.emplace_back([this, shard = std::move(shard)] { return staging_.copy_to_device(shard); });
+    steps.emplace_back([this, tensors = std::move(tensors), counts = std::move(counts), dtype] {
+      return block_->allgather_bucket(tensors, counts, dtype);
+    });
+    return std::make_unique<InTurn>(std::move(steps));
+  }
+
+  std::unique_ptr<Work> allgather(const std::byte* in,
+                                  std::byte* out,
+                                  std::vector<std::size_t> bytes) override {
+    return host_->status.ok() ? host_->levels.intra->allgather(in, out, std::move(bytes))
+                              : std::make_unique<FailedWork>(host_->status);
+  }
+
+  // Nobody asks for the rest.
+  std::unique_ptr<Work> allreduce(std::vector<TensorSpan> /*tensors*/,
+                                  const Reduction& /*reduction*/) override {
+    return refuse();
+  }
+  std::unique_ptr<Work> reduce_scatter(const std::byte* /*in*/,
+                                       std::byte* /*out*/,
+                                       std::vector<std::size_t> /*counts*/,
+                                       const Reduction& /*reduction*/) override {
+    return refuse();
+  }
+  std::unique_ptr<Work> broadcast(std::byte* /*data*/,
+                                  std::size_t /*bytes*/,
+                                  int /*root*/) override {
+    return refuse();
+  }
+  std::unique_ptr<Work> alltoall(const std::byte* /*in*/,
+                                 std::vector<std::size_t> /*send_bytes*/,
+                                 std::byte* /*out*/,
+                                 std::vector<std::size_t> /*recv_bytes*/) override {
+    return refuse();
+  }
+  std::unique_ptr<Work> send(const std::byte* /*in*/,
+                             std::size_t /*bytes*/,
+                             int /*peer*/) override {
+    return refuse();
+  }
+  std::unique_ptr<Work> recv(std::byte* /*out*/, std::size_t /*bytes*/, int /*peer*/) override {
+    return refuse();
+  }
+  std::unique_ptr<Work> barrier() override { return refuse(); }
+
+ private:
+  static std::unique_ptr<Work> refuse() {
+    return std::make_unique<FailedWork>(
+        Status(ErrorCode::kInternal,
+               "staged shards are scattered and gathered, with one tensor for each member"));
+  }
+
+  bool is_one_for_each_member(const std::vector<TensorSpan>& tensors,
+                              const std::vector<std::size_t>& counts) const {
+    return tensors.size() == counts.size() && counts.size() == static_cast<std::size_t>(size());
+  }
+
+  /// The own shard, of which `host` is the copy in host memory.
+  std::shared_ptr<StagedBlock> shard_at(std::byte* host, std::size_t bytes) const {
+    auto block = std::make_shared<StagedBlock>();
+    block->parts.push_back({.from = nullptr, .to = nullptr, .device = device_, .bytes = bytes});
+    block->bytes = bytes;
+    block->host = {std::shared_ptr<std::byte>(), host};  // Whoever asks keeps it.
+    return block;
+  }
+
+  /// Of the GPU, until the next call. It is only used by one Work at a time.
+  Result<std::byte*> memory_for(std::size_t bytes) {
+    if (memory_ == nullptr || memory_->size_bytes() < bytes) {
+      LIGHTCC_ASSIGN_OR_RETURN(memory_, staging_.allocate(std::bit_ceil(bytes), device_));
+    }
+    return memory_->data();
+  }
+
+  std::shared_ptr<GridState> host_;
+  std::unique_ptr<Group> block_;
+  Staging& staging_;
+  std::int32_t device_;
+  std::shared_ptr<OutputBuffer> memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Group> make_staged_shards(std::shared_ptr<GridState> host,
+                                          std::unique_ptr<Group> block,
+                                          Staging& staging,
+                                          std::int32_t device) {
+  return std::make_unique<StagedShards>(std::move(host), std::move(block), staging, device);
+}
+
+}  // namespace lightcc

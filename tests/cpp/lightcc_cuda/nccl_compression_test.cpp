@@ -1,0 +1,211 @@
+// Compressed all-reduces of the fake GPU's tensors: the fake NCCL within hosts, the engine's
+// compression of staged shards between them.
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/engine/world.hpp"
+
+#include "engine/every_operation.hpp"
+#include "engine/rank_threads.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
+#include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/nccl_jobs.hpp"
+
+namespace lightcc::cuda::nccl_compression_test {
+namespace {
+
+using lightcc::testing::bare;
+using lightcc::testing::JobOptions;
+using lightcc::testing::Numbers;
+using lightcc::testing::numbers_of;
+using lightcc::testing::on_hosts;
+using lightcc::testing::operation_on;
+using lightcc::testing::run_one;
+using testing::Framework;
+using testing::run_nccl_job;
+using testing::Tensor;
+
+constexpr std::size_t kCount = 4001;
+constexpr int kSteps = 6;
+/// Of train(): an input has an infinity.
+constexpr int kVoidStep = 4;
+
+JobOptions on_levels() {
+  JobOptions options = on_hosts({0, 0, 1, 1});
+  options.environment["LIGHT_2D_ALLREDUCE"] = "1";
+  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
+  return options;
+}
+
+/// Tensors in one bucket, of which the last one is too small for a shard on each rank, for some
+/// steps; on the GPU in all but every third step. NaNs become numbers that can be compared.
+std::vector<Numbers> train(World& world,
+                           int rank,
+                           const Framework* framework,
+                           const CompressionSpec& spec) {
+  std::vector<Numbers> results;
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<Numbers> data = {
+        numbers_of(rank + step, kCount), numbers_of(rank, 300), numbers_of(rank, 5)};
+    if (step == kVoidStep && rank == 2) {
+      data[0][kCount - 1] = std::numeric_limits<float>::infinity();
+    }
+    std::vector<Operation> operations;
+    std::vector<Tensor> tensors;
+    tensors.reserve(data.size());
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      Operation operation = operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i]);
+      operation.request.signature.compression = spec;
+      if (framework != nullptr && step % 3 != 0) {
+        operation = tensors.emplace_back(*framework, data[i]).put(std::move(operation));
+      }
+      operations.push_back(std::move(operation));
+    }
+    const auto handle =
+        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
+    EXPECT_TRUE(handle.ok()) << handle.status().message();
+    const auto ended = world.wait(*handle, {});
+    EXPECT_TRUE(ended.ok()) << ended.status().message();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      Numbers& result = results.emplace_back(tensors.empty() ? data[i] : tensors[i].read());
+      for (float& number : result) {
+        number = std::isnan(number) ? -1e30F : number;
+      }
+    }
+  }
+  return results;
+}
+
+class NcclCompression : public ::testing::TestWithParam<CompressionSpec> {
+ protected:
+  void SetUp() override { fake::set_nccl(""); }
+};
+INSTANTIATE_TEST_SUITE_P(All,
+                         NcclCompression,
+                         ::testing::Values(CompressionSpec{.ratio = 0.01, .momentum = 0.5},
+                                           CompressionSpec{
+                                               .ratio = 0.02, .warmup_steps = 2, .fp16 = true},
+                                           CompressionSpec{.ratio = 0.4, .exact = true},
+                                           CompressionSpec{.ratio = 1.0},
+                                           CompressionSpec{.compressor = Compressor::kInt8},
+                                           CompressionSpec{.compressor = Compressor::kSign}));
+
+TEST_P(NcclCompression, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
+  std::array<std::vector<Numbers>, 4> expected;
+  lightcc::testing::run_job(on_levels(), [&](World& world, int rank) {
+    expected.at(static_cast<std::size_t>(rank)) = train(world, rank, nullptr, GetParam());
+  });
+  run_nccl_job(on_levels(), [&](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    EXPECT_EQ(train(world, rank, &framework, GetParam()),
+              expected.at(static_cast<std::size_t>(rank)));
+    EXPECT_GT(fake::operations_of_nccl(), 0);
+    EXPECT_GT(world.stats().topk.tensors, 3U * kSteps - 1U);
+  });
+}
+
+class NcclCompressionOfShards : public ::testing::Test {
+ protected:
+  void SetUp() override { fake::set_nccl(""); }
+};
+
+TEST_F(NcclCompressionOfShards, copies_shards_alone) {
+  run_nccl_job(on_levels(), [&](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    Numbers data = numbers_of(rank, 40000);
+    const Tensor tensor(framework, data);
+    Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
+    operation.request.signature.compression = CompressionSpec{};
+    ASSERT_TRUE(run_one(world, std::move(operation)).ok());
+    ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+    // Two hosts use each GPU of the fake driver.
+    EXPECT_EQ(fake::copies_of(0).bytes_to_host + fake::copies_of(1).bytes_to_host,
+              4 * data.size() * sizeof(float) / 2);
+    EXPECT_GT(world.stats().topk.tensors, 0U);
+    ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+  });
+}
+
+// It is no matter of shards.
+TEST_F(NcclCompressionOfShards, low_rank_goes_by_way_of_the_host) {
+  run_nccl_job(on_levels(), [&](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    std::vector<Numbers> results;
+    for (const char* const name : {"on the host", "on the GPU"}) {
+      Numbers data = numbers_of(rank, 4000);
+      const Tensor tensor(framework, data);
+      Operation operation = operation_on(OpType::kAllreduce, name, data);
+      operation.input.shape = {50, 80};
+      operation.output = operation.input;
+      operation.request.signature.compression = CompressionSpec{
+          .compressor = Compressor::kLowRank, .matrix_rank = 2, .min_compression_rate = 2.0};
+      const bool on_gpu = !results.empty();
+      if (on_gpu) {
+        operation = tensor.put(std::move(operation));
+      }
+      const auto reduced = run_one(world, std::move(operation));
+      ASSERT_TRUE(reduced.ok()) << reduced.status().message();
+      results.push_back(on_gpu ? tensor.read() : data);
+    }
+    EXPECT_EQ(fake::operations_of_nccl(), 0);
+    EXPECT_NE(results[0], numbers_of(rank, 4000));
+  });
+}
+
+TEST_F(NcclCompressionOfShards, a_rank_that_has_joined_contributes_zeros) {
+  std::array<Numbers, 4> results;
+  run_nccl_job(on_levels(), [&](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    Numbers data = numbers_of(rank, kCount);
+    const Tensor tensor(framework, data);
+    if (rank != 1) {
+      Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
+      operation.request.signature.reduce_op = ReduceOp::kSum;
+      operation.request.signature.compression = CompressionSpec{.ratio = 1.0};
+      const auto reduced = run_one(world, std::move(operation));
+      ASSERT_TRUE(reduced.ok()) << reduced.status().message();
+      const Numbers got = tensor.read();
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        float expected = 0.0F;
+        for (const int member : {0, 2, 3}) {
+          expected += numbers_of(member, kCount)[i];
+        }
+        ASSERT_EQ(got[i], expected) << i;
+      }
+    }
+    EXPECT_TRUE(run_one(world, bare(OpType::kJoin)).ok());
+  });
+}
+
+TEST_F(NcclCompressionOfShards, a_failure_of_nccl_ends_the_world_on_all_ranks) {
+  run_nccl_job(on_levels(), [&](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    Numbers data = numbers_of(rank, kCount);
+    const Tensor tensor(framework, data);
+    EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+    if (rank == 0) {
+      fake::set_nccl("fail=ncclGroupEnd:3:6");
+    }
+    EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+    Status failure;
+    for (int step = 0; step < 20 && failure.ok(); ++step) {
+      Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
+      operation.request.signature.compression = CompressionSpec{};
+      failure = run_one(world, std::move(operation)).status();
+    }
+    EXPECT_NE(failure.message().find("error of the fake NCCL (NCCL error 3)"), std::string::npos)
+        << failure.message();
+    EXPECT_GE(failure.rank(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace lightcc::cuda::nccl_compression_test
