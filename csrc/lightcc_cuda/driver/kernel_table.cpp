@@ -96,6 +96,22 @@ Result<KernelTable> KernelTable::load(const Driver& driver) {
   return table;
 }
 
+Result<KernelTable> KernelTable::load_copies(const Driver& driver) {
+  KernelTable table;
+  for (const PtxText& ptx : ptx_texts()) {
+    if (std::string_view(ptx.name) == "bucket") {
+      LIGHTCC_ASSIGN_OR_RETURN(Module module, load_module(driver, ptx));
+      table.modules_.push_back(std::move(module));
+    }
+  }
+  for (const std::string& name : kernel_names()) {
+    if (name.starts_with("lightcc_copy_")) {
+      LIGHTCC_ASSIGN_OR_RETURN(table.functions_[name], find_function(driver, table.modules_, name));
+    }
+  }
+  return table;
+}
+
 FunctionHandle* KernelTable::find(std::string_view name) const {
   const auto found = functions_.find(std::string(name));
   return found == functions_.end() ? nullptr : found->second;

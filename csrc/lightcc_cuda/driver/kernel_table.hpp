@@ -22,6 +22,8 @@ class KernelTable {
   /// Errors, kUnimplemented: this driver cannot compile the kernels for this GPU, with its own
   /// words; kSystem: another failure of a call.
   static Result<KernelTable> load(const Driver& driver);
+  /// Of bucket.cu alone, those that copy; the same errors.
+  static Result<KernelTable> load_copies(const Driver& driver);
 
   std::size_t size() const { return functions_.size(); }
   /// Null: there is no kernel of that name.

@@ -12,6 +12,7 @@
 #include "lightcc/base/mutex.hpp"
 
 #include "lightcc_cuda/staging/launcher.hpp"
+#include "lightcc_cuda/staging/packer.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -32,17 +33,45 @@ Status copy_part_to_device(const GpuSite& gpu, const StagedBlock& block, const S
                           "cuMemcpyHtoDAsync");
 }
 
-/// Calls `copy` for each part that has the memory `End` on one GPU.
-template <auto End>
-Status for_each_part(const StagedBlock& block,
-                     std::int32_t device,
-                     const std::function<Status(const StagedPart&)>& copy) {
-  for (const StagedPart& part : block.parts) {
-    if (part.*End != nullptr && part.bytes > 0 && part.device == device) {
-      LIGHTCC_RETURN_IF_ERROR(copy(part));
-    }
+/// How parts are copied in one direction: one of them, and a run of many.
+struct CopyWay {
+  Status (*one)(const GpuSite& gpu, const StagedBlock& block, const StagedPart& part);
+  Status (Packer::*many)(const StagedBlock& block, PackedRun run, StreamHandle* stream);
+};
+constexpr CopyWay kCopyToHost{.one = copy_part_to_host, .many = &Packer::copy_to_host};
+constexpr CopyWay kCopyToDevice{.one = copy_part_to_device, .many = &Packer::copy_to_device};
+
+Status copy_run(const GpuSite& gpu, const StagedBlock& block, PackedRun run, const CopyWay& way) {
+  if (gpu.packer.packs(run, gpu.stream.get())) {
+    return (gpu.packer.*way.many)(block, run, gpu.stream.get());
+  }
+  for (const StagedPart* const part : run) {
+    LIGHTCC_RETURN_IF_ERROR(way.one(gpu, block, *part));
   }
   return {};
+}
+
+/// Copies each part that has the memory `End` on one GPU, small neighbours together.
+template <auto End>
+Status copy_parts(const GpuSite& gpu,
+                  const StagedBlock& block,
+                  std::int32_t device,
+                  const CopyWay& way) {
+  std::vector<const StagedPart*> run;
+  for (const StagedPart& part : block.parts) {
+    if (part.bytes == 0) {
+      continue;
+    }
+    const bool is_copied = part.*End != nullptr && part.device == device;
+    if (!is_copied || !Packer::may_follow(run, part)) {
+      LIGHTCC_RETURN_IF_ERROR(copy_run(gpu, block, run, way));
+      run.clear();
+    }
+    if (is_copied) {
+      run.push_back(&part);
+    }
+  }
+  return copy_run(gpu, block, run, way);
 }
 
 template <auto End>
@@ -130,10 +159,7 @@ class CudaStaging final : public Staging {
                        LIGHTCC_ASSIGN_OR_RETURN(block->host, gpu.pinned.take(block->bytes));
                      }
                    }
-                   return for_each_part<&StagedPart::from>(
-                       *block, device, [&](const StagedPart& part) {
-                         return copy_part_to_host(gpu, *block, part);
-                       });
+                   return copy_parts<&StagedPart::from>(gpu, *block, device, kCopyToHost);
                  });
     }
     return work;
@@ -143,9 +169,7 @@ class CudaStaging final : public Staging {
     auto work = std::make_unique<JobsWork>();
     for (const std::int32_t device : devices_of<&StagedPart::to>(*block)) {
       work->post(launcher_of(device, Direction::kToDevice), [block, device](const GpuSite& gpu) {
-        return for_each_part<&StagedPart::to>(*block, device, [&](const StagedPart& part) {
-          return copy_part_to_device(gpu, *block, part);
-        });
+        return copy_parts<&StagedPart::to>(gpu, *block, device, kCopyToDevice);
       });
     }
     return work;

@@ -92,7 +92,9 @@ Status Launcher::serve_gpu() {
   LIGHTCC_RETURN_IF_ERROR(current.status());
   PinnedPool pinned(driver);
   LIGHTCC_ASSIGN_OR_RETURN(const Stream stream, Stream::create(driver));
-  const GpuSite site{.driver = driver, .stream = stream, .pinned = pinned};
+  // Loaded before there is anything to copy: a driver may wait for the GPU to be idle for that.
+  Packer packer(driver);
+  const GpuSite site{.driver = driver, .stream = stream, .pinned = pinned, .packer = packer};
   serve_jobs([&](const Job& job) {
     const Status status = job.run_(site);
     // What was queued before a failure uses memory that the caller may free.

@@ -18,6 +18,7 @@
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
+#include "lightcc_cuda/staging/packer.hpp"
 
 namespace lightcc::cuda {
 
@@ -41,6 +42,7 @@ struct GpuSite {
   const Driver& driver;
   const Stream& stream;
   PinnedPool& pinned;
+  Packer& packer;
 };
 
 /// Something for a Launcher to do.

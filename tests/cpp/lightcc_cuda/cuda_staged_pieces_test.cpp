@@ -2,6 +2,8 @@
 // overlap in a bounded part of pinned memory.
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <thread>
@@ -247,6 +249,123 @@ TEST(CudaStagedPiecesPipeline, copies_go_on_while_a_piece_is_reduced_in_bounded_
     EXPECT_TRUE(ended.ok()) << ended.status().message();
     EXPECT_LE(fake::pinned_growth(), (kPiecesAtATime - 2) * kPieceBytes);
     EXPECT_EQ(tensor.read(), Numbers(data.size(), 3.0F));
+  });
+}
+
+// ---- Many small tensors.
+
+/// What the fake driver was asked for by an all-reduce of `counts`, on a rank alone.
+struct Calls {
+  fake::Copies copies;
+  int launches = 0;
+};
+Calls calls_of(const std::vector<std::size_t>& counts, const std::string& settings = "") {
+  Calls calls;
+  run_gpu_job(on_one_host(1), [&](World& world, int rank) {
+    const Framework framework;
+    const auto expected = reduce(world, rank, counts, {.postscale = 0.5}, nullptr);
+    std::vector<Numbers> data;
+    std::vector<Tensor> tensors;
+    std::vector<Operation> operations;
+    data.reserve(counts.size());
+    tensors.reserve(counts.size());
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      data.push_back(rough_numbers(rank + static_cast<int>(i), counts[i]));
+      Operation operation = operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i]);
+      operation.request.signature.reduce_op = ReduceOp::kSum;
+      operation.request.signature.postscale = 0.5;
+      operations.push_back(tensors.emplace_back(framework, data[i]).put(std::move(operation)));
+    }
+    fake::set(settings);
+    const auto handle =
+        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
+    ASSERT_TRUE(handle.ok()) << handle.status().message();
+    ASSERT_TRUE(world.wait(*handle, {}).ok());
+    calls = {.copies = fake::copies_of(0), .launches = fake::launches()};
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      EXPECT_EQ(tensors[i].read(), expected[i]) << i;
+    }
+  });
+  return calls;
+}
+
+TEST(CudaStagedManyTensors, go_to_the_host_and_back_in_one_copy_each) {
+  const Calls calls = calls_of(std::vector<std::size_t>(100, 101));
+  EXPECT_EQ(calls.copies.to_host, 1);
+  EXPECT_EQ(calls.copies.to_device, 1);
+  EXPECT_EQ(calls.launches, 2);
+}
+
+TEST(CudaStagedManyTensors, are_packed_between_large_ones_and_by_as_many_as_a_launch_takes) {
+  std::vector<std::size_t> counts(300, 17);
+  counts[150] = 200000;
+  const Calls calls = calls_of(counts);
+  // 127 and 23 tensors, the large one, then 127 and 22.
+  EXPECT_EQ(calls.copies.to_host, 5);
+  EXPECT_EQ(calls.copies.to_device, 5);
+  EXPECT_EQ(calls.launches, 8);
+}
+
+TEST(CudaStagedManyTensors, are_copied_one_by_one_where_they_are_few) {
+  const Calls calls = calls_of({5, 101, 7});
+  EXPECT_EQ(calls.copies.to_host, 3);
+  EXPECT_EQ(calls.copies.to_device, 3);
+  EXPECT_EQ(calls.launches, 0);
+}
+
+TEST(CudaStagedManyTensors, are_copied_one_by_one_where_the_gpu_has_no_memory_left) {
+  const Calls calls = calls_of(std::vector<std::size_t>(10, 101), "fail=cuMemAlloc_v2:2:1");
+  EXPECT_EQ(calls.copies.to_host, 10);
+  EXPECT_EQ(calls.copies.to_device, 1);  // By then there is some again.
+  EXPECT_EQ(calls.launches, 1);
+}
+
+TEST(CudaStagedManyTensors, are_copied_one_by_one_where_the_kernels_do_not_load) {
+  fake::set("ptx=0");
+  run_gpu_job(on_one_host(2), [](World& world, int rank) {
+    const Framework framework;
+    const std::vector<std::size_t> counts(20, 33);
+    const auto expected = reduce(world, rank, counts, {}, nullptr);
+    EXPECT_EQ(reduce(world, rank, counts, {}, &framework), expected);
+    EXPECT_EQ(fake::launches(), 0);
+  });
+}
+
+TEST(CudaStagedManyTensors, may_lie_at_any_address_and_leave_alone_what_is_between_them) {
+  run_gpu_job(on_one_host(2), [](World& world, int /*rank*/) {
+    constexpr std::size_t kTensors = 50;
+    constexpr std::size_t kStride = 37;
+    const Framework framework;
+    std::vector<std::uint8_t> bytes(kTensors * kStride + 2);
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = static_cast<std::uint8_t>(i % 113);
+    }
+    Numbers numbers(bytes.size() / sizeof(float));
+    std::memcpy(numbers.data(), bytes.data(), bytes.size());
+    const Tensor tensor(framework, numbers);
+    std::vector<Operation> operations;
+    for (std::size_t i = 0; i < kTensors; ++i) {
+      const std::size_t count = 1 + i * 5 % 31;
+      Numbers none;
+      Operation operation =
+          tensor.put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), none));
+      operation.request.signature.reduce_op = ReduceOp::kSum;
+      operation.input.dtype = DataType::kUint8;
+      operation.input.shape = {static_cast<std::int64_t>(count)};
+      operation.input.data = static_cast<std::uint8_t*>(tensor.data()) + i * kStride;
+      operation.output = operation.input;
+      operations.push_back(std::move(operation));
+      for (std::size_t k = 0; k < count; ++k) {
+        bytes[i * kStride + k] = static_cast<std::uint8_t>(2 * bytes[i * kStride + k]);
+      }
+    }
+    const auto handle =
+        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
+    ASSERT_TRUE(handle.ok()) << handle.status().message();
+    ASSERT_TRUE(world.wait(*handle, {}).ok());
+    const Numbers got = tensor.read();
+    EXPECT_EQ(std::memcmp(got.data(), bytes.data(), bytes.size()), 0);
+    EXPECT_GT(fake::launches(), 0);
   });
 }
 

@@ -173,6 +173,9 @@ bool read_module(std::string_view text, ModuleHandle& module) {
 [[gnu::visibility("default")]] Copies copies_of(int device) {
   return traffic().of(device);
 }
+[[gnu::visibility("default")]] int launches() {
+  return traffic().launches();
+}
 [[gnu::visibility("default")]] std::size_t pinned_growth() {
   return pinned_memories().growth();
 }
@@ -508,6 +511,7 @@ LIGHTCC_API cuLaunchKernel(cuda::FunctionHandle* function,
       blocks_y * blocks_z * threads_y * threads_z != 1) {
     return fake::kInvalidValue;
   }
+  fake::traffic().count_launch();
   const auto* const given = static_cast<const std::byte*>(parameters[0]);
   auto arguments = std::make_shared<std::vector<std::byte>>(given, given + function->bytes);
   fake::device_memories().translate(*arguments);

@@ -41,6 +41,8 @@ void set(const std::string& settings);
 
 /// Copies that were asked for, of memory of a GPU.
 Copies copies_of(int device);
+/// Kernels that were launched.
+int launches();
 /// The most pinned memory at a time, beyond what there was.
 std::size_t pinned_growth();
 

@@ -1,6 +1,7 @@
 // Copies of the fake GPUs, as they were asked for.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -20,7 +21,10 @@ class Traffic {
   void forget() {
     const std::lock_guard lock(mutex_);
     all_.clear();
+    launches_ = 0;
   }
+  void count_launch() { ++launches_; }
+  int launches() const { return launches_; }
   /// How many there are with it.
   int count_to_host(Device device, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
@@ -37,6 +41,7 @@ class Traffic {
   }
 
  private:
+  std::atomic<int> launches_{0};
   std::mutex mutex_;
   std::map<Device, Copies> all_;
 };
