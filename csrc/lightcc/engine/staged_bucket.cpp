@@ -148,6 +148,11 @@ Result<std::unique_ptr<StagedWork>> start_staged_bucket(Bucket& bucket,
   if (reduction.has_value() && piece_bytes > 0 && byte_count(bucket) > piece_bytes) {
     return start_in_pieces(bucket, *reduction, host, staging, piece_bytes);
   }
+  const BucketTensor& first = bucket.tensors.front();
+  if (first.signature().op == OpType::kBroadcast && first.operation != nullptr && piece_bytes > 0 &&
+      byte_count(bucket) > piece_bytes) {
+    return start_broadcast_in_pieces(bucket, host, staging, piece_bytes);
+  }
   return std::unique_ptr<StagedWork>(std::make_unique<WholeBucket>(bucket, host, staging));
 }
 

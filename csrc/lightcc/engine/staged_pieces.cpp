@@ -13,6 +13,8 @@
 // that runs so many bytes, in the order of its members (group.hpp). A piece is one span, whatever
 // tensors it touches, as elements do not know their tensor.
 //
+// A broadcast goes the same way, with the root's data in the place of sums.
+//
 // Memory. Only parts of a piece that has been reduced are written. They were read before, so a
 // result may go where its input was.
 #include "lightcc/engine/staged_pieces.hpp"
@@ -20,15 +22,22 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <utility>
 
 namespace lightcc {
 namespace {
 
-class PiecedAllreduce final : public StagedWork {
+/// Starts the collective of a piece that has come to the host.
+using StartPiece = std::function<std::unique_ptr<Work>(const StagedBlock& block)>;
+
+class PiecedWork final : public StagedWork {
  public:
-  PiecedAllreduce(PieceCutter cutter, const Reduction& reduction, Group& group, Staging& staging)
-      : cutter_(std::move(cutter)), reduction_(reduction), group_(group), staging_(staging) {}
+  PiecedWork(PieceCutter cutter, bool needs_host, StartPiece start, Staging& staging)
+      : cutter_(std::move(cutter)),
+        needs_host_(needs_host),
+        start_(std::move(start)),
+        staging_(staging) {}
 
   Result<Progress> advance() override {
     bool moved = fetch();
@@ -55,6 +64,7 @@ class PiecedAllreduce final : public StagedWork {
     bool moved = false;
     while (pieces_.size() < kPiecesAtATime && !cutter_.at_end()) {
       auto block = std::make_shared<StagedBlock>(cutter_.next());
+      block->needs_host = needs_host_;
       std::unique_ptr<Work> copying = staging_.copy_to_host(block);
       pieces_.push_back({std::move(block), std::move(copying)});
       moved = true;
@@ -72,7 +82,7 @@ class PiecedAllreduce final : public StagedWork {
       if (arrived != Progress::kDone) {
         return false;
       }
-      collective_ = start(*piece.block);
+      collective_ = start_(*piece.block);
     }
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, collective_->advance());
     if (progress == Progress::kDone) {
@@ -97,27 +107,28 @@ class PiecedAllreduce final : public StagedWork {
     return moved;
   }
 
-  std::unique_ptr<Work> start(const StagedBlock& block) const {
-    std::byte* const data = block.host.get();  // Null: this rank has joined.
-    if (data != nullptr) {
-      for (const StagedPart& part : block.parts) {
-        if (part.from == nullptr) {  // It has joined after it submitted others.
-          std::memset(block.at(part), 0, part.bytes);
-        }
-      }
-    }
-    return group_.allreduce({{data, data, block.bytes / element_size(reduction_.dtype)}},
-                            reduction_);
-  }
-
   PieceCutter cutter_;
-  const Reduction reduction_;
-  Group& group_;
+  const bool needs_host_;
+  const StartPiece start_;
   Staging& staging_;
   std::deque<Piece> pieces_;
   std::size_t reduced_ = 0;           // The first so many pieces.
   std::unique_ptr<Work> collective_;  // Of the piece behind them. Goes before what it works on.
 };
+
+std::unique_ptr<Work> start_sum(Group& group,
+                                const StagedBlock& block,
+                                const Reduction& reduction) {
+  std::byte* const data = block.host.get();  // Null: this rank has joined.
+  if (data != nullptr) {
+    for (const StagedPart& part : block.parts) {
+      if (part.from == nullptr) {  // It has joined after it submitted others.
+        std::memset(block.at(part), 0, part.bytes);
+      }
+    }
+  }
+  return group.allreduce({{data, data, block.bytes / element_size(reduction.dtype)}}, reduction);
+}
 
 }  // namespace
 
@@ -180,8 +191,42 @@ Result<std::unique_ptr<StagedWork>> start_in_pieces(Bucket& bucket,
     }
   }
   Group& group = host.group().group_for(static_cast<std::size_t>(byte_count(bucket)));
-  return std::unique_ptr<StagedWork>(std::make_unique<PiecedAllreduce>(
-      PieceCutter(std::move(tensors), element_bytes, piece_bytes), reduction, group, staging));
+  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
+      PieceCutter(std::move(tensors), element_bytes, piece_bytes),
+      false,
+      [&group, reduction](const StagedBlock& block) { return start_sum(group, block, reduction); },
+      staging));
+}
+
+Result<std::unique_ptr<StagedWork>> start_broadcast_in_pieces(Bucket& bucket,
+                                                              const BucketSite& host,
+                                                              Staging& staging,
+                                                              std::size_t piece_bytes) {
+  BucketTensor& tensor = bucket.tensors.front();
+  const Signature& signature = tensor.signature();
+  const auto bytes = static_cast<std::size_t>(byte_count(bucket));
+  const auto root = static_cast<int>(std::ranges::find(host.members, signature.root_or_peer) -
+                                     host.members.begin());
+  const TensorRef& input = tensor.operation->operation.input;  // Nobody joins a broadcast.
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte* const out,
+                           output_for(tensor, signature.shape, [&](std::size_t size) {
+                             return staging.allocate(size, input.memory.device);
+                           }));
+  StagedPart part{.device = input.memory.device, .bytes = bytes};
+  Group& group = host.group().group_for(bytes);
+  if (group.rank() == root) {
+    part.from = static_cast<const std::byte*>(input.data);
+    part.to = out == input.data ? nullptr : out;
+  } else {
+    part.to = out;
+  }
+  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
+      PieceCutter({part}, element_size(signature.dtype), piece_bytes),
+      true,
+      [&group, root](const StagedBlock& block) {
+        return group.broadcast(block.host.get(), block.bytes, root);
+      },
+      staging));
 }
 
 }  // namespace lightcc

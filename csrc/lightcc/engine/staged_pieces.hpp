@@ -1,5 +1,5 @@
-// An all-reduce of another kind of memory, in pieces: while one is reduced on the host's plane,
-// later ones come to the host and earlier ones go back. (Essay: staged_pieces.cpp.)
+// An all-reduce or broadcast of another kind of memory, in pieces: while one is on the host's
+// plane, later ones come to the host and earlier ones go back. (Essay: staged_pieces.cpp.)
 #pragma once
 
 #include <cstddef>
@@ -43,5 +43,11 @@ Result<std::unique_ptr<StagedWork>> start_in_pieces(Bucket& bucket,
                                                     const BucketSite& host,
                                                     Staging& staging,
                                                     std::size_t piece_bytes);
+
+/// The same for a broadcast. Only its root copies to the host.
+Result<std::unique_ptr<StagedWork>> start_broadcast_in_pieces(Bucket& bucket,
+                                                              const BucketSite& host,
+                                                              Staging& staging,
+                                                              std::size_t piece_bytes);
 
 }  // namespace lightcc

@@ -28,6 +28,7 @@ struct StagedBlock {
   std::vector<StagedPart> parts;
   std::size_t bytes = 0;
   std::shared_ptr<std::byte> host;
+  bool needs_host = false;  ///< Also where nothing is copied to it.
 
   std::byte* at(const StagedPart& part) const {
     return host == nullptr ? nullptr : host.get() + part.offset;
@@ -54,7 +55,7 @@ class Staging {
   // beside one another. Errors: kSystem, kUnimplemented.
 
   /// Sets `host` to memory of `bytes` bytes, unless it is set, with what is at every `from`; leaves
-  /// it as it is where there is nothing to copy.
+  /// it as it is where there is nothing to copy and it is not needed.
   virtual std::unique_ptr<Work> copy_to_host(std::shared_ptr<StagedBlock> block) = 0;
   /// Copies the parts to every `to`.
   virtual std::unique_ptr<Work> copy_to_device(std::shared_ptr<StagedBlock> block) = 0;

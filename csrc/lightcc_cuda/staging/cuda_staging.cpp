@@ -150,7 +150,11 @@ class CudaStaging final : public Staging {
   std::unique_ptr<Work> copy_to_host(std::shared_ptr<StagedBlock> block) override {
     auto work = std::make_unique<JobsWork>();
     const auto mutex = std::make_shared<Mutex>();  // Of the block's host memory.
-    for (const std::int32_t device : devices_of<&StagedPart::from>(*block)) {
+    std::set<std::int32_t> devices = devices_of<&StagedPart::from>(*block);
+    if (devices.empty() && block->needs_host && !block->parts.empty()) {
+      devices.insert(block->parts.front().device);
+    }
+    for (const std::int32_t device : devices) {
       work->post(launcher_of(device, Direction::kToHost),
                  [block, device, mutex](const GpuSite& gpu) -> Status {
                    {

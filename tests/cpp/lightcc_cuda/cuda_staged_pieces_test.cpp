@@ -252,6 +252,47 @@ TEST(CudaStagedPiecesPipeline, copies_go_on_while_a_piece_is_reduced_in_bounded_
   });
 }
 
+// ---- Broadcasts.
+
+TEST_P(CudaStagedPieces, bring_the_roots_data_to_all_in_place_and_elsewhere) {
+  run_gpu_job(job(), [&](World& world, int rank) {
+    const Framework framework;
+    for (const std::size_t count : {kPiece + 1, 3 * kPiece, 10 * kPiece - 7}) {
+      for (const int root : {0, 2}) {
+        for (const bool in_place : {true, false}) {
+          Numbers data = rough_numbers(rank, count);
+          const Tensor tensor(framework, data);
+          Operation operation = tensor.put(operation_on(OpType::kBroadcast, "b", data));
+          operation.request.signature.root_or_peer = root;
+          if (!in_place) {
+            operation.output.reset();
+          }
+          const auto ended = run_one(world, std::move(operation));
+          ASSERT_TRUE(ended.ok()) << ended.status().message();
+          EXPECT_EQ(in_place ? tensor.read() : testing::numbers_in(*ended->front().output, &tensor),
+                    rough_numbers(root, count));
+          EXPECT_EQ(tensor.read(), rough_numbers(in_place ? root : rank, count));
+        }
+      }
+    }
+  });
+}
+
+TEST(CudaStagedBroadcast, copies_from_its_root_alone_and_to_the_others) {
+  run_gpu_job(in_pieces(on_one_host(3)), [](World& world, int rank) {
+    const Framework framework;
+    Numbers data = rough_numbers(rank, 5 * kPiece);
+    const Tensor tensor(framework, data);
+    Operation operation = tensor.put(operation_on(OpType::kBroadcast, "b", data));
+    operation.request.signature.root_or_peer = 1;
+    ASSERT_TRUE(run_one(world, std::move(operation)).ok());
+    ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+    EXPECT_EQ(fake::copies_of(0).to_host, 5);
+    EXPECT_EQ(fake::copies_of(0).to_device, 3 + 2 * 5);  // The tensors' first numbers, too.
+    ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+  });
+}
+
 // ---- Many small tensors.
 
 /// What the fake driver was asked for by an all-reduce of `counts`, on a rank alone.
