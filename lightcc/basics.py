@@ -336,12 +336,13 @@ def stats() -> Statistics:
         An object whose entries are attributes, and those of a dictionary as well.
 
         `steps` (of DistributedOptimizers), `operations` (completed) and `in_flight` (not
-        completed), `buckets` (collectives run for them), `payload_bytes` (input of completed
-        operations), `network_bytes_sent`, `network_bytes_received`, `network_retransmits` (of
-        TCP), `control_frames_sent`, and `sleeps` (times the progress loop went to sleep). Of
-        compression: `compressed_tensors`, `compressed_dense_bytes` (what a dense exchange between
-        hosts would have sent), `compressed_sent_bytes`, and `compression_passes` over the shards.
-        All these are integers.
+        completed), `buckets` (collectives run for them), `inline_allreduces` (of those, small
+        ones that the negotiation did by itself, LIGHT_INLINE_BYTES), `payload_bytes` (input of
+        completed operations), `network_bytes_sent`, `network_bytes_received`,
+        `network_retransmits` (of TCP), `control_frames_sent`, and `sleeps` (times the progress loop
+        went to sleep). Of compression: `compressed_tensors`, `compressed_dense_bytes` (what a dense
+        exchange between hosts would have sent), `compressed_sent_bytes`, and `compression_passes`
+        over the shards. All these are integers.
 
         `compression`: a dictionary for each tensor that was compressed, with `process_set`, `name`
         (of the operation), `steps`, `dense_bytes` and `sent_bytes`, as above, and how much was kept

@@ -25,6 +25,7 @@ METRICS = (
     Metric("steps", COUNTER, "", "Steps of DistributedOptimizers"),
     Metric("operations", COUNTER, "", "Operations that have completed"),
     Metric("buckets", COUNTER, "", "Collectives that were run for them"),
+    Metric("inline_allreduces", COUNTER, "", "All-reduces that the negotiation did by itself"),
     Metric("payload_bytes", COUNTER, "bytes", "Input of operations that have completed"),
     Metric("in_flight", GAUGE, "", "Operations that have not completed"),
     Metric("network_bytes_sent", COUNTER, "bytes", "Handed to the network, with headers"),
@@ -128,6 +129,7 @@ class Statistics(Record):
     steps: int
     operations: int
     buckets: int
+    inline_allreduces: int
     payload_bytes: int
     in_flight: int
     network_bytes_sent: int

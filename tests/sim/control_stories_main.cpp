@@ -2,8 +2,8 @@
 //
 // Prints for each failure the command that plays that story alone. Exits 1 where there was one, or
 // where the stories were too tame to prove anything. With --sabotage the simulator breaks something
-// on purpose (lose-frame, swap-frames, blame-wrongly, hide-waiting), and it is a failure if no
-// story notices.
+// on purpose (lose-frame, swap-frames, blame-wrongly, hide-waiting, spoil-input), and it is a
+// failure if no story notices.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +24,8 @@ bool parse_sabotage(const char* text, Sabotage& sabotage) {
     sabotage = Sabotage::kBlameWrongly;
   } else if (std::strcmp(text, "hide-waiting") == 0) {
     sabotage = Sabotage::kHideWaiting;
+  } else if (std::strcmp(text, "spoil-input") == 0) {
+    sabotage = Sabotage::kSpoilInput;
   } else {
     return false;
   }
@@ -51,7 +53,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: %s [--first SEED] [--count N] "
-                   "[--sabotage lose-frame|swap-frames|blame-wrongly|hide-waiting]\n",
+                   "[--sabotage lose-frame|swap-frames|blame-wrongly|hide-waiting|spoil-input]\n",
                    argv[0]);
       return 2;
     }
@@ -60,6 +62,7 @@ int main(int argc, char** argv) {
   std::uint64_t failed_worlds = 0;
   std::uint64_t closed = 0;
   std::uint64_t operations = 0;
+  std::uint64_t inline_results = 0;
   std::uint64_t events = 0;
   int most_ranks = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
@@ -67,6 +70,7 @@ int main(int argc, char** argv) {
     failed_worlds += result.failed_world ? 1 : 0;
     closed += result.closed ? 1 : 0;
     operations += result.operations;
+    inline_results += result.inline_results;
     events += result.events;
     most_ranks = result.ranks > most_ranks ? result.ranks : most_ranks;
     if (!result.ok) {
@@ -83,19 +87,21 @@ int main(int argc, char** argv) {
   }
   std::printf(
       "%llu stories, %llu failed; %llu worlds ended in error, %llu in order; %llu "
-      "operations, %llu events, up to %d ranks\n",
+      "operations (%llu inline), %llu events, up to %d ranks\n",
       as_printed(count),
       as_printed(failures),
       as_printed(failed_worlds),
       as_printed(closed),
       as_printed(operations),
+      as_printed(inline_results),
       as_printed(events),
       most_ranks);
   if (sabotage != Sabotage::kNone) {
     std::printf("what was broken on purpose was %s\n", failures > 0 ? "found" : "not found");
     return failures > 0 ? 0 : 1;
   }
-  const bool is_tame = count >= 1000 && (failed_worlds < count / 4 || closed == 0);
+  const bool is_tame =
+      count >= 1000 && (failed_worlds < count / 4 || closed == 0 || inline_results < count);
   if (is_tame) {
     std::printf("the stories were too tame\n");
   }

@@ -135,6 +135,9 @@ class Story {
     plan_.lost_frame =
         sabotage_ == Sabotage::kLoseFrame ? static_cast<std::int64_t>(rng_.below(6)) : -1;
     plan_.swaps_frames = sabotage_ == Sabotage::kSwapFrames;
+    // Every second story, all-reduces of up to so many bytes; larger ones are run.
+    plan_.max_inline_bytes = seed % 2 == 0 ? 160 : 0;
+    plan_.spoils_inputs = sabotage_ == Sabotage::kSpoilInput;
     plan_.hides_waiting = sabotage_ == Sabotage::kHideWaiting;
     plan_.blames_wrongly = sabotage_ == Sabotage::kBlameWrongly;
   }
@@ -230,7 +233,8 @@ class Story {
   void ask(int rank, Request request, Asked asked) {
     asked_.push_back(asked);
     ++progress(rank).open;
-    world_->submit(rank, request, asked_.size());
+    // One in 32 is not alone when it is asked for, so that its operation is run.
+    world_->submit(rank, request, asked_.size(), (asked_.size() * 2654435761U >> 7) % 32 != 0);
   }
 
   void begin(int rank) {
@@ -499,6 +503,7 @@ class Story {
     result.ok = complaint_.empty();
     result.why = complaint_;
     result.operations = completed_;
+    result.inline_results = world_->inline_results();
     result.events = world_->events();
     result.summary = std::to_string(size_) + " ranks on " + std::to_string(plan_.hosts.size()) +
                      " hosts, " + std::to_string(planned_.size()) + " operations in " +

@@ -8,6 +8,23 @@ namespace {
 
 constexpr std::string_view kDied = " ended unexpectedly";
 
+// What a rank contributes to an all-reduce when it asks for it the `times`-th time: all its bytes.
+std::byte input_byte(int rank, const std::string& key, std::uint64_t times) {
+  const std::size_t hash = std::hash<std::string>()(key) + times * 31 + 7;
+  return static_cast<std::byte>(hash * static_cast<std::size_t>(2 * rank + 3) >> 5);
+}
+
+// Inputs are combined by exclusive or.
+bool combine(const Signature& /*signature*/,
+             const std::vector<std::int32_t>& /*members*/,
+             std::span<const std::byte> inputs,
+             std::span<std::byte> result) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    result[i % result.size()] ^= inputs[i];
+  }
+  return true;
+}
+
 Status gone(int rank, const std::string& how) {
   return Status(ErrorCode::kPeerFailed, "rank " + std::to_string(rank) + how, rank);
 }
@@ -22,6 +39,7 @@ ControlWorld::ControlWorld(WorldPlan plan, std::uint64_t seed)
   }
   ranks_.resize(size);
   plan_.sequencer.world_size = static_cast<int>(size);
+  plan_.sequencer.combine_inline = combine;
   const auto link = [&](int parent, int child, bool is_remote) {
     Rank& above = ranks_[index(parent)];
     Rank& below = ranks_[index(child)];
@@ -63,6 +81,7 @@ ControlWorld::ControlWorld(WorldPlan plan, std::uint64_t seed)
     options.is_networked = plan_.hosts.size() > 1;
     options.peer_timeout = plan_.peer_timeout;
     options.sequencer = plan_.sequencer;
+    options.max_inline_bytes = plan_.max_inline_bytes;
     options.process_sets = everybody;
     rank.control = std::make_unique<ControlPlane>(std::move(options), now_);
     schedule_tick(static_cast<int>(r));
@@ -123,12 +142,24 @@ void ControlWorld::act_at(TimePoint when, int rank, std::function<void()> what) 
   });
 }
 
-void ControlWorld::submit(int rank, const Request& request, OperationToken operation) {
+void ControlWorld::submit(int rank,
+                          const Request& request,
+                          OperationToken operation,
+                          bool is_alone) {
   Rank& r = ranks_[index(rank)];
   if (r.alive && r.end == nullptr) {
     ++r.outstanding;
     const Signature& s = request.signature;
-    r.control->submit(request, key_of(s.process_set, s.name), operation);
+    const std::string key = key_of(s.process_set, s.name);
+    Bytes input;
+    if (s.op == OpType::kAllreduce) {
+      const std::uint64_t times = ++r.asked[key];
+      input.assign(is_alone ? byte_count(s) : 0, input_byte(rank, key, times));
+    }
+    if (!input.empty() && plan_.spoils_inputs && rank == 0) {
+      input.back() ^= std::byte{1};
+    }
+    r.control->submit(request, key, operation, input);
     wake(rank);
   }
 }
@@ -176,6 +207,8 @@ void ControlWorld::drain(int rank) {
     for (ControlAction& action : r.control->take_actions()) {
       if (auto* bucket = std::get_if<RunBucket>(&action)) {
         run_bucket(rank, *bucket);
+      } else if (const auto* taken = std::get_if<TakeResult>(&action)) {
+        take_result(rank, *taken);
       } else if (const auto* done = std::get_if<CompleteOperation>(&action)) {
         complete(rank, done->operation, done->status, done->value);
       } else if (const auto* made = std::get_if<MakeProcessSet>(&action)) {
@@ -383,6 +416,24 @@ void ControlWorld::run_bucket(int rank, RunBucket& bucket) {
     };
     act_at(now_ + plan_.shortest_bucket + jitter(std::chrono::microseconds(50)), to, done);
   }
+}
+
+// Every member had asked for it as often as this one.
+void ControlWorld::take_result(int rank, const TakeResult& taken) {
+  const std::string& name = taken.tensor.agreed->signature.name;
+  const std::string key = key_of(taken.process_set, name);
+  const Rank& r = ranks_[index(rank)];
+  const std::uint64_t times = r.asked.at(key);
+  std::byte expected{};
+  for (const std::int32_t member : *r.control->process_sets().find(taken.process_set)) {
+    expected ^= input_byte(member, key, times);
+  }
+  ++inline_results_;
+  if (taken.result.empty() || std::ranges::count(taken.result, expected) !=
+                                  static_cast<std::ptrdiff_t>(taken.result.size())) {
+    violate("rank " + std::to_string(rank) + " got a wrong result of '" + name + "'");
+  }
+  complete(rank, taken.tensor.operation, {}, 0);
 }
 
 void ControlWorld::complete(int rank,

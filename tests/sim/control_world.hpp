@@ -24,6 +24,7 @@ struct WorldPlan {
   Duration shortest_bucket = Duration::zero();
   Duration slowest_control = Duration::zero();  ///< Extra delay of some control links, at most.
   SequencerOptions sequencer;
+  std::size_t max_inline_bytes = 0;
   bool counts_bytes = false;
   /// Loses the frame with this number, in silence: a fault of the simulator itself, which it must
   /// find. Negative: none.
@@ -32,6 +33,8 @@ struct WorldPlan {
   bool swaps_frames = false;
   /// Heartbeats never say that somebody waits.
   bool hides_waiting = false;
+  /// One byte of an input of an inline all-reduce is another one when it arrives.
+  bool spoils_inputs = false;
   /// Deaths name another rank than the one that died.
   bool blames_wrongly = false;
 };
@@ -58,7 +61,8 @@ class ControlWorld {
   TimePoint now() const { return now_; }
   Rng& rng() { return rng_; }
   void at(TimePoint when, std::function<void()> what);
-  void submit(int rank, const Request& request, OperationToken operation);
+  /// `is_alone`: its input may go with the report.
+  void submit(int rank, const Request& request, OperationToken operation, bool is_alone = false);
   void leave(int rank);
 
   // Faults.
@@ -85,6 +89,8 @@ class ControlWorld {
   const Traffic& traffic(int rank) const { return ranks_[index(rank)].traffic; }
   void reset_traffic();
   std::uint64_t events() const { return events_; }
+  /// All-reduces that ranks got as results.
+  std::uint64_t inline_results() const { return inline_results_; }
   /// The first thing that went against an invariant of execution, or empty.
   const std::string& violation() const { return violation_; }
 
@@ -118,6 +124,7 @@ class ControlWorld {
     std::size_t outstanding = 0;
     std::size_t running = 0;
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> bucket_count;
+    std::map<std::string, std::uint64_t> asked;  // How often, by operation.
     std::unique_ptr<EndWorld> end;
     TimePoint next_tick_event{};
     Traffic traffic;
@@ -150,6 +157,7 @@ class ControlWorld {
   void tick(int rank);
   void tick_if_due(int rank);
   void run_bucket(int rank, RunBucket& bucket);
+  void take_result(int rank, const TakeResult& taken);
   void complete(int rank, OperationToken operation, const Status& status, std::int32_t value);
   void vanish(int rank);
   Duration jitter(Duration maximum) {
@@ -166,6 +174,7 @@ class ControlWorld {
   TimePoint now_{};
   std::uint64_t next_number_ = 0;
   std::uint64_t events_ = 0;
+  std::uint64_t inline_results_ = 0;
   std::int64_t frames_ = 0;
   std::map<std::pair<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t>, Bucket> buckets_;
   std::string violation_;

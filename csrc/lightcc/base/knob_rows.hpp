@@ -257,6 +257,14 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBool,
      .target = &Knobs::dynamic_process_sets,
      .meaning = "Allows process sets to be added and removed after init()."},
+    {.names = {"LIGHT_INLINE_BYTES"},
+     .type = Type::kBytes,
+     .target = &Knobs::inline_bytes,
+     .maximum = 64.0 * kKibi,
+     .shared = true,
+     .meaning = "Maximum size of a tensor whose all-reduce is done by the negotiation, where there "
+                "are several hosts and ranks ask for nothing else; 0: none is. The tensors of all "
+                "ranks together have 64 KiB at most."},
     // Two-level operations.
     {.names = {"LIGHT_2D_ALLREDUCE"},
      .type = Type::kBool,

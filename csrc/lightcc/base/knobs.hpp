@@ -51,6 +51,7 @@ struct Knobs {
   std::int64_t autotune_warmup_samples = 3;     ///< _WARMUP_SAMPLES.
   std::int64_t autotune_steps_per_sample = 10;  ///< _STEPS_PER_SAMPLE.
   std::int64_t autotune_max_settings = 20;      ///< _BAYES_OPT_MAX_SAMPLES.
+  std::int64_t inline_bytes = std::int64_t{4} << 10;  ///< LIGHT_INLINE_BYTES; 0: none.
   // Two-level all-reduce.
   std::optional<bool> two_level;  ///< LIGHT_2D_ALLREDUCE; unset: where it saves network traffic.
   std::int64_t intra_size = 0;    ///< LIGHT_INTRA_SIZE: ranks of a block; 0: those of a host.

@@ -63,6 +63,7 @@ struct ControlOptions {
   std::vector<int> watched;       ///< Ranks of this host whose signs of life the driver tells.
   bool is_networked = false;      ///< Connections to other hosts may close as a consequence.
   Duration peer_timeout = std::chrono::seconds(30);
+  std::size_t max_inline_bytes = 0;  ///< Of inputs that go with a report; 0: none does.
   bool wakes_parent = true;  ///< Once it is late, so that rank 0 learns in time who asks for what.
   SequencerOptions sequencer;  ///< Only the world's size matters on other ranks than 0.
   std::optional<AutotuneOptions> autotune;  ///< On rank 0.
@@ -107,6 +108,12 @@ struct NameReceive {
   std::int32_t source = -1;
   std::string name;
 };
+/// An all-reduce is over whose inputs went with the reports (control/inline_allreduce.hpp).
+struct TakeResult {
+  std::uint32_t process_set = 0;
+  MatchedTensor tensor;
+  Bytes result;
+};
 /// `waiting` completes when the set can be used.
 struct MakeProcessSet {
   std::uint32_t id = 0;
@@ -126,6 +133,7 @@ struct EndWorld {
   bool is_in_order = false;  ///< A rank left; nothing failed.
 };
 using ControlAction = std::variant<RunBucket,
+                                   TakeResult,
                                    CompleteOperation,
                                    NameReceive,
                                    MakeProcessSet,
@@ -157,8 +165,11 @@ class ControlPlane {
 
   // --- In ---
   /// This rank asks for `request`, which has been checked. `key`: its key_of(). Reported by the
-  /// next advance().
-  void submit(const Request& request, const std::string& key, OperationToken operation);
+  /// next advance(). `input`: what the operation reads, where it may go with the report.
+  void submit(const Request& request,
+              const std::string& key,
+              OperationToken operation,
+              std::span<const std::byte> input = {});
   /// This rank wants to end the world.
   void leave();
   void on_frame(LinkIndex link, Frame frame, TimePoint now);
@@ -256,6 +267,10 @@ class ControlPlane {
                                                std::uint32_t process_set);
   Result<std::shared_ptr<const AgreedTensor>> agreed_tensor(const AnnouncedTensor& announced,
                                                             std::uint32_t process_set) const;
+  /// `input` as it goes with this rank's report; nothing: it does not.
+  std::vector<InlineInput> inline_input(const Signature& signature,
+                                        std::span<const std::byte> input) const;
+  Status take_result(const Execute& execute, MatchedTensor tensor);
   void remember(std::uint32_t slot,
                 std::shared_ptr<const AgreedTensor> agreed,
                 std::optional<Request> own);

@@ -45,7 +45,8 @@ Status nonsense() {
 
 void ControlPlane::submit(const Request& request,
                           const std::string& key,
-                          OperationToken operation) {
+                          OperationToken operation,
+                          std::span<const std::byte> input) {
   if (is_over_) {
     return;
   }
@@ -58,12 +59,22 @@ void ControlPlane::submit(const Request& request,
     LocalSlot& slot = slots_[found->second];
     if (slot.own == request) {
       slot.waiting = operation;
-      reports_.push_back({rank, ReadySlot{found->second}});
+      reports_.push_back(
+          {rank, ReadySlot{found->second}, -1, inline_input(request.signature, input)});
       return;
     }
   }
   waiting_[key] = {request, operation};
-  reports_.push_back({rank, request});
+  reports_.push_back({rank, request, -1, inline_input(request.signature, input)});
+}
+
+std::vector<InlineInput> ControlPlane::inline_input(const Signature& signature,
+                                                    std::span<const std::byte> input) const {
+  const auto* members = input.empty() ? nullptr : process_sets_.find(signature.process_set);
+  if (members == nullptr || !may_be_inline(signature, members->size(), options_.max_inline_bytes)) {
+    return {};
+  }
+  return {{options_.rank, Bytes(input.begin(), input.end())}};
 }
 
 void ControlPlane::leave() {
@@ -177,7 +188,7 @@ Status ControlPlane::sequence_all(std::span<const std::int32_t> ranks,
       observer_->ready(*tensor, static_cast<std::uint32_t>(rank));
     }
   }
-  return sequencer_->on_reports(ranks, report.what, now);
+  return sequencer_->on_reports(ranks, report.what, now, report.inputs);
 }
 
 // What a report asks for; null where it asks for nothing, or for what this rank does not know.
@@ -317,6 +328,10 @@ Status ControlPlane::apply_execute(const Execute& execute) {
       continue;
     }
     const Signature& signature = tensor->agreed->signature;
+    if (!announced.result.empty()) {
+      LIGHTCC_RETURN_IF_ERROR(take_result(execute, std::move(*tensor)));
+      continue;
+    }
     if (signature.op != OpType::kBarrier) {
       if (observer_ != nullptr) {
         observer_->announced(signature, execute);
@@ -332,6 +347,20 @@ Status ControlPlane::apply_execute(const Execute& execute) {
   if (!bucket.tensors.empty()) {
     actions_.emplace_back(std::move(bucket));
   }
+  return {};
+}
+
+Status ControlPlane::take_result(const Execute& execute, MatchedTensor tensor) {
+  const Signature& signature = tensor.agreed->signature;
+  const Bytes& result = execute.tensors.front().result;
+  if (execute.tensors.size() != 1 || tensor.operation == kNoOperation ||
+      signature.op != OpType::kAllreduce || result.size() != byte_count(signature)) {
+    return nonsense();
+  }
+  if (observer_ != nullptr) {
+    observer_->announced(signature, execute);
+  }
+  actions_.emplace_back(TakeResult{execute.process_set, std::move(tensor), result});
   return {};
 }
 

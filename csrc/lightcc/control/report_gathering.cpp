@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 namespace lightcc {
@@ -32,9 +33,7 @@ void ReportGathering::add(Report report,
   if (gather.passes) {
     out.push_back(std::move(report));
   } else if (is_whole) {
-    const auto last = static_cast<std::int32_t>(report.rank);
-    out.push_back(
-        {leader_, std::move(report.what), report.is_of_subtree() ? report.last_rank : last});
+    out.push_back(whole(gather, std::move(report)));
     --held_count_;
   } else {
     if (gather.held.empty()) {
@@ -42,16 +41,27 @@ void ReportGathering::add(Report report,
       gather.since = now;
       next_flush_ = held_count_++ == 0 ? now + kPatience : next_flush_;
     }
-    gather.held.push_back({report.rank, report.last_rank});
+    gather.held.push_back({report.rank, report.last_rank, std::move(report.inputs)});
   }
   if (is_whole) {
     gathers_.erase(entry);
   }
 }
 
+// All that is held and `last`, as one report.
+Report ReportGathering::whole(Gather& gather, Report last) const {
+  std::vector<InlineInput> inputs = std::move(last.inputs);
+  for (Held& held : gather.held) {
+    std::ranges::move(held.inputs, std::back_inserter(inputs));
+  }
+  const auto last_rank =
+      last.is_of_subtree() ? last.last_rank : static_cast<std::int32_t>(last.rank);
+  return {leader_, std::move(last.what), last_rank, std::move(inputs)};
+}
+
 void ReportGathering::pass_on(Gather& gather, std::vector<Report>& out) {
-  for (const Held& held : gather.held) {
-    out.push_back({held.rank, gather.what, held.last_rank});
+  for (Held& held : gather.held) {
+    out.push_back({held.rank, gather.what, held.last_rank, std::move(held.inputs)});
   }
   gather.held.clear();
   gather.passes = true;

@@ -47,6 +47,7 @@ class ReportGathering {
   struct Held {
     std::uint32_t rank = 0;
     std::int32_t last_rank = -1;
+    std::vector<InlineInput> inputs;
   };
   struct Gather {
     Report::What what;  // The same from all of `held`.
@@ -55,6 +56,7 @@ class ReportGathering {
     std::size_t count = 0;  // Ranks that have reported.
     bool passes = false;    // Some of it has gone up.
   };
+  Report whole(Gather& gather, Report last) const;
   void flush_until(TimePoint begun, std::vector<Report>& out);
   void pass_on(Gather& gather, std::vector<Report>& out);
 

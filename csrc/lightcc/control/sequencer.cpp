@@ -89,10 +89,13 @@ Sequencer::Sequencer(const SequencerOptions& options, ProcessSetTable process_se
 
 Status Sequencer::on_report(const Report& report, TimePoint now) {
   const auto rank = static_cast<std::int32_t>(report.rank);
-  return on_reports({&rank, 1}, report.what, now);
+  return on_reports({&rank, 1}, report.what, now, report.inputs);
 }
 
-Status Sequencer::on_reports(Ranks ranks, const Report::What& what, TimePoint now) {
+Status Sequencer::on_reports(Ranks ranks,
+                             const Report::What& what,
+                             TimePoint now,
+                             std::span<const InlineInput> inputs) {
   for (const std::int32_t rank : ranks) {
     if (rank < 0 || static_cast<std::size_t>(rank) >= joined_.size()) {
       return make_error(ErrorCode::kPeerFailed,
@@ -104,16 +107,19 @@ Status Sequencer::on_reports(Ranks ranks, const Report::What& what, TimePoint no
     return {};  // The ShutDown command tells the ranks.
   }
   if (const auto* request = std::get_if<Request>(&what)) {
-    return on_request(ranks, *request, now);
+    return on_request(ranks, *request, inputs, now);
   }
   if (const auto* ready = std::get_if<ReadySlot>(&what)) {
-    return on_ready_slot(ranks, ready->slot, now);
+    return on_ready_slot(ranks, ready->slot, inputs, now);
   }
   on_leave(ranks.front());
   return {};
 }
 
-Status Sequencer::on_request(Ranks ranks, const Request& request, TimePoint now) {
+Status Sequencer::on_request(Ranks ranks,
+                             const Request& request,
+                             std::span<const InlineInput> inputs,
+                             TimePoint now) {
   const int first = ranks.front();
   const Signature& signature = request.signature;
   if (signature.op == OpType::kJoin) {
@@ -155,6 +161,7 @@ Status Sequencer::on_request(Ranks ranks, const Request& request, TimePoint now)
       pending.splits[position] = request.splits;
     }
   }
+  LIGHTCC_RETURN_IF_ERROR(take_inputs(pending, ranks, signature, inputs));
   if (is_timed(pending)) {
     slow_ranks_.on_reports(pending.common.process_set, ranks, now);
   }
@@ -195,7 +202,10 @@ Result<Sequencer::Pending*> Sequencer::meet(Pending& pending) {
   return &send;
 }
 
-Status Sequencer::on_ready_slot(Ranks ranks, std::uint32_t slot_number, TimePoint now) {
+Status Sequencer::on_ready_slot(Ranks ranks,
+                                std::uint32_t slot_number,
+                                std::span<const InlineInput> inputs,
+                                TimePoint now) {
   const int first = ranks.front();
   if (slot_number >= slots_.size()) {
     return make_error(ErrorCode::kPeerFailed,
@@ -223,6 +233,7 @@ Status Sequencer::on_ready_slot(Ranks ranks, std::uint32_t slot_number, TimePoin
       pending.splits[position].assign(begin, begin + static_cast<std::ptrdiff_t>(members));
     }
   }
+  LIGHTCC_RETURN_IF_ERROR(take_inputs(pending, ranks, slot.common, inputs));
   if (!pending.as_slot_says && pending.first_rank != first && pending.error.ok()) {
     // Others asked for something new under this name; this rank still means the slot.
     pending.error = check_agreement(pending.common, pending.first_rank, slot.common, first);
@@ -294,6 +305,7 @@ void Sequencer::Pending::begin(const Signature& signature, int rank, TimePoint n
   per_member.clear();
   splits.clear();
   set_ranks.clear();
+  inputs.clear();
   as_slot_says = true;
   error = {};
   warned = false;
@@ -414,6 +426,10 @@ void Sequencer::finish(Pending& pending) {
       return;
     default:
       break;
+  }
+  if (announce_result(pending)) {
+    erase(pending);
+    return;
   }
   Queue& queue = queues_[pending.common.process_set];
   if (options_.horovod_cycle > Duration::zero() && fuses(pending.common) &&

@@ -29,6 +29,7 @@
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/control/inline_allreduce.hpp"
 #include "lightcc/control/lateness.hpp"
 #include "lightcc/control/process_set_table.hpp"
 #include "lightcc/control/slow_ranks.hpp"
@@ -50,6 +51,7 @@ struct SequencerOptions {
   Duration stall_warning = std::chrono::seconds(60);
   Duration stall_shutdown{0};  ///< Zero: never.
   SlowOptions slow;
+  CombineInline combine_inline;  ///< Empty: inputs that come with reports are not used.
 };
 
 /// Thread: one at a time.
@@ -63,7 +65,11 @@ class Sequencer {
   Status on_report(const Report& report, TimePoint now);
   /// The same for ranks that all say `what`, in this order. More than one ask for an operation of
   /// all members of a process set.
-  Status on_reports(std::span<const std::int32_t> ranks, const Report::What& what, TimePoint now);
+  /// `inputs`: of some of them.
+  Status on_reports(std::span<const std::int32_t> ranks,
+                    const Report::What& what,
+                    TimePoint now,
+                    std::span<const InlineInput> inputs = {});
   /// This rank finished one bucket of `process_set` on `lane`: the lane can take another.
   void on_bucket_done(std::uint32_t process_set, std::uint32_t lane, TimePoint now);
   /// Everything that is to be announced now, in order.
@@ -105,6 +111,7 @@ class Sequencer {
     std::vector<std::int64_t> per_member;           // Allgather: first dimensions.
     std::vector<std::vector<std::int64_t>> splits;  // Alltoall.
     std::vector<std::int32_t> set_ranks;            // kAddProcessSet.
+    InlineInputs inputs;                            // Allreduce: what came with the reports.
     std::uint32_t slot = kNoSlot;
     bool as_slot_says = true;  // Every report so far was by slot: nothing changed.
     Status error;
@@ -142,8 +149,21 @@ class Sequencer {
   };
 
   using Ranks = std::span<const std::int32_t>;
-  Status on_request(Ranks ranks, const Request& request, TimePoint now);
-  Status on_ready_slot(Ranks ranks, std::uint32_t slot, TimePoint now);
+  Status on_request(Ranks ranks,
+                    const Request& request,
+                    std::span<const InlineInput> inputs,
+                    TimePoint now);
+  Status on_ready_slot(Ranks ranks,
+                       std::uint32_t slot,
+                       std::span<const InlineInput> inputs,
+                       TimePoint now);
+  /// Of ranks whose reports were counted.
+  static Status take_inputs(Pending& pending,
+                            Ranks ranks,
+                            const Signature& signature,
+                            std::span<const InlineInput> inputs);
+  /// Announces the result of what has all inputs. False: it is to be run.
+  bool announce_result(Pending& pending);
   void on_join(int rank);
   void on_leave(int rank);
   Result<Pending*> pending_for(int rank, const Signature& signature, TimePoint now);

@@ -76,16 +76,6 @@ Result<std::byte*> output_on(BucketTensor& tensor, std::vector<std::int64_t> sha
       });
 }
 
-Reduction reduction_of(const Signature& signature, std::size_t members) {
-  Reduction reduction{
-      signature.dtype, signature.reduce_op, signature.prescale, signature.postscale};
-  if (signature.reduce_op == ReduceOp::kAverage) {
-    reduction.op = ReduceOp::kSum;
-    reduction.postscale /= static_cast<double>(members);
-  }
-  return reduction;
-}
-
 Result<std::shared_ptr<TopkEntry>> compressed_entry(const Bucket& bucket,
                                                     const Signature& signature,
                                                     const BucketSite& site) {
@@ -263,6 +253,16 @@ Result<std::unique_ptr<Work>> start_transfer(BucketTensor& tensor, const BucketS
 }
 
 }  // namespace
+
+Reduction reduction_of(const Signature& signature, std::size_t members) {
+  Reduction reduction{
+      signature.dtype, signature.reduce_op, signature.prescale, signature.postscale};
+  if (signature.reduce_op == ReduceOp::kAverage) {
+    reduction.op = ReduceOp::kSum;
+    reduction.postscale /= static_cast<double>(members);
+  }
+  return reduction;
+}
 
 std::uint64_t byte_count(const Bucket& bucket) {
   std::uint64_t bytes = 0;

@@ -63,6 +63,9 @@ Result<std::byte*> output_for(BucketTensor& tensor,
                               std::vector<std::int64_t> shape,
                               const AllocateOutput& allocate);
 
+/// What the members' inputs become; an average is a sum with a factor.
+Reduction reduction_of(const Signature& signature, std::size_t members);
+
 /// How an all-reduce combines its elements, each on its own; none: it does not, or travels
 /// compressed, or the bucket is no all-reduce. The same on all ranks.
 std::optional<Reduction> elementwise_reduction(const Bucket& bucket, const BucketSite& site);

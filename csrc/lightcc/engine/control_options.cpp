@@ -1,13 +1,18 @@
 #include "lightcc/engine/control_options.hpp"
 
+#include <cstddef>
 #include <utility>
 
+#include "lightcc/engine/combine_inline.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 
 namespace lightcc {
 namespace {
 
-SequencerOptions sequencer_options(const Knobs& knobs, int size, FusionRule fusion) {
+SequencerOptions sequencer_options(const Knobs& knobs,
+                                   int size,
+                                   FusionRule fusion,
+                                   CombineInline combine_inline) {
   SequencerOptions options;
   options.world_size = size;
   options.num_lanes = static_cast<int>(knobs.num_lanes);
@@ -20,6 +25,7 @@ SequencerOptions sequencer_options(const Knobs& knobs, int size, FusionRule fusi
   options.stall_warning = seconds(knobs.stall_warning_s);
   options.stall_shutdown = seconds(knobs.stall_shutdown_s);
   options.slow = {knobs.slow_factor, seconds(knobs.slow_time_s)};
+  options.combine_inline = std::move(combine_inline);
   return options;
 }
 
@@ -44,6 +50,7 @@ AutotuneOptions autotune_options(const Knobs& knobs, FusionRule rule, bool has_g
 ControlOptions control_options(const Membership& world,
                                const Knobs& knobs,
                                FusionRule fusion,
+                               SimdLevel simd,
                                std::vector<int> watched) {
   ControlOptions options;
   options.rank = world.topology.rank;
@@ -58,7 +65,11 @@ ControlOptions control_options(const Membership& world,
   options.is_networked = world.transport != nullptr;
   options.peer_timeout = seconds(knobs.peer_timeout_s);
   options.wakes_parent = knobs.slow_factor > 1;
-  options.sequencer = sequencer_options(knobs, world.topology.size, fusion);
+  options.sequencer = sequencer_options(
+      knobs, world.topology.size, fusion, make_combine_inline(world, knobs, simd));
+  if (options.is_networked) {  // Ranks of one host gain nothing by it.
+    options.max_inline_bytes = static_cast<std::size_t>(knobs.inline_bytes);
+  }
   options.process_sets = ProcessSetTable(world.topology.size);
   if (options.rank == 0 && knobs.autotune) {
     const bool has_grid =

@@ -85,7 +85,7 @@ Status Core::start(const WorldOptions& options, const Joining* joining) {
   LIGHTCC_ASSIGN_OR_RETURN(liveness_,
                            Liveness::start(world_, *waker_, tag_of(Source::kProcess, 0)));
   control_ = std::make_unique<ControlPlane>(
-      control_options(world_, knobs, fusion, liveness_->watched_ranks()), clock_.now());
+      control_options(world_, knobs, fusion, simd, liveness_->watched_ranks()), clock_.now());
   if (control_->is_autotuning()) {
     autotune_log_ = std::make_unique<AutotuneLog>(knobs.autotune_log);
   }
@@ -240,8 +240,14 @@ SleepState Core::sleep_state() const {
 bool Core::report_new() {
   bool moved = false;
   if (operations_.has_new()) {
-    for (const InFlight* operation : operations_.take_new()) {
-      control_->submit(operation->operation.request, *operation->key, token_of(operation));
+    const std::vector<InFlight*>& added = operations_.take_new();
+    // What nothing can be fused with, and all wait for.
+    const bool is_alone = added.size() == 1 && operations_.in_flight() == 1;
+    for (const InFlight* operation : added) {
+      control_->submit(operation->operation.request,
+                       *operation->key,
+                       token_of(operation),
+                       is_alone ? input_at_hand(operation->operation) : std::span<std::byte>());
     }
     moved = true;
   }
@@ -398,6 +404,13 @@ Status Core::apply(ControlAction& action) {
       added.operation = operation_of(tensor.operation);
     }
     executor_->run(std::move(bucket));
+  } else if (auto* taken = std::get_if<TakeResult>(&action)) {
+    Bucket bucket{taken->process_set, 0, {}};
+    bucket.tensors.push_back({.agreed = std::move(taken->tensor.agreed),
+                              .operation = operation_of(taken->tensor.operation),
+                              .outcome = {},
+                              .status = {}});
+    return executor_->take_result(std::move(bucket), taken->result);
   } else if (const auto* complete = std::get_if<CompleteOperation>(&action)) {
     Outcome outcome;
     outcome.value = complete->value;
@@ -560,6 +573,7 @@ std::shared_ptr<const ProcessSetTable> Core::process_sets() const {
 
 void Core::fill_stats(WorldStats& stats) const {
   stats.buckets = executor_->buckets();
+  stats.inline_allreduces = executor_->inline_allreduces();
   stats.topk = executor_->topk().counters();
   stats.compressed = executor_->topk().usage();
   stats.allreduce_costs = executor_->allreduce_costs();

@@ -1,7 +1,9 @@
 #include "lightcc/engine/executor.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include "lightcc/base/log.hpp"
@@ -124,6 +126,22 @@ void Executor::run(Bucket bucket) {
   lane.push_back(std::move(running));
 }
 
+Status Executor::take_result(Bucket bucket, std::span<const std::byte> result) {
+  constexpr const char* kHow = "INLINE";
+  const TimePoint started = clock_.now();
+  timeline_.started(bucket, kHow, topk_.counters());
+  BucketTensor& tensor = bucket.tensors.front();
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out,
+                           output_for(tensor, tensor.signature().shape, [](std::size_t bytes) {
+                             return std::make_shared<OutputBuffer>(bytes);
+                           }));
+  std::memcpy(out, result.data(), result.size());
+  timeline_.finished(bucket, kHow, started, topk_.counters());
+  ++inline_allreduces_;
+  finish(bucket);
+  return {};
+}
+
 Result<bool> Executor::advance() {
   bool moved = false;
   if (sets_in_making_ > 0) {
@@ -201,7 +219,8 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
       timeline_.sampled(sample);
     }
     timeline_.finished(front.bucket, front.algorithm, front.started, topk_.counters());
-    finish(front);
+    finished_.emplace_back(front.bucket.process_set, front.bucket.lane);
+    finish(front.bucket);
     queue.pop_front();
     --queued_;
   }
@@ -370,10 +389,9 @@ void Executor::log_bucket(const Running& running) const {
       took.count());
 }
 
-void Executor::finish(Running& running) {
+void Executor::finish(Bucket& bucket) {
   ++buckets_;
-  finished_.emplace_back(running.bucket.process_set, running.bucket.lane);
-  for (BucketTensor& tensor : running.bucket.tensors) {
+  for (BucketTensor& tensor : bucket.tensors) {
     if (tensor.operation != nullptr) {
       if (is_transfer(tensor.signature().op)) {
         tensor.outcome.value = static_cast<std::int32_t>(tensor.per_member().front());

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -47,6 +48,9 @@ class Executor {
   void set_chunk_bytes(std::uint64_t bytes) { chunk_bytes_ = bytes; }
   /// Queues a bucket of a set that this rank is a member of.
   void run(Bucket bucket);
+  /// Ends the one operation of a bucket whose result came with the announcement. Errors: kSystem
+  /// when an output cannot be allocated.
+  Status take_result(Bucket bucket, std::span<const std::byte> result);
 
   /// Takes in what this host's leader passed on. kPeerFailed: the leader is gone.
   Status receive_segments() { return planes_.make_groups().status(); }
@@ -67,6 +71,8 @@ class Executor {
     return finished_.take();
   }
   std::uint64_t buckets() const { return buckets_; }
+  /// Of them, those whose results came with the announcement.
+  std::uint64_t inline_allreduces() const { return inline_allreduces_; }
   TopkStore& topk() { return topk_; }
   const TopkStore& topk() const { return topk_; }
   /// Where this rank stands when tensors of a set are compressed; nothing where they never are, or
@@ -116,7 +122,7 @@ class Executor {
   Planes::Way way_of(const Set& set, const Bucket& bucket) const;
   void learn_cost(Set& set, const Running& running);
   void log_bucket(const Running& running) const;
-  void finish(Running& running);
+  void finish(Bucket& bucket);
 
   const Membership& world_;
   std::size_t num_lanes_;
@@ -135,6 +141,7 @@ class Executor {
   std::set<std::uint64_t> turns_;  // Of buckets that others are to wait for.
   std::uint64_t next_turn_ = 0;
   std::uint64_t buckets_ = 0;
+  std::uint64_t inline_allreduces_ = 0;
   bool awaits_event_ = false;
   bool needs_calls_ = false;
   bool explained_adasum_ = false;

@@ -4,7 +4,19 @@
 #include <cstdlib>
 #include <utility>
 
+#include "lightcc/control/agreement.hpp"
+
 namespace lightcc {
+
+std::span<const std::byte> input_at_hand(const Operation& operation) {
+  const Signature& signature = operation.request.signature;
+  if (signature.op != OpType::kAllreduce || operation.input.memory.kind != MemoryKind::kHost ||
+      operation.ready != nullptr) {
+    return {};
+  }
+  return {static_cast<const std::byte*>(operation.input.data),
+          static_cast<std::size_t>(byte_count(signature))};
+}
 
 OutputBuffer::OutputBuffer(std::size_t bytes) : bytes_(bytes) {
   constexpr std::size_t kAlignment = 64;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,9 @@ struct Operation {
   Allocator allocator;                ///< Used without `output`. Empty: an OutputBuffer is made.
   std::shared_ptr<ReadyEvent> ready;  ///< Null: the input is ready now.
 };
+
+/// What the operation reads, if that lies in the host's memory now; else nothing.
+std::span<const std::byte> input_at_hand(const Operation& operation);
 
 /// The default output: memory that the engine allocates.
 class LIGHTCC_EXPORT OutputBuffer {

@@ -10,7 +10,10 @@ namespace {
 
 enum class FrameKind : std::uint8_t { kReports = 1, kCommands = 2, kError = 3, kHeartbeat = 4 };
 enum class ReportKind : std::uint8_t { kRequest = 1, kReadySlot = 2, kLeave = 3 };
-constexpr std::uint8_t kOfSubtree = 0x80;  // Beside a report's kind: who asked last follows.
+constexpr std::uint8_t kOfSubtree = 0x80;   // Beside a report's kind: who asked last follows.
+constexpr std::uint8_t kWithInputs = 0x40;  // Beside what asks for something: inputs follow.
+constexpr std::uint8_t kInFull = 1;         // Of an announced tensor: its signature follows.
+constexpr std::uint8_t kWithResult = 2;
 enum class CommandKind : std::uint8_t {
   kExecute = 1,
   kFailOperation = 2,
@@ -197,11 +200,31 @@ Signature get_signature(ByteReader& in) {
   return s;
 }
 
+void put_inputs(ByteWriter& out, const std::vector<InlineInput>& inputs) {
+  if (inputs.empty()) {
+    return;
+  }
+  out.varint(inputs.size());
+  for (const InlineInput& input : inputs) {
+    out.varint(static_cast<std::uint32_t>(input.rank));
+    out.blob(input.data);
+  }
+}
+
+InlineInput get_input(ByteReader& in) {
+  InlineInput input;
+  input.rank = get_rank(in);
+  const auto data = in.blob(kMaxInlineBytes);
+  input.data.assign(data.begin(), data.end());
+  return input;
+}
+
 void put(ByteWriter& out, const Report& report) {
   const auto put_head = [&](ReportKind kind) {
-    const std::uint8_t subtree = report.is_of_subtree() ? kOfSubtree : 0;
+    const int flags =
+        (report.is_of_subtree() ? kOfSubtree : 0) | (report.inputs.empty() ? 0 : kWithInputs);
     out.varint(report.rank);
-    out.number(static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) | subtree));
+    out.number(static_cast<std::uint8_t>(static_cast<int>(kind) | flags));
     if (report.is_of_subtree()) {
       out.varint(static_cast<std::uint32_t>(report.last_rank));
     }
@@ -211,9 +234,11 @@ void put(ByteWriter& out, const Report& report) {
     put(out, request->signature);
     put_numbers(out, request->splits);
     put_numbers(out, request->ranks);
+    put_inputs(out, report.inputs);
   } else if (const auto* ready = std::get_if<ReadySlot>(&report.what)) {
     put_head(ReportKind::kReadySlot);
     out.varint(ready->slot);
+    put_inputs(out, report.inputs);
   } else {
     put_head(ReportKind::kLeave);
   }
@@ -226,7 +251,8 @@ Report get_report(ByteReader& in) {
   if ((kind & kOfSubtree) != 0) {
     report.last_rank = get_rank(in);
   }
-  switch (static_cast<ReportKind>(kind & ~kOfSubtree)) {  // NOLINT: any byte; others fail below
+  const int bare = kind & ~(kOfSubtree | kWithInputs);
+  switch (static_cast<ReportKind>(bare)) {  // NOLINT: any byte; others fail below
     case ReportKind::kRequest: {
       Request request;
       request.signature = get_signature(in);
@@ -240,35 +266,53 @@ Report get_report(ByteReader& in) {
       break;
     case ReportKind::kLeave:
       report.what = Leave{};
-      if (report.is_of_subtree()) {
-        in.fail();  // A rank leaves for itself.
+      if (kind != bare) {
+        in.fail();  // A rank leaves for itself, with empty hands.
       }
       break;
     default:
       in.fail();
+  }
+  if ((kind & kWithInputs) != 0) {
+    report.inputs = get_list<InlineInput>(in, get_input);
+    if (report.inputs.empty()) {
+      in.fail();
+    }
   }
   return report;
 }
 
 void put(ByteWriter& out, const AnnouncedTensor& tensor) {
   out.number(tensor.slot);
-  out.number(static_cast<std::uint8_t>(tensor.signature.has_value() ? 1 : 0));
+  out.number(static_cast<std::uint8_t>((tensor.signature.has_value() ? kInFull : 0) |
+                                       (tensor.result.empty() ? 0 : kWithResult)));
   if (tensor.signature.has_value()) {
     put(out, *tensor.signature);
   }
   put_numbers(out, tensor.per_member);
+  if (!tensor.result.empty()) {
+    out.blob(tensor.result);
+  }
 }
 
 AnnouncedTensor get_announced(ByteReader& in) {
   AnnouncedTensor tensor;
   tensor.slot = in.number<std::uint32_t>();
-  const auto full = in.number<std::uint8_t>();
-  if (full == 1) {
+  const auto flags = in.number<std::uint8_t>();
+  if ((flags & kInFull) != 0) {
     tensor.signature = get_signature(in);
-  } else if (full != 0 || tensor.slot == kNoSlot) {
+  } else if (tensor.slot == kNoSlot) {
     in.fail();
   }
   tensor.per_member = get_numbers<std::int64_t>(in);
+  if ((flags & kWithResult) != 0) {
+    const auto result = in.blob(kMaxInlineBytes);
+    tensor.result.assign(result.begin(), result.end());
+  }
+  if ((flags & ~(kInFull | kWithResult)) != 0 ||
+      ((flags & kWithResult) != 0 && tensor.result.empty())) {
+    in.fail();
+  }
   return tensor;
 }
 

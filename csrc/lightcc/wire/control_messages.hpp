@@ -23,7 +23,8 @@ inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxNameBytes = 4096;
 inline constexpr std::size_t kMaxDimensions = 64;
 inline constexpr std::uint32_t kNoSlot = 0xffffffff;
-inline constexpr std::int32_t kAnySource = -1;  ///< In the place of a peer.
+inline constexpr std::size_t kMaxInlineBytes = std::size_t{64} << 10;  ///< Of one tensor.
+inline constexpr std::int32_t kAnySource = -1;                         ///< In the place of a peer.
 
 /// What all ranks of an operation must agree on.
 struct Signature {
@@ -69,6 +70,14 @@ struct Leave {
   bool operator==(const Leave&) const = default;
 };
 
+/// What a rank contributes to a small all-reduce, on its way beside the rank's report
+/// (control/inline_allreduce.hpp).
+struct InlineInput {
+  std::int32_t rank = -1;
+  Bytes data;
+  bool operator==(const InlineInput&) const = default;
+};
+
 /// Of one rank; or of all members of the process set at or below `rank` in the tree of control
 /// links, but for those that have joined.
 struct Report {
@@ -76,7 +85,8 @@ struct Report {
 
   std::uint32_t rank = 0;
   What what;
-  std::int32_t last_rank = -1;  ///< Of a subtree: who asked last.
+  std::int32_t last_rank = -1;        ///< Of a subtree: who asked last.
+  std::vector<InlineInput> inputs{};  ///< Of none, some or all of its ranks.
 
   bool is_of_subtree() const { return last_rank >= 0; }
   bool operator==(const Report&) const = default;
@@ -87,11 +97,12 @@ struct Report {
 /// Either `slot` alone (every rank knows what it stands for), or a full signature, which gives the
 /// slot its meaning when there is one. `per_member` holds what may differ between members: first
 /// dimensions (allgather), or the members' splits one after another (alltoall); empty: as last
-/// time.
+/// time. `result`: the all-reduce has been carried out; empty: it is to be run.
 struct AnnouncedTensor {
   std::uint32_t slot = kNoSlot;
   std::optional<Signature> signature;
   std::vector<std::int64_t> per_member;
+  Bytes result{};
   bool operator==(const AnnouncedTensor&) const = default;
 };
 

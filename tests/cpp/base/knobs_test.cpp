@@ -63,6 +63,7 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
                             {"HOROVOD_FUSION_THRESHOLD", "2M"},
                             {"HOROVOD_CYCLE_TIME", "3.5"},
                             {"HOROVOD_AUTOTUNE", "1"},
+                            {"LIGHT_INLINE_BYTES", "1024"},
                             {"HOROVOD_AUTOTUNE_LOG", "log.csv"},
                             {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "0"},
                             {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "9"},
@@ -98,6 +99,7 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.horovod_cycle_ms, 3.5);
   EXPECT_TRUE(knobs.autotune);
   EXPECT_EQ(knobs.autotune_log, "log.csv");
+  EXPECT_EQ(knobs.inline_bytes, 1024);
   EXPECT_EQ(knobs.autotune_warmup_samples, 0);
   EXPECT_EQ(knobs.autotune_steps_per_sample, 9);
   EXPECT_EQ(knobs.autotune_max_settings, 8);
@@ -255,6 +257,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_FUSION_SCHEDULE=",
                                              "LIGHT_NUM_STREAMS=1",
                                              "HOROVOD_AUTOTUNE=0",
+                                             "LIGHT_INLINE_BYTES=4K",
                                              "LIGHT_2D_ALLREDUCE=",
                                              "LIGHT_INTRA_SIZE=0",
                                              "LIGHT_HIERARCHICAL_THRESHOLD=1G",
@@ -279,6 +282,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_FUSION_SCHEDULE=",
                                         "LIGHT_NUM_STREAMS=3",
                                         "HOROVOD_AUTOTUNE=1",
+                                        "LIGHT_INLINE_BYTES=1K",
                                         "LIGHT_2D_ALLREDUCE=1",
                                         "LIGHT_INTRA_SIZE=2",
                                         "LIGHT_HIERARCHICAL_THRESHOLD=5000",
@@ -301,6 +305,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                {"LIGHT_FUSION_STRATEGY", "horovod"},
                                {"LIGHT_NUM_STREAMS", "3"},
                                {"HOROVOD_AUTOTUNE", "1"},
+                               {"LIGHT_INLINE_BYTES", "1024"},
                                {"LIGHT_GPU_CHUNK", "256K"},
                                {"LIGHT_SHM_CHUNK", "65536"},
                                {"LIGHT_SHM_DEPTH", "4"},

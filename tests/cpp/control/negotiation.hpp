@@ -67,6 +67,15 @@ class Negotiation {
     return report(rank, std::move(request));
   }
   Status ready(int rank, std::uint32_t slot) { return report(rank, ReadySlot{slot}); }
+  /// The same with inputs, of ranks that say so.
+  Status ready_with(int rank, std::uint32_t slot, std::vector<InlineInput> inputs) {
+    return sequencer.on_report(
+        {static_cast<std::uint32_t>(rank), ReadySlot{slot}, -1, std::move(inputs)}, now);
+  }
+  Status ask_with(int rank, const Signature& s, std::vector<InlineInput> inputs) {
+    return sequencer.on_report(
+        {static_cast<std::uint32_t>(rank), Request{s, {}, {}}, -1, std::move(inputs)}, now);
+  }
   Status join(int rank) { return ask(rank, operation(OpType::kJoin, "join")); }
   Status leave(int rank) { return report(rank, Leave{}); }
 

@@ -56,6 +56,30 @@ TEST_F(Gathering, the_last_rank_of_a_subtree_that_comes_last_is_named) {
   EXPECT_EQ(take(), (std::vector<Report>{{kLeader, ReadySlot{3}, 41}}));
 }
 
+TEST_F(Gathering, inputs_go_up_with_the_one_report) {
+  const auto input_of = [](std::int32_t rank) {
+    return InlineInput{rank, Bytes(2, static_cast<std::byte>(rank))};
+  };
+  for (const std::int32_t rank : {9, 8, 11}) {
+    add({static_cast<std::uint32_t>(rank), ReadySlot{3}, -1, {input_of(rank)}});
+  }
+  add({40, ReadySlot{3}, 41, {input_of(41), input_of(40)}});
+  add({10, ReadySlot{3}});  // Was busy.
+  const std::vector<Report> up = take();
+  ASSERT_EQ(up.size(), 1U);
+  EXPECT_EQ(up[0].last_rank, 10);
+  EXPECT_EQ(up[0].inputs,
+            (std::vector<InlineInput>{
+                input_of(9), input_of(8), input_of(11), input_of(41), input_of(40)}));
+}
+
+TEST_F(Gathering, inputs_go_up_with_reports_that_do_not_become_whole) {
+  const std::vector<InlineInput> inputs{{9, Bytes(3)}};
+  add({9, ReadySlot{3}, -1, inputs});
+  gathering.flush(out);
+  EXPECT_EQ(take(), (std::vector<Report>{{9, ReadySlot{3}, -1, inputs}}));
+}
+
 TEST_F(Gathering, requests_in_full_are_gathered_too) {
   const Request request{testing::allreduce("a"), {}, {}};
   for (const std::uint32_t rank : {8U, 9U, 10U, 11U}) {

@@ -199,6 +199,60 @@ TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
                     "08ac020172017302000000");
 }
 
+TEST(ControlMessagesTest, inputs_follow_what_is_asked_for) {
+  const Bytes data = from_hex("aabbcc");
+  expect_golden(std::vector<Report>{{1, ReadySlot{300}, -1, {{1, data}}},
+                                    {8, ReadySlot{300}, 130, {{130, data}, {8, data}}}},
+                "1e000000"
+                "01"
+                "02"
+                "0142ac02"      // Rank 1 is ready for slot 300,
+                "010103aabbcc"  // with its input.
+                "08c28201ac02"  // So are all below rank 8,
+                "02"            // of which two have theirs.
+                "820103aabbcc"
+                "0803aabbcc");
+  for (const Request& request : {Request{alltoall_signature(), {4, 2}, {}}, Request{}}) {
+    const Frame frame = std::vector<Report>{{2, request, -1, {{2, data}}}};
+    const auto decoded = decode_frame(payload_of(encoded(frame)));
+    ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+    EXPECT_EQ(decoded.value(), frame);
+  }
+}
+
+TEST(ControlMessagesTest, results_follow_their_tensor) {
+  Execute execute;
+  execute.sequence = 1;
+  execute.tensors.push_back({7, std::nullopt, {}, from_hex("aabbcc")});
+  expect_golden(std::vector<Command>{execute},
+                "11000000"
+                "02"
+                "01"
+                "01010000"
+                "01"
+                "070000000200"  // Slot 7, as last time,
+                "03aabbcc");    // is this.
+  execute.tensors.front().signature = broadcast_signature();
+  const Frame in_full = std::vector<Command>{execute};
+  const auto decoded = decode_frame(payload_of(encoded(in_full)));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(decoded.value(), in_full);
+}
+
+TEST(ControlMessagesTest, inputs_and_results_that_are_none_are_refused) {
+  expect_refused("01010142ac0200");                      // No input, where some are said to come.
+  expect_refused("01010142ac02010103aabb");              // Cut off.
+  expect_refused("010100430101");                        // Of a rank that leaves.
+  expect_refused("0201010100000107000000020000");        // An empty result.
+  expect_refused("0201010100000107000000020004aabbcc");  // Cut off.
+  expect_refused("0201010100000107000000040000");        // An unknown flag.
+  expect_refused("02010101000001ffffffff020001aa");      // A result of no slot.
+  std::vector<Report> large{{1, ReadySlot{3}, -1, {{1, Bytes(kMaxInlineBytes)}}}};
+  EXPECT_TRUE(decode_frame(payload_of(encoded(large))).ok());
+  large.front().inputs.front().data.emplace_back();
+  expect_refused(payload_of(encoded(large)));
+}
+
 TEST(ControlMessagesTest, transfers_end_with_their_mailbox) {
   expect_golden(std::vector<Report>{{1, Request{send_signature(), {}, {}}}},
                 std::string("2c000000"

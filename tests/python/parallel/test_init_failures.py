@@ -191,7 +191,7 @@ def run_out_of_descriptors(victim: int) -> tuple[str, int | None, str]:
     try:
         pair = hvd.add_process_set([0, 1])
         if hvd.rank() < 2:
-            hvd.allreduce(np.ones(10), process_set=pair)
+            hvd.allreduce(np.ones(10_000), process_set=pair)  # Not inline: it needs a connection.
         hvd.allreduce(np.ones(10))
     except hvd.HorovodInternalError as error:
         return type(error).__name__, error.rank, str(error)

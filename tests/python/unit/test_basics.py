@@ -88,6 +88,7 @@ def test_stats_count_completed_operations() -> None:
         "slow_factor",
         "network_retransmits",
         "buckets",
+        "inline_allreduces",
         "payload_bytes",
         "network_bytes_sent",
         "network_bytes_received",

@@ -1,0 +1,124 @@
+"""Small all-reduces that the negotiation does by itself: the same bits as those that are run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from grids import THREE, TWO_HOSTS, UNEVEN_HOSTS, Grid, several_ranks
+
+import lightcc as hvd
+
+if TYPE_CHECKING:
+    from arrays import Array
+
+pytestmark = pytest.mark.multiproc
+
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "bool")
+COUNTS = (1, 3, 60)
+LARGE = 100_000  # In bytes, more than is ever inline.
+#: Hosts of three and three: sums of a host are rounded before they are added.
+SIX = Grid(6, [0, 0, 0, 1, 1, 1])
+
+
+def draw(dtype: str, count: int, rank: int) -> Array:
+    """Returns values whose sum depends on the order of additions."""
+    values = np.random.default_rng(rank).standard_normal(count) * 10.0 ** (rank % 3)
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    return (values > 0) if dtype == "bool" else (values * 100).astype(kind)
+
+
+def operators(dtype: str) -> list[dict[str, Any]]:
+    bounds = [{"op": hvd.Min}, {"op": hvd.Max}, {"op": hvd.Product}]
+    if dtype == "bool":
+        return bounds
+    scaled = {"op": hvd.Sum, "prescale_factor": 0.3, "postscale_factor": 1.7}
+    return [{"op": hvd.Sum}, {"op": hvd.Average}, scaled, *bounds]
+
+
+def compare_both_ways() -> None:
+    hvd.init()
+    for dtype in DTYPES:
+        for count in COUNTS:
+            for number, arguments in enumerate(operators(dtype)):
+                name = f"{dtype}.{count}.{number}"
+                values = draw(dtype, count, hvd.rank())
+                before = hvd.stats().inline_allreduces
+                once = hvd.allreduce(values, name=name, **arguments)
+                by_slot = hvd.allreduce(values, name=name, **arguments)
+                unnamed = hvd.allreduce(values, **arguments)
+                assert hvd.stats().inline_allreduces == before + 3, name
+                # Beside others it is run by a group, as part of a bucket.
+                run = hvd.grouped_allreduce([values, values[:1]], name=f"{name}.run", **arguments)
+                assert hvd.stats().inline_allreduces == before + 3, name
+                for result in (once, by_slot, unnamed):
+                    assert result.tobytes() == run[0].tobytes(), name
+
+
+@pytest.mark.parametrize("grid", [TWO_HOSTS, UNEVEN_HOSTS, SIX], ids=str)
+def test_the_bits_are_those_of_a_group(grid: Grid) -> None:
+    grid.run(compare_both_ways)
+
+
+def what_is_run(limit: int) -> None:
+    hvd.init()
+
+    def count_inline(values: Array) -> int:
+        before = hvd.stats().inline_allreduces
+        total = hvd.allreduce(values, op=hvd.Sum)
+        assert (total == hvd.size()).all()
+        return hvd.stats().inline_allreduces - before
+
+    largest = limit // 4
+    assert count_inline(np.ones(largest, np.float32)) == (1 if largest > 0 else 0)
+    assert count_inline(np.ones(largest + 1, np.float32)) == 0
+    assert count_inline(np.ones(LARGE, np.float32)) == 0
+    hvd.broadcast(np.ones(1), 0)
+    hvd.allgather(np.ones(1))
+    assert hvd.stats().inline_allreduces == (1 if largest > 0 else 0)
+
+
+@pytest.mark.parametrize(
+    ("grid", "variable", "limit"),
+    [
+        (THREE, None, 0),  # On one host.
+        (UNEVEN_HOSTS, "64", 64),
+        (UNEVEN_HOSTS, "0", 0),
+        (TWO_HOSTS, None, 4096),
+        (TWO_HOSTS, "16K", 16384),
+    ],
+    ids=str,
+)
+def test_the_limit_is_by_size(grid: Grid, variable: str | None, limit: int) -> None:
+    grid.run(what_is_run, limit, env=None if variable is None else {"LIGHT_INLINE_BYTES": variable})
+
+
+def ranks_that_are_busy_or_gone() -> None:
+    hvd.init()
+    evens = hvd.add_process_set(list(range(0, hvd.size(), 2)))
+    one = np.ones(2, np.float32)
+    for step in range(20):
+        # One rank in turn asks for two things at once, so that its input does not go with it.
+        handle = None
+        if step % hvd.size() == hvd.rank():
+            handle = hvd.allreduce_async(one, name=f"early.{step}", op=hvd.Sum)
+        assert (hvd.allreduce(one, name="x", op=hvd.Sum) == hvd.size()).all()
+        if handle is None:
+            handle = hvd.allreduce_async(one, name=f"early.{step}", op=hvd.Sum)
+        assert (hvd.synchronize(handle) == hvd.size()).all()
+        if evens.included():
+            total = hvd.allreduce(one * (step + 1), name="x", op=hvd.Sum, process_set=evens)
+            assert (total == (hvd.size() + 1) // 2 * (step + 1)).all()
+    if hvd.rank() > 0:  # The last rank to go on alone is rank 0.
+        hvd.join()
+        return
+    for _ in range(3):
+        assert (hvd.allreduce(one, name="x", op=hvd.Sum) == 1).all()
+    hvd.join()
+
+
+@several_ranks
+def test_ranks_that_are_busy_or_gone_have_it_run(grid: Grid) -> None:
+    grid.run(ranks_that_are_busy_or_gone, env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"})
