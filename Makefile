@@ -268,7 +268,7 @@ format: .venv-lint/.ready  ## Writes what lint would ask for, as far as tools ca
 sanitize: .venv/.ready  ## C++ tests under ASan+UBSan and under TSan (clang-19), errors in Python under ASan
 	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $(RUN_TESTS) asan --label-exclude 'slow|versions'
 	TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(RUN_TESTS) tsan --label-exclude 'slow|versions|one-thread'
-	PYTHON=$(BIN)/python tools/run_python_asan.sh
+	PATH="$(BIN):$$PATH" PYTHON=$(BIN)/python tools/run_python_asan.sh
 
 .PHONY: fuzz
 fuzz: .venv/.ready  ## Every fuzz target for FUZZ_SECONDS

@@ -23,15 +23,17 @@ class CMakeBuild(build_ext):
         """Puts the libraries into the built package, or beside the sources if editable.
 
         LIGHTCC_BUILD_DIR names a configured build folder to take them from; `make` has one, whose
-        C++ tests use the same objects.
+        C++ tests use the same objects. LIGHTCC_HARP=0 leaves HARP out.
         """
         source = Path(__file__).resolve().parent
         prefix = source if self.inplace else Path(self.build_lib).resolve()
         shared = os.environ.get("LIGHTCC_BUILD_DIR")
+        has_harp = os.environ.get("LIGHTCC_HARP") != "0"
         if shared:
-            targets = ["--target", "_core", "lightcc_tf", "nccl-net-harp", "nccl-net"]
-            subprocess.run(["cmake", "--build", shared, *targets], check=True)
-            subprocess.run(["cmake", "--install", shared, "--prefix", prefix], check=True)
+            targets = ["_core", "lightcc_tf", *(["nccl-net-harp", "nccl-net"] if has_harp else [])]
+            subprocess.run(["cmake", "--build", shared, "--target", *targets], check=True)
+            installed = shared if has_harp else f"{shared}/csrc"
+            subprocess.run(["cmake", "--install", installed, "--prefix", prefix], check=True)
             return
         build = Path(self.build_temp).resolve()
         configure = [
@@ -45,7 +47,7 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
         ]
-        if os.environ.get("LIGHTCC_HARP") == "0":
+        if not has_harp:
             configure.append("-DLIGHTCC_HARP=OFF")
         subprocess.run(configure, check=True)
         subprocess.run(["cmake", "--build", build, "--target", "install"], check=True)

@@ -10,17 +10,19 @@ home=.venv-asan
 if [[ ! -e $home/.ready ]]; then
   "${PYTHON:-python3}" -m venv "$home"
   "$home/bin/pip" install --quiet --disable-pip-version-check \
-    numpy ml_dtypes 'pytest>=9,<10' 'pytest-timeout>=2.3,<3'
+    numpy ml_dtypes 'pybind11>=3.0,<4' 'pytest>=9,<10' 'pytest-timeout>=2.3,<3' 'setuptools>=77'
   touch "$home/.ready"
 fi
-flags="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1"
-LIGHTCC_HARP=0 CC=gcc CXX=g++ CFLAGS=$flags CXXFLAGS=$flags LDFLAGS="-fsanitize=address,undefined" \
-  "$home/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps .
+# The engine as the C++ tests have it under these sanitizers, with bindings.
+cmake --preset asan -DLIGHTCC_PYTHON=ON -DPython_EXECUTABLE="$PWD/$home/bin/python" \
+  -Dpybind11_DIR="$("$home/bin/python" -m pybind11 --cmakedir)" >/dev/null
+LIGHTCC_BUILD_DIR=$PWD/build/asan LIGHTCC_HARP=0 "$home/bin/pip" install --quiet \
+  --disable-pip-version-check --no-build-isolation --force-reinstall --no-deps .
 
 mkdir -p build/elsewhere build/reports
 cd build/elsewhere
 # libstdc++ too: the sanitizer looks for its exception functions when the program starts.
-LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so) $(gcc -print-file-name=libstdc++.so.6)"
+LD_PRELOAD="$(clang++-19 -print-file-name=libclang_rt.asan-$(uname -m).so) $(gcc -print-file-name=libstdc++.so.6)"
 export LD_PRELOAD
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
