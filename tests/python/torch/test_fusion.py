@@ -170,7 +170,8 @@ def the_strategies_of_earlier_versions_are_refused_with_what_to_use() -> None:
 def costs_are_fitted_for_each_process_set() -> None:
     hvd.allreduce(torch.ones(10))
     before = {cost["process_set"]: cost for cost in hvd.stats()["allreduce_costs"]}
-    assert before[0]["seconds"] > 0
+    # A line through noisy times may begin at 0.
+    assert before[0]["seconds"] + before[0]["seconds_per_byte"] > 0
     assert not before[0]["two_level"]
     process_set = hvd.add_process_set([0, 1])
     if hvd.rank() < 2:
