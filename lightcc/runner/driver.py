@@ -426,6 +426,11 @@ class Driver:
         del chosen[self._settings.max_np or len(chosen) :]
         if self._is_worth_waiting(len(chosen), early=commit > 0):
             return
+        if commit:
+            known = {it.host for it in self._live() if it.status is not None}
+            returning = self._hosts.returning(self._now, known)
+            if self._commits.may_be_newer(self._now, self._settings.start_timeout_s, returning):
+                return
         if len(chosen) < self._settings.min_np:
             self._run_short()
             return

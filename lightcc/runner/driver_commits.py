@@ -33,11 +33,14 @@ class Commits:
         self._begun_from = 0
         self._beginnings = 0
         self._is_taken = False  # Whether anybody has had the state since the last beginning.
+        self._lost_since: float | None = None  # The state, as nobody has it any more.
 
     def take_in(self, status: Status) -> None:
         """Learns from what a worker says of itself."""
         self.are_kept = self.are_kept or status.keeps
         self._is_taken = self._is_taken or status.has_state
+        if status.has_state:
+            self._lost_since = None
 
     def order_of(self, worker: Worker) -> tuple[int, bool, int]:
         """Returns what sorts workers by their states, and by what their agents keep."""
@@ -55,6 +58,18 @@ class Commits:
             return 0
         own = status.version if status.has_state else 0
         return status.kept if status.kept > own else 0
+
+    def may_be_newer(self, now: float, patience_s: float, returning: Sequence[float]) -> bool:
+        """Returns whether one is worth waiting for that is newer than all that are known.
+
+        Args:
+            now: The time.
+            patience_s: How long it is, from the first call since somebody had the state.
+            returning: When hosts will be used again that may keep one.
+        """
+        if self._lost_since is None:
+            self._lost_since = now
+        return any(t < self._lost_since + patience_s for t in returning)
 
     def begin_from(self, version: int) -> bool:
         """Takes in that all begin from a commit; returns whether that is not in vain.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 #: A slot whose worker lived so long begins anew to count its failures.
 LONG_LIFE_S = 60.0
@@ -106,4 +106,15 @@ class Hosts:
         """Returns when something may be used again."""
         times = [host.blocked_until for host in self._hosts.values()]
         times += [t for host in self._hosts.values() for t in host.slot_blocked_until.values()]
+        return times
+
+    def returning(self, now: float, known: Collection[str]) -> list[float]:
+        """Returns when hosts that are not used at the moment may be used again, but for `known`."""
+        times = []
+        for name, host in self._hosts.items():
+            blocked = [
+                t for t in (host.blocked_until, *host.slot_blocked_until.values()) if t > now
+            ]
+            if host.slots > 0 and blocked and name not in known:
+                times.append(min(blocked))
         return times

@@ -274,6 +274,38 @@ def test_who_has_no_commit_waits_for_a_host_that_may_have_one() -> None:
     assert begin.host == "b"
 
 
+def with_an_old_commit() -> Driver:
+    """Returns a driver that lost the state, where a newcomer's host keeps an old commit."""
+    driver, _ = started(Settings(2, 1), {"a": 1, "b": 1})
+    for number in range(2):
+        status = Status(JOINED, 1, in_run=True, has_state=True, keeps=True)
+        driver.status_changed(2.5, number, status)
+    driver.worker_ended(3.0, 0, -9, "killed")
+    own = replace(broken(1), has_state=True, version=5, kept=5)
+    (plan,) = actions(Plan, driver.status_changed(3.1, 1, own))
+    assert plan.members == (1,)
+    driver.status_changed(3.2, 1, Status(JOINED, 2, in_run=True, has_state=True, keeps=True))
+    assert actions(Start, driver.tick(4.0))
+    driver.status_changed(4.4, 2, Status(WAITING, kept=2))
+    return driver
+
+
+def test_all_wait_for_a_host_that_is_left_alone_as_it_may_keep_a_newer_commit() -> None:
+    driver = with_an_old_commit()
+    assert not actions(Plan, driver.worker_ended(4.5, 1, -9, "killed"))
+    assert actions(Start, driver.tick(5.5))  # After the cooldown of its slot.
+    found = driver.status_changed(6.0, 3, Status(WAITING, kept=8))
+    assert actions(Begin, found) == [Begin(8, "b")]
+    (plan,) = actions(Plan, found)
+    assert plan.members == (3, 2)
+
+
+def test_nobody_waits_for_a_host_that_does_not_come_back() -> None:
+    driver = with_an_old_commit()
+    (plan,) = actions(Plan, driver.host_lost(4.5, "b", "host b was lost"))
+    assert (plan.members, plan.commit) == ((2,), 2)
+
+
 def test_a_job_without_a_commit_ends() -> None:
     driver = all_killed(Settings(2, 1))
     driver.tick(4.0)
