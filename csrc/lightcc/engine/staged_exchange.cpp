@@ -6,6 +6,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_state.hpp"
+#include "lightcc/engine/partial_group.hpp"
 
 namespace lightcc {
 namespace {
@@ -96,10 +97,11 @@ class ExchangeWork final : public Work {
   std::unique_ptr<Work> work_;  // Of the stage. Goes before what it works on.
 };
 
-class StagedExchange final : public Group {
+class StagedExchange final : public PartialGroup {
  public:
   explicit StagedExchange(ExchangeSite site)
-      : rank_(site.host->levels.inter[site.index]->rank()),
+      : PartialGroup("a staged exchange runs all-reduces that have an input and an output"),
+        rank_(site.host->levels.inter[site.index]->rank()),
         size_(site.host->levels.inter[site.index]->size()),
         site_(std::make_shared<ExchangeSite>(std::move(site))) {}
   StagedExchange(const StagedExchange&) = delete;
@@ -124,56 +126,7 @@ class StagedExchange final : public Group {
     return std::make_unique<ExchangeWork>(site_, tensors, reduction);
   }
 
-  // Nobody asks for the rest.
-  std::unique_ptr<Work> reduce_scatter(const std::byte* /*in*/,
-                                       std::byte* /*out*/,
-                                       std::vector<std::size_t> /*counts*/,
-                                       const Reduction& /*reduction*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> /*tensors*/,
-                                              std::vector<std::size_t> /*counts*/,
-                                              const Reduction& /*reduction*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> /*tensors*/,
-                                         std::vector<std::size_t> /*counts*/,
-                                         DataType /*dtype*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> allgather(const std::byte* /*in*/,
-                                  std::byte* /*out*/,
-                                  std::vector<std::size_t> /*bytes*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> broadcast(std::byte* /*data*/,
-                                  std::size_t /*bytes*/,
-                                  int /*root*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> alltoall(const std::byte* /*in*/,
-                                 std::vector<std::size_t> /*send_bytes*/,
-                                 std::byte* /*out*/,
-                                 std::vector<std::size_t> /*recv_bytes*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> send(const std::byte* /*in*/,
-                             std::size_t /*bytes*/,
-                             int /*peer*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> recv(std::byte* /*out*/, std::size_t /*bytes*/, int /*peer*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> barrier() override { return refuse(); }
-
  private:
-  static std::unique_ptr<Work> refuse() {
-    return std::make_unique<FailedWork>(
-        Status(ErrorCode::kInternal,
-               "a staged exchange runs all-reduces that have an input and an output"));
-  }
-
   int rank_;
   int size_;
   std::shared_ptr<ExchangeSite> site_;

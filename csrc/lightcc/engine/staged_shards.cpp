@@ -9,6 +9,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_state.hpp"
+#include "lightcc/engine/partial_group.hpp"
 
 namespace lightcc {
 namespace {
@@ -41,13 +42,17 @@ class InTurn final : public Work {
   std::unique_ptr<Work> work_;
 };
 
-class StagedShards final : public Group {
+class StagedShards final : public PartialGroup {
  public:
   StagedShards(std::shared_ptr<GridState> host,
                std::unique_ptr<Group> block,
                Staging& staging,
                std::int32_t device)
-      : host_(std::move(host)), block_(std::move(block)), staging_(staging), device_(device) {}
+      : PartialGroup("staged shards are scattered and gathered, with one tensor for each member"),
+        host_(std::move(host)),
+        block_(std::move(block)),
+        staging_(staging),
+        device_(device) {}
 
   int rank() const override { return block_->rank(); }
   int size() const override { return block_->size(); }
@@ -108,45 +113,7 @@ class StagedShards final : public Group {
                               : std::make_unique<FailedWork>(host_->status);
   }
 
-  // Nobody asks for the rest.
-  std::unique_ptr<Work> allreduce(std::vector<TensorSpan> /*tensors*/,
-                                  const Reduction& /*reduction*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> reduce_scatter(const std::byte* /*in*/,
-                                       std::byte* /*out*/,
-                                       std::vector<std::size_t> /*counts*/,
-                                       const Reduction& /*reduction*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> broadcast(std::byte* /*data*/,
-                                  std::size_t /*bytes*/,
-                                  int /*root*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> alltoall(const std::byte* /*in*/,
-                                 std::vector<std::size_t> /*send_bytes*/,
-                                 std::byte* /*out*/,
-                                 std::vector<std::size_t> /*recv_bytes*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> send(const std::byte* /*in*/,
-                             std::size_t /*bytes*/,
-                             int /*peer*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> recv(std::byte* /*out*/, std::size_t /*bytes*/, int /*peer*/) override {
-    return refuse();
-  }
-  std::unique_ptr<Work> barrier() override { return refuse(); }
-
  private:
-  static std::unique_ptr<Work> refuse() {
-    return std::make_unique<FailedWork>(
-        Status(ErrorCode::kInternal,
-               "staged shards are scattered and gathered, with one tensor for each member"));
-  }
-
   bool is_one_for_each_member(const std::vector<TensorSpan>& tensors,
                               const std::vector<std::size_t>& counts) const {
     return tensors.size() == counts.size() && counts.size() == static_cast<std::size_t>(size());
