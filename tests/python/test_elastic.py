@@ -39,9 +39,10 @@ def test_a_killed_rank_is_replaced_and_the_result_is_that_of_an_undisturbed_run(
     assert found["0"]["resets"] == found["0"]["sizes"][1:]
 
 
-def test_a_replacement_takes_over_the_state_of_the_survivors(tmp_path: Path) -> None:
+def with_a_replacement(tmp_path: Path, what: str) -> dict[str, dict[str, list[float]]]:
+    """Returns the results of a job whose worker 3 comes for worker 0, and does `what`."""
     (tmp_path / "wait").touch()  # Until worker 3 takes part.
-    story = {"0": [5, "is killed"], "3": [-1, "is awaited"]}
+    story = {"0": [5, "is killed"], "3": [-1, what]}
     job = run_job(tmp_path, story, "-np", "3", "--min-np", "2")
     assert job.returncode == 0, job.stderr
     found = results(tmp_path)
@@ -49,21 +50,18 @@ def test_a_replacement_takes_over_the_state_of_the_survivors(tmp_path: Path) -> 
     for about in found.values():
         assert about["weights"] == UNDISTURBED
         assert about["sizes"] == [3, 2, 3]
+    return found
+
+
+def test_a_replacement_takes_over_the_state_of_the_survivors(tmp_path: Path) -> None:
+    found = with_a_replacement(tmp_path, "is awaited")
     assert found["3"]["resets"] == []
 
 
 def test_the_others_train_while_a_newcomer_gets_ready_for_the_training_function(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "wait").touch()  # Until worker 3 takes part.
-    story = {"0": [5, "is killed"], "3": [-1, "gets ready slowly"]}
-    job = run_job(tmp_path, story, "-np", "3", "--min-np", "2")
-    assert job.returncode == 0, job.stderr
-    found = results(tmp_path)
-    assert set(found) == {"1", "2", "3"}
-    for about in found.values():
-        assert about["weights"] == UNDISTURBED
-        assert about["sizes"] == [3, 2, 3]
+    found = with_a_replacement(tmp_path, "gets ready slowly")
     assert found["3"]["place"] == found["3"]["last"] == [2, 3, 2, 3, 0, 1]
     assert found["3"]["resets"] == []
 

@@ -33,6 +33,7 @@ using lightcc::testing::on_hosts;
 using lightcc::testing::on_one_host;
 using lightcc::testing::operation_on;
 using lightcc::testing::run_one;
+using testing::errors_of_nccl_job;
 using testing::Framework;
 using testing::run_nccl_job;
 using testing::Tensor;
@@ -393,26 +394,7 @@ TEST_F(NcclGrid, ranks_call_nccl_in_one_order_over_lanes_and_sets) {
 
 /// Reduces on two levels until an error comes; what each rank was told.
 std::vector<Status> errors_of(JobOptions options, const std::function<void()>& begin_trouble) {
-  Mutex mutex;
-  std::vector<Status> told;
-  run_nccl_job(on_levels(std::move(options)), [&](World& world, int rank) {
-    const Framework framework(local_gpu(world));
-    Numbers data = lightcc::testing::numbers_of(rank, 5000);
-    const Tensor tensor(framework, data);
-    EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
-    if (rank == 0) {
-      begin_trouble();
-    }
-    EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
-    Status failure;
-    for (int step = 0; step < 20 && failure.ok(); ++step) {
-      failure = run_one(world, tensor.put(operation_on(OpType::kAllreduce, "t", data))).status();
-    }
-    EXPECT_FALSE(failure.ok());
-    const MutexLock lock(mutex);
-    told.push_back(failure);
-  });
-  return told;
+  return errors_of_nccl_job(on_levels(std::move(options)), 5000, begin_trouble);
 }
 
 TEST_F(NcclGrid, a_failure_of_nccl_within_one_host_ends_the_world_on_all_ranks) {

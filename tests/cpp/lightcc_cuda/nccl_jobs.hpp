@@ -10,11 +10,15 @@
 
 #include <gtest/gtest.h>
 
+#include "lightcc/base/mutex.hpp"
+#include "lightcc/base/status.hpp"
 #include "lightcc/engine/world.hpp"
 
+#include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
+#include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/nccl/plane.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
 
@@ -43,6 +47,35 @@ inline void run_nccl_job(JobOptions options,
   fake::set_nccl("");
   EXPECT_EQ(fake::live(), 0);
   EXPECT_EQ(fake::live_nccl(), 0);
+}
+
+/// Reduces tensors of `count` numbers until an error comes; what each rank was told. Rank 0 begins
+/// the trouble when all ranks have come.
+inline std::vector<Status> errors_of_nccl_job(JobOptions options,
+                                              std::size_t count,
+                                              const std::function<void()>& begin_trouble) {
+  Mutex mutex;
+  std::vector<Status> told;
+  run_nccl_job(std::move(options), [&](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    lightcc::testing::Numbers data = lightcc::testing::numbers_of(rank, count);
+    const Tensor tensor(framework, data);
+    const Operation barrier = lightcc::testing::bare(OpType::kBarrier);
+    EXPECT_TRUE(lightcc::testing::run_one(world, barrier).ok());
+    if (rank == 0) {
+      begin_trouble();
+    }
+    EXPECT_TRUE(lightcc::testing::run_one(world, barrier).ok());
+    Status failure;
+    for (int step = 0; step < 20 && failure.ok(); ++step) {
+      Operation reduces = tensor.put(lightcc::testing::operation_on(OpType::kAllreduce, "t", data));
+      failure = lightcc::testing::run_one(world, std::move(reduces)).status();
+    }
+    EXPECT_FALSE(failure.ok());
+    const MutexLock lock(mutex);
+    told.push_back(failure);
+  });
+  return told;
 }
 
 }  // namespace lightcc::cuda::testing

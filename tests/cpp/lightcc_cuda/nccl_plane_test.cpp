@@ -40,6 +40,7 @@ using lightcc::testing::on_hosts;
 using lightcc::testing::on_one_host;
 using lightcc::testing::operation_on;
 using lightcc::testing::run_one;
+using testing::errors_of_nccl_job;
 using testing::Framework;
 using testing::numbers_in;
 using testing::run_nccl_job;
@@ -292,26 +293,7 @@ TEST_F(NcclPlaneTest, a_tensor_on_another_gpu_ends_the_world_and_says_which) {
 
 /// Reduces until an error comes; what each rank was told.
 std::vector<Status> errors_of(JobOptions options, const std::function<void()>& begin_trouble) {
-  Mutex mutex;
-  std::vector<Status> told;
-  run_nccl_job(std::move(options), [&](World& world, int rank) {
-    const Framework framework(rank);
-    Numbers data = numbers_of(rank);
-    const Tensor tensor(framework, data);
-    EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
-    if (rank == 0) {
-      begin_trouble();
-    }
-    EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
-    Status failure;
-    for (int step = 0; step < 20 && failure.ok(); ++step) {
-      failure = run_one(world, tensor.put(operation_on(OpType::kAllreduce, "t", data))).status();
-    }
-    EXPECT_FALSE(failure.ok());
-    const MutexLock lock(mutex);
-    told.push_back(failure);
-  });
-  return told;
+  return errors_of_nccl_job(std::move(options), 1000, begin_trouble);
 }
 
 TEST_F(NcclPlaneTest, an_operation_that_fails_ends_the_world_on_all_ranks) {

@@ -382,27 +382,30 @@ def test_newcomers_of_one_host_are_announced_together() -> None:
     assert not driver.tick(33.0)  # Worker 4 is waited for until 36.0; nothing else is new.
 
 
-def test_newcomers_take_over_what_all_others_have() -> None:
+#: Of a member that left the last world within a commit.
+LEVEL = Status(WAITING, 1, restored=True, in_run=True, has_state=True, level=True)
+
+
+def with_one_at_its_commit() -> Driver:
+    """Returns a driver of two members and a newcomer, 2; member 0 waits for the next world."""
     driver, _ = started(Settings(2, 1), {"a": 2})
     for number in (0, 1):
         driver.status_changed(2.5, number, Status(JOINED, 1, in_run=True, has_state=True))
     driver.hosts_seen(3.0, {"a": 2, "b": 1})
     driver.status_changed(4.0, 2, Status(WAITING))
-    level = Status(WAITING, 1, restored=True, in_run=True, has_state=True, level=True)
-    driver.status_changed(5.0, 0, level)
-    (plan,) = actions(Plan, driver.status_changed(5.1, 1, level))
+    driver.status_changed(5.0, 0, LEVEL)
+    return driver
+
+
+def test_newcomers_take_over_what_all_others_have() -> None:
+    driver = with_one_at_its_commit()
+    (plan,) = actions(Plan, driver.status_changed(5.1, 1, LEVEL))
     assert (plan.members, plan.newcomers, plan.sync) == ((0, 1, 2), (2,), True)
 
 
 def test_newcomers_take_over_nothing_where_the_others_may_differ() -> None:
-    driver, _ = started(Settings(2, 1), {"a": 2})
-    for number in (0, 1):
-        driver.status_changed(2.5, number, Status(JOINED, 1, in_run=True, has_state=True))
-    driver.hosts_seen(3.0, {"a": 2, "b": 1})
-    driver.status_changed(4.0, 2, Status(WAITING))
-    level = Status(WAITING, 1, restored=True, in_run=True, has_state=True, level=True)
-    driver.status_changed(5.0, 0, level)
-    (plan,) = actions(Plan, driver.status_changed(5.1, 1, replace(level, level=False)))
+    driver = with_one_at_its_commit()
+    (plan,) = actions(Plan, driver.status_changed(5.1, 1, replace(LEVEL, level=False)))
     assert (plan.members, plan.newcomers) == ((0, 1, 2), ())
 
 
