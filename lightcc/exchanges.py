@@ -44,7 +44,7 @@ def allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().allgather(tensor, False, name, set_id(process_set), waits=True)
+    handle = _world.current().allgather(tensor, False, name, set_id(process_set), True)
     result: Tensor = synchronize(handle)
     return result
 
@@ -77,7 +77,7 @@ def grouped_allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().allgather(tensors, True, name, set_id(process_set), waits=True)
+    handle = _world.current().allgather(tensors, True, name, set_id(process_set), True)
     results: list[Tensor] = synchronize(handle)
     return results
 
@@ -116,9 +116,7 @@ def broadcast(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().broadcast(
-        tensor, False, root_rank, name, set_id(process_set), waits=True
-    )
+    handle = _world.current().broadcast(tensor, False, root_rank, name, set_id(process_set), True)
     result: Tensor = synchronize(handle)
     return result
 
@@ -154,9 +152,7 @@ def broadcast_(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().broadcast(
-        tensor, True, root_rank, name, set_id(process_set), waits=True
-    )
+    handle = _world.current().broadcast(tensor, True, root_rank, name, set_id(process_set), True)
     result: Tensor = synchronize(handle)
     return result
 
@@ -214,7 +210,7 @@ def alltoall(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().alltoall(tensor, splits, name, set_id(process_set), waits=True)
+    handle = _world.current().alltoall(tensor, splits, name, set_id(process_set), True)
     output, received_splits = synchronize(handle)
     return output if splits is None else (output, received_splits)
 
@@ -248,7 +244,7 @@ def send(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On both ranks; see `lightcc`.
     """
-    synchronize(_world.current().send(tensor, destination, name, set_id(process_set), waits=True))
+    synchronize(_world.current().send(tensor, destination, name, set_id(process_set), True))
 
 
 def recv_async(
@@ -282,6 +278,6 @@ def recv(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On both ranks; see `lightcc`.
     """
-    handle = _world.current().recv(tensor, source, name, set_id(process_set), waits=True)
+    handle = _world.current().recv(tensor, source, name, set_id(process_set), True)
     result: Tensor = synchronize(handle)
     return result

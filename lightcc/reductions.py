@@ -134,8 +134,8 @@ def allreduce(
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        waits=True,
-        compression=engine_spec(compression),
+        True,
+        engine_spec(compression),
     )
     result: Tensor = compression.decompress(synchronize(handle), context)
     return result
@@ -200,7 +200,7 @@ def allreduce_(
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        waits=True,
+        True,
     )
     result: Tensor = synchronize(handle)
     return result
@@ -269,8 +269,8 @@ def grouped_allreduce(
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        waits=True,
-        compression=engine_spec(compression),
+        True,
+        engine_spec(compression),
     )
     return [
         compression.decompress(output, context)
@@ -336,7 +336,7 @@ def grouped_allreduce_(
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        waits=True,
+        True,
     )
     results: list[Tensor] = synchronize(handle)
     return results
@@ -403,7 +403,7 @@ def reducescatter(
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        waits=True,
+        True,
     )
     result: Tensor = compression.decompress(synchronize(handle), context)
     return result
@@ -466,7 +466,7 @@ def grouped_reducescatter(
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        waits=True,
+        True,
     )
     return [
         compression.decompress(output, context)

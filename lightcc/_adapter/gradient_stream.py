@@ -436,7 +436,7 @@ class GradientStream(Generic[S]):
                 together,
                 rule,
                 limit,
-                compression=slots[0].spec,
+                slots[0].spec,
             )
         copied = any(slot.copied for slot in slots)
         self._flights.append(_Flight(handle, slots, sent if copied else []))

@@ -66,7 +66,10 @@ class _CompressedState:
             1.0,
             1.0,
             self._process_set.process_set_id,
-            compression=self._spec,
+            False,
+            0,
+            0,
+            self._spec,
         )
         buffer = bucket.buffer()
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.is_cuda else None
