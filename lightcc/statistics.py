@@ -26,6 +26,7 @@ METRICS = (
     Metric("operations", COUNTER, "", "Operations that have completed"),
     Metric("buckets", COUNTER, "", "Collectives that were run for them"),
     Metric("inline_allreduces", COUNTER, "", "All-reduces that the negotiation did by itself"),
+    Metric("one_shot_allreduces", COUNTER, "", "All-reduces that each rank of the host combined"),
     Metric("payload_bytes", COUNTER, "bytes", "Input of operations that have completed"),
     Metric("in_flight", GAUGE, "", "Operations that have not completed"),
     Metric("network_bytes_sent", COUNTER, "bytes", "Handed to the network, with headers"),
@@ -130,6 +131,7 @@ class Statistics(Record):
     operations: int
     buckets: int
     inline_allreduces: int
+    one_shot_allreduces: int
     payload_bytes: int
     in_flight: int
     network_bytes_sent: int

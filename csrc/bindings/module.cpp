@@ -167,6 +167,7 @@ py::dict stats(WorldBinding& world) {
   return py::dict("operations"_a = stats.operations,
                   "buckets"_a = stats.buckets,
                   "inline_allreduces"_a = stats.inline_allreduces,
+                  "one_shot_allreduces"_a = stats.one_shot_allreduces,
                   "payload_bytes"_a = stats.payload_bytes,
                   "network_bytes_sent"_a = stats.network_bytes_sent,
                   "network_bytes_received"_a = stats.network_bytes_received,

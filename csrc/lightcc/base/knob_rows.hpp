@@ -262,9 +262,9 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::inline_bytes,
      .maximum = 64.0 * kKibi,
      .shared = true,
-     .meaning = "Maximum size of a tensor whose all-reduce is done by the negotiation, where there "
-                "are several hosts and ranks ask for nothing else; 0: none is. The tensors of all "
-                "ranks together have 64 KiB at most."},
+     .meaning = "Maximum size of a tensor whose all-reduce is done by the negotiation, or within "
+                "one host by each rank, where ranks ask for nothing else; 0: none is. The tensors "
+                "of all ranks together have 64 KiB at most."},
     // Two-level operations.
     {.names = {"LIGHT_2D_ALLREDUCE"},
      .type = Type::kBool,

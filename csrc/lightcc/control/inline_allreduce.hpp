@@ -23,7 +23,8 @@ namespace lightcc {
 inline constexpr std::size_t kMaxInlineTotal = std::size_t{64} << 10;
 
 /// Writes what a group would have computed, bit for bit, into `result`, which has the size of one
-/// input. `inputs` are those of `members`, one after another. False: it is to be run by a group.
+/// input. `inputs` are those of `members`, in equal parts of `inputs`, whose rest is not read.
+/// False: it is to be run by a group.
 using CombineInline = std::function<bool(const Signature& signature,
                                          const std::vector<std::int32_t>& members,
                                          std::span<const std::byte> inputs,

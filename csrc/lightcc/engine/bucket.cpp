@@ -278,24 +278,32 @@ Result<std::byte*> output_for(BucketTensor& tensor,
   if (tensor.operation == nullptr) {
     return static_cast<std::byte*>(nullptr);
   }
-  const Operation& operation = tensor.operation->operation;
-  tensor.outcome.shape = std::move(shape);
-  const std::int64_t count = element_count(tensor.outcome.shape);
+  return output_for(
+      tensor.operation->operation, std::move(shape), tensor.outcome, tensor.status, allocate);
+}
+
+Result<std::byte*> output_for(const Operation& operation,
+                              std::vector<std::int64_t> shape,
+                              Outcome& outcome,
+                              Status& status,
+                              const AllocateOutput& allocate) {
+  const Signature& signature = operation.request.signature;
+  outcome.shape = std::move(shape);
+  const std::int64_t count = element_count(outcome.shape);
   std::size_t bytes = 0;
-  if (count < 0 ||
-      __builtin_mul_overflow(
-          static_cast<std::size_t>(count), element_size(tensor.signature().dtype), &bytes)) {
+  if (count < 0 || __builtin_mul_overflow(
+                       static_cast<std::size_t>(count), element_size(signature.dtype), &bytes)) {
     return make_error(ErrorCode::kSystem,
                       "the output of '%s', of shape %s, is too large for this machine",
-                      tensor.signature().name.c_str(),
-                      shape_text(tensor.outcome.shape).c_str());
+                      signature.name.c_str(),
+                      shape_text(outcome.shape).c_str());
   }
   if (operation.output.has_value() || operation.allocator) {
-    const Result<void*> memory = memory_of_caller(operation, tensor.outcome.shape, bytes);
+    const Result<void*> memory = memory_of_caller(operation, outcome.shape, bytes);
     if (memory.ok()) {
       return static_cast<std::byte*>(*memory);
     }
-    tensor.status = memory.status();
+    status = memory.status();
   }
   auto made = allocate(bytes);
   if (!made.ok() || (*made)->data() == nullptr) {
@@ -303,11 +311,11 @@ Result<std::byte*> output_for(BucketTensor& tensor,
     return make_error(ErrorCode::kSystem,
                       "cannot allocate %zu bytes for the output of '%s'%s",
                       bytes,
-                      tensor.signature().name.c_str(),
+                      signature.name.c_str(),
                       why.c_str());
   }
-  tensor.outcome.output = std::move(*made);
-  return tensor.outcome.output->data();
+  outcome.output = std::move(*made);
+  return outcome.output->data();
 }
 
 std::optional<Reduction> elementwise_reduction(const Bucket& bucket, const BucketSite& site) {

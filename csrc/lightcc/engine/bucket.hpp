@@ -62,6 +62,12 @@ using AllocateOutput = std::function<Result<std::shared_ptr<OutputBuffer>>(std::
 Result<std::byte*> output_for(BucketTensor& tensor,
                               std::vector<std::int64_t> shape,
                               const AllocateOutput& allocate);
+/// The same for an operation of this rank; `status` is its own error.
+Result<std::byte*> output_for(const Operation& operation,
+                              std::vector<std::int64_t> shape,
+                              Outcome& outcome,
+                              Status& status,
+                              const AllocateOutput& allocate);
 
 /// What the members' inputs become; an average is a sum with a factor.
 Reduction reduction_of(const Signature& signature, std::size_t members);

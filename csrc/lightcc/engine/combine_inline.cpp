@@ -36,7 +36,7 @@ class Combiner {
       return false;
     }
     const auto& blocks = blocks_of(signature.process_set, members);
-    const Inputs all{inputs, result.size()};
+    const Inputs all{inputs, inputs.size() / members.size()};
     return blocks.empty() || result.size() > two_level_max_bytes_
                ? combine_flat(all, members.size(), reduction, result)
                : combine_blocks(all, blocks, reduction, result);
@@ -47,9 +47,9 @@ class Combiner {
 
   struct Inputs {
     std::span<const std::byte> bytes;
-    std::size_t size;  // Of one.
+    std::size_t stride;  // From one to the next.
     ReduceSource operator[](std::size_t index) const {
-      return {.data = bytes.data() + index * size, .prescale = true};
+      return {.data = bytes.data() + index * stride, .prescale = true};
     }
   };
 

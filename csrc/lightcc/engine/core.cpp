@@ -1,50 +1,18 @@
 #include "lightcc/engine/core.hpp"
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "lightcc/base/log.hpp"
+#include "lightcc/engine/combine_inline.hpp"
 #include "lightcc/engine/control_options.hpp"
-#include "lightcc/engine/host_discovery.hpp"
 #include "lightcc/engine/world_report.hpp"
 
 namespace lightcc {
 namespace {
 
-// What a descriptor in the waker stands for: a kind above, a number below.
-enum class Source : std::uint64_t { kTransport = 1, kControl = 2, kLocalSocket = 3, kProcess = 4 };
-constexpr unsigned kSourceShift = 32;
-
-constexpr std::uint64_t tag_of(Source source, std::size_t number) {
-  return (static_cast<std::uint64_t>(source) << kSourceShift) | number;
-}
-
-constexpr Source source_of(std::uint64_t tag) {
-  return static_cast<Source>(tag >> kSourceShift);
-}
-
-constexpr std::size_t number_of(std::uint64_t tag) {
-  return static_cast<std::size_t>(tag & 0xffffffffU);
-}
-
-// Links in tags: the parent is 0, children follow.
-constexpr LinkIndex link_of(std::size_t number) {
-  return number == 0 ? kParentLink : static_cast<LinkIndex>(number) - 1;
-}
-
-// While the loop spins it looks at descriptors (a system call) once in so many steps: rarely on one
-// host, where they only tell of deaths and new segments, often where control links are sockets.
-constexpr std::uint32_t kStepsBetweenDescriptors = 256;
-constexpr std::uint32_t kStepsBetweenDescriptorsOnNetwork = 4;
-
-bool has_ended(int socket) {
-  std::byte probe{};
-  const auto count = ::recv(socket, &probe, 1, MSG_PEEK | MSG_DONTWAIT);
-  return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
-}
+// While the loop spins it reads the clock once in so many steps.
+constexpr std::uint32_t kStepsBetweenTicks = 256;
 
 // The machine keeps an operation as a number.
 OperationToken token_of(const InFlight* operation) {
@@ -82,8 +50,6 @@ Status Core::start(const WorldOptions& options, const Joining* joining) {
   LIGHTCC_ASSIGN_OR_RETURN(
       waker_, Waker::make(host.words[static_cast<std::size_t>(host.index)], host.bell.get()));
   LIGHTCC_RETURN_IF_ERROR(watch_descriptors());
-  LIGHTCC_ASSIGN_OR_RETURN(liveness_,
-                           Liveness::start(world_, *waker_, tag_of(Source::kProcess, 0)));
   control_ = std::make_unique<ControlPlane>(
       control_options(world_, knobs, fusion, simd, liveness_->watched_ranks()), clock_.now());
   if (control_->is_autotuning()) {
@@ -92,33 +58,10 @@ Status Core::start(const WorldOptions& options, const Joining* joining) {
   LIGHTCC_ASSIGN_OR_RETURN(Planes all, Planes::make(world_, simd, options, joining));
   executor_ =
       std::make_unique<Executor>(world_, knobs, std::move(all), clock_, operations_, timeline_);
+  one_shot_ = OneShotAllreduce::make(
+      world_, knobs, fusion, make_combine_inline(world_, knobs, simd), clock_, operations_);
   return executor_->add_process_set(
       kGlobalProcessSet, *process_sets()->find(kGlobalProcessSet), nullptr);
-}
-
-Status Core::watch_descriptors() {
-  const HostMembership& host = world_.host;
-  for (std::size_t position = 0; position < host.sockets.size(); ++position) {
-    if (host.sockets[position].valid()) {
-      LIGHTCC_RETURN_IF_ERROR(
-          waker_->watch(host.sockets[position].get(), tag_of(Source::kLocalSocket, position)));
-    }
-  }
-  if (world_.parent.has_value() && world_.parent->fd() >= 0) {
-    LIGHTCC_RETURN_IF_ERROR(waker_->watch(world_.parent->fd(), tag_of(Source::kControl, 0)));
-  }
-  for (std::size_t i = 0; i < world_.children.size(); ++i) {
-    if (world_.children[i].fd() >= 0) {
-      LIGHTCC_RETURN_IF_ERROR(
-          waker_->watch(world_.children[i].fd(), tag_of(Source::kControl, i + 1)));
-    }
-  }
-  if (world_.transport != nullptr && world_.transport->wait_fd() >= 0) {
-    LIGHTCC_RETURN_IF_ERROR(
-        waker_->watch(world_.transport->wait_fd(), tag_of(Source::kTransport, 0)));
-    is_transport_watched_ = true;
-  }
-  return {};
 }
 
 // hot
@@ -140,10 +83,12 @@ bool Core::step() {
 
 // hot
 Result<bool> Core::try_step() {
-  bool moved = report_new();
-  if (moved) {
+  LIGHTCC_ASSIGN_OR_RETURN(bool moved, advance_one_shot());
+  LIGHTCC_ASSIGN_OR_RETURN(const bool reported, report_new());
+  if (reported) {
     control_->advance(clock_.now());  // Before others are listened to: they wait for this.
     act();
+    moved = true;
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool read, read_links());
   if (control_->wants_advance() || (control_->has_held() && clock_.now() >= control_->deadline())) {
@@ -166,8 +111,7 @@ Result<bool> Core::try_step() {
     LIGHTCC_ASSIGN_OR_RETURN(const bool transported, world_.transport->poll());
     moved = moved || transported;
   }
-  if ((++steps_ % kStepsBetweenDescriptors == 0 || !moved) &&
-      clock_.now() >= control_->next_tick()) {
+  if ((++steps_ % kStepsBetweenTicks == 0 || !moved) && clock_.now() >= control_->next_tick()) {
     LIGHTCC_RETURN_IF_ERROR(tick());
   }
   if (may_close()) {
@@ -177,45 +121,14 @@ Result<bool> Core::try_step() {
   return moved;
 }
 
-// A connection closed, and this rank waits for better news: of a link, or of a process of this
-// host.
-bool Core::listen() {
-  if (world_.transport != nullptr && std::exchange(is_transport_watched_, false)) {
-    waker_->unwatch(world_.transport->wait_fd());  // Nobody reads it any more.
-  }
-  std::optional<std::size_t> dead;  // A death counts after what its process said.
-  for (const std::uint64_t tag : waker_->ready()) {
-    const std::size_t position = number_of(tag);
-    if (source_of(tag) == Source::kProcess || (source_of(tag) == Source::kLocalSocket &&
-                                               has_ended(world_.host.sockets[position].get()))) {
-      dead = position;
-    }
-  }
-  if (world_.parent.has_value()) {
-    read_link(kParentLink);
-  }
-  for (std::size_t i = 0; i < world_.children.size(); ++i) {
-    read_link(static_cast<LinkIndex>(i));
-  }
-  if (dead.has_value()) {
-    control_->on_death(liveness_->death_of(*dead));
-  }
-  const TimePoint now = clock_.now();
-  if (now >= control_->next_tick()) {
-    liveness_->beat(true);
-    liveness_->tell(*control_, now);
-    control_->tick(now, true, true);
-  }
-  control_->advance(now);
-  act();
-  return over();
-}
-
 Duration Core::time_to_tick() const {
   return std::max<Duration>(control_->deadline() - clock_.now(), Duration::zero());
 }
 
 bool Core::prepare_to_sleep() {
+  if (one_shot_ != nullptr && one_shot_->holds()) {
+    return false;  // The others would not wake it.
+  }
   waker_->prepare_to_sleep(sleep_state());
   if (step()) {
     return false;
@@ -237,98 +150,44 @@ SleepState Core::sleep_state() const {
 // --- Into the machine
 // -----------------------------------------------------------------------------
 
-bool Core::report_new() {
+// What is held waits only while there is nothing else to do.
+Result<bool> Core::advance_one_shot() {
+  if (one_shot_ == nullptr || !one_shot_->holds()) {
+    return false;
+  }
+  const bool may_wait = !operations_.has_new() && !leave_requested_.load(std::memory_order_acquire);
+  LIGHTCC_ASSIGN_OR_RETURN(const OneShotAllreduce::Held held, one_shot_->advance(may_wait));
+  if (held == OneShotAllreduce::Held::kToReport) {
+    submit(one_shot_->release(), {});
+  }
+  return held != OneShotAllreduce::Held::kWaits;
+}
+
+void Core::submit(const InFlight& operation, std::span<const std::byte> input) {
+  control_->submit(operation.operation.request, *operation.key, token_of(&operation), input);
+}
+
+Result<bool> Core::report_new() {
   bool moved = false;
   if (operations_.has_new()) {
     const std::vector<InFlight*>& added = operations_.take_new();
     // What nothing can be fused with, and all wait for.
     const bool is_alone = added.size() == 1 && operations_.in_flight() == 1;
+    if (is_alone && one_shot_ != nullptr && !timeline_.is_on()) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool taken, one_shot_->take(*added.front()));
+      if (taken) {
+        return false;
+      }
+    }
     for (const InFlight* operation : added) {
-      control_->submit(operation->operation.request,
-                       *operation->key,
-                       token_of(operation),
-                       is_alone ? input_at_hand(operation->operation) : std::span<std::byte>());
+      submit(*operation,
+             is_alone ? input_at_hand(operation->operation) : std::span<const std::byte>());
     }
     moved = true;
   }
   if (leave_requested_.load(std::memory_order_acquire) && !std::exchange(leave_reported_, true)) {
     control_->leave();
     moved = true;
-  }
-  return moved;
-}
-
-Result<bool> Core::read_links() {
-  bool moved = false;
-  const std::uint32_t interval =
-      world_.transport == nullptr ? kStepsBetweenDescriptors : kStepsBetweenDescriptorsOnNetwork;
-  if (steps_ % interval == 0 || std::exchange(look_at_descriptors_, false)) {
-    LIGHTCC_ASSIGN_OR_RETURN(moved, service_descriptors());
-  }
-  if (world_.parent.has_value() && world_.parent->fd() < 0) {
-    moved = read_link(kParentLink) || moved;
-  }
-  for (std::size_t i = 0; i < world_.children.size(); ++i) {
-    if (world_.children[i].fd() < 0) {
-      moved = read_link(static_cast<LinkIndex>(i)) || moved;
-    }
-  }
-  return moved;
-}
-
-ControlLink& Core::link(LinkIndex index) {
-  return index == kParentLink ? *world_.parent : world_.children[static_cast<std::size_t>(index)];
-}
-
-bool Core::read_link(LinkIndex index) {
-  ControlLink& from = link(index);
-  bool moved = false;
-  while (!from.is_broken() && !control_->is_over()) {
-    auto frame = from.receive();
-    if (!frame.ok()) {
-      on_broken_link(index, frame.status());
-      return true;
-    }
-    if (!frame->has_value()) {
-      return moved;
-    }
-    moved = true;
-    control_->on_frame(index, std::move(**frame), clock_.now());
-  }
-  return moved;
-}
-
-void Core::on_broken_link(LinkIndex index, const Status& error) {
-  ControlLink& broken = link(index);
-  broken.mark_broken();
-  if (broken.fd() >= 0) {
-    waker_->unwatch(broken.fd());
-  }
-  control_->on_link_closed(index, error, clock_.now());
-}
-
-bool Core::flush_links() {
-  bool moved = false;
-  const auto flush = [&](LinkIndex index) {
-    ControlLink& to = link(index);
-    if (to.is_broken() || !to.has_backlog()) {
-      return;
-    }
-    const auto sent = to.flush();
-    moved = moved || !sent.ok() || *sent;
-    if (!sent.ok() && !control_->is_over()) {
-      read_link(index);  // Its last words count for more than that it does not listen.
-      if (!to.is_broken()) {
-        on_broken_link(index, sent.status());
-      }
-      act();
-    }
-  };
-  if (world_.parent.has_value()) {
-    flush(kParentLink);
-  }
-  for (std::size_t i = 0; i < world_.children.size(); ++i) {
-    flush(static_cast<LinkIndex>(i));
   }
   return moved;
 }
@@ -448,6 +307,9 @@ void Core::end(const EndWorld& end) {
     timeline_.world_failed(end.status);
     failed_.store(true, std::memory_order_release);
   }
+  if (one_shot_ != nullptr) {
+    one_shot_->finish();
+  }
   operations_.fail_all(end.status);
   over_.store(true, std::memory_order_release);
   operations_.notify();
@@ -475,105 +337,15 @@ void Core::publish_process_sets() {
   process_sets_ = std::move(next);
 }
 
-// --- Descriptors
-// ----------------------------------------------------------------------------------
-
-Result<bool> Core::service_descriptors() {
-  const auto tags = waker_->ready();
-  for (const std::uint64_t tag : tags) {
-    LIGHTCC_RETURN_IF_ERROR(on_descriptor(tag));
-  }
-  return !tags.empty();
-}
-
-Status Core::on_descriptor(std::uint64_t tag) {
-  const std::size_t number = number_of(tag);
-  switch (source_of(tag)) {
-    case Source::kTransport:
-      return world_.transport->poll().status();
-    case Source::kControl:
-      read_link(link_of(number));
-      return {};
-    case Source::kLocalSocket:
-      return on_local_socket(number);
-    case Source::kProcess:
-      break;
-  }
-  on_death(number);
-  return {};
-}
-
-// A rank's socket within the host carries segments to followers; at the leader, only its end is
-// news.
-Status Core::on_local_socket(std::size_t position) {
-  const int socket = world_.host.sockets[position].get();
-  if (!world_.host.is_leader()) {
-    // What the leader sent before it went counts, and so does what this rank cannot take in.
-    const Status received = executor_->receive_segments();
-    if (received.ok() || received.code() != ErrorCode::kPeerFailed || !has_ended(socket)) {
-      return received;
-    }
-  } else if (!has_ended(socket)) {
-    return {};
-  }
-  waker_->unwatch(socket);
-  on_death(position);
-  return {};
-}
-
-// A process of this host is gone; what it said before it went counts first.
-void Core::on_death(std::size_t position) {
-  for (std::size_t i = 0; i < world_.children.size(); ++i) {
-    read_link(static_cast<LinkIndex>(i));
-  }
-  if (world_.parent.has_value()) {
-    read_link(kParentLink);
-  }
-  liveness_->unwatch(*waker_, position);
-  control_->on_death(liveness_->death_of(position));
-}
-
-bool Core::may_close() const {
-  // Children with a backlog have not heard it yet.
-  return control_->is_closing() && !over() && executor_->idle() && !children_have_backlog();
-}
-
-bool Core::children_have_backlog() const {
-  return std::ranges::any_of(world_.children, [](const ControlLink& child) {
-    return child.has_backlog() && !child.is_broken();
-  });
-}
-
-void Core::read_to_the_end(TimePoint deadline) {
-  const auto read = [&](ControlLink& from) {
-    while (from.fd() >= 0 && !from.is_broken()) {
-      auto frame = from.receive();
-      const bool ended = !frame.ok();
-      if (ended || (!frame->has_value() &&
-                    !wait_readable(from.fd(), deadline, "the end of a control link").ok())) {
-        return;
-      }
-    }
-  };
-  if (!control_->is_closing()) {
-    return;
-  }
-  if (world_.parent.has_value()) {
-    read(*world_.parent);
-  }
-  for (ControlLink& child : world_.children) {
-    read(child);
-  }
-}
-
 std::shared_ptr<const ProcessSetTable> Core::process_sets() const {
   const MutexLock lock(sets_mutex_);
   return process_sets_;
 }
 
 void Core::fill_stats(WorldStats& stats) const {
-  stats.buckets = executor_->buckets();
+  stats.one_shot_allreduces = one_shot_ != nullptr ? one_shot_->count() : 0;
   stats.inline_allreduces = executor_->inline_allreduces();
+  stats.buckets = executor_->buckets() + stats.one_shot_allreduces;
   stats.topk = executor_->topk().counters();
   stats.compressed = executor_->topk().usage();
   stats.allreduce_costs = executor_->allreduce_costs();

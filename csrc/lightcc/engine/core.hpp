@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "lightcc/engine/executor.hpp"
 #include "lightcc/engine/liveness.hpp"
 #include "lightcc/engine/membership.hpp"
+#include "lightcc/engine/one_shot_allreduce.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/timeline.hpp"
 #include "lightcc/engine/waker.hpp"
@@ -82,7 +84,10 @@ class Core {
   Result<bool> try_step();
   bool listen();
   // Into the machine.
-  bool report_new();
+  Result<bool> advance_one_shot();
+  Result<bool> report_new();
+  /// `input`: as in ControlPlane::submit().
+  void submit(const InFlight& operation, std::span<const std::byte> input);
   Result<bool> read_links();
   bool read_link(LinkIndex index);
   bool flush_links();
@@ -114,7 +119,8 @@ class Core {
   std::unique_ptr<AutotuneLog> autotune_log_;
   std::optional<Tune> tune_;  // The last that was announced.
   std::unique_ptr<Executor> executor_;
-  mutable Mutex sets_mutex_;  // Taken alone; written by the driver only.
+  std::unique_ptr<OneShotAllreduce> one_shot_;  // Null: everything is reported.
+  mutable Mutex sets_mutex_;                    // Taken alone; written by the driver only.
   std::shared_ptr<const ProcessSetTable> process_sets_ LIGHTCC_GUARDED_BY(sets_mutex_);
   Bytes encoded_;  // One frame, on its way to several links.
   std::uint32_t steps_ = 0;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lightcc/collectives/one_shot_rounds.hpp"
 #include "lightcc/transport/shm/byte_ring.hpp"
 #include "lightcc/wire/handshake.hpp"
 
@@ -56,8 +57,16 @@ std::size_t rings_offset(std::size_t members) {
   return (members * sizeof(SleepWord) + alignment - 1) / alignment * alignment;
 }
 
-std::size_t segment_bytes(std::size_t members) {
+std::size_t one_shot_offset(std::size_t members) {
   return rings_offset(members) + (members - 1) * 2 * byte_ring_bytes(kControlRingBytes);
+}
+
+std::size_t one_shot_bytes(std::size_t members) {
+  return members > OneShotRounds::kMaxMembers ? 0 : OneShotRounds::bytes(members);
+}
+
+std::size_t segment_bytes(std::size_t members) {
+  return one_shot_offset(members) + one_shot_bytes(members);
 }
 
 Status send_fds_now(int socket, const std::vector<int>& fds) {
@@ -122,6 +131,11 @@ std::span<std::byte> control_ring_memory(const HostMembership& host,
   const std::size_t bytes = byte_ring_bytes(kControlRingBytes);
   const std::size_t number = (index - 1) * 2 + (upwards ? 0 : 1);
   return host.segment.memory().subspan(rings_offset(host.ranks.size()) + number * bytes, bytes);
+}
+
+std::span<std::byte> one_shot_memory(const HostMembership& host) {
+  const std::size_t members = host.ranks.size();
+  return host.segment.memory().subspan(one_shot_offset(members), one_shot_bytes(members));
 }
 
 HostDiscovery::HostDiscovery(std::string secret,

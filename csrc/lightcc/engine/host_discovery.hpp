@@ -67,6 +67,9 @@ std::span<std::byte> control_ring_memory(const HostMembership& host,
                                          std::size_t index,
                                          bool upwards);
 
+/// Where the ranks of the host meet in rounds (OneShotRounds); empty where they are too many.
+std::span<std::byte> one_shot_memory(const HostMembership& host);
+
 /// Waits until `fd` is readable. Errors: kTimeout, naming `what`; why the gathering of
 /// `attendance`, if there is one, has failed.
 Status wait_readable(int fd,

@@ -41,7 +41,7 @@ struct HostMembership {
   int index = 0;                     ///< This rank's place.
   UniqueFd bell;                     ///< This rank's eventfd.
   std::vector<UniqueFd> peer_bells;  ///< By index; the own place is empty.
-  ShmSegment segment;                ///< Sleep words, then control rings.
+  ShmSegment segment;                ///< Sleep words, control rings, one-shot rounds.
   std::span<SleepWord> words;        ///< By index; in `segment`.
   /// Unix sockets: on the leader by index (own place empty), elsewhere one, to the leader. They
   /// carry descriptors of new segments, and their end means that the process is gone.

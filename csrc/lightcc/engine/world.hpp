@@ -121,10 +121,11 @@ struct AllreduceCost {
 
 /// Counters since the world was made.
 struct WorldStats {
-  std::uint64_t operations = 0;         ///< Completed submissions.
-  std::uint64_t buckets = 0;            ///< Collectives run for them.
-  std::uint64_t inline_allreduces = 0;  ///< Of those, done by the negotiation.
-  std::uint64_t payload_bytes = 0;      ///< Input bytes of completed submissions.
+  std::uint64_t operations = 0;           ///< Completed submissions.
+  std::uint64_t buckets = 0;              ///< Collectives run for them.
+  std::uint64_t inline_allreduces = 0;    ///< Of those, done by the negotiation.
+  std::uint64_t one_shot_allreduces = 0;  ///< Of those, combined by each rank of the host.
+  std::uint64_t payload_bytes = 0;        ///< Input bytes of completed submissions.
   std::uint64_t network_bytes_sent = 0;
   std::uint64_t network_bytes_received = 0;
   std::uint64_t network_retransmits = 0;  ///< Packets that TCP sent again; elsewhere 0.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
 import pytest
 from grids import THREE, TWO_HOSTS, UNEVEN_HOSTS, Grid, several_ranks
+from small_reductions import COUNTS, DTYPES, LARGE, draw, operators
 
 import lightcc as hvd
 
@@ -16,26 +16,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.multiproc
 
-DTYPES = ("float32", "float16", "bfloat16", "float64", "int32", "bool")
-COUNTS = (1, 3, 60)
-LARGE = 100_000  # In bytes, more than is ever inline.
 #: Hosts of three and three: sums of a host are rounded before they are added.
 SIX = Grid(6, [0, 0, 0, 1, 1, 1])
-
-
-def draw(dtype: str, count: int, rank: int) -> Array:
-    """Returns values whose sum depends on the order of additions."""
-    values = np.random.default_rng(rank).standard_normal(count) * 10.0 ** (rank % 3)
-    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
-    return (values > 0) if dtype == "bool" else (values * 100).astype(kind)
-
-
-def operators(dtype: str) -> list[dict[str, Any]]:
-    bounds = [{"op": hvd.Min}, {"op": hvd.Max}, {"op": hvd.Product}]
-    if dtype == "bool":
-        return bounds
-    scaled = {"op": hvd.Sum, "prescale_factor": 0.3, "postscale_factor": 1.7}
-    return [{"op": hvd.Sum}, {"op": hvd.Average}, scaled, *bounds]
 
 
 def compare_both_ways() -> None:

@@ -89,6 +89,7 @@ def test_stats_count_completed_operations() -> None:
         "network_retransmits",
         "buckets",
         "inline_allreduces",
+        "one_shot_allreduces",
         "payload_bytes",
         "network_bytes_sent",
         "network_bytes_received",
