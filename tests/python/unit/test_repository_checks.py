@@ -203,10 +203,9 @@ def test_what_failed_first_and_passed_alone_is_listed_and_has_not_failed(tmp_pat
     ]
 
 
-#: One test that fails the first time only, and some that fail each time.
-SUITE = """
+#: A test that fails the first time only, beside one that passes.
+CROWDED = """
 import pathlib
-import pytest
 
 def test_passes():
     pass
@@ -216,8 +215,12 @@ def test_is_crowded():
     first = not mark.exists()
     mark.touch()
     assert not first
+"""
+#: Tests that fail together, as those that share their ranks do.
+BROKEN = """
+import pytest
 
-@pytest.mark.parametrize("i", range({broken}))
+@pytest.mark.parametrize("i", range({count}))
 def test_is_broken(i):
     assert False
 """
@@ -226,21 +229,23 @@ def test_is_broken(i):
 @pytest.mark.parametrize(
     ("broken", "status", "runs_again"),
     [
-        (0, 0, True),
-        pytest.param(2, 1, True, marks=pytest.mark.slow),
-        pytest.param(3, 1, False, marks=pytest.mark.slow),
+        ([], 0, True),
+        pytest.param([4, 1], 1, True, marks=pytest.mark.slow),
+        pytest.param([1, 1, 1], 1, False, marks=pytest.mark.slow),
+        pytest.param([20], 1, False, marks=pytest.mark.slow),
     ],
 )
 def test_few_failures_are_run_once_more_alone(
-    tmp_path: Path, broken: int, status: int, runs_again: bool
+    tmp_path: Path, broken: list[int], status: int, runs_again: bool
 ) -> None:
-    suite = tmp_path / "test_suite.py"
-    suite.write_text(SUITE.format(mark=tmp_path / "mark", broken=broken))
+    (tmp_path / "test_suite.py").write_text(CROWDED.format(mark=tmp_path / "mark"))
+    for number, count in enumerate(broken):
+        (tmp_path / f"test_broken_{number}.py").write_text(BROKEN.format(count=count))
     report = tmp_path / "report.xml"
     pytest_here = Path(sys.executable).with_name("pytest")
     command = [str(TOOLS / "run_python_tests.sh"), str(pytest_here), "2", str(report)]
     done = subprocess.run(
-        [*command, "-q", "--rootdir", str(tmp_path), str(suite)],
+        [*command, "-q", "--rootdir", str(tmp_path), str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
@@ -250,7 +255,7 @@ def test_few_failures_are_run_once_more_alone(
     assert (tmp_path / "report-alone.xml").exists() == runs_again
     totals = check_skips.read_reports([report])
     assert totals.passed_alone == ({"test_suite::test_is_crowded"} if runs_again else set())
-    assert len(totals.failed) == broken + (not runs_again)
+    assert len(totals.failed) == sum(broken) + (not runs_again)
 
 
 def test_what_failed_or_skipped_something_is_run_again(tmp_path: Path) -> None:
