@@ -56,6 +56,8 @@ _stat_server: StatServer | None = None
 
 # How the ranks of the current world found each other.
 _joined: Epoch | None = None
+# Whether `init()` was last told `process_sets="dynamic"`.
+_is_dynamic = False
 
 
 def init(
@@ -88,11 +90,13 @@ def init(
             Or it was called inside a done callback.
         HorovodInternalError: A rank did not appear or failed. On all ranks.
     """
+    global _is_dynamic
     _check_not_in_callback("init()")
     with _lifecycle:
         _world.check_not_forked()
         if _world.exists():
             return
+        _is_dynamic = process_sets == "dynamic"
         world_comm, sets = _taken_apart(comm, process_sets)
         is_plain = comm is None and (not sets or sets == "dynamic")
         expected = _discovery.find_training() if is_plain else None
@@ -128,9 +132,18 @@ def join_training() -> bool:
         if not _world.is_outside():
             return False
         before = _world.standing()
-        shutdown()
-        init()
+        rejoin()
         return _world.standing() != before
+
+
+def rejoin() -> None:
+    """Leaves the world and joins the next one; process sets may be added as before.
+
+    Collective, and raises: as `init()`.
+    """
+    with _lifecycle:
+        shutdown()
+        init(process_sets="dynamic" if _is_dynamic else None)
 
 
 def current_epoch() -> Epoch:

@@ -93,7 +93,7 @@ def run(
     def decorate(function: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         return run_fn(
             function,
-            _reset,
+            basics.rejoin,
             recovery=recovery,
             check_replicas=check_replicas,
             keep_commits=keep_commits,
@@ -182,8 +182,3 @@ def _synchronize(state: State, recovery: str, *, keeps: bool) -> None:
         state.take_over()
     else:
         state.sync()
-
-
-def _reset() -> None:
-    basics.shutdown()
-    basics.init()

@@ -166,7 +166,7 @@ import numpy as np
 import lightcc as hvd
 
 worker, folder = os.environ["LIGHT_WORKER"], Path(sys.argv[2])
-hvd.init()
+hvd.init(process_sets="dynamic")
 state = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, step=0)
 old = []
 
@@ -193,10 +193,7 @@ train(state)
 """
 
 
-def test_process_sets_are_made_anew_by_the_training_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "1")
+def test_process_sets_are_made_anew_by_the_training_function(tmp_path: Path) -> None:
     script = tmp_path / "sets.py"
     script.write_text(PROCESS_SETS)
     argv = [LIGHTCCRUN, "-np", "4", "--min-np", "3", sys.executable, str(script), "{}"]
