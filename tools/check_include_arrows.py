@@ -3,9 +3,9 @@
 A room may include itself and every room of a lower floor; rooms of one floor are siblings and may
 not include one another. pybind11 and Python.h belong to csrc/bindings. The engine knows HARP as an
 NCCL net plugin only: the transport over plugins includes the statement of their ABI, and nothing
-else of HARP is included anywhere. The control plane includes no header that does I/O, waits, or
-tells the time. HARP includes nothing of lightcc, and its protocol no header that does I/O, waits,
-or tells the time. Exits 1 and names each line that breaks a rule.
+else of HARP is included anywhere. The control plane and transport/channel include no header that
+does I/O, waits, or tells the time. HARP includes nothing of lightcc, and its protocol no header
+that does I/O, waits, or tells the time. Exits 1 and names each line that breaks a rule.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LIBRARIES = FLOORS[-1] | FLOORS[-2]
 PLUGIN_FOLDER = ("csrc", "lightcc", "transport", "plugin")
 HARP_HEADERS = re.compile(r"^(abi|src|sim|tools|harp_plugin)/")
 
-# The control plane is a machine: its driver does I/O and tells it the time.
-SANS_IO = {"control"}
+# The control plane and a channel are machines: their drivers do I/O and tell them the time.
+SANS_IO = (("csrc", "lightcc", "control"), ("csrc", "lightcc", "transport", "channel"))
 
 # HARP's rooms, by the floor they stand on. Its headers are named "room/name.hpp".
 HARP_FLOORS = [
@@ -92,8 +92,6 @@ def problem_with(room: str, header: str) -> str | None:
     """Says what is wrong when a file of `room` includes `header`."""
     if PYTHON_HEADERS.match(header) and room != "bindings":
         return f"only csrc/bindings may include {header}"
-    if room in SANS_IO and SYSTEM_HEADERS.match(header):
-        return f"{header}: {room} does no I/O and asks for no time"
     included = room_included(header)
     if included is None or included == room:
         return None
@@ -170,14 +168,17 @@ def check(path: Path, text: str) -> list[str]:
     if room is None:
         return []
     may_know_abi = path.parts[:4] == PLUGIN_FOLDER
+    machine = next((f[-1] for f in SANS_IO if path.parts[: len(f)] == f), None)
     if room not in FLOOR_OF:
         return [f"{path}: {room} is not a known room; add it to FLOORS"]
     problems = []
     for number, line in enumerate(text.splitlines(), start=1):
         match = INCLUDE.match(line)
         problem = problem_with(room, match[1]) if match else None
-        if room in SANS_IO and CLOCKS.search(line):
-            problem = f"{room} is told the time and has no randomness of its own"
+        if machine and match and SYSTEM_HEADERS.match(match[1]):
+            problem = f"{match[1]}: {machine} does no I/O and asks for no time"
+        if machine and CLOCKS.search(line):
+            problem = f"{machine} is told the time and has no randomness of its own"
         if (
             match
             and HARP_HEADERS.match(match[1])

@@ -34,7 +34,7 @@ void try_hello(std::span<const std::byte> in) {
   std::copy_n(in.begin(), std::min(in.size(), bytes.size()), bytes.begin());
   check(!lightcc::decode_plugin_hello(bytes, "secret", {}).ok());
   ByteReader reader(in);
-  lightcc::PluginHello hello;
+  lightcc::ChannelHello hello;
   hello.world_id = reader.number<std::uint64_t>();
   hello.attempt = reader.number<std::uint64_t>();
   hello.channel.source = reader.number<std::uint32_t>();

@@ -32,8 +32,8 @@ void check_hello(std::span<const std::byte> in) {
   if (!hello.ok()) {
     return;
   }
-  require(hello->socket_index < hello->socket_count);
-  require(hello->socket_count <= lightcc::kMaxTcpConnections);
+  require(hello->index < hello->count);
+  require(hello->count <= lightcc::kMaxConnections);
   require(std::ranges::equal(lightcc::encode_tcp_hello(*hello), in));
 }
 
@@ -53,10 +53,10 @@ void check_stripe(std::span<const std::byte> in) {
   lightcc::encode_stripe_header(*header, again);
   require(again == bytes);
   // The receiver's set is sized by its own length: here one that has nothing to do with the header.
-  lightcc::StripeSet expected(std::uint64_t{200} * lightcc::kStripeBytes);
-  const bool fits = header->offset / lightcc::kStripeBytes < 200;
-  require(expected.insert(header->offset) == fits);
-  require(!expected.insert(header->offset));
+  lightcc::PieceSet expected(200);
+  const std::uint64_t index = header->offset / lightcc::kStripeBytes;
+  require(expected.insert(index) == (index < 200));
+  require(!expected.insert(index));
 }
 
 }  // namespace

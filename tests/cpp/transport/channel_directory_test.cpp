@@ -1,5 +1,5 @@
 // Connections find their channel whichever comes first, and what is stale or too much is closed.
-#include "lightcc/transport/channel_directory.hpp"
+#include "lightcc/transport/channel/channel_directory.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -13,11 +13,11 @@
 namespace lightcc::channel_directory_test {
 namespace {
 
+/// What differs between the hellos of this test.
 struct Hello {
   ChannelId channel;
   std::uint64_t attempt = 0;
-  int index = 0;
-  bool operator==(const Hello&) const = default;
+  std::uint16_t index = 0;
 };
 
 /// Counts itself while it is open.
@@ -35,20 +35,18 @@ class Channel {
     on_destroyed_ = std::move(on_destroyed);
   }
   std::uint64_t attempt() const { return attempt_; }
-  bool lacks(const Hello& hello) const {
-    return attempt_ == 0 || (hello.attempt == attempt_ && connections_.at(index(hello)) == nullptr);
+  bool lacks(const ChannelHello& hello) const {
+    return attempt_ == 0 || (hello.attempt == attempt_ && connections_.at(hello.index) == nullptr);
   }
-  void attach(Connection connection, const Hello& hello) {
+  void attach(Connection connection, const ChannelHello& hello) {
     attempt_ = hello.attempt;
-    connections_.at(index(hello)) = std::move(connection);
+    connections_.at(hello.index) = std::move(connection);
     ++attached_;
   }
   int tag() const { return tag_; }
   int attached() const { return attached_; }
 
  private:
-  static std::size_t index(const Hello& hello) { return static_cast<std::size_t>(hello.index); }
-
   int tag_;
   std::uint64_t attempt_ = 0;
   std::vector<Connection> connections_{2};
@@ -62,7 +60,15 @@ constexpr TimePoint kStart{std::chrono::hours(1)};
 
 class ChannelDirectoryTest : public ::testing::Test {
  protected:
-  void admit(const Hello& hello, TimePoint now = kStart) { directory_.admit(open_, hello, now); }
+  void admit(const Hello& hello, TimePoint now = kStart) {
+    directory_.admit(open_,
+                     {.world_id = 1,
+                      .attempt = hello.attempt,
+                      .channel = hello.channel,
+                      .index = hello.index,
+                      .count = 2},
+                     now);
+  }
   /// Connections that are parked or with a channel.
   long open() const { return open_.use_count() - 1; }
   std::unique_ptr<Channel> accept(const ChannelId& id) {
@@ -71,7 +77,7 @@ class ChannelDirectoryTest : public ::testing::Test {
     return std::move(channel).value();
   }
 
-  ChannelDirectory<Channel, Connection, Hello> directory_{3};
+  ChannelDirectory<Channel, Connection> directory_{3};
   Connection open_ = std::make_shared<int>();
 };
 
@@ -144,7 +150,7 @@ TEST_F(ChannelDirectoryTest, the_oldest_are_dropped_when_their_time_has_come) {
 }
 
 TEST_F(ChannelDirectoryTest, channels_are_asked_and_may_outlive_the_directory) {
-  auto directory = std::make_unique<ChannelDirectory<Channel, Connection, Hello>>(1);
+  auto directory = std::make_unique<ChannelDirectory<Channel, Connection>>(1);
   const auto is_seven = [](const Channel& channel) { return channel.tag() == 7; };
   EXPECT_FALSE(directory->any_channel(is_seven));
   const auto six = directory->accept(kOtherId, 6);

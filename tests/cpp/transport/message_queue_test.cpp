@@ -1,6 +1,6 @@
 // Messages leave their queue in order, and what was done stays done unless the channel is
 // cancelled.
-#include "lightcc/transport/message_queue.hpp"
+#include "lightcc/transport/channel/message_queue.hpp"
 
 #include <gtest/gtest.h>
 

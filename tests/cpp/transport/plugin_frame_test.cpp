@@ -2,6 +2,7 @@
 // different lengths never have the same pieces.
 #include "lightcc/transport/plugin/plugin_frame.hpp"
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,8 @@ PluginHandle a_handle() {
   return handle;
 }
 
-PluginHello a_hello() {
-  PluginHello hello;
+ChannelHello a_hello() {
+  ChannelHello hello;
   hello.world_id = 9;
   hello.attempt = 3;
   hello.channel = {.source = 1, .destination = 2, .process_set = 3, .lane = 4};
@@ -86,14 +87,14 @@ TEST(PluginFrameTest, a_hello_with_any_bit_flipped_is_refused) {
 
 TEST(PluginFrameTest, a_proven_hello_must_still_make_sense) {
   const ListenNonce nonce{};
-  const auto is_taken = [&](const PluginHello& hello) {
+  const auto is_taken = [&](const ChannelHello& hello) {
     return decode_plugin_hello(encode_plugin_hello(hello, kSecret, nonce), kSecret, nonce).ok();
   };
-  PluginHello hello = a_hello();
+  ChannelHello hello = a_hello();
   hello.count = 0;
   EXPECT_FALSE(is_taken(hello));
   hello = a_hello();
-  hello.count = kMaxPluginConnections + 1;
+  hello.count = kMaxConnections + 1;
   EXPECT_FALSE(is_taken(hello));
   hello = a_hello();
   hello.index = hello.count;
@@ -104,19 +105,12 @@ TEST(PluginFrameTest, a_proven_hello_must_still_make_sense) {
 }
 
 TEST(PluginFrameTest, messages_of_different_lengths_have_different_pieces) {
-  constexpr std::size_t kPiece = 64;
-  const auto pieces_of = [](std::size_t total) {
+  constexpr Cut kCut = piece_cut(64);
+  const auto pieces_of = [&](std::size_t total) {
     std::vector<std::size_t> pieces;
-    std::vector<std::byte> message(total);
-    std::size_t offset = 0;
-    for (bool is_last = false; !is_last;) {
-      const PieceOfMessage piece(message, offset, kPiece);
-      pieces.push_back(piece.bytes.size());
-      offset += piece.bytes.size();
-      is_last = piece.is_last(kPiece);
+    for (PieceCursor next; next.message() == 0; next.step(kCut, total)) {
+      pieces.push_back(kCut.length(total, next.offset()));
     }
-    EXPECT_EQ(offset, total);
-    EXPECT_EQ(pieces.size(), piece_count(total, kPiece));
     return pieces;
   };
   for (std::size_t sent = 0; sent < 300; ++sent) {
@@ -136,11 +130,12 @@ TEST(PluginFrameTest, what_is_registered_holds_the_piece_and_fits_an_int) {
   constexpr std::size_t kPiece = 64;
   std::vector<std::byte> message(3 * kMaxRegisteredPieces * kPiece / 2 + 5);
   for (std::size_t offset = 0; offset < message.size(); offset += kPiece) {
-    const PieceOfMessage piece(message, offset, kPiece);
-    EXPECT_GE(piece.bytes.data(), piece.registered.data());
-    EXPECT_LE(piece.bytes.data() + piece.bytes.size(),
-              piece.registered.data() + piece.registered.size());
-    EXPECT_LE(piece.registered.size(), kMaxRegisteredPieces * kPiece);
+    const std::span piece =
+        std::span(message).subspan(offset, piece_cut(kPiece).length(message.size(), offset));
+    const std::span registered = registered_part(std::span(message), offset, kPiece);
+    EXPECT_GE(piece.data(), registered.data());
+    EXPECT_LE(piece.data() + piece.size(), registered.data() + registered.size());
+    EXPECT_LE(registered.size(), kMaxRegisteredPieces * kPiece);
   }
   static_assert(kMaxRegisteredPieces * kPieceBytes < (std::size_t{1} << 31));
 }

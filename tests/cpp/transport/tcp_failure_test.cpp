@@ -45,12 +45,12 @@ SocketAddress address_of(const Transport& transport) {
   return must(decode_tcp_handle(transport.handle())).address;
 }
 
-TcpHello make_hello(const ChannelId& id, std::uint64_t attempt = 1) {
-  TcpHello hello;
+ChannelHello make_hello(const ChannelId& id, std::uint64_t attempt = 1) {
+  ChannelHello hello;
   hello.world_id = kWorld;
   hello.attempt = attempt;
   hello.channel = id;
-  hello.socket_count = 1;
+  hello.count = 1;
   return hello;
 }
 
@@ -363,7 +363,7 @@ void expect_works(Pair& pair) {
 
 TEST(TcpFailureTest, hellos_of_other_worlds_and_malformed_hellos_are_closed) {
   Pair pair;
-  TcpHello other_world = make_hello(pair.id);
+  ChannelHello other_world = make_hello(pair.id);
   other_world.world_id = kWorld + 1;
   for (const Bytes& hello : {encode_tcp_hello(other_world), Bytes(), pattern(44, 1)}) {
     RawPeer stranger(*pair.b, hello);

@@ -38,10 +38,10 @@ StripeHeaderBytes encoded(const StripeHeader& header) {
   return out;
 }
 
-TcpHello make_hello(std::uint16_t socket_index, std::uint16_t socket_count) {
-  TcpHello hello;
-  hello.socket_index = socket_index;
-  hello.socket_count = socket_count;
+ChannelHello make_hello(std::uint16_t index, std::uint16_t count) {
+  ChannelHello hello;
+  hello.index = index;
+  hello.count = count;
   return hello;
 }
 
@@ -56,11 +56,11 @@ TEST(TcpFrameTest, stripe_header_has_its_golden_bytes) {
 }
 
 TEST(TcpFrameTest, hello_has_its_golden_bytes) {
-  const TcpHello hello{.world_id = 0x1112131415161718,
-                       .attempt = 9,
-                       .channel = {1, 2, 3, 4},
-                       .socket_index = 5,
-                       .socket_count = 16};
+  const ChannelHello hello{.world_id = 0x1112131415161718,
+                           .attempt = 9,
+                           .channel = {1, 2, 3, 4},
+                           .index = 5,
+                           .count = 16};
   const Bytes golden = from_hex(
       "4c434831 0100 1000 0500 0000 1817161514131211 0900000000000000"
       "01000000 02000000 03000000 04000000");
@@ -166,33 +166,15 @@ TEST(TcpFrameTest, the_cut_covers_every_byte_beyond_four_gigabytes) {
   std::uint64_t covered = 0;
   std::uint64_t stripes = 0;
   while (covered < total) {
-    const std::uint32_t length = stripe_length(total, covered);
+    const auto length = static_cast<std::uint32_t>(kStripeCut.length(total, covered));
     ASSERT_TRUE(decode_stripe_header(encoded({3, covered, total, length})).ok()) << covered;
     covered += length;
     ++stripes;
   }
   EXPECT_EQ(covered, total);
-  EXPECT_EQ(stripes, stripe_count(total));
+  EXPECT_EQ(stripes, kStripeCut.count(total));
   EXPECT_EQ(message_wire_bytes(total), total + stripes * 32);
   EXPECT_EQ(message_wire_bytes(0), 32U);
-}
-
-TEST(TcpFrameTest, stripe_set_takes_every_stripe_once_and_nothing_beyond) {
-  for (const std::uint64_t stripes : {1U, 2U, 63U, 64U, 65U, 128U, 129U, 1000U}) {
-    const std::uint64_t total = stripes * kS - 1;
-    StripeSet set(total);
-    for (std::uint64_t i = 0; i < stripes; ++i) {
-      EXPECT_TRUE(set.insert(i * kS)) << i << " of " << stripes;
-    }
-    for (std::uint64_t i = 0; i < stripes; ++i) {
-      EXPECT_FALSE(set.insert(i * kS)) << i << " of " << stripes;
-    }
-    EXPECT_FALSE(set.insert(stripes * kS));
-    EXPECT_FALSE(set.insert(std::numeric_limits<std::uint64_t>::max()));
-  }
-  StripeSet empty(0);
-  EXPECT_TRUE(empty.insert(0));
-  EXPECT_FALSE(empty.insert(0));
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ GOOGLETEST_OUTPUT = """\
         ("control", "lightcc/engine/core.hpp"),
         ("control", "lightcc/compression/threshold.hpp"),
         ("control", "sys/socket.h"),
+        ("transport/channel", "sys/socket.h"),
         ("transport/plugin", "src/plugin/core.hpp"),
     ],
 )
@@ -65,6 +66,7 @@ def test_an_arrow_against_the_order_is_found(room: str, header: str) -> None:
         ("csrc/bindings/a.cpp", "lightcc_cuda/driver/gpus.hpp"),
         ("csrc/lightcc_cuda/driver/a.cpp", "lightcc/engine/world.hpp"),
         ("csrc/lightcc/transport/plugin/a.cpp", "abi/types.hpp"),
+        ("csrc/lightcc/transport/tcp/a.cpp", "sys/socket.h"),
     ],
 )
 def test_an_arrow_along_the_order_is_allowed(path: str, header: str) -> None:

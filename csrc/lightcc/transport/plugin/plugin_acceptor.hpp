@@ -14,7 +14,7 @@
 #include <string>
 
 #include "lightcc/base/clock.hpp"
-#include "lightcc/transport/channel_directory.hpp"
+#include "lightcc/transport/channel/channel_directory.hpp"
 #include "lightcc/transport/plugin/plugin_comm.hpp"
 #include "lightcc/transport/plugin/plugin_frame.hpp"
 #include "lightcc/transport/plugin/plugin_library.hpp"
@@ -77,7 +77,7 @@ class PluginAcceptor final : private PluginSink {
   alignas(16) NcclHandle handle_{};
   void* listen_comm_ = nullptr;
   std::list<Newcomer> newcomers_;
-  ChannelDirectory<PluginRecvChannel, std::unique_ptr<PluginComm>, PluginHello> directory_;
+  ChannelDirectory<PluginRecvChannel, std::unique_ptr<PluginComm>> directory_;
   Status error_;
 };
 

@@ -11,8 +11,7 @@ namespace {
 
 constexpr std::uint8_t kHandleVersion = 1;
 constexpr std::uint32_t kHelloMagic = 0x314e434c;  // "LCN1"
-constexpr std::uint16_t kHelloVersion = 1;
-constexpr std::size_t kProvenBytes = 48;
+constexpr std::size_t kProvenBytes = kChannelHelloBytes + sizeof(std::uint32_t);
 constexpr std::size_t kMaxNameBytes = 32;
 
 Sha256Digest proof_of(std::span<const std::byte> proven,
@@ -74,23 +73,13 @@ Result<PluginHandle> decode_plugin_handle(std::span<const std::byte> in) {
   return handle;
 }
 
-PluginHelloBytes encode_plugin_hello(const PluginHello& hello,
+PluginHelloBytes encode_plugin_hello(const ChannelHello& hello,
                                      const std::string& secret,
                                      const ListenNonce& nonce) {
   Bytes out;
   out.reserve(kPluginHelloBytes);
   ByteWriter writer(out);
-  writer.number(kHelloMagic);
-  writer.number(kHelloVersion);
-  writer.number(hello.count);
-  writer.number(hello.index);
-  writer.number(std::uint16_t{0});
-  writer.number(hello.world_id);
-  writer.number(hello.attempt);
-  writer.number(hello.channel.source);
-  writer.number(hello.channel.destination);
-  writer.number(hello.channel.process_set);
-  writer.number(hello.channel.lane);
+  encode_channel_hello(hello, kHelloMagic, writer);
   writer.number(hello.piece_bytes);
   writer.raw(proof_of(out, secret, nonce));
   PluginHelloBytes bytes{};
@@ -98,34 +87,17 @@ PluginHelloBytes encode_plugin_hello(const PluginHello& hello,
   return bytes;
 }
 
-Result<PluginHello> decode_plugin_hello(const PluginHelloBytes& in,
-                                        const std::string& secret,
-                                        const ListenNonce& nonce) {
+Result<ChannelHello> decode_plugin_hello(const PluginHelloBytes& in,
+                                         const std::string& secret,
+                                         const ListenNonce& nonce) {
   const std::span<const std::byte> all(in);
   if (!equal_constant_time(all.subspan(kProvenBytes),
                            proof_of(all.first(kProvenBytes), secret, nonce))) {
     return bad_hello("a wrong proof of the job's secret");
   }
   ByteReader reader(all.first(kProvenBytes));
-  const auto magic = reader.number<std::uint32_t>();
-  const auto version = reader.number<std::uint16_t>();
-  PluginHello hello;
-  hello.count = reader.number<std::uint16_t>();
-  hello.index = reader.number<std::uint16_t>();
-  const auto zero = reader.number<std::uint16_t>();
-  hello.world_id = reader.number<std::uint64_t>();
-  hello.attempt = reader.number<std::uint64_t>();
-  hello.channel.source = reader.number<std::uint32_t>();
-  hello.channel.destination = reader.number<std::uint32_t>();
-  hello.channel.process_set = reader.number<std::uint32_t>();
-  hello.channel.lane = reader.number<std::uint32_t>();
+  LIGHTCC_ASSIGN_OR_RETURN(ChannelHello hello, decode_channel_hello(reader, kHelloMagic));
   hello.piece_bytes = reader.number<std::uint32_t>();
-  if (!reader.finished() || magic != kHelloMagic || version != kHelloVersion || zero != 0) {
-    return bad_hello("an unknown version");
-  }
-  if (hello.count < 1 || hello.count > kMaxPluginConnections || hello.index >= hello.count) {
-    return bad_hello("an impossible index or number of connections");
-  }
   if (!is_sensible_piece(hello.piece_bytes)) {
     return bad_hello("an impossible size of pieces");
   }

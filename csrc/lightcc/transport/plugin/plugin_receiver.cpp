@@ -1,7 +1,5 @@
 #include "lightcc/transport/plugin/plugin_receiver.hpp"
 
-#include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace lightcc {
@@ -19,108 +17,54 @@ unsigned long long printable(std::uint64_t value) {
 PluginRecvChannel::PluginRecvChannel(std::shared_ptr<PluginLoop> loop,
                                      const ChannelId& id,
                                      bool can_take)
-    : loop_(std::move(loop)), id_(id), can_take_(can_take) {
+    : RecvMachine(id.source), loop_(std::move(loop)), can_take_(can_take) {
   loop_->join(*this);
 }
 
 PluginRecvChannel::~PluginRecvChannel() {
   cancel();
   loop_->leave(*this);
-  if (on_destroyed_) {
-    on_destroyed_();
-  }
 }
 
-bool PluginRecvChannel::lacks(const PluginHello& hello) const {
-  if (queue_.is_over()) {
-    return false;
-  }
-  if (comms_.empty()) {
-    return true;
-  }
-  return hello.attempt == attempt_ && hello.count == comms_.size() &&
-         hello.piece_bytes == piece_bytes_ && comms_[hello.index] == nullptr;
-}
-
-void PluginRecvChannel::attach(std::unique_ptr<PluginComm> comm, const PluginHello& hello) {
-  if (comms_.empty()) {
-    comms_.resize(hello.count);
-    missing_ = hello.count;
-    attempt_ = hello.attempt;
-    piece_bytes_ = hello.piece_bytes;
-  }
-  comm->set_peer(id_.source);
+void PluginRecvChannel::attach(std::unique_ptr<PluginComm> comm, const ChannelHello& hello) {
+  hear(hello, piece_cut(hello.piece_bytes));
+  comms_.resize(hello.count);
+  comm->set_peer(peer());
   comms_[hello.index] = std::move(comm);
-  --missing_;
 }
 
-Result<RequestId> PluginRecvChannel::irecv(std::span<std::byte> into) {
-  return post({.into = into, .total = into.size(), .fragments = false, .taker = {}});
-}
-
-Result<RequestId> PluginRecvChannel::irecv_fragments(std::size_t bytes) {
-  return post({.into = {}, .total = bytes, .fragments = true, .taker = {}});
-}
-
-Result<RequestId> PluginRecvChannel::irecv_taken(std::size_t bytes, const FragmentTaker& taker) {
-  if (!can_take_) {
-    return RecvChannel::irecv_taken(bytes, taker);
-  }
-  return post({.into = {}, .total = bytes, .fragments = false, .taker = taker});
-}
-
-Result<RequestId> PluginRecvChannel::post(Posted posted) {
-  if (queue_.is_over()) {
-    return queue_.error();
-  }
-  posted.pieces_left = std::numeric_limits<std::uint64_t>::max();  // Counted when it is cut.
-  const RequestId request = queue_.push(posted);
+void PluginRecvChannel::on_post() {
   (void)post_pieces();
-  if (queue_.is_over()) {
-    return queue_.error();
+  if (!is_over()) {
+    loop_->expect_work();
   }
-  loop_->expect_work();
-  return request;
 }
 
-Result<bool> PluginRecvChannel::test(RequestId request) {
-  if (const Posted* posted = queue_.find(request); posted != nullptr && posted->pieces_left == 0) {
-    return true;  // Ahead of one that was posted earlier.
-  }
-  return queue_.test(request, "a receive that was never posted");
-}
-
-void PluginRecvChannel::cancel() {
-  fail(make_error(ErrorCode::kShutDown, "the channel from rank %u was cancelled", id_.source));
-  queue_.forget_done();
-}
-
-void PluginRecvChannel::fail(const Status& status) {
+void PluginRecvChannel::close() {
   for (auto& comm : comms_) {
     comm.reset();  // The staging stays: the caller may still hold a fragment.
   }
-  queue_.fail({status.code(), status.message(), static_cast<int>(id_.source)});
   under_way_ = 0;
 }
 
 bool PluginRecvChannel::is_active() const {
-  return !queue_.is_over() && missing_ == 0 && (under_way_ > 0 || can_post());
+  return !is_over() && missing() == 0 && (under_way_ > 0 || can_post());
 }
 
 bool PluginRecvChannel::can_post() const {
-  if (cut_message_ >= queue_.end()) {
+  if (next_.message() >= receives().end()) {
     return false;
   }
-  const Posted& posted = queue_[cut_message_];
+  const Posted& posted = receives()[next_.message()];
   return !posted.fragments || slots_[next_slot_].state == SlotState::kFree;
 }
 
 bool PluginRecvChannel::pump() {
   bool moved = false;
-  for (std::size_t i = 0; i < comms_.size() && !queue_.is_over(); ++i) {
+  for (std::size_t i = 0; i < comms_.size() && !is_over(); ++i) {
     moved = settle(*comms_[i]) || moved;
   }
-  return (!queue_.is_over() && post_pieces()) || moved;
+  return (!is_over() && post_pieces()) || moved;
 }
 
 void PluginRecvChannel::rest() {
@@ -148,7 +92,7 @@ bool PluginRecvChannel::settle(PluginComm& comm) {
     --under_way_;
     loop_->count_received(done.bytes);
     take_piece(done);
-    if (queue_.is_over()) {
+    if (is_over()) {
       return true;
     }
   }
@@ -163,7 +107,7 @@ void PluginRecvChannel::take_piece(const PluginComm::Done& done) {
     fail(make_error(ErrorCode::kPeerFailed,
                     "rank %u sent a piece of %zu bytes in message %llu, where one of %zu was "
                     "expected",
-                    id_.source,
+                    peer(),
                     done.bytes,
                     printable(message),
                     done.expected));
@@ -173,14 +117,14 @@ void PluginRecvChannel::take_piece(const PluginComm::Done& done) {
     if (!is_whole) {
       slots_[static_cast<std::size_t>(done.cookie)].state = SlotState::kFree;
     }
-    finish_piece(message);
+    settle_piece(message);
   } else {
     slots_[static_cast<std::size_t>(done.cookie)].state = SlotState::kArrived;
   }
 }
 
-void PluginRecvChannel::finish_piece(RequestId message) {
-  if (queue_.finish_piece(message)) {
+void PluginRecvChannel::settle_piece(RequestId message) {
+  if (finish_piece(message)) {
     for (const auto& comm : comms_) {
       comm->forget_idle();
     }
@@ -190,12 +134,12 @@ void PluginRecvChannel::finish_piece(RequestId message) {
 // hot
 bool PluginRecvChannel::post_pieces() {
   bool moved = false;
-  while (missing_ == 0 && can_post() && !comms_[turn_]->is_full()) {
-    Posted& posted = queue_[cut_message_];
-    if (cut_offset_ == 0) {
-      posted.pieces_left = piece_count(posted.total, piece_bytes_);
+  while (missing() == 0 && can_post() && !comms_[turn_]->is_full()) {
+    const Posted& posted = receives()[next_.message()];
+    if (next_.offset() == 0) {
+      count_pieces(next_.message());
     }
-    const std::size_t bytes = std::min(piece_bytes_, posted.total - cut_offset_);
+    const std::size_t bytes = cut().length(posted.total, next_.offset());
     const auto started = post_piece(posted, bytes);
     if (!started.ok()) {
       fail(started.status());
@@ -205,17 +149,13 @@ bool PluginRecvChannel::post_pieces() {
       break;
     }
     if (posted.fragments) {
-      slots_[next_slot_] = {SlotState::kPosted, cut_message_, cut_offset_, bytes};
+      slots_[next_slot_] = {SlotState::kPosted, next_.message(), next_.offset(), bytes};
       next_slot_ = (next_slot_ + 1) % kSlots;
     }
     moved = true;
     ++under_way_;
     turn_ = (turn_ + 1) % comms_.size();
-    cut_offset_ += bytes;
-    if (bytes < piece_bytes_) {
-      ++cut_message_;
-      cut_offset_ = 0;
-    }
+    next_.step(cut(), posted.total);
   }
   return moved;
 }
@@ -224,22 +164,23 @@ bool PluginRecvChannel::post_pieces() {
 Result<bool> PluginRecvChannel::post_piece(const Posted& posted, std::size_t bytes) {
   PluginComm& comm = *comms_[turn_];
   if (posted.taker.take != nullptr) {
-    return comm.post_taken(bytes, cut_offset_, posted.taker, kWhole + cut_message_);
+    return comm.post_taken(bytes, next_.offset(), posted.taker, kWhole + next_.message());
   }
   if (posted.fragments) {
     LIGHTCC_RETURN_IF_ERROR(prepare_staging());
     const auto memory = slot_memory(next_slot_);
     return comm.post(memory.first(bytes), memory, next_slot_);
   }
-  const PieceOfMessage piece(posted.into, cut_offset_, piece_bytes_);
-  return comm.post(piece.bytes, piece.registered, kWhole + cut_message_);
+  return comm.post(posted.into.subspan(next_.offset(), bytes),
+                   registered_part(posted.into, next_.offset(), cut().piece_bytes),
+                   kWhole + next_.message());
 }
 
 Status PluginRecvChannel::prepare_staging() {
   if (staging_ != nullptr) {
     return {};
   }
-  const std::size_t lines = kSlots * piece_bytes_ / kPieceAlignment;
+  const std::size_t lines = kSlots * cut().piece_bytes / kPieceAlignment;
   staging_ = std::make_unique_for_overwrite<CacheLine[]>(lines);  // NOLINT: an array, by name
   for (const auto& comm : comms_) {
     LIGHTCC_RETURN_IF_ERROR(comm->pin(std::as_writable_bytes(std::span(staging_.get(), lines))));
@@ -249,22 +190,10 @@ Status PluginRecvChannel::prepare_staging() {
 
 std::span<std::byte> PluginRecvChannel::slot_memory(std::size_t slot) const {
   auto* const all = reinterpret_cast<std::byte*>(staging_.get());
-  return {all + slot * piece_bytes_, piece_bytes_};
+  return {all + slot * cut().piece_bytes, cut().piece_bytes};
 }
 
-Result<std::optional<Fragment>> PluginRecvChannel::next_fragment(RequestId request) {
-  if (queue_.is_done(request)) {
-    return std::optional<Fragment>();
-  }
-  if (queue_.is_over()) {
-    return queue_.error();
-  }
-  const Posted* posted = queue_.find(request);
-  if (posted == nullptr || !posted->fragments || lent_) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      lent_ ? "next_fragment() before release() of the last one"
-                            : "next_fragment() of a request that irecv_fragments() did not make");
-  }
+bool PluginRecvChannel::lend(RequestId request, Fragment* fragment) {
   // From the oldest slot on.
   for (std::size_t i = 0; i < kSlots; ++i) {
     const std::size_t index = (next_slot_ + i) % kSlots;
@@ -272,27 +201,17 @@ Result<std::optional<Fragment>> PluginRecvChannel::next_fragment(RequestId reque
     if (slot.state == SlotState::kArrived && slot.message == request) {
       slot.state = SlotState::kLent;
       lent_ = index;
-      return std::optional<Fragment>({slot.offset, slot_memory(index).first(slot.bytes)});
+      *fragment = {.offset = slot.offset, .bytes = slot_memory(index).first(slot.bytes)};
+      return true;
     }
   }
-  return std::optional<Fragment>();
+  return false;
 }
 
-void PluginRecvChannel::release(const Fragment& fragment) {
-  if (!lent_) {
-    return;
-  }
-  const std::size_t index = *std::exchange(lent_, std::nullopt);
-  if (queue_.is_over()) {
-    return;
-  }
-  Slot& slot = slots_[index];
-  if (fragment.bytes.data() != slot_memory(index).data() || fragment.bytes.size() != slot.bytes) {
-    fail(make_error(ErrorCode::kInvalidArgument, "release() of something else than the fragment"));
-    return;
-  }
+void PluginRecvChannel::take_back(std::size_t /*bytes*/) {
+  Slot& slot = slots_[lent_];
   slot.state = SlotState::kFree;
-  finish_piece(slot.message);
+  settle_piece(slot.message);
   (void)post_pieces();
   if (is_active()) {
     loop_->expect_work();

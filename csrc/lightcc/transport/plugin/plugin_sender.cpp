@@ -9,21 +9,26 @@ namespace {
 
 constexpr std::uint64_t kHelloCookie = std::numeric_limits<std::uint64_t>::max();
 
+// The ABI has no const; what is sent is only read.
+std::span<std::byte> writable(std::span<const std::byte> bytes) {
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+
 }  // namespace
 
 PluginSendChannel::PluginSendChannel(std::shared_ptr<PluginLoop> loop,
                                      const PluginSenderOptions& options)
-    : loop_(std::move(loop)),
+    : SendMachine(options.hello.channel.destination, piece_cut(options.hello.piece_bytes)),
+      loop_(std::move(loop)),
       context_(options.context),
       device_(options.device),
-      peer_(options.hello.channel.destination),
       piece_bytes_(options.hello.piece_bytes),
       connect_timeout_(options.connect_timeout),
       user_timeout_(options.user_timeout),
       connections_(options.hello.count),
       greeting_(connections_.size()),
       progressed_(loop_->attended()) {
-  PluginHello hello = options.hello;
+  ChannelHello hello = options.hello;
   for (Connection& connection : connections_) {
     connection.handle = options.peer.handle;
     connection.hello = encode_plugin_hello(hello, options.secret, options.peer.nonce);
@@ -38,53 +43,36 @@ PluginSendChannel::~PluginSendChannel() {
   loop_->leave(*this);
 }
 
-Result<RequestId> PluginSendChannel::isend(std::span<const std::byte> data) {
-  if (queue_.is_over()) {
-    return queue_.error();
-  }
-  if (queue_.empty()) {
+void PluginSendChannel::on_post() {
+  if (outstanding() == 1) {
     progressed_ = loop_->attended();
   }
-  const RequestId request = queue_.push(
-      {{const_cast<std::byte*>(data.data()), data.size()}, piece_count(data.size(), piece_bytes_)});
   (void)advance();
-  if (queue_.is_over()) {
-    return queue_.error();
+  if (!is_over()) {
+    loop_->expect_work();
   }
-  loop_->expect_work();
-  return request;
 }
 
-Result<bool> PluginSendChannel::test(RequestId request) {
-  return queue_.test(request, "a send that was never posted");
-}
-
-void PluginSendChannel::cancel() {
-  fail(make_error(ErrorCode::kShutDown, "the channel to rank %u was cancelled", peer_));
-  queue_.forget_done();
-}
-
-void PluginSendChannel::fail(const Status& status) {
+void PluginSendChannel::close() {
   for (Connection& connection : connections_) {
     connection.comm.reset();
   }
-  queue_.fail({status.code(), status.message(), static_cast<int>(peer_)});
 }
 
 bool PluginSendChannel::is_active() const {
   // The hellos go out, message or not: the peer may be waiting for its connections.
-  return !queue_.is_over() && (!queue_.empty() || greeting_ > 0);
+  return !is_over() && (outstanding() > 0 || greeting_ > 0);
 }
 
 bool PluginSendChannel::pump() {
   const bool moved = advance();
   if (moved) {
     progressed_ = loop_->attended();
-  } else if (!queue_.is_over() && is_late()) {
+  } else if (!is_over() && is_late()) {
     fail(make_error(ErrorCode::kTimeout,
                     greeting_ > 0 ? "connecting to rank %u took too long"
                                   : "rank %u takes nothing of what is sent to it",
-                    peer_));
+                    peer()));
     return true;
   }
   return moved;
@@ -97,14 +85,14 @@ bool PluginSendChannel::is_late() const {
 bool PluginSendChannel::advance() {
   bool moved = false;
   for (Connection& connection : connections_) {
-    if (!queue_.is_over() && !connection.has_greeted) {
+    if (!is_over() && !connection.has_greeted) {
       moved = advance_connection(connection) || moved;
     }
-    if (!queue_.is_over() && connection.comm != nullptr) {
+    if (!is_over() && connection.comm != nullptr) {
       moved = settle(connection) || moved;
     }
   }
-  return (!queue_.is_over() && post_pieces()) || moved;
+  return (!is_over() && post_pieces()) || moved;
 }
 
 bool PluginSendChannel::advance_connection(Connection& connection) {
@@ -115,13 +103,13 @@ bool PluginSendChannel::advance_connection(Connection& connection) {
     if (result != abi::Result::kSuccess) {
       const Status why = plugin_error(ErrorCode::kPeerFailed, context_->table(), "connect", result);
       fail(make_error(
-          ErrorCode::kPeerFailed, "connecting to rank %u: %s", peer_, why.message().c_str()));
+          ErrorCode::kPeerFailed, "connecting to rank %u: %s", peer(), why.message().c_str()));
       return true;
     }
     if (comm == nullptr) {
       return false;
     }
-    connection.comm = std::make_unique<PluginComm>(context_, comm, PluginComm::Kind::kSend, peer_);
+    connection.comm = std::make_unique<PluginComm>(context_, comm, PluginComm::Kind::kSend, peer());
     std::ranges::copy(connection.hello, connection.comm->small_memory().begin());
   }
   const auto memory = connection.comm->small_memory();
@@ -153,14 +141,14 @@ bool PluginSendChannel::settle(Connection& connection) {
     }
     moved = true;
     if (done.cookie != kHelloCookie) {
-      finish_piece(done.cookie);
+      settle_piece(done.cookie);
     }
   }
   return moved;
 }
 
-void PluginSendChannel::finish_piece(RequestId message) {
-  if (!queue_.finish_piece(message)) {
+void PluginSendChannel::settle_piece(RequestId message) {
+  if (!finish_piece(message)) {
     return;
   }
   for (Connection& connection : connections_) {
@@ -173,14 +161,16 @@ void PluginSendChannel::finish_piece(RequestId message) {
 // hot
 bool PluginSendChannel::post_pieces() {
   bool moved = false;
-  while (cut_message_ < queue_.end()) {
+  while (has_piece()) {
     Connection& connection = connections_[turn_];
     if (!connection.has_greeted || connection.comm->is_full()) {
       break;
     }
-    const std::span<std::byte> data = queue_[cut_message_].data;
-    const PieceOfMessage piece(data, cut_offset_, piece_bytes_);
-    const auto posted = connection.comm->post(piece.bytes, piece.registered, cut_message_);
+    const Piece piece = next_piece();
+    const auto posted =
+        connection.comm->post(writable(piece.bytes),
+                              writable(registered_part(piece.whole, piece.offset, piece_bytes_)),
+                              piece.message);
     if (!posted.ok()) {
       fail(posted.status());
       return true;
@@ -191,11 +181,7 @@ bool PluginSendChannel::post_pieces() {
     moved = true;
     loop_->count_sent(piece.bytes.size());
     turn_ = (turn_ + 1) % connections_.size();
-    cut_offset_ += piece.bytes.size();
-    if (piece.is_last(piece_bytes_)) {
-      ++cut_message_;
-      cut_offset_ = 0;
-    }
+    take_piece();
   }
   return moved;
 }

@@ -14,11 +14,11 @@ namespace lightcc {
 namespace {
 
 Status check(const PluginTransportOptions& options) {
-  if (options.connections < 1 || options.connections > kMaxPluginConnections) {
+  if (options.connections < 1 || options.connections > kMaxConnections) {
     return make_error(ErrorCode::kInvalidArgument,
                       "net plugin connections per channel: %d is not in 1..%d",
                       options.connections,
-                      kMaxPluginConnections);
+                      kMaxConnections);
   }
   if (options.connect_timeout <= Duration(0) || options.user_timeout <= Duration(0) ||
       options.park_timeout <= Duration(0) || options.max_parked == 0) {

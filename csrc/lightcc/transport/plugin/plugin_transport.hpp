@@ -3,9 +3,9 @@
 // Where to read on: plugin_table.hpp (the ABI, versions 5 to 12), plugin_library.hpp (how a plugin
 // is found, loaded and asked for devices), plugin_frame.hpp (what is said to the peer, how messages
 // are cut), plugin_comm.hpp (requests and registered memory), plugin_loop.hpp (who is polled when),
-// plugin_sender.hpp and plugin_receiver.hpp (the two ends of a channel), plugin_acceptor.hpp (how
-// connections find their channel); message_queue.hpp and channel_directory.hpp (what these share
-// with tcp/).
+// plugin_sender.hpp and plugin_receiver.hpp (how the two ends of a channel move pieces),
+// plugin_acceptor.hpp (how connections come in); channel/ has the rest of a channel, which TCP
+// shares.
 //
 // HARP is an NCCL net plugin like any other here. docs/harp/engine.md has the copies that this
 // makes and what it takes from a plugin.

@@ -10,7 +10,7 @@
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/net/authenticated.hpp"
-#include "lightcc/transport/channel_directory.hpp"
+#include "lightcc/transport/channel/channel_directory.hpp"
 #include "lightcc/transport/tcp/tcp_frame.hpp"
 #include "lightcc/transport/tcp/tcp_loop.hpp"
 #include "lightcc/transport/tcp/tcp_receiver.hpp"
@@ -54,7 +54,7 @@ class TcpAcceptor final : private EventSink {
   std::unique_ptr<AuthListener> listener_;
   const TcpAcceptorOptions options_;
   WatchToken watch_ = 0;
-  ChannelDirectory<TcpRecvChannel, UniqueFd, TcpHello> directory_;
+  ChannelDirectory<TcpRecvChannel, UniqueFd> directory_;
   Status error_;
 };
 

@@ -9,7 +9,6 @@ namespace {
 
 constexpr std::uint32_t kStripeMagic = 0x3153434c;  // "LCS1"
 constexpr std::uint32_t kHelloMagic = 0x3148434c;   // "LCH1"
-constexpr std::uint16_t kHelloVersion = 1;
 constexpr std::uint8_t kHandleVersion = 1;
 constexpr std::uint8_t kIpv4 = 4;
 constexpr std::uint8_t kIpv6 = 6;
@@ -17,10 +16,6 @@ constexpr std::uint8_t kIpv6 = 6;
 template <typename T>
 void put(StripeHeaderBytes& out, std::size_t at, T value) {
   std::memcpy(out.data() + at, &value, sizeof(value));
-}
-
-Status bad_hello(const char* what) {
-  return make_error(ErrorCode::kPeerFailed, "channel hello with %s", what);
 }
 
 Status bad_handle(const char* what) {
@@ -66,7 +61,7 @@ Result<StripeHeader> decode_stripe_header(const StripeHeaderBytes& in) {
   }
   const bool inside = header.total == 0 ? header.offset == 0 : header.offset < header.total;
   if (!inside || header.offset % kStripeBytes != 0 ||
-      header.length != stripe_length(header.total, header.offset)) {
+      header.length != kStripeCut.length(header.total, header.offset)) {
     return make_error(ErrorCode::kPeerFailed,
                       "a stripe of %u bytes at %llu of a message of %llu bytes, which no cut makes",
                       header.length,
@@ -76,66 +71,18 @@ Result<StripeHeader> decode_stripe_header(const StripeHeaderBytes& in) {
   return header;
 }
 
-StripeSet::StripeSet(std::uint64_t total_bytes) : count_(stripe_count(total_bytes)) {
-  if (count_ > 64) {
-    more_.resize(static_cast<std::size_t>((count_ - 1) / 64));
-  }
-}
-
-bool StripeSet::insert(std::uint64_t offset) {
-  const std::uint64_t index = offset / kStripeBytes;
-  if (index >= count_) {
-    return false;
-  }
-  std::uint64_t& word = index < 64 ? first_word_ : more_[static_cast<std::size_t>(index / 64 - 1)];
-  const std::uint64_t bit = std::uint64_t{1} << (index % 64);
-  if ((word & bit) != 0) {
-    return false;
-  }
-  word |= bit;
-  return true;
-}
-
-Bytes encode_tcp_hello(const TcpHello& hello) {
+Bytes encode_tcp_hello(const ChannelHello& hello) {
   Bytes out;
   ByteWriter writer(out);
-  writer.number(kHelloMagic);
-  writer.number(kHelloVersion);
-  writer.number(hello.socket_count);
-  writer.number(hello.socket_index);
-  writer.number(std::uint16_t{0});
-  writer.number(hello.world_id);
-  writer.number(hello.attempt);
-  writer.number(hello.channel.source);
-  writer.number(hello.channel.destination);
-  writer.number(hello.channel.process_set);
-  writer.number(hello.channel.lane);
+  encode_channel_hello(hello, kHelloMagic, writer);
   return out;
 }
 
-Result<TcpHello> decode_tcp_hello(std::span<const std::byte> in) {
+Result<ChannelHello> decode_tcp_hello(std::span<const std::byte> in) {
   ByteReader reader(in);
-  const auto magic = reader.number<std::uint32_t>();
-  const auto version = reader.number<std::uint16_t>();
-  TcpHello hello;
-  hello.socket_count = reader.number<std::uint16_t>();
-  hello.socket_index = reader.number<std::uint16_t>();
-  const auto zero = reader.number<std::uint16_t>();
-  hello.world_id = reader.number<std::uint64_t>();
-  hello.attempt = reader.number<std::uint64_t>();
-  hello.channel.source = reader.number<std::uint32_t>();
-  hello.channel.destination = reader.number<std::uint32_t>();
-  hello.channel.process_set = reader.number<std::uint32_t>();
-  hello.channel.lane = reader.number<std::uint32_t>();
-  if (!reader.finished() || magic != kHelloMagic) {
-    return bad_hello("another shape");
-  }
-  if (version != kHelloVersion || zero != 0) {
-    return bad_hello("an unknown version");
-  }
-  if (hello.socket_count < 1 || hello.socket_count > kMaxTcpConnections ||
-      hello.socket_index >= hello.socket_count) {
-    return bad_hello("an impossible socket index or count");
+  LIGHTCC_ASSIGN_OR_RETURN(const ChannelHello hello, decode_channel_hello(reader, kHelloMagic));
+  if (!reader.finished()) {
+    return make_error(ErrorCode::kPeerFailed, "channel hello with more than it has");
   }
   return hello;
 }

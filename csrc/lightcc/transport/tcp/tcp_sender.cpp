@@ -27,11 +27,11 @@ Result<std::unique_ptr<SendChannel>> TcpSendChannel::open(std::shared_ptr<TcpLoo
 }
 
 TcpSendChannel::TcpSendChannel(std::shared_ptr<TcpLoop> loop, const TcpSenderOptions& options)
-    : loop_(std::move(loop)),
-      peer_(options.hello.channel.destination),
+    : SendMachine(options.hello.channel.destination, kStripeCut),
+      loop_(std::move(loop)),
       connect_deadline_(loop_->clock().now() + options.connect_timeout),
       user_timeout_(options.user_timeout),
-      sockets_(options.hello.socket_count),
+      sockets_(options.hello.count),
       connecting_(sockets_.size()) {
   loop_->join(*this);
 }
@@ -44,15 +44,15 @@ TcpSendChannel::~TcpSendChannel() {
 Status TcpSendChannel::start_connecting(const TcpSenderOptions& options) {
   for (std::uint32_t index = 0; index < sockets_.size(); ++index) {
     Socket& socket = sockets_[index];
-    TcpHello hello = options.hello;
-    hello.socket_index = static_cast<std::uint16_t>(index);
+    ChannelHello hello = options.hello;
+    hello.index = static_cast<std::uint16_t>(index);
     auto connector = AuthConnector::start(options.address,
                                           options.secret,
                                           encode_tcp_hello(hello),
                                           connect_deadline_,
                                           loop_->clock());
     if (!connector.ok()) {
-      return blame(connector.status(), peer_);
+      return blame(connector.status(), peer());
     }
     socket.connector = std::move(connector).value();
     socket.connector_fd = socket.connector->wait_fd();
@@ -67,7 +67,7 @@ void TcpSendChannel::advance_connector(std::uint32_t index) {
   Socket& socket = sockets_[index];
   auto connected = socket.connector->poll();
   if (!connected.ok()) {
-    fail(blame(connected.status(), peer_));
+    fail(connected.status());
     return;
   }
   if (!connected->has_value()) {
@@ -92,7 +92,7 @@ void TcpSendChannel::advance_connector(std::uint32_t index) {
 }
 
 void TcpSendChannel::on_event(std::uint32_t index, std::uint32_t events) {
-  if (queue_.is_over()) {
+  if (is_over()) {
     return;
   }
   Socket& socket = sockets_[index];
@@ -105,24 +105,22 @@ void TcpSendChannel::on_event(std::uint32_t index, std::uint32_t events) {
     socklen_t length = sizeof(error_number);
     (void)::getsockopt(socket.fd.get(), SOL_SOCKET, SO_ERROR, &error_number, &length);
     fail(error_number != 0
-             ? socket_error(error_number, peer_, "sending to")
-             : blame(make_error(ErrorCode::kPeerFailed, "rank %u closed the connection", peer_),
-                     peer_));
+             ? socket_error(error_number, peer(), "sending to")
+             : make_error(ErrorCode::kPeerFailed, "rank %u closed the connection", peer()));
     return;
   }
   socket.writable = true;
 }
 
 void TcpSendChannel::on_time(TimePoint now) {
-  for (std::uint32_t index = 0; index < sockets_.size() && !queue_.is_over(); ++index) {
+  for (std::uint32_t index = 0; index < sockets_.size() && !is_over(); ++index) {
     if (sockets_[index].connector == nullptr) {
       continue;
     }
     advance_connector(index);
-    if (!queue_.is_over() && sockets_[index].connector != nullptr) {
+    if (!is_over() && sockets_[index].connector != nullptr) {
       if (now >= connect_deadline_) {
-        fail(blame(make_error(ErrorCode::kTimeout, "connecting to rank %u took too long", peer_),
-                   peer_));
+        fail(make_error(ErrorCode::kTimeout, "connecting to rank %u took too long", peer()));
       } else {
         loop_->wake_at(connect_deadline_);
       }
@@ -131,28 +129,7 @@ void TcpSendChannel::on_time(TimePoint now) {
   loop_->enqueue(*this);
 }
 
-Result<RequestId> TcpSendChannel::isend(std::span<const std::byte> data) {
-  if (queue_.is_over()) {
-    return queue_.error();
-  }
-  const RequestId request = queue_.push(Message{data, stripe_count(data.size())});
-  (void)pump();
-  if (queue_.is_over()) {
-    return queue_.error();
-  }
-  return request;
-}
-
-Result<bool> TcpSendChannel::test(RequestId request) {
-  return queue_.test(request, "a message that was never sent");
-}
-
-void TcpSendChannel::cancel() {
-  fail(make_error(ErrorCode::kShutDown, "the channel to rank %u was cancelled", peer_));
-  queue_.forget_done();
-}
-
-void TcpSendChannel::fail(const Status& status) {
+void TcpSendChannel::close() {
   for (Socket& socket : sockets_) {
     if (socket.connector != nullptr) {
       loop_->unwatch(socket.connector_fd, socket.watch);
@@ -166,7 +143,6 @@ void TcpSendChannel::fail(const Status& status) {
     socket.busy = false;
     socket.payload = {};
   }
-  queue_.fail(status);
 }
 
 bool TcpSendChannel::pump() {
@@ -174,7 +150,7 @@ bool TcpSendChannel::pump() {
   std::size_t left = kSendBudgetBytes;
   std::size_t idle = 0;
   // Socket by socket, one system call each: a message spreads over all of them.
-  while (!queue_.is_over() && connecting_ == 0 && idle < sockets_.size()) {
+  while (!is_over() && connecting_ == 0 && idle < sockets_.size()) {
     Socket& socket = sockets_[turn_];
     turn_ = (turn_ + 1) % sockets_.size();
     const std::size_t written = write_once(socket);
@@ -197,28 +173,23 @@ bool TcpSendChannel::pump() {
 
 bool TcpSendChannel::has_work() const {
   return std::ranges::any_of(sockets_, [&](const Socket& socket) {
-    return socket.writable && (socket.busy || cut_message_ < queue_.end());
+    return socket.writable && (socket.busy || has_piece());
   });
 }
 
 // hot
 bool TcpSendChannel::take_stripe(Socket& socket) {
-  if (cut_message_ == queue_.end()) {
+  if (!has_piece()) {
     return false;
   }
-  const Message& message = queue_[cut_message_];
-  const std::uint64_t total = message.data.size();
-  const std::uint32_t length = stripe_length(total, cut_offset_);
-  encode_stripe_header({cut_message_, cut_offset_, total, length}, socket.header);
-  socket.payload = message.data.subspan(static_cast<std::size_t>(cut_offset_), length);
-  socket.message = cut_message_;
+  const Piece piece = next_piece();
+  const auto length = static_cast<std::uint32_t>(piece.bytes.size());
+  encode_stripe_header({piece.message, piece.offset, piece.whole.size(), length}, socket.header);
+  socket.payload = piece.bytes;
+  socket.message = piece.message;
   socket.sent = 0;
   socket.busy = true;
-  cut_offset_ += length;
-  if (cut_offset_ == total) {
-    ++cut_message_;
-    cut_offset_ = 0;
-  }
+  take_piece();
   return true;
 }
 
@@ -256,7 +227,7 @@ std::size_t TcpSendChannel::write_once(Socket& socket) {
   if (written < 0) {
     socket.writable = false;
     if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      fail(socket_error(errno, peer_, "sending to"));
+      fail(socket_error(errno, peer(), "sending to"));
     }
     return 0;
   }
@@ -276,7 +247,7 @@ void TcpSendChannel::account(Socket& socket, std::size_t bytes) {
   }
   socket.busy = false;
   socket.payload = {};
-  queue_.finish_piece(socket.message);
+  finish_piece(socket.message);
 }
 
 }  // namespace lightcc

@@ -1,9 +1,9 @@
 // The sending end of a TCP channel.
 //
-// It opens several sockets and treats them as one: messages wait in one queue, and whichever socket
-// has room takes the next stripe of it, so a fast path carries more and a slow socket holds up
-// nothing but the stripe it has. Payload goes from the caller's memory to the kernel, header and
-// payload in one system call, without a copy of ours.
+// It opens several sockets and treats them as one: whichever has room takes the next stripe of what
+// is queued (send_machine.hpp), so a fast path carries more and a slow socket holds up nothing but
+// the stripe it has. Payload goes from the caller's memory to the kernel, header and payload in one
+// system call, without a copy of ours.
 //
 // Nothing is sent before all sockets stand. The receiver counts on a socket before this end has
 // read the last word of its handshake; a channel whose message went by another socket and which is
@@ -21,7 +21,7 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/net/authenticated.hpp"
-#include "lightcc/transport/message_queue.hpp"
+#include "lightcc/transport/channel/send_machine.hpp"
 #include "lightcc/transport/tcp/tcp_frame.hpp"
 #include "lightcc/transport/tcp/tcp_loop.hpp"
 #include "lightcc/transport/transport.hpp"
@@ -31,12 +31,12 @@ namespace lightcc {
 struct TcpSenderOptions {
   SocketAddress address;  ///< Where the receiver listens.
   std::string secret;
-  TcpHello hello;  ///< Of socket 0; the others differ in the index only.
+  ChannelHello hello;  ///< Of socket 0; the others differ in the index only.
   Duration connect_timeout{};
   Duration user_timeout{};
 };
 
-class TcpSendChannel final : public SendChannel, private EventSink {
+class TcpSendChannel final : public SendMachine, private EventSink {
  public:
   static Result<std::unique_ptr<SendChannel>> open(std::shared_ptr<TcpLoop> loop,
                                                    const TcpSenderOptions& options);
@@ -46,15 +46,7 @@ class TcpSendChannel final : public SendChannel, private EventSink {
   TcpSendChannel& operator=(const TcpSendChannel&) = delete;
   ~TcpSendChannel() override;
 
-  Result<RequestId> isend(std::span<const std::byte> data) override;
-  Result<bool> test(RequestId request) override;
-  void cancel() override;
-
  private:
-  struct Message {
-    std::span<const std::byte> data;
-    std::uint64_t pieces_left = 0;
-  };
   struct Socket {
     std::unique_ptr<AuthConnector> connector;  ///< Until the connection is up.
     int connector_fd = -1;                     ///< What is watched meanwhile.
@@ -68,6 +60,8 @@ class TcpSendChannel final : public SendChannel, private EventSink {
     std::size_t sent = 0;  ///< Of header and payload together.
   };
 
+  void on_post() override { (void)pump(); }
+  void close() override;
   void on_event(std::uint32_t index, std::uint32_t events) override;
   bool pump() override;
   void on_time(TimePoint now) override;
@@ -78,18 +72,13 @@ class TcpSendChannel final : public SendChannel, private EventSink {
   bool take_stripe(Socket& socket);
   std::size_t write_once(Socket& socket);
   void account(Socket& socket, std::size_t bytes);
-  void fail(const Status& status);
 
   std::shared_ptr<TcpLoop> loop_;
-  const std::uint32_t peer_;
   const TimePoint connect_deadline_;
   const Duration user_timeout_;
   std::vector<Socket> sockets_;
   std::size_t connecting_ = 0;  ///< Sockets that do not stand yet.
   std::size_t turn_ = 0;        ///< The socket that may take the next stripe first.
-  MessageQueue<Message> queue_;
-  RequestId cut_message_ = 0;     ///< Where the next stripe is cut off: this message,
-  std::uint64_t cut_offset_ = 0;  ///< from this byte on.
 };
 
 }  // namespace lightcc

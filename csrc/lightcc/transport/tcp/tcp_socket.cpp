@@ -56,14 +56,7 @@ Status socket_error(int error_number, std::uint32_t rank, const char* doing) {
     default:
       break;
   }
-  return blame(make_system_error(code, error_number, "%s rank %u", doing, rank), rank);
-}
-
-Status blame(const Status& status, std::uint32_t rank) {
-  if (status.code() == ErrorCode::kSystem) {
-    return status;
-  }
-  return {status.code(), status.message(), static_cast<int>(rank)};
+  return make_system_error(code, error_number, "%s rank %u", doing, rank);
 }
 
 }  // namespace lightcc

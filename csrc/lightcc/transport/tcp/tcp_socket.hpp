@@ -14,10 +14,7 @@ namespace lightcc {
 Status tune_socket(int fd, Duration user_timeout);
 
 /// What `error_number` (an errno value of a socket) means for a channel to `rank`: kTimeout,
-/// kPeerFailed or kSystem. `doing`: "sending to", "receiving from".
+/// kPeerFailed or kSystem, blaming nobody yet. `doing`: "sending to", "receiving from".
 Status socket_error(int error_number, std::uint32_t rank, const char* doing);
-
-/// The same Status, blaming `rank`.
-Status blame(const Status& status, std::uint32_t rank);
 
 }  // namespace lightcc

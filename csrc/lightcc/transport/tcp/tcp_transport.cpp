@@ -17,11 +17,11 @@ namespace {
 constexpr std::int64_t kMaxRate = 1'000'000'000'000'000;
 
 Status check(const TcpTransportOptions& options) {
-  if (options.connections < 1 || options.connections > kMaxTcpConnections) {
+  if (options.connections < 1 || options.connections > kMaxConnections) {
     return make_error(ErrorCode::kInvalidArgument,
                       "TCP connections per channel: %d is not in 1..%d",
                       options.connections,
-                      kMaxTcpConnections);
+                      kMaxConnections);
   }
   if (options.rate_bytes_per_s < 0 || options.rate_bytes_per_s > kMaxRate) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -73,7 +73,7 @@ class TcpTransport final : public Transport {
     sender.hello.world_id = options_.world_id;
     sender.hello.attempt = ++attempts_;
     sender.hello.channel = id;
-    sender.hello.socket_count = static_cast<std::uint16_t>(options_.connections);
+    sender.hello.count = static_cast<std::uint16_t>(options_.connections);
     sender.connect_timeout = options_.connect_timeout;
     sender.user_timeout = options_.user_timeout;
     return TcpSendChannel::open(loop_, sender);

@@ -1,8 +1,8 @@
 // The built-in transport: messages over several TCP connections per channel.
 //
 // Where to read on: tcp_frame.hpp (what is on the wire), tcp_loop.hpp (events, rate limit),
-// tcp_sender.hpp and tcp_receiver.hpp (the two ends of a channel), tcp_acceptor.hpp (how sockets
-// find their channel); message_queue.hpp and channel_directory.hpp (what these share with plugin/).
+// tcp_sender.hpp and tcp_receiver.hpp (how the two ends of a channel move bytes), tcp_acceptor.hpp
+// (how sockets come in); channel/ has the rest of a channel, which plugins share.
 //
 // Every connection proves the job secret before anything else is read from it
 // (net/authenticated.hpp); the payload is not encrypted. What user_timeout does not see is

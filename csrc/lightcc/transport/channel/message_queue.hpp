@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <utility>
 
@@ -17,11 +18,19 @@
 
 namespace lightcc {
 
+/// The same Status, blaming `rank`, unless the operating system is to blame.
+inline Status blame(const Status& status, std::uint32_t rank) {
+  return status.code() == ErrorCode::kSystem
+             ? status
+             : Status(status.code(), status.message(), static_cast<int>(rank));
+}
+
 /// `Message` has a number `pieces_left`: those that are not done.
 template <typename Message>
 class MessageQueue {
  public:
   bool empty() const { return messages_.empty(); }
+  std::size_t size() const { return messages_.size(); }
   /// The oldest message that is not done.
   RequestId first() const { return first_; }
   /// The number that the next message gets.

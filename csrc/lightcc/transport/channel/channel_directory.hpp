@@ -20,14 +20,14 @@
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/transport/channel/channel_hello.hpp"
 #include "lightcc/transport/transport.hpp"
 
 namespace lightcc {
 
-/// `Channel` has attempt(), lacks(hello), attach(connection, hello) and set_on_destroyed();
-/// `Hello` has the channel and the attempt, which grows with every new sender; destroying a
-/// `Connection` closes it. Channels may outlive the directory.
-template <typename Channel, typename Connection, typename Hello>
+/// `Channel` is a RecvMachine with attach(connection, hello); destroying a `Connection` closes it.
+/// Channels may outlive the directory.
+template <typename Channel, typename Connection>
 class ChannelDirectory {
  public:
   explicit ChannelDirectory(std::size_t max_parked) : max_parked_(max_parked) {}
@@ -56,7 +56,7 @@ class ChannelDirectory {
   }
 
   /// Brings `connection` to its channel, or parks it, or closes it.
-  void admit(Connection connection, const Hello& hello, TimePoint now) {
+  void admit(Connection connection, const ChannelHello& hello, TimePoint now) {
     const auto found = channels_->find(hello.channel);
     Channel* const channel = found == channels_->end() ? nullptr : found->second;
     if (channel != nullptr && channel->lacks(hello)) {
@@ -87,11 +87,11 @@ class ChannelDirectory {
  private:
   struct Parked {
     Connection connection;
-    Hello hello;
+    ChannelHello hello;
     TimePoint since;
   };
 
-  void park(Connection connection, const Hello& hello, TimePoint now) {
+  void park(Connection connection, const ChannelHello& hello, TimePoint now) {
     for (auto other = parked_.begin(); other != parked_.end();) {
       if (!(other->hello.channel == hello.channel)) {
         ++other;
