@@ -17,11 +17,15 @@ constexpr std::uint32_t kNobody = 0xffffffff;
 }  // namespace
 
 Result<std::unique_ptr<PluginAcceptor>> PluginAcceptor::listen(
-    std::shared_ptr<PluginLoop> loop, const PluginAcceptorOptions& options) {
-  auto acceptor = std::make_unique<PluginAcceptor>(std::move(loop), options);
-  PluginTable& table = options.context->table();
-  const auto result = table.listen(
-      options.context->get(), options.device, acceptor->handle_.data(), &acceptor->listen_comm_);
+    std::shared_ptr<PluginLoop> loop,
+    const PluginAcceptorOptions& listening,
+    const ChannelOptions& options) {
+  auto acceptor = std::make_unique<PluginAcceptor>(std::move(loop), listening, options);
+  PluginTable& table = listening.context->table();
+  const auto result = table.listen(listening.context->get(),
+                                   listening.device,
+                                   acceptor->handle_.data(),
+                                   &acceptor->listen_comm_);
   if (result != abi::Result::kSuccess || acceptor->listen_comm_ == nullptr) {
     acceptor->listen_comm_ = nullptr;
     return plugin_error(ErrorCode::kSystem, table, "listen", result);
@@ -29,15 +33,20 @@ Result<std::unique_ptr<PluginAcceptor>> PluginAcceptor::listen(
   return acceptor;
 }
 
-PluginAcceptor::PluginAcceptor(std::shared_ptr<PluginLoop> loop, PluginAcceptorOptions options)
-    : loop_(std::move(loop)), options_(std::move(options)), directory_(options_.max_parked) {
+PluginAcceptor::PluginAcceptor(std::shared_ptr<PluginLoop> loop,
+                               PluginAcceptorOptions listening,
+                               ChannelOptions options)
+    : loop_(std::move(loop)),
+      listening_(std::move(listening)),
+      options_(std::move(options)),
+      directory_(options_.max_parked) {
   loop_->join(*this);
 }
 
 PluginAcceptor::~PluginAcceptor() {
   loop_->leave(*this);
   if (listen_comm_ != nullptr) {
-    (void)options_.context->table().close_listen(listen_comm_);
+    (void)listening_.context->table().close_listen(listen_comm_);
   }
 }
 
@@ -53,7 +62,7 @@ bool PluginAcceptor::is_active() const {
 bool PluginAcceptor::pump() {
   bool moved = false;
   for (int i = 0; i < kMaxAtOnce; ++i) {
-    const bool is_full = newcomers_.size() >= options_.max_unheard;
+    const bool is_full = newcomers_.size() >= listening_.max_unheard;
     if (is_full && attended() - newcomers_.front().since < kGraceBeforeEviction) {
       break;
     }
@@ -77,7 +86,7 @@ bool PluginAcceptor::pump() {
 
 bool PluginAcceptor::accept_newcomer() {
   void* comm = nullptr;
-  PluginTable& table = options_.context->table();
+  PluginTable& table = listening_.context->table();
   const auto result = table.accept(listen_comm_, &comm);
   if (result != abi::Result::kSuccess) {
     // A listener that has failed once is of no use, as in NCCL.
@@ -89,7 +98,7 @@ bool PluginAcceptor::accept_newcomer() {
     return false;
   }
   newcomers_.push_back({.comm = std::make_unique<PluginComm>(
-                            options_.context, comm, PluginComm::Kind::kRecv, kNobody),
+                            listening_.context, comm, PluginComm::Kind::kRecv, kNobody),
                         .since = attended()});
   return true;
 }
@@ -115,22 +124,22 @@ bool PluginAcceptor::hear(Newcomer& newcomer) {
       return true;
     }
   }
-  return attended() - newcomer.since > options_.hello_timeout;
+  return attended() - newcomer.since > listening_.hello_timeout;
 }
 
 void PluginAcceptor::admit(Newcomer& newcomer) {
   PluginHelloBytes bytes{};
   std::ranges::copy(newcomer.comm->small_memory().first<kPluginHelloBytes>(), bytes.begin());
-  const auto hello = decode_plugin_hello(bytes, options_.secret, options_.nonce);
+  const auto hello = decode_plugin_hello(bytes, options_.secret, listening_.nonce);
   if (!hello.ok() || hello->world_id != options_.world_id ||
-      hello->piece_bytes > options_.piece_bytes) {
+      hello->piece_bytes > listening_.piece_bytes) {
     return;
   }
   directory_.admit(std::move(newcomer.comm), *hello, attended());
 }
 
 Result<std::unique_ptr<RecvChannel>> PluginAcceptor::accept(const ChannelId& id) {
-  const bool can_take = options_.context->table().irecv_take() != nullptr;
+  const bool can_take = listening_.context->table().irecv_take() != nullptr;
   LIGHTCC_ASSIGN_OR_RETURN(auto channel, directory_.accept(id, loop_, id, can_take));
   return std::unique_ptr<RecvChannel>(std::move(channel));
 }

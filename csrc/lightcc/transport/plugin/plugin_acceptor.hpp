@@ -15,6 +15,7 @@
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/transport/channel/channel_directory.hpp"
+#include "lightcc/transport/channel/channel_options.hpp"
 #include "lightcc/transport/plugin/plugin_comm.hpp"
 #include "lightcc/transport/plugin/plugin_frame.hpp"
 #include "lightcc/transport/plugin/plugin_library.hpp"
@@ -26,13 +27,9 @@ namespace lightcc {
 struct PluginAcceptorOptions {
   std::shared_ptr<PluginContext> context;
   int device = 0;
-  std::string secret;
-  std::uint64_t world_id = 0;
   ListenNonce nonce{};
   std::size_t piece_bytes = 0;  ///< Most that is taken.
   Duration hello_timeout = std::chrono::seconds(30);
-  Duration park_timeout{};
-  std::size_t max_parked = 0;
   /// Connections that have not said who they are. The oldest is closed for another one, if that is
   /// older than a burst of honest peers takes.
   std::size_t max_unheard = 64;
@@ -41,9 +38,12 @@ struct PluginAcceptorOptions {
 class PluginAcceptor final : private PluginSink {
  public:
   static Result<std::unique_ptr<PluginAcceptor>> listen(std::shared_ptr<PluginLoop> loop,
-                                                        const PluginAcceptorOptions& options);
+                                                        const PluginAcceptorOptions& listening,
+                                                        const ChannelOptions& options);
   /// For listen().
-  PluginAcceptor(std::shared_ptr<PluginLoop> loop, PluginAcceptorOptions options);
+  PluginAcceptor(std::shared_ptr<PluginLoop> loop,
+                 PluginAcceptorOptions listening,
+                 ChannelOptions options);
   PluginAcceptor(const PluginAcceptor&) = delete;
   PluginAcceptor& operator=(const PluginAcceptor&) = delete;
   ~PluginAcceptor() override;
@@ -73,7 +73,8 @@ class PluginAcceptor final : private PluginSink {
   TimePoint attended() const { return TimePoint(loop_->attended()); }
 
   std::shared_ptr<PluginLoop> loop_;
-  const PluginAcceptorOptions options_;
+  const PluginAcceptorOptions listening_;
+  const ChannelOptions options_;
   alignas(16) NcclHandle handle_{};
   void* listen_comm_ = nullptr;
   std::list<Newcomer> newcomers_;

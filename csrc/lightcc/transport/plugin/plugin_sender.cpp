@@ -17,21 +17,22 @@ std::span<std::byte> writable(std::span<const std::byte> bytes) {
 }  // namespace
 
 PluginSendChannel::PluginSendChannel(std::shared_ptr<PluginLoop> loop,
-                                     const PluginSenderOptions& options)
-    : SendMachine(options.hello.channel.destination, piece_cut(options.hello.piece_bytes)),
+                                     const PluginSenderOptions& sender,
+                                     const ChannelOptions& options)
+    : SendMachine(sender.hello.channel.destination, piece_cut(sender.hello.piece_bytes)),
       loop_(std::move(loop)),
-      context_(options.context),
-      device_(options.device),
-      piece_bytes_(options.hello.piece_bytes),
+      context_(sender.context),
+      device_(sender.device),
+      piece_bytes_(sender.hello.piece_bytes),
       connect_timeout_(options.connect_timeout),
       user_timeout_(options.user_timeout),
-      connections_(options.hello.count),
+      connections_(sender.hello.count),
       greeting_(connections_.size()),
       progressed_(loop_->attended()) {
-  ChannelHello hello = options.hello;
+  ChannelHello hello = sender.hello;
   for (Connection& connection : connections_) {
-    connection.handle = options.peer.handle;
-    connection.hello = encode_plugin_hello(hello, options.secret, options.peer.nonce);
+    connection.handle = sender.peer.handle;
+    connection.hello = encode_plugin_hello(hello, options.secret, sender.peer.nonce);
     ++hello.index;
   }
   loop_->join(*this);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "lightcc/base/clock.hpp"
+#include "lightcc/transport/channel/channel_options.hpp"
 #include "lightcc/transport/channel/send_machine.hpp"
 #include "lightcc/transport/plugin/plugin_comm.hpp"
 #include "lightcc/transport/plugin/plugin_frame.hpp"
@@ -29,16 +30,15 @@ namespace lightcc {
 struct PluginSenderOptions {
   std::shared_ptr<PluginContext> context;
   int device = 0;
-  PluginHandle peer;  ///< The listener.
-  std::string secret;
+  PluginHandle peer;   ///< The listener.
   ChannelHello hello;  ///< Of connection 0; the others differ in the index only.
-  Duration connect_timeout{};
-  Duration user_timeout{};
 };
 
 class PluginSendChannel final : public SendMachine, private PluginSink {
  public:
-  PluginSendChannel(std::shared_ptr<PluginLoop> loop, const PluginSenderOptions& options);
+  PluginSendChannel(std::shared_ptr<PluginLoop> loop,
+                    const PluginSenderOptions& sender,
+                    const ChannelOptions& options);
   PluginSendChannel(const PluginSendChannel&) = delete;
   PluginSendChannel& operator=(const PluginSendChannel&) = delete;
   ~PluginSendChannel() override;

@@ -13,21 +13,6 @@
 namespace lightcc {
 namespace {
 
-Status check(const PluginTransportOptions& options) {
-  if (options.connections < 1 || options.connections > kMaxConnections) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "net plugin connections per channel: %d is not in 1..%d",
-                      options.connections,
-                      kMaxConnections);
-  }
-  if (options.connect_timeout <= Duration(0) || options.user_timeout <= Duration(0) ||
-      options.park_timeout <= Duration(0) || options.max_parked == 0) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "net plugin timeouts and limits must be positive");
-  }
-  return {};
-}
-
 class PluginTransport final : public Transport {
  public:
   PluginTransport(PluginTransportOptions options,
@@ -64,16 +49,11 @@ class PluginTransport final : public Transport {
     }
     sender.context = context_;
     sender.device = device_.index;
-    sender.secret = options_.secret;
-    sender.hello.world_id = options_.world_id;
-    sender.hello.attempt = ++attempts_;
-    sender.hello.channel = id;
-    sender.hello.count = static_cast<std::uint16_t>(options_.connections);
+    sender.hello = options_.hello(id, ++attempts_);
     sender.hello.piece_bytes = static_cast<std::uint32_t>(
         std::min<std::size_t>(piece_limit(device_.device.max_bytes), sender.peer.piece_bytes));
-    sender.connect_timeout = options_.connect_timeout;
-    sender.user_timeout = options_.user_timeout;
-    return std::unique_ptr<SendChannel>(std::make_unique<PluginSendChannel>(loop_, sender));
+    return std::unique_ptr<SendChannel>(
+        std::make_unique<PluginSendChannel>(loop_, sender, options_));
   }
 
   Result<std::unique_ptr<RecvChannel>> accept(const ChannelId& id) override {
@@ -104,7 +84,7 @@ class PluginTransport final : public Transport {
 }  // namespace
 
 Result<std::unique_ptr<Transport>> make_plugin_transport(const PluginTransportOptions& options) {
-  LIGHTCC_RETURN_IF_ERROR(check(options));
+  LIGHTCC_RETURN_IF_ERROR(options.check("net plugin"));
   const Clock& clock = options.clock != nullptr ? *options.clock : Clock::system();
   LIGHTCC_ASSIGN_OR_RETURN(PluginLibrary* const library, PluginLibrary::load(options.path));
   LIGHTCC_ASSIGN_OR_RETURN(auto context, PluginContext::open(*library, options.world_id));
@@ -124,12 +104,8 @@ Result<std::unique_ptr<Transport>> make_plugin_transport(const PluginTransportOp
   std::copy_n(nonce.begin(), listening.nonce.size(), listening.nonce.begin());
   listening.context = context;
   listening.device = device.index;
-  listening.secret = options.secret;
-  listening.world_id = options.world_id;
-  listening.park_timeout = options.park_timeout;
-  listening.max_parked = options.max_parked;
   LIGHTCC_ASSIGN_OR_RETURN(auto loop, PluginLoop::make(clock));
-  LIGHTCC_ASSIGN_OR_RETURN(auto acceptor, PluginAcceptor::listen(loop, listening));
+  LIGHTCC_ASSIGN_OR_RETURN(auto acceptor, PluginAcceptor::listen(loop, listening, options));
   PluginHandle handle;
   handle.world_id = options.world_id;
   handle.nonce = listening.nonce;

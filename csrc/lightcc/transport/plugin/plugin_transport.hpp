@@ -11,33 +11,21 @@
 // makes and what it takes from a plugin.
 #pragma once
 
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/net/socket_address.hpp"
+#include "lightcc/transport/channel/channel_options.hpp"
 #include "lightcc/transport/transport.hpp"
 
 namespace lightcc {
 
-struct PluginTransportOptions {
+/// What the plugin itself calls a dead peer is its own setting, beside user_timeout.
+struct PluginTransportOptions : ChannelOptions {
   std::string path;       ///< Of the library: find_plugin().
   SocketAddress address;  ///< By which other hosts reach this one: chooses the plugin's device.
-  std::string secret;     ///< The job's.
-  std::uint64_t world_id = 0;  ///< Connections of any other world are refused.
-  int connections = 1;         ///< Per channel that this end sends on, 1..16.
-  Duration connect_timeout = std::chrono::seconds(30);
-  /// How long a receiver may take nothing of what was sent to it: kTimeout. What the plugin itself
-  /// calls a dead peer is its own setting.
-  Duration user_timeout = std::chrono::seconds(30);
-  /// For how long, and how many, connections may wait for accept().
-  Duration park_timeout = std::chrono::seconds(300);
-  std::size_t max_parked = 4096;
-  const Clock* clock = nullptr;  ///< Null: the system's. Must outlive the transport.
 };
 
 /// Loads the plugin, listens, and is ready to connect and accept. bytes_sent() and bytes_received()

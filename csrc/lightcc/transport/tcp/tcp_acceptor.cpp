@@ -10,7 +10,7 @@ namespace lightcc {
 
 Result<std::unique_ptr<TcpAcceptor>> TcpAcceptor::make(std::shared_ptr<TcpLoop> loop,
                                                        std::unique_ptr<AuthListener> listener,
-                                                       const TcpAcceptorOptions& options) {
+                                                       const ChannelOptions& options) {
   auto acceptor = std::make_unique<TcpAcceptor>(std::move(loop), std::move(listener), options);
   LIGHTCC_ASSIGN_OR_RETURN(
       acceptor->watch_,
@@ -20,7 +20,7 @@ Result<std::unique_ptr<TcpAcceptor>> TcpAcceptor::make(std::shared_ptr<TcpLoop> 
 
 TcpAcceptor::TcpAcceptor(std::shared_ptr<TcpLoop> loop,
                          std::unique_ptr<AuthListener> listener,
-                         const TcpAcceptorOptions& options)
+                         const ChannelOptions& options)
     : loop_(std::move(loop)),
       listener_(std::move(listener)),
       options_(options),

@@ -4,35 +4,29 @@
 // channel_directory.hpp's, where sockets also wait for accept().
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "lightcc/base/clock.hpp"
+#include "lightcc/base/status.hpp"
 #include "lightcc/net/authenticated.hpp"
 #include "lightcc/transport/channel/channel_directory.hpp"
+#include "lightcc/transport/channel/channel_options.hpp"
 #include "lightcc/transport/tcp/tcp_frame.hpp"
 #include "lightcc/transport/tcp/tcp_loop.hpp"
 #include "lightcc/transport/tcp/tcp_receiver.hpp"
 
 namespace lightcc {
 
-struct TcpAcceptorOptions {
-  std::uint64_t world_id = 0;
-  Duration user_timeout{};
-  Duration park_timeout{};
-  std::size_t max_parked = 0;
-};
-
 class TcpAcceptor final : private EventSink {
  public:
   static Result<std::unique_ptr<TcpAcceptor>> make(std::shared_ptr<TcpLoop> loop,
                                                    std::unique_ptr<AuthListener> listener,
-                                                   const TcpAcceptorOptions& options);
+                                                   const ChannelOptions& options);
   /// For make().
   TcpAcceptor(std::shared_ptr<TcpLoop> loop,
               std::unique_ptr<AuthListener> listener,
-              const TcpAcceptorOptions& options);
+              const ChannelOptions& options);
   TcpAcceptor(const TcpAcceptor&) = delete;
   TcpAcceptor& operator=(const TcpAcceptor&) = delete;
   ~TcpAcceptor() override;
@@ -52,7 +46,7 @@ class TcpAcceptor final : private EventSink {
 
   std::shared_ptr<TcpLoop> loop_;
   std::unique_ptr<AuthListener> listener_;
-  const TcpAcceptorOptions options_;
+  const ChannelOptions options_;
   WatchToken watch_ = 0;
   ChannelDirectory<TcpRecvChannel, UniqueFd> directory_;
   Status error_;

@@ -20,18 +20,22 @@ constexpr std::size_t kSendBudgetBytes = std::size_t{2} << 20;
 }  // namespace
 
 Result<std::unique_ptr<SendChannel>> TcpSendChannel::open(std::shared_ptr<TcpLoop> loop,
-                                                          const TcpSenderOptions& options) {
-  auto channel = std::make_unique<TcpSendChannel>(std::move(loop), options);
-  LIGHTCC_RETURN_IF_ERROR(channel->start_connecting(options));
+                                                          const SocketAddress& address,
+                                                          const ChannelHello& hello,
+                                                          const ChannelOptions& options) {
+  auto channel = std::make_unique<TcpSendChannel>(std::move(loop), hello, options);
+  LIGHTCC_RETURN_IF_ERROR(channel->start_connecting(address, options.secret, hello));
   return std::unique_ptr<SendChannel>(std::move(channel));
 }
 
-TcpSendChannel::TcpSendChannel(std::shared_ptr<TcpLoop> loop, const TcpSenderOptions& options)
-    : SendMachine(options.hello.channel.destination, kStripeCut),
+TcpSendChannel::TcpSendChannel(std::shared_ptr<TcpLoop> loop,
+                               const ChannelHello& hello,
+                               const ChannelOptions& options)
+    : SendMachine(hello.channel.destination, kStripeCut),
       loop_(std::move(loop)),
       connect_deadline_(loop_->clock().now() + options.connect_timeout),
       user_timeout_(options.user_timeout),
-      sockets_(options.hello.count),
+      sockets_(hello.count),
       connecting_(sockets_.size()) {
   loop_->join(*this);
 }
@@ -41,16 +45,14 @@ TcpSendChannel::~TcpSendChannel() {
   loop_->leave(*this);
 }
 
-Status TcpSendChannel::start_connecting(const TcpSenderOptions& options) {
+Status TcpSendChannel::start_connecting(const SocketAddress& address,
+                                        const std::string& secret,
+                                        ChannelHello hello) {
   for (std::uint32_t index = 0; index < sockets_.size(); ++index) {
     Socket& socket = sockets_[index];
-    ChannelHello hello = options.hello;
     hello.index = static_cast<std::uint16_t>(index);
-    auto connector = AuthConnector::start(options.address,
-                                          options.secret,
-                                          encode_tcp_hello(hello),
-                                          connect_deadline_,
-                                          loop_->clock());
+    auto connector = AuthConnector::start(
+        address, secret, encode_tcp_hello(hello), connect_deadline_, loop_->clock());
     if (!connector.ok()) {
       return blame(connector.status(), peer());
     }

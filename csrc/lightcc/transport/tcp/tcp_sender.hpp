@@ -21,6 +21,7 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/unique_fd.hpp"
 #include "lightcc/net/authenticated.hpp"
+#include "lightcc/transport/channel/channel_options.hpp"
 #include "lightcc/transport/channel/send_machine.hpp"
 #include "lightcc/transport/tcp/tcp_frame.hpp"
 #include "lightcc/transport/tcp/tcp_loop.hpp"
@@ -28,20 +29,17 @@
 
 namespace lightcc {
 
-struct TcpSenderOptions {
-  SocketAddress address;  ///< Where the receiver listens.
-  std::string secret;
-  ChannelHello hello;  ///< Of socket 0; the others differ in the index only.
-  Duration connect_timeout{};
-  Duration user_timeout{};
-};
-
 class TcpSendChannel final : public SendMachine, private EventSink {
  public:
+  /// To the receiver that listens on `address`. `hello`: of socket 0.
   static Result<std::unique_ptr<SendChannel>> open(std::shared_ptr<TcpLoop> loop,
-                                                   const TcpSenderOptions& options);
+                                                   const SocketAddress& address,
+                                                   const ChannelHello& hello,
+                                                   const ChannelOptions& options);
   /// For open().
-  TcpSendChannel(std::shared_ptr<TcpLoop> loop, const TcpSenderOptions& options);
+  TcpSendChannel(std::shared_ptr<TcpLoop> loop,
+                 const ChannelHello& hello,
+                 const ChannelOptions& options);
   TcpSendChannel(const TcpSendChannel&) = delete;
   TcpSendChannel& operator=(const TcpSendChannel&) = delete;
   ~TcpSendChannel() override;
@@ -66,7 +64,9 @@ class TcpSendChannel final : public SendMachine, private EventSink {
   bool pump() override;
   void on_time(TimePoint now) override;
 
-  Status start_connecting(const TcpSenderOptions& options);
+  Status start_connecting(const SocketAddress& address,
+                          const std::string& secret,
+                          ChannelHello hello);
   void advance_connector(std::uint32_t index);
   bool has_work() const;
   bool take_stripe(Socket& socket);

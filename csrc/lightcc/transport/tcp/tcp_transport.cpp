@@ -17,19 +17,13 @@ namespace {
 constexpr std::int64_t kMaxRate = 1'000'000'000'000'000;
 
 Status check(const TcpTransportOptions& options) {
-  if (options.connections < 1 || options.connections > kMaxConnections) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "TCP connections per channel: %d is not in 1..%d",
-                      options.connections,
-                      kMaxConnections);
-  }
+  LIGHTCC_RETURN_IF_ERROR(options.check("TCP"));
   if (options.rate_bytes_per_s < 0 || options.rate_bytes_per_s > kMaxRate) {
     return make_error(ErrorCode::kInvalidArgument,
                       "TCP rate: %lld bytes per second is out of range",
                       static_cast<long long>(options.rate_bytes_per_s));
   }
-  if (options.connect_timeout <= Duration(0) || options.user_timeout <= Duration(0) ||
-      options.park_timeout <= Duration(0) || options.max_parked == 0 || options.max_pending == 0) {
+  if (options.max_pending == 0) {
     return make_error(ErrorCode::kInvalidArgument, "TCP timeouts and limits must be positive");
   }
   return {};
@@ -67,16 +61,7 @@ class TcpTransport final : public Transport {
                         "the TCP transport handle of rank %u is of another world",
                         id.destination);
     }
-    TcpSenderOptions sender;
-    sender.address = peer.address;
-    sender.secret = options_.secret;
-    sender.hello.world_id = options_.world_id;
-    sender.hello.attempt = ++attempts_;
-    sender.hello.channel = id;
-    sender.hello.count = static_cast<std::uint16_t>(options_.connections);
-    sender.connect_timeout = options_.connect_timeout;
-    sender.user_timeout = options_.user_timeout;
-    return TcpSendChannel::open(loop_, sender);
+    return TcpSendChannel::open(loop_, peer.address, options_.hello(id, ++attempts_), options_);
   }
 
   Result<std::unique_ptr<RecvChannel>> accept(const ChannelId& id) override {
@@ -120,13 +105,7 @@ Result<std::unique_ptr<Transport>> make_tcp_transport(const TcpTransportOptions&
       auto listener,
       AuthListener::listen(options.address, options.secret, listener_options, clock));
   LIGHTCC_ASSIGN_OR_RETURN(auto handle, encode_tcp_handle({options.world_id, listener->address()}));
-  TcpAcceptorOptions acceptor_options;
-  acceptor_options.world_id = options.world_id;
-  acceptor_options.user_timeout = options.user_timeout;
-  acceptor_options.park_timeout = options.park_timeout;
-  acceptor_options.max_parked = options.max_parked;
-  LIGHTCC_ASSIGN_OR_RETURN(auto acceptor,
-                           TcpAcceptor::make(loop, std::move(listener), acceptor_options));
+  LIGHTCC_ASSIGN_OR_RETURN(auto acceptor, TcpAcceptor::make(loop, std::move(listener), options));
   return std::unique_ptr<Transport>(std::make_unique<TcpTransport>(
       options, std::move(loop), std::move(acceptor), std::move(handle)));
 }

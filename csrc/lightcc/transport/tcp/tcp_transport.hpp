@@ -9,37 +9,29 @@
 // the engine's to watch: a sender that is alive and has nothing to say.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/net/socket_address.hpp"
+#include "lightcc/transport/channel/channel_options.hpp"
 #include "lightcc/transport/transport.hpp"
 
 namespace lightcc {
 
-struct TcpTransportOptions {
+/// user_timeout is also how long the other host may be silent (data unacknowledged, keepalives
+/// unanswered).
+struct TcpTransportOptions : ChannelOptions {
+  TcpTransportOptions() { connections = 2; }
+
   SocketAddress address;  ///< To listen on and to be reached at: one address, usually with port 0.
-  std::string secret;     ///< The job's.
-  std::uint64_t world_id = 0;  ///< Sockets of any other world are refused.
-  int connections = 2;         ///< Sockets per channel that this end sends on, 1..16.
   /// A cap on what all channels of this transport send together, headers included; 0: none. For
   /// tests on fast links.
   std::int64_t rate_bytes_per_s = 0;
-  Duration connect_timeout = std::chrono::seconds(30);
-  /// How long the other host may be silent (data unacknowledged, keepalives unanswered), and how
-  /// long a receiver may take nothing of what was sent to it: kTimeout.
-  Duration user_timeout = std::chrono::seconds(30);
-  /// For how long, and how many, sockets may wait for accept().
-  Duration park_timeout = std::chrono::seconds(300);
-  std::size_t max_parked = 4096;
   /// Sockets that have not proved the secret. More peers than that are served one after another.
   std::size_t max_pending = 256;
-  const Clock* clock = nullptr;  ///< Null: the system's. Must outlive the transport.
 };
 
 /// Listens, and is ready to connect and accept. bytes_sent() and bytes_received() count messages
