@@ -18,6 +18,29 @@ namespace {
 
 constexpr int kRounds = 20'000;
 
+/// That this process may run on.
+std::vector<int> cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  require(::sched_getaffinity(0, sizeof(allowed), &allowed) == 0, "cores that nobody knows");
+  std::vector<int> all;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) {
+      all.push_back(core);
+    }
+  }
+  return all;
+}
+
+/// The calling thread runs on no other one.
+void stay_on(int core) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  require(::pthread_setaffinity_np(::pthread_self(), sizeof(one), &one) == 0,
+          "a core that cannot be had");
+}
+
 /// A line of its own, and the one that is fetched along with it.
 struct alignas(128) Line {
   std::atomic<int> round{0};
@@ -51,27 +74,6 @@ double round_trip_ns(int here, int there) {
 }
 
 }  // namespace
-
-std::vector<int> cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  require(::sched_getaffinity(0, sizeof(allowed), &allowed) == 0, "cores that nobody knows");
-  std::vector<int> all;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &allowed)) {
-      all.push_back(core);
-    }
-  }
-  return all;
-}
-
-void stay_on(int core) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  require(::pthread_setaffinity_np(::pthread_self(), sizeof(one), &one) == 0,
-          "a core that cannot be had");
-}
 
 void measure_lines(std::size_t repetitions) {
   const std::vector<int> all = cores();

@@ -2,14 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <vector>
 
 namespace harp_cycles {
-
-/// That this process may run on.
-std::vector<int> cores();
-/// The calling thread runs on no other one.
-void stay_on(int core);
 
 /// How long a cache line takes to another core and back, for each pair of cores: it tells those
 /// that share a cache from those that do not, which virtual machines do not say. Prints a table of

@@ -1,4 +1,5 @@
-// harp-cycles: what a packet costs HARP, by stage, and what engines cost one another.
+// harp-cycles: what a packet costs HARP, by stage, what a core carries, and how far cores are
+// apart.
 //
 // Needs no network and no privilege: stacks are joined by memory. Every loop checks what it moved.
 //
@@ -18,7 +19,6 @@
 
 #include "bench.hpp"
 #include "cores.hpp"
-#include "engines.hpp"
 #include "report.hpp"
 #include "shape.hpp"
 #include "stages.hpp"
@@ -28,22 +28,16 @@ namespace harp_cycles {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: harp-cycles [--part stages|engines|cores|all] [--mtu 1500,8500] [--ms 5] "
-    "[--repetitions 21]\n"
-    "                   [--cold BYTES] [--engines 1,2,4,8,16,32]\n"
+    "usage: harp-cycles [--part stages|cores|all] [--mtu 1500,8500] [--ms 5] [--repetitions 21]\n"
     "\n"
     "Each loop runs for --ms, --repetitions times, by turns with the others; medians are printed.\n"
-    "--cold: buffers to send from, and as large ones to receive into; by default four times the "
-    "L2.\n"
-    "--engines: how many take turns on one core.\n";
+    "Buffers are hot, or cold: four times the L2 to send from, and as much to receive into.\n";
 
 struct Options {
   std::string part = "all";
   std::vector<std::size_t> mtus = {1500, 8500};
   double ms = 5;
   std::size_t repetitions = 21;
-  std::size_t cold_bytes = 4 * l2_bytes();
-  std::vector<std::size_t> engines = {1, 2, 4, 8, 16, 32};
 };
 
 [[noreturn]] void complain(const std::string& name, const std::string& value, const char* allowed) {
@@ -102,8 +96,8 @@ Options parse(const std::vector<std::string>& arguments) {
     const std::string& name = arguments[i];
     const std::string value = i + 1 < arguments.size() ? arguments[i + 1] : "";
     if (name == "--part") {
-      if (value != "stages" && value != "engines" && value != "cores" && value != "all") {
-        complain(name, value, "stages, engines, cores or all");
+      if (value != "stages" && value != "cores" && value != "all") {
+        complain(name, value, "stages, cores or all");
       }
       options.part = value;
     } else if (name == "--mtu") {
@@ -112,10 +106,6 @@ Options parse(const std::vector<std::string>& arguments) {
       options.ms = parse_ms(name, value);
     } else if (name == "--repetitions") {
       options.repetitions = parse_count(name, value, 1, 10'000);
-    } else if (name == "--cold") {
-      options.cold_bytes = parse_count(name, value, std::size_t{1} << 20, std::size_t{1} << 30);
-    } else if (name == "--engines") {
-      options.engines = parse_counts(name, value, 1, kMaxEngines);
     } else {
       throw std::runtime_error("unknown option '" + name + "'");
     }
@@ -136,10 +126,6 @@ class Program {
       for (const std::size_t mtu : options_.mtus) {
         stages(mtu);
       }
-    }
-    if (wants("engines")) {
-      checked_ += measure_threads(options_.ms, options_.repetitions);
-      checked_ += measure_turns(options_.engines, options_.ms, options_.repetitions, clock_);
     }
     if (options_.part != "cores") {
       std::printf("\n%llu packets and messages were checked, 0 were wrong.\n",
@@ -173,11 +159,10 @@ class Program {
 
   void stages(std::size_t mtu) {
     const Shape shape = hot_shape(mtu);
-    const Shape cold_one = cold_shape(mtu, options_.cold_bytes);
+    const Shape cold_one = cold_shape(mtu, 4 * l2_bytes());
     const StageFigures hot = measure_stages(shape);
     const StageFigures cold = measure_stages(cold_one);
-    const std::vector<Side> sides = {transmit_side(shape, hot, cold),
-                                     receive_side(shape, hot, cold)};
+    const std::vector<Side> sides = {transmit_side(hot, cold), receive_side(hot, cold)};
     print_stages(shape, sides);
     std::printf(
         "\nBursts of %zu packets. Hot: %zu KiB of buffers; cold: %zu KiB, and %zu packets under "

@@ -1,14 +1,10 @@
 #include "pair.hpp"
 
-#include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "datapath/memory.hpp"
-#include "protocol/sent_packets.hpp"
-#include "protocol/types.hpp"
 #include "stages.hpp"
 
 namespace harp_cycles {
@@ -33,14 +29,6 @@ Pair::Pair(const Shape& shape)
       receives_(shape.outstanding) {
   connect();
   post();
-}
-
-std::size_t Pair::memory_bytes(const Shape& shape) {
-  constexpr std::size_t kWindowBytes = std::size_t{6} << 20;  // Of a stack's session.
-  const std::size_t records =
-      std::min<std::size_t>(std::bit_floor(kWindowBytes / shape.pss), harp::kMaxWindowPackets);
-  return shape.buffer_bytes() + shape.ring_packets() * shape.mtu_bytes +
-         records * sizeof(harp::SentPacket);
 }
 
 void Pair::connect() {

@@ -24,8 +24,6 @@ class Pair final : public Bench {
 
   /// A batch of packets: parts 0 and 1 are the sender's and the receiver's turns.
   void step(Tally& tally) override;
-  /// What it goes through again and again: buffers, ring, records of what was sent.
-  static std::size_t memory_bytes(const Shape& shape);
   std::uint64_t checked() const override { return buffers_.checked(); }
 
  private:

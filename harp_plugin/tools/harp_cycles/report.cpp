@@ -11,22 +11,6 @@
 namespace harp_cycles {
 namespace {
 
-/// The budget is for packets of this payload.
-constexpr std::size_t kBudgetBytes = 1408;
-
-std::string whole_number(double value) {
-  return std::to_string(std::lround(value));
-}
-
-/// An estimate of `least` to `most` cycles, which grows with the payload where it is about bytes.
-std::string budget(const Shape& shape, double minimum, double maximum, bool is_per_byte) {
-  const double scale =
-      is_per_byte ? static_cast<double>(shape.pss) / static_cast<double>(kBudgetBytes) : 1;
-  return minimum == maximum
-             ? whole_number(scale * minimum)
-             : whole_number(scale * minimum) + " to " + whole_number(scale * maximum);
-}
-
 /// What loop `index` takes longer than the one before it.
 double step_of(const std::vector<Figure>& loops, std::size_t index) {
   return index == 0 ? loops[0].median_of(0) : median_difference(loops[index], 0, loops[index - 1]);
@@ -42,49 +26,39 @@ class SideMaker {
     side_.name = name;
   }
 
-  void stage(const char* name, std::size_t loop, const std::string& estimate) {
-    side_.stages.push_back(row_of(name, loop, estimate));
-  }
+  void stage(const char* name, std::size_t loop) { side_.stages.push_back(row_of(name, loop)); }
   /// What part `part` of the session takes longer than its stages, up to loop `loop`.
   void rest_of_session(const char* name, std::size_t part, std::size_t loop) {
     side_.stages.push_back({.name = name,
                             .hot = median_difference(hot_.session, part, (hot_.*loops_)[loop]),
-                            .cold = median_difference(cold_.session, part, (cold_.*loops_)[loop]),
-                            .budget = {}});
+                            .cold = median_difference(cold_.session, part, (cold_.*loops_)[loop])});
   }
-  void acknowledgements(std::size_t part, const std::string& estimate) {
+  void acknowledgements(std::size_t part) {
     side_.stages.push_back({.name = "acknowledgement's share",
                             .hot = hot_.session.median_of(part),
-                            .cold = cold_.session.median_of(part),
-                            .budget = estimate});
+                            .cold = cold_.session.median_of(part)});
   }
   /// Part `part` of the turns, and what the stages leave of it.
   Side finish(const char* name, std::size_t part, std::size_t header_loop) {
-    side_.whole = {.name = name,
-                   .hot = hot_.turn.median_of(part),
-                   .cold = cold_.turn.median_of(part),
-                   .budget = {}};
+    side_.whole = {
+        .name = name, .hot = hot_.turn.median_of(part), .cold = cold_.turn.median_of(part)};
     side_.hot_ns = median(hot_.turn.cycle_ns);
     side_.cold_ns = median(cold_.turn.cycle_ns);
     Row rest{.name = "rest of the turn: stack, ring, completions",
              .hot = side_.whole.hot,
-             .cold = side_.whole.cold,
-             .budget = {}};
+             .cold = side_.whole.cold};
     for (const Row& stage : side_.stages) {
       rest.hot -= stage.hot;
       rest.cold -= stage.cold;
     }
     side_.stages.push_back(rest);
-    side_.frame_headers = row_of("beside it: headers of a frame", header_loop, "");
+    side_.frame_headers = row_of("beside it: headers of a frame", header_loop);
     return side_;
   }
 
  private:
-  Row row_of(const char* name, std::size_t loop, const std::string& estimate) const {
-    return {.name = name,
-            .hot = step_of(hot_.*loops_, loop),
-            .cold = step_of(cold_.*loops_, loop),
-            .budget = estimate};
+  Row row_of(const char* name, std::size_t loop) const {
+    return {.name = name, .hot = step_of(hot_.*loops_, loop), .cold = step_of(cold_.*loops_, loop)};
   }
 
   Loops loops_;
@@ -94,7 +68,7 @@ class SideMaker {
 };
 
 void print_row(const char* side, const char* mark, const Row& row) {
-  std::printf("| %s | %s%s%s | %s%.0f%s | %s%.0f%s | %s |\n",
+  std::printf("| %s | %s%s%s | %s%.0f%s | %s%.0f%s |\n",
               side,
               mark,
               row.name.c_str(),
@@ -104,35 +78,34 @@ void print_row(const char* side, const char* mark, const Row& row) {
               mark,
               mark,
               row.cold,
-              mark,
-              row.budget.c_str());
+              mark);
 }
 
 }  // namespace
 
-Side transmit_side(const Shape& shape, const StageFigures& hot, const StageFigures& cold) {
+Side transmit_side(const StageFigures& hot, const StageFigures& cold) {
   enum : std::size_t { kRecords, kPath, kPacing, kSeal, kCrc, kCopy, kHeaders };
   SideMaker side("transmit", &StageFigures::transmit, hot, cold);
-  side.stage("cut, records", kRecords, budget(shape, 30, 30, false));
-  side.stage("path", kPath, "");
-  side.stage("pacing", kPacing, "");
-  side.stage("header, MAC", kSeal, budget(shape, 90, 90, false));
-  side.stage("CRC-32C of the payload", kCrc, budget(shape, 70, 280, true));
+  side.stage("cut, records", kRecords);
+  side.stage("path", kPath);
+  side.stage("pacing", kPacing);
+  side.stage("header, MAC", kSeal);
+  side.stage("CRC-32C of the payload", kCrc);
   side.rest_of_session("rest of the session: its state, timers, counters", 0, kCrc);
-  side.acknowledgements(1, "");
-  side.stage("copy into a frame", kCopy, budget(shape, 300, 300, true));
+  side.acknowledgements(1);
+  side.stage("copy into a frame", kCopy);
   return side.finish("the sender's turn", 0, kHeaders);
 }
 
-Side receive_side(const Shape& shape, const StageFigures& hot, const StageFigures& cold) {
+Side receive_side(const StageFigures& hot, const StageFigures& cold) {
   enum : std::size_t { kParse, kPlacement, kCrc, kCopy, kHeaders };
   SideMaker side("receive", &StageFigures::receive, hot, cold);
-  side.stage("parse, lookup, MAC", kParse, budget(shape, 80, 100, false));
-  side.stage("bitmap, placement", kPlacement, budget(shape, 40, 40, false));
-  side.stage("CRC-32C of the payload", kCrc, budget(shape, 70, 280, true));
+  side.stage("parse, lookup, MAC", kParse);
+  side.stage("bitmap, placement", kPlacement);
+  side.stage("CRC-32C of the payload", kCrc);
   side.rest_of_session("rest of the session: its state, liveness, counters", 2, kCrc);
-  side.acknowledgements(3, budget(shape, 10, 20, false));
-  side.stage("copy to its place", kCopy, budget(shape, 300, 450, true));
+  side.acknowledgements(3);
+  side.stage("copy to its place", kCopy);
   return side.finish("the receiver's turn", 1, kHeaders);
 }
 
@@ -148,7 +121,7 @@ void print_clock(const Clock& clock) {
 void print_stages(const Shape& shape, const std::vector<Side>& sides) {
   std::printf(
       "\nMTU %zu: cycles per packet of %u bytes of payload\n\n"
-      "| | stage | hot | cold | budget |\n|---|---|---|---|---|\n",
+      "| | stage | hot | cold |\n|---|---|---|---|\n",
       shape.mtu_bytes,
       unsigned{shape.pss});
   for (const Side& side : sides) {

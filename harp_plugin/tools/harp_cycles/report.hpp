@@ -15,7 +15,6 @@ struct Row {
   std::string name;
   double hot = 0;
   double cold = 0;
-  std::string budget;  ///< Cycles that it was expected to take, or empty.
 };
 
 /// One end's stages, what is left, and the whole, which is their sum.
@@ -36,8 +35,8 @@ struct StageFigures {
   Figure turn;
 };
 
-Side transmit_side(const Shape& shape, const StageFigures& hot, const StageFigures& cold);
-Side receive_side(const Shape& shape, const StageFigures& hot, const StageFigures& cold);
+Side transmit_side(const StageFigures& hot, const StageFigures& cold);
+Side receive_side(const StageFigures& hot, const StageFigures& cold);
 
 void print_clock(const Clock& clock);
 void print_stages(const Shape& shape, const std::vector<Side>& sides);
