@@ -50,7 +50,7 @@ class Link final : public SendMachine {
   void take() {
     for (; room_ > 0 && has_piece(); --room_) {
       taken_.push_back(next_piece());
-      take_piece();
+      take_piece(taken_.back());
     }
   }
 

@@ -19,7 +19,10 @@ struct Cut {
 
   /// Pieces of a message of `total_bytes`.
   constexpr std::uint64_t count(std::uint64_t total_bytes) const {
-    return (ends_short || total_bytes == 0 ? total_bytes : total_bytes - 1) / piece_bytes + 1;
+    if (total_bytes < piece_bytes) {
+      return 1;  // Most are small, and a division takes longer.
+    }
+    return (ends_short ? total_bytes : total_bytes - 1) / piece_bytes + 1;
   }
   /// Bytes of the piece that begins at `offset`: a multiple of piece_bytes, within the message.
   constexpr std::size_t length(std::uint64_t total_bytes, std::uint64_t offset) const {

@@ -98,10 +98,11 @@ const RecvMachine::Posted* RecvMachine::begin_piece(RequestId message,
     return nullptr;
   }
   if (posted != nullptr && posted->pieces_left == kUncounted) {
-    count_pieces(message);
+    posted->pieces_left = cut_.count(total);
     posted->begun = PieceSet(posted->pieces_left);
   }
-  if (posted == nullptr || !posted->begun.insert(offset / cut_.piece_bytes)) {
+  const std::uint64_t index = offset == 0 ? 0 : offset / cut_.piece_bytes;
+  if (posted == nullptr || !posted->begun.insert(index)) {
     fail(make_error(ErrorCode::kPeerFailed,
                     "rank %u sent byte %llu of message %llu twice",
                     peer_,

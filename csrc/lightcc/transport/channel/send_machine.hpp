@@ -57,8 +57,8 @@ class SendMachine : public SendChannel {
     return {
         next_.message(), offset, whole.subspan(offset, cut_.length(whole.size(), offset)), whole};
   }
-  /// That piece is on its way.
-  void take_piece() { next_.step(cut_, queue_[next_.message()].data.size()); }
+  /// `piece`, the next one, is on its way.
+  void take_piece(const Piece& piece) { next_.step(cut_, piece.whole.size()); }
   /// A piece of `message` is done. True when a message is, too.
   bool finish_piece(RequestId message) { return queue_.finish_piece(message); }
 

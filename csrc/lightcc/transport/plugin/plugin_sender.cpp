@@ -182,7 +182,7 @@ bool PluginSendChannel::post_pieces() {
     moved = true;
     loop_->count_sent(piece.bytes.size());
     turn_ = (turn_ + 1) % connections_.size();
-    take_piece();
+    take_piece(piece);
   }
   return moved;
 }

@@ -191,7 +191,7 @@ bool TcpSendChannel::take_stripe(Socket& socket) {
   socket.message = piece.message;
   socket.sent = 0;
   socket.busy = true;
-  take_piece();
+  take_piece(piece);
   return true;
 }
 
