@@ -65,7 +65,8 @@ def join(
     Raises:
         ValueError: As `discover()`; or `comm` was given in an elastic job.
         HorovodInternalError: As `discover()` and `join_world`.
-        SystemExit: The launcher of an elastic job has removed this process from it.
+        SystemExit: The launcher of an elastic job has removed this process from it, or the job's
+            training has finished before it took part.
     """
     worker = elastic.worker()
     if worker is None:

@@ -140,7 +140,8 @@ class Worker:
 
         Raises:
             ShutDownError: The job is about to end.
-            SystemExit: The launcher has removed this worker from the job.
+            SystemExit: The launcher has removed this worker from the job, or training has finished
+                before it took part.
         """
         reason, blames = "", -1
         while True:
@@ -215,6 +216,9 @@ class Worker:
         with self._changed:
             self._changed.wait_for(lambda: self._concerns_me(before))
             found = self._current = self._latest
+        if found.ending and not before:
+            sys.stderr.write(f"lightcc: {found.ending} before this worker took part\n")
+            sys.exit(0)
         if found.ending:
             msg = f"the elastic job is about to end: {found.ending}"
             raise ShutDownError(msg)

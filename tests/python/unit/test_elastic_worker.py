@@ -144,6 +144,16 @@ def test_a_training_that_is_over_is_not_found(launcher: Launcher, plan: _plan.Pl
         assert launcher.worker.find_training(PLACE) is None
 
 
+def test_a_worker_that_comes_when_training_has_finished_ends_without_an_error(
+    launcher: Launcher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher.plans.publish(_plan.Plan(2, (9,), ending="training has finished"))
+    with pytest.raises(SystemExit) as end:
+        launcher.worker.join(lambda _: None)
+    assert end.value.code == 0
+    assert "training has finished before this worker took part" in capsys.readouterr().err
+
+
 def test_a_launcher_that_does_not_count_has_new_workers_wait(launcher: Launcher) -> None:
     with another(launcher, 1, in_run=True):
         launcher.plans.publish(_plan.Plan(1, (1,)))
