@@ -142,6 +142,9 @@ Status Sequencer::on_request(Ranks ranks,
                         ? check_transfer(pending.common, pending.first_rank, signature, first)
                         : check_agreement(pending.common, pending.first_rank, signature, first);
   }
+  if (!request.objection.empty() && pending.error.ok()) {
+    pending.error = Status(ErrorCode::kMismatch, request.objection);
+  }
   if (signature.op == OpType::kAddProcessSet) {
     if (pending.reported_count == 0) {
       pending.set_ranks = request.ranks;
@@ -196,7 +199,12 @@ Result<Sequencer::Pending*> Sequencer::meet(Pending& pending) {
   commands_.emplace_back(MatchReceive{
       send.common.process_set, receive.common.name, send.common.name, send.first_rank});
   receive.common.root_or_peer = send.first_rank;
-  send.error = check_transfer(send.common, send.first_rank, receive.common, receive.first_rank);
+  if (send.error.ok()) {
+    send.error =
+        receive.error.ok()
+            ? check_transfer(send.common, send.first_rank, receive.common, receive.first_rank)
+            : receive.error;
+  }
   LIGHTCC_RETURN_IF_ERROR(count_in(send, receive.first_rank).status());
   erase(receive);
   return &send;
@@ -528,69 +536,6 @@ void Sequencer::on_join(int rank) {
 void Sequencer::on_leave(int rank) {
   shut_down_ = true;
   commands_.emplace_back(ShutDown{rank});
-}
-
-Sequencer::StallReport Sequencer::check_stalls(TimePoint now) {
-  StallReport report;
-  if (!options_.stall_check) {
-    return report;
-  }
-  for (auto& entry : pending_) {
-    Pending& pending = *entry.second;
-    const Duration age = now - pending.since;
-    if (pending.ready || age < options_.stall_warning) {
-      continue;
-    }
-    const std::vector<std::int32_t> awaited = missing(pending);
-    std::string listed;
-    for (const std::int32_t rank : awaited) {
-      listed += (listed.empty() ? "" : ", ") + std::to_string(rank);
-    }
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(age).count();
-    const bool is_from_any = is_transfer(pending.common.op) && pending.members->size() > 2;
-    const std::string text =
-        std::string(op_type_name(pending.common.op)) + " '" + pending.common.name +
-        "' has waited " + std::to_string(seconds) + " s for ranks [" + listed + "], " +
-        (is_from_any ? "none of which has sent it" : "which have not asked for it") +
-        ". Ranks that run different code or different numbers of steps are the usual cause.";
-    if (!std::exchange(pending.warned, true)) {
-      report.warnings.push_back(text);
-    }
-    if (options_.stall_shutdown > Duration::zero() && age >= options_.stall_shutdown &&
-        report.fatal.ok()) {
-      report.fatal = Status(ErrorCode::kTimeout, text, awaited.empty() ? -1 : awaited.front());
-    }
-  }
-  return report;
-}
-
-std::vector<std::int32_t> Sequencer::missing(const Pending& pending) const {
-  std::vector<std::int32_t> ranks;
-  for (std::size_t i = 0; i < pending.members->size(); ++i) {
-    const auto member = (*pending.members)[i];
-    if (pending.reported[i] == 0 && joined_[static_cast<std::size_t>(member)] == 0) {
-      ranks.push_back(member);
-    }
-  }
-  return ranks;
-}
-
-Lateness Sequencer::lateness(TimePoint now) const {
-  Lateness lateness;
-  lateness.last_asked = last_asked_;
-  const Pending* oldest = nullptr;
-  for (const auto& entry : pending_) {
-    const Pending& pending = *entry.second;
-    if (!pending.ready && (oldest == nullptr || pending.since < oldest->since)) {
-      oldest = &pending;
-    }
-  }
-  lateness.slow = slow_ranks_.found(now);
-  if (oldest != nullptr) {
-    lateness.awaited = missing(*oldest);
-    lateness.awaited_s = std::chrono::duration<double>(now - oldest->since).count();
-  }
-  return lateness;
 }
 
 }  // namespace lightcc

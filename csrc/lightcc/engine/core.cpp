@@ -163,7 +163,8 @@ Result<bool> Core::advance_one_shot() {
   return held != OneShotAllreduce::Held::kWaits;
 }
 
-void Core::submit(const InFlight& operation, std::span<const std::byte> input) {
+void Core::submit(InFlight& operation, std::span<const std::byte> input) {
+  operation.operation.request.objection = executor_->objection_to(operation.operation);
   control_->submit(operation.operation.request, *operation.key, token_of(&operation), input);
 }
 
@@ -179,7 +180,7 @@ Result<bool> Core::report_new() {
         return false;
       }
     }
-    for (const InFlight* operation : added) {
+    for (InFlight* const operation : added) {
       submit(*operation,
              is_alone ? input_at_hand(operation->operation) : std::span<const std::byte>());
     }

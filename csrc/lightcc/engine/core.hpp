@@ -87,7 +87,7 @@ class Core {
   Result<bool> advance_one_shot();
   Result<bool> report_new();
   /// `input`: as in ControlPlane::submit().
-  void submit(const InFlight& operation, std::span<const std::byte> input);
+  void submit(InFlight& operation, std::span<const std::byte> input);
   Result<bool> read_links();
   bool read_link(LinkIndex index);
   bool flush_links();

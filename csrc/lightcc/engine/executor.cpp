@@ -239,11 +239,6 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                       memory_kind_name(kind));
   }
   const Planes::Way way = way_of(set, bucket);
-  for (const BucketTensor& tensor : bucket.tensors) {
-    if (tensor.operation != nullptr && way.staging == nullptr) {
-      LIGHTCC_RETURN_IF_ERROR(way.plane.check(tensor.operation->operation.input));
-    }
-  }
   PlaneGroups& groups = set.groups_for(running);
   explain_adasum_once(set, running);
   if (running.chunk_bytes.has_value()) {
@@ -269,9 +264,25 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   return {};
 }
 
+Planes::Way Executor::way_of(const Set& set, const Signature& signature) const {
+  return planes_.way(signature, signature.compression.has_value() && set.topk_position.has_value());
+}
+
 Planes::Way Executor::way_of(const Set& set, const Bucket& bucket) const {
-  const Signature& first = bucket.tensors.front().signature();
-  return planes_.way(first, first.compression.has_value() && set.topk_position.has_value());
+  return way_of(set, bucket.tensors.front().signature());
+}
+
+std::string Executor::objection_to(const Operation& operation) const {
+  const Signature& signature = operation.request.signature;
+  if (signature.memory == MemoryKind::kHost) {
+    return {};
+  }
+  const auto found = sets_.find(signature.process_set);
+  if (found == sets_.end()) {
+    return {};
+  }
+  const Planes::Way way = way_of(found->second, signature);
+  return way.staging == nullptr ? way.plane.objection_to(operation) : std::string();
 }
 
 // Its inputs are there, and it is its turn.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,8 @@ class Executor {
   void remove_process_set(std::uint32_t id);
   /// Chunks of the two-level pipeline for the buckets that are queued from now on.
   void set_chunk_bytes(std::uint64_t bytes) { chunk_bytes_ = bytes; }
+  /// Why this rank's plane cannot run an operation that was checked; empty: it can.
+  std::string objection_to(const Operation& operation) const;
   /// Queues a bucket of a set that this rank is a member of.
   void run(Bucket bucket);
   /// Ends the one operation of a bucket whose result came with the announcement. Errors: kSystem
@@ -119,6 +122,7 @@ class Executor {
   void release_turn(Running& running);
   Result<bool> are_inputs_ready(Bucket& bucket);
   void explain_adasum_once(const Set& set, const Running& running);
+  Planes::Way way_of(const Set& set, const Signature& signature) const;
   Planes::Way way_of(const Set& set, const Bucket& bucket) const;
   void learn_cost(Set& set, const Running& running);
   void log_bucket(const Running& running) const;

@@ -75,8 +75,9 @@ class Plane {
   /// Whether its buckets must begin in the order of their announcements, on all lanes and process
   /// sets. One on two levels then ends before the next one begins, as it begins again and again.
   virtual bool begins_in_order() const { return false; }
-  /// Whether it can run a tensor of this rank. kInvalidArgument: not where that lies.
-  virtual Status check(const TensorRef& /*tensor*/) const { return {}; }
+  /// Why it cannot run an operation of this rank, which then fails on all ranks of its process set:
+  /// its tensor is not where the plane has its groups. Empty: it can.
+  virtual std::string objection_to(const Operation& /*operation*/) const { return {}; }
 
   // Process sets.
 

@@ -234,6 +234,7 @@ void put(ByteWriter& out, const Report& report) {
     put(out, request->signature);
     put_numbers(out, request->splits);
     put_numbers(out, request->ranks);
+    out.string(request->objection);
     put_inputs(out, report.inputs);
   } else if (const auto* ready = std::get_if<ReadySlot>(&report.what)) {
     put_head(ReportKind::kReadySlot);
@@ -258,6 +259,7 @@ Report get_report(ByteReader& in) {
       request.signature = get_signature(in);
       request.splits = get_numbers<std::int64_t>(in);
       request.ranks = get_numbers<std::int32_t>(in);
+      request.objection = in.string(kMaxObjectionBytes);
       report.what = std::move(request);
       break;
     }

@@ -22,6 +22,7 @@ namespace lightcc {
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxNameBytes = 4096;
 inline constexpr std::size_t kMaxDimensions = 64;
+inline constexpr std::size_t kMaxObjectionBytes = 8192;
 inline constexpr std::uint32_t kNoSlot = 0xffffffff;
 inline constexpr std::size_t kMaxInlineBytes = std::size_t{64} << 10;  ///< Of one tensor.
 inline constexpr std::int32_t kAnySource = -1;                         ///< In the place of a peer.
@@ -56,6 +57,8 @@ struct Request {
   Signature signature;
   std::vector<std::int64_t> splits;  ///< Alltoall: rows for each member.
   std::vector<std::int32_t> ranks;   ///< kAddProcessSet: the members.
+  /// Why this rank cannot carry it out, and then nobody does; empty: it can.
+  std::string objection{};
   bool operator==(const Request&) const = default;
 };
 

@@ -49,16 +49,15 @@ class NcclPlane final : public Plane {
   bool begins_in_order() const override { return true; }
   const char* makes_groups_unheard() const override { return "NCCL's ncclCommSplit"; }
 
-  Status check(const TensorRef& tensor) const override {
-    if (tensor.memory.device == device_) {
+  std::string objection_to(const Operation& operation) const override {
+    if (operation.input.memory.device == device_) {
       return {};
     }
-    return make_error(ErrorCode::kInvalidArgument,
-                      "rank %d has a tensor on cuda:%d, but NCCL uses its cuda:%d: the only GPU of "
-                      "a rank, or the one whose number is its local rank",
-                      world_.topology.rank,
-                      tensor.memory.device,
-                      device_);
+    return "Mismatched GPUs: rank " + std::to_string(world_.topology.rank) +
+           " brought the tensor '" + operation.request.signature.name +
+           "' on cuda:" + std::to_string(operation.input.memory.device) +
+           ", but its GPU for NCCL is cuda:" + std::to_string(device_) +
+           ": the only one that it has, or the one whose number is its local rank.";
   }
 
   Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) override {

@@ -66,6 +66,9 @@ class Negotiation {
     Request request{s, std::move(splits), std::move(ranks)};
     return report(rank, std::move(request));
   }
+  Status object(int rank, const Signature& s, const std::string& objection) {
+    return report(rank, Request{s, {}, {}, objection});
+  }
   Status ready(int rank, std::uint32_t slot) { return report(rank, ReadySlot{slot}); }
   /// The same with inputs, of ranks that say so.
   Status ready_with(int rank, std::uint32_t slot, std::vector<InlineInput> inputs) {

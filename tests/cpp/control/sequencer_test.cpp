@@ -159,6 +159,37 @@ TEST(Sequencer, a_mismatch_is_told_only_when_every_member_has_asked) {
   n.expect_mismatch("a", "(ranks 0 and 1, tensor 'a')");
 }
 
+TEST(Sequencer, what_one_rank_objects_to_fails_when_every_member_has_asked) {
+  for (const int objector : {0, 1, 2}) {
+    Negotiation n(world_of(3));
+    n.all_ask(allreduce("a"));
+    const std::uint32_t slot = n.run_one().slot;
+    for (int rank = 0; rank < 3; ++rank) {
+      n.expect_silence();
+      n.expect_ok(rank == objector ? n.object(rank, allreduce("a"), "not here")
+                                   : n.ready(rank, slot));
+    }
+    n.expect_mismatch("a", "not here");
+    n.all_ready(slot);
+    EXPECT_EQ(n.run().tensors.size(), 1U);
+  }
+}
+
+TEST(Sequencer, an_objection_of_either_end_fails_a_message) {
+  for (const OpType objects : {OpType::kSend, OpType::kRecv}) {
+    Negotiation n(world_of(2));
+    Signature send = with_peer(operation(OpType::kSend, "s", {4}), 1);
+    Signature receive = with_peer(operation(OpType::kRecv, "r", {4}), 0);
+    send.mailbox = receive.mailbox = "1.m";
+    n.expect_ok(objects == OpType::kSend ? n.object(0, send, "not here") : n.ask(0, send));
+    n.expect_ok(objects == OpType::kRecv ? n.object(1, receive, "not here") : n.ask(1, receive));
+    const auto commands = n.sequencer.take_commands(n.now);
+    ASSERT_EQ(commands.size(), 2U);
+    EXPECT_TRUE(std::holds_alternative<MatchReceive>(commands[0]));
+    EXPECT_EQ(std::get<FailOperation>(commands[1]).message, "not here");
+  }
+}
+
 TEST(Sequencer, a_slot_of_another_operation_than_the_pending_one_is_a_mismatch) {
   for (const OpType op : {OpType::kAllgather, OpType::kAlltoall}) {
     Negotiation n(world_of(2));

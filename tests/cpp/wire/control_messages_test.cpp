@@ -129,7 +129,7 @@ std::vector<Report> reports() {
   return {{1, ReadySlot{300}},
           {8, ReadySlot{300}, 130},
           {0, Leave{}},
-          {2, Request{alltoall_signature(), {4, 2}, {}}}};
+          {2, Request{alltoall_signature(), {4, 2}, {}, "no"}}};
 }
 
 std::vector<Command> commands() {
@@ -155,7 +155,7 @@ std::vector<Frame> one_of_each() {
 
 TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
   expect_golden(reports(),
-                std::string("4c000000"
+                std::string("4f000000"
                             "01"
                             "04"
                             "0102ac02"      // Rank 1 is ready for slot 300.
@@ -170,7 +170,8 @@ TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
                     "010600000000000000"
                     "00"  // Not compressed.
                     "0204000000000000000200000000000000"
-                    "00");
+                    "00"
+                    "026e6f");  // It cannot.
 }
 
 TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
@@ -255,7 +256,7 @@ TEST(ControlMessagesTest, inputs_and_results_that_are_none_are_refused) {
 
 TEST(ControlMessagesTest, transfers_end_with_their_mailbox) {
   expect_golden(std::vector<Report>{{1, Request{send_signature(), {}, {}}}},
-                std::string("2c000000"
+                std::string("2d000000"
                             "01"
                             "01"
                             "0101"
@@ -267,7 +268,7 @@ TEST(ControlMessagesTest, transfers_end_with_their_mailbox) {
                     "00"
                     "00"
                     "03332e63"
-                    "0000");
+                    "000000");
 }
 
 TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
@@ -284,7 +285,7 @@ TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
                   "0504000000000000e03fac02")}) {
     Signature s = alltoall_signature();
     s.compression = spec;
-    const std::string_view length = std::string_view(byte).size() == 2 ? "40000000" : "4b000000";
+    const std::string_view length = std::string_view(byte).size() == 2 ? "41000000" : "4c000000";
     expect_golden(std::vector<Report>{{2, Request{s, {4, 2}, {}}}},
                   std::string(length) +
                       std::string("01"
@@ -298,6 +299,7 @@ TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
                       "010600000000000000" +
                       byte +
                       "0204000000000000000200000000000000"
+                      "00"
                       "00");
   }
 }
@@ -353,11 +355,12 @@ TEST(ControlMessagesTest, every_variant_survives_a_round_trip_with_extreme_value
   const std::vector<Frame> frames = {
       std::vector<Report>{},
       std::vector<Command>{},
-      std::vector<Report>{
-          {0xffffffff, Request{extreme, std::vector<std::int64_t>(999, -7), many}},
-          {0xffffffff, ReadySlot{kNoSlot}},
-          {0xffffffff, Request{extreme, {}, {}}, std::numeric_limits<std::int32_t>::max()},
-          {0, Leave{}}},
+      std::vector<Report>{{0xffffffff, Request{extreme, std::vector<std::int64_t>(999, -7), many}},
+                          {0xffffffff, ReadySlot{kNoSlot}},
+                          {0xffffffff,
+                           Request{extreme, {}, {}, std::string(kMaxObjectionBytes, 'o')},
+                           std::numeric_limits<std::int32_t>::max()},
+                          {0, Leave{}}},
       std::vector<Command>{execute,
                            FailOperation{9, long_name, ErrorCode::kInternal, ""},
                            AddProcessSet{9, long_name, many},
@@ -522,6 +525,8 @@ TEST(ControlMessagesTest, limits_of_names_dimensions_and_texts_hold) {
   s.mailbox.assign(kMaxNameBytes + 1, 'n');
   expect_refused(payload_of(encoded(std::vector<Report>{{0, Request{s, {}, {}}}})));
   s = alltoall_signature();
+  const std::string objection(kMaxObjectionBytes + 1, 'o');
+  expect_refused(payload_of(encoded(std::vector<Report>{{0, Request{s, {}, {}, objection}}})));
   s.shape.assign(kMaxDimensions + 1, 1);
   expect_refused(payload_of(encoded(std::vector<Report>{{0, Request{s, {}, {}}}})));
 }
