@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include <pybind11/stl.h>
+
 #include "errors.hpp"
 #include "lightcc_cuda/driver/gpus.hpp"
 #include "lightcc_cuda/nccl/library.hpp"
@@ -23,6 +25,9 @@ py::dict find_gpus() {
                          "capability"_a = py::make_tuple(gpu.major, gpu.minor),
                          "bytes"_a = gpu.bytes,
                          "pci_bus_id"_a = gpu.pci_bus_id,
+                         "uuid"_a = gpu.uuid,
+                         "is_slice"_a = gpu.is_slice,
+                         "peers"_a = py::cast(gpu.peers),
                          "objection"_a = gpu.objection));
   }
   return py::dict("driver_version"_a = found.driver_version, "gpus"_a = gpus);

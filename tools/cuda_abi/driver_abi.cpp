@@ -19,9 +19,11 @@ namespace {
   static_assert(Same<decltype(Functions::member), decltype(&::symbol)>::value, #symbol); \
   static_assert(std::string_view(#symbol) == LIGHTCC_TEXT(symbol), #symbol " is renamed");
 LIGHTCC_CUDA_FUNCTIONS(LIGHTCC_CHECK)
+LIGHTCC_CUDA_LATER_FUNCTIONS(LIGHTCC_CHECK)
 
 static_assert(sizeof(Code) == sizeof(CUresult) && sizeof(Device) == sizeof(CUdevice) &&
-              std::is_same_v<Address, CUdeviceptr> && sizeof(Option) == sizeof(CUjit_option));
+              std::is_same_v<Address, CUdeviceptr> && sizeof(Uuid) == sizeof(CUuuid) &&
+              sizeof(Option) == sizeof(CUjit_option));
 static_assert(kSuccess == CUDA_SUCCESS && kErrorInvalidValue == CUDA_ERROR_INVALID_VALUE &&
               kErrorNoDevice == CUDA_ERROR_NO_DEVICE &&
               kErrorInvalidPtx == CUDA_ERROR_INVALID_PTX &&

@@ -122,6 +122,10 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::nccl_library,
      .meaning = "File of NCCL's library. Empty: the nvidia-nccl wheel beside lightcc, or what the "
                 "loader finds. What the process has loaded already goes before both."},
+    {.names = {"NCCL_HOSTID"},
+     .target = &Knobs::nccl_host_id,
+     .meaning = "NCCL's own: what it takes for its host. Ranks where it differs may share a GPU, "
+                "which they use by NCCL's network then."},
     // Time limits.
     {.names = {"LIGHT_NCCL_TIMEOUT"},
      .type = Type::kSeconds,

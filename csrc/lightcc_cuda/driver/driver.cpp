@@ -9,17 +9,21 @@ Status unusable(const std::string& why) {
   return {ErrorCode::kUnimplemented, why};
 }
 
-/// The first symbol that `library` lacks, or null.
+/// The first needed symbol that `library` lacks, or null.
 const char* load_functions(void* library, Functions& functions) {
   // NOLINTBEGIN(bugprone-macro-parentheses): members and symbols take none.
-#define LIGHTCC_CUDA_LOAD(member, symbol, arguments)                  \
-  functions.member = reinterpret_cast<decltype(functions.member)>(    \
-      ::dlsym(library, #symbol)); /* NOLINT(concurrency-mt-unsafe) */ \
-  if (functions.member == nullptr) {                                  \
-    return #symbol;                                                   \
+#define LIGHTCC_CUDA_LOAD(member, symbol, arguments)               \
+  functions.member = reinterpret_cast<decltype(functions.member)>( \
+      ::dlsym(library, #symbol)); /* NOLINT(concurrency-mt-unsafe) */
+#define LIGHTCC_CUDA_NEED(member, symbol, arguments) \
+  if (functions.member == nullptr) {                 \
+    return #symbol;                                  \
   }
   // NOLINTEND(bugprone-macro-parentheses)
   LIGHTCC_CUDA_FUNCTIONS(LIGHTCC_CUDA_LOAD)
+  LIGHTCC_CUDA_LATER_FUNCTIONS(LIGHTCC_CUDA_LOAD)
+  LIGHTCC_CUDA_FUNCTIONS(LIGHTCC_CUDA_NEED)
+#undef LIGHTCC_CUDA_NEED
 #undef LIGHTCC_CUDA_LOAD
   return nullptr;
 }

@@ -2,6 +2,7 @@
 // tools/cuda_abi/driver_abi.cpp holds these declarations against it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,6 +16,10 @@ using Device = int;
 using Address = unsigned long long;
 /// CUjit_option, CUdevice_attribute, CUfunction_attribute, CUpointer_attribute.
 using Option = int;
+/// CUuuid.
+struct Uuid {
+  std::array<char, 16> bytes;
+};
 // CUcontext, CUmodule, CUfunction, CUstream, CUevent: only ever pointed to.
 struct ContextHandle;
 struct ModuleHandle;
@@ -55,6 +60,7 @@ inline constexpr unsigned kHostMemoryForAllContexts = 1;
   X(device_attribute, cuDeviceGetAttribute, (int*, Option, Device))                            \
   X(device_bytes, cuDeviceTotalMem_v2, (std::size_t*, Device))                                 \
   X(pci_bus_id, cuDeviceGetPCIBusId, (char*, int, Device))                                     \
+  X(can_access_peer, cuDeviceCanAccessPeer, (int*, Device, Device))                            \
   X(retain_context, cuDevicePrimaryCtxRetain, (ContextHandle**, Device))                       \
   X(release_context, cuDevicePrimaryCtxRelease_v2, (Device))                                   \
   X(push_context, cuCtxPushCurrent_v2, (ContextHandle*))                                       \
@@ -94,13 +100,17 @@ inline constexpr unsigned kHostMemoryForAllContexts = 1;
      void**,                                                                                   \
      void**))
 
+// The same, of which an older driver lacks some: CUDA 11.4 brought this one.
+#define LIGHTCC_CUDA_LATER_FUNCTIONS(X) X(device_uuid, cuDeviceGetUuid_v2, (Uuid*, Device))
+
 // NOLINTBEGIN(bugprone-macro-parentheses): a list of parameters takes none.
 #define LIGHTCC_CUDA_MEMBER(member, symbol, arguments) Code(*member) arguments = nullptr;
 // NOLINTEND(bugprone-macro-parentheses)
 
-/// The functions, by what they do.
+/// The functions, by what they do. Later ones are null where the driver lacks them.
 struct Functions {
   LIGHTCC_CUDA_FUNCTIONS(LIGHTCC_CUDA_MEMBER)
+  LIGHTCC_CUDA_LATER_FUNCTIONS(LIGHTCC_CUDA_MEMBER)
 };
 #undef LIGHTCC_CUDA_MEMBER
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -17,6 +18,28 @@ Status no_gpu(const std::string& why) {
   return {ErrorCode::kUnimplemented, "no GPU, because " + why};
 }
 
+/// As nvidia-smi writes it: in groups of 4, 2, 2, 2 and 6 bytes.
+std::string uuid_text(const Uuid& uuid, bool is_slice) {
+  std::string text = is_slice ? "MIG" : "GPU";
+  for (std::size_t i = 0; i < uuid.bytes.size(); ++i) {
+    if (i == 0 || (i >= 4 && i <= 10 && i % 2 == 0)) {
+      text += '-';
+    }
+    std::array<char, 3> digits{};
+    (void)std::snprintf(digits.data(),
+                        digits.size(),
+                        "%02x",
+                        static_cast<unsigned>(static_cast<unsigned char>(uuid.bytes[i])));
+    text += digits.data();
+  }
+  return text;
+}
+
+/// Where GPUs are divided (MIG), the driver shows slices as GPUs, and says so in their names alone.
+bool is_name_of_slice(const std::string& name) {
+  return name.find(" MIG ") != std::string::npos;
+}
+
 Result<Gpu> describe(const Driver& driver, int index) {
   Device device = 0;
   LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device(&device, index), "cuDeviceGet"));
@@ -29,6 +52,13 @@ Result<Gpu> describe(const Driver& driver, int index) {
   LIGHTCC_RETURN_IF_ERROR(
       driver.check(driver.call().pci_bus_id(text.data(), size, device), "cuDeviceGetPCIBusId"));
   gpu.pci_bus_id = text.data();
+  gpu.is_slice = is_name_of_slice(gpu.name);
+  if (driver.call().device_uuid != nullptr) {
+    Uuid uuid{};
+    LIGHTCC_RETURN_IF_ERROR(
+        driver.check(driver.call().device_uuid(&uuid, device), "cuDeviceGetUuid"));
+    gpu.uuid = uuid_text(uuid, gpu.is_slice);
+  }
   const std::array<std::pair<Option, int*>, 2> attributes{
       {{kMajorOfCapability, &gpu.major}, {kMinorOfCapability, &gpu.minor}}};
   for (const auto& [attribute, value] : attributes) {
@@ -47,12 +77,34 @@ Result<Gpu> describe(const Driver& driver, int index) {
   return gpu;
 }
 
+/// Which of the other GPUs one can read and write.
+Result<std::vector<int>> peers_of(const Driver& driver, int index, int count) {
+  Device own = 0;
+  LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device(&own, index), "cuDeviceGet"));
+  std::vector<int> peers;
+  for (int other = 0; other < count; ++other) {
+    Device device = 0;
+    int can = 0;
+    LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device(&device, other), "cuDeviceGet"));
+    if (other == index) {
+      continue;
+    }
+    LIGHTCC_RETURN_IF_ERROR(
+        driver.check(driver.call().can_access_peer(&can, own, device), "cuDeviceCanAccessPeer"));
+    if (can != 0) {
+      peers.push_back(other);
+    }
+  }
+  return peers;
+}
+
 Result<Gpus> list_gpus(const Driver& driver) {
   Gpus gpus{.driver_version = driver.version(), .list = {}};
   int count = 0;
   LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device_count(&count), "cuDeviceGetCount"));
   for (int index = 0; index < count; ++index) {
     LIGHTCC_ASSIGN_OR_RETURN(Gpu gpu, describe(driver, index));
+    LIGHTCC_ASSIGN_OR_RETURN(gpu.peers, peers_of(driver, index, count));
     gpus.list.push_back(std::move(gpu));
   }
   return gpus;

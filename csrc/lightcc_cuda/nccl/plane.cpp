@@ -262,6 +262,8 @@ Result<NcclCard> own_card(const PlaneSite& site, std::optional<NcclLibrary>& lib
   card.version = opened->version();
   card.device = static_cast<std::int32_t>(index);
   card.pci_bus_id = gpus->list[index].pci_bus_id;
+  card.uuid = gpus->list[index].uuid;
+  card.host_id = site.knobs.nccl_host_id;
   if (topology.rank == 0) {
     LIGHTCC_RETURN_IF_ERROR(
         opened->check(opened->call().unique_id(&card.id), "ncclGetUniqueId", nullptr));

@@ -71,8 +71,10 @@ inline void run_job(const JobOptions& options, const std::function<void(World&, 
     threads.emplace_back([&, rank] {
       Environment environment = options.environment;
       if (!options.hosts.empty()) {
-        environment["LIGHT_HOST_ID"] =
+        const std::string host =
             "host" + std::to_string(options.hosts[static_cast<std::size_t>(rank)]);
+        environment["LIGHT_HOST_ID"] = host;
+        environment["NCCL_HOSTID"] = host;  // GPUs of the fake driver are in all of them.
       }
       auto knobs = read_knobs(get_env_from(environment));
       ASSERT_TRUE(knobs.ok()) << knobs.status().message();

@@ -49,7 +49,28 @@ TEST(CudaDriver, finds_gpus_and_describes_them) {
   EXPECT_EQ(second.minor, 6);
   EXPECT_EQ(second.bytes, std::uint64_t{1} << 30);
   EXPECT_EQ(second.pci_bus_id, "0000:02:00.0");
+  EXPECT_EQ(second.uuid, "GPU-1fff0000-0000-0000-0000-000000000101");
+  EXPECT_FALSE(second.is_slice);
   EXPECT_EQ(second.objection, "");
+}
+
+TEST(CudaDriver, tells_whose_memory_a_gpu_can_use) {
+  const Fake fake("devices=3");
+  const auto gpus = find_gpus();
+  ASSERT_TRUE(gpus.ok()) << gpus.status().message();
+  EXPECT_EQ(gpus->list[0].peers, std::vector<int>{1});
+  EXPECT_EQ(gpus->list[1].peers, std::vector<int>{0});
+  EXPECT_EQ(gpus->list[2].peers, std::vector<int>());
+}
+
+TEST(CudaDriver, slices_of_a_gpu_differ_in_their_uuids_alone) {
+  const Fake fake("devices=2,mig=1");
+  const auto gpus = find_gpus();
+  ASSERT_TRUE(gpus.ok()) << gpus.status().message();
+  EXPECT_TRUE(gpus->list[0].is_slice);
+  EXPECT_EQ(gpus->list[0].pci_bus_id, gpus->list[1].pci_bus_id);
+  EXPECT_EQ(gpus->list[0].uuid, "MIG-1fff0000-0000-0000-0000-000000000100");
+  EXPECT_EQ(gpus->list[1].uuid, "MIG-1fff0000-0000-0000-0000-000000000101");
 }
 
 TEST(CudaDriver, a_machine_without_a_driver_has_no_gpu) {
@@ -86,6 +107,12 @@ TEST(CudaDriver, says_why_there_is_no_gpu) {
             "no GPU, because the CUDA driver does not work here: cuInit: CUDA error 4711");
   EXPECT_EQ(why_no_gpu("devices=0"),
             "no GPU, because the CUDA driver has none for this process (see CUDA_VISIBLE_DEVICES)");
+  for (const std::string call : {"cuDeviceGetUuid_v2", "cuDeviceCanAccessPeer"}) {
+    EXPECT_EQ(
+        why_no_gpu("devices=2,fail=" + call + ":803:1"),
+        "no GPU, because the CUDA driver does not work here: " + call.substr(0, call.find('_')) +
+            ": CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (of the fake driver)");
+  }
   EXPECT_EQ(why_no_gpu("fail=cuDeviceGetCount:803:1"),
             "no GPU, because the CUDA driver does not work here: cuDeviceGetCount: "
             "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (of the fake driver)");

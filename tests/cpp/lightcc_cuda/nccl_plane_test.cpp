@@ -446,10 +446,49 @@ TEST(NcclAgreement, objects_to_a_gpu_of_two_ranks_and_to_a_rank_without) {
             "rank 1: no NCCL, because it cannot be opened");
 }
 
+/// Of a GPU whose driver tells its UUID.
+NcclCard card_of(const std::string& uuid, const std::string& bus, int version = 21805) {
+  NcclCard card = card_at(bus, version);
+  card.uuid = uuid;
+  return card;
+}
+
+TEST(NcclAgreement, a_gpu_is_the_same_by_its_uuid_wherever_its_ranks_are) {
+  const std::string same =
+      "ranks 0 and 1 have the same GPU, GPU-a at 1, and NCCL wants one for each rank (see "
+      "CUDA_VISIBLE_DEVICES)";
+  EXPECT_EQ(objection_to_nccl({card_of("GPU-a", "1"), card_of("GPU-a", "1")}, {0, 0}).value(),
+            same);
+  // In two containers of one machine.
+  EXPECT_EQ(objection_to_nccl({card_of("GPU-a", "1"), card_of("GPU-a", "1")}, {0, 1}).value(),
+            same);
+  EXPECT_EQ(objection_to_nccl({card_of("GPU-a", "1"), card_of("GPU-b", "1")}, {0, 1}).value(), "");
+  NcclCard one = card_of("GPU-a", "1");
+  NcclCard other = one;
+  one.host_id = "x";
+  EXPECT_EQ(objection_to_nccl({one, other}, {0, 0}).value(), same);
+  other.host_id = "y";
+  EXPECT_EQ(objection_to_nccl({one, other}, {0, 0}).value(), "");
+}
+
+TEST(NcclAgreement, slices_of_a_gpu_are_gpus_from_2_30_on) {
+  const auto told_by = [](int version) {
+    return objection_to_nccl({card_of("MIG-a", "1", version), card_of("MIG-b", "1", version)},
+                             {0, 0})
+        .value();
+  };
+  EXPECT_EQ(told_by(23000), "");
+  EXPECT_EQ(told_by(22907),
+            "ranks 0 and 1 have slices (MIG) of one GPU, at 1, which NCCL before 2.30.0 takes for "
+            "the same GPU; this is 2.29.7");
+}
+
 TEST(NcclAgreement, cards_travel) {
   NcclCard card = card_at("0000:65:00.0");
   card.objection = "none";
   card.device = 3;
+  card.uuid = "GPU-a";
+  card.host_id = "h";
   card.id.bytes[127] = 'x';
   const auto read = decode_card(encode_card(card), 0);
   ASSERT_TRUE(read.ok());
@@ -457,6 +496,8 @@ TEST(NcclAgreement, cards_travel) {
   EXPECT_EQ(read->version, card.version);
   EXPECT_EQ(read->device, card.device);
   EXPECT_EQ(read->pci_bus_id, card.pci_bus_id);
+  EXPECT_EQ(read->uuid, card.uuid);
+  EXPECT_EQ(read->host_id, card.host_id);
   EXPECT_EQ(read->id.bytes, card.id.bytes);
   EXPECT_EQ(decode_card({}, 1).status().code(), ErrorCode::kPeerFailed);
 }
@@ -471,6 +512,7 @@ TEST_F(NcclPlaneTest, ranks_that_share_a_gpu_go_by_way_of_the_host) {
     EXPECT_EQ(operations_of_nccl(), 0);
   };
   run_nccl_job(on_one_host(2), body, "devices=1");
+  run_nccl_job(on_one_host(2), body, "devices=2,mig=1");  // For NCCL 2.18.5, which the fake is.
 }
 
 }  // namespace

@@ -255,7 +255,9 @@ LIGHTCC_API cuDeviceGet(Device* device, int index) {
   return index >= 0 && index < settings().number("devices") ? cuda::kSuccess : fake::kInvalidDevice;
 }
 LIGHTCC_API cuDeviceGetName(char* name, int bytes, Device /*device*/) {
-  (void)std::snprintf(name, static_cast<std::size_t>(bytes), "Simulated GPU");
+  const char* const shown =
+      settings().number("mig") != 0 ? "Simulated GPU MIG 1g.5gb" : "Simulated GPU";
+  (void)std::snprintf(name, static_cast<std::size_t>(bytes), "%s", shown);
   return cuda::kSuccess;
 }
 LIGHTCC_API cuDeviceGetAttribute(int* value, Option attribute, Device /*device*/) {
@@ -270,8 +272,25 @@ LIGHTCC_API cuDeviceTotalMem_v2(std::size_t* bytes, Device /*device*/) {
   return cuda::kSuccess;
 }
 LIGHTCC_API cuDeviceGetPCIBusId(char* id, int bytes, Device device) {
-  const int bus = settings().number("bus") + device;
+  // Slices are of one GPU.
+  const int bus = settings().number("bus") + (settings().number("mig") != 0 ? 0 : device);
   (void)std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02x:00.0", bus);
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuDeviceGetUuid_v2(cuda::Uuid* uuid, Device device) {
+  LIGHTCC_MAY_FAIL("cuDeviceGetUuid_v2")
+  uuid->bytes = {'\x1f', '\xff'};
+  uuid->bytes[14] = static_cast<char>(settings().number("bus"));
+  uuid->bytes[15] = static_cast<char>(device);
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuDeviceCanAccessPeer(int* can, Device device, Device peer) {
+  LIGHTCC_MAY_FAIL("cuDeviceCanAccessPeer")
+  if (device == peer) {
+    return fake::kInvalidDevice;
+  }
+  // As on a host with two sockets: in pairs.
+  *can = settings().number("mig") == 0 && device / 2 == peer / 2 ? 1 : 0;
   return cuda::kSuccess;
 }
 
@@ -533,3 +552,4 @@ LIGHTCC_API cuLaunchKernel(cuda::FunctionHandle* function,
 #define LIGHTCC_SAME(member, symbol, arguments) \
   static_assert(std::is_same_v<decltype(&::symbol), decltype(cuda::Functions::member)>);
 LIGHTCC_CUDA_FUNCTIONS(LIGHTCC_SAME)
+LIGHTCC_CUDA_LATER_FUNCTIONS(LIGHTCC_SAME)
