@@ -165,17 +165,8 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& 
 }
 
 Result<std::unique_ptr<Work>> start_allgather(BucketTensor& tensor, const BucketSite& site) {
-  std::vector<std::int64_t> shape = tensor.signature().shape;
-  const std::size_t row = row_bytes(tensor.signature());
-  shape[0] =
-      std::accumulate(tensor.per_member().begin(), tensor.per_member().end(), std::int64_t{0});
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, std::move(shape), site.plane));
-  std::vector<std::size_t> bytes;
-  bytes.reserve(tensor.per_member().size());
-  for (const std::int64_t rows : tensor.per_member()) {
-    bytes.push_back(static_cast<std::size_t>(rows) * row);
-  }
-  return site.group().allgather(input_of(tensor), out, std::move(bytes));
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte * out, output_on(tensor, gathered_shape(tensor), site.plane));
+  return site.group().allgather(input_of(tensor), out, gathered_bytes(tensor));
 }
 
 Result<std::unique_ptr<Work>> start_broadcast(BucketTensor& tensor, const BucketSite& site) {
@@ -268,6 +259,23 @@ std::uint64_t byte_count(const Bucket& bucket) {
   std::uint64_t bytes = 0;
   for (const BucketTensor& tensor : bucket.tensors) {
     bytes += byte_count(tensor.signature());
+  }
+  return bytes;
+}
+
+std::vector<std::int64_t> gathered_shape(const BucketTensor& tensor) {
+  std::vector<std::int64_t> shape = tensor.signature().shape;
+  shape[0] =
+      std::accumulate(tensor.per_member().begin(), tensor.per_member().end(), std::int64_t{0});
+  return shape;
+}
+
+std::vector<std::size_t> gathered_bytes(const BucketTensor& tensor) {
+  const std::size_t row = row_bytes(tensor.signature());
+  std::vector<std::size_t> bytes;
+  bytes.reserve(tensor.per_member().size());
+  for (const std::int64_t rows : tensor.per_member()) {
+    bytes.push_back(static_cast<std::size_t>(rows) * row);
   }
   return bytes;
 }

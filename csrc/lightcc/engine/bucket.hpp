@@ -69,6 +69,10 @@ Result<std::byte*> output_for(const Operation& operation,
                               Status& status,
                               const AllocateOutput& allocate);
 
+/// The shape of what an all-gather gives, and the bytes of it that each member brings.
+std::vector<std::int64_t> gathered_shape(const BucketTensor& tensor);
+std::vector<std::size_t> gathered_bytes(const BucketTensor& tensor);
+
 /// What the members' inputs become; an average is a sum with a factor.
 Reduction reduction_of(const Signature& signature, std::size_t members);
 

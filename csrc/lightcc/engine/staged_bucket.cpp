@@ -1,6 +1,7 @@
 #include "lightcc/engine/staged_bucket.hpp"
 
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,10 @@ constexpr std::size_t kAlignment = 64;
 
 std::size_t byte_count(const std::vector<std::int64_t>& shape, DataType dtype) {
   return static_cast<std::size_t>(element_count(shape)) * element_size(dtype);
+}
+
+std::size_t all_bytes(const std::vector<std::size_t>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), std::size_t{0});
 }
 
 bool has_result_of_its_shape(OpType op) {
@@ -149,9 +154,14 @@ Result<std::unique_ptr<StagedWork>> start_staged_bucket(Bucket& bucket,
     return start_in_pieces(bucket, *reduction, host, staging, piece_bytes);
   }
   const BucketTensor& first = bucket.tensors.front();
-  if (first.signature().op == OpType::kBroadcast && first.operation != nullptr && piece_bytes > 0 &&
-      byte_count(bucket) > piece_bytes) {
-    return start_broadcast_in_pieces(bucket, host, staging, piece_bytes);
+  if (piece_bytes > 0 && first.operation != nullptr) {
+    const OpType op = first.signature().op;
+    if (op == OpType::kBroadcast && byte_count(bucket) > piece_bytes) {
+      return start_broadcast_in_pieces(bucket, host, staging, piece_bytes);
+    }
+    if (op == OpType::kAllgather && all_bytes(gathered_bytes(first)) > piece_bytes) {
+      return start_allgather_in_pieces(bucket, host, staging, piece_bytes);
+    }
   }
   return std::unique_ptr<StagedWork>(std::make_unique<WholeBucket>(bucket, host, staging));
 }

@@ -1,6 +1,6 @@
 // A bucket of another kind of memory: its tensors are copied to the host, run on the host's plane,
-// and the results are copied back. Large all-reduces and broadcasts do so piece by piece
-// (staged_pieces.hpp), all else at once.
+// and the results are copied back. Large all-reduces, broadcasts and all-gathers do so piece
+// by piece (staged_pieces.hpp), all else at once.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,8 @@
 // that runs so many bytes, in the order of its members (group.hpp). A piece is one span, whatever
 // tensors it touches, as elements do not know their tensor.
 //
-// A broadcast goes the same way, with the root's data in the place of sums.
+// A broadcast goes the same way, with the root's data in the place of sums. So does an all-gather:
+// a piece has the same share of what each member brings, and only the own one comes to the host.
 //
 // Memory. Only parts of a piece that has been reduced are written. They were read before, so a
 // result may go where its input was.
@@ -23,18 +24,25 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 namespace lightcc {
 namespace {
+
+/// Where slices begin: copies of the GPU like that.
+constexpr std::size_t kSliceAlignment = 64;
 
 /// Starts the collective of a piece that has come to the host.
 using StartPiece = std::function<std::unique_ptr<Work>(const StagedBlock& block)>;
 
 class PiecedWork final : public StagedWork {
  public:
-  PiecedWork(PieceCutter cutter, bool needs_host, StartPiece start, Staging& staging)
-      : cutter_(std::move(cutter)),
+  PiecedWork(std::unique_ptr<PieceSource> source,
+             bool needs_host,
+             StartPiece start,
+             Staging& staging)
+      : source_(std::move(source)),
         needs_host_(needs_host),
         start_(std::move(start)),
         staging_(staging) {}
@@ -44,7 +52,7 @@ class PiecedWork final : public StagedWork {
     LIGHTCC_ASSIGN_OR_RETURN(const bool reduced, reduce());
     LIGHTCC_ASSIGN_OR_RETURN(const bool retired, retire());
     moved = moved || reduced || retired;
-    if (pieces_.empty() && cutter_.at_end()) {
+    if (pieces_.empty() && source_->at_end()) {
       return Progress::kDone;
     }
     return moved ? Progress::kMoved : Progress::kIdle;
@@ -62,9 +70,9 @@ class PiecedWork final : public StagedWork {
   // True when something moved, as are the next two.
   bool fetch() {
     bool moved = false;
-    while (pieces_.size() < kPiecesAtATime && !cutter_.at_end()) {
-      auto block = std::make_shared<StagedBlock>(cutter_.next());
-      block->needs_host = needs_host_;
+    while (pieces_.size() < kPiecesAtATime && !source_->at_end()) {
+      auto block = std::make_shared<StagedBlock>(source_->next());
+      block->needs_host = needs_host_ && block->bytes > 0;
       std::unique_ptr<Work> copying = staging_.copy_to_host(block);
       pieces_.push_back({std::move(block), std::move(copying)});
       moved = true;
@@ -107,7 +115,7 @@ class PiecedWork final : public StagedWork {
     return moved;
   }
 
-  PieceCutter cutter_;
+  const std::unique_ptr<PieceSource> source_;
   const bool needs_host_;
   const StartPiece start_;
   Staging& staging_;
@@ -169,6 +177,45 @@ StagedBlock PieceCutter::next() {
   return block;
 }
 
+SliceCutter::SliceCutter(std::vector<std::size_t> members,
+                         std::size_t own,
+                         StagedPart whole,
+                         std::size_t piece_bytes)
+    : members_(std::move(members)), own_(own), whole_(whole) {
+  const std::size_t all = std::accumulate(members_.begin(), members_.end(), std::size_t{0});
+  const std::size_t rounding = kSliceAlignment * members_.size();
+  const std::size_t room = std::max<std::size_t>(
+      piece_bytes > rounding ? std::max(piece_bytes - rounding, piece_bytes / 2) : piece_bytes, 1);
+  pieces_ = std::max<std::size_t>(all / room + (all % room == 0 ? 0 : 1), 1);
+}
+
+// Where a piece begins in what a member brings.
+std::size_t SliceCutter::begin_of(std::size_t bytes, std::size_t piece) const {
+  const std::size_t share = bytes / pieces_ * piece + std::min(bytes % pieces_, piece);
+  return piece == pieces_ ? bytes : share / kSliceAlignment * kSliceAlignment;
+}
+
+StagedBlock SliceCutter::next() {
+  StagedBlock block;
+  std::size_t first = 0;  // Of a member's bytes in the result.
+  for (std::size_t member = 0; member < members_.size(); ++member) {
+    const std::size_t begin = begin_of(members_[member], next_);
+    StagedPart& part = block.parts.emplace_back();
+    part.device = whole_.device;
+    part.bytes = begin_of(members_[member], next_ + 1) - begin;
+    part.offset = block.bytes;
+    part.to = whole_.to + first + begin;
+    if (member == own_) {
+      part.from = whole_.from + begin;
+      part.to = part.to == part.from ? nullptr : part.to;
+    }
+    block.bytes += part.bytes;
+    first += members_[member];
+  }
+  ++next_;
+  return block;
+}
+
 Result<std::unique_ptr<StagedWork>> start_in_pieces(Bucket& bucket,
                                                     const Reduction& reduction,
                                                     const BucketSite& host,
@@ -192,7 +239,7 @@ Result<std::unique_ptr<StagedWork>> start_in_pieces(Bucket& bucket,
   }
   Group& group = host.group().group_for(static_cast<std::size_t>(byte_count(bucket)));
   return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
-      PieceCutter(std::move(tensors), element_bytes, piece_bytes),
+      std::make_unique<PieceCutter>(std::move(tensors), element_bytes, piece_bytes),
       false,
       [&group, reduction](const StagedBlock& block) { return start_sum(group, block, reduction); },
       staging));
@@ -221,10 +268,43 @@ Result<std::unique_ptr<StagedWork>> start_broadcast_in_pieces(Bucket& bucket,
     part.to = out;
   }
   return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
-      PieceCutter({part}, element_size(signature.dtype), piece_bytes),
+      std::make_unique<PieceCutter>(
+          std::vector<StagedPart>{part}, element_size(signature.dtype), piece_bytes),
       true,
       [&group, root](const StagedBlock& block) {
         return group.broadcast(block.host.get(), block.bytes, root);
+      },
+      staging));
+}
+
+Result<std::unique_ptr<StagedWork>> start_allgather_in_pieces(Bucket& bucket,
+                                                              const BucketSite& host,
+                                                              Staging& staging,
+                                                              std::size_t piece_bytes) {
+  BucketTensor& tensor = bucket.tensors.front();
+  const TensorRef& input = tensor.operation->operation.input;  // Nobody joins an all-gather.
+  std::vector<std::size_t> members = gathered_bytes(tensor);
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte* const out,
+                           output_for(tensor, gathered_shape(tensor), [&](std::size_t size) {
+                             return staging.allocate(size, input.memory.device);
+                           }));
+  const std::size_t all = std::accumulate(members.begin(), members.end(), std::size_t{0});
+  Group& group = host.group().group_for(all);
+  const auto own = static_cast<std::size_t>(group.rank());
+  const StagedPart whole{.from = static_cast<const std::byte*>(input.data),
+                         .to = out,
+                         .device = input.memory.device,
+                         .bytes = all};
+  return std::unique_ptr<StagedWork>(std::make_unique<PiecedWork>(
+      std::make_unique<SliceCutter>(std::move(members), own, whole, piece_bytes),
+      true,
+      [&group, own](const StagedBlock& block) {
+        std::vector<std::size_t> bytes;
+        bytes.reserve(block.parts.size());
+        for (const StagedPart& part : block.parts) {
+          bytes.push_back(part.bytes);
+        }
+        return group.allgather(block.at(block.parts[own]), block.host.get(), std::move(bytes));
       },
       staging));
 }

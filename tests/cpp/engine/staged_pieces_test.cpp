@@ -1,6 +1,8 @@
 #include "lightcc/engine/staged_pieces.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -79,6 +81,60 @@ TEST(PieceCutter, what_is_not_there_stays_so) {
       EXPECT_EQ(part.to, nullptr);
     }
   }
+}
+
+TEST(SliceCutter, gives_each_byte_of_each_member_once_and_in_its_place) {
+  for (const Sizes& members : {Sizes{1000},
+                               Sizes{70, 0, 930, 1},
+                               Sizes{1, 1, 1},
+                               Sizes{0, 0, 640},
+                               Sizes{333, 333, 333}}) {
+    const std::size_t all = std::accumulate(members.begin(), members.end(), std::size_t{0});
+    for (std::size_t own = 0; own < members.size(); ++own) {
+      for (const std::size_t piece_bytes : {std::size_t{1}, 128 * members.size(), all, all + 1}) {
+        std::vector<std::byte> input(members[own] + 1);
+        std::vector<std::byte> output(all);
+        std::vector<int> written(all);
+        std::size_t read = 0;
+        SliceCutter cutter(
+            members, own, {.from = input.data(), .to = output.data(), .device = 2}, piece_bytes);
+        while (!cutter.at_end()) {
+          const StagedBlock block = cutter.next();
+          EXPECT_LE(block.bytes, std::max(piece_bytes, 128 * members.size()));
+          ASSERT_EQ(block.parts.size(), members.size());
+          std::size_t offset = 0;
+          for (std::size_t member = 0; member < members.size(); ++member) {
+            const StagedPart& part = block.parts[member];
+            EXPECT_EQ(part.device, 2);
+            EXPECT_EQ(part.offset, offset);
+            offset += part.bytes;
+            EXPECT_EQ(part.from, member == own ? input.data() + read : nullptr);
+            read += member == own ? part.bytes : 0;
+            for (std::size_t i = 0; i < part.bytes; ++i) {
+              written.at(static_cast<std::size_t>(part.to - output.data()) + i) +=
+                  static_cast<int>(member) + 1;
+            }
+          }
+          EXPECT_EQ(offset, block.bytes);
+        }
+        EXPECT_EQ(read, members[own]);
+        std::vector<int> expected;
+        for (std::size_t member = 0; member < members.size(); ++member) {
+          expected.insert(expected.end(), members[member], static_cast<int>(member) + 1);
+        }
+        EXPECT_EQ(written, expected);
+      }
+    }
+  }
+}
+
+TEST(SliceCutter, what_is_in_its_place_is_not_copied_back) {
+  std::vector<std::byte> output(8);
+  SliceCutter cutter({4, 4}, 1, {.from = output.data() + 4, .to = output.data()}, 100);
+  const StagedBlock block = cutter.next();
+  EXPECT_EQ(block.parts[0].to, output.data());
+  EXPECT_EQ(block.parts[1].to, nullptr);
+  EXPECT_EQ(block.parts[1].from, output.data() + 4);
 }
 
 }  // namespace

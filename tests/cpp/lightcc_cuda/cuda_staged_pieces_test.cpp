@@ -1,5 +1,6 @@
 // All-reduces of the fake GPU's tensors in pieces: the host's bits, while copies and reductions
 // overlap in a bounded part of pinned memory.
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -290,6 +291,84 @@ TEST(CudaStagedBroadcast, copies_from_its_root_alone_and_to_the_others) {
     EXPECT_EQ(fake::copies_of(0).to_host, 5);
     EXPECT_EQ(fake::copies_of(0).to_device, 3 + 2 * 5);  // The tensors' first numbers, too.
     ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+  });
+}
+
+// ---- All-gathers.
+
+/// What all members bring, one after another.
+Numbers gathered(const std::vector<std::size_t>& counts) {
+  Numbers all;
+  for (std::size_t member = 0; member < counts.size(); ++member) {
+    const Numbers theirs = rough_numbers(static_cast<int>(member), counts[member]);
+    all.insert(all.end(), theirs.begin(), theirs.end());
+  }
+  return all;
+}
+
+TEST_P(CudaStagedPieces, gather_what_each_brings_however_much_it_is) {
+  const std::vector<std::vector<std::size_t>> cases = {{kPiece, kPiece, kPiece, kPiece},
+                                                       {kPiece / 4, kPiece / 4, 1, kPiece / 2},
+                                                       {5 * kPiece + 3, 0, 1, kPiece - 1},
+                                                       {0, 0, 0, 9 * kPiece}};
+  fake::set("delay_us=100");
+  run_gpu_job(job(), [&](World& world, int rank) {
+    const Framework framework;
+    for (const auto& counts : cases) {
+      const Numbers expected = gathered(counts);
+      Numbers data = rough_numbers(rank, counts[static_cast<std::size_t>(rank)]);
+      const Tensor tensor(framework, data);
+      Operation operation = tensor.put(operation_on(OpType::kAllgather, "g", data));
+      operation.output.reset();
+      const auto ended = run_one(world, std::move(operation));
+      ASSERT_TRUE(ended.ok()) << ended.status().message();
+      EXPECT_EQ(testing::numbers_in(*ended->front().output, &tensor), expected);
+      EXPECT_EQ(tensor.read(), data);
+    }
+  });
+}
+
+TEST(CudaStagedAllgather, copies_its_own_to_the_host_and_all_back_in_pieces) {
+  fake::set("devices=3");
+  run_gpu_job(in_pieces(on_one_host(3)), [](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = rough_numbers(rank, 4 * kPiece);
+    // In place: the own part is where it belongs, and is not copied back.
+    Numbers all(3 * data.size());
+    std::ranges::copy(data, all.begin() + static_cast<std::ptrdiff_t>(data.size()) * rank);
+    const Tensor result(framework, all);
+    Operation operation = result.put(operation_on(OpType::kAllgather, "g", all));
+    operation.output = operation.input;
+    operation.input.data =
+        static_cast<float*>(result.data()) + data.size() * static_cast<std::size_t>(rank);
+    operation.input.shape = {static_cast<std::int64_t>(data.size())};
+    ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+    if (rank == 0) {
+      fake::set("devices=3");
+    }
+    ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+    const auto ended = run_one(world, std::move(operation));
+    ASSERT_TRUE(ended.ok()) << ended.status().message();
+    EXPECT_EQ(fake::copies_of(rank).to_host, 13);
+    EXPECT_EQ(fake::copies_of(rank).to_device, 2 * 13);
+    EXPECT_EQ(result.read(), gathered({data.size(), data.size(), data.size()}));
+    ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+    EXPECT_LE(fake::pinned_growth(), 3 * kPiecesAtATime * kPieceBytes);
+  });
+}
+
+TEST(CudaStagedAllgather, an_output_of_another_shape_fails_on_its_rank_alone) {
+  run_gpu_job(in_pieces(on_one_host(2)), [](World& world, int rank) {
+    const Framework framework;
+    Numbers data = rough_numbers(rank, 3 * kPiece);
+    Numbers all(6 * kPiece - (rank == 0 ? 1 : 0), 0.0F);
+    const Tensor tensor(framework, data);
+    const Tensor result(framework, all);
+    Operation operation = tensor.put(operation_on(OpType::kAllgather, "g", data));
+    operation.output = result.put(operation_on(OpType::kAllgather, "g", all)).input;
+    const auto ended = run_one(world, std::move(operation));
+    EXPECT_EQ(ended.ok(), rank == 1) << ended.status().message();
+    EXPECT_EQ(result.read(), rank == 1 ? gathered({3 * kPiece, 3 * kPiece}) : all);
   });
 }
 
