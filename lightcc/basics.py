@@ -10,7 +10,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
-from lightcc import _core, _discovery, _world, process_sets as _process_sets
+from lightcc import _core, _discovery, _nccl_net, _world, process_sets as _process_sets
 from lightcc._discovery import Epoch
 from lightcc._discovery.mpi_comm import agreed_sets, is_mpi_comm
 from lightcc._stat_server import StatServer
@@ -183,6 +183,7 @@ def _join(
     site = _discovery.mpi_site(epoch, comm) if is_job else None
     if epoch.rank == 0 and expected is None:
         _warn_about_variables()
+    _nccl_net.point_to_harp()
 
     try:
         world = _core.World(

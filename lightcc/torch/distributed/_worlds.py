@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from lightcc import _core, _world, basics
+from lightcc import _core, _nccl_net, _world, basics
 from lightcc._discovery.epoch import Epoch
 from lightcc._discovery.meeting import Party, meet, this_machine
 from lightcc._discovery.torch_store import TorchStoreChannel, prefix_of_start
@@ -168,6 +168,7 @@ def join_group(
         base = f"c10d/{parent.prefix}{name}/"
         prefix = f"{base}{_count(_joined, base)}/"
         member = replace(parent.member, rank=rank, size=size)
+    _nccl_net.point_to_harp()
     world = _core.World(
         rank=rank,
         size=size,

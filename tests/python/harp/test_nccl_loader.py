@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 HOME = Path(__file__).resolve().parents[3] / ".venv-nccl"
 VERSIONS = ("2.18.3", "2.21.5", "2.26.2", "2.32.3")
 PROBE = Path(__file__).with_name("nccl_probe.py")
+BY_LIGHTCC = Path(__file__).with_name("nccl_by_lightcc.py")
 
 
 def library(version: str) -> str:
@@ -29,11 +30,11 @@ def library(version: str) -> str:
     return str(path)
 
 
-def log_of(version: str, variables: dict[str, str]) -> str:
+def log_of(version: str, variables: dict[str, str], script: Path = PROBE) -> str:
     """What NCCL logs on its way to a network, with no variables of its own but these."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("NCCL_")}
     env |= {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "lo", "HARP_PROFILE": "none"} | variables
-    command = [sys.executable, str(PROBE), library(version)]
+    command = [sys.executable, str(script), library(version)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=120, env=env
     )
@@ -43,8 +44,8 @@ def log_of(version: str, variables: dict[str, str]) -> str:
     return text
 
 
-def starts_harp(version: str, variables: dict[str, str]) -> bool:
-    text = log_of(version, variables)
+def starts_harp(version: str, variables: dict[str, str], script: Path = PROBE) -> bool:
+    text = log_of(version, variables, script)
     return "NET/HARP : init: datapath udp" in text and "NET/Socket : Using" not in text
 
 
@@ -52,6 +53,13 @@ def starts_harp(version: str, variables: dict[str, str]) -> bool:
 def test_the_exports_for_a_version_make_it_use_harp(version: str) -> None:
     folder = Path(plugin_path()).parent
     assert starts_harp(version, nccl.exports(nccl.parse_version(version), folder))
+
+
+@pytest.mark.parametrize("version", VERSIONS[1:])
+def test_light_net_makes_it_use_harp_without_exports(version: str) -> None:
+    asked = {"LIGHT_NET": "harp", "LIGHT_GPU_OPERATIONS": "nccl"}
+    assert starts_harp(version, asked | {"LIGHT_NCCL_LIBRARY": library(version)}, BY_LIGHTCC)
+    assert not starts_harp(version, asked | {"LIGHT_NET": "tcp"}, BY_LIGHTCC)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -2,10 +2,13 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +17,18 @@
 #include "lightcc_cuda/nccl/functions.hpp"
 
 namespace lightcc::cuda::fake {
+
+/// As the variables were when a communicator was made from nothing.
+static std::mutex seen_mutex;
+static std::map<std::string, std::string> seen;
+
+static void look_at_variables() {
+  const std::lock_guard lock(seen_mutex);
+  for (const char* const name : {"NCCL_NET_PLUGIN", "NCCL_NET"}) {
+    const char* const text = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+    seen[name] = text == nullptr ? "" : text;
+  }
+}
 
 [[gnu::visibility("default")]] void set_nccl(const std::string& settings) {
   nccl_settings().set(settings);
@@ -38,6 +53,10 @@ namespace lightcc::cuda::fake {
 }
 [[gnu::visibility("default")]] int lightcc_fake_nccl_live() {
   return live_nccl();
+}
+[[gnu::visibility("default")]] const char* lightcc_fake_nccl_saw(const char* variable) {
+  const std::lock_guard lock(seen_mutex);
+  return seen[variable].c_str();
 }
 [[gnu::visibility("default")]] int lightcc_fake_nccl_operations() {
   return operations_of_nccl();
@@ -82,6 +101,7 @@ LIGHTCC_NCCL_API ncclCommInitRankConfig(
       config->magic != expected.magic || config->size != expected.size || config->blocking != 0) {
     return lightcc::cuda::kNcclInvalidArgument;
   }
+  fake::look_at_variables();
   auto comm = std::make_shared<Comm>();
   comm->rank = static_cast<std::size_t>(rank);
   comm->size = static_cast<std::size_t>(size);

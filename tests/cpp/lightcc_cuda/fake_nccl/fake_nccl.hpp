@@ -32,5 +32,7 @@ std::vector<std::vector<std::string>> orders_of_nccl();
 // The same for who has the library alone, by ctypes.
 extern "C" int lightcc_fake_nccl_live();
 extern "C" int lightcc_fake_nccl_operations();
+/// What NCCL_NET_PLUGIN or NCCL_NET was when a communicator was last made from nothing.
+extern "C" const char* lightcc_fake_nccl_saw(const char* variable);
 
 }  // namespace lightcc::cuda::fake

@@ -1,0 +1,67 @@
+"""HARP for NCCL: with `LIGHT_NET=harp`, NCCL carries tensors of GPUs between hosts over it.
+
+NCCL reads which network it uses from the environment when its first communicator is made. So what
+`python -m lightcc.harp --env` prints is set before that, in this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightcc import _core, harp
+from lightcc.harp import nccl
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+_log = logging.getLogger(__name__)
+_CHOICES = ("NCCL_NET_PLUGIN", "NCCL_NET")
+
+
+def point_to_harp(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Sets what makes NCCL use HARP, where the variables ask for both; else does nothing.
+
+    Nothing is set that is set already: then the user has chosen. What was done, or why nothing can
+    be, is logged. Call it before NCCL makes a communicator.
+    """
+    if not _wants_both(environment):
+        return
+    try:
+        version = _parts(_core.find_nccl(environment.get("LIGHT_NCCL_LIBRARY", "")))
+        wanted = nccl.exports(version, Path(harp.plugin_path()).parent)
+    except NotImplementedError:
+        return  # There is no NCCL of use, which the engine says itself.
+    except (FileNotFoundError, ValueError) as error:
+        _log.warning("LIGHT_NET=harp: NCCL does not use HARP: %s", error)
+        return
+    found = ".".join(map(str, version))
+    chosen = [name for name in _CHOICES if environment.get(name)]
+    if all(environment.get(name) == wanted[name] for name in _CHOICES):
+        return  # By the user, or by an init() before.
+    if chosen:
+        _log.info("LIGHT_NET=harp: NCCL %s uses what %s says", found, " and ".join(chosen))
+        return
+    if "LD_LIBRARY_PATH" in wanted:
+        _log.warning(
+            "LIGHT_NET=harp: NCCL %s does not use HARP: it looks where LD_LIBRARY_PATH pointed when"
+            ' this process started. Before that, run: eval "$(python -m lightcc.harp --env)"',
+            found,
+        )
+        return
+    environment.update(wanted)
+    settings = " ".join(f"{name}={value}" for name, value in wanted.items())
+    _log.info("LIGHT_NET=harp: NCCL %s uses HARP between hosts: %s", found, settings)
+
+
+def _wants_both(environment: MutableMapping[str, str]) -> bool:
+    operations = environment.get("LIGHT_GPU_OPERATIONS") or environment.get(
+        "HOROVOD_GPU_OPERATIONS", ""
+    )
+    return environment.get("LIGHT_NET") == "harp" and operations.lower() == "nccl"
+
+
+def _parts(version: int) -> tuple[int, ...]:
+    return version // 10_000, version // 100 % 100, version % 100

@@ -1,0 +1,11 @@
+"""As nccl_probe.py, after lightcc has pointed NCCL to HARP: nccl_by_lightcc.py LIBNCCL_SO."""
+
+from __future__ import annotations
+
+import nccl_probe
+
+from lightcc import _nccl_net
+
+if __name__ == "__main__":
+    _nccl_net.point_to_harp()
+    nccl_probe.main()

@@ -1,0 +1,116 @@
+"""LIGHT_NET=harp points the NCCL that lightcc opens to HARP, and never overrides the user."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+
+import numpy as np
+import pytest
+from gpu_arrays import FAKE_CUDA, GpuArray, needs_fake_cuda, on_host, use_gpu
+
+import lightcc as hvd
+from lightcc import _core, _nccl_net
+from lightcc.harp import plugin_path
+from lightcc.testing import spawn_ranks
+
+ASKED = {"LIGHT_NET": "harp", "HOROVOD_GPU_OPERATIONS": "NCCL"}
+NEW, OLD = 22105, 21805
+
+
+@pytest.fixture
+def version(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    def find_nccl(file: str) -> int:
+        assert file == ""
+        if request.param == 0:
+            msg = "no NCCL, because it cannot be opened"
+            raise NotImplementedError(msg)
+        return int(request.param)
+
+    monkeypatch.setattr(_core, "find_nccl", find_nccl)
+
+
+def set_for(given: dict[str, str]) -> dict[str, str]:
+    """What is set beside what was given."""
+    environment = dict(given)
+    _nccl_net.point_to_harp(environment)
+    assert {name: environment[name] for name in given} == given
+    return {name: environment[name] for name in environment if name not in given}
+
+
+@pytest.mark.usefixtures("version")
+@pytest.mark.parametrize("version", [NEW], indirect=True)
+def test_an_nccl_is_pointed_to_harp_where_both_are_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harp = {"NCCL_NET_PLUGIN": plugin_path(), "NCCL_NET": "HARP"}
+    with caplog.at_level(logging.INFO, logger="lightcc"):
+        assert set_for(ASKED) == harp
+    assert [record.getMessage() for record in caplog.records] == [
+        f"LIGHT_NET=harp: NCCL 2.21.5 uses HARP between hosts: NCCL_NET_PLUGIN={plugin_path()} "
+        "NCCL_NET=HARP"
+    ]
+    assert set_for({"LIGHT_NET": "harp", "LIGHT_GPU_OPERATIONS": "nccl"}) == harp
+    assert set_for({"LIGHT_NET": "harp"}) == {}
+    assert set_for({"LIGHT_NET": "tcp", "HOROVOD_GPU_OPERATIONS": "NCCL"}) == {}
+    assert set_for({**ASKED, "LIGHT_GPU_OPERATIONS": "host"}) == {}
+    caplog.clear()
+    assert set_for({**ASKED, **harp}) == {}
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures("version")
+@pytest.mark.parametrize("version", [NEW, OLD], indirect=True)
+@pytest.mark.parametrize("chosen", [{"NCCL_NET": "Socket"}, {"NCCL_NET_PLUGIN": "ofi"}])
+def test_what_the_user_has_set_stays_alone(
+    chosen: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="lightcc"):
+        assert set_for({**ASKED, **chosen}) == {}
+    [text] = [record.getMessage() for record in caplog.records]
+    assert text.endswith(f"uses what {next(iter(chosen))} says")
+
+
+@pytest.mark.usefixtures("version")
+@pytest.mark.parametrize("version", [OLD], indirect=True)
+def test_an_nccl_that_needs_a_path_from_the_start_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert set_for(ASKED) == {}
+    [text] = [record.getMessage() for record in caplog.records]
+    assert "NCCL 2.18.5 does not use HARP: it looks where LD_LIBRARY_PATH pointed when" in text
+
+
+@pytest.mark.usefixtures("version")
+@pytest.mark.parametrize("version", [0], indirect=True)
+def test_without_an_nccl_nothing_is_set() -> None:
+    assert set_for(ASKED) == {}
+
+
+def network_of_nccl() -> tuple[str, str]:
+    use_gpu()
+    hvd.init()
+    x = np.ones(100, np.float32)
+    np.testing.assert_array_equal(on_host(hvd.allreduce(GpuArray(x), op=hvd.Sum)), 2 * x)
+    fake = ctypes.CDLL("libnccl.so.2")
+    fake.lightcc_fake_nccl_saw.restype = ctypes.c_char_p
+    names = (b"NCCL_NET_PLUGIN", b"NCCL_NET")
+    plugin, net = (fake.lightcc_fake_nccl_saw(name).decode() for name in names)
+    return plugin, net
+
+
+@pytest.mark.multiproc
+@needs_fake_cuda
+def test_nccl_sees_it_when_its_first_communicator_is_made() -> None:
+    settings = [
+        {
+            **ASKED,
+            "LIGHT_NCCL_LIBRARY": str(FAKE_CUDA.parent / "libnccl.so.2"),
+            "LIGHTCC_FAKE_CUDA": f"bus={rank + 1}",
+            "LIGHTCC_FAKE_NCCL": f"version={NEW}",
+        }
+        for rank in range(2)
+    ]
+    assert "NCCL_NET" not in os.environ
+    assert spawn_ranks(network_of_nccl, 2, env=settings) == 2 * [(plugin_path(), "HARP")]
