@@ -19,6 +19,7 @@ import errno
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import platform
@@ -32,7 +33,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightcc import _addresses, harp
+from lightcc import _addresses, _pci, harp
 from lightcc._warnings import programs_not_there
 from lightcc.harp.variables import HARP_VARIABLES
 from lightcc.runner.environment import LAUNCHER_VARIABLES
@@ -255,9 +256,17 @@ def _check_gpus() -> list[Finding]:
     except NotImplementedError as error:
         return [Finding("libraries", "GPU", MISSING, str(error)), _check_nccl(core)]
     version = found["driver_version"]
-    driver = f"driver for CUDA {version // 1000}.{version % 1000 // 10}"
-    gpus = [_describe_gpu(core, index, gpu, driver) for index, gpu in enumerate(found["gpus"])]
-    return [*gpus, _check_nccl(core)]
+    driver = f"driver{_driver_release()} for CUDA {version // 1000}.{version % 1000 // 10}"
+    checks = [_check_gpu(core, index, gpu, driver) for index, gpu in enumerate(found["gpus"])]
+    return [*itertools.chain(*checks), _describe_peers(found["gpus"]), _check_nccl(core)]
+
+
+def _driver_release() -> str:
+    """Returns " 550.54" where NVIDIA's kernel module says that, else nothing."""
+    try:
+        return " " + Path("/sys/module/nvidia/version").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def _check_nccl(core: ModuleType) -> Finding:
@@ -270,11 +279,16 @@ def _check_nccl(core: ModuleType) -> Finding:
     return Finding("libraries", "NCCL", OK, f"{text}; {how}")
 
 
-def _describe_gpu(core: ModuleType, index: int, gpu: dict[str, Any], driver: str) -> Finding:
-    """Tries the kernels on a GPU, which takes memory of it for a moment."""
+def _check_gpu(
+    core: ModuleType, index: int, gpu: dict[str, Any], driver: str
+) -> tuple[Finding, Finding]:
+    """Tries the kernels on a GPU, which takes memory of it for a moment; and finds its NIC."""
     major, minor = gpu["capability"]
-    size = f"{gpu['bytes'] // _MIB} MiB"
-    known = f"{gpu['name']} at {gpu['pci_bus_id']}, compute capability {major}.{minor}, {size}"
+    what = "a slice (MIG) of the GPU at " if gpu["is_slice"] else "at "
+    known = (
+        f"{gpu['name']}, {what}{gpu['pci_bus_id']}, {gpu['uuid'] or 'UUID not known'}, "
+        f"compute capability {major}.{minor} (sm_{major}{minor}), {gpu['bytes'] // _MIB} MiB"
+    )
     status = OK
     result = "lightcc's kernels run"
     try:
@@ -282,7 +296,30 @@ def _describe_gpu(core: ModuleType, index: int, gpu: dict[str, Any], driver: str
     except (NotImplementedError, RuntimeError) as error:
         status = MISSING
         result = f"lightcc's kernels do not run: {error}"
-    return Finding("libraries", f"GPU {index}", status, f"{known}, {driver}; {result}")
+    name = f"GPU {index}"
+    nic = Finding("libraries", f"{name} NIC", *_describe_nearest(gpu["pci_bus_id"]))
+    return Finding("libraries", name, status, f"{known}, {driver}; {result}"), nic
+
+
+def _describe_nearest(address: str) -> tuple[str, str]:
+    nearest = _pci.nearest_interfaces(address)
+    if nearest is None:
+        return MISSING, f"not known: /sys/bus/pci/devices has no {address}"
+    where = "" if nearest.numa_node is None else f"; the GPU is on NUMA node {nearest.numa_node}"
+    if not nearest.names:
+        return MISSING, f"no network interface is a PCI device{where}"
+    return OK, f"{', '.join(nearest.names)}, {nearest.distance}{where}"
+
+
+def _describe_peers(gpus: list[dict[str, Any]]) -> Finding:
+    """Says which GPUs can use one another's memory without the host's."""
+    if len(gpus) == 1:
+        return Finding("libraries", "GPU peers", OK, "there is one GPU")
+    each = [
+        f"{index} of {', '.join(map(str, gpu['peers'])) or 'none'}"
+        for index, gpu in enumerate(gpus)
+    ]
+    return Finding("libraries", "GPU peers", OK, "a GPU can use memory: " + "; ".join(each))
 
 
 def check_environment() -> list[Finding]:

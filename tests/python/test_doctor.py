@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from gpu_arrays import FAKE_CUDA, needs_fake_cuda
 
-from lightcc import doctor, harp
+from lightcc import _pci, doctor, harp
 from lightcc.harp import __main__ as harp_main
 from lightcc.harp.variables import HARP_VARIABLES
 from lightcc.runner.environment import LAUNCHER_VARIABLES
@@ -183,12 +183,40 @@ def test_a_file_that_is_no_driver_is_told(tmp_path: Path) -> None:
 
 @needs_fake_cuda
 def test_gpus_are_described_and_tried() -> None:
-    found = gpus_of_a_child(FAKE_CUDA, "devices=2,capability=86")
-    assert [name for name, _, _ in found] == ["GPU 0", "GPU 1"]
-    assert {status for _, status, _ in found} == {doctor.OK}
-    assert found[0][2] == (
-        "Simulated GPU at 0000:01:00.0, compute capability 8.6, 1024 MiB, driver for CUDA 12.8; "
-        "lightcc's kernels run"
+    found = gpus_of_a_child(FAKE_CUDA, "devices=2,capability=86,bus=254")
+    names = [name for name, _, _ in found]
+    assert names == ["GPU 0", "GPU 0 NIC", "GPU 1", "GPU 1 NIC", "GPU peers"]
+    statuses = {name: status for name, status, _ in found if not name.endswith("NIC")}
+    assert set(statuses.values()) == {doctor.OK}
+    details = {name: detail for name, _, detail in found}
+    before, after = details["GPU 0"].split(", driver")
+    assert before == (
+        "Simulated GPU, at 0000:fe:00.0, GPU-1fff0000-0000-0000-0000-00000000fe00, "
+        "compute capability 8.6 (sm_86), 1024 MiB"
+    )
+    assert after.endswith(" for CUDA 12.8; lightcc's kernels run")
+    assert details["GPU 0 NIC"] == "not known: /sys/bus/pci/devices has no 0000:fe:00.0"
+    assert details["GPU peers"] == "a GPU can use memory: 0 of 1; 1 of 0"
+
+
+@needs_fake_cuda
+def test_a_slice_of_a_gpu_is_described_as_one() -> None:
+    (gpu, _, peers) = gpus_of_a_child(FAKE_CUDA, "mig=1")
+    assert gpu[2].startswith(
+        "Simulated GPU MIG 1g.5gb, a slice (MIG) of the GPU at 0000:01:00.0, MIG-1fff0000-"
+    )
+    assert peers == ("GPU peers", doctor.OK, "there is one GPU")
+
+
+def test_the_nic_near_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nearest(address: str) -> _pci.Nearest:
+        assert address == "0000:65:00.0"
+        return _pci.Nearest(("eth3", "mlx5_0"), "behind a common PCI bridge", 1)
+
+    monkeypatch.setattr(_pci, "nearest_interfaces", nearest)
+    assert doctor._describe_nearest("0000:65:00.0") == (
+        doctor.OK,
+        "eth3, mlx5_0, behind a common PCI bridge; the GPU is on NUMA node 1",
     )
 
 
@@ -221,6 +249,6 @@ def test_nccl_is_described(
     ],
 )
 def test_a_gpu_of_no_use_is_told_with_the_reason(settings: str, name: str, detail: str) -> None:
-    [found] = gpus_of_a_child(FAKE_CUDA, settings)
+    found = gpus_of_a_child(FAKE_CUDA, settings)[0]
     assert found[:2] == (name, doctor.MISSING)
     assert detail in found[2]
