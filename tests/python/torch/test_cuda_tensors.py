@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -228,6 +229,30 @@ def two_kinds_of_memory_are_told() -> None:
         hvd.allreduce(x, name="mixed")
 
 
+def a_captured_step_is_refused_and_the_world_goes_on() -> None:
+    import torch
+
+    import lightcc.torch as hvd
+
+    driver = use_gpu().driver
+    model = torch.nn.Linear(8, 3).to("cuda")
+    named = [(f"captured.{name}", p) for name, p in model.named_parameters()]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named)
+    parameters = optimizer.param_groups[0]["params"]
+    before = [p.detach().cpu() for p in parameters]
+    loss = model(torch.randn(16, 8).to("cuda")).square().mean()
+    settings = os.environ["LIGHTCC_FAKE_CUDA"]
+    driver.lightcc_fake_cuda_set(f"{settings},capturing=1".encode())
+    try:
+        with pytest.raises(ValueError, match="being captured into a CUDA graph"):
+            loss.backward()
+    finally:
+        driver.lightcc_fake_cuda_set(settings.encode())
+    assert all(same(p.detach(), old) for p, old in zip(parameters, before, strict=True))
+    x = torch.ones(5).to("cuda")
+    assert same(hvd.allreduce(x, op=hvd.Sum, name="after the capture"), torch.full((5,), 2.0))
+
+
 CHECKS = [
     operations_give_the_hosts_results,
     gradients_are_recorded,
@@ -239,6 +264,7 @@ CHECKS = [
     layers_and_other_optimizers_give_the_hosts_parameters,
     ddp_hooks_take_their_buckets,
     two_kinds_of_memory_are_told,
+    a_captured_step_is_refused_and_the_world_goes_on,
 ]
 
 

@@ -182,6 +182,9 @@ bool read_module(std::string_view text, ModuleHandle& module) {
 [[gnu::visibility("default")]] int live() {
   return live_objects;
 }
+[[gnu::visibility("default")]] void lightcc_fake_cuda_set(const char* settings) {
+  set(settings);
+}
 [[gnu::visibility("default")]] int lightcc_fake_cuda_live() {
   return live_objects;
 }

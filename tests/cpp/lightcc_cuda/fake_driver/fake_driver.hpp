@@ -49,6 +49,7 @@ std::size_t pinned_growth();
 /// Contexts, modules, streams, events and memory that have not been given back.
 int live();
 /// The same for who has the library alone, by ctypes.
+extern "C" void lightcc_fake_cuda_set(const char* settings);
 extern "C" int lightcc_fake_cuda_live();
 extern "C" int lightcc_fake_cuda_copies_to_host(int device);
 
