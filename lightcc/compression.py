@@ -298,12 +298,15 @@ class AutoCompressor(EngineCompressor):
     For `DistributedOptimizer` of torch, TensorFlow and Keras, and for `DistributedGradientTape`.
     After a warm-up, each way of compressing has a few steps: none, int8, int4, and top-k at 5% and
     1%. The mildest one stays that makes steps about as short as the fastest does. So nothing is
-    compressed where the network is not what limits. Before top-k, int4 and then milder top-k have
-    some hundred steps. Optimizers that divide by squares of gradients, as Adam does, get no top-k,
-    nor do tapes, which do not know their optimizer. For `torch.optim.Adam` and `AdamW`, a `budget`
-    that is too small for int4 has `AdamCompressor`'s way follow on int4. That is for all gradients
-    together, since the optimizer's step changes with it. They go back to int4 where too much is
-    kept back of one of them, where they are clipped after `synchronize()`, and after a `join()`.
+    compressed where the network is not what limits. Before top-k there are 2100 steps of int4, and
+    1000 in which its share falls, since shorter trainings lose accuracy by it. Optimizers that
+    divide by squares of gradients, as Adam does, get no top-k, nor do tapes, which do not know
+    their optimizer.
+
+    For `torch.optim.Adam` and `AdamW`, a `budget` that is too small for int4 has `AdamCompressor`'s
+    way follow on int4. That is for all gradients together, since the optimizer's step changes with
+    it. They go back to int4 where too much is kept back of one of them, where they are clipped
+    after `synchronize()`, and after a `join()`.
 
     From then on, a gradient of which too much is kept back takes the next milder way. That is seen
     in `stats().compression`. `optimizer.compression_choices()` returns the ways, and Python's
@@ -316,8 +319,13 @@ class AutoCompressor(EngineCompressor):
             otherwise 0.129 (int4). The warm-up, and gradients that take a milder way, may send
             more.
         error: Limit of `kept_ratio`: how many times what a step brings may be kept back. `None`: 8,
-            or 0.5 where the optimizer divides by squares of what arrives. Above 0.
+            or 0.5 where the optimizer divides by squares of what arrives. With momentum correction
+            it is divided by 1 - momentum, as what is kept back has momentum in it. Above 0.
         warmup_steps: For so many steps everything travels as int8, at least 0.
+        momentum_correction: Whether top-k applies the momentum of a `torch.optim.SGD` in its place,
+            as with `TopKCompressor`. It is handed over where a gradient's way changes, and nothing
+            of a gradient counts twice or is lost. In the trainings of docs/convergence.md that was
+            no better.
 
     Raises:
         ValueError: A number is out of its range.
@@ -326,7 +334,12 @@ class AutoCompressor(EngineCompressor):
     label = "auto"
 
     def __init__(
-        self, budget: float = 1.0, error: float | None = None, warmup_steps: int = 100
+        self,
+        budget: float = 1.0,
+        error: float | None = None,
+        warmup_steps: int = 100,
+        *,
+        momentum_correction: bool = False,
     ) -> None:
         """Takes the arguments of the class."""
         if not 0.0 < budget <= 1.0:
@@ -341,6 +354,13 @@ class AutoCompressor(EngineCompressor):
         self.budget = budget
         self.error = error
         self.warmup_steps = warmup_steps
+        self.momentum_correction = momentum_correction
+
+    def refuse_momentum_correction(self) -> None:
+        """Raises ValueError where a face is asked for what only lightcc.torch can do."""
+        if self.momentum_correction:
+            msg = "momentum_correction of auto compression is for torch.optim.SGD alone"
+            raise ValueError(msg)
 
     def spec(self, momentum: float | None = None) -> CompressionSpec:  # noqa: ARG002
         """Raises ValueError: only DistributedOptimizer knows when a step is over."""

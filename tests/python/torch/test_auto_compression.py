@@ -140,26 +140,33 @@ def test_all_that_was_kept_back_arrives(fusion: str) -> None:
     spawn_ranks(nothing_is_lost, 4, fusion, env=TWO_BY_TWO)
 
 
-def ways_by_step() -> list[str]:
+def ways_by_step() -> list[tuple[str, int]]:
+    """Returns way and bytes of each step."""
     hvd.init()
     model = make_model()
     optimizer = auto_optimizer(model, sgd(model), TIMES, warmup_steps=2)
-    compression_tuner.DESCENT_STEPS = 4
-    found: list[str] = []
-    for step in range(2 + 5 * TRIAL_STEPS + 12):
+    compression_tuner.TOPK_WARMUP_STEPS = 40
+    compression_tuner._BEFORE_TOPK = 1
+    found: list[tuple[str, int]] = []
+    for step in range(2 + 5 * TRIAL_STEPS + 45):
+        (way,) = set(optimizer.compression_choices().values())
+        sent = hvd.stats()["compressed_sent_bytes"]
         train(model, optimizer, range(step, step + 1))
-        found += set(optimizer.compression_choices().values())
+        found.append((way, hvd.stats()["compressed_sent_bytes"] - sent))
     return found
 
 
-def test_top_k_is_reached_by_way_of_milder_ways() -> None:
-    for ways in spawn_ranks(ways_by_step, 4, env=TWO_BY_TWO):
-        assert ways[:1] == ["int8"]
+def test_the_share_of_top_k_falls_where_it_is_chosen() -> None:
+    for found in spawn_ranks(ways_by_step, 4, env=TWO_BY_TWO):
         trials = [way for way in WAYS_OF_SGD for _ in range(TRIAL_STEPS)]
-        assert ways[1 : 1 + len(trials)] == trials
-        descent = ways[1 + len(trials) :]
-        assert list(dict.fromkeys(descent)) == ["int4", "top-k at 0.05", "top-k at 0.01"]
-        assert descent.count("top-k at 0.05") == 4
+        assert [way for way, _ in found] == ["int8"] * 2 + trials + ["int4"] + [
+            "top-k at 0.01"
+        ] * 44
+        in_trial = found[1 + len(trials)][1]
+        after = [sent for _, sent in found[3 + len(trials) :]]
+        assert after[0] > after[20] > after[-1]
+        assert after[0] > 1.5 * in_trial
+        assert max(after[40:]) < 1.5 * in_trial
 
 
 def ways_after_looks(error: float) -> list[set[str]]:
