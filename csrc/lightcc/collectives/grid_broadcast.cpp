@@ -1,5 +1,5 @@
 // Broadcast: the root's block gets a chunk through its memory, each of its members sends one shard
-// to the members of its place in the other blocks, and these blocks share the shards.
+// to the members with its position in the other blocks, and these blocks share the shards.
 //
 //   bytes that leave the root's host   N for a pair of hosts, and N for each child where there are
 //                                      more (NetBroadcast), 1/n of it by each member

@@ -1,6 +1,6 @@
-// All-gather: members of the same place in their blocks exchange their own parts, then every block
-// shares what its members received. There is no first stage: a part crosses to each block once,
-// carried by the member that has it.
+// All-gather: members with the same position in their blocks exchange their own parts, then every
+// block shares what its members received. There is no first stage: a part crosses to each block
+// once, carried by the member that has it.
 //
 //   bytes sent by each member through the transport   (m-1) B_r, B_r being its own part; a flat
 //                                                     all-gather: (mn-1) B_r

@@ -40,7 +40,7 @@ struct GridPosition {
 /// The levels of a grid of m blocks of n members, as one member sees them.
 struct GridLevels {
   std::unique_ptr<Group> intra;  ///< The n members of this member's block.
-  /// Independent groups of the same m members: those that have this member's place in their
+  /// Independent groups of the same m members: those that have this member's position in their
   /// blocks, in the order of the blocks. At least one. Chunks take them in turn, so that one chunk
   /// fills the wire while another one begins or ends.
   std::vector<std::unique_ptr<Group>> inter;

@@ -16,7 +16,7 @@ namespace lightcc {
 /// Starts the parts of one operation, chunk by chunk.
 ///
 /// A part that is null is nothing to do: on all members of the block alike (scatter, gather), or on
-/// all members with this one's place in their blocks (exchange).
+/// all members with this one's position in their blocks (exchange).
 class PipelineStages {
  public:
   explicit PipelineStages(const GridSchedule& schedule) : schedule_(schedule) {}

@@ -19,7 +19,7 @@ struct MpiGroupOptions {
   SimdLevel simd = SimdLevel::kPlain;
 };
 
-/// `comm` is made, has `size` members, and is of this group alone; `rank` is this one's place.
+/// `comm` is made, has `size` members, and is of this group alone; `rank` is this one's index.
 ///
 /// A Work that fails, or is dropped before its end, ends the group, as in a NetGroup. What MPI
 /// still uses then stays allocated.

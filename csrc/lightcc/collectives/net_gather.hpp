@@ -49,7 +49,7 @@ class NetGatherRing final : public NetWork {
                 std::vector<std::size_t> bytes);
 
  private:
-  /// A place in the sequence of pieces of the blocks of r, r-1, r-2, ...
+  /// A position in the sequence of pieces of the blocks of r, r-1, r-2, ...
   struct Cursor {
     std::size_t block = 0;  ///< Places before the first member.
     std::size_t piece = 0;

@@ -156,9 +156,9 @@ class TopkStore {
   TakenInTurns<TensorSample> samples_;
 };
 
-/// What a rank at `place` remembers of a tensor of which `saved` has what each member of its block
-/// remembered, in their order, in a grid of as many blocks. kInvalidArgument says what does not
-/// fit.
+/// What a rank at `position` remembers of a tensor of which `saved` has what each member of its
+/// block remembered, in their order, in a grid of as many blocks. kInvalidArgument says what does
+/// not fit.
 LIGHTCC_EXPORT Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
                                           const GridPosition& position);
 

@@ -26,7 +26,7 @@ std::size_t position_of(const std::vector<int>& ranks, std::int32_t rank) {
   return static_cast<std::size_t>(std::ranges::find(ranks, rank) - ranks.begin());
 }
 
-/// The ranks that have this one's place in their blocks.
+/// The ranks that have this one's position in their blocks.
 std::vector<std::int32_t> column_of(const Grid& grid, std::size_t member) {
   std::vector<std::int32_t> column;
   column.reserve(grid.blocks.size());

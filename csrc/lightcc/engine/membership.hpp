@@ -38,18 +38,18 @@ namespace lightcc {
 /// The ranks of this rank's host, and what they share.
 struct HostMembership {
   std::vector<int> ranks;            ///< Ascending; the first leads.
-  int index = 0;                     ///< This rank's place.
+  int index = 0;                     ///< This rank's, in `ranks`.
   UniqueFd bell;                     ///< This rank's eventfd.
-  std::vector<UniqueFd> peer_bells;  ///< By index; the own place is empty.
+  std::vector<UniqueFd> peer_bells;  ///< By index; its own is empty.
   ShmSegment segment;                ///< Sleep words, control rings, one-shot rounds.
   std::span<SleepWord> words;        ///< By index; in `segment`.
-  /// Unix sockets: on the leader by index (own place empty), elsewhere one, to the leader. They
+  /// Unix sockets: on the leader by index (its own is empty), elsewhere one, to the leader. They
   /// carry descriptors of new segments, and their end means that the process is gone.
   std::vector<UniqueFd> sockets;
   std::vector<std::int32_t> pids;  ///< Beside `sockets`.
 
   bool is_leader() const { return index == 0; }
-  /// Wakes the rank at `place`.
+  /// Wakes the rank at `position`.
   Doorbell doorbell(std::size_t position) const {
     return {&words[position], peer_bells[position].get()};
   }
