@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Runs pytest with several processes, and what failed there once more, alone: tests of up to three
-# files, which are up to 20 in all.
+# Runs pytest with several processes, and what failed there once more, alone, where that is little
+# (few_failures.py).
 # Usage: run_python_tests.sh PYTEST WORKERS REPORT [pytest options]
 #
 # Ranks of a dozen tests share the cores, so a test can fail because it had none of them for seconds.
 # What passes alone is listed, and REPORT-alone.xml tells check_skips.py. What fails alone has failed.
-# Files are counted, as tests that share their ranks fail together.
 set -uo pipefail
 pytest=$1 workers=$2 report=$3
 shift 3
@@ -15,12 +14,7 @@ rm -f "$report" "$alone"
 "$pytest" -n "$workers" --junitxml "$report" "$@"
 status=$?
 [[ $status == 1 ]] || exit "$status"  # 1: tests failed. All else is an error of another kind.
-few=$(python3 -c '
-import sys, xml.etree.ElementTree as ET
-cases = ET.parse(sys.argv[1]).iter("testcase")
-failed = [c.get("classname") for c in cases if {"failure", "error"} & {part.tag for part in c}]
-print(len(failed) if 0 < len(failed) <= 20 and len(set(failed)) <= 3 else "")
-' "$report")
+few=$(python3 "${BASH_SOURCE%/*}/few_failures.py" "$report")
 if [[ -z $few ]]; then
   exit "$status"
 fi

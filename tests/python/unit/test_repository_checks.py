@@ -17,6 +17,7 @@ import check_files  # noqa: E402
 import check_include_arrows  # noqa: E402
 import check_skips  # noqa: E402
 import choose_tests  # noqa: E402
+import few_failures  # noqa: E402
 import passed_tests  # noqa: E402
 from shares import BESIDE_OTHERS, is_beside_what_stayed, is_in_share  # noqa: E402
 from tracked_files import tracked_files  # noqa: E402
@@ -258,6 +259,24 @@ def test_few_failures_are_run_once_more_alone(
     totals = check_skips.read_reports([report])
     assert totals.passed_alone == ({"test_suite::test_is_crowded"} if runs_again else set())
     assert len(totals.failed) == sum(broken) + (not runs_again)
+
+
+def test_few_failures_are_those_of_three_files(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    assert few_failures.count(report) == 0
+    for failed, count in [
+        ("", 0),
+        ("a b c", 3),
+        ("a " * 20, 20),
+        ("a " * 21, 0),
+        ("a b c d", 0),
+    ]:
+        cases = "".join(
+            f'<testcase classname="{name}" name="{i}"><failure/></testcase>'
+            for i, name in enumerate(failed.split())
+        )
+        report.write_text(f'<testsuite><testcase classname="z" name="z"/>{cases}</testsuite>')
+        assert few_failures.count(report) == count, failed
 
 
 def test_what_failed_or_skipped_something_is_run_again(tmp_path: Path) -> None:
