@@ -57,27 +57,13 @@ bool OneShotAllreduce::suits(const Operation& operation) const {
          may_be_inline(s, members_.size(), max_bytes_) && operation.ready == nullptr;
 }
 
-// All that ranks must agree on.
-void OneShotAllreduce::identify(const Signature& s) {
-  identity_.clear();
-  ByteWriter writer(identity_);
-  writer.number(static_cast<std::uint8_t>(s.dtype));
-  writer.number(static_cast<std::uint8_t>(s.reduce_op));
-  writer.number(static_cast<std::uint8_t>(s.is_automatic));
-  writer.number(s.prescale);
-  writer.number(s.postscale);
-  writer.string(s.name);
-  for (const std::int64_t extent : s.shape) {
-    writer.number(extent);
-  }
-}
-
 // hot
 Result<bool> OneShotAllreduce::take(InFlight& operation) {
   if (!suits(operation.operation)) {
     return false;
   }
-  identify(operation.signature());
+  identity_.clear();
+  encode_signature(operation.signature(), identity_);  // All that ranks must agree on.
   if (identity_.size() > OneShotRounds::kMaxIdentity) {
     return false;
   }

@@ -57,7 +57,6 @@ class OneShotAllreduce {
                    const Clock& clock,
                    OperationTable& operations);
   bool suits(const Operation& operation) const;
-  void identify(const Signature& signature);
   bool has_patience();
   Status combine();
   void note(bool met);

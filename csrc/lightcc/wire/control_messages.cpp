@@ -490,6 +490,11 @@ Frame get_frame(ByteReader& in) {
 
 }  // namespace
 
+void encode_signature(const Signature& signature, Bytes& out) {
+  ByteWriter writer(out);
+  put(writer, signature);
+}
+
 void encode_frame(const Frame& frame, Bytes& out) {
   const std::size_t start = out.size();
   ByteWriter writer(out);

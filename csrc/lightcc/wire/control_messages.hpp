@@ -193,6 +193,8 @@ struct Heartbeat {
 
 using Frame = std::variant<std::vector<Report>, std::vector<Command>, WorldError, Heartbeat>;
 
+/// Appends a signature as requests carry it: equal bytes mean equal signatures.
+void encode_signature(const Signature& signature, Bytes& out);
 /// Appends the frame, length included.
 void encode_frame(const Frame& frame, Bytes& out);
 /// Parses a frame's kind and payload (without the length). kPeerFailed says what is wrong with it.

@@ -2,7 +2,6 @@
 // whichever comes first, and whoever sends what cannot be is named.
 #include "lightcc/transport/channel/recv_machine.hpp"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -73,6 +72,13 @@ void expect_broken(Link& link, const std::string& message) {
   EXPECT_EQ(status.rank(), kPeer);
   EXPECT_TRUE(link.broken());
   EXPECT_GE(link.closed, 1);
+}
+
+// All of a first message, whose bytes lie in `memory`.
+Fragment lent_by(Link& link, const Bytes& memory) {
+  (void)must(link.irecv_fragments(memory.size()));
+  link.to_lend = Fragment{.offset = 0, .bytes = memory};
+  return must(link.next_fragment(0)).value();
 }
 
 TEST(RecvMachineTest, a_piece_that_nobody_waits_for_is_left_where_it_is) {
@@ -193,9 +199,7 @@ TEST(RecvMachineTest, fragments_of_what_was_not_posted_for_them_are_the_callers_
 TEST(RecvMachineTest, releasing_something_else_ends_the_channel) {
   Link link;
   const Bytes memory = pattern(100, 1);
-  (void)must(link.irecv_fragments(100));
-  link.to_lend = Fragment{.offset = 0, .bytes = memory};
-  const Fragment fragment = must(link.next_fragment(0)).value();
+  const Fragment fragment = lent_by(link, memory);
   link.release({.offset = 0, .bytes = fragment.bytes.first(64)});
   EXPECT_EQ(link.test(0).status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(link.taken_back, 0U);
@@ -204,9 +208,7 @@ TEST(RecvMachineTest, releasing_something_else_ends_the_channel) {
 TEST(RecvMachineTest, a_fragment_that_is_held_through_a_failure_is_not_taken_back) {
   Link link;
   const Bytes memory = pattern(100, 1);
-  (void)must(link.irecv_fragments(100));
-  link.to_lend = Fragment{.offset = 0, .bytes = memory};
-  const Fragment fragment = must(link.next_fragment(0)).value();
+  const Fragment fragment = lent_by(link, memory);
   link.break_down(make_error(ErrorCode::kPeerFailed, "gone"));
   link.release(fragment);
   EXPECT_EQ(link.taken_back, 0U);
