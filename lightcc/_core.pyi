@@ -358,15 +358,6 @@ class World:
     def scale_compression(self, factor: float, process_set: int, names: Sequence[str]) -> None:
         """Multiplies what compression keeps back of the operations `names`."""
 
-    def move_momentum(
-        self, here: bool, momentum: float, process_set: int, names: Sequence[str]
-    ) -> None:
-        """Makes what is kept back of `names` fit who applies momentum: compression, or not it.
-
-        `here` means top-k with momentum correction. What fits already is left alone. ValueError for
-        a momentum out of range, and while a compressed tensor is in flight.
-        """
-
     def shutdown(self) -> None:
         """Leaves the world; its pending operations are lost. Idempotent. Blocks."""
 

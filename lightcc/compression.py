@@ -319,13 +319,8 @@ class AutoCompressor(EngineCompressor):
             otherwise 0.129 (int4). The warm-up, and gradients that take a milder way, may send
             more.
         error: Limit of `kept_ratio`: how many times what a step brings may be kept back. `None`: 8,
-            or 0.5 where the optimizer divides by squares of what arrives. With momentum correction
-            it is divided by 1 - momentum, as what is kept back has momentum in it. Above 0.
+            or 0.5 where the optimizer divides by squares of what arrives. Above 0.
         warmup_steps: For so many steps everything travels as int8, at least 0.
-        momentum_correction: Whether top-k applies the momentum of a `torch.optim.SGD` in its place,
-            as with `TopKCompressor`. It is handed over where a gradient's way changes, and nothing
-            of a gradient counts twice or is lost. In the trainings of docs/convergence.md that was
-            no better.
 
     Raises:
         ValueError: A number is out of its range.
@@ -334,12 +329,7 @@ class AutoCompressor(EngineCompressor):
     label = "auto"
 
     def __init__(
-        self,
-        budget: float = 1.0,
-        error: float | None = None,
-        warmup_steps: int = 100,
-        *,
-        momentum_correction: bool = False,
+        self, budget: float = 1.0, error: float | None = None, warmup_steps: int = 100
     ) -> None:
         """Takes the arguments of the class."""
         if not 0.0 < budget <= 1.0:
@@ -354,13 +344,6 @@ class AutoCompressor(EngineCompressor):
         self.budget = budget
         self.error = error
         self.warmup_steps = warmup_steps
-        self.momentum_correction = momentum_correction
-
-    def refuse_momentum_correction(self) -> None:
-        """Raises ValueError where a face is asked for what only lightcc.torch can do."""
-        if self.momentum_correction:
-            msg = "momentum_correction of auto compression is for torch.optim.SGD alone"
-            raise ValueError(msg)
 
     def spec(self, momentum: float | None = None) -> CompressionSpec:  # noqa: ARG002
         """Raises ValueError: only DistributedOptimizer knows when a step is over."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _VERSION = 1
 _MANIFEST = "manifest.json"
 _log = logging.getLogger(__name__)
-_loads = 0
 
 
 class _Tensor(NamedTuple):
@@ -121,11 +120,6 @@ def load_compression_state(directory: str | os.PathLike[str]) -> int:
     return take_in(states, failure)
 
 
-def loads() -> int:
-    """Returns how often this process has taken states in: what is kept back may be another then."""
-    return _loads
-
-
 def take_in(
     states: Mapping[Key, bytes],
     failure: Exception | None,
@@ -165,8 +159,6 @@ def take_in(
         if text is not None:
             msg = f"no rank has loaded its compression state, because rank {rank} cannot: {text}"
             raise ValueError(msg)
-    global _loads
-    _loads += 1
     common = _common({rank: found for rank, found, _ in reports}, world.process_sets())
     for key, state in states.items():
         if key in common:

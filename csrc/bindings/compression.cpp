@@ -134,18 +134,6 @@ void scale_compression(WorldBinding& world,
   throw_if_error(status);
 }
 
-void move_momentum(WorldBinding& world,
-                   bool here,
-                   double momentum,
-                   std::uint32_t process_set,
-                   const std::vector<std::string>& names) {
-  const Status status = [&] {
-    const py::gil_scoped_release nogil;
-    return world.engine().move_momentum(here, momentum, process_set, names);
-  }();
-  throw_if_error(status);
-}
-
 py::bytes reshard_compression(const std::vector<py::bytes>& states,
                               std::size_t blocks,
                               std::size_t block,
@@ -211,8 +199,7 @@ void register_compression(py::module_& module,
       .def("save_compression", &save_compression)
       .def("check_compression", &check_compression, "process_set"_a, "name"_a, "state"_a)
       .def("load_compression", &load_compression, "process_set"_a, "name"_a, "state"_a)
-      .def("scale_compression", &scale_compression, "factor"_a, "process_set"_a, "names"_a)
-      .def("move_momentum", &move_momentum, "here"_a, "momentum"_a, "process_set"_a, "names"_a);
+      .def("scale_compression", &scale_compression, "factor"_a, "process_set"_a, "names"_a);
   module.def("reshard_compression",
              &reshard_compression,
              "states"_a,

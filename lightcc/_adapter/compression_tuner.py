@@ -18,12 +18,6 @@ phases, in which all ranks do the same at the same step:
 What a way keeps back is added to what the next one sends, as the engine keeps it by name. Before a
 gradient travels uncompressed it travels once as top-k of all elements, which keeps nothing back.
 
-Where the caller asks for that, top-k applies the momentum of an SGD itself (`momentum_of`): to what
-is kept back, as in Deep Gradient Compression. The optimizer then leaves what arrives (`corrected`)
-out of its own momentum, which goes on with the steps before. Where a gradient begins or ends to
-travel so, the engine makes what is kept back fit (`move_momentum()` of the world), so nothing
-counts twice or is lost. It knows of each tensor whether that has happened, also after a load.
-
 An optimizer may know a way of its own, of all gradients together (`Momentum`): what travels is no
 gradient then, and the optimizer's step is another. It is the strongest way there is, and costs more
 accuracy than those before it, so it is for budgets below these. Where its statistics are above the
@@ -45,7 +39,6 @@ from lightcc._adapter.compressed_gradients import PREFIX
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES
 from lightcc._adapter.gradient_stream import Slot, Unit
 from lightcc.basics import stats
-from lightcc.compression_state import loads
 from lightcc.reductions import Max, allreduce
 
 if TYPE_CHECKING:
@@ -167,11 +160,6 @@ def ways_within(
     return ways, tried
 
 
-def _no_momentum() -> float | None:
-    """Stands for an optimizer that applies its momentum itself."""
-    return None
-
-
 class Tuned(Protocol[S]):
     """Gradients that travel as their slots say: a GradientStream, or what a face has in its place.
 
@@ -187,12 +175,7 @@ class Tuned(Protocol[S]):
 
 
 class CompressionTuner(Generic[S]):
-    """Chooses how the gradients of one optimizer travel.
-
-    Attributes:
-        corrected: Gradients that arrive with momentum in them in this step, so that the optimizer
-            must not apply it.
-    """
+    """Chooses how the gradients of one optimizer travel."""
 
     def __init__(
         self,
@@ -203,7 +186,6 @@ class CompressionTuner(Generic[S]):
         *,
         squares: bool,
         momentum: Momentum | None = None,
-        momentum_of: Callable[[], float | None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Begins with the warm-up.
@@ -215,8 +197,6 @@ class CompressionTuner(Generic[S]):
             process_set: The ranks whose gradients are combined.
             squares: Whether the optimizer divides by squares of what arrives.
             momentum: The way of its own that the optimizer knows, if there is one.
-            momentum_of: Returns the momentum that top-k is to apply in the optimizer's place; 0 or
-                `None`: none. Asked in each step, and the same on all ranks.
             clock: Returns seconds.
 
         Raises:
@@ -229,10 +209,6 @@ class CompressionTuner(Generic[S]):
         self._limit = compressor.error or (LIMIT_OF_SQUARES if squares else LIMIT)
         self._limit_of_momentum = compressor.error or LIMIT  # Which is added up.
         self._momentum = momentum
-        self._momentum_of = momentum_of or _no_momentum
-        self._last_momentum = 0.0  # That top-k applied.
-        self._moved_for = (-1, -1, -1)  # World, loads and number of gradients.
-        self.corrected: list[S] = []
         self._tuned = tuned
         self._compresses = compresses
         self._process_set = process_set
@@ -250,8 +226,7 @@ class CompressionTuner(Generic[S]):
         self._strongest = dict(self._levels)  # To which they go; known with the choice.
         self._topk_warmup = 0  # None in trials.
         self._recovering: dict[S, int] = {}  # Looks that a slot is left alone.
-        # Units, levels and momentum, if they stay.
-        self._applied: tuple[int, dict[S, int], float | None] | None = None
+        self._applied: tuple[int, dict[S, int]] | None = None  # Units and levels, if they stay.
         self._steps = 0
         self._next_step()
 
@@ -302,7 +277,7 @@ class CompressionTuner(Generic[S]):
         self._leave_what_does_not_suit()
         if self._steps <= self._topk_warmup:
             self._applied = None  # The share of top-k falls in each step.
-        if self._applied != (len(self._tuned.units), self._levels, self._momentum_of()):
+        if self._applied != (len(self._tuned.units), self._levels):
             self._apply()
         self._before = self._clock()
 
@@ -314,8 +289,6 @@ class CompressionTuner(Generic[S]):
         """Begins anew where ranks have done different numbers of steps, or are others."""
         if self._era != _world.era():
             self.start()
-        elif self._momentum_of() is not None and self._moved_for[1] != loads():
-            self._apply()  # Other momentum may be in what is kept back now.
 
     def _choose(self) -> None:
         """Gives all gradients the mildest way that is about as fast as the fastest."""
@@ -328,9 +301,8 @@ class CompressionTuner(Generic[S]):
         self._levels = dict.fromkeys(self._levels, min(level, quantized))
         if self._process_set.rank() == 0:
             _log.info(
-                "Compression.auto: gradients travel as %s%s; a step takes %s",
+                "Compression.auto: gradients travel as %s; a step takes %s",
                 self._ways[level].label,
-                " with momentum correction" if self._spec_of(level, self._momentum_of())[1] else "",
                 ", ".join(
                     f"{1e3 * time_s:.4g} ms {self._ways[tried].label}"
                     for tried, time_s in zip(self._tried, seconds, strict=True)
@@ -357,10 +329,9 @@ class CompressionTuner(Generic[S]):
             return
         for slot, ratio in zip(self._levels, self._kept_ratios(), strict=True):
             left = self._recovering.pop(slot, 0)
-            limit = self._limit_at(self._levels[slot])
             if left > 1:
                 self._recovering[slot] = left - 1
-            elif ratio > limit and self._levels[slot] > 0:
+            elif ratio > self._limit and self._levels[slot] > 0:
                 self._levels[slot] -= 1
                 self._strongest[slot] = self._levels[slot]
                 self._recovering[slot] = _PATIENCE
@@ -371,23 +342,17 @@ class CompressionTuner(Generic[S]):
                         slot.name,
                         self._ways[self._levels[slot]].label,
                         ratio,
-                        limit,
+                        self._limit,
                     )
 
-    def _limit_at(self, level: int) -> float:
-        """Returns the limit of `kept_ratio` of a way."""
-        # What is kept back has momentum in it where top-k applies that.
-        return self._limit / (1.0 - self._spec_of(level, self._momentum_of())[1])
-
-    def _spec_of(self, level: int, momentum: float | None) -> tuple[CompressionSpec | None, float]:
-        """Returns what the engine is asked for, and the momentum that it then applies."""
+    def _spec_of(self, level: int) -> CompressionSpec | None:
+        """Returns what the engine is asked for in this step."""
         from lightcc._core import CompressionSpec
 
         spec = self._ways[level].spec
         if spec is None or spec.bits:
-            return spec, 0.0
-        applied = momentum or 0.0
-        return CompressionSpec(self._share_of(spec.ratio), momentum=applied), applied
+            return spec
+        return CompressionSpec(self._share_of(spec.ratio))
 
     def _share_of(self, ratio: float) -> float:
         """Returns the share of elements that top-k sends in this step.
@@ -462,18 +427,14 @@ class CompressionTuner(Generic[S]):
             self._momentum.turn(is_on)
             if is_on:
                 self._keeping.update(self._tuned.slots)
-                self._applied = (len(self._tuned.units), dict(self._levels), None)
+                self._applied = (len(self._tuned.units), dict(self._levels))
                 return
         is_flushing = False
-        momentum = self._momentum_of()
-        corrected: list[S] = []
         mildest = min(self._levels.values(), default=0)
-        specs = [self._spec_of(level, momentum) for level in range(len(self._ways))]
+        specs = [self._spec_of(level) for level in range(len(self._ways))]
         for unit in self._tuned.units:
             level = min((self._levels.get(slot, mildest) for slot in unit.slots), default=mildest)
-            spec, applied = specs[level]
-            if applied:
-                corrected += [slot for slot in unit.slots if self._compresses(slot.num_bytes)]
+            spec = specs[level]
             if spec is not None:
                 self._keeping.update(unit.slots)
             elif not self._keeping.isdisjoint(unit.slots):
@@ -482,27 +443,7 @@ class CompressionTuner(Generic[S]):
                 is_flushing = True  # In one step alone.
             for slot in unit.slots:
                 slot.spec = spec
-        self._move_momentum(corrected, momentum)
-        self._applied = (
-            None if is_flushing else (len(self._tuned.units), dict(self._levels), momentum)
-        )
-
-    def _move_momentum(self, corrected: list[S], momentum: float | None) -> None:
-        """Makes what is kept back fit who applies momentum to each gradient from now on."""
-        if momentum is None and self._last_momentum == 0.0:
-            return  # And never was.
-        moved_for = (self._era, loads(), len(self._tuned.slots))
-        if self.corrected == corrected and self._moved_for == moved_for:
-            return
-        self.corrected, self._moved_for = corrected, moved_for
-        world, process_set = _world.current(), self._process_set.process_set_id or 0
-        chosen = set(corrected)
-        others = [PREFIX + slot.name for slot in self._tuned.slots if slot not in chosen]
-        world.move_momentum(False, momentum or self._last_momentum, process_set, others)
-        if corrected and momentum:
-            names = [PREFIX + slot.name for slot in corrected]
-            world.move_momentum(True, momentum, process_set, names)
-        self._last_momentum = momentum or self._last_momentum
+        self._applied = None if is_flushing else (len(self._tuned.units), dict(self._levels))
 
 
 def _everything() -> CompressionSpec:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from lightcc.compression import (
-    AutoCompressor,
-    TopKCompressor,
-    check_compression,
-    find_engine_compressor,
-)
+from lightcc.compression import TopKCompressor, check_compression, find_engine_compressor
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average
 
@@ -48,8 +43,6 @@ class Settings(NamedTuple):
             msg = "backward_passes_per_step must be > 0"
             raise ValueError(msg)
         compressor = find_engine_compressor(self.compression)
-        if isinstance(compressor, AutoCompressor):
-            compressor.refuse_momentum_correction()
         if isinstance(compressor, TopKCompressor) and compressor.momentum_correction is True:
             msg = (
                 "momentum_correction=True cannot take the momentum of an optimizer of Keras: give"

@@ -34,7 +34,6 @@ def check(compressor: AutoCompressor, op: int, *, squares: bool) -> None:
     if op not in (Average, Sum):
         msg = f"{compressor.label} compression needs op=Average or op=Sum."
         raise ValueError(msg)
-    compressor.refuse_momentum_correction()
     if _world.exists():
         ways_within(compressor, squares=squares)
 

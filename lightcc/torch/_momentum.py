@@ -5,12 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from lightcc.compression import TopKCompressor, find_engine_compressor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from lightcc._adapter import CompressedGradients
 
@@ -47,61 +45,6 @@ def momentum_to_take_over(compression: Any, groups: list[dict[str, Any]]) -> flo
         msg = "momentum_correction is plain momentum: without nesterov and dampening."
         raise ValueError(msg)
     return float(groups[0]["momentum"])
-
-
-def momentum_to_correct(optimizer: Callable[[], Any], cls: type[Any]) -> float | None:
-    """Returns the momentum of an optimizer that compression can apply in its place.
-
-    Args:
-        optimizer: Returns what has the parameter groups, or `None` where it is gone.
-        cls: Its class, before it was distributed.
-
-    Returns:
-        0 where it has none; `None` where nobody knows, or compression cannot do it.
-    """
-    found = optimizer()
-    if cls is not torch.optim.SGD or found is None:
-        return None
-    groups = found.param_groups
-    if not any(group["momentum"] for group in groups):
-        return 0.0
-    is_known = has_plain_momentum(groups) and not any(group.get("fused") for group in groups)
-    return float(groups[0]["momentum"]) if is_known else None
-
-
-def check_momentum(optimizer: Any) -> None:
-    """Raises ValueError where `momentum_to_correct()` finds no momentum."""
-    if not momentum_to_correct(lambda: optimizer, type(optimizer)):
-        msg = (
-            "momentum_correction of auto compression is for torch.optim.SGD with the same momentum"
-            " in all parameter groups, without nesterov, dampening and fused"
-        )
-        raise ValueError(msg)
-
-
-@torch.no_grad()
-def take_out_of_momentum(optimizer: Any, parameters: Iterable[torch.Tensor]) -> None:
-    """Makes the momentum of an SGD what it would be if gradients had been 0 in the last step.
-
-    They had momentum in them already. The steps before, and weight decay, stay in the optimizer's.
-
-    Args:
-        optimizer: Has just made the step, and has plain momentum.
-        parameters: Those whose gradients came so.
-    """
-    corrected = set(parameters)
-    for group in optimizer.param_groups if corrected else ():
-        pairs = [
-            (optimizer.state[p]["momentum_buffer"], p.grad)
-            for p in group["params"]
-            if p in corrected
-            and p.grad is not None
-            and not p.grad.is_sparse
-            and optimizer.state[p].get("momentum_buffer") is not None
-        ]
-        if pairs:
-            buffers, gradients = map(list, zip(*pairs, strict=True))
-            torch._foreach_add_(buffers, gradients, alpha=1.0 if group["maximize"] else -1.0)
 
 
 @contextmanager

@@ -25,7 +25,6 @@ import os
 import warnings
 import weakref
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,13 +57,7 @@ from lightcc.torch._choice import choose_compression, make_guard, say_what_is_do
 from lightcc.torch._compressed import Compressed
 from lightcc.torch._copies import Copied
 from lightcc.torch._gradients import GradientExchange
-from lightcc.torch._momentum import (
-    check_momentum,
-    momentum_to_correct,
-    momentum_to_take_over,
-    take_out_of_momentum,
-    without_momentum,
-)
+from lightcc.torch._momentum import momentum_to_take_over, without_momentum
 from lightcc.torch._parameters import check_named, name_parameters
 from lightcc.torch._private_names import PrivateNames
 from lightcc.torch.compression import Compression
@@ -175,8 +168,6 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         if self._adam is not None:
             self._adam.start(self._exchange.stream)
         if isinstance(compressor, AutoCompressor):
-            # Hooks of parameters lead to the tuner, so it must not keep this object.
-            corrected = partial(momentum_to_correct, weakref.ref(self), cls)
             self._tuner = CompressionTuner(
                 compressor,
                 self._exchange.stream,
@@ -184,7 +175,6 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
                 process_set,
                 squares=is_adaptive(self.param_groups),
                 momentum=self._adam,
-                momentum_of=corrected if compressor.momentum_correction else None,
             )
         # The model may outlive this optimizer; then nobody would wait for its gradients.
         weakref.finalize(self, self._exchange.remove_hooks).atexit = False
@@ -316,8 +306,6 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
             with without_momentum(self._compressed, self.param_groups):
                 loss = super().step(closure) if closure is not None else super().step()
         if self._tuner is not None:
-            corrected = (slot.parameter for slot in self._tuner.corrected)
-            take_out_of_momentum(self, (p for p in corrected if p.is_floating_point()))
             self._tuner.count_step()
         return loss
 
@@ -547,8 +535,6 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     if compressor is not None and op not in (Average, Sum):
         msg = f"{compressor.label} compression needs op=Average or op=Sum."
         raise ValueError(msg)
-    if isinstance(compressor, AutoCompressor) and compressor.momentum_correction:
-        check_momentum(optimizer)
     if isinstance(compressor, AdamCompressor):
         reason = why_not(type(optimizer), optimizer.param_groups)
         if reason is not None:

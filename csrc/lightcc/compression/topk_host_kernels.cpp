@@ -69,9 +69,6 @@ class HostShardState final : public TopkShardState {
   bool is_pending() const override { return state_.is_pending(); }
   std::optional<StepEnergy> energy() const override { return state_.energy(); }
   Status scale(double factor) override { return state_.scale(factor); }
-  Result<bool> move_momentum(bool here, double momentum) override {
-    return state_.move_momentum(here, momentum);
-  }
   Status save(Bytes& out) const override { return state_.save(out); }
 
  private:

@@ -46,11 +46,6 @@ Status TopkKernels::dequantize(std::span<const std::span<const std::byte>> /*par
   return not_here();
 }
 
-Result<bool> TopkShardState::move_momentum(bool /*here*/, double /*momentum*/) {
-  return make_error(ErrorCode::kUnimplemented,
-                    "momentum of what is kept back in this kind of memory stays where it is");
-}
-
 Status TopkKernels::add_to_sums(const std::byte* /*dense*/,
                                 const std::byte* /*given*/,
                                 std::size_t /*elements*/,

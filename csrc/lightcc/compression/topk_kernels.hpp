@@ -73,8 +73,6 @@ class TopkShardState {
   /// TopkState::energy(); nothing on a plane that does not measure it.
   virtual std::optional<StepEnergy> energy() const { return std::nullopt; }
   virtual Status scale(double factor) = 0;
-  /// kUnimplemented on a plane that cannot do it.
-  virtual Result<bool> move_momentum(bool here, double momentum);
   virtual Status save(Bytes& out) const = 0;
 };
 

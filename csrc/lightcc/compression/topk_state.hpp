@@ -143,16 +143,6 @@ class TopkState {
   /// pending.
   Status scale(double factor);
 
-  /// Makes what is kept back fit who applies momentum from now on: steps with `momentum` `here`, or
-  /// else the optimizer, to what it gets. In the long run momentum multiplies a gradient by
-  /// 1 / (1 - momentum), so neither way changes what the weights will get of it:
-  ///   here: velocity = residual / momentum, residual = 0, as if the next gradient had it in it;
-  ///   not here: residual = (1 - momentum) * residual + momentum * velocity, and no velocity.
-  /// Returns whether anything changed: not where it is so already, which a velocity shows. Errors:
-  /// kInvalidArgument when momentum is not in [0, 1), or is 0 `here`; kInternal while a step is
-  /// pending.
-  Result<bool> move_momentum(bool here, double momentum);
-
   /// Appends the state to `out`: everything that later results depend on, bit for bit. Errors:
   /// kInternal while a step is pending. Byte table: docs/wire-format.md.
   Status save(Bytes& out) const;

@@ -142,11 +142,6 @@ Status TopkEntry::scale(double factor) {
   return low_rank != nullptr ? low_rank->scale(factor) : state->scale(factor);
 }
 
-// NOLINTNEXTLINE(readability-make-member-function-const): what it owns changes.
-Result<bool> TopkEntry::move_momentum(bool here, double momentum) {
-  return state != nullptr ? state->move_momentum(here, momentum) : false;
-}
-
 Status TopkEntry::save(Bytes& out) const {
   return low_rank != nullptr ? low_rank->save(out) : state->save(out);
 }
@@ -280,55 +275,28 @@ Status TopkStore::load(const Key& key, std::span<const std::byte> saved) {
   return {};
 }
 
-std::vector<TopkStore::Key> TopkStore::keys_of(std::uint32_t process_set,
-                                               std::span<const std::string> names) {
-  std::vector<Key> keys;
-  keys.reserve(names.size());
-  for (const std::string& name : names) {
-    keys.emplace_back(process_set, name);
-  }
-  return keys;
-}
-
 Status TopkStore::scale(double factor, std::span<const Key> keys) {
   if (!std::isfinite(factor) || factor <= 0.0) {
     return make_error(ErrorCode::kInvalidArgument,
                       "gradients are scaled by %g: expected a finite number above 0",
                       factor);
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const std::vector<TopkEntry*> scaled, idle(keys));
+  std::vector<TopkEntry*> scaled;
+  for (const Key& key : keys) {
+    const auto found = entries_.find(key);
+    if (found == entries_.end()) {
+      continue;  // Never compressed: nothing is kept back.
+    }
+    if (found->second->is_pending()) {
+      return is_in_flight(key.second);
+    }
+    scaled.push_back(found->second.get());
+  }
   for (TopkEntry* entry : scaled) {
     LIGHTCC_RETURN_IF_ERROR(entry->scale(factor));
     entry->usage.scale(factor);
   }
   return {};
-}
-
-Status TopkStore::move_momentum(bool here, double momentum, std::span<const Key> keys) {
-  LIGHTCC_ASSIGN_OR_RETURN(const std::vector<TopkEntry*> moved, idle(keys));
-  for (TopkEntry* entry : moved) {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool changed, entry->move_momentum(here, momentum));
-    if (changed) {
-      entry->usage.energy = {};
-      entry->usage.measured = 0;
-    }
-  }
-  return {};
-}
-
-Result<std::vector<TopkEntry*>> TopkStore::idle(std::span<const Key> keys) const {
-  std::vector<TopkEntry*> found;
-  for (const Key& key : keys) {
-    const auto at = entries_.find(key);
-    if (at == entries_.end()) {
-      continue;  // Never compressed: nothing is kept back.
-    }
-    if (at->second->is_pending()) {
-      return is_in_flight(key.second);
-    }
-    found.push_back(at->second.get());
-  }
-  return found;
 }
 
 Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,

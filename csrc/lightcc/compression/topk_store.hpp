@@ -78,7 +78,6 @@ struct TopkEntry {
   // Of whichever state is there.
   bool is_pending() const;
   Status scale(double factor);
-  Result<bool> move_momentum(bool here, double momentum);  ///< At low rank there is none to move.
   Status save(Bytes& out) const;
 };
 
@@ -101,9 +100,6 @@ struct TopkCounters {
 class TopkStore {
  public:
   using Key = std::pair<std::uint32_t, std::string>;  ///< Process set and name.
-
-  /// Of some tensors of one process set.
-  static std::vector<Key> keys_of(std::uint32_t process_set, std::span<const std::string> names);
 
   /// `kernels`: of what is loaded. They, and those of entries, outlive the store.
   explicit TopkStore(TopkKernels& kernels) : kernels_(kernels) {}
@@ -141,14 +137,9 @@ class TopkStore {
   /// Multiplies what is remembered of the tensors of `keys`.
   /// kInvalidArgument: the factor is not above zero and finite, or a tensor is in flight.
   Status scale(double factor, std::span<const Key> keys);
-  /// TopkState::move_momentum() of the tensors of `keys`. Energies of those that change are
-  /// measured anew. kInvalidArgument: the momentum is out of range, or a tensor is in flight.
-  Status move_momentum(bool here, double momentum, std::span<const Key> keys);
 
  private:
   Result<std::shared_ptr<TopkEntry>> parse(const Key& key, std::span<const std::byte> saved) const;
-  /// Those of `keys` that there are. kInvalidArgument: one is in flight.
-  Result<std::vector<TopkEntry*>> idle(std::span<const Key> keys) const;
 
   TopkKernels& kernels_;
   std::map<Key, std::shared_ptr<TopkEntry>> entries_;

@@ -241,17 +241,13 @@ class WorldImpl final : public World {
   Status scale_compression(double factor,
                            std::uint32_t process_set,
                            const std::vector<std::string>& names) override {
+    std::vector<TopkStore::Key> keys;
+    keys.reserve(names.size());
+    for (const std::string& name : names) {
+      keys.emplace_back(process_set, name);
+    }
     const MutexLock lock(drive_mutex_);
-    return core_->executor().topk().scale(factor, TopkStore::keys_of(process_set, names));
-  }
-
-  Status move_momentum(bool here,
-                       double momentum,
-                       std::uint32_t process_set,
-                       const std::vector<std::string>& names) override {
-    const std::vector<TopkStore::Key> keys = TopkStore::keys_of(process_set, names);
-    const MutexLock lock(drive_mutex_);
-    return core_->executor().topk().move_momentum(here, momentum, keys);
+    return core_->executor().topk().scale(factor, keys);
   }
 
   Status start_timeline(const TimelineOptions& options) override {

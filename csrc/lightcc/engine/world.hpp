@@ -205,13 +205,6 @@ class World {
   virtual Status scale_compression(double factor,
                                    std::uint32_t process_set,
                                    const std::vector<std::string>& names) = 0;
-  /// Makes what is remembered of them fit who applies momentum from now on: top-k with momentum
-  /// correction `here`, or the optimizer (topk_state.hpp). kInvalidArgument: not a momentum, or a
-  /// tensor is in flight.
-  virtual Status move_momentum(bool here,
-                               double momentum,
-                               std::uint32_t process_set,
-                               const std::vector<std::string>& names) = 0;
 
   /// Records into a file from now on, instead of the one before if there is one. Local. Errors:
   /// kInvalidArgument names a file that cannot be written; kSystem. Blocks: for the file system.

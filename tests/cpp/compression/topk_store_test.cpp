@@ -139,24 +139,6 @@ TEST(TopkStore, scales_what_it_is_asked_to) {
   }
 }
 
-TEST(TopkStore, moves_momentum_and_measures_anew_what_changes) {
-  TopkStore store(kernels());
-  const TopkStore::Key key{0, "a"};
-  fill(store, key);
-  const auto entry = store.entry(key, {.blocks = 2}, DataType::kFloat32, kElements, kernels());
-  (*entry)->usage.add({.input = 4.0, .kept = 1.0});
-  const std::vector<TopkStore::Key> keys = {key, {0, "never seen"}};
-  ASSERT_TRUE(store.move_momentum(false, 0.5, keys).ok());  // Nothing to be done.
-  EXPECT_EQ((*entry)->usage.measured, 1U);
-  ASSERT_TRUE(store.move_momentum(true, 0.5, keys).ok());
-  EXPECT_EQ((*entry)->usage.measured, 0U);
-  EXPECT_EQ((*entry)->usage.energy.kept, 0.0);
-  EXPECT_EQ(residual(store, key, 3), 0.0);
-  ASSERT_TRUE(store.move_momentum(false, 0.5, keys).ok());
-  EXPECT_EQ(residual(store, key, 3), 4.0);
-  EXPECT_EQ(store.move_momentum(true, 1.0, keys).code(), ErrorCode::kInvalidArgument);
-}
-
 TEST(TopkStore, a_tensor_on_its_way_is_not_touched) {
   TopkStore store(kernels());
   const TopkStore::Key key{0, "a"};
@@ -170,7 +152,6 @@ TEST(TopkStore, a_tensor_on_its_way_is_not_touched) {
   EXPECT_EQ(store.check(key, saved).status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.load(key, saved).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.scale(2.0, std::vector{key}).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(store.move_momentum(true, 0.5, std::vector{key}).code(), ErrorCode::kInvalidArgument);
   (*entry)->state->rollback();
   EXPECT_TRUE(store.save().ok());
 }

@@ -95,9 +95,6 @@ class LateShardState final : public TopkShardState {
   void rollback() override { state_->rollback(); }
   bool is_pending() const override { return state_->is_pending(); }
   Status scale(double factor) override { return state_->scale(factor); }
-  Result<bool> move_momentum(bool here, double momentum) override {
-    return state_->move_momentum(here, momentum);
-  }
   Status save(Bytes& out) const override { return state_->save(out); }
 
  private:

@@ -76,11 +76,6 @@ def refused(name: str) -> None:
         inner = getattr(keras.optimizers, optimizer)(0.1)
         with pytest.raises(ValueError, match=f"budget is 0.001: the least .* is {least}"):
             hvd.DistributedOptimizer(inner, compression=hvd.Compression.auto(budget=0.001))
-    with pytest.raises(ValueError, match=r"momentum_correction of auto .* torch\.optim\.SGD alone"):
-        hvd.DistributedOptimizer(
-            keras.optimizers.SGD(0.1, momentum=0.9),
-            compression=hvd.Compression.auto(momentum_correction=True),
-        )
     with pytest.raises(ValueError, match="auto compression needs op=Average or op=Sum"):
         hvd.DistributedOptimizer(
             keras.optimizers.SGD(0.1), compression=hvd.Compression.auto, op=hvd.Max
