@@ -1,11 +1,15 @@
-// The operations that graphs know, each with its kernel for CPUs. This file is the list of them;
+// The operations that graphs know, each with its kernels. This file is the list of them;
 // lightcc/tensorflow says in Python what they mean.
+//
+// A kernel for GPUs is that for CPUs: it takes all tensors in the host's memory, and TensorFlow
+// copies. Operations may so stay on the device that a program names, or that their neighbours have.
 //
 // All are stateful, so that TensorFlow neither computes one only once, nor takes two for the same.
 // Their names and attributes are in saved graphs: new attributes need defaults, old ones stay.
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -55,10 +59,21 @@ Status register_definition(const OpDefinition& definition) {
   return status.to_status(definition.name);
 }
 
-Status register_kernel(const char* op, KernelBuilder* builder) {
+/// `make` returns a builder of the operation's kernel for a device.
+template <typename MakeBuilder>
+Status register_kernels(const OpDefinition& definition, MakeBuilder make) {
   CallStatus status;
-  api().register_kernel(op, builder, status.get());
-  return status.to_status(op);
+  api().register_kernel(definition.name, make("CPU"), status.get());
+  LIGHTCC_RETURN_IF_ERROR(status.to_status(definition.name));
+  KernelBuilder* const builder = make("GPU");
+  for (const Texts& arguments : {definition.inputs, definition.outputs}) {
+    for (const std::string_view argument : arguments) {
+      const std::string name(argument.substr(0, argument.find(':')));
+      api().set_host_memory(builder, name.c_str());
+    }
+  }
+  api().register_kernel(definition.name, builder, status.get());
+  return status.to_status(definition.name);
 }
 
 void fail_construction(KernelConstruction* node, const Status& error) {
@@ -100,12 +115,13 @@ void compute_collective(void* kernel, KernelContext* context, AsyncDone* done) {
 template <OpType Op, bool IsList, bool IsTuned = false>
 Status register_collective(const OpDefinition& definition) {
   LIGHTCC_RETURN_IF_ERROR(register_definition(definition));
-  return register_kernel(definition.name,
-                         api().new_async_kernel(definition.name,
-                                                "CPU",
-                                                &create_collective<Op, IsList, IsTuned>,
-                                                &compute_collective,
-                                                &delete_collective));
+  return register_kernels(definition, [&](const char* device) {
+    return api().new_async_kernel(definition.name,
+                                  device,
+                                  &create_collective<Op, IsList, IsTuned>,
+                                  &compute_collective,
+                                  &delete_collective);
+  });
 }
 
 Texts operator+(Texts left, const Texts& right) {
@@ -259,16 +275,18 @@ void compute_standing(void* kernel, KernelContext* context) {
 }
 
 Status register_standing() {
-  constexpr const char* kName = "LightccStanding";
-  LIGHTCC_RETURN_IF_ERROR(register_definition(
-      {.name = kName,
-       .attributes = {"what: {'rank', 'size', 'local_rank', 'local_size', 'included'}",
-                      "process_set_id: int = 0"},
-       .inputs = {},
-       .outputs = {"value: int32"},
-       .infer = &infer_scalar}));
-  return register_kernel(
-      kName, api().new_kernel(kName, "CPU", &create_standing, &compute_standing, &delete_standing));
+  const OpDefinition definition{
+      .name = "LightccStanding",
+      .attributes = {"what: {'rank', 'size', 'local_rank', 'local_size', 'included'}",
+                     "process_set_id: int = 0"},
+      .inputs = {},
+      .outputs = {"value: int32"},
+      .infer = &infer_scalar};
+  LIGHTCC_RETURN_IF_ERROR(register_definition(definition));
+  return register_kernels(definition, [&](const char* device) {
+    return api().new_kernel(
+        definition.name, device, &create_standing, &compute_standing, &delete_standing);
+  });
 }
 
 Status register_all() {

@@ -121,6 +121,7 @@ using ComputeAsync = void (*)(void*, KernelContext*, AsyncDone*);
     "TF_NewAsyncKernelBuilder",                                                                   \
     KernelBuilder*,                                                                               \
     (const char*, const char*, CreateKernel, ComputeAsync, DeleteKernel))                         \
+  X(set_host_memory, "TF_KernelBuilder_HostMemory", void, (KernelBuilder*, const char*))          \
   X(register_kernel, "TF_RegisterKernelBuilder", void, (const char*, KernelBuilder*, TfStatus*))  \
   X(construction_failure,                                                                         \
     "TF_OpKernelConstruction_Failure",                                                            \

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tensorflow.python.framework import kernels, op_def_registry
 
 import lightcc.tensorflow as hvd
+from lightcc.tensorflow._library import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +94,17 @@ def test_threads_and_devices_can_be_chosen_after_the_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "2.0"
+
+
+def test_operations_have_kernels_for_gpus_that_take_the_hosts_memory() -> None:
+    for name in (*COLLECTIVES, "LightccStanding"):
+        definition = op_def_registry.get(name)
+        assert definition is not None, name
+        arguments = [a.name for a in (*definition.input_arg, *definition.output_arg)]
+        found = {k.device_type: k for k in kernels.get_registered_kernels_for_op(name).kernel}
+        assert set(found) == {"CPU", "GPU"}, name
+        assert sorted(found["GPU"].host_memory_arg) == sorted(arguments), name
+        assert not found["CPU"].host_memory_arg, name
 
 
 def test_elastic_names_are_one_under_both_names() -> None:
