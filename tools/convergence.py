@@ -4,9 +4,10 @@
     python tools/convergence.py keep      # puts them into docs/convergence-runs.jsonl
     python tools/convergence.py report --write docs/convergence.md
 
-`run` starts four ranks as two hosts of two and lets them train every variant with every seed, one
-after another; each run leaves a JSON file in build/convergence, and what is there already, or among
-the runs that are kept, is not run again. `report` makes tables and plots of the runs that are kept.
+`run` starts four ranks, as two hosts of two where the task does not say otherwise. They train every
+variant with every seed, one after another. Each run leaves a JSON file in build/convergence, and
+what is there already, or among the runs that are kept, is not run again. `report` makes tables and
+plots of the runs that are kept.
 A seed decides the initial weights and the samples of every step, so runs of one seed differ in
 their compression only: variants are compared in pairs.
 """
@@ -31,7 +32,8 @@ from torch import nn
 
 import convergence_report
 import lightcc.torch as hvd
-from convergence_tasks import TASKS, Task
+from convergence_tasks import TASKS, VARIED, Task
+from rarely_learning import RarelyLearningAdamW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +42,6 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "build" / "convergence"
 KEPT = ROOT / "docs" / "convergence-runs.jsonl"
 RANKS = 4
-RANKS_PER_HOST = 2
 GRID = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "0"}
 MOMENTUM = 0.9
 #: In the order in which they are run.
@@ -68,6 +69,7 @@ WHOLE = {
     "PowerSGD 4": hvd.Compression.powersgd(4, warmup_steps=150),
     "float16": hvd.Compression.fp16,
     "default": hvd.Compression.none,  # In a world with LIGHT_TOPK_ALLREDUCE=1.
+    "dense, learning rarely": hvd.Compression.none,
 }
 #: Links are not what limits here, so the budget has "auto" take the strongest way.
 BUDGETS = {"sgd": 0.02, "adamw": 0.13}
@@ -86,6 +88,7 @@ VARIANTS = (
     "1-bit Adam",
     "auto, 1 bit",
     "default",
+    "dense, learning rarely",
     *LOCAL_STEPS,
 )
 RATIOS = (0.01, 0.001)
@@ -106,7 +109,7 @@ class Run:
     @property
     def name(self) -> str:
         """Of its parameters and its file."""
-        return f"{self.task}-{self.variant.replace(' ', '_')}-{self.ratio:g}-{self.seed}"
+        return f"{self.task}-{self.variant}-{self.ratio:g}-{self.seed}".replace(" ", "_")
 
 
 def all_runs(
@@ -165,8 +168,10 @@ def measure(model: nn.Module, task: Task, name: str) -> float:
     return every.sum().item() / task.test[1].numel()
 
 
-def make_optimizer(task: Task, model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(run: Run, task: Task, model: nn.Module) -> torch.optim.Optimizer:
     """Returns the optimizer of one rank alone."""
+    if run.variant == "dense, learning rarely":
+        return RarelyLearningAdamW(model.parameters(), lr=task.learning_rate)
     if task.optimizer == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=task.learning_rate)
     return torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=MOMENTUM)
@@ -185,7 +190,7 @@ def distribute(run: Run, task: Task, model: nn.Module) -> Any:
     """Returns the optimizer of all ranks."""
     # What is kept back belongs to names, so every run has names of its own.
     named = [(f"{run.name}.{name}", p) for name, p in model.named_parameters()]
-    optimizer = make_optimizer(task, model)
+    optimizer = make_optimizer(run, task, model)
     compression = compression_of(run, task)
     if run.variant in LOCAL_STEPS:
         options = LOCAL_STEPS[run.variant]
@@ -266,44 +271,38 @@ def known(arguments: argparse.Namespace) -> set[str]:
 
 
 @contextmanager
-def world_of(run: Run) -> Iterator[None]:
-    """Begins a new world for what the variables say of compression, and another one after it."""
-    if run.variant != "default":
-        yield
-        return
-    hvd.shutdown()
-    os.environ["LIGHT_TOPK_ALLREDUCE"] = "1"
+def world_of(run: Run, task: Task) -> Iterator[None]:
+    """A world on the task's hosts, with what the variables say of compression."""
+    host = int(os.environ["HOROVOD_RANK"]) // task.ranks_per_host
+    os.environ["LIGHT_HOST_ID"] = f"host-{host}"
+    os.environ["LIGHT_TOPK_ALLREDUCE"] = str(int(run.variant == "default"))
     hvd.init()
     try:
         yield
     finally:
         hvd.shutdown()
-        del os.environ["LIGHT_TOPK_ALLREDUCE"]
-        hvd.init()
 
 
 def train_all(arguments: argparse.Namespace) -> int:
     """What each rank does."""
-    host = int(os.environ["HOROVOD_RANK"]) // RANKS_PER_HOST
-    os.environ["LIGHT_HOST_ID"] = f"host-{host}"
-    hvd.init()
     torch.set_num_threads(1)
-    tasks = {name: TASKS[name]() for name in arguments.tasks}
+    tasks = {name: {**TASKS, **VARIED}[name]() for name in arguments.tasks}
     runs = all_runs(tasks, arguments.seeds, arguments.variants, arguments.ratios)
+    hvd.init()
     there = hvd.broadcast_object(known(arguments) if hvd.rank() == 0 else set(), root_rank=0)
+    hvd.shutdown()
     for run in runs:
         if run.name in there:
             continue
-        with world_of(run):
+        with world_of(run, tasks[run.task]):
             result = train(run, tasks[run.task])
-        if hvd.rank() == 0:
+        if os.environ["HOROVOD_RANK"] == "0":
             partial = arguments.results / f"{run.name}.partial"
             partial.write_text(json.dumps(result, indent=1) + "\n")
             partial.replace(partial.with_suffix(".json"))
             shown = "diverged" if result["result"] is None else f"{result['result']:.4f}"
             sys.stdout.write(f"{run.name}: {shown}, {result['seconds']} s\n")
             sys.stdout.flush()
-    hvd.shutdown()
     return 0
 
 
@@ -312,7 +311,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = ["run", "train", "keep", "report"]
     parser.add_argument("command", choices=commands, help="train: of one rank")
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--tasks", nargs="+", choices=[*TASKS, *VARIED], default=list(TASKS))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--ratios", nargs="+", type=float, choices=RATIOS, default=list(RATIOS))
     parser.add_argument("--seeds", type=int, default=5)

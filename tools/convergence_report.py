@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-#: Of how many units a table shows a measurement, and whether more of it is better.
+#: What a table shows, and the factor to that.
 UNITS = {
     "fashion": ("accuracy, %", 100.0),
     "convolutions": ("accuracy, %", 100.0),
@@ -30,6 +30,7 @@ DIGITS = {"fashion": 2, "convolutions": 2, "text": 4, "transformer": 4, "pieces"
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 LABELS = {
     "dense": "dense",
+    "dense, learning rarely": "dense, second moment as of 1-bit Adam",
     "int8": "int8",
     "fp8": "fp8",
     "int4": "int4",
@@ -53,6 +54,7 @@ LABELS = {
 #: What has no ratio.
 WHOLE = (
     "dense",
+    "dense, learning rarely",
     "int8",
     "fp8",
     "int4",
@@ -77,6 +79,11 @@ class Difference(NamedTuple):
 
     mean: float
     half_width: float
+
+
+def _subject(task: str) -> str:
+    """Returns the task that another one varies, or itself."""
+    return task.partition(", ")[0]
 
 
 def _order(row: Row) -> tuple[str, float, int, int]:
@@ -130,8 +137,8 @@ def _bytes(count: float) -> str:
 
 def table(task: str, settings: dict[Setting, list[Row]]) -> str:
     """Returns the table of one task, in Markdown."""
-    unit, points = UNITS[task]
-    digits = DIGITS[task]
+    unit, points = UNITS[_subject(task)]
+    digits = DIGITS[_subject(task)]
     dense = settings.get(("dense", 1.0), [])
     heads = ["", "ratio", "seeds", unit, "std", "difference to dense", "sent per step and rank"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
@@ -151,14 +158,32 @@ def table(task: str, settings: dict[Setting, list[Row]]) -> str:
     return "\n".join(lines)
 
 
+def tables(tasks: dict[str, dict[Setting, list[Row]]]) -> dict[str, str]:
+    """Returns the tables of a page, by what is between their marks.
+
+    What varies a task has one table, "TASK, varied", whose first column says what is varied.
+    """
+    found: dict[str, str] = {}
+    for task, settings in tasks.items():
+        rows = table(task, settings)
+        subject, _, varied = task.partition(", ")
+        if not varied:
+            found[task] = rows
+            continue
+        head, line, *body = rows.splitlines()
+        before = found.get(f"{subject}, varied", f"| training {head}\n|---{line}")
+        found[f"{subject}, varied"] = "\n".join([before, *(f"| {varied} {row}" for row in body)])
+    return found
+
+
 def _shown(against: Difference | None, mean: float, task: str) -> str:
     if against is None:
         return ""
-    digits = DIGITS[task]
+    digits = DIGITS[_subject(task)]
     text = f"{against.mean:+.{digits}f}"
     if not math.isnan(against.half_width):
         text += f" +- {against.half_width:.{digits}f}"
-    if UNITS[task][0].startswith("bits/"):
+    if UNITS[_subject(task)][0].startswith("bits/"):
         text += f" ({100 * against.mean / (mean - against.mean):+.1f}%)"
     return text
 
@@ -235,25 +260,28 @@ def main(kept: Path, write: Path | None) -> int:
     if not tasks:
         sys.stderr.write(f"no runs in {kept}\n")
         return 1
+    every = [row for settings in tasks.values() for rows in settings.values() for row in rows]
+    wrong = [row for row in every if not row["replicas_agree"]]
+    if wrong:
+        sys.stderr.write(f"replicas differ in {wrong[0]}\n")
+        return 1
     page = "" if write is None else write.read_text()
-    for task, settings in tasks.items():
-        wrong = [r for rows in settings.values() for r in rows if not r["replicas_agree"]]
-        if wrong:
-            sys.stderr.write(f"replicas differ in {wrong[0]}\n")
-            return 1
-        text = table(task, settings)
+    for name, text in tables(tasks).items():
         if write is None:
-            sys.stdout.write(f"{task}\n\n{text}\n\n")
+            sys.stdout.write(f"{name}\n\n{text}\n\n")
             continue
-        begin, end = f"<!-- table: {task} -->\n", "<!-- end -->"
+        shown = text
+        if name in UNITS:
+            picture = f"convergence-{name}.svg"
+            plot(name, tasks[name], write.with_name(picture))
+            shown += f"\n\n![{UNITS[name][0]}, by step]({picture})"
+        begin, end = f"<!-- table: {name} -->\n", "<!-- end -->"
         before, found, rest = page.partition(begin)
         _, ended, after = rest.partition(end)
-        picture = f"convergence-{task}.svg"
-        page = f"{before}{begin}{text}\n\n![{UNITS[task][0]}, by step]({picture})\n{end}{after}"
         if not found or not ended:
-            sys.stderr.write(f"{write} has no <!-- table: {task} --> ... <!-- end -->\n")
+            sys.stderr.write(f"{write} has no <!-- table: {name} --> ... <!-- end -->\n")
             return 1
-        plot(task, settings, write.with_name(picture))
+        page = f"{before}{begin}{shown}\n{end}{after}"
     if write is not None:
         write.write_text(page)
     return 0

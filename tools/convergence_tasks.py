@@ -12,9 +12,11 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,6 +50,7 @@ class Task:
         warmup_steps: In which the learning rate rises.
         clip: Largest norm of all gradients together, to which they are clipped; None: any.
         variants: Which are run; None: those of SGD.
+        ranks_per_host: Of the four ranks.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Task:
     warmup_steps: int = 0
     clip: float | None = None
     variants: tuple[str, ...] | None = None
+    ranks_per_host: int = 2
 
 
 def _read_idx(name: str) -> torch.Tensor:
@@ -290,6 +294,7 @@ def transformer() -> Task:
             "local steps, 16",
             "DiLoCo, 4",
             "DiLoCo, 16",
+            "dense, learning rarely",
         ),
     )
 
@@ -330,10 +335,29 @@ def pieces() -> Task:
     )
 
 
-TASKS = {
+def _vary(make: Callable[[], Task], name: str, **changes: Any) -> Task:
+    return replace(make(), name=name, **changes)
+
+
+TASKS: dict[str, Callable[[], Task]] = {
     "fashion": fashion,
     "convolutions": convolutions,
     "text": text,
     "transformer": transformer,
     "pieces": pieces,
+}
+#: The same at other rates, for longer, and on four hosts. What they vary follows the comma.
+VARIED: dict[str, Callable[[], Task]] = {
+    f"{make.__name__}, {label}": partial(_vary, make, f"{make.__name__}, {label}", **changes)
+    for make, label, changes in (
+        (transformer, "rate 0.003", {"learning_rate": 3e-3}),
+        (transformer, "rate 0.012", {"learning_rate": 12e-3}),
+        (transformer, "6000 steps", {"steps": 6000}),
+        (transformer, "4 x 1", {"ranks_per_host": 1}),
+        (convolutions, "rate 0.05", {"learning_rate": 0.05}),
+        (convolutions, "rate 0.2", {"learning_rate": 0.2}),
+        (convolutions, "6000 steps", {"steps": 6000}),
+        (convolutions, "4 x 1", {"ranks_per_host": 1}),
+        (text, "4 x 1", {"ranks_per_host": 1}),
+    )
 }

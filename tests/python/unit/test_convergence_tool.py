@@ -55,12 +55,25 @@ def test_a_table_has_means_and_differences_of_the_same_seeds(tmp_path: Path) -> 
     assert lines[3].startswith("| 1-bit Adam |  | 2 | 2.0700 | 0.0707 | +0.0200 +- 0.0000 (+1.0%)")
 
 
+def test_what_varies_a_task_has_a_table_together(tmp_path: Path) -> None:
+    kept = tmp_path / "runs.jsonl"
+    varied = [{**run("dense", 0, 3.0), "task": f"text, {how}"} for how in ("4 x 1", "rate 1")]
+    keep(tmp_path / "a", kept, [run("dense", 0, 2.0), *varied])
+    tables = convergence_report.tables(convergence_report.load(kept))
+    assert list(tables) == ["text", "text, varied"]
+    lines = tables["text, varied"].splitlines()
+    assert lines[0].startswith("| training |  | ratio |")
+    assert lines[2] == "| 4 x 1 | dense |  | 1 | 3.0000 |  |  | 1.0 kB |"
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| 4 x 1", "| rate 1"]
+
+
 def test_the_page_shows_what_the_kept_runs_give() -> None:
     page = (ROOT / "docs" / "convergence.md").read_text()
     tasks = convergence_report.load(ROOT / "docs" / "convergence-runs.jsonl")
     assert "transformer" in tasks
-    for task, settings in tasks.items():
-        assert convergence_report.table(task, settings) in page
+    for table in convergence_report.tables(tasks).values():
+        assert table in page
+    for settings in tasks.values():
         assert all(row["replicas_agree"] for rows in settings.values() for row in rows)
 
 
