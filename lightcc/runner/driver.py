@@ -49,6 +49,7 @@ from lightcc.runner.driver_actions import (
     Start,
     Stop,
 )
+from lightcc.runner.driver_blame import at_fault
 from lightcc.runner.driver_commits import Commits
 from lightcc.runner.driver_hosts import Hosts
 from lightcc.runner.driver_settings import Settings
@@ -147,7 +148,7 @@ class Driver:
             worker.ready = min(worker.ready, now)
             worker.left_out_since = None
             self._has_trained = self._has_trained or status.has_state
-            self._commits.take_in(status)
+            self._commits.take_in(status, worker.host)
             if status.state == FINISHED:
                 self._finishing = True
             if status.state == WAITING and status.reason:
@@ -427,8 +428,7 @@ class Driver:
         if self._is_worth_waiting(len(chosen), early=commit > 0):
             return
         if commit:
-            known = {it.host for it in self._live() if it.status is not None}
-            returning = self._hosts.returning(self._now, known)
+            returning = self._hosts.returning(self._now, self._commits.not_newer(commit))
             if self._commits.may_be_newer(self._now, self._settings.start_timeout_s, returning):
                 return
         if len(chosen) < self._settings.min_np:
@@ -442,26 +442,30 @@ class Driver:
         self._publish(members, chosen, commit)
 
     def _drop_unreachable(self, members: list[_Worker]) -> bool:
-        """Counts a member as failed that the others blame, where a second join in a row broke.
+        """Counts a member as failed, where a second join in a row broke and it is blamed.
 
-        Of two that do not reach each other, one that was not in the last world goes.
+        Of two that do not reach each other, one that was not in the last world goes. Who has what
+        the others go on from stays.
         """
         assert self._plan is not None  # noqa: S101  for the type checker
         is_second = self._broken_joins > 0 and not any(map(self._was_joined, members))
         if not is_second or len(members) < len(self._plan.members):
             return False  # Somebody has ended, which is why.
-        blamed = {it.status.blames for it in members if it.status is not None} - {-1}
-        found = [it for it in members if it.number in blamed]
-        if found and self._stood:
-            found = [it for it in members if it.number not in self._stood] or found
-        others = [it for it in members if it not in found[-1:]]
-        if not found or not any(it.has_state or not self._has_trained for it in others):
-            return False
-        reason = found[-1].status.reason if found[-1].status is not None else ""
-        self._failure = f"worker {found[-1].number} cannot be joined: {reason}"
-        self._block(self._now, found[-1], failed=True)
-        self._stop(found[-1])
-        return True
+        for gone in at_fault(members, self._stood):
+            if self._can_go_on_with([it for it in members if it is not gone]):
+                reason = gone.status.reason if gone.status is not None else ""
+                self._failure = f"worker {gone.number} cannot be joined: {reason}"
+                self._block(self._now, gone, failed=True)
+                self._stop(gone)
+                return True
+        return False
+
+    def _can_go_on_with(self, others: list[_Worker]) -> bool:
+        """Returns whether some members have what the last plan was to go on from."""
+        assert self._plan is not None  # noqa: S101  for the type checker
+        if self._plan.commit:
+            return any(self._commits.first_of([it]) >= self._plan.commit for it in others)
+        return any(it.has_state or not self._has_trained for it in others)
 
     def _lose_state(self, waiting: list[_Worker]) -> None:
         """Ends the job, unless somebody who may still come has the state, or a commit."""

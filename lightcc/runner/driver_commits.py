@@ -30,17 +30,20 @@ class Commits:
     def __init__(self) -> None:
         """Knows of no commit."""
         self.are_kept = False
+        self._reported: dict[str, int] = {}  # What hosts keep, since nobody has the state any more.
         self._begun_from = 0
         self._beginnings = 0
         self._is_taken = False  # Whether anybody has had the state since the last beginning.
         self._lost_since: float | None = None  # The state, as nobody has it any more.
 
-    def take_in(self, status: Status) -> None:
-        """Learns from what a worker says of itself."""
+    def take_in(self, status: Status, host: str) -> None:
+        """Learns from what a worker of a host says of itself."""
         self.are_kept = self.are_kept or status.keeps
         self._is_taken = self._is_taken or status.has_state
+        self._reported[host] = max(status.kept, self._reported.get(host, 0))
         if status.has_state:
             self._lost_since = None
+            self._reported.clear()
 
     def order_of(self, worker: Worker) -> tuple[int, bool, int]:
         """Returns what sorts workers by their states, and by what their agents keep."""
@@ -58,6 +61,10 @@ class Commits:
             return 0
         own = status.version if status.has_state else 0
         return status.kept if status.kept > own else 0
+
+    def not_newer(self, commit: int) -> set[str]:
+        """Returns hosts that are known to keep nothing newer."""
+        return {host for host, kept in self._reported.items() if kept <= commit}
 
     def may_be_newer(self, now: float, patience_s: float, returning: Sequence[float]) -> bool:
         """Returns whether one is worth waiting for that is newer than all that are known.

@@ -265,6 +265,34 @@ def test_all_begin_from_the_newest_commit_when_nobody_has_the_state() -> None:
     assert plan == Plan(2, (3, 2), sync=True, commit=8)
 
 
+@pytest.mark.parametrize(("kept", "left_out"), [(8, 3), (7, 5)])
+def test_who_cannot_be_reached_is_left_out_unless_it_keeps_the_commit(
+    kept: int, left_out: int
+) -> None:
+    driver, _ = started(Settings(3, 2), {"a": 1, "b": 1, "c": 1})
+    for number in range(3):
+        status = Status(JOINED, 1, in_run=True, has_state=True, keeps=True)
+        driver.status_changed(2.5, number, status)
+    for number in range(3):
+        driver.worker_ended(3.0, number, -9, "killed")
+    driver.tick(4.0)
+    commits = {3: 8, 4: kept, 5: kept}
+    found: list[Action] = []
+    for number in commits:
+        found = driver.status_changed(4.5, number, Status(WAITING, kept=commits[number]))
+    (plan,) = actions(Plan, found)
+    assert (plan.members[0], plan.commit) == (3, 8)
+    for epoch in (2, 3):
+        for number in commits:
+            found = driver.status_changed(
+                5.0 + epoch, number, replace(off(epoch, 3), kept=commits[number])
+            )
+    (plan,) = actions(Plan, found)
+    assert plan.members == tuple(number for number in commits if number != left_out)
+    assert plan.commit == 8
+    assert [it.worker for it in actions(Stop, found)] == [left_out]
+
+
 def test_who_has_no_commit_waits_for_a_host_that_may_have_one() -> None:
     driver = all_killed(Settings(2, 1))
     assert actions(Start, driver.tick(4.0))
