@@ -1,9 +1,9 @@
-"""What a rank of tools/bench_elastic.py runs: `bench_elastic_ranks.py lightcc|torchrun FOLDER`.
+"""What a rank of tools/bench_elastic.py runs: `bench_elastic_ranks.py WAY FOLDER`.
 
-The same small network in both, on the same data. Each rank writes a line to its own file in FOLDER
-when it has finished a step: time, step, world's size, and how often it has begun to train. Every
-`COMMIT_STEPS` steps the state is committed, or written to a checkpoint. Ranks end at the same step
-once FOLDER has a file `stop`, and write a digest of their parameters.
+The same small network in all ways, on the same data. Each rank writes a line to its own file in
+FOLDER when it has finished a step: time, step, world's size, and how often it has begun to train.
+Every `COMMIT_STEPS` steps the state is committed, or written to a checkpoint. Ranks end at the same
+step once FOLDER has a file `stop`, and write a digest of their parameters.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import hashlib
 import os
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -90,10 +91,22 @@ class Notes:
         path.with_name(f"new.{os.getpid()}").rename(path)
 
 
+def train_with_horovod(folder: Path) -> None:
+    """Trains under `horovodrun --min-np`."""
+    hvd = import_module("horovod.torch")  # Types are checked where it is not installed.
+    train_with_commits(hvd, hvd.elastic.run, COMMIT_STEPS, folder)
+
+
 def train_with_lightcc(folder: Path, recovery: str) -> None:
     """Trains under `lightccrun --min-np`; a training that rolls forward commits each step."""
     import lightcc.torch as hvd
 
+    commit_steps = 1 if recovery == "forward" else COMMIT_STEPS
+    train_with_commits(hvd, hvd.elastic.run(recovery=recovery), commit_steps, folder)
+
+
+def train_with_commits(hvd: Any, run: Any, commit_steps: int, folder: Path) -> None:
+    """Trains with one of the two modules, whose names are the same."""
     model, notes = make_model(), Notes(folder)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     if STATE_BYTES:
@@ -104,14 +117,12 @@ def train_with_lightcc(folder: Path, recovery: str) -> None:
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     state = hvd.elastic.TorchState(model, optimizer, step=0)
 
-    commit_steps = 1 if recovery == "forward" else COMMIT_STEPS
-
-    @hvd.elastic.run(recovery=recovery)
-    def train(state: hvd.elastic.TorchState) -> None:
+    def train(state: Any) -> None:
         notes.begun += 1
 
         def reduce_max(value: torch.Tensor) -> torch.Tensor:
-            return hvd.allreduce(value, op=hvd.Max, name="stop")
+            reduced: torch.Tensor = hvd.allreduce(value, op=hvd.Max, name="stop")
+            return reduced
 
         while not reduce_max(notes.wants_to_stop()).item():
             optimizer.zero_grad()
@@ -122,7 +133,7 @@ def train_with_lightcc(folder: Path, recovery: str) -> None:
             if state.step % commit_steps == 0:
                 state.commit()
 
-    train(state)
+    run(train)(state)
     notes.end(model)
 
 
@@ -156,6 +167,45 @@ def train_with_torchrun(folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def train_with_torchft(folder: Path) -> None:
+    """Trains as a replica group of one rank; the manager commits each step, or leaves it out."""
+    torchft: Any = import_module("torchft")
+    notes, module = Notes(folder), make_model()
+    inner = torch.optim.SGD(module.parameters(), lr=0.05)
+
+    def load(state: dict[str, Any]) -> None:
+        module.load_state_dict(state["model"])
+        inner.load_state_dict(state["optimizer"])
+
+    manager = torchft.Manager(
+        pg=torchft.ProcessGroupGloo(),
+        load_state_dict=load,
+        state_dict=lambda: {"model": module.state_dict(), "optimizer": inner.state_dict()},
+        min_replica_size=2,
+        replica_id=f"bench_{os.environ['REPLICA_GROUP_ID']}",
+    )
+    model = torchft.DistributedDataParallel(manager, module)
+    optimizer = torchft.Optimizer(manager, inner)
+    size = 0
+    while True:
+        step, stop = manager.current_step(), notes.wants_to_stop()
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        manager.allreduce(stop).wait()
+        optimizer.step()
+        has_failed = manager.current_step() == step
+        if has_failed or manager.num_participants() != size:
+            notes.begun += 1
+            size = manager.num_participants()
+        if has_failed:
+            continue
+        notes.finished(manager.current_step(), size)
+        if stop.item():
+            break
+    notes.end(module)
+    manager.shutdown()
+
+
 def _reduced(value: torch.Tensor, reduce: Callable[..., object], operation: object) -> torch.Tensor:
     reduce(value, op=operation)
     return value
@@ -165,5 +215,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1] == "torchrun":
         train_with_torchrun(Path(sys.argv[2]))
+    elif sys.argv[1] == "torchft":
+        train_with_torchft(Path(sys.argv[2]))
+    elif sys.argv[1] == "horovod":
+        train_with_horovod(Path(sys.argv[2]))
     else:
         train_with_lightcc(Path(sys.argv[2]), sys.argv[1])
