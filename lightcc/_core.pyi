@@ -366,6 +366,15 @@ def reshard_compression(
 ) -> bytes:
     """Cuts what the members of a block saved of one tensor for another number of members."""
 
+def regroup_compression(
+    like: bytes, states: Sequence[bytes], blocks: int, block: int, members: int, member: int
+) -> bytes:
+    """Adds up what ranks of any grid saved of one tensor, for a rank of another grid.
+
+    `like` is what any of them saved; where there are no `states`, nothing is kept back. ValueError
+    where they are not of one tensor, step and grid.
+    """
+
 class StoreServer:
     """Serves the store through which the ranks of one job find each other, until stopped.
 

@@ -134,27 +134,56 @@ void scale_compression(WorldBinding& world,
   throw_if_error(status);
 }
 
-py::bytes reshard_compression(const std::vector<py::bytes>& states,
-                              std::size_t blocks,
-                              std::size_t block,
-                              std::size_t members,
-                              std::size_t member) {
+GridPosition make_position(std::size_t blocks,
+                           std::size_t block,
+                           std::size_t members,
+                           std::size_t member) {
   if (block >= blocks || member >= members) {
     throw py::value_error("member " + std::to_string(member) + " of block " +
                           std::to_string(block) + " is not in a grid of " + std::to_string(blocks) +
                           " blocks of " + std::to_string(members) + ".");
   }
-  std::vector<std::span<const std::byte>> saved;
-  saved.reserve(states.size());
+  return {.blocks = blocks, .block = block, .members = members, .member = member};
+}
+
+/// They keep the bytes.
+std::vector<std::span<const std::byte>> spans_of(const std::vector<py::bytes>& states) {
+  std::vector<std::span<const std::byte>> spans;
+  spans.reserve(states.size());
   for (const py::bytes& state : states) {
-    saved.push_back(span_of(state));
+    spans.push_back(span_of(state));
   }
+  return spans;
+}
+
+py::bytes reshard_compression(const std::vector<py::bytes>& states,
+                              std::size_t blocks,
+                              std::size_t block,
+                              std::size_t members,
+                              std::size_t member) {
+  const GridPosition position = make_position(blocks, block, members, member);
+  const auto saved = spans_of(states);
   auto resharded = [&] {
-    const py::gil_scoped_release nogil;  // `states` keeps the bytes.
-    return reshard_topk(saved,
-                        {.blocks = blocks, .block = block, .members = members, .member = member});
+    const py::gil_scoped_release nogil;
+    return reshard_topk(saved, position);
   }();
   return to_python(value_or_throw(std::move(resharded)));
+}
+
+py::bytes regroup_compression(const py::bytes& like,
+                              const std::vector<py::bytes>& states,
+                              std::size_t blocks,
+                              std::size_t block,
+                              std::size_t members,
+                              std::size_t member) {
+  const GridPosition position = make_position(blocks, block, members, member);
+  const std::span<const std::byte> first = span_of(like);
+  const auto saved = spans_of(states);
+  auto regrouped = [&] {
+    const py::gil_scoped_release nogil;
+    return regroup_topk(first, saved, position);
+  }();
+  return to_python(value_or_throw(std::move(regrouped)));
 }
 
 }  // namespace
@@ -208,6 +237,15 @@ void register_compression(py::module_& module,
              "members"_a,
              "member"_a,
              "Cuts what the members of a block saved of one tensor for another number of members.");
+  module.def("regroup_compression",
+             &regroup_compression,
+             "like"_a,
+             "states"_a,
+             "blocks"_a,
+             "block"_a,
+             "members"_a,
+             "member"_a,
+             "Adds up what ranks of any grid saved of one tensor, for a rank of another grid.");
 }
 
 }  // namespace lightcc::bindings

@@ -126,9 +126,7 @@ Result<LowRankState> LowRankState::reshard(std::span<const std::span<const std::
   std::vector<LowRankState> others;
   for (std::size_t i = 1; i < saved.size(); ++i) {
     LIGHTCC_ASSIGN_OR_RETURN(LowRankState other, load(saved[i]));
-    if (other.dtype() != result.dtype() || other.matrix() != result.matrix() ||
-        other.rank() != result.rank() || other.step() != result.step() ||
-        !std::ranges::equal(other.impl_->basis.bytes(), result.impl_->basis.bytes())) {
+    if (!other.goes_with(result)) {
       return refused_state("is not of the same tensor, step and basis as the others");
     }
     others.push_back(std::move(other));
@@ -138,6 +136,33 @@ Result<LowRankState> LowRankState::reshard(std::span<const std::span<const std::
     const Impl& part = i == 0 ? *result.impl_ : *others[i - 1].impl_;
     const auto add = part.lane_bytes() == sizeof(double) ? add_lanes<double> : add_lanes<float>;
     add(kept.data(), part.residual.data(), result.numel());
+  }
+  result.impl_->residual = std::move(kept);
+  return result;
+}
+
+bool LowRankState::goes_with(const LowRankState& other) const {
+  return other.dtype() == dtype() && other.matrix() == matrix() && other.rank() == rank() &&
+         other.step() == step() &&
+         std::ranges::equal(other.impl_->basis.bytes(), impl_->basis.bytes());
+}
+
+Result<LowRankState> LowRankState::gather(std::span<const std::byte> like,
+                                          std::span<const std::span<const std::byte>> parts) {
+  LIGHTCC_ASSIGN_OR_RETURN(LowRankState result, load(like));
+  detail::AlignedBytes kept(result.impl_->residual_bytes());
+  const bool is_wide = result.impl_->lane_bytes() == sizeof(double);
+  const auto add = is_wide ? add_lanes<double> : add_lanes<float>;
+  for (const auto& bytes : parts) {
+    LIGHTCC_ASSIGN_OR_RETURN(const LowRankState part, load(bytes));
+    if (!part.goes_with(result)) {
+      return refused_state("is not of the same tensor, step and basis as the others");
+    }
+    add(kept.data(), part.impl_->residual.data(), result.numel());
+  }
+  const auto finite = is_wide ? lanes_are_finite<double> : lanes_are_finite<float>;
+  if (!finite(kept.bytes())) {
+    return refused_state("has a sum with others that is not finite");
   }
   result.impl_->residual = std::move(kept);
   return result;

@@ -124,8 +124,16 @@ class LowRankState {
   static Result<LowRankState> reshard(std::span<const std::span<const std::byte>> saved,
                                       std::size_t n,
                                       std::size_t j);
+  /// What a member goes on with after members whose states were `parts`: the sum of what they had
+  /// kept back, in their order. Basis and step count are those of `like`, another one's state of
+  /// the same step. Errors: as reshard(), and kInvalidArgument where the sum is not finite.
+  static Result<LowRankState> gather(std::span<const std::byte> like,
+                                     std::span<const std::span<const std::byte>> parts);
 
  private:
+  /// Whether the other one continues the same training of the same tensor.
+  bool goes_with(const LowRankState& other) const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -117,6 +117,41 @@ void copy(std::byte* to, std::span<const std::byte> from) {
   }
 }
 
+template <typename Lane>
+void add_shard_lanes(std::byte* to, std::span<const std::byte> from) {
+  for (std::size_t at = 0; at < from.size(); at += sizeof(Lane)) {
+    detail::store_as<Lane>(
+        to + at, detail::load_as<Lane>(to + at) + detail::load_as<Lane>(from.data() + at));
+  }
+}
+
+/// Errors unless `part` continues the same error feedback as `first`.
+Status check_same(std::size_t i, const SavedState& part, const SavedState& first) {
+  if (part.dtype != first.dtype || part.step != first.step ||
+      part.has_velocity != first.has_velocity) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "saved top-k shard %zu is %s of step %llu, shard 0 is %s of step %llu",
+                      i,
+                      data_type_name(part.dtype),
+                      static_cast<unsigned long long>(part.step),
+                      data_type_name(first.dtype),
+                      static_cast<unsigned long long>(first.step));
+  }
+  return {};
+}
+
+Status check_length(std::size_t i, std::size_t count, const SavedState& part, std::size_t numel) {
+  if (part.numel != numel) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "saved top-k shard %zu of %zu has %zu elements, where %zu are expected",
+                      i,
+                      count,
+                      part.numel,
+                      numel);
+  }
+  return {};
+}
+
 /// Errors unless `parts` are all shards of one tensor, in order, at one step. Returns its numel.
 Result<std::size_t> check_shards(const std::vector<SavedState>& parts) {
   if (parts.empty()) {
@@ -128,26 +163,9 @@ Result<std::size_t> check_shards(const std::vector<SavedState>& parts) {
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const SavedState& part = parts[i];
-    const SavedState& first = parts.front();
-    if (part.dtype != first.dtype || part.step != first.step ||
-        part.has_velocity != first.has_velocity) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "saved top-k shard %zu is %s of step %llu, shard 0 is %s of step %llu",
-                        i,
-                        data_type_name(part.dtype),
-                        static_cast<unsigned long long>(part.step),
-                        data_type_name(first.dtype),
-                        static_cast<unsigned long long>(first.step));
-    }
+    LIGHTCC_RETURN_IF_ERROR(check_same(i, part, parts.front()));
     const std::size_t expected = topk_shard(numel, parts.size(), i, part.dtype).size_elems();
-    if (part.numel != expected) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "saved top-k shard %zu of %zu has %zu elements, where %zu are expected",
-                        i,
-                        parts.size(),
-                        part.numel,
-                        expected);
-    }
+    LIGHTCC_RETURN_IF_ERROR(check_length(i, parts.size(), part, expected));
   }
   return numel;
 }
@@ -225,6 +243,43 @@ Result<TopkState> TopkState::reshard(std::span<const std::span<const std::byte>>
       }
     }
     begin += part.numel;
+  }
+  return state;
+}
+
+Result<TopkState> TopkState::gather(std::span<const std::byte> like,
+                                    std::span<const SavedShard> parts,
+                                    const ShardRange& mine) {
+  LIGHTCC_ASSIGN_OR_RETURN(const SavedState first, parse_saved(like));
+  TopkState state(first.dtype, mine.size_elems());
+  Impl& impl = *state.impl_;
+  impl.step = first.step;
+  if (first.has_velocity) {
+    impl.velocity = detail::LanePair(impl.residual_bytes());
+  }
+  const bool is_wide = first.dtype == DataType::kFloat64;
+  const auto add = is_wide ? add_shard_lanes<double> : add_shard_lanes<float>;
+  const std::size_t lane_bytes = impl.lane_bytes();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const ShardRange& range = parts[i].range;
+    LIGHTCC_ASSIGN_OR_RETURN(const SavedState part, parse_saved(parts[i].bytes));
+    LIGHTCC_RETURN_IF_ERROR(check_same(i, part, first));
+    LIGHTCC_RETURN_IF_ERROR(check_length(i, parts.size(), part, range.size_elems()));
+    const std::size_t from = std::max(range.begin, mine.begin);
+    const std::size_t to = std::min(range.end, mine.end);
+    if (from < to) {
+      const std::size_t at = (from - mine.begin) * lane_bytes;
+      const std::size_t skipped = (from - range.begin) * lane_bytes;
+      const std::size_t taken = (to - from) * lane_bytes;
+      add(impl.residual.current() + at, part.residual.subspan(skipped, taken));
+      if (part.has_velocity) {
+        add(impl.velocity.current() + at, part.velocity.subspan(skipped, taken));
+      }
+    }
+  }
+  const auto finite = is_wide ? all_finite<double> : all_finite<float>;
+  if (!finite(impl.residual.bytes()) || !finite(impl.velocity.bytes())) {
+    return make_error(ErrorCode::kInvalidArgument, "the sum of saved top-k shards is not finite");
   }
   return state;
 }

@@ -158,6 +158,20 @@ class TopkState {
                                    std::size_t n,
                                    std::size_t j);
 
+  /// A saved shard, and which elements of the tensor it has.
+  struct SavedShard {
+    std::span<const std::byte> bytes;
+    ShardRange range;
+  };
+  /// What who has the elements `mine` of a tensor goes on with after those who had saved `parts`:
+  /// of each element the sum over the parts that have it, in their order; zero where none has it.
+  /// Step count and kind are those of `like`, a saved shard of the same tensor, and the threshold
+  /// is found anew. Errors: as load(), and kInvalidArgument where a part is of another kind, step
+  /// or length, or a sum is not finite.
+  static Result<TopkState> gather(std::span<const std::byte> like,
+                                  std::span<const SavedShard> parts,
+                                  const ShardRange& mine);
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "lightcc/base/log.hpp"
 #include "lightcc/compression/shard.hpp"
@@ -332,6 +333,48 @@ Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
   Bytes result;
   ByteWriter out(result);
   put(out, {position, parts[0].dtype, parts[0].elements, parts[0].steps, bytes});
+  return result;
+}
+
+Result<Bytes> regroup_topk(std::span<const std::byte> like,
+                           std::span<const std::span<const std::byte>> parts,
+                           const GridPosition& position) {
+  LIGHTCC_ASSIGN_OR_RETURN(const Saved first, get_saved(like));
+  const bool is_low_rank = LowRankState::is_saved(first.state);
+  std::set<std::pair<std::size_t, std::size_t>> seen;
+  std::vector<TopkState::SavedShard> shards;
+  std::vector<std::span<const std::byte>> matrices;
+  for (const auto& bytes : parts) {
+    LIGHTCC_ASSIGN_OR_RETURN(const Saved part, get_saved(bytes));
+    const GridPosition& from = part.position;
+    if (part.elements != first.elements || part.dtype != first.dtype || part.steps != first.steps ||
+        LowRankState::is_saved(part.state) != is_low_rank || from.blocks != first.position.blocks ||
+        from.members != first.position.members) {
+      return damaged("is not of the same tensor, step and grid as the others");
+    }
+    if (!seen.emplace(from.block, from.member).second) {
+      return damaged("is there twice");
+    }
+    if (!is_low_rank) {
+      shards.push_back(
+          {part.state, topk_shard(part.elements, from.members, from.member, part.dtype)});
+    } else if (from.member % position.members == position.member) {
+      matrices.push_back(part.state);
+    }
+  }
+  Bytes bytes;
+  if (is_low_rank) {
+    LIGHTCC_ASSIGN_OR_RETURN(const LowRankState state, LowRankState::gather(first.state, matrices));
+    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
+  } else {
+    const ShardRange mine =
+        topk_shard(first.elements, position.members, position.member, first.dtype);
+    LIGHTCC_ASSIGN_OR_RETURN(const TopkState state, TopkState::gather(first.state, shards, mine));
+    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
+  }
+  Bytes result;
+  ByteWriter out(result);
+  put(out, {position, first.dtype, first.elements, first.steps, bytes});
   return result;
 }
 

@@ -1,0 +1,236 @@
+// What ranks of one grid kept back goes to ranks of another one: nothing is lost or counted twice.
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/topk_host_kernels.hpp"
+#include "lightcc/compression/topk_store.hpp"
+
+#include "compression/low_rank_testing.hpp"
+
+namespace lightcc::topk_regroup_test {
+namespace {
+
+using testing::Buffer;
+using testing::normal_values;
+using testing::tensor_of;
+
+constexpr std::size_t kElements = 1037;
+constexpr MatrixShape kMatrix{12, 20};
+
+struct Shape {
+  std::size_t blocks = 1;
+  std::size_t members = 1;
+};
+
+constexpr Shape kShapes[] = {{1, 1}, {2, 1}, {3, 1}, {2, 2}, {3, 2}, {2, 3}};
+
+TopkKernels& kernels() {
+  static HostTopkKernels host(SimdLevel::kPlain);
+  return host;
+}
+
+std::vector<GridPosition> positions_of(const Shape& shape) {
+  std::vector<GridPosition> all;
+  for (std::size_t block = 0; block < shape.blocks; ++block) {
+    for (std::size_t member = 0; member < shape.members; ++member) {
+      all.push_back({shape.blocks, block, shape.members, member});
+    }
+  }
+  return all;
+}
+
+ShardRange shard_of(const GridPosition& position, DataType dtype) {
+  return topk_shard(kElements, position.members, position.member, dtype);
+}
+
+/// A step whose input is whole numbers, so that sums are exact.
+template <typename T>
+Bytes saved_shard(const GridPosition& position, DataType dtype, double momentum, int steps = 1) {
+  TopkStore store(kernels());
+  const auto entry = store.entry({0, "a"}, position, dtype, kElements, kernels());
+  EXPECT_TRUE(entry.ok());
+  const ShardRange range = shard_of(position, dtype);
+  std::vector<T> shard(range.size_elems());
+  for (std::size_t i = 0; i < shard.size(); ++i) {
+    shard[i] = static_cast<T>((range.begin + i) % 100 + 1000 * (position.block + 1));
+  }
+  std::vector<std::byte> list(65536);
+  const TopkRequest request{.k = 3, .capacity = 3, .exact = true, .momentum = momentum};
+  for (int step = 0; step < steps; ++step) {
+    TopkOutcome outcome;
+    const auto bytes = std::as_bytes(std::span(shard));
+    EXPECT_TRUE((*entry)->state->compress(bytes.data(), request, list, outcome).ok());
+    (*entry)->state->commit();
+  }
+  (*entry)->steps = static_cast<std::uint64_t>(steps);
+  return store.save()->front().second;
+}
+
+Bytes saved_matrix(const GridPosition& position) {
+  TopkStore store(kernels());
+  const auto entry =
+      store.low_rank_entry({0, "a"}, position, DataType::kFloat32, kMatrix, 2, kernels());
+  EXPECT_TRUE(entry.ok());
+  LowRankState& state = *(*entry)->low_rank;
+  Rng rng(1 + position.block * position.members + position.member);
+  const Buffer input = tensor_of(DataType::kFloat32, normal_values(rng, state.numel()));
+  Buffer left(state.left_elems() * sizeof(float));
+  EXPECT_TRUE(state.project(input.data(), 1.0, left.data()).ok());
+  EXPECT_TRUE(state.orthonormalise(left.data()));
+  Buffer right(state.right_elems() * sizeof(float));
+  EXPECT_TRUE(state.collect(left.data(), right.data()).ok());
+  // All have the same sum, so that they have the same basis from now on.
+  Rng same(1000);
+  const Buffer sum = tensor_of(DataType::kFloat32, normal_values(same, state.right_elems()));
+  EXPECT_TRUE(*state.finish(left.data(), sum.data(), 1.0, nullptr));
+  (*entry)->steps = 1;
+  return store.save()->front().second;
+}
+
+/// Adds to `sum`, of the whole tensor, what is kept back here.
+void add_kept(const Bytes& saved, const GridPosition& position, std::vector<double>& sum) {
+  TopkStore store(kernels());
+  const Status status = store.load({0, "a"}, saved);
+  ASSERT_TRUE(status.ok()) << status.message();
+  const DataType dtype = store.check({0, "a"}, saved)->dtype;
+  const auto entry = store.entry({0, "a"}, position, dtype, kElements, kernels());
+  ASSERT_TRUE(entry.ok());
+  EXPECT_EQ((*entry)->steps, 1U);  // It still fits.
+  Bytes bytes;
+  ASSERT_TRUE((*entry)->state->save(bytes).ok());
+  const auto state = TopkState::load(bytes);
+  const ShardRange range = shard_of(position, dtype);
+  ASSERT_EQ(state->numel(), range.size_elems());
+  for (std::size_t i = 0; i < state->numel(); ++i) {
+    sum[range.begin + i] += state->residual_at(i) + 3.0 * state->velocity_at(i);
+  }
+}
+
+/// Those of `parts` that go to a block of a grid of so many blocks.
+std::vector<std::span<const std::byte>> parts_for(const std::vector<Bytes>& parts,
+                                                  const std::vector<GridPosition>& from,
+                                                  std::size_t block,
+                                                  std::size_t blocks) {
+  std::vector<std::span<const std::byte>> found;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (from[i].block % blocks == block) {
+      found.emplace_back(parts[i]);
+    }
+  }
+  return found;
+}
+
+template <typename T>
+void check_sums(const Shape& before, const Shape& after, DataType dtype, double momentum) {
+  const std::vector<GridPosition> from = positions_of(before);
+  std::vector<Bytes> parts;
+  std::vector<double> kept(kElements);
+  for (const GridPosition& position : from) {
+    parts.push_back(saved_shard<T>(position, dtype, momentum));
+    add_kept(parts.back(), position, kept);
+  }
+  std::vector<double> sum(kElements);
+  for (const GridPosition& position : positions_of(after)) {
+    const auto mine = parts_for(parts, from, position.block, after.blocks);
+    const auto regrouped = regroup_topk(parts.back(), mine, position);
+    ASSERT_TRUE(regrouped.ok()) << regrouped.status().message();
+    add_kept(*regrouped, position, sum);
+  }
+  EXPECT_EQ(sum, kept) << before.blocks << "x" << before.members << " to " << after.blocks << "x"
+                       << after.members;
+}
+
+TEST(TopkRegroup, the_sum_over_all_ranks_is_the_same_on_any_grid) {
+  for (const Shape& before : kShapes) {
+    for (const Shape& after : kShapes) {
+      for (const double momentum : {0.0, 0.5}) {
+        check_sums<float>(before, after, DataType::kFloat32, momentum);
+        check_sums<double>(before, after, DataType::kFloat64, momentum);
+      }
+    }
+  }
+}
+
+TEST(TopkRegroup, low_rank_errors_have_the_same_sum_on_any_grid) {
+  for (const Shape& before : kShapes) {
+    for (const Shape& after : kShapes) {
+      const std::vector<GridPosition> from = positions_of(before);
+      std::vector<Bytes> parts;
+      const std::size_t elements = kMatrix.rows * kMatrix.cols;
+      std::vector<double> kept(elements);
+      std::vector<double> sum(elements);
+      const auto add =
+          [&](const Bytes& saved, const GridPosition& position, std::vector<double>& to) {
+            TopkStore store(kernels());
+            ASSERT_TRUE(store.load({0, "a"}, saved).ok());
+            const auto entry =
+                store.low_rank_entry({0, "a"}, position, DataType::kFloat32, kMatrix, 2, kernels());
+            ASSERT_TRUE(entry.ok());
+            EXPECT_EQ((*entry)->steps, 1U);
+            for (std::size_t i = 0; i < elements; ++i) {
+              to[i] += (*entry)->low_rank->residual_at(i);
+            }
+          };
+      for (const GridPosition& position : from) {
+        parts.push_back(saved_matrix(position));
+        add(parts.back(), position, kept);
+      }
+      for (const GridPosition& position : positions_of(after)) {
+        const auto mine = parts_for(parts, from, position.block, after.blocks);
+        const auto regrouped = regroup_topk(parts.front(), mine, position);
+        ASSERT_TRUE(regrouped.ok()) << regrouped.status().message();
+        add(*regrouped, position, sum);
+      }
+      for (std::size_t i = 0; i < elements; ++i) {
+        ASSERT_NEAR(sum[i], kept[i], 1e-5);
+      }
+    }
+  }
+}
+
+TEST(TopkRegroup, a_part_that_is_missing_costs_what_it_had) {
+  const std::vector<GridPosition> from = positions_of({2, 2});
+  std::vector<Bytes> parts;
+  std::vector<double> kept(kElements);
+  for (const GridPosition& position : from) {
+    parts.push_back(saved_shard<float>(position, DataType::kFloat32, 0.0));
+    if (parts.size() != 2) {
+      add_kept(parts.back(), position, kept);
+    }
+  }
+  const std::vector<std::span<const std::byte>> there = {parts[0], parts[2], parts[3]};
+  const GridPosition alone{.blocks = 1};
+  const auto regrouped = regroup_topk(parts[1], there, alone);
+  ASSERT_TRUE(regrouped.ok());
+  std::vector<double> sum(kElements);
+  add_kept(*regrouped, alone, sum);
+  EXPECT_EQ(sum, kept);
+}
+
+TEST(TopkRegroup, refuses_what_does_not_belong_together) {
+  constexpr DataType kType = DataType::kFloat32;
+  const GridPosition first{2, 0, 1, 0};
+  const GridPosition second{2, 1, 1, 0};
+  const Bytes like = saved_shard<float>(first, kType, 0.0);
+  const GridPosition here{.blocks = 3, .block = 1};
+  const auto refuses = [&](const std::vector<std::span<const std::byte>>& parts) {
+    return regroup_topk(like, parts, here).status().code() == ErrorCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refuses({like, like}));
+  EXPECT_TRUE(refuses({saved_shard<float>(second, kType, 0.0, 2)}));
+  EXPECT_TRUE(refuses({saved_shard<float>(second, kType, 0.5)}));
+  EXPECT_TRUE(refuses({saved_shard<float>({3, 1, 1, 0}, kType, 0.0)}));
+  EXPECT_TRUE(refuses({saved_shard<double>(second, DataType::kFloat64, 0.0)}));
+  EXPECT_TRUE(refuses({saved_matrix(second)}));
+  Bytes damaged = saved_shard<float>(second, kType, 0.0);
+  EXPECT_FALSE(refuses({like, damaged}));
+  damaged.back() ^= std::byte{1};
+  EXPECT_TRUE(refuses({damaged}));
+  EXPECT_EQ(regroup_topk({}, {}, here).status().code(), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace lightcc::topk_regroup_test
