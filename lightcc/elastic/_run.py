@@ -133,13 +133,16 @@ def run_fn(
             while True:
                 restored = False
                 try:
+                    synchronized = False
                     if not skip_sync:
                         if worker is not None and worker.newcomers and state.can_pass_on():
                             state.pass_on(worker.newcomers)
                         else:
                             _synchronize(state, recovery, keeps=keep_commits > 0)
+                            synchronized = True
                     if worker is not None:
                         worker.take_state()
+                    state.spread_kept_back(synchronized=synchronized)
                     state.begin_training()
                     result = func(state, *args, **kwargs)
                     state.end_training(failed=False)
@@ -157,6 +160,7 @@ def run_fn(
                 except HostsUpdatedInterrupt as interrupt:
                     state.end_training(failed=True)
                     skip_sync = interrupt.skip_sync
+                    state.take_kept_back()
                 else:
                     if worker is not None:
                         worker.finish()

@@ -1,0 +1,419 @@
+"""What compression keeps back on this rank, from one world to the next.
+
+It is taken with each save of the state, and belongs to that save. When another world stands, ranks
+tell each other what parts they have. They go on with the parts of the save from which the state
+comes, divided as the new world is. Parts of ranks that are gone come from the agent of their host,
+or of the next host, where commits are kept.
+
+Not handled: parts of process sets, which end with their world.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lightcc import _core, _world, basics, exchanges
+from lightcc.compression_state import take_in
+from lightcc.elastic._parts import (
+    About,
+    Held,
+    Part,
+    Stamp,
+    divide,
+    next_agents,
+    next_hosts,
+    read_parts,
+    write_parts,
+)
+from lightcc.exceptions import HorovodInternalError
+from lightcc.functions import allgather_object
+from lightcc.waiting import barrier, synchronize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import BinaryIO
+
+    from lightcc._discovery.kept_commits import KeptCommits
+    from lightcc._typing import Handle
+    from lightcc.elastic._parts import Position, Route
+
+_NAME = "lightcc.elastic.kept_back"
+_EPOCH_BITS = 40
+_log = logging.getLogger(__name__)
+
+
+class _Report(NamedTuple):
+    """What a rank says where another world begins.
+
+    Attributes:
+        commit: The kept commit from which its state comes; 0: there is none.
+        stamps: Of the parts that go with its state; any of them will do.
+        parts: What it has itself.
+        entrusted: What it has of others.
+        agent: What tells the agent of its host from others; empty: none keeps parts.
+        position: In the grid of compression.
+        is_lost: Whether it had kept something back, and has no part of it.
+        sets: How many tensors of process sets it had.
+    """
+
+    commit: int
+    stamps: tuple[Stamp, ...]
+    parts: tuple[About, ...]
+    entrusted: tuple[About, ...]
+    agent: str
+    position: Position | None
+    is_lost: bool
+    sets: int
+
+
+class KeptBack:
+    """What this rank has of it, and what becomes of it."""
+
+    def __init__(self) -> None:
+        """Has nothing."""
+        self._is_on = False
+        self._commit = 0  # From which the state comes, where its parts are still to be had.
+        self._saves = 0  # In this world.
+        self._parts: list[Part] = []  # The newest first.
+        self._entrusted: list[Part] = []
+        self._stamps: list[Stamp] = []
+        self._is_lost = False
+        self._sets = 0
+        self.taken = 0
+
+    def take(self, *, moved: bool = False) -> None:
+        """Copies what is kept back now, where `spread` has been called; any rank may call it.
+
+        Args:
+            moved: Whether training has gone on since the last save, and the state is not saved.
+        """
+        if not self._is_on or not _world.exists():
+            return
+        self.taken += 1
+        before = self._parts[:1]
+        if not moved:
+            self._saves += 1
+        part = self._current(int(moved))
+        self._entrusted = []
+        self._parts = before if part is None else [part, *before]
+        self._stamps = [] if part is None else [part.about.stamp]
+        self._is_lost = part is None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the newest part was taken after the last save."""
+        return any(stamp.moves for stamp in self._stamps)
+
+    def go_back(self) -> None:
+        """Forgets what was taken since the last save, as the state has gone back there."""
+        self._parts = [part for part in self._parts if not part.about.stamp.moves]
+        self._stamps = [part.about.stamp for part in self._parts[:1]]
+        self._entrusted = []
+
+    def lose(self) -> None:
+        """Forgets all parts, since the state goes on from a step at which none was taken."""
+        if self._is_on and _world.exists():
+            self._is_lost = _world.current().stats()["compressed_tensors"] > 0
+        self._parts, self._entrusted, self._stamps = [], [], []
+
+    def entrust(self, kept: KeptCommits | None) -> None:
+        """Gives the newest part to a rank of another host, too, as this one may leave. Collective.
+
+        Args:
+            kept: As of `keep`.
+
+        Raises:
+            HorovodInternalError: A rank failed; on all ranks.
+        """
+        own = self._parts[0] if self._stamps else None
+        agent = "" if kept is None else kept.identity()
+        reports = allgather_object((agent, None if own is None else own.about), f"{_NAME}.entrust")
+        if not any(about is not None and about.length for _, about in reports):
+            return
+        rank = _world.current().rank
+        handles: list[Handle[Any]] = []
+        found = []
+        for source, taker in enumerate(next_hosts([it for it, _ in reports])):
+            about = reports[source][1]
+            if about is None or source == taker:
+                continue
+            if source == rank and own is not None and own.data:
+                handles.append(_send(own, taker, "entrust"))
+            if taker == rank:
+                found.append(_receive(about, source, "entrust", handles))
+        _wait(handles)
+        self._entrusted = found
+
+    def keep(self, version: int, kept: KeptCommits | None) -> None:
+        """Has the agents of this host and of the next one keep the newest part. Collective.
+
+        Args:
+            version: Of the commit to which it belongs.
+            kept: Where this host's agent keeps parts; `None`: it cannot.
+
+        Raises:
+            HorovodInternalError: A rank failed; on all ranks.
+        """
+        own = self._parts[0] if self._stamps else None
+        agent = "" if kept is None else kept.identity()
+        reports = allgather_object((agent, None if own is None else own.about), f"{_NAME}.keep")
+        if not any(about is not None and about.length for _, about in reports):
+            return
+        rank = _world.current().rank
+        parts: list[Part] = []
+        handles: list[Handle[Any]] = []
+        for source, writers in enumerate(next_agents([it for it, _ in reports])):
+            about = reports[source][1]
+            if about is None:
+                continue
+            if source == rank and own is not None:
+                handles += [_send(own, to, "keep") for to in writers if to != rank and own.data]
+                parts += [own] if rank in writers else []
+            elif rank in writers:
+                parts.append(_receive(about, source, "keep", handles))
+        _wait(handles)
+        if kept is not None and parts:
+            stamp = parts[0].about.stamp
+            serial = stamp.epoch << _EPOCH_BITS | stamp.saves << 1 | stamp.moves
+            try:
+                kept.write(serial, lambda file: write_parts(file, version, parts))
+            except OSError as error:
+                _log.warning(
+                    "what compression keeps back is not kept with commit %d: %s", version, error
+                )
+        barrier()  # The commit is kept after its parts.
+
+    def spread(self, commit: int, kept: KeptCommits | None) -> None:
+        """Gives all ranks of this world what is kept back of the state that they have. Collective.
+
+        Args:
+            commit: The version of the commit from which all begin, as an agent keeps it; 0: rank 0
+                has the state itself. The same on all ranks.
+            kept: As of `keep`.
+
+        Raises:
+            HorovodInternalError: A rank failed; on all ranks.
+        """
+        if not _world.exists():
+            return
+        self._is_on = True
+        if commit:
+            self.lose()
+            self._commit, self._is_lost = commit, False
+        world = _world.current()
+        here = {part.about: part for part in (*self._parts, *self._entrusted)}
+        report = _Report(
+            self._commit,
+            tuple(self._stamps),
+            tuple(part.about for part in self._parts),
+            tuple(part.about for part in self._entrusted),
+            "" if kept is None else kept.identity(),
+            world.compression_position(0),
+            self._is_lost,
+            self._sets,
+        )
+        reports = allgather_object(report, f"{_NAME}.reports")
+        commit, stamps = reports[0].commit, reports[0].stamps
+        held = _own_parts(reports, stamps)
+        is_missing = any(it.about.length for them in held.values() for it in them.values())
+        is_kept = False
+        if commit or (is_missing and not any(map(_is_whole, held.values()))):
+            is_kept = self._ask_agents(commit, kept, reports, held, here)
+        chosen = max(held, key=lambda it: (_is_whole(held[it]), it), default=None)
+        found = {} if chosen is None else held[chosen]
+        if world.rank == 0:
+            _tell(reports, found, is_kept=is_kept)
+        parts = {rank: it for rank, it in found.items() if it.about.length}
+        positions = [it.position for it in reports if it.position is not None]
+        if parts and len(positions) == world.size:
+            take_in(self._combine(divide(parts, positions), parts, here), None)
+        is_whole = chosen is not None and _is_whole(held[chosen])
+        self._begin([it for about, it in here.items() if is_whole and about.stamp == chosen])
+
+    def _begin(self, mine: list[Part]) -> None:
+        """Takes what is kept back where this world begins; `mine` is of the same state."""
+        self._commit, self._saves, self._is_lost = 0, 0, False
+        part, self._entrusted = self._current(0), []
+        self._parts = mine if part is None else [part, *mine]
+        self._stamps = [it.about.stamp for it in self._parts]
+
+    def _current(self, moves: int) -> Part | None:
+        """Returns what is kept back now; `None`: it cannot be told, as tensors are on their way."""
+        world = _world.current()
+        try:
+            states = world.save_compression()
+        except ValueError:
+            return None
+        own = {name: state for (process_set, name), state in states.items() if process_set == 0}
+        self._sets = len(states) - len(own)
+        data = pickle.dumps(own, pickle.HIGHEST_PROTOCOL) if own else b""
+        stamp = Stamp(basics.current_epoch().number, self._saves, moves)
+        position = world.compression_position(0)
+        return Part(About(stamp, world.rank, world.size, position, len(data)), data)
+
+    def _ask_agents(
+        self,
+        commit: int,
+        kept: KeptCommits | None,
+        reports: Sequence[_Report],
+        held: dict[Stamp, dict[int, Held]],
+        here: dict[About, Part],
+    ) -> bool:
+        """Adds what agents keep to what ranks have; returns whether they keep anything."""
+        if not any(it.agent for it in reports):
+            return False
+        world = _world.current()
+        wanted = set(reports[0].stamps)
+        found: dict[About, Part] = {}
+        seen = []
+        if kept is not None and [it.agent for it in reports].index(kept.identity()) == world.rank:
+
+            def look(file: BinaryIO) -> None:
+                for version, part in read_parts(file):
+                    seen.append(version)
+                    if version == commit if commit else part.about.stamp in wanted:
+                        found.setdefault(part.about, part)
+
+            kept.read_all(look)
+        here.update({about: part for about, part in found.items() if about not in here})
+        lists = allgather_object((list(found), bool(seen)), f"{_NAME}.kept")
+        for rank, (abouts, _) in enumerate(lists):
+            for about in abouts:
+                same = held.setdefault(about.stamp, {})
+                same.setdefault(about.rank, Held(about, rank, is_own=False))
+        return any(has_seen for _, has_seen in lists)
+
+    def _combine(
+        self, routes: Sequence[Route], parts: Mapping[int, Held], here: Mapping[About, Part]
+    ) -> dict[tuple[int, str], bytes]:
+        """Exchanges parts, and returns this rank's states in the new world."""
+        world = _world.current()
+        mine: list[tuple[Route, Part]] = []
+        handles: list[Handle[Any]] = []
+        for route in routes:
+            about = parts[route.part].about
+            if route.holder == world.rank == route.target:
+                mine.append((route, here[about]))
+            elif route.holder == world.rank:
+                handles.append(_send(here[about], route.target, str(route.part)))
+            elif route.target == world.rank:
+                part = _receive(about, route.holder, str(route.part), handles)
+                mine.append((route, part))
+        _wait(handles)
+        position = world.compression_position(0)
+        assert position is not None  # noqa: S101  as with all others
+        states: dict[tuple[int, str], bytes] = {}
+        given = [(route.counts, part.about.position, _unpickled(part)) for route, part in mine]
+        for name in sorted({name for _, _, found in given for name in found}):
+            there = [it for it in given if name in it[2]]
+            added = [(before, found[name]) for counts, before, found in there if counts]
+            try:
+                if len(added) == 1 and added[0][0] == position:
+                    state = added[0][1]  # With its threshold.
+                else:
+                    like = there[0][2][name]
+                    state = _core.regroup_compression(like, [it for _, it in added], *position)
+                world.check_compression(0, name, state)
+            except ValueError as error:
+                _log.warning("what compression kept back of '%s' is dropped: %s", name, error)
+            else:
+                states[0, name] = state
+        return states
+
+
+def _own_parts(reports: Sequence[_Report], stamps: Sequence[Stamp]) -> dict[Stamp, dict[int, Held]]:
+    """Returns what ranks have themselves, by stamp and by rank of the world before."""
+    held: dict[Stamp, dict[int, Held]] = {}
+    for is_own in (True, False):
+        for rank, report in enumerate(reports):
+            for about in report.parts if is_own else report.entrusted:
+                if about.stamp in stamps:
+                    same = held.setdefault(about.stamp, {})
+                    same.setdefault(about.rank, Held(about, rank, is_own))
+    return held
+
+
+def _is_whole(parts: Mapping[int, Held]) -> bool:
+    return bool(parts) and len(parts) == next(iter(parts.values())).about.size
+
+
+def _unpickled(part: Part) -> dict[str, bytes]:
+    found: dict[str, bytes] = pickle.loads(part.data)  # noqa: S301  from a rank of this job
+    return found
+
+
+def _tell(reports: Sequence[_Report], found: Mapping[int, Held], *, is_kept: bool) -> None:
+    """Says what is lost of what compression had kept back.
+
+    Args:
+        reports: By rank.
+        found: Parts of the state from which all go on, by rank of the world before.
+        is_kept: Whether agents keep parts, of whatever commit.
+    """
+    if any(it.sets for it in reports):
+        _log.warning(
+            "what compression kept back in process sets is lost: they have ended with their world"
+        )
+    lost = sum(it.is_lost for it in reports)
+    if not found:
+        if reports[0].commit and is_kept:
+            _log.warning(
+                "what compression kept back is lost: no agent that is left keeps it of commit %d",
+                reports[0].commit,
+            )
+        elif lost:
+            _log.warning(
+                "what compression kept back on %d ranks is lost: there is none of the step from "
+                "which all go on",
+                lost,
+            )
+        return
+    if not any(it.about.length for it in found.values()):
+        return
+    size = next(iter(found.values())).about.size
+    if not _is_whole(found):
+        _log.warning(
+            "what compression kept back on %d of %d ranks is lost: they have failed, and no agent "
+            "that is left keeps it of %s",
+            size - len(found),
+            size,
+            f"commit {reports[0].commit}" if reports[0].commit else "the last commit",
+        )
+    if any(it.position is None for it in reports):
+        _log.warning(
+            "what compression kept back is lost: all ranks share a host now, between which nothing "
+            "is compressed"
+        )
+
+
+def _send(part: Part, to: int, what: str) -> Handle[None]:
+    import numpy as np
+
+    return exchanges.send_async(np.frombuffer(part.data, np.uint8), to, f"{_NAME}.{what}")
+
+
+def _receive(about: About, source: int, what: str, handles: list[Handle[Any]]) -> Part:
+    """Returns a part that is there when its handle, which is added to the others, is done."""
+    import numpy as np
+
+    data = np.empty(about.length, np.uint8)
+    if about.length:
+        handles.append(exchanges.recv_async(data, source, f"{_NAME}.{what}"))
+    return Part(about, data.data)
+
+
+def _wait(handles: Sequence[Handle[Any]]) -> None:
+    """Waits for all, and raises what one that failed has failed with."""
+    failures = [it for it in map(_failure_of, handles) if it is not None]
+    if failures:
+        raise failures[0]
+
+
+def _failure_of(handle: Handle[Any]) -> HorovodInternalError | None:
+    try:
+        synchronize(handle)
+    except HorovodInternalError as error:
+        return error
+    return None
