@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +13,15 @@ from compressed_grids import SMALL, Blocks, few_grids
 import lightcc as hvd
 from lightcc import _world
 from lightcc.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from lightcc.testing import spawn_ranks
 
 if TYPE_CHECKING:
     from arrays import Array
     from grids import Grid
 
 pytestmark = pytest.mark.multiproc
+
+slow = pytest.mark.slow  # More ranks, and groups of another size.
 
 SHAPE = (40, 30)
 STEPS = 12
@@ -91,9 +96,82 @@ def compare() -> list[str]:
     return differing
 
 
+def roll_forward() -> tuple[list[str], bool]:
+    """Returns what rank 0 logs of a failure after which training rolls forward."""
+    texts: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("lightcc.elastic").addHandler(handler)
+    expected = train("forward", "")
+    found = train("forward", "fails")
+    return texts, all(np.array_equal(found[way], expected[way]) for way in WAYS)
+
+
+def change_grids(hosts: list[list[int]]) -> tuple[float, float]:
+    """Trains in one world after another, each with other hosts, and then sends all.
+
+    Returns what was kept back before that at most, and what has not come of what was put in.
+    """
+    at = 0
+    topk = hvd.Compression.topk
+
+    def move() -> None:
+        nonlocal at
+        os.environ["LIGHT_HOST_ID"] = str(hosts[at][int(os.environ["LIGHT_RANK"])])
+        at += 1
+
+    move()
+    hvd.init()
+    zeros = np.zeros(SHAPE, np.float32)
+    state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, given=zeros, sent=zeros)
+
+    @hvd.elastic.run
+    def loop(state: Any) -> None:
+        for step in range(6):
+            mine = np.round(10 * gradient(step, hvd.rank(), "topk"))  # Sums are exact.
+            state.given = state.given + hvd.allreduce(mine, op=hvd.Sum, name="dense")
+            sent = hvd.allreduce(mine, op=hvd.Sum, name="topk", compression=topk(0.02))
+            state.sent = state.sent + sent
+            if step == 4:
+                state.save()
+        if at < len(hosts):
+            move()
+            raise HorovodInternalError("all ranks fail")
+
+    loop(state)
+    rest = hvd.allreduce(zeros, op=hvd.Sum, name="topk", compression=topk(1.0))
+    kept, missing = (np.abs(state.given - state.sent - it).max() for it in (0, rest))
+    return float(kept), float(missing)
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [[0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1], [0, 1, 0, 1]],
+        pytest.param([[0, 0, 1, 1, 2, 2], [0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2]], marks=slow),
+    ],
+)
+def test_what_was_sent_and_what_is_kept_back_are_what_was_put_in_on_any_grid(
+    hosts: list[list[int]],
+) -> None:
+    for kept, missing in spawn_ranks(change_grids, len(hosts[0]), hosts, env=SMALL):
+        assert kept > 0
+        assert missing == 0
+
+
 @few_grids
 def test_results_are_those_of_a_training_whose_world_never_ended(
     grid: Grid, env: dict[str, str], blocks: Blocks
 ) -> None:
     del blocks
     assert grid.run(compare, env=SMALL | env) == [[]] * grid.ranks
+
+
+def test_what_is_lost_where_training_rolls_forward_is_said_once() -> None:
+    (texts, is_same), *others = spawn_ranks(roll_forward, 2, env=SMALL, hosts=[0, 1])
+    assert texts == [
+        "what compression kept back on 2 ranks is lost: there is none of the step from which all "
+        "go on"
+    ]
+    assert not is_same
+    assert others == [([], False)]
