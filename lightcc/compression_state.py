@@ -9,6 +9,7 @@ taken in by all ranks or by none: each rank checks its own, all hear of all, the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import zipfile
@@ -21,7 +22,7 @@ from lightcc.process_sets import ProcessSet, global_process_set
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     Key: TypeAlias = tuple[int, str]  # Process set, and name of the operation.
 
@@ -94,9 +95,10 @@ def load_compression_state(directory: str | os.PathLike[str]) -> int:
 
     Collective: every rank must call it, with a directory that has the files of all ranks. The next
     steps are then those that would have followed, bit for bit, if the grid (hosts and ranks per
-    host) is as it was. Where only the number of ranks per host changed, what they kept back is
-    divided anew among them. Process sets are known by their ranks. What does not fit otherwise, or
-    not on all members of its process set, is dropped, and the log says so.
+    host) is as it was. Where the number of hosts or of ranks per host changed, what they kept back
+    is divided anew among all ranks, with the same sum. Process sets are known by their ranks. What
+    does not fit otherwise, or not on all members of its process set, is dropped, and the log says
+    so.
 
     Args:
         directory: As of `save_compression_state()`.
@@ -226,18 +228,48 @@ def _state_for(position: tuple[int, int, int, int], parts: list[_Tensor]) -> byt
     blocks, block, members, member = position
     block_parts = {part.position[3]: part for part in parts if part.position[:2] == (blocks, block)}
     if not block_parts:
-        return None
+        return _state_of_others(position, parts)
     old_members = next(iter(block_parts.values())).position[2]
     if sorted(block_parts) != list(range(old_members)):
         return None
     if old_members == members:
         return _read_entry(block_parts[member])
     saved = [_read_entry(block_parts[i]) for i in range(old_members)]
-    try:
+    with _naming(block_parts.values()):
         return _core.reshard_compression(saved, blocks, block, members, member)
+
+
+def _state_of_others(position: tuple[int, int, int, int], parts: list[_Tensor]) -> bytes | None:
+    """Returns the same where the number of blocks was another: block i goes to block i mod n."""
+    blocks, block, members, member = position
+    by_grid: dict[tuple[int, int], dict[tuple[int, int], _Tensor]] = {}
+    for part in parts:
+        old_blocks, old_block, old_members, old_member = part.position
+        by_grid.setdefault((old_blocks, old_members), {})[old_block, old_member] = part
+    whole = [(grid, found) for grid, found in by_grid.items() if len(found) == grid[0] * grid[1]]
+    if len(whole) != 1:  # Nothing else in the folder is left of an older grid.
+        return None
+    (_, old_members), found = whole[0]
+    mine = [
+        part
+        for (old_block, old_member), part in sorted(found.items())
+        if old_block % blocks == block and (old_members != members or old_member == member)
+    ]
+    with _naming(mine):
+        saved = [_read_entry(part) for part in mine]
+        like = saved[0] if saved else _read_entry(found[0, 0])
+        return _core.regroup_compression(like, saved, blocks, block, members, member)
+
+
+@contextlib.contextmanager
+def _naming(parts: Iterable[_Tensor]) -> Iterator[None]:
+    """Adds to a ValueError which tensor and files it is about."""
+    try:
+        yield
     except ValueError as error:
-        files = ", ".join(str(part.file) for part in block_parts.values())
-        msg = f"'{parts[0].name}' in {files}: {error}"
+        found = list(parts)
+        files = ", ".join(str(part.file) for part in found)
+        msg = f"'{found[0].name}' in {files}: {error}" if found else str(error)
         raise ValueError(msg) from error
 
 

@@ -91,9 +91,8 @@ def load(directory: str | os.PathLike[str], **values: Any) -> dict[str, Any] | N
     """Goes back to the latest checkpoint in `directory`, if there is one.
 
     Collective: every rank must call it. The number of ranks may be another than when it was saved.
-    What compression kept back is divided anew among the ranks of a host, or dropped with a warning
-    where the number of hosts is another (`load_compression_state()`). After an error some of
-    `values` may have their saved state already, so do not train on.
+    What compression kept back is divided anew among all ranks (`load_compression_state()`). After
+    an error some of `values` may have their saved state already, so do not train on.
 
     Args:
         directory: As of `save()`.
