@@ -71,8 +71,8 @@ def run(
             0: never. All ranks must give the same. A rank that differs from more than half of them
             leaves with RuntimeError, and the others go on without it, as after any failure.
         keep_commits: Every so many commits of the training, the agent of each host keeps a copy in
-            its memory; 0: never. All ranks must give the same. Where all ranks fail that have the
-            state, new ones begin from the newest copy.
+            its memory, and before the first one; 0: never. All ranks must give the same. Where all
+            ranks fail that have the state, new ones begin from the newest copy.
 
     Returns:
         The function, to be called with the state and the other arguments.
@@ -143,6 +143,8 @@ def run_fn(
                     if worker is not None:
                         worker.take_state()
                     state.spread_kept_back(synchronized=synchronized)
+                    if keep_commits:
+                        state.keep_first()
                     state.begin_training()
                     result = func(state, *args, **kwargs)
                     state.end_training(failed=False)

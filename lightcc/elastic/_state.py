@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Version of a state that is in part another rank's.
 _TORN = -1
+#: With which training begins. Each commit adds 1, and 0 is no commit at all.
+_FIRST = 1
 
 
 class State:
@@ -59,7 +61,7 @@ class State:
         self._last_updated_timestamp = 0
         self._reset_callbacks: list[Callable[[], Any]] = []
         self._rolls_forward = False
-        self._version = 0  # Commits of the whole training.
+        self._version = _FIRST
         self._source = 0
         self._check_every = 0
         self._commits = 0  # In this world.
@@ -373,6 +375,11 @@ class State:
         """Takes over a commit that `write_to` has written."""
         raise NotImplementedError
 
+    def keep_first(self) -> None:
+        """Has agents keep the state with which training begins. Called by `run` on all ranks."""
+        if self._version == _FIRST:
+            self._keep()
+
     def _keep(self) -> None:
         """Has the agent keep the last commit."""
         worker = elastic.worker()
@@ -380,7 +387,7 @@ class State:
             return
         if worker.kept is not None:
             worker.version = self._version
-        if self._version % self._keep_every:
+        if (self._version - _FIRST) % self._keep_every:
             return
         if self._rolls_forward:
             self._kept_back.take()

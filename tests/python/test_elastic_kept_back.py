@@ -135,7 +135,7 @@ def test_nothing_is_lost_where_all_ranks_die_and_fewer_or_more_go_on(
     for seen in check(tmp_path, job):
         assert seen[0] == before
         assert seen[-1] == after
-    assert "all begin from commit 10, which the agent of host localhost keeps" in job.stderr
+    assert "all begin from commit 11, which the agent of host localhost keeps" in job.stderr
 
 
 def test_nothing_is_lost_with_all_ranks_and_one_of_two_hosts(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_nothing_is_lost_with_all_ranks_and_one_of_two_hosts(tmp_path: Path) -> 
     job = run_job(tmp_path, story, *flags, keep_commits=1)
     check(tmp_path, job)
     assert "host localhost was lost" in job.stderr
-    assert "all begin from commit 10, which the agent of host 127.0.0.1" in job.stderr
+    assert "all begin from commit 11, which the agent of host 127.0.0.1" in job.stderr
 
 
 def test_what_a_rank_kept_back_that_died_is_not_lost(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_a_job_goes_on_from_the_last_commit_when_all_ranks_are_killed(tmp_path: 
     )
     assert job.returncode == 0, job.stderr
     assert (
-        "no worker that has the state of training is left: all begin from commit 10, which the "
+        "no worker that has the state of training is left: all begin from commit 11, which the "
         "agent of host localhost keeps"
     ) in job.stderr
     found = results(tmp_path)
@@ -53,7 +53,7 @@ def test_a_job_goes_on_from_the_last_commit_when_all_ranks_are_killed(tmp_path: 
         assert beginnings(tmp_path)[worker] == 20
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     taken = [line for line in lines if line["event"] == "commit_taken_up"]
-    assert [(line["commit"], line["host"]) for line in taken] == [(10, "localhost")]
+    assert [(line["commit"], line["host"]) for line in taken] == [(11, "localhost")]
 
 
 def test_a_commit_outlives_all_ranks_and_one_of_two_hosts(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_commit_outlives_all_ranks_and_one_of_two_hosts(tmp_path: Path) -> Non
     job = run_job(tmp_path, {"0": [20, "kills all and its agent"]}, *flags)
     assert job.returncode == 0, job.stderr
     assert "host localhost was lost" in job.stderr
-    assert re.search(r"all begin from commit 10, which the agent of host 127.0.0.1", job.stderr)
+    assert re.search(r"all begin from commit 11, which the agent of host 127.0.0.1", job.stderr)
     found = results(tmp_path)
     assert found
     for worker, about in found.items():
@@ -72,15 +72,18 @@ def test_a_commit_outlives_all_ranks_and_one_of_two_hosts(tmp_path: Path) -> Non
 def test_what_fails_in_the_same_step_each_time_ends_the_job(tmp_path: Path) -> None:
     job = run_job(tmp_path, {"all": [20, "kills all"]}, "-np", "2", "--min-np", "2")
     assert job.returncode != 0
-    assert "commit 10 is followed by a failure each time" in job.stderr, job.stderr
-    assert job.stderr.count("all begin from commit 10") == 3
+    assert "commit 11 is followed by a failure each time" in job.stderr, job.stderr
+    assert job.stderr.count("all begin from commit 11") == 3
     assert results(tmp_path) == {}
 
 
-def test_ranks_that_fail_before_the_first_commit_end_the_job(tmp_path: Path) -> None:
-    job = run_job(tmp_path, {"all": [0, "kills all"]}, "-np", "2", "--min-np", "2")
-    assert job.returncode != 0
-    assert "no worker that has the state of training is left" in job.stderr, job.stderr
+def test_ranks_that_are_killed_before_the_first_commit_begin_anew(tmp_path: Path) -> None:
+    job = run_job(tmp_path, {"0": [0, "kills all"]}, "-np", "2", "--min-np", "2")
+    assert job.returncode == 0, job.stderr
+    assert "all begin from commit 1, which the agent of host localhost" in job.stderr
+    for worker, about in results(tmp_path).items():
+        assert about["weights"] == UNDISTURBED
+        assert beginnings(tmp_path)[worker] == 0
 
 
 def test_without_kept_commits_the_death_of_all_ranks_ends_the_job(
@@ -97,6 +100,6 @@ def test_only_every_nth_commit_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("KEEP_COMMITS", "4")
     job = run_job(tmp_path, {"0": [20, "kills all"]}, "-np", "2", "--min-np", "2")
     assert job.returncode == 0, job.stderr
-    assert "all begin from commit 8," in job.stderr
+    assert "all begin from commit 9," in job.stderr
     for about in results(tmp_path).values():
         assert about["weights"] == UNDISTURBED

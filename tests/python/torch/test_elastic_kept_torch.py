@@ -94,7 +94,7 @@ def test_training_goes_on_where_all_ranks_were_killed(tmp_path: Path, recovery: 
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
     )
     assert job.returncode == 0, job.stderr
-    assert "all begin from commit 9, which the agent of host localhost keeps" in job.stderr
+    assert "all begin from commit 10, which the agent of host localhost keeps" in job.stderr
     expected = spawn_ranks(train_undisturbed, 2)[0]
     results = [json.loads(path.read_text()) for path in tmp_path.glob("result.*")]
     assert len(results) == 2, job.stderr
