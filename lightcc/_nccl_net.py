@@ -1,11 +1,13 @@
 """HARP for NCCL: with `LIGHT_NET=harp`, NCCL carries tensors of GPUs between hosts over it.
 
-NCCL reads which network it uses from the environment when its first communicator is made. So what
-`python -m lightcc.harp --env` prints is set before that, in this process.
+NCCL reads which network it uses from the environment when its first communicator is made. So it is
+set before that, in this process. LD_LIBRARY_PATH would come too late, and is not needed: the plugin
+is loaded first, and the dynamic linker then finds it by its name.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 from pathlib import Path
@@ -31,12 +33,13 @@ def point_to_harp(environment: MutableMapping[str, str] = os.environ) -> None:
         return
     try:
         version = _parts(_core.find_nccl(environment.get("LIGHT_NCCL_LIBRARY", "")))
-        wanted = nccl.exports(version, Path(harp.plugin_path()).parent)
+        plugin = harp.plugin_path()
     except NotImplementedError:
         return  # There is no NCCL of use, which the engine says itself.
-    except (FileNotFoundError, ValueError) as error:
+    except FileNotFoundError as error:
         _log.warning("LIGHT_NET=harp: NCCL does not use HARP: %s", error)
         return
+    wanted = nccl.settings_where_loaded(version, Path(plugin).parent)
     found = ".".join(map(str, version))
     chosen = [name for name in _CHOICES if environment.get(name)]
     if all(environment.get(name) == wanted[name] for name in _CHOICES):
@@ -44,12 +47,10 @@ def point_to_harp(environment: MutableMapping[str, str] = os.environ) -> None:
     if chosen:
         _log.info("LIGHT_NET=harp: NCCL %s uses what %s says", found, " and ".join(chosen))
         return
-    if "LD_LIBRARY_PATH" in wanted:
-        _log.warning(
-            "LIGHT_NET=harp: NCCL %s does not use HARP: it looks where LD_LIBRARY_PATH pointed when"
-            ' this process started. Before that, run: eval "$(python -m lightcc.harp --env)"',
-            found,
-        )
+    try:
+        ctypes.CDLL(plugin)  # It stays for as long as the process lives.
+    except OSError as error:
+        _log.warning("LIGHT_NET=harp: NCCL %s does not use HARP: %s", found, error)
         return
     environment.update(wanted)
     settings = " ".join(f"{name}={value}" for name, value in wanted.items())

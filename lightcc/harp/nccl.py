@@ -5,7 +5,8 @@
     2.12 to 2.20    libnccl-net-$NCCL_NET_PLUGIN.so, likewise           both
     2.21 and newer  $NCCL_NET_PLUGIN as it stands, then as before       NCCL_NET_PLUGIN alone
 
-The folder has both names, so the exports for 2.12 work with every version.
+The folder has both names, so the exports for 2.12 work with every version. A process that has
+loaded the plugin needs no LD_LIBRARY_PATH: the dynamic linker knows it by its name from then on.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ PLUGIN = "libnccl-net-harp.so"
 _OLDEST = (2, 8)
 _FIRST_WITH_A_NAME = (2, 12)
 _FIRST_WITH_A_PATH = (2, 21)
+_BY_NAME = {"NCCL_NET_PLUGIN": "harp", "NCCL_NET": "HARP"}
 _SECONDS = 60.0
 # In a process of its own: the library has initializers, and this process keeps what it loads.
 _ASK = """
@@ -55,18 +57,31 @@ def exports(version: tuple[int, ...] | None, folder: Path) -> dict[str, str]:
         text = ".".join(map(str, version))
         msg = f"NCCL {text} is too old for HARP, which needs 2.8 or newer"
         raise ValueError(msg)
-    path = str(folder / PLUGIN)
-    if version is not None and version >= _FIRST_WITH_A_PATH and "," not in path:
-        return {"NCCL_NET_PLUGIN": path, "NCCL_NET": "HARP"}
+    if version is not None and _takes_path(version, folder):
+        return _by_path(folder)
     if any(mark in str(folder) for mark in ":;"):
         msg = f"'{folder}' cannot be in LD_LIBRARY_PATH: there : and ; stand between folders"
         raise ValueError(msg)
-    names = (
-        {}
-        if version is not None and version < _FIRST_WITH_A_NAME
-        else {"NCCL_NET_PLUGIN": "harp", "NCCL_NET": "HARP"}
-    )
+    names = {} if version is not None and version < _FIRST_WITH_A_NAME else _BY_NAME
     return {"LD_LIBRARY_PATH": str(folder), **names}
+
+
+def settings_where_loaded(version: tuple[int, ...], folder: Path) -> dict[str, str]:
+    """Returns the variables for a process that has loaded the plugin of `folder` already.
+
+    Args:
+        version: Of NCCL, from 2.12 on.
+        folder: As in `exports()`; any name will do.
+    """
+    return _by_path(folder) if _takes_path(version, folder) else dict(_BY_NAME)
+
+
+def _takes_path(version: tuple[int, ...], folder: Path) -> bool:
+    return version >= _FIRST_WITH_A_PATH and "," not in str(folder)  # A comma makes it two plugins.
+
+
+def _by_path(folder: Path) -> dict[str, str]:
+    return {"NCCL_NET_PLUGIN": str(folder / PLUGIN), "NCCL_NET": "HARP"}
 
 
 def shell_lines(variables: dict[str, str]) -> list[str]:

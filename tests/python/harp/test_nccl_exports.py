@@ -45,6 +45,14 @@ def test_a_comma_would_be_two_plugins_to_newer_versions() -> None:
     assert nccl.exports((2, 27), Path("/opt/a,b")) == {**NAME, "LD_LIBRARY_PATH": "/opt/a,b"}
 
 
+def test_a_process_that_has_the_plugin_needs_no_folder_to_find_it() -> None:
+    name = {"NCCL_NET_PLUGIN": "harp", "NCCL_NET": "HARP"}
+    assert nccl.settings_where_loaded((2, 18, 1), FOLDER) == name
+    assert nccl.settings_where_loaded((2, 20, 5), Path("/opt/a:b")) == name
+    assert nccl.settings_where_loaded((2, 21, 5), FOLDER) == PATH
+    assert nccl.settings_where_loaded((2, 27), Path("/opt/a,b")) == name
+
+
 def test_what_cannot_work_is_refused() -> None:
     with pytest.raises(ValueError, match=r"NCCL 2\.7\.8 is too old for HARP, which needs 2\.8"):
         nccl.exports((2, 7, 8), FOLDER)

@@ -55,7 +55,7 @@ def test_the_exports_for_a_version_make_it_use_harp(version: str) -> None:
     assert starts_harp(version, nccl.exports(nccl.parse_version(version), folder))
 
 
-@pytest.mark.parametrize("version", VERSIONS[1:])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_light_net_makes_it_use_harp_without_exports(version: str) -> None:
     asked = {"LIGHT_NET": "harp", "LIGHT_GPU_OPERATIONS": "nccl"}
     assert starts_harp(version, asked | {"LIGHT_NCCL_LIBRARY": library(version)}, BY_LIGHTCC)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from gpu_arrays import FAKE_CUDA, GpuArray, needs_fake_cuda, on_host, use_gpu
 
 import lightcc as hvd
-from lightcc import _core, _nccl_net
+from lightcc import _core, _nccl_net, harp
 from lightcc.harp import plugin_path
 from lightcc.testing import spawn_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ASKED = {"LIGHT_NET": "harp", "HOROVOD_GPU_OPERATIONS": "NCCL"}
 NEW, OLD = 22105, 21805
@@ -44,19 +48,19 @@ def set_for(given: dict[str, str]) -> dict[str, str]:
 def test_an_nccl_is_pointed_to_harp_where_both_are_asked_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    harp = {"NCCL_NET_PLUGIN": plugin_path(), "NCCL_NET": "HARP"}
+    settings = {"NCCL_NET_PLUGIN": plugin_path(), "NCCL_NET": "HARP"}
     with caplog.at_level(logging.INFO, logger="lightcc"):
-        assert set_for(ASKED) == harp
+        assert set_for(ASKED) == settings
     assert [record.getMessage() for record in caplog.records] == [
         f"LIGHT_NET=harp: NCCL 2.21.5 uses HARP between hosts: NCCL_NET_PLUGIN={plugin_path()} "
         "NCCL_NET=HARP"
     ]
-    assert set_for({"LIGHT_NET": "harp", "LIGHT_GPU_OPERATIONS": "nccl"}) == harp
+    assert set_for({"LIGHT_NET": "harp", "LIGHT_GPU_OPERATIONS": "nccl"}) == settings
     assert set_for({"LIGHT_NET": "harp"}) == {}
     assert set_for({"LIGHT_NET": "tcp", "HOROVOD_GPU_OPERATIONS": "NCCL"}) == {}
     assert set_for({**ASKED, "LIGHT_GPU_OPERATIONS": "host"}) == {}
     caplog.clear()
-    assert set_for({**ASKED, **harp}) == {}
+    assert set_for({**ASKED, **settings}) == {}
     assert not caplog.records
 
 
@@ -74,12 +78,29 @@ def test_what_the_user_has_set_stays_alone(
 
 @pytest.mark.usefixtures("version")
 @pytest.mark.parametrize("version", [OLD], indirect=True)
-def test_an_nccl_that_needs_a_path_from_the_start_is_told_of(
-    caplog: pytest.LogCaptureFixture,
+def test_an_nccl_that_takes_no_path_is_told_a_name(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="lightcc"):
+        assert set_for(ASKED) == {"NCCL_NET_PLUGIN": "harp", "NCCL_NET": "HARP"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "LIGHT_NET=harp: NCCL 2.18.5 uses HARP between hosts: NCCL_NET_PLUGIN=harp NCCL_NET=HARP"
+    ]
+    # As that NCCL would open it: this process has it by now, and no folder is searched.
+    by_name, by_path = ctypes.CDLL("libnccl-net-harp.so"), ctypes.CDLL(plugin_path())
+    assert by_name._handle == by_path._handle
+
+
+@pytest.mark.usefixtures("version")
+@pytest.mark.parametrize("version", [NEW, OLD], indirect=True)
+def test_a_plugin_that_cannot_be_loaded_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    broken = tmp_path / "libnccl-net-harp.so"
+    monkeypatch.setattr(harp, "plugin_path", lambda: str(broken))
+    broken.touch()
     assert set_for(ASKED) == {}
     [text] = [record.getMessage() for record in caplog.records]
-    assert "NCCL 2.18.5 does not use HARP: it looks where LD_LIBRARY_PATH pointed when" in text
+    assert "does not use HARP: " in text
+    assert f"{broken}: file too short" in text
 
 
 @pytest.mark.usefixtures("version")
