@@ -200,6 +200,13 @@ def test_gpus_are_described_and_tried() -> None:
 
 
 @needs_fake_cuda
+def test_a_gpu_whose_driver_tells_no_uuid_is_described() -> None:
+    (gpu, *_) = gpus_of_a_child(FAKE_CUDA, "without=cuDeviceGetUuid_v2")
+    assert gpu[:2] == ("GPU 0", doctor.OK)
+    assert "at 0000:01:00.0, UUID not known, compute capability 9.0" in gpu[2]
+
+
+@needs_fake_cuda
 def test_a_slice_of_a_gpu_is_described_as_one() -> None:
     (gpu, _, peers) = gpus_of_a_child(FAKE_CUDA, "mig=1")
     assert gpu[2].startswith(

@@ -73,6 +73,20 @@ TEST(CudaDriver, slices_of_a_gpu_differ_in_their_uuids_alone) {
   EXPECT_EQ(gpus->list[1].uuid, "MIG-1fff0000-0000-0000-0000-000000000101");
 }
 
+TEST(CudaDriver, a_driver_before_cuda_11_4_tells_no_uuid) {
+  const Fake fake("devices=2,version=11030,without=cuDeviceGetUuid_v2");
+  const auto gpus = find_gpus();
+  ASSERT_TRUE(gpus.ok()) << gpus.status().message();
+  ASSERT_EQ(gpus->list.size(), 2U);
+  for (const Gpu& gpu : gpus->list) {
+    EXPECT_EQ(gpu.uuid, "");
+    EXPECT_EQ(gpu.name, "Simulated GPU");
+    EXPECT_EQ(gpu.objection, "");
+  }
+  EXPECT_EQ(gpus->list[1].pci_bus_id, "0000:02:00.0");
+  EXPECT_EQ(try_gpu(1).message(), "");
+}
+
 TEST(CudaDriver, a_machine_without_a_driver_has_no_gpu) {
   const auto driver = Driver::open("no_such_library.so.1");
   EXPECT_EQ(driver.status().code(), ErrorCode::kUnimplemented);

@@ -502,17 +502,35 @@ TEST(NcclAgreement, cards_travel) {
   EXPECT_EQ(decode_card({}, 1).status().code(), ErrorCode::kPeerFailed);
 }
 
-TEST_F(NcclPlaneTest, ranks_that_share_a_gpu_go_by_way_of_the_host) {
-  const auto body = [](World& world, int rank) {
-    const Framework framework;
+/// How many operations NCCL carries where each rank reduces one tensor.
+int operations_of_reduction(const std::string& gpus) {
+  int operations = 0;
+  const auto body = [&](World& world, int rank) {
+    const Framework framework(gpus == "devices=1" ? 0 : world.topology().local_rank);
     Numbers data = numbers_of(rank);
     const Tensor tensor(framework, data);
     Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
     ASSERT_TRUE(run_one(world, std::move(operation)).ok());
-    EXPECT_EQ(operations_of_nccl(), 0);
+    if (rank == 0) {
+      operations = operations_of_nccl();
+    }
   };
-  run_nccl_job(on_one_host(2), body, "devices=1");
-  run_nccl_job(on_one_host(2), body, "devices=2,mig=1");  // For NCCL 2.18.5, which the fake is.
+  run_nccl_job(on_one_host(2), body, gpus);
+  return operations;
+}
+
+TEST_F(NcclPlaneTest, ranks_that_share_a_gpu_go_by_way_of_the_host) {
+  EXPECT_EQ(operations_of_reduction("devices=1"), 0);
+  EXPECT_EQ(operations_of_reduction("devices=2,mig=1"), 0);  // The fake is NCCL 2.18.5.
+}
+
+TEST_F(NcclPlaneTest, a_driver_without_uuids_has_gpus_told_apart_by_their_addresses) {
+  EXPECT_GT(operations_of_reduction("devices=2,without=cuDeviceGetUuid_v2"), 0);
+  // Slices differ in their UUIDs alone, which the first of these drivers tells.
+  fake::set_nccl("version=23000");
+  EXPECT_GT(operations_of_reduction("devices=2,mig=1"), 0);
+  fake::set_nccl("version=23000");
+  EXPECT_EQ(operations_of_reduction("devices=2,mig=1,without=cuDeviceGetUuid_v2"), 0);
 }
 
 }  // namespace

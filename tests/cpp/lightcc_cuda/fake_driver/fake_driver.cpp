@@ -217,6 +217,13 @@ using fake::settings;
   if (const Code failure = settings().failure_of(name); failure) { \
     return failure;                                                \
   }
+/// A function that dlsym() finds only where the fake has it: dlsym() calls the resolver each time.
+#define LIGHTCC_MAY_LACK(symbol, function)                  \
+  extern "C" decltype(&(function)) resolve_##symbol() {     \
+    return settings().has(#symbol) ? &(function) : nullptr; \
+  }                                                         \
+  extern "C"                                                \
+      [[gnu::visibility("default"), gnu::ifunc("resolve_" #symbol)]] decltype(function) symbol;
 #define LIGHTCC_NEEDS_CONTEXT(name) \
   LIGHTCC_MAY_FAIL(name)            \
   if (fake::contexts.empty()) {     \
@@ -280,13 +287,14 @@ LIGHTCC_API cuDeviceGetPCIBusId(char* id, int bytes, Device device) {
   (void)std::snprintf(id, static_cast<std::size_t>(bytes), "0000:%02x:00.0", bus);
   return cuda::kSuccess;
 }
-LIGHTCC_API cuDeviceGetUuid_v2(cuda::Uuid* uuid, Device device) {
+static Code device_uuid(cuda::Uuid* uuid, Device device) {
   LIGHTCC_MAY_FAIL("cuDeviceGetUuid_v2")
   uuid->bytes = {'\x1f', '\xff'};
   uuid->bytes[14] = static_cast<char>(settings().number("bus"));
   uuid->bytes[15] = static_cast<char>(device);
   return cuda::kSuccess;
 }
+LIGHTCC_MAY_LACK(cuDeviceGetUuid_v2, device_uuid)
 LIGHTCC_API cuDeviceCanAccessPeer(int* can, Device device, Device peer) {
   LIGHTCC_MAY_FAIL("cuDeviceCanAccessPeer")
   if (device == peer) {

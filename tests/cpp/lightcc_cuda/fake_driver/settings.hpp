@@ -57,6 +57,12 @@ class Settings {
     return found == values_.end() ? 0 : std::atoi(found->second.c_str());
   }
 
+  /// Whether the library has a function, which `without` may name.
+  bool has(const std::string& function) {
+    const std::lock_guard lock(mutex_);
+    return values_["without"] != function;
+  }
+
   /// What a call returns without doing anything; 0: it does what it should.
   int failure_of(const std::string& call) {
     const std::lock_guard lock(mutex_);
