@@ -27,6 +27,9 @@ METRICS = (
     Metric("buckets", COUNTER, "", "Collectives that were run for them"),
     Metric("inline_allreduces", COUNTER, "", "All-reduces that the negotiation did by itself"),
     Metric("one_shot_allreduces", COUNTER, "", "All-reduces that each rank of the host combined"),
+    Metric("staged_buckets", COUNTER, "", "Of GPU tensors: by way of host memory"),
+    Metric("nccl_buckets", COUNTER, "", "Of GPU tensors: by NCCL"),
+    Metric("nccl_two_level_buckets", COUNTER, "", "Of GPU tensors: by NCCL within hosts alone"),
     Metric("payload_bytes", COUNTER, "bytes", "Input of operations that have completed"),
     Metric("in_flight", GAUGE, "", "Operations that have not completed"),
     Metric("network_bytes_sent", COUNTER, "bytes", "Handed to the network, with headers"),
@@ -132,6 +135,9 @@ class Statistics(Record):
     buckets: int
     inline_allreduces: int
     one_shot_allreduces: int
+    staged_buckets: int
+    nccl_buckets: int  #: Also those of the next counter.
+    nccl_two_level_buckets: int
     payload_bytes: int
     in_flight: int
     network_bytes_sent: int

@@ -347,6 +347,7 @@ void Core::fill_stats(WorldStats& stats) const {
   stats.one_shot_allreduces = one_shot_ != nullptr ? one_shot_->count() : 0;
   stats.inline_allreduces = executor_->inline_allreduces();
   stats.buckets = executor_->buckets() + stats.one_shot_allreduces;
+  stats.device_buckets = executor_->device_buckets();
   stats.topk = executor_->topk().counters();
   stats.compressed = executor_->topk().usage();
   stats.allreduce_costs = executor_->allreduce_costs();

@@ -209,6 +209,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
                       (front.staged != nullptr && front.staged->is_copying());
       return moved;
     }
+    count_on_device(set, front);
     front.work.reset();
     release_turn(front);
     learn_cost(set, front);
@@ -291,22 +292,28 @@ Result<bool> Executor::may_start(const Set& set, Running& running) {
     return false;
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(running.bucket));
-  if (ready && !runs_on_levels(set, running)) {
-    release_turn(running);
+  if (ready && !(running.turn.has_value() && runs_on_levels(set, running))) {
+    release_turn(running);  // It begins once.
   }
   return ready;
 }
 
-// Whether it begins more than once.
+// Whether it runs on two levels of its memory's own plane.
 bool Executor::runs_on_levels(const Set& set, const Running& running) {
-  if (!running.turn.has_value()) {
-    return false;
-  }
   const PlaneGroups& groups = set.groups_for(running);
   const Signature& first = running.bucket.tensors.front().signature();
   return groups.runs_on_two_levels(first.op, byte_count(running.bucket)) ||
          (groups.compresses_apart && first.op == OpType::kAllreduce &&
           first.compression.has_value());
+}
+
+void Executor::count_on_device(const Set& set, const Running& running) {
+  if (running.staged != nullptr) {
+    ++device_buckets_.staged;
+  } else if (running.plane != MemoryKind::kHost) {
+    ++device_buckets_.by_own_plane;
+    device_buckets_.on_levels += runs_on_levels(set, running) ? 1 : 0;
+  }
 }
 
 void Executor::release_turn(Running& running) {

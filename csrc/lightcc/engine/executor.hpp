@@ -76,6 +76,7 @@ class Executor {
   std::uint64_t buckets() const { return buckets_; }
   /// Of them, those whose results came with the announcement.
   std::uint64_t inline_allreduces() const { return inline_allreduces_; }
+  const DeviceBuckets& device_buckets() const { return device_buckets_; }
   TopkStore& topk() { return topk_; }
   const TopkStore& topk() const { return topk_; }
   /// Where this rank stands when tensors of a set are compressed; nothing where they never are, or
@@ -119,6 +120,7 @@ class Executor {
   Result<bool> advance_lane(Set& set, std::size_t lane);
   Result<bool> may_start(const Set& set, Running& running);
   static bool runs_on_levels(const Set& set, const Running& running);
+  void count_on_device(const Set& set, const Running& running);
   void release_turn(Running& running);
   Result<bool> are_inputs_ready(Bucket& bucket);
   void explain_adasum_once(const Set& set, const Running& running);
@@ -146,6 +148,7 @@ class Executor {
   std::uint64_t next_turn_ = 0;
   std::uint64_t buckets_ = 0;
   std::uint64_t inline_allreduces_ = 0;
+  DeviceBuckets device_buckets_;
   bool awaits_event_ = false;
   bool needs_calls_ = false;
   bool explained_adasum_ = false;

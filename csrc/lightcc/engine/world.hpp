@@ -119,12 +119,20 @@ struct AllreduceCost {
   double seconds_per_byte = 0;
 };
 
+/// Buckets on memory that is not the host's, by what carried them.
+struct DeviceBuckets {
+  std::uint64_t staged = 0;        ///< The host's plane, by way of its memory.
+  std::uint64_t by_own_plane = 0;  ///< That memory's own plane: NCCL.
+  std::uint64_t on_levels = 0;  ///< Of these, on two levels: between hosts by way of their memory.
+};
+
 /// Counters since the world was made.
 struct WorldStats {
   std::uint64_t operations = 0;           ///< Completed submissions.
   std::uint64_t buckets = 0;              ///< Collectives run for them.
   std::uint64_t inline_allreduces = 0;    ///< Of those, done by the negotiation.
   std::uint64_t one_shot_allreduces = 0;  ///< Of those, combined by each rank of the host.
+  DeviceBuckets device_buckets;           ///< Of those, on memory that is not the host's.
   std::uint64_t payload_bytes = 0;        ///< Input bytes of completed submissions.
   std::uint64_t network_bytes_sent = 0;
   std::uint64_t network_bytes_received = 0;

@@ -249,6 +249,9 @@ TEST_F(NcclGrid, copies_shards_alone) {
     // Two hosts use each GPU of the fake driver.
     EXPECT_EQ(fake::copies_of(0).bytes_to_host + fake::copies_of(1).bytes_to_host,
               4 * kCount * sizeof(float) / 2);
+    EXPECT_EQ(world.stats().device_buckets.by_own_plane, 1U);
+    EXPECT_EQ(world.stats().device_buckets.on_levels, 1U);
+    EXPECT_EQ(world.stats().device_buckets.staged, 0U);
     ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
   });
 }

@@ -89,6 +89,27 @@ TEST_F(NcclPlaneTest, and_for_parts_that_are_not_equal_on_several_hosts) {
   run_nccl_job(on_hosts({0, 0, 1}), expect_the_hosts_results);
 }
 
+TEST_F(NcclPlaneTest, buckets_are_counted_by_what_carries_them) {
+  run_nccl_job(on_one_host(2), [](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    Numbers data = numbers_of(rank);
+    const Tensor tensor(framework, data);
+    const auto reduce = [&](ReduceOp op) {
+      Operation operation = operation_on(OpType::kAllreduce, "t", data);
+      operation.request.signature.reduce_op = op;
+      ASSERT_TRUE(run_one(world, tensor.put(std::move(operation))).ok());
+    };
+    reduce(ReduceOp::kSum);
+    reduce(ReduceOp::kMax);
+    reduce(ReduceOp::kAdasum);
+    ASSERT_TRUE(run_one(world, operation_on(OpType::kAllreduce, "t", data)).ok());
+    const DeviceBuckets counted = world.stats().device_buckets;
+    EXPECT_EQ(counted.by_own_plane, 2U);
+    EXPECT_EQ(counted.staged, 1U);
+    EXPECT_EQ(counted.on_levels, 0U);
+  });
+}
+
 TEST_F(NcclPlaneTest, a_world_of_one_rank_has_it_too) {
   run_nccl_job(on_one_host(1), [](World& world, int) {
     const Framework framework;
