@@ -41,7 +41,7 @@ class Horovod:
         self._server = meet(Path(os.environ["BENCH_STORE"]))
         hvd.init()
         self.torch, self.hvd = torch, hvd
-        self.rank, self.size = hvd.rank(), hvd.size()
+        self.rank, self.local_rank, self.size = hvd.rank(), hvd.local_rank(), hvd.size()
         version = importlib.import_module("horovod").__version__
         self.version = f"Horovod {version} on gloo, torch {torch.__version__}"
 
@@ -75,6 +75,10 @@ class Horovod:
         }
         del outs  # Horovod makes its outputs.
         return calls[case["collective"]]
+
+    def carriers(self) -> dict[str, int]:
+        """Returns nothing: it has no tensors of GPUs here."""
+        return {}
 
     def sent_bytes(self) -> int:
         """Returns 0: Horovod does not say."""

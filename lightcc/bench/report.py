@@ -8,6 +8,9 @@ Between hosts, `wire` is what the host that sent most sent per call, with all he
 share of the link's rate that this makes; and `bound` is the share that the least possible time has
 in the median: that time is what must leave a host (cases.py) at the link's rate, without headers.
 `formula` is what the variant's own algorithm sends, without headers; `own` is as `bound`, of that.
+
+`plane` is what carried tensors of a GPU: `NCCL`, `two levels` (NCCL within hosts alone), or
+`host staged`.
 """
 
 from __future__ import annotations
@@ -24,21 +27,13 @@ from lightcc.bench.measure import MEMCPY, Samples
 from lightcc.bench.peers import LIGHTCC
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from lightcc.bench.cases import Case
     from lightcc.bench.cluster import Cluster, NominalHosts
 
-# At most 100 columns: beside links, those of the spread give way.
 _START = f"{'size':>8}  {'library':<22} {'median':>9}"
-_HEADER = (
-    f"{_START} {'min':>9} {'p99':>9} {'algbw':>7} {'busbw':>7} "
-    f"{'iters':>6} {'errors':>6} {'ratio':>6}"
-)
-_LINK_HEADER = (
-    f"{_START} {'busbw':>7} {'errors':>6} {'ratio':>6}"
-    f" {'wire':>8} {'formula':>8} {'link':>5} {'own':>5} {'bound':>5}"
-)
 
 
 @dataclass(frozen=True)
@@ -71,6 +66,8 @@ class Row:
     own_share: float | None = None  # Of the time that its formula allows.
     bound_share: float | None = None
     best: bool = True  # Of the library's modes.
+    device: str = "cpu"  # Or `cuda`.
+    plane: str = ""  # What carried tensors of a GPU.
 
 
 def percentile(values: list[float], percent: float) -> float:
@@ -167,13 +164,41 @@ def _make_row(
         errors=samples.errors,
         note=samples.note,
         best=is_best,
+        device=case.device,
+        plane=samples.plane,
         **figures,
     )
 
 
-def table_header(*, hosts: bool = False) -> str:
+#: What may stand behind the median: its width and its text.
+_COLUMNS: dict[str, tuple[int, Callable[[Row], str]]] = {
+    "min": (9, lambda row: _time(row.min_us)),
+    "p99": (9, lambda row: _time(row.p99_us)),
+    "algbw": (7, lambda row: _optional(row.algbw_gbs)),
+    "busbw": (7, lambda row: _optional(row.busbw_gbs)),
+    "iters": (6, lambda row: str(row.iterations)),
+    "errors": (6, lambda row: str(row.errors)),
+    "ratio": (6, lambda row: _optional(row.ratio)),
+    "wire": (8, lambda row: _bytes(row.wire_bytes)),
+    "formula": (8, lambda row: _bytes(row.formula_bytes)),
+    "link": (5, lambda row: _optional(row.link_share)),
+    "own": (5, lambda row: _optional(row.own_share)),
+    "bound": (5, lambda row: _optional(row.bound_share)),
+    "plane": (11, lambda row: row.plane or "-"),
+}
+#: At most 100 columns: beside links and planes, others give way.
+_SHOWN = {
+    (False, "cpu"): ("min", "p99", "algbw", "busbw", "iters", "errors", "ratio"),
+    (True, "cpu"): ("busbw", "errors", "ratio", "wire", "formula", "link", "own", "bound"),
+    (False, "cuda"): ("min", "algbw", "busbw", "errors", "ratio", "plane"),
+    (True, "cuda"): ("busbw", "errors", "ratio", "wire", "link", "bound", "plane"),
+}
+
+
+def table_header(*, hosts: bool = False, device: str = "cpu") -> str:
     """Returns the line above a table; `hosts`: with the columns of links."""
-    return f"#{(_LINK_HEADER if hosts else _HEADER)[1:]}"
+    names = "".join(f" {name:>{_COLUMNS[name][0]}}" for name in _SHOWN[hosts, device])
+    return f"#{_START[1:]}{names}"
 
 
 def table_line(row: Row, *, hosts: bool = False) -> str:
@@ -182,15 +207,9 @@ def table_line(row: Row, *, hosts: bool = False) -> str:
     start = f"{_size(row):>8}  {name:<22} "
     if row.median_us is None:
         return start + (row.note.splitlines()[0] if row.note else "no result")
-    start += f"{_time(row.median_us):>9} "
-    busbw = f"{_optional(row.busbw_gbs):>7} "
-    end = f"{row.errors:>6} {_optional(row.ratio):>6}"
-    if not hosts:
-        spread = f"{_time(row.min_us):>9} {_time(row.p99_us):>9} {_optional(row.algbw_gbs):>7} "
-        return f"{start}{spread}{busbw}{row.iterations:>6} {end}"
-    sent = "".join(f" {_bytes(count):>8}" for count in (row.wire_bytes, row.formula_bytes))
-    shares = (row.link_share, row.own_share, row.bound_share)
-    return f"{start}{busbw}{end}{sent}" + "".join(f" {_optional(share):>5}" for share in shares)
+    columns = [_COLUMNS[name] for name in _SHOWN[hosts, row.device]]
+    rest = "".join(f" {text(row):>{width}}" for width, text in columns)
+    return f"{start}{_time(row.median_us):>9}{rest}"
 
 
 def _bytes(count: float | None) -> str:

@@ -4,7 +4,8 @@ A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_
 `2d:LIGHT_NET=harp`, so that one run can compare any two settings of the engine. Variants with the
 same library and variables share ranks.
 
-`lightcc@openmpi` is lightcc in a job of Open MPI's mpirun, where MPI carries its data.
+`lightcc@openmpi` is lightcc in a job of Open MPI's mpirun, where MPI carries its data. Tensors of
+GPUs are carried by NCCL in `lightcc+nccl`, and by it within hosts in `2d+nccl`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ RATIO_VARIABLE = "LIGHT_TOPK_RATIO"
 _TWO_LEVEL = "LIGHT_2D_ALLREDUCE"
 _TOPK = "LIGHT_TOPK_ALLREDUCE"
 _NET = "LIGHT_NET"
+_GPU = "LIGHT_GPU_OPERATIONS"
 _BY_MPI = ("LIGHT_CPU_OPERATIONS", "mpi")
 
 
@@ -45,9 +47,22 @@ class Variant:
         return (_TOPK, "1") in self.environment
 
     @property
+    def device(self) -> str:
+        """Where tensors must be, `cpu` or `cuda`; empty: anywhere."""
+        if self.library != LIGHTCC:
+            return PEERS[self.library].device
+        return "cuda" if (_GPU, "nccl") in self.environment else ""
+
+    @property
+    def is_flat_nccl(self) -> bool:
+        """Whether NCCL carries data between all ranks, and so sees what hosts there are."""
+        two_level = (_TWO_LEVEL, "1") in self.environment
+        return self.device == "cuda" and not two_level
+
+    @property
     def uses_tcp(self) -> bool:
         """Whether lightcc's own TCP carries its data between hosts."""
-        ours = self.library == LIGHTCC and not self.launcher
+        ours = self.library == LIGHTCC and not self.launcher and not self.is_flat_nccl
         return ours and dict(self.environment).get(_NET, "tcp") == "tcp"
 
 
@@ -80,11 +95,16 @@ SCHEDULES = {
     )
 }
 
+#: lightcc whose tensors of GPUs NCCL carries.
+NCCL = Variant(f"{LIGHTCC}+nccl", environment=((_GPU, "nccl"),))
+
 #: Of the tables of collectives, where a peer is a variant without variables.
 COLLECTIVES = {
     LIGHTCC: Variant(LIGHTCC),
     "harp": Variant("harp", environment=((_NET, "harp"),)),
     **ALGORITHMS,
+    NCCL.label: NCCL,
+    "2d+nccl": Variant("2d+nccl", environment=((_TWO_LEVEL, "1"), (_GPU, "nccl"))),
     **{name: Variant(name, name) for name in PEERS},
     **{
         variant.label: variant

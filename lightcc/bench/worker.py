@@ -10,8 +10,12 @@ library's own barrier flatters or harms its figures. Results are checked against
 integers, which are exact in every type, on request and outside the timed part. Where a compression
 loses parts of the sums, all ranks must have the same bits.
 
-Emulated training steps are in `steps`, and Horovod in `horovod_peer`: they are loaded from beside
-this file when asked for.
+Tensors are numpy's, or torch's on `cuda`. A call on a GPU is timed by this host's clock, from an
+idle GPU until it is idle again. So it has the costs of starting and of waiting, as those of
+`nccl-tests -z 1` have.
+
+The barrier is in `spin_barrier`, emulated training steps are in `steps`, Horovod in `horovod_peer`,
+and tensors of a GPU in `cuda_tensors`: they are loaded from beside this file when asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +25,6 @@ import importlib
 import importlib.util
 import inspect
 import json
-import mmap
 import os
 import socket
 import sys
@@ -39,11 +42,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lightcc.bench.spin_barrier import SpinBarrier
+
     Array = NDArray[Any]
 
 BUCKET_BYTES = 25 << 20  # DistributedDataParallel's default.
-_BARRIER_S = 300.0
-_LINE = 64  # Bytes; one cache line per rank.
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "sum": np.add,
     "average": np.add,
@@ -51,6 +54,52 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "max": np.maximum,
     "prod": np.multiply,
 }
+
+
+class Arrays(Protocol):
+    """Where a library's tensors are. They have one dimension."""
+
+    is_on_gpu: bool
+
+    def ones(self, count: int, dtype: np.dtype[Any]) -> Any:
+        """Returns a new tensor."""
+
+    def write(self, tensor: Any, values: Array) -> None:
+        """Copies `values` into a tensor of that size."""
+
+    def read(self, tensor: Any) -> Array:
+        """Returns what a tensor, or a library's output, holds."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copies one tensor into another."""
+
+    def synchronize(self) -> None:
+        """Waits until everything is done that was asked for."""
+
+
+class HostArrays:
+    """numpy's."""
+
+    is_on_gpu = False
+
+    def ones(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """Returns an array of `count` ones."""
+        return np.ones(count, dtype)
+
+    def write(self, tensor: Array, values: Array) -> None:
+        """Copies `values` into an array."""
+        tensor[...] = values
+
+    def read(self, tensor: Any) -> Array:
+        """Returns it as an array."""
+        return np.asarray(tensor)
+
+    def copy(self, target: Array, source: Array) -> None:
+        """Copies one array into another."""
+        np.copyto(target, source)
+
+    def synchronize(self) -> None:
+        """Returns: what was asked for is done."""
 
 
 class UnsupportedError(Exception):
@@ -61,13 +110,15 @@ class Library(Protocol):
     """A library under test, initialised."""
 
     rank: int
+    local_rank: int
     size: int
     version: str
 
-    def prepare(
-        self, case: dict[str, Any], ins: list[Array], outs: list[Array]
-    ) -> Callable[[], Any]:
+    def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns a call of `case` on `ins`; it returns the output or None if that is in `outs`."""
+
+    def carriers(self) -> dict[str, int]:
+        """Returns how often what carries tensors of a GPU has run; {} where nothing says so."""
 
     def sent_bytes(self) -> int:
         """Returns what this rank sent over the network so far; 0 if the library does not say."""
@@ -79,16 +130,14 @@ class Library(Protocol):
 class Lightcc:
     """lightcc, through its public interface."""
 
-    def __init__(self) -> None:
-        hvd: Any = importlib.import_module("lightcc")
+    def __init__(self, device: str = "cpu") -> None:
+        hvd: Any = importlib.import_module("lightcc" if device == "cpu" else "lightcc.torch")
         hvd.init()
         self.hvd = hvd
-        self.rank, self.size = hvd.rank(), hvd.size()
-        self.version = f"lightcc {hvd.__version__}"
+        self.rank, self.local_rank, self.size = hvd.rank(), hvd.local_rank(), hvd.size()
+        self.version = f"lightcc {importlib.import_module('lightcc').__version__}"
 
-    def prepare(
-        self, case: dict[str, Any], ins: list[Array], outs: list[Array]
-    ) -> Callable[[], Any]:
+    def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns the call of `case`."""
         hvd, x = self.hvd, ins[0]
         names = {"sum": "Sum", "average": "Average", "min": "Min", "max": "Max", "prod": "Product"}
@@ -140,6 +189,16 @@ class Lightcc:
             return {}
         return {"compression": topk(ratio=ratio)}
 
+    def carriers(self) -> dict[str, int]:
+        """Returns how many buckets of GPU tensors went each way."""
+        stats = self.hvd.stats()
+        by_nccl, on_levels = stats["nccl_buckets"], stats["nccl_two_level_buckets"]
+        return {
+            "host staged": stats["staged_buckets"],
+            "NCCL": by_nccl - on_levels,
+            "two levels": on_levels,
+        }
+
     def sent_bytes(self) -> int:
         """Returns what this rank's transport sent so far, also within its host."""
         return int(self.hvd.stats()["network_bytes_sent"])
@@ -149,40 +208,43 @@ class Lightcc:
         self.hvd.shutdown()
 
 
-class Gloo:
-    """torch.distributed's gloo backend."""
+class TorchDistributed:
+    """torch.distributed's process group of a backend."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str) -> None:
         torch: Any = importlib.import_module("torch")
         dist: Any = importlib.import_module("torch.distributed")
         torch.set_num_threads(1)
-        self.torch, self.dist = torch, dist
+        self.torch, self.dist, self._backend = torch, dist, backend
         self.rank, self.size = int(os.environ["BENCH_RANK"]), int(os.environ["BENCH_SIZE"])
+        self.local_rank = self.rank
+        self._calls = 0
         dist.init_process_group(
-            "gloo",
+            backend,
             init_method=f"file://{os.environ['BENCH_STORE']}",
             rank=self.rank,
             world_size=self.size,
         )
-        self.version = f"torch {torch.__version__} gloo"
+        self.version = f"torch {torch.__version__} {backend}"
 
-    def prepare(
-        self, case: dict[str, Any], ins: list[Array], outs: list[Array]
-    ) -> Callable[[], Any]:
+    def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns the call of `case`."""
         dist = self.dist
         names = {"sum": "SUM", "min": "MIN", "max": "MAX", "prod": "PRODUCT"}
+        if self._backend == "nccl":
+            names["average"] = "AVG"
         if case["op"] != "none" and case["op"] not in names:
             raise UnsupportedError(case["op"])
         op = getattr(dist.ReduceOp, names.get(case["op"], "SUM"))
-        tensors = [self.torch.from_numpy(array) for array in ins]
-        results = [self.torch.from_numpy(array) for array in outs]
+        tensors = [self.torch.as_tensor(array) for array in ins]  # Over the same memory.
+        results = [self.torch.as_tensor(array) for array in outs]
         if case["mode"] in ("async", "bucket25"):
 
             def all_async() -> None:
                 works = [dist.all_reduce(tensor, op=op, async_op=True) for tensor in tensors]
                 for work in works:
                     work.wait()
+                self._calls += 1
 
             return all_async
         x, y = tensors[0], results[0]
@@ -203,11 +265,16 @@ class Gloo:
 
         def run() -> None:
             call()
+            self._calls += 1
 
         return run
 
+    def carriers(self) -> dict[str, int]:
+        """Returns how many calls NCCL carried out."""
+        return {"NCCL": self._calls} if self._backend == "nccl" else {}
+
     def sent_bytes(self) -> int:
-        """Returns 0: gloo does not say."""
+        """Returns 0: torch does not say."""
         return 0
 
     def close(self) -> None:
@@ -222,13 +289,12 @@ class Mpi:
         self._mpi: Any = importlib.import_module("mpi4py.MPI")
         self._comm: Any = self._mpi.COMM_WORLD
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        self.local_rank = self.rank
         self.version = " ".join(self._mpi.Get_library_version().splitlines()[0].split()).rstrip(
             "\0 ,"
         )
 
-    def prepare(
-        self, case: dict[str, Any], ins: list[Array], outs: list[Array]
-    ) -> Callable[[], Any]:
+    def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns the call of `case`."""
         mpi, comm = self._mpi, self._comm
         ops = {"sum": mpi.SUM, "min": mpi.MIN, "max": mpi.MAX, "prod": mpi.PROD}
@@ -259,6 +325,10 @@ class Mpi:
         }
         return calls[case["collective"]]
 
+    def carriers(self) -> dict[str, int]:
+        """Returns nothing: it has no tensors of GPUs here."""
+        return {}
+
     def sent_bytes(self) -> int:
         """Returns 0: MPI does not say."""
         return 0
@@ -273,44 +343,25 @@ def _horovod() -> Library:
     return library
 
 
-LIBRARIES: dict[str, Callable[[], Library]] = {
+#: By backend. The device is `cpu` or `cuda`.
+LIBRARIES: dict[str, Callable[[str], Library]] = {
     "lightcc": Lightcc,
-    "gloo": Gloo,
-    "mpi": Mpi,
-    "horovod": _horovod,
+    "gloo": lambda _device: TorchDistributed("gloo"),
+    "nccl": lambda _device: TorchDistributed("nccl"),
+    "mpi": lambda _device: Mpi(),
+    "horovod": lambda _device: _horovod(),
 }
-
-
-class SpinBarrier:
-    """A counter per rank in a file that all ranks map; nobody sleeps in it."""
-
-    def __init__(self, path: Path, rank: int, size: int) -> None:
-        with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), size * _LINE)
-        self._counters = memoryview(self._map).cast("q")
-        self._rank, self._size, self._round = rank, size, 0
-
-    def wait(self) -> None:
-        """Returns when every rank has come."""
-        self._round += 1
-        step = _LINE // 8
-        counters, here = self._counters, self._round
-        counters[self._rank * step] = here
-        deadline = time.monotonic() + _BARRIER_S
-        for peer in range(self._size):
-            while counters[peer * step] < here:
-                os.sched_yield()
-                if time.monotonic() > deadline:
-                    msg = f"rank {peer} did not come to the barrier"
-                    raise RuntimeError(msg)
 
 
 class Prepared:
     """The buffers and the call of one case."""
 
-    def __init__(self, library: Library, case: dict[str, Any]) -> None:
+    def __init__(
+        self, library: Library, case: dict[str, Any], arrays: Arrays | None = None
+    ) -> None:
         self._library = library
         self._case = case
+        self._arrays: Arrays = arrays or HostArrays()
         dtype = np.dtype(case["dtype"])
         counts, size = case["counts"], library.size
         if case["collective"] == "allgather":
@@ -319,11 +370,12 @@ class Prepared:
             in_counts, out_counts = counts, [counts[0] // size]
         else:
             in_counts, out_counts = counts, [0] if case["inplace"] else counts
-        self._inputs, self._called_on = _layout(in_counts, dtype, case["mode"])
-        self._outputs = [np.ones(count, dtype) for count in out_counts]
+        self._sizes = in_counts
+        self._inputs, self._called_on = _layout(in_counts, dtype, case["mode"], self._arrays)
+        self._outputs = [self._arrays.ones(count, dtype) for count in out_counts]
         if case["collective"] == "memcpy":
             target, source = self._outputs[0], self._inputs[0]
-            self.call: Callable[[], Any] = lambda: np.copyto(target, source)
+            self.call: Callable[[], Any] = lambda: self._arrays.copy(target, source)
         else:
             self.call = library.prepare(case, self._called_on, self._outputs)
 
@@ -334,22 +386,39 @@ class Prepared:
         """
         if self._case["collective"] in ("barrier", "memcpy"):
             return 0, 0
-        rank = self._library.rank
-        for array in self._inputs:
-            array[...] = _pattern(array.size, rank, array.dtype)
+        rank, dtype = self._library.rank, np.dtype(self._case["dtype"])
+        for count, tensor in zip(self._sizes, self._inputs, strict=True):
+            self._arrays.write(tensor, _pattern(count, rank, dtype))
         output = self.call()
+        self._arrays.synchronize()
         if output is None or self._case["mode"]:
-            results = self._inputs if self._case["inplace"] else self._outputs
+            given = self._inputs if self._case["inplace"] else self._outputs
         else:
-            results = [np.asarray(output)]
+            given = [output]
+        results = [self._arrays.read(tensor) for tensor in given]
         if self._case.get("ratio") is not None:
             return 0, digest(results)
         errors = 0
-        for source, result in zip(self._inputs, results, strict=True):
-            expected = self._expected(source.size, source.dtype)
+        for count, result in zip(self._sizes, results, strict=True):
+            expected = self._expected(count, dtype)
             same_size = result.size == expected.size
-            errors += int((result != expected).sum()) if same_size else expected.size
+            errors += self._differing(result, expected) if same_size else expected.size
         return errors, 0
+
+    def _differing(self, result: Array, expected: Array) -> int:
+        """Returns how many elements differ.
+
+        NCCL may divide before it adds, and multiplies in any order: that may cost a rounding for
+        each rank.
+        """
+        is_exact = self._case["op"] not in ("average", "prod") or result.dtype.kind != "f"
+        if is_exact or not self._arrays.is_on_gpu:
+            return int((result != expected).sum())
+        tolerance = self._library.size * float(np.finfo(result.dtype).eps)
+        close = np.isclose(
+            result.astype(np.float64), expected.astype(np.float64), rtol=tolerance, atol=0
+        )
+        return int((~close).sum())
 
     def _expected(self, count: int, dtype: np.dtype[Any]) -> Array:
         rank, size, collective = self._library.rank, self._library.size, self._case["collective"]
@@ -368,8 +437,8 @@ class Prepared:
 
     def clear(self) -> None:
         """Zeroes the inputs: sums of zeros do not grow over thousands of in-place iterations."""
-        for array in self._inputs:
-            array[...] = 0
+        for tensor in self._inputs:
+            tensor[...] = 0
 
 
 def digest(arrays: list[Array]) -> int:
@@ -384,21 +453,23 @@ def _pattern(count: int, rank: int, dtype: np.dtype[Any]) -> Array:
     return np.resize(np.arange(5, dtype=dtype) + dtype.type(rank + 1), count)
 
 
-def _layout(counts: list[int], dtype: np.dtype[Any], mode: str) -> tuple[list[Array], list[Array]]:
+def _layout(
+    counts: list[int], dtype: np.dtype[Any], mode: str, arrays: Arrays
+) -> tuple[list[Any], list[Any]]:
     """Returns the tensors and what is handed to the library: them, or flat buffers they lie in."""
     if mode not in ("flat", "bucket25"):
-        arrays = [np.ones(count, dtype) for count in counts]
-        return arrays, arrays
+        tensors = [arrays.ones(count, dtype) for count in counts]
+        return tensors, tensors
     limit = sum(counts) if mode == "flat" else BUCKET_BYTES // dtype.itemsize
     groups: list[list[int]] = [[]]
     for count in counts:
         if groups[-1] and sum(groups[-1]) + count > limit:
             groups.append([])
         groups[-1].append(count)
-    buffers = [np.ones(sum(group), dtype) for group in groups]
-    views: list[Array] = []
+    buffers = [arrays.ones(sum(group), dtype) for group in groups]
+    views: list[Any] = []
     for buffer, group in zip(buffers, groups, strict=True):
-        edges = np.cumsum([0, *group])
+        edges = np.cumsum([0, *group]).tolist()
         views += [buffer[first:last] for first, last in pairwise(edges)]
     return views, buffers
 
@@ -406,8 +477,15 @@ def _layout(counts: list[int], dtype: np.dtype[Any], mode: str) -> tuple[list[Ar
 class Worker:
     """Answers requests until the parent closes the connection."""
 
-    def __init__(self, library: Library, connection: socket.socket, barrier: SpinBarrier) -> None:
+    def __init__(
+        self,
+        library: Library,
+        connection: socket.socket,
+        barrier: SpinBarrier,
+        arrays: Arrays | None = None,
+    ) -> None:
         self._library = library
+        self._arrays: Arrays = arrays or HostArrays()
         self._lines = connection.makefile("rwb")
         self._barrier = barrier
         self._case: dict[str, Any] = {}
@@ -432,7 +510,7 @@ class Worker:
         self._lines.flush()
 
     def _measure(self, request: dict[str, Any]) -> dict[str, Any]:
-        before = self._library.sent_bytes()
+        before, carried = self._library.sent_bytes(), self._library.carriers()
         if "training" in request:
             self._prepared = None
             answer: dict[str, Any] = _beside("steps").measure(
@@ -440,26 +518,30 @@ class Worker:
             )
         else:
             answer = self._time(request)
-        return answer | {"sent": self._library.sent_bytes() - before}
+        ran = [name for name, count in self._library.carriers().items() if count > carried[name]]
+        return answer | {"sent": self._library.sent_bytes() - before, "plane": ", ".join(ran)}
 
     def _time(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._prepared is None or request["case"] != self._case:
             self._prepared = None  # Frees the old buffers before the new ones are made.
-            self._prepared = Prepared(self._library, request["case"])
+            self._prepared = Prepared(self._library, request["case"], self._arrays)
             self._case = request["case"]
-        prepared = self._prepared
+        prepared, wait = self._prepared, self._arrays.synchronize
         self._barrier.wait()
         errors, checksum = prepared.count_errors() if request["check"] else (0, 0)
         if request["check"]:
             prepared.clear()
+            wait()
         for _ in range(request["warmup"]):
             self._barrier.wait()
             prepared.call()
+            wait()
         times = []
         for _ in range(request["iterations"]):
             self._barrier.wait()
             start = time.perf_counter()
             prepared.call()
+            wait()
             times.append(time.perf_counter() - start)
         return {"times": times, "errors": errors, "digest": checksum}
 
@@ -481,15 +563,19 @@ def _beside(name: str) -> Any:
 
 
 def main() -> None:
-    """`worker.py LIBRARY SOCKET BARRIER_FILE`."""
-    name, address, barrier_file = sys.argv[1:]
+    """`worker.py LIBRARY SOCKET BARRIER_FILE DEVICE`."""
+    name, address, barrier_file, device = sys.argv[1:]
     gc.disable()
-    library = LIBRARIES[name]()
+    library = LIBRARIES[name](device)
+    arrays: Arrays = HostArrays()
+    if device == "cuda":
+        arrays = _beside("cuda_tensors").CudaTensors(library.local_rank)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
-        Worker(
-            library, connection, SpinBarrier(Path(barrier_file), library.rank, library.size)
-        ).serve()
+        barrier = _beside("spin_barrier").SpinBarrier(
+            Path(barrier_file), library.rank, library.size
+        )
+        Worker(library, connection, barrier, arrays).serve()
     library.close()
 
 

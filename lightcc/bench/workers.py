@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc.bench.cluster import Cluster, in_namespace
+from lightcc.bench.gpus import python_path
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError, clean_environment, find
 from lightcc.runner.environment import make_secret, slot_environment
 from lightcc.runner.hosts import number_ranks
@@ -56,10 +57,11 @@ class WorkerGroup:
         num_ranks: int,
         directory: Path = DEFAULT_DIRECTORY,
         hosts: Cluster | NominalHosts | None = None,
+        device: str = "cpu",
     ) -> None:
         """Prepares `num_ranks` ranks of `variant`, whose peer is one set up in `directory`.
 
-        The ranks run on `hosts`, or all on this one.
+        The ranks run on `hosts`, or all on this one. Tensors are on `device`, `cpu` or `cuda`.
 
         Raises:
             PeerError: The peer is not installed, or cannot run on such hosts.
@@ -68,6 +70,7 @@ class WorkerGroup:
         self.is_lossy = variant.is_lossy
         self.version = ""
         self._num_ranks = num_ranks
+        self._device = device
         self._hosts_given = hosts
         self._cluster = hosts if isinstance(hosts, Cluster) else None
         self._variables = dict(variant.environment)
@@ -137,12 +140,13 @@ class WorkerGroup:
 
     def _start(self, cleanup: contextlib.ExitStack) -> None:
         backend = self._installed.peer.backend if self._installed else LIGHTCC
-        worker = [str(_WORKER), backend, str(self._home / "socket"), str(self._home / "barrier")]
+        files = [str(self._home / name) for name in ("socket", "barrier")]
+        worker = [str(_WORKER), backend, *files, self._device]
         python = str(self._installed.python) if self._installed else sys.executable
         if self._mpi is not None:
             environment = clean_environment() | dict(self._mpi.peer.environment) | self._variables
             if self._installed is None:
-                environment["PYTHONPATH"] = _python_path()
+                environment["PYTHONPATH"] = python_path()
                 # As a site's module for that MPI would: its libraries open one another.
                 environment["LD_LIBRARY_PATH"] = str(self._mpi.python.parent.parent / "lib")
             self._spawn([*self._launcher(self._mpi), python, *worker], environment)
@@ -156,7 +160,7 @@ class WorkerGroup:
                 environments[slot.rank] |= slot_environment(
                     slot, rendezvous=store.address, secret=secret
                 )
-                environments[slot.rank]["PYTHONPATH"] = _python_path()
+                environments[slot.rank]["PYTHONPATH"] = python_path()
                 if self._hosts_given is not None:
                     environments[slot.rank] |= self._hosts_given.environment(
                         slot.rank, self._num_ranks
@@ -167,6 +171,8 @@ class WorkerGroup:
         for rank, environment in enumerate(environments):
             if self._installed is not None:
                 environment |= dict(self._installed.peer.environment)
+                if self._installed.peer.is_here:
+                    environment["PYTHONPATH"] = python_path()
             environment |= self._variables | {
                 "BENCH_RANK": str(rank),
                 "BENCH_SIZE": str(self._num_ranks),
@@ -311,8 +317,3 @@ class WorkerGroup:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _python_path() -> str:
-    """Returns a PYTHONPATH with which ranks import the lightcc that this process has."""
-    return os.pathsep.join(path or "." for path in sys.path)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,8 @@ import pytest
 from iproute import ip
 from launchers import MPI_HOME, mpi
 
-from lightcc.bench import cli, cluster, worker
+from lightcc import _core
+from lightcc.bench import cli, cluster, gpus, worker
 from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case, size_text
 from lightcc.bench.cluster import Cluster, NominalHosts, parse_rate
 from lightcc.bench.measure import Effort, WireMeter, differing, modes_of
@@ -124,7 +126,7 @@ def test_effort_shrinks_with_size() -> None:
 class OneRank:
     """A library of one rank whose allreduce can be told to be wrong."""
 
-    rank = 0
+    rank = local_rank = 0
     size = 1
     version = "one rank"
 
@@ -143,6 +145,9 @@ class OneRank:
             ins[0][: self._wrong] += 1
 
         return call
+
+    def carriers(self) -> dict[str, int]:
+        return {}
 
     def sent_bytes(self) -> int:
         return 0
@@ -205,7 +210,7 @@ def test_topk_is_asked_for_where_it_can_be_and_missed_where_there_is_none() -> N
 def test_flat_layouts_hold_the_tensors_in_order() -> None:
     for mode, buffers in (("flat", 1), ("bucket25", 3), ("loop", 4)):
         counts = [5, worker.BUCKET_BYTES // 4, 10, 20]
-        views, handed = worker._layout(counts, np.dtype("float32"), mode)
+        views, handed = worker._layout(counts, np.dtype("float32"), mode, worker.HostArrays())
         assert [view.size for view in views] == counts
         assert len(handed) == buffers
         views[3][...] = 9
@@ -215,6 +220,102 @@ def test_flat_layouts_hold_the_tensors_in_order() -> None:
 def test_every_library_has_a_way_to_do_a_model() -> None:
     case = model_case("resnet50", dtype="float32", op="sum")
     assert all(modes_of(name, case) for name in ("lightcc", *PEERS))
+
+
+# -- GPUs -----------------------------------------------------------------------------------------
+
+
+class OnGpu(worker.HostArrays):
+    """Stands for arrays whose library may round otherwise."""
+
+    is_on_gpu = True
+
+
+@pytest.mark.parametrize(
+    ("op", "roundings", "wrong"), [("average", 1, 0), ("average", 9, 100), ("sum", 1, 100)]
+)
+def test_a_gpu_may_round_averages_otherwise_and_nothing_else(
+    op: str, roundings: int, wrong: int
+) -> None:
+    class Library(OneRank):
+        def prepare(
+            self, case: dict[str, Any], ins: list[Any], outs: list[Any]
+        ) -> Callable[[], Any]:
+            del case, outs
+
+            def call() -> None:
+                for _ in range(roundings):
+                    ins[0][...] = np.nextafter(ins[0], np.float32(np.inf))
+
+            return call
+
+    case = describe([100]) | {"dtype": "float32", "op": op}
+    errors = [
+        worker.Prepared(Library(), case, arrays).count_errors()[0]
+        for arrays in (OnGpu(), worker.HostArrays())
+    ]
+    assert errors == [wrong, 100]
+
+
+def test_carriers_of_gpu_tensors_are_told_apart() -> None:
+    library = object.__new__(worker.Lightcc)
+    counted = {"staged_buckets": 1, "nccl_buckets": 5, "nccl_two_level_buckets": 2}
+    library.hvd = SimpleNamespace(stats=lambda: counted)
+    assert library.carriers() == {"host staged": 1, "NCCL": 3, "two levels": 2}
+
+
+def test_variants_of_gpus_say_what_they_need() -> None:
+    by_nccl, on_levels, peer = (COLLECTIVES[name] for name in ("lightcc+nccl", "2d+nccl", "nccl"))
+    assert {variant.device for variant in (by_nccl, on_levels, peer)} == {"cuda"}
+    assert COLLECTIVES["lightcc"].device == ""
+    assert [v.is_flat_nccl for v in (by_nccl, on_levels, peer)] == [True, False, True]
+    assert [v.uses_tcp for v in (by_nccl, on_levels, peer)] == [False, True, False]
+
+
+GPU = {"name": "A GPU", "objection": ""}
+
+
+def use_gpus(monkeypatch: pytest.MonkeyPatch, *found: dict[str, str]) -> None:
+    monkeypatch.setattr(_core, "find_gpus", lambda: {"gpus": list(found)})
+
+
+def test_a_machine_without_a_gpu_is_told_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find() -> None:
+        msg = "no GPU, because the CUDA driver cannot be opened: x"
+        raise NotImplementedError(msg)
+
+    monkeypatch.setattr(_core, "find_gpus", find)
+    assert cli.main(["allreduce", "--device", "cuda"]) == 1
+    expected = "lightcc.bench: --device cuda: no GPU, because the CUDA driver cannot be opened: x\n"
+    assert capsys.readouterr().err == expected
+    use_gpus(monkeypatch, GPU, GPU | {"objection": "it is too old"})
+    assert cli.main(["allreduce", "--device", "cuda"]) == 1
+    assert "GPU 1 (A GPU) is of no use: it is too old" in capsys.readouterr().err
+
+
+def test_a_torch_without_cuda_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_gpus(monkeypatch, GPU)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert cli.main(["allreduce", "--device", "cuda"]) == 1
+    told = capsys.readouterr().err
+    assert "--device cuda: tensors of a GPU are torch's, but torch " in told
+
+
+def test_torchs_nccl_wants_a_gpu_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"torch": "", "nccl": ""}
+
+    def run(argv: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(argv, 0, json.dumps(said) + "\n", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert gpus.objection_to_nccl(2, 2) == ""
+    assert "a GPU for each of 3 ranks, and there are 2" in gpus.objection_to_nccl(2, 3)
+    said["nccl"] = "torch 2 has no NCCL"
+    assert gpus.objection_to_nccl(2, 2) == "torch 2 has no NCCL"
 
 
 # -- The command ----------------------------------------------------------------------------------
@@ -286,7 +387,14 @@ def test_an_mpi_has_no_links_that_are_shaped_in_name_only(tmp_path: Path) -> Non
     ("argv", "expected"),
     [
         (["allreduce", "--sizes", "4Q"], "'4Q' is not a size"),
-        (["allreduce", "--peer", "nccl"], "'nccl' is no peer; there are gloo"),
+        (["allreduce", "--peer", "rccl"], "'rccl' is no peer; there are gloo, nccl"),
+        (["allreduce", "--peer", "nccl"], "nccl is for --device cuda"),
+        (["allreduce", "--variants", "2d+nccl"], "2d+nccl is for --device cuda"),
+        (["allreduce", "--device", "cuda", "--peer", "gloo"], "gloo is for --device cpu"),
+        (
+            ["--device", "cuda", "--hosts", "2", "--variants", "lightcc+nccl"],
+            "NCCL takes --hosts, which are one machine's, for one",
+        ),
         (["allreduce", "--model", "lenet"], "'lenet' is no model"),
         (["broadcast", "--model", "vgg16"], "--model is for allreduce"),
         (["allreduce", "-np", "0"], "'0' is not a number"),
