@@ -83,6 +83,7 @@ void CompressedItem::count(std::uint64_t sent_bytes, std::uint64_t passes) {
   const std::size_t dense_bytes = 2 * (blocks - 1) * to_bytes(shard_.size_elems()) / blocks;
   TopkCounters& counters = *job_.counters;
   counters.tensors += 1;
+  counters.on_device += job_.on_device ? 1 : 0;
   counters.dense_bytes += dense_bytes;
   counters.sent_bytes += sent_bytes;
   counters.passes += passes;
@@ -105,7 +106,7 @@ std::unique_ptr<Work> CompressedItem::gather_dense(Group& intra) {
   return intra.allgather_bucket(std::move(spans), std::move(counts), job_.reduction.dtype);
 }
 
-Status CompressedItem::conclude() {
+Result<std::unique_ptr<Work>> CompressedItem::conclude() {
   TopkEntry& entry = *tensor_.entry;
   ++entry.steps;
   if (!non_finite_) {
@@ -114,15 +115,15 @@ Status CompressedItem::conclude() {
     if (const std::optional<StepEnergy> energy = entry.state->energy(); energy) {
       entry.usage.add(*energy);
     }
-    return {};
+    return std::unique_ptr<Work>();
   }
   entry.state->rollback();
-  // A list that is not finite makes all elements NaN: where shards lie apart, those of the own
-  // shard, which is gathered.
-  std::byte* const out = job_.shards_apart ? result() : span().out;
-  const std::size_t elements = job_.shards_apart ? shard_.size_elems() : span().count;
+  // A list that is not finite makes all elements NaN: where shards are gathered, those of the own
+  // one.
+  std::byte* const out = job_.gathers_shards ? result() : span().out;
+  const std::size_t elements = job_.gathers_shards ? shard_.size_elems() : span().count;
   if (out == nullptr) {
-    return {};
+    return std::unique_ptr<Work>();
   }
   const TopkListView flagged{
       .elements = elements, .format = {.dtype = job_.reduction.dtype}, .non_finite = true};

@@ -33,8 +33,13 @@ struct CompressedJob {
   Reduction reduction;  ///< kSum.
   CompressionSpec spec;
   TopkCounters* counters = nullptr;  ///< Outlives the Work, as kernels do.
+  /// Members of a block pass merged shards on to each other, never lists: they have a group of the
+  /// tensors' memory for that. The same on all ranks.
+  bool gathers_shards = false;
   /// The tensors are in other memory than their shards, which lie apart in that of the kernels.
+  /// Such shards are gathered.
   bool shards_apart = false;
+  bool on_device = false;  ///< A GPU selects elements.
 };
 
 /// Each step is started when the one before is done; next_scatter(), next_exchange() and
@@ -79,8 +84,9 @@ class CompressedItem {
 
   /// The shards of all members of the block, as they lie.
   std::unique_ptr<Work> gather_dense(Group& intra);
-  /// The step counts, or is void, for all ranks alike.
-  Status conclude();
+  /// The step counts, or is void, for all ranks alike. What makes the result of a void one NaN;
+  /// null: it is done.
+  Result<std::unique_ptr<Work>> conclude();
 
   bool non_finite_ = false;  ///< As far as this rank knows by now.
 

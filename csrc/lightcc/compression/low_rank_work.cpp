@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "lightcc/compression/low_rank_state_impl.hpp"
+#include "lightcc/compression/merge.hpp"
 #include "lightcc/compression/shard.hpp"
 
 namespace lightcc {
@@ -183,7 +184,7 @@ class LowRankWork final : public Work {
         bytes_sent(entry, state.left_elems(), lane) + bytes_sent(entry, state.right_elems(), lane),
         kPasses);
     if (matrix.is_void) {
-      LIGHTCC_RETURN_IF_ERROR(write_nan(matrix));
+      LIGHTCC_RETURN_IF_ERROR(write_nan(matrix.tensor.span));
       return Progress::kMoved;
     }
     ++entry.usage.steps;
@@ -192,15 +193,14 @@ class LowRankWork final : public Work {
   }
 
   /// A list that is not finite makes all elements NaN.
-  Status write_nan(const Matrix& matrix) const {
-    const TensorSpan& span = matrix.tensor.span;
+  Status write_nan(const TensorSpan& span) const {
     if (span.out == nullptr) {
       return {};
     }
     const DataType dtype = job_.reduction.dtype;
     const TopkListView flagged{
         .elements = span.count, .format = {.dtype = dtype}, .non_finite = true};
-    return matrix.tensor.entry->kernels->merge({&flagged, 1}, span.out, span.count, dtype, 1.0);
+    return merge_lists({&flagged, 1}, span.out, span.count, dtype, 1.0);
   }
 
   /// What this member sends to others in a dense all-reduce.

@@ -132,19 +132,26 @@ Status QuantizedItem::read_sums() {
 // --- Within the block again ---------------------------------------------------------------------
 
 Result<std::unique_ptr<Work>> QuantizedItem::next_gather(Group* intra) {
-  const int step = gathered_++;
-  if (intra != nullptr && step == 0) {
-    return gather_flags(*intra);
+  if (gathering_ == Gathering::kFlags) {
+    gathering_ = Gathering::kResult;
+    if (intra != nullptr) {
+      return gather_flags(*intra);
+    }
   }
-  if (intra != nullptr && step > 1) {
-    return std::unique_ptr<Work>();
+  if (gathering_ == Gathering::kResult) {
+    gathering_ = Gathering::kResults;
+    non_finite_ =
+        non_finite_ || std::ranges::any_of(flags_, [](std::uint64_t f) { return f != 0; });
+    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, conclude());
+    if (work != nullptr) {
+      return work;
+    }
+    if (!non_finite_) {
+      LIGHTCC_RETURN_IF_ERROR(write_result());
+    }
   }
-  non_finite_ = non_finite_ || std::ranges::any_of(flags_, [](std::uint64_t f) { return f != 0; });
-  LIGHTCC_RETURN_IF_ERROR(conclude());
-  if (!non_finite_) {
-    LIGHTCC_RETURN_IF_ERROR(write_result());
-  }
-  const bool gathers = intra != nullptr && (!non_finite_ || job().shards_apart);
+  const bool gathers = std::exchange(gathering_, Gathering::kNothing) == Gathering::kResults &&
+                       intra != nullptr && (!non_finite_ || job().gathers_shards);
   return gathers ? gather_dense(*intra) : std::unique_ptr<Work>();
 }
 

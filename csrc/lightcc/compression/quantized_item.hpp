@@ -63,7 +63,8 @@ class QuantizedItem final : public CompressedItem {
   std::uint64_t flag_ = 0;
   std::vector<std::uint64_t> flags_;  // Of all members of the block.
   Step next_ = Step::kCodes;
-  int gathered_ = 0;  // Steps done.
+  enum class Gathering : std::uint8_t { kFlags, kResult, kResults, kNothing };
+  Gathering gathering_ = Gathering::kFlags;  // What comes next.
 };
 
 }  // namespace lightcc

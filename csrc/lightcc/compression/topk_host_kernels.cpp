@@ -119,12 +119,13 @@ std::shared_ptr<std::byte> HostTopkKernels::allocate(std::size_t bytes) {
   return {memory, memory.get()};
 }
 
-Status HostTopkKernels::merge(std::span<const TopkListView> lists,
-                              std::byte* out,
-                              std::size_t elements,
-                              DataType dtype,
-                              double postscale) {
-  return merge_lists(lists, out, elements, dtype, postscale);
+Result<std::unique_ptr<Work>> HostTopkKernels::merge(std::span<const TopkListView> lists,
+                                                     std::byte* out,
+                                                     std::size_t elements,
+                                                     DataType dtype,
+                                                     double postscale) {
+  LIGHTCC_RETURN_IF_ERROR(merge_lists(lists, out, elements, dtype, postscale));
+  return std::unique_ptr<Work>();
 }
 
 Status HostTopkKernels::dequantize(std::span<const std::span<const std::byte>> parts,

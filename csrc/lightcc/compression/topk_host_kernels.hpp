@@ -22,11 +22,11 @@ class HostTopkKernels final : public TopkKernels {
                                            std::size_t rank) override;
   Result<LowRankState> load_low_rank_state(std::span<const std::byte> saved) override;
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
-  Status merge(std::span<const TopkListView> lists,
-               std::byte* out,
-               std::size_t elements,
-               DataType dtype,
-               double postscale) override;
+  Result<std::unique_ptr<Work>> merge(std::span<const TopkListView> lists,
+                                      std::byte* out,
+                                      std::size_t elements,
+                                      DataType dtype,
+                                      double postscale) override;
   Status dequantize(std::span<const std::span<const std::byte>> parts,
                     std::size_t elements,
                     const QuantizedFormat& format,

@@ -35,7 +35,7 @@ TopkItem::TopkItem(CompressedTensor tensor, const CompressedJob& job)
   k_ = topk_k(shard().size_elems(), ratio);
   capacity_ = spec.exact ? k_ : topk_capacity(k_, shard().size_elems());
   plan_ = plan_topk(span().count, position().members, position().blocks, ratio, format_);
-  plan_.gather_lists = plan_.gather_lists && !job.shards_apart;
+  plan_.gather_lists = plan_.gather_lists && !job.gathers_shards;
 }
 
 ShardRange TopkItem::piece_of(std::size_t block) const {
@@ -88,12 +88,20 @@ Result<std::unique_ptr<Work>> TopkItem::next_exchange(Group& inter) {
   if (step == 1) {
     LIGHTCC_RETURN_IF_ERROR(read_headers());
     if (non_finite_) {
-      exchanged_ = 3;  // The lists are void, and everybody knows.
+      exchanged_ = 4;  // The lists are void, and everybody knows.
       return std::unique_ptr<Work>();
     }
     return plan_.exchange == TopkExchange::kLists ? exchange_lists(inter) : exchange_pieces(inter);
   }
   if (step == 2 && plan_.exchange == TopkExchange::kPieces) {
+    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, merge_piece());
+    if (work != nullptr) {
+      return work;
+    }
+    ++exchanged_;
+    return exchange_merged(inter);
+  }
+  if (step == 3 && plan_.exchange == TopkExchange::kPieces) {
     return exchange_merged(inter);
   }
   return std::unique_ptr<Work>();
@@ -165,22 +173,25 @@ Result<std::unique_ptr<Work>> TopkItem::exchange_pieces(Group& inter) {
   return inter.alltoall(pieces_.get(), send, lists_.get(), {sizes_.begin(), sizes_.end()});
 }
 
-Result<std::unique_ptr<Work>> TopkItem::exchange_merged(Group& inter) {
+Result<std::unique_ptr<Work>> TopkItem::merge_piece() {
   const ShardRange piece = piece_of(position().block);
-  std::byte* const out = result() + to_bytes(piece.begin);
-  LIGHTCC_RETURN_IF_ERROR(merge({lists_.get(), lists_bytes_}, sizes_, piece, out));
+  return merge({lists_.get(), lists_bytes_}, sizes_, piece, result() + to_bytes(piece.begin));
+}
+
+std::unique_ptr<Work> TopkItem::exchange_merged(Group& inter) {
+  const ShardRange piece = piece_of(position().block);
   std::vector<std::size_t> bytes;
   bytes.reserve(position().blocks);
   for (std::size_t block = 0; block < position().blocks; ++block) {
     bytes.push_back(to_bytes(piece_of(block).size_elems()));
   }
-  return inter.allgather(out, result(), std::move(bytes));
+  return inter.allgather(result() + to_bytes(piece.begin), result(), std::move(bytes));
 }
 
-Status TopkItem::merge(std::span<const std::byte> bytes,
-                       std::span<const std::uint64_t> sizes,
-                       const ShardRange& range,
-                       std::byte* out) const {
+Result<std::unique_ptr<Work>> TopkItem::merge(std::span<const std::byte> bytes,
+                                              std::span<const std::uint64_t> sizes,
+                                              const ShardRange& range,
+                                              std::byte* out) const {
   std::vector<TopkListView> lists;
   lists.reserve(sizes.size());
   for (const std::uint64_t size : sizes) {
@@ -196,25 +207,44 @@ Status TopkItem::merge(std::span<const std::byte> bytes,
 // --- Within the block again ---------------------------------------------------------------------
 
 Result<std::unique_ptr<Work>> TopkItem::next_gather(Group* intra) {
-  const int step = gathered_++;
   if (intra == nullptr) {
-    LIGHTCC_RETURN_IF_ERROR(conclude());
-    if (plan_.exchange == TopkExchange::kLists && !non_finite_ && span().out != nullptr) {
-      LIGHTCC_RETURN_IF_ERROR(
-          merge({lists_.get(), lists_bytes_}, sizes_, {0, shard().size_elems()}, span().out));
-    }
-    return std::unique_ptr<Work>();
+    return std::exchange(gathering_, Gathering::kRest) == Gathering::kRest ? std::unique_ptr<Work>()
+                                                                           : finish_shard();
   }
-  if (step == 0) {
+  if (gathering_ == Gathering::kHeaders) {
+    gathering_ = Gathering::kShard;
     return gather_headers(*intra);
   }
-  if (step == 1) {
-    return gather_results(*intra);
+  if (gathering_ == Gathering::kShard) {
+    gathering_ = Gathering::kResults;
+    LIGHTCC_RETURN_IF_ERROR(read_gathered_headers());
+    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, finish_shard());
+    if (work != nullptr) {
+      return work;
+    }
   }
-  if (plan_.gather_lists) {
-    LIGHTCC_RETURN_IF_ERROR(merge_everything());
+  if (gathering_ == Gathering::kResults) {
+    gathering_ = Gathering::kRest;
+    if (!non_finite_ || job().gathers_shards) {
+      return gather_results(*intra);
+    }
   }
-  return std::unique_ptr<Work>();
+  return merge_everything();
+}
+
+/// Where lists are gathered, nothing is merged before that.
+Result<std::unique_ptr<Work>> TopkItem::finish_shard() {
+  LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, conclude());
+  const bool is_alone = position().members == 1;
+  const bool merges = plan_.exchange == TopkExchange::kLists && !non_finite_ &&
+                      (is_alone ? span().out != nullptr : !plan_.gather_lists);
+  if (!merges) {
+    return work;
+  }
+  return merge({lists_.get(), lists_bytes_},
+               sizes_,
+               {0, shard().size_elems()},
+               is_alone ? span().out : result());
 }
 
 std::unique_ptr<Work> TopkItem::gather_headers(Group& intra) {
@@ -228,9 +258,8 @@ std::unique_ptr<Work> TopkItem::gather_headers(Group& intra) {
                          std::vector<std::size_t>(position().members, bytes));
 }
 
-/// Null when nothing follows: the step is void.
-Result<std::unique_ptr<Work>> TopkItem::gather_results(Group& intra) {
-  std::vector<std::size_t> totals(position().members, 0);
+Status TopkItem::read_gathered_headers() {
+  totals_.assign(position().members, 0);
   for (std::size_t member = 0; member < position().members; ++member) {
     const std::uint64_t* header = headers_.data() + member * header_.size();
     non_finite_ = non_finite_ || header[0] != 0;
@@ -241,40 +270,43 @@ Result<std::unique_ptr<Work>> TopkItem::gather_results(Group& intra) {
       if (size > maximum) {
         return broken_header();
       }
-      totals[member] += size;
+      totals_[member] += size;
     }
   }
-  LIGHTCC_RETURN_IF_ERROR(conclude());
-  if (non_finite_) {
-    return job().shards_apart ? gather_dense(intra) : std::unique_ptr<Work>();
-  }
-  if (plan_.gather_lists) {
-    all_lists_ =
-        make_compressed_buffer(std::accumulate(totals.begin(), totals.end(), std::size_t{0}));
-    return intra.allgather(lists_.get(), all_lists_.get(), std::move(totals));
-  }
-  if (plan_.exchange == TopkExchange::kLists) {
-    LIGHTCC_RETURN_IF_ERROR(
-        merge({lists_.get(), lists_bytes_}, sizes_, {0, shard().size_elems()}, result()));
-  }
-  return gather_dense(intra);
+  return {};
 }
 
-Status TopkItem::merge_everything() {
-  if (non_finite_ || span().out == nullptr) {
-    return {};
+std::unique_ptr<Work> TopkItem::gather_results(Group& intra) {
+  if (!plan_.gather_lists) {
+    return gather_dense(intra);
   }
-  const std::byte* next = all_lists_.get();
-  for (std::size_t member = 0; member < position().members; ++member) {
+  all_lists_ =
+      make_compressed_buffer(std::accumulate(totals_.begin(), totals_.end(), std::size_t{0}));
+  return intra.allgather(lists_.get(), all_lists_.get(), totals_);
+}
+
+/// Where lists were gathered. The next member's that is not done at once; null: all are.
+Result<std::unique_ptr<Work>> TopkItem::merge_everything() {
+  if (!plan_.gather_lists || non_finite_ || span().out == nullptr) {
+    return std::unique_ptr<Work>();
+  }
+  while (merged_members_ < position().members) {
+    const std::size_t member = merged_members_++;
     const std::span<const std::uint64_t> sizes(
         headers_.data() + member * header_.size() + kFirstSize, position().blocks);
-    const std::size_t bytes = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+    const std::byte* const lists = all_lists_.get() + merged_bytes_;
+    merged_bytes_ += totals_[member];
     const ShardRange shard = shard_of(member);
-    LIGHTCC_RETURN_IF_ERROR(
-        merge({next, bytes}, sizes, {0, shard.size_elems()}, span().out + to_bytes(shard.begin)));
-    next += bytes;
+    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work,
+                             merge({lists, totals_[member]},
+                                   sizes,
+                                   {0, shard.size_elems()},
+                                   span().out + to_bytes(shard.begin)));
+    if (work != nullptr) {
+      return work;
+    }
   }
-  return {};
+  return std::unique_ptr<Work>();
 }
 
 }  // namespace lightcc

@@ -35,28 +35,32 @@ class TopkItem final : public CompressedItem {
   Status read_headers();
   std::unique_ptr<Work> exchange_lists(Group& inter);
   Result<std::unique_ptr<Work>> exchange_pieces(Group& inter);
-  Result<std::unique_ptr<Work>> exchange_merged(Group& inter);
+  Result<std::unique_ptr<Work>> merge_piece();
+  std::unique_ptr<Work> exchange_merged(Group& inter);
 
   std::unique_ptr<Work> gather_headers(Group& intra);
-  Result<std::unique_ptr<Work>> gather_results(Group& intra);
-  Status merge_everything();
+  Status read_gathered_headers();
+  /// The own shard's result, for the others of the block.
+  Result<std::unique_ptr<Work>> finish_shard();
+  std::unique_ptr<Work> gather_results(Group& intra);
+  Result<std::unique_ptr<Work>> merge_everything();
 
   /// Lists of `sizes` bytes, one after another in `bytes`, of the elements of `range` of a shard,
   /// merged into `out`.
-  Status merge(std::span<const std::byte> bytes,
-               std::span<const std::uint64_t> sizes,
-               const ShardRange& range,
-               std::byte* out) const;
+  Result<std::unique_ptr<Work>> merge(std::span<const std::byte> bytes,
+                                      std::span<const std::uint64_t> sizes,
+                                      const ShardRange& range,
+                                      std::byte* out) const;
 
   TopkFormat format_;
   std::size_t k_ = 0;
   std::size_t capacity_ = 0;
   TopkPlan plan_;
 
-  // Steps done.
-  int exchanged_ = 0;
-  int gathered_ = 0;
-  TopkOutcome outcome_;  // Of the own list.
+  int exchanged_ = 0;  // Steps done.
+  enum class Gathering : std::uint8_t { kHeaders, kShard, kResults, kRest };
+  Gathering gathering_ = Gathering::kHeaders;  // What comes next.
+  TopkOutcome outcome_;                        // Of the own list.
   CompressedBuffer own_;
   CompressedBuffer pieces_;             // The own list, cut.
   std::vector<std::uint64_t> header_;   // To the other blocks, then to the other members.
@@ -64,7 +68,10 @@ class TopkItem final : public CompressedItem {
   std::vector<std::uint64_t> sizes_;    // Of lists_.
   CompressedBuffer lists_;              // From all blocks.
   std::size_t lists_bytes_ = 0;
-  CompressedBuffer all_lists_;  // From all blocks and members.
+  std::vector<std::size_t> totals_;  // Bytes of the lists of each member.
+  CompressedBuffer all_lists_;       // From all blocks and members,
+  std::size_t merged_members_ = 0;   // of which so many
+  std::size_t merged_bytes_ = 0;     // are merged.
 };
 
 }  // namespace lightcc

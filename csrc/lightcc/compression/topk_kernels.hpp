@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
@@ -32,7 +33,20 @@ struct SampleSums {
   double error = 0.0;    ///< Squares of their difference.
 };
 
-/// What is remembered of one shard. The methods are those of TopkState.
+namespace detail {
+inline Status only_topk_here() {
+  return make_error(ErrorCode::kUnimplemented,
+                    "int8, fp8, int4 and PowerSGD compression is for tensors in host memory; "
+                    "others can be top-k compressed");
+}
+inline Status only_lists_here() {
+  return make_error(ErrorCode::kUnimplemented,
+                    "in this kind of memory, compression writes lists and adds them up, no more");
+}
+}  // namespace detail
+
+/// What is remembered of one shard. The methods are those of TopkState. Other planes than the
+/// host's may lack some, on all ranks alike: kUnimplemented.
 class TopkShardState {
  public:
   TopkShardState() = default;
@@ -48,23 +62,28 @@ class TopkShardState {
                                                  TopkOutcome& outcome) = 0;
   /// out = shard + residual, for a step in which the shard travels dense; `shard` may be `out`, or
   /// null for zeros.
-  virtual Result<std::unique_ptr<Work>> flush(const std::byte* shard,
-                                              std::byte* out,
-                                              double momentum) = 0;
+  virtual Result<std::unique_ptr<Work>> flush(const std::byte* /*shard*/,
+                                              std::byte* /*out*/,
+                                              double /*momentum*/) {
+    return detail::only_lists_here();
+  }
   /// TopkState::quantize(), shard null: zeros. `out` and `non_finite` outlive the Work, as all that
-  /// requantize() is given does; `parts` need not. A plane that has no quantisation refuses this
-  /// and what follows it, on all ranks alike: kUnimplemented.
-  virtual Result<std::unique_ptr<Work>> quantize(const std::byte* shard,
-                                                 std::span<const ShardRange> parts,
-                                                 Compressor compressor,
-                                                 std::span<std::byte> out,
-                                                 bool& non_finite);
+  /// requantize() is given does; `parts` need not.
+  virtual Result<std::unique_ptr<Work>> quantize(const std::byte* /*shard*/,
+                                                 std::span<const ShardRange> /*parts*/,
+                                                 Compressor /*compressor*/,
+                                                 std::span<std::byte> /*out*/,
+                                                 bool& /*non_finite*/) {
+    return detail::only_topk_here();
+  }
   virtual Result<std::unique_ptr<Work>> requantize(
-      std::span<const std::span<const std::byte>> parts,
-      const ShardRange& range,
-      Compressor compressor,
-      std::span<std::byte> out,
-      bool& non_finite);
+      std::span<const std::span<const std::byte>> /*parts*/,
+      const ShardRange& /*range*/,
+      Compressor /*compressor*/,
+      std::span<std::byte> /*out*/,
+      bool& /*non_finite*/) {
+    return detail::only_topk_here();
+  }
   virtual DataType dtype() const = 0;
   virtual std::size_t numel() const = 0;
   virtual void commit() = 0;
@@ -72,7 +91,7 @@ class TopkShardState {
   virtual bool is_pending() const = 0;
   /// TopkState::energy(); nothing on a plane that does not measure it.
   virtual std::optional<StepEnergy> energy() const { return std::nullopt; }
-  virtual Status scale(double factor) = 0;
+  virtual Status scale(double /*factor*/) { return detail::only_lists_here(); }
   virtual Status save(Bytes& out) const = 0;
 };
 
@@ -83,44 +102,61 @@ class TopkKernels {
   TopkKernels& operator=(const TopkKernels&) = delete;
   virtual ~TopkKernels() = default;
 
+  /// Why it cannot compress a shard of so many elements among so many blocks by lists. Empty: it
+  /// can.
+  virtual std::string objection_to(std::size_t /*numel*/, std::size_t /*blocks*/) const {
+    return {};
+  }
+  /// Whether a Work is under way: nobody rings when it can go on.
+  virtual bool is_busy() const { return false; }
   /// Nothing kept back yet. kSystem: there is no memory for it.
   virtual Result<std::unique_ptr<TopkShardState>> make_state(DataType dtype, std::size_t numel) = 0;
   /// What save() wrote, on whatever plane. Errors: of TopkState::load(); kSystem.
   virtual Result<std::unique_ptr<TopkShardState>> load_state(std::span<const std::byte> saved) = 0;
   /// What is remembered of a matrix that travels at low rank. kUnimplemented, on all ranks alike: a
   /// plane that cannot do that. kSystem: there is no memory for it.
-  virtual Result<LowRankState> make_low_rank_state(DataType dtype,
-                                                   const MatrixShape& matrix,
-                                                   std::size_t rank);
+  virtual Result<LowRankState> make_low_rank_state(DataType /*dtype*/,
+                                                   const MatrixShape& /*matrix*/,
+                                                   std::size_t /*rank*/) {
+    return detail::only_topk_here();
+  }
   /// What LowRankState::save() wrote, on whatever plane. Errors: of LowRankState::load().
-  virtual Result<LowRankState> load_low_rank_state(std::span<const std::byte> saved);
+  virtual Result<LowRankState> load_low_rank_state(std::span<const std::byte> /*saved*/) {
+    return detail::only_topk_here();
+  }
   /// Memory of the plane's kind, beside that of tensors.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
-  /// merge_lists() into `out`.
-  virtual Status merge(std::span<const TopkListView> lists,
-                       std::byte* out,
-                       std::size_t elements,
-                       DataType dtype,
-                       double postscale) = 0;
+  /// merge_lists() into `out`. What the lists point to outlives the Work, the views need not.
+  virtual Result<std::unique_ptr<Work>> merge(std::span<const TopkListView> lists,
+                                              std::byte* out,
+                                              std::size_t elements,
+                                              DataType dtype,
+                                              double postscale) = 0;
   /// lightcc::dequantize() into `out`.
-  virtual Status dequantize(std::span<const std::span<const std::byte>> parts,
-                            std::size_t elements,
-                            const QuantizedFormat& format,
-                            double factor,
-                            std::byte* out);
+  virtual Status dequantize(std::span<const std::span<const std::byte>> /*parts*/,
+                            std::size_t /*elements*/,
+                            const QuantizedFormat& /*format*/,
+                            double /*factor*/,
+                            std::byte* /*out*/) {
+    return detail::only_topk_here();
+  }
   /// add_to_sums() of sampled_sum.hpp; only where measures_samples().
-  virtual Status add_to_sums(const std::byte* dense,
-                             const std::byte* given,
-                             std::size_t elements,
-                             DataType dtype,
-                             SampleSums& sums);
+  virtual Status add_to_sums(const std::byte* /*dense*/,
+                             const std::byte* /*given*/,
+                             std::size_t /*elements*/,
+                             DataType /*dtype*/,
+                             SampleSums& /*sums*/) {
+    return detail::only_lists_here();
+  }
   /// Whether steps can be sampled here; the same on all ranks.
   virtual bool measures_samples() const { return false; }
   /// Sets `non_finite`, which outlives the Work, to whether an element is a NaN or an infinity.
-  virtual Result<std::unique_ptr<Work>> check_finite(const std::byte* data,
-                                                     std::size_t elements,
-                                                     DataType dtype,
-                                                     bool& non_finite) = 0;
+  virtual Result<std::unique_ptr<Work>> check_finite(const std::byte* /*data*/,
+                                                     std::size_t /*elements*/,
+                                                     DataType /*dtype*/,
+                                                     bool& /*non_finite*/) {
+    return detail::only_lists_here();
+  }
 };
 
 }  // namespace lightcc

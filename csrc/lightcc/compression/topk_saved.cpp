@@ -1,4 +1,6 @@
 // Saved states: docs/wire-format.md has the byte table.
+#include "lightcc/compression/topk_saved.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,17 +20,6 @@ constexpr std::string_view kMagic = "lcctopk";
 constexpr std::uint8_t kVersion = 1;
 constexpr std::size_t kHeaderBytes = 50;
 constexpr std::size_t kChecksumBytes = std::tuple_size_v<Sha256Digest>;
-
-/// A saved state whose frame was checked. Points into the bytes it was parsed from.
-struct SavedState {
-  DataType dtype = DataType::kFloat32;
-  std::size_t numel = 0;
-  std::uint64_t step = 0;
-  detail::TopkForecast forecast;
-  std::span<const std::byte> residual;
-  std::span<const std::byte> velocity;  ///< Empty without one.
-  bool has_velocity = false;
-};
 
 Status check_frame(std::span<const std::byte> bytes) {
   if (bytes.size() < kHeaderBytes + kChecksumBytes) {
@@ -68,11 +59,13 @@ bool is_magnitude(double value) {
   return value >= 0.0 && std::isfinite(value);
 }
 
-Result<SavedState> parse_saved(std::span<const std::byte> bytes) {
+}  // namespace
+
+Result<SavedTopk> parse_saved_topk(std::span<const std::byte> bytes) {
   LIGHTCC_RETURN_IF_ERROR(check_frame(bytes));
   ByteReader reader(bytes.first(bytes.size() - kChecksumBytes));
   reader.raw(kMagic.size() + sizeof(kVersion));
-  SavedState saved;
+  SavedTopk saved;
   const auto dtype = reader.number<std::uint8_t>();
   saved.dtype = static_cast<DataType>(dtype);
   if (!is_floating_point(saved.dtype)) {
@@ -111,6 +104,25 @@ Result<SavedState> parse_saved(std::span<const std::byte> bytes) {
   return saved;
 }
 
+void write_saved_topk(const SavedTopk& saved, Bytes& out) {
+  const std::size_t begin = out.size();
+  ByteWriter writer(out);
+  writer.raw(as_bytes(kMagic));
+  writer.number(kVersion);
+  writer.number(static_cast<std::uint8_t>(saved.dtype));
+  writer.number(static_cast<std::uint8_t>(saved.has_velocity ? 1 : 0));
+  writer.number(static_cast<std::uint64_t>(saved.numel));
+  writer.number(saved.step);
+  writer.number(saved.forecast.threshold);
+  writer.number(saved.forecast.ideal);
+  writer.number(saved.forecast.k);
+  writer.raw(saved.residual);
+  writer.raw(saved.velocity);
+  writer.raw(sha256(std::span(out).subspan(begin)));
+}
+
+namespace {
+
 void copy(std::byte* to, std::span<const std::byte> from) {
   if (!from.empty()) {
     std::memcpy(to, from.data(), from.size());
@@ -126,7 +138,7 @@ void add_shard_lanes(std::byte* to, std::span<const std::byte> from) {
 }
 
 /// Errors unless `part` continues the same error feedback as `first`.
-Status check_same(std::size_t i, const SavedState& part, const SavedState& first) {
+Status check_same(std::size_t i, const SavedTopk& part, const SavedTopk& first) {
   if (part.dtype != first.dtype || part.step != first.step ||
       part.has_velocity != first.has_velocity) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -140,7 +152,7 @@ Status check_same(std::size_t i, const SavedState& part, const SavedState& first
   return {};
 }
 
-Status check_length(std::size_t i, std::size_t count, const SavedState& part, std::size_t numel) {
+Status check_length(std::size_t i, std::size_t count, const SavedTopk& part, std::size_t numel) {
   if (part.numel != numel) {
     return make_error(ErrorCode::kInvalidArgument,
                       "saved top-k shard %zu of %zu has %zu elements, where %zu are expected",
@@ -153,16 +165,16 @@ Status check_length(std::size_t i, std::size_t count, const SavedState& part, st
 }
 
 /// Errors unless `parts` are all shards of one tensor, in order, at one step. Returns its numel.
-Result<std::size_t> check_shards(const std::vector<SavedState>& parts) {
+Result<std::size_t> check_shards(const std::vector<SavedTopk>& parts) {
   if (parts.empty()) {
     return make_error(ErrorCode::kInvalidArgument, "no saved top-k state to cut anew");
   }
   std::size_t numel = 0;
-  for (const SavedState& part : parts) {
+  for (const SavedTopk& part : parts) {
     numel += part.numel;
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const SavedState& part = parts[i];
+    const SavedTopk& part = parts[i];
     LIGHTCC_RETURN_IF_ERROR(check_same(i, part, parts.front()));
     const std::size_t expected = topk_shard(numel, parts.size(), i, part.dtype).size_elems();
     LIGHTCC_RETURN_IF_ERROR(check_length(i, parts.size(), part, expected));
@@ -177,25 +189,19 @@ Status TopkState::save(Bytes& out) const {
     return make_error(ErrorCode::kInternal,
                       "saving a top-k state while a step is neither committed nor rolled back");
   }
-  const std::size_t begin = out.size();
-  ByteWriter writer(out);
-  writer.raw(as_bytes(kMagic));
-  writer.number(kVersion);
-  writer.number(static_cast<std::uint8_t>(impl_->dtype));
-  writer.number(static_cast<std::uint8_t>(has_velocity() ? 1 : 0));
-  writer.number(static_cast<std::uint64_t>(impl_->numel));
-  writer.number(impl_->step);
-  writer.number(impl_->forecast.threshold);
-  writer.number(impl_->forecast.ideal);
-  writer.number(impl_->forecast.k);
-  writer.raw(impl_->residual.bytes());
-  writer.raw(impl_->velocity.bytes());
-  writer.raw(sha256(std::span(out).subspan(begin)));
+  write_saved_topk({.dtype = impl_->dtype,
+                    .numel = impl_->numel,
+                    .step = impl_->step,
+                    .forecast = impl_->forecast,
+                    .residual = impl_->residual.bytes(),
+                    .velocity = impl_->velocity.bytes(),
+                    .has_velocity = has_velocity()},
+                   out);
   return {};
 }
 
 Result<TopkState> TopkState::load(std::span<const std::byte> bytes) {
-  LIGHTCC_ASSIGN_OR_RETURN(const SavedState saved, parse_saved(bytes));
+  LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk saved, parse_saved_topk(bytes));
   TopkState state(saved.dtype, saved.numel);
   Impl& impl = *state.impl_;
   impl.step = saved.step;
@@ -214,9 +220,9 @@ Result<TopkState> TopkState::reshard(std::span<const std::span<const std::byte>>
   if (j >= n) {
     return make_error(ErrorCode::kInvalidArgument, "shard %zu of %zu", j, n);
   }
-  std::vector<SavedState> parts;
+  std::vector<SavedTopk> parts;
   for (const auto bytes : saved) {
-    LIGHTCC_ASSIGN_OR_RETURN(const SavedState part, parse_saved(bytes));
+    LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk part, parse_saved_topk(bytes));
     parts.push_back(part);
   }
   LIGHTCC_ASSIGN_OR_RETURN(const std::size_t numel, check_shards(parts));
@@ -230,7 +236,7 @@ Result<TopkState> TopkState::reshard(std::span<const std::span<const std::byte>>
   }
   const std::size_t lane_bytes = impl.lane_bytes();
   std::size_t begin = 0;
-  for (const SavedState& part : parts) {
+  for (const SavedTopk& part : parts) {
     const std::size_t from = std::max(begin, mine.begin);
     const std::size_t to = std::min(begin + part.numel, mine.end);
     if (from < to) {
@@ -250,7 +256,7 @@ Result<TopkState> TopkState::reshard(std::span<const std::span<const std::byte>>
 Result<TopkState> TopkState::gather(std::span<const std::byte> like,
                                     std::span<const SavedShard> parts,
                                     const ShardRange& mine) {
-  LIGHTCC_ASSIGN_OR_RETURN(const SavedState first, parse_saved(like));
+  LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk first, parse_saved_topk(like));
   TopkState state(first.dtype, mine.size_elems());
   Impl& impl = *state.impl_;
   impl.step = first.step;
@@ -262,7 +268,7 @@ Result<TopkState> TopkState::gather(std::span<const std::byte> like,
   const std::size_t lane_bytes = impl.lane_bytes();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const ShardRange& range = parts[i].range;
-    LIGHTCC_ASSIGN_OR_RETURN(const SavedState part, parse_saved(parts[i].bytes));
+    LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk part, parse_saved_topk(parts[i].bytes));
     LIGHTCC_RETURN_IF_ERROR(check_same(i, part, first));
     LIGHTCC_RETURN_IF_ERROR(check_length(i, parts.size(), part, range.size_elems()));
     const std::size_t from = std::max(range.begin, mine.begin);

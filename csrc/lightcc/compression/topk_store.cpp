@@ -102,6 +102,14 @@ Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved, TopkKernels& ker
                                                .usage = {}});
 }
 
+bool fits(const TopkEntry& entry,
+          const GridPosition& position,
+          DataType dtype,
+          std::size_t elements) {
+  return entry.state != nullptr && entry.position == position && entry.dtype == dtype &&
+         entry.elements == elements;
+}
+
 Status move_to(TopkKernels& kernels, TopkEntry& entry) {
   Bytes saved;
   LIGHTCC_RETURN_IF_ERROR(entry.save(saved));
@@ -167,8 +175,7 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
                                                     std::size_t elements,
                                                     TopkKernels& kernels) {
   std::shared_ptr<TopkEntry>& found = entries_[key];
-  if (found != nullptr && found->state != nullptr && found->position == position &&
-      found->dtype == dtype && found->elements == elements) {
+  if (found != nullptr && fits(*found, position, dtype, elements)) {
     if (found->kernels != &kernels) {
       LIGHTCC_RETURN_IF_ERROR(move_to(kernels, *found));
     }
@@ -228,6 +235,12 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::low_rank_entry(const Key& key,
 
 void TopkStore::forget(std::uint32_t process_set) {
   std::erase_if(entries_, [&](const auto& item) { return item.first.first == process_set; });
+}
+
+void TopkStore::say_once(const std::string& what, const std::string& why) {
+  if (said_.insert(why).second) {
+    LIGHTCC_LOG(LogLevel::kInfo, "%s%s", what.c_str(), why.c_str());
+  }
 }
 
 std::vector<TensorUsage> TopkStore::usage() const {
@@ -294,10 +307,25 @@ Status TopkStore::scale(double factor, std::span<const Key> keys) {
     scaled.push_back(found->second.get());
   }
   for (TopkEntry* entry : scaled) {
+    LIGHTCC_RETURN_IF_ERROR(bring_home(*entry));
     LIGHTCC_RETURN_IF_ERROR(entry->scale(factor));
     entry->usage.scale(factor);
   }
   return {};
+}
+
+Status TopkStore::bring_home(TopkEntry& entry) const {
+  return entry.kernels == &kernels_ ? Status() : move_to(kernels_, entry);
+}
+
+std::uint64_t TopkStore::steps_of(const Key& key,
+                                  const GridPosition& position,
+                                  DataType dtype,
+                                  std::size_t elements) const {
+  const auto found = entries_.find(key);
+  return found != entries_.end() && fits(*found->second, position, dtype, elements)
+             ? found->second->steps
+             : 0;
 }
 
 Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,

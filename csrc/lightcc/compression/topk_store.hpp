@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -91,6 +92,7 @@ struct TopkSavedTensor {
 /// Bytes since the store was made, on this rank.
 struct TopkCounters {
   std::uint64_t tensors = 0;      ///< Compressed all-reduces.
+  std::uint64_t on_device = 0;    ///< Of them, those whose elements a GPU selected.
   std::uint64_t dense_bytes = 0;  ///< Of their tensors.
   std::uint64_t sent_bytes = 0;   ///< Of lists (or dense shards) handed to the transport.
   std::uint64_t passes = 0;       ///< Over a shard; one for each tensor in steady state.
@@ -101,7 +103,8 @@ class TopkStore {
  public:
   using Key = std::pair<std::uint32_t, std::string>;  ///< Process set and name.
 
-  /// `kernels`: of what is loaded. They, and those of entries, outlive the store.
+  /// `kernels`: of what is loaded, which can do everything. They, and those of entries, outlive the
+  /// store.
   explicit TopkStore(TopkKernels& kernels) : kernels_(kernels) {}
 
   /// The entry of `key` on the plane of `kernels`, made anew where there is none that fits.
@@ -118,6 +121,11 @@ class TopkStore {
                                                     const MatrixShape& matrix,
                                                     std::size_t rank,
                                                     TopkKernels& kernels);
+  /// TopkEntry::steps of what entry() would give.
+  std::uint64_t steps_of(const Key& key,
+                         const GridPosition& position,
+                         DataType dtype,
+                         std::size_t elements) const;
   /// Forgets the tensors of a process set.
   void forget(std::uint32_t process_set);
   std::size_t size() const { return entries_.size(); }
@@ -126,6 +134,8 @@ class TopkStore {
 
   /// Of every tensor.
   std::vector<TensorUsage> usage() const;
+  /// Logs `what` and `why`, unless `why` was logged before.
+  void say_once(const std::string& what, const std::string& why);
   /// Steps that were sampled, in their order. Who runs buckets takes them.
   TakenInTurns<TensorSample>& samples() { return samples_; }
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
@@ -139,11 +149,14 @@ class TopkStore {
   Status scale(double factor, std::span<const Key> keys);
 
  private:
+  /// Moves what is kept back to the memory of `kernels`, where all of it can be changed.
+  Status bring_home(TopkEntry& entry) const;
   Result<std::shared_ptr<TopkEntry>> parse(const Key& key, std::span<const std::byte> saved) const;
 
   TopkKernels& kernels_;
   std::map<Key, std::shared_ptr<TopkEntry>> entries_;
   TopkCounters counters_;
+  std::set<std::string> said_;
   TakenInTurns<TensorSample> samples_;
 };
 

@@ -128,6 +128,7 @@ Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,
   const CompressedJob job{.reduction = reduction,
                           .spec = *bucket.tensors.front().signature().compression,
                           .counters = &site.topk.counters(),
+                          .gathers_shards = site.lane.shards != nullptr,
                           .shards_apart = site.lane.shards != nullptr};
   std::vector<SampledTensor> sampled = sampled_tensors(bucket, tensors, site);
   std::unique_ptr<Work> work =

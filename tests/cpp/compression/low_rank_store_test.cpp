@@ -37,11 +37,11 @@ class OtherKernels final : public TopkKernels {
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
     return kernels().allocate(bytes);
   }
-  Status merge(std::span<const TopkListView> lists,
-               std::byte* out,
-               std::size_t elements,
-               DataType dtype,
-               double postscale) override {
+  Result<std::unique_ptr<Work>> merge(std::span<const TopkListView> lists,
+                                      std::byte* out,
+                                      std::size_t elements,
+                                      DataType dtype,
+                                      double postscale) override {
     return kernels().merge(lists, out, elements, dtype, postscale);
   }
   Result<std::unique_ptr<Work>> check_finite(const std::byte* data,

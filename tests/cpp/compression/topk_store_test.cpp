@@ -81,6 +81,20 @@ TEST(TopkStore, what_was_kept_back_moves_to_other_kernels_with_its_tensor) {
   EXPECT_EQ((*entry)->kernels, &others);
   EXPECT_EQ((*entry)->steps, 1U);
   EXPECT_EQ(residual_of(**entry, 3), 4.0);
+  // Others may be unable to change all of it.
+  const std::vector keys = {TopkStore::Key{0, "a"}};
+  ASSERT_TRUE(store.scale(2.0, keys).ok());
+  EXPECT_EQ((*entry)->kernels, &kernels());
+  EXPECT_EQ(residual_of(**entry, 3), 8.0);
+}
+
+TEST(TopkStore, tells_of_the_steps_that_an_entry_would_have) {
+  TopkStore store(kernels());
+  fill(store, {0, "a"});
+  const GridPosition position{.blocks = 2};
+  EXPECT_EQ(store.steps_of({0, "a"}, position, DataType::kFloat32, kElements), 1U);
+  EXPECT_EQ(store.steps_of({0, "a"}, position, DataType::kFloat64, kElements), 0U);
+  EXPECT_EQ(store.steps_of({0, "b"}, position, DataType::kFloat32, kElements), 0U);
 }
 
 TEST(TopkStore, forgets_a_process_set) {

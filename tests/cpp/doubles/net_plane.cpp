@@ -113,12 +113,13 @@ class LateKernels final : public TopkKernels {
     return late(host_.load_state(saved));
   }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return host_.allocate(bytes); }
-  Status merge(std::span<const TopkListView> lists,
-               std::byte* out,
-               std::size_t elements,
-               DataType dtype,
-               double postscale) override {
-    return host_.merge(lists, out, elements, dtype, postscale);
+  Result<std::unique_ptr<Work>> merge(std::span<const TopkListView> lists,
+                                      std::byte* out,
+                                      std::size_t elements,
+                                      DataType dtype,
+                                      double postscale) override {
+    const std::vector<TopkListView> kept(lists.begin(), lists.end());
+    return later([=, this] { return host_.merge(kept, out, elements, dtype, postscale).status(); });
   }
   Status dequantize(std::span<const std::span<const std::byte>> parts,
                     std::size_t elements,
