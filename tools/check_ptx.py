@@ -40,6 +40,7 @@ BUDGETS = {
     "lightcc_topk_encode_": 40,
     "lightcc_topk_finish_": 40,
     "lightcc_topk_judge_": 40,
+    "lightcc_topk_measure_": 64,
     "lightcc_topk_sample_": 56,
     "lightcc_topk_select_f64": 104,
     "lightcc_topk_select_": 88,

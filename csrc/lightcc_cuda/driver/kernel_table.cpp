@@ -1,5 +1,6 @@
 #include "lightcc_cuda/driver/kernel_table.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -66,16 +67,17 @@ const std::vector<std::string>& kernel_names() {
 #define LIGHTCC_NAME(name, ...) #name,
 #define LIGHTCC_TEXT(name) #name
 #define LIGHTCC_TEXT_OF(macro) LIGHTCC_TEXT(macro)
-  static const std::vector<std::string> kNames{LIGHTCC_COPY_KERNELS(LIGHTCC_NAME)         //
-                                               LIGHTCC_CONVERT_KERNELS(LIGHTCC_NAME)      //
-                                               LIGHTCC_REDUCE_KERNELS(LIGHTCC_NAME)       //
-                                               LIGHTCC_FINITE_KERNELS(LIGHTCC_NAME)       //
-                                               LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_NAME)  //
-                                               LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_NAME)  //
-                                               LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_NAME)   //
-                                               LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_NAME)    //
-                                               LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_NAME)  //
-                                               LIGHTCC_MERGE_KERNELS(LIGHTCC_NAME)        //
+  static const std::vector<std::string> kNames{LIGHTCC_COPY_KERNELS(LIGHTCC_NAME)          //
+                                               LIGHTCC_CONVERT_KERNELS(LIGHTCC_NAME)       //
+                                               LIGHTCC_REDUCE_KERNELS(LIGHTCC_NAME)        //
+                                               LIGHTCC_FINITE_KERNELS(LIGHTCC_NAME)        //
+                                               LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_NAME)   //
+                                               LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_NAME)   //
+                                               LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_NAME)    //
+                                               LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_NAME)     //
+                                               LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_NAME)   //
+                                               LIGHTCC_TOPK_MEASURE_KERNELS(LIGHTCC_NAME)  //
+                                               LIGHTCC_MERGE_KERNELS(LIGHTCC_NAME)         //
                                                LIGHTCC_TEXT_OF(LIGHTCC_TOPK_COMMIT_KERNEL),
                                                LIGHTCC_TEXT_OF(LIGHTCC_MERGE_BEGIN_KERNEL)};
 #undef LIGHTCC_TEXT_OF
@@ -84,32 +86,39 @@ const std::vector<std::string>& kernel_names() {
   return kNames;
 }
 
-Result<KernelTable> KernelTable::load(const Driver& driver) {
+Result<KernelTable> KernelTable::load_parts(const Driver& driver, std::span<const Part> parts) {
   KernelTable table;
   for (const PtxText& ptx : ptx_texts()) {
-    LIGHTCC_ASSIGN_OR_RETURN(Module module, load_module(driver, ptx));
-    table.modules_.push_back(std::move(module));
-  }
-  for (const std::string& name : kernel_names()) {
-    LIGHTCC_ASSIGN_OR_RETURN(table.functions_[name], find_function(driver, table.modules_, name));
-  }
-  return table;
-}
-
-Result<KernelTable> KernelTable::load_copies(const Driver& driver) {
-  KernelTable table;
-  for (const PtxText& ptx : ptx_texts()) {
-    if (std::string_view(ptx.name) == "bucket") {
+    if (std::ranges::any_of(parts, [&](const Part& part) {
+          return std::string_view(ptx.name).starts_with(part.file);
+        })) {
       LIGHTCC_ASSIGN_OR_RETURN(Module module, load_module(driver, ptx));
       table.modules_.push_back(std::move(module));
     }
   }
   for (const std::string& name : kernel_names()) {
-    if (name.starts_with("lightcc_copy_")) {
+    if (std::ranges::any_of(parts,
+                            [&](const Part& part) { return name.starts_with(part.kernel); })) {
       LIGHTCC_ASSIGN_OR_RETURN(table.functions_[name], find_function(driver, table.modules_, name));
     }
   }
   return table;
+}
+
+Result<KernelTable> KernelTable::load(const Driver& driver) {
+  constexpr std::array kAll{Part{.file = "", .kernel = ""}};
+  return load_parts(driver, kAll);
+}
+
+Result<KernelTable> KernelTable::load_copies(const Driver& driver) {
+  constexpr std::array kCopies{Part{.file = "bucket", .kernel = "lightcc_copy_"}};
+  return load_parts(driver, kCopies);
+}
+
+Result<KernelTable> KernelTable::load_compression(const Driver& driver) {
+  constexpr std::array kParts{Part{.file = "topk_", .kernel = "lightcc_topk_"},
+                              Part{.file = "merge", .kernel = "lightcc_merge_"}};
+  return load_parts(driver, kParts);
 }
 
 FunctionHandle* KernelTable::find(std::string_view name) const {

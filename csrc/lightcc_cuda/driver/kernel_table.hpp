@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -24,12 +25,21 @@ class KernelTable {
   static Result<KernelTable> load(const Driver& driver);
   /// Of bucket.cu alone, those that copy; the same errors.
   static Result<KernelTable> load_copies(const Driver& driver);
+  /// Those of top-k compression and of merging; the same errors.
+  static Result<KernelTable> load_compression(const Driver& driver);
 
   std::size_t size() const { return functions_.size(); }
   /// Null: there is no kernel of that name.
   FunctionHandle* find(std::string_view name) const;
 
  private:
+  /// Of files and kernels whose names begin so.
+  struct Part {
+    std::string_view file;
+    std::string_view kernel;
+  };
+  static Result<KernelTable> load_parts(const Driver& driver, std::span<const Part> parts);
+
   std::vector<Module> modules_;
   std::unordered_map<std::string, FunctionHandle*> functions_;
 };

@@ -9,6 +9,7 @@
   X(merge)                   \
   X(reduce)                  \
   X(topk_encode)             \
+  X(topk_measure)            \
   X(topk_select)             \
   X(topk_threshold)
 

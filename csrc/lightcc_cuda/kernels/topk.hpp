@@ -11,6 +11,7 @@
 //   select, round 1
 //   finish                   header and counts of the list
 //   encode                   values as float16 with a power of two for each block, where asked
+//   measure                  a sample of what came in, and of what is kept back
 //   commit                   swaps the residuals, unless a list of any rank was not finite
 //
 // The list has the parts of the wire format (compression/list_layout.hpp), values where they are if
@@ -73,6 +74,9 @@ struct TopkProgress {
   u64 prefix;
   u32 shift;   ///< Bits that are not in the prefix yet.
   u32 wanted;  ///< Rank of the k-th largest among the keys that begin with the prefix.
+
+  double input_energy;  ///< StepEnergy of the step, as measured.
+  double kept_energy;
 };
 
 /// A shard and where its list goes; a table of them in device memory.
@@ -110,7 +114,7 @@ struct TopkArguments {
   u32 parts;           ///< Blocks of threads that share a tensor in sample and count.
   u32 unused;
 };
-static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 112 &&
+static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 128 &&
               sizeof(TopkTensor) == 176);
 
 }  // namespace lightcc::cuda
@@ -145,5 +149,11 @@ static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 112 &&
 #define LIGHTCC_TOPK_ENCODE_KERNELS(X) \
   X(lightcc_topk_encode_f32, float)    \
   X(lightcc_topk_encode_f64, double)
+/// Kernels of the elements' type, with a block for each tensor.
+#define LIGHTCC_TOPK_MEASURE_KERNELS(X) \
+  X(lightcc_topk_measure_f32, Float32)  \
+  X(lightcc_topk_measure_f64, Float64)  \
+  X(lightcc_topk_measure_f16, Float16)  \
+  X(lightcc_topk_measure_bf16, Bfloat16)
 /// With a block for each tensor.
 #define LIGHTCC_TOPK_COMMIT_KERNEL lightcc_topk_commit

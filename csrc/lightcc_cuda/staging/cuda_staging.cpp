@@ -11,8 +11,10 @@
 
 #include "lightcc/base/mutex.hpp"
 
+#include "lightcc_cuda/staging/jobs_work.hpp"
 #include "lightcc_cuda/staging/launcher.hpp"
 #include "lightcc_cuda/staging/packer.hpp"
+#include "lightcc_cuda/staging/topk_kernels.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -85,43 +87,6 @@ std::set<std::int32_t> devices_of(const StagedBlock& block) {
   return devices;
 }
 
-/// Jobs on one GPU or several, and nothing else.
-class JobsWork final : public Work {
- public:
-  JobsWork() = default;
-  JobsWork(const JobsWork&) = delete;
-  JobsWork& operator=(const JobsWork&) = delete;
-  ~JobsWork() override {
-    for (const Posted& posted : all_) {
-      posted.launcher->withdraw(posted.job);
-    }
-  }
-
-  void post(std::shared_ptr<Launcher> launcher, std::function<Status(const GpuSite&)> run) {
-    auto job = std::make_shared<Job>(std::move(run));
-    launcher->post(job);
-    all_.push_back({std::move(launcher), std::move(job)});
-  }
-
-  Result<Progress> advance() override {
-    for (const Posted& posted : all_) {
-      if (!posted.job->is_done()) {
-        return Progress::kIdle;
-      }
-      LIGHTCC_RETURN_IF_ERROR(posted.job->status());
-    }
-    return Progress::kDone;
-  }
-
- private:
-  struct Posted {
-    std::shared_ptr<Launcher> launcher;
-    std::shared_ptr<Job> job;
-  };
-
-  std::vector<Posted> all_;
-};
-
 class CudaStaging final : public Staging {
  public:
   explicit CudaStaging(std::string file) : file_(std::move(file)) {}
@@ -145,6 +110,17 @@ class CudaStaging final : public Staging {
           [memory = std::move(memory)](const GpuSite& /*gpu*/) { return Status(); }));
     };
     return std::make_shared<OutputBuffer>(std::shared_ptr<std::byte>(first, give_back), bytes);
+  }
+
+  TopkKernels* topk_kernels(std::int32_t device) override {
+    const std::shared_ptr<Launcher> to_host = launcher_of(device, Direction::kToHost);
+    const std::shared_ptr<Launcher> to_device = launcher_of(device, Direction::kToDevice);
+    const MutexLock lock(mutex_);
+    std::unique_ptr<CudaTopkKernels>& kernels = topk_kernels_[device];
+    if (kernels == nullptr) {
+      kernels = std::make_unique<CudaTopkKernels>(to_host, to_device, device);
+    }
+    return kernels.get();
   }
 
   std::unique_ptr<Work> copy_to_host(std::shared_ptr<StagedBlock> block) override {
@@ -196,6 +172,7 @@ class CudaStaging final : public Staging {
   Mutex mutex_;
   std::map<std::pair<int, Direction>, std::shared_ptr<Launcher>> launchers_
       LIGHTCC_GUARDED_BY(mutex_);
+  std::map<int, std::unique_ptr<CudaTopkKernels>> topk_kernels_ LIGHTCC_GUARDED_BY(mutex_);
 };
 
 }  // namespace

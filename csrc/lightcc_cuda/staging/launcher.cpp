@@ -1,32 +1,8 @@
 #include "lightcc_cuda/staging/launcher.hpp"
 
-#include <algorithm>
-#include <bit>
+#include <utility>
 
 namespace lightcc::cuda {
-
-Result<std::shared_ptr<std::byte>> PinnedPool::take(std::size_t bytes) {
-  const std::size_t size = std::bit_ceil(std::max<std::size_t>(bytes, 4096));
-  const auto hand_out = [this, size](HostMemory memory) {
-    auto* const first = static_cast<std::byte*>(memory.get());
-    const auto owner = std::make_shared<HostMemory>(std::move(memory));
-    return std::shared_ptr<std::byte>(first, [this, size, owner](std::byte* /*memory*/) {
-      const MutexLock lock(mutex_);
-      free_[size].push_back(std::move(*owner));
-    });
-  };
-  {
-    const MutexLock lock(mutex_);
-    std::vector<HostMemory>& free = free_[size];
-    if (!free.empty()) {
-      HostMemory memory = std::move(free.back());
-      free.pop_back();
-      return hand_out(std::move(memory));
-    }
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(HostMemory memory, allocate_pinned_memory(driver_, size));
-  return hand_out(std::move(memory));
-}
 
 Launcher::Launcher(std::string file, int device)
     : file_(std::move(file)), device_(device), thread_([this] { serve(); }) {}
@@ -94,7 +70,9 @@ Status Launcher::serve_gpu() {
   LIGHTCC_ASSIGN_OR_RETURN(const Stream stream, Stream::create(driver));
   // Loaded before there is anything to copy: a driver may wait for the GPU to be idle for that.
   Packer packer(driver);
-  const GpuSite site{.driver = driver, .stream = stream, .pinned = pinned, .packer = packer};
+  TopkSite topk(driver, pinned);
+  const GpuSite site{
+      .driver = driver, .stream = stream, .pinned = pinned, .packer = packer, .topk = topk};
   serve_jobs([&](const Job& job) {
     const Status status = job.run_(site);
     // What was queued before a failure uses memory that the caller may free.

@@ -3,10 +3,8 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,23 +17,10 @@
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/staging/packer.hpp"
+#include "lightcc_cuda/staging/pinned_pool.hpp"
+#include "lightcc_cuda/staging/topk_site.hpp"
 
 namespace lightcc::cuda {
-
-/// Pinned memory that is used again, by powers of two. In the context that is current.
-class PinnedPool {
- public:
-  explicit PinnedPool(const Driver& driver) : driver_(driver) {}
-
-  /// Memory that comes back when it is released, which any thread may do. The pool outlives it.
-  /// Errors: kSystem.
-  Result<std::shared_ptr<std::byte>> take(std::size_t bytes) LIGHTCC_EXCLUDES(mutex_);
-
- private:
-  const Driver& driver_;
-  Mutex mutex_;
-  std::map<std::size_t, std::vector<HostMemory>> free_ LIGHTCC_GUARDED_BY(mutex_);  // By size.
-};
 
 /// What a job works with.
 struct GpuSite {
@@ -43,6 +28,7 @@ struct GpuSite {
   const Stream& stream;
   PinnedPool& pinned;
   Packer& packer;
+  TopkSite& topk;
 };
 
 /// Something for a Launcher to do.

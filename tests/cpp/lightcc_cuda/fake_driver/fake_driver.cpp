@@ -78,25 +78,39 @@ std::string run_kernel(const simulator::Shape& shape, const void* arguments) {
   return simulator::launch(shape, Kernel, *static_cast<const Arguments*>(arguments));
 }
 
+/// Of top-k compression: its table of tensors, in device memory, has addresses, too.
+template <void (*Kernel)(TopkArguments)>
+std::string run_topk_kernel(const simulator::Shape& shape, const void* arguments) {
+  TopkArguments given = *static_cast<const TopkArguments*>(arguments);
+  const auto* const table = reinterpret_cast<const std::byte*>(given.tensors);
+  std::vector<std::byte> bytes(table, table + given.count * sizeof(TopkTensor));
+  device_memories().translate(bytes);
+  std::vector<TopkTensor> tensors(given.count);
+  std::memcpy(tensors.data(), bytes.data(), bytes.size());
+  given.tensors = tensors.data();
+  return simulator::launch(shape, Kernel, given);
+}
+
 std::map<std::string, FunctionHandle, std::less<>>& kernels() {
 #define LIGHTCC_ROW(name, arguments) {#name, {sizeof(arguments), run_kernel<arguments, name>}},
 #define LIGHTCC_BUCKET_ROW(name, ...) LIGHTCC_ROW(name, BucketArguments)
 #define LIGHTCC_REDUCE_ROW(name, ...) LIGHTCC_ROW(name, ReduceArguments)
 #define LIGHTCC_FINITE_ROW(name, ...) LIGHTCC_ROW(name, FiniteArguments)
-#define LIGHTCC_TOPK_ROW(name, ...) LIGHTCC_ROW(name, TopkArguments)
+#define LIGHTCC_TOPK_ROW(name, ...) {#name, {sizeof(TopkArguments), run_topk_kernel<name>}},
 #define LIGHTCC_MERGE_ROW(name, ...) LIGHTCC_ROW(name, MergeArguments)
   static std::map<std::string, FunctionHandle, std::less<>> all{
-      LIGHTCC_COPY_KERNELS(LIGHTCC_BUCKET_ROW)       //
-      LIGHTCC_CONVERT_KERNELS(LIGHTCC_BUCKET_ROW)    //
-      LIGHTCC_REDUCE_KERNELS(LIGHTCC_REDUCE_ROW)     //
-      LIGHTCC_FINITE_KERNELS(LIGHTCC_FINITE_ROW)     //
-      LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_TOPK_ROW)  //
-      LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_TOPK_ROW)  //
-      LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_TOPK_ROW)   //
-      LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_TOPK_ROW)    //
-      LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_TOPK_ROW)  //
-      LIGHTCC_TOPK_ROW(lightcc_topk_commit)          //
-      LIGHTCC_MERGE_KERNELS(LIGHTCC_MERGE_ROW)       //
+      LIGHTCC_COPY_KERNELS(LIGHTCC_BUCKET_ROW)        //
+      LIGHTCC_CONVERT_KERNELS(LIGHTCC_BUCKET_ROW)     //
+      LIGHTCC_REDUCE_KERNELS(LIGHTCC_REDUCE_ROW)      //
+      LIGHTCC_FINITE_KERNELS(LIGHTCC_FINITE_ROW)      //
+      LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_TOPK_ROW)   //
+      LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_TOPK_ROW)   //
+      LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_TOPK_ROW)    //
+      LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_TOPK_ROW)     //
+      LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_TOPK_ROW)   //
+      LIGHTCC_TOPK_MEASURE_KERNELS(LIGHTCC_TOPK_ROW)  //
+      LIGHTCC_TOPK_ROW(lightcc_topk_commit)           //
+      LIGHTCC_MERGE_KERNELS(LIGHTCC_MERGE_ROW)        //
       LIGHTCC_MERGE_ROW(lightcc_merge_begin)};
   return all;
 }
@@ -432,7 +446,7 @@ LIGHTCC_API cuMemcpyHtoDAsync_v2(Address to,
   if (memory == nullptr) {
     return fake::kInvalidValue;
   }
-  fake::traffic().count_to_device(fake::device_memories().device_of(to).value_or(0));
+  fake::traffic().count_to_device(fake::device_memories().device_of(to).value_or(0), bytes);
   const bool pinned = fake::pinned_memories().has(from, bytes);
   fake::enqueue_copy(stream, memory, static_cast<const std::byte*>(from), bytes, pinned);
   return cuda::kSuccess;

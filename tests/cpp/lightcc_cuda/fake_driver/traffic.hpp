@@ -14,6 +14,7 @@ struct Copies {
   int to_host = 0;
   int to_device = 0;
   std::size_t bytes_to_host = 0;
+  std::size_t bytes_to_device = 0;
 };
 
 class Traffic {
@@ -31,8 +32,9 @@ class Traffic {
     all_[device].bytes_to_host += bytes;
     return ++all_[device].to_host;
   }
-  void count_to_device(Device device) {
+  void count_to_device(Device device, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
+    all_[device].bytes_to_device += bytes;
     ++all_[device].to_device;
   }
   Copies of(Device device) {

@@ -1,0 +1,64 @@
+// A Work that is jobs of launchers, and nothing else.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/collectives/work.hpp"
+
+#include "lightcc_cuda/staging/launcher.hpp"
+
+namespace lightcc::cuda {
+
+class JobsWork final : public Work {
+ public:
+  /// `under_way`, where given, counts such Works while they exist.
+  explicit JobsWork(std::shared_ptr<std::atomic<int>> under_way = nullptr)
+      : under_way_(std::move(under_way)) {
+    if (under_way_ != nullptr) {
+      under_way_->fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  JobsWork(const JobsWork&) = delete;
+  JobsWork& operator=(const JobsWork&) = delete;
+  /// Blocks: until jobs that run have ended.
+  ~JobsWork() override {
+    for (const Posted& posted : all_) {
+      posted.launcher->withdraw(posted.job);
+    }
+    if (under_way_ != nullptr) {
+      under_way_->fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+
+  void post(std::shared_ptr<Launcher> launcher, std::function<Status(const GpuSite&)> run) {
+    auto job = std::make_shared<Job>(std::move(run));
+    launcher->post(job);
+    all_.push_back({std::move(launcher), std::move(job)});
+  }
+
+  Result<Progress> advance() override {
+    for (const Posted& posted : all_) {
+      if (!posted.job->is_done()) {
+        return Progress::kIdle;
+      }
+      LIGHTCC_RETURN_IF_ERROR(posted.job->status());
+    }
+    return Progress::kDone;
+  }
+
+ private:
+  struct Posted {
+    std::shared_ptr<Launcher> launcher;
+    std::shared_ptr<Job> job;
+  };
+
+  std::shared_ptr<std::atomic<int>> under_way_;
+  std::vector<Posted> all_;
+};
+
+}  // namespace lightcc::cuda

@@ -1,0 +1,195 @@
+#include "lightcc_cuda/staging/topk_kernels.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lightcc_cuda/kernels/merge.hpp"
+#include "lightcc_cuda/staging/jobs_work.hpp"
+
+namespace lightcc::cuda {
+namespace {
+
+Status is_pending_error(const char* what) {
+  return make_error(ErrorCode::kInternal,
+                    "%s while a step of top-k compression is neither committed nor rolled back",
+                    what);
+}
+
+class CudaShardState final : public TopkShardState {
+ public:
+  CudaShardState(std::shared_ptr<Launcher> launcher,
+                 std::shared_ptr<std::atomic<int>> under_way,
+                 std::shared_ptr<TopkShard> shard)
+      : launcher_(std::move(launcher)),
+        under_way_(std::move(under_way)),
+        shard_(std::move(shard)) {}
+  CudaShardState(const CudaShardState&) = delete;
+  CudaShardState& operator=(const CudaShardState&) = delete;
+  /// The GPU's thread frees its memory, as that may block.
+  ~CudaShardState() override {
+    launcher_->post(std::make_shared<Job>(
+        [shard = std::move(shard_)](const GpuSite& /*gpu*/) { return Status(); }));
+  }
+
+  Result<std::unique_ptr<Work>> compress(const std::byte* shard,
+                                         const TopkRequest& request,
+                                         std::span<std::byte> list,
+                                         TopkOutcome& outcome) override {
+    if (pending_) {
+      return is_pending_error("compressing");
+    }
+    if (shard == nullptr || request.k == 0 || request.k > request.capacity ||
+        request.capacity > numel()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "top-k compression of %zu elements of a GPU to %zu, at most %zu",
+                        numel(),
+                        request.k,
+                        request.capacity);
+    }
+    pending_ = true;
+    auto work = std::make_unique<JobsWork>(under_way_);
+    work->post(launcher_,
+               [state = shard_, shard, request, list, &outcome](const GpuSite& gpu) -> Status {
+                 return gpu.topk.compress(*state, shard, request, list, outcome, gpu.stream.get());
+               });
+    return std::unique_ptr<Work>(std::move(work));
+  }
+  DataType dtype() const override { return shard_->dtype; }
+  std::size_t numel() const override { return shard_->numel; }
+  // No job runs by then.
+  void commit() override {
+    end_with(shard_->is_non_finite ? TopkShard::Ending::kUndone : TopkShard::Ending::kCommitted);
+  }
+  void rollback() override { end_with(TopkShard::Ending::kUndone); }
+  bool is_pending() const override { return pending_; }
+  std::optional<StepEnergy> energy() const override { return shard_->energy; }
+  /// Blocks: until the GPU has copied it.
+  Status save(Bytes& out) const override {
+    if (pending_) {
+      return is_pending_error("saving");
+    }
+    return launcher_->run([this, &out](const GpuSite& gpu) {
+      return gpu.topk.save_shard(*shard_, out, gpu.stream.get());
+    });
+  }
+
+ private:
+  void end_with(TopkShard::Ending ending) {
+    if (pending_) {
+      shard_->ending = ending;
+      pending_ = false;
+    }
+  }
+
+  std::shared_ptr<Launcher> launcher_;
+  std::shared_ptr<std::atomic<int>> under_way_;
+  std::shared_ptr<TopkShard> shard_;
+  bool pending_ = false;
+};
+
+}  // namespace
+
+CudaTopkKernels::CudaTopkKernels(std::shared_ptr<Launcher> to_host,
+                                 std::shared_ptr<Launcher> to_device,
+                                 int device)
+    : to_host_(std::move(to_host)), to_device_(std::move(to_device)), device_(device) {}
+
+std::string CudaTopkKernels::objection_to(std::size_t numel, std::size_t blocks) const {
+  if (numel == 0 || numel > kMaxTopkElements) {
+    return "a shard of " + std::to_string(numel) + " elements; a GPU takes 1 to " +
+           std::to_string(kMaxTopkElements);
+  }
+  if (blocks > kMaxMergeLists) {
+    return "lists of " + std::to_string(blocks) + " hosts; a GPU merges at most " +
+           std::to_string(kMaxMergeLists);
+  }
+  const MutexLock lock(mutex_);
+  return objection_;
+}
+
+Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::state_with(
+    std::shared_ptr<TopkShard> shard,
+    const std::function<Status(const GpuSite&, TopkShard&)>& begin) {
+  // Both threads load the kernels before there is anything to compress.
+  Status begun = to_device_->run([](const GpuSite& gpu) { return gpu.topk.load(); });
+  if (begun.ok()) {
+    begun = to_host_->run([&](const GpuSite& gpu) {
+      const Status made = begin(gpu, *shard);
+      if (!made.ok()) {
+        shard->memory.reset();  // On this thread.
+        shard->velocity.reset();
+      }
+      return made;
+    });
+  }
+  if (!begun.ok()) {
+    const MutexLock lock(mutex_);
+    objection_ = "cuda:" + std::to_string(device_) + ": " + begun.message();
+    return begun;
+  }
+  return std::unique_ptr<TopkShardState>(
+      std::make_unique<CudaShardState>(to_host_, under_way_, std::move(shard)));
+}
+
+Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::make_state(DataType dtype,
+                                                                    std::size_t numel) {
+  auto shard = std::make_shared<TopkShard>();
+  shard->dtype = dtype;
+  shard->numel = numel;
+  return state_with(std::move(shard), [](const GpuSite& gpu, TopkShard& made) {
+    return gpu.topk.make(made, gpu.stream.get());
+  });
+}
+
+Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::load_state(
+    std::span<const std::byte> saved) {
+  LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk parsed, parse_saved_topk(saved));
+  auto shard = std::make_shared<TopkShard>();
+  shard->dtype = parsed.dtype;
+  shard->numel = parsed.numel;
+  return state_with(std::move(shard), [&](const GpuSite& gpu, TopkShard& made) {
+    return gpu.topk.load_shard(made, parsed, gpu.stream.get());
+  });
+}
+
+std::shared_ptr<std::byte> CudaTopkKernels::allocate(std::size_t bytes) {
+  std::shared_ptr<DeviceMemory> memory;
+  const Status given = to_host_->run([&](const GpuSite& gpu) -> Status {
+    LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory made,
+                             allocate_device_memory(gpu.driver, std::max<std::size_t>(bytes, 1)));
+    memory = std::make_shared<DeviceMemory>(std::move(made));
+    return {};
+  });
+  if (!given.ok()) {
+    return nullptr;
+  }
+  auto* const first = reinterpret_cast<std::byte*>(memory->get());  // NOLINT: of the GPU
+  return {first, [launcher = to_host_, memory](std::byte* /*first*/) mutable {
+            launcher->post(std::make_shared<Job>(
+                [memory = std::move(memory)](const GpuSite& /*gpu*/) { return Status(); }));
+          }};
+}
+
+Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkListView> lists,
+                                                     std::byte* out,
+                                                     std::size_t elements,
+                                                     DataType dtype,
+                                                     double postscale) {
+  if (elements == 0 || lists.empty() || lists.size() > kMaxMergeLists) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a sum of %zu lists of %zu elements on a GPU; allowed are 1 to %u lists",
+                      lists.size(),
+                      elements,
+                      kMaxMergeLists);
+  }
+  const std::vector<TopkListView> kept(lists.begin(), lists.end());
+  auto work = std::make_unique<JobsWork>(under_way_);
+  work->post(to_device_, [=](const GpuSite& gpu) {
+    return gpu.topk.merge(kept, out, elements, dtype, postscale, gpu.stream.get());
+  });
+  return std::unique_ptr<Work>(std::move(work));
+}
+
+}  // namespace lightcc::cuda

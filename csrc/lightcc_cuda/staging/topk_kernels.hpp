@@ -1,0 +1,57 @@
+// Compression's kernels for memory of one GPU: top-k, where lists travel.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "lightcc/base/mutex.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
+
+#include "lightcc_cuda/staging/launcher.hpp"
+
+namespace lightcc::cuda {
+
+/// Selects on the stream of copies to the host, and merges on that of copies back, so that one
+/// tensor's lists are merged while the next one's are made. Not yet run on hardware.
+///
+/// When the GPU has no memory for what is kept back, or the driver does not load the kernels, it
+/// objects to everything from then on.
+class CudaTopkKernels final : public TopkKernels {
+ public:
+  CudaTopkKernels(std::shared_ptr<Launcher> to_host,
+                  std::shared_ptr<Launcher> to_device,
+                  int device);
+
+  std::string objection_to(std::size_t numel, std::size_t blocks) const override
+      LIGHTCC_EXCLUDES(mutex_);
+  bool is_busy() const override { return under_way_->load(std::memory_order_relaxed) > 0; }
+  // Both block while the GPU gives memory.
+  Result<std::unique_ptr<TopkShardState>> make_state(DataType dtype, std::size_t numel) override;
+  Result<std::unique_ptr<TopkShardState>> load_state(std::span<const std::byte> saved) override;
+  /// Null: there is none. Blocks.
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+  Result<std::unique_ptr<Work>> merge(std::span<const TopkListView> lists,
+                                      std::byte* out,
+                                      std::size_t elements,
+                                      DataType dtype,
+                                      double postscale) override;
+
+ private:
+  Result<std::unique_ptr<TopkShardState>> state_with(
+      std::shared_ptr<TopkShard> shard,
+      const std::function<Status(const GpuSite&, TopkShard&)>& begin);
+
+  std::shared_ptr<Launcher> to_host_;
+  std::shared_ptr<Launcher> to_device_;
+  const int device_;
+  std::shared_ptr<std::atomic<int>> under_way_ = std::make_shared<std::atomic<int>>(0);
+  mutable Mutex mutex_;
+  std::string objection_ LIGHTCC_GUARDED_BY(mutex_);  // To everything.
+};
+
+}  // namespace lightcc::cuda

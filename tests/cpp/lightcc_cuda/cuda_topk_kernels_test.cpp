@@ -1,0 +1,387 @@
+// Top-k compression in memory of the fake GPU, as planes call it: the bits of host memory's, in
+// lists, sums and saved states.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/topk_host_kernels.hpp"
+
+#include "compression/topk_testing.hpp"
+#include "lightcc_cuda/cuda_testing.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/staging/cuda_staging.hpp"
+#include "lightcc_cuda/staging/topk_kernels.hpp"
+
+namespace lightcc::cuda::cuda_topk_kernels_test {
+namespace {
+
+using lightcc::testing::Buffer;
+using lightcc::testing::draw_normal;
+using lightcc::testing::kFloatTypes;
+using lightcc::testing::put;
+using testing::Framework;
+using testing::seed;
+using testing::value;
+
+constexpr int kLists = 3;
+
+Status finish(const Result<std::unique_ptr<Work>>& work) {
+  LIGHTCC_RETURN_IF_ERROR(work.status());
+  while (*work != nullptr) {
+    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, (*work)->advance());
+    if (progress == Progress::kDone) {
+      break;
+    }
+    std::this_thread::yield();
+  }
+  return {};
+}
+
+/// Bytes in memory of the GPU.
+class OnGpu {
+ public:
+  OnGpu(const Framework& framework, std::size_t bytes, std::size_t shift = 0)
+      : framework_(framework),
+        bytes_(bytes),
+        shift_(shift),
+        memory_(value(allocate_device_memory(framework.driver(), shift + bytes))) {}
+
+  std::byte* data() const { return reinterpret_cast<std::byte*>(memory_.get() + shift_); }
+  void write(const Buffer& from) const {
+    EXPECT_EQ(framework_.driver().call().copy_to_device(
+                  memory_.get() + shift_, from.data(), bytes_, framework_.stream()),
+              kSuccess);
+    framework_.wait();
+  }
+  Buffer read() const {
+    Buffer to(bytes_);
+    EXPECT_EQ(framework_.driver().call().copy_to_host(
+                  to.data(), memory_.get() + shift_, bytes_, framework_.stream()),
+              kSuccess);
+    framework_.wait();
+    return to;
+  }
+
+ private:
+  const Framework& framework_;
+  std::size_t bytes_;
+  std::size_t shift_;
+  DeviceMemory memory_;
+};
+
+struct Case {
+  DataType dtype = DataType::kFloat32;
+  std::size_t size = 3001;
+  double ratio = 0.01;
+  bool exact = false;
+  bool fp16 = false;
+  std::vector<double> momenta = {0.0, 0.0, 0.0, 0.0};  ///< Of each step.
+  std::optional<std::size_t> void_step{};              ///< In which an element is infinite.
+  std::size_t shift = 0;                               ///< Of the shard's address.
+};
+
+class CudaTopkKernels : public ::testing::Test {
+ protected:
+  void SetUp() override { fake::set(""); }
+
+  /// Runs a body with a framework; afterwards nothing of the driver's is left.
+  template <typename Body>
+  static void with_gpu(const Body& body) {
+    const int before = fake::live();
+    {
+      const std::shared_ptr<Staging> staging = make_staging();
+      const Framework framework;
+      body(framework, *staging->topk_kernels(0));
+    }
+    EXPECT_EQ(fake::live(), before);
+  }
+};
+
+Buffer saved(const TopkShardState& state) {
+  Bytes bytes;
+  EXPECT_TRUE(state.save(bytes).ok());
+  return {bytes.begin(), bytes.end()};
+}
+
+/// Steps of two states side by side.
+void expect_same_steps(const Framework& framework, TopkKernels& kernels, const Case& c) {
+  HostTopkKernels host(SimdLevel::kPlain);
+  Rng rng(seed() * 13 + c.size);
+  const TopkFormat format{.dtype = c.dtype, .fp16 = c.fp16};
+  auto on_host = value(host.make_state(c.dtype, c.size));
+  auto on_gpu = value(kernels.make_state(c.dtype, c.size));
+  const std::size_t bytes = c.size * element_size(c.dtype);
+  const OnGpu memory(framework, bytes, c.shift);
+  const std::size_t k = topk_k(c.size, c.ratio);
+  for (std::size_t step = 0; step < c.momenta.size(); ++step) {
+    LIGHTCC_TRACE(data_type_name(c.dtype) << " x " << c.size << ", step " << step);
+    Buffer shard(bytes);
+    for (std::size_t i = 0; i < c.size; ++i) {
+      put(c.dtype, shard.data(), i, draw_normal(rng) * (step == 2 ? 3.0 : 1.0));
+    }
+    if (step == c.void_step) {
+      put(c.dtype, shard.data(), rng.below(c.size), lightcc::testing::kInfinity);
+    }
+    memory.write(shard);
+    const TopkRequest request{.k = k,
+                              .capacity = c.exact ? k : topk_capacity(k, c.size),
+                              .exact = c.exact,
+                              .fp16 = c.fp16,
+                              .momentum = c.momenta[step]};
+    Buffer lists[2];
+    TopkOutcome outcomes[2];
+    for (Buffer& list : lists) {
+      list.resize(max_list_bytes(c.size, request.capacity, format));
+    }
+    ASSERT_TRUE(finish(on_host->compress(shard.data(), request, lists[0], outcomes[0])).ok());
+    fake::set("");
+    const Status compressed =
+        finish(on_gpu->compress(memory.data(), request, lists[1], outcomes[1]));
+    ASSERT_TRUE(compressed.ok()) << compressed.message();
+    // The list, and what else the host is told; a row of arguments goes there.
+    EXPECT_EQ(fake::copies_of(0).bytes_to_host, outcomes[1].bytes + sizeof(TopkProgress));
+    EXPECT_EQ(fake::copies_of(0).bytes_to_device, sizeof(TopkTensor));
+    EXPECT_EQ(outcomes[1].bytes, outcomes[0].bytes);
+    EXPECT_EQ(outcomes[1].count, outcomes[0].count);
+    EXPECT_EQ(outcomes[1].non_finite, outcomes[0].non_finite);
+    EXPECT_EQ(outcomes[0].non_finite, step == c.void_step);
+    if (step != c.void_step) {
+      EXPECT_EQ(on_gpu->energy()->input, on_host->energy()->input);
+      EXPECT_EQ(on_gpu->energy()->kept, on_host->energy()->kept);
+    }
+    lists[0].resize(outcomes[0].bytes);
+    lists[1].resize(outcomes[1].bytes);
+    EXPECT_EQ(lists[1], lists[0]);
+    EXPECT_EQ(memory.read(), shard);
+    const bool is_void_elsewhere = step == 1 && c.void_step.has_value();
+    for (TopkShardState* const state : {on_host.get(), on_gpu.get()}) {
+      EXPECT_TRUE(state->is_pending());
+      is_void_elsewhere ? state->rollback() : state->commit();
+      EXPECT_FALSE(state->is_pending());
+    }
+    ASSERT_EQ(saved(*on_gpu), saved(*on_host));
+  }
+}
+
+TEST_F(CudaTopkKernels, lists_and_states_have_the_bits_of_host_memory) {
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    const std::vector<double> two_steps(2, 0.0);
+    for (const DataType dtype : kFloatTypes) {
+      expect_same_steps(framework, kernels, {.dtype = dtype, .size = 1, .momenta = two_steps});
+      expect_same_steps(framework, kernels, {.dtype = dtype, .size = 8193, .shift = 1});
+      expect_same_steps(framework, kernels, {.dtype = dtype, .exact = true});
+      expect_same_steps(framework, kernels, {.dtype = dtype, .momenta = {0.9, 0.9, 0.9}});
+      expect_same_steps(framework, kernels, {.dtype = dtype, .fp16 = true});
+    }
+    expect_same_steps(framework, kernels, {.size = 66000, .momenta = two_steps});
+  });
+}
+
+TEST_F(CudaTopkKernels, momentum_may_come_and_go) {
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    expect_same_steps(framework, kernels, {.momenta = {0.0, 0.9, 0.9, 0.0, 0.0, 0.5}});
+    // A step that is void gives up the velocity that it brought.
+    expect_same_steps(framework, kernels, {.momenta = {0.0, 0.9, 0.9, 0.0, 0.9}, .void_step = 4});
+  });
+}
+
+TEST_F(CudaTopkKernels, a_step_that_is_void_leaves_what_was_kept_back) {
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    for (const DataType dtype : kFloatTypes) {
+      expect_same_steps(framework, kernels, {.dtype = dtype, .size = 3000, .void_step = 2});
+    }
+  });
+}
+
+TEST_F(CudaTopkKernels, what_is_saved_goes_on_anywhere) {
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    HostTopkKernels host(SimdLevel::kPlain);
+    constexpr std::size_t kSize = 9000;
+    Rng rng(seed());
+    auto expected = value(host.make_state(DataType::kFloat32, kSize));
+    auto moving = value(kernels.make_state(DataType::kFloat32, kSize));
+    const OnGpu memory(framework, kSize * sizeof(float));
+    for (int step = 0; step < 6; ++step) {
+      Buffer shard(kSize * sizeof(float));
+      for (std::size_t i = 0; i < kSize; ++i) {
+        put(DataType::kFloat32, shard.data(), i, draw_normal(rng));
+      }
+      memory.write(shard);
+      const TopkRequest request{.k = 90, .capacity = 113, .momentum = 0.5};
+      Buffer list(max_list_bytes(kSize, 113, {}));
+      TopkOutcome outcome;
+      ASSERT_TRUE(finish(expected->compress(shard.data(), request, list, outcome)).ok());
+      const bool on_gpu = step % 2 == 0;
+      const std::byte* const where = on_gpu ? memory.data() : shard.data();
+      ASSERT_TRUE(finish(moving->compress(where, request, list, outcome)).ok());
+      expected->commit();
+      moving->commit();
+      const Buffer bytes = saved(*moving);
+      ASSERT_EQ(bytes, saved(*expected));
+      moving = value(on_gpu ? host.load_state(bytes) : kernels.load_state(bytes));
+      ASSERT_EQ(saved(*moving), bytes);
+    }
+    EXPECT_EQ(kernels.load_state({}).status().code(), ErrorCode::kInvalidArgument);
+  });
+}
+
+TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    HostTopkKernels host(SimdLevel::kPlain);
+    Rng rng(seed());
+    for (const DataType dtype : kFloatTypes) {
+      for (const bool fp16 : {false, true}) {
+        for (const std::size_t size : {1U, 300U, 66000U}) {
+          LIGHTCC_TRACE(data_type_name(dtype) << " x " << size);
+          const TopkFormat format{.dtype = dtype, .fp16 = fp16};
+          std::vector<Buffer> lists;
+          std::vector<TopkListView> views;
+          std::size_t list_bytes = 0;
+          for (int i = 0; i < kLists; ++i) {
+            auto state = value(host.make_state(dtype, size));
+            Buffer shard(size * element_size(dtype));
+            for (std::size_t at = 0; at < size; ++at) {
+              put(dtype, shard.data(), at, draw_normal(rng));
+            }
+            const std::size_t k = topk_k(size, 0.1);
+            Buffer& list = lists.emplace_back(max_list_bytes(size, k, format));
+            TopkOutcome outcome;
+            ASSERT_TRUE(
+                finish(state->compress(
+                           shard.data(), {.k = k, .capacity = k, .fp16 = fp16}, list, outcome))
+                    .ok());
+            list.resize(outcome.bytes);
+            list_bytes += (outcome.bytes + 15) / 16 * 16;
+          }
+          for (const Buffer& list : lists) {
+            views.push_back(value(parse_list(list, size, format)));
+          }
+          Buffer expected(size * element_size(dtype));
+          const OnGpu sum(framework, expected.size(), 1);
+          ASSERT_TRUE(finish(host.merge(views, expected.data(), size, dtype, 0.3)).ok());
+          fake::set("");
+          ASSERT_TRUE(finish(kernels.merge(views, sum.data(), size, dtype, 0.3)).ok());
+          EXPECT_EQ(fake::copies_of(0).bytes_to_device, list_bytes);
+          EXPECT_EQ(fake::copies_of(0).bytes_to_host, 0U);
+          EXPECT_EQ(sum.read(), expected);
+          // As for a step that is void.
+          const TopkListView flagged{
+              .elements = size, .format = {.dtype = dtype}, .non_finite = true};
+          ASSERT_TRUE(finish(host.merge({&flagged, 1}, expected.data(), size, dtype, 0.3)).ok());
+          ASSERT_TRUE(finish(kernels.merge({&flagged, 1}, sum.data(), size, dtype, 0.3)).ok());
+          EXPECT_EQ(sum.read(), expected);
+        }
+      }
+    }
+  });
+}
+
+TEST_F(CudaTopkKernels, refuse_what_they_cannot_do) {
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    EXPECT_EQ(kernels.objection_to(1, 64), "");
+    EXPECT_NE(kernels.objection_to(0, 2).find("a shard of 0 elements"), std::string::npos);
+    EXPECT_NE(kernels.objection_to(std::size_t{1} << 31, 2).find("a GPU takes 1 to 2147483647"),
+              std::string::npos);
+    EXPECT_NE(kernels.objection_to(1, 65).find("at most 64"), std::string::npos);
+    auto state = value(kernels.make_state(DataType::kFloat32, 100));
+    const OnGpu memory(framework, 400);
+    memory.write(Buffer(400));
+    Buffer list(max_list_bytes(100, 100, {}));
+    TopkOutcome outcome;
+    for (const TopkRequest& request : {TopkRequest{.k = 0, .capacity = 1},
+                                       TopkRequest{.k = 2, .capacity = 1},
+                                       TopkRequest{.k = 1, .capacity = 101}}) {
+      EXPECT_EQ(state->compress(memory.data(), request, list, outcome).status().code(),
+                ErrorCode::kInvalidArgument);
+    }
+    const TopkRequest request{.k = 1, .capacity = 1};
+    ASSERT_TRUE(finish(state->compress(memory.data(), request, list, outcome)).ok());
+    EXPECT_EQ(state->compress(memory.data(), request, list, outcome).status().code(),
+              ErrorCode::kInternal);
+    Bytes bytes;
+    EXPECT_EQ(state->save(bytes).code(), ErrorCode::kInternal);
+    EXPECT_EQ(state->flush(nullptr, memory.data(), 0.0).status().code(), ErrorCode::kUnimplemented);
+    EXPECT_EQ(kernels.merge({}, memory.data(), 100, DataType::kFloat32, 1.0).status().code(),
+              ErrorCode::kInvalidArgument);
+  });
+}
+
+TEST_F(CudaTopkKernels, a_gpu_without_memory_or_kernels_objects_from_then_on) {
+  with_gpu([](const Framework& /*framework*/, TopkKernels& kernels) {
+    EXPECT_TRUE(kernels.make_state(DataType::kFloat32, 100).ok());
+    fake::set("fail=cuMemAlloc_v2:2:1");
+    const auto made = kernels.make_state(DataType::kFloat32, 100);
+    EXPECT_EQ(made.status().code(), ErrorCode::kSystem);
+    EXPECT_EQ(kernels.objection_to(100, 2),
+              "cuda:0: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (of the fake driver)");
+  });
+  fake::set("ptx=0");
+  with_gpu([](const Framework& /*framework*/, TopkKernels& kernels) {
+    EXPECT_EQ(kernels.make_state(DataType::kFloat32, 100).status().code(),
+              ErrorCode::kUnimplemented);
+    EXPECT_NE(kernels.objection_to(100, 2).find("cannot load the kernels 'merge'"),
+              std::string::npos)
+        << kernels.objection_to(100, 2);
+  });
+}
+
+/// What a step says when its N-th such call fails; nothing where there are fewer.
+Status failure_of_step(const std::string& call, int code, int turn) {
+  Status failure;
+  const std::shared_ptr<Staging> staging = make_staging();
+  const Framework framework;
+  TopkKernels& kernels = *staging->topk_kernels(0);
+  auto state = value(kernels.make_state(DataType::kFloat32, 100));
+  const OnGpu memory(framework, 400);
+  memory.write(Buffer(400, std::byte{1}));
+  Buffer list(max_list_bytes(100, 10, {}));
+  TopkOutcome outcome;
+  const TopkRequest request{.k = 10, .capacity = 10, .fp16 = true, .momentum = 0.5};
+  const Buffer before = saved(*state);
+  fake::set("fail=" + call + ":" + std::to_string(code) + ":" + std::to_string(turn));
+  failure = finish(state->compress(memory.data(), request, list, outcome));
+  if (failure.ok()) {
+    const TopkListView view = value(
+        parse_list({list.data(), outcome.bytes}, 100, {.dtype = DataType::kFloat32, .fp16 = true}));
+    failure = finish(kernels.merge({&view, 1}, memory.data(), 100, DataType::kFloat32, 1.0));
+  }
+  state->rollback();
+  fake::set("");
+  EXPECT_EQ(saved(*state), before);
+  return failure;
+}
+
+TEST_F(CudaTopkKernels, a_call_that_fails_is_a_typed_error_and_undoes_nothing_else) {
+  struct Call {
+    const char* name;
+    int calls;  ///< Of a step and a merge.
+  };
+  for (const Call& call : {Call{"cuMemAlloc_v2", 2},
+                           Call{"cuMemHostAlloc", 2},
+                           Call{"cuMemcpyHtoDAsync_v2", 2},
+                           Call{"cuMemcpyDtoHAsync_v2", 4},
+                           Call{"cuMemsetD8Async", 2},
+                           Call{"cuLaunchKernel", 16}}) {
+    const int before = fake::live();
+    for (int turn = 1; turn <= call.calls; ++turn) {
+      const Status failure = failure_of_step(call.name, 2, turn);
+      EXPECT_EQ(failure.code(), ErrorCode::kSystem) << call.name << ' ' << turn;
+      const std::string name(call.name);
+      EXPECT_NE(failure.message().find(name.substr(0, name.find('_'))), std::string::npos)
+          << failure.message();
+      EXPECT_EQ(fake::live(), before);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lightcc::cuda::cuda_topk_kernels_test
