@@ -357,9 +357,10 @@ def stats() -> Statistics:
         `nccl_two_level_buckets` (of these, by NCCL within hosts alone). `payload_bytes` (input of
         completed operations), `network_bytes_sent`, `network_bytes_received`,
         `network_retransmits` (of TCP), `control_frames_sent`, and `sleeps` (times the progress loop
-        went to sleep). Of compression: `compressed_tensors`, `compressed_dense_bytes` (what a dense
-        exchange between hosts would have sent), `compressed_sent_bytes`, and `compression_passes`
-        over the shards. All these are integers.
+        went to sleep). Of compression: `compressed_tensors`, `compressed_on_gpu` (those that a GPU
+        selected elements of), `compressed_dense_bytes` (what a dense exchange between hosts would
+        have sent), `compressed_sent_bytes`, and `compression_passes` over the shards. All these are
+        integers.
 
         `compression`: a dictionary for each tensor that was compressed, with `process_set`, `name`
         (of the operation), `steps`, `dense_bytes` and `sent_bytes`, as above, and how much was kept

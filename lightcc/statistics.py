@@ -38,6 +38,7 @@ METRICS = (
     Metric("control_frames_sent", COUNTER, "", "Messages of the control plane"),
     Metric("sleeps", COUNTER, "", "Times that the progress loop went to sleep"),
     Metric("compressed_tensors", COUNTER, "", "Tensors that were compressed"),
+    Metric("compressed_on_gpu", COUNTER, "", "Of them, those that a GPU selected elements of"),
     Metric("compressed_dense_bytes", COUNTER, "bytes", "What they would have sent uncompressed"),
     Metric("compressed_sent_bytes", COUNTER, "bytes", "What they have sent"),
     Metric("compression_passes", COUNTER, "", "Passes of compression over the shards"),
@@ -146,6 +147,7 @@ class Statistics(Record):
     control_frames_sent: int
     sleeps: int
     compressed_tensors: int
+    compressed_on_gpu: int
     compressed_dense_bytes: int
     compressed_sent_bytes: int
     compression_passes: int

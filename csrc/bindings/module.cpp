@@ -179,6 +179,7 @@ py::dict stats(WorldBinding& world) {
                   "in_flight"_a = stats.in_flight,
                   "sleeps"_a = stats.sleeps,
                   "compressed_tensors"_a = stats.topk.tensors,
+                  "compressed_on_gpu"_a = stats.topk.on_device,
                   "compressed_dense_bytes"_a = stats.topk.dense_bytes,
                   "compressed_sent_bytes"_a = stats.topk.sent_bytes,
                   "compression_passes"_a = stats.topk.passes,

@@ -366,6 +366,11 @@ inline constexpr auto kRows = std::to_array<Row>({
          "as well, and stats().compression tells how near compression came to it. That "
          "costs an all-reduce more; results stay the same. 0: never."},
     // Memory of GPUs.
+    {.names = {"LIGHT_GPU_TOPK"},
+     .type = Type::kBool,
+     .target = &Knobs::topk_on_gpu,
+     .meaning = "Top-k compression of GPU tensors selects and adds up on the GPU where that is "
+                "possible, with the same results; 0: in host memory."},
     {.names = {"LIGHT_GPU_CHUNK"},
      .type = Type::kBytes,
      .target = &Knobs::staged_piece_bytes,

@@ -6,9 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "lightcc/compression/low_rank_work.hpp"
-#include "lightcc/compression/sampled_sum.hpp"
-#include "lightcc/compression/topk_work.hpp"
+#include "lightcc/engine/compressed_bucket.hpp"
 
 namespace lightcc {
 namespace {
@@ -76,76 +74,6 @@ Result<std::byte*> output_on(BucketTensor& tensor, std::vector<std::int64_t> sha
       });
 }
 
-Result<std::shared_ptr<TopkEntry>> compressed_entry(const Bucket& bucket,
-                                                    const Signature& signature,
-                                                    const BucketSite& site) {
-  const TopkStore::Key key{bucket.process_set, signature.name};
-  const CompressionSpec& spec = *signature.compression;
-  if (spec.is_low_rank()) {
-    return site.topk.low_rank_entry(key,
-                                    *site.topk_position,
-                                    signature.dtype,
-                                    matrix_of(signature.shape),
-                                    spec.matrix_rank,
-                                    site.plane.topk_kernels());
-  }
-  return site.topk.entry(key,
-                         *site.topk_position,
-                         signature.dtype,
-                         tensor_count(signature),
-                         site.plane.topk_kernels());
-}
-
-/// Those of a bucket whose next step is sampled.
-std::vector<SampledTensor> sampled_tensors(const Bucket& bucket,
-                                           const std::vector<CompressedTensor>& tensors,
-                                           const BucketSite& site) {
-  std::vector<SampledTensor> sampled;
-  // Samples are compared where the kernels are.
-  if (site.plane.topk_kernels().measures_samples() && site.lane.shards == nullptr) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (is_sampled(*tensors[i].entry, site.sample_every)) {
-        sampled.push_back({.tensor = tensors[i],
-                           .process_set = bucket.process_set,
-                           .name = bucket.tensors[i].signature().name});
-      }
-    }
-  }
-  return sampled;
-}
-
-Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,
-                                               const std::vector<TensorSpan>& spans,
-                                               const Reduction& reduction,
-                                               const BucketSite& site) {
-  std::vector<CompressedTensor> tensors;
-  tensors.reserve(spans.size());
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<TopkEntry> entry,
-                             compressed_entry(bucket, bucket.tensors[i].signature(), site));
-    tensors.push_back({.span = spans[i], .entry = std::move(entry)});
-  }
-  const CompressedJob job{.reduction = reduction,
-                          .spec = *bucket.tensors.front().signature().compression,
-                          .counters = &site.topk.counters(),
-                          .gathers_shards = site.lane.shards != nullptr,
-                          .shards_apart = site.lane.shards != nullptr};
-  std::vector<SampledTensor> sampled = sampled_tensors(bucket, tensors, site);
-  std::unique_ptr<Work> work =
-      job.spec.is_low_rank()
-          ? make_low_rank_allreduce(site.group(), std::move(tensors), job)
-          : make_compressed_allreduce(
-                {.grid = site.lane.grid, .flat = &site.group(), .shards = site.lane.shards.get()},
-                std::move(tensors),
-                job);
-  bucket.is_sampled = !sampled.empty();
-  if (!bucket.is_sampled) {
-    return work;
-  }
-  return make_sampled_allreduce(
-      site.group(), std::move(sampled), reduction, site.topk.samples(), std::move(work));
-}
-
 Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& site) {
   std::vector<TensorSpan> spans;
   spans.reserve(bucket.tensors.size());
@@ -160,7 +88,7 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& 
     return site.plane.start_adasum(site.group(), spans.front(), reduction);
   }
   if (first.compression && site.topk_position) {
-    return start_compressed(bucket, spans, reduction, site);
+    return start_compressed(bucket, spans, reduction, site, entries_on_devices(bucket, site));
   }
   return site.group().allreduce(std::move(spans), reduction);
 }

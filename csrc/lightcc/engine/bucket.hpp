@@ -14,6 +14,7 @@
 #include "lightcc/control/agreement.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/plane.hpp"
+#include "lightcc/engine/staging.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
@@ -51,6 +52,8 @@ struct BucketSite {
   std::optional<GridPosition> topk_position;
   TopkStore& topk;
   std::uint64_t sample_every = 0;  ///< Of compressed all-reduces of a tensor (sampled_sum.hpp).
+  /// Of the tensors' memory, for compression to run there; null: it runs in host memory.
+  Staging* devices = nullptr;
 
   Group& group() const { return *lane.group; }
 };

@@ -52,6 +52,7 @@ Executor::Executor(const Membership& world,
       num_lanes_(static_cast<std::size_t>(knobs.num_lanes)),
       sample_every_(static_cast<std::uint64_t>(knobs.compression_sample)),
       staged_piece_bytes_(static_cast<std::size_t>(knobs.staged_piece_bytes)),
+      compresses_on_devices_(knobs.topk_on_gpu),
       two_level_asked_(knobs.two_level == true),
       clock_(clock),
       operations_(operations),
@@ -250,7 +251,8 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                         .members = set.ranks,
                         .topk_position = set.topk_position,
                         .topk = topk_,
-                        .sample_every = sample_every_};
+                        .sample_every = sample_every_,
+                        .devices = compresses_on_devices_ ? planes_.staging(kind) : nullptr};
   if (way.staging != nullptr) {
     LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<StagedWork> staged,
                              start_staged_bucket(bucket, site, *way.staging, staged_piece_bytes_));

@@ -134,6 +134,7 @@ class Executor {
   std::size_t num_lanes_;
   std::uint64_t sample_every_;                // Of compressed all-reduces of a tensor; 0: none.
   std::size_t staged_piece_bytes_;            // 0: memory is staged a bucket at a time.
+  bool compresses_on_devices_;                // Where that is possible.
   bool two_level_asked_;                      // By the user, not by default.
   std::optional<std::uint64_t> chunk_bytes_;  // As tuned, if it was.
   const Clock& clock_;

@@ -41,6 +41,8 @@ struct PlaneGroups {
     std::shared_ptr<GridState> grid;  ///< For compression; null: there are no levels.
     /// As CompressedLevels::shards: `grid` is the host plane's. It goes before that.
     std::unique_ptr<Group> shards = nullptr;
+    /// The same where compression runs on the tensors' device, and shards stay there.
+    std::unique_ptr<Group> device_shards = nullptr;
   };
 
   std::vector<Lane> lanes;
@@ -50,7 +52,7 @@ struct PlaneGroups {
   /// What is larger runs flat; none: everything does.
   std::optional<std::uint64_t> two_level_max_bytes;
   bool only_allreduces_on_levels = false;
-  bool compresses_apart = false;  ///< Its lanes have `shards`.
+  bool compresses_apart = false;  ///< Its lanes have both kinds of shards.
 
   bool runs_on_two_levels(OpType op, std::uint64_t bytes) const {
     return two_level_max_bytes.has_value() && bytes <= *two_level_max_bytes &&

@@ -45,6 +45,8 @@ class Planes {
   /// Of buckets whose first tensor is such. The same on all ranks.
   Way way(const Signature& signature, bool is_compressed) const;
   HostPlane& host() const { return *host_; }
+  /// Of a kind of memory; null: there is none.
+  Staging* staging(MemoryKind kind) const { return staging_[index_of(kind)].get(); }
   /// What make_groups() of one of them may wait for unheard; null: nothing.
   const char* makes_groups_unheard() const;
 

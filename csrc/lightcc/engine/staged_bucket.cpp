@@ -1,10 +1,12 @@
 #include "lightcc/engine/staged_bucket.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "lightcc/engine/compressed_bucket.hpp"
 #include "lightcc/engine/staged_pieces.hpp"
 
 namespace lightcc {
@@ -143,6 +145,52 @@ Result<Progress> WholeBucket::advance() {
   return Progress::kDone;
 }
 
+/// Compressed where its tensors lie: nothing but lists is copied.
+class BucketOnDevices final : public StagedWork {
+ public:
+  BucketOnDevices(std::unique_ptr<Work> work, std::vector<const TopkKernels*> kernels)
+      : kernels_(std::move(kernels)), work_(std::move(work)) {}
+
+  Result<Progress> advance() override { return work_->advance(); }
+  bool is_copying() const override {
+    return std::ranges::any_of(kernels_,
+                               [](const TopkKernels* kernels) { return kernels->is_busy(); });
+  }
+
+ private:
+  std::vector<const TopkKernels*> kernels_;
+  std::unique_ptr<Work> work_;
+};
+
+Result<std::unique_ptr<StagedWork>> start_on_devices(Bucket& bucket,
+                                                     const BucketSite& host,
+                                                     Staging& staging,
+                                                     CompressedEntries entries) {
+  std::vector<TensorSpan> spans;
+  std::vector<const TopkKernels*> kernels;
+  for (std::size_t i = 0; i < bucket.tensors.size(); ++i) {
+    BucketTensor& tensor = bucket.tensors[i];
+    const TensorRef& input = tensor.operation->operation.input;
+    LIGHTCC_ASSIGN_OR_RETURN(std::byte* const out,
+                             output_for(tensor, tensor.signature().shape, [&](std::size_t bytes) {
+                               return staging.allocate(bytes, input.memory.device);
+                             }));
+    spans.push_back({.in = static_cast<const std::byte*>(input.data),
+                     .out = out,
+                     .count = entries[i]->elements});
+    kernels.push_back(entries[i]->kernels);
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(
+      std::unique_ptr<Work> work,
+      start_compressed(bucket,
+                       spans,
+                       reduction_of(bucket.tensors.front().signature(), host.members.size()),
+                       host,
+                       std::move(entries)));
+  return std::unique_ptr<StagedWork>(
+      std::make_unique<BucketOnDevices>(std::move(work), std::move(kernels)));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StagedWork>> start_staged_bucket(Bucket& bucket,
@@ -152,6 +200,9 @@ Result<std::unique_ptr<StagedWork>> start_staged_bucket(Bucket& bucket,
   const std::optional<Reduction> reduction = elementwise_reduction(bucket, host);
   if (reduction.has_value() && piece_bytes > 0 && byte_count(bucket) > piece_bytes) {
     return start_in_pieces(bucket, *reduction, host, staging, piece_bytes);
+  }
+  if (auto entries = entries_on_devices(bucket, host); entries.has_value()) {
+    return start_on_devices(bucket, host, staging, std::move(*entries));
   }
   const BucketTensor& first = bucket.tensors.front();
   if (piece_bytes > 0 && first.operation != nullptr) {

@@ -1,6 +1,7 @@
 // A bucket of another kind of memory: its tensors are copied to the host, run on the host's plane,
 // and the results are copied back. Large all-reduces, broadcasts and all-gathers do so piece
-// by piece (staged_pieces.hpp), all else at once.
+// by piece (staged_pieces.hpp). What is compressed on its device is not copied
+// (compressed_bucket.hpp), and all else is at once.
 #pragma once
 
 #include <cstddef>

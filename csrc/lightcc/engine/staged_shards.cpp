@@ -42,6 +42,39 @@ class InTurn final : public Work {
   std::unique_ptr<Work> work_;
 };
 
+/// Nothing comes to the host but what is there.
+class DeviceShards final : public PartialGroup {
+ public:
+  DeviceShards(std::shared_ptr<GridState> host, std::unique_ptr<Group> block)
+      : PartialGroup("shards of a device are scattered and gathered"),
+        host_(std::move(host)),
+        block_(std::move(block)) {}
+
+  int rank() const override { return block_->rank(); }
+  int size() const override { return block_->size(); }
+
+  std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                              std::vector<std::size_t> counts,
+                                              const Reduction& reduction) override {
+    return block_->reduce_scatter_bucket(std::move(tensors), std::move(counts), reduction);
+  }
+  std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
+                                         std::vector<std::size_t> counts,
+                                         DataType dtype) override {
+    return block_->allgather_bucket(std::move(tensors), std::move(counts), dtype);
+  }
+  std::unique_ptr<Work> allgather(const std::byte* in,
+                                  std::byte* out,
+                                  std::vector<std::size_t> bytes) override {
+    return host_->status.ok() ? host_->levels.intra->allgather(in, out, std::move(bytes))
+                              : std::make_unique<FailedWork>(host_->status);
+  }
+
+ private:
+  std::shared_ptr<GridState> host_;
+  std::unique_ptr<Group> block_;
+};
+
 class StagedShards final : public PartialGroup {
  public:
   StagedShards(std::shared_ptr<GridState> host,
@@ -150,6 +183,11 @@ std::unique_ptr<Group> make_staged_shards(std::shared_ptr<GridState> host,
                                           Staging& staging,
                                           std::int32_t device) {
   return std::make_unique<StagedShards>(std::move(host), std::move(block), staging, device);
+}
+
+std::unique_ptr<Group> make_device_shards(std::shared_ptr<GridState> host,
+                                          std::unique_ptr<Group> block) {
+  return std::make_unique<DeviceShards>(std::move(host), std::move(block));
 }
 
 }  // namespace lightcc

@@ -189,7 +189,8 @@ class NcclPlane final : public Plane {
       groups.lanes.push_back(
           {std::move(group),
            grid,
-           make_staged_shards(grid, block_group(*set.position, comms.block), *staging_, device_)});
+           make_staged_shards(grid, block_group(*set.position, comms.block), *staging_, device_),
+           make_device_shards(grid, block_group(*set.position, comms.block))});
     }
     return true;
   }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/kernels/topk.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
 
 namespace lightcc::cuda::nccl_compression_test {
@@ -109,6 +111,11 @@ TEST_P(NcclCompression, gives_the_hosts_bits_and_keeps_back_what_the_host_does) 
               expected.at(static_cast<std::size_t>(rank)));
     EXPECT_GT(fake::operations_of_nccl(), 0);
     EXPECT_GT(world.stats().topk.tensors, 3U * kSteps - 1U);
+    // Second ranks of hosts have no element of the last tensor, so their buckets go by way of the
+    // host. First ones exchange lists with each other that GPUs made.
+    const bool on_device = GetParam().compressor == Compressor::kTopk && GetParam().ratio < 1.0 &&
+                           world.topology().local_rank == 0;
+    EXPECT_EQ(world.stats().topk.on_device > 0, on_device);
   });
 }
 
@@ -117,8 +124,11 @@ class NcclCompressionOfShards : public ::testing::Test {
   void SetUp() override { fake::set_nccl(""); }
 };
 
-TEST_F(NcclCompressionOfShards, copies_shards_alone) {
-  run_nccl_job(on_levels(), [&](World& world, int rank) {
+/// Bytes that come to the host, of all ranks, when each reduces 40000 elements; in `sent`, what
+/// each of them sent.
+std::size_t bytes_to_host(const JobOptions& options, std::uint64_t on_device, std::size_t& sent) {
+  std::size_t bytes = 0;
+  run_nccl_job(options, [&](World& world, int rank) {
     const Framework framework(world.topology().local_rank);
     Numbers data = numbers_of(rank, 40000);
     const Tensor tensor(framework, data);
@@ -126,12 +136,30 @@ TEST_F(NcclCompressionOfShards, copies_shards_alone) {
     operation.request.signature.compression = CompressionSpec{};
     ASSERT_TRUE(run_one(world, std::move(operation)).ok());
     ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
-    // Two hosts use each GPU of the fake driver.
-    EXPECT_EQ(fake::copies_of(0).bytes_to_host + fake::copies_of(1).bytes_to_host,
-              4 * data.size() * sizeof(float) / 2);
-    EXPECT_GT(world.stats().topk.tensors, 0U);
+    if (rank == 0) {
+      // Two hosts use each GPU of the fake driver.
+      bytes = fake::copies_of(0).bytes_to_host + fake::copies_of(1).bytes_to_host;
+      sent = world.stats().topk.sent_bytes;
+    }
+    EXPECT_EQ(world.stats().topk.tensors, 1U);
+    EXPECT_EQ(world.stats().topk.on_device, on_device);
     ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
   });
+  return bytes;
+}
+
+TEST_F(NcclCompressionOfShards, copies_lists_alone) {
+  std::size_t list = 0;
+  const std::size_t copied = bytes_to_host(on_levels(), 1, list);
+  EXPECT_EQ(copied, 4 * (list + sizeof(TopkProgress)));
+  EXPECT_EQ(list, 16 + 4 + 200 * 6U);
+}
+
+TEST_F(NcclCompressionOfShards, copies_shards_alone_where_the_host_is_to_compress) {
+  JobOptions options = on_levels();
+  options.environment["LIGHT_GPU_TOPK"] = "0";
+  std::size_t list = 0;
+  EXPECT_EQ(bytes_to_host(options, 0, list), 4 * 40000 * sizeof(float) / 2);
 }
 
 // It is no matter of shards.

@@ -99,6 +99,7 @@ def test_stats_count_completed_operations() -> None:
         "control_frames_sent",
         "sleeps",
         "compressed_tensors",
+        "compressed_on_gpu",
         "compressed_dense_bytes",
         "compressed_sent_bytes",
         "compression_passes",

@@ -1,0 +1,190 @@
+#include "lightcc/engine/compressed_bucket.hpp"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "lightcc/compression/low_rank_work.hpp"
+#include "lightcc/compression/sampled_sum.hpp"
+#include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/topk_exchange.hpp"
+#include "lightcc/compression/topk_work.hpp"
+
+namespace lightcc {
+namespace {
+
+std::size_t elements_of(const Signature& signature) {
+  return static_cast<std::size_t>(element_count(signature.shape));
+}
+
+TopkStore::Key key_of(const Bucket& bucket, const Signature& signature) {
+  return {bucket.process_set, signature.name};
+}
+
+Result<std::shared_ptr<TopkEntry>> entry_on(TopkKernels& kernels,
+                                            const Bucket& bucket,
+                                            const Signature& signature,
+                                            const BucketSite& site) {
+  const CompressionSpec& spec = *signature.compression;
+  if (spec.is_low_rank()) {
+    return site.topk.low_rank_entry(key_of(bucket, signature),
+                                    *site.topk_position,
+                                    signature.dtype,
+                                    matrix_of(signature.shape),
+                                    spec.matrix_rank,
+                                    kernels);
+  }
+  return site.topk.entry(key_of(bucket, signature),
+                         *site.topk_position,
+                         signature.dtype,
+                         elements_of(signature),
+                         kernels);
+}
+
+bool is_topk(const CompressionSpec& spec) {
+  return !spec.is_low_rank() && !spec.is_quantized();
+}
+
+/// Why a tensor cannot be top-k compressed on its device; empty: it can.
+std::string objection_to(const BucketTensor& tensor, const Bucket& bucket, const BucketSite& site) {
+  if (tensor.operation == nullptr) {
+    return "this rank has joined";
+  }
+  const Signature& signature = tensor.signature();
+  const CompressionSpec& spec = *signature.compression;
+  const GridPosition& position = *site.topk_position;
+  const std::size_t elements = elements_of(signature);
+  const std::uint64_t steps =
+      site.topk.steps_of(key_of(bucket, signature), position, signature.dtype, elements);
+  const TopkPlan plan = plan_topk(elements,
+                                  position.members,
+                                  position.blocks,
+                                  topk_warmup_ratio(steps, spec.warmup_steps, spec.ratio),
+                                  {.dtype = signature.dtype, .fp16 = spec.fp16});
+  if (plan.exchange != TopkExchange::kLists) {
+    return "so much of it is sent that dense elements travel as well";
+  }
+  const TopkKernels* const kernels =
+      site.devices->topk_kernels(tensor.operation->operation.input.memory.device);
+  if (kernels == nullptr) {
+    return "there are no kernels for it";
+  }
+  const ShardRange shard = topk_shard(elements, position.members, position.member, signature.dtype);
+  return kernels->objection_to(shard.size_elems(), position.blocks);
+}
+
+/// The same for a bucket. Such steps are not sampled.
+std::string objection_to(const Bucket& bucket, const BucketSite& site) {
+  if (site.lane.device_shards == nullptr) {
+    if (site.topk_position->members > 1) {
+      return "ranks of a host add up in host memory; HOROVOD_GPU_OPERATIONS=NCCL beside "
+             "LIGHT_2D_ALLREDUCE=1 would on GPUs";
+    }
+    if (site.sample_every > 0) {
+      return "LIGHT_COMPRESSION_SAMPLE is set";
+    }
+  }
+  for (const BucketTensor& tensor : bucket.tensors) {
+    std::string objection = objection_to(tensor, bucket, site);
+    if (!objection.empty()) {
+      return objection;
+    }
+  }
+  return {};
+}
+
+void say_why_on_host(const Bucket& bucket, const BucketSite& site, const std::string& why) {
+  site.topk.say_once("top-k of tensors on GPUs, such as '" +
+                         bucket.tensors.front().signature().name + "', runs in host memory: ",
+                     why);
+}
+
+/// Those of a bucket whose next step is sampled.
+std::vector<SampledTensor> sampled_tensors(const Bucket& bucket,
+                                           const std::vector<CompressedTensor>& tensors,
+                                           const BucketSite& site) {
+  std::vector<SampledTensor> sampled;
+  // Samples are compared where the kernels are.
+  if (site.plane.topk_kernels().measures_samples() && site.lane.shards == nullptr) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (is_sampled(*tensors[i].entry, site.sample_every)) {
+        sampled.push_back({.tensor = tensors[i],
+                           .process_set = bucket.process_set,
+                           .name = bucket.tensors[i].signature().name});
+      }
+    }
+  }
+  return sampled;
+}
+
+}  // namespace
+
+std::optional<CompressedEntries> entries_on_devices(const Bucket& bucket, const BucketSite& site) {
+  const Signature& first = bucket.tensors.front().signature();
+  if (site.devices == nullptr || first.op != OpType::kAllreduce || !first.compression ||
+      !site.topk_position || first.reduce_op == ReduceOp::kAdasum || !is_topk(*first.compression)) {
+    return std::nullopt;
+  }
+  if (const std::string objection = objection_to(bucket, site); !objection.empty()) {
+    say_why_on_host(bucket, site, objection);
+    return std::nullopt;
+  }
+  CompressedEntries entries;
+  entries.reserve(bucket.tensors.size());
+  for (const BucketTensor& tensor : bucket.tensors) {
+    const std::int32_t device = tensor.operation->operation.input.memory.device;
+    auto entry = entry_on(*site.devices->topk_kernels(device), bucket, tensor.signature(), site);
+    if (!entry.ok()) {  // The next bucket meets an objection.
+      say_why_on_host(bucket, site, entry.status().message());
+      return std::nullopt;
+    }
+    entries.push_back(std::move(*entry));
+  }
+  return entries;
+}
+
+Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,
+                                               const std::vector<TensorSpan>& spans,
+                                               const Reduction& reduction,
+                                               const BucketSite& site,
+                                               std::optional<CompressedEntries> entries) {
+  const bool on_device = entries.has_value();
+  std::vector<CompressedTensor> tensors;
+  tensors.reserve(spans.size());
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    std::shared_ptr<TopkEntry> entry;
+    if (on_device) {
+      entry = std::move((*entries)[i]);
+    } else {
+      LIGHTCC_ASSIGN_OR_RETURN(
+          entry, entry_on(site.plane.topk_kernels(), bucket, bucket.tensors[i].signature(), site));
+    }
+    tensors.push_back({.span = spans[i], .entry = std::move(entry)});
+  }
+  const CompressedJob job{.reduction = reduction,
+                          .spec = *bucket.tensors.front().signature().compression,
+                          .counters = &site.topk.counters(),
+                          .gathers_shards = site.lane.shards != nullptr,
+                          .shards_apart = site.lane.shards != nullptr && !on_device,
+                          .on_device = on_device};
+  std::vector<SampledTensor> sampled;
+  if (!on_device) {
+    sampled = sampled_tensors(bucket, tensors, site);
+  }
+  Group* const shards = on_device ? site.lane.device_shards.get() : site.lane.shards.get();
+  std::unique_ptr<Work> work =
+      job.spec.is_low_rank()
+          ? make_low_rank_allreduce(site.group(), std::move(tensors), job)
+          : make_compressed_allreduce(
+                {.grid = site.lane.grid, .flat = &site.group(), .shards = shards},
+                std::move(tensors),
+                job);
+  bucket.is_sampled = !sampled.empty();
+  if (!bucket.is_sampled) {
+    return work;
+  }
+  return make_sampled_allreduce(
+      site.group(), std::move(sampled), reduction, site.topk.samples(), std::move(work));
+}
+
+}  // namespace lightcc

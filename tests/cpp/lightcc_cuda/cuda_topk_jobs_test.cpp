@@ -1,0 +1,367 @@
+// Top-k compressed all-reduces of the fake GPU's tensors between hosts of one rank: selected and
+// added up on the GPU, with the bits of host memory, and nothing but lists copied.
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/base/mutex.hpp"
+#include "lightcc/engine/world.hpp"
+
+#include "engine/every_operation.hpp"
+#include "engine/rank_threads.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/kernels/topk.hpp"
+
+namespace lightcc::cuda::cuda_topk_jobs_test {
+namespace {
+
+using lightcc::testing::bare;
+using lightcc::testing::JobOptions;
+using lightcc::testing::Numbers;
+using lightcc::testing::numbers_of;
+using lightcc::testing::on_hosts;
+using lightcc::testing::operation_on;
+using lightcc::testing::run_one;
+using testing::Framework;
+using testing::run_gpu_job;
+using testing::Tensor;
+
+constexpr int kRanks = 3;
+constexpr std::size_t kCount = 4001;
+constexpr int kSteps = 6;
+constexpr int kVoidStep = 4;
+
+JobOptions one_rank_a_host() {
+  JobOptions options = on_hosts({0, 1, 2});
+  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
+  return options;
+}
+
+using ByRank = std::array<std::vector<Numbers>, kRanks>;
+
+std::vector<Numbers>& of(ByRank& all, int rank) {
+  return all.at(static_cast<std::size_t>(rank));
+}
+
+/// Two tensors in one bucket, for some steps, of which one is void; on the GPU in all but every
+/// third step. NaNs become numbers that can be compared.
+std::vector<Numbers> train(World& world,
+                           int rank,
+                           const Framework* framework,
+                           const CompressionSpec& spec,
+                           std::uint32_t process_set = 0) {
+  std::vector<Numbers> results;
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<Numbers> data = {numbers_of(rank + step, kCount), numbers_of(rank, 300)};
+    if (step == kVoidStep && rank == 1) {
+      data[0][kCount - 1] = std::numeric_limits<float>::infinity();
+    }
+    std::vector<Operation> operations;
+    std::vector<Tensor> tensors;
+    tensors.reserve(data.size());
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      Operation operation = operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i]);
+      operation.request.signature.compression = spec;
+      operation.request.signature.process_set = process_set;
+      if (framework != nullptr && step % 3 != 0) {
+        operation = tensors.emplace_back(*framework, data[i]).put(std::move(operation));
+      }
+      operations.push_back(std::move(operation));
+    }
+    const auto handle =
+        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
+    EXPECT_TRUE(handle.ok()) << handle.status().message();
+    const auto ended = world.wait(*handle, {});
+    EXPECT_TRUE(ended.ok()) << ended.status().message();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      Numbers& result = results.emplace_back(tensors.empty() ? data[i] : tensors[i].read());
+      for (float& number : result) {
+        number = std::isnan(number) ? -1e30F : number;
+      }
+    }
+  }
+  return results;
+}
+
+ByRank trained_on_hosts(const JobOptions& options, const CompressionSpec& spec) {
+  ByRank results;
+  lightcc::testing::run_job(options, [&](World& world, int rank) {
+    of(results, rank) = train(world, rank, nullptr, spec);
+  });
+  return results;
+}
+
+/// Reduces a tensor of the GPU once. Returns the result.
+Numbers reduce_on_gpu(World& world,
+                      const Framework& framework,
+                      const Numbers& numbers,
+                      const CompressionSpec& spec,
+                      const char* name = "t") {
+  Numbers data = numbers;
+  const Tensor tensor(framework, data);
+  Operation operation = tensor.put(operation_on(OpType::kAllreduce, name, data));
+  operation.request.signature.reduce_op = ReduceOp::kSum;
+  operation.request.signature.compression = spec;
+  const auto reduced = run_one(world, std::move(operation));
+  EXPECT_TRUE(reduced.ok()) << reduced.status().message();
+  return tensor.read();
+}
+
+void wait_for_all(World& world) {
+  EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+}
+
+class CudaTopkOfJobs : public ::testing::TestWithParam<CompressionSpec> {};
+INSTANTIATE_TEST_SUITE_P(All,
+                         CudaTopkOfJobs,
+                         ::testing::Values(CompressionSpec{.ratio = 0.01, .momentum = 0.5},
+                                           CompressionSpec{
+                                               .ratio = 0.02, .warmup_steps = 2, .fp16 = true},
+                                           CompressionSpec{.ratio = 0.05, .exact = true}));
+
+TEST_P(CudaTopkOfJobs, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
+  ByRank expected = trained_on_hosts(one_rank_a_host(), GetParam());
+  fake::set("delay_us=100");
+  run_gpu_job(one_rank_a_host(), [&](World& world, int rank) {
+    const Framework framework;
+    EXPECT_EQ(train(world, rank, &framework, GetParam()), of(expected, rank));
+    // Two tensors in four steps, less those of the warm-up that travel in another way.
+    EXPECT_GE(world.stats().topk.on_device, 4U);
+    EXPECT_LT(world.stats().topk.on_device, world.stats().topk.tensors);
+  });
+}
+
+class CudaTopkJobs : public ::testing::Test {};
+
+TEST_F(CudaTopkJobs, copies_lists_alone) {
+  run_gpu_job(one_rank_a_host(), [](World& world, int rank) {
+    const Framework framework;
+    Numbers data = numbers_of(rank, 40000);
+    const Tensor tensor(framework, data);
+    wait_for_all(world);
+    if (rank == 0) {
+      fake::set("");
+    }
+    wait_for_all(world);
+    Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
+    operation.request.signature.compression = CompressionSpec{};
+    ASSERT_TRUE(run_one(world, std::move(operation)).ok());
+    wait_for_all(world);
+    // All ranks use one GPU here, and their lists have as many entries: 400.
+    const std::size_t list = world.stats().topk.sent_bytes / (kRanks - 1);
+    EXPECT_EQ(list, 16 + 4 + 400 * 6U);
+    EXPECT_EQ(world.stats().topk.on_device, 1U);
+    const fake::Copies copies = fake::copies_of(0);
+    EXPECT_EQ(copies.bytes_to_host, kRanks * (list + sizeof(TopkProgress)));
+    const std::size_t aligned = (list + 15) / 16 * 16;
+    EXPECT_EQ(copies.bytes_to_device, kRanks * (kRanks * aligned + sizeof(TopkTensor)));
+    wait_for_all(world);
+  });
+}
+
+TEST_F(CudaTopkJobs, what_is_sent_and_what_is_kept_add_up) {
+  run_gpu_job(one_rank_a_host(), [](World& world, int rank) {
+    const Framework framework;
+    Numbers got(kCount);
+    Numbers expected(kCount);
+    for (int step = 0; step < 5; ++step) {
+      // The last one sends everything, by way of host memory: what was kept back moves there.
+      const CompressionSpec spec{.ratio = step == 4 ? 1.0 : 0.02};
+      const Numbers sum = reduce_on_gpu(world, framework, numbers_of(rank + step, kCount), spec);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        got[i] += sum[i];
+        for (int other = 0; other < kRanks; ++other) {
+          expected[i] += numbers_of(other + step, kCount)[i];
+        }
+      }
+      EXPECT_EQ(got == expected, step == 4);
+    }
+    EXPECT_EQ(world.stats().topk.on_device, 4U);
+  });
+}
+
+TEST_F(CudaTopkJobs, a_knob_and_what_a_gpu_cannot_do_leave_it_to_the_host) {
+  struct Case {
+    const char* name;
+    const char* value;
+  };
+  for (const Case& c : {Case{"LIGHT_GPU_TOPK", "0"}, Case{"LIGHT_COMPRESSION_SAMPLE", "1"}}) {
+    JobOptions options = one_rank_a_host();
+    options.environment[c.name] = c.value;
+    ByRank expected = trained_on_hosts(options, {});
+    run_gpu_job(options, [&](World& world, int rank) {
+      const Framework framework;
+      EXPECT_EQ(train(world, rank, &framework, {}), of(expected, rank)) << c.name;
+      EXPECT_EQ(world.stats().topk.on_device, 0U);
+      EXPECT_GT(world.stats().topk.tensors, 0U);
+    });
+  }
+}
+
+// It needs no other rank's consent.
+TEST_F(CudaTopkJobs, a_rank_whose_gpu_has_no_memory_for_it_goes_by_way_of_the_host) {
+  ByRank expected = trained_on_hosts(one_rank_a_host(), {});
+  std::atomic<std::uint64_t> on_device = 0;
+  run_gpu_job(one_rank_a_host(), [&](World& world, int rank) {
+    const Framework framework;
+    const Tensor tensor(framework, numbers_of(rank));
+    wait_for_all(world);
+    if (rank == 0) {
+      // Nothing is kept back on a GPU before all ranks have brought two tensors of it.
+      fake::set("fail=cuMemAlloc_v2:2:7");
+    }
+    wait_for_all(world);
+    std::vector<Numbers> results = train(world, rank, &framework, {});
+    EXPECT_EQ(results, of(expected, rank));
+    on_device += world.stats().topk.on_device;
+  });
+  EXPECT_LT(on_device, 8U * kRanks);
+  EXPECT_GT(on_device, 0U);
+}
+
+TEST_F(CudaTopkJobs, a_rank_that_has_joined_contributes_what_it_kept_back) {
+  run_gpu_job(one_rank_a_host(), [](World& world, int rank) {
+    const Framework framework;
+    Numbers expected(kCount);
+    for (int other = 0; other < kRanks; ++other) {
+      const Numbers numbers = numbers_of(other, kCount);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        expected[i] += numbers[i] * (other == 1 ? 1.0F : 2.0F);
+      }
+    }
+    Numbers got = reduce_on_gpu(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
+    if (rank != 1) {
+      const Numbers rest =
+          reduce_on_gpu(world, framework, numbers_of(rank, kCount), {.ratio = 1.0});
+      for (std::size_t i = 0; i < kCount; ++i) {
+        got[i] += rest[i];
+      }
+      EXPECT_EQ(got, expected);
+    }
+    EXPECT_TRUE(run_one(world, bare(OpType::kJoin)).ok());
+  });
+}
+
+TEST_F(CudaTopkJobs, tensors_of_one_bucket_may_be_on_several_gpus) {
+  fake::set("devices=2");
+  run_gpu_job(one_rank_a_host(), [](World& world, int rank) {
+    const Framework first(0);
+    const Framework second(1);
+    Numbers data = numbers_of(rank, kCount);
+    const Tensor tensors[] = {Tensor(first, data), Tensor(second, data)};
+    std::vector<Operation> operations;
+    for (const Tensor& tensor : tensors) {
+      operations.push_back(tensor.put(
+          operation_on(OpType::kAllreduce, "t" + std::to_string(operations.size()), data)));
+      operations.back().request.signature.compression = CompressionSpec{};
+    }
+    const auto handle =
+        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
+    ASSERT_TRUE(handle.ok()) << handle.status().message();
+    ASSERT_TRUE(world.wait(*handle, {}).ok());
+    EXPECT_EQ(tensors[0].read(), tensors[1].read());
+    EXPECT_EQ(world.stats().topk.on_device, 2U);
+  });
+}
+
+TEST_F(CudaTopkJobs, what_is_kept_back_is_saved_scaled_and_loaded) {
+  run_gpu_job(one_rank_a_host(), [](World& world, int rank) {
+    const Framework framework;
+    const Numbers numbers = numbers_of(rank, kCount);
+    const CompressionSpec spec{.ratio = 0.02};
+    reduce_on_gpu(world, framework, numbers, spec);
+    const auto saved = world.save_compression();
+    ASSERT_TRUE(saved.ok()) << saved.status().message();
+    ASSERT_EQ(saved->size(), 1U);
+    const Numbers second = reduce_on_gpu(world, framework, numbers, spec);
+    // Twice as much of everything, and the same once more.
+    ASSERT_TRUE(world.load_compression(saved->front()).ok());
+    ASSERT_TRUE(world.scale_compression(2.0, 0, {saved->front().name}).ok());
+    Numbers doubled = numbers;
+    for (float& number : doubled) {
+      number *= 2.0F;
+    }
+    Numbers expected = second;
+    for (float& number : expected) {
+      number *= 2.0F;
+    }
+    EXPECT_EQ(reduce_on_gpu(world, framework, doubled, spec), expected);
+    ASSERT_TRUE(world.scale_compression(0.5, 0, {saved->front().name}).ok());
+    ASSERT_TRUE(world.load_compression(saved->front()).ok());
+    EXPECT_EQ(reduce_on_gpu(world, framework, numbers, spec), second);
+    EXPECT_EQ(world.stats().topk.on_device, 4U);
+  });
+}
+
+TEST_F(CudaTopkJobs, a_process_set_takes_what_was_kept_back_along_when_it_goes) {
+  JobOptions options = one_rank_a_host();
+  options.process_sets = {{0, 2}};
+  options.environment["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1";
+  run_gpu_job(options, [](World& world, int rank) {
+    const Framework framework;
+    if (rank != 1) {
+      train(world, rank / 2, &framework, {}, 1);
+      EXPECT_GT(world.stats().topk.on_device, 0U);
+      EXPECT_EQ(world.save_compression()->size(), 2U);
+    }
+    wait_for_all(world);
+    Operation removal = bare(OpType::kRemoveProcessSet);
+    removal.request.signature.root_or_peer = 1;
+    const auto removed = run_one(world, std::move(removal));
+    EXPECT_TRUE(removed.ok()) << removed.status().message();
+    EXPECT_EQ(world.save_compression()->size(), 0U);
+  });
+}
+
+TEST_F(CudaTopkJobs, a_call_that_fails_ends_the_world_with_its_name) {
+  for (const char* const call : {"cuLaunchKernel:719:3",
+                                 "cuMemcpyDtoHAsync_v2:2:1",
+                                 "cuMemcpyHtoDAsync_v2:2:2",
+                                 "cuLaunchKernel:2:14"}) {
+    Mutex mutex;
+    Status failure;
+    run_gpu_job(one_rank_a_host(), [&](World& world, int rank) {
+      const Framework framework;
+      Numbers data = numbers_of(rank, kCount);
+      const Tensor tensor(framework, data);
+      const auto reduce = [&] {
+        Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
+        operation.request.signature.compression = CompressionSpec{};
+        return run_one(world, std::move(operation)).status();
+      };
+      EXPECT_TRUE(reduce().ok());
+      wait_for_all(world);
+      if (rank == 0) {
+        fake::set(std::string("fail=") + call);
+      }
+      wait_for_all(world);
+      Status status;
+      for (int step = 0; step < 20 && status.ok(); ++step) {
+        status = reduce();
+      }
+      EXPECT_FALSE(status.ok());
+      const MutexLock lock(mutex);
+      if (status.message().find("CUDA_ERROR") != std::string::npos) {
+        failure = status;
+      }
+    });
+    const std::string name(call);
+    EXPECT_NE(failure.message().find("CUDA_ERROR"), std::string::npos) << name;
+    if (name.find(":719:") == std::string::npos) {  // Else other calls fail as well.
+      EXPECT_NE(failure.message().find(name.substr(0, name.find_first_of("_:"))), std::string::npos)
+          << failure.message();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lightcc::cuda::cuda_topk_jobs_test
