@@ -294,6 +294,21 @@ MUTANTS = [
         "thread",
     ),
     Mutant(
+        "every step measures the same runs",
+        "topk_measure.cu",
+        "progress.step * kScatter % stride",
+        "kScatter % stride",
+        "CudaTopk.tensors*",
+    ),
+    Mutant(
+        "no barrier before measures are added up",
+        "topk_measure.cu",
+        "  sync_block();\n  if (own != 0)",
+        "  if (own != 0)",
+        "CudaTopk.tensors*",
+        "thread",
+    ),
+    Mutant(
         "no barrier between two lists",
         "merge.cu",
         "ranges[i]);\n    sync_block();",

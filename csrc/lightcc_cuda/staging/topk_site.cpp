@@ -1,7 +1,6 @@
 #include "lightcc_cuda/staging/topk_site.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <string>
@@ -257,7 +256,6 @@ Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) 
   return {};
 }
 
-/// As far as the host has to do with it. Returns whether the GPU is to be told.
 bool TopkSite::settle(TopkShard& shard) {
   const bool is_committed = shard.ending == TopkShard::Ending::kCommitted;
   if (is_committed) {

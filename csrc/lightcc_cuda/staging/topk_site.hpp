@@ -93,6 +93,7 @@ class TopkSite {
   /// Memory of the GPU for one job.
   Result<Address> scratch(std::size_t bytes);
   Status add_velocity(TopkShard& shard, StreamHandle* stream) const;
+  /// What the host has to do about how the last step ended. Returns whether the GPU is to be told.
   static bool settle(TopkShard& shard);
   /// Tells the GPU that the last step counts. `rows`: its table, whose first row is the shard's.
   Status commit(TopkShard& shard, Address rows, StreamHandle* stream) const;

@@ -147,6 +147,11 @@ int expect_same_steps(const Case& c) {
     run_topk_step(rows, c.dtype, rng);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       EXPECT_EQ(tensors[i].gpu.list(format), lists[i]) << "list of tensor " << i;
+      const TopkProgress& progress = tensors[i].gpu.progress();
+      if (progress.non_finite == 0) {
+        EXPECT_EQ(progress.input_energy, tensors[i].cpu.energy().input);
+        EXPECT_EQ(progress.kept_energy, tensors[i].cpu.energy().kept);
+      }
       is_void ? tensors[i].cpu.rollback() : tensors[i].cpu.commit();
     }
     commit_topk_step(rows, is_void, rng);

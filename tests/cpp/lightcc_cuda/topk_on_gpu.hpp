@@ -16,7 +16,7 @@ namespace lightcc::cuda::testing {
 using TopkKernel = void (*)(TopkArguments);
 
 struct TopkKernels {
-  TopkKernel begin, select, sample, judge, count, descend, finish, encode;
+  TopkKernel begin, select, sample, judge, count, descend, finish, encode, measure;
 };
 
 inline TopkKernels topk_kernels(DataType dtype) {
@@ -28,7 +28,8 @@ inline TopkKernels topk_kernels(DataType dtype) {
             lightcc_topk_count_f64,
             lightcc_topk_descend_f64,
             lightcc_topk_finish_f64,
-            lightcc_topk_encode_f64};
+            lightcc_topk_encode_f64,
+            lightcc_topk_measure_f64};
   }
   TopkKernels found = {lightcc_topk_begin_f32,
                        lightcc_topk_select_f32,
@@ -37,16 +38,19 @@ inline TopkKernels topk_kernels(DataType dtype) {
                        lightcc_topk_count_f32,
                        lightcc_topk_descend_f32,
                        lightcc_topk_finish_f32,
-                       lightcc_topk_encode_f32};
+                       lightcc_topk_encode_f32,
+                       lightcc_topk_measure_f32};
   if (dtype == DataType::kFloat16) {
     found.select = lightcc_topk_select_f16;
     found.sample = lightcc_topk_sample_f16;
     found.count = lightcc_topk_count_f16;
+    found.measure = lightcc_topk_measure_f16;
   }
   if (dtype == DataType::kBfloat16) {
     found.select = lightcc_topk_select_bf16;
     found.sample = lightcc_topk_sample_bf16;
     found.count = lightcc_topk_count_bf16;
+    found.measure = lightcc_topk_measure_bf16;
   }
   return found;
 }
@@ -187,6 +191,7 @@ inline void run_topk_step(const std::vector<TopkTensor>& rows, DataType dtype, R
   launch(kernels.select, tiles);
   launch(kernels.finish, arguments.count);
   launch(kernels.encode, tiles);
+  launch(kernels.measure, arguments.count);
 }
 
 inline void commit_topk_step(const std::vector<TopkTensor>& rows, bool is_void, Rng& rng) {
