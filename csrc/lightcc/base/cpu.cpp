@@ -12,13 +12,16 @@ constexpr std::uint32_t bit(unsigned number) {
   return std::uint32_t{1} << number;
 }
 
+constexpr std::uint32_t kLeaf1EcxSsse3 = bit(9);
 constexpr std::uint32_t kLeaf1EcxFma = bit(12);
+constexpr std::uint32_t kLeaf1EcxSse41 = bit(19);
 constexpr std::uint32_t kLeaf1EcxOsxsave = bit(27);
 constexpr std::uint32_t kLeaf1EcxAvx = bit(28);
 constexpr std::uint32_t kLeaf1EcxF16c = bit(29);
 constexpr std::uint32_t kLeaf7EbxAvx2 = bit(5);
 constexpr std::uint32_t kLeaf7EbxAvx512f = bit(16);
 constexpr std::uint32_t kLeaf7EbxAvx512dq = bit(17);
+constexpr std::uint32_t kLeaf7EbxSha = bit(29);
 constexpr std::uint32_t kLeaf7EbxAvx512bw = bit(30);
 constexpr std::uint32_t kLeaf7EbxAvx512vl = bit(31);
 constexpr std::uint64_t kXcr0Ymm = bit(1) | bit(2);  // XMM and upper YMM halves.
@@ -41,6 +44,8 @@ CpuFeatures interpret_cpuid(const CpuidLeaves& leaves) {
       has_all(leaves.leaf7_ebx,
               kLeaf7EbxAvx512f | kLeaf7EbxAvx512dq | kLeaf7EbxAvx512bw | kLeaf7EbxAvx512vl) &&
       has_all(leaves.xcr0, kXcr0Zmm);
+  features.sha = has_all(leaves.leaf1_ecx, kLeaf1EcxSsse3 | kLeaf1EcxSse41) &&
+                 has_all(leaves.leaf7_ebx, kLeaf7EbxSha);
   return features;
 }
 

@@ -12,6 +12,7 @@ namespace lightcc {
 struct CpuFeatures {
   bool avx2 = false;    ///< AVX2, FMA and F16C.
   bool avx512 = false;  ///< `avx2`, and AVX-512 F, BW, DQ and VL.
+  bool sha = false;     ///< SHA, SSSE3 and SSE4.1, whose registers are always saved.
 };
 
 /// The registers from which CpuFeatures are derived.

@@ -1,14 +1,15 @@
-// SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104), for the proof of the job secret.
+// SHA-256 (FIPS 180-4) and HMAC-SHA256 (RFC 2104), for the proof of the job secret, and as the
+// checksum of saved states.
 //
-// Plain portable code: it runs over a few hundred bytes per connection, so it is written to be
-// read, not to be fast. No table is indexed by secret data, and digests are compared in constant
-// time.
+// No table is indexed by secret data, and digests are compared in constant time.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "lightcc/base/sha256_blocks.hpp"
 
 namespace lightcc {
 
@@ -22,11 +23,8 @@ class Sha256 {
   Sha256Digest finish();
 
  private:
-  static constexpr std::size_t kBlockBytes = 64;
-  void compress(std::span<const std::byte, kBlockBytes> block);
-
-  std::array<std::uint32_t, 8> state_;
-  std::array<std::byte, kBlockBytes> block_{};
+  Sha256State state_;
+  std::array<std::byte, kSha256BlockBytes> block_{};
   std::size_t filled_bytes_ = 0;
   std::uint64_t total_bytes_ = 0;
 };

@@ -21,10 +21,51 @@ std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
+/// Bytes that look random.
+std::vector<std::byte> bytes_of(std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  std::uint32_t value = 1;
+  for (std::byte& byte : bytes) {
+    value = value * 1664525 + 1013904223;
+    byte = static_cast<std::byte>(value >> 24);
+  }
+  return bytes;
+}
+
 std::string hmac(std::string_view key, std::string_view data) {
   HmacSha256 mac(as_bytes(key));
   mac.update(as_bytes(data));
   return hex(mac.finish());
+}
+
+TEST(Sha256Test, instructions_of_the_cpu_agree_with_plain_code) {
+  const Sha256Compress fast = sha256_compress_x86();
+  if (fast == nullptr) {
+    GTEST_SKIP() << "this CPU has no instructions for SHA-256";
+  }
+  const std::vector<std::byte> bytes = bytes_of(1 + 37 * kSha256BlockBytes);
+  for (const std::size_t count : {0U, 1U, 2U, 37U}) {
+    for (const std::size_t offset : {0U, 1U}) {
+      Sha256State found{1, 2, 3, 4, 5, 6, 7, 0xffffffff};
+      Sha256State expected = found;
+      fast(found, bytes.data() + offset, count);
+      sha256_compress_plain(expected, bytes.data() + offset, count);
+      EXPECT_EQ(found, expected) << count << " blocks";
+    }
+  }
+}
+
+TEST(Sha256Test, parts_give_what_the_whole_gives) {
+  const std::vector<std::byte> bytes = bytes_of(1000);
+  for (const std::size_t first : {0U, 1U, 63U, 64U, 65U, 200U}) {
+    for (const std::size_t second : {0U, 1U, 63U, 64U, 127U, 500U}) {
+      Sha256 parts;
+      parts.update(std::span(bytes).first(first));
+      parts.update(std::span(bytes).subspan(first, second));
+      parts.update(std::span(bytes).subspan(first + second));
+      EXPECT_EQ(parts.finish(), sha256(bytes)) << first << ", " << second;
+    }
+  }
 }
 
 TEST(Sha256Test, agrees_with_the_nist_examples) {
