@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from tracked_files import ROOT
 
+TESTS = ROOT / "tests" / "cpp" / "lightcc_cuda"
 KERNELS = ROOT / "csrc" / "lightcc_cuda" / "kernels"
 DEV = ROOT / "build" / "dev"
 FLAGS = [
@@ -359,11 +361,15 @@ def mutated(mutant: Mutant) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
+def _snake_case(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
 class Builder:
     """Compiles the kernels once for each sanitizer, and a mutant's kernels again.
 
-    The tests, the simulator and the CPU's reference are those of build/dev. They need no
-    instrumentation: what races or reads too far is a kernel.
+    The CPU's reference is that of build/dev. Neither it nor tests and simulator are instrumented:
+    what races or reads too far is a kernel.
 
     Args:
         folder: Where objects and broken kernels go; emptied.
@@ -379,9 +385,23 @@ class Builder:
         objects = (DEV / "csrc" / "CMakeFiles" / "lightcc_objects.dir").rglob("*.o")
         self.reference = folder / "libreference.a"
         subprocess.run([AR, "rcs", self.reference, *sorted(objects)], check=True)
-        tests = (DEV / "tests" / "cpp" / "CMakeFiles").glob("lightcc_cuda_tests*.dir/**/*.o")
-        simulator = DEV / "tests/cpp/lightcc_cuda/CMakeFiles/lightcc_cuda_simulator.dir/simulator"
-        self.tests = [*map(str, sorted(tests)), *map(str, simulator.glob("*.o"))]
+        self.tests = [str(self._compile_test(source)) for source in self._test_sources()]
+
+    @staticmethod
+    def _test_sources() -> list[Path]:
+        """Returns the tests that run kernels on the simulator alone, and what they are linked with.
+
+        The build's own objects have several tests each, and some of these need more.
+        """
+        names = sorted({mutant.filter.split(".")[0] for mutant in MUTANTS})
+        tests = [TESTS / f"{_snake_case(name)}_test.cpp" for name in names]
+        return [*tests, TESTS / "simulator" / "simulator.cpp", ROOT / "cmake" / "test_main.cpp"]
+
+    def _compile_test(self, source: Path) -> Path:
+        to = self.folder / f"{source.stem}.o"
+        command = [*self.compiler, *FLAGS, *INCLUDES, "-c", str(source), "-o", str(to)]
+        subprocess.run(command, check=True)
+        return to
 
     def compile(self, tree: Path, kernels: list[str], sanitizer: str, to: Path) -> dict[str, Path]:
         """Compiles kernels of `tree`, a folder that has lightcc_cuda/kernels."""
