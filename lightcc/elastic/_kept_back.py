@@ -127,9 +127,7 @@ class KeptBack:
         Raises:
             HorovodInternalError: A rank failed; on all ranks.
         """
-        own = self._parts[0] if self._stamps else None
-        agent = "" if kept is None else kept.identity()
-        reports = allgather_object((agent, None if own is None else own.about), f"{_NAME}.entrust")
+        own, reports = self._tell_newest(kept, "entrust")
         if not any(about is not None and about.length for _, about in reports):
             return
         rank = _world.current().rank
@@ -156,9 +154,7 @@ class KeptBack:
         Raises:
             HorovodInternalError: A rank failed; on all ranks.
         """
-        own = self._parts[0] if self._stamps else None
-        agent = "" if kept is None else kept.identity()
-        reports = allgather_object((agent, None if own is None else own.about), f"{_NAME}.keep")
+        own, reports = self._tell_newest(kept, "keep")
         if not any(about is not None and about.length for _, about in reports):
             return
         rank = _world.current().rank
@@ -184,6 +180,15 @@ class KeptBack:
                     "what compression keeps back is not kept with commit %d: %s", version, error
                 )
         barrier()  # The commit is kept after its parts.
+
+    def _tell_newest(
+        self, kept: KeptCommits | None, what: str
+    ) -> tuple[Part | None, list[tuple[str, About | None]]]:
+        """Returns the newest part, and of each rank its agent and what part it has. Collective."""
+        own = self._parts[0] if self._stamps else None
+        agent = "" if kept is None else kept.identity()
+        about = None if own is None else own.about
+        return own, allgather_object((agent, about), f"{_NAME}.{what}")
 
     def spread(self, commit: int, kept: KeptCommits | None) -> None:
         """Gives all ranks of this world what is kept back of the state that they have. Collective.
