@@ -42,27 +42,12 @@ class InTurn final : public Work {
   std::unique_ptr<Work> work_;
 };
 
-/// Nothing comes to the host but what is there.
-class DeviceShards final : public PartialGroup {
+/// The ranks of a block, by devices; what is on the host goes between them there.
+class ShardsOfBlock : public PartialGroup {
  public:
-  DeviceShards(std::shared_ptr<GridState> host, std::unique_ptr<Group> block)
-      : PartialGroup("shards of a device are scattered and gathered"),
-        host_(std::move(host)),
-        block_(std::move(block)) {}
-
   int rank() const override { return block_->rank(); }
   int size() const override { return block_->size(); }
 
-  std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
-                                              std::vector<std::size_t> counts,
-                                              const Reduction& reduction) override {
-    return block_->reduce_scatter_bucket(std::move(tensors), std::move(counts), reduction);
-  }
-  std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
-                                         std::vector<std::size_t> counts,
-                                         DataType dtype) override {
-    return block_->allgather_bucket(std::move(tensors), std::move(counts), dtype);
-  }
   std::unique_ptr<Work> allgather(const std::byte* in,
                                   std::byte* out,
                                   std::vector<std::size_t> bytes) override {
@@ -70,25 +55,47 @@ class DeviceShards final : public PartialGroup {
                               : std::make_unique<FailedWork>(host_->status);
   }
 
+ protected:
+  ShardsOfBlock(const char* what, std::shared_ptr<GridState> host, std::unique_ptr<Group> block)
+      : PartialGroup(what), host_(std::move(host)), block_(std::move(block)) {}
+
+  Group& block() const { return *block_; }
+
  private:
   std::shared_ptr<GridState> host_;
   std::unique_ptr<Group> block_;
 };
 
-class StagedShards final : public PartialGroup {
+/// Nothing comes to the host but what is there.
+class DeviceShards final : public ShardsOfBlock {
+ public:
+  DeviceShards(std::shared_ptr<GridState> host, std::unique_ptr<Group> block)
+      : ShardsOfBlock(
+            "shards of a device are scattered and gathered", std::move(host), std::move(block)) {}
+
+  std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
+                                              std::vector<std::size_t> counts,
+                                              const Reduction& reduction) override {
+    return block().reduce_scatter_bucket(std::move(tensors), std::move(counts), reduction);
+  }
+  std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
+                                         std::vector<std::size_t> counts,
+                                         DataType dtype) override {
+    return block().allgather_bucket(std::move(tensors), std::move(counts), dtype);
+  }
+};
+
+class StagedShards final : public ShardsOfBlock {
  public:
   StagedShards(std::shared_ptr<GridState> host,
                std::unique_ptr<Group> block,
                Staging& staging,
                std::int32_t device)
-      : PartialGroup("staged shards are scattered and gathered, with one tensor for each member"),
-        host_(std::move(host)),
-        block_(std::move(block)),
+      : ShardsOfBlock("staged shards are scattered and gathered, with one tensor for each member",
+                      std::move(host),
+                      std::move(block)),
         staging_(staging),
         device_(device) {}
-
-  int rank() const override { return block_->rank(); }
-  int size() const override { return block_->size(); }
 
   std::unique_ptr<Work> reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                               std::vector<std::size_t> counts,
@@ -107,7 +114,7 @@ class StagedShards final : public PartialGroup {
     shard->parts.front().from = own.out;
     std::vector<InTurn::Start> steps;
     steps.emplace_back([this, tensors = std::move(tensors), counts = std::move(counts), reduction] {
-      return block_->reduce_scatter_bucket(tensors, counts, reduction);
+      return block().reduce_scatter_bucket(tensors, counts, reduction);
     });
     steps.emplace_back([this, shard = std::move(shard)] { return staging_.copy_to_host(shard); });
     return std::make_unique<InTurn>(std::move(steps));
@@ -134,16 +141,9 @@ class StagedShards final : public PartialGroup {
     std::vector<InTurn::Start> steps;
     steps.emplace_back([this, shard = std::move(shard)] { return staging_.copy_to_device(shard); });
     steps.emplace_back([this, tensors = std::move(tensors), counts = std::move(counts), dtype] {
-      return block_->allgather_bucket(tensors, counts, dtype);
+      return block().allgather_bucket(tensors, counts, dtype);
     });
     return std::make_unique<InTurn>(std::move(steps));
-  }
-
-  std::unique_ptr<Work> allgather(const std::byte* in,
-                                  std::byte* out,
-                                  std::vector<std::size_t> bytes) override {
-    return host_->status.ok() ? host_->levels.intra->allgather(in, out, std::move(bytes))
-                              : std::make_unique<FailedWork>(host_->status);
   }
 
  private:
@@ -169,8 +169,6 @@ class StagedShards final : public PartialGroup {
     return memory_->data();
   }
 
-  std::shared_ptr<GridState> host_;
-  std::unique_ptr<Group> block_;
   Staging& staging_;
   std::int32_t device_;
   std::shared_ptr<OutputBuffer> memory_;
