@@ -2,10 +2,8 @@
 // added up on the GPU, with the bits of host memory, and nothing but lists copied.
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +15,7 @@
 
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
+#include "lightcc_cuda/compressed_training.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
@@ -37,8 +36,6 @@ using testing::Tensor;
 
 constexpr int kRanks = 3;
 constexpr std::size_t kCount = 4001;
-constexpr int kSteps = 6;
-constexpr int kVoidStep = 4;
 
 JobOptions one_rank_a_host() {
   JobOptions options = on_hosts({0, 1, 2});
@@ -52,44 +49,16 @@ std::vector<Numbers>& of(ByRank& all, int rank) {
   return all.at(static_cast<std::size_t>(rank));
 }
 
-/// Two tensors in one bucket, for some steps, of which one is void; on the GPU in all but every
-/// third step. NaNs become numbers that can be compared.
 std::vector<Numbers> train(World& world,
                            int rank,
                            const Framework* framework,
                            const CompressionSpec& spec,
                            std::uint32_t process_set = 0) {
-  std::vector<Numbers> results;
-  for (int step = 0; step < kSteps; ++step) {
-    std::vector<Numbers> data = {numbers_of(rank + step, kCount), numbers_of(rank, 300)};
-    if (step == kVoidStep && rank == 1) {
-      data[0][kCount - 1] = std::numeric_limits<float>::infinity();
-    }
-    std::vector<Operation> operations;
-    std::vector<Tensor> tensors;
-    tensors.reserve(data.size());
-    for (std::size_t i = 0; i < data.size(); ++i) {
-      Operation operation = operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i]);
-      operation.request.signature.compression = spec;
-      operation.request.signature.process_set = process_set;
-      if (framework != nullptr && step % 3 != 0) {
-        operation = tensors.emplace_back(*framework, data[i]).put(std::move(operation));
-      }
-      operations.push_back(std::move(operation));
-    }
-    const auto handle =
-        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
-    EXPECT_TRUE(handle.ok()) << handle.status().message();
-    const auto ended = world.wait(*handle, {});
-    EXPECT_TRUE(ended.ok()) << ended.status().message();
-    for (std::size_t i = 0; i < data.size(); ++i) {
-      Numbers& result = results.emplace_back(tensors.empty() ? data[i] : tensors[i].read());
-      for (float& number : result) {
-        number = std::isnan(number) ? -1e30F : number;
-      }
-    }
-  }
-  return results;
+  return testing::train(world,
+                        rank,
+                        framework,
+                        spec,
+                        {.elements = {kCount, 300}, .void_rank = 1, .process_set = process_set});
 }
 
 ByRank trained_on_hosts(const JobOptions& options, const CompressionSpec& spec) {

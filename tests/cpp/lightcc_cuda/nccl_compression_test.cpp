@@ -1,10 +1,8 @@
 // Compressed all-reduces of the fake GPU's tensors: the fake NCCL within hosts, the engine's
 // compression of staged shards between them.
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +13,7 @@
 
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
+#include "lightcc_cuda/compressed_training.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
@@ -36,9 +35,6 @@ using testing::run_nccl_job;
 using testing::Tensor;
 
 constexpr std::size_t kCount = 4001;
-constexpr int kSteps = 6;
-/// Of train(): an input has an infinity.
-constexpr int kVoidStep = 4;
 
 JobOptions on_levels() {
   JobOptions options = on_hosts({0, 0, 1, 1});
@@ -47,43 +43,13 @@ JobOptions on_levels() {
   return options;
 }
 
-/// Tensors in one bucket, of which the last one is too small for a shard on each rank, for some
-/// steps; on the GPU in all but every third step. NaNs become numbers that can be compared.
+/// The last tensor is too small for a shard on each rank.
 std::vector<Numbers> train(World& world,
                            int rank,
                            const Framework* framework,
                            const CompressionSpec& spec) {
-  std::vector<Numbers> results;
-  for (int step = 0; step < kSteps; ++step) {
-    std::vector<Numbers> data = {
-        numbers_of(rank + step, kCount), numbers_of(rank, 300), numbers_of(rank, 5)};
-    if (step == kVoidStep && rank == 2) {
-      data[0][kCount - 1] = std::numeric_limits<float>::infinity();
-    }
-    std::vector<Operation> operations;
-    std::vector<Tensor> tensors;
-    tensors.reserve(data.size());
-    for (std::size_t i = 0; i < data.size(); ++i) {
-      Operation operation = operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i]);
-      operation.request.signature.compression = spec;
-      if (framework != nullptr && step % 3 != 0) {
-        operation = tensors.emplace_back(*framework, data[i]).put(std::move(operation));
-      }
-      operations.push_back(std::move(operation));
-    }
-    const auto handle =
-        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
-    EXPECT_TRUE(handle.ok()) << handle.status().message();
-    const auto ended = world.wait(*handle, {});
-    EXPECT_TRUE(ended.ok()) << ended.status().message();
-    for (std::size_t i = 0; i < data.size(); ++i) {
-      Numbers& result = results.emplace_back(tensors.empty() ? data[i] : tensors[i].read());
-      for (float& number : result) {
-        number = std::isnan(number) ? -1e30F : number;
-      }
-    }
-  }
-  return results;
+  return testing::train(
+      world, rank, framework, spec, {.elements = {kCount, 300, 5}, .void_rank = 2});
 }
 
 class NcclCompression : public ::testing::TestWithParam<CompressionSpec> {
@@ -110,7 +76,7 @@ TEST_P(NcclCompression, gives_the_hosts_bits_and_keeps_back_what_the_host_does) 
     EXPECT_EQ(train(world, rank, &framework, GetParam()),
               expected.at(static_cast<std::size_t>(rank)));
     EXPECT_GT(fake::operations_of_nccl(), 0);
-    EXPECT_GT(world.stats().topk.tensors, 3U * kSteps - 1U);
+    EXPECT_GT(world.stats().topk.tensors, 3U * testing::CompressedTraining::kSteps - 1U);
     // Second ranks of hosts have no element of the last tensor, so their buckets go by way of the
     // host. First ones exchange lists with each other that GPUs made.
     const bool on_device = GetParam().compressor == Compressor::kTopk && GetParam().ratio < 1.0 &&

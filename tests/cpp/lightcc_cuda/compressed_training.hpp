@@ -1,0 +1,77 @@
+// Steps of a training whose gradients are compressed, on the host or on the fake GPU.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/engine/world.hpp"
+
+#include "engine/every_operation.hpp"
+#include "engine/rank_threads.hpp"
+#include "lightcc_cuda/gpu_tensors.hpp"
+
+namespace lightcc::cuda::testing {
+
+struct CompressedTraining {
+  /// Of the tensors. Those of the first one differ from step to step.
+  std::vector<std::size_t> elements;
+  int void_rank = 0;  ///< Its input of step kVoidStep has an infinity.
+  std::uint32_t process_set = 0;
+
+  static constexpr int kSteps = 6;
+  static constexpr int kVoidStep = 4;
+};
+
+/// Reduces all tensors in one bucket in each step; with a framework on its GPU, but for every third
+/// step. Returns the results of all steps, in which NaNs become numbers that can be compared.
+inline std::vector<Numbers> train(World& world,
+                                  int rank,
+                                  const Framework* framework,
+                                  const CompressionSpec& spec,
+                                  const CompressedTraining& training) {
+  using lightcc::testing::numbers_of;
+  using lightcc::testing::operation_on;
+  std::vector<Numbers> results;
+  for (int step = 0; step < CompressedTraining::kSteps; ++step) {
+    std::vector<Numbers> data;
+    for (const std::size_t count : training.elements) {
+      data.push_back(numbers_of(data.empty() ? rank + step : rank, count));
+    }
+    if (step == CompressedTraining::kVoidStep && rank == training.void_rank) {
+      data.front().back() = std::numeric_limits<float>::infinity();
+    }
+    std::vector<Operation> operations;
+    std::vector<Tensor> tensors;
+    tensors.reserve(data.size());
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      Operation operation = operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i]);
+      operation.request.signature.compression = spec;
+      operation.request.signature.process_set = training.process_set;
+      if (framework != nullptr && step % 3 != 0) {
+        operation = tensors.emplace_back(*framework, data[i]).put(std::move(operation));
+      }
+      operations.push_back(std::move(operation));
+    }
+    const auto handle =
+        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
+    EXPECT_TRUE(handle.ok()) << handle.status().message();
+    const auto ended = world.wait(*handle, {});
+    EXPECT_TRUE(ended.ok()) << ended.status().message();
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      Numbers& result = results.emplace_back(tensors.empty() ? data[i] : tensors[i].read());
+      for (float& number : result) {
+        number = std::isnan(number) ? -1e30F : number;
+      }
+    }
+  }
+  return results;
+}
+
+}  // namespace lightcc::cuda::testing
