@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,8 +15,7 @@ import pytest
 from iproute import ip
 from launchers import MPI_HOME, mpi
 
-from lightcc import _core
-from lightcc.bench import cli, cluster, gpus, worker
+from lightcc.bench import cli, cluster, worker
 from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case, size_text
 from lightcc.bench.cluster import Cluster, NominalHosts, parse_rate
 from lightcc.bench.measure import Effort, WireMeter, differing, modes_of
@@ -255,67 +253,6 @@ def test_a_gpu_may_round_averages_otherwise_and_nothing_else(
         for arrays in (OnGpu(), worker.HostArrays())
     ]
     assert errors == [wrong, 100]
-
-
-def test_carriers_of_gpu_tensors_are_told_apart() -> None:
-    library = object.__new__(worker.Lightcc)
-    counted = {"staged_buckets": 1, "nccl_buckets": 5, "nccl_two_level_buckets": 2}
-    library.hvd = SimpleNamespace(stats=lambda: counted)
-    assert library.carriers() == {"host staged": 1, "NCCL": 3, "two levels": 2}
-
-
-def test_variants_of_gpus_say_what_they_need() -> None:
-    by_nccl, on_levels, peer = (COLLECTIVES[name] for name in ("lightcc+nccl", "2d+nccl", "nccl"))
-    assert {variant.device for variant in (by_nccl, on_levels, peer)} == {"cuda"}
-    assert COLLECTIVES["lightcc"].device == ""
-    assert [v.is_flat_nccl for v in (by_nccl, on_levels, peer)] == [True, False, True]
-    assert [v.uses_tcp for v in (by_nccl, on_levels, peer)] == [False, True, False]
-
-
-GPU = {"name": "A GPU", "objection": ""}
-
-
-def use_gpus(monkeypatch: pytest.MonkeyPatch, *found: dict[str, str]) -> None:
-    monkeypatch.setattr(_core, "find_gpus", lambda: {"gpus": list(found)})
-
-
-def test_a_machine_without_a_gpu_is_told_why(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def find() -> None:
-        msg = "no GPU, because the CUDA driver cannot be opened: x"
-        raise NotImplementedError(msg)
-
-    monkeypatch.setattr(_core, "find_gpus", find)
-    assert cli.main(["allreduce", "--device", "cuda"]) == 1
-    expected = "lightcc.bench: --device cuda: no GPU, because the CUDA driver cannot be opened: x\n"
-    assert capsys.readouterr().err == expected
-    use_gpus(monkeypatch, GPU, GPU | {"objection": "it is too old"})
-    assert cli.main(["allreduce", "--device", "cuda"]) == 1
-    assert "GPU 1 (A GPU) is of no use: it is too old" in capsys.readouterr().err
-
-
-def test_a_torch_without_cuda_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    use_gpus(monkeypatch, GPU)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert cli.main(["allreduce", "--device", "cuda"]) == 1
-    told = capsys.readouterr().err
-    assert "--device cuda: tensors of a GPU are torch's, but torch " in told
-
-
-def test_torchs_nccl_wants_a_gpu_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {"torch": "", "nccl": ""}
-
-    def run(argv: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(argv, 0, json.dumps(said) + "\n", "")
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert gpus.objection_to_nccl(2, 2) == ""
-    assert "a GPU for each of 3 ranks, and there are 2" in gpus.objection_to_nccl(2, 3)
-    said["nccl"] = "torch 2 has no NCCL"
-    assert gpus.objection_to_nccl(2, 2) == "torch 2 has no NCCL"
 
 
 # -- The command ----------------------------------------------------------------------------------
