@@ -47,9 +47,10 @@ class ArrivalTest : public ::testing::TestWithParam<Subject> {
     return {must(pair_.send->isend(message_)), received};
   }
 
-  TransportPair pair_{GetParam().make(), GetParam().make()};
+  // The test ends with a message under way, so the buffers outlive the transports.
   Bytes message_ = pattern(300'000, 1);
   Bytes into_ = Bytes(message_.size());
+  TransportPair pair_{GetParam().make(), GetParam().make()};
   SleepWord word_{};
   UniqueFd bell_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   Waker waker_ = Waker::make(word_, bell_.get()).value();
