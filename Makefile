@@ -285,7 +285,7 @@ harp: .venv/.ready  ## HARP's NCCL plugin, harp-perf, harp-cycles and net-confor
 	  ln -sf harp_plugin/src/plugin/libharp-dpdk.so harp_plugin/tools/dpdk_limit/dpdk-limit build/harp/
 
 .PHONY: harp-mutants
-harp-mutants:  ## Breaks HARP's protocol in 42 places, one at a time; a test must notice each
+harp-mutants:  ## Breaks HARP's protocol in 46 places, one at a time; a test must notice each
 	$(PYTHON) tools/harp_mutants.py
 
 .PHONY: cuda-mutants

@@ -78,7 +78,7 @@ HARP_VARIABLES = (
     HarpVariable(
         "HARP_COMPETE",
         "0 or 1",
-        "`0`",
+        "`1`",
         "1 takes a share where kernel TCP keeps a queue. 0 yields to that queue.",
     ),
     HarpVariable(

@@ -73,7 +73,7 @@ std::string Network::description() const {
   for (const Interface& device : interfaces_) {
     text += " " + device.name + "=" + to_string(device.address);
   }
-  text += settings_.competes ? "; competes with TCP" : "";
+  text += settings_.competes ? "" : "; yields to TCP";
   return settings_.fault ? text + "; HARP_FAULT damages what is sent" : text;
 }
 

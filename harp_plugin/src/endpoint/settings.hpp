@@ -50,7 +50,7 @@ struct Settings {
   /// HARP_FAULT damages before it is made.
   std::optional<bool> payload_crc;
   bool competes =
-      false;         ///< HARP_COMPETE: 0 or 1, whether it takes a share where TCP keeps a queue.
+      true;          ///< HARP_COMPETE: 0 or 1, whether it takes a share where TCP keeps a queue.
   bool stat = true;  ///< HARP_STAT: 0 or 1, whether other processes can see the counters.
   std::string stat_folder = "/dev/shm";  ///< HARP_STAT_DIR: where; an absolute path.
 };

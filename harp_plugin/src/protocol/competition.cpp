@@ -34,6 +34,15 @@ constexpr double kMaxGrowth = 8;       ///< Of the goal by one probe, where hard
 constexpr double kNearGrowth = 2;
 constexpr int kLossMemory = 32;  ///< Rounds after a loss in which the goal grows slowly.
 
+constexpr Duration kShortDelay = std::chrono::microseconds(2500);  ///< A rate is held below it,
+constexpr Duration kLongDelay = std::chrono::milliseconds(4);      ///< and no longer above it.
+constexpr double kOverflow = 0.1;   ///< Part of rounds with loss, where others overflow the queue.
+constexpr double kFewPackets = 48;  ///< In flight: it is not this end that overflows it.
+constexpr int kLongerRounds = 3;
+constexpr double kOwnMeanShare = 0.8;
+/// Without loss while a rate is held: TCP would have made the queue overflow.
+constexpr Duration kPeace = std::chrono::milliseconds(400);
+
 constexpr int kProbeRounds = 64;  ///< Between two probes while competing.
 constexpr Duration kProbeInterval = std::chrono::milliseconds(200);
 constexpr int kRoundsAfterLoss = 3;  ///< Until a probe: sessions lose together, so they probe so.
@@ -52,18 +61,26 @@ std::optional<double> Competition::on_round(const CompetitionRound& round) {
   rtts_ = {rtts_[1], rtt};
   ++rounds_since_probe_;
   since_probe_ += round.elapsed;
+  lossless_time_ = round.lost > 0 ? Duration{} : lossless_time_ + round.elapsed;
   standing_time_ += round.elapsed;
+  if (round.has_delay) {
+    mean_delay_ += (round.delay - mean_delay_) / 16;
+  }
+  if (is_holding_ && has_outgrown_hold(round)) {
+    return stop_holding(round);
+  }
   if (round.has_delay && probe_.is_on()) {
     const double used_window = std::max(round.window * window_part(), kMinWindow);
     const std::optional<double> share = probe_.on_round(rtt, round.min_rtt);
     return share ? end_probe(round, used_window, *share) : round.window;
   }
   count_queue(round);
-  if (is_competing_ && idle_rounds_ >= kIdleRounds) {
+  if (is_competing_ && (is_holding_ ? lossless_time_ >= kPeace : idle_rounds_ >= kIdleRounds)) {
     stop_competing();
   }
   if (is_competing_) {
-    if (rtt < highest - highest / 12 && rounds_since_probe_ >= kMinProbeRounds) {
+    const int join_rounds = is_holding_ ? kMinJoinRounds : kMinProbeRounds;
+    if (rtt < highest - highest / 12 && rounds_since_probe_ >= join_rounds) {
       probe_.join(rtt, round.min_rtt, false);
       return round.window;
     }
@@ -100,13 +117,20 @@ double Competition::end_probe(const CompetitionRound& round, double used_window,
   if (!is_competing_) {
     return judge_dip(round, used_window, share);
   }
+  share_ = share;
+  if (is_holding_) {
+    mean_share_ += (share - mean_share_) / 4;
+    if (mean_share_ > kOwnMeanShare) {
+      stop_competing();
+    }
+    return round.window;
+  }
   own_probes_ = share > kOwnShare ? own_probes_ + 1 : 0;
   if (own_probes_ >= kProbesToRest) {
     stop_competing();
     return round.window;
   }
   probe_in_ = own_probes_ > 0 ? kMinProbeRounds : 0;
-  share_ = share;
   set_goal(round.window);
   return round.window;
 }
@@ -158,7 +182,7 @@ void Competition::set_goal(double window) {
   const bool has_hardly_anything = share_ < 0.1 && rounds_since_loss_ > kLossMemory;
   const double change =
       std::clamp(kWantedOdds / odds, 0.5, has_hardly_anything ? kMaxGrowth : kNearGrowth);
-  goal_window_ = std::min(window * change, 0.75 * max_packets_);
+  goal_window_ = std::min(window * change, max_window_);
   goal_was_far_ = change > 1.5 || change < 0.67;
 }
 
@@ -215,13 +239,69 @@ void Competition::start_competing() {
 
 void Competition::stop_competing() {
   is_competing_ = false;
+  is_holding_ = false;
   own_probes_ = 0;
 }
 
+// A queue that is full is short, where it overflows at so little delay.
+bool Competition::wants_hold(const CompetitionRound& round) const {
+  return round.lost > 0 && lossy_rounds_ > kOverflow && round.window <= kFewPackets &&
+         mean_delay_ < kShortDelay;
+}
+
+void Competition::start_holding(const CompetitionRound& round) {
+  is_holding_ = true;
+  hold_ = RateHold(max_window_);
+  mean_share_ = 0;
+  window_before_hold_ = round.window;
+  delay_before_hold_ = mean_delay_;
+  longer_rounds_ = 0;
+}
+
+// Exploring fills whatever queue there is. One that it makes longer was not full, and may be this
+// end's.
+bool Competition::has_outgrown_hold(const CompetitionRound& round) {
+  const bool is_longer = round.delay > 2 * delay_before_hold_ + std::chrono::microseconds(500);
+  longer_rounds_ = is_longer ? longer_rounds_ + 1 : 0;
+  return mean_delay_ > kLongDelay || (hold_.is_exploring() && longer_rounds_ >= kLongerRounds);
+}
+
+double Competition::stop_holding(const CompetitionRound& round) {
+  is_holding_ = false;
+  share_ = 1;
+  own_probes_ = 0;
+  goal_window_ = hold_.is_exploring() ? window_before_hold_ : round.window;
+  return goal_window_;
+}
+
+double Competition::hold_rate(const CompetitionRound& round) {
+  if (!round.window_was_used) {
+    return round.window;
+  }
+  const double window = hold_.on_round({.elapsed = round.elapsed,
+                                        .rtt = round.min_rtt + round.delay,
+                                        .delivered = round.delivered_packets,
+                                        .lost = round.lost_packets,
+                                        .has_queue = round.delay > round.allowed},
+                                       round.window);
+  const bool is_due = rounds_since_probe_ >= kProbeRounds && since_probe_ >= kProbeInterval;
+  if (is_due && !hold_.is_exploring()) {
+    probe_.start();
+  }
+  return std::max(window, kMinWindow);
+}
+
 double Competition::compete(const CompetitionRound& round) {
+  if (is_holding_) {
+    return hold_rate(round);
+  }
   const bool has_lost = round.lost > 0;
   rounds_since_loss_ = has_lost ? 0 : rounds_since_loss_ + 1;
   lossy_rounds_ += ((has_lost ? 1 : 0) - lossy_rounds_) / 16;
+  if (wants_hold(round)) {
+    start_holding(round);
+    return round.window;
+  }
   const bool is_stubborn = lossy_rounds_ > kStubbornLoss && share_ < kWantedShare;
   double window = round.window;
   if (round.lost > kMaxLoss || (has_lost && !is_stubborn)) {

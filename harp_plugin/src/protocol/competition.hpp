@@ -19,6 +19,9 @@
 // A window of two packets cannot shrink. There the answer is whether a queue stands, not whether it
 // falls: a fall is not this end's doing.
 //
+// A queue that overflows though it is short says little about shares. There a competing session
+// holds a rate instead (rate_hold.hpp), until the queue turns out to be longer, or has gone.
+//
 // Known weakness: where a link carries no more packets than there are sessions, the window cannot
 // dip, and sessions may take one another for TCP.
 #pragma once
@@ -27,6 +30,7 @@
 #include <optional>
 
 #include "base/time.hpp"
+#include "protocol/rate_hold.hpp"
 #include "protocol/share_probe.hpp"
 
 namespace harp {
@@ -40,7 +44,9 @@ struct CompetitionRound {
   Duration delay{};        ///< The least queueing delay.
   Duration allowed{};      ///< As much of it is no congestion.
   Duration min_rtt{};      ///< Of the path.
-  double lost = 0;         ///< Part of the packets.
+  double delivered_packets = 0;
+  double lost_packets = 0;
+  double lost = 0;  ///< Part of the packets.
   bool window_was_used = false;
   bool is_starting = false;  ///< Slow start is not over.
   double window = 0;         ///< Without what a probe takes away.
@@ -50,7 +56,10 @@ class Competition {
  public:
   /// `competes`: else it only looks at the path now and then, and delay decides.
   Competition(bool competes, Duration min_allowance, double max_packets)
-      : competes_(competes), min_allowance_(min_allowance), max_packets_(max_packets) {}
+      : competes_(competes),
+        min_allowance_(min_allowance),
+        max_window_(kPartOfMaxWindow * max_packets),
+        hold_(max_window_) {}
 
   /// The window for the next round; nothing where delay and loss shall decide, as without others.
   std::optional<double> on_round(const CompetitionRound& round);
@@ -61,11 +70,17 @@ class Competition {
   /// Part of the window that may be used: less than 1 while a probe makes it smaller.
   double window_part() const { return probe_.factor(); }
   bool is_competing() const { return is_competing_; }
+  /// A rate, instead of a window that follows a measured share.
+  bool is_holding() const { return is_holding_; }
+  /// Packets per second to send at, where a rate is held; 0: no limit.
+  double held_rate() const { return is_holding_ ? hold_.rate() : 0; }
   bool is_probing() const { return probe_.is_on(); }
   /// Of the link, as the last probe has found it.
   double share() const { return share_; }
 
  private:
+  static constexpr double kPartOfMaxWindow = 0.75;  ///< That a competing session may use.
+
   void count_queue(const CompetitionRound& round);
   double end_probe(const CompetitionRound& round, double used_window, double share);
   double judge_dip(const CompetitionRound& round, double used_window, double share);
@@ -76,10 +91,15 @@ class Competition {
   void start_competing();
   void stop_competing();
   double compete(const CompetitionRound& round);
+  bool wants_hold(const CompetitionRound& round) const;
+  void start_holding(const CompetitionRound& round);
+  bool has_outgrown_hold(const CompetitionRound& round);
+  double stop_holding(const CompetitionRound& round);
+  double hold_rate(const CompetitionRound& round);
 
   bool competes_;
   Duration min_allowance_;
-  double max_packets_;
+  double max_window_;
   ShareProbe probe_;
   int rounds_since_probe_ = 0;
   Duration since_probe_{};
@@ -87,6 +107,7 @@ class Competition {
 
   // What the path and its queue look like.
   std::array<Duration, 2> rtts_{};  ///< The least of each of the last two rounds.
+  Duration mean_delay_{};           ///< Over 16 rounds.
   Duration known_min_rtt_ = Duration::max();
   int standing_rounds_ = 0;   ///< In a row, with a queue that stood.
   Duration standing_time_{};  ///< Since the last calm.
@@ -99,13 +120,22 @@ class Competition {
 
   // While competing.
   bool is_competing_ = false;
-  double goal_window_ = 0;
+  bool is_holding_ = false;    ///< Of a rate; then what is below counts, too.
   bool goal_was_far_ = false;  ///< From the window, when it was set.
-  int own_probes_ = 0;         ///< In a row, which found the queue to be this end's.
-  int idle_rounds_ = 0;        ///< In a row, without a queue.
-  int rounds_since_loss_ = 0;
+  int probe_in_ = 0;           ///< Rounds until a probe that a loss has asked for; 0: none.
+  double goal_window_ = 0;
+  int own_probes_ = 0;       ///< In a row, which found the queue to be this end's.
+  int idle_rounds_ = 0;      ///< In a row, without a queue.
   double lossy_rounds_ = 0;  ///< Part of the rounds that had loss, smoothed.
-  int probe_in_ = 0;         ///< Rounds until a probe that a loss has asked for; 0: none.
+  int rounds_since_loss_ = 0;
+
+  // While a rate is held.
+  int longer_rounds_ = 0;  ///< In a row, with a longer queue than exploring can make of a full one.
+  RateHold hold_;
+  double mean_share_ = 0;  ///< Over four probes.
+  double window_before_hold_ = 0;
+  Duration delay_before_hold_{};
+  Duration lossless_time_{};
 };
 
 }  // namespace harp

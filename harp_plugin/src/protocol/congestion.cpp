@@ -94,6 +94,8 @@ void Congestion::on_round(const CongestionRound& round, Duration smoothed_rtt, D
                            .delay = delay,
                            .allowed = allowed,
                            .min_rtt = min_rtt,
+                           .delivered_packets = static_cast<double>(round.delivered_packets),
+                           .lost_packets = static_cast<double>(round.lost_packets),
                            .lost = lost,
                            .window_was_used = round.window_was_used,
                            .is_starting = in_slow_start(),
@@ -180,6 +182,9 @@ double Congestion::pacing_rate(Duration smoothed_rtt, std::size_t packet_bytes) 
   }
   const double gain = in_slow_start() ? kSlowStartGain : kGain;
   const double rate = gain * window_ * static_cast<double>(packet_bytes) / seconds(smoothed_rtt);
+  if (const double held = competition_.held_rate(); held > 0) {
+    return std::min(rate, held * static_cast<double>(packet_bytes));
+  }
   return capped_rounds_ > 0 ? std::min(rate, cap_bytes_per_s_) : rate;
 }
 

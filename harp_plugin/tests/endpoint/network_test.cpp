@@ -234,10 +234,10 @@ TEST(Network, its_description_names_datapath_mode_devices_competition_and_faults
     EXPECT_NE(plain.description().find(word), std::string::npos) << plain.description();
   }
   EXPECT_EQ(plain.description().find("HARP_FAULT"), std::string::npos);
-  EXPECT_EQ(plain.description().find("competes"), std::string::npos);
-  settings.competes = true;
-  const Network competing(settings, find_interfaces("=lo"));
-  EXPECT_NE(competing.description().find("competes with TCP"), std::string::npos);
+  EXPECT_EQ(plain.description().find("yields"), std::string::npos);
+  settings.competes = false;
+  const Network yielding(settings, find_interfaces("=lo"));
+  EXPECT_NE(yielding.description().find("yields to TCP"), std::string::npos);
   settings.fault = parse_fault_spec("loss=0.1", &error);
   const Network faulty(settings, find_interfaces("=lo"));
   EXPECT_NE(faulty.description().find("HARP_FAULT"), std::string::npos);

@@ -65,7 +65,7 @@ void expect_defaults(const Settings& settings) {
   EXPECT_FALSE(settings.fault);
   EXPECT_TRUE(settings.udp_segment);
   EXPECT_EQ(settings.payload_crc, crc32c_is_fast());
-  EXPECT_FALSE(settings.competes);
+  EXPECT_TRUE(settings.competes);
   EXPECT_TRUE(settings.stat);
   EXPECT_EQ(settings.stat_folder, "/dev/shm");
 }
@@ -114,7 +114,7 @@ TEST(Settings, every_variable_sets_what_it_says) {
                                       {"HARP_FAULT_ALLOW", "1"},
                                       {"HARP_UDP_SEGMENT", "0"},
                                       {"HARP_PAYLOAD_CRC", "0"},
-                                      {"HARP_COMPETE", "1"},
+                                      {"HARP_COMPETE", "0"},
                                       {"HARP_STAT", "0"},
                                       {"HARP_STAT_DIR", "/run/harp"}});
   EXPECT_EQ(settings.interfaces, "=eth0");
@@ -128,7 +128,7 @@ TEST(Settings, every_variable_sets_what_it_says) {
   EXPECT_EQ(settings.fault->seed, 9U);
   EXPECT_FALSE(settings.udp_segment);
   EXPECT_EQ(settings.payload_crc, false);
-  EXPECT_TRUE(settings.competes);
+  EXPECT_FALSE(settings.competes);
   EXPECT_FALSE(settings.stat);
   EXPECT_EQ(settings.stat_folder, "/run/harp");
 }

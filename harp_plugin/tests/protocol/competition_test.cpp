@@ -119,6 +119,62 @@ TEST(Competition, a_window_that_cannot_shrink_asks_whether_a_queue_stands_not_wh
   EXPECT_TRUE(congestion.competition().is_competing());
 }
 
+/// Rounds on a full link whose queue holds but 2 ms, and overflows whatever this end does.
+void overflow(Congestion& congestion, int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    for (int i = 0; i < 16; ++i) {
+      congestion.on_ack(0, milliseconds(2), kRtt, true);
+    }
+    congestion.on_round({.elapsed = 3 * kRtt,
+                         .delivered_bytes = 15000,
+                         .delivered_packets = 10,
+                         .lost_packets = 1,
+                         .window_was_used = true},
+                        3 * kRtt,
+                        kRtt);
+  }
+}
+
+TEST(Competition, where_others_make_a_short_queue_overflow_a_rate_is_held_until_they_have_gone) {
+  Congestion congestion = beyond_slow_start();
+  overflow(congestion, 600);
+  const Competition& competition = congestion.competition();
+  ASSERT_TRUE(competition.is_competing());
+  EXPECT_TRUE(competition.is_holding());
+  EXPECT_GT(competition.held_rate(), 0);
+  const double limit = congestion.pacing_rate(3 * kRtt, 1500);
+  EXPECT_LE(limit, competition.held_rate() * 1500);
+  for (int round = 0; round < 500; ++round) {
+    for (int i = 0; i < 16; ++i) {
+      congestion.on_ack(0, Duration{}, kRtt, true);
+    }
+    congestion.on_round({.elapsed = kRtt,
+                         .delivered_bytes = 15000,
+                         .delivered_packets = 10,
+                         .lost_packets = 0,
+                         .window_was_used = true},
+                        kRtt,
+                        kRtt);
+  }
+  EXPECT_FALSE(competition.is_holding());
+  EXPECT_FALSE(competition.is_competing());
+}
+
+TEST(Competition, a_queue_that_becomes_longer_while_the_rate_is_explored_was_not_full) {
+  Congestion congestion = beyond_slow_start();
+  const Competition& competition = congestion.competition();
+  for (int round = 0; round < 600 && !competition.is_holding(); ++round) {
+    overflow(congestion, 1);
+  }
+  ASSERT_TRUE(competition.is_holding());
+  const double window = congestion.window_packets();
+  for (int round = 0; round < 6 && competition.is_holding(); ++round) {
+    play_full_link(congestion, 5000);  // A round trip of 10 ms.
+  }
+  EXPECT_FALSE(competition.is_holding());
+  EXPECT_LE(congestion.window_packets(), std::max(window, 4.0));
+}
+
 TEST(Competition, when_the_others_have_gone_the_queue_goes_too) {
   Congestion congestion = beyond_slow_start();
   for (int round = 0; round < 2000; ++round) {
