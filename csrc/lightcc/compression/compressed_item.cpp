@@ -49,21 +49,6 @@ double CompressedItem::late_factor() const {
   return late_reduction().prescale * late_reduction().postscale;
 }
 
-Result<std::unique_ptr<Work>> CompressedItem::next_scatter(Group* intra) {
-  const int step = scattered_++;
-  if (step == 0 && intra != nullptr) {
-    return scatter(*intra);
-  }
-  if (step == (intra == nullptr ? 0 : 1)) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, start_compression());
-    if (work != nullptr) {
-      return work;
-    }
-  }
-  finish_compression();
-  return std::unique_ptr<Work>();
-}
-
 std::unique_ptr<Work> CompressedItem::scatter(Group& intra) {
   std::vector<TensorSpan> spans;
   std::vector<std::size_t> counts;
@@ -106,7 +91,7 @@ std::unique_ptr<Work> CompressedItem::gather_dense(Group& intra) {
   return intra.allgather_bucket(std::move(spans), std::move(counts), job_.reduction.dtype);
 }
 
-Result<std::unique_ptr<Work>> CompressedItem::conclude() {
+void CompressedItem::conclude(KernelCalls& calls) {
   TopkEntry& entry = *tensor_.entry;
   ++entry.steps;
   if (!non_finite_) {
@@ -115,7 +100,7 @@ Result<std::unique_ptr<Work>> CompressedItem::conclude() {
     if (const std::optional<StepEnergy> energy = entry.state->energy(); energy) {
       entry.usage.add(*energy);
     }
-    return std::unique_ptr<Work>();
+    return;
   }
   entry.state->rollback();
   // A list that is not finite makes all elements NaN: where shards are gathered, those of the own
@@ -123,11 +108,16 @@ Result<std::unique_ptr<Work>> CompressedItem::conclude() {
   std::byte* const out = job_.gathers_shards ? result() : span().out;
   const std::size_t elements = job_.gathers_shards ? shard_.size_elems() : span().count;
   if (out == nullptr) {
-    return std::unique_ptr<Work>();
+    return;
   }
-  const TopkListView flagged{
-      .elements = elements, .format = {.dtype = job_.reduction.dtype}, .non_finite = true};
-  return kernels().merge({&flagged, 1}, out, elements, job_.reduction.dtype, late_factor());
+  const DataType dtype = job_.reduction.dtype;
+  const TopkListView flagged{.elements = elements, .format = {.dtype = dtype}, .non_finite = true};
+  calls.add(kernels(),
+            TopkSum{.lists = {flagged},
+                    .out = out,
+                    .elements = elements,
+                    .dtype = dtype,
+                    .postscale = late_factor()});
 }
 
 }  // namespace lightcc

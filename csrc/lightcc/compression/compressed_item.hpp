@@ -12,6 +12,7 @@
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/kernel_calls.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/compression/topk_store.hpp"
@@ -42,10 +43,9 @@ struct CompressedJob {
   bool on_device = false;  ///< A GPU selects elements.
 };
 
-/// Each step is started when the one before is done; next_scatter(), next_exchange() and
-/// next_gather() return null when there is no further one. Errors: kPeerFailed for what a peer
-/// sent, kInvalidArgument or kInternal for what the compression refuses; kSystem when memory is
-/// short.
+/// Its parts run in the order in which they are declared, each when the one before is done. Errors:
+/// kPeerFailed for what a peer sent, kInvalidArgument or kInternal for what the compression
+/// refuses; kSystem when memory is short.
 class CompressedItem {
  public:
   CompressedItem(CompressedTensor tensor, const CompressedJob& job);
@@ -53,17 +53,27 @@ class CompressedItem {
   CompressedItem& operator=(const CompressedItem&) = delete;
   virtual ~CompressedItem();  // Undoes a step that did not come to its end.
 
-  // `intra` is null where the block has one member.
-  Result<std::unique_ptr<Work>> next_scatter(Group* intra);
-  virtual Result<std::unique_ptr<Work>> next_exchange(Group& inter) = 0;
-  virtual Result<std::unique_ptr<Work>> next_gather(Group* intra) = 0;
+  // What `intra` is given for is left out where the block has one member.
 
- protected:
-  /// Begins the step of the state; null: it is done.
-  virtual Result<std::unique_ptr<Work>> start_compression() = 0;
+  std::unique_ptr<Work> scatter(Group& intra);
+  /// Adds the step of the state to `calls`.
+  virtual Status start_compression(KernelCalls& calls) = 0;
   /// The step of the state is done.
   virtual void finish_compression() = 0;
 
+  /// Each is started when the one before is done; null: there is no further one.
+  virtual Result<std::unique_ptr<Work>> next_exchange(Group& inter) = 0;
+
+  /// What a member says of its shard to the others.
+  virtual std::unique_ptr<Work> gather_headers(Group& intra) = 0;
+  /// Ends the step of the state. Adds to `calls` what makes the own shard's result.
+  virtual Status finish_shard(KernelCalls& calls) = 0;
+  /// Null: there is nothing to gather, for all members alike.
+  virtual std::unique_ptr<Work> gather_results(Group& intra) = 0;
+  /// Adds to `calls` what makes the tensor of what was gathered.
+  virtual Status finish_tensor(KernelCalls& /*calls*/) { return {}; }
+
+ protected:
   const GridPosition& position() const { return tensor_.entry->position; }
   const TensorSpan& span() const { return tensor_.span; }
   const CompressedJob& job() const { return job_; }
@@ -84,22 +94,19 @@ class CompressedItem {
 
   /// The shards of all members of the block, as they lie.
   std::unique_ptr<Work> gather_dense(Group& intra);
-  /// The step counts, or is void, for all ranks alike. What makes the result of a void one NaN;
-  /// null: it is done.
-  Result<std::unique_ptr<Work>> conclude();
+  /// The step counts, or is void, for all ranks alike. Adds what makes the result of a void one
+  /// NaN.
+  void conclude(KernelCalls& calls);
 
   bool non_finite_ = false;  ///< As far as this rank knows by now.
 
  private:
-  std::unique_ptr<Work> scatter(Group& intra);
-
   CompressedTensor tensor_;
   CompressedJob job_;
   std::size_t element_bytes_;
   ShardRange shard_;
   // The own shard's result, where it does not lie in the tensor's.
   std::shared_ptr<std::byte> apart_;
-  int scattered_ = 0;  // Steps done.
 };
 
 }  // namespace lightcc

@@ -29,7 +29,7 @@ std::vector<std::size_t> QuantizedItem::bytes_of_parts() const {
   return bytes;
 }
 
-Result<std::unique_ptr<Work>> QuantizedItem::start_compression() {
+Status QuantizedItem::start_compression(KernelCalls& calls) {
   std::vector<ShardRange> parts{part_of(0)};
   for (std::size_t block = 1; is_cut() && block < position().blocks; ++block) {
     parts.push_back(part_of(block));
@@ -39,7 +39,11 @@ Result<std::unique_ptr<Work>> QuantizedItem::start_compression() {
     bytes += bytes_of(part);
   }
   own_ = make_compressed_buffer(bytes);
-  return state().quantize(input(), parts, format_.compressor, {own_.get(), bytes}, non_finite_);
+  LIGHTCC_ASSIGN_OR_RETURN(
+      std::unique_ptr<Work> work,
+      state().quantize(input(), parts, format_.compressor, {own_.get(), bytes}, non_finite_));
+  calls.add(std::move(work));
+  return {};
 }
 
 void QuantizedItem::finish_compression() {
@@ -131,37 +135,23 @@ Status QuantizedItem::read_sums() {
 
 // --- Within the block again ---------------------------------------------------------------------
 
-Result<std::unique_ptr<Work>> QuantizedItem::next_gather(Group* intra) {
-  if (gathering_ == Gathering::kFlags) {
-    gathering_ = Gathering::kResult;
-    if (intra != nullptr) {
-      return gather_flags(*intra);
-    }
-  }
-  if (gathering_ == Gathering::kResult) {
-    gathering_ = Gathering::kResults;
-    non_finite_ =
-        non_finite_ || std::ranges::any_of(flags_, [](std::uint64_t f) { return f != 0; });
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, conclude());
-    if (work != nullptr) {
-      return work;
-    }
-    if (!non_finite_) {
-      LIGHTCC_RETURN_IF_ERROR(write_result());
-    }
-  }
-  const bool gathers = std::exchange(gathering_, Gathering::kNothing) == Gathering::kResults &&
-                       intra != nullptr && (!non_finite_ || job().gathers_shards);
-  return gathers ? gather_dense(*intra) : std::unique_ptr<Work>();
-}
-
 /// Whether the step is void for the shards of the others.
-std::unique_ptr<Work> QuantizedItem::gather_flags(Group& intra) {
+std::unique_ptr<Work> QuantizedItem::gather_headers(Group& intra) {
   flag_ = non_finite_ ? 1 : 0;
   flags_.resize(position().members);
   return intra.allgather(std::as_bytes(std::span(&flag_, 1)).data(),
                          std::as_writable_bytes(std::span(flags_)).data(),
                          std::vector<std::size_t>(position().members, sizeof(flag_)));
+}
+
+Status QuantizedItem::finish_shard(KernelCalls& calls) {
+  non_finite_ = non_finite_ || std::ranges::any_of(flags_, [](std::uint64_t f) { return f != 0; });
+  conclude(calls);
+  return non_finite_ ? Status() : write_result();
+}
+
+std::unique_ptr<Work> QuantizedItem::gather_results(Group& intra) {
+  return !non_finite_ || job().gathers_shards ? gather_dense(intra) : nullptr;
 }
 
 /// The sum of all blocks, in the dtype.

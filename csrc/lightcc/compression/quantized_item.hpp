@@ -30,14 +30,15 @@ class QuantizedItem final : public CompressedItem {
  public:
   QuantizedItem(CompressedTensor tensor, const CompressedJob& job);
 
+  Status start_compression(KernelCalls& calls) override;
+  void finish_compression() override;
   Result<std::unique_ptr<Work>> next_exchange(Group& inter) override;
-  Result<std::unique_ptr<Work>> next_gather(Group* intra) override;
+  std::unique_ptr<Work> gather_headers(Group& intra) override;
+  Status finish_shard(KernelCalls& calls) override;
+  std::unique_ptr<Work> gather_results(Group& intra) override;
 
  private:
   enum class Step : std::uint8_t { kCodes, kSum, kSums, kResults };
-
-  Result<std::unique_ptr<Work>> start_compression() override;
-  void finish_compression() override;
 
   bool is_cut() const { return position().blocks > 2; }
   ShardRange part_of(std::size_t block) const;
@@ -50,7 +51,6 @@ class QuantizedItem final : public CompressedItem {
   Status read_codes(const std::byte* codes);
   Status read_sums();
 
-  std::unique_ptr<Work> gather_flags(Group& intra);
   Status write_result();
 
   QuantizedFormat format_;
@@ -63,8 +63,6 @@ class QuantizedItem final : public CompressedItem {
   std::uint64_t flag_ = 0;
   std::vector<std::uint64_t> flags_;  // Of all members of the block.
   Step next_ = Step::kCodes;
-  enum class Gathering : std::uint8_t { kFlags, kResult, kResults, kNothing };
-  Gathering gathering_ = Gathering::kFlags;  // What comes next.
 };
 
 }  // namespace lightcc

@@ -42,10 +42,13 @@ ShardRange TopkItem::piece_of(std::size_t block) const {
   return topk_shard(shard().size_elems(), position().blocks, block, job().reduction.dtype);
 }
 
-Result<std::unique_ptr<Work>> TopkItem::start_compression() {
+Status TopkItem::start_compression(KernelCalls& calls) {
   if (plan_.exchange == TopkExchange::kDense) {
     outcome_.passes = 1;
-    return state().flush(input(), result(), job().spec.momentum);
+    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work,
+                             state().flush(input(), result(), job().spec.momentum));
+    calls.add(std::move(work));
+    return {};
   }
   const std::size_t room = max_list_bytes(shard().size_elems(), capacity_, format_);
   own_ = make_compressed_buffer(room);
@@ -54,7 +57,13 @@ Result<std::unique_ptr<Work>> TopkItem::start_compression() {
                             .exact = job().spec.exact,
                             .fp16 = job().spec.fp16,
                             .momentum = job().spec.momentum};
-  return state().compress(input(), request, {own_.get(), room}, outcome_);
+  calls.add(kernels(),
+            TopkStep{.state = &state(),
+                     .shard = input(),
+                     .request = request,
+                     .list = {own_.get(), room},
+                     .outcome = &outcome_});
+  return {};
 }
 
 void TopkItem::finish_compression() {
@@ -175,7 +184,10 @@ Result<std::unique_ptr<Work>> TopkItem::exchange_pieces(Group& inter) {
 
 Result<std::unique_ptr<Work>> TopkItem::merge_piece() {
   const ShardRange piece = piece_of(position().block);
-  return merge({lists_.get(), lists_bytes_}, sizes_, piece, result() + to_bytes(piece.begin));
+  LIGHTCC_ASSIGN_OR_RETURN(
+      const TopkSum sum,
+      sum_of({lists_.get(), lists_bytes_}, sizes_, piece, result() + to_bytes(piece.begin)));
+  return kernels().merge_all({&sum, 1});
 }
 
 std::unique_ptr<Work> TopkItem::exchange_merged(Group& inter) {
@@ -188,64 +200,27 @@ std::unique_ptr<Work> TopkItem::exchange_merged(Group& inter) {
   return inter.allgather(result() + to_bytes(piece.begin), result(), std::move(bytes));
 }
 
-Result<std::unique_ptr<Work>> TopkItem::merge(std::span<const std::byte> bytes,
-                                              std::span<const std::uint64_t> sizes,
-                                              const ShardRange& range,
-                                              std::byte* out) const {
-  std::vector<TopkListView> lists;
-  lists.reserve(sizes.size());
+Result<TopkSum> TopkItem::sum_of(std::span<const std::byte> bytes,
+                                 std::span<const std::uint64_t> sizes,
+                                 const ShardRange& range,
+                                 std::byte* out) const {
+  TopkSum sum{.lists = {},
+              .out = out,
+              .elements = range.size_elems(),
+              .dtype = job().reduction.dtype,
+              .postscale = late_factor()};
+  sum.lists.reserve(sizes.size());
   for (const std::uint64_t size : sizes) {
     LIGHTCC_ASSIGN_OR_RETURN(
         const TopkListView list,
         parse_list(bytes.first(size), range.size_elems(), format_, range.begin % kTopkBlockElems));
-    lists.push_back(list);
+    sum.lists.push_back(list);
     bytes = bytes.subspan(size);
   }
-  return kernels().merge(lists, out, range.size_elems(), job().reduction.dtype, late_factor());
+  return sum;
 }
 
 // --- Within the block again ---------------------------------------------------------------------
-
-Result<std::unique_ptr<Work>> TopkItem::next_gather(Group* intra) {
-  if (intra == nullptr) {
-    return std::exchange(gathering_, Gathering::kRest) == Gathering::kRest ? std::unique_ptr<Work>()
-                                                                           : finish_shard();
-  }
-  if (gathering_ == Gathering::kHeaders) {
-    gathering_ = Gathering::kShard;
-    return gather_headers(*intra);
-  }
-  if (gathering_ == Gathering::kShard) {
-    gathering_ = Gathering::kResults;
-    LIGHTCC_RETURN_IF_ERROR(read_gathered_headers());
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, finish_shard());
-    if (work != nullptr) {
-      return work;
-    }
-  }
-  if (gathering_ == Gathering::kResults) {
-    gathering_ = Gathering::kRest;
-    if (!non_finite_ || job().gathers_shards) {
-      return gather_results(*intra);
-    }
-  }
-  return merge_everything();
-}
-
-/// Where lists are gathered, nothing is merged before that.
-Result<std::unique_ptr<Work>> TopkItem::finish_shard() {
-  LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, conclude());
-  const bool is_alone = position().members == 1;
-  const bool merges = plan_.exchange == TopkExchange::kLists && !non_finite_ &&
-                      (is_alone ? span().out != nullptr : !plan_.gather_lists);
-  if (!merges) {
-    return work;
-  }
-  return merge({lists_.get(), lists_bytes_},
-               sizes_,
-               {0, shard().size_elems()},
-               is_alone ? span().out : result());
-}
 
 std::unique_ptr<Work> TopkItem::gather_headers(Group& intra) {
   header_.assign(1, non_finite_ ? 1 : 0);
@@ -256,6 +231,27 @@ std::unique_ptr<Work> TopkItem::gather_headers(Group& intra) {
   return intra.allgather(bytes_of(header_),
                          writable_bytes_of(headers_),
                          std::vector<std::size_t>(position().members, bytes));
+}
+
+/// Where lists are gathered, nothing is merged before that.
+Status TopkItem::finish_shard(KernelCalls& calls) {
+  const bool is_alone = position().members == 1;
+  if (!is_alone) {
+    LIGHTCC_RETURN_IF_ERROR(read_gathered_headers());
+  }
+  conclude(calls);
+  const bool merges = plan_.exchange == TopkExchange::kLists && !non_finite_ &&
+                      (is_alone ? span().out != nullptr : !plan_.gather_lists);
+  if (!merges) {
+    return {};
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(TopkSum sum,
+                           sum_of({lists_.get(), lists_bytes_},
+                                  sizes_,
+                                  {0, shard().size_elems()},
+                                  is_alone ? span().out : result()));
+  calls.add(kernels(), std::move(sum));
+  return {};
 }
 
 Status TopkItem::read_gathered_headers() {
@@ -277,6 +273,9 @@ Status TopkItem::read_gathered_headers() {
 }
 
 std::unique_ptr<Work> TopkItem::gather_results(Group& intra) {
+  if (non_finite_ && !job().gathers_shards) {
+    return nullptr;
+  }
   if (!plan_.gather_lists) {
     return gather_dense(intra);
   }
@@ -285,28 +284,25 @@ std::unique_ptr<Work> TopkItem::gather_results(Group& intra) {
   return intra.allgather(lists_.get(), all_lists_.get(), totals_);
 }
 
-/// Where lists were gathered. The next member's that is not done at once; null: all are.
-Result<std::unique_ptr<Work>> TopkItem::merge_everything() {
+/// Where lists were gathered.
+Status TopkItem::finish_tensor(KernelCalls& calls) {
   if (!plan_.gather_lists || non_finite_ || span().out == nullptr) {
-    return std::unique_ptr<Work>();
+    return {};
   }
-  while (merged_members_ < position().members) {
-    const std::size_t member = merged_members_++;
+  const std::byte* lists = all_lists_.get();
+  for (std::size_t member = 0; member < position().members; ++member) {
     const std::span<const std::uint64_t> sizes(
         headers_.data() + member * header_.size() + kFirstSize, position().blocks);
-    const std::byte* const lists = all_lists_.get() + merged_bytes_;
-    merged_bytes_ += totals_[member];
     const ShardRange shard = shard_of(member);
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work,
-                             merge({lists, totals_[member]},
-                                   sizes,
-                                   {0, shard.size_elems()},
-                                   span().out + to_bytes(shard.begin)));
-    if (work != nullptr) {
-      return work;
-    }
+    LIGHTCC_ASSIGN_OR_RETURN(TopkSum sum,
+                             sum_of({lists, totals_[member]},
+                                    sizes,
+                                    {0, shard.size_elems()},
+                                    span().out + to_bytes(shard.begin)));
+    calls.add(kernels(), std::move(sum));
+    lists += totals_[member];
   }
-  return std::unique_ptr<Work>();
+  return {};
 }
 
 }  // namespace lightcc

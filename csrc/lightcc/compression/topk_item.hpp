@@ -22,12 +22,15 @@ class TopkItem final : public CompressedItem {
  public:
   TopkItem(CompressedTensor tensor, const CompressedJob& job);
 
+  Status start_compression(KernelCalls& calls) override;
+  void finish_compression() override;
   Result<std::unique_ptr<Work>> next_exchange(Group& inter) override;
-  Result<std::unique_ptr<Work>> next_gather(Group* intra) override;
+  std::unique_ptr<Work> gather_headers(Group& intra) override;
+  Status finish_shard(KernelCalls& calls) override;
+  std::unique_ptr<Work> gather_results(Group& intra) override;
+  Status finish_tensor(KernelCalls& calls) override;
 
  private:
-  Result<std::unique_ptr<Work>> start_compression() override;
-  void finish_compression() override;
   ShardRange piece_of(std::size_t block) const;  // Of the own shard, from its first element on.
 
   std::unique_ptr<Work> exchange_dense(Group& inter);
@@ -38,29 +41,22 @@ class TopkItem final : public CompressedItem {
   Result<std::unique_ptr<Work>> merge_piece();
   std::unique_ptr<Work> exchange_merged(Group& inter);
 
-  std::unique_ptr<Work> gather_headers(Group& intra);
   Status read_gathered_headers();
-  /// The own shard's result, for the others of the block.
-  Result<std::unique_ptr<Work>> finish_shard();
-  std::unique_ptr<Work> gather_results(Group& intra);
-  Result<std::unique_ptr<Work>> merge_everything();
 
-  /// Lists of `sizes` bytes, one after another in `bytes`, of the elements of `range` of a shard,
-  /// merged into `out`.
-  Result<std::unique_ptr<Work>> merge(std::span<const std::byte> bytes,
-                                      std::span<const std::uint64_t> sizes,
-                                      const ShardRange& range,
-                                      std::byte* out) const;
+  /// The sum, into `out`, of lists of `sizes` bytes, one after another in `bytes`, of the elements
+  /// of `range` of a shard.
+  Result<TopkSum> sum_of(std::span<const std::byte> bytes,
+                         std::span<const std::uint64_t> sizes,
+                         const ShardRange& range,
+                         std::byte* out) const;
 
   TopkFormat format_;
   std::size_t k_ = 0;
   std::size_t capacity_ = 0;
   TopkPlan plan_;
 
-  int exchanged_ = 0;  // Steps done.
-  enum class Gathering : std::uint8_t { kHeaders, kShard, kResults, kRest };
-  Gathering gathering_ = Gathering::kHeaders;  // What comes next.
-  TopkOutcome outcome_;                        // Of the own list.
+  int exchanged_ = 0;    // Steps done.
+  TopkOutcome outcome_;  // Of the own list.
   CompressedBuffer own_;
   CompressedBuffer pieces_;             // The own list, cut.
   std::vector<std::uint64_t> header_;   // To the other blocks, then to the other members.
@@ -69,9 +65,7 @@ class TopkItem final : public CompressedItem {
   CompressedBuffer lists_;              // From all blocks.
   std::size_t lists_bytes_ = 0;
   std::vector<std::size_t> totals_;  // Bytes of the lists of each member.
-  CompressedBuffer all_lists_;       // From all blocks and members,
-  std::size_t merged_members_ = 0;   // of which so many
-  std::size_t merged_bytes_ = 0;     // are merged.
+  CompressedBuffer all_lists_;       // From all blocks and members.
 };
 
 }  // namespace lightcc

@@ -13,10 +13,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/low_rank_state.hpp"
 #include "lightcc/compression/quantize.hpp"
@@ -95,6 +98,24 @@ class TopkShardState {
   virtual Status save(Bytes& out) const = 0;
 };
 
+/// What TopkShardState::compress() is given.
+struct TopkStep {
+  TopkShardState* state = nullptr;
+  const std::byte* shard = nullptr;
+  TopkRequest request;
+  std::span<std::byte> list;
+  TopkOutcome* outcome = nullptr;
+};
+
+/// What TopkKernels::merge() is given.
+struct TopkSum {
+  std::vector<TopkListView> lists;
+  std::byte* out = nullptr;
+  std::size_t elements = 0;
+  DataType dtype = DataType::kFloat32;
+  double postscale = 1.0;
+};
+
 class TopkKernels {
  public:
   TopkKernels() = default;
@@ -132,6 +153,31 @@ class TopkKernels {
                                               std::size_t elements,
                                               DataType dtype,
                                               double postscale) = 0;
+  // The same for several tensors at once, of states of these kernels, no two of which are the same.
+  // Neither steps nor sums need to outlive the call. Where it fails, states may be pending.
+  virtual Result<std::unique_ptr<Work>> compress_all(std::span<const TopkStep> steps) {
+    std::vector<std::unique_ptr<Work>> works;
+    for (const TopkStep& step : steps) {
+      LIGHTCC_ASSIGN_OR_RETURN(
+          std::unique_ptr<Work> work,
+          step.state->compress(step.shard, step.request, step.list, *step.outcome));
+      if (work != nullptr) {
+        works.push_back(std::move(work));
+      }
+    }
+    return all_of(std::move(works));
+  }
+  virtual Result<std::unique_ptr<Work>> merge_all(std::span<const TopkSum> sums) {
+    std::vector<std::unique_ptr<Work>> works;
+    for (const TopkSum& sum : sums) {
+      LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work,
+                               merge(sum.lists, sum.out, sum.elements, sum.dtype, sum.postscale));
+      if (work != nullptr) {
+        works.push_back(std::move(work));
+      }
+    }
+    return all_of(std::move(works));
+  }
   /// lightcc::dequantize() into `out`.
   virtual Status dequantize(std::span<const std::span<const std::byte>> /*parts*/,
                             std::size_t /*elements*/,

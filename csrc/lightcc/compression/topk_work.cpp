@@ -16,6 +16,11 @@
 // an order that its members share: with L tensors of lead A0 .. A(L-1) D0 A(L) D1 A(L+1) ... The
 // groups between blocks take tensors in turn.
 //
+// Batches. A GPU takes several tensors in as many launches as one. There the first of a batch
+// brings all of it to its lists, in the place of its own A, and the last one brings all of it to
+// its results, in the place of its own D. What a block does in between has the same order on all
+// its members, as batches follow from the sizes of tensors. Between blocks nothing is another.
+//
 // Sizes. A list is as long as it comes out; so before lists travel, 16 bytes say how long they are,
 // between blocks and within.
 //
@@ -38,6 +43,7 @@
 #include "lightcc/collectives/grid_stages.hpp"
 #include "lightcc/collectives/grid_work.hpp"
 #include "lightcc/compression/quantized_item.hpp"
+#include "lightcc/compression/tensor_batches.hpp"
 #include "lightcc/compression/topk_item.hpp"
 
 namespace lightcc {
@@ -46,10 +52,43 @@ namespace {
 /// Several operations, each started when the one before is done.
 class Sequence final : public Work {
  public:
+  /// Starts one; null: it is done.
+  using Start = std::function<Result<std::unique_ptr<Work>>()>;
+
+  explicit Sequence(std::vector<Start> starts) : starts_(std::move(starts)) {}
+
+  Result<Progress> advance() override {
+    while (next_ < starts_.size()) {
+      if (work_ == nullptr) {
+        LIGHTCC_ASSIGN_OR_RETURN(work_, starts_[next_]());
+      }
+      if (work_ != nullptr) {
+        LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, work_->advance());
+        if (progress != Progress::kDone) {
+          return progress;
+        }
+        work_.reset();
+        ++next_;
+        return next_ < starts_.size() ? Progress::kMoved : Progress::kDone;
+      }
+      ++next_;
+    }
+    return Progress::kDone;
+  }
+
+ private:
+  std::vector<Start> starts_;
+  std::size_t next_ = 0;
+  std::unique_ptr<Work> work_;
+};
+
+/// An operation of several parts, as next_exchange() has.
+class Parts final : public Work {
+ public:
   using Next = std::function<Result<std::unique_ptr<Work>>()>;
 
   /// `next` returns null when there is no further one.
-  explicit Sequence(Next next) : next_(std::move(next)) {}
+  explicit Parts(Next next) : next_(std::move(next)) {}
 
   Result<Progress> advance() override {
     if (work_ == nullptr) {
@@ -71,6 +110,21 @@ class Sequence final : public Work {
   std::unique_ptr<Work> work_;
 };
 
+/// Of those in host memory alone, each is a batch: nothing is launched for them.
+std::vector<TensorBatch> batches_of(const std::vector<CompressedTensor>& tensors,
+                                    const CompressedJob& job,
+                                    const Group* shards) {
+  if (job.spec.is_quantized() || (shards == nullptr && !job.on_device)) {
+    return cut_singly(tensors.size());
+  }
+  std::vector<std::size_t> elements;
+  elements.reserve(tensors.size());
+  for (const CompressedTensor& tensor : tensors) {
+    elements.push_back(tensor.span.count);
+  }
+  return cut_in_batches(elements);
+}
+
 std::unique_ptr<CompressedItem> make_item(CompressedTensor tensor, const CompressedJob& job) {
   if (job.spec.is_quantized()) {
     return std::make_unique<QuantizedItem>(std::move(tensor), job);
@@ -78,7 +132,8 @@ std::unique_ptr<CompressedItem> make_item(CompressedTensor tensor, const Compres
   return std::make_unique<TopkItem>(std::move(tensor), job);
 }
 
-/// Tensors take the place of chunks.
+/// Tensors take the place of chunks. The first of a batch brings all of it to its lists, and the
+/// last one brings all of it to its results.
 class CompressedStages final : public PipelineStages {
  public:
   CompressedStages(std::vector<CompressedTensor> tensors,
@@ -88,7 +143,8 @@ class CompressedStages final : public PipelineStages {
                    std::size_t lead)
       : PipelineStages(GridSchedule(tensors.size(), lead)),
         grid_(std::move(grid)),
-        shards_(shards) {
+        shards_(shards),
+        batches_(batches_of(tensors, job, shards)) {
     items_.reserve(tensors.size());
     for (CompressedTensor& tensor : tensors) {
       items_.push_back(make_item(std::move(tensor), job));
@@ -96,21 +152,44 @@ class CompressedStages final : public PipelineStages {
   }
 
   std::unique_ptr<Work> start_scatter(std::size_t index) override {
-    CompressedItem& item = *items_[index];
-    return std::make_unique<Sequence>([this, &item] { return item.next_scatter(intra()); });
+    const TensorBatch batch = batches_[index];
+    if (index != batch.first) {
+      return nullptr;
+    }
+    std::vector<Sequence::Start> starts;
+    add_for_each(starts, batch, &CompressedItem::scatter);
+    add_calls(starts, batch, &CompressedItem::start_compression);
+    starts.emplace_back([this, batch] {
+      for (std::size_t i = batch.first; i < batch.end; ++i) {
+        items_[i]->finish_compression();
+      }
+      return std::unique_ptr<Work>();
+    });
+    return std::make_unique<Sequence>(std::move(starts));
   }
   std::unique_ptr<Work> start_exchange(std::size_t index, Group& group) override {
     CompressedItem& item = *items_[index];
-    return std::make_unique<Sequence>([&item, &group] { return item.next_exchange(group); });
+    return std::make_unique<Parts>([&item, &group] { return item.next_exchange(group); });
   }
   std::unique_ptr<Work> start_gather(std::size_t index) override {
-    return std::make_unique<Sequence>([this, index] {
-      auto next = items_[index]->next_gather(intra());
-      if (next.ok() && *next == nullptr) {
-        items_[index].reset();  // Its buffers are needed no more.
+    const TensorBatch batch = batches_[index];
+    if (index + 1 != batch.end) {
+      return nullptr;
+    }
+    std::vector<Sequence::Start> starts;
+    add_for_each(starts, batch, &CompressedItem::gather_headers);
+    add_calls(starts, batch, &CompressedItem::finish_shard);
+    add_for_each(starts, batch, &CompressedItem::gather_results);
+    if (intra() != nullptr) {
+      add_calls(starts, batch, &CompressedItem::finish_tensor);
+    }
+    starts.emplace_back([this, batch] {
+      for (std::size_t i = batch.first; i < batch.end; ++i) {
+        items_[i].reset();  // Its buffers are needed no more.
       }
-      return next;
+      return std::unique_ptr<Work>();
     });
+    return std::make_unique<Sequence>(std::move(starts));
   }
 
  private:
@@ -118,8 +197,32 @@ class CompressedStages final : public PipelineStages {
     return shards_ != nullptr || grid_ == nullptr ? shards_ : grid_->levels.intra.get();
   }
 
+  /// What members of a block do together, tensor by tensor.
+  void add_for_each(std::vector<Sequence::Start>& starts,
+                    const TensorBatch& batch,
+                    std::unique_ptr<Work> (CompressedItem::*start)(Group&)) {
+    for (std::size_t i = batch.first; intra() != nullptr && i < batch.end; ++i) {
+      starts.emplace_back([this, i, start] {
+        return Result<std::unique_ptr<Work>>((*items_[i].*start)(*intra()));
+      });
+    }
+  }
+  /// What kernels do for all tensors at once.
+  void add_calls(std::vector<Sequence::Start>& starts,
+                 const TensorBatch& batch,
+                 Status (CompressedItem::*add)(KernelCalls&)) {
+    starts.emplace_back([this, batch, add]() -> Result<std::unique_ptr<Work>> {
+      KernelCalls calls;
+      for (std::size_t i = batch.first; i < batch.end; ++i) {
+        LIGHTCC_RETURN_IF_ERROR((*items_[i].*add)(calls));
+      }
+      return calls.start();
+    });
+  }
+
   std::shared_ptr<GridState> grid_;
   Group* shards_;
+  std::vector<TensorBatch> batches_;
   std::vector<std::unique_ptr<CompressedItem>> items_;
 };
 

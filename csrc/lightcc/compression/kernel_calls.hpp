@@ -1,0 +1,39 @@
+// What the tensors of a batch ask of their kernels, asked at once: a GPU then launches as many
+// kernels for all of them as for one.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lightcc/base/status.hpp"
+#include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
+
+namespace lightcc {
+
+class KernelCalls {
+ public:
+  void add(TopkKernels& kernels, const TopkStep& step) { of(kernels).steps.push_back(step); }
+  void add(TopkKernels& kernels, TopkSum sum) { of(kernels).sums.push_back(std::move(sum)); }
+  /// Something that was begun by itself; null: it is done.
+  void add(std::unique_ptr<Work> work);
+
+  /// Begins what was added. Done when all of it is, or at once where that is null. Errors: of the
+  /// kernels.
+  Result<std::unique_ptr<Work>> start();
+
+ private:
+  struct OfKernels {
+    TopkKernels* kernels = nullptr;
+    std::vector<TopkStep> steps;
+    std::vector<TopkSum> sums;
+  };
+
+  OfKernels& of(TopkKernels& kernels);
+
+  std::vector<OfKernels> all_;  // In the order in which they were first asked.
+  std::vector<std::unique_ptr<Work>> begun_;
+};
+
+}  // namespace lightcc
