@@ -10,6 +10,7 @@
   X(reduce)                  \
   X(topk_encode)             \
   X(topk_measure)            \
+  X(topk_pack)               \
   X(topk_select)             \
   X(topk_threshold)
 

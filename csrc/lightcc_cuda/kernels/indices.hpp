@@ -21,21 +21,26 @@ constexpr u64 tiles_of(u64 elements, u64 tile) {
   return elements / tile + (elements % tile != 0 ? 1 : 0);
 }
 
-/// The last of `count` rows whose `first` is not above `value`. Rows ascend, and the first one's is
-/// not above it.
-template <typename Row>
-constexpr u32 row_at(const Row* rows, u32 count, u64 value) {
+/// The last of `count` rows whose `Begin`, a member, is not above `value`. Rows ascend, and the
+/// first one's is not above it.
+template <auto Begin, typename Row>
+constexpr u32 last_row(const Row* rows, u32 count, u64 value) {
   u32 low = 0;
   u32 high = count;
   while (high - low > 1) {
     const u32 middle = low + (high - low) / 2;
-    if (rows[middle].first <= value) {
+    if (rows[middle].*Begin <= value) {
       low = middle;
     } else {
       high = middle;
     }
   }
   return low;
+}
+
+template <typename Row>
+constexpr u32 row_at(const Row* rows, u32 count, u64 value) {
+  return last_row<&Row::first>(rows, count, value);
 }
 
 /// The first of `count` ascending offsets that is not below `value`, or `count`.

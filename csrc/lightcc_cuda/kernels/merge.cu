@@ -11,15 +11,17 @@
 
 namespace lightcc::cuda {
 
-LIGHTCC_DEVICE u64 merged_blocks(const MergeArguments& a) {
-  return tiles_of(a.phase + a.elements, kTopkWireBlock);
+LIGHTCC_DEVICE u64 merged_blocks(const MergeTensor& t) {
+  return tiles_of(t.phase + t.elements, kTopkWireBlock);
 }
 
 /// Where the entries of each block begin; a block of threads for each list.
 LIGHTCC_KERNEL(kMergeThreads, 4) LIGHTCC_MERGE_BEGIN_KERNEL(const MergeArguments a) {
   LIGHTCC_SHARED(u32, sums, kMergeThreads);
   const MergeList& list = a.lists[block_index()];
-  const u64 blocks = merged_blocks(a);
+  const MergeTensor& t =
+      a.tensors[last_row<&MergeTensor::first_list>(a.tensors, a.count, block_index())];
+  const u64 blocks = merged_blocks(t);
   const u64 share = tiles_of(blocks, kMergeThreads);
   const u64 first = min_of(share * thread_index(), blocks);
   const u64 end = min_of(first + share, blocks);
@@ -37,20 +39,20 @@ LIGHTCC_KERNEL(kMergeThreads, 4) LIGHTCC_MERGE_BEGIN_KERNEL(const MergeArguments
     before += i < thread_index() ? sums[i] : 0;
     total += sums[i];
   }
-  u32* begins = a.begins + block_index() * blocks;
+  u32* begins = t.begins + (block_index() - t.first_list) * blocks;
   for (u64 i = first; i < end; ++i) {
     begins[i] = before;
     before += min_of(list.counts[i], kTopkWireBlock);
   }
   const u64 flags = list.header[0] >> kTopkFlagsShift & 0xff;
   damaged = damaged || static_cast<u32>(list.header[0]) != static_cast<u32>(kTopkMagic) ||
-            list.header[1] != total || total > a.capacity ||
+            list.header[1] != total || total > t.capacity ||
             ((flags & kTopkFlagScales) != 0) != (list.exponents != nullptr);
   if (damaged) {
-    atomic_or(a.flags + 1, 1);
+    atomic_or(t.flags + 1, 1);
   }
   if (thread_index() == 0 && (flags & kTopkFlagNonFinite) != 0) {
-    atomic_or(a.flags, 1);
+    atomic_or(t.flags, 1);
   }
 }
 
@@ -65,7 +67,7 @@ struct Merger {
   using Wire = typename Element::Wire;
   using Lane = typename Element::Lane;
 
-  const MergeArguments& a;
+  const MergeTensor& t;
   Lane* sums;
   u32* present;  ///< A bit for each element of the tile: whether it has a sum.
   u64 block;
@@ -73,8 +75,8 @@ struct Merger {
 
   /// The entries of the tile.
   LIGHTCC_DEVICE_MEMBER MergeRange range_of(const MergeList& list, u64 index) const {
-    const u64 begin = min_of<u64>(a.begins[index * merged_blocks(a) + block], a.capacity);
-    const auto count = static_cast<u32>(min_of<u64>(list.counts[block], a.capacity - begin));
+    const u64 begin = min_of<u64>(t.begins[index * merged_blocks(t) + block], t.capacity);
+    const auto count = static_cast<u32>(min_of<u64>(list.counts[block], t.capacity - begin));
     const u16* offsets = list.offsets + begin;
     const auto base = static_cast<u32>(begin);
     return {base + first_from(offsets, count, first_offset),
@@ -108,7 +110,7 @@ struct Merger {
       return Wire{0};
     }
     const Lane sum = sums[at];
-    return Element::encode(a.postscale != 1.0 ? sum * static_cast<Lane>(a.postscale) : sum);
+    return Element::encode(t.postscale != 1.0 ? sum * static_cast<Lane>(t.postscale) : sum);
   }
 };
 
@@ -119,26 +121,28 @@ LIGHTCC_DEVICE_MEMBER void merge(const MergeArguments& a) {
   LIGHTCC_SHARED(Lane, sums, kMergeTile);
   LIGHTCC_SHARED(u32, present, kMergeTile / 32);
   LIGHTCC_SHARED(MergeRange, ranges, kMaxMergeLists);
-  const u64 start = u64{block_index()} * kMergeTile;  // With the phase.
-  const bool is_nan = a.flags[0] != 0;
+  const MergeTensor& t = a.tensors[row_at(a.tensors, a.count, block_index())];
+  const MergeList* const lists = a.lists + t.first_list;
+  const u64 start = (block_index() - t.first) * kMergeTile;  // With the phase.
+  const bool is_nan = t.flags[0] != 0;
   const Merger<Element> merger{
-      a, sums, present, start / kTopkWireBlock, static_cast<u32>(start % kTopkWireBlock)};
+      t, sums, present, start / kTopkWireBlock, static_cast<u32>(start % kTopkWireBlock)};
   for (u32 i = thread_index(); i < kMergeTile / 32; i += kMergeThreads) {
     present[i] = 0;
   }
-  for (u32 i = thread_index(); i < a.num_lists; i += kMergeThreads) {
-    ranges[i] = merger.range_of(a.lists[i], i);
+  for (u32 i = thread_index(); i < t.num_lists; i += kMergeThreads) {
+    ranges[i] = merger.range_of(lists[i], i);
   }
   sync_block();
-  for (u32 i = 0; i < a.num_lists; ++i) {
-    merger.add(a.lists[i], ranges[i]);
+  for (u32 i = 0; i < t.num_lists; ++i) {
+    merger.add(lists[i], ranges[i]);
     sync_block();
   }
   const Wire nan = Element::encode(__builtin_bit_cast(Lane, KeyOf<Lane>::kNan));
   for (u32 i = thread_index(); i < kMergeTile; i += kMergeThreads) {
-    if (start + i >= a.phase && start + i < a.phase + a.elements) {
-      const u64 element = start + i - a.phase;
-      store_any<Wire>(a.out + element * sizeof(Wire), is_nan ? nan : merger.result(i));
+    if (start + i >= t.phase && start + i < t.phase + t.elements) {
+      const u64 element = start + i - t.phase;
+      store_any<Wire>(t.out + element * sizeof(Wire), is_nan ? nan : merger.result(i));
     }
   }
 }

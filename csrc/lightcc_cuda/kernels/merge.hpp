@@ -16,19 +16,28 @@ struct MergeList {
 
 inline constexpr u32 kMaxMergeLists = 64;
 
-struct MergeArguments {
-  MergeList lists[kMaxMergeLists];  ///< In rank order.
-  u32* begins;                      ///< Scratch: a word for each block of each list.
-  u32* flags;  ///< [0] becomes 1 if a list is not finite, [1] if one is damaged. Zeros before.
-  u8* out;     ///< Any alignment.
+/// A sum: which of the lists it is of, and where it goes. A table of them in device memory.
+struct MergeTensor {
+  u64 first;       ///< Tiles of the sums before it in the table.
+  u64 first_list;  ///< Lists of the sums before it; its own ones are in rank order.
+  u32* begins;     ///< Scratch: a word for each block of each of its lists.
+  u32* flags;      ///< [0] becomes 1 if a list is not finite, [1] if one is damaged. Zeros before.
+  u8* out;         ///< Any alignment.
   u64 elements;
   u64 phase;     ///< Of the first element in its block, below 65536.
   u64 capacity;  ///< Entries that each list has room for.
   double postscale;
-  u32 num_lists;
+  u32 num_lists;  ///< 1 .. kMaxMergeLists.
   u32 unused;
 };
-static_assert(sizeof(MergeArguments) == 2624);
+
+struct MergeArguments {
+  const MergeTensor* tensors;
+  const MergeList* lists;  ///< Of all tensors.
+  u32 count;               ///< Tensors.
+  u32 num_lists;           ///< Of all of them.
+};
+static_assert(sizeof(MergeArguments) == 24 && sizeof(MergeTensor) == 80 && sizeof(MergeList) == 40);
 
 inline constexpr u32 kMergeThreads = 256;
 /// Elements of a block of threads.
@@ -36,8 +45,8 @@ inline constexpr u32 kMergeTile = 4096;
 
 }  // namespace lightcc::cuda
 
-/// X(name, type), with a block for each tile of phase + elements; after lightcc_merge_begin, which
-/// has one for each list.
+/// X(name, type), with a block for each tile of phase + elements of each sum; after
+/// lightcc_merge_begin, which has one for each list.
 #define LIGHTCC_MERGE_KERNELS(X) \
   X(lightcc_merge_f32, Float32)  \
   X(lightcc_merge_f64, Float64)  \

@@ -12,10 +12,11 @@
 //   finish                   header and counts of the list
 //   encode                   values as float16 with a power of two for each block, where asked
 //   measure                  a sample of what came in, and of what is kept back
+//   pack                     all lists together, as they travel, and what became of each tensor
 //   commit                   swaps the residuals, unless a list of any rank was not finite
 //
-// The list has the parts of the wire format (compression/list_layout.hpp), values where they are if
-// it is full. Nothing is copied together on the GPU: lists of a fixed capacity travel whole.
+// They are as many for a table of tensors as for one. A list has the parts of the wire format
+// (compression/list_layout.hpp), values where they are if it is full, until pack moves them.
 #pragma once
 
 #include "lightcc_cuda/kernels/integers.hpp"
@@ -32,6 +33,10 @@ inline constexpr u32 kTopkBins = 4096;
 inline constexpr u32 kTopkBinBits = 12;
 /// Places are counted in 31 bits.
 inline constexpr u64 kMaxTopkElements = (u64{1} << 31) - 1;
+/// Tensors of a table.
+inline constexpr u32 kMaxTopkTensors = 256;
+/// Where lists begin that are packed.
+inline constexpr u64 kTopkPackAlignment = 16;
 
 /// Rounds of count and descend for lanes of so many bytes.
 constexpr u32 topk_rounds(u32 lane_bytes) {
@@ -82,6 +87,7 @@ struct TopkProgress {
 /// A shard and where its list goes; a table of them in device memory.
 struct TopkTensor {
   u64 first;        ///< Tiles of the tensors before it in the table.
+  u64 first_part;   ///< Parts of the tensors before it.
   u64 numel;        ///< 1 .. kMaxTopkElements.
   const u8* shard;  ///< Any alignment; only read.
   u8* residual[2];  ///< Lanes, aligned to 16 bytes.
@@ -101,26 +107,29 @@ struct TopkTensor {
   u64 capacity;
   double scale;
   double momentum;
-  u32 exact;  ///< Exactly k entries.
-  u32 dtype;  ///< DataType.
+  u32 exact;        ///< Exactly k entries.
+  u32 dtype;        ///< DataType.
+  u32 parts;        ///< Blocks of threads that share it in sample, count and pack.
+  u32 value_bytes;  ///< Of a value of the list.
 };
 
 struct TopkArguments {
   const TopkTensor* tensors;
   u32* tile_counters;  ///< Two: from which blocks draw their tile as they begin to run.
   const u32* is_void;  ///< Of commit: not 0 where a list of any rank was not finite.
-  u32 count;           ///< Tensors.
-  u32 round;           ///< Of select.
-  u32 parts;           ///< Blocks of threads that share a tensor in sample and count.
-  u32 unused;
+  // Of pack.
+  TopkProgress* reports;  ///< One for each tensor.
+  u8* packed;             ///< Aligned to kTopkPackAlignment, as each list in it is.
+  u32 count;              ///< Tensors.
+  u32 round;              ///< Of select.
 };
-static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 128 &&
-              sizeof(TopkTensor) == 176);
+static_assert(sizeof(TopkArguments) == 48 && sizeof(TopkProgress) == 128 &&
+              sizeof(TopkTensor) == 192);
 
 }  // namespace lightcc::cuda
 
 /// Kernels of the elements' type, X(name, type); select, X(name, type, blocks of a multiprocessor),
-/// has a block for each tile, sample and count have `parts` for each tensor.
+/// has a block for each tile, sample and count have `parts` of each tensor.
 #define LIGHTCC_TOPK_SELECT_KERNELS(X)   \
   X(lightcc_topk_select_f32, Float32, 3) \
   X(lightcc_topk_select_f64, Float64, 2) \
@@ -155,5 +164,7 @@ static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 128 &&
   X(lightcc_topk_measure_f64, Float64)  \
   X(lightcc_topk_measure_f16, Float16)  \
   X(lightcc_topk_measure_bf16, Bfloat16)
+/// With `parts` blocks of each tensor.
+#define LIGHTCC_TOPK_PACK_KERNEL lightcc_topk_pack
 /// With a block for each tensor.
 #define LIGHTCC_TOPK_COMMIT_KERNEL lightcc_topk_commit

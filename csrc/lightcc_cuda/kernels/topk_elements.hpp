@@ -144,6 +144,11 @@ struct TopkReader {
   bool is_aligned_shard;
 };
 
+/// The tensor of a block of threads, where each has `parts` of them.
+LIGHTCC_DEVICE u32 row_of_part(const TopkArguments& a) {
+  return last_row<&TopkTensor::first_part>(a.tensors, a.count, block_index());
+}
+
 /// The sum of a value over the warp.
 LIGHTCC_DEVICE u32 sum_of_warp(u32 value) {
   LIGHTCC_UNROLL

@@ -266,7 +266,7 @@ LIGHTCC_DEVICE_MEMBER void sample(const TopkArguments& a) {
   constexpr u64 kGroup = 16;
   constexpr u64 kSampledSelected = 256;
   constexpr u64 kMaxStride = 64;
-  const TopkTensor& t = a.tensors[block_index() / a.parts];
+  const TopkTensor& t = a.tensors[row_of_part(a)];
   TopkProgress& progress = *t.progress;
   if (progress.path != TopkPath::kForecast) {
     return;
@@ -281,8 +281,8 @@ LIGHTCC_DEVICE_MEMBER void sample(const TopkArguments& a) {
   }
   const u64 skipped = progress.step % stride;
   u32 reached = 0;
-  for (u64 i = u64{block_index() % a.parts} * kTopkThreads + thread_index();;
-       i += u64{a.parts} * kTopkThreads) {
+  for (u64 i = (block_index() - t.first_part) * kTopkThreads + thread_index();;
+       i += u64{t.parts} * kTopkThreads) {
     const u64 element = (skipped + i / kGroup * stride) * kGroup + i % kGroup;
     if (element >= t.numel) {
       break;
@@ -308,7 +308,7 @@ template <typename Element>
 LIGHTCC_DEVICE_MEMBER void count(const TopkArguments& a) {
   using Lane = typename Element::Lane;
   using Key = typename KeyOf<Lane>::Type;
-  const TopkTensor& t = a.tensors[block_index() / a.parts];
+  const TopkTensor& t = a.tensors[row_of_part(a)];
   TopkProgress& progress = *t.progress;
   const u32 shift = progress.shift;
   const bool is_first = shift == KeyOf<Lane>::kBits;
@@ -330,9 +330,9 @@ LIGHTCC_DEVICE_MEMBER void count(const TopkArguments& a) {
       atomic_add(memory + static_cast<u32>(key >> (shift - bits) & mask), 1);
     }
   };
-  for (u64 at = (u64{block_index() % a.parts} * kTopkThreads + thread_index()) * kLaneElements;
+  for (u64 at = ((block_index() - t.first_part) * kTopkThreads + thread_index()) * kLaneElements;
        at < t.numel;
-       at += u64{a.parts} * kTopkThreads * kLaneElements) {
+       at += u64{t.parts} * kTopkThreads * kLaneElements) {
     if (at + kLaneElements <= t.numel) {
       Accumulated<Lane> four;
       reader.accumulate_four(at, four);

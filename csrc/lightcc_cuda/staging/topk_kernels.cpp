@@ -17,6 +17,16 @@ Status is_pending_error(const char* what) {
                     what);
 }
 
+Result<std::unique_ptr<Work>> post_steps(const std::shared_ptr<Launcher>& launcher,
+                                         const std::shared_ptr<std::atomic<int>>& under_way,
+                                         std::vector<SiteStep> steps) {
+  auto work = std::make_unique<JobsWork>(under_way);
+  work->post(launcher, [steps = std::move(steps)](const GpuSite& gpu) {
+    return gpu.topk.compress(steps, gpu.stream.get());
+  });
+  return std::unique_ptr<Work>(std::move(work));
+}
+
 class CudaShardState final : public TopkShardState {
  public:
   CudaShardState(std::shared_ptr<Launcher> launcher,
@@ -37,10 +47,18 @@ class CudaShardState final : public TopkShardState {
                                          const TopkRequest& request,
                                          std::span<std::byte> list,
                                          TopkOutcome& outcome) override {
+    LIGHTCC_RETURN_IF_ERROR(begin(shard, request));
+    return post_steps(
+        launcher_,
+        under_way_,
+        {{.shard = shard_, .input = shard, .request = request, .list = list, .outcome = &outcome}});
+  }
+  /// The step is pending from now on, unless it is refused.
+  Status begin(const std::byte* input, const TopkRequest& request) {
     if (pending_) {
       return is_pending_error("compressing");
     }
-    if (shard == nullptr || request.k == 0 || request.k > request.capacity ||
+    if (input == nullptr || request.k == 0 || request.k > request.capacity ||
         request.capacity > numel()) {
       return make_error(ErrorCode::kInvalidArgument,
                         "top-k compression of %zu elements of a GPU to %zu, at most %zu",
@@ -49,13 +67,9 @@ class CudaShardState final : public TopkShardState {
                         request.capacity);
     }
     pending_ = true;
-    auto work = std::make_unique<JobsWork>(under_way_);
-    work->post(launcher_,
-               [state = shard_, shard, request, list, &outcome](const GpuSite& gpu) -> Status {
-                 return gpu.topk.compress(*state, shard, request, list, outcome, gpu.stream.get());
-               });
-    return std::unique_ptr<Work>(std::move(work));
+    return {};
   }
+  const std::shared_ptr<TopkShard>& shard() const { return shard_; }
   DataType dtype() const override { return shard_->dtype; }
   std::size_t numel() const override { return shard_->numel; }
   // No job runs by then.
@@ -172,23 +186,69 @@ std::shared_ptr<std::byte> CudaTopkKernels::allocate(std::size_t bytes) {
           }};
 }
 
+Result<std::unique_ptr<Work>> CudaTopkKernels::compress_all(std::span<const TopkStep> steps) {
+  std::vector<SiteStep> of_site;
+  Status begun;
+  for (const TopkStep& step : steps) {
+    auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
+    begun = state.dtype() == steps.front().state->dtype()
+                ? state.begin(step.shard, step.request)
+                : make_error(ErrorCode::kInvalidArgument,
+                             "top-k compression of %s and %s at once on a GPU",
+                             data_type_name(steps.front().state->dtype()),
+                             data_type_name(state.dtype()));
+    if (!begun.ok()) {
+      break;
+    }
+    of_site.push_back({.shard = state.shard(),
+                       .input = step.shard,
+                       .request = step.request,
+                       .list = step.list,
+                       .outcome = step.outcome});
+  }
+  if (begun.ok()) {
+    return post_steps(to_host_, under_way_, std::move(of_site));
+  }
+  for (std::size_t i = 0; i < of_site.size(); ++i) {
+    steps[i].state->rollback();
+  }
+  return begun;
+}
+
 Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkListView> lists,
                                                      std::byte* out,
                                                      std::size_t elements,
                                                      DataType dtype,
                                                      double postscale) {
-  if (elements == 0 || lists.empty() || lists.size() > kMaxMergeLists) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "a sum of %zu lists of %zu elements on a GPU; allowed are 1 to %u lists",
-                      lists.size(),
-                      elements,
-                      kMaxMergeLists);
+  const TopkSum sum{.lists = {lists.begin(), lists.end()},
+                    .out = out,
+                    .elements = elements,
+                    .dtype = dtype,
+                    .postscale = postscale};
+  return merge_all({&sum, 1});
+}
+
+Result<std::unique_ptr<Work>> CudaTopkKernels::merge_all(std::span<const TopkSum> sums) {
+  for (const TopkSum& sum : sums) {
+    if (sum.elements == 0 || sum.lists.empty() || sum.lists.size() > kMaxMergeLists) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "a sum of %zu lists of %zu elements on a GPU; allowed are 1 to %u lists",
+                        sum.lists.size(),
+                        sum.elements,
+                        kMaxMergeLists);
+    }
+    if (sum.dtype != sums.front().dtype) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "sums of %s and %s at once on a GPU",
+                        data_type_name(sums.front().dtype),
+                        data_type_name(sum.dtype));
+    }
   }
-  const std::vector<TopkListView> kept(lists.begin(), lists.end());
   auto work = std::make_unique<JobsWork>(under_way_);
-  work->post(to_device_, [=](const GpuSite& gpu) {
-    return gpu.topk.merge(kept, out, elements, dtype, postscale, gpu.stream.get());
-  });
+  work->post(to_device_,
+             [kept = std::vector<TopkSum>(sums.begin(), sums.end())](const GpuSite& gpu) {
+               return gpu.topk.merge(kept, gpu.stream.get());
+             });
   return std::unique_ptr<Work>(std::move(work));
 }
 

@@ -1,14 +1,15 @@
 // Top-k compression on one GPU: the calls of the driver that a launcher's thread makes for it.
 //
-// A step reads a shard and writes its list, and what is not sent stays in memory of the GPU
-// (kernels/topk.hpp). The host learns from the list's header how much of the list to fetch, and
-// decides nothing else.
+// A step reads shards and writes their lists, and what is not sent stays in memory of the GPU
+// (kernels/topk.hpp). The host learns from reports how much of the lists to fetch, and decides
+// nothing else. It launches and copies for a whole table of tensors.
 //
 // Thread: the launcher's, with the context current. Its methods wait for the GPU.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/compression/step_energy.hpp"
+#include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/compression/topk_list.hpp"
 #include "lightcc/compression/topk_saved.hpp"
 #include "lightcc/compression/topk_state.hpp"
@@ -48,6 +50,15 @@ struct TopkShard {
   std::size_t lane_bytes() const { return dtype == DataType::kFloat64 ? 8 : 4; }
 };
 
+/// What TopkState::compress() is given, of a shard in memory of the GPU.
+struct SiteStep {
+  std::shared_ptr<TopkShard> shard;
+  const std::byte* input = nullptr;
+  TopkRequest request;
+  std::span<std::byte> list;  ///< In host memory.
+  TopkOutcome* outcome = nullptr;
+};
+
 class TopkSite {
  public:
   /// Both outlive it.
@@ -63,25 +74,18 @@ class TopkSite {
   /// Appends what TopkState::save() would.
   Status save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream);
 
-  /// TopkState::compress() of a shard in memory of the GPU. Copies to the host what the list holds,
-  /// and TopkProgress.
-  Status compress(TopkShard& shard,
-                  const std::byte* input,
-                  const TopkRequest& request,
-                  std::span<std::byte> list,
-                  TopkOutcome& outcome,
-                  StreamHandle* stream);
-  /// merge_lists() into memory of the GPU: of at most 64 lists, which parse_list() has checked, or
-  /// of one that is not finite. Copies the lists to the GPU.
-  Status merge(std::span<const TopkListView> lists,
-               std::byte* out,
-               std::size_t elements,
-               DataType dtype,
-               double postscale,
-               StreamHandle* stream);
+  /// TopkState::compress() of shards of one dtype, each of which occurs once. Copies to the host
+  /// what the lists hold, and TopkProgress of each. Up to kMaxTopkTensors shards take as many
+  /// launches and copies as one.
+  Status compress(std::span<const SiteStep> steps, StreamHandle* stream);
+  /// merge_lists() into memory of the GPU, for sums of one dtype: each of at most 64 lists, which
+  /// parse_list() has checked, or of one that is not finite. Copies the lists to the GPU. As many
+  /// sums take as many launches and copies as one.
+  Status merge(std::span<const TopkSum> sums, StreamHandle* stream);
 
  private:
-  struct Step;
+  struct StepTable;
+  struct SumTable;
 
   Status wait(StreamHandle* stream) const;
   Status copy_to_host(void* to, Address from, std::size_t bytes, StreamHandle* stream) const;
@@ -95,15 +99,31 @@ class TopkSite {
   Status add_velocity(TopkShard& shard, StreamHandle* stream) const;
   /// What the host has to do about how the last step ended. Returns whether the GPU is to be told.
   static bool settle(TopkShard& shard);
-  /// Tells the GPU that the last step counts. `rows`: its table, whose first row is the shard's.
-  Status commit(TopkShard& shard, Address rows, StreamHandle* stream) const;
-  Status launch_step(const Step& step, const TopkShard& shard, StreamHandle* stream) const;
+  /// Tells the GPU that the last steps of `count` shards count, whose rows are the first ones of
+  /// the table `rows`.
+  Status commit(const TopkShard& first,
+                std::size_t count,
+                Address rows,
+                StreamHandle* stream) const;
+  Status compress_table(StepTable& table, StreamHandle* stream);
+  Status launch_step(const StepTable& table, StreamHandle* stream) const;
+  Status fetch_lists(const StepTable& table,
+                     Address memory,
+                     std::byte* reports,
+                     std::byte* packed,
+                     StreamHandle* stream) const;
+  static Result<std::size_t> read_reports(std::span<const SiteStep> steps,
+                                          std::span<const TopkProgress> reports);
+  Status merge_table(std::span<const TopkSum> sums, StreamHandle* stream);
   template <typename Arguments>
   Status run(const std::string& kernel,
              u64 blocks,
              unsigned threads,
              const Arguments& arguments,
-             StreamHandle* stream) const;
+             StreamHandle* stream) const {
+    return launch(
+        driver_, kernels_->find(kernel), static_cast<unsigned>(blocks), threads, stream, arguments);
+  }
 
   const Driver& driver_;
   PinnedPool& pinned_;

@@ -2,6 +2,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <deque>
+#include <memory>
+#include <span>
 
 #include "lightcc/compression/merge.hpp"
 
@@ -79,26 +82,36 @@ class Merge {
     ASSERT_TRUE(view.ok()) << view.status().message();
     views_.push_back(*view);
     capacity_ = std::max(capacity_, view->count);
-    arguments_.lists[views_.size() - 1] = {std::bit_cast<const u64*>(list.data()),
-                                           std::bit_cast<const u32*>(view->counts),
-                                           std::bit_cast<const i16*>(view->exponents),
-                                           std::bit_cast<const u16*>(view->offsets),
-                                           std::bit_cast<const u8*>(view->values)};
+    lists_.push_back({std::bit_cast<const u64*>(list.data()),
+                      std::bit_cast<const u32*>(view->counts),
+                      std::bit_cast<const i16*>(view->exponents),
+                      std::bit_cast<const u16*>(view->offsets),
+                      std::bit_cast<const u8*>(view->values)});
   }
 
+  /// Sums of one dtype, by the launches of one.
+  static void run_together(std::span<Merge* const> merges, double postscale, Rng& rng) {
+    std::vector<MergeTensor> rows;
+    std::vector<MergeList> lists;
+    u64 tiles = 0;
+    for (Merge* const merge : merges) {
+      rows.push_back(merge->row(postscale));
+      rows.back().first = tiles;
+      rows.back().first_list = lists.size();
+      tiles += tiles_of(merge->phase_ + merge->elements_, kMergeTile);
+      lists.insert(lists.end(), merge->lists_.begin(), merge->lists_.end());
+    }
+    const MergeArguments arguments{.tensors = rows.data(),
+                                   .lists = lists.data(),
+                                   .count = static_cast<u32>(rows.size()),
+                                   .num_lists = static_cast<u32>(lists.size())};
+    testing::run(LIGHTCC_MERGE_BEGIN_KERNEL, arguments.num_lists, kMergeThreads, arguments, rng);
+    testing::run(
+        kernel_of(merges.front()->dtype_), static_cast<u32>(tiles), kMergeThreads, arguments, rng);
+  }
   void run(double postscale, Rng& rng) {
-    begins_.assign(views_.size() * topk_blocks(elements_, phase_), 0);
-    arguments_.begins = begins_.data();
-    arguments_.flags = flags_.data();
-    arguments_.out = out_.data();
-    arguments_.elements = elements_;
-    arguments_.phase = phase_;
-    arguments_.capacity = capacity_;
-    arguments_.postscale = postscale;
-    arguments_.num_lists = static_cast<u32>(views_.size());
-    testing::run(LIGHTCC_MERGE_BEGIN_KERNEL, arguments_.num_lists, kMergeThreads, arguments_, rng);
-    const auto tiles = static_cast<u32>(tiles_of(phase_ + elements_, kMergeTile));
-    testing::run(kernel_of(dtype_), tiles, kMergeThreads, arguments_, rng);
+    Merge* const alone = this;
+    run_together({&alone, 1}, postscale, rng);
   }
 
   void expect_bits_of_the_cpu(double postscale) {
@@ -109,16 +122,30 @@ class Merge {
     EXPECT_EQ(out_, wanted);
   }
 
-  MergeArguments& arguments() { return arguments_; }
+  MergeList& first_list() { return lists_.front(); }
   u32 damage() const { return flags_[1]; }
 
  private:
+  MergeTensor row(double postscale) {
+    begins_.assign(views_.size() * topk_blocks(elements_, phase_), 0);
+    MergeTensor made{};
+    made.begins = begins_.data();
+    made.flags = flags_.data();
+    made.out = out_.data();
+    made.elements = elements_;
+    made.phase = phase_;
+    made.capacity = capacity_;
+    made.postscale = postscale;
+    made.num_lists = static_cast<u32>(lists_.size());
+    return made;
+  }
+
   DataType dtype_;
   std::size_t elements_;
   std::size_t phase_;
   Region out_;
   std::vector<TopkListView> views_;
-  MergeArguments arguments_{};
+  std::vector<MergeList> lists_;
   std::vector<u32> begins_;
   std::array<u32, 2> flags_{};
   std::size_t capacity_ = 0;
@@ -141,6 +168,41 @@ TEST(CudaMerge, sums_of_plain_and_scaled_lists_have_the_bits_of_the_cpu) {
         merge.run(postscale, rng);
         merge.expect_bits_of_the_cpu(postscale);
       }
+    }
+  }
+}
+
+TEST(CudaMerge, sums_of_one_launch_do_not_mix) {
+  for (const DataType dtype : kFloatTypes) {
+    Rng rng(seed());
+    const TopkFormat format{.dtype = dtype};
+    // Of different sizes, and of one list, three or as many as there may be.
+    std::vector<std::unique_ptr<Merge>> merges;
+    std::vector<Merge*> together;
+    std::deque<Buffer> lists;
+    for (const std::size_t elements : {9000U, 1U, 66000U, 1U, 4096U}) {
+      Merge& merge =
+          *merges.emplace_back(std::make_unique<Merge>(dtype, elements, 0, rng.below(16)));
+      together.push_back(&merge);
+      const std::size_t count = elements == 9000 ? 1 : elements == 4096 ? kMaxMergeLists : 3;
+      for (std::size_t i = 0; i < count; ++i) {
+        merge.add(lists.emplace_back(make_list(elements, 0.02, format, rng)), false);
+      }
+    }
+    // One of them is not finite, and no other.
+    TopkState state(dtype, 300);
+    Buffer shard(300 * element_size(dtype));
+    put(dtype, shard.data(), 7, std::nan(""));
+    Buffer bad(max_list_bytes(300, 3, format));
+    const auto outcome = state.compress(shard.data(), 1.0, {.k = 3, .capacity = 3}, bad);
+    ASSERT_TRUE(outcome.ok());
+    bad.resize(outcome->bytes);
+    Merge not_finite(dtype, 300, 0, 0);
+    not_finite.add(bad, false);
+    together.insert(together.begin() + 2, &not_finite);
+    Merge::run_together(together, 0.5, rng);
+    for (Merge* const merge : together) {
+      merge->expect_bits_of_the_cpu(0.5);
     }
   }
 }
@@ -192,7 +254,7 @@ TEST(CudaMerge, damaged_lists_are_flagged_and_touch_nothing_outside) {
     std::memcpy(broken.data() + kTopkHeaderBytes, &count, sizeof(count));
     Merge merge(DataType::kFloat32, kNumel, 0, 0);
     merge.add(good, false);
-    merge.arguments().lists[0].counts = std::bit_cast<const u32*>(broken.data() + kTopkHeaderBytes);
+    merge.first_list().counts = std::bit_cast<const u32*>(broken.data() + kTopkHeaderBytes);
     merge.run(1.0, rng);
     EXPECT_EQ(merge.damage(), 1U) << count;
   }
@@ -201,7 +263,7 @@ TEST(CudaMerge, damaged_lists_are_flagged_and_touch_nothing_outside) {
     broken[at] ^= std::byte{2};
     Merge merge(DataType::kFloat32, kNumel, 0, 0);
     merge.add(good, false);
-    merge.arguments().lists[0].header = std::bit_cast<const u64*>(broken.data());
+    merge.first_list().header = std::bit_cast<const u64*>(broken.data());
     merge.run(1.0, rng);
     EXPECT_EQ(merge.damage(), 1U) << at;
   }
@@ -214,7 +276,7 @@ TEST(CudaMerge, damaged_lists_are_flagged_and_touch_nothing_outside) {
   }
   Merge merge(DataType::kFloat32, kNumel, 0, 0);
   merge.add(good, false);
-  merge.arguments().lists[0].offsets = offsets.data();
+  merge.first_list().offsets = offsets.data();
   merge.run(1.0, rng);
 }
 

@@ -18,6 +18,7 @@
 #include "lightcc_cuda/compressed_training.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/kernels/merge.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
 
 namespace lightcc::cuda::cuda_topk_jobs_test {
@@ -132,9 +133,56 @@ TEST_F(CudaTopkJobs, copies_lists_alone) {
     const fake::Copies copies = fake::copies_of(0);
     EXPECT_EQ(copies.bytes_to_host, kRanks * (list + sizeof(TopkProgress)));
     const std::size_t aligned = (list + 15) / 16 * 16;
-    EXPECT_EQ(copies.bytes_to_device, kRanks * (kRanks * aligned + sizeof(TopkTensor)));
+    const std::size_t tables =
+        sizeof(TopkTensor) + (sizeof(MergeTensor) + kRanks * sizeof(MergeList) + 15) / 16 * 16;
+    EXPECT_EQ(copies.bytes_to_device, kRanks * (kRanks * aligned + tables));
     wait_for_all(world);
   });
+}
+
+/// Launches of all ranks when each reduces a bucket of so many tensors for the third time.
+int launches_of_bucket(std::size_t tensors) {
+  int launches = 0;
+  run_gpu_job(one_rank_a_host(), [&](World& world, int rank) {
+    const Framework framework;
+    std::vector<Numbers> data;
+    std::vector<Tensor> on_gpu;
+    on_gpu.reserve(tensors);
+    for (std::size_t i = 0; i < tensors; ++i) {
+      data.push_back(numbers_of(rank, 400 + i * 37 % 400));
+      on_gpu.emplace_back(framework, data.back());
+    }
+    for (int step = 0; step < 3; ++step) {
+      std::vector<Operation> operations;
+      for (std::size_t i = 0; i < tensors; ++i) {
+        operations.push_back(
+            on_gpu[i].put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i])));
+        operations.back().request.signature.compression = CompressionSpec{};
+      }
+      wait_for_all(world);
+      if (rank == 0) {
+        fake::set("");
+      }
+      wait_for_all(world);
+      const auto handle =
+          world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
+      ASSERT_TRUE(handle.ok()) << handle.status().message();
+      ASSERT_TRUE(world.wait(*handle, {}).ok());
+    }
+    wait_for_all(world);
+    EXPECT_EQ(world.stats().topk.on_device, 3 * tensors);
+    if (rank == 0) {
+      launches = fake::launches();
+    }
+    wait_for_all(world);
+  });
+  return launches;
+}
+
+TEST_F(CudaTopkJobs, a_bucket_takes_as_many_launches_whatever_it_holds) {
+  const int of_one = launches_of_bucket(1);
+  EXPECT_EQ(of_one, 17 * kRanks);
+  EXPECT_EQ(launches_of_bucket(40), of_one);
 }
 
 TEST_F(CudaTopkJobs, what_is_sent_and_what_is_kept_add_up) {

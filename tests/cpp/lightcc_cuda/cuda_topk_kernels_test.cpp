@@ -18,6 +18,7 @@
 #include "lightcc_cuda/cuda_testing.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/kernels/merge.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
 #include "lightcc_cuda/staging/topk_kernels.hpp"
 
@@ -270,7 +271,8 @@ TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
           ASSERT_TRUE(finish(host.merge(views, expected.data(), size, dtype, 0.3)).ok());
           fake::set("");
           ASSERT_TRUE(finish(kernels.merge(views, sum.data(), size, dtype, 0.3)).ok());
-          EXPECT_EQ(fake::copies_of(0).bytes_to_device, list_bytes);
+          EXPECT_EQ(fake::copies_of(0).bytes_to_device,
+                    list_bytes + (sizeof(MergeTensor) + kLists * sizeof(MergeList) + 15) / 16 * 16);
           EXPECT_EQ(fake::copies_of(0).bytes_to_host, 0U);
           EXPECT_EQ(sum.read(), expected);
           // As for a step that is void.
@@ -282,6 +284,185 @@ TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
         }
       }
     }
+  });
+}
+
+/// What the calls of the driver are for a step of so many tensors and their sums.
+struct Calls {
+  int launches = 0;
+  int copies_to_host = 0;
+  int copies_to_device = 0;
+  bool operator==(const Calls&) const = default;
+};
+
+/// Steps of tensors of these sizes at once, each the bits of host memory's. Returns the calls of
+/// the last one.
+Calls expect_same_steps_at_once(const Framework& framework,
+                                TopkKernels& kernels,
+                                const std::vector<std::size_t>& sizes,
+                                DataType dtype,
+                                const TopkRequest& kind,
+                                int num_steps) {
+  HostTopkKernels host(SimdLevel::kPlain);
+  Rng rng(seed());
+  const TopkFormat format{.dtype = dtype, .fp16 = kind.fp16};
+  struct Tensor {
+    std::size_t size;
+    std::unique_ptr<TopkShardState> on_host;
+    std::unique_ptr<TopkShardState> on_gpu;
+    OnGpu memory;
+    OnGpu sum;
+    Buffer lists[2] = {};
+    TopkOutcome outcomes[2] = {};
+  };
+  std::vector<std::unique_ptr<Tensor>> tensors;
+  for (const std::size_t size : sizes) {
+    const std::size_t bytes = size * element_size(dtype);
+    tensors.push_back(
+        std::make_unique<Tensor>(Tensor{.size = size,
+                                        .on_host = value(host.make_state(dtype, size)),
+                                        .on_gpu = value(kernels.make_state(dtype, size)),
+                                        .memory = OnGpu(framework, bytes, 1),
+                                        .sum = OnGpu(framework, bytes, 1)}));
+  }
+  Calls calls;
+  for (int step = 0; step < num_steps; ++step) {
+    std::vector<TopkStep> steps;
+    for (const auto& tensor : tensors) {
+      Buffer shard(tensor->size * element_size(dtype));
+      for (std::size_t i = 0; i < tensor->size; ++i) {
+        put(dtype, shard.data(), i, draw_normal(rng));
+      }
+      tensor->memory.write(shard);
+      TopkRequest request = kind;
+      request.k = topk_k(tensor->size, 0.01);
+      request.capacity = kind.exact ? request.k : topk_capacity(request.k, tensor->size);
+      for (Buffer& list : tensor->lists) {
+        list.assign(max_list_bytes(tensor->size, request.capacity, format), std::byte{0});
+      }
+      EXPECT_TRUE(finish(tensor->on_host->compress(
+                             shard.data(), request, tensor->lists[0], tensor->outcomes[0]))
+                      .ok());
+      steps.push_back({.state = tensor->on_gpu.get(),
+                       .shard = tensor->memory.data(),
+                       .request = request,
+                       .list = tensor->lists[1],
+                       .outcome = &tensor->outcomes[1]});
+    }
+    fake::set("");
+    const Status compressed = finish(kernels.compress_all(steps));
+    EXPECT_TRUE(compressed.ok()) << compressed.message();
+    std::vector<TopkSum> sums;
+    for (const auto& tensor : tensors) {
+      EXPECT_EQ(tensor->outcomes[1].bytes, tensor->outcomes[0].bytes);
+      for (std::size_t i = 0; i < 2; ++i) {
+        tensor->lists[i].resize(tensor->outcomes[i].bytes);
+      }
+      EXPECT_EQ(tensor->lists[1], tensor->lists[0]) << tensor->size << " elements";
+      const TopkListView list = value(parse_list(tensor->lists[1], tensor->size, format));
+      sums.push_back({.lists = {list, list},
+                      .out = tensor->sum.data(),
+                      .elements = tensor->size,
+                      .dtype = dtype,
+                      .postscale = 0.5});
+    }
+    const Status merged = finish(kernels.merge_all(sums));
+    EXPECT_TRUE(merged.ok()) << merged.message();
+    const fake::Copies copies = fake::copies_of(0);
+    calls = {.launches = fake::launches(),
+             .copies_to_host = copies.to_host,
+             .copies_to_device = copies.to_device};
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      Tensor& tensor = *tensors[i];
+      Buffer expected(tensor.size * element_size(dtype));
+      EXPECT_TRUE(finish(host.merge(sums[i].lists, expected.data(), tensor.size, dtype, 0.5)).ok());
+      EXPECT_EQ(tensor.sum.read(), expected);
+      // Not every step counts for every tensor.
+      const bool is_void = i > 0 && (static_cast<std::size_t>(step) + i) % 3 == 1;
+      for (TopkShardState* const state : {tensor.on_host.get(), tensor.on_gpu.get()}) {
+        is_void ? state->rollback() : state->commit();
+      }
+      if (step == num_steps - 1) {
+        EXPECT_EQ(saved(*tensor.on_gpu), saved(*tensor.on_host)) << "tensor " << i;
+      }
+    }
+  }
+  return calls;
+}
+
+std::vector<std::size_t> many_sizes(std::size_t count) {
+  std::vector<std::size_t> sizes;
+  for (std::size_t i = 0; i < count; ++i) {
+    sizes.push_back(i % 7 == 3 ? 1 : 1 + i * i * 13 % 3000);
+  }
+  return sizes;
+}
+
+TEST_F(CudaTopkKernels, many_tensors_take_the_launches_and_copies_of_one) {
+  struct Kind {
+    DataType dtype;
+    TopkRequest request;
+    std::size_t tensors;
+  };
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    for (const Kind& kind : {Kind{DataType::kFloat32, {}, 40},
+                             Kind{DataType::kFloat32, {.fp16 = true, .momentum = 0.5}, 9},
+                             Kind{DataType::kBfloat16, {.exact = true}, 9},
+                             Kind{DataType::kFloat64, {.fp16 = true}, 9}}) {
+      LIGHTCC_TRACE(data_type_name(kind.dtype));
+      const auto calls_of = [&](const std::vector<std::size_t>& sizes) {
+        return expect_same_steps_at_once(framework, kernels, sizes, kind.dtype, kind.request, 2);
+      };
+      const Calls one = calls_of({9001});
+      EXPECT_EQ(calls_of(many_sizes(kind.tensors)), one);
+      const int rounds = kind.dtype == DataType::kFloat64 ? 6 : 3;
+      const TopkFormat format{.dtype = kind.dtype, .fp16 = kind.request.fp16};
+      EXPECT_EQ(one.launches, 11 + 2 * rounds + (format.has_scales() ? 1 : 0));
+      // Reports and lists come; a table of either kind goes, the second one with the lists.
+      EXPECT_EQ(one.copies_to_host, 2);
+      EXPECT_EQ(one.copies_to_device, 2);
+    }
+  });
+}
+
+TEST_F(CudaTopkKernels, more_tensors_than_a_table_has_take_several) {
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    const auto calls_of = [&](const std::vector<std::size_t>& sizes) {
+      return expect_same_steps_at_once(framework, kernels, sizes, DataType::kFloat32, {}, 1);
+    };
+    EXPECT_EQ(calls_of(many_sizes(kMaxTopkTensors + 3)).launches, 2 * calls_of({9}).launches);
+  });
+}
+
+TEST_F(CudaTopkKernels, refuse_what_they_cannot_do_at_once) {
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    auto first = value(kernels.make_state(DataType::kFloat32, 100));
+    auto second = value(kernels.make_state(DataType::kFloat16, 100));
+    const OnGpu memory(framework, 400);
+    memory.write(Buffer(400));
+    Buffer list(max_list_bytes(100, 1, {}));
+    TopkOutcome outcome;
+    const auto step_of = [&](TopkShardState& state) {
+      return TopkStep{.state = &state,
+                      .shard = memory.data(),
+                      .request = {.k = 1, .capacity = 1},
+                      .list = list,
+                      .outcome = &outcome};
+    };
+    const TopkStep mixed[] = {step_of(*first), step_of(*second)};
+    const Status refused = kernels.compress_all(mixed).status();
+    EXPECT_EQ(refused.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(refused.message().find("float32 and float16"), std::string::npos)
+        << refused.message();
+    const TopkStep twice[] = {step_of(*first), step_of(*first)};
+    EXPECT_EQ(kernels.compress_all(twice).status().code(), ErrorCode::kInternal);
+    EXPECT_FALSE(first->is_pending());
+    EXPECT_FALSE(second->is_pending());
+    const TopkListView none{.elements = 100, .format = {}, .non_finite = true};
+    const TopkSum sums[] = {
+        {.lists = {none}, .out = memory.data(), .elements = 100, .dtype = DataType::kFloat32},
+        {.lists = {none}, .out = memory.data(), .elements = 100, .dtype = DataType::kFloat16}};
+    EXPECT_EQ(kernels.merge_all(sums).status().code(), ErrorCode::kInvalidArgument);
   });
 }
 
@@ -368,7 +549,7 @@ TEST_F(CudaTopkKernels, a_call_that_fails_is_a_typed_error_and_undoes_nothing_el
   for (const Call& call : {Call{"cuMemAlloc_v2", 2},
                            Call{"cuMemHostAlloc", 2},
                            Call{"cuMemcpyHtoDAsync_v2", 2},
-                           Call{"cuMemcpyDtoHAsync_v2", 4},
+                           Call{"cuMemcpyDtoHAsync_v2", 2},
                            Call{"cuMemsetD8Async", 2},
                            Call{"cuLaunchKernel", 16}}) {
     const int before = fake::live();

@@ -15,6 +15,7 @@ using lightcc::testing::draw_normal;
 using lightcc::testing::kFloatTypes;
 using lightcc::testing::put;
 using testing::commit_topk_step;
+using testing::PackedStep;
 using testing::Region;
 using testing::run_topk_step;
 using testing::seed;
@@ -144,10 +145,11 @@ int expect_same_steps(const Case& c) {
       rows.push_back(tensors[i].gpu.row(first, shards[i].data(), scale, request));
       first += tensors[i].gpu.tiles();
     }
-    run_topk_step(rows, c.dtype, rng);
+    const PackedStep packed = run_topk_step(rows, c.dtype, rng);
+    const std::vector<std::vector<std::byte>> made = packed.lists(rows);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      EXPECT_EQ(tensors[i].gpu.list(format), lists[i]) << "list of tensor " << i;
-      const TopkProgress& progress = tensors[i].gpu.progress();
+      EXPECT_EQ(made[i], lists[i]) << "list of tensor " << i;
+      const TopkProgress& progress = packed.report(i);
       if (progress.non_finite == 0) {
         EXPECT_EQ(progress.input_energy, tensors[i].cpu.energy().input);
         EXPECT_EQ(progress.kept_energy, tensors[i].cpu.energy().kept);
@@ -191,6 +193,7 @@ TEST(CudaTopk, sizes_around_tiles_and_blocks_give_the_bits_of_the_cpu) {
 TEST(CudaTopk, tensors_of_one_launch_do_not_mix) {
   expect_same_steps({.sizes = {9000, 1, 70000, 300, 8192}});
   expect_same_steps({.dtype = DataType::kBfloat16, .sizes = {500, 20000}, .momentum = 0.9});
+  expect_same_steps({.dtype = DataType::kFloat64, .sizes = {1, 66000, 1}, .fp16 = true});
 }
 
 TEST(CudaTopk, exactly_k_with_ties_to_the_lower_index) {
@@ -249,10 +252,10 @@ TEST(CudaTopk, a_step_that_is_void_leaves_the_state_as_it_was) {
       }
       const auto rows = std::vector{gpu.row(0, shard.data(), 1.0, request)};
       const TopkProgress before = gpu.progress();
-      run_topk_step(rows, DataType::kFloat32, rng);
-      const bool flagged =
-          (gpu.list({.dtype = DataType::kFloat32})[5] & std::byte{1}) != std::byte{0};
+      const PackedStep packed = run_topk_step(rows, DataType::kFloat32, rng);
+      const bool flagged = (packed.lists(rows).front()[5] & std::byte{1}) != std::byte{0};
       EXPECT_EQ(flagged, step == 1);
+      EXPECT_EQ(packed.report(0).non_finite, step == 1 ? 1U : 0U);
       commit_topk_step(rows, step == 2, rng);  // Step 2 is void because of another rank.
       EXPECT_EQ(gpu.progress().step, 1U);
       EXPECT_EQ(gpu.progress().current, step == 0 ? 1 - before.current : before.current);

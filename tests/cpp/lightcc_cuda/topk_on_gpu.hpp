@@ -107,24 +107,8 @@ class TopkOnGpu {
     made.momentum = request.momentum;
     made.exact = request.exact ? 1 : 0;
     made.dtype = static_cast<u32>(dtype_);
+    made.value_bytes = static_cast<u32>(format.value_bytes());
     return made;
-  }
-
-  /// The list in the wire format, its parts moved together.
-  std::vector<std::byte> list(const TopkFormat& format) const {
-    const auto entries = static_cast<std::size_t>(header_[1]);
-    const lightcc::detail::ListLayout layout(blocks(), entries, format);
-    std::vector<std::byte> bytes(layout.end);
-    std::memcpy(bytes.data(), header_.data(), kTopkHeaderBytes);
-    std::memcpy(bytes.data() + layout.counts, counts_.data(), blocks() * sizeof(u32));
-    if (format.has_scales()) {
-      std::memcpy(bytes.data() + layout.exponents, exponents_.data(), blocks() * sizeof(i16));
-    }
-    if (entries != 0) {
-      std::memcpy(bytes.data() + layout.offsets, offsets_.data(), entries * sizeof(u16));
-      std::memcpy(bytes.data() + layout.values, values_->data(), entries * format.value_bytes());
-    }
-    return bytes;
   }
 
   double residual_at(std::size_t i) const { return lane_at(residual_[progress_.current], i); }
@@ -159,23 +143,68 @@ class TopkOnGpu {
   std::vector<u64> lanes_;
 };
 
+/// What the host is told of a step.
+class PackedStep {
+ public:
+  /// Room for all lists if they are full, and no more.
+  explicit PackedStep(const std::vector<TopkTensor>& rows) : reports_(rows.size()) {
+    std::size_t bytes = 0;
+    for (const TopkTensor& row : rows) {
+      bytes = (bytes + kTopkPackAlignment - 1) / kTopkPackAlignment * kTopkPackAlignment;
+      bytes += length_of(row, row.capacity);
+    }
+    packed_ = std::make_unique<Region>(bytes);
+  }
+
+  TopkProgress* reports() { return reports_.data(); }
+  u8* packed() { return packed_->data(); }
+  const TopkProgress& report(std::size_t index) const { return reports_[index]; }
+  /// The lists, one after another, of as many entries as the reports say.
+  std::vector<std::vector<std::byte>> lists(const std::vector<TopkTensor>& rows) const {
+    std::vector<std::vector<std::byte>> found;
+    const std::byte* next = packed_->bytes();
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const u64 entries = reports_[i].non_finite != 0 ? 0 : reports_[i].listed;
+      const std::size_t bytes = length_of(rows[i], entries);
+      found.emplace_back(next, next + bytes);
+      next += (bytes + kTopkPackAlignment - 1) / kTopkPackAlignment * kTopkPackAlignment;
+    }
+    return found;
+  }
+
+ private:
+  static std::size_t length_of(const TopkTensor& row, u64 entries) {
+    const TopkFormat format{.dtype = static_cast<DataType>(row.dtype),
+                            .fp16 = row.exponents != nullptr};
+    return lightcc::detail::ListLayout(
+               tiles_of(row.numel, kTopkWireBlock), static_cast<std::size_t>(entries), format)
+        .end;
+  }
+
+  std::vector<TopkProgress> reports_;
+  std::unique_ptr<Region> packed_;
+};
+
 /// All launches of a step, but for the commit. Random seeds order blocks and threads.
-inline void run_topk_step(const std::vector<TopkTensor>& rows, DataType dtype, Rng& rng) {
+inline PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rng& rng) {
   const TopkKernels kernels = topk_kernels(dtype);
   std::array<u32, 2> tile_counters{77, 78};  // Begin clears them.
-  const u32 is_void = 0;
   u32 tiles = 0;
-  for (const TopkTensor& row : rows) {
+  u32 parts = 0;
+  for (TopkTensor& row : rows) {
+    row.first_part = parts;
+    row.parts = static_cast<u32>(1 + rng.below(3));
+    parts += row.parts;
     tiles += static_cast<u32>(tiles_of(row.numel, kTopkTile));
   }
+  PackedStep step(rows);
   TopkArguments arguments{.tensors = rows.data(),
                           .tile_counters = tile_counters.data(),
-                          .is_void = &is_void,
+                          .is_void = nullptr,
+                          .reports = step.reports(),
+                          .packed = step.packed(),
                           .count = static_cast<u32>(rows.size()),
-                          .round = 0,
-                          .parts = static_cast<u32>(1 + rng.below(3)),
-                          .unused = 0};
-  const u32 parts = arguments.count * arguments.parts;
+                          .round = 0};
   const auto launch = [&](TopkKernel kernel, u32 blocks) {
     run(kernel, blocks, kTopkThreads, arguments, rng);
   };
@@ -192,6 +221,8 @@ inline void run_topk_step(const std::vector<TopkTensor>& rows, DataType dtype, R
   launch(kernels.finish, arguments.count);
   launch(kernels.encode, tiles);
   launch(kernels.measure, arguments.count);
+  launch(LIGHTCC_TOPK_PACK_KERNEL, parts);
+  return step;
 }
 
 inline void commit_topk_step(const std::vector<TopkTensor>& rows, bool is_void, Rng& rng) {
@@ -199,10 +230,10 @@ inline void commit_topk_step(const std::vector<TopkTensor>& rows, bool is_void, 
   const TopkArguments arguments{.tensors = rows.data(),
                                 .tile_counters = nullptr,
                                 .is_void = &flag,
+                                .reports = nullptr,
+                                .packed = nullptr,
                                 .count = static_cast<u32>(rows.size()),
-                                .round = 0,
-                                .parts = 0,
-                                .unused = 0};
+                                .round = 0};
   run(LIGHTCC_TOPK_COMMIT_KERNEL, arguments.count, kWarpLanes, arguments, rng);
 }
 

@@ -78,16 +78,32 @@ std::string run_kernel(const simulator::Shape& shape, const void* arguments) {
   return simulator::launch(shape, Kernel, *static_cast<const Arguments*>(arguments));
 }
 
-/// Of top-k compression: its table of tensors, in device memory, has addresses, too.
+/// A table in device memory, whose rows have addresses.
+template <typename Row>
+std::vector<Row> translated(const Row* rows, std::size_t count) {
+  const auto* const table = reinterpret_cast<const std::byte*>(rows);
+  std::vector<std::byte> bytes(table, table + count * sizeof(Row));
+  device_memories().translate(bytes);
+  std::vector<Row> made(count);
+  std::memcpy(made.data(), bytes.data(), bytes.size());
+  return made;
+}
+
 template <void (*Kernel)(TopkArguments)>
 std::string run_topk_kernel(const simulator::Shape& shape, const void* arguments) {
   TopkArguments given = *static_cast<const TopkArguments*>(arguments);
-  const auto* const table = reinterpret_cast<const std::byte*>(given.tensors);
-  std::vector<std::byte> bytes(table, table + given.count * sizeof(TopkTensor));
-  device_memories().translate(bytes);
-  std::vector<TopkTensor> tensors(given.count);
-  std::memcpy(tensors.data(), bytes.data(), bytes.size());
+  const std::vector<TopkTensor> tensors = translated(given.tensors, given.count);
   given.tensors = tensors.data();
+  return simulator::launch(shape, Kernel, given);
+}
+
+template <void (*Kernel)(MergeArguments)>
+std::string run_merge_kernel(const simulator::Shape& shape, const void* arguments) {
+  MergeArguments given = *static_cast<const MergeArguments*>(arguments);
+  const std::vector<MergeTensor> tensors = translated(given.tensors, given.count);
+  const std::vector<MergeList> lists = translated(given.lists, given.num_lists);
+  given.tensors = tensors.data();
+  given.lists = lists.data();
   return simulator::launch(shape, Kernel, given);
 }
 
@@ -97,7 +113,7 @@ std::map<std::string, FunctionHandle, std::less<>>& kernels() {
 #define LIGHTCC_REDUCE_ROW(name, ...) LIGHTCC_ROW(name, ReduceArguments)
 #define LIGHTCC_FINITE_ROW(name, ...) LIGHTCC_ROW(name, FiniteArguments)
 #define LIGHTCC_TOPK_ROW(name, ...) {#name, {sizeof(TopkArguments), run_topk_kernel<name>}},
-#define LIGHTCC_MERGE_ROW(name, ...) LIGHTCC_ROW(name, MergeArguments)
+#define LIGHTCC_MERGE_ROW(name, ...) {#name, {sizeof(MergeArguments), run_merge_kernel<name>}},
   static std::map<std::string, FunctionHandle, std::less<>> all{
       LIGHTCC_COPY_KERNELS(LIGHTCC_BUCKET_ROW)        //
       LIGHTCC_CONVERT_KERNELS(LIGHTCC_BUCKET_ROW)     //
@@ -109,6 +125,7 @@ std::map<std::string, FunctionHandle, std::less<>>& kernels() {
       LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_TOPK_ROW)     //
       LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_TOPK_ROW)   //
       LIGHTCC_TOPK_MEASURE_KERNELS(LIGHTCC_TOPK_ROW)  //
+      LIGHTCC_TOPK_ROW(lightcc_topk_pack)             //
       LIGHTCC_TOPK_ROW(lightcc_topk_commit)           //
       LIGHTCC_MERGE_KERNELS(LIGHTCC_MERGE_ROW)        //
       LIGHTCC_MERGE_ROW(lightcc_merge_begin)};
