@@ -68,7 +68,7 @@ void CompressedItem::count(std::uint64_t sent_bytes, std::uint64_t passes) {
   const std::size_t dense_bytes = 2 * (blocks - 1) * to_bytes(shard_.size_elems()) / blocks;
   TopkCounters& counters = *job_.counters;
   counters.tensors += 1;
-  counters.on_device += job_.on_device ? 1 : 0;
+  counters.on_device += job_.on_device && shard_.size_elems() > 0 ? 1 : 0;
   counters.dense_bytes += dense_bytes;
   counters.sent_bytes += sent_bytes;
   counters.passes += passes;

@@ -80,20 +80,31 @@ class HostShardState final : public TopkShardState {
 
 }  // namespace
 
-Result<std::unique_ptr<TopkShardState>> HostTopkKernels::make_state(DataType dtype,
-                                                                    std::size_t numel) {
+Result<std::unique_ptr<TopkShardState>> make_host_state(DataType dtype,
+                                                        std::size_t numel,
+                                                        SimdLevel simd) {
   try {
     return std::unique_ptr<TopkShardState>(
-        std::make_unique<HostShardState>(TopkState(dtype, numel), simd_));
+        std::make_unique<HostShardState>(TopkState(dtype, numel), simd));
   } catch (const std::bad_alloc&) {
     return make_error(ErrorCode::kSystem, "no memory for what is kept back of %zu elements", numel);
   }
 }
 
+Result<std::unique_ptr<TopkShardState>> load_host_state(std::span<const std::byte> saved,
+                                                        SimdLevel simd) {
+  LIGHTCC_ASSIGN_OR_RETURN(TopkState state, TopkState::load(saved));
+  return std::unique_ptr<TopkShardState>(std::make_unique<HostShardState>(std::move(state), simd));
+}
+
+Result<std::unique_ptr<TopkShardState>> HostTopkKernels::make_state(DataType dtype,
+                                                                    std::size_t numel) {
+  return make_host_state(dtype, numel, simd_);
+}
+
 Result<std::unique_ptr<TopkShardState>> HostTopkKernels::load_state(
     std::span<const std::byte> saved) {
-  LIGHTCC_ASSIGN_OR_RETURN(TopkState state, TopkState::load(saved));
-  return std::unique_ptr<TopkShardState>(std::make_unique<HostShardState>(std::move(state), simd_));
+  return load_host_state(saved, simd_);
 }
 
 Result<LowRankState> HostTopkKernels::make_low_rank_state(DataType dtype,

@@ -5,10 +5,20 @@
 #include <memory>
 #include <span>
 
+#include "lightcc/base/export.hpp"
+#include "lightcc/base/status.hpp"
+#include "lightcc/base/types.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 
 namespace lightcc {
+
+/// HostTopkKernels::make_state() and load_state(), for shards without elements of other planes.
+LIGHTCC_EXPORT Result<std::unique_ptr<TopkShardState>> make_host_state(DataType dtype,
+                                                                       std::size_t numel,
+                                                                       SimdLevel simd);
+LIGHTCC_EXPORT Result<std::unique_ptr<TopkShardState>> load_host_state(
+    std::span<const std::byte> saved, SimdLevel simd);
 
 /// Everything is done at once.
 class HostTopkKernels final : public TopkKernels {

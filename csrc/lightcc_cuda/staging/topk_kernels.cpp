@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/compression/topk_host_kernels.hpp"
+
 #include "lightcc_cuda/kernels/merge.hpp"
 #include "lightcc_cuda/staging/jobs_work.hpp"
 
@@ -111,8 +113,8 @@ CudaTopkKernels::CudaTopkKernels(std::shared_ptr<Launcher> to_host,
     : to_host_(std::move(to_host)), to_device_(std::move(to_device)), device_(device) {}
 
 std::string CudaTopkKernels::objection_to(std::size_t numel, std::size_t blocks) const {
-  if (numel == 0 || numel > kMaxTopkElements) {
-    return "a shard of " + std::to_string(numel) + " elements; a GPU takes 1 to " +
+  if (numel > kMaxTopkElements) {
+    return "a shard of " + std::to_string(numel) + " elements; a GPU takes at most " +
            std::to_string(kMaxTopkElements);
   }
   if (blocks > kMaxMergeLists) {
@@ -149,6 +151,9 @@ Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::state_with(
 
 Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::make_state(DataType dtype,
                                                                     std::size_t numel) {
+  if (numel == 0) {
+    return make_host_state(dtype, numel, SimdLevel::kPlain);
+  }
   auto shard = std::make_shared<TopkShard>();
   shard->dtype = dtype;
   shard->numel = numel;
@@ -160,6 +165,9 @@ Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::make_state(DataType dty
 Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::load_state(
     std::span<const std::byte> saved) {
   LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk parsed, parse_saved_topk(saved));
+  if (parsed.numel == 0) {
+    return load_host_state(saved, SimdLevel::kPlain);
+  }
   auto shard = std::make_shared<TopkShard>();
   shard->dtype = parsed.dtype;
   shard->numel = parsed.numel;
@@ -188,31 +196,40 @@ std::shared_ptr<std::byte> CudaTopkKernels::allocate(std::size_t bytes) {
 
 Result<std::unique_ptr<Work>> CudaTopkKernels::compress_all(std::span<const TopkStep> steps) {
   std::vector<SiteStep> of_site;
-  Status begun;
-  for (const TopkStep& step : steps) {
-    auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
-    begun = state.dtype() == steps.front().state->dtype()
-                ? state.begin(step.shard, step.request)
-                : make_error(ErrorCode::kInvalidArgument,
-                             "top-k compression of %s and %s at once on a GPU",
-                             data_type_name(steps.front().state->dtype()),
-                             data_type_name(state.dtype()));
-    if (!begun.ok()) {
-      break;
+  std::vector<TopkShardState*> begun;
+  const auto begin = [&](const TopkStep& step) -> Status {
+    const DataType dtype = steps.front().state->dtype();
+    if (step.state->dtype() != dtype) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "top-k compression of %s and %s at once on a GPU",
+                        data_type_name(dtype),
+                        data_type_name(step.state->dtype()));
     }
-    of_site.push_back({.shard = state.shard(),
-                       .input = step.shard,
-                       .request = step.request,
-                       .list = step.list,
-                       .outcome = step.outcome});
+    if (step.state->numel() == 0) {  // It is on the host, and done at once.
+      LIGHTCC_RETURN_IF_ERROR(
+          step.state->compress(step.shard, step.request, step.list, *step.outcome).status());
+    } else {
+      auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
+      LIGHTCC_RETURN_IF_ERROR(state.begin(step.shard, step.request));
+      of_site.push_back({.shard = state.shard(),
+                         .input = step.shard,
+                         .request = step.request,
+                         .list = step.list,
+                         .outcome = step.outcome});
+    }
+    begun.push_back(step.state);
+    return {};
+  };
+  for (const TopkStep& step : steps) {
+    if (const Status status = begin(step); !status.ok()) {
+      for (TopkShardState* const state : begun) {
+        state->rollback();
+      }
+      return status;
+    }
   }
-  if (begun.ok()) {
-    return post_steps(to_host_, under_way_, std::move(of_site));
-  }
-  for (std::size_t i = 0; i < of_site.size(); ++i) {
-    steps[i].state->rollback();
-  }
-  return begun;
+  return of_site.empty() ? std::unique_ptr<Work>()
+                         : post_steps(to_host_, under_way_, std::move(of_site));
 }
 
 Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkListView> lists,
@@ -229,12 +246,12 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkListVie
 }
 
 Result<std::unique_ptr<Work>> CudaTopkKernels::merge_all(std::span<const TopkSum> sums) {
+  std::vector<TopkSum> kept;
   for (const TopkSum& sum : sums) {
-    if (sum.elements == 0 || sum.lists.empty() || sum.lists.size() > kMaxMergeLists) {
+    if (sum.lists.empty() || sum.lists.size() > kMaxMergeLists) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "a sum of %zu lists of %zu elements on a GPU; allowed are 1 to %u lists",
+                        "a sum of %zu lists on a GPU; allowed are 1 to %u",
                         sum.lists.size(),
-                        sum.elements,
                         kMaxMergeLists);
     }
     if (sum.dtype != sums.front().dtype) {
@@ -243,12 +260,17 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::merge_all(std::span<const TopkSum
                         data_type_name(sums.front().dtype),
                         data_type_name(sum.dtype));
     }
+    if (sum.elements > 0) {
+      kept.push_back(sum);
+    }
+  }
+  if (kept.empty()) {
+    return std::unique_ptr<Work>();
   }
   auto work = std::make_unique<JobsWork>(under_way_);
-  work->post(to_device_,
-             [kept = std::vector<TopkSum>(sums.begin(), sums.end())](const GpuSite& gpu) {
-               return gpu.topk.merge(kept, gpu.stream.get());
-             });
+  work->post(to_device_, [kept = std::move(kept)](const GpuSite& gpu) {
+    return gpu.topk.merge(kept, gpu.stream.get());
+  });
   return std::unique_ptr<Work>(std::move(work));
 }
 

@@ -15,6 +15,7 @@
 
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 
 namespace lightcc::cuda::testing {
@@ -72,6 +73,48 @@ inline std::vector<Numbers> train(World& world,
     }
   }
   return results;
+}
+
+/// Launches of all ranks together, when each reduces a bucket of tensors of a GPU for the second
+/// time.
+inline int launches_of_bucket(World& world,
+                              int rank,
+                              const Framework& framework,
+                              const std::vector<std::size_t>& elements) {
+  using lightcc::testing::bare;
+  using lightcc::testing::numbers_of;
+  using lightcc::testing::operation_on;
+  const auto wait_for_all = [&] {
+    EXPECT_TRUE(lightcc::testing::run_one(world, bare(OpType::kBarrier)).ok());
+  };
+  std::vector<Numbers> data;
+  std::vector<Tensor> on_gpu;
+  on_gpu.reserve(elements.size());
+  for (const std::size_t count : elements) {
+    data.push_back(numbers_of(rank, count));
+    on_gpu.emplace_back(framework, data.back());
+  }
+  int before = 0;
+  for (int step = 0; step < 2; ++step) {
+    std::vector<Operation> operations;
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      operations.push_back(
+          on_gpu[i].put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i])));
+      operations.back().request.signature.compression = CompressionSpec{};
+    }
+    wait_for_all();
+    before = fake::launches();
+    wait_for_all();
+    const auto handle =
+        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
+    EXPECT_TRUE(handle.ok()) << handle.status().message();
+    const auto ended = world.wait(*handle, {});
+    EXPECT_TRUE(ended.ok()) << ended.status().message();
+  }
+  wait_for_all();
+  const int launches = fake::launches() - before;
+  wait_for_all();
+  return launches;
 }
 
 }  // namespace lightcc::cuda::testing

@@ -140,41 +140,19 @@ TEST_F(CudaTopkJobs, copies_lists_alone) {
   });
 }
 
-/// Launches of all ranks when each reduces a bucket of so many tensors for the third time.
 int launches_of_bucket(std::size_t tensors) {
   int launches = 0;
   run_gpu_job(one_rank_a_host(), [&](World& world, int rank) {
     const Framework framework;
-    std::vector<Numbers> data;
-    std::vector<Tensor> on_gpu;
-    on_gpu.reserve(tensors);
+    std::vector<std::size_t> elements;
     for (std::size_t i = 0; i < tensors; ++i) {
-      data.push_back(numbers_of(rank, 400 + i * 37 % 400));
-      on_gpu.emplace_back(framework, data.back());
+      elements.push_back(400 + i * 37 % 400);
     }
-    for (int step = 0; step < 3; ++step) {
-      std::vector<Operation> operations;
-      for (std::size_t i = 0; i < tensors; ++i) {
-        operations.push_back(
-            on_gpu[i].put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i])));
-        operations.back().request.signature.compression = CompressionSpec{};
-      }
-      wait_for_all(world);
-      if (rank == 0) {
-        fake::set("");
-      }
-      wait_for_all(world);
-      const auto handle =
-          world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
-      ASSERT_TRUE(handle.ok()) << handle.status().message();
-      ASSERT_TRUE(world.wait(*handle, {}).ok());
-    }
-    wait_for_all(world);
-    EXPECT_EQ(world.stats().topk.on_device, 3 * tensors);
+    const int counted = testing::launches_of_bucket(world, rank, framework, elements);
+    EXPECT_EQ(world.stats().topk.on_device, 2 * tensors);
     if (rank == 0) {
-      launches = fake::launches();
+      launches = counted;
     }
-    wait_for_all(world);
   });
   return launches;
 }

@@ -77,10 +77,8 @@ TEST_P(NcclCompression, gives_the_hosts_bits_and_keeps_back_what_the_host_does) 
               expected.at(static_cast<std::size_t>(rank)));
     EXPECT_GT(fake::operations_of_nccl(), 0);
     EXPECT_GT(world.stats().topk.tensors, 3U * testing::CompressedTraining::kSteps - 1U);
-    // Second ranks of hosts have no element of the last tensor, so their buckets go by way of the
-    // host. First ones exchange lists with each other that GPUs made.
-    const bool on_device = GetParam().compressor == Compressor::kTopk && GetParam().ratio < 1.0 &&
-                           world.topology().local_rank == 0;
+    // Second ranks of hosts have no element of the last tensor, and compress the others on GPUs.
+    const bool on_device = GetParam().compressor == Compressor::kTopk && GetParam().ratio < 1.0;
     EXPECT_EQ(world.stats().topk.on_device > 0, on_device);
   });
 }
@@ -119,6 +117,30 @@ TEST_F(NcclCompressionOfShards, copies_lists_alone) {
   const std::size_t copied = bytes_to_host(on_levels(), 1, list);
   EXPECT_EQ(copied, 4 * (list + sizeof(TopkProgress)));
   EXPECT_EQ(list, 16 + 4 + 200 * 6U);
+}
+
+/// Launches of all ranks in a step of a bucket.
+int launches_of_bucket(const std::vector<std::size_t>& elements) {
+  int launches = 0;
+  run_nccl_job(on_levels(), [&](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    const int counted = testing::launches_of_bucket(world, rank, framework, elements);
+    EXPECT_GT(world.stats().topk.on_device, 0U);
+    if (rank == 0) {
+      launches = counted;
+    }
+  });
+  return launches;
+}
+
+TEST_F(NcclCompressionOfShards, a_bucket_takes_as_many_launches_whatever_it_holds) {
+  const int of_one = launches_of_bucket({800});
+  EXPECT_EQ(of_one, 17 * 4);
+  std::vector<std::size_t> many;
+  for (std::size_t i = 0; i < 40; ++i) {
+    many.push_back(i % 4 == 0 ? 2 + i % 7 : 400 + i * 37 % 400);  // Some shards have no element.
+  }
+  EXPECT_EQ(launches_of_bucket(many), of_one);
 }
 
 TEST_F(NcclCompressionOfShards, copies_shards_alone_where_the_host_is_to_compress) {
