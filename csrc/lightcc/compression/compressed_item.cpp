@@ -20,7 +20,10 @@ CompressedItem::CompressedItem(CompressedTensor tensor, const CompressedJob& job
       shard_(shard_of(position().member)) {}
 
 CompressedItem::~CompressedItem() {
-  state().rollback();
+  if (state().is_pending()) {
+    tensor_.entry->other_steps = tensor_.entry->steps + 1;  // As if it had come to its end.
+    state().rollback();
+  }
 }
 
 ShardRange CompressedItem::shard_of(std::size_t member) const {
@@ -47,6 +50,11 @@ Reduction CompressedItem::late_reduction() const {
 
 double CompressedItem::late_factor() const {
   return late_reduction().prescale * late_reduction().postscale;
+}
+
+Status CompressedItem::start_compression(KernelCalls& calls) {
+  tensor_.entry->state_stayed = false;
+  return add_compression(calls);
 }
 
 std::unique_ptr<Work> CompressedItem::scatter(Group& intra) {
@@ -93,7 +101,8 @@ std::unique_ptr<Work> CompressedItem::gather_dense(Group& intra) {
 
 void CompressedItem::conclude(KernelCalls& calls) {
   TopkEntry& entry = *tensor_.entry;
-  ++entry.steps;
+  entry.other_steps = entry.steps++;
+  entry.state_stayed = non_finite_;
   if (!non_finite_) {
     entry.state->commit();
     ++entry.usage.steps;

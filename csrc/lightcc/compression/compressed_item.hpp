@@ -57,7 +57,7 @@ class CompressedItem {
 
   std::unique_ptr<Work> scatter(Group& intra);
   /// Adds the step of the state to `calls`.
-  virtual Status start_compression(KernelCalls& calls) = 0;
+  Status start_compression(KernelCalls& calls);
   /// The step of the state is done.
   virtual void finish_compression() = 0;
 
@@ -74,6 +74,7 @@ class CompressedItem {
   virtual Status finish_tensor(KernelCalls& /*calls*/) { return {}; }
 
  protected:
+  virtual Status add_compression(KernelCalls& calls) = 0;
   const GridPosition& position() const { return tensor_.entry->position; }
   const TensorSpan& span() const { return tensor_.span; }
   const CompressedJob& job() const { return job_; }

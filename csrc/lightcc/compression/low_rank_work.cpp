@@ -118,6 +118,7 @@ class LowRankWork final : public Work {
         count(
             *tensor.entry, elements, bytes_sent(*tensor.entry, elements, job_.reduction.dtype), 0);
         ++tensor.entry->steps;
+        tensor.entry->state_stayed = true;
         ++tensor.entry->usage.steps;
       }
       if (matrices_.empty()) {
@@ -176,6 +177,7 @@ class LowRankWork final : public Work {
     }
     state.rollback();
     ++entry.steps;
+    entry.state_stayed = matrix.is_void;
     const DataType lane = state.lane_dtype();
     constexpr std::uint64_t kPasses = 3;
     count(

@@ -29,7 +29,7 @@ std::vector<std::size_t> QuantizedItem::bytes_of_parts() const {
   return bytes;
 }
 
-Status QuantizedItem::start_compression(KernelCalls& calls) {
+Status QuantizedItem::add_compression(KernelCalls& calls) {
   std::vector<ShardRange> parts{part_of(0)};
   for (std::size_t block = 1; is_cut() && block < position().blocks; ++block) {
     parts.push_back(part_of(block));

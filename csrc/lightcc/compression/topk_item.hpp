@@ -22,7 +22,7 @@ class TopkItem final : public CompressedItem {
  public:
   TopkItem(CompressedTensor tensor, const CompressedJob& job);
 
-  Status start_compression(KernelCalls& calls) override;
+  Status add_compression(KernelCalls& calls) override;
   void finish_compression() override;
   Result<std::unique_ptr<Work>> next_exchange(Group& inter) override;
   std::unique_ptr<Work> gather_headers(Group& intra) override;

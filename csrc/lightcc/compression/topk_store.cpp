@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "lightcc/base/log.hpp"
@@ -146,6 +147,12 @@ bool TopkEntry::is_pending() const {
   return low_rank != nullptr ? low_rank->is_pending() : state->is_pending();
 }
 
+std::optional<TopkSteps> TopkEntry::come_to() const {
+  const std::optional<std::uint64_t> counted =
+      low_rank != nullptr ? low_rank->step() : state->step();
+  return counted ? std::optional(TopkSteps{.steps = steps, .counted = *counted}) : std::nullopt;
+}
+
 // NOLINTNEXTLINE(readability-make-member-function-const): what it owns changes.
 Status TopkEntry::scale(double factor) {
   return low_rank != nullptr ? low_rank->scale(factor) : state->scale(factor);
@@ -264,6 +271,46 @@ Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
     ByteWriter out(bytes);
     put(out, {entry->position, entry->dtype, entry->elements, entry->steps, state});
     all.emplace_back(key, std::move(bytes));
+  }
+  return all;
+}
+
+void TopkStore::mark() {
+  for (const auto& [key, entry] : entries_) {
+    // Where the plane does not count, steps that no rank has.
+    entry->marked = entry->come_to().value_or(
+        TopkSteps{.steps = entry->steps, .counted = std::numeric_limits<std::uint64_t>::max()});
+  }
+}
+
+Result<std::vector<std::pair<TopkStore::Key, TopkMoments>>> TopkStore::moments() const {
+  std::vector<std::pair<Key, TopkMoments>> all;
+  all.reserve(entries_.size());
+  for (const auto& [key, entry] : entries_) {
+    TopkMoments& moments =
+        all.emplace_back(key, TopkMoments{.marked = entry->marked, .states = {}}).second;
+    const std::optional<TopkSteps> now = entry->come_to();
+    if (!now || entry->is_pending()) {
+      continue;
+    }
+    const auto add = [&](const TopkSteps& at, const Bytes& state) {
+      Bytes bytes;
+      ByteWriter out(bytes);
+      put(out, {entry->position, entry->dtype, entry->elements, at.steps, state});
+      moments.states.emplace_back(at, std::move(bytes));
+    };
+    Bytes state;
+    LIGHTCC_RETURN_IF_ERROR(entry->save(state));
+    add(*now, state);
+    if (entry->state_stayed) {
+      add({.steps = now->steps - 1, .counted = now->counted}, state);
+    }
+    const auto other = entry->state == nullptr ? std::nullopt : entry->state->other_step();
+    if (other) {
+      state.clear();
+      LIGHTCC_RETURN_IF_ERROR(entry->state->save_other(state));
+      add({.steps = entry->other_steps, .counted = *other}, state);
+    }
   }
   return all;
 }

@@ -65,6 +65,13 @@ struct TensorSample {
   SumAgreement agreement;
 };
 
+/// How far a tensor has come.
+struct TopkSteps {
+  std::uint64_t steps = 0;    ///< TopkEntry::steps.
+  std::uint64_t counted = 0;  ///< Those that counted: not void, and not dense while it warms up.
+  bool operator==(const TopkSteps&) const = default;
+};
+
 /// One tensor, as far as this rank has to do with it.
 struct TopkEntry {
   GridPosition position;
@@ -75,11 +82,22 @@ struct TopkEntry {
   std::unique_ptr<LowRankState> low_rank;  ///< Of the whole tensor, where it does.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
   CompressionUsage usage;
+  std::uint64_t other_steps = 0;  ///< `steps` that go with TopkShardState::save_other().
+  bool state_stayed = false;      ///< In the last step: it was void, or dense.
+  std::optional<TopkSteps> marked = std::nullopt;  ///< At the last TopkStore::mark().
 
   // Of whichever state is there.
   bool is_pending() const;
+  /// Nothing where the plane of the state does not count.
+  std::optional<TopkSteps> come_to() const;
   Status scale(double factor);
   Status save(Bytes& out) const;
+};
+
+/// States that are there of one tensor: what it kept back at moments next to each other.
+struct TopkMoments {
+  std::optional<TopkSteps> marked;  ///< At the last mark(); nothing: it was not there.
+  std::vector<std::pair<TopkSteps, Bytes>> states;  ///< As of save().
 };
 
 /// What saved bytes say of a tensor. Ranks that go on together have the same.
@@ -140,6 +158,11 @@ class TopkStore {
   TakenInTurns<TensorSample>& samples() { return samples_; }
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
   Result<std::vector<std::pair<Key, Bytes>>> save() const;
+  /// Remembers how far each tensor has come: a step of the training is finished.
+  void mark();
+  /// Of every entry the states that are still there: now, and before the last step, or after a step
+  /// that did not come to its end. None where it is in flight, or its plane does not count.
+  Result<std::vector<std::pair<Key, TopkMoments>>> moments() const;
   /// What load() would take in, without doing it. Errors: as load().
   Result<TopkSavedTensor> check(const Key& key, std::span<const std::byte> saved) const;
   /// Takes in what save() gave, under `key`. kInvalidArgument: damaged, or the tensor is in flight.

@@ -26,6 +26,7 @@
 #include "lightcc/engine/completion.hpp"
 #include "lightcc/engine/core.hpp"
 #include "lightcc/engine/submission.hpp"
+#include "lightcc/engine/world_compression.hpp"
 #include "lightcc/engine/world_report.hpp"
 
 namespace lightcc {
@@ -219,13 +220,17 @@ class WorldImpl final : public World {
 
   Result<std::vector<SavedCompression>> save_compression() const override {
     const MutexLock lock(drive_mutex_);
-    LIGHTCC_ASSIGN_OR_RETURN(auto entries, core_->executor().topk().save());
-    std::vector<SavedCompression> all;
-    all.reserve(entries.size());
-    for (auto& [key, bytes] : entries) {
-      all.push_back({key.first, key.second, std::move(bytes)});
-    }
-    return all;
+    return lightcc::save_compression(core_->executor().topk());
+  }
+
+  void mark_compression() override {
+    const MutexLock lock(drive_mutex_);
+    core_->executor().topk().mark();
+  }
+
+  Result<std::vector<CompressionMoments>> save_compression_moments() const override {
+    const MutexLock lock(drive_mutex_);
+    return lightcc::save_compression_moments(core_->executor().topk());
   }
 
   Result<TopkSavedTensor> check_compression(const SavedCompression& saved) const override {
@@ -241,13 +246,8 @@ class WorldImpl final : public World {
   Status scale_compression(double factor,
                            std::uint32_t process_set,
                            const std::vector<std::string>& names) override {
-    std::vector<TopkStore::Key> keys;
-    keys.reserve(names.size());
-    for (const std::string& name : names) {
-      keys.emplace_back(process_set, name);
-    }
     const MutexLock lock(drive_mutex_);
-    return core_->executor().topk().scale(factor, keys);
+    return lightcc::scale_compression(core_->executor().topk(), factor, process_set, names);
   }
 
   Status start_timeline(const TimelineOptions& options) override {

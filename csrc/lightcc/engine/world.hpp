@@ -155,6 +155,13 @@ struct SavedCompression {
   Bytes bytes;
 };
 
+/// What compression remembers of a tensor at moments next to each other.
+struct CompressionMoments {
+  std::uint32_t process_set = kGlobalProcessSet;
+  std::string name;  ///< Of the operation.
+  TopkMoments moments;
+};
+
 class World;
 /// Destroys a World, but not inside a completion.
 struct WorldDeleter {
@@ -204,6 +211,13 @@ class World {
   virtual bool compresses(std::uint32_t process_set, std::uint64_t num_bytes) const = 0;
   /// What compression remembers on this rank. kInvalidArgument: a compressed tensor is in flight.
   virtual Result<std::vector<SavedCompression>> save_compression() const = 0;
+  /// Has save_compression_moments() tell how far tensors have come by now: a step of the training
+  /// is finished.
+  virtual void mark_compression() = 0;
+  /// What compression remembers on this rank, and of each tensor also what it remembered before its
+  /// last step, or would after one that the end of the world has cut off. Nothing of tensors in
+  /// flight, and of those whose compression a GPU computes.
+  virtual Result<std::vector<CompressionMoments>> save_compression_moments() const = 0;
   /// What load_compression() would take in, without doing it. Errors: as load_compression().
   virtual Result<TopkSavedTensor> check_compression(const SavedCompression& saved) const = 0;
   /// Remembers what was saved instead. kInvalidArgument: it is damaged, or its tensor is in flight.

@@ -1,0 +1,39 @@
+#include "lightcc/engine/world_compression.hpp"
+
+#include <utility>
+
+namespace lightcc {
+
+Result<std::vector<SavedCompression>> save_compression(const TopkStore& store) {
+  LIGHTCC_ASSIGN_OR_RETURN(auto entries, store.save());
+  std::vector<SavedCompression> all;
+  all.reserve(entries.size());
+  for (auto& [key, bytes] : entries) {
+    all.push_back({key.first, key.second, std::move(bytes)});
+  }
+  return all;
+}
+
+Result<std::vector<CompressionMoments>> save_compression_moments(const TopkStore& store) {
+  LIGHTCC_ASSIGN_OR_RETURN(auto entries, store.moments());
+  std::vector<CompressionMoments> all;
+  all.reserve(entries.size());
+  for (auto& [key, moments] : entries) {
+    all.push_back({key.first, key.second, std::move(moments)});
+  }
+  return all;
+}
+
+Status scale_compression(TopkStore& store,
+                         double factor,
+                         std::uint32_t process_set,
+                         const std::vector<std::string>& names) {
+  std::vector<TopkStore::Key> keys;
+  keys.reserve(names.size());
+  for (const std::string& name : names) {
+    keys.emplace_back(process_set, name);
+  }
+  return store.scale(factor, keys);
+}
+
+}  // namespace lightcc
