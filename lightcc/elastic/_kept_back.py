@@ -5,6 +5,9 @@ tell each other what parts they have. They go on with the parts of the save from
 comes, divided as the new world is. Parts of ranks that are gone come from the agent of their host,
 or of the next host, where commits are kept.
 
+Where training rolls forward, no save takes anything. Then the engine's own memory has what was kept
+back before and after the step that failed, and `_endings` says which of them counts.
+
 Not handled: parts of process sets, which end with their world.
 """
 
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightcc import _core, _world, basics, exchanges
 from lightcc.compression_state import take_in
+from lightcc.elastic._endings import Ending, Offer, choose, find_marks, fitting
 from lightcc.elastic._parts import (
     About,
     Held,
@@ -28,7 +32,7 @@ from lightcc.elastic._parts import (
     write_parts,
 )
 from lightcc.exceptions import HorovodInternalError
-from lightcc.functions import allgather_object
+from lightcc.functions import allgather_object, broadcast_object
 from lightcc.waiting import barrier, synchronize
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
     from lightcc._discovery.kept_commits import KeptCommits
     from lightcc._typing import Handle
+    from lightcc.elastic._endings import Steps
     from lightcc.elastic._parts import Position, Route
 
 _NAME = "lightcc.elastic.kept_back"
@@ -82,6 +87,12 @@ class KeptBack:
         self._is_lost = False
         self._sets = 0
         self.taken = 0
+        # Where training rolls forward:
+        self.rolls_forward = False
+        self._version = 0  # Of the last commit, to which the parts belong.
+        self._marked: Mapping[str, Steps] | None = None  # How far tensors had come then.
+        self._here: About | None = None  # Of this rank in the world in which it trains.
+        self._ending: Ending | None = None
 
     def take(self, *, moved: bool = False) -> None:
         """Copies what is kept back now, where `spread` has been called; any rank may call it.
@@ -92,8 +103,8 @@ class KeptBack:
         if not self._is_on or not _world.exists():
             return
         self.taken += 1
-        before = self._parts[:1]
-        if not moved:
+        before = [] if self.rolls_forward else self._parts[:1]
+        if not moved and not self.rolls_forward:
             self._saves += 1
         part = self._current(int(moved))
         self._entrusted = []
@@ -113,10 +124,90 @@ class KeptBack:
         self._entrusted = []
 
     def lose(self) -> None:
-        """Forgets all parts, since the state goes on from a step at which none was taken."""
-        if self._is_on and _world.exists():
-            self._is_lost = _world.current().stats()["compressed_tensors"] > 0
+        """Forgets what was taken, as the state is another one now."""
         self._parts, self._entrusted, self._stamps = [], [], []
+        self._marked = self._ending = None
+
+    # -- Rolling forward ------------------------------------------------------------------------
+
+    def mark(self, version: int) -> None:
+        """Says that a step is finished, from which all may go on. Copies nothing.
+
+        Args:
+            version: Of the commit.
+        """
+        if not self._is_on or not _world.exists():
+            return
+        _world.current().mark_compression()
+        self._version = version
+        self._saves += 1
+        self.lose()
+
+    def leave(self, *, moved: bool) -> None:
+        """Takes what is kept back where a world ends in good order.
+
+        Args:
+            moved: As of `take`. Then the state may also go back to its last commit.
+        """
+        if moved:
+            self.end()
+        self.take(moved=moved)
+        self._here = None
+
+    def end(self) -> None:
+        """Keeps what there is on both sides of the step in which the world has failed."""
+        if self._here is None or not _world.exists():
+            return  # Training had not begun in it, and what it began with is still there.
+        tensors = _world.current().save_compression_moments()
+        own = {name: it for (process_set, name), it in tensors.items() if process_set == 0}
+        self._sets = len(tensors) - len(own)
+        about = self._here._replace(stamp=self._here.stamp._replace(saves=self._saves))
+        marked = {name: at for name, (at, _) in own.items() if at is not None}
+        states = {name: states for name, (_, states) in own.items()}
+        self._ending = Ending(about, self._version, marked, states)
+        self._here = None
+
+    def _settle(self, version: int) -> tuple[Stamp | None, int]:
+        """Makes a part of what was there where the world has failed. Collective.
+
+        Args:
+            version: Of the state with which all go on.
+
+        Returns:
+            The stamp of the parts that count, and how many tensors are lost, as not all ranks have
+            what goes with that state; the same on all ranks.
+        """
+        offers = [Offer(it, self._version, False, self._marked is not None) for it in self._stamps]
+        ending = self._ending
+        if ending is not None:
+            offers.append(Offer(ending.about.stamp, ending.version, True, True))
+        everybody = allgather_object(offers, f"{_NAME}.offers")
+        stamp = choose(everybody, version)
+        source = None if stamp is None else find_marks(everybody, stamp)
+        is_there = stamp in self._stamps
+        self._is_lost = ending is not None and bool(ending.tensors()) and not is_there
+        if stamp is None or source is None:
+            return stamp, 0
+        own = ending.marked if ending and ending.about.stamp == stamp else self._marked
+        marked = broadcast_object(own, source, f"{_NAME}.marks")
+        states: dict[str, bytes] | None = None
+        if ending is not None and ending.about.stamp.epoch == stamp.epoch:
+            states = fitting(ending, marked)
+        own_missing = [] if states is None else sorted(set(marked) - set(states))
+        lists = allgather_object(own_missing, f"{_NAME}.missing")
+        missing = {name for names in lists for name in names}
+        if missing and missing == set(marked):
+            return None, 0
+        if ending is not None and states is not None:
+            left = {name: state for name, state in states.items() if name not in missing}
+            data = pickle.dumps(left, pickle.HIGHEST_PROTOCOL) if left else b""
+            self._parts = [Part(ending.about._replace(stamp=stamp, length=len(data)), data)]
+            self._stamps, self._entrusted = [stamp], []
+            self._version, self._marked, self._ending = version, marked, None
+            self._is_lost = False
+        return stamp, len(missing)
+
+    # -- From one world to the next -------------------------------------------------------------
 
     def entrust(self, kept: KeptCommits | None) -> None:
         """Gives the newest part to a rank of another host, too, as this one may leave. Collective.
@@ -190,13 +281,14 @@ class KeptBack:
         about = None if own is None else own.about
         return own, allgather_object((agent, about), f"{_NAME}.{what}")
 
-    def spread(self, commit: int, kept: KeptCommits | None) -> None:
+    def spread(self, commit: int, kept: KeptCommits | None, version: int = 0) -> None:
         """Gives all ranks of this world what is kept back of the state that they have. Collective.
 
         Args:
             commit: The version of the commit from which all begin, as an agent keeps it; 0: rank 0
                 has the state itself. The same on all ranks.
             kept: As of `keep`.
+            version: Of the state, where training rolls forward; the same on all ranks.
 
         Raises:
             HorovodInternalError: A rank failed; on all ranks.
@@ -204,9 +296,12 @@ class KeptBack:
         if not _world.exists():
             return
         self._is_on = True
+        settled, num_lost = None, 0
         if commit:
             self.lose()
             self._commit, self._is_lost = commit, False
+        elif self.rolls_forward:
+            settled, num_lost = self._settle(version)
         world = _world.current()
         here = {part.about: part for part in (*self._parts, *self._entrusted)}
         report = _Report(
@@ -221,25 +316,34 @@ class KeptBack:
         )
         reports = allgather_object(report, f"{_NAME}.reports")
         commit, stamps = reports[0].commit, reports[0].stamps
+        if self.rolls_forward and (settled is not None or not commit):
+            commit, stamps = 0, () if settled is None else (settled,)
         held = _own_parts(reports, stamps)
         is_missing = any(it.about.length for them in held.values() for it in them.values())
         is_kept = False
         if commit or (is_missing and not any(map(_is_whole, held.values()))):
-            is_kept = self._ask_agents(commit, kept, reports, held, here)
+            is_kept = self._ask_agents(commit, stamps, kept, reports, held, here)
         chosen = max(held, key=lambda it: (_is_whole(held[it]), it), default=None)
         found = {} if chosen is None else held[chosen]
         if world.rank == 0:
-            _tell(reports, found, is_kept=is_kept)
+            _tell(reports, found, commit, num_lost, is_kept=is_kept)
         parts = {rank: it for rank, it in found.items() if it.about.length}
         positions = [it.position for it in reports if it.position is not None]
         if parts and len(positions) == world.size:
             take_in(self._combine(divide(parts, positions), parts, here), None)
-        is_whole = chosen is not None and _is_whole(held[chosen])
+        is_whole = chosen is not None and (self.rolls_forward or _is_whole(held[chosen]))
+        self._version = version
         self._begin([it for about, it in here.items() if is_whole and about.stamp == chosen])
 
     def _begin(self, mine: list[Part]) -> None:
         """Takes what is kept back where this world begins; `mine` is of the same state."""
         self._commit, self._saves, self._is_lost = 0, 0, False
+        if self.rolls_forward:  # Others may have to begin anew, before a step is finished here.
+            self._parts, self._entrusted = mine, []
+            self._stamps = list(dict.fromkeys(it.about.stamp for it in mine))
+            self._ending, self._here = None, self._about(0)
+            _world.current().mark_compression()
+            return
         part, self._entrusted = self._current(0), []
         self._parts = mine if part is None else [part, *mine]
         self._stamps = [it.about.stamp for it in self._parts]
@@ -254,13 +358,18 @@ class KeptBack:
         own = {name: state for (process_set, name), state in states.items() if process_set == 0}
         self._sets = len(states) - len(own)
         data = pickle.dumps(own, pickle.HIGHEST_PROTOCOL) if own else b""
+        return Part(self._about(moves)._replace(length=len(data)), data)
+
+    def _about(self, moves: int) -> About:
+        """Returns what a part of now, and of this rank, is; without a length."""
+        world = _world.current()
         stamp = Stamp(basics.current_epoch().number, self._saves, moves)
-        position = world.compression_position(0)
-        return Part(About(stamp, world.rank, world.size, position, len(data)), data)
+        return About(stamp, world.rank, world.size, world.compression_position(0), 0)
 
     def _ask_agents(
         self,
         commit: int,
+        stamps: Sequence[Stamp],
         kept: KeptCommits | None,
         reports: Sequence[_Report],
         held: dict[Stamp, dict[int, Held]],
@@ -270,7 +379,7 @@ class KeptBack:
         if not any(it.agent for it in reports):
             return False
         world = _world.current()
-        wanted = set(reports[0].stamps)
+        wanted = set(stamps)
         found: dict[About, Part] = {}
         seen = []
         if kept is not None and [it.agent for it in reports].index(kept.identity()) == world.rank:
@@ -349,12 +458,21 @@ def _unpickled(part: Part) -> dict[str, bytes]:
     return found
 
 
-def _tell(reports: Sequence[_Report], found: Mapping[int, Held], *, is_kept: bool) -> None:
+def _tell(
+    reports: Sequence[_Report],
+    found: Mapping[int, Held],
+    commit: int,
+    num_lost: int,
+    *,
+    is_kept: bool,
+) -> None:
     """Says what is lost of what compression had kept back.
 
     Args:
         reports: By rank.
         found: Parts of the state from which all go on, by rank of the world before.
+        commit: The kept commit from which it comes; 0: there is none.
+        num_lost: Tensors of which not all ranks have it.
         is_kept: Whether agents keep parts, of whatever commit.
     """
     if any(it.sets for it in reports):
@@ -363,10 +481,10 @@ def _tell(reports: Sequence[_Report], found: Mapping[int, Held], *, is_kept: boo
         )
     lost = sum(it.is_lost for it in reports)
     if not found:
-        if reports[0].commit and is_kept:
+        if commit and is_kept:
             _log.warning(
                 "what compression kept back is lost: no agent that is left keeps it of commit %d",
-                reports[0].commit,
+                commit,
             )
         elif lost:
             _log.warning(
@@ -384,7 +502,13 @@ def _tell(reports: Sequence[_Report], found: Mapping[int, Held], *, is_kept: boo
             "that is left keeps it of %s",
             size - len(found),
             size,
-            f"commit {reports[0].commit}" if reports[0].commit else "the last commit",
+            f"commit {commit}" if commit else "the last commit",
+        )
+    if num_lost:
+        _log.warning(
+            "what compression kept back of %d tensors is lost: not all ranks have it of the step "
+            "from which all go on",
+            num_lost,
         )
     if any(it.position is None for it in reports):
         _log.warning(

@@ -66,7 +66,8 @@ def run(
         recovery: "rollback", as with Horovod, or "forward", which all ranks must give. The function
             then commits after each step, right after `optimizer.step()`, and commits copy nothing.
             After a failure, ranks go on from the one with most commits. Parameters move only when
-            all gradients are there, so at most the step that failed is made again.
+            all gradients are there, so at most the step that failed is made again. Survivors go on
+            with what their compression kept back, before that step or after it.
         check_replicas: Every so many commits, ranks compare a sample of what their replicas have;
             0: never. All ranks must give the same. A rank that differs from more than half of them
             leaves with RuntimeError, and the others go on without it, as after any failure.

@@ -106,6 +106,7 @@ class State:
         if self._rolls_forward:
             self.mark()
             self._version += 1
+            self._kept_back.mark(self._version)
             if is_checked:
                 self._compare_replicas()
         else:
@@ -244,13 +245,15 @@ class State:
             self._kept_back.go_back()
         worker = elastic.worker()
         if worker is None:
-            self._kept_back.spread(0, None)
+            self._kept_back.spread(0, None, self._version)
         else:
-            self._kept_back.spread(worker.commit, worker.kept_parts)
+            self._kept_back.spread(worker.commit, worker.kept_parts, self._version)
 
     def take_kept_back(self) -> None:
         """Called by `run` where a world ends in good order, and ranks go on from where they are."""
-        if self._rolls_forward or not self._is_level:
+        if self._rolls_forward:
+            self._kept_back.leave(moved=not self._is_level)
+        elif not self._is_level:
             self._kept_back.take(moved=True)
         if self._is_notified:
             worker = elastic.worker()
@@ -410,7 +413,7 @@ class State:
         if not self.can_roll_forward:
             msg = f"recovery='forward' does not go with {type(self).__name__}: use 'rollback'"
             raise ValueError(msg)
-        self._rolls_forward = True
+        self._rolls_forward = self._kept_back.rolls_forward = True
 
     def take_over(self) -> None:
         """Synchronises from the rank with most commits, the first of several. Collective.
@@ -525,7 +528,7 @@ class ObjectState(State):
     def resume(self) -> None:
         """Sets the attributes to what was kept last."""
         ObjectState.restore(self)
-        self._kept_back.lose()
+        self._kept_back.end()
 
     if TYPE_CHECKING:  # Attributes have the names that the caller chooses.
 

@@ -18,19 +18,23 @@ from elastic_training import PATIENCE_S
 LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
 
 TRAINING = """
-import json, os, signal, sys, time
+import json, os, signal, sys, threading, time
 from pathlib import Path
-
-os.environ["LIGHT_HOST_ID"] = os.environ["LIGHT_WORKER"]  # Each rank is a host of its own.
-os.environ["LIGHT_TOPK_THRESHOLD"] = "0"
-import numpy as np
-import lightcc as hvd
 
 worker, folder = os.environ["LIGHT_WORKER"], Path(sys.argv[2])
 about = json.loads(sys.argv[1])
 story, options = about["story"], about["options"]
 at, what = story.get(worker, [-1, ""])
-COUNT = 3000
+is_silent = what.startswith("is silent")  # So that it keeps nothing back.
+is_forward = options.get("recovery") == "forward"
+COUNT, TENSORS = 3000, 4
+
+# Each rank is a host of its own, or each two are.
+host = int(worker) // 2 if about["pairs"] else worker
+os.environ["LIGHT_HOST_ID"] = str(host)
+os.environ["LIGHT_TOPK_THRESHOLD"] = "0"
+import numpy as np
+import lightcc as hvd
 
 hvd.init()
 state = hvd.elastic.ObjectState(
@@ -38,9 +42,14 @@ state = hvd.elastic.ObjectState(
     given=np.zeros(COUNT, np.float32), sent=np.zeros(COUNT, np.float32),
 )
 
-def reduce_with(ratio, array):
+def reduce_with(ratio, array, dies=False):
     topk = hvd.Compression.topk(ratio)
-    return hvd.allreduce(array, op=hvd.Sum, name="gradient", compression=topk)
+    sums = []
+    for i, part in enumerate(np.split(array, TENSORS)):
+        if dies and i == 2:  # Its third tensor is on the way, or has come.
+            threading.Timer(0.001, os.kill, [os.getpid(), signal.SIGKILL]).start()
+        sums.append(hvd.allreduce(part, op=hvd.Sum, name=f"gradient.{i}", compression=topk))
+    return np.concatenate(sums)
 
 @hvd.elastic.run(**options)
 def train(state):
@@ -64,11 +73,12 @@ def train(state):
         if state.step == at and what == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
         numbers = np.random.default_rng(1000 * state.step + hvd.rank())
-        gradient = numbers.integers(-50, 50, COUNT).astype(np.float32)
+        gradient = numbers.integers(-50, 50, COUNT).astype(np.float32) * (not is_silent)
         state.given = state.given + hvd.allreduce(gradient, op=hvd.Sum, name="dense")
-        state.sent = state.sent + reduce_with(0.01, gradient)
+        dies = state.step == at and what == "is silent and killed in a step"
+        state.sent = state.sent + reduce_with(0.01, gradient, dies)
         state.step += 1
-        if state.step % 2 == 0:
+        if state.step % 2 == 0 or is_forward:
             state.commit()
         time.sleep(0.01)
     kept = float(np.abs(state.given - state.sent).max())
@@ -88,12 +98,16 @@ def results(folder: Path) -> list[dict[str, Any]]:
 
 
 def run_job(
-    folder: Path, story: dict[str, list[object]], *flags: str, **options: Any
+    folder: Path,
+    story: dict[str, list[object]],
+    *flags: str,
+    pairs: bool = False,
+    **options: Any,
 ) -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
     script.write_text(TRAINING)
     soon = ("--blacklist-cooldown-range", "1", "1")
-    about = json.dumps({"story": story, "options": options})
+    about = json.dumps({"story": story, "pairs": pairs, "options": options})
     argv = [LIGHTCCRUN, "--verbose", *soon, *flags, sys.executable, str(script), about]
     return subprocess.run(
         [*argv, str(folder)],
@@ -175,3 +189,40 @@ def test_what_no_agent_keeps_is_lost_with_its_rank_and_said_to_be(tmp_path: Path
     assert job.returncode == 0, job.stderr
     assert f"{LOST} 1 of 3 ranks is lost: they have failed, and no agent that is left" in job.stderr
     assert {about["missing"] > 0 for about in results(tmp_path)} == {True}
+
+
+KILLED = "is silent and killed in a step"
+
+
+@pytest.mark.parametrize(
+    ("story", "pairs", "lost"),
+    [
+        ({"1": [20, KILLED]}, False, "1 of 3"),
+        pytest.param(
+            {"0": [20, KILLED], "2": [20, KILLED]}, False, "2 of 4", marks=pytest.mark.slow
+        ),
+        # From 2 x 2 to three hosts of one.
+        ({"2": [20, KILLED], "3": [99, "is silent"]}, True, "1 of 4"),
+    ],
+)
+def test_survivors_of_a_step_that_is_made_again_keep_what_they_kept_back(
+    tmp_path: Path, story: dict[str, list[object]], *, pairs: bool, lost: str
+) -> None:
+    size = lost[-1]
+    job = run_job(tmp_path, story, "-np", size, "--min-np", "2", pairs=pairs, recovery="forward")
+    assert job.returncode == 0, job.stderr
+    assert results(tmp_path), job.stderr
+    for about in results(tmp_path):
+        assert about["sizes"][0] == int(size)
+        assert about["kept"] > 0
+        assert about["missing"] == 0, job.stderr
+    assert job.stderr.count(LOST) == 1
+    assert f"{LOST} {lost} ranks is lost: they have failed, and no agent" in job.stderr
+
+
+def test_what_a_rank_kept_back_is_not_lost_where_each_commit_is_kept(tmp_path: Path) -> None:
+    flags = ("-np", "3", "--min-np", "2")
+    job = run_job(tmp_path, {"1": [21, "is killed"]}, *flags, recovery="forward", keep_commits=1)
+    for seen in check(tmp_path, job):
+        assert seen[0] == 3
+    assert "all begin from commit" not in job.stderr

@@ -1,0 +1,96 @@
+"""What compression keeps back where a world fails within a step, and training rolls forward."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from compressed_grids import SMALL, few_grids
+
+import lightcc as hvd
+from lightcc.exceptions import HorovodInternalError
+
+pytestmark = pytest.mark.multiproc
+
+SHAPE = (40, 30)
+STEPS = 8
+FAILED = 5
+WAYS: dict[str, Any] = {
+    "topk": hvd.Compression.topk(0.02),
+    "dense at first": hvd.Compression.topk(0.02, warmup_steps=2),
+    "int4": hvd.Compression.int4,
+    "onebit": hvd.Compression.onebit,
+}
+
+#: After how many tensors the step fails on ranks 0, 1 and all others; None: after its commit.
+FAILURES = {
+    "before": (0, 0, 0),
+    "between two tensors": (2, 2, 2),
+    "after all tensors": (4, 4, 4),
+    "on the others, as the first has committed": (None, 4, 4),
+    "on the first, as the second has committed": (4, None, 4),
+}
+
+
+def gradient(step: int, rank: int, way: str) -> Any:
+    numbers = np.random.default_rng([step, rank, len(way)])
+    return numbers.normal(size=SHAPE).astype(np.float32)
+
+
+def train(ends: tuple[int | None, ...] | None, ways: dict[str, Any] = WAYS) -> dict[str, Any]:
+    """Trains; its world ends once, as `ends` says."""
+    hvd.init()
+    zeros = {way: np.zeros(SHAPE) for way in ways}
+    state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, step=0, sums=zeros)
+    end = None if ends is None else ends[min(hvd.rank(), 2)]
+    failures = [] if ends is None else ["the world fails here"]
+
+    def fail_after(tensors: int | None) -> None:
+        if failures and state.step == FAILED and end == tensors:
+            raise HorovodInternalError(failures.pop())
+
+    @hvd.elastic.run(recovery="forward")
+    def loop(state: Any) -> None:
+        while state.step < STEPS:
+            sums = {}
+            fail_after(0)
+            for i, (way, compressor) in enumerate(ways.items()):
+                mine = gradient(state.step, hvd.rank(), way)
+                sent = hvd.allreduce(mine, op=hvd.Sum, name=way, compression=compressor)
+                sums[way] = state.sums[way] + np.array(sent)
+                fail_after(i + 1)
+            state.sums = sums
+            state.step += 1
+            try:
+                state.commit()
+            except HorovodInternalError:
+                assert failures.pop()  # Others have failed in the step that is committed here.
+                raise
+
+    loop(state)
+    assert not failures
+    hvd.shutdown()
+    return dict(state.sums)
+
+
+def compare() -> list[str]:
+    """Returns which trainings have other results than one whose world never ended."""
+    texts: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("lightcc.elastic").addHandler(handler)
+    expected = train(None)
+    for what, ends in FAILURES.items():
+        found = train(ends)
+        texts += [f"{way}: {what}" for way in WAYS if not np.array_equal(found[way], expected[way])]
+    return texts
+
+
+@few_grids
+def test_results_are_those_of_a_training_whose_world_never_failed(
+    grid: Any, env: dict[str, str], blocks: list[list[int]]
+) -> None:
+    del blocks
+    assert grid.run(compare, env=SMALL | env) == [[]] * grid.ranks
