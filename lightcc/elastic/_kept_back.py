@@ -110,6 +110,7 @@ class KeptBack:
         self._entrusted = []
         self._parts = before if part is None else [part, *before]
         self._stamps = [] if part is None else [part.about.stamp]
+        self._marked = None
         self._is_lost = part is None
 
     @property

@@ -67,19 +67,34 @@ Status LowRankState::save(Bytes& out) const {
   if (is_pending()) {
     return make_error(ErrorCode::kInternal, "saving a low-rank state while a step is pending");
   }
+  impl_->write(impl_->step, impl_->residual, impl_->basis, out);
+  return {};
+}
+
+Status LowRankState::save_other(Bytes& out) const {
+  if (!impl_->other_step) {
+    return make_error(ErrorCode::kInternal, "a low-rank state has no other one beside it");
+  }
+  impl_->write(*impl_->other_step, impl_->other_residual, impl_->other_basis, out);
+  return {};
+}
+
+void LowRankState::Impl::write(std::uint64_t at_step,
+                               const detail::AlignedBytes& kept,
+                               const detail::AlignedBytes& with_basis,
+                               Bytes& out) const {
   const std::size_t begin = out.size();
   ByteWriter writer(out);
   writer.raw(as_bytes(kLowRankMagic));
   writer.number(kLowRankVersion);
-  writer.number(static_cast<std::uint8_t>(impl_->dtype));
-  writer.number(static_cast<std::uint32_t>(impl_->rank));
-  writer.number(static_cast<std::uint64_t>(impl_->matrix.rows));
-  writer.number(static_cast<std::uint64_t>(impl_->matrix.cols));
-  writer.number(impl_->step);
-  writer.raw(impl_->residual.bytes());
-  writer.raw(impl_->basis.bytes());
+  writer.number(static_cast<std::uint8_t>(dtype));
+  writer.number(static_cast<std::uint32_t>(rank));
+  writer.number(static_cast<std::uint64_t>(matrix.rows));
+  writer.number(static_cast<std::uint64_t>(matrix.cols));
+  writer.number(at_step);
+  writer.raw(kept.bytes());
+  writer.raw(with_basis.bytes());
   writer.raw(sha256(std::span(out).subspan(begin)));
-  return {};
 }
 
 Result<LowRankState> LowRankState::load(std::span<const std::byte> bytes, SimdLevel simd) {

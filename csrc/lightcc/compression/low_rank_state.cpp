@@ -195,6 +195,15 @@ std::uint64_t LowRankState::step() const {
 StepEnergy LowRankState::energy() const {
   return impl_->energy;
 }
+void LowRankState::keep_other() {
+  if (!impl_->keeps_other) {
+    impl_->other_residual = AlignedBytes(impl_->residual_bytes());
+    impl_->keeps_other = true;
+  }
+}
+std::optional<std::uint64_t> LowRankState::other_step() const {
+  return impl_->other_step;
+}
 bool LowRankState::is_pending() const {
   return impl_->pending != Impl::Pending::kNone;
 }
@@ -221,6 +230,7 @@ Status LowRankState::set_rank(std::size_t rank) {
     return out_of_turn("a change");
   }
   if (rank != impl_->rank) {
+    impl_->other_step.reset();
     impl_->rank = rank;
     impl_->make_basis();
   }
@@ -320,6 +330,11 @@ Result<bool> LowRankState::finish(const std::byte* left,
   const std::size_t bytes = impl.matrix.cols * impl.lane_bytes();
   AlignedBytes sum(impl.vectors() * stride);
   copy_vectors(sum.data(), stride, right_sum, bytes, impl.vectors(), bytes);
+  if (impl.keeps_other) {
+    impl.other_residual = impl.residual;
+    impl.other_basis = impl.basis;
+    impl.other_step = impl.step;
+  }
   const std::byte* const residual = impl.residual.data();
   const double scale = impl.prescale;
   const double came_in =
@@ -366,6 +381,7 @@ Status LowRankState::scale(double factor) {
   if (is_pending()) {
     return out_of_turn("scaling");
   }
+  impl_->other_step.reset();
   const IeeeFloatMode mode;
   with_lane(impl_->dtype, [&](auto lane) {
     using Lane = decltype(lane);

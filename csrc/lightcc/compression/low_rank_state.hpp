@@ -26,8 +26,9 @@
 // so by NaN in P, which the all-reduce brings to all. Nothing changes before finish(), so a void
 // step leaves what was remembered.
 //
-// M is made anew in each of three passes, so that e needs no second array. All results have the
-// same bits at every SIMD level.
+// M is made anew in each of three passes, so that e needs no second array. Where a failure may
+// leave ranks on both sides of a step, keep_other() has one all the same: what was before the last
+// step is copied there. All results have the same bits at every SIMD level.
 //
 // Thread: one at a time. Blocks: no.
 #pragma once
@@ -35,6 +36,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "lightcc/base/bytes.hpp"
@@ -112,6 +114,14 @@ class LowRankState {
   /// Appends the state to `out`: everything that later results depend on, bit for bit. kInternal: a
   /// step is pending. Byte table: docs/wire-format.md.
   Status save(Bytes& out) const;
+  /// From now on keeps what is before each step, in as much memory again: for save_other().
+  /// std::bad_alloc may be thrown.
+  void keep_other();
+  /// step() of what is kept of before the last step. Nothing before the first step since
+  /// keep_other(), and after load(), scale() or another rank.
+  std::optional<std::uint64_t> other_step() const;
+  /// save() of that. Errors: kInternal where there is none.
+  Status save_other(Bytes& out) const;
   /// Whether bytes begin as what save() writes.
   static bool is_saved(std::span<const std::byte> bytes);
   /// What save() wrote, whole. kInvalidArgument says what is wrong with it.

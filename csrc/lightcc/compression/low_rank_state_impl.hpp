@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -49,6 +50,11 @@ struct LowRankState::Impl {
   }
   /// A basis that follows from dtype, matrix and rank.
   void make_basis();
+  /// Appends what save() does, with these.
+  void write(std::uint64_t at_step,
+             const detail::AlignedBytes& kept,
+             const detail::AlignedBytes& with_basis,
+             Bytes& out) const;
 
   DataType dtype = DataType::kFloat32;
   MatrixShape matrix;
@@ -63,6 +69,11 @@ struct LowRankState::Impl {
   double prescale = 1.0;
   detail::AlignedBytes own_right;  ///< Padded; the own share of the pending step.
   StepEnergy energy;
+
+  bool keeps_other = false;
+  std::optional<std::uint64_t> other_step;  ///< Nothing: the others hold no state.
+  detail::AlignedBytes other_residual;
+  detail::AlignedBytes other_basis;
 };
 
 }  // namespace lightcc

@@ -176,8 +176,11 @@ class LowRankWork final : public Work {
       matrix.is_void = !is_good;
     }
     state.rollback();
-    ++entry.steps;
     entry.state_stayed = matrix.is_void;
+    if (!matrix.is_void) {
+      entry.other_steps = entry.steps;
+    }
+    ++entry.steps;
     const DataType lane = state.lane_dtype();
     constexpr std::uint64_t kPasses = 3;
     count(

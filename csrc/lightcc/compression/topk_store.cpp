@@ -162,6 +162,14 @@ Status TopkEntry::save(Bytes& out) const {
   return low_rank != nullptr ? low_rank->save(out) : state->save(out);
 }
 
+std::optional<std::uint64_t> TopkEntry::other_step() const {
+  return low_rank != nullptr ? low_rank->other_step() : state->other_step();
+}
+
+Status TopkEntry::save_other(Bytes& out) const {
+  return low_rank != nullptr ? low_rank->save_other(out) : state->save_other(out);
+}
+
 void CompressionUsage::add(const StepEnergy& one) {
   if (!std::isfinite(one.input) || !std::isfinite(one.kept)) {
     return;  // Squares of float64 may be too large.
@@ -280,6 +288,9 @@ void TopkStore::mark() {
     // Where the plane does not count, steps that no rank has.
     entry->marked = entry->come_to().value_or(
         TopkSteps{.steps = entry->steps, .counted = std::numeric_limits<std::uint64_t>::max()});
+    if (entry->low_rank != nullptr) {
+      entry->low_rank->keep_other();
+    }
   }
 }
 
@@ -305,10 +316,9 @@ Result<std::vector<std::pair<TopkStore::Key, TopkMoments>>> TopkStore::moments()
     if (entry->state_stayed) {
       add({.steps = now->steps - 1, .counted = now->counted}, state);
     }
-    const auto other = entry->state == nullptr ? std::nullopt : entry->state->other_step();
-    if (other) {
+    if (const auto other = entry->other_step()) {
       state.clear();
-      LIGHTCC_RETURN_IF_ERROR(entry->state->save_other(state));
+      LIGHTCC_RETURN_IF_ERROR(entry->save_other(state));
       add({.steps = entry->other_steps, .counted = *other}, state);
     }
   }

@@ -82,8 +82,8 @@ struct TopkEntry {
   std::unique_ptr<LowRankState> low_rank;  ///< Of the whole tensor, where it does.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
   CompressionUsage usage;
-  std::uint64_t other_steps = 0;  ///< `steps` that go with TopkShardState::save_other().
-  bool state_stayed = false;      ///< In the last step: it was void, or dense.
+  std::uint64_t other_steps = 0;                   ///< `steps` that go with save_other().
+  bool state_stayed = false;                       ///< In the last step: it was void, or dense.
   std::optional<TopkSteps> marked = std::nullopt;  ///< At the last TopkStore::mark().
 
   // Of whichever state is there.
@@ -92,6 +92,8 @@ struct TopkEntry {
   std::optional<TopkSteps> come_to() const;
   Status scale(double factor);
   Status save(Bytes& out) const;
+  std::optional<std::uint64_t> other_step() const;
+  Status save_other(Bytes& out) const;
 };
 
 /// States that are there of one tensor: what it kept back at moments next to each other.
@@ -158,10 +160,12 @@ class TopkStore {
   TakenInTurns<TensorSample>& samples() { return samples_; }
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
   Result<std::vector<std::pair<Key, Bytes>>> save() const;
-  /// Remembers how far each tensor has come: a step of the training is finished.
+  /// Remembers how far each tensor has come: a step of the training is finished. Matrices that
+  /// travel at low rank keep what is before each further step, too.
   void mark();
   /// Of every entry the states that are still there: now, and before the last step, or after a step
-  /// that did not come to its end. None where it is in flight, or its plane does not count.
+  /// that did not come to its end (not at low rank). None where it is in flight, or its plane does
+  /// not count.
   Result<std::vector<std::pair<Key, TopkMoments>>> moments() const;
   /// What load() would take in, without doing it. Errors: as load().
   Result<TopkSavedTensor> check(const Key& key, std::span<const std::byte> saved) const;

@@ -1,6 +1,8 @@
 // Saved low-rank states: golden bytes, exact resumption, damage, and other numbers of members.
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -67,6 +69,37 @@ TEST(LowRankSaved, golden_bytes_are_written_and_read) {
   EXPECT_EQ(loaded->rank(), 4U);
   EXPECT_EQ(loaded->step(), 1U);
   EXPECT_EQ(loaded->basis_at(0), 1.0);
+}
+
+TEST(LowRankSaved, what_was_before_the_last_step_is_kept_where_that_is_asked_for) {
+  for (const DataType dtype : kFloatTypes) {
+    Rng rng(43);
+    auto members = make_members(1, dtype, {9, 40}, 3);
+    LowRankState& state = members[0];
+    const auto step = [&] { run_step(members, {tensor_of(dtype, normal_values(rng, 360))}); };
+    step();
+    EXPECT_FALSE(state.other_step());
+    state.keep_other();
+    Buffer other;
+    EXPECT_EQ(state.save_other(other).code(), ErrorCode::kInternal);
+    for (std::uint64_t i = 1; i < 4; ++i) {
+      const Buffer before = saved(state);
+      step();
+      ASSERT_EQ(state.other_step(), std::optional(i));
+      other.clear();
+      ASSERT_TRUE(state.save_other(other).ok());
+      EXPECT_EQ(other, before);
+    }
+    std::vector<double> values = normal_values(rng, 360);
+    values[17] = testing::kNan;
+    run_step(members, {tensor_of(dtype, values)});  // Is void: the step before is still the last.
+    EXPECT_EQ(state.other_step(), std::optional(std::uint64_t{3}));
+    ASSERT_TRUE(state.set_rank(2).ok());
+    EXPECT_FALSE(state.other_step());
+    step();
+    ASSERT_TRUE(state.scale(2.0).ok());
+    EXPECT_FALSE(state.other_step());
+  }
 }
 
 TEST(LowRankSaved, a_loaded_state_goes_on_bit_for_bit) {
