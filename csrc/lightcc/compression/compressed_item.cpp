@@ -22,6 +22,7 @@ CompressedItem::CompressedItem(CompressedTensor tensor, const CompressedJob& job
 CompressedItem::~CompressedItem() {
   if (state().is_pending()) {
     tensor_.entry->other_steps = tensor_.entry->steps + 1;  // As if it had come to its end.
+    tensor_.entry->is_cut_off = true;
     state().rollback();
   }
 }
@@ -54,6 +55,7 @@ double CompressedItem::late_factor() const {
 
 Status CompressedItem::start_compression(KernelCalls& calls) {
   tensor_.entry->state_stayed = false;
+  tensor_.entry->is_cut_off = false;
   return add_compression(calls);
 }
 

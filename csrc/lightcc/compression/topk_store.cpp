@@ -316,6 +316,9 @@ Result<std::vector<std::pair<TopkStore::Key, TopkMoments>>> TopkStore::moments()
     if (entry->state_stayed) {
       add({.steps = now->steps - 1, .counted = now->counted}, state);
     }
+    if (entry->is_cut_off) {  // Others may have found the step void.
+      add({.steps = now->steps + 1, .counted = now->counted}, state);
+    }
     if (const auto other = entry->other_step()) {
       state.clear();
       LIGHTCC_RETURN_IF_ERROR(entry->save_other(state));

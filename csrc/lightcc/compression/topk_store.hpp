@@ -82,8 +82,9 @@ struct TopkEntry {
   std::unique_ptr<LowRankState> low_rank;  ///< Of the whole tensor, where it does.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
   CompressionUsage usage;
-  std::uint64_t other_steps = 0;                   ///< `steps` that go with save_other().
-  bool state_stayed = false;                       ///< In the last step: it was void, or dense.
+  std::uint64_t other_steps = 0;  ///< `steps` that go with save_other().
+  bool state_stayed = false;      ///< In the last step: it was void, or dense.
+  bool is_cut_off = false;        ///< A step began after it, and did not come to its end.
   std::optional<TopkSteps> marked = std::nullopt;  ///< At the last TopkStore::mark().
 
   // Of whichever state is there.

@@ -172,9 +172,9 @@ class World {
     }
     return turns;
   }
-  void finish(std::uint64_t step) {
+  void finish(std::uint64_t step, bool is_void = false) {
     Rng rng(step);
-    begin(step);
+    begin(step, is_void);
     ASSERT_LT(drive(rng, kPatience), kPatience);
     for (const auto& rank : ranks_) {
       rank->mark();
@@ -196,13 +196,14 @@ const Bytes* state_at(const TopkMoments& moments, const TopkSteps& at) {
   return nullptr;
 }
 
-/// What each rank has of each tensor after so many steps without a failure.
+/// What each rank has of each tensor after so many steps without a failure, the third maybe void.
 std::vector<std::map<std::string, Bytes>> states_after(const Shape& shape,
                                                        const CompressionSpec& spec,
-                                                       std::uint64_t steps) {
+                                                       std::uint64_t steps,
+                                                       bool is_void) {
   World world(shape, spec);
   for (std::uint64_t step = 0; step < steps; ++step) {
-    world.finish(step);
+    world.finish(step, is_void && step == 2);
   }
   std::vector<std::map<std::string, Bytes>> found;
   for (const auto& rank : world.ranks()) {
@@ -220,11 +221,12 @@ bool expect_both_sides(const Shape& shape,
                        const CompressionSpec& spec,
                        const std::vector<std::map<std::string, Bytes>>& before,
                        const std::vector<std::map<std::string, Bytes>>& after,
+                       bool is_void,
                        std::uint64_t turns) {
   World world(shape, spec);
   world.finish(0);
   world.finish(1);
-  world.begin(2);
+  world.begin(2, is_void);
   Rng rng(turns);
   world.drive(rng, turns);
   bool is_finished = false;
@@ -237,8 +239,8 @@ bool expect_both_sides(const Shape& shape,
   for (std::size_t rank = 0; rank < world.ranks().size(); ++rank) {
     for (const auto& [name, moments] : world.ranks()[rank]->moments()) {
       EXPECT_EQ(moments.marked, (TopkSteps{.steps = 2, .counted = 2}));
-      const std::uint64_t wanted = is_finished ? 3 : 2;
-      const Bytes* const state = state_at(moments, {.steps = wanted, .counted = wanted});
+      const TopkSteps wanted = is_finished ? TopkSteps{3, is_void ? 2U : 3U} : TopkSteps{2, 2};
+      const Bytes* const state = state_at(moments, wanted);
       const bool may_lack = is_finished && spec.is_low_rank() && !world.ranks()[rank]->is_done();
       EXPECT_TRUE(state != nullptr || may_lack) << name << " of rank " << rank;
       if (state != nullptr) {
@@ -249,23 +251,25 @@ bool expect_both_sides(const Shape& shape,
   return is_finished;
 }
 
-void expect_both_sides_anywhere(const Shape& shape, const CompressionSpec& spec) {
+void expect_both_sides_anywhere(const Shape& shape,
+                                const CompressionSpec& spec,
+                                bool is_void = false) {
   SCOPED_TRACE(std::string(compressor_name(spec.compressor)) + ", ratio " +
                std::to_string(spec.ratio) + ", " + std::to_string(shape.blocks) + " x " +
                std::to_string(shape.members));
-  const auto before = states_after(shape, spec, 2);
-  const auto after = states_after(shape, spec, 3);
+  const auto before = states_after(shape, spec, 2, is_void);
+  const auto after = states_after(shape, spec, 3, is_void);
   World whole(shape, spec);
   whole.finish(0);
   whole.finish(1);
-  whole.begin(2);
+  whole.begin(2, is_void);
   Rng rng(7);
   const std::uint64_t turns = whole.drive(rng, kPatience);
   int finished = 0;
   int unfinished = 0;
   const auto stride = static_cast<std::uint64_t>(shape.size() - 1);
   for (std::uint64_t cut = 0; cut <= turns + turns / 4; cut += stride) {
-    const bool is_finished = expect_both_sides(shape, spec, before, after, cut);
+    const bool is_finished = expect_both_sides(shape, spec, before, after, is_void, cut);
     ++(is_finished ? finished : unfinished);
     if (::testing::Test::HasFailure()) {
       return;
@@ -291,6 +295,13 @@ TEST(CutOff, leaves_both_sides_of_the_step_to_all_ranks_of_a_grid) {
                                       CompressionSpec{.ratio = 0.3},
                                       CompressionSpec{.compressor = Compressor::kInt4}}) {
     expect_both_sides_anywhere({.blocks = 2, .members = 2}, spec);
+  }
+}
+
+TEST(CutOff, leaves_both_sides_of_a_void_step) {
+  for (const CompressionSpec& spec :
+       {CompressionSpec{.ratio = 0.01}, CompressionSpec{.compressor = Compressor::kInt4}}) {
+    expect_both_sides_anywhere({.blocks = 3, .members = 1}, spec, true);
   }
 }
 
