@@ -2,45 +2,17 @@
 
 #include <bit>
 #include <cstddef>
-#include <functional>
 #include <utility>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_state.hpp"
+#include "lightcc/collectives/sequence.hpp"
 #include "lightcc/engine/partial_group.hpp"
 
 namespace lightcc {
 namespace {
-
-/// One after another.
-class InTurn final : public Work {
- public:
-  using Start = std::function<std::unique_ptr<Work>()>;
-
-  explicit InTurn(std::vector<Start> starts) : starts_(std::move(starts)) {}
-
-  Result<Progress> advance() override {
-    while (next_ < starts_.size()) {
-      if (work_ == nullptr) {
-        work_ = starts_[next_]();
-      }
-      LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, work_->advance());
-      if (progress != Progress::kDone) {
-        return progress;
-      }
-      work_.reset();
-      ++next_;
-    }
-    return Progress::kDone;
-  }
-
- private:
-  std::vector<Start> starts_;
-  std::size_t next_ = 0;
-  std::unique_ptr<Work> work_;
-};
 
 /// The ranks of a block, by devices; what is on the host goes between them there.
 class ShardsOfBlock : public PartialGroup {
@@ -112,12 +84,12 @@ class StagedShards final : public ShardsOfBlock {
     }
     own.out = *beside;
     shard->parts.front().from = own.out;
-    std::vector<InTurn::Start> steps;
+    std::vector<Sequence::Start> steps;
     steps.emplace_back([this, tensors = std::move(tensors), counts = std::move(counts), reduction] {
       return block().reduce_scatter_bucket(tensors, counts, reduction);
     });
     steps.emplace_back([this, shard = std::move(shard)] { return staging_.copy_to_host(shard); });
-    return std::make_unique<InTurn>(std::move(steps));
+    return std::make_unique<Sequence>(std::move(steps));
   }
 
   std::unique_ptr<Work> allgather_bucket(std::vector<TensorSpan> tensors,
@@ -138,12 +110,12 @@ class StagedShards final : public ShardsOfBlock {
     }
     own.in = own.out;
     shard->parts.front().to = own.out;
-    std::vector<InTurn::Start> steps;
+    std::vector<Sequence::Start> steps;
     steps.emplace_back([this, shard = std::move(shard)] { return staging_.copy_to_device(shard); });
     steps.emplace_back([this, tensors = std::move(tensors), counts = std::move(counts), dtype] {
       return block().allgather_bucket(tensors, counts, dtype);
     });
-    return std::make_unique<InTurn>(std::move(steps));
+    return std::make_unique<Sequence>(std::move(steps));
   }
 
  private:
