@@ -140,4 +140,12 @@ inline Result<std::vector<Outcome>> run_one(World& world, Operation operation) {
   return world.wait(handle, {});
 }
 
+/// The same of several that travel in one bucket.
+inline Result<std::vector<Outcome>> run_together(World& world, std::vector<Operation> operations) {
+  LIGHTCC_ASSIGN_OR_RETURN(
+      const Handle handle,
+      world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true}));
+  return world.wait(handle, {});
+}
+
 }  // namespace lightcc::testing

@@ -60,10 +60,7 @@ inline std::vector<Numbers> train(World& world,
       }
       operations.push_back(std::move(operation));
     }
-    const auto handle =
-        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
-    EXPECT_TRUE(handle.ok()) << handle.status().message();
-    const auto ended = world.wait(*handle, {});
+    const auto ended = lightcc::testing::run_together(world, std::move(operations));
     EXPECT_TRUE(ended.ok()) << ended.status().message();
     for (std::size_t i = 0; i < data.size(); ++i) {
       Numbers& result = results.emplace_back(tensors.empty() ? data[i] : tensors[i].read());
@@ -105,10 +102,7 @@ inline int launches_of_bucket(World& world,
     wait_for_all();
     before = fake::launches();
     wait_for_all();
-    const auto handle =
-        world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
-    EXPECT_TRUE(handle.ok()) << handle.status().message();
-    const auto ended = world.wait(*handle, {});
+    const auto ended = lightcc::testing::run_together(world, std::move(operations));
     EXPECT_TRUE(ended.ok()) << ended.status().message();
   }
   wait_for_all();

@@ -119,10 +119,7 @@ std::vector<Numbers> reduce(World& world,
     }
     operations.push_back(std::move(operation));
   }
-  const auto handle =
-      world.start(std::move(operations), {.grouping = Grouping::kNamedMembers, .waits = true});
-  EXPECT_TRUE(handle.ok()) << handle.status().message();
-  const auto ended = world.wait(*handle, {});
+  const auto ended = lightcc::testing::run_together(world, std::move(operations));
   EXPECT_TRUE(ended.ok()) << ended.status().message();
   for (std::size_t i = 0; ended.ok() && i < data.size(); ++i) {
     OutputBuffer* const output = (*ended)[i].output.get();
