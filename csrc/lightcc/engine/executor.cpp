@@ -70,6 +70,9 @@ Status Executor::add_process_set(std::uint32_t id,
   set.member = std::ranges::find(ranks, world_.topology.rank) != ranks.end();
   if (set.member) {
     set.topk_position = planes_.host().topk_position(ranks);
+    if (set.topk_position) {
+      topk_positions_[id] = *set.topk_position;
+    }
   }
   ++sets_in_making_;
   return planes_.add_process_set(id, ranks);
@@ -87,6 +90,7 @@ void Executor::remove_process_set(std::uint32_t id) {
     }
   }
   sets_.erase(found);
+  topk_positions_.erase(id);
   topk_.forget(id);
   planes_.remove_process_set(id);
 }
@@ -340,8 +344,8 @@ Result<bool> Executor::are_inputs_ready(Bucket& bucket) {
 }
 
 std::optional<GridPosition> Executor::topk_position(std::uint32_t process_set) const {
-  const auto found = sets_.find(process_set);
-  return found == sets_.end() ? std::nullopt : found->second.topk_position;
+  const auto found = topk_positions_.find(process_set);
+  return found == topk_positions_.end() ? std::nullopt : std::optional(found->second);
 }
 
 // Adasum compares whole vectors of whole ranks; it goes through the flat group (start_bucket()).

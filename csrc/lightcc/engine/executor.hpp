@@ -80,7 +80,7 @@ class Executor {
   TopkStore& topk() { return topk_; }
   const TopkStore& topk() const { return topk_; }
   /// Where this rank stands when tensors of a set are compressed; nothing where they never are, or
-  /// there is no such set with this rank.
+  /// there is no such set with this rank. It is known after drop_all(), as what topk() has is.
   std::optional<GridPosition> topk_position(std::uint32_t process_set) const;
   /// What all-reduces took so far, by process set.
   std::vector<AllreduceCost> allreduce_costs() const;
@@ -143,6 +143,7 @@ class Executor {
   Planes planes_;  // They outlive what is kept in their memory, and all Works.
   TopkStore topk_;
   std::map<std::uint32_t, Set> sets_;
+  std::map<std::uint32_t, GridPosition> topk_positions_;  // As of `sets_`, and after drop_all().
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;
   std::set<std::uint64_t> turns_;  // Of buckets that others are to wait for.

@@ -14,6 +14,7 @@ from faults import TWO, TWO_HOSTS
 from grids import Grid
 
 import lightcc as hvd
+from lightcc import _world
 from lightcc.testing import RankProcesses, spawn_ranks
 
 pytestmark = pytest.mark.multiproc
@@ -101,6 +102,27 @@ def test_a_world_that_failed_rests(grid: Grid) -> None:
         survivor = processes.wait(30)[0]
     assert survivor.value is not None, survivor.describe()
     assert survivor.value < 20, survivor.describe()
+
+
+def die_or_look() -> tuple[object, object]:
+    """Returns where a rank's compressed tensors belong, before its world has failed and after."""
+    hvd.init()
+    world = _world.current()
+    before = world.compression_position(0)
+    hvd.barrier()
+    if hvd.rank() == hvd.size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            hvd.allreduce(np.ones(1000))
+    except hvd.HorovodInternalError:
+        return before, world.compression_position(0)
+
+
+def test_what_is_kept_back_has_its_position_after_a_failure() -> None:
+    with RankProcesses(die_or_look, TWO_APART.ranks, hosts=TWO_APART.hosts) as processes:
+        survivor = processes.wait(30)[0]
+    assert survivor.value == ((2, 0, 1, 0), (2, 0, 1, 0)), survivor.describe()
 
 
 def wait_alone(seconds: float) -> float:
