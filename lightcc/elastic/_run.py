@@ -144,8 +144,8 @@ def run_fn(
                     if worker is not None:
                         worker.take_state()
                     state.spread_kept_back(synchronized=synchronized)
-                    if keep_commits:
-                        state.keep_first()
+                    if keep_commits and synchronized:
+                        state.keep_beginning()
                     state.begin_training()
                     result = func(state, *args, **kwargs)
                     state.end_training(failed=False)

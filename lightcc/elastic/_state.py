@@ -118,7 +118,7 @@ class State:
                 self._kept_back.take()
             self._version += 1
         if self._keep_every:
-            self._keep()
+            self._keep(every=self._keep_every)
         self._is_level = True
         self.check_host_updates()
         self._is_level = False
@@ -378,19 +378,21 @@ class State:
         """Takes over a commit that `write_to` has written."""
         raise NotImplementedError
 
-    def keep_first(self) -> None:
-        """Has agents keep the state with which training begins. Called by `run` on all ranks."""
-        if self._version == _FIRST:
-            self._keep()
+    def keep_beginning(self) -> None:
+        """Has agents keep the state with which training begins, or goes on after a failure.
 
-    def _keep(self) -> None:
-        """Has the agent keep the last commit."""
+        Called by `run` on all ranks. The failure may have come before they kept the last commit.
+        """
+        self._keep()
+
+    def _keep(self, *, every: int = 1) -> None:
+        """Has the agent keep the last commit, if it is one out of so many."""
         worker = elastic.worker()
         if worker is None:
             return
         if worker.kept is not None:
             worker.version = self._version
-        if (self._version - _FIRST) % self._keep_every:
+        if (self._version - _FIRST) % every:
             return
         if self._rolls_forward:
             self._kept_back.take()

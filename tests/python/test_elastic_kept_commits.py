@@ -96,6 +96,18 @@ def test_without_kept_commits_the_death_of_all_ranks_ends_the_job(
     assert results(tmp_path) == {}
 
 
+def test_a_failure_has_the_commit_kept_from_which_all_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEP_COMMITS", "4")  # The first, the fifth, the ninth ...
+    story: dict[str, list[object]] = {"1": [10, "is killed"], "0": [13, "kills all"]}
+    job = run_job(tmp_path, story, "-np", "3", "--min-np", "2")
+    assert job.returncode == 0, job.stderr
+    assert "all begin from commit 6," in job.stderr
+    for about in results(tmp_path).values():
+        assert about["weights"] == UNDISTURBED
+
+
 def test_only_every_nth_commit_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEEP_COMMITS", "4")
     job = run_job(tmp_path, {"0": [20, "kills all"]}, "-np", "2", "--min-np", "2")
