@@ -45,7 +45,7 @@ Outcome outcome_at(SimdLevel level,
   const std::array<std::span<const std::byte>, 2> parts{part, part};
   lightcc::dequantize(parts, elements, format, 0.5, outcome.dense.data(), level);
   outcome.finite =
-      lightcc::requantize(parts, elements, format, outcome.residual.data(), outcome.sum, level);
+      lightcc::quantize_sum(parts, elements, format, outcome.residual.data(), outcome.sum, level);
   if (!outcome.finite) {
     outcome.residual.clear();  // Means nothing.
   }

@@ -110,36 +110,34 @@ class Quantizer {
         load(input == nullptr ? nullptr : input + at * sizeof(typename Type::Wire), chunk);
         lanes = input_.bytes();
       }
-      const std::byte* kept = residual + at * sizeof(Lane);
-      std::byte* left = next + at * sizeof(Lane);
-      if (whole) {
-        finite = run(codes, chunk, lanes, kept, left, out) && finite;
-        return;
-      }
-      left_.lanes.fill(Lane{0});
-      std::memcpy(left_.bytes(), kept, chunk.elements * sizeof(Lane));
-      finite = run(codes, chunk, lanes, left_.bytes(), left_.bytes(), out) && finite;
-      std::memcpy(left, left_.bytes(), chunk.elements * sizeof(Lane));
+      finite = run(codes, chunk, lanes, residual, next, out) && finite;
     });
     return finite;
   }
 
-  [[gnu::noinline]] bool requantize(std::span<const std::span<const std::byte>> parts,
-                                    std::size_t elements,
-                                    std::byte* residual,
-                                    std::byte* out) {
+  [[gnu::noinline]] bool quantize_sum(std::span<const std::span<const std::byte>> parts,
+                                      std::size_t elements,
+                                      std::byte* own,
+                                      std::byte* out) {
     const Codes codes(elements, bits_);
     bool finite = true;
     for_each_chunk(elements, [&](const ChunkRange& chunk) {
       sum(codes, parts, chunk);
-      finite = run(codes, chunk, input_.bytes(), nullptr, left_.bytes(), out) && finite;
-      std::byte* kept = residual + chunk.first * kBlock * sizeof(Lane);
-      for (std::size_t i = 0; i < chunk.elements; ++i) {
-        std::byte* to = kept + i * sizeof(Lane);
-        store_as(to, load_as<Lane>(to) + left_.lanes[i]);
-      }
+      finite = run(codes, chunk, input_.bytes(), own, own, out) && finite;
     });
     return finite;
+  }
+
+  [[gnu::noinline]] static void accumulate(const std::byte* input,
+                                           const std::byte* residual,
+                                           std::byte* next,
+                                           std::size_t elements) {
+    using Wire = Type::Wire;
+    for (std::size_t i = 0; i < elements; ++i) {
+      const Lane x =
+          input == nullptr ? Lane{0} : Type::decode(load_as<Wire>(input + i * sizeof(Wire)));
+      store_as(next + i * sizeof(Lane), x + load_as<Lane>(residual + i * sizeof(Lane)));
+    }
   }
 
   [[gnu::noinline]] void dequantize(std::span<const std::span<const std::byte>> parts,
@@ -172,13 +170,32 @@ class Quantizer {
               Lane{0});
   }
 
-  /// The lanes of a chunk, of whole blocks, to their scales and codes.
+  /// The lanes of a chunk, of whole blocks, to their scales and codes. `residual` and `next`, which
+  /// may be the same, have the part's elements and no more.
   bool run(const Codes& codes,
            const ChunkRange& chunk,
            const std::byte* lanes,
-           const std::byte* kept,
-           std::byte* left,
+           const std::byte* residual,
+           std::byte* next,
            std::byte* out) {
+    const std::byte* kept = residual + chunk.first * kBlock * sizeof(Lane);
+    std::byte* left = next + chunk.first * kBlock * sizeof(Lane);
+    if (chunk.elements % kBlock == 0) {
+      return quantize_chunk(codes, chunk, lanes, kept, left, out);
+    }
+    left_.lanes.fill(Lane{0});
+    std::memcpy(left_.bytes(), kept, chunk.elements * sizeof(Lane));
+    const bool finite = quantize_chunk(codes, chunk, lanes, left_.bytes(), left_.bytes(), out);
+    std::memcpy(left, left_.bytes(), chunk.elements * sizeof(Lane));
+    return finite;
+  }
+
+  bool quantize_chunk(const Codes& codes,
+                      const ChunkRange& chunk,
+                      const std::byte* lanes,
+                      const std::byte* kept,
+                      std::byte* left,
+                      std::byte* out) {
     const bool whole = chunk.elements % kBlock == 0;
     std::byte* to = out + codes.codes_at(chunk);
     const bool finite = quantize_({.input = lanes,
@@ -303,16 +320,26 @@ void dequantize(std::span<const std::span<const std::byte>> parts,
   });
 }
 
-bool requantize(std::span<const std::span<const std::byte>> parts,
+void accumulate(const std::byte* input,
+                const std::byte* residual,
+                std::byte* next,
                 std::size_t elements,
-                const QuantizedFormat& format,
-                std::byte* residual,
-                std::span<std::byte> out,
-                SimdLevel level) {
+                DataType dtype) {
+  const IeeeFloatMode mode;
+  detail::with_float_type(dtype, [&](auto type) {
+    Quantizer<decltype(type)>::accumulate(input, residual, next, elements);
+  });
+}
+
+bool quantize_sum(std::span<const std::span<const std::byte>> parts,
+                  std::size_t elements,
+                  const QuantizedFormat& format,
+                  std::byte* own,
+                  std::span<std::byte> out,
+                  SimdLevel level) {
   const IeeeFloatMode mode;
   const bool finite = detail::with_float_type(format.dtype, [&](auto type) {
-    return Quantizer<decltype(type)>(format, level)
-        .requantize(parts, elements, residual, out.data());
+    return Quantizer<decltype(type)>(format, level).quantize_sum(parts, elements, own, out.data());
   });
   if (!finite) {
     write_void(elements, format.bits(), out);

@@ -68,14 +68,22 @@ void dequantize(std::span<const std::span<const std::byte>> parts,
                 std::byte* out,
                 SimdLevel level);
 
-/// Writes x_0 + x_1 + ... to `out`, quantised again, and adds what that does not say to `residual`
-/// (lanes). Returns false where a sum is not finite, as quantize().
-bool requantize(std::span<const std::span<const std::byte>> parts,
+/// next = input + residual in lanes, finite or not: what a part is that is not quantised yet. The
+/// arguments are those of quantize().
+void accumulate(const std::byte* input,
+                const std::byte* residual,
+                std::byte* next,
                 std::size_t elements,
-                const QuantizedFormat& format,
-                std::byte* residual,
-                std::span<std::byte> out,
-                SimdLevel level);
+                DataType dtype);
+
+/// Writes own + x_0 + x_1 + ... to `out`, quantised, and leaves in `own` (lanes) what that does not
+/// say. Returns false where a sum is not finite, as quantize().
+bool quantize_sum(std::span<const std::span<const std::byte>> parts,
+                  std::size_t elements,
+                  const QuantizedFormat& format,
+                  std::byte* own,
+                  std::span<std::byte> out,
+                  SimdLevel level);
 
 /// Makes a part void.
 void write_void(std::size_t elements, unsigned bits, std::span<std::byte> out);

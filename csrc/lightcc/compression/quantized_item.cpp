@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 namespace lightcc {
@@ -29,19 +30,29 @@ std::vector<std::size_t> QuantizedItem::bytes_of_parts() const {
   return bytes;
 }
 
+/// What travels between blocks of `bytes` for each: the own part does not.
+std::vector<std::size_t> QuantizedItem::without_own(std::vector<std::size_t> bytes) const {
+  bytes[position().block] = 0;
+  return bytes;
+}
+
 Status QuantizedItem::add_compression(KernelCalls& calls) {
   std::vector<ShardRange> parts{part_of(0)};
   for (std::size_t block = 1; is_cut() && block < position().blocks; ++block) {
     parts.push_back(part_of(block));
   }
-  std::size_t bytes = 0;
-  for (const ShardRange& part : parts) {
-    bytes += bytes_of(part);
-  }
+  const std::vector<std::size_t> sent =
+      is_cut() ? without_own(bytes_of_parts()) : std::vector{bytes_of(parts[0])};
+  const std::size_t bytes = std::accumulate(sent.begin(), sent.end(), std::size_t{0});
   own_ = make_compressed_buffer(bytes);
   LIGHTCC_ASSIGN_OR_RETURN(
       std::unique_ptr<Work> work,
-      state().quantize(input(), parts, format_.compressor, {own_.get(), bytes}, non_finite_));
+      state().quantize(input(),
+                       parts,
+                       is_cut() ? std::optional(position().block) : std::nullopt,
+                       format_.compressor,
+                       {own_.get(), bytes},
+                       non_finite_));
   calls.add(std::move(work));
   return {};
 }
@@ -74,24 +85,25 @@ Result<std::unique_ptr<Work>> QuantizedItem::next_exchange(Group& inter) {
     next_ = Step::kResults;
     return exchange_sums(inter);
   }
-  LIGHTCC_RETURN_IF_ERROR(is_cut() ? read_sums() : read_codes(all_.get()));
+  LIGHTCC_RETURN_IF_ERROR(is_cut() ? read_sums() : read_codes());
   return std::unique_ptr<Work>();
 }
 
 std::unique_ptr<Work> QuantizedItem::exchange_codes(Group& inter) {
   const std::size_t bytes = bytes_of(part_of(position().block));
-  all_ = make_compressed_buffer(bytes * position().blocks);
   const std::vector<std::size_t> same(position().blocks, bytes);
-  return is_cut() ? inter.alltoall(own_.get(), bytes_of_parts(), all_.get(), same)
+  all_ = make_compressed_buffer(bytes * senders());
+  return is_cut() ? inter.alltoall(
+                        own_.get(), without_own(bytes_of_parts()), all_.get(), without_own(same))
                   : inter.allgather(own_.get(), all_.get(), same);
 }
 
-/// Everybody's codes of the own part, or of the shard that nobody has parts of.
-Status QuantizedItem::read_codes(const std::byte* codes) {
+/// The others' codes of the own part, or everybody's of the shard that nobody has parts of.
+Status QuantizedItem::read_codes() {
   const ShardRange range = part_of(position().block);
   const std::size_t bytes = bytes_of(range);
-  for (std::size_t block = 0; block < position().blocks; ++block) {
-    parts_.emplace_back(codes + block * bytes, bytes);
+  for (std::size_t sender = 0; sender < senders(); ++sender) {
+    parts_.emplace_back(all_.get() + sender * bytes, bytes);
     LIGHTCC_ASSIGN_OR_RETURN(const bool is_void,
                              check_quantized(parts_.back(), range.size_elems(), format_));
     non_finite_ = non_finite_ || is_void;
@@ -103,13 +115,13 @@ Result<std::unique_ptr<Work>> QuantizedItem::quantize_sum() {
   const ShardRange range = part_of(position().block);
   const std::size_t bytes = bytes_of(range);
   sum_ = make_compressed_buffer(bytes);
-  LIGHTCC_RETURN_IF_ERROR(read_codes(all_.get()));
+  LIGHTCC_RETURN_IF_ERROR(read_codes());
   if (non_finite_) {
     // Here or elsewhere: who has this part learns it from the sum.
     write_void(range.size_elems(), format_.bits(), {sum_.get(), bytes});
     return std::unique_ptr<Work>();
   }
-  return state().requantize(parts_, range, format_.compressor, {sum_.get(), bytes}, sum_is_void_);
+  return state().quantize_sum(parts_, range, format_.compressor, {sum_.get(), bytes}, sum_is_void_);
 }
 
 std::unique_ptr<Work> QuantizedItem::exchange_sums(Group& inter) {

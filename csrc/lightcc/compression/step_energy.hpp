@@ -4,7 +4,8 @@
 // of them, else 32 to 64 runs of 64, other ones in every step. So they cost about a hundredth of
 // the pass over 1 Mi elements, less beyond, and no kernel has to know of them.
 //
-// What a second rounding takes away, that of sums among more than two hosts, is not in them.
+// The part that a member adds up among more than two hosts is not in them: what is kept back there
+// is that of a sum.
 #pragma once
 
 #include <cstddef>

@@ -46,21 +46,22 @@ class HostShardState final : public TopkShardState {
   }
   Result<std::unique_ptr<Work>> quantize(const std::byte* shard,
                                          std::span<const ShardRange> parts,
+                                         std::optional<std::size_t> own,
                                          Compressor compressor,
                                          std::span<std::byte> out,
                                          bool& non_finite) override {
     LIGHTCC_ASSIGN_OR_RETURN(const bool finite,
-                             state_.quantize(shard, parts, compressor, out, simd_));
+                             state_.quantize(shard, parts, own, compressor, out, simd_));
     non_finite = !finite;
     return std::unique_ptr<Work>();
   }
-  Result<std::unique_ptr<Work>> requantize(std::span<const std::span<const std::byte>> parts,
-                                           const ShardRange& range,
-                                           Compressor compressor,
-                                           std::span<std::byte> out,
-                                           bool& non_finite) override {
+  Result<std::unique_ptr<Work>> quantize_sum(std::span<const std::span<const std::byte>> parts,
+                                             const ShardRange& range,
+                                             Compressor compressor,
+                                             std::span<std::byte> out,
+                                             bool& non_finite) override {
     LIGHTCC_ASSIGN_OR_RETURN(const bool finite,
-                             state_.requantize(parts, range, compressor, out, simd_));
+                             state_.quantize_sum(parts, range, compressor, out, simd_));
     non_finite = !finite;
     return std::unique_ptr<Work>();
   }

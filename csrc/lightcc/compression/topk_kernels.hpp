@@ -72,15 +72,16 @@ class TopkShardState {
     return detail::only_lists_here();
   }
   /// TopkState::quantize(), shard null: zeros. `out` and `non_finite` outlive the Work, as all that
-  /// requantize() is given does; `parts` need not.
+  /// quantize_sum() is given does; `parts` need not.
   virtual Result<std::unique_ptr<Work>> quantize(const std::byte* /*shard*/,
                                                  std::span<const ShardRange> /*parts*/,
+                                                 std::optional<std::size_t> /*own*/,
                                                  Compressor /*compressor*/,
                                                  std::span<std::byte> /*out*/,
                                                  bool& /*non_finite*/) {
     return detail::only_topk_here();
   }
-  virtual Result<std::unique_ptr<Work>> requantize(
+  virtual Result<std::unique_ptr<Work>> quantize_sum(
       std::span<const std::span<const std::byte>> /*parts*/,
       const ShardRange& /*range*/,
       Compressor /*compressor*/,

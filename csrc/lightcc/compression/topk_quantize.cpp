@@ -1,5 +1,6 @@
 // The steps in which what is kept back belongs to quantised elements.
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "lightcc/compression/quantize.hpp"
@@ -10,6 +11,7 @@ namespace lightcc {
 
 Result<bool> TopkState::quantize(const std::byte* shard,
                                  std::span<const ShardRange> parts,
+                                 std::optional<std::size_t> own,
                                  Compressor compressor,
                                  std::span<std::byte> out,
                                  SimdLevel level) {
@@ -21,41 +23,41 @@ Result<bool> TopkState::quantize(const std::byte* shard,
   impl_->next_forecast = {};    // Of the next top-k step, if there is one.
   const QuantizedFormat format{.dtype = impl_->dtype, .compressor = compressor};
   bool finite = true;
-  for (const ShardRange& part : parts) {
-    const std::size_t bytes = quantized_bytes(part.size_elems(), format.bits());
-    const std::size_t lanes = part.begin * impl_->lane_bytes();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::size_t elements = parts[i].size_elems();
+    const std::size_t lanes = parts[i].begin * impl_->lane_bytes();
     const std::byte* in =
-        shard == nullptr ? nullptr : shard + part.begin * element_size(impl_->dtype);
-    finite = lightcc::quantize(in,
-                               impl_->residual.current() + lanes,
-                               impl_->residual.next() + lanes,
-                               part.size_elems(),
-                               format,
-                               out.first(bytes),
-                               level) &&
-             finite;
+        shard == nullptr ? nullptr : shard + parts[i].begin * element_size(impl_->dtype);
+    const std::byte* kept = impl_->residual.current() + lanes;
+    std::byte* left = impl_->residual.next() + lanes;
+    if (i == own) {
+      accumulate(in, kept, left, elements, impl_->dtype);
+      continue;
+    }
+    const std::size_t bytes = quantized_bytes(elements, format.bits());
+    finite = lightcc::quantize(in, kept, left, elements, format, out.first(bytes), level) && finite;
     out = out.subspan(bytes);
   }
   impl_->pending = finite ? Impl::Pending::kFinite : Impl::Pending::kNonFinite;
-  impl_->measure(shard);
+  impl_->measure(shard, own ? parts[*own] : ShardRange());
   return finite;
 }
 
-Result<bool> TopkState::requantize(std::span<const std::span<const std::byte>> parts,
-                                   const ShardRange& range,
-                                   Compressor compressor,
-                                   std::span<std::byte> out,
-                                   SimdLevel level) {
+Result<bool> TopkState::quantize_sum(std::span<const std::span<const std::byte>> parts,
+                                     const ShardRange& range,
+                                     Compressor compressor,
+                                     std::span<std::byte> out,
+                                     SimdLevel level) {
   if (!is_pending()) {
     return make_error(ErrorCode::kInternal, "quantising a sum without a step");
   }
   const bool finite =
-      lightcc::requantize(parts,
-                          range.size_elems(),
-                          {.dtype = impl_->dtype, .compressor = compressor},
-                          impl_->residual.next() + range.begin * impl_->lane_bytes(),
-                          out,
-                          level);
+      lightcc::quantize_sum(parts,
+                            range.size_elems(),
+                            {.dtype = impl_->dtype, .compressor = compressor},
+                            impl_->residual.next() + range.begin * impl_->lane_bytes(),
+                            out,
+                            level);
   if (!finite) {
     impl_->pending = Impl::Pending::kNonFinite;
   }

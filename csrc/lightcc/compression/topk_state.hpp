@@ -118,23 +118,25 @@ class TopkState {
                     SimdLevel level = detect_simd_level());
 
   /// For a step in which all elements travel, quantised (quantize.hpp): writes `parts` of the shard
-  /// one after another. They are the shard, in order, cut between blocks of 128. `compressor`: a
-  /// quantised one. Same rules as compress(). Returns false where acc is not finite. Errors:
+  /// one after another. They are the shard, in order, cut between blocks of 128. Part `own`, if
+  /// there is one, is left out: its acc waits for quantize_sum(). `compressor`: a quantised one.
+  /// Same rules as compress(). Returns false where acc of the others is not finite. Errors:
   /// kInternal while a step is pending.
   Result<bool> quantize(const std::byte* shard,
                         std::span<const ShardRange> parts,
+                        std::optional<std::size_t> own,
                         Compressor compressor,
                         std::span<std::byte> out,
                         SimdLevel level = detect_simd_level());
-  /// In that step, for the member that owns `range` of the shard: quantises the sum of everybody's
-  /// `parts` of it. What the second rounding takes away is owed by this member from now on, as what
-  /// the first one took away of its own elements is. Returns false where a sum is not finite, which
-  /// makes the step so. Errors: kInternal without a pending step.
-  Result<bool> requantize(std::span<const std::span<const std::byte>> parts,
-                          const ShardRange& range,
-                          Compressor compressor,
-                          std::span<std::byte> out,
-                          SimdLevel level = detect_simd_level());
+  /// In that step, for the own part, which is `range` of the shard: quantises the sum of its acc
+  /// and of what the others sent of it, `parts`. What rounding takes away of the sum is the own
+  /// part's new residual. Returns false where a sum is not finite, which makes the step so. Errors:
+  /// kInternal without a pending step.
+  Result<bool> quantize_sum(std::span<const std::span<const std::byte>> parts,
+                            const ShardRange& range,
+                            Compressor compressor,
+                            std::span<std::byte> out,
+                            SimdLevel level = detect_simd_level());
 
   /// Makes the pending step final. Nothing without one. An outcome that is not finite is rolled
   /// back instead.

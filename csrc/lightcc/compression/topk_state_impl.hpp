@@ -42,8 +42,18 @@ struct TopkState::Impl {
   detail::LanePair residual;
   detail::LanePair velocity;  ///< Exists with momentum correction.
 
-  void measure(const std::byte* shard) {
-    energy = measure_energy(dtype, shard, residual.next(), numel, step);
+  /// All but the elements of `left_out`.
+  void measure(const std::byte* shard, const ShardRange& left_out = {}) {
+    energy = {};
+    for (const ShardRange& range :
+         {ShardRange{0, left_out.begin}, ShardRange{left_out.end, numel}}) {
+      const std::byte* from =
+          shard == nullptr ? nullptr : shard + range.begin * element_size(dtype);
+      const StepEnergy part = measure_energy(
+          dtype, from, residual.next() + range.begin * lane_bytes(), range.size_elems(), step);
+      energy.input += part.input;
+      energy.kept += part.kept;
+    }
   }
 
   Pending pending = Pending::kNone;

@@ -38,7 +38,7 @@ TEST(QuantizedState, keeps_what_was_not_said_and_gives_it_back_when_all_travels)
         const std::vector<ShardRange> parts{quantized_part(kCount, 2, 0),
                                             quantized_part(kCount, 2, 1)};
         Buffer out(quantized_bytes(kCount, bits_of(compressor)));
-        ASSERT_TRUE(*state.quantize(shard.data(), parts, compressor, out));
+        ASSERT_TRUE(*state.quantize(shard.data(), parts, {}, compressor, out));
         state.commit();
         std::size_t at = 0;
         for (const ShardRange& part : parts) {
@@ -78,26 +78,26 @@ TEST(QuantizedState, undoes_a_step_with_every_bit) {
   const std::vector<ShardRange> parts{{0, 300}};
   Buffer out(quantized_bytes(300, 8));
   const Buffer good = tensor_of(DataType::kFloat32, normal_values(rng, 300));
-  ASSERT_TRUE(*state.quantize(good.data(), parts, Compressor::kInt8, out));
+  ASSERT_TRUE(*state.quantize(good.data(), parts, {}, Compressor::kInt8, out));
   EXPECT_TRUE(state.is_pending());
-  EXPECT_EQ(state.quantize(good.data(), parts, Compressor::kInt8, out).status().code(),
+  EXPECT_EQ(state.quantize(good.data(), parts, {}, Compressor::kInt8, out).status().code(),
             ErrorCode::kInternal);
   state.commit();
   const Buffer before = saved(state);
   std::vector<double> values = normal_values(rng, 300);
   const std::vector<std::span<const std::byte>> sums{out, out};
-  ASSERT_TRUE(
-      *state.quantize(tensor_of(DataType::kFloat32, values).data(), parts, Compressor::kInt8, out));
+  const Buffer shard = tensor_of(DataType::kFloat32, values);
+  ASSERT_TRUE(*state.quantize(shard.data(), parts, 0, Compressor::kInt8, {}));
   Buffer again(out.size());
-  ASSERT_TRUE(*state.requantize(sums, parts[0], Compressor::kInt8, again));
+  ASSERT_TRUE(*state.quantize_sum(sums, parts[0], Compressor::kInt8, again));
   state.rollback();
   EXPECT_EQ(saved(state), before);
   values[7] = kNan;
-  ASSERT_FALSE(
-      *state.quantize(tensor_of(DataType::kFloat32, values).data(), parts, Compressor::kInt8, out));
+  ASSERT_FALSE(*state.quantize(
+      tensor_of(DataType::kFloat32, values).data(), parts, {}, Compressor::kInt8, out));
   state.commit();  // Not finite: nothing is committed.
   EXPECT_EQ(saved(state), before);
-  EXPECT_EQ(state.requantize(sums, parts[0], Compressor::kInt8, again).status().code(),
+  EXPECT_EQ(state.quantize_sum(sums, parts[0], Compressor::kInt8, again).status().code(),
             ErrorCode::kInternal);
 }
 
@@ -105,7 +105,7 @@ TEST(QuantizedState, sends_zeros_for_a_rank_that_has_joined) {
   TopkState state(DataType::kBfloat16, 200);
   const std::vector<ShardRange> parts{{0, 200}};
   Buffer out(quantized_bytes(200, 4), std::byte{1});
-  ASSERT_TRUE(*state.quantize(nullptr, parts, Compressor::kInt4, out));
+  ASSERT_TRUE(*state.quantize(nullptr, parts, {}, Compressor::kInt4, out));
   EXPECT_EQ(out, Buffer(out.size()));
 }
 

@@ -77,10 +77,15 @@ TEST(StepEnergy, a_state_has_that_of_each_kind_of_step) {
   state.commit();
 
   const ShardRange all{.begin = 0, .end = shard.size()};
-  ASSERT_TRUE(state.quantize(bytes_of(shard), {&all, 1}, Compressor::kInt8, list).ok());
+  ASSERT_TRUE(state.quantize(bytes_of(shard), {&all, 1}, {}, Compressor::kInt8, list).ok());
   EXPECT_EQ(state.energy().input, 12.0);
   EXPECT_LT(state.energy().kept, 0.01);
   state.commit();
+  const std::array<ShardRange, 2> parts{{{.begin = 0, .end = 1}, {.begin = 1, .end = 4}}};
+  ASSERT_TRUE(state.quantize(bytes_of(shard), parts, 0, Compressor::kInt8, list).ok());
+  EXPECT_EQ(state.energy().input, 3.0);  // Without the own part, whose sum is not there.
+  EXPECT_LT(state.energy().kept, 0.01);
+  state.rollback();
 
   std::vector<float> dense = shard;
   ASSERT_TRUE(state.flush_into(std::as_writable_bytes(std::span(dense)).data()).ok());

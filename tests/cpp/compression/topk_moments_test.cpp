@@ -89,17 +89,17 @@ TEST(TopkOther, is_there_for_steps_of_all_kinds) {
   TopkState state(DataType::kFloat32, kNumel);
   Buffer shard = tensor_of(DataType::kFloat32, normal_values(rng, kNumel));
   const std::vector<ShardRange> parts{{0, kNumel}};
-  Buffer codes(quantized_bytes(kNumel, 4));
-  const std::vector<std::span<const std::byte>> sums{codes, codes};
-  Buffer again(codes.size());
+  const Buffer zeros(quantized_bytes(kNumel, 4));
+  const std::vector<std::span<const std::byte>> others{zeros, zeros};
+  Buffer codes(zeros.size());
   for (const bool is_committed : {true, false, true}) {
     for (const bool is_dense : {true, false}) {
       const Buffer before = saved(state);
       if (is_dense) {
         ASSERT_TRUE(state.flush_into(shard.data()).ok());
       } else {
-        ASSERT_TRUE(*state.quantize(shard.data(), parts, Compressor::kInt4, codes));
-        ASSERT_TRUE(*state.requantize(sums, parts[0], Compressor::kInt4, again));
+        ASSERT_TRUE(*state.quantize(shard.data(), parts, 0, Compressor::kInt4, {}));
+        ASSERT_TRUE(*state.quantize_sum(others, parts[0], Compressor::kInt4, codes));
       }
       if (is_committed) {
         state.commit();

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -71,22 +72,23 @@ class LateShardState final : public TopkShardState {
   }
   Result<std::unique_ptr<Work>> quantize(const std::byte* shard,
                                          std::span<const ShardRange> parts,
+                                         std::optional<std::size_t> own,
                                          Compressor compressor,
                                          std::span<std::byte> out,
                                          bool& non_finite) override {
     ++use_.compressions;
     const std::vector<ShardRange> kept(parts.begin(), parts.end());
     return later([=, this, &non_finite] {
-      return state_->quantize(shard, kept, compressor, out, non_finite).status();
+      return state_->quantize(shard, kept, own, compressor, out, non_finite).status();
     });
   }
-  Result<std::unique_ptr<Work>> requantize(std::span<const std::span<const std::byte>> parts,
-                                           const ShardRange& range,
-                                           Compressor compressor,
-                                           std::span<std::byte> out,
-                                           bool& non_finite) override {
+  Result<std::unique_ptr<Work>> quantize_sum(std::span<const std::span<const std::byte>> parts,
+                                             const ShardRange& range,
+                                             Compressor compressor,
+                                             std::span<std::byte> out,
+                                             bool& non_finite) override {
     return later([=, this, &non_finite] {
-      return state_->requantize(parts, range, compressor, out, non_finite).status();
+      return state_->quantize_sum(parts, range, compressor, out, non_finite).status();
     });
   }
   DataType dtype() const override { return state_->dtype(); }

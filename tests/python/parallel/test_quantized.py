@@ -123,13 +123,16 @@ class Model:
             parts = parts_of(end - begin, len(self.blocks))
             for owner, (first, last) in enumerate(parts):
                 part = slice(begin + first, begin + last)
+                is_cut = len(self.blocks) > 2
                 for i, acc in enumerate(accs):
+                    if is_cut and i == owner:
+                        continue
                     # Blocks of 128 begin with the shard, so also with each part.
                     sent, self.residuals[i][part] = quantized(acc[part], self.kind)
-                    total[part] = sent if i == 0 else total[part] + sent
-                if len(self.blocks) > 2:
-                    total[part], left = quantized(total[part], self.kind)
-                    self.residuals[owner][part] += left
+                    total[part] += sent
+                if is_cut:
+                    total[part] += accs[owner][part]
+                    total[part], self.residuals[owner][part] = quantized(total[part], self.kind)
         return total.astype(self.dtype)
 
 
