@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -56,6 +57,11 @@ def train_by_flag(name: str, compression: Any) -> tuple[list[float], list[str], 
     return weights(model).tolist(), logged, warned
 
 
+def train_on_own_host() -> tuple[list[float], list[str], list[str]]:
+    os.environ["LIGHT_HOST_ID"] = f"host-{os.environ['HOROVOD_RANK']}"
+    return train_by_flag("AdamW", hvd.Compression.none)
+
+
 TOPK = hvd.Compression.topk
 
 
@@ -103,6 +109,12 @@ def test_an_optimizer_that_is_not_known_is_warned_of() -> None:
     assert "Lookahead travel by top-k at 0.05, after 1000 steps of warm-up (" in logged[0]
     assert len(warned) == 2
     assert "Lookahead is no optimizer that lightcc knows" in warned[0]
+
+
+def test_1_bit_adam_between_many_hosts_is_warned_of() -> None:
+    results = spawn_ranks(train_on_own_host, 3, env={**ASKS, "LIGHT_INTRA_SIZE": "0"})
+    assert [len(warned) for _, _, warned in results] == [2, 0, 0]  # Of two worlds.
+    assert "1-bit Adam between 3 hosts may cost accuracy" in results[0][2][0]
 
 
 def test_what_the_program_says_counts_and_so_does_quantisation() -> None:
