@@ -126,6 +126,14 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::nccl_host_id,
      .meaning = "NCCL's own: what it takes for its host. Ranks where it differs may share a GPU, "
                 "which they use by NCCL's network then."},
+    {.names = {"LIGHT_NCCL_BUFFER"},
+     .type = Type::kBytes,
+     .target = &Knobs::nccl_buffer_bytes,
+     .maximum = kGibi,
+     .shared = true,
+     .meaning = "All-reduces by NCCL of several tensors, of at most so many bytes in all, are "
+                "packed into a buffer, which NCCL 2.19 and newer register. Each lane of a process "
+                "set has one, of twice the size; 0: none."},
     // Time limits.
     {.names = {"LIGHT_NCCL_TIMEOUT"},
      .type = Type::kSeconds,

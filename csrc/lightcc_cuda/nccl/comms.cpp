@@ -97,6 +97,20 @@ Result<NcclOp> NcclCalls::scaled_sum(NcclType type, double factor) const {
   return op;
 }
 
+Result<NcclBuffer*> NcclCalls::pack(PackedTensors tensors) const {
+  if (comm_.buffer_ == nullptr) {
+    LIGHTCC_ASSIGN_OR_RETURN(comm_.buffer_,
+                             NcclBuffer::make(library_, driver_, comm(), packing_.buffer_bytes));
+  }
+  NcclBuffer* const buffer = comm_.buffer_.get();
+  const KernelTable* const kernels = packing_.kernels ? &*packing_.kernels : nullptr;
+  LIGHTCC_RETURN_IF_ERROR(buffer->pack(tensors, kernels, stream()));
+  comm_.rest_ = [buffer, tensors = std::move(tensors), kernels, stream = stream()] {
+    return buffer->unpack(tensors, kernels, stream);
+  };
+  return buffer;
+}
+
 Status NcclCalls::copy(std::byte* out, const std::byte* in, std::size_t bytes) const {
   return driver_.check(
       driver_.call().copy_on_device(gpu_address(out), gpu_address(in), bytes, stream()),
@@ -106,8 +120,9 @@ Status NcclCalls::copy(std::byte* out, const std::byte* in, std::size_t bytes) c
 // ---- The communicators of a world.
 
 Result<std::unique_ptr<NcclComms>> NcclComms::make(NcclSetup setup) {
+  const std::size_t buffer_bytes = setup.buffer_bytes;
   const auto launcher = std::make_shared<NcclLauncher>(std::move(setup));
-  std::unique_ptr<NcclComms> comms(new NcclComms(launcher));
+  std::unique_ptr<NcclComms> comms(new NcclComms(launcher, buffer_bytes));
   try {
     comms->thread_ = std::make_unique<std::thread>([launcher] {
       (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl");

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -26,6 +27,8 @@
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
+#include "lightcc_cuda/driver/kernel_table.hpp"
+#include "lightcc_cuda/nccl/buffer.hpp"
 #include "lightcc_cuda/nccl/library.hpp"
 
 namespace lightcc::cuda {
@@ -41,6 +44,14 @@ struct NcclSetup {
   int device = 0;
   Duration start_patience{};      ///< For the communicator of the world.
   Duration operation_patience{};  ///< For any other one, and for an operation; 0: without end.
+  /// Of each communicator's buffer, the same on all ranks; 0: none.
+  std::size_t buffer_bytes = 0;
+};
+
+/// What buckets are packed with. Of the launcher's thread.
+struct NcclPacking {
+  std::size_t buffer_bytes = 0;
+  std::optional<KernelTable> kernels;  ///< None: the driver does not load them.
 };
 
 class NcclLauncher;
@@ -65,8 +76,11 @@ class NcclComm {
   std::unique_ptr<Stream> stream_;
   std::vector<DeviceMemory> scratch_;  // The last one is in use.
   std::size_t scratch_bytes_ = 0;
-  std::vector<NcclOp> ops_;  // To be destroyed when the call that uses them is over.
-  TimePoint asked_;          // When its error was.
+  std::unique_ptr<NcclBuffer> buffer_;
+  // Of the call that goes on.
+  std::vector<NcclOp> ops_;  // To be destroyed when it is over.
+  std::function<Status()> rest_;
+  TimePoint asked_;  // When its error was.
 
   std::atomic<bool> is_done_{false};  // Set after the status.
   Status status_;
@@ -75,8 +89,11 @@ class NcclComm {
 /// What an operation calls NCCL with, on the launcher's thread.
 class NcclCalls {
  public:
-  NcclCalls(const NcclLibrary& library, const Driver& driver, NcclComm& comm)
-      : library_(library), driver_(driver), comm_(comm) {}
+  NcclCalls(const NcclLibrary& library,
+            const Driver& driver,
+            const NcclPacking& packing,
+            NcclComm& comm)
+      : library_(library), driver_(driver), packing_(packing), comm_(comm) {}
 
   const NcclFunctions& nccl() const { return library_.call(); }
   NcclHandle* comm() const { return comm_.handle_; }
@@ -88,12 +105,16 @@ class NcclCalls {
   Result<std::byte*> zeros(std::size_t bytes) const;
   /// A sum of what is multiplied by `factor` before. Of a floating-point type.
   Result<NcclOp> scaled_sum(NcclType type, double factor) const;
+  /// Packs tensors into the buffer of the communicator, which the first call makes, and unpacks its
+  /// results into them when NCCL has taken the operation: in the order of the stream.
+  Result<NcclBuffer*> pack(PackedTensors tensors) const;
   /// In the order of the stream.
   Status copy(std::byte* out, const std::byte* in, std::size_t bytes) const;
 
  private:
   const NcclLibrary& library_;
   const Driver& driver_;
+  const NcclPacking& packing_;
   NcclComm& comm_;
 };
 
@@ -118,11 +139,14 @@ class NcclComms {
   /// is dropped before its end aborts all communicators of this rank, and blocks for that, but not
   /// for ever.
   std::unique_ptr<Work> start(std::shared_ptr<NcclComm> comm, std::string what, NcclOperation run);
+  /// Of the buffer of each communicator; 0: there is none.
+  std::size_t buffer_bytes() const { return buffer_bytes_; }
   /// Copies on the GPU in the order of the operation that is started next, and before it.
   void copy_before_next(std::byte* out, const std::byte* in, std::size_t bytes);
 
  private:
-  explicit NcclComms(std::shared_ptr<NcclLauncher> launcher) : launcher_(std::move(launcher)) {}
+  NcclComms(std::shared_ptr<NcclLauncher> launcher, std::size_t buffer_bytes)
+      : launcher_(std::move(launcher)), buffer_bytes_(buffer_bytes) {}
 
   struct Copy {
     std::byte* out;
@@ -131,6 +155,7 @@ class NcclComms {
   };
 
   std::shared_ptr<NcclLauncher> launcher_;
+  std::size_t buffer_bytes_;
   std::unique_ptr<std::thread> thread_;
   std::vector<Copy> copies_;
 };

@@ -119,6 +119,14 @@ std::size_t sum_of(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
+std::size_t elements_of(const std::vector<TensorSpan>& tensors) {
+  std::size_t elements = 0;
+  for (const TensorSpan& span : tensors) {
+    elements += span.count;
+  }
+  return elements;
+}
+
 bool are_equal(const std::vector<std::size_t>& counts) {
   return std::ranges::all_of(counts, [&](std::size_t count) { return count == counts.front(); });
 }
@@ -163,6 +171,9 @@ class NcclGroup final : public Group {
   std::unique_ptr<Work> start(const char* what, NcclOperation run) {
     return comms_.start(comm_, what, std::move(run));
   }
+  /// By way of the communicator's buffer.
+  std::unique_ptr<Work> allreduce_packed(std::vector<TensorSpan> tensors,
+                                         const NcclReduction& reduction);
   /// Combines each piece at the member that it belongs to.
   std::unique_ptr<Work> reduce_pieces(std::vector<Piece> pieces, const NcclReduction& reduction);
   /// Brings each piece, of `element` bytes times its count, from its member to all.
@@ -183,6 +194,9 @@ std::unique_ptr<Work> NcclGroup::allreduce(std::vector<TensorSpan> tensors,
     return nccl_refusal("allreduce: NCCL has no such reduction");
   }
   std::erase_if(tensors, [](const TensorSpan& span) { return span.count == 0; });
+  if (tensors.size() > 1 && elements_of(tensors) * known->element <= comms_.buffer_bytes()) {
+    return allreduce_packed(std::move(tensors), *known);
+  }
   return start(
       "ncclAllReduce",
       [tensors = std::move(tensors), known = *known](const NcclCalls& calls) mutable {
@@ -198,6 +212,26 @@ std::unique_ptr<Work> NcclGroup::allreduce(std::vector<TensorSpan> tensors,
           return {};
         });
       });
+}
+
+std::unique_ptr<Work> NcclGroup::allreduce_packed(std::vector<TensorSpan> tensors,
+                                                  const NcclReduction& reduction) {
+  return start("ncclAllReduce",
+               [tensors = std::move(tensors), reduction](const NcclCalls& calls) mutable -> Status {
+                 const std::size_t count = elements_of(tensors);
+                 LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, reduction.op_for(calls));
+                 LIGHTCC_ASSIGN_OR_RETURN(
+                     const NcclBuffer* const buffer,
+                     calls.pack({.spans = std::move(tensors), .element_bytes = reduction.element}));
+                 return calls.check(calls.nccl().all_reduce(buffer->input(),
+                                                            buffer->result(),
+                                                            count,
+                                                            reduction.type,
+                                                            op,
+                                                            calls.comm(),
+                                                            calls.stream()),
+                                    "ncclAllReduce");
+               });
 }
 
 std::unique_ptr<Work> NcclGroup::reduce_pieces(std::vector<Piece> pieces,
@@ -261,11 +295,7 @@ std::unique_ptr<Work> NcclGroup::reduce_scatter(const std::byte* in,
 
 bool NcclGroup::are_parts(const std::vector<TensorSpan>& tensors,
                           const std::vector<std::size_t>& counts) const {
-  std::size_t total = 0;
-  for (const TensorSpan& span : tensors) {
-    total += span.count;
-  }
-  return counts.size() == static_cast<std::size_t>(size_) && sum_of(counts) == total;
+  return counts.size() == static_cast<std::size_t>(size_) && sum_of(counts) == elements_of(tensors);
 }
 
 std::unique_ptr<Work> NcclGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,

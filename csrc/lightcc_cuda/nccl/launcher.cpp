@@ -122,6 +122,7 @@ Status NcclLauncher::serve_gpu() {
   const CurrentContext current(context);
   LIGHTCC_RETURN_IF_ERROR(current.status());
   driver_ = &driver;
+  load_packing();
   Status served = make_world();
   if (served.ok()) {
     served = serve_requests();
@@ -139,9 +140,22 @@ Status NcclLauncher::serve_gpu() {
   for (const auto& comm : comms_) {
     comm->stream_.reset();  // It waits. What it uses goes later.
     comm->scratch_.clear();
+    comm->buffer_.reset();
   }
   comms_.clear();
+  packing_.kernels.reset();
   return served;
+}
+
+// Kernels are loaded before anything runs. Without them tensors are copied one by one.
+void NcclLauncher::load_packing() {
+  packing_.buffer_bytes = setup_.buffer_bytes;
+  if (packing_.buffer_bytes > 0) {
+    Result<KernelTable> loaded = KernelTable::load_copies(*driver_);
+    if (loaded.ok()) {
+      packing_.kernels = std::move(*loaded);
+    }
+  }
 }
 
 Status NcclLauncher::make_world() {
@@ -258,6 +272,7 @@ Result<bool> NcclLauncher::advance_free(Chore& chore) {
   if (comm.handle_ != nullptr) {
     if (!chore.has_begun) {
       chore.has_begun = true;
+      deregister(comm);
       LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
           setup_.library.call().finalize(comm.handle_), "ncclCommFinalize", comm.handle_));
     }
@@ -271,8 +286,19 @@ Result<bool> NcclLauncher::advance_free(Chore& chore) {
   }
   comm.stream_.reset();
   comm.scratch_.clear();
+  comm.buffer_.reset();
   std::erase(comms_, chore.comm);
   return true;
+}
+
+// Nobody waits for that, and the end of the communicator takes the registration along.
+void NcclLauncher::deregister(NcclComm& comm) const {
+  if (comm.buffer_ != nullptr) {
+    const Status ended = comm.buffer_->deregister(comm.handle_);
+    if (!ended.ok()) {
+      warn(ended.message());
+    }
+  }
 }
 
 // In the order in which they were posted: where NCCL is not ready for one, the others wait.
@@ -298,7 +324,8 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
   }
   if (!is_launching_) {
     is_launching_ = true;
-    LIGHTCC_RETURN_IF_ERROR(job->run_(NcclCalls(setup_.library, *driver_, comm)));
+    comm.rest_ = nullptr;
+    LIGHTCC_RETURN_IF_ERROR(job->run_(NcclCalls(setup_.library, *driver_, packing_, comm)));
     job->run_ = nullptr;
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool is_taken, is_ready(comm.handle_, job->what_.c_str()));
@@ -308,6 +335,10 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
   for (const NcclOp op : std::exchange(comm.ops_, {})) {
     LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
         setup_.library.call().destroy_op(op, comm.handle_), "ncclRedOpDestroy", comm.handle_));
+  }
+  // NCCL has enqueued its part by now, and not before.
+  if (const auto rest = std::exchange(comm.rest_, nullptr); rest) {
+    LIGHTCC_RETURN_IF_ERROR(rest());
   }
   EventHandle* handle = nullptr;
   LIGHTCC_RETURN_IF_ERROR(

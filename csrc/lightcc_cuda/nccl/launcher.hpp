@@ -78,6 +78,7 @@ class NcclLauncher {
   };
 
   Status serve_gpu() LIGHTCC_EXCLUDES(mutex_);
+  void load_packing();
   Status make_world() LIGHTCC_EXCLUDES(mutex_);
   Status serve_requests() LIGHTCC_EXCLUDES(mutex_);
   /// Waits for something to do, or a moment where something goes on.
@@ -92,6 +93,7 @@ class NcclLauncher {
   /// True when the chore is over.
   Result<bool> advance_split(Chore& chore);
   Result<bool> advance_free(Chore& chore);
+  void deregister(NcclComm& comm) const;
   /// Calls what the job is; true when NCCL has taken it, and it is running.
   Result<bool> launch(const std::shared_ptr<NcclJob>& job);
   Result<bool> has_ended(const Running& running);
@@ -108,6 +110,7 @@ class NcclLauncher {
   const Clock& clock_ = Clock::system();
   // Of the thread.
   const Driver* driver_ = nullptr;
+  NcclPacking packing_;
   std::shared_ptr<NcclComm> world_ = std::make_shared<NcclComm>();
   std::vector<std::shared_ptr<NcclComm>> comms_;  // That are, or are being made.
   std::deque<Chore> chores_;

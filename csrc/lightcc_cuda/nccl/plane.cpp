@@ -304,7 +304,8 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                        .size = topology.size,
                        .device = own.device,
                        .start_patience = seconds(site.knobs.start_timeout_s),
-                       .operation_patience = seconds(site.knobs.nccl_timeout_s)}));
+                       .operation_patience = seconds(site.knobs.nccl_timeout_s),
+                       .buffer_bytes = static_cast<std::size_t>(site.knobs.nccl_buffer_bytes)}));
   return std::unique_ptr<Plane>(
       std::make_unique<NcclPlane>(site, std::move(comms), staging, own.device));
 }

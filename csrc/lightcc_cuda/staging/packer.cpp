@@ -1,11 +1,10 @@
 #include "lightcc_cuda/staging/packer.hpp"
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <string>
 #include <utility>
 
+#include "lightcc_cuda/driver/copy_launch.hpp"
 #include "lightcc_cuda/kernels/bucket.hpp"
 
 namespace lightcc::cuda {
@@ -23,8 +22,6 @@ constexpr std::size_t kMaxPacked = kMaxBucketRows / 2;
 // All gaps of a run. Blocks of the kernel write them at once, so each has its own.
 constexpr std::size_t kGapBytes = kMaxPacked * kMaxGap;
 constexpr std::size_t kMaxUnit = sizeof(std::uint64_t);
-// More blocks than all GPUs run at once have nothing to do sooner.
-constexpr u64 kMaxBlocks = 1024;
 
 u8* at(Address address) {
   return reinterpret_cast<u8*>(address);  // NOLINT: of the GPU
@@ -116,15 +113,8 @@ Status Packer::launch_on(PackedRun run, bool unpacks, StreamHandle* stream) {
   }
   arguments.bucket = at(bucket);
   arguments.total = extent_of(run) / unit;
-  arguments.factor = 1.0;
   arguments.unpacks = unpacks ? 1 : 0;
-  const u64 tiles = (arguments.total + kBucketTile - 1) / kBucketTile;
-  return launch(driver_,
-                kernels_->find("lightcc_copy_" + std::to_string(unit)),
-                static_cast<unsigned>(std::min(tiles, kMaxBlocks)),
-                kBucketThreads,
-                stream,
-                arguments);
+  return launch_copies(driver_, *kernels_, unit, stream, arguments);
 }
 
 Status Packer::copy_to_host(const StagedBlock& block, PackedRun run, StreamHandle* stream) {

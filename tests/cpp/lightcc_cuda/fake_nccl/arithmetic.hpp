@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "lightcc/base/half.hpp"
 
@@ -17,8 +18,15 @@ inline std::size_t size_of(NcclType type) {
   return kSizes[type];
 }
 
+/// Integers wrap around, as those of a GPU do: gaps between packed tensors hold anything.
 template <typename T>
 T combine(T one, T other, NcclOp op) {
+  if constexpr (std::is_signed_v<T> && std::is_integral_v<T>) {
+    if (op != kNcclMax && op != kNcclMin) {
+      using Wrapping = std::make_unsigned_t<T>;
+      return static_cast<T>(combine(static_cast<Wrapping>(one), static_cast<Wrapping>(other), op));
+    }
+  }
   switch (op) {
     case kNcclProduct:
       return static_cast<T>(one * other);
@@ -46,7 +54,7 @@ void combine_all(std::byte* out,
     std::memcpy(&raw, in + i * sizeof(Stored), sizeof(Stored));
     Value value = load(raw);
     if (factor != 1.0) {
-      value = static_cast<Value>(value * static_cast<Value>(factor));
+      value = combine(value, static_cast<Value>(factor), kNcclProduct);
     }
     if (!is_first) {
       std::memcpy(&raw, out + i * sizeof(Stored), sizeof(Stored));

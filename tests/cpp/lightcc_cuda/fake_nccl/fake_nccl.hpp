@@ -6,7 +6,9 @@
 // - Operations run on the thread of the fake driver's stream, and add in rank order. One waits for
 //   its peers without end, as NCCL does, until ncclCommAbort().
 // - It is stricter than NCCL: all ranks must call the same operation, with the same count, type,
-//   operator and root. A handle that was destroyed or aborted is refused.
+//   operator and root. A handle that was destroyed or aborted is refused. Reductions of registered
+//   memory have it on all ranks, at the same offset. It is deregistered before its communicator is
+//   finalized and before it is freed.
 #pragma once
 
 #include <string>
@@ -15,13 +17,23 @@
 namespace lightcc::cuda::fake {
 
 /// How it behaves from now on, as "name=value,...". What is not named is as by default:
-///   version=21805      what it says it is
+///   version=21805      what it says it is; from 21900 on memory can be registered
+///   unregistered=0     1: it registers nothing and says so, as with NCCL_LOCAL_REGISTER=0
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
 ///   broken=N           the N-th operation ends in an asynchronous error, which blames a peer
 ///   hangs=N            the N-th operation does not end until it is aborted
 ///   lost=0             1: ncclCommAbort() does not return
 /// A process that cannot call this sets LIGHTCC_FAKE_NCCL.
 void set_nccl(const std::string& settings);
+
+/// Of memory, since the process began.
+struct Registrations {
+  int made = 0;
+  int ended = 0;  ///< Deregistered.
+};
+Registrations registrations_of_nccl();
+/// Registrations that are there: neither ended, nor gone with an aborted communicator.
+int live_registrations_of_nccl();
 
 /// Communicators that have neither been destroyed nor aborted.
 int live_nccl();

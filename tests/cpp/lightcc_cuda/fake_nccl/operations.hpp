@@ -20,6 +20,7 @@
 #include "lightcc_cuda/fake_nccl/arithmetic.hpp"
 #include "lightcc_cuda/fake_nccl/communicators.hpp"
 #include "lightcc_cuda/fake_nccl/meeting.hpp"
+#include "lightcc_cuda/fake_nccl/registrations.hpp"
 #include "lightcc_cuda/nccl/functions.hpp"
 
 namespace lightcc::cuda::fake {
@@ -202,7 +203,14 @@ inline NcclCode submit(NcclHandle* handle,
 
 inline Called call_of(
     const char* name, std::size_t count, NcclType type, NcclOp op = 0, int root = 0) {
-  Called called{.name = {}, .count = count, .type = type, .op = op, .root = root, .factor = 1.0};
+  Called called{.name = {},
+                .count = count,
+                .type = type,
+                .op = op,
+                .root = root,
+                .factor = 1.0,
+                .in_at = -1,
+                .out_at = -1};
   (void)std::snprintf(called.name.data(), called.name.size(), "%s", name);
   return called;
 }
@@ -235,6 +243,8 @@ inline NcclCode submit_reduction(Called called,
   if (!resolve(find(handle), called)) {
     return kNcclInvalidArgument;
   }
+  called.in_at = place_in_registration(handle, in, elements * size_of(called.type));
+  called.out_at = place_in_registration(handle, out, count * size_of(called.type));
   return submit(
       handle,
       stream,
