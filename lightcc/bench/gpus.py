@@ -1,4 +1,4 @@
-"""What `--device cuda` needs: GPUs that lightcc can use, a torch with CUDA, NCCL for the peer."""
+"""What `--device cuda` needs: GPUs that lightcc can use, a library with arrays there, NCCL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 from lightcc import _core
 from lightcc.bench.peers import clean_environment
 
-_PROBE = Path(__file__).with_name("cuda_tensors.py")
+_TORCH = Path(__file__).with_name("cuda_tensors.py")
+_CUPY = Path(__file__).with_name("cupy_arrays.py")
 
 
 class GpuError(RuntimeError):
@@ -42,8 +43,30 @@ def objection_to_nccl(num_gpus: int, num_ranks: int) -> str:
     Raises:
         GpuError: This interpreter has no torch with CUDA at all.
     """
+    objections = _ask(_TORCH, "torch")
+    if objections["torch"]:
+        msg = f"tensors of a GPU are torch's, but {objections['torch']}"
+        raise GpuError(msg)
+    if objections["nccl"] or num_ranks <= num_gpus:
+        return objections["nccl"]
+    return f"NCCL wants a GPU for each of {num_ranks} ranks, and there are {num_gpus}"
+
+
+def check_cupy() -> None:
+    """Asks whether this interpreter has a CuPy with arrays on a GPU.
+
+    Raises:
+        GpuError: It has not.
+    """
+    if objection := _ask(_CUPY, "CuPy")["cupy"]:
+        msg = f"arrays are to be CuPy's, but {objection}"
+        raise GpuError(msg)
+
+
+def _ask(probe: Path, library: str) -> dict[str, str]:
+    """Returns what a program says of a library, which this process does not import itself."""
     done = subprocess.run(  # noqa: S603 - this interpreter.
-        [sys.executable, str(_PROBE)],
+        [sys.executable, str(probe)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -52,15 +75,10 @@ def objection_to_nccl(num_gpus: int, num_ranks: int) -> str:
     )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        msg = f"torch cannot be asked for CUDA: {last}"
+        msg = f"{library} cannot be asked for CUDA: {last}"
         raise GpuError(msg)
-    objections: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    if objections["torch"]:
-        msg = f"tensors of a GPU are torch's, but {objections['torch']}"
-        raise GpuError(msg)
-    if objections["nccl"] or num_ranks <= num_gpus:
-        return objections["nccl"]
-    return f"NCCL wants a GPU for each of {num_ranks} ranks, and there are {num_gpus}"
+    said: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return said
 
 
 def python_path() -> str:

@@ -5,7 +5,8 @@ A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_
 same library and variables share ranks.
 
 `lightcc@openmpi` is lightcc in a job of Open MPI's mpirun, where MPI carries its data. Tensors of
-GPUs are carried by NCCL in `lightcc+nccl`, and by it within hosts in `2d+nccl`.
+GPUs are carried by NCCL in `lightcc+nccl`, and by it within hosts in `2d+nccl`. They are torch's,
+or CuPy's in `cupy` and `cupy+nccl`.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Variant:
     environment: tuple[tuple[str, str], ...] = ()
     schedule: str = "layers"  # Of `train`: none, layers, horovod, ddp.
     at_tcp_rate: bool = False  # Of `train`: not at the link's rate, but at what TCP reached on it.
+    arrays: str = ""  # `cupy`: of that library, on a GPU; empty: numpy's, or torch's on a GPU.
     launcher: str = ""  # The MPI peer that starts lightcc's ranks; empty: they are started here.
 
     @property
@@ -51,13 +53,14 @@ class Variant:
         """Where tensors must be, `cpu` or `cuda`; empty: anywhere."""
         if self.library != LIGHTCC:
             return PEERS[self.library].device
-        return "cuda" if (_GPU, "nccl") in self.environment else ""
+        return "cuda" if self.arrays or (_GPU, "nccl") in self.environment else ""
 
     @property
     def is_flat_nccl(self) -> bool:
         """Whether NCCL carries data between all ranks, and so sees what hosts there are."""
         two_level = (_TWO_LEVEL, "1") in self.environment
-        return self.device == "cuda" and not two_level
+        by_nccl = self.library != LIGHTCC or (_GPU, "nccl") in self.environment
+        return self.device == "cuda" and by_nccl and not two_level
 
     @property
     def uses_tcp(self) -> bool:
@@ -105,6 +108,8 @@ COLLECTIVES = {
     **ALGORITHMS,
     NCCL.label: NCCL,
     "2d+nccl": Variant("2d+nccl", environment=((_TWO_LEVEL, "1"), (_GPU, "nccl"))),
+    "cupy": Variant("cupy", arrays="cupy"),
+    "cupy+nccl": Variant("cupy+nccl", environment=NCCL.environment, arrays="cupy"),
     **{name: Variant(name, name) for name in PEERS},
     **{
         variant.label: variant

@@ -10,12 +10,13 @@ library's own barrier flatters or harms its figures. Results are checked against
 integers, which are exact in every type, on request and outside the timed part. Where a compression
 loses parts of the sums, all ranks must have the same bits.
 
-Tensors are numpy's, or torch's on `cuda`. A call on a GPU is timed by this host's clock, from an
-idle GPU until it is idle again. So it has the costs of starting and of waiting, as those of
+Tensors are numpy's, torch's on `cuda`, or CuPy's. A call on a GPU is timed by this host's clock,
+from an idle GPU until it is idle again. So it has the costs of starting and of waiting, as those of
 `nccl-tests -z 1` have.
 
 The barrier is in `spin_barrier`, emulated training steps are in `steps`, Horovod in `horovod_peer`,
-and tensors of a GPU in `cuda_tensors`: they are loaded from beside this file when asked for.
+tensors of a GPU in `cuda_tensors` and `cupy_arrays`: they are loaded from beside this file when
+asked for.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Lightcc:
     """lightcc, through its public interface."""
 
     def __init__(self, device: str = "cpu") -> None:
-        hvd: Any = importlib.import_module("lightcc" if device == "cpu" else "lightcc.torch")
+        hvd: Any = importlib.import_module("lightcc.torch" if device == "cuda" else "lightcc")
         hvd.init()
         self.hvd = hvd
         self.rank, self.local_rank, self.size = hvd.rank(), hvd.local_rank(), hvd.size()
@@ -343,7 +344,7 @@ def _horovod() -> Library:
     return library
 
 
-#: By backend. The device is `cpu` or `cuda`.
+#: By backend, given where tensors are: `cpu`, `cuda` (torch's) or `cupy` (CuPy's).
 LIBRARIES: dict[str, Callable[[str], Library]] = {
     "lightcc": Lightcc,
     "gloo": lambda _device: TorchDistributed("gloo"),
@@ -563,13 +564,15 @@ def _beside(name: str) -> Any:
 
 
 def main() -> None:
-    """`worker.py LIBRARY SOCKET BARRIER_FILE DEVICE`."""
+    """`worker.py LIBRARY SOCKET BARRIER_FILE cpu|cuda|cupy`."""
     name, address, barrier_file, device = sys.argv[1:]
     gc.disable()
     library = LIBRARIES[name](device)
     arrays: Arrays = HostArrays()
     if device == "cuda":
         arrays = _beside("cuda_tensors").CudaTensors(library.local_rank)
+    elif device == "cupy":
+        arrays = _beside("cupy_arrays").CupyArrays(library.local_rank)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         barrier = _beside("spin_barrier").SpinBarrier(

@@ -61,7 +61,8 @@ class WorkerGroup:
     ) -> None:
         """Prepares `num_ranks` ranks of `variant`, whose peer is one set up in `directory`.
 
-        The ranks run on `hosts`, or all on this one. Tensors are on `device`, `cpu` or `cuda`.
+        The ranks run on `hosts`, or all on this one. Tensors are on `device`, `cpu` or `cuda`;
+        those of a variant with CuPy's arrays are on `cuda`.
 
         Raises:
             PeerError: The peer is not installed, or cannot run on such hosts.
@@ -70,7 +71,7 @@ class WorkerGroup:
         self.is_lossy = variant.is_lossy
         self.version = ""
         self._num_ranks = num_ranks
-        self._device = device
+        self._device = variant.arrays or device
         self._hosts_given = hosts
         self._cluster = hosts if isinstance(hosts, Cluster) else None
         self._variables = dict(variant.environment)

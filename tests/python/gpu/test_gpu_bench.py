@@ -55,3 +55,29 @@ def test_results_are_right_whatever_carries_them(
         assert planes == {"lightcc+nccl": "host staged", "lightcc": "host staged", "memcpy": ""}
     else:
         assert planes["lightcc"] == "host staged"
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "alltoall"])
+def test_arrays_of_cupy_give_right_results(tmp_path: Path, collective: str) -> None:
+    try:
+        ranks = len(gpus.find_gpus())
+        gpus.check_cupy()
+    except gpus.GpuError as error:
+        pytest.skip(str(error))
+    file = tmp_path / "results.jsonl"
+    quick = ["--sizes", "4K,4M", "--rounds", "2", "--iterations", "3", "--json", str(file)]
+    variants = ["--variants", "cupy+nccl,cupy"]
+    argv = [collective, "--device", "cuda", "-np", str(ranks), *variants, *quick]
+    done = subprocess.run(
+        [sys.executable, "-m", "lightcc.bench", *argv],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    sys.stdout.write(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, *rows = [json.loads(line) for line in file.read_text().splitlines()]
+    planes = {row["library"]: row["plane"] for row in rows}
+    assert not any(row["errors"] for row in rows)
+    assert planes["cupy"] == "host staged"
