@@ -14,6 +14,7 @@
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/kernel_calls.hpp"
 #include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/tensor_batches.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/compression/topk_store.hpp"
 
@@ -21,6 +22,8 @@ namespace lightcc {
 
 /// Host memory, not a vector, which would write zeros first.
 using CompressedBuffer = std::unique_ptr<std::byte[]>;  // NOLINT(modernize-avoid-c-arrays)
+/// The same, kept by all tensors that have a part of it.
+using SharedBuffer = std::shared_ptr<std::byte[]>;  // NOLINT(modernize-avoid-c-arrays)
 /// Of at least one byte, so that it has an address.
 CompressedBuffer make_compressed_buffer(std::size_t bytes);
 
@@ -41,6 +44,8 @@ struct CompressedJob {
   /// Such shards are gathered.
   bool shards_apart = false;
   bool on_device = false;  ///< A GPU selects elements.
+  /// Tensors are exchanged together until they have so many. The same on all ranks.
+  std::size_t exchange_elements = kExchangeElements;
 };
 
 /// Its parts run in the order in which they are declared, each when the one before is done. Errors:
@@ -56,16 +61,19 @@ class CompressedItem {
   // What `intra` is given for is left out where the block has one member.
 
   std::unique_ptr<Work> scatter(Group& intra);
+  DataType dtype() const { return job_.reduction.dtype; }
   /// Adds the step of the state to `calls`.
   Status start_compression(KernelCalls& calls);
   /// The step of the state is done.
   virtual void finish_compression() = 0;
 
-  /// Each is started when the one before is done; null: there is no further one.
-  virtual Result<std::unique_ptr<Work>> next_exchange(Group& inter) = 0;
+  // Between blocks: as the compressor does it (topk_batch.hpp, quantized_item.hpp).
 
-  /// What a member says of its shard to the others.
-  virtual std::unique_ptr<Work> gather_headers(Group& intra) = 0;
+  /// Adds what a member says of its shard to the others: so many numbers as all members do.
+  virtual void add_member_header(std::vector<std::uint64_t>& header) const = 0;
+  /// What each member said: the first at `headers`, the others `stride` numbers apart. Errors:
+  /// kPeerFailed.
+  virtual Status read_member_headers(const std::uint64_t* headers, std::size_t stride) = 0;
   /// Ends the step of the state. Adds to `calls` what makes the own shard's result.
   virtual Status finish_shard(KernelCalls& calls) = 0;
   /// Null: there is nothing to gather, for all members alike.

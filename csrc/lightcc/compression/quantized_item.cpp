@@ -1,6 +1,5 @@
 #include "lightcc/compression/quantized_item.hpp"
 
-#include <algorithm>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -147,17 +146,19 @@ Status QuantizedItem::read_sums() {
 
 // --- Within the block again ---------------------------------------------------------------------
 
-/// Whether the step is void for the shards of the others.
-std::unique_ptr<Work> QuantizedItem::gather_headers(Group& intra) {
-  flag_ = non_finite_ ? 1 : 0;
-  flags_.resize(position().members);
-  return intra.allgather(std::as_bytes(std::span(&flag_, 1)).data(),
-                         std::as_writable_bytes(std::span(flags_)).data(),
-                         std::vector<std::size_t>(position().members, sizeof(flag_)));
+/// Whether the step is void for the own shard.
+void QuantizedItem::add_member_header(std::vector<std::uint64_t>& header) const {
+  header.push_back(non_finite_ ? 1 : 0);
+}
+
+Status QuantizedItem::read_member_headers(const std::uint64_t* headers, std::size_t stride) {
+  for (std::size_t member = 0; member < position().members; ++member) {
+    non_finite_ = non_finite_ || headers[member * stride] != 0;
+  }
+  return {};
 }
 
 Status QuantizedItem::finish_shard(KernelCalls& calls) {
-  non_finite_ = non_finite_ || std::ranges::any_of(flags_, [](std::uint64_t f) { return f != 0; });
   conclude(calls);
   return non_finite_ ? Status() : write_result();
 }

@@ -34,8 +34,10 @@ class QuantizedItem final : public CompressedItem {
 
   Status add_compression(KernelCalls& calls) override;
   void finish_compression() override;
-  Result<std::unique_ptr<Work>> next_exchange(Group& inter) override;
-  std::unique_ptr<Work> gather_headers(Group& intra) override;
+  /// Each is started when the one before is done; null: there is no further one.
+  Result<std::unique_ptr<Work>> next_exchange(Group& inter);
+  void add_member_header(std::vector<std::uint64_t>& header) const override;
+  Status read_member_headers(const std::uint64_t* headers, std::size_t stride) override;
   Status finish_shard(KernelCalls& calls) override;
   std::unique_ptr<Work> gather_results(Group& intra) override;
 
@@ -65,8 +67,6 @@ class QuantizedItem final : public CompressedItem {
   CompressedBuffer sums_;  // Of all parts.
   std::vector<std::span<const std::byte>> parts_;  // Of all_, or of sums_.
   bool sum_is_void_ = false;
-  std::uint64_t flag_ = 0;
-  std::vector<std::uint64_t> flags_;  // Of all members of the block.
   Step next_ = Step::kCodes;
 };
 

@@ -1,5 +1,5 @@
-// Which tensors of a bucket go through their kernels at once: a pure function of their sizes, so
-// that all members of a block cut alike.
+// Which tensors of a bucket are exchanged together, and which go through their kernels at once:
+// pure functions of their sizes, so that all ranks cut alike.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +8,31 @@
 
 namespace lightcc {
 
+/// So many elements make what an exchange costs by itself small beside its data. They are few
+/// enough that a bucket of 64 MiB still has parts which are exchanged while others are compressed.
+inline constexpr std::size_t kExchangeElements = std::size_t{1} << 20;
+
 /// So many elements give a GPU enough to do at a time. While they are on the network, those that
 /// follow are compressed. A guess until a GPU has shown what is best.
-inline constexpr std::size_t kBatchElements = std::size_t{1} << 24;
+inline constexpr std::size_t kKernelElements = std::size_t{1} << 24;
 
-/// Tensors [first, end) of a bucket.
+/// Tensors [first, end) of a bucket, or batches.
 struct TensorBatch {
   std::size_t first = 0;
   std::size_t end = 0;
   bool operator==(const TensorBatch&) const = default;
 };
 
-/// The batch of each tensor, of whose elements there are `elements`. A batch has at most
-/// kBatchElements of them, or one tensor.
-std::vector<TensorBatch> cut_in_batches(std::span<const std::size_t> elements);
-/// The same where each tensor is one.
+/// The batches of tensors of so many elements, one after another. Each ends with the tensor that
+/// brings it to `enough` (> 0) elements, or is the last one.
+std::vector<TensorBatch> cut_for_exchange(std::span<const std::size_t> elements,
+                                          std::size_t enough = kExchangeElements);
+
+/// Where each tensor is one.
 std::vector<TensorBatch> cut_singly(std::size_t tensors);
+
+/// The same for kernels: of so many batches or tensors of `elements` elements, for each those among
+/// which it is. Together they have at most kKernelElements, or are one.
+std::vector<TensorBatch> cut_for_kernels(std::span<const std::size_t> elements);
 
 }  // namespace lightcc

@@ -7,22 +7,19 @@
 namespace lightcc {
 namespace {
 
-// A header to other blocks: whether the list is void, then the bytes of the list or of its pieces.
-// To other members: the same for all lists that this member got.
+// Where a header has the bytes of the list or of its pieces.
 constexpr std::size_t kFirstSize = 1;
 
-template <typename Number>
-const std::byte* bytes_of(const std::vector<Number>& numbers) {
-  return std::as_bytes(std::span(numbers)).data();
-}
-
-std::byte* writable_bytes_of(std::vector<std::uint64_t>& numbers) {
-  return std::as_writable_bytes(std::span(numbers)).data();
-}
-
-Status broken_header() {
-  return make_error(ErrorCode::kPeerFailed,
-                    "a rank announced a top-k list that is longer than any can be");
+Status check_size(const char* who, std::size_t index, std::uint64_t bytes, std::size_t maximum) {
+  if (bytes > maximum) {
+    return make_error(ErrorCode::kPeerFailed,
+                      "%s %zu announced a top-k list of %llu bytes, where at most %zu are possible",
+                      who,
+                      index,
+                      static_cast<unsigned long long>(bytes),
+                      maximum);
+  }
+  return {};
 }
 
 }  // namespace
@@ -81,39 +78,84 @@ void TopkItem::finish_compression() {
 
 // --- Between blocks -----------------------------------------------------------------------------
 
-Result<std::unique_ptr<Work>> TopkItem::next_exchange(Group& inter) {
-  const int step = exchanged_++;
-  if (plan_.exchange == TopkExchange::kDense) {
-    if (step == 0) {
-      return exchange_dense(inter);
-    }
-    return step == 1 ? kernels().check_finite(
-                           result(), shard().size_elems(), job().reduction.dtype, non_finite_)
-                     : std::unique_ptr<Work>();
+std::size_t TopkItem::header_numbers() const {
+  switch (plan_.exchange) {
+    case TopkExchange::kLists:
+      return kFirstSize + 1;
+    case TopkExchange::kPieces:
+      return kFirstSize + position().blocks;
+    case TopkExchange::kDense:
+      break;
   }
-  if (step == 0) {
-    return exchange_headers(inter);
+  return 0;
+}
+
+void TopkItem::add_header(std::vector<std::uint64_t>& header) {
+  header.push_back(non_finite_ ? 1 : 0);
+  if (plan_.exchange == TopkExchange::kLists) {
+    header.push_back(outcome_.bytes);
+    return;
   }
-  if (step == 1) {
-    LIGHTCC_RETURN_IF_ERROR(read_headers());
-    if (non_finite_) {
-      exchanged_ = 4;  // The lists are void, and everybody knows.
-      return std::unique_ptr<Work>();
-    }
-    return plan_.exchange == TopkExchange::kLists ? exchange_lists(inter) : exchange_pieces(inter);
+  const auto list = parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_);
+  piece_bytes_.assign(position().blocks, 0);
+  for (std::size_t block = 0; list.ok() && block < position().blocks; ++block) {
+    const ShardRange piece = piece_of(block);
+    piece_bytes_[block] = list_range_bytes(*list, piece.begin, piece.end);
   }
-  if (step == 2 && plan_.exchange == TopkExchange::kPieces) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, merge_piece());
-    if (work != nullptr) {
-      return work;
-    }
-    ++exchanged_;
-    return exchange_merged(inter);
+  header.insert(header.end(), piece_bytes_.begin(), piece_bytes_.end());
+}
+
+Status TopkItem::read_headers(const std::uint64_t* headers, std::size_t stride) {
+  const bool cut = plan_.exchange == TopkExchange::kPieces;
+  const std::size_t own = position().block;
+  const ShardRange piece = cut ? piece_of(own) : ShardRange{0, shard().size_elems()};
+  const std::size_t maximum = max_list_bytes(piece.size_elems(),
+                                             std::min(capacity_, piece.size_elems()),
+                                             format_,
+                                             piece.begin % kTopkBlockElems);
+  sizes_.assign(position().blocks, 0);
+  for (std::size_t block = 0; block < position().blocks; ++block) {
+    const std::uint64_t* const header = headers + block * stride;
+    const std::uint64_t bytes = header[kFirstSize + (cut ? own : 0)];
+    LIGHTCC_RETURN_IF_ERROR(check_size("block", block, bytes, maximum));
+    sizes_[block] = block == own ? bytes_for(own) : static_cast<std::size_t>(bytes);
+    non_finite_ = non_finite_ || header[0] != 0;
   }
-  if (step == 3 && plan_.exchange == TopkExchange::kPieces) {
-    return exchange_merged(inter);
+  lists_.assign(position().blocks, {});
+  return {};
+}
+
+std::size_t TopkItem::bytes_for(std::size_t block) const {
+  return plan_.exchange == TopkExchange::kPieces ? piece_bytes_[block] : outcome_.bytes;
+}
+
+Status TopkItem::write_for(std::size_t block, std::byte* to) const {
+  if (plan_.exchange == TopkExchange::kLists) {
+    std::copy_n(own_.get(), outcome_.bytes, to);
+    return {};
   }
-  return std::unique_ptr<Work>();
+  LIGHTCC_ASSIGN_OR_RETURN(const TopkListView list,
+                           parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_));
+  const ShardRange piece = piece_of(block);
+  return write_list_range(list, piece.begin, piece.end, {to, piece_bytes_[block]}).status();
+}
+
+void TopkItem::receive(std::size_t block, const std::byte* from, const SharedBuffer& memory) {
+  received_ = memory;
+  lists_[block] = {from, sizes_[block]};
+}
+
+Status TopkItem::add_piece(KernelCalls& calls) {
+  const ShardRange piece = piece_of(position().block);
+  LIGHTCC_ASSIGN_OR_RETURN(TopkSum sum, sum_of(lists_, piece, result() + to_bytes(piece.begin)));
+  calls.add(kernels(), std::move(sum));
+  return {};
+}
+
+TensorSpan TopkItem::merged_piece(std::size_t block) {
+  const ShardRange piece = piece_of(block);
+  std::byte* const at = result() + to_bytes(piece.begin);
+  return {.in = at, .out = at, .count = piece.size_elems()};
 }
 
 std::unique_ptr<Work> TopkItem::exchange_dense(Group& inter) {
@@ -121,154 +163,65 @@ std::unique_ptr<Work> TopkItem::exchange_dense(Group& inter) {
                          late_reduction());
 }
 
-std::unique_ptr<Work> TopkItem::exchange_headers(Group& inter) {
-  header_.assign(1, non_finite_ ? 1 : 0);
-  if (plan_.exchange == TopkExchange::kLists || non_finite_) {
-    header_.resize(plan_.exchange == TopkExchange::kLists ? 2 : 1 + position().blocks,
-                   outcome_.bytes);
-  } else {
-    const auto list = parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_);
-    for (std::size_t block = 0; block < position().blocks; ++block) {
-      const ShardRange piece = piece_of(block);
-      header_.push_back(list.ok() ? list_range_bytes(*list, piece.begin, piece.end) : 0);
-    }
-  }
-  headers_.resize(position().blocks * header_.size());
-  const std::size_t bytes = header_.size() * sizeof(std::uint64_t);
-  return inter.allgather(bytes_of(header_),
-                         writable_bytes_of(headers_),
-                         std::vector<std::size_t>(position().blocks, bytes));
+Result<std::unique_ptr<Work>> TopkItem::check_dense() {
+  return kernels().check_finite(result(), shard().size_elems(), job().reduction.dtype, non_finite_);
 }
 
-/// Finds out what the other blocks will send.
-Status TopkItem::read_headers() {
-  const bool cut = plan_.exchange == TopkExchange::kPieces;
-  const ShardRange piece = cut ? piece_of(position().block) : ShardRange{0, shard().size_elems()};
-  const std::size_t maximum = max_list_bytes(piece.size_elems(),
-                                             std::min(capacity_, piece.size_elems()),
-                                             format_,
-                                             piece.begin % kTopkBlockElems);
-  sizes_.clear();
-  for (std::size_t block = 0; block < position().blocks; ++block) {
-    const std::uint64_t* header = headers_.data() + block * header_.size();
-    non_finite_ = non_finite_ || header[0] != 0;
-    sizes_.push_back(header[kFirstSize + (cut ? position().block : 0)]);
-    if (sizes_.back() > maximum) {
-      return broken_header();
-    }
-  }
-  lists_bytes_ = std::accumulate(sizes_.begin(), sizes_.end(), std::size_t{0});
-  return {};
-}
-
-std::unique_ptr<Work> TopkItem::exchange_lists(Group& inter) {
-  lists_ = make_compressed_buffer(lists_bytes_);
-  return inter.allgather(own_.get(), lists_.get(), {sizes_.begin(), sizes_.end()});
-}
-
-Result<std::unique_ptr<Work>> TopkItem::exchange_pieces(Group& inter) {
-  LIGHTCC_ASSIGN_OR_RETURN(const TopkListView list,
-                           parse_list({own_.get(), outcome_.bytes}, shard().size_elems(), format_));
-  const std::vector<std::size_t> send(header_.begin() + kFirstSize, header_.end());
-  pieces_ = make_compressed_buffer(std::accumulate(send.begin(), send.end(), std::size_t{0}));
-  std::byte* next = pieces_.get();
-  for (std::size_t block = 0; block < position().blocks; ++block) {
-    const ShardRange piece = piece_of(block);
-    LIGHTCC_ASSIGN_OR_RETURN(const std::size_t written,
-                             write_list_range(list, piece.begin, piece.end, {next, send[block]}));
-    next += written;
-  }
-  lists_ = make_compressed_buffer(lists_bytes_);
-  return inter.alltoall(pieces_.get(), send, lists_.get(), {sizes_.begin(), sizes_.end()});
-}
-
-Result<std::unique_ptr<Work>> TopkItem::merge_piece() {
-  const ShardRange piece = piece_of(position().block);
-  LIGHTCC_ASSIGN_OR_RETURN(
-      const TopkSum sum,
-      sum_of({lists_.get(), lists_bytes_}, sizes_, piece, result() + to_bytes(piece.begin)));
-  return kernels().merge_all({&sum, 1});
-}
-
-std::unique_ptr<Work> TopkItem::exchange_merged(Group& inter) {
-  const ShardRange piece = piece_of(position().block);
-  std::vector<std::size_t> bytes;
-  bytes.reserve(position().blocks);
-  for (std::size_t block = 0; block < position().blocks; ++block) {
-    bytes.push_back(to_bytes(piece_of(block).size_elems()));
-  }
-  return inter.allgather(result() + to_bytes(piece.begin), result(), std::move(bytes));
-}
-
-Result<TopkSum> TopkItem::sum_of(std::span<const std::byte> bytes,
-                                 std::span<const std::uint64_t> sizes,
-                                 const ShardRange& range,
-                                 std::byte* out) const {
+Result<TopkSum> TopkItem::sum_of(Lists lists, const ShardRange& range, std::byte* out) const {
   TopkSum sum{.lists = {},
               .out = out,
               .elements = range.size_elems(),
               .dtype = job().reduction.dtype,
               .postscale = late_factor()};
-  sum.lists.reserve(sizes.size());
-  for (const std::uint64_t size : sizes) {
+  sum.lists.reserve(lists.size());
+  for (const std::span<const std::byte> bytes : lists) {
     LIGHTCC_ASSIGN_OR_RETURN(
         const TopkListView list,
-        parse_list(bytes.first(size), range.size_elems(), format_, range.begin % kTopkBlockElems));
+        parse_list(bytes, range.size_elems(), format_, range.begin % kTopkBlockElems));
     sum.lists.push_back(list);
-    bytes = bytes.subspan(size);
   }
   return sum;
 }
 
 // --- Within the block again ---------------------------------------------------------------------
 
-std::unique_ptr<Work> TopkItem::gather_headers(Group& intra) {
-  header_.assign(1, non_finite_ ? 1 : 0);
-  header_.insert(header_.end(), sizes_.begin(), sizes_.end());
-  header_.resize(kFirstSize + position().blocks);
-  headers_.resize(position().members * header_.size());
-  const std::size_t bytes = header_.size() * sizeof(std::uint64_t);
-  return intra.allgather(bytes_of(header_),
-                         writable_bytes_of(headers_),
-                         std::vector<std::size_t>(position().members, bytes));
+void TopkItem::add_member_header(std::vector<std::uint64_t>& header) const {
+  header.push_back(non_finite_ ? 1 : 0);
+  if (plan_.gather_lists) {
+    header.insert(header.end(), sizes_.begin(), sizes_.end());
+  }
+}
+
+Status TopkItem::read_member_headers(const std::uint64_t* headers, std::size_t stride) {
+  const std::size_t blocks = position().blocks;
+  member_sizes_.clear();
+  for (std::size_t member = 0; member < position().members; ++member) {
+    const std::uint64_t* const header = headers + member * stride;
+    non_finite_ = non_finite_ || header[0] != 0;
+    const std::size_t elements = shard_of(member).size_elems();
+    const std::size_t maximum = max_list_bytes(elements, elements, format_);
+    for (std::size_t block = 0; plan_.gather_lists && block < blocks; ++block) {
+      const std::uint64_t bytes = header[kFirstSize + block];
+      LIGHTCC_RETURN_IF_ERROR(check_size("member", member, bytes, maximum));
+      member_sizes_.push_back(member == position().member ? sizes_[block]
+                                                          : static_cast<std::size_t>(bytes));
+    }
+  }
+  return {};
 }
 
 /// Where lists are gathered, nothing is merged before that.
 Status TopkItem::finish_shard(KernelCalls& calls) {
   const bool is_alone = position().members == 1;
-  if (!is_alone) {
-    LIGHTCC_RETURN_IF_ERROR(read_gathered_headers());
-  }
   conclude(calls);
   const bool merges = plan_.exchange == TopkExchange::kLists && !non_finite_ &&
                       (is_alone ? span().out != nullptr : !plan_.gather_lists);
   if (!merges) {
     return {};
   }
-  LIGHTCC_ASSIGN_OR_RETURN(TopkSum sum,
-                           sum_of({lists_.get(), lists_bytes_},
-                                  sizes_,
-                                  {0, shard().size_elems()},
-                                  is_alone ? span().out : result()));
+  LIGHTCC_ASSIGN_OR_RETURN(
+      TopkSum sum, sum_of(lists_, {0, shard().size_elems()}, is_alone ? span().out : result()));
   calls.add(kernels(), std::move(sum));
-  return {};
-}
-
-Status TopkItem::read_gathered_headers() {
-  totals_.assign(position().members, 0);
-  for (std::size_t member = 0; member < position().members; ++member) {
-    const std::uint64_t* header = headers_.data() + member * header_.size();
-    non_finite_ = non_finite_ || header[0] != 0;
-    const std::size_t elements = shard_of(member).size_elems();
-    const std::size_t maximum = max_list_bytes(elements, elements, format_);
-    for (std::size_t block = 0; block < position().blocks; ++block) {
-      const std::uint64_t size = header[kFirstSize + block];
-      if (size > maximum) {
-        return broken_header();
-      }
-      totals_[member] += size;
-    }
-  }
   return {};
 }
 
@@ -279,9 +232,22 @@ std::unique_ptr<Work> TopkItem::gather_results(Group& intra) {
   if (!plan_.gather_lists) {
     return gather_dense(intra);
   }
-  all_lists_ =
-      make_compressed_buffer(std::accumulate(totals_.begin(), totals_.end(), std::size_t{0}));
-  return intra.allgather(lists_.get(), all_lists_.get(), totals_);
+  const std::size_t blocks = position().blocks;
+  all_lists_ = make_compressed_buffer(
+      std::accumulate(member_sizes_.begin(), member_sizes_.end(), std::size_t{0}));
+  std::vector<TensorSpan> spans;
+  std::vector<std::size_t> totals(position().members, 0);
+  std::byte* next = all_lists_.get();
+  for (std::size_t i = 0; i < member_sizes_.size(); ++i) {
+    const std::size_t member = i / blocks;
+    spans.push_back({.in = member == position().member ? lists_[i % blocks].data() : nullptr,
+                     .out = next,
+                     .count = member_sizes_[i]});
+    member_lists_.emplace_back(next, member_sizes_[i]);
+    totals[member] += member_sizes_[i];
+    next += member_sizes_[i];
+  }
+  return intra.allgather_bucket(std::move(spans), std::move(totals), DataType::kUint8);
 }
 
 /// Where lists were gathered.
@@ -289,18 +255,14 @@ Status TopkItem::finish_tensor(KernelCalls& calls) {
   if (!plan_.gather_lists || non_finite_ || span().out == nullptr) {
     return {};
   }
-  const std::byte* lists = all_lists_.get();
+  const std::size_t blocks = position().blocks;
   for (std::size_t member = 0; member < position().members; ++member) {
-    const std::span<const std::uint64_t> sizes(
-        headers_.data() + member * header_.size() + kFirstSize, position().blocks);
     const ShardRange shard = shard_of(member);
     LIGHTCC_ASSIGN_OR_RETURN(TopkSum sum,
-                             sum_of({lists, totals_[member]},
-                                    sizes,
+                             sum_of(Lists(member_lists_).subspan(member * blocks, blocks),
                                     {0, shard.size_elems()},
                                     span().out + to_bytes(shard.begin)));
     calls.add(kernels(), std::move(sum));
-    lists += totals_[member];
   }
   return {};
 }

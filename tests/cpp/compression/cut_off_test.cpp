@@ -35,6 +35,8 @@ constexpr std::uint64_t kPatience = 1'000'000;
 struct Shape {
   int blocks = 2;
   int members = 1;
+  /// Of the bucket, what is exchanged together: all, or each tensor.
+  std::size_t exchange_elements = kExchangeElements;
   int size() const { return blocks * members; }
 };
 
@@ -73,7 +75,10 @@ class Rank {
     }
   }
 
-  void begin(const CompressionSpec& spec, std::uint64_t seed, bool is_void) {
+  void begin(const CompressionSpec& spec,
+             std::uint64_t seed,
+             bool is_void,
+             std::size_t exchange_elements) {
     Rng rng(seed);
     std::vector<CompressedTensor> tensors;
     results_.clear();
@@ -94,7 +99,10 @@ class Rank {
           {.span = {.in = results_[i].data(), .out = results_[i].data(), .count = kSizes[i]},
            .entry = *entry});
     }
-    const CompressedJob job{.reduction = {}, .spec = spec, .counters = &counters_};
+    const CompressedJob job{.reduction = {},
+                            .spec = spec,
+                            .counters = &counters_,
+                            .exchange_elements = exchange_elements};
     work_ = spec.is_low_rank() ? make_low_rank_allreduce(*flat_, std::move(tensors), job)
                                : make_compressed_allreduce(
                                      {.grid = grid_, .flat = flat_.get()}, std::move(tensors), job);
@@ -145,7 +153,8 @@ class Rank {
 
 class World {
  public:
-  World(const Shape& shape, const CompressionSpec& spec) : spec_(spec) {
+  World(const Shape& shape, const CompressionSpec& spec)
+      : spec_(spec), exchange_elements_(shape.exchange_elements) {
     for (int rank = 0; rank < shape.size(); ++rank) {
       ranks_.push_back(std::make_unique<Rank>(hub_, shape, rank));
     }
@@ -155,7 +164,7 @@ class World {
 
   void begin(std::uint64_t step, bool is_void = false) {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      ranks_[rank]->begin(spec_, 100 * step + rank, is_void && rank == 0);
+      ranks_[rank]->begin(spec_, 100 * step + rank, is_void && rank == 0, exchange_elements_);
     }
   }
   /// One rank after another that `rng` draws; returns after how many turns all are done.
@@ -183,6 +192,7 @@ class World {
 
  private:
   CompressionSpec spec_;
+  std::size_t exchange_elements_;
   LoopbackHub hub_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
@@ -268,7 +278,7 @@ void expect_both_sides_anywhere(const Shape& shape,
   int finished = 0;
   int unfinished = 0;
   const auto stride = static_cast<std::uint64_t>(shape.size() - 1);
-  for (std::uint64_t cut = 0; cut <= turns + turns / 4; cut += stride) {
+  for (std::uint64_t cut = 0; cut <= turns + turns / 2; cut += stride) {
     const bool is_finished = expect_both_sides(shape, spec, before, after, is_void, cut);
     ++(is_finished ? finished : unfinished);
     if (::testing::Test::HasFailure()) {
@@ -295,6 +305,14 @@ TEST(CutOff, leaves_both_sides_of_the_step_to_all_ranks_of_a_grid) {
                                       CompressionSpec{.ratio = 0.3},
                                       CompressionSpec{.compressor = Compressor::kInt4}}) {
     expect_both_sides_anywhere({.blocks = 2, .members = 2}, spec);
+  }
+}
+
+TEST(CutOff, leaves_both_sides_where_a_bucket_is_exchanged_in_parts) {
+  for (const CompressionSpec& spec :
+       {CompressionSpec{.ratio = 0.01, .momentum = 0.9}, CompressionSpec{.ratio = 0.3}}) {
+    expect_both_sides_anywhere({.blocks = 3, .members = 1, .exchange_elements = 1}, spec);
+    expect_both_sides_anywhere({.blocks = 2, .members = 2, .exchange_elements = 1}, spec);
   }
 }
 
