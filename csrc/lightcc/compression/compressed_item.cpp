@@ -59,18 +59,18 @@ Status CompressedItem::start_compression(KernelCalls& calls) {
   return add_compression(calls);
 }
 
-std::unique_ptr<Work> CompressedItem::scatter(Group& intra) {
-  std::vector<TensorSpan> spans;
-  std::vector<std::size_t> counts;
+void CompressedItem::add_to_scatter(MemberSpans& spans) {
   for (std::size_t member = 0; member < position().members; ++member) {
     const ShardRange shard = shard_of(member);
-    spans.push_back({.in = span().in == nullptr ? nullptr : span().in + to_bytes(shard.begin),
-                     .out = member == position().member ? result() : nullptr,
-                     .count = shard.size_elems()});
-    counts.push_back(shard.size_elems());
+    spans.add(member,
+              {.in = span().in == nullptr ? nullptr : span().in + to_bytes(shard.begin),
+               .out = member == position().member ? result() : nullptr,
+               .count = shard.size_elems()});
   }
-  return intra.reduce_scatter_bucket(
-      std::move(spans), std::move(counts), within_blocks(job_.reduction));
+}
+
+Reduction CompressedItem::scatter_reduction() const {
+  return within_blocks(job_.reduction);
 }
 
 void CompressedItem::count(std::uint64_t sent_bytes, std::uint64_t passes) {
@@ -87,18 +87,15 @@ void CompressedItem::count(std::uint64_t sent_bytes, std::uint64_t passes) {
   usage.sent_bytes += sent_bytes;
 }
 
-std::unique_ptr<Work> CompressedItem::gather_dense(Group& intra) {
-  std::vector<TensorSpan> spans;
-  std::vector<std::size_t> counts;
+void CompressedItem::add_shards(MemberSpans& spans) {
   std::byte* const out = span().out;
   for (std::size_t member = 0; member < position().members; ++member) {
     const ShardRange shard = shard_of(member);
-    spans.push_back({.in = member == position().member ? result() : nullptr,
-                     .out = out == nullptr ? nullptr : out + to_bytes(shard.begin),
-                     .count = shard.size_elems()});
-    counts.push_back(shard.size_elems());
+    spans.add(member,
+              {.in = member == position().member ? result() : nullptr,
+               .out = out == nullptr ? nullptr : out + to_bytes(shard.begin),
+               .count = shard.size_elems()});
   }
-  return intra.allgather_bucket(std::move(spans), std::move(counts), job_.reduction.dtype);
 }
 
 void CompressedItem::conclude(KernelCalls& calls) {

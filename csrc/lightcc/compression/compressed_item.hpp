@@ -13,6 +13,7 @@
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/kernel_calls.hpp"
+#include "lightcc/compression/member_spans.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/tensor_batches.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
@@ -60,7 +61,9 @@ class CompressedItem {
 
   // What `intra` is given for is left out where the block has one member.
 
-  std::unique_ptr<Work> scatter(Group& intra);
+  /// Adds the shards of all members: from this rank's tensor, and to the own shard's result.
+  void add_to_scatter(MemberSpans& spans);
+  Reduction scatter_reduction() const;
   DataType dtype() const { return job_.reduction.dtype; }
   /// Adds the step of the state to `calls`.
   Status start_compression(KernelCalls& calls);
@@ -76,8 +79,8 @@ class CompressedItem {
   virtual Status read_member_headers(const std::uint64_t* headers, std::size_t stride) = 0;
   /// Ends the step of the state. Adds to `calls` what makes the own shard's result.
   virtual Status finish_shard(KernelCalls& calls) = 0;
-  /// Null: there is nothing to gather, for all members alike.
-  virtual std::unique_ptr<Work> gather_results(Group& intra) = 0;
+  /// Adds what is gathered, if anything: for all members alike.
+  virtual void add_results(GatheredSpans& spans) = 0;
   /// Adds to `calls` what makes the tensor of what was gathered.
   virtual Status finish_tensor(KernelCalls& /*calls*/) { return {}; }
 
@@ -102,7 +105,7 @@ class CompressedItem {
   void count(std::uint64_t sent_bytes, std::uint64_t passes);
 
   /// The shards of all members of the block, as they lie.
-  std::unique_ptr<Work> gather_dense(Group& intra);
+  void add_shards(MemberSpans& spans);
   /// The step counts, or is void, for all ranks alike. Adds what makes the result of a void one
   /// NaN.
   void conclude(KernelCalls& calls);

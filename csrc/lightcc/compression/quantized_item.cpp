@@ -163,8 +163,10 @@ Status QuantizedItem::finish_shard(KernelCalls& calls) {
   return non_finite_ ? Status() : write_result();
 }
 
-std::unique_ptr<Work> QuantizedItem::gather_results(Group& intra) {
-  return !non_finite_ || job().gathers_shards ? gather_dense(intra) : nullptr;
+void QuantizedItem::add_results(GatheredSpans& spans) {
+  if (!non_finite_ || job().gathers_shards) {
+    add_shards(spans.shards);
+  }
 }
 
 /// The sum of all blocks, in the dtype.

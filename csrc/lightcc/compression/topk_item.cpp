@@ -225,29 +225,27 @@ Status TopkItem::finish_shard(KernelCalls& calls) {
   return {};
 }
 
-std::unique_ptr<Work> TopkItem::gather_results(Group& intra) {
+void TopkItem::add_results(GatheredSpans& spans) {
   if (non_finite_ && !job().gathers_shards) {
-    return nullptr;
+    return;
   }
   if (!plan_.gather_lists) {
-    return gather_dense(intra);
+    add_shards(spans.shards);
+    return;
   }
   const std::size_t blocks = position().blocks;
   all_lists_ = make_compressed_buffer(
       std::accumulate(member_sizes_.begin(), member_sizes_.end(), std::size_t{0}));
-  std::vector<TensorSpan> spans;
-  std::vector<std::size_t> totals(position().members, 0);
   std::byte* next = all_lists_.get();
   for (std::size_t i = 0; i < member_sizes_.size(); ++i) {
     const std::size_t member = i / blocks;
-    spans.push_back({.in = member == position().member ? lists_[i % blocks].data() : nullptr,
+    spans.lists.add(member,
+                    {.in = member == position().member ? lists_[i % blocks].data() : nullptr,
                      .out = next,
                      .count = member_sizes_[i]});
     member_lists_.emplace_back(next, member_sizes_[i]);
-    totals[member] += member_sizes_[i];
     next += member_sizes_[i];
   }
-  return intra.allgather_bucket(std::move(spans), std::move(totals), DataType::kUint8);
 }
 
 /// Where lists were gathered.

@@ -60,7 +60,7 @@ class TopkItem final : public CompressedItem {
   void add_member_header(std::vector<std::uint64_t>& header) const override;
   Status read_member_headers(const std::uint64_t* headers, std::size_t stride) override;
   Status finish_shard(KernelCalls& calls) override;
-  std::unique_ptr<Work> gather_results(Group& intra) override;
+  void add_results(GatheredSpans& spans) override;
   Status finish_tensor(KernelCalls& calls) override;
 
  private:

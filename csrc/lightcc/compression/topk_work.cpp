@@ -13,8 +13,8 @@
 //
 // Batches. Between blocks, the tensors of a batch are one exchange, which takes as many operations
 // as one tensor (topk_batch.hpp). So what an operation costs by itself does not grow with the
-// tensors of a bucket. Batches follow from the sizes of tensors, so all ranks have the same ones
-// (tensor_batches.hpp). Quantised tensors are a batch each.
+// tensors of a bucket, nor does it within a block. Batches follow from the sizes of tensors, so all
+// ranks have the same ones (tensor_batches.hpp). Quantised tensors are a batch each.
 //
 // Pipeline. Batches follow each other through the stages: while lists of one are on the network,
 // later ones are reduced and earlier ones gathered. Within a block one operation follows another in
@@ -143,9 +143,10 @@ class CompressedStages final : public PipelineStages {
       : PipelineStages(GridSchedule(batches.size(), lead)),
         grid_(std::move(grid)),
         shards_(shards),
-        launches_(!job.spec.is_quantized() && (shards != nullptr || job.on_device)),
+        stages_shards_(job.shards_apart),
         batches_(std::move(batches)),
-        series_(series_of(batches_, tensors, launches_)) {
+        series_(series_of(
+            batches_, tensors, !job.spec.is_quantized() && (shards != nullptr || job.on_device))) {
     items_.reserve(tensors.size());
     for (CompressedTensor& tensor : tensors) {
       if (job.spec.is_quantized()) {
@@ -162,16 +163,14 @@ class CompressedStages final : public PipelineStages {
       return nullptr;
     }
     std::vector<Sequence::Start> starts;
-    for (const TensorBatch& part : parts_of(series)) {
-      add_for_each(starts, part, &CompressedItem::scatter);
-      add_calls(starts, part, &CompressedItem::start_compression);
-      starts.emplace_back([this, part] {
-        for (std::size_t i = part.first; i < part.end; ++i) {
-          items_[i]->finish_compression();
-        }
-        return std::unique_ptr<Work>();
-      });
-    }
+    add_scatter(starts, series);
+    add_calls(starts, series, &CompressedItem::start_compression);
+    starts.emplace_back([this, series] {
+      for (std::size_t i = series.first; i < series.end; ++i) {
+        items_[i]->finish_compression();
+      }
+      return std::unique_ptr<Work>();
+    });
     return std::make_unique<Sequence>(std::move(starts));
   }
   std::unique_ptr<Work> start_exchange(std::size_t index, Group& group) override {
@@ -181,8 +180,7 @@ class CompressedStages final : public PipelineStages {
       return std::make_unique<Parts>([&item, &group] { return item.next_exchange(group); });
     }
     const std::span<TopkItem* const> items(topk_);
-    const auto of_batch = items.subspan(batch.first, batch.end - batch.first);
-    return make_topk_exchange({of_batch.begin(), of_batch.end()}, group);
+    return make_topk_exchange(items.subspan(batch.first, batch.end - batch.first), group);
   }
   std::unique_ptr<Work> start_gather(std::size_t index) override {
     const TensorBatch series = series_[index];
@@ -191,19 +189,17 @@ class CompressedStages final : public PipelineStages {
     }
     std::vector<Sequence::Start> starts;
     add_headers(starts, series);
-    for (const TensorBatch& part : parts_of(series)) {
-      add_calls(starts, part, &CompressedItem::finish_shard);
-      add_for_each(starts, part, &CompressedItem::gather_results);
-      if (intra() != nullptr) {
-        add_calls(starts, part, &CompressedItem::finish_tensor);
-      }
-      starts.emplace_back([this, part] {
-        for (std::size_t i = part.first; i < part.end; ++i) {
-          items_[i].reset();  // Its buffers are needed no more.
-        }
-        return std::unique_ptr<Work>();
-      });
+    add_calls(starts, series, &CompressedItem::finish_shard);
+    add_gather(starts, series);
+    if (intra() != nullptr) {
+      add_calls(starts, series, &CompressedItem::finish_tensor);
     }
+    starts.emplace_back([this, series] {
+      for (std::size_t i = series.first; i < series.end; ++i) {
+        items_[i].reset();  // Its buffers are needed no more.
+      }
+      return std::unique_ptr<Work>();
+    });
     return std::make_unique<Sequence>(std::move(starts));
   }
 
@@ -218,29 +214,57 @@ class CompressedStages final : public PipelineStages {
     return shards_ != nullptr || grid_ == nullptr ? shards_ : grid_->levels.intra.get();
   }
 
-  /// What of a series is done at once: all of it where kernels are launched; else each tensor by
-  /// itself, while it is in the cache.
-  std::vector<TensorBatch> parts_of(const TensorBatch& series) const {
-    if (launches_) {
+  /// What of a series the block moves in one operation.
+  std::vector<TensorBatch> moved_together(const TensorBatch& series) const {
+    if (!stages_shards_) {
       return {series};
     }
-    std::vector<TensorBatch> parts;
+    std::vector<TensorBatch> single;  // Each has its copies.
     for (std::size_t i = series.first; i < series.end; ++i) {
-      parts.push_back({.first = i, .end = i + 1});
+      single.push_back({.first = i, .end = i + 1});
     }
-    return parts;
+    return single;
   }
 
-  /// What members of a block do together, tensor by tensor.
-  void add_for_each(std::vector<Sequence::Start>& starts,
-                    const TensorBatch& part,
-                    std::unique_ptr<Work> (CompressedItem::*start)(Group&)) {
-    for (std::size_t i = part.first; intra() != nullptr && i < part.end; ++i) {
-      starts.emplace_back([this, i, start] {
-        return Result<std::unique_ptr<Work>>((*items_[i].*start)(*intra()));
+  void add_scatter(std::vector<Sequence::Start>& starts, const TensorBatch& series) {
+    if (intra() == nullptr) {
+      return;
+    }
+    for (const TensorBatch& part : moved_together(series)) {
+      starts.emplace_back([this, part] {
+        MemberSpans spans(members());
+        for (std::size_t i = part.first; i < part.end; ++i) {
+          items_[i]->add_to_scatter(spans);
+        }
+        return Result<std::unique_ptr<Work>>(intra()->reduce_scatter_bucket(
+            spans.spans(), spans.counts(), items_[part.first]->scatter_reduction()));
       });
     }
   }
+
+  void add_gather(std::vector<Sequence::Start>& starts, const TensorBatch& series) {
+    if (intra() == nullptr) {
+      return;
+    }
+    for (const TensorBatch& part : moved_together(series)) {
+      const auto spans = std::make_shared<GatheredSpans>(members());
+      starts.emplace_back([this, part, spans] {
+        for (std::size_t i = part.first; i < part.end; ++i) {
+          items_[i]->add_results(*spans);
+        }
+        return gather(spans->shards, items_[part.first]->dtype());
+      });
+      starts.emplace_back([this, spans] { return gather(spans->lists, DataType::kUint8); });
+    }
+  }
+  /// Null: there is nothing.
+  Result<std::unique_ptr<Work>> gather(const MemberSpans& spans, DataType dtype) const {
+    return spans.is_empty() ? std::unique_ptr<Work>()
+                            : intra()->allgather_bucket(spans.spans(), spans.counts(), dtype);
+  }
+
+  std::size_t members() const { return static_cast<std::size_t>(intra()->size()); }
+
   /// What kernels do for all tensors at once.
   void add_calls(std::vector<Sequence::Start>& starts,
                  const TensorBatch& part,
@@ -264,12 +288,11 @@ class CompressedStages final : public PipelineStages {
         headers->starts.push_back(headers->own.size());
         items_[i]->add_member_header(headers->own);
       }
-      const auto members = static_cast<std::size_t>(intra()->size());
-      headers->all.resize(members * headers->own.size());
+      headers->all.resize(members() * headers->own.size());
       return Result<std::unique_ptr<Work>>(intra()->allgather(
           std::as_bytes(std::span(headers->own)).data(),
           std::as_writable_bytes(std::span(headers->all)).data(),
-          std::vector<std::size_t>(members, headers->own.size() * sizeof(std::uint64_t))));
+          std::vector<std::size_t>(members(), headers->own.size() * sizeof(std::uint64_t))));
     });
     starts.emplace_back([this, series, headers]() -> Result<std::unique_ptr<Work>> {
       for (std::size_t i = series.first; i < series.end; ++i) {
@@ -282,7 +305,7 @@ class CompressedStages final : public PipelineStages {
 
   std::shared_ptr<GridState> grid_;
   Group* shards_;
-  bool launches_;
+  bool stages_shards_;
   std::vector<TensorBatch> batches_;  // That are exchanged together.
   std::vector<TensorBatch> series_;   // Of each batch: that are compressed together.
   std::vector<std::unique_ptr<CompressedItem>> items_;

@@ -287,7 +287,7 @@ class World {
 Sizes many_sizes(std::size_t tensors) {
   Sizes sizes;
   for (std::size_t i = 0; i < tensors; ++i) {
-    sizes.push_back(300 + i * 37 % 400);
+    sizes.push_back(50 + i * 37 % 40);
   }
   return sizes;
 }
@@ -308,6 +308,19 @@ TEST(TopkBatch, a_bucket_takes_as_many_messages_as_one_tensor) {
       EXPECT_EQ(messages.size(), 2 * others) << shape.blocks << " blocks, " << tensors;
     }
   }
+}
+
+TEST(TopkBatch, members_of_a_block_move_a_bucket_in_three_operations) {
+  for (const double ratio : {0.05, 0.3}) {  // They gather lists, or sums.
+    for (const std::size_t tensors : {1U, 40U}) {
+      World world({.blocks = 2, .members = 3});
+      messages_of(world, many_sizes(tensors), {.ratio = ratio});
+      EXPECT_EQ(world.rank(0).traffic(kWithinBlock).messages.size(), 3 * 2U) << tensors;
+    }
+  }
+  World world({.blocks = 2, .members = 3});
+  messages_of(world, many_sizes(40), {.compressor = Compressor::kInt8});
+  EXPECT_EQ(world.rank(0).traffic(kWithinBlock).messages.size(), 40 * 3 * 2U);
 }
 
 TEST(TopkBatch, bytes_are_those_of_the_lists_and_16_for_each) {
