@@ -1,6 +1,6 @@
 #include "lightcc/compression/quantized_item.hpp"
 
-#include <numeric>
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -20,29 +20,15 @@ std::size_t QuantizedItem::bytes_of(const ShardRange& range) const {
   return quantized_bytes(range.size_elems(), format_.bits());
 }
 
-std::vector<std::size_t> QuantizedItem::bytes_of_parts() const {
-  std::vector<std::size_t> bytes;
-  bytes.reserve(position().blocks);
-  for (std::size_t block = 0; block < position().blocks; ++block) {
-    bytes.push_back(bytes_of(part_of(block)));
-  }
-  return bytes;
-}
-
-/// What travels between blocks of `bytes` for each: the own part does not.
-std::vector<std::size_t> QuantizedItem::without_own(std::vector<std::size_t> bytes) const {
-  bytes[position().block] = 0;
-  return bytes;
-}
-
 Status QuantizedItem::add_compression(KernelCalls& calls) {
   std::vector<ShardRange> parts{part_of(0)};
   for (std::size_t block = 1; is_cut() && block < position().blocks; ++block) {
     parts.push_back(part_of(block));
   }
-  const std::vector<std::size_t> sent =
-      is_cut() ? without_own(bytes_of_parts()) : std::vector{bytes_of(parts[0])};
-  const std::size_t bytes = std::accumulate(sent.begin(), sent.end(), std::size_t{0});
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    bytes += bytes_between(position().block, i);
+  }
   own_ = make_compressed_buffer(bytes);
   LIGHTCC_ASSIGN_OR_RETURN(
       std::unique_ptr<Work> work,
@@ -57,54 +43,41 @@ Status QuantizedItem::add_compression(KernelCalls& calls) {
 }
 
 void QuantizedItem::finish_compression() {
-  const std::vector<std::size_t> parts = bytes_of_parts();
-  std::size_t sent = parts[position().block];  // To each of the others, in the end.
-  sent *= position().blocks - 1;
-  if (is_cut()) {
-    sent += std::accumulate(parts.begin(), parts.end(), std::size_t{0}) - parts[position().block];
+  std::size_t sent = (position().blocks - 1) * bytes_for(position().block);
+  for (std::size_t block = 0; is_cut() && block < position().blocks; ++block) {
+    sent += bytes_between(position().block, block);
   }
   count(sent, 1);
 }
 
 // --- Between blocks -----------------------------------------------------------------------------
 
-Result<std::unique_ptr<Work>> QuantizedItem::next_exchange(Group& inter) {
-  if (next_ == Step::kCodes) {
-    next_ = is_cut() ? Step::kSum : Step::kResults;
-    return exchange_codes(inter);
+void QuantizedItem::write_for(std::size_t block, std::byte* to) const {
+  std::size_t before = 0;
+  for (std::size_t other = 0; is_cut() && other < block; ++other) {
+    before += bytes_between(position().block, other);
   }
-  if (next_ == Step::kSum) {
-    next_ = Step::kSums;
-    LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work, quantize_sum());
-    if (work != nullptr) {
-      return work;
-    }
-  }
-  if (next_ == Step::kSums) {
-    next_ = Step::kResults;
-    return exchange_sums(inter);
-  }
-  LIGHTCC_RETURN_IF_ERROR(is_cut() ? read_sums() : read_codes());
-  return std::unique_ptr<Work>();
+  std::copy_n(own_.get() + before, bytes_between(position().block, block), to);
 }
 
-std::unique_ptr<Work> QuantizedItem::exchange_codes(Group& inter) {
-  const std::size_t bytes = bytes_of(part_of(position().block));
-  const std::vector<std::size_t> same(position().blocks, bytes);
-  all_ = make_compressed_buffer(bytes * senders());
-  return is_cut() ? inter.alltoall(
-                        own_.get(), without_own(bytes_of_parts()), all_.get(), without_own(same))
-                  : inter.allgather(own_.get(), all_.get(), same);
+void QuantizedItem::receive_codes(std::size_t block,
+                                  const std::byte* from,
+                                  const SharedBuffer& memory) {
+  all_ = memory;
+  if (!is_cut() || block != position().block) {
+    parts_.emplace_back(from, bytes_for(position().block));
+  }
 }
 
-/// The others' codes of the own part, or everybody's of the shard that nobody has parts of.
+void QuantizedItem::receive_sum(std::byte* at, const SharedBuffer& memory) {
+  sums_ = memory;
+  sum_parts_.push_back(at);
+}
+
 Status QuantizedItem::read_codes() {
-  const ShardRange range = part_of(position().block);
-  const std::size_t bytes = bytes_of(range);
-  for (std::size_t sender = 0; sender < senders(); ++sender) {
-    parts_.emplace_back(all_.get() + sender * bytes, bytes);
-    LIGHTCC_ASSIGN_OR_RETURN(const bool is_void,
-                             check_quantized(parts_.back(), range.size_elems(), format_));
+  const std::size_t elements = part_of(position().block).size_elems();
+  for (const std::span<const std::byte> codes : parts_) {
+    LIGHTCC_ASSIGN_OR_RETURN(const bool is_void, check_quantized(codes, elements, format_));
     non_finite_ = non_finite_ || is_void;
   }
   return {};
@@ -112,33 +85,25 @@ Status QuantizedItem::read_codes() {
 
 Result<std::unique_ptr<Work>> QuantizedItem::quantize_sum() {
   const ShardRange range = part_of(position().block);
-  const std::size_t bytes = bytes_of(range);
-  sum_ = make_compressed_buffer(bytes);
+  const std::span<std::byte> sum(sum_parts_[position().block], bytes_of(range));
   LIGHTCC_RETURN_IF_ERROR(read_codes());
   if (non_finite_) {
     // Here or elsewhere: who has this part learns it from the sum.
-    write_void(range.size_elems(), format_.bits(), {sum_.get(), bytes});
+    write_void(range.size_elems(), format_.bits(), sum);
     return std::unique_ptr<Work>();
   }
-  return state().quantize_sum(parts_, range, format_.compressor, {sum_.get(), bytes}, sum_is_void_);
+  return state().quantize_sum(parts_, range, format_.compressor, sum, sum_is_void_);
 }
 
-std::unique_ptr<Work> QuantizedItem::exchange_sums(Group& inter) {
-  non_finite_ = non_finite_ || sum_is_void_;
-  std::vector<std::size_t> bytes = bytes_of_parts();
-  sums_ = make_compressed_buffer(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}));
-  return inter.allgather(sum_.get(), sums_.get(), std::move(bytes));
-}
-
-Status QuantizedItem::read_sums() {
+Status QuantizedItem::read_results() {
+  if (!is_cut()) {
+    return read_codes();
+  }
   parts_.clear();
-  const std::byte* next = sums_.get();
   for (std::size_t block = 0; block < position().blocks; ++block) {
-    const ShardRange range = part_of(block);
-    parts_.emplace_back(next, bytes_of(range));
-    next += parts_.back().size();
+    parts_.emplace_back(sum_parts_[block], bytes_for(block));
     LIGHTCC_ASSIGN_OR_RETURN(const bool is_void,
-                             check_quantized(parts_.back(), range.size_elems(), format_));
+                             check_quantized(parts_.back(), part_of(block).size_elems(), format_));
     non_finite_ = non_finite_ || is_void;
   }
   return {};

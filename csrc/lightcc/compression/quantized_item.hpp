@@ -34,40 +34,48 @@ class QuantizedItem final : public CompressedItem {
 
   Status add_compression(KernelCalls& calls) override;
   void finish_compression() override;
-  /// Each is started when the one before is done; null: there is no further one.
-  Result<std::unique_ptr<Work>> next_exchange(Group& inter);
+  // Between blocks, together with the other tensors of its batch (quantized_batch.hpp).
+
+  /// Whether each block adds up a part, and not all of them the shard.
+  bool is_cut() const { return position().blocks > 2; }
+  /// Bytes of the codes of the part that `block` adds up, or of the shard.
+  std::size_t bytes_for(std::size_t block) const { return bytes_of(part_of(block)); }
+  /// Bytes of the codes that block `from` sends to block `to`.
+  std::size_t bytes_between(std::size_t from, std::size_t to) const {
+    return is_cut() && from == to ? 0 : bytes_for(to);
+  }
+  /// Writes the own codes for a block to `to`.
+  void write_for(std::size_t block, std::byte* to) const;
+  /// The own codes have been written for everybody.
+  void drop_codes() { own_.reset(); }
+  /// Where a block's codes of the own part are, in `memory`.
+  void receive_codes(std::size_t block, const std::byte* from, const SharedBuffer& memory);
+  /// Where the next block's sum is; the own one is written there.
+  void receive_sum(std::byte* at, const SharedBuffer& memory);
+  /// Adds up the own part.
+  Result<std::unique_ptr<Work>> quantize_sum();
+  Status read_results();
+
+  // Within the block again.
+
   void add_member_header(std::vector<std::uint64_t>& header) const override;
   Status read_member_headers(const std::uint64_t* headers, std::size_t stride) override;
   Status finish_shard(KernelCalls& calls) override;
   void add_results(GatheredSpans& spans) override;
 
  private:
-  enum class Step : std::uint8_t { kCodes, kSum, kSums, kResults };
-
-  bool is_cut() const { return position().blocks > 2; }
-  /// Whose codes a member gets.
-  std::size_t senders() const { return position().blocks - (is_cut() ? 1 : 0); }
   ShardRange part_of(std::size_t block) const;
   std::size_t bytes_of(const ShardRange& range) const;
-  std::vector<std::size_t> bytes_of_parts() const;
-  std::vector<std::size_t> without_own(std::vector<std::size_t> bytes) const;
-
-  std::unique_ptr<Work> exchange_codes(Group& inter);
-  Result<std::unique_ptr<Work>> quantize_sum();
-  std::unique_ptr<Work> exchange_sums(Group& inter);
   Status read_codes();
-  Status read_sums();
-
   Status write_result();
 
   QuantizedFormat format_;
-  CompressedBuffer own_;   // Codes of the own shard, part after part.
-  CompressedBuffer all_;   // Of all blocks for the shard, or of the others for the own part of it.
-  CompressedBuffer sum_;   // Of the sum of the own part.
-  CompressedBuffer sums_;  // Of all parts.
-  std::vector<std::span<const std::byte>> parts_;  // Of all_, or of sums_.
+  CompressedBuffer own_;  // Codes of the own shard, part after part, without the own part.
+  SharedBuffer all_;      // Of all blocks for the shard, or of the others for the own part of it.
+  SharedBuffer sums_;     // Of all parts.
+  std::vector<std::span<const std::byte>> parts_;  // Of all_, and then of sums_ where there are.
+  std::vector<std::byte*> sum_parts_;              // In sums_.
   bool sum_is_void_ = false;
-  Step next_ = Step::kCodes;
 };
 
 }  // namespace lightcc

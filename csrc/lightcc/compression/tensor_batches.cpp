@@ -34,13 +34,4 @@ std::vector<TensorBatch> cut_for_kernels(std::span<const std::size_t> elements) 
   return batches;
 }
 
-std::vector<TensorBatch> cut_singly(std::size_t tensors) {
-  std::vector<TensorBatch> batches;
-  batches.reserve(tensors);
-  for (std::size_t i = 0; i < tensors; ++i) {
-    batches.push_back({.first = i, .end = i + 1});
-  }
-  return batches;
-}
-
 }  // namespace lightcc

@@ -28,10 +28,7 @@ struct TensorBatch {
 std::vector<TensorBatch> cut_for_exchange(std::span<const std::size_t> elements,
                                           std::size_t enough = kExchangeElements);
 
-/// Where each tensor is one.
-std::vector<TensorBatch> cut_singly(std::size_t tensors);
-
-/// The same for kernels: of so many batches or tensors of `elements` elements, for each those among
+/// For kernels: of so many batches or tensors of `elements` elements, for each those among
 /// which it is. Together they have at most kKernelElements, or are one.
 std::vector<TensorBatch> cut_for_kernels(std::span<const std::size_t> elements);
 

@@ -20,22 +20,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/sequence.hpp"
+#include "lightcc/compression/block_layout.hpp"
 
 namespace lightcc {
 namespace {
 
 using Started = Result<std::unique_ptr<Work>>;
-
-std::size_t sum_of(const std::vector<std::size_t>& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), std::size_t{0});
-}
 
 class TopkBatch {
  public:
@@ -55,8 +51,7 @@ class TopkBatch {
   /// Those that go this way, and are not void.
   std::vector<TopkItem*> that_go_by(TopkExchange exchange) const;
   Status read_headers();
-  /// Bytes of `items` from each block, for which it makes room.
-  std::vector<std::size_t> expect(const std::vector<TopkItem*>& items);
+  Result<BlockLayout> expect(const std::vector<TopkItem*>& items) const;
 
   std::vector<TopkItem*> items_;
   Group& inter_;
@@ -64,8 +59,7 @@ class TopkBatch {
   std::size_t block_;
   std::vector<std::uint64_t> header_;
   std::vector<std::uint64_t> headers_;  // Of all blocks.
-  CompressedBuffer sent_;               // Pieces for all blocks.
-  SharedBuffer received_;               // By the last operation.
+  BlockLayout sent_;                    // Pieces for all blocks.
 };
 
 Started TopkBatch::exchange_headers() {
@@ -105,22 +99,16 @@ std::vector<TopkItem*> TopkBatch::that_go_by(TopkExchange exchange) const {
   return found;
 }
 
-std::vector<std::size_t> TopkBatch::expect(const std::vector<TopkItem*>& items) {
-  std::vector<std::size_t> bytes(blocks_, 0);
-  for (std::size_t block = 0; block < blocks_; ++block) {
-    for (const TopkItem* const item : items) {
-      bytes[block] += item->bytes_from(block);
-    }
-  }
-  received_ = make_compressed_buffer(sum_of(bytes));
-  const std::byte* next = received_.get();
-  for (std::size_t block = 0; block < blocks_; ++block) {
-    for (TopkItem* const item : items) {
-      item->receive(block, next, received_);
-      next += item->bytes_from(block);
-    }
-  }
-  return bytes;
+/// Room for what all blocks send of `items`.
+Result<BlockLayout> TopkBatch::expect(const std::vector<TopkItem*>& items) const {
+  return lay_out(
+      items,
+      blocks_,
+      [](const TopkItem& item, std::size_t block) { return item.bytes_from(block); },
+      [](TopkItem& item, std::size_t block, std::byte* at, const SharedBuffer& memory) {
+        item.receive(block, at, memory);
+        return Status();
+      });
 }
 
 Started TopkBatch::exchange_lists() {
@@ -129,18 +117,15 @@ Started TopkBatch::exchange_lists() {
   if (items.empty()) {
     return std::unique_ptr<Work>();
   }
-  std::vector<std::size_t> bytes = expect(items);
-  std::byte* const own =
-      received_.get() + std::accumulate(bytes.begin(),
-                                        bytes.begin() + static_cast<std::ptrdiff_t>(block_),
-                                        std::size_t{0});
+  LIGHTCC_ASSIGN_OR_RETURN(BlockLayout received, expect(items));
+  std::byte* const own = received.start_of(block_);
   std::byte* next = own;
   for (TopkItem* const item : items) {
     LIGHTCC_RETURN_IF_ERROR(item->write_for(block_, next));
     next += item->bytes_for(block_);
     item->drop_list();
   }
-  return inter_.allgather(own, received_.get(), std::move(bytes));
+  return inter_.allgather(own, received.memory.get(), std::move(received.bytes));
 }
 
 Started TopkBatch::exchange_pieces() {
@@ -148,29 +133,25 @@ Started TopkBatch::exchange_pieces() {
   if (items.empty()) {
     return std::unique_ptr<Work>();
   }
-  std::vector<std::size_t> bytes(blocks_, 0);
-  for (std::size_t block = 0; block < blocks_; ++block) {
-    for (const TopkItem* const item : items) {
-      bytes[block] += item->bytes_for(block);
-    }
-  }
-  sent_ = make_compressed_buffer(sum_of(bytes));
-  std::byte* next = sent_.get();
-  for (std::size_t block = 0; block < blocks_; ++block) {
-    for (const TopkItem* const item : items) {
-      LIGHTCC_RETURN_IF_ERROR(item->write_for(block, next));
-      next += item->bytes_for(block);
-    }
-  }
+  LIGHTCC_ASSIGN_OR_RETURN(
+      sent_,
+      lay_out(
+          items,
+          blocks_,
+          [](const TopkItem& item, std::size_t block) { return item.bytes_for(block); },
+          [](TopkItem& item, std::size_t block, std::byte* at, const SharedBuffer&) {
+            return item.write_for(block, at);
+          }));
   for (TopkItem* const item : items) {
     item->drop_list();
   }
-  std::vector<std::size_t> expected = expect(items);
-  return inter_.alltoall(sent_.get(), std::move(bytes), received_.get(), std::move(expected));
+  LIGHTCC_ASSIGN_OR_RETURN(BlockLayout received, expect(items));
+  return inter_.alltoall(
+      sent_.memory.get(), sent_.bytes, received.memory.get(), std::move(received.bytes));
 }
 
 Started TopkBatch::merge_pieces() {
-  sent_.reset();
+  sent_ = {};
   KernelCalls calls;
   for (TopkItem* const item : that_go_by(TopkExchange::kPieces)) {
     LIGHTCC_RETURN_IF_ERROR(item->add_piece(calls));

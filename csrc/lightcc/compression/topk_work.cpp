@@ -4,7 +4,7 @@
 //   stage B  each member adds what it kept back of its shard, writes the largest elements as a
 //            list, or all in 8, 4 or 1 bits, and keeps the rest back (topk_state.hpp)
 //   stage C  members with the same shard exchange what they wrote over the network, and add it up
-//            in the order of their blocks (topk_batch.hpp, quantized_item.hpp)
+//            in the order of their blocks (topk_batch.hpp, quantized_batch.hpp)
 //   stage D  the members of a block gather the merged shards, or lists, in memory
 //
 // Per tensor, not per bucket. A tensor is cut into shards by itself, and what is kept back, the
@@ -14,7 +14,7 @@
 // Batches. Between blocks, the tensors of a batch are one exchange, which takes as many operations
 // as one tensor (topk_batch.hpp). So what an operation costs by itself does not grow with the
 // tensors of a bucket, nor does it within a block. Batches follow from the sizes of tensors, so all
-// ranks have the same ones (tensor_batches.hpp). Quantised tensors are a batch each.
+// ranks have the same ones (tensor_batches.hpp).
 //
 // Pipeline. Batches follow each other through the stages: while lists of one are on the network,
 // later ones are reduced and earlier ones gathered. Within a block one operation follows another in
@@ -42,7 +42,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <utility>
 
@@ -51,6 +50,7 @@
 #include "lightcc/collectives/grid_stages.hpp"
 #include "lightcc/collectives/grid_work.hpp"
 #include "lightcc/collectives/sequence.hpp"
+#include "lightcc/compression/quantized_batch.hpp"
 #include "lightcc/compression/quantized_item.hpp"
 #include "lightcc/compression/tensor_batches.hpp"
 #include "lightcc/compression/topk_batch.hpp"
@@ -58,34 +58,6 @@
 
 namespace lightcc {
 namespace {
-
-/// An operation of several parts, as next_exchange() has.
-class Parts final : public Work {
- public:
-  using Next = std::function<Result<std::unique_ptr<Work>>()>;
-
-  /// `next` returns null when there is no further one.
-  explicit Parts(Next next) : next_(std::move(next)) {}
-
-  Result<Progress> advance() override {
-    if (work_ == nullptr) {
-      LIGHTCC_ASSIGN_OR_RETURN(work_, next_());
-      if (work_ == nullptr) {
-        return Progress::kDone;
-      }
-    }
-    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, work_->advance());
-    if (progress != Progress::kDone) {
-      return progress;
-    }
-    work_.reset();
-    return Progress::kMoved;
-  }
-
- private:
-  Next next_;
-  std::unique_ptr<Work> work_;
-};
 
 /// Those that are exchanged together, one after another.
 std::vector<TensorBatch> batches_of(const std::vector<CompressedTensor>& tensors,
@@ -95,8 +67,7 @@ std::vector<TensorBatch> batches_of(const std::vector<CompressedTensor>& tensors
   for (const CompressedTensor& tensor : tensors) {
     elements.push_back(tensor.span.count);
   }
-  return job.spec.is_quantized() ? cut_singly(elements.size())
-                                 : cut_for_exchange(elements, job.exchange_elements);
+  return cut_for_exchange(elements, job.exchange_elements);
 }
 
 /// For each batch, the tensors of its series: of the batches that are compressed together. In host
@@ -175,12 +146,10 @@ class CompressedStages final : public PipelineStages {
   }
   std::unique_ptr<Work> start_exchange(std::size_t index, Group& group) override {
     const TensorBatch batch = batches_[index];
-    if (topk_.empty()) {
-      QuantizedItem& item = *quantized_[batch.first];
-      return std::make_unique<Parts>([&item, &group] { return item.next_exchange(group); });
-    }
-    const std::span<TopkItem* const> items(topk_);
-    return make_topk_exchange(items.subspan(batch.first, batch.end - batch.first), group);
+    const std::size_t tensors = batch.end - batch.first;
+    return topk_.empty()
+               ? make_quantized_exchange(std::span(quantized_).subspan(batch.first, tensors), group)
+               : make_topk_exchange(std::span(topk_).subspan(batch.first, tensors), group);
   }
   std::unique_ptr<Work> start_gather(std::size_t index) override {
     const TensorBatch series = series_[index];

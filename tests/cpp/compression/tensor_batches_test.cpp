@@ -42,9 +42,5 @@ TEST(TensorBatches, an_exchange_ends_with_the_tensor_that_fills_it) {
       (Batches{{.first = 0, .end = 2}, {.first = 2, .end = 4}}));
 }
 
-TEST(TensorBatches, each_tensor_may_be_one) {
-  EXPECT_EQ(cut_singly(2), (Batches{{.first = 0, .end = 1}, {.first = 1, .end = 2}}));
-}
-
 }  // namespace
 }  // namespace lightcc::tensor_batches_test
