@@ -9,6 +9,7 @@ are drained, and others come. A run fails unless
 
 - it ends in time, the launcher with code 0 and each worker with the code that it should have,
 - every sum was right, and at the end the sum over all steps is that of an undisturbed run,
+- of what top-k keeps back, only what was said to be lost is missing,
 - all replicas are the same, bit by bit,
 - no failure cost more finished steps than a commit has (with `recovery="forward"`: one), and
 - no process and no temporary file is left.
@@ -77,6 +78,7 @@ def play(seed: int, folder: Path) -> dict[str, Any]:
             "too_many_lost": sum(it > story.commit_steps for it in lost.values()),
             "steps": run.notes.finished,
             "worlds": len(lost),
+            "kept": sorted(run.notes.kept.values()),
             "events": run.counts,
             "replaced": run.said("launcher").count("is slow, and is replaced"),
             "namespaces": story.namespaces,
@@ -128,6 +130,8 @@ def describe(found: list[dict[str, Any]]) -> str:
     for about in played:
         for kind, count in about["events"].items():
             events[kind] = events.get(kind, 0) + count
+    kept = [lost for about in played for lost in about["kept"]]
+    others = ("0", "None", "unclear")
     rows = {
         "runs": len(found),
         "on hosts with links of their own": sum(it["namespaces"] for it in played),
@@ -135,6 +139,9 @@ def describe(found: list[dict[str, Any]]) -> str:
         **{f"- {kind}": count for kind, count in sorted(events.items())},
         "steps": sum(it["steps"] for it in played),
         "worlds": sum(it["worlds"] for it in played),
+        "worlds that began with all that was kept back": kept.count("0"),
+        "- with all but what ranks had that were gone": sum(it not in others for it in kept),
+        "- after a world that was too short to tell": kept.count("unclear"),
         "slow ranks that were replaced": sum(it["replaced"] for it in played),
         "hangs": sum(it["hung"] for it in played),
         "wrong sums": sum(it["wrong"] for it in played),
