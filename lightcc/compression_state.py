@@ -61,7 +61,7 @@ def save_compression_state(directory: str | os.PathLike[str]) -> Path:
     """
     world = _world.current()
     states = world.save_compression()
-    positions = {process_set: world.compression_position(process_set) for process_set, _ in states}
+    positions = {process_set: position_in(world, process_set) for process_set, _ in states}
     sets = world.process_sets()
     tensors = [
         {
@@ -120,6 +120,22 @@ def load_compression_state(directory: str | os.PathLike[str]) -> int:
     except (OSError, ValueError) as error:
         failure = error
     return take_in(states, failure)
+
+
+def position_in(world: _core.World, process_set: int) -> tuple[int, int, int, int]:
+    """Returns where this rank, a member, stands in the grid in which a process set compresses.
+
+    Where nothing is compressed, as all ranks share a host, what an elastic job has kept back before
+    is divided as if each rank were a host of its own.
+
+    Returns:
+        Blocks, block, members, member; as `World.compression_position()`.
+    """
+    position = world.compression_position(process_set)
+    if position is not None:
+        return position
+    ranks = world.process_sets()[process_set]
+    return len(ranks), ranks.index(world.rank), 1, 0
 
 
 def take_in(

@@ -8,6 +8,9 @@ or of the next host, where commits are kept.
 Where training rolls forward, no save takes anything. Then the engine's own memory has what was kept
 back before and after the step that failed, and `_endings` says which of them counts.
 
+Where all ranks share a host nothing is compressed. What was kept back before stays so there, until
+a world has several hosts again.
+
 Not handled: parts of process sets, which end with their world.
 """
 
@@ -18,7 +21,7 @@ import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightcc import _core, _world, basics, exchanges
-from lightcc.compression_state import take_in
+from lightcc.compression_state import position_in, take_in
 from lightcc.elastic._endings import Ending, Offer, choose, find_marks, fitting
 from lightcc.elastic._parts import (
     About,
@@ -58,7 +61,8 @@ class _Report(NamedTuple):
         parts: What it has itself.
         entrusted: What it has of others.
         agent: What tells the agent of its host from others; empty: none keeps parts.
-        position: In the grid of compression.
+        position: In the grid of compression, of `position_in`.
+        is_grid: Whether there is one: else nothing is compressed.
         is_lost: Whether it had kept something back, and has no part of it.
         sets: How many tensors of process sets it had.
     """
@@ -68,7 +72,8 @@ class _Report(NamedTuple):
     parts: tuple[About, ...]
     entrusted: tuple[About, ...]
     agent: str
-    position: Position | None
+    position: Position
+    is_grid: bool
     is_lost: bool
     sets: int
 
@@ -311,7 +316,8 @@ class KeptBack:
             tuple(part.about for part in self._parts),
             tuple(part.about for part in self._entrusted),
             "" if kept is None else kept.identity(),
-            world.compression_position(0),
+            position_in(world, 0),
+            world.compression_position(0) is not None,
             self._is_lost,
             self._sets,
         )
@@ -329,9 +335,9 @@ class KeptBack:
         if world.rank == 0:
             _tell(reports, found, commit, num_lost, is_kept=is_kept)
         parts = {rank: it for rank, it in found.items() if it.about.length}
-        positions = [it.position for it in reports if it.position is not None]
-        if parts and len(positions) == world.size:
-            take_in(self._combine(divide(parts, positions), parts, here), None)
+        if parts:
+            routes = divide(parts, [it.position for it in reports])
+            take_in(self._combine(routes, parts, here), None)
         is_whole = chosen is not None and (self.rolls_forward or _is_whole(held[chosen]))
         self._version = version
         self._begin([it for about, it in here.items() if is_whole and about.stamp == chosen])
@@ -365,7 +371,7 @@ class KeptBack:
         """Returns what a part of now, and of this rank, is; without a length."""
         world = _world.current()
         stamp = Stamp(basics.current_epoch().number, self._saves, moves)
-        return About(stamp, world.rank, world.size, world.compression_position(0), 0)
+        return About(stamp, world.rank, world.size, position_in(world, 0), 0)
 
     def _ask_agents(
         self,
@@ -417,8 +423,7 @@ class KeptBack:
                 part = _receive(about, route.holder, str(route.part), handles)
                 mine.append((route, part))
         _wait(handles)
-        position = world.compression_position(0)
-        assert position is not None  # noqa: S101  as with all others
+        position = position_in(world, 0)
         states: dict[tuple[int, str], bytes] = {}
         given = [(route.counts, part.about.position, _unpickled(part)) for route, part in mine]
         for name in sorted({name for _, _, found in given for name in found}):
@@ -511,10 +516,10 @@ def _tell(
             "from which all go on",
             num_lost,
         )
-    if any(it.position is None for it in reports):
-        _log.warning(
-            "what compression kept back is lost: all ranks share a host now, between which nothing "
-            "is compressed"
+    if not reports[0].is_grid:
+        _log.info(
+            "what compression kept back stays so until ranks are on several hosts again: all share "
+            "a host now, between which nothing is compressed"
         )
 
 

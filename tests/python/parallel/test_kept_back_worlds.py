@@ -16,6 +16,8 @@ from lightcc.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from lightcc.testing import spawn_ranks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from arrays import Array
     from grids import Grid
 
@@ -107,7 +109,34 @@ def roll_forward() -> tuple[list[str], bool]:
     return texts, all(np.array_equal(found[way], expected[way]) for way in WAYS)
 
 
-def change_grids(hosts: list[list[int]]) -> tuple[float, float]:
+def roll_forward_with_a_set() -> list[str]:
+    """Returns what is logged where a failed world had a process set that compressed."""
+    texts: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("lightcc.elastic").addHandler(handler)
+    hvd.init(process_sets="dynamic")
+    state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, step=0)
+    failures = ["the world fails here"]
+
+    @hvd.elastic.run(recovery="forward")
+    def loop(state: Any) -> None:
+        how = {"process_set": hvd.add_process_set([0, 1]), "compression": WAYS["topk"]}
+        while state.step < 4:
+            if hvd.rank() < 2:
+                mine = gradient(state.step, hvd.rank(), "set")
+                hvd.allreduce(mine, op=hvd.Sum, name="set", **how)
+            state.step += 1
+            state.commit()
+            if state.step == 2 and failures:
+                raise HorovodInternalError(failures.pop())
+
+    loop(state)
+    hvd.shutdown()
+    return texts
+
+
+def change_grids(hosts: list[list[int]], recovery: str) -> tuple[float, float]:
     """Trains in one world after another, each with other hosts, and then sends all.
 
     Returns what was kept back before that at most, and what has not come of what was put in.
@@ -125,15 +154,15 @@ def change_grids(hosts: list[list[int]]) -> tuple[float, float]:
     zeros = np.zeros(SHAPE, np.float32)
     state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, given=zeros, sent=zeros)
 
-    @hvd.elastic.run
+    @hvd.elastic.run(recovery=recovery)
     def loop(state: Any) -> None:
         for step in range(6):
             mine = np.round(10 * gradient(step, hvd.rank(), "topk"))  # Sums are exact.
             state.given = state.given + hvd.allreduce(mine, op=hvd.Sum, name="dense")
             sent = hvd.allreduce(mine, op=hvd.Sum, name="topk", compression=topk(0.02))
             state.sent = state.sent + sent
-            if step == 4:
-                state.save()
+            if step == 4 or (step < 4 and recovery == "forward"):
+                state.commit()
         if at < len(hosts):
             move()
             raise HorovodInternalError("all ranks fail")
@@ -144,17 +173,61 @@ def change_grids(hosts: list[list[int]]) -> tuple[float, float]:
     return float(kept), float(missing)
 
 
+UNEVEN = [[0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1], [0, 1, 0, 1]]
+ONE_HOST = [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 1, 2]]  # On it nothing is compressed.
+SIX_RANKS = [[0, 0, 1, 1, 2, 2], [0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2]]
+
+
 @pytest.mark.parametrize(
-    "hosts",
+    ("hosts", "recovery"),
     [
-        [[0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1], [0, 1, 0, 1]],
-        pytest.param([[0, 0, 1, 1, 2, 2], [0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2]], marks=slow),
+        (UNEVEN, "rollback"),
+        (ONE_HOST, "forward"),
+        pytest.param(UNEVEN, "forward", marks=slow),
+        pytest.param(ONE_HOST, "rollback", marks=slow),
+        pytest.param(SIX_RANKS, "rollback", marks=slow),
     ],
 )
 def test_what_was_sent_and_what_is_kept_back_are_what_was_put_in_on_any_grid(
-    hosts: list[list[int]],
+    hosts: list[list[int]], recovery: str
 ) -> None:
-    for kept, missing in spawn_ranks(change_grids, len(hosts[0]), hosts, env=SMALL):
+    for kept, missing in spawn_ranks(change_grids, len(hosts[0]), hosts, recovery, env=SMALL):
+        assert kept > 0
+        assert missing == 0
+
+
+def save_on_one_host(folder: str) -> tuple[float, float]:
+    """Has an elastic job move to one host, saves there, and loads on two; returns as above."""
+    topk = hvd.Compression.topk
+    rank = os.environ["LIGHT_RANK"]
+    os.environ["LIGHT_HOST_ID"] = rank
+    hvd.init()
+    mine = np.round(10 * gradient(0, int(rank), "topk"))
+    given = hvd.allreduce(mine, op=hvd.Sum, name="dense")
+    state: Any = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, sent=np.zeros(SHAPE))
+
+    @hvd.elastic.run(recovery="forward")
+    def loop(state: Any) -> None:
+        if os.environ["LIGHT_HOST_ID"] == rank:
+            state.sent = hvd.allreduce(mine, op=hvd.Sum, name="topk", compression=topk(0.02))
+            os.environ["LIGHT_HOST_ID"] = "one"
+            state.commit()
+            raise HorovodInternalError("all ranks fail")
+        hvd.save_compression_state(folder)
+
+    loop(state)
+    hvd.shutdown()
+    os.environ["LIGHT_HOST_ID"] = rank
+    hvd.init()
+    hvd.load_compression_state(folder)
+    zeros = np.zeros(SHAPE, np.float32)
+    rest = hvd.allreduce(zeros, op=hvd.Sum, name="topk", compression=topk(1.0))
+    kept, missing = (np.abs(given - state.sent - it).max() for it in (0, rest))
+    return float(kept), float(missing)
+
+
+def test_what_is_kept_back_on_one_host_is_saved_there(tmp_path: Path) -> None:
+    for kept, missing in spawn_ranks(save_on_one_host, 2, str(tmp_path), env=SMALL):
         assert kept > 0
         assert missing == 0
 
@@ -175,3 +248,8 @@ def test_what_is_lost_where_training_rolls_forward_is_said_once() -> None:
     ]
     assert not is_same
     assert others == [([], False)]
+
+
+def test_what_process_sets_lose_where_training_rolls_forward_is_said() -> None:
+    said = "what compression kept back in process sets is lost: they have ended with their world"
+    assert spawn_ranks(roll_forward_with_a_set, 3, env=SMALL, hosts=[0, 1, 1]) == [[said], [], []]
