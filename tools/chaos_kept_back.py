@@ -101,7 +101,7 @@ class Ledger:
         self._say = say
         self._begun = 0
         self._is_wrong = False
-        self._texts: list[str] = []
+        self._texts: list[tuple[int, str]] = []  # With the number of the world.
         handler = logging.Handler(logging.WARNING)
         handler.emit = self._hear  # type: ignore[method-assign]
         logging.getLogger("lightcc.elastic").addHandler(handler)
@@ -118,7 +118,7 @@ class Ledger:
         """Checks what there is where a world begins. Collective."""
         epoch = hvd.basics.current_epoch().number
         begun, self._begun = self._begun, epoch
-        texts, self._texts = self._texts, []
+        texts = [text for said_in, text in self._texts if said_in == epoch]
         own = (self._worker, kept_here(), texts, begun)
         everybody = hvd.allgather_object(own, name="kept.begin")
         now = {worker: rest for worker, rest, _, _ in everybody}
@@ -153,7 +153,7 @@ class Ledger:
             self._complain("sum-after-all-was-sent", state.step)
 
     def _hear(self, record: logging.LogRecord) -> None:
-        self._texts.append(record.getMessage())
+        self._texts.append((hvd.basics.current_epoch().number, record.getMessage()))
 
     def _complain(self, what: str, step: int) -> None:
         if not self._is_wrong:  # What follows is wrong as well.
