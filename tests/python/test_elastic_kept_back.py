@@ -42,11 +42,13 @@ state = hvd.elastic.ObjectState(
     given=np.zeros(COUNT, np.float32), sent=np.zeros(COUNT, np.float32),
 )
 
-def reduce_with(ratio, array, dies=False):
+def reduce_with(ratio, array, dies=""):
     topk = hvd.Compression.topk(ratio)
     sums = []
     for i, part in enumerate(np.split(array, TENSORS)):
-        if dies and i == 2:  # Its third tensor is on the way, or has come.
+        if dies == "is killed before the last tensor of a step" and i == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if dies == "is silent and killed in a step" and i == 2:  # It is on the way, or has come.
             threading.Timer(0.001, os.kill, [os.getpid(), signal.SIGKILL]).start()
         sums.append(hvd.allreduce(part, op=hvd.Sum, name=f"gradient.{i}", compression=topk))
     return np.concatenate(sums)
@@ -75,7 +77,7 @@ def train(state):
         numbers = np.random.default_rng(1000 * state.step + hvd.rank())
         gradient = numbers.integers(-50, 50, COUNT).astype(np.float32) * (not is_silent)
         state.given = state.given + hvd.allreduce(gradient, op=hvd.Sum, name="dense")
-        dies = state.step == at and what == "is silent and killed in a step"
+        dies = what if state.step == at else ""
         state.sent = state.sent + reduce_with(0.01, gradient, dies)
         state.step += 1
         if state.step % 2 == 0 or is_forward:
@@ -220,9 +222,29 @@ def test_survivors_of_a_step_that_is_made_again_keep_what_they_kept_back(
     assert f"{LOST} {lost} ranks is lost: they have failed, and no agent" in job.stderr
 
 
-def test_what_a_rank_kept_back_is_not_lost_where_each_commit_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "what", "keep"),
+    [
+        (21, "is killed", 1),
+        (20, "is killed before the last tensor of a step", 2),
+    ],
+)
+def test_what_a_rank_kept_back_is_not_lost_where_the_last_commit_is_kept(
+    tmp_path: Path, at: int, what: str, keep: int
+) -> None:
     flags = ("-np", "3", "--min-np", "2")
-    job = run_job(tmp_path, {"1": [21, "is killed"]}, *flags, recovery="forward", keep_commits=1)
+    story: dict[str, list[object]] = {"1": [at, what]}
+    job = run_job(tmp_path, story, *flags, recovery="forward", keep_commits=keep)
     for seen in check(tmp_path, job):
         assert seen[0] == 3
     assert "all begin from commit" not in job.stderr
+
+
+@pytest.mark.slow  # One more commit; with others, and where training rolls back, it is quick.
+def test_what_a_rank_kept_back_since_the_last_commit_that_is_kept_is_lost(tmp_path: Path) -> None:
+    flags = ("-np", "3", "--min-np", "2")
+    job = run_job(tmp_path, {"1": [21, "is killed"]}, *flags, recovery="forward", keep_commits=2)
+    assert job.returncode == 0, job.stderr
+    assert job.stderr.count(LOST) == 1
+    assert f"{LOST} 1 of 3 ranks is lost: they have failed, and no agent that is left" in job.stderr
+    assert {about["missing"] > 0 for about in results(tmp_path)} == {True}
