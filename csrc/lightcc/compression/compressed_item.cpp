@@ -8,6 +8,19 @@
 
 namespace lightcc {
 
+namespace {
+
+Reduction reduction_after_blocks(const Reduction& reduction, const GridPosition& position) {
+  return position.members == 1 ? reduction : between_blocks(reduction);
+}
+
+}  // namespace
+
+double late_factor(const Reduction& reduction, const GridPosition& position) {
+  const Reduction late = reduction_after_blocks(reduction, position);
+  return late.prescale * late.postscale;
+}
+
 CompressedBuffer make_compressed_buffer(std::size_t bytes) {
   // NOLINTNEXTLINE(modernize-avoid-c-arrays): see CompressedBuffer.
   return std::make_unique_for_overwrite<std::byte[]>(std::max<std::size_t>(bytes, 1));
@@ -46,14 +59,11 @@ const std::byte* CompressedItem::input() {
 }
 
 Reduction CompressedItem::late_reduction() const {
-  return position().members == 1 ? job_.reduction : between_blocks(job_.reduction);
-}
-
-double CompressedItem::late_factor() const {
-  return late_reduction().prescale * late_reduction().postscale;
+  return reduction_after_blocks(job_.reduction, position());
 }
 
 Status CompressedItem::start_compression(KernelCalls& calls) {
+  LIGHTCC_RETURN_IF_ERROR(tensor_.entry->keep_marked());
   tensor_.entry->state_stayed = false;
   tensor_.entry->is_cut_off = false;
   return add_compression(calls);

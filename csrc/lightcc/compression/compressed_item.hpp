@@ -49,6 +49,10 @@ struct CompressedJob {
   std::size_t exchange_elements = kExchangeElements;
 };
 
+/// By what the sum of what blocks send is multiplied: what is left of the factors after a block's
+/// own sum, if there was one.
+double late_factor(const Reduction& reduction, const GridPosition& position);
+
 /// Its parts run in the order in which they are declared, each when the one before is done. Errors:
 /// kPeerFailed for what a peer sent, kInvalidArgument or kInternal for what the compression
 /// refuses; kSystem when memory is short.
@@ -101,7 +105,7 @@ class CompressedItem {
   const std::byte* input();
   /// What is left of the factors after the block's own sum, if there was one.
   Reduction late_reduction() const;
-  double late_factor() const;
+  double late_factor() const { return lightcc::late_factor(job_.reduction, position()); }
   void count(std::uint64_t sent_bytes, std::uint64_t passes);
 
   /// The shards of all members of the block, as they lie.

@@ -114,6 +114,7 @@ class LowRankWork final : public Work {
   Result<Progress> after(Part part) {
     if (part == Part::kDense) {
       for (const CompressedTensor& tensor : dense_) {
+        LIGHTCC_RETURN_IF_ERROR(tensor.entry->keep_marked());
         const std::size_t elements = tensor.span.count;
         count(
             *tensor.entry, elements, bytes_sent(*tensor.entry, elements, job_.reduction.dtype), 0);
@@ -148,6 +149,7 @@ class LowRankWork final : public Work {
 
   Result<Progress> project(const Matrix& matrix) {
     const std::byte* const in = matrix.tensor.span.in;
+    LIGHTCC_RETURN_IF_ERROR(matrix.tensor.entry->keep_marked());
     LIGHTCC_RETURN_IF_ERROR(
         state_of(matrix).project(in, job_.reduction.prescale, lefts_.data() + matrix.left_at));
     return Progress::kMoved;

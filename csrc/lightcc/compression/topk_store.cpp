@@ -11,7 +11,8 @@
 namespace lightcc {
 namespace {
 
-constexpr std::uint8_t kSavedVersion = 1;
+constexpr std::uint8_t kSavedVersion = 2;
+constexpr std::uint8_t kSavedWithoutFactor = 1;
 
 std::size_t shard_size(const GridPosition& position, DataType dtype, std::size_t elements) {
   return topk_shard(elements, position.members, position.member, dtype).size_elems();
@@ -29,6 +30,7 @@ struct Saved {
   DataType dtype = DataType::kFloat32;
   std::size_t elements = 0;
   std::uint64_t steps = 0;
+  double factor = 0.0;  ///< TopkEntry::send_factor.
   std::span<const std::byte> state;
 };
 
@@ -45,12 +47,18 @@ void put(ByteWriter& out, const Saved& saved) {
   out.varint(saved.position.members);
   out.varint(saved.position.member);
   out.varint(saved.steps);
+  out.number(saved.factor);
   out.raw(saved.state);
+}
+
+Saved saved_of(const TopkEntry& entry, std::uint64_t steps, std::span<const std::byte> state) {
+  return {entry.position, entry.dtype, entry.elements, steps, entry.send_factor, state};
 }
 
 Result<Saved> get_saved(std::span<const std::byte> bytes) {
   ByteReader in(bytes);
-  if (in.number<std::uint8_t>() != kSavedVersion || !in.ok()) {
+  const auto version = in.number<std::uint8_t>();
+  if ((version != kSavedVersion && version != kSavedWithoutFactor) || !in.ok()) {
     return damaged("is of another version of lightcc");
   }
   Saved saved;
@@ -61,6 +69,7 @@ Result<Saved> get_saved(std::span<const std::byte> bytes) {
   saved.position.members = static_cast<std::size_t>(in.varint());
   saved.position.member = static_cast<std::size_t>(in.varint());
   saved.steps = in.varint();
+  saved.factor = version == kSavedVersion ? in.number<double>() : 0.0;
   saved.state = in.raw(in.remaining());
   const GridPosition& position = saved.position;
   if (!in.ok() || dtype >= kDataTypeCount || !is_floating_point(static_cast<DataType>(dtype)) ||
@@ -86,7 +95,8 @@ Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved, TopkKernels& ker
                   .state = nullptr,
                   .low_rank = std::make_unique<LowRankState>(std::move(state)),
                   .steps = saved.steps,
-                  .usage = {}});
+                  .usage = {},
+                  .send_factor = saved.factor});
   }
   LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<TopkShardState> state, kernels.load_state(saved.state));
   if (state->dtype() != saved.dtype ||
@@ -100,7 +110,33 @@ Result<std::shared_ptr<TopkEntry>> entry_of(const Saved& saved, TopkKernels& ker
                                                .state = std::move(state),
                                                .low_rank = nullptr,
                                                .steps = saved.steps,
-                                               .usage = {}});
+                                               .usage = {},
+                                               .send_factor = saved.factor});
+}
+
+/// By what what is kept back under a factor is multiplied where another one takes its place;
+/// nothing where it stays.
+std::optional<double> change_of(double from, double to) {
+  const double change = from / to;
+  return from != to && std::isfinite(change) && change > 0.0 ? std::optional(change) : std::nullopt;
+}
+
+/// The state of a part, kept back as under another factor. `scaled` holds it where it changes.
+Result<std::span<const std::byte>> state_under(double factor, const Saved& part, Bytes& scaled) {
+  const std::optional<double> change = change_of(part.factor, factor);
+  if (!change) {
+    return part.state;
+  }
+  if (LowRankState::is_saved(part.state)) {
+    LIGHTCC_ASSIGN_OR_RETURN(LowRankState state, LowRankState::load(part.state));
+    LIGHTCC_RETURN_IF_ERROR(state.scale(*change));
+    LIGHTCC_RETURN_IF_ERROR(state.save(scaled));
+  } else {
+    LIGHTCC_ASSIGN_OR_RETURN(TopkState state, TopkState::load(part.state));
+    LIGHTCC_RETURN_IF_ERROR(state.scale(*change));
+    LIGHTCC_RETURN_IF_ERROR(state.save(scaled));
+  }
+  return std::span<const std::byte>(scaled);
 }
 
 bool fits(const TopkEntry& entry,
@@ -168,6 +204,25 @@ std::optional<std::uint64_t> TopkEntry::other_step() const {
 
 Status TopkEntry::save_other(Bytes& out) const {
   return low_rank != nullptr ? low_rank->save_other(out) : state->save_other(out);
+}
+
+Status TopkEntry::keep_marked() {
+  const std::optional<TopkSteps> now = come_to();
+  if (!marked || !now || *now == *marked || !marked_state.empty()) {
+    return {};
+  }
+  Bytes then;
+  const std::optional<std::uint64_t> other = other_step();
+  if (state_stayed && TopkSteps{now->steps - 1, now->counted} == *marked) {
+    LIGHTCC_RETURN_IF_ERROR(save(then));
+  } else if (other && TopkSteps{other_steps, *other} == *marked) {
+    LIGHTCC_RETURN_IF_ERROR(save_other(then));
+  } else {
+    return {};
+  }
+  ByteWriter out(marked_state);
+  put(out, saved_of(*this, marked->steps, then));
+  return {};
 }
 
 void CompressionUsage::add(const StepEnergy& one) {
@@ -277,7 +332,7 @@ Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
     LIGHTCC_RETURN_IF_ERROR(entry->save(state));
     Bytes bytes;
     ByteWriter out(bytes);
-    put(out, {entry->position, entry->dtype, entry->elements, entry->steps, state});
+    put(out, saved_of(*entry, entry->steps, state));
     all.emplace_back(key, std::move(bytes));
   }
   return all;
@@ -285,6 +340,7 @@ Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
 
 void TopkStore::mark() {
   for (const auto& [key, entry] : entries_) {
+    entry->marked_state = {};
     // Where the plane does not count, steps that no rank has.
     entry->marked = entry->come_to().value_or(
         TopkSteps{.steps = entry->steps, .counted = std::numeric_limits<std::uint64_t>::max()});
@@ -307,7 +363,7 @@ Result<std::vector<std::pair<TopkStore::Key, TopkMoments>>> TopkStore::moments()
     const auto add = [&](const TopkSteps& at, const Bytes& state) {
       Bytes bytes;
       ByteWriter out(bytes);
-      put(out, {entry->position, entry->dtype, entry->elements, at.steps, state});
+      put(out, saved_of(*entry, at.steps, state));
       moments.states.emplace_back(at, std::move(bytes));
     };
     Bytes state;
@@ -323,6 +379,9 @@ Result<std::vector<std::pair<TopkStore::Key, TopkMoments>>> TopkStore::moments()
       state.clear();
       LIGHTCC_RETURN_IF_ERROR(entry->save_other(state));
       add({.steps = entry->other_steps, .counted = *other}, state);
+    }
+    if (!entry->marked_state.empty()) {
+      moments.states.emplace_back(*entry->marked, entry->marked_state);
     }
   }
   return all;
@@ -374,6 +433,21 @@ Status TopkStore::scale(double factor, std::span<const Key> keys) {
   return {};
 }
 
+Status TopkStore::set_factor(const Key& key, double factor) {
+  const auto found = entries_.find(key);
+  if (found == entries_.end() || found->second->is_pending()) {
+    return {};
+  }
+  TopkEntry& entry = *found->second;
+  if (const std::optional<double> change = change_of(entry.send_factor, factor)) {
+    LIGHTCC_RETURN_IF_ERROR(entry.keep_marked());
+    LIGHTCC_RETURN_IF_ERROR(bring_home(entry));
+    LIGHTCC_RETURN_IF_ERROR(entry.scale(*change));
+  }
+  entry.send_factor = factor;
+  return {};
+}
+
 Status TopkStore::bring_home(TopkEntry& entry) const {
   return entry.kernels == &kernels_ ? Status() : move_to(kernels_, entry);
 }
@@ -392,6 +466,7 @@ Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
                            const GridPosition& position) {
   std::vector<Saved> parts;
   std::vector<std::span<const std::byte>> states;
+  std::vector<Bytes> scaled(saved.size());
   for (const auto& bytes : saved) {
     LIGHTCC_ASSIGN_OR_RETURN(const Saved part, get_saved(bytes));
     const bool fits =
@@ -402,7 +477,9 @@ Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
     if (!fits) {
       return damaged("is not that of all members of one block, in their order");
     }
-    states.push_back(part.state);
+    const double factor = parts.empty() ? part.factor : parts[0].factor;
+    LIGHTCC_ASSIGN_OR_RETURN(const auto state, state_under(factor, part, scaled[parts.size()]));
+    states.push_back(state);
     parts.push_back(part);
   }
   if (parts.empty()) {
@@ -420,7 +497,7 @@ Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
   }
   Bytes result;
   ByteWriter out(result);
-  put(out, {position, parts[0].dtype, parts[0].elements, parts[0].steps, bytes});
+  put(out, {position, parts[0].dtype, parts[0].elements, parts[0].steps, parts[0].factor, bytes});
   return result;
 }
 
@@ -432,6 +509,7 @@ Result<Bytes> regroup_topk(std::span<const std::byte> like,
   std::set<std::pair<std::size_t, std::size_t>> seen;
   std::vector<TopkState::SavedShard> shards;
   std::vector<std::span<const std::byte>> matrices;
+  std::vector<Bytes> scaled(parts.size());
   for (const auto& bytes : parts) {
     LIGHTCC_ASSIGN_OR_RETURN(const Saved part, get_saved(bytes));
     const GridPosition& from = part.position;
@@ -443,11 +521,12 @@ Result<Bytes> regroup_topk(std::span<const std::byte> like,
     if (!seen.emplace(from.block, from.member).second) {
       return damaged("is there twice");
     }
+    LIGHTCC_ASSIGN_OR_RETURN(const auto state,
+                             state_under(first.factor, part, scaled[seen.size() - 1]));
     if (!is_low_rank) {
-      shards.push_back(
-          {part.state, topk_shard(part.elements, from.members, from.member, part.dtype)});
+      shards.push_back({state, topk_shard(part.elements, from.members, from.member, part.dtype)});
     } else if (from.member % position.members == position.member) {
-      matrices.push_back(part.state);
+      matrices.push_back(state);
     }
   }
   Bytes bytes;
@@ -462,7 +541,7 @@ Result<Bytes> regroup_topk(std::span<const std::byte> like,
   }
   Bytes result;
   ByteWriter out(result);
-  put(out, {position, first.dtype, first.elements, first.steps, bytes});
+  put(out, {position, first.dtype, first.elements, first.steps, first.factor, bytes});
   return result;
 }
 

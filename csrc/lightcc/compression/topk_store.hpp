@@ -85,7 +85,10 @@ struct TopkEntry {
   std::uint64_t other_steps = 0;  ///< `steps` that go with save_other().
   bool state_stayed = false;      ///< In the last step: it was void, or dense.
   bool is_cut_off = false;        ///< A step began after it, and did not come to its end.
+  double send_factor = 0.0;       ///< Multiplies what is kept back when it is sent; 0: not known.
   std::optional<TopkSteps> marked = std::nullopt;  ///< At the last TopkStore::mark().
+  /// Of then, as TopkStore::save() has it: from the second step after it on.
+  Bytes marked_state = {};
 
   // Of whichever state is there.
   bool is_pending() const;
@@ -95,6 +98,9 @@ struct TopkEntry {
   Status save(Bytes& out) const;
   std::optional<std::uint64_t> other_step() const;
   Status save_other(Bytes& out) const;
+
+  /// Before each step: copies what there was at the last mark(), if the step takes its place.
+  Status keep_marked();
 };
 
 /// States that are there of one tensor: what it kept back at moments next to each other.
@@ -142,6 +148,10 @@ class TopkStore {
                                                     const MatrixShape& matrix,
                                                     std::size_t rank,
                                                     TopkKernels& kernels);
+  /// Has what is sent of a tensor from now on be multiplied by `factor` (late_factor()). What was
+  /// kept back under another factor is scaled, so that it counts as it would have then. Called
+  /// before entry(), whose new entries have no factor.
+  Status set_factor(const Key& key, double factor);
   /// TopkEntry::steps of what entry() would give.
   std::uint64_t steps_of(const Key& key,
                          const GridPosition& position,
@@ -164,9 +174,9 @@ class TopkStore {
   /// Remembers how far each tensor has come: a step of the training is finished. Matrices that
   /// travel at low rank keep what is before each further step, too.
   void mark();
-  /// Of every entry the states that are still there: now, and before the last step, or after a step
-  /// that did not come to its end (not at low rank). None where it is in flight, or its plane does
-  /// not count.
+  /// Of every entry the states that are still there: now, at the last mark(), and before the last
+  /// step, or after a step that did not come to its end (not at low rank). None where it is in
+  /// flight, or its plane does not count.
   Result<std::vector<std::pair<Key, TopkMoments>>> moments() const;
   /// What load() would take in, without doing it. Errors: as load().
   Result<TopkSavedTensor> check(const Key& key, std::span<const std::byte> saved) const;

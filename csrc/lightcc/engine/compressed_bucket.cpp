@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "lightcc/compression/compressed_item.hpp"
 #include "lightcc/compression/low_rank_work.hpp"
 #include "lightcc/compression/sampled_sum.hpp"
 #include "lightcc/compression/shard.hpp"
@@ -21,24 +22,43 @@ TopkStore::Key key_of(const Bucket& bucket, const Signature& signature) {
   return {bucket.process_set, signature.name};
 }
 
-Result<std::shared_ptr<TopkEntry>> entry_on(TopkKernels& kernels,
-                                            const Bucket& bucket,
-                                            const Signature& signature,
-                                            const BucketSite& site) {
+/// By what is multiplied what is kept back when it is sent: the division of an average, and factors
+/// of the caller's.
+double factor_of_kept(const Signature& signature, const BucketSite& site) {
+  const Reduction reduction = reduction_of(signature, site.members.size());
+  return signature.compression->is_low_rank() ? reduction.postscale
+                                              : late_factor(reduction, *site.topk_position);
+}
+
+Result<std::shared_ptr<TopkEntry>> find_entry(TopkKernels& kernels,
+                                              const TopkStore::Key& key,
+                                              const Signature& signature,
+                                              const BucketSite& site) {
   const CompressionSpec& spec = *signature.compression;
   if (spec.is_low_rank()) {
-    return site.topk.low_rank_entry(key_of(bucket, signature),
+    return site.topk.low_rank_entry(key,
                                     *site.topk_position,
                                     signature.dtype,
                                     matrix_of(signature.shape),
                                     spec.matrix_rank,
                                     kernels);
   }
-  return site.topk.entry(key_of(bucket, signature),
-                         *site.topk_position,
-                         signature.dtype,
-                         elements_of(signature),
-                         kernels);
+  return site.topk.entry(
+      key, *site.topk_position, signature.dtype, elements_of(signature), kernels);
+}
+
+Result<std::shared_ptr<TopkEntry>> entry_on(TopkKernels& kernels,
+                                            const Bucket& bucket,
+                                            const Signature& signature,
+                                            const BucketSite& site) {
+  const TopkStore::Key key = key_of(bucket, signature);
+  const double factor = factor_of_kept(signature, site);
+  LIGHTCC_RETURN_IF_ERROR(site.topk.set_factor(key, factor));
+  auto entry = find_entry(kernels, key, signature, site);
+  if (entry.ok()) {
+    (*entry)->send_factor = factor;
+  }
+  return entry;
 }
 
 bool is_topk(const CompressionSpec& spec) {

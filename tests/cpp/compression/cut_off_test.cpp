@@ -329,6 +329,47 @@ TEST(CutOff, leaves_what_was_before_it_at_low_rank) {
       {.compressor = Compressor::kLowRank, .matrix_rank = 2, .min_compression_rate = 1.0});
 }
 
+TEST(CutOff, after_several_steps_since_the_mark_has_what_was_there_then) {
+  for (const CompressionSpec& spec :
+       {CompressionSpec{.ratio = 0.01},
+        CompressionSpec{.ratio = 0.01, .momentum = 0.9},
+        CompressionSpec{.compressor = Compressor::kInt4},
+        CompressionSpec{
+            .compressor = Compressor::kLowRank, .matrix_rank = 2, .min_compression_rate = 1.0}}) {
+    for (const bool is_void : {false, true}) {
+      World world({.blocks = 3}, spec);
+      world.finish(0);
+      std::vector<std::map<std::string, TopkMoments>> before;
+      for (const auto& rank : world.ranks()) {
+        before.push_back(rank->moments());
+      }
+      Rng rng(3);
+      for (const std::uint64_t step : {1U, 2U, 3U}) {
+        world.begin(step, is_void && step == 1);
+        ASSERT_LT(world.drive(rng, kPatience), kPatience);
+      }
+      world.begin(4);
+      ASSERT_EQ(world.drive(rng, 20), 20);
+      for (const auto& rank : world.ranks()) {
+        rank->cut_off();
+      }
+      for (std::size_t rank = 0; rank < before.size(); ++rank) {
+        for (const auto& [name, moments] : world.ranks()[rank]->moments()) {
+          const TopkSteps at{.steps = 1, .counted = 1};
+          const Bytes* const state = state_at(moments, at);
+          ASSERT_NE(state, nullptr) << name << " of rank " << rank;
+          EXPECT_EQ(*state, *state_at(before[rank].at(name), at));
+          EXPECT_NE(state_at(moments, {.steps = 4, .counted = is_void ? 3U : 4U}), nullptr);
+        }
+      }
+      for (const auto& rank : world.ranks()) {  // A new mark takes the place of the old one.
+        rank->mark();
+        EXPECT_EQ(state_at(rank->moments().at("tensor 0"), {.steps = 1, .counted = 1}), nullptr);
+      }
+    }
+  }
+}
+
 TEST(CutOff, after_a_void_step_has_what_was_before_it) {
   for (const CompressionSpec& spec :
        {CompressionSpec{.ratio = 0.01},

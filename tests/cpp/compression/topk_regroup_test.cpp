@@ -191,6 +191,46 @@ TEST(TopkRegroup, low_rank_errors_have_the_same_sum_on_any_grid) {
   }
 }
 
+/// As if it were sent under one factor after another.
+Bytes under(const Bytes& saved, const std::vector<double>& factors) {
+  TopkStore store(kernels());
+  EXPECT_TRUE(store.load({0, "a"}, saved).ok());
+  for (const double factor : factors) {
+    EXPECT_TRUE(store.set_factor({0, "a"}, factor).ok());
+  }
+  return store.save()->front().second;
+}
+
+TEST(TopkRegroup, parts_count_as_under_the_factors_of_then) {
+  const std::vector<GridPosition> from = positions_of({2, 1});
+  const GridPosition alone{.blocks = 1};
+  std::vector<Bytes> parts;
+  std::vector<Bytes> matrices;
+  std::vector<double> kept(kElements);
+  for (const GridPosition& position : from) {
+    const bool is_first = position.block == 0;  // The other one has made a step more of a world.
+    const std::vector<double> factors = is_first ? std::vector{0.5} : std::vector{0.5, 0.25};
+    const Bytes saved = saved_shard<float>(position, DataType::kFloat32, 0.0);
+    add_kept(saved, position, kept);
+    parts.push_back(under(saved, factors));
+    matrices.push_back(under(saved_matrix(position), factors));
+  }
+  const auto regrouped =
+      regroup_topk(parts[0], std::vector<std::span<const std::byte>>{parts[0], parts[1]}, alone);
+  ASSERT_TRUE(regrouped.ok()) << regrouped.status().message();
+  std::vector<double> sum(kElements);
+  add_kept(*regrouped, alone, sum);
+  EXPECT_EQ(sum, kept);
+
+  const std::vector<std::span<const std::byte>> both = {matrices[0], matrices[1]};
+  const auto matrix = regroup_topk(matrices[0], both, alone);
+  const Bytes same = under(matrices[1], {0.5});
+  const std::vector<std::span<const std::byte>> alike = {matrices[0], same};
+  const auto expected = regroup_topk(matrices[0], alike, alone);
+  ASSERT_TRUE(matrix.ok() && expected.ok());
+  EXPECT_EQ(*matrix, *expected);
+}
+
 TEST(TopkRegroup, a_part_that_is_missing_costs_what_it_had) {
   const std::vector<GridPosition> from = positions_of({2, 2});
   std::vector<Bytes> parts;

@@ -153,6 +153,58 @@ TEST(TopkStore, scales_what_it_is_asked_to) {
   }
 }
 
+TEST(TopkStore, what_is_kept_back_counts_as_under_the_factor_of_then) {
+  TopkStore store(kernels());
+  const TopkStore::Key key{0, "a"};
+  ASSERT_TRUE(store.set_factor(key, 0.25).ok());  // There is none yet.
+  fill(store, key);
+  ASSERT_TRUE(store.set_factor(key, 0.25).ok());  // By now it is not known.
+  EXPECT_EQ(residual(store, key, 3), 4.0);
+  ASSERT_TRUE(store.set_factor(key, 0.25).ok());
+  EXPECT_EQ(residual(store, key, 3), 4.0);
+  ASSERT_TRUE(store.set_factor(key, 0.5).ok());
+  EXPECT_EQ(residual(store, key, 3), 2.0);
+  for (const double none : {0.0, -0.5, 1.0 / 0.0}) {
+    ASSERT_TRUE(store.set_factor(key, none).ok());
+    EXPECT_EQ(residual(store, key, 3), 2.0);
+  }
+}
+
+TEST(TopkStore, saves_the_factor) {
+  TopkStore store(kernels());
+  const TopkStore::Key key{0, "a"};
+  fill(store, key);
+  ASSERT_TRUE(store.set_factor(key, 0.25).ok());
+  const Bytes saved = store.save()->front().second;
+  TopkStore other(kernels());
+  ASSERT_TRUE(other.load(key, saved).ok());
+  ASSERT_TRUE(other.set_factor(key, 0.5).ok());
+  EXPECT_EQ(residual(other, key, 3), 2.0);
+
+  Bytes older = saved;  // Of before there were factors: at bytes 8 to 16.
+  older[0] = std::byte{1};
+  older.erase(older.begin() + 8, older.begin() + 16);
+  ASSERT_TRUE(other.load(key, older).ok());
+  ASSERT_TRUE(other.set_factor(key, 0.5).ok());
+  EXPECT_EQ(residual(other, key, 3), 4.0);
+}
+
+TEST(TopkStore, another_factor_leaves_the_moment_before_a_step_to_tell) {
+  TopkStore store(kernels());
+  const TopkStore::Key key{0, "a"};
+  fill(store, key);
+  ASSERT_TRUE(store.set_factor(key, 0.25).ok());
+  store.mark();
+  ASSERT_TRUE(store.set_factor(key, 0.5).ok());
+  const TopkMoments moments = store.moments()->front().second;
+  ASSERT_EQ(moments.states.size(), 1U);
+  EXPECT_EQ(moments.states.front().first, *moments.marked);
+  TopkStore other(kernels());
+  ASSERT_TRUE(other.load(key, moments.states.front().second).ok());
+  ASSERT_TRUE(other.set_factor(key, 0.25).ok());
+  EXPECT_EQ(residual(other, key, 3), 4.0);
+}
+
 TEST(TopkStore, a_tensor_on_its_way_is_not_touched) {
   TopkStore store(kernels());
   const TopkStore::Key key{0, "a"};
@@ -166,6 +218,8 @@ TEST(TopkStore, a_tensor_on_its_way_is_not_touched) {
   EXPECT_EQ(store.check(key, saved).status().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.load(key, saved).code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(store.scale(2.0, std::vector{key}).code(), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(store.set_factor(key, 2.0).ok());
+  EXPECT_EQ((*entry)->send_factor, 0.0);
   (*entry)->state->rollback();
   EXPECT_TRUE(store.save().ok());
 }
@@ -174,7 +228,12 @@ TEST(TopkStore, states_of_a_block_are_cut_for_another_number_of_members) {
   std::vector<Bytes> saved;
   for (std::size_t member = 0; member < 2; ++member) {
     TopkStore store(kernels());
-    fill(store, {0, "a"}, {.blocks = 2, .block = 1, .members = 2, .member = member});
+    const TopkStore::Key key{0, "a"};
+    fill(store, key, {.blocks = 2, .block = 1, .members = 2, .member = member});
+    EXPECT_TRUE(store.set_factor(key, 0.5).ok());
+    if (member == 1) {  // Twice as much, and counts half.
+      EXPECT_TRUE(store.set_factor(key, 0.25).ok());
+    }
     saved.push_back(store.save()->front().second);
   }
   const std::vector<std::span<const std::byte>> parts(saved.begin(), saved.end());
@@ -186,6 +245,8 @@ TEST(TopkStore, states_of_a_block_are_cut_for_another_number_of_members) {
       store.entry({0, "a"}, {.blocks = 2, .block = 1}, DataType::kFloat32, kElements, kernels());
   EXPECT_EQ((*entry)->steps, 1U);
   EXPECT_EQ(residual_of(**entry, 3), 4.0);
+  EXPECT_EQ(residual_of(**entry, 70), 7.0);  // Of the second shard, which begins at 64.
+  EXPECT_EQ((*entry)->send_factor, 0.5);
 
   const std::vector<std::span<const std::byte>> swapped = {parts[1], parts[0]};
   for (const auto& wrong : {swapped, std::vector{parts[0]}, {}}) {
