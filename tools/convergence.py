@@ -56,6 +56,7 @@ SGD_VARIANTS = (
     "auto",
     "PowerSGD 4",
     "float16",
+    "default",
 )
 #: What knows no ratio.
 WHOLE = {
@@ -66,6 +67,7 @@ WHOLE = {
     "1-bit Adam": hvd.Compression.adam(),
     "auto": hvd.Compression.auto(),
     "auto, 1 bit": hvd.Compression.auto(budget=0.05),
+    "auto, no budget": hvd.Compression.auto(),
     "PowerSGD 4": hvd.Compression.powersgd(4, warmup_steps=150),
     "float16": hvd.Compression.fp16,
     "default": hvd.Compression.none,  # In a world with LIGHT_TOPK_ALLREDUCE=1.
@@ -87,7 +89,6 @@ VARIANTS = (
     "int4",
     "1-bit Adam",
     "auto, 1 bit",
-    "default",
     "dense, learning rarely",
     *LOCAL_STEPS,
 )
@@ -209,8 +210,20 @@ def step_clipped(optimizer: Any, model: nn.Module, task: Task, scaler: Any) -> N
         scaler.step(optimizer)
 
 
-def train(run: Run, task: Task) -> dict[str, Any]:
-    """Trains once; every rank must call it. Returns the same on all ranks but for `seconds`."""
+def choices_of(optimizer: Any) -> list[str]:
+    """Returns the ways that `Compression.auto` has gradients take in the end; none without it."""
+    choices: dict[str, str] = getattr(optimizer, "compression_choices", dict)()
+    return sorted(set(choices.values()))
+
+
+def train(run: Run, task: Task, measurements: int = MEASUREMENTS) -> dict[str, Any]:
+    """Trains once; every rank must call it. Returns the same on all ranks but for seconds.
+
+    Args:
+        run: What is trained.
+        task: What its name stands for.
+        measurements: How often the test is measured, which no seconds include.
+    """
     torch.manual_seed(run.seed)
     model = task.make_model()
     optimizer = distribute(run, task, model)
@@ -221,7 +234,8 @@ def train(run: Run, task: Task) -> dict[str, Any]:
     if run.variant not in LOCAL_STEPS:
         optimizer.set_gradient_scale(scaler.get_scale())
     samples = torch.Generator().manual_seed(run.seed)
-    curve = []
+    curve: list[list[float]] = []
+    times: list[float] = []  # When the curve was at its points.
     sent = hvd.stats()["network_bytes_sent"]
     begin = time.monotonic()
     for step in range(task.steps):
@@ -239,11 +253,13 @@ def train(run: Run, task: Task) -> dict[str, Any]:
         if run.variant == "no feedback":
             forget(optimizer)
         schedule.step()
-        if (step + 1) * MEASUREMENTS // task.steps > step * MEASUREMENTS // task.steps:
+        if (step + 1) * measurements // task.steps > step * measurements // task.steps:
             if run.variant in LOCAL_STEPS:
                 optimizer.outer_step()
+            stopped = time.monotonic()
+            times.append(round(stopped - begin, 3))
             curve.append([step + 1, measure(model, task, f"{run.name}.curve")])
-    seconds = time.monotonic() - begin
+            begin += time.monotonic() - stopped
     sent = hvd.stats()["network_bytes_sent"] - sent
     kept = [t.kept_ratio for t in hvd.stats().compression if f".{run.name}." in t.name]
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
@@ -256,8 +272,10 @@ def train(run: Run, task: Task) -> dict[str, Any]:
         "curve": [point for point in curve if math.isfinite(point[1])],
         "bytes_per_step": sum(sent for _, sent in every) / len(every) / task.steps,
         "kept_ratio": max(kept, default=0.0),
+        "choices": choices_of(optimizer),
         "replicas_agree": len({digest for digest, _ in every}) == 1,
-        "seconds": round(seconds, 1),
+        "times": times,
+        "seconds": round(times[-1], 1),
     }
 
 

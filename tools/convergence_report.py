@@ -254,6 +254,20 @@ def _plot_bytes(panel: Any, settings: dict[Setting, list[Row]], points: float) -
     panel.grid(alpha=0.3)
 
 
+def put(page: str, name: str, shown: str) -> str:
+    """Returns a page with a table between its marks.
+
+    Raises:
+        SystemExit: The page has no such marks.
+    """
+    begin, end = f"<!-- table: {name} -->\n", "<!-- end -->"
+    before, found, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        sys.exit(f"the page has no <!-- table: {name} --> ... <!-- end -->")
+    return f"{before}{begin}{shown}\n{end}{after}"
+
+
 def main(kept: Path, write: Path | None) -> int:
     """Prints the tables; or puts them into a page between their marks, and plots beside it."""
     tasks = load(kept)
@@ -275,13 +289,7 @@ def main(kept: Path, write: Path | None) -> int:
             picture = f"convergence-{name}.svg"
             plot(name, tasks[name], write.with_name(picture))
             shown += f"\n\n![{UNITS[name][0]}, by step]({picture})"
-        begin, end = f"<!-- table: {name} -->\n", "<!-- end -->"
-        before, found, rest = page.partition(begin)
-        _, ended, after = rest.partition(end)
-        if not found or not ended:
-            sys.stderr.write(f"{write} has no <!-- table: {name} --> ... <!-- end -->\n")
-            return 1
-        page = f"{before}{begin}{shown}\n{end}{after}"
+        page = put(page, name, shown)
     if write is not None:
         write.write_text(page)
     return 0

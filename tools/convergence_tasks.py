@@ -354,6 +354,7 @@ VARIED: dict[str, Callable[[], Task]] = {
         (transformer, "rate 0.012", {"learning_rate": 12e-3}),
         (transformer, "6000 steps", {"steps": 6000}),
         (transformer, "4 x 1", {"ranks_per_host": 1}),
+        (transformer, "4 x 1, 64 windows", {"ranks_per_host": 1, "batch": 64}),
         (convolutions, "rate 0.05", {"learning_rate": 0.05}),
         (convolutions, "rate 0.2", {"learning_rate": 0.2}),
         (convolutions, "6000 steps", {"steps": 6000}),
