@@ -69,9 +69,8 @@ Status Executor::add_process_set(std::uint32_t id,
   set.waiting = waiting;
   set.member = std::ranges::find(ranks, world_.topology.rank) != ranks.end();
   if (set.member) {
-    set.topk_position = planes_.host().topk_position(ranks);
-    if (set.topk_position) {
-      topk_positions_[id] = *set.topk_position;
+    if (const auto position = planes_.host().topk_position(ranks)) {
+      topk_positions_[id] = *position;
     }
   }
   ++sets_in_making_;
@@ -121,7 +120,7 @@ void Executor::run(Bucket bucket) {
   running.bucket = std::move(bucket);
   running.chunk_bytes = chunk_bytes_;
   if (planes_.serves(memory_kind(running.bucket))) {
-    const Planes::Way way = way_of(found->second, running.bucket);
+    const Planes::Way way = way_of(running.bucket);
     running.plane = way.kind();
     if (way.plane.begins_in_order()) {
       running.turn = next_turn_++;
@@ -244,7 +243,7 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                       bucket.tensors.front().signature().name.c_str(),
                       memory_kind_name(kind));
   }
-  const Planes::Way way = way_of(set, bucket);
+  const Planes::Way way = way_of(bucket);
   PlaneGroups& groups = set.groups_for(running);
   explain_adasum_once(set, running);
   if (running.chunk_bytes.has_value()) {
@@ -253,7 +252,7 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   const BucketSite site{.plane = way.plane,
                         .lane = groups.lanes[lane],
                         .members = set.ranks,
-                        .topk_position = set.topk_position,
+                        .topk_position = topk_position(bucket.process_set),
                         .topk = topk_,
                         .sample_every = sample_every_,
                         .devices = compresses_on_devices_ ? planes_.staging(kind) : nullptr};
@@ -266,17 +265,19 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
     LIGHTCC_ASSIGN_OR_RETURN(running.work, start_bucket(bucket, site));
   }
   running.started = clock_.now();
-  running.algorithm = algorithm_of(bucket, groups, set.topk_position.has_value());
+  running.algorithm = algorithm_of(bucket, groups, site.topk_position.has_value());
   timeline_.started(bucket, running.algorithm, topk_.counters());
   return {};
 }
 
-Planes::Way Executor::way_of(const Set& set, const Signature& signature) const {
-  return planes_.way(signature, signature.compression.has_value() && set.topk_position.has_value());
+Planes::Way Executor::way_of(const Signature& signature) const {
+  return planes_.way(
+      signature,
+      signature.compression.has_value() && topk_position(signature.process_set).has_value());
 }
 
-Planes::Way Executor::way_of(const Set& set, const Bucket& bucket) const {
-  return way_of(set, bucket.tensors.front().signature());
+Planes::Way Executor::way_of(const Bucket& bucket) const {
+  return way_of(bucket.tensors.front().signature());
 }
 
 std::string Executor::objection_to(const Operation& operation) const {
@@ -288,7 +289,7 @@ std::string Executor::objection_to(const Operation& operation) const {
   if (found == sets_.end()) {
     return {};
   }
-  const Planes::Way way = way_of(found->second, signature);
+  const Planes::Way way = way_of(signature);
   return way.staging == nullptr ? way.plane.objection_to(operation) : std::string();
 }
 

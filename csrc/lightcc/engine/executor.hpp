@@ -105,9 +105,8 @@ class Executor {
     std::vector<std::deque<Running>> lanes;
     InFlight* waiting = nullptr;
     bool member = false;
-    bool has_groups = false;                    // All of them, once they are made.
-    std::optional<GridPosition> topk_position;  // None: nothing is compressed.
-    CostLine flat_cost;                         // Of host memory, as is the other.
+    bool has_groups = false;  // All of them, once they are made.
+    CostLine flat_cost;       // Of host memory, as is the other.
     CostLine two_level_cost;
 
     PlaneGroups& groups_for(const Running& running) const {
@@ -124,8 +123,8 @@ class Executor {
   void release_turn(Running& running);
   Result<bool> are_inputs_ready(Bucket& bucket);
   void explain_adasum_once(const Set& set, const Running& running);
-  Planes::Way way_of(const Set& set, const Signature& signature) const;
-  Planes::Way way_of(const Set& set, const Bucket& bucket) const;
+  Planes::Way way_of(const Signature& signature) const;
+  Planes::Way way_of(const Bucket& bucket) const;
   void learn_cost(Set& set, const Running& running);
   void log_bucket(const Running& running) const;
   void finish(Bucket& bucket);
@@ -143,7 +142,7 @@ class Executor {
   Planes planes_;  // They outlive what is kept in their memory, and all Works.
   TopkStore topk_;
   std::map<std::uint32_t, Set> sets_;
-  std::map<std::uint32_t, GridPosition> topk_positions_;  // As of `sets_`, and after drop_all().
+  std::map<std::uint32_t, GridPosition> topk_positions_;  // Of `sets_`, also after drop_all().
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;
   std::set<std::uint64_t> turns_;  // Of buckets that others are to wait for.
