@@ -14,6 +14,10 @@ using Code = int;
 using Device = int;
 /// CUdeviceptr.
 using Address = unsigned long long;
+/// The same of what is never read here.
+inline Address gpu_address(const std::byte* data) {
+  return reinterpret_cast<Address>(data);  // NOLINT: of the GPU
+}
 /// CUjit_option, CUdevice_attribute, CUfunction_attribute, CUpointer_attribute.
 using Option = int;
 /// CUuuid.

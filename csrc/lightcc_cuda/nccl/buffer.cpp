@@ -13,12 +13,8 @@ constexpr std::size_t kFewestForKernel = 4;
 // Both halves begin at a page, in which NCCL counts what is registered.
 constexpr std::size_t kHalfAlignment = 4096;
 
-Address gpu_address_of(const std::byte* data) {
-  return reinterpret_cast<Address>(data);  // NOLINT: of the GPU, never read here
-}
-
 u8* bytes_at(const std::byte* data) {
-  return reinterpret_cast<u8*>(gpu_address_of(data));  // NOLINT: of the GPU
+  return reinterpret_cast<u8*>(gpu_address(data));  // NOLINT: of the GPU
 }
 
 }  // namespace
@@ -53,7 +49,7 @@ NcclBuffer::~NcclBuffer() {
   if (library_.can_register()) {
     (void)library_.call().free(memory_);
   } else {
-    (void)driver_.call().free(gpu_address_of(memory_));
+    (void)driver_.call().free(gpu_address(memory_));
   }
 }
 
@@ -127,14 +123,14 @@ Status NcclBuffer::copy_one(const TensorSpan& span,
                             std::byte* packed,
                             StreamHandle* stream) const {
   if (!unpacks && span.in == nullptr) {
-    return driver_.check(driver_.call().fill(gpu_address_of(packed), 0, bytes, stream),
+    return driver_.check(driver_.call().fill(gpu_address(packed), 0, bytes, stream),
                          "cuMemsetD8Async");
   }
   if (unpacks && span.out == nullptr) {
     return {};
   }
-  return driver_.check(driver_.call().copy_on_device(gpu_address_of(unpacks ? span.out : packed),
-                                                     gpu_address_of(unpacks ? packed : span.in),
+  return driver_.check(driver_.call().copy_on_device(gpu_address(unpacks ? span.out : packed),
+                                                     gpu_address(unpacks ? packed : span.in),
                                                      bytes,
                                                      stream),
                        "cuMemcpyDtoDAsync");

@@ -12,10 +12,6 @@
 namespace lightcc::cuda {
 namespace {
 
-Address gpu_address(const std::byte* data) {
-  return reinterpret_cast<Address>(data);  // NOLINT: of the GPU, never read here
-}
-
 class NcclWork final : public Work {
  public:
   NcclWork(std::shared_ptr<NcclLauncher> launcher, std::shared_ptr<NcclJob> job)

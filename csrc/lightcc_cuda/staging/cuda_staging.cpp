@@ -19,19 +19,15 @@
 namespace lightcc::cuda {
 namespace {
 
-Address address_of(const std::byte* data) {
-  return reinterpret_cast<Address>(data);  // NOLINT: of the GPU, never read here
-}
-
 Status copy_part_to_host(const GpuSite& gpu, const StagedBlock& block, const StagedPart& part) {
   return gpu.driver.check(gpu.driver.call().copy_to_host(
-                              block.at(part), address_of(part.from), part.bytes, gpu.stream.get()),
+                              block.at(part), gpu_address(part.from), part.bytes, gpu.stream.get()),
                           "cuMemcpyDtoHAsync");
 }
 
 Status copy_part_to_device(const GpuSite& gpu, const StagedBlock& block, const StagedPart& part) {
   return gpu.driver.check(gpu.driver.call().copy_to_device(
-                              address_of(part.to), block.at(part), part.bytes, gpu.stream.get()),
+                              gpu_address(part.to), block.at(part), part.bytes, gpu.stream.get()),
                           "cuMemcpyHtoDAsync");
 }
 
