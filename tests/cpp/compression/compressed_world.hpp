@@ -38,6 +38,7 @@ inline constexpr int kPatience = 1'000'000;
 struct Shape {
   int blocks = 2;
   int members = 1;
+  std::size_t exchange_elements = kExchangeElements;  ///< CompressedJob::exchange_elements.
   int size() const { return blocks * members; }
 };
 
@@ -105,31 +106,66 @@ class WatchedTransport final : public Transport {
   std::map<std::uint32_t, Traffic>& lanes_;
 };
 
+inline GridPosition position_of(const Shape& shape, int rank) {
+  return {.blocks = static_cast<std::size_t>(shape.blocks),
+          .block = static_cast<std::size_t>(rank / shape.members),
+          .members = static_cast<std::size_t>(shape.members),
+          .member = static_cast<std::size_t>(rank % shape.members)};
+}
+
+/// The `count` ranks first, first + stride, ... over `transport`; `own` is this rank among them.
+inline std::unique_ptr<Group> group_of(Transport& transport,
+                                       int first,
+                                       int stride,
+                                       int count,
+                                       int own,
+                                       std::uint32_t lane,
+                                       std::size_t chunk_bytes) {
+  std::vector<NetMember> members;
+  for (int i = 0; i < count; ++i) {
+    const auto rank = static_cast<std::uint32_t>(first + i * stride);
+    members.push_back({.world_rank = rank, .handle = LoopbackHub::handle_of(rank)});
+  }
+  return make_net_group(transport, std::move(members), own, 7, lane, {.chunk_bytes = chunk_bytes});
+}
+
+inline std::unique_ptr<Group> group_between_blocks(Transport& transport,
+                                                   const Shape& shape,
+                                                   int rank,
+                                                   std::size_t chunk_bytes) {
+  return group_of(transport,
+                  rank % shape.members,
+                  shape.members,
+                  shape.blocks,
+                  rank / shape.members,
+                  kBetweenBlocks,
+                  chunk_bytes);
+}
+
+inline std::shared_ptr<GridState> grid_of(Transport& transport,
+                                          const Shape& shape,
+                                          int rank,
+                                          std::size_t chunk_bytes) {
+  const int member = rank % shape.members;
+  GridLevels levels;
+  levels.intra =
+      group_of(transport, rank - member, 1, shape.members, member, kWithinBlock, chunk_bytes);
+  levels.inter.push_back(group_between_blocks(transport, shape, rank, chunk_bytes));
+  return make_grid_state(std::move(levels), {});
+}
+
 class Rank {
  public:
   Rank(LoopbackHub& hub, const Shape& shape, int rank)
       : transport_(hub.make_transport(static_cast<std::uint32_t>(rank)), lanes_),
-        position_{.blocks = static_cast<std::size_t>(shape.blocks),
-                  .block = static_cast<std::size_t>(rank / shape.members),
-                  .members = static_cast<std::size_t>(shape.members),
-                  .member = static_cast<std::size_t>(rank % shape.members)} {
-    std::vector<int> column;
-    for (int block = 0; block < shape.blocks; ++block) {
-      column.push_back(block * shape.members + rank % shape.members);
-    }
-    auto between = group_of(column, rank / shape.members, kBetweenBlocks);
+        position_(position_of(shape, rank)),
+        exchange_elements_(shape.exchange_elements) {
+    constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
     if (shape.members == 1) {
-      flat_ = std::move(between);
-      return;
+      flat_ = group_between_blocks(transport_, shape, rank, kChunkBytes);
+    } else {
+      grid_ = grid_of(transport_, shape, rank, kChunkBytes);
     }
-    std::vector<int> block;
-    for (int member = 0; member < shape.members; ++member) {
-      block.push_back(rank - rank % shape.members + member);
-    }
-    GridLevels levels;
-    levels.intra = group_of(block, rank % shape.members, kWithinBlock);
-    levels.inter.push_back(std::move(between));
-    grid_ = make_grid_state(std::move(levels), {});
   }
 
   /// Starts a bucket of tensors `first` to `first + inputs.size()`.
@@ -147,10 +183,12 @@ class Rank {
           {.span = {.in = results_[i].data(), .out = results_[i].data(), .count = count},
            .entry = *entry});
     }
-    work_ = make_compressed_allreduce(
-        {.grid = grid_, .flat = flat_.get()},
-        std::move(tensors),
-        {.reduction = {.postscale = 0.5}, .spec = spec, .counters = &counters_});
+    work_ = make_compressed_allreduce({.grid = grid_, .flat = flat_.get()},
+                                      std::move(tensors),
+                                      {.reduction = {.postscale = 0.5},
+                                       .spec = spec,
+                                       .counters = &counters_,
+                                       .exchange_elements = exchange_elements_});
     status_ = {};
   }
   /// Returns whether it is over.
@@ -184,18 +222,10 @@ class Rank {
   }
 
  private:
-  std::unique_ptr<Group> group_of(const std::vector<int>& ranks, int own, std::uint32_t lane) {
-    std::vector<NetMember> members;
-    for (const int rank : ranks) {
-      const auto number = static_cast<std::uint32_t>(rank);
-      members.push_back({.world_rank = number, .handle = LoopbackHub::handle_of(number)});
-    }
-    return make_net_group(transport_, std::move(members), own, 7, lane, {.chunk_bytes = 1U << 20});
-  }
-
   std::map<std::uint32_t, Traffic> lanes_;
   WatchedTransport transport_;
   GridPosition position_;
+  std::size_t exchange_elements_;
   std::unique_ptr<Group> flat_;
   std::shared_ptr<GridState> grid_;
   TopkStore store_{kernels()};

@@ -12,12 +12,11 @@
 
 #include "lightcc/base/rng.hpp"
 #include "lightcc/collectives/grid_group.hpp"
-#include "lightcc/collectives/net_group.hpp"
 #include "lightcc/compression/low_rank_work.hpp"
-#include "lightcc/compression/topk_host_kernels.hpp"
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/compression/topk_work.hpp"
 
+#include "compression/compressed_world.hpp"
 #include "compression/topk_testing.hpp"
 #include "doubles/loopback_transport.hpp"
 
@@ -27,23 +26,17 @@ namespace {
 using testing::Buffer;
 using testing::normal_values;
 using testing::tensor_of;
+using testing::compressed_world::grid_of;
+using testing::compressed_world::group_of;
+using testing::compressed_world::kernels;
+using testing::compressed_world::position_of;
+using testing::compressed_world::Shape;
 
 constexpr std::size_t kSizes[] = {700, 90, 2000};
 constexpr std::size_t kTensors = std::size(kSizes);
 constexpr std::uint64_t kPatience = 1'000'000;
 
-struct Shape {
-  int blocks = 2;
-  int members = 1;
-  /// Of the bucket, what is exchanged together: all, or each tensor.
-  std::size_t exchange_elements = kExchangeElements;
-  int size() const { return blocks * members; }
-};
-
-TopkKernels& kernels() {
-  static HostTopkKernels host(SimdLevel::kPlain);
-  return host;
-}
+constexpr std::size_t kChunkBytes = 256;
 
 TopkStore::Key key_of(std::size_t tensor) {
   return {0, "tensor " + std::to_string(tensor)};
@@ -53,32 +46,15 @@ class Rank {
  public:
   Rank(LoopbackHub& hub, const Shape& shape, int rank)
       : transport_(hub.make_transport(static_cast<std::uint32_t>(rank))),
-        position_{.blocks = static_cast<std::size_t>(shape.blocks),
-                  .block = static_cast<std::size_t>(rank / shape.members),
-                  .members = static_cast<std::size_t>(shape.members),
-                  .member = static_cast<std::size_t>(rank % shape.members)} {
-    std::vector<int> all;
-    for (int other = 0; other < shape.size(); ++other) {
-      all.push_back(other);
-    }
-    flat_ = group_of(all, rank, 0);
+        position_(position_of(shape, rank)),
+        exchange_elements_(shape.exchange_elements),
+        flat_(group_of(*transport_, 0, 1, shape.size(), rank, 0, kChunkBytes)) {
     if (shape.members > 1) {
-      GridLevels levels;
-      const int first = rank - rank % shape.members;
-      levels.intra = group_of({first, first + 1}, rank % shape.members, 1);
-      std::vector<int> column;
-      for (int block = 0; block < shape.blocks; ++block) {
-        column.push_back(block * shape.members + rank % shape.members);
-      }
-      levels.inter.push_back(group_of(column, rank / shape.members, 2));
-      grid_ = make_grid_state(std::move(levels), {});
+      grid_ = grid_of(*transport_, shape, rank, kChunkBytes);
     }
   }
 
-  void begin(const CompressionSpec& spec,
-             std::uint64_t seed,
-             bool is_void,
-             std::size_t exchange_elements) {
+  void begin(const CompressionSpec& spec, std::uint64_t seed, bool is_void) {
     Rng rng(seed);
     std::vector<CompressedTensor> tensors;
     results_.clear();
@@ -102,7 +78,7 @@ class Rank {
     const CompressedJob job{.reduction = {},
                             .spec = spec,
                             .counters = &counters_,
-                            .exchange_elements = exchange_elements};
+                            .exchange_elements = exchange_elements_};
     work_ = spec.is_low_rank() ? make_low_rank_allreduce(*flat_, std::move(tensors), job)
                                : make_compressed_allreduce(
                                      {.grid = grid_, .flat = flat_.get()}, std::move(tensors), job);
@@ -131,17 +107,9 @@ class Rank {
   }
 
  private:
-  std::unique_ptr<Group> group_of(const std::vector<int>& ranks, int own, std::uint32_t lane) {
-    std::vector<NetMember> members;
-    for (const int rank : ranks) {
-      const auto number = static_cast<std::uint32_t>(rank);
-      members.push_back({.world_rank = number, .handle = LoopbackHub::handle_of(number)});
-    }
-    return make_net_group(*transport_, std::move(members), own, 7, lane, {.chunk_bytes = 256});
-  }
-
   std::unique_ptr<Transport> transport_;
   GridPosition position_;
+  std::size_t exchange_elements_;
   std::unique_ptr<Group> flat_;
   std::shared_ptr<GridState> grid_;
   TopkStore store_{kernels()};
@@ -153,8 +121,7 @@ class Rank {
 
 class World {
  public:
-  World(const Shape& shape, const CompressionSpec& spec)
-      : spec_(spec), exchange_elements_(shape.exchange_elements) {
+  World(const Shape& shape, const CompressionSpec& spec) : spec_(spec) {
     for (int rank = 0; rank < shape.size(); ++rank) {
       ranks_.push_back(std::make_unique<Rank>(hub_, shape, rank));
     }
@@ -164,7 +131,7 @@ class World {
 
   void begin(std::uint64_t step, bool is_void = false) {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      ranks_[rank]->begin(spec_, 100 * step + rank, is_void && rank == 0, exchange_elements_);
+      ranks_[rank]->begin(spec_, 100 * step + rank, is_void && rank == 0);
     }
   }
   /// One rank after another that `rng` draws; returns after how many turns all are done.
@@ -192,7 +159,6 @@ class World {
 
  private:
   CompressionSpec spec_;
-  std::size_t exchange_elements_;
   LoopbackHub hub_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

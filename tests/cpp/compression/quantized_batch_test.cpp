@@ -18,15 +18,7 @@ namespace lightcc::quantized_batch_test {
 namespace {
 
 using testing::Buffer;
-using testing::compressed_world::error_of;
-using testing::compressed_world::expect_the_bits_of_single_tensors;
-using testing::compressed_world::kBetweenBlocks;
-using testing::compressed_world::kWithinBlock;
-using testing::compressed_world::many_sizes;
-using testing::compressed_world::messages_of;
-using testing::compressed_world::Shape;
-using testing::compressed_world::Sizes;
-using testing::compressed_world::World;
+using namespace testing::compressed_world;  // NOLINT(google-build-using-namespace)
 
 constexpr CompressionSpec kInt8{.compressor = Compressor::kInt8};
 

@@ -22,16 +22,7 @@ namespace lightcc::topk_batch_test {
 namespace {
 
 using testing::Buffer;
-using testing::compressed_world::error_of;
-using testing::compressed_world::expect_the_bits_of_single_tensors;
-using testing::compressed_world::kBetweenBlocks;
-using testing::compressed_world::kMixed;
-using testing::compressed_world::kWithinBlock;
-using testing::compressed_world::many_sizes;
-using testing::compressed_world::messages_of;
-using testing::compressed_world::Shape;
-using testing::compressed_world::Sizes;
-using testing::compressed_world::World;
+using namespace testing::compressed_world;  // NOLINT(google-build-using-namespace)
 
 TEST(TopkBatch, a_bucket_takes_as_many_messages_as_one_tensor) {
   for (const Shape& shape : {Shape{.blocks = 2}, Shape{.blocks = 3}, Shape{2, 2}}) {
