@@ -28,17 +28,11 @@ def num_gpus() -> int:
     return len(found)
 
 
-@pytest.mark.parametrize(
-    "collective", ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"]
-)
-@pytest.mark.parametrize("shared", [False, True])
-def test_results_are_right_whatever_carries_them(
-    num_gpus: int, tmp_path: Path, collective: str, shared: bool
-) -> None:
-    ranks = num_gpus + 1 if shared else num_gpus
-    file = tmp_path / "results.jsonl"
+def run_bench(folder: Path, collective: str, ranks: int, *flags: str) -> dict[str, str]:
+    """Measures a collective, whose results must be right; returns what carried each library."""
+    file = folder / "results.jsonl"
     quick = ["--sizes", "4K,4M", "--rounds", "2", "--iterations", "3", "--json", str(file)]
-    argv = [collective, "--device", "cuda", "-np", str(ranks), *quick]
+    argv = [collective, "--device", "cuda", "-np", str(ranks), *flags, *quick]
     done = subprocess.run(
         [sys.executable, "-m", "lightcc.bench", *argv],
         capture_output=True,
@@ -49,8 +43,18 @@ def test_results_are_right_whatever_carries_them(
     sys.stdout.write(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     _, *rows = [json.loads(line) for line in file.read_text().splitlines()]
-    planes = {row["library"]: row["plane"] for row in rows}
     assert not any(row["errors"] for row in rows)
+    return {row["library"]: row["plane"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    "collective", ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"]
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_results_are_right_whatever_carries_them(
+    num_gpus: int, tmp_path: Path, collective: str, shared: bool
+) -> None:
+    planes = run_bench(tmp_path, collective, num_gpus + 1 if shared else num_gpus)
     if shared:
         assert planes == {"lightcc+nccl": "host staged", "lightcc": "host staged", "memcpy": ""}
     else:
@@ -64,20 +68,5 @@ def test_arrays_of_cupy_give_right_results(tmp_path: Path, collective: str) -> N
         gpus.check_cupy()
     except gpus.GpuError as error:
         pytest.skip(str(error))
-    file = tmp_path / "results.jsonl"
-    quick = ["--sizes", "4K,4M", "--rounds", "2", "--iterations", "3", "--json", str(file)]
-    variants = ["--variants", "cupy+nccl,cupy"]
-    argv = [collective, "--device", "cuda", "-np", str(ranks), *variants, *quick]
-    done = subprocess.run(
-        [sys.executable, "-m", "lightcc.bench", *argv],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    sys.stdout.write(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    _, *rows = [json.loads(line) for line in file.read_text().splitlines()]
-    planes = {row["library"]: row["plane"] for row in rows}
-    assert not any(row["errors"] for row in rows)
+    planes = run_bench(tmp_path, collective, ranks, "--variants", "cupy+nccl,cupy")
     assert planes["cupy"] == "host staged"
