@@ -235,7 +235,7 @@ def train(run: Run, task: Task, measurements: int = MEASUREMENTS) -> dict[str, A
         optimizer.set_gradient_scale(scaler.get_scale())
     samples = torch.Generator().manual_seed(run.seed)
     curve: list[list[float]] = []
-    times: list[float] = []  # When the curve was at its points.
+    times: list[float] = []
     sent = hvd.stats()["network_bytes_sent"]
     begin = time.monotonic()
     for step in range(task.steps):
@@ -262,6 +262,7 @@ def train(run: Run, task: Task, measurements: int = MEASUREMENTS) -> dict[str, A
             begin += time.monotonic() - stopped
     sent = hvd.stats()["network_bytes_sent"] - sent
     kept = [t.kept_ratio for t in hvd.stats().compression if f".{run.name}." in t.name]
+    finite = [i for i, (_, result) in enumerate(curve) if math.isfinite(result)]
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     every = hvd.allgather_object((hashlib.sha256(weights).hexdigest(), sent))
     return {
@@ -269,12 +270,12 @@ def train(run: Run, task: Task, measurements: int = MEASUREMENTS) -> dict[str, A
         "steps": task.steps,
         "parameters": sum(p.numel() for p in model.parameters()),
         "result": curve[-1][1] if math.isfinite(curve[-1][1]) else None,
-        "curve": [point for point in curve if math.isfinite(point[1])],
+        "curve": [curve[i] for i in finite],
         "bytes_per_step": sum(sent for _, sent in every) / len(every) / task.steps,
         "kept_ratio": max(kept, default=0.0),
         "choices": choices_of(optimizer),
         "replicas_agree": len({digest for digest, _ in every}) == 1,
-        "times": times,
+        "times": [times[i] for i in finite],
         "seconds": round(times[-1], 1),
     }
 

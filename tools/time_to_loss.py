@@ -111,11 +111,11 @@ def train_all(arguments: argparse.Namespace) -> int:
         for row in convergence_report.read(arguments.kept)
     }
     for task in arguments.tasks:
+        made = TASKS[task]()
         for variant, ratio in WAYS[OPTIMIZERS[task]]:
             run = convergence.Run(task, variant, ratio, 0)
             if (task, gigabits, variant, ratio) in known:
                 continue
-            made = TASKS[task]()
             with convergence.world_of(run, made):
                 row = {"gigabits": gigabits, **convergence.train(run, made, MEASUREMENTS)}
             if not row["replicas_agree"]:
