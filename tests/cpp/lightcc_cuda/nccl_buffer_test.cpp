@@ -300,7 +300,8 @@ TEST_F(NcclBufferTest, a_registration_of_a_communicator_that_is_aborted_is_not_e
     EXPECT_NE(status.message().find("remote process exited"), std::string::npos)
         << status.message();
   }
-  EXPECT_EQ(made(), 2);
+  // One rank may hear of the failure before it has made its buffer.
+  EXPECT_GE(made(), 1);
   EXPECT_EQ(ended(), 0);
 }
 
