@@ -73,17 +73,15 @@ class _CompressedState:
         )
         buffer = bucket.buffer()
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.is_cuda else None
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+        done: torch.futures.Future[None] = torch.futures.Future(devices=devices)
 
-        def finish(done: int) -> None:
-            try:
-                mpi_ops.synchronize(done)
-            except Exception as error:  # noqa: BLE001  whatever it is belongs to who waits
-                future.set_exception(error)  # type: ignore[arg-type]  # torch has it wrong
-            else:
-                future.set_result(buffer)
+        def outcome(_: object) -> torch.Tensor:
+            mpi_ops.synchronize(handle)
+            return buffer
 
-        _core.add_done_callback(handle, finish)
+        # DDP takes what set_exception() sets for the result. What a callback raises reaches it.
+        future = done.then(outcome)
+        _core.add_done_callback(handle, lambda _: done.set_result(None))
         return future
 
 
@@ -194,8 +192,8 @@ def topk_2d_hook(state: TopKState, bucket: GradBucket) -> torch.futures.Future[t
         bucket: As DDP hands it over.
 
     Returns:
-        The bucket's buffer, with the averages, when they are there. HorovodInternalError, on all
-        ranks, where a rank failed.
+        The bucket's buffer, with the averages, when they are there. Where a rank failed, DDP raises
+        a RuntimeError on all ranks, which says HorovodInternalError and names it.
     """
     return state.reduce(bucket)
 
@@ -210,8 +208,8 @@ def quantized_2d_hook(
         bucket: As DDP hands it over.
 
     Returns:
-        The bucket's buffer, with the averages, when they are there. HorovodInternalError, on all
-        ranks, where a rank failed.
+        The bucket's buffer, with the averages, when they are there. Where a rank failed, DDP raises
+        a RuntimeError on all ranks, which says HorovodInternalError and names it.
     """
     return state.reduce(bucket)
 
@@ -226,7 +224,7 @@ def powersgd_2d_hook(
         bucket: As DDP hands it over.
 
     Returns:
-        The bucket's buffer, with the averages, when they are there. HorovodInternalError, on all
-        ranks, where a rank failed.
+        The bucket's buffer, with the averages, when they are there. Where a rank failed, DDP raises
+        a RuntimeError on all ranks, which says HorovodInternalError and names it.
     """
     return state.reduce(bucket)

@@ -107,6 +107,24 @@ def test_a_rank_that_leaves_is_an_error_of_the_backward_pass(tmp_path: Any) -> N
     spawn_ranks(a_failed_world_fails_the_backward_pass, 2, os.fspath(tmp_path / "store"))
 
 
+def ranks_compress_differently(store: str) -> None:
+    hvd.init()
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=hvd.rank(), world_size=hvd.size()
+    )
+    model = DistributedDataParallel(make_model())
+    ratio = 0.01 * (1 + hvd.rank())
+    model.register_comm_hook(ddp_hooks.TopKState(model, ratio), ddp_hooks.topk_2d_hook)
+    x, y = batch(0)
+    with pytest.raises(RuntimeError, match="RankMismatchError: Mismatched compression"):
+        nn.functional.mse_loss(model(x), y).backward()
+    dist.destroy_process_group()
+
+
+def test_an_error_of_an_operation_is_one_of_the_backward_pass(tmp_path: Any) -> None:
+    spawn_ranks(ranks_compress_differently, 4, os.fspath(tmp_path / "store"), env=TWO_BY_TWO)
+
+
 def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="ratio must be above 0"):
         ddp_hooks.TopKState(make_model(), ratio=0.0)
