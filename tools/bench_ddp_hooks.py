@@ -1,6 +1,7 @@
 """Measures steps of DistributedDataParallel by torch's hooks over gloo, and by lightcc's.
 
     python tools/bench_ddp_hooks.py [--link 1g] [--models resnet50,vgg16,bert_large] [--rounds 5]
+        [--skip "gloo, PowerSGD hook of rank 1"]
 
 Ranks, by default 2 x 2, are on network namespaces with shaped links (needs root). A model has the
 parameters of the real one, in their shapes, and next to no computation: a step is what
@@ -31,7 +32,10 @@ from lightcc.bench.models import MODELS
 from torch_ranks import add_rank_arguments, start_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    #: Seconds of steps, and the bytes of one.
+    Measured = tuple[list[float], int]
 
 #: The largest difference to the exact average, over the average's largest element. What others send
 #: is not near to it in one step, as they add the rest to later ones.
@@ -118,8 +122,8 @@ class Rank:
                 msg = f"gradient {index} by {way} is wrong on rank {self.rank}"
                 raise RuntimeError(msg)
 
-    def measure(self, name: str, rounds: int) -> dict[str, tuple[list[float], int]]:
-        """Returns, by way, the seconds of its steps and the bytes of one on the slowest host."""
+    def measure(self, name: str, ways: list[str], rounds: int) -> Iterator[Measured]:
+        """Yields of each way the seconds of its steps and the bytes of one on the slowest host."""
         import torch
 
         shapes = [shape for layer in MODELS[name]() for shape in layer.shapes]
@@ -135,15 +139,11 @@ class Rank:
                 parts = zip(self.weights, given, strict=True)
                 return torch.stack([torch.dot(w.flatten(), g.flatten()) for w, g in parts]).sum()
 
-        found: dict[str, tuple[list[float], int]] = {}
-        for way in WAYS:
-            found[way] = self._measure_way(way, Model(), given, rounds)
+        for way in ways:
+            yield self._measure_way(way, Model(), given, rounds)
             gc.collect()  # DistributedDataParallel has cycles, and a model may be large.
-        return found
 
-    def _measure_way(
-        self, way: str, model: Any, given: list[Any], rounds: int
-    ) -> tuple[list[float], int]:
+    def _measure_way(self, way: str, model: Any, given: list[Any], rounds: int) -> Measured:
         replicas = self.replicas(way, model)
 
         def step() -> None:
@@ -156,7 +156,7 @@ class Rank:
         self.check(way, list(replicas.parameters()), given)
         return measured
 
-    def _time(self, step: Callable[[], None], rounds: int) -> tuple[list[float], int]:
+    def _time(self, step: Callable[[], None], rounds: int) -> Measured:
         seconds = []
         before = _sent_bytes()
         for _ in range(rounds):
@@ -172,21 +172,22 @@ class Rank:
     def run(self, plan: dict[str, Any]) -> None:
         """Measures what was asked for; rank 0 prints a table for each model."""
         for name in plan["models"]:
-            found = self.measure(name, plan["rounds"])
-            if self.rank != 0:
-                continue
-            base = statistics.median(found["gloo"][0])
-            lines = [
-                f"| {name} | step, ms: median (min) | MB from a host | gloo / it |",
-                "|---" * 4 + "|",
-            ]
-            for way, (seconds, sent) in found.items():
+            self._say(f"| {name} | step, ms: median (min) | MB from a host | gloo / it |")
+            self._say("|---" * 4 + "|")
+            base = math.nan
+            measured = self.measure(name, plan["ways"], plan["rounds"])
+            for way, (seconds, sent) in zip(plan["ways"], measured, strict=True):
                 median = statistics.median(seconds)
-                lines.append(
+                base = median if way == "gloo" else base
+                self._say(
                     f"| {way} | {1e3 * median:.0f} ({1e3 * min(seconds):.0f}) |"
                     f" {sent / 1e6:.3g} | {base / median:.3g} |"
                 )
-            sys.stdout.write("\n".join([*lines, "", ""]))
+            self._say("")
+
+    def _say(self, line: str) -> None:
+        if self.rank == 0:
+            sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
 
 
@@ -217,6 +218,7 @@ def main() -> int:
     add_rank_arguments(parser, ranks=4, hosts=2)
     parser.add_argument("--models", default="resnet50,vgg16")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--skip", action="append", default=[], choices=WAYS, metavar="WAY")
     arguments = parser.parse_args()
     if arguments.rank:
         import torch
@@ -231,7 +233,9 @@ def main() -> int:
     unknown = set(models) - set(MODELS)
     if unknown:
         parser.error(f"--models: {', '.join(sorted(unknown))}: there are {', '.join(MODELS)}")
-    return start_ranks(__file__, {"models": models, "rounds": arguments.rounds}, arguments)
+    ways = [way for way in WAYS if way not in arguments.skip]
+    plan = {"models": models, "ways": ways, "rounds": arguments.rounds}
+    return start_ranks(__file__, plan, arguments)
 
 
 if __name__ == "__main__":
