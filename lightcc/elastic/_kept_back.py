@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lightcc import _core, _world, basics, exchanges
 from lightcc.compression_state import position_in, take_in
@@ -34,6 +34,7 @@ from lightcc.elastic._parts import (
     read_parts,
     write_parts,
 )
+from lightcc.elastic._reports import Report, is_whole, own_parts, tell
 from lightcc.exceptions import HorovodInternalError
 from lightcc.functions import allgather_object, broadcast_object
 from lightcc.waiting import barrier, synchronize
@@ -45,37 +46,11 @@ if TYPE_CHECKING:
     from lightcc._discovery.kept_commits import KeptCommits
     from lightcc._typing import Handle
     from lightcc.elastic._endings import Steps
-    from lightcc.elastic._parts import Position, Route
+    from lightcc.elastic._parts import Route
 
 _NAME = "lightcc.elastic.kept_back"
 _EPOCH_BITS = 40
 _log = logging.getLogger(__name__)
-
-
-class _Report(NamedTuple):
-    """What a rank says where another world begins.
-
-    Attributes:
-        commit: The kept commit from which its state comes; 0: there is none.
-        stamps: Of the parts that go with its state; any of them will do.
-        parts: What it has itself.
-        entrusted: What it has of others.
-        agent: What tells the agent of its host from others; empty: none keeps parts.
-        position: In the grid of compression, of `position_in`.
-        is_grid: Whether there is one: else nothing is compressed.
-        is_lost: Whether it had kept something back, and has no part of it.
-        sets: How many tensors of process sets it had.
-    """
-
-    commit: int
-    stamps: tuple[Stamp, ...]
-    parts: tuple[About, ...]
-    entrusted: tuple[About, ...]
-    agent: str
-    position: Position
-    is_grid: bool
-    is_lost: bool
-    sets: int
 
 
 class KeptBack:
@@ -310,7 +285,7 @@ class KeptBack:
             settled, num_lost = self._settle(version)
         world = _world.current()
         here = {part.about: part for part in (*self._parts, *self._entrusted)}
-        report = _Report(
+        report = Report(
             self._commit,
             tuple(self._stamps),
             tuple(part.about for part in self._parts),
@@ -325,22 +300,22 @@ class KeptBack:
         commit, stamps = reports[0].commit, reports[0].stamps
         if self.rolls_forward and (settled is not None or not commit):
             commit, stamps = 0, () if settled is None else (settled,)
-        held = _own_parts(reports, stamps)
+        held = own_parts(reports, stamps)
         is_missing = any(it.about.length for them in held.values() for it in them.values())
         is_kept = False
-        if commit or (is_missing and not any(map(_is_whole, held.values()))):
+        if commit or (is_missing and not any(map(is_whole, held.values()))):
             is_kept = self._ask_agents(commit, stamps, kept, reports, held, here)
-        chosen = max(held, key=lambda it: (_is_whole(held[it]), it), default=None)
+        chosen = max(held, key=lambda it: (is_whole(held[it]), it), default=None)
         found = {} if chosen is None else held[chosen]
         if world.rank == 0:
-            _tell(reports, found, commit, num_lost, is_kept=is_kept)
+            tell(reports, found, commit, num_lost, is_kept=is_kept)
         parts = {rank: it for rank, it in found.items() if it.about.length}
         if parts:
             routes = divide(parts, [it.position for it in reports])
             take_in(self._combine(routes, parts, here), None)
-        is_whole = chosen is not None and (self.rolls_forward or _is_whole(held[chosen]))
+        goes_on = chosen is not None and (self.rolls_forward or is_whole(held[chosen]))
         self._version = version
-        self._begin([it for about, it in here.items() if is_whole and about.stamp == chosen])
+        self._begin([it for about, it in here.items() if goes_on and about.stamp == chosen])
 
     def _begin(self, mine: list[Part]) -> None:
         """Takes what is kept back where this world begins; `mine` is of the same state."""
@@ -378,7 +353,7 @@ class KeptBack:
         commit: int,
         stamps: Sequence[Stamp],
         kept: KeptCommits | None,
-        reports: Sequence[_Report],
+        reports: Sequence[Report],
         held: dict[Stamp, dict[int, Held]],
         here: dict[About, Part],
     ) -> bool:
@@ -443,84 +418,9 @@ class KeptBack:
         return states
 
 
-def _own_parts(reports: Sequence[_Report], stamps: Sequence[Stamp]) -> dict[Stamp, dict[int, Held]]:
-    """Returns what ranks have themselves, by stamp and by rank of the world before."""
-    held: dict[Stamp, dict[int, Held]] = {}
-    for is_own in (True, False):
-        for rank, report in enumerate(reports):
-            for about in report.parts if is_own else report.entrusted:
-                if about.stamp in stamps:
-                    same = held.setdefault(about.stamp, {})
-                    same.setdefault(about.rank, Held(about, rank, is_own))
-    return held
-
-
-def _is_whole(parts: Mapping[int, Held]) -> bool:
-    return bool(parts) and len(parts) == next(iter(parts.values())).about.size
-
-
 def _unpickled(part: Part) -> dict[str, bytes]:
     found: dict[str, bytes] = pickle.loads(part.data)  # noqa: S301  from a rank of this job
     return found
-
-
-def _tell(
-    reports: Sequence[_Report],
-    found: Mapping[int, Held],
-    commit: int,
-    num_lost: int,
-    *,
-    is_kept: bool,
-) -> None:
-    """Says what is lost of what compression had kept back.
-
-    Args:
-        reports: By rank.
-        found: Parts of the state from which all go on, by rank of the world before.
-        commit: The kept commit from which it comes; 0: there is none.
-        num_lost: Tensors of which not all ranks have it.
-        is_kept: Whether agents keep parts, of whatever commit.
-    """
-    if any(it.sets for it in reports):
-        _log.warning(
-            "what compression kept back in process sets is lost: they have ended with their world"
-        )
-    lost = sum(it.is_lost for it in reports)
-    if not found:
-        if commit and is_kept:
-            _log.warning(
-                "what compression kept back is lost: no agent that is left keeps it of commit %d",
-                commit,
-            )
-        elif lost:
-            _log.warning(
-                "what compression kept back on %d ranks is lost: there is none of the step from "
-                "which all go on",
-                lost,
-            )
-        return
-    if not any(it.about.length for it in found.values()):
-        return
-    size = next(iter(found.values())).about.size
-    if not _is_whole(found):
-        _log.warning(
-            "what compression kept back on %d of %d ranks is lost: they have failed, and no agent "
-            "that is left keeps it of %s",
-            size - len(found),
-            size,
-            f"commit {commit}" if commit else "the last commit",
-        )
-    if num_lost:
-        _log.warning(
-            "what compression kept back of %d tensors is lost: not all ranks have it of the step "
-            "from which all go on",
-            num_lost,
-        )
-    if not reports[0].is_grid:
-        _log.info(
-            "what compression kept back stays so until ranks are on several hosts again: all share "
-            "a host now, between which nothing is compressed"
-        )
 
 
 def _send(part: Part, to: int, what: str) -> Handle[None]:
