@@ -17,6 +17,12 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+#ifdef HARP_SANITIZED  // Where a second takes ten times as long to be played.
+constexpr int kQueuesMs[] = {1, 20};
+#else
+constexpr int kQueuesMs[] = {1, 2, 5, 10, 20, 50};
+#endif
+
 SharedLinkConfig link_of(Duration queue, bool competes = true) {
   return {.bits_per_s = 1e9, .queue = queue, .round_trip = microseconds(100), .competes = competes};
 }
@@ -76,7 +82,7 @@ TEST_P(BesideTcp, a_session_that_was_there_before_bbr_keeps_two_fifths) {
   expect_fair(link);
 }
 
-INSTANTIATE_TEST_SUITE_P(QueueMs, BesideTcp, testing::Values(1, 2, 5, 10, 20, 50));
+INSTANTIATE_TEST_SUITE_P(QueueMs, BesideTcp, testing::ValuesIn(kQueuesMs));
 
 /// Four sessions that begin 5 ms after one another.
 class FourSessions : public testing::TestWithParam<std::tuple<int, bool>> {};
@@ -95,7 +101,7 @@ TEST_P(FourSessions, share_equally_and_keep_the_queue_short) {
 
 INSTANTIATE_TEST_SUITE_P(QueueMs,
                          FourSessions,
-                         testing::Combine(testing::Values(1, 5, 10, 20, 50), testing::Bool()));
+                         testing::Combine(testing::ValuesIn(kQueuesMs), testing::Bool()));
 
 TEST(Sharing, alone_a_session_fills_the_link_and_leaves_the_queue_empty) {
   SharedLink link(link_of(milliseconds(50)));
