@@ -289,7 +289,7 @@ harp-mutants:  ## Breaks HARP's protocol in 46 places, one at a time; a test mus
 	$(PYTHON) tools/harp_mutants.py
 
 .PHONY: cuda-mutants
-cuda-mutants: .venv/.ready  ## Breaks the CUDA kernels in 48 places, one at a time; a test must notice each
+cuda-mutants: .venv/.ready  ## Breaks the CUDA kernels in 62 places, one at a time; a test must notice each
 	PATH="$(BIN):$$PATH" cmake --preset dev >/dev/null
 	PATH="$(BIN):$$PATH" cmake --build build/dev --target lightcc_cuda_tests
 	$(PYTHON) tools/cuda_mutants.py

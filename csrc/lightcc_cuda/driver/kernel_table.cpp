@@ -78,6 +78,7 @@ const std::vector<std::string>& kernel_names() {
                                                LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_NAME)   //
                                                LIGHTCC_TOPK_MEASURE_KERNELS(LIGHTCC_NAME)  //
                                                LIGHTCC_MERGE_KERNELS(LIGHTCC_NAME)         //
+                                               LIGHTCC_MERGE_CHECK_KERNELS(LIGHTCC_NAME)   //
                                                LIGHTCC_TEXT_OF(LIGHTCC_TOPK_PACK_KERNEL),
                                                LIGHTCC_TEXT_OF(LIGHTCC_TOPK_COMMIT_KERNEL),
                                                LIGHTCC_TEXT_OF(LIGHTCC_MERGE_BEGIN_KERNEL)};

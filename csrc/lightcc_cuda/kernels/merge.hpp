@@ -15,20 +15,24 @@ struct MergeList {
 };
 
 inline constexpr u32 kMaxMergeLists = 64;
+/// Words of MergeTensor::flags.
+inline constexpr u32 kMergeFlags = 1 + kMaxMergeLists / 32;
 
 /// A sum: which of the lists it is of, and where it goes. A table of them in device memory.
 struct MergeTensor {
   u64 first;       ///< Tiles of the sums before it in the table.
   u64 first_list;  ///< Lists of the sums before it; its own ones are in rank order.
   u32* begins;     ///< Scratch: a word for each block of each of its lists.
-  u32* flags;      ///< [0] becomes 1 if a list is not finite, [1] if one is damaged. Zeros before.
-  u8* out;         ///< Any alignment.
+  /// kMergeFlags words, zeros before. The first becomes 1 if a list is not finite or damaged: the
+  /// sum is then NaN. Behind it is a bit for each list, which says that it is damaged.
+  u32* flags;
+  u8* out;  ///< Any alignment.
   u64 elements;
   u64 phase;     ///< Of the first element in its block, below 65536.
   u64 capacity;  ///< Entries that each list has room for.
   double postscale;
   u32 num_lists;  ///< 1 .. kMaxMergeLists.
-  u32 unused;
+  u32 dtype;      ///< DataType, of the lists and of the sum.
 };
 
 struct MergeArguments {
@@ -53,3 +57,9 @@ inline constexpr u32 kMergeTile = 4096;
   X(lightcc_merge_f16, Float16)  \
   X(lightcc_merge_bf16, Bfloat16)
 #define LIGHTCC_MERGE_BEGIN_KERNEL lightcc_merge_begin
+/// The same, between the two, where nobody else has looked at the entries of the lists.
+#define LIGHTCC_MERGE_CHECK_KERNELS(X) \
+  X(lightcc_merge_check_f32, Float32)  \
+  X(lightcc_merge_check_f64, Float64)  \
+  X(lightcc_merge_check_f16, Float16)  \
+  X(lightcc_merge_check_bf16, Bfloat16)

@@ -15,6 +15,8 @@
 //   pack                     all lists together, as they travel, and what became of each tensor
 //   commit                   swaps the residuals, unless a list of any rank was not finite
 //
+// Where lists go from GPU to GPU, nothing is packed: commit says what became of each tensor.
+//
 // They are as many for a table of tensors as for one. A list has the parts of the wire format
 // (compression/list_layout.hpp), values where they are if it is full, until pack moves them.
 #pragma once
@@ -53,6 +55,7 @@ struct TopkForecastBits {
 inline constexpr u64 kTopkMagic = u64{'L'} | u64{'T'} << 8 | u64{'K'} << 16 | u64{1} << 24;
 inline constexpr u32 kTopkDtypeShift = 32;
 inline constexpr u32 kTopkFlagsShift = 40;
+inline constexpr u32 kTopkPhaseShift = 48;
 inline constexpr u64 kTopkFlagNonFinite = 1;
 inline constexpr u64 kTopkFlagScales = 2;
 
@@ -117,13 +120,15 @@ struct TopkArguments {
   const TopkTensor* tensors;
   u32* tile_counters;  ///< Two: from which blocks draw their tile as they begin to run.
   const u32* is_void;  ///< Of commit: not 0 where a list of any rank was not finite.
-  // Of pack.
+  // Of pack; reports also of commit, of the step that it ends, unless null.
   TopkProgress* reports;  ///< One for each tensor.
   u8* packed;             ///< Aligned to kTopkPackAlignment, as each list in it is.
   u32 count;              ///< Tensors.
   u32 round;              ///< Of select.
+  u32 void_words;         ///< From the word of one tensor in is_void to that of the next one.
+  u32 unused;
 };
-static_assert(sizeof(TopkArguments) == 48 && sizeof(TopkProgress) == 128 &&
+static_assert(sizeof(TopkArguments) == 56 && sizeof(TopkProgress) == 128 &&
               sizeof(TopkTensor) == 192);
 
 }  // namespace lightcc::cuda

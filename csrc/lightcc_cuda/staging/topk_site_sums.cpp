@@ -126,11 +126,12 @@ void TopkSite::SumTable::fill_rows(std::span<const TopkSum> sums,
     row.first = tiles;
     row.first_list = parts.size();
     row.begins = detail::at<u32>(begins_at);
-    row.flags = detail::at<u32>(flags_at + i * 2 * sizeof(u32));
+    row.flags = detail::at<u32>(flags_at + i * kMergeFlags * sizeof(u32));
     row.out = reinterpret_cast<u8*>(sum.out);
     row.elements = sum.elements;
     row.postscale = sum.postscale;
     row.num_lists = static_cast<u32>(lists[i].size());
+    row.dtype = static_cast<u32>(sum.dtype);
     for (const SentList& list : lists[i]) {
       row.capacity = std::max<u64>(row.capacity, list.count);
       parts.push_back(parts_of(list, blocks_of(sum), copy));
@@ -158,7 +159,7 @@ Status TopkSite::merge(std::span<const TopkSum> sums, StreamHandle* stream) {
 Status TopkSite::merge_table(std::span<const TopkSum> sums, StreamHandle* stream) {
   SumTable table(sums);
   detail::Arena arena;
-  const std::size_t flags_bytes = sums.size() * 2 * sizeof(u32);
+  const std::size_t flags_bytes = sums.size() * kMergeFlags * sizeof(u32);
   const std::size_t flags_at = arena.add(flags_bytes);
   const std::size_t begins_at = arena.add(table.begins * sizeof(u32));
   const std::size_t copy_at = arena.add(table.copied.bytes());

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "lightcc/compression/list_layout.hpp"
 #include "lightcc/compression/merge.hpp"
 
 #include "compression/topk_testing.hpp"
@@ -24,6 +25,19 @@ using testing::Region;
 using testing::seed;
 
 using Kernel = void (*)(MergeArguments);
+
+Kernel checker_of(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return lightcc_merge_check_f16;
+    case DataType::kBfloat16:
+      return lightcc_merge_check_bf16;
+    case DataType::kFloat64:
+      return lightcc_merge_check_f64;
+    default:
+      return lightcc_merge_check_f32;
+  }
+}
 
 Kernel kernel_of(DataType dtype) {
   switch (dtype) {
@@ -106,8 +120,9 @@ class Merge {
                                    .count = static_cast<u32>(rows.size()),
                                    .num_lists = static_cast<u32>(lists.size())};
     testing::run(LIGHTCC_MERGE_BEGIN_KERNEL, arguments.num_lists, kMergeThreads, arguments, rng);
-    testing::run(
-        kernel_of(merges.front()->dtype_), static_cast<u32>(tiles), kMergeThreads, arguments, rng);
+    const DataType dtype = merges.front()->dtype_;
+    testing::run(checker_of(dtype), static_cast<u32>(tiles), kMergeThreads, arguments, rng);
+    testing::run(kernel_of(dtype), static_cast<u32>(tiles), kMergeThreads, arguments, rng);
   }
   void run(double postscale, Rng& rng) {
     Merge* const alone = this;
@@ -119,11 +134,38 @@ class Merge {
     EXPECT_TRUE(merge_lists(views_, wanted.bytes(), elements_, dtype_, postscale).ok());
     EXPECT_EQ(flags_[0] != 0, any_non_finite(views_));
     EXPECT_EQ(flags_[1], 0U);
+    EXPECT_EQ(flags_[2], 0U);
     EXPECT_EQ(out_, wanted);
+  }
+  /// Those lists alone are flagged, and the sum is NaN.
+  void expect_damage(std::uint64_t lists) {
+    EXPECT_EQ(damaged_lists(), lists);
+    if (lists != 0) {
+      EXPECT_EQ(flags_[0], 1U);
+      for (std::size_t i = 0; i < elements_; ++i) {
+        ASSERT_TRUE(std::isnan(lightcc::testing::get(dtype_, out_.bytes(), i))) << i;
+      }
+    }
+  }
+
+  /// The list at `index` has the bytes of `broken`, of the length of `good`, which it was added as.
+  void replace(std::size_t index, const Buffer& good, const Buffer& broken) {
+    const auto move = [&](auto*& part) {
+      if (part != nullptr) {
+        const auto at = std::bit_cast<const std::byte*>(part) - good.data();
+        part = std::bit_cast<std::remove_reference_t<decltype(part)>>(broken.data() + at);
+      }
+    };
+    MergeList& list = lists_[index];
+    move(list.header);
+    move(list.counts);
+    move(list.exponents);
+    move(list.offsets);
+    move(list.values);
   }
 
   MergeList& first_list() { return lists_.front(); }
-  u32 damage() const { return flags_[1]; }
+  std::uint64_t damaged_lists() const { return flags_[1] | std::uint64_t{flags_[2]} << 32; }
 
  private:
   MergeTensor row(double postscale) {
@@ -137,6 +179,7 @@ class Merge {
     made.capacity = capacity_;
     made.postscale = postscale;
     made.num_lists = static_cast<u32>(lists_.size());
+    made.dtype = static_cast<u32>(dtype_);
     return made;
   }
 
@@ -147,7 +190,7 @@ class Merge {
   std::vector<TopkListView> views_;
   std::vector<MergeList> lists_;
   std::vector<u32> begins_;
-  std::array<u32, 2> flags_{};
+  std::array<u32, kMergeFlags> flags_{};
   std::size_t capacity_ = 0;
 };
 
@@ -256,7 +299,7 @@ TEST(CudaMerge, damaged_lists_are_flagged_and_touch_nothing_outside) {
     merge.add(good, false);
     merge.first_list().counts = std::bit_cast<const u32*>(broken.data() + kTopkHeaderBytes);
     merge.run(1.0, rng);
-    EXPECT_EQ(merge.damage(), 1U) << count;
+    EXPECT_EQ(merge.damaged_lists(), 1U) << count;
   }
   for (const std::size_t at : {0U, 5U, 8U}) {  // Magic, flags, count.
     Buffer broken = good;
@@ -265,7 +308,7 @@ TEST(CudaMerge, damaged_lists_are_flagged_and_touch_nothing_outside) {
     merge.add(good, false);
     merge.first_list().header = std::bit_cast<const u64*>(broken.data());
     merge.run(1.0, rng);
-    EXPECT_EQ(merge.damage(), 1U) << at;
+    EXPECT_EQ(merge.damaged_lists(), 1U) << at;
   }
   // Offsets outside of the tile, where a search for its end sees good ones alone.
   std::vector<u16> offsets(900, 65535);
@@ -278,6 +321,124 @@ TEST(CudaMerge, damaged_lists_are_flagged_and_touch_nothing_outside) {
   merge.add(good, false);
   merge.first_list().offsets = offsets.data();
   merge.run(1.0, rng);
+  merge.expect_damage(1);
+}
+
+// A byte of it is another one. Sums are then NaN, whatever the list says of itself.
+TEST(CudaMerge, a_list_is_flagged_where_parse_list_refuses_it_and_nowhere_else) {
+  constexpr std::size_t kNumel = 66000;  // A block of the wire format, and a part of one.
+  int damaged = 0;
+  int sound = 0;
+  for (const DataType dtype : kFloatTypes) {
+    for (const bool fp16 : {false, true}) {
+      Rng rng(seed() + (fp16 ? 1 : 0));
+      const TopkFormat format{.dtype = dtype, .fp16 = fp16};
+      const Buffer good = make_list(kNumel, 0.0005, format, rng);
+      for (int i = 0; i < 24; ++i) {
+        Buffer broken = good;
+        const std::size_t at = i < 12 ? rng.below(kTopkHeaderBytes + 12) : rng.below(good.size());
+        broken[at] = static_cast<std::byte>(rng.below(256));
+        if (i == 0) {  // It says that it is not finite, and has entries.
+          broken = good;
+          broken[lightcc::detail::kFlagsAt] |=
+              static_cast<std::byte>(lightcc::detail::kFlagNonFinite);
+        }
+        LIGHTCC_TRACE(data_type_name(dtype) << ", fp16 " << fp16 << ", byte " << at);
+        Merge merge(dtype, kNumel, 0, 0);
+        merge.add(good, fp16);
+        merge.add(good, fp16);
+        merge.replace(1, good, broken);
+        merge.run(1.0, rng);
+        const bool is_sound = parse_list(broken, kNumel, format).ok();
+        merge.expect_damage(is_sound ? 0 : 2);
+        (is_sound ? sound : damaged) += 1;
+      }
+    }
+  }
+  EXPECT_GT(damaged, 20);
+  EXPECT_GT(sound, 5);
+}
+
+TEST(CudaMerge, values_and_scales_beyond_their_limits_are_flagged) {
+  constexpr std::size_t kNumel = 5000;
+  for (const DataType dtype : kFloatTypes) {
+    for (const bool fp16 : {false, true}) {
+      Rng rng(seed());
+      const TopkFormat format{.dtype = dtype, .fp16 = fp16};
+      const Buffer good = make_list(kNumel, 0.02, format, rng);
+      const auto view = parse_list(good, kNumel, format);
+      ASSERT_TRUE(view.ok());
+      std::vector<Buffer> others;
+      const auto with = [&](const std::byte* at, std::uint16_t bits) {
+        Buffer& other = others.emplace_back(good);
+        std::memcpy(other.data() + (at - good.data()), &bits, sizeof(bits));
+      };
+      const std::byte* const high =
+          view->values + (view->count - 1) * format.value_bytes() + format.value_bytes() - 2;
+      if (format.has_scales()) {
+        for (const int bits : {0x77ff, 0x7800, 0xf7ff, 0xf800}) {
+          with(high, static_cast<std::uint16_t>(bits));
+        }
+        for (const int exponent : {-126, -125, 113, 114, -1001, -1000, 1009, 1010}) {
+          with(view->exponents, static_cast<std::uint16_t>(exponent));
+        }
+      } else {
+        for (const int bits : {0x7f80, 0xff80, 0x7f7f, 0x7c00, 0x7bff, 0x7ff0, 0x7fef}) {
+          with(high, static_cast<std::uint16_t>(bits));
+          Buffer& other = others.back();  // Zeros below these bits.
+          std::fill_n(other.data() + (high + 2 - good.data()) - format.value_bytes(),
+                      format.value_bytes() - 2,
+                      std::byte{0});
+        }
+      }
+      for (std::size_t i = 0; i < others.size(); ++i) {
+        LIGHTCC_TRACE(data_type_name(dtype) << ", fp16 " << fp16 << ", case " << i);
+        Merge merge(dtype, kNumel, 0, 0);
+        merge.add(good, fp16);
+        merge.replace(0, good, others[i]);
+        merge.run(1.0, rng);
+        merge.expect_damage(parse_list(others[i], kNumel, format).ok() ? 0 : 1);
+      }
+    }
+  }
+}
+
+TEST(CudaMerge, entries_that_do_not_ascend_or_are_outside_are_flagged) {
+  Rng rng(seed());
+  constexpr std::size_t kBegin = 60000;  // A range of two blocks, of which both are cut.
+  constexpr std::size_t kEnd = 70000;
+  const TopkFormat format{.dtype = DataType::kFloat32};
+  const Buffer good = cut(make_list(140000, 0.05, format, rng), 140000, kBegin, kEnd, format);
+  const auto view = parse_list(good, kEnd - kBegin, format, kBegin);
+  ASSERT_TRUE(view.ok());
+  ASSERT_GT(view->block_count(1), 3U);
+  const auto offsets_at = static_cast<std::size_t>(view->offsets - good.data());
+  struct Case {
+    std::size_t entry;
+    std::size_t offset;
+  };
+  const std::size_t first = view->block_count(0);
+  for (const Case& c : {Case{0, kBegin - 1},
+                        Case{1, view->offset(0)},
+                        Case{first - 2, view->offset(first - 1)},
+                        Case{view->count - 1, kEnd - kTopkBlockElems},
+                        // The last one that a block of threads looks at.
+                        Case{first * 5 / 16 - 1, view->offset(first * 5 / 16)},
+                        Case{first / 2, 65535},
+                        Case{first + 1, 0}}) {
+    LIGHTCC_TRACE("entry " << c.entry << " at " << c.offset);
+    Buffer broken = good;
+    const auto offset = static_cast<u16>(c.offset);
+    std::memcpy(broken.data() + offsets_at + c.entry * sizeof(offset), &offset, sizeof(offset));
+    EXPECT_FALSE(parse_list(broken, kEnd - kBegin, format, kBegin).ok());
+    Merge merge(format.dtype, kEnd - kBegin, kBegin, 0);
+    for (std::size_t i = 0; i < 40; ++i) {
+      merge.add(good, false);
+    }
+    merge.replace(37, good, broken);
+    merge.run(1.0, rng);
+    merge.expect_damage(std::uint64_t{1} << 37);
+  }
 }
 
 }  // namespace

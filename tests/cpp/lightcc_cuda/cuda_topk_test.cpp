@@ -264,5 +264,31 @@ TEST(CudaTopk, a_step_that_is_void_leaves_the_state_as_it_was) {
   }
 }
 
+TEST(CudaTopk, each_tensor_ends_by_its_own_word_and_is_told_of_as_it_was) {
+  Rng rng(seed());
+  std::vector<Region> shards;
+  std::vector<TopkOnGpu> tensors;
+  for (std::size_t i = 0; i < 3; ++i) {
+    Region& shard = shards.emplace_back(9000 * sizeof(float));
+    for (std::size_t at = 0; at < 9000; ++at) {
+      put(DataType::kFloat32, shard.bytes(), at, draw_normal(rng));
+    }
+    tensors.emplace_back(DataType::kFloat32, 9000, false);
+  }
+  std::vector<TopkTensor> rows;
+  for (std::size_t i = 0; i < 3; ++i) {
+    rows.push_back(tensors[i].row(
+        i * tensors[i].tiles(), shards[i].data(), 1.0, {.k = 90 + i, .capacity = 120}));
+  }
+  const PackedStep packed = run_topk_step(rows, DataType::kFloat32, rng);
+  std::vector<TopkProgress> reports(3);
+  commit_topk_step(rows, {0, 1, 0}, reports, rng);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(tensors[i].progress().step, i == 1 ? 0U : 1U) << i;
+    EXPECT_EQ(std::memcmp(&reports[i], &packed.report(i), sizeof(TopkProgress)), 0) << i;
+    EXPECT_EQ(reports[i].next.k, 90 + i);
+  }
+}
+
 }  // namespace
 }  // namespace lightcc::cuda::cuda_topk_test

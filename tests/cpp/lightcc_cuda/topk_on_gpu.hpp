@@ -204,7 +204,9 @@ inline PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rn
                           .reports = step.reports(),
                           .packed = step.packed(),
                           .count = static_cast<u32>(rows.size()),
-                          .round = 0};
+                          .round = 0,
+                          .void_words = 0,
+                          .unused = 0};
   const auto launch = [&](TopkKernel kernel, u32 blocks) {
     run(kernel, blocks, kTopkThreads, arguments, rng);
   };
@@ -225,16 +227,26 @@ inline PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rn
   return step;
 }
 
-inline void commit_topk_step(const std::vector<TopkTensor>& rows, bool is_void, Rng& rng) {
-  const u32 flag = is_void ? 1 : 0;
+/// `is_void`: of all tensors, or of each; `reports`: where what became of each goes, or nothing.
+inline void commit_topk_step(const std::vector<TopkTensor>& rows,
+                             const std::vector<u32>& is_void,
+                             std::vector<TopkProgress>& reports,
+                             Rng& rng) {
   const TopkArguments arguments{.tensors = rows.data(),
                                 .tile_counters = nullptr,
-                                .is_void = &flag,
-                                .reports = nullptr,
+                                .is_void = is_void.data(),
+                                .reports = reports.empty() ? nullptr : reports.data(),
                                 .packed = nullptr,
                                 .count = static_cast<u32>(rows.size()),
-                                .round = 0};
+                                .round = 0,
+                                .void_words = is_void.size() == 1 ? 0U : 1U,
+                                .unused = 0};
   run(LIGHTCC_TOPK_COMMIT_KERNEL, arguments.count, kWarpLanes, arguments, rng);
+}
+
+inline void commit_topk_step(const std::vector<TopkTensor>& rows, bool is_void, Rng& rng) {
+  std::vector<TopkProgress> none;
+  commit_topk_step(rows, std::vector<u32>{is_void ? 1U : 0U}, none, rng);
 }
 
 }  // namespace lightcc::cuda::testing

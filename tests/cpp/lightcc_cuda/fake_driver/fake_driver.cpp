@@ -128,6 +128,7 @@ std::map<std::string, FunctionHandle, std::less<>>& kernels() {
       LIGHTCC_TOPK_ROW(lightcc_topk_pack)             //
       LIGHTCC_TOPK_ROW(lightcc_topk_commit)           //
       LIGHTCC_MERGE_KERNELS(LIGHTCC_MERGE_ROW)        //
+      LIGHTCC_MERGE_CHECK_KERNELS(LIGHTCC_MERGE_ROW)  //
       LIGHTCC_MERGE_ROW(lightcc_merge_begin)};
   return all;
 }
