@@ -225,8 +225,11 @@ bool read_module(std::string_view text, ModuleHandle& module) {
 }
 [[gnu::visibility("default")]] void lightcc_fake_cuda_enqueue(StreamHandle* stream,
                                                               void (*operation)(void*),
-                                                              void* argument) {
-  enqueue(stream, [=] { operation(argument); });
+                                                              void* argument,
+                                                              void (*give_back)(void*)) {
+  enqueue(stream, [operation, owned = std::shared_ptr<void>(argument, give_back)] {
+    operation(owned.get());
+  });
 }
 [[gnu::visibility("default")]] void* lightcc_fake_cuda_memory(Address address) {
   return find_device_memory(address);

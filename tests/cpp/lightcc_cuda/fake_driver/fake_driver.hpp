@@ -55,9 +55,11 @@ extern "C" int lightcc_fake_cuda_live();
 extern "C" int lightcc_fake_cuda_copies_to_host(int device);
 
 // For the fake NCCL: runs something in a stream's order, and finds device memory (null: none).
+// `give_back` frees the argument afterwards, or where the GPU is broken and runs nothing.
 extern "C" void lightcc_fake_cuda_enqueue(StreamHandle* stream,
                                           void (*operation)(void*),
-                                          void* argument);
+                                          void* argument,
+                                          void (*give_back)(void*));
 extern "C" void* lightcc_fake_cuda_memory(Address address);
 
 }  // namespace lightcc::cuda::fake

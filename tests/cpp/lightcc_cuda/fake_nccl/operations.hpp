@@ -163,11 +163,9 @@ inline void begin(Batch batch) {
   StreamHandle* const stream = batch.stream;
   lightcc_fake_cuda_enqueue(
       stream,
-      [](void* it) {
-        const std::unique_ptr<Batch> owned(static_cast<Batch*>(it));
-        owned->run();
-      },
-      new Batch(std::move(batch)));
+      [](void* it) { static_cast<Batch*>(it)->run(); },
+      new Batch(std::move(batch)),
+      [](void* it) { delete static_cast<Batch*>(it); });
 }
 
 /// Adds to the group that was begun, or runs by itself.
