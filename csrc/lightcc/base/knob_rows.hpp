@@ -134,6 +134,14 @@ inline constexpr auto kRows = std::to_array<Row>({
      .meaning = "All-reduces by NCCL of several tensors, of at most so many bytes in all, are "
                 "packed into a buffer, which NCCL 2.19 and newer register. Each lane of a process "
                 "set has one, of twice the size; 0: none."},
+    {.names = {"LIGHT_NCCL_TOPK"},
+     .type = Type::kBool,
+     .target = &Knobs::nccl_topk,
+     .shared = true,
+     .meaning =
+         "Lists of top-k compression go from GPU to GPU by NCCL, with the same results, "
+         "where LIGHT_GPU_OPERATIONS is nccl and there are no blocks of several ranks; 0: by "
+         "way of the host."},
     // Time limits.
     {.names = {"LIGHT_NCCL_TIMEOUT"},
      .type = Type::kSeconds,

@@ -62,10 +62,15 @@ Reduction CompressedItem::late_reduction() const {
   return reduction_after_blocks(job_.reduction, position());
 }
 
-Status CompressedItem::start_compression(KernelCalls& calls) {
+Status CompressedItem::begin_step() {
   LIGHTCC_RETURN_IF_ERROR(tensor_.entry->keep_marked());
   tensor_.entry->state_stayed = false;
   tensor_.entry->is_cut_off = false;
+  return {};
+}
+
+Status CompressedItem::start_compression(KernelCalls& calls) {
+  LIGHTCC_RETURN_IF_ERROR(begin_step());
   return add_compression(calls);
 }
 
@@ -108,7 +113,7 @@ void CompressedItem::add_shards(MemberSpans& spans) {
   }
 }
 
-void CompressedItem::conclude(KernelCalls& calls) {
+void CompressedItem::end_step() {
   TopkEntry& entry = *tensor_.entry;
   entry.other_steps = entry.steps++;
   entry.state_stayed = non_finite_;
@@ -121,6 +126,13 @@ void CompressedItem::conclude(KernelCalls& calls) {
     return;
   }
   entry.state->rollback();
+}
+
+void CompressedItem::conclude(KernelCalls& calls) {
+  end_step();
+  if (!non_finite_) {
+    return;
+  }
   // A list that is not finite makes all elements NaN: where shards are gathered, those of the own
   // one.
   std::byte* const out = job_.gathers_shards ? result() : span().out;

@@ -47,20 +47,40 @@ Status TopkItem::add_compression(KernelCalls& calls) {
     calls.add(std::move(work));
     return {};
   }
-  const std::size_t room = max_list_bytes(shard().size_elems(), capacity_, format_);
-  own_ = make_compressed_buffer(room);
-  const TopkRequest request{.k = k_,
-                            .capacity = capacity_,
-                            .exact = job().spec.exact,
-                            .fp16 = job().spec.fp16,
-                            .momentum = job().spec.momentum};
+  own_ = make_compressed_buffer(room());
   calls.add(kernels(),
             TopkStep{.state = &state(),
                      .shard = input(),
-                     .request = request,
-                     .list = {own_.get(), room},
+                     .request = request(),
+                     .list = {own_.get(), room()},
                      .outcome = &outcome_});
   return {};
+}
+
+TopkRequest TopkItem::request() const {
+  return {.k = k_,
+          .capacity = capacity_,
+          .exact = job().spec.exact,
+          .fp16 = job().spec.fp16,
+          .momentum = job().spec.momentum};
+}
+
+Status TopkItem::begin_on_device(std::vector<DeviceTopkStep>& steps) {
+  LIGHTCC_RETURN_IF_ERROR(begin_step());
+  steps.push_back({.state = &state(),
+                   .shard = span().in,
+                   .request = request(),
+                   .out = span().out,
+                   .postscale = late_factor(),
+                   .outcome = &outcome_,
+                   .is_void = &non_finite_});
+  return {};
+}
+
+/// A list travels in the length that it has when it is full.
+void TopkItem::end_on_device() {
+  count((position().blocks - 1) * room(), static_cast<std::uint64_t>(outcome_.passes));
+  end_step();
 }
 
 void TopkItem::finish_compression() {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lightcc/compression/compressed_item.hpp"
+#include "lightcc/compression/device_topk_work.hpp"
 #include "lightcc/compression/low_rank_work.hpp"
 #include "lightcc/compression/sampled_sum.hpp"
 #include "lightcc/compression/shard.hpp"
@@ -65,31 +66,42 @@ bool is_topk(const CompressionSpec& spec) {
   return !spec.is_low_rank() && !spec.is_quantized();
 }
 
+/// How a tensor is exchanged in its next step. The same on all ranks.
+TopkExchange next_exchange(const Signature& signature,
+                           const Bucket& bucket,
+                           const BucketSite& site) {
+  const CompressionSpec& spec = *signature.compression;
+  const GridPosition& position = *site.topk_position;
+  const std::size_t elements = elements_of(signature);
+  const std::uint64_t steps =
+      site.topk.steps_of(key_of(bucket, signature), position, signature.dtype, elements);
+  return plan_topk(elements,
+                   position.members,
+                   position.blocks,
+                   topk_warmup_ratio(steps, spec.warmup_steps, spec.ratio),
+                   {.dtype = signature.dtype, .fp16 = spec.fp16})
+      .exchange;
+}
+
+constexpr const char* kDenseToo = "so much of it is sent that dense elements travel as well";
+
 /// Why a tensor cannot be top-k compressed on its device; empty: it can.
 std::string objection_to(const BucketTensor& tensor, const Bucket& bucket, const BucketSite& site) {
   if (tensor.operation == nullptr) {
     return "this rank has joined";
   }
   const Signature& signature = tensor.signature();
-  const CompressionSpec& spec = *signature.compression;
   const GridPosition& position = *site.topk_position;
-  const std::size_t elements = elements_of(signature);
-  const std::uint64_t steps =
-      site.topk.steps_of(key_of(bucket, signature), position, signature.dtype, elements);
-  const TopkPlan plan = plan_topk(elements,
-                                  position.members,
-                                  position.blocks,
-                                  topk_warmup_ratio(steps, spec.warmup_steps, spec.ratio),
-                                  {.dtype = signature.dtype, .fp16 = spec.fp16});
-  if (plan.exchange != TopkExchange::kLists) {
-    return "so much of it is sent that dense elements travel as well";
+  if (next_exchange(signature, bucket, site) != TopkExchange::kLists) {
+    return kDenseToo;
   }
   const TopkKernels* const kernels =
       site.devices->topk_kernels(tensor.operation->operation.input.memory.device);
   if (kernels == nullptr) {
     return "there are no kernels for it";
   }
-  const ShardRange shard = topk_shard(elements, position.members, position.member, signature.dtype);
+  const ShardRange shard =
+      topk_shard(elements_of(signature), position.members, position.member, signature.dtype);
   return kernels->objection_to(shard.size_elems(), position.blocks);
 }
 
@@ -161,6 +173,45 @@ std::optional<CompressedEntries> entries_on_devices(const Bucket& bucket, const 
     entries.push_back(std::move(*entry));
   }
   return entries;
+}
+
+bool sends_lists(const Bucket& bucket, const BucketSite& site) {
+  if (site.lane.device_topk == nullptr) {
+    return false;
+  }
+  for (const BucketTensor& tensor : bucket.tensors) {
+    const Signature& signature = tensor.signature();
+    if (next_exchange(signature, bucket, site) != TopkExchange::kLists) {
+      site.topk.say_once(
+          "top-k lists, such as of '" + signature.name + "', go by way of the host: ", kDenseToo);
+      return false;
+    }
+    if (!site.lane.device_topk->takes(elements_of(signature))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Result<std::unique_ptr<Work>> start_sending_lists(const Bucket& bucket,
+                                                  const std::vector<TensorSpan>& spans,
+                                                  const Reduction& reduction,
+                                                  const BucketSite& site) {
+  DeviceTopk& device = *site.lane.device_topk;
+  std::vector<CompressedTensor> tensors;
+  tensors.reserve(spans.size());
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    LIGHTCC_ASSIGN_OR_RETURN(
+        std::shared_ptr<TopkEntry> entry,
+        entry_on(device.kernels(), bucket, bucket.tensors[i].signature(), site));
+    tensors.push_back({.span = spans[i], .entry = std::move(entry)});
+  }
+  return make_device_topk_allreduce(device,
+                                    std::move(tensors),
+                                    {.reduction = reduction,
+                                     .spec = *bucket.tensors.front().signature().compression,
+                                     .counters = &site.topk.counters(),
+                                     .on_device = true});
 }
 
 Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lightcc/base/log.hpp"
+#include "lightcc/engine/compressed_bucket.hpp"
 
 namespace lightcc {
 
@@ -243,19 +244,13 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                       bucket.tensors.front().signature().name.c_str(),
                       memory_kind_name(kind));
   }
-  const Planes::Way way = way_of(bucket);
+  const Planes::Way way = way_at_start(set, lane, running);
   PlaneGroups& groups = set.groups_for(running);
   explain_adasum_once(set, running);
   if (running.chunk_bytes.has_value()) {
     groups.lanes[lane].group->set_chunk_bytes(static_cast<std::size_t>(*running.chunk_bytes));
   }
-  const BucketSite site{.plane = way.plane,
-                        .lane = groups.lanes[lane],
-                        .members = set.ranks,
-                        .topk_position = topk_position(bucket.process_set),
-                        .topk = topk_,
-                        .sample_every = sample_every_,
-                        .devices = compresses_on_devices_ ? planes_.staging(kind) : nullptr};
+  const BucketSite site = site_of(set, lane, running, way.plane);
   if (way.staging != nullptr) {
     LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<StagedWork> staged,
                              start_staged_bucket(bucket, site, *way.staging, staged_piece_bytes_));
@@ -268,6 +263,38 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   running.algorithm = algorithm_of(bucket, groups, site.topk_position.has_value());
   timeline_.started(bucket, running.algorithm, topk_.counters());
   return {};
+}
+
+BucketSite Executor::site_of(const Set& set,
+                             std::size_t lane,
+                             const Running& running,
+                             Plane& plane) {
+  const MemoryKind kind = memory_kind(running.bucket);
+  return {.plane = plane,
+          .lane = set.groups_for(running).lanes[lane],
+          .members = set.ranks,
+          .topk_position = topk_position(running.bucket.process_set),
+          .topk = topk_,
+          .sample_every = sample_every_,
+          .devices = compresses_on_devices_ ? planes_.staging(kind) : nullptr};
+}
+
+// Whether lists are all that travels is known when a bucket begins, and on all ranks alike.
+Planes::Way Executor::way_at_start(const Set& set, std::size_t lane, Running& running) {
+  const Planes::Way way = way_of(running.bucket);
+  if (way.staging != nullptr || !set.groups_for(running).compresses_in_turn ||
+      !is_compressed(running.bucket) ||
+      sends_lists(running.bucket, site_of(set, lane, running, way.plane))) {
+    return way;
+  }
+  running.plane = MemoryKind::kHost;
+  return {.plane = planes_.host(), .staging = planes_.staging(memory_kind(running.bucket))};
+}
+
+bool Executor::is_compressed(const Bucket& bucket) const {
+  const Signature& first = bucket.tensors.front().signature();
+  return first.op == OpType::kAllreduce && first.compression.has_value() &&
+         topk_position(bucket.process_set).has_value();
 }
 
 Planes::Way Executor::way_of(const Signature& signature) const {
@@ -299,7 +326,10 @@ Result<bool> Executor::may_start(const Set& set, Running& running) {
     return false;
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(running.bucket));
-  if (ready && !(running.turn.has_value() && runs_on_levels(set, running))) {
+  const bool begins_again =
+      runs_on_levels(set, running) ||
+      (set.groups_for(running).compresses_in_turn && is_compressed(running.bucket));
+  if (ready && !(running.turn.has_value() && begins_again)) {
     release_turn(running);  // It begins once.
   }
   return ready;

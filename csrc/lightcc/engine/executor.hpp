@@ -119,6 +119,11 @@ class Executor {
   Result<bool> advance_lane(Set& set, std::size_t lane);
   Result<bool> may_start(const Set& set, Running& running);
   static bool runs_on_levels(const Set& set, const Running& running);
+  /// Of the lane of the plane that it runs on.
+  BucketSite site_of(const Set& set, std::size_t lane, const Running& running, Plane& plane);
+  bool is_compressed(const Bucket& bucket) const;
+  /// What it runs on, by now; `running.plane` says the same afterwards.
+  Planes::Way way_at_start(const Set& set, std::size_t lane, Running& running);
   void count_on_device(const Set& set, const Running& running);
   void release_turn(Running& running);
   Result<bool> are_inputs_ready(Bucket& bucket);

@@ -25,6 +25,7 @@
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/device_topk.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/operation.hpp"
@@ -43,6 +44,9 @@ struct PlaneGroups {
     std::unique_ptr<Group> shards = nullptr;
     /// The same where compression runs on the tensors' device, and shards stay there.
     std::unique_ptr<Group> device_shards = nullptr;
+    /// Sends lists of top-k compression from device to device; null: they go by way of the host.
+    /// Its kernels are of the device that the group is on.
+    std::unique_ptr<DeviceTopk> device_topk = nullptr;
   };
 
   std::vector<Lane> lanes;
@@ -53,6 +57,8 @@ struct PlaneGroups {
   std::optional<std::uint64_t> two_level_max_bytes;
   bool only_allreduces_on_levels = false;
   bool compresses_apart = false;  ///< Its lanes have both kinds of shards.
+  /// A compressed bucket ends before the next one begins, where buckets begin in order.
+  bool compresses_in_turn = false;
 
   bool runs_on_two_levels(OpType op, std::uint64_t bytes) const {
     return two_level_max_bytes.has_value() && bytes <= *two_level_max_bytes &&

@@ -43,6 +43,7 @@ Bytes encode_card(const NcclCard& card) {
   writer.string(card.uuid);
   writer.string(card.host_id.substr(0, kMaxText));
   writer.raw(std::as_bytes(std::span(card.id.bytes)));
+  writer.string(card.objection_to_lists.substr(0, kMaxText));
   return bytes;
 }
 
@@ -56,6 +57,7 @@ Result<NcclCard> decode_card(const Bytes& bytes, int rank) {
   card.uuid = reader.string(kMaxText);
   card.host_id = reader.string(kMaxText);
   const auto id = reader.raw(card.id.bytes.size());
+  card.objection_to_lists = reader.string(kMaxText);
   if (!reader.finished()) {
     return Status(ErrorCode::kPeerFailed,
                   "rank " + std::to_string(rank) + " said of its NCCL what does not parse",
@@ -88,6 +90,15 @@ Result<std::string> objection_to_nccl(const std::vector<NcclCard>& cards,
     }
   }
   return std::string();
+}
+
+std::string objection_to_lists(const std::vector<NcclCard>& cards) {
+  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+    if (!cards[rank].objection_to_lists.empty()) {
+      return "rank " + std::to_string(rank) + ": " + cards[rank].objection_to_lists;
+    }
+  }
+  return {};
 }
 
 }  // namespace lightcc::cuda

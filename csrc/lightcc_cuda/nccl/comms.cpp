@@ -101,9 +101,9 @@ Result<NcclBuffer*> NcclCalls::pack(PackedTensors tensors) const {
   NcclBuffer* const buffer = comm_.buffer_.get();
   const KernelTable* const kernels = packing_.kernels ? &*packing_.kernels : nullptr;
   LIGHTCC_RETURN_IF_ERROR(buffer->pack(tensors, kernels, stream()));
-  comm_.rest_ = [buffer, tensors = std::move(tensors), kernels, stream = stream()] {
+  when_taken([buffer, tensors = std::move(tensors), kernels, stream = stream()] {
     return buffer->unpack(tensors, kernels, stream);
-  };
+  });
   return buffer;
 }
 

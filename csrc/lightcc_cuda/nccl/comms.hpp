@@ -30,6 +30,7 @@
 #include "lightcc_cuda/driver/kernel_table.hpp"
 #include "lightcc_cuda/nccl/buffer.hpp"
 #include "lightcc_cuda/nccl/library.hpp"
+#include "lightcc_cuda/staging/topk_site.hpp"
 
 namespace lightcc::cuda {
 
@@ -46,12 +47,14 @@ struct NcclSetup {
   Duration operation_patience{};  ///< For any other one, and for an operation; 0: without end.
   /// Of each communicator's buffer, the same on all ranks; 0: none.
   std::size_t buffer_bytes = 0;
+  bool sends_lists = false;  ///< Of top-k compression, on all ranks.
 };
 
-/// What buckets are packed with. Of the launcher's thread.
+/// What buckets are packed and compressed with. Of the launcher's thread.
 struct NcclPacking {
   std::size_t buffer_bytes = 0;
   std::optional<KernelTable> kernels;  ///< None: the driver does not load them.
+  TopkSite* topk = nullptr;            ///< Null: it sends no lists, or the driver does not load it.
 };
 
 class NcclLauncher;
@@ -80,6 +83,7 @@ class NcclComm {
   // Of the call that goes on.
   std::vector<NcclOp> ops_;  // To be destroyed when it is over.
   std::function<Status()> rest_;
+  std::function<Status()> end_;
   TimePoint asked_;  // When its error was.
 
   std::atomic<bool> is_done_{false};  // Set after the status.
@@ -110,6 +114,12 @@ class NcclCalls {
   Result<NcclBuffer*> pack(PackedTensors tensors) const;
   /// In the order of the stream.
   Status copy(std::byte* out, const std::byte* in, std::size_t bytes) const;
+  /// Null: there are no kernels for it.
+  TopkSite* topk() const { return packing_.topk; }
+  /// Is called when NCCL has taken the operation, and so has put it on the stream.
+  void when_taken(std::function<Status()> rest) const { comm_.rest_ = std::move(rest); }
+  /// Is called when the GPU has done the operation. What it says becomes of the operation.
+  void when_done(std::function<Status()> end) const { comm_.end_ = std::move(end); }
 
  private:
   const NcclLibrary& library_;

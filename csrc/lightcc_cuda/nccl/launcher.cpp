@@ -122,7 +122,9 @@ Status NcclLauncher::serve_gpu() {
   const CurrentContext current(context);
   LIGHTCC_RETURN_IF_ERROR(current.status());
   driver_ = &driver;
-  load_packing();
+  PinnedPool pinned(driver);
+  TopkSite topk(driver, pinned);
+  load_packing(topk);
   Status served = make_world();
   if (served.ok()) {
     served = serve_requests();
@@ -139,16 +141,21 @@ Status NcclLauncher::serve_gpu() {
   running_.clear();
   for (const auto& comm : comms_) {
     comm->stream_.reset();  // It waits. What it uses goes later.
+    comm->rest_ = nullptr;
+    comm->end_ = nullptr;
     comm->scratch_.clear();
     comm->buffer_.reset();
   }
   comms_.clear();
   packing_.kernels.reset();
+  packing_.topk = nullptr;
   return served;
 }
 
-// Kernels are loaded before anything runs. Without them tensors are copied one by one.
-void NcclLauncher::load_packing() {
+// Kernels are loaded before anything runs. Without them tensors are copied one by one. The planes
+// have seen that those of compression load.
+void NcclLauncher::load_packing(TopkSite& topk) {
+  packing_.topk = setup_.sends_lists && topk.load().ok() ? &topk : nullptr;
   packing_.buffer_bytes = setup_.buffer_bytes;
   if (packing_.buffer_bytes > 0) {
     Result<KernelTable> loaded = KernelTable::load_copies(*driver_);
@@ -325,6 +332,7 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
   if (!is_launching_) {
     is_launching_ = true;
     comm.rest_ = nullptr;
+    comm.end_ = nullptr;
     LIGHTCC_RETURN_IF_ERROR(job->run_(NcclCalls(setup_.library, *driver_, packing_, comm)));
     job->run_ = nullptr;
   }
@@ -348,6 +356,7 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
       driver_->check(driver_->call().record_event(handle, comm.stream_->get()), "cuEventRecord"));
   running_.push_back({.job = job,
                       .event = std::move(event),
+                      .end = std::exchange(comm.end_, nullptr),
                       .deadline = deadline_from_now(setup_.operation_patience)});
   return true;
 }
@@ -359,7 +368,11 @@ void NcclLauncher::advance_running() {
     if (ended.ok() && !*ended) {
       left.push_back(std::move(running));
     } else {
-      finish(*running.job, ended.status());
+      Status status = ended.status();
+      if (const auto end = std::exchange(running.end, nullptr); status.ok() && end) {
+        status = end();
+      }  // What it held is gone before anybody hears of the end.
+      finish(*running.job, std::move(status));
     }
   }
   running_ = std::move(left);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -67,6 +68,7 @@ class NcclLauncher {
   struct Running {
     std::shared_ptr<NcclJob> job;
     Event event;
+    std::function<Status()> end;  // If the GPU did it.
     TimePoint deadline;
   };
   /// What the thread was asked for since it looked last.
@@ -78,7 +80,7 @@ class NcclLauncher {
   };
 
   Status serve_gpu() LIGHTCC_EXCLUDES(mutex_);
-  void load_packing();
+  void load_packing(TopkSite& topk);
   Status make_world() LIGHTCC_EXCLUDES(mutex_);
   Status serve_requests() LIGHTCC_EXCLUDES(mutex_);
   /// Waits for something to do, or a moment where something goes on.

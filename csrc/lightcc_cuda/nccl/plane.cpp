@@ -15,9 +15,11 @@
 #include "lightcc/engine/staged_shards.hpp"
 
 #include "lightcc_cuda/driver/gpus.hpp"
+#include "lightcc_cuda/kernels/merge.hpp"
 #include "lightcc_cuda/nccl/agreement.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
 #include "lightcc_cuda/nccl/group.hpp"
+#include "lightcc_cuda/nccl/topk.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -27,7 +29,8 @@ class NcclPlane final : public Plane {
   NcclPlane(const PlaneSite& site,
             std::unique_ptr<NcclComms> comms,
             std::shared_ptr<Staging> staging,
-            int device)
+            int device,
+            bool sends_lists)
       : world_(site.world),
         host_(site.host),
         lanes_(static_cast<std::size_t>(site.knobs.num_lanes)),
@@ -36,13 +39,16 @@ class NcclPlane final : public Plane {
         chunk_bytes_(static_cast<std::size_t>(site.knobs.two_level_chunk_bytes)),
         comms_(std::move(comms)),
         staging_(std::move(staging)),
-        device_(device) {}
+        device_(device),
+        sends_lists_(sends_lists) {}
 
   MemoryKind memory_kind() const override { return MemoryKind::kCuda; }
   bool runs(const Signature& signature, bool is_compressed) const override {
     if (is_compressed) {
-      return has_levels(signature.process_set) && !signature.compression->is_low_rank() &&
-             is_for_nccl(signature, false);
+      const CompressionSpec& spec = *signature.compression;
+      return (has_levels(signature.process_set) ||
+              (sends_lists(signature.process_set) && !spec.is_quantized())) &&
+             !spec.is_low_rank() && is_for_nccl(signature, false);
     }
     return is_for_nccl(signature, false);
   }
@@ -63,8 +69,10 @@ class NcclPlane final : public Plane {
   Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) override {
     const auto position = std::ranges::find(ranks, world_.topology.rank);
     const bool is_member = position != ranks.end();
-    Set set{.rank = static_cast<int>(position - ranks.begin()),
-            .size = static_cast<int>(ranks.size()),
+    Set set{.ranks = ranks,
+            .rank = static_cast<int>(position - ranks.begin()),
+            .sends_lists =
+                sends_lists_ && ranks.size() <= kMaxMergeLists && !host_.grid_of(ranks).has_value(),
             .position = {},
             .lanes = {},
             .groups = {}};
@@ -142,8 +150,9 @@ class NcclPlane final : public Plane {
   };
   /// A set that this rank is a member of.
   struct Set {
-    int rank = 0;
-    int size = 0;
+    std::vector<std::int32_t> ranks;
+    int rank = 0;              // Its place among them.
+    bool sends_lists = false;  // Of what is compressed, where each rank is a block of its own.
     std::optional<GridPosition> position;  // Where it has two levels.
     std::vector<LaneComms> lanes;
     std::optional<PlaneGroups> groups;  // Absent while being made.
@@ -171,6 +180,7 @@ class NcclPlane final : public Plane {
     PlaneGroups& groups = set.groups.emplace();
     groups.flat_algorithm = "NCCL";
     groups.ends_unheard = true;
+    groups.compresses_in_turn = set.sends_lists;
     if (set.position.has_value()) {
       groups.needs_calls = host->needs_calls;
       groups.two_level_max_bytes = two_level_max_bytes_;
@@ -179,9 +189,15 @@ class NcclPlane final : public Plane {
     }
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
       const LaneComms& comms = set.lanes[lane];
-      std::unique_ptr<Group> group = make_nccl_group(*comms_, comms.flat, set.rank, set.size);
+      std::unique_ptr<Group> group =
+          make_nccl_group(*comms_, comms.flat, set.rank, static_cast<int>(set.ranks.size()));
       if (!set.position.has_value()) {
-        groups.lanes.push_back({std::move(group), nullptr});
+        PlaneGroups::Lane& made_lane = groups.lanes.emplace_back();
+        made_lane.group = std::move(group);
+        if (set.sends_lists) {
+          made_lane.device_topk = make_nccl_topk(
+              *comms_, comms.flat, kernels(), set.ranks, static_cast<std::size_t>(set.rank));
+        }
         continue;
       }
       const std::shared_ptr<GridState>& grid = host->lanes[lane].grid;
@@ -198,6 +214,15 @@ class NcclPlane final : public Plane {
   bool has_levels(std::uint32_t id) const {
     const auto found = sets_.find(id);
     return found != sets_.end() && found->second.position.has_value();
+  }
+
+  bool sends_lists(std::uint32_t id) const {
+    const auto found = sets_.find(id);
+    return found != sets_.end() && found->second.sends_lists;
+  }
+
+  CudaTopkKernels& kernels() const {
+    return static_cast<CudaTopkKernels&>(*staging_->topk_kernels(device_));  // Of make_staging().
   }
 
   std::unique_ptr<Group> block_group(const GridPosition& position,
@@ -235,11 +260,26 @@ class NcclPlane final : public Plane {
   std::unique_ptr<NcclComms> comms_;  // It outlives the communicators of sets.
   std::shared_ptr<Staging> staging_;
   int device_;
+  bool sends_lists_;
   std::map<std::uint32_t, Set> sets_;
 };
 
+/// Why this rank's GPU cannot send lists of top-k compression; empty: it can, or is not asked to.
+std::string own_objection_to_lists(const Knobs& knobs, Staging& staging, int device) {
+  if (!knobs.nccl_topk) {
+    return {};
+  }
+  if (!knobs.topk_on_gpu) {
+    return "LIGHT_GPU_TOPK=0";
+  }
+  // Making a state loads the kernels.
+  return staging.topk_kernels(device)->make_state(DataType::kFloat32, 1).status().message();
+}
+
 /// What this rank has to say of itself; `library` is set where it has an NCCL.
-Result<NcclCard> own_card(const PlaneSite& site, std::optional<NcclLibrary>& library) {
+Result<NcclCard> own_card(const PlaneSite& site,
+                          Staging& staging,
+                          std::optional<NcclLibrary>& library) {
   NcclCard card;
   const auto opened = NcclLibrary::open(site.knobs.nccl_library);
   if (!opened.ok()) {
@@ -265,11 +305,27 @@ Result<NcclCard> own_card(const PlaneSite& site, std::optional<NcclLibrary>& lib
   card.pci_bus_id = gpus->list[index].pci_bus_id;
   card.uuid = gpus->list[index].uuid;
   card.host_id = site.knobs.nccl_host_id;
+  card.objection_to_lists =
+      own_objection_to_lists(site.knobs, staging, static_cast<int>(card.device));
   if (topology.rank == 0) {
     LIGHTCC_RETURN_IF_ERROR(
         opened->check(opened->call().unique_id(&card.id), "ncclGetUniqueId", nullptr));
   }
   return card;
+}
+
+/// Whether NCCL sends lists of top-k compression. The same on all ranks.
+bool sends_lists(const PlaneSite& site, const std::vector<NcclCard>& cards) {
+  if (!site.knobs.nccl_topk) {
+    return false;
+  }
+  const std::string objection = site.knobs.compression_sample > 0
+                                    ? std::string("LIGHT_COMPRESSION_SAMPLE is set")
+                                    : objection_to_lists(cards);
+  if (!objection.empty() && site.world.topology.rank == 0) {
+    site.warn("LIGHT_NCCL_TOPK=1: top-k lists travel by way of the host: " + objection);
+  }
+  return objection.empty();
 }
 
 Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
@@ -278,7 +334,7 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
     return std::unique_ptr<Plane>();
   }
   std::optional<NcclLibrary> library;
-  LIGHTCC_ASSIGN_OR_RETURN(const NcclCard own, own_card(site, library));
+  LIGHTCC_ASSIGN_OR_RETURN(const NcclCard own, own_card(site, *staging, library));
   LIGHTCC_ASSIGN_OR_RETURN(const std::vector<Bytes> said, site.exchange("nccl", encode_card(own)));
   std::vector<NcclCard> cards;
   for (const Bytes& one : said) {
@@ -295,6 +351,7 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
     }
     return std::unique_ptr<Plane>();
   }
+  const bool lists = sends_lists(site, cards);
   LIGHTCC_ASSIGN_OR_RETURN(
       std::unique_ptr<NcclComms> comms,
       NcclComms::make({.library = *library,
@@ -305,9 +362,10 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                        .device = own.device,
                        .start_patience = seconds(site.knobs.start_timeout_s),
                        .operation_patience = seconds(site.knobs.nccl_timeout_s),
-                       .buffer_bytes = static_cast<std::size_t>(site.knobs.nccl_buffer_bytes)}));
+                       .buffer_bytes = static_cast<std::size_t>(site.knobs.nccl_buffer_bytes),
+                       .sends_lists = lists}));
   return std::unique_ptr<Plane>(
-      std::make_unique<NcclPlane>(site, std::move(comms), staging, own.device));
+      std::make_unique<NcclPlane>(site, std::move(comms), staging, own.device, lists));
 }
 
 }  // namespace

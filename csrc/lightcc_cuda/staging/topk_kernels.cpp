@@ -49,18 +49,18 @@ class CudaShardState final : public TopkShardState {
                                          const TopkRequest& request,
                                          std::span<std::byte> list,
                                          TopkOutcome& outcome) override {
-    LIGHTCC_RETURN_IF_ERROR(begin(shard, request));
+    LIGHTCC_RETURN_IF_ERROR(begin(shard != nullptr, request));
     return post_steps(
         launcher_,
         under_way_,
         {{.shard = shard_, .input = shard, .request = request, .list = list, .outcome = &outcome}});
   }
   /// The step is pending from now on, unless it is refused.
-  Status begin(const std::byte* input, const TopkRequest& request) {
+  Status begin(bool has_input, const TopkRequest& request) {
     if (pending_) {
       return is_pending_error("compressing");
     }
-    if (input == nullptr || request.k == 0 || request.k > request.capacity ||
+    if (!has_input || request.k == 0 || request.k > request.capacity ||
         request.capacity > numel()) {
       return make_error(ErrorCode::kInvalidArgument,
                         "top-k compression of %zu elements of a GPU to %zu, at most %zu",
@@ -96,6 +96,10 @@ class CudaShardState final : public TopkShardState {
     if (pending_) {
       shard_->ending = ending;
       pending_ = false;
+      if (shard_->ends_on_gpu && ending == TopkShard::Ending::kCommitted) {
+        shard_->ending = TopkShard::Ending::kNotified;
+        shard_->has_velocity = shard_->next_has_velocity;
+      }
     }
   }
 
@@ -210,7 +214,7 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::compress_all(std::span<const Topk
           step.state->compress(step.shard, step.request, step.list, *step.outcome).status());
     } else {
       auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
-      LIGHTCC_RETURN_IF_ERROR(state.begin(step.shard, step.request));
+      LIGHTCC_RETURN_IF_ERROR(state.begin(step.shard != nullptr, step.request));
       of_site.push_back({.shard = state.shard(),
                          .input = step.shard,
                          .request = step.request,
@@ -230,6 +234,47 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::compress_all(std::span<const Topk
   }
   return of_site.empty() ? std::unique_ptr<Work>()
                          : post_steps(to_host_, under_way_, std::move(of_site));
+}
+
+Result<std::vector<ExchangedStep>> CudaTopkKernels::begin_exchange(
+    std::span<const DeviceTopkStep> steps) {
+  std::vector<ExchangedStep> begun;
+  for (const DeviceTopkStep& step : steps) {
+    auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
+    if (state.dtype() != steps.front().state->dtype()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "top-k lists of %s and %s at once from a GPU",
+                        data_type_name(steps.front().state->dtype()),
+                        data_type_name(state.dtype()));
+    }
+    LIGHTCC_RETURN_IF_ERROR(state.begin(true, step.request));  // Without one it is zeros.
+    begun.push_back({.step = {.shard = state.shard(),
+                              .input = step.shard,
+                              .request = step.request,
+                              .list = {},
+                              .outcome = step.outcome},
+                     .out = step.out,
+                     .postscale = step.postscale,
+                     .is_void = step.is_void});
+  }
+  return begun;
+}
+
+// In steady state there is nothing to be done.
+Result<std::unique_ptr<Work>> CudaTopkKernels::prepare(const std::vector<ExchangedStep>& steps) {
+  const bool is_ready = std::ranges::all_of(steps, [](const ExchangedStep& one) {
+    const TopkShard& shard = *one.step.shard;
+    const bool has_room = shard.velocity.has_value();
+    return shard.ending != TopkShard::Ending::kCommitted && has_room == shard.has_velocity &&
+           has_room == (one.step.request.momentum != 0.0);
+  });
+  if (is_ready) {
+    return std::unique_ptr<Work>();
+  }
+  auto work = std::make_unique<JobsWork>(under_way_);
+  work->post(to_host_,
+             [steps](const GpuSite& gpu) { return gpu.topk.prepare(steps, gpu.stream.get()); });
+  return std::unique_ptr<Work>(std::move(work));
 }
 
 Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkListView> lists,

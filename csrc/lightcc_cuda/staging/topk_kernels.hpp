@@ -7,9 +7,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/compression/device_topk.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 
 #include "lightcc_cuda/staging/launcher.hpp"
@@ -43,6 +45,13 @@ class CudaTopkKernels final : public TopkKernels {
   // Of one dtype each: kInvalidArgument.
   Result<std::unique_ptr<Work>> compress_all(std::span<const TopkStep> steps) override;
   Result<std::unique_ptr<Work>> merge_all(std::span<const TopkSum> sums) override;
+
+  // Steps whose lists go from GPU to GPU, on another stream.
+
+  /// Of states that were made here, of one dtype and with elements. They are pending from now on.
+  Result<std::vector<ExchangedStep>> begin_exchange(std::span<const DeviceTopkStep> steps);
+  /// What has to be done before; null: nothing.
+  Result<std::unique_ptr<Work>> prepare(const std::vector<ExchangedStep>& steps);
 
  private:
   Result<std::unique_ptr<TopkShardState>> state_with(

@@ -143,7 +143,7 @@ bool TopkSite::settle(TopkShard& shard) {
   if (!shard.has_velocity) {
     shard.velocity.reset();
   }
-  return is_committed;
+  return is_committed && !shard.ends_on_gpu;
 }
 
 Status TopkSite::commit(const TopkShard& first,

@@ -4,7 +4,8 @@
 // (kernels/topk.hpp). The host learns from reports how much of the lists to fetch, and decides
 // nothing else. It launches and copies for a whole table of tensors.
 //
-// Thread: the launcher's, with the context current. Its methods wait for the GPU.
+// Thread: the launcher's, with the context current. Its methods wait for the GPU, unless they say
+// otherwise.
 #pragma once
 
 #include <cstddef>
@@ -45,6 +46,7 @@ struct TopkShard {
   bool has_velocity = false;       ///< As committed.
   bool next_has_velocity = false;  ///< Of the last step.
   bool is_non_finite = false;      ///< The same.
+  bool ends_on_gpu = false;        ///< The same: the GPU has ended it, and is told nothing.
   StepEnergy energy;               ///< The same.
 
   std::size_t lane_bytes() const { return dtype == DataType::kFloat64 ? 8 : 4; }
@@ -57,6 +59,21 @@ struct SiteStep {
   TopkRequest request;
   std::span<std::byte> list;  ///< In host memory.
   TopkOutcome* outcome = nullptr;
+};
+
+/// A step whose list goes from GPU to GPU. The sum goes to `out`, in memory of the GPU.
+struct ExchangedStep {
+  SiteStep step;  ///< Its list is of no use.
+  std::byte* out = nullptr;
+  double postscale = 1.0;
+  bool* is_void = nullptr;  ///< A list of any member is not finite. The sum is then NaN.
+};
+
+/// What an exchange moves: `bytes` at `own`, which lie in their place among those of all members.
+struct ListBytes {
+  const std::byte* own = nullptr;
+  std::byte* all = nullptr;
+  std::size_t bytes = 0;
 };
 
 class TopkSite {
@@ -82,6 +99,26 @@ class TopkSite {
   /// parse_list() has checked, or of one that is not finite. Copies the lists to the GPU. As many
   /// sums take as many launches and copies as one.
   Status merge(std::span<const TopkSum> sums, StreamHandle* stream);
+
+  // Steps whose lists go from GPU to GPU, of up to kMaxTopkTensors shards of one dtype. Members
+  // have the same ones, with the same requests. Nothing waits for the GPU, but for prepare().
+
+  /// Where one of them is on its way; it goes before the pinned memory's pool.
+  struct Exchange;
+  /// For steps of any number: ends the last ones, which the GPU may not know of, and makes room.
+  Status prepare(std::span<const ExchangedStep> steps, StreamHandle* stream);
+  /// Compresses. Sets `travel` to what is to be gathered then, in the stream's order. There is one
+  /// Exchange at a time.
+  Result<std::shared_ptr<Exchange>> begin_exchange(std::vector<ExchangedStep> steps,
+                                                   std::size_t members,
+                                                   std::size_t own,
+                                                   ListBytes& travel,
+                                                   StreamHandle* stream);
+  /// Adds up what was gathered, whatever it is, and ends the steps.
+  Status merge_exchange(const Exchange& exchange, StreamHandle* stream) const;
+  /// Says what became of them, once the stream has come so far. Errors: kPeerFailed, the rank, of
+  /// `ranks` by member, has sent a list that is damaged: the step is then void.
+  static Status end_exchange(const Exchange& exchange, std::span<const std::int32_t> ranks);
 
  private:
   struct StepTable;

@@ -5,25 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "lightcc/compression/list_layout.hpp"
-
-#include "lightcc_cuda/kernels/indices.hpp"
 #include "lightcc_cuda/staging/topk_site.hpp"
-#include "lightcc_cuda/staging/topk_site_impl.hpp"
+#include "lightcc_cuda/staging/topk_step_table.hpp"
 
 namespace lightcc::cuda {
 namespace {
-
-// More blocks of threads than any GPU runs at once.
-constexpr u64 kMaxParts = 512;
-
-TopkFormat format_of(const SiteStep& step) {
-  return {.dtype = step.shard->dtype, .fp16 = step.request.fp16};
-}
-
-lightcc::detail::ListLayout layout_of(const SiteStep& step, std::size_t entries) {
-  return {tiles_of(step.shard->numel, kTopkWireBlock), entries, format_of(step)};
-}
 
 /// Passes over the shard in a step that has ended.
 int passes_of(const TopkProgress& progress, const TopkRequest& request, const TopkShard& shard) {
@@ -38,121 +24,7 @@ int passes_of(const TopkProgress& progress, const TopkRequest& request, const To
               : static_cast<int>(topk_rounds(static_cast<u32>(shard.lane_bytes()))) + 1);
 }
 
-/// Where the arrays of one shard lie in the memory of its table.
-struct RowArrays {
-  RowArrays(const SiteStep& step, detail::Arena& arena)
-      : status(arena.add(2 * tiles_of(step.shard->numel, kTopkTile) * sizeof(u64))),
-        bins(arena.add(kTopkBins * sizeof(u32))),
-        begins(arena.add(tiles_of(step.shard->numel, kTopkWireBlock) * sizeof(u32))),
-        front(arena.add(layout_of(step, 0).offsets)),
-        offsets(arena.add(step.request.capacity * sizeof(u16))),
-        values(arena.add(step.request.capacity * format_of(step).value_bytes())),
-        lanes(arena.add(
-            format_of(step).has_scales() ? step.request.capacity * step.shard->lane_bytes() : 0)) {}
-
-  std::size_t status;
-  std::size_t bins;
-  std::size_t begins;
-  std::size_t front;  ///< Header, counts and exponents.
-  std::size_t offsets;
-  std::size_t values;
-  std::size_t lanes;
-};
-
 }  // namespace
-
-/// A table of shards, on its way through the launches of a step.
-struct TopkSite::StepTable {
-  /// Those whose last step counts come first.
-  std::vector<SiteStep> steps;
-  std::size_t committed = 0;  ///< So many of them.
-  // In memory of the GPU.
-  detail::Arena arena;
-  std::size_t rows_at;
-  std::size_t counters_at;
-  std::size_t reports_at;
-  std::size_t packed_at = 0;
-  std::vector<RowArrays> arrays;
-
-  std::size_t packed_bytes = 0;  ///< If all lists were full.
-  std::vector<TopkTensor> rows;
-  TopkArguments arguments{};
-  u64 tiles = 0;
-  u64 parts = 0;
-  bool has_scales = false;
-
-  explicit StepTable(std::span<const SiteStep> of)
-      : steps(of.begin(), of.end()),
-        rows_at(arena.add(of.size() * sizeof(TopkTensor))),
-        counters_at(arena.add(2 * sizeof(u32))),
-        reports_at(arena.add(of.size() * sizeof(TopkProgress))) {
-    detail::Arena packed;
-    for (const SiteStep& step : steps) {
-      packed.add(layout_of(step, step.request.capacity).end);
-      tiles += tiles_of(step.shard->numel, kTopkTile);
-      has_scales = has_scales || format_of(step).has_scales();
-    }
-    packed_bytes = packed.bytes();
-    packed_at = arena.add(packed_bytes);
-  }
-
-  const TopkShard& shard() const { return *steps.front().shard; }
-  void fill_rows(Address memory);
-
- private:
-  TopkTensor row(const SiteStep& step, const RowArrays& own, Address memory) const;
-};
-
-TopkTensor TopkSite::StepTable::row(const SiteStep& step,
-                                    const RowArrays& own,
-                                    Address memory) const {
-  const TopkShard& shard = *step.shard;
-  const TopkFormat format = format_of(step);
-  const lightcc::detail::ListLayout front = layout_of(step, 0);
-  TopkTensor row = detail::row_of(shard);
-  for (std::size_t i = 0; shard.next_has_velocity && i < 2; ++i) {
-    row.velocity[i] = detail::at<u8>(shard.velocity->get() + i * detail::lanes_bytes(shard));
-  }
-  row.shard = reinterpret_cast<const u8*>(step.input);
-  row.status = detail::at<u64>(memory + own.status);
-  row.bins = detail::at<u32>(memory + own.bins);
-  row.block_begins = detail::at<u32>(memory + own.begins);
-  row.header = detail::at<u64>(memory + own.front);
-  row.counts = detail::at<u32>(memory + own.front + front.counts);
-  row.offsets = detail::at<u16>(memory + own.offsets);
-  row.values = detail::at<u8>(memory + own.values);
-  if (format.has_scales()) {
-    row.exponents = detail::at<i16>(memory + own.front + front.exponents);
-    row.lanes = detail::at<u8>(memory + own.lanes);
-  }
-  row.k = step.request.k;
-  row.capacity = step.request.capacity;
-  row.scale = 1.0;
-  row.momentum = step.request.momentum;
-  row.exact = step.request.exact ? 1 : 0;
-  row.value_bytes = static_cast<u32>(format.value_bytes());
-  return row;
-}
-
-/// Shards share kMaxParts blocks by their sizes, at least one and at most one for each tile.
-void TopkSite::StepTable::fill_rows(Address memory) {
-  u64 first = 0;
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    TopkTensor made = row(steps[i], arrays[i], memory);
-    const u64 own = tiles_of(made.numel, kTopkTile);
-    made.first = first;
-    made.first_part = parts;
-    made.parts = static_cast<u32>(std::clamp<u64>(own * kMaxParts / tiles, 1, own));
-    first += own;
-    parts += made.parts;
-    rows.push_back(made);
-  }
-  arguments.tensors = detail::at<const TopkTensor>(memory + rows_at);
-  arguments.tile_counters = detail::at<u32>(memory + counters_at);
-  arguments.reports = detail::at<TopkProgress>(memory + reports_at);
-  arguments.packed = detail::at<u8>(memory + packed_at);
-  arguments.count = static_cast<u32>(steps.size());
-}
 
 Status TopkSite::launch_step(const StepTable& table, StreamHandle* stream) const {
   TopkArguments arguments = table.arguments;
@@ -176,13 +48,13 @@ Status TopkSite::launch_step(const StepTable& table, StreamHandle* stream) const
     LIGHTCC_RETURN_IF_ERROR(launch(detail::of_lanes("topk_encode", dtype), table.tiles));
   }
   LIGHTCC_RETURN_IF_ERROR(launch(detail::of_elements("topk_measure", dtype), tensors));
-  return launch("lightcc_topk_pack", table.parts);
+  return table.packs ? launch("lightcc_topk_pack", table.parts) : Status();
 }
 
 Status TopkSite::compress(std::span<const SiteStep> steps, StreamHandle* stream) {
   while (!steps.empty()) {
     const std::size_t count = std::min<std::size_t>(steps.size(), kMaxTopkTensors);
-    StepTable table(steps.first(count));
+    StepTable table(steps.first(count), true);
     LIGHTCC_RETURN_IF_ERROR(compress_table(table, stream));
     steps = steps.subspan(count);
   }
@@ -190,12 +62,11 @@ Status TopkSite::compress(std::span<const SiteStep> steps, StreamHandle* stream)
 }
 
 Status TopkSite::compress_table(StepTable& table, StreamHandle* stream) {
+  // Those whose last step counts come first.
   const auto others =
       std::ranges::partition(table.steps, [](const SiteStep& step) { return settle(*step.shard); });
-  table.committed = table.steps.size() - others.size();
-  for (const SiteStep& step : table.steps) {
-    table.arrays.emplace_back(step, table.arena);
-  }
+  const std::size_t committed = table.steps.size() - others.size();
+  table.arrange();
   LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(table.arena.bytes()));
   for (const SiteStep& step : table.steps) {
     TopkShard& shard = *step.shard;
@@ -215,11 +86,12 @@ Status TopkSite::compress_table(StepTable& table, StreamHandle* stream) {
   std::memcpy(pinned.get() + rows_of_host, table.rows.data(), rows_bytes);
   const Address rows = memory + table.rows_at;
   LIGHTCC_RETURN_IF_ERROR(copy_to_device(rows, pinned.get() + rows_of_host, rows_bytes, stream));
-  if (table.committed > 0) {
-    LIGHTCC_RETURN_IF_ERROR(commit(table.shard(), table.committed, rows, stream));
+  if (committed > 0) {
+    LIGHTCC_RETURN_IF_ERROR(commit(table.shard(), committed, rows, stream));
   }
   for (const SiteStep& step : table.steps) {
     step.shard->ending = TopkShard::Ending::kNotified;
+    step.shard->ends_on_gpu = false;
   }
   LIGHTCC_RETURN_IF_ERROR(launch_step(table, stream));
   return fetch_lists(
@@ -266,7 +138,7 @@ Result<std::size_t> TopkSite::read_reports(std::span<const SiteStep> steps,
                         step.request.capacity);
     }
     shard.energy = {.input = progress.input_energy, .kept = progress.kept_energy};
-    *step.outcome = {.bytes = layout_of(step, count).end,
+    *step.outcome = {.bytes = detail::layout_of(step, count).end,
                      .count = count,
                      .non_finite = shard.is_non_finite,
                      .passes = passes_of(progress, step.request, shard)};

@@ -440,6 +440,43 @@ TEST_F(CudaTopkKernels, more_tensors_than_a_table_has_take_several) {
   });
 }
 
+// The GPU is then told that the last one counts, and that there is a velocity now.
+TEST_F(CudaTopkKernels, a_step_may_be_followed_by_one_whose_list_goes_from_gpu_to_gpu) {
+  with_gpu([](const Framework& framework, TopkKernels& of_gpu) {
+    auto& kernels = static_cast<cuda::CudaTopkKernels&>(of_gpu);
+    HostTopkKernels host(SimdLevel::kPlain);
+    const std::size_t size = 3000;
+    auto on_host = value(host.make_state(DataType::kFloat32, size));
+    auto on_gpu = value(kernels.make_state(DataType::kFloat32, size));
+    Buffer shard(size * sizeof(float));
+    Rng rng(seed());
+    for (std::size_t i = 0; i < size; ++i) {
+      put(DataType::kFloat32, shard.data(), i, draw_normal(rng));
+    }
+    const OnGpu memory(framework, shard.size());
+    memory.write(shard);
+    TopkRequest request{.k = 30, .capacity = 40};
+    Buffer list(max_list_bytes(size, request.capacity, {}));
+    TopkOutcome outcome;
+    ASSERT_TRUE(finish(on_host->compress(shard.data(), request, list, outcome)).ok());
+    ASSERT_TRUE(finish(on_gpu->compress(memory.data(), request, list, outcome)).ok());
+    on_host->commit();
+    on_gpu->commit();
+    request.momentum = 0.5;
+    const DeviceTopkStep step{.state = on_gpu.get(), .request = request, .outcome = &outcome};
+    auto begun = value(kernels.begin_exchange({&step, 1}));
+    EXPECT_FALSE(kernels.begin_exchange({&step, 1}).ok());  // It is pending.
+    auto prepared = kernels.prepare(begun);
+    ASSERT_TRUE(prepared.ok());
+    EXPECT_NE(*prepared, nullptr);
+    ASSERT_TRUE(finish(prepared).ok());
+    EXPECT_TRUE(begun.front().step.shard->velocity.has_value());
+    on_gpu->rollback();
+    begun.clear();
+    EXPECT_EQ(saved(*on_gpu), saved(*on_host));
+  });
+}
+
 TEST_F(CudaTopkKernels, shards_without_elements_take_no_launch) {
   with_gpu([](const Framework& framework, TopkKernels& kernels) {
     for (const DataType dtype : kFloatTypes) {

@@ -504,6 +504,13 @@ TEST(NcclAgreement, slices_of_a_gpu_are_gpus_from_2_30_on) {
             "the same GPU; this is 2.29.7");
 }
 
+TEST(NcclAgreement, one_rank_that_sends_no_lists_is_enough) {
+  NcclCard other = card_at("2");
+  EXPECT_EQ(objection_to_lists({card_at("1"), other}), "");
+  other.objection_to_lists = "LIGHT_GPU_TOPK=0";
+  EXPECT_EQ(objection_to_lists({card_at("1"), other}), "rank 1: LIGHT_GPU_TOPK=0");
+}
+
 TEST(NcclAgreement, cards_travel) {
   NcclCard card = card_at("0000:65:00.0");
   card.objection = "none";
@@ -511,6 +518,7 @@ TEST(NcclAgreement, cards_travel) {
   card.uuid = "GPU-a";
   card.host_id = "h";
   card.id.bytes[127] = 'x';
+  card.objection_to_lists = "no kernels";
   const auto read = decode_card(encode_card(card), 0);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->objection, card.objection);
@@ -520,6 +528,7 @@ TEST(NcclAgreement, cards_travel) {
   EXPECT_EQ(read->uuid, card.uuid);
   EXPECT_EQ(read->host_id, card.host_id);
   EXPECT_EQ(read->id.bytes, card.id.bytes);
+  EXPECT_EQ(read->objection_to_lists, card.objection_to_lists);
   EXPECT_EQ(decode_card({}, 1).status().code(), ErrorCode::kPeerFailed);
 }
 

@@ -104,6 +104,29 @@ def test_a_killed_rank_is_named_and_nobody_hangs(hosts: list[int]) -> None:
         assert "rank 1" in str(results[rank].value)
 
 
+def compress_until_an_error(victim: int) -> str:
+    use_gpu()
+    hvd.init()
+    array: Any = GpuArray(np.ones(3000, np.float32))
+    for step in range(1000):
+        if hvd.rank() == victim and step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            hvd.allreduce(array, op=hvd.Sum, name="t", compression=hvd.Compression.topk(0.02))
+        except hvd.HorovodInternalError as error:
+            return str(error)
+        assert hvd.stats().nccl_buckets == step + 1
+    return "no error"
+
+
+def test_a_rank_that_is_killed_while_lists_go_by_nccl_is_named() -> None:
+    settings = with_nccl(3, LIGHT_NCCL_TOPK="1", LIGHT_TOPK_THRESHOLD="1")
+    with RankProcesses(compress_until_an_error, 3, 1, env=settings, hosts=[0, 1, 2]) as ranks:
+        results = ranks.wait(60)
+    for rank in (0, 2):
+        assert "rank 1" in str(results[rank].value)
+
+
 def test_an_error_of_nccl_ends_the_world_on_all_ranks() -> None:
     settings = with_nccl(2)
     settings[1]["LIGHTCC_FAKE_NCCL"] = "fail=ncclAllReduce:3:7"

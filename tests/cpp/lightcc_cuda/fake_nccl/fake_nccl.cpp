@@ -332,6 +332,7 @@ LIGHTCC_NCCL_API ncclAllGather(const void* in,
                                NcclType type,
                                NcclHandle* handle,
                                StreamHandle* stream) {
+  LIGHTCC_NCCL_MAY_FAIL("ncclAllGather");
   const Called called = fake::call_of("ncclAllGather", count, type);
   const std::size_t block = count * fake::size_of(type);
   return fake::submit(
@@ -346,6 +347,11 @@ LIGHTCC_NCCL_API ncclAllGather(const void* in,
             block,
             [=](std::size_t rank, const std::byte* data, std::size_t at, std::size_t bytes) {
               std::memcpy(to + rank * block + at, data, bytes);
+              const auto [spoiled, byte] = fake::nccl_settings().pair("spoils");
+              const auto place = static_cast<std::size_t>(byte);
+              if (static_cast<int>(rank) == spoiled && at <= place && place < at + bytes) {
+                to[rank * block + place] ^= std::byte{1};
+              }
             });
       },
       std::nullopt);

@@ -1,0 +1,248 @@
+// Steps of TopkSite whose lists go from GPU to GPU: a table of shards is compressed to where its
+// lists travel from, and the lists of all members are added up where they arrive.
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lightcc_cuda/kernels/merge.hpp"
+#include "lightcc_cuda/staging/topk_site.hpp"
+#include "lightcc_cuda/staging/topk_step_table.hpp"
+
+namespace lightcc::cuda {
+namespace {
+
+std::vector<SiteStep> steps_of(const std::vector<ExchangedStep>& all) {
+  std::vector<SiteStep> steps;
+  steps.reserve(all.size());
+  for (const ExchangedStep& one : all) {
+    steps.push_back(one.step);
+  }
+  return steps;
+}
+
+/// The first list that is flagged as damaged.
+std::optional<std::size_t> damaged_list(const u32* flags) {
+  for (std::size_t word = 0; word + 1 < kMergeFlags; ++word) {
+    if (flags[word + 1] != 0) {
+      return word * 32 + static_cast<std::size_t>(std::countr_zero(flags[word + 1]));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+/// It is used by one part after another.
+struct TopkSite::Exchange {
+  std::vector<ExchangedStep> steps;
+  std::size_t members;
+  StepTable table;
+  // In memory of the GPU: the tables of sums are copied there together.
+  std::size_t lists_at;
+  std::size_t sums_at;
+  std::size_t parts_at;  ///< Behind them.
+  std::size_t flags_at;
+  std::size_t begins_at;
+  Address memory = 0;
+  std::vector<MergeTensor> sums;
+  std::vector<MergeList> parts;
+  u64 tiles = 0;
+  // Pinned.
+  std::shared_ptr<std::byte> pinned;
+  std::size_t reports_of_host = 0;
+  std::size_t flags_of_host = 0;
+
+  Exchange(std::vector<ExchangedStep> of, std::size_t of_members, std::size_t own);
+
+  std::size_t rows_bytes() const { return steps.size() * sizeof(TopkTensor); }
+  std::size_t reports_bytes() const { return steps.size() * sizeof(TopkProgress); }
+  std::size_t sums_bytes() const { return steps.size() * sizeof(MergeTensor); }
+  std::size_t parts_bytes() const { return steps.size() * members * sizeof(MergeList); }
+  std::size_t begins_bytes() const;
+  std::size_t flags_bytes() const { return steps.size() * kMergeFlags * sizeof(u32); }
+  void fill_sums();
+
+ private:
+  MergeList part(std::size_t step, std::size_t member) const;
+};
+
+TopkSite::Exchange::Exchange(std::vector<ExchangedStep> of, std::size_t of_members, std::size_t own)
+    : steps(std::move(of)),
+      members(of_members),
+      table(steps_of(steps), false),
+      lists_at(table.arrange(members, own)),
+      sums_at(table.arena.add(sums_bytes())),
+      parts_at(table.arena.add(parts_bytes())),
+      flags_at(table.arena.add(flags_bytes())),
+      begins_at(table.arena.add(begins_bytes())) {
+  static_assert(sizeof(MergeTensor) % 16 == 0);
+}
+
+std::size_t TopkSite::Exchange::begins_bytes() const {
+  std::size_t begins = 0;
+  for (const ExchangedStep& one : steps) {
+    begins += members * tiles_of(one.step.shard->numel, kTopkWireBlock);
+  }
+  return begins * sizeof(u32);
+}
+
+MergeList TopkSite::Exchange::part(std::size_t step, std::size_t member) const {
+  const detail::RowArrays& arrays = table.arrays[step];
+  const lightcc::detail::ListLayout front = detail::layout_of(steps[step].step, 0);
+  const Address list = memory + lists_at + member * table.lists_bytes;
+  const bool has_scales = detail::format_of(steps[step].step).has_scales();
+  return {.header = detail::at<const u64>(list + arrays.front),
+          .counts = detail::at<const u32>(list + arrays.front + front.counts),
+          .exponents =
+              has_scales ? detail::at<const i16>(list + arrays.front + front.exponents) : nullptr,
+          .offsets = detail::at<const u16>(list + arrays.offsets),
+          .values = detail::at<const u8>(list + arrays.values)};
+}
+
+void TopkSite::Exchange::fill_sums() {
+  Address begins = memory + begins_at;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const TopkShard& shard = *steps[i].step.shard;
+    MergeTensor row{};
+    row.first = tiles;
+    row.first_list = parts.size();
+    row.begins = detail::at<u32>(begins);
+    row.flags = detail::at<u32>(memory + flags_at + i * kMergeFlags * sizeof(u32));
+    row.out = reinterpret_cast<u8*>(steps[i].out);
+    row.elements = shard.numel;
+    row.capacity = steps[i].step.request.capacity;
+    row.postscale = steps[i].postscale;
+    row.num_lists = static_cast<u32>(members);
+    row.dtype = static_cast<u32>(shard.dtype);
+    for (std::size_t member = 0; member < members; ++member) {
+      parts.push_back(part(i, member));
+    }
+    sums.push_back(row);
+    begins += members * tiles_of(shard.numel, kTopkWireBlock) * sizeof(u32);
+    tiles += tiles_of(shard.numel, kMergeTile);
+  }
+}
+
+Status TopkSite::prepare(std::span<const ExchangedStep> steps, StreamHandle* stream) {
+  LIGHTCC_RETURN_IF_ERROR(load());
+  std::vector<TopkTensor> rows;
+  const TopkShard* committed = nullptr;
+  for (const ExchangedStep& one : steps) {
+    TopkShard& shard = *one.step.shard;
+    if (settle(shard)) {
+      committed = &shard;
+      rows.push_back(detail::row_of(shard));
+    }
+    shard.ending = TopkShard::Ending::kNotified;
+  }
+  if (committed != nullptr) {
+    const std::size_t bytes = rows.size() * sizeof(TopkTensor);
+    LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(bytes));
+    LIGHTCC_RETURN_IF_ERROR(copy_to_device(memory, rows.data(), bytes, stream));
+    LIGHTCC_RETURN_IF_ERROR(commit(*committed, rows.size(), memory, stream));
+  }
+  for (const ExchangedStep& one : steps) {
+    TopkShard& shard = *one.step.shard;
+    if (one.step.request.momentum != 0.0 && !shard.velocity.has_value()) {
+      LIGHTCC_RETURN_IF_ERROR(add_velocity(shard, stream));
+    }
+  }
+  return wait(stream);
+}
+
+Result<std::shared_ptr<TopkSite::Exchange>> TopkSite::begin_exchange(
+    std::vector<ExchangedStep> steps,
+    std::size_t members,
+    std::size_t own,
+    ListBytes& travel,
+    StreamHandle* stream) {
+  auto made = std::make_shared<Exchange>(std::move(steps), members, own);
+  Exchange& exchange = *made;
+  StepTable& table = exchange.table;
+  for (const SiteStep& step : table.steps) {
+    step.shard->next_has_velocity = step.request.momentum != 0.0;
+    step.shard->ends_on_gpu = true;
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(exchange.memory, scratch(table.arena.bytes()));
+  table.fill_rows(exchange.memory);
+  exchange.fill_sums();
+
+  detail::Arena of_host;
+  const std::size_t rows_of_host = of_host.add(exchange.rows_bytes());
+  const std::size_t sums_of_host = of_host.add(exchange.sums_bytes());
+  const std::size_t parts_of_host = of_host.add(exchange.parts_bytes());
+  exchange.reports_of_host = of_host.add(exchange.reports_bytes());
+  exchange.flags_of_host = of_host.add(exchange.flags_bytes());
+  LIGHTCC_ASSIGN_OR_RETURN(exchange.pinned, pinned_.take(of_host.bytes()));
+  std::byte* const host = exchange.pinned.get();
+  std::memcpy(host + rows_of_host, table.rows.data(), exchange.rows_bytes());
+  std::memcpy(host + sums_of_host, exchange.sums.data(), exchange.sums_bytes());
+  std::memcpy(host + parts_of_host, exchange.parts.data(), exchange.parts_bytes());
+  LIGHTCC_RETURN_IF_ERROR(copy_to_device(
+      exchange.memory + table.rows_at, host + rows_of_host, exchange.rows_bytes(), stream));
+  LIGHTCC_RETURN_IF_ERROR(copy_to_device(exchange.memory + exchange.sums_at,
+                                         host + sums_of_host,
+                                         exchange.sums_bytes() + exchange.parts_bytes(),
+                                         stream));
+  LIGHTCC_RETURN_IF_ERROR(
+      fill(exchange.memory + exchange.flags_at, exchange.flags_bytes(), stream));
+  LIGHTCC_RETURN_IF_ERROR(launch_step(table, stream));
+  const Address lists = exchange.memory + exchange.lists_at;
+  travel = {.own = detail::at<const std::byte>(lists + own * table.lists_bytes),
+            .all = detail::at<std::byte>(lists),
+            .bytes = table.lists_bytes};
+  return made;
+}
+
+Status TopkSite::merge_exchange(const Exchange& exchange, StreamHandle* stream) const {
+  const StepTable& table = exchange.table;
+  const DataType dtype = table.shard().dtype;
+  const MergeArguments sums{
+      .tensors = detail::at<const MergeTensor>(exchange.memory + exchange.sums_at),
+      .lists = detail::at<const MergeList>(exchange.memory + exchange.parts_at),
+      .count = static_cast<u32>(exchange.sums.size()),
+      .num_lists = static_cast<u32>(exchange.parts.size())};
+  LIGHTCC_RETURN_IF_ERROR(
+      run("lightcc_merge_begin", exchange.parts.size(), kMergeThreads, sums, stream));
+  for (const char* const kernel : {"merge_check", "merge"}) {
+    LIGHTCC_RETURN_IF_ERROR(
+        run(detail::of_elements(kernel, dtype), exchange.tiles, kMergeThreads, sums, stream));
+  }
+  TopkArguments ends = table.arguments;
+  ends.is_void = detail::at<const u32>(exchange.memory + exchange.flags_at);
+  ends.void_words = kMergeFlags;
+  LIGHTCC_RETURN_IF_ERROR(run("lightcc_topk_commit", ends.count, kWarpLanes, ends, stream));
+  std::byte* const host = exchange.pinned.get();
+  LIGHTCC_RETURN_IF_ERROR(copy_to_host(host + exchange.reports_of_host,
+                                       exchange.memory + table.reports_at,
+                                       exchange.reports_bytes(),
+                                       stream));
+  return copy_to_host(host + exchange.flags_of_host,
+                      exchange.memory + exchange.flags_at,
+                      exchange.flags_bytes(),
+                      stream);
+}
+
+Status TopkSite::end_exchange(const Exchange& exchange, std::span<const std::int32_t> ranks) {
+  std::vector<TopkProgress> reports(exchange.steps.size());
+  std::vector<u32> flags(exchange.steps.size() * kMergeFlags);
+  const std::byte* const host = exchange.pinned.get();
+  std::memcpy(reports.data(), host + exchange.reports_of_host, exchange.reports_bytes());
+  std::memcpy(flags.data(), host + exchange.flags_of_host, exchange.flags_bytes());
+  LIGHTCC_RETURN_IF_ERROR(read_reports(exchange.table.steps, reports).status());
+  for (std::size_t i = 0; i < exchange.steps.size(); ++i) {
+    const u32* const own = flags.data() + i * kMergeFlags;
+    if (const auto list = damaged_list(own); list.has_value()) {
+      const int rank = ranks[*list];
+      return {ErrorCode::kPeerFailed,
+              "rank " + std::to_string(rank) + " sent a top-k list that is damaged, from its GPU",
+              rank};
+    }
+    *exchange.steps[i].is_void = own[0] != 0;
+  }
+  return {};
+}
+
+}  // namespace lightcc::cuda

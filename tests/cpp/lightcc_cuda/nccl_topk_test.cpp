@@ -1,0 +1,573 @@
+// Top-k lists that the fake NCCL carries from GPU to GPU: the bits of lists that go by way of the
+// host, and nothing that the host decides between selecting and adding up.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/base/mutex.hpp"
+#include "lightcc/engine/world.hpp"
+
+#include "engine/every_operation.hpp"
+#include "engine/rank_threads.hpp"
+#include "lightcc_cuda/compressed_training.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
+#include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/kernels/merge.hpp"
+#include "lightcc_cuda/kernels/topk.hpp"
+#include "lightcc_cuda/nccl_jobs.hpp"
+
+namespace lightcc::cuda::nccl_topk_test {
+namespace {
+
+using lightcc::testing::bare;
+using lightcc::testing::JobOptions;
+using lightcc::testing::Numbers;
+using lightcc::testing::numbers_of;
+using lightcc::testing::on_hosts;
+using lightcc::testing::operation_on;
+using lightcc::testing::run_one;
+using testing::Framework;
+using testing::run_nccl_job;
+using testing::Tensor;
+
+constexpr int kRanks = 3;
+constexpr std::size_t kCount = 4001;
+/// Of a step of float32 in steady state.
+constexpr int kLaunches = 17;
+
+JobOptions one_rank_a_host() {
+  JobOptions options = on_hosts({0, 1, 2});
+  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
+  options.environment["LIGHT_NCCL_TOPK"] = "1";
+  return options;
+}
+
+using ByRank = std::array<std::vector<Numbers>, kRanks>;
+
+std::vector<Numbers>& of(ByRank& all, int rank) {
+  return all.at(static_cast<std::size_t>(rank));
+}
+
+void wait_for_all(World& world) {
+  EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+}
+
+/// Of what NCCL carries.
+std::uint64_t buckets_by_nccl(const World& world) {
+  return world.stats().device_buckets.by_own_plane;
+}
+
+std::vector<Numbers> train(World& world,
+                           int rank,
+                           const Framework* framework,
+                           const CompressionSpec& spec,
+                           std::uint32_t process_set = 0) {
+  return testing::train(world,
+                        rank,
+                        framework,
+                        spec,
+                        {.elements = {kCount, 300}, .void_rank = 1, .process_set = process_set});
+}
+
+ByRank trained_on_hosts(const CompressionSpec& spec) {
+  ByRank results;
+  lightcc::testing::run_job(one_rank_a_host(), [&](World& world, int rank) {
+    of(results, rank) = train(world, rank, nullptr, spec);
+  });
+  return results;
+}
+
+Operation compressed(Operation operation, const CompressionSpec& spec) {
+  operation.request.signature.reduce_op = ReduceOp::kSum;
+  operation.request.signature.compression = spec;
+  return operation;
+}
+
+/// Reduces a tensor of the GPU once. Returns the result.
+Numbers reduce(World& world,
+               const Framework& framework,
+               const Numbers& numbers,
+               const CompressionSpec& spec) {
+  Numbers data = numbers;
+  const Tensor tensor(framework, data);
+  const auto reduced =
+      run_one(world, compressed(tensor.put(operation_on(OpType::kAllreduce, "t", data)), spec));
+  EXPECT_TRUE(reduced.ok()) << reduced.status().message();
+  return tensor.read();
+}
+
+class NcclTopkOfJobs : public ::testing::TestWithParam<CompressionSpec> {
+ protected:
+  void SetUp() override { fake::set_nccl(""); }
+};
+INSTANTIATE_TEST_SUITE_P(All,
+                         NcclTopkOfJobs,
+                         ::testing::Values(CompressionSpec{.ratio = 0.01, .momentum = 0.5},
+                                           CompressionSpec{
+                                               .ratio = 0.02, .warmup_steps = 2, .fp16 = true},
+                                           CompressionSpec{.ratio = 0.05, .exact = true}));
+
+// In every third step the tensors are in host memory, one step is void, and a warm-up begins with
+// ratios at which dense elements travel.
+TEST_P(NcclTopkOfJobs, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
+  ByRank expected = trained_on_hosts(GetParam());
+  run_nccl_job(one_rank_a_host(), [&](World& world, int rank) {
+    const Framework framework;
+    EXPECT_EQ(train(world, rank, &framework, GetParam()), of(expected, rank));
+    EXPECT_GE(world.stats().topk.on_device, 4U);
+    EXPECT_GE(buckets_by_nccl(world), 2U);
+  });
+}
+
+class NcclTopk : public ::testing::Test {
+ protected:
+  void SetUp() override { fake::set_nccl(""); }
+};
+
+/// Steps of tensors of any type, on GPUs or by way of the host; the bytes of the results, and of
+/// what is kept back in the end.
+std::vector<std::vector<std::byte>> bytes_of_steps(World& world,
+                                                   int rank,
+                                                   DataType dtype,
+                                                   int void_step) {
+  constexpr std::size_t kElements = 3000;
+  const Framework framework;
+  const auto seed = static_cast<std::uint32_t>(rank);
+  const CompressionSpec spec{.ratio = 0.02, .momentum = 0.9};
+  std::vector<std::vector<std::byte>> results;
+  const std::size_t bytes = kElements * element_size(dtype);
+  for (int step = 0; step < 4; ++step) {
+    Numbers words(bytes / sizeof(float));
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      // Any bits, but for the highest one of each exponent.
+      const auto draw = static_cast<std::uint32_t>(i * 2654435761U +
+                                                   97U * (seed + static_cast<std::uint32_t>(step)));
+      words[i] = std::bit_cast<float>(draw & 0xbfffbfffU);
+    }
+    if (step == void_step && rank == 1) {
+      words.back() = std::bit_cast<float>(0xffffffffU);
+    }
+    const Tensor tensor(framework, words);
+    Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", words));
+    for (TensorRef* const ref : {&operation.input, &*operation.output}) {
+      ref->dtype = dtype;
+      ref->shape = {static_cast<std::int64_t>(kElements)};
+    }
+    operation.request.signature.dtype = dtype;
+    operation.request.signature.shape = operation.input.shape;
+    const auto reduced = run_one(world, compressed(std::move(operation), spec));
+    EXPECT_TRUE(reduced.ok()) << reduced.status().message();
+    const Numbers got = tensor.read();
+    const auto* const first = reinterpret_cast<const std::byte*>(got.data());
+    results.emplace_back(first, first + bytes);
+  }
+  const auto saved = world.save_compression();
+  EXPECT_TRUE(saved.ok());
+  results.emplace_back(saved->front().bytes.begin(), saved->front().bytes.end());
+  return results;
+}
+
+void expect_the_hosts_bytes(DataType dtype, int void_step) {
+  std::array<std::array<std::vector<std::vector<std::byte>>, kRanks>, 2> results;
+  for (const std::size_t by_nccl : {0U, 1U}) {
+    JobOptions options = one_rank_a_host();
+    options.environment["LIGHT_NCCL_TOPK"] = std::to_string(by_nccl);
+    run_nccl_job(options, [&](World& world, int rank) {
+      results[by_nccl].at(static_cast<std::size_t>(rank)) =
+          bytes_of_steps(world, rank, dtype, void_step);
+      EXPECT_EQ(buckets_by_nccl(world), by_nccl * 4);
+      EXPECT_EQ(world.stats().topk.on_device, 4U);
+    });
+  }
+  EXPECT_EQ(results[0], results[1]) << data_type_name(dtype) << ", void step " << void_step;
+}
+
+TEST_F(NcclTopk, every_type_has_the_bits_and_the_saved_state_of_the_hosts_way) {
+  for (const DataType dtype :
+       {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16, DataType::kBfloat16}) {
+    expect_the_hosts_bytes(dtype, -1);
+  }
+}
+
+// So the first velocity is that of a step that does not count.
+TEST_F(NcclTopk, a_first_or_last_step_that_is_void_leaves_nothing_behind) {
+  expect_the_hosts_bytes(DataType::kFloat32, 0);
+  expect_the_hosts_bytes(DataType::kFloat32, 3);
+}
+
+/// Waits until `claim` holds, but not for ever.
+template <typename Claim>
+bool comes_true(const Claim& claim) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!claim() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return claim();
+}
+
+// Nothing comes to the host for as long as copies are held, and all is launched.
+TEST_F(NcclTopk, the_host_waits_for_nothing_between_selecting_and_adding_up) {
+  run_nccl_job(
+      one_rank_a_host(),
+      [](World& world, int rank) {
+        const Framework framework;
+        Numbers data = numbers_of(rank, 40000);
+        const Tensor tensor(framework, data);
+        for (int step = 0; step < 2; ++step) {
+          wait_for_all(world);
+          if (rank == 0 && step == 1) {
+            fake::set("devices=4,hold=0:0");
+          }
+          wait_for_all(world);
+          std::vector<Operation> operations;
+          operations.push_back(compressed(tensor.put(operation_on(OpType::kAllreduce, "t", data)),
+                                          CompressionSpec{}));
+          const auto handle = world.start(std::move(operations), {});
+          ASSERT_TRUE(handle.ok()) << handle.status().message();
+          if (rank == 0 && step == 1) {
+            EXPECT_TRUE(comes_true([] { return fake::launches() == kLaunches * kRanks; }))
+                << fake::launches();
+            const fake::Copies copies = fake::copies_of(0);
+            EXPECT_LE(copies.to_device, 2 * kRanks);
+            fake::set("devices=4");
+          }
+          ASSERT_TRUE(world.wait(*handle, {}).ok());
+        }
+        wait_for_all(world);
+        EXPECT_EQ(buckets_by_nccl(world), 2U);
+        // Lists travel in their full length: of 400 entries, with room for 500.
+        EXPECT_EQ(world.stats().topk.sent_bytes, 2 * (kRanks - 1) * (16 + 4 + 500 * 6U));
+        wait_for_all(world);
+      },
+      "devices=4");
+}
+
+TEST_F(NcclTopk, nothing_but_tables_and_reports_is_copied) {
+  run_nccl_job(
+      one_rank_a_host(),
+      [](World& world, int rank) {
+        const Framework framework;
+        Numbers data = numbers_of(rank, 40000);
+        const Tensor tensor(framework, data);
+        wait_for_all(world);
+        if (rank == 0) {
+          fake::set("devices=4");
+        }
+        wait_for_all(world);
+        const auto reduced =
+            run_one(world, compressed(tensor.put(operation_on(OpType::kAllreduce, "t", data)), {}));
+        ASSERT_TRUE(reduced.ok()) << reduced.status().message();
+        wait_for_all(world);
+        // All ranks use one GPU of the fake driver here.
+        const fake::Copies copies = fake::copies_of(0);
+        EXPECT_EQ(copies.to_host, 2 * kRanks);
+        EXPECT_EQ(copies.bytes_to_host,
+                  kRanks * (sizeof(TopkProgress) + kMergeFlags * sizeof(u32)));
+        EXPECT_EQ(copies.to_device, 2 * kRanks);
+        EXPECT_EQ(copies.bytes_to_device,
+                  kRanks * (sizeof(TopkTensor) + sizeof(MergeTensor) + kRanks * sizeof(MergeList)));
+        wait_for_all(world);
+      },
+      "devices=4");
+}
+
+TEST_F(NcclTopk, a_bucket_takes_as_many_launches_whatever_it_holds) {
+  for (const std::size_t tensors : {1U, 40U}) {
+    run_nccl_job(one_rank_a_host(), [&](World& world, int rank) {
+      const Framework framework;
+      std::vector<std::size_t> elements;
+      for (std::size_t i = 0; i < tensors; ++i) {
+        elements.push_back(400 + i * 37 % 400);
+      }
+      const int launches = testing::launches_of_bucket(world, rank, framework, elements);
+      EXPECT_EQ(launches, kLaunches * kRanks) << tensors;
+      EXPECT_EQ(buckets_by_nccl(world), 2U);
+    });
+  }
+}
+
+TEST_F(NcclTopk, more_tensors_than_a_table_has_rows_go_in_two) {
+  JobOptions options = on_hosts({0, 1});
+  options.environment = one_rank_a_host().environment;
+  run_nccl_job(
+      options,
+      [](World& world, int rank) {
+        const Framework framework;
+        Numbers data = numbers_of(rank, 400);
+        std::vector<Tensor> tensors;
+        std::vector<Operation> operations;
+        tensors.reserve(kMaxTopkTensors + 1);
+        for (std::size_t i = 0; i <= kMaxTopkTensors; ++i) {
+          operations.push_back(
+              compressed(tensors.emplace_back(framework, data)
+                             .put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data)),
+                         {}));
+        }
+        const auto ended = lightcc::testing::run_together(world, std::move(operations));
+        ASSERT_TRUE(ended.ok()) << ended.status().message();
+        EXPECT_EQ(tensors.front().read(), tensors.back().read());
+        EXPECT_EQ(buckets_by_nccl(world), 1U);
+        EXPECT_EQ(world.stats().topk.on_device, kMaxTopkTensors + 1);
+      },
+      "devices=4");
+}
+
+TEST_F(NcclTopk, what_is_sent_and_what_is_kept_add_up) {
+  run_nccl_job(one_rank_a_host(), [](World& world, int rank) {
+    const Framework framework;
+    Numbers got(kCount);
+    Numbers expected(kCount);
+    for (int step = 0; step < 5; ++step) {
+      // The last one sends everything, by way of host memory: what was kept back moves there.
+      const CompressionSpec spec{.ratio = step == 4 ? 1.0 : 0.02};
+      const Numbers sum = reduce(world, framework, numbers_of(rank + step, kCount), spec);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        got[i] += sum[i];
+        for (int other = 0; other < kRanks; ++other) {
+          expected[i] += numbers_of(other + step, kCount)[i];
+        }
+      }
+      EXPECT_EQ(got == expected, step == 4);
+    }
+    EXPECT_EQ(buckets_by_nccl(world), 4U);
+    EXPECT_EQ(world.stats().device_buckets.staged, 1U);
+  });
+}
+
+TEST_F(NcclTopk, a_rank_that_has_joined_contributes_what_it_kept_back) {
+  std::array<Numbers, 2> results;
+  for (const std::size_t by_nccl : {0U, 1U}) {
+    JobOptions options = one_rank_a_host();
+    options.environment["LIGHT_NCCL_TOPK"] = std::to_string(by_nccl);
+    run_nccl_job(options, [&](World& world, int rank) {
+      const Framework framework;
+      reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
+      for (int step = 0; step < 2 && rank != 1; ++step) {
+        const Numbers got = reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
+        if (rank == 0) {
+          results[by_nccl] = got;
+        }
+      }
+      EXPECT_TRUE(run_one(world, bare(OpType::kJoin)).ok());
+      // Nobody on the rank that has joined waits for the last ones.
+      EXPECT_TRUE(comes_true([&] { return buckets_by_nccl(world) == by_nccl * 3; }))
+          << buckets_by_nccl(world);
+    });
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+// Lanes and sets take turns, as NCCL wants; dense ones are among them.
+TEST_F(NcclTopk, many_buckets_run_on_two_lanes_and_sub_sets) {
+  JobOptions options = one_rank_a_host();
+  options.environment["LIGHT_NUM_STREAMS"] = "2";
+  options.process_sets = {{0, 2}};
+  ByRank expected;
+  for (const bool by_nccl : {false, true}) {
+    options.environment["LIGHT_NCCL_TOPK"] = by_nccl ? "1" : "0";
+    run_nccl_job(options, [&](World& world, int rank) {
+      const Framework framework;
+      std::vector<Numbers> data;
+      for (int i = 0; i < 12; ++i) {
+        data.push_back(numbers_of(rank + i, 2000));
+      }
+      std::vector<Tensor> tensors;
+      tensors.reserve(data.size());
+      for (const Numbers& numbers : data) {
+        tensors.emplace_back(framework, numbers);
+      }
+      for (int step = 0; step < 3; ++step) {
+        std::vector<Handle> handles;
+        for (std::size_t i = 0; i < tensors.size(); ++i) {
+          Operation operation =
+              tensors[i].put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i]));
+          operation.request.signature.process_set = i % 3 == 2 && rank != 1 ? 1 : 0;
+          if (i % 3 == 2 && rank == 1) {
+            continue;
+          }
+          if (i % 4 != 3) {
+            operation = compressed(std::move(operation), {.ratio = i % 2 == 0 ? 0.02 : 0.05});
+          }
+          std::vector<Operation> one;
+          one.push_back(std::move(operation));
+          const auto handle = world.start(std::move(one), {});
+          ASSERT_TRUE(handle.ok()) << handle.status().message();
+          handles.push_back(*handle);
+        }
+        for (const Handle& handle : handles) {
+          const auto ended = world.wait(handle, {});
+          ASSERT_TRUE(ended.ok()) << ended.status().message();
+        }
+      }
+      std::vector<Numbers> results;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        results.push_back(tensors[i].read());
+      }
+      if (by_nccl) {
+        EXPECT_EQ(results, of(expected, rank));
+        EXPECT_EQ(world.stats().device_buckets.staged, 0U);
+      } else {
+        of(expected, rank) = results;
+      }
+    });
+  }
+}
+
+TEST_F(NcclTopk, a_process_set_takes_what_was_kept_back_along_when_it_goes) {
+  JobOptions options = one_rank_a_host();
+  options.process_sets = {{0, 2}};
+  options.environment["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1";
+  run_nccl_job(options, [](World& world, int rank) {
+    const Framework framework;
+    if (rank != 1) {
+      train(world, rank / 2, &framework, {}, 1);
+      EXPECT_GT(buckets_by_nccl(world), 0U);
+      EXPECT_EQ(world.save_compression()->size(), 2U);
+    }
+    wait_for_all(world);
+    Operation removal = bare(OpType::kRemoveProcessSet);
+    removal.request.signature.root_or_peer = 1;
+    const auto removed = run_one(world, std::move(removal));
+    EXPECT_TRUE(removed.ok()) << removed.status().message();
+    EXPECT_EQ(world.save_compression()->size(), 0U);
+  });
+}
+
+TEST_F(NcclTopk, what_one_rank_cannot_do_leaves_it_to_the_host_on_all) {
+  for (const char* const name : {"LIGHT_GPU_TOPK", "LIGHT_COMPRESSION_SAMPLE"}) {
+    JobOptions options = one_rank_a_host();
+    options.environment[name] = std::string(name) == "LIGHT_GPU_TOPK" ? "0" : "1";
+    ByRank expected = trained_on_hosts({});
+    run_nccl_job(options, [&](World& world, int rank) {
+      const Framework framework;
+      EXPECT_EQ(train(world, rank, &framework, {}), of(expected, rank)) << name;
+      EXPECT_EQ(buckets_by_nccl(world), 0U);
+    });
+  }
+}
+
+TEST_F(NcclTopk, blocks_of_a_host_and_quantised_tensors_go_by_way_of_the_host) {
+  for (const std::vector<int>& hosts : {std::vector{0, 0, 1, 1}, std::vector{0, 0, 1}}) {
+    JobOptions options = on_hosts(hosts);
+    options.environment = one_rank_a_host().environment;
+    run_nccl_job(options, [&](World& world, int rank) {
+      const Framework framework(world.topology().local_rank);
+      reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
+      // Blocks are equal, or of one rank.
+      EXPECT_EQ(buckets_by_nccl(world), hosts.size() == 3 ? 1U : 0U);
+    });
+  }
+  run_nccl_job(one_rank_a_host(), [](World& world, int rank) {
+    const Framework framework;
+    reduce(world, framework, numbers_of(rank, kCount), {.compressor = Compressor::kInt8});
+    EXPECT_EQ(buckets_by_nccl(world), 0U);
+  });
+}
+
+/// What ranks are told when they reduce until an error comes. `steps` are good before.
+std::vector<Status> errors_of_job(const std::function<void(int rank)>& begin_trouble,
+                                  int steps = 1) {
+  Mutex mutex;
+  std::vector<Status> told;
+  run_nccl_job(one_rank_a_host(), [&](World& world, int rank) {
+    const Framework framework;
+    Numbers data = numbers_of(rank, kCount);
+    const Tensor tensor(framework, data);
+    const auto step = [&] {
+      Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
+      return run_one(world, compressed(std::move(operation), {})).status();
+    };
+    for (int i = 0; i < steps; ++i) {
+      EXPECT_TRUE(step().ok());
+    }
+    wait_for_all(world);
+    begin_trouble(rank);
+    wait_for_all(world);
+    Status failure;
+    for (int i = 0; i < 20 && failure.ok(); ++i) {
+      failure = step();
+    }
+    EXPECT_FALSE(failure.ok());
+    const MutexLock lock(mutex);
+    told.push_back(failure);
+  });
+  return told;
+}
+
+bool has_words(const std::vector<Status>& told, const std::string& words) {
+  return std::ranges::any_of(told, [&](const Status& status) {
+    return status.message().find(words) != std::string::npos;
+  });
+}
+
+// No rank takes the sum for a good one.
+TEST_F(NcclTopk, a_rank_whose_list_is_damaged_is_named_on_all) {
+  for (const int byte : {8, 33}) {  // Of its count of entries, and of an offset.
+    const auto told = errors_of_job([byte](int rank) {
+      if (rank == 0) {
+        fake::set_nccl("spoils=2:" + std::to_string(byte));
+      }
+    });
+    for (const Status& status : told) {
+      EXPECT_EQ(status.code(), ErrorCode::kPeerFailed) << byte;
+      EXPECT_EQ(status.rank(), 2) << byte << ": " << status.message();
+      EXPECT_NE(status.message().find("rank 2 sent a top-k list that is damaged"),
+                std::string::npos)
+          << status.message();
+    }
+  }
+}
+
+// No rank can go another way alone.
+TEST_F(NcclTopk, a_gpu_without_memory_for_what_is_kept_back_ends_the_world) {
+  const auto told = errors_of_job(
+      [](int rank) {
+        if (rank == 0) {
+          fake::set("devices=4,fail=cuMemAlloc_v2:2:1");
+        }
+      },
+      0);
+  EXPECT_TRUE(has_words(told, "CUDA_ERROR_OUT_OF_MEMORY"));
+  for (const Status& status : told) {
+    EXPECT_GE(status.rank(), 0) << status.message();
+  }
+}
+
+TEST_F(NcclTopk, a_failure_of_nccl_or_of_the_driver_ends_the_world_on_all_ranks) {
+  const auto set_nccl_on_rank_0 = [](const char* settings) {
+    return [settings](int rank) {
+      if (rank == 0) {
+        fake::set_nccl(settings);
+      }
+    };
+  };
+  EXPECT_TRUE(has_words(errors_of_job(set_nccl_on_rank_0("fail=ncclAllGather:3:4")),
+                        "error of the fake NCCL (NCCL error 3)"));
+  EXPECT_TRUE(has_words(errors_of_job(set_nccl_on_rank_0("broken=5")), "NCCL"));
+  for (const char* const call : {"cuLaunchKernel:719:20",
+                                 "cuLaunchKernel:2:51",
+                                 "cuMemcpyHtoDAsync_v2:2:2",
+                                 "cuMemcpyDtoHAsync_v2:2:3",
+                                 "cuMemsetD8Async:2:2"}) {
+    const auto told = errors_of_job([call](int rank) {
+      if (rank == 0) {
+        fake::set(std::string("devices=4,fail=") + call);
+      }
+    });
+    EXPECT_TRUE(has_words(told, "CUDA_ERROR")) << call;
+  }
+}
+
+}  // namespace
+}  // namespace lightcc::cuda::nccl_topk_test
