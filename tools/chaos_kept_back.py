@@ -92,6 +92,18 @@ def find_lost(
     return number if fits else None
 
 
+def is_unclear(begun: Sequence[int], epoch: int, kept_epoch: int) -> bool:
+    """Tells whether a world has begun, and ended before its first commit, since the state is of.
+
+    Args:
+        begun: The last world that each worker has begun; 0: none, it is new.
+        epoch: Of the world that begins now.
+        kept_epoch: Of the world of the commit from which all go on.
+    """
+    last = max(begun) or epoch - 1  # Where all are new, others may have begun that one.
+    return last > kept_epoch
+
+
 class Ledger:
     """Keeps count on one rank. The state has `given`, `sent`, `lost`, `kept` and `kept_epoch`."""
 
@@ -122,7 +134,7 @@ class Ledger:
         own = (self._worker, kept_here(), texts, begun)
         everybody = hvd.allgather_object(own, name="kept.begin")
         now = {worker: rest for worker, rest, _, _ in everybody}
-        if max(it for _, _, _, it in everybody) > state.kept_epoch:
+        if is_unclear([it for _, _, _, it in everybody], epoch, state.kept_epoch):
             self._say("kept", epoch, "unclear")
         else:
             said = [text for _, _, texts, _ in everybody for text in texts]

@@ -26,7 +26,6 @@ The rules, from which the rest follows:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lightcc._discovery.plan import (
@@ -53,6 +52,7 @@ from lightcc.runner.driver_blame import at_fault
 from lightcc.runner.driver_commits import Commits
 from lightcc.runner.driver_hosts import Hosts
 from lightcc.runner.driver_settings import Settings
+from lightcc.runner.driver_worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,23 +62,6 @@ RESET_LIMIT_EXCEEDED_MESSAGE = (
 )
 #: Without a limit of resets: so many epochs in a row may break while they are joined.
 MAX_BROKEN_JOINS = 10
-
-
-@dataclass
-class _Worker:
-    number: int
-    host: str
-    slot: int
-    started: float
-    status: Status | None = None  # Nothing yet: it is starting.
-    ready: float = math.inf  # When it first said something.
-    stopping: bool = False
-    left_out_since: float | None = None  # It is silent, and the others go on without it.
-    is_slow: bool = False  # It is to be replaced.
-
-    @property
-    def has_state(self) -> bool:
-        return self.status is not None and self.status.has_state
 
 
 class Driver:
@@ -94,7 +77,7 @@ class Driver:
         """
         self._settings = settings
         self._hosts = Hosts(settings.cooldown_s, random)
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, Worker] = {}
         self._next_number = 0
         self._plan: Plan | None = None
         self._called_off = 0
@@ -200,7 +183,7 @@ class Driver:
 
     # -- Slots ------------------------------------------------------------------------------------
 
-    def _block(self, now: float, worker: _Worker, *, failed: bool) -> None:
+    def _block(self, now: float, worker: Worker, *, failed: bool) -> None:
         """Has the slot, or the host, of a worker that has ended not used for a while."""
         if failed and self._settings.lose_host:
             self._hosts.block(now, worker.host)
@@ -210,16 +193,16 @@ class Driver:
             return
         self._hosts.block_slot(now, worker.host, worker.slot, now - worker.started)
 
-    def _stop(self, worker: _Worker) -> None:
+    def _stop(self, worker: Worker) -> None:
         if not worker.stopping:
             worker.stopping = True
             self._actions.append(Stop(worker.number))
 
-    def _has_slot(self, worker: _Worker) -> bool:
+    def _has_slot(self, worker: Worker) -> bool:
         has_slot = self._hosts.has_slot(self._now, worker.host, worker.slot)
         return has_slot and not (worker.is_slow and self._can_spare(worker))
 
-    def _can_spare(self, slow: _Worker) -> bool:
+    def _can_spare(self, slow: Worker) -> bool:
         """Returns whether there is an epoch without it, which somebody enters with the state."""
         kept = [
             it
@@ -231,19 +214,21 @@ class Driver:
         return has_state and count >= self._settings.min_np
 
     def _start_workers(self) -> None:
-        usable = self._hosts.usable(self._now)
-        if not self._begun:
-            self._begun = len(usable) >= self._settings.num_proc
-        taken = {(worker.host, worker.slot) for worker in self._workers.values()}
+        free = self._free_slots()
+        self._begun = self._begun or len(free) >= self._settings.num_proc
         room = self._room(sum(not worker.is_slow for worker in self._live()))
-        started = []
-        for name, slot in usable:
-            if self._begun and (name, slot) not in taken and room > 0:
-                room -= 1
-                number = self._next_number
-                self._next_number += 1
-                self._workers[number] = _Worker(number, name, slot, self._now)
-                started.append(number)
+        if self._begun:
+            self._start(free[: max(room, 0)])
+
+    def _free_slots(self) -> list[tuple[str, int]]:
+        taken = {(worker.host, worker.slot) for worker in self._workers.values()}
+        return [slot for slot in self._hosts.usable(self._now) if slot not in taken]
+
+    def _start(self, slots: list[tuple[str, int]]) -> None:
+        started = range(self._next_number, self._next_number + len(slots))
+        for number, (name, slot) in zip(started, slots, strict=True):
+            self._workers[number] = Worker(number, name, slot, self._now)
+        self._next_number += len(slots)
         ranks = self._in_order(self._live())
         hosts = tuple(worker.host for worker in ranks)
         for rank, worker in enumerate(ranks):
@@ -256,19 +241,19 @@ class Driver:
 
     # -- Workers ----------------------------------------------------------------------------------
 
-    def _live(self) -> list[_Worker]:
+    def _live(self) -> list[Worker]:
         return [worker for worker in self._workers.values() if not worker.stopping]
 
-    def _starting(self) -> list[_Worker]:
+    def _starting(self) -> list[Worker]:
         return [worker for worker in self._live() if worker.status is None]
 
-    def _in_order(self, workers: list[_Worker]) -> list[_Worker]:
+    def _in_order(self, workers: list[Worker]) -> list[Worker]:
         """Returns members of the last plan by rank, then the others by number."""
         members = self._plan.members if self._plan is not None else ()
         ranks = {number: rank for rank, number in enumerate(members)}
         return sorted(workers, key=lambda it: (ranks.get(it.number, len(ranks)), it.number))
 
-    def _members(self) -> list[_Worker]:
+    def _members(self) -> list[Worker]:
         """Returns those of the last plan that live and are not left out, by rank."""
         numbers = self._plan.members if self._plan is not None else ()
         found = [self._workers.get(number) for number in numbers]
@@ -276,7 +261,7 @@ class Driver:
             it for it in found if it is not None and not it.stopping and it.left_out_since is None
         ]
 
-    def _waits(self, worker: _Worker) -> bool:
+    def _waits(self, worker: Worker) -> bool:
         """Returns whether it waits for the plan after the last one."""
         epoch = self._plan.epoch if self._plan is not None else 0
         is_member = self._plan is not None and worker.number in self._plan.members
@@ -287,7 +272,7 @@ class Driver:
             and (status.epoch == epoch or not is_member)
         )
 
-    def _newcomers(self) -> list[_Worker]:
+    def _newcomers(self) -> list[Worker]:
         members = self._plan.members if self._plan is not None else ()
         return [worker for worker in self._live() if worker.number not in members]
 
@@ -441,14 +426,14 @@ class Driver:
             self._actions.append(Begin(commit, chosen[0].host))
         self._publish(members, chosen, commit)
 
-    def _drop_unreachable(self, members: list[_Worker]) -> bool:
+    def _drop_unreachable(self, members: list[Worker]) -> bool:
         """Counts a member as failed, where a second join in a row broke and it is blamed.
 
         Of two that do not reach each other, one that was not in the last world goes. Who has what
         the others go on from stays.
         """
         assert self._plan is not None  # noqa: S101  for the type checker
-        is_second = self._broken_joins > 0 and not any(map(self._was_joined, members))
+        is_second = self._broken_joins > 0 and not any(it.was_joined for it in members)
         if not is_second or len(members) < len(self._plan.members):
             return False  # Somebody has ended, which is why.
         for gone in at_fault(members, self._stood):
@@ -460,21 +445,33 @@ class Driver:
                 return True
         return False
 
-    def _can_go_on_with(self, others: list[_Worker]) -> bool:
+    def _can_go_on_with(self, others: list[Worker]) -> bool:
         """Returns whether some members have what the last plan was to go on from."""
         assert self._plan is not None  # noqa: S101  for the type checker
         if self._plan.commit:
             return any(self._commits.first_of([it]) >= self._plan.commit for it in others)
         return any(it.has_state or not self._has_trained for it in others)
 
-    def _lose_state(self, waiting: list[_Worker]) -> None:
+    def _lose_state(self, waiting: list[Worker]) -> None:
         """Ends the job, unless somebody who may still come has the state, or a commit."""
         is_more_to_come = any(self._now < t < math.inf for t in self._hosts.changes())
-        if self._commits.are_kept and (not waiting or self._starting() or is_more_to_come):
+        waits = not waiting or self._starting() or is_more_to_come
+        if self._commits.are_kept and (waits or self._make_room(waiting)):
             self._run_short()
         elif not any(it.has_state for it in self._live()):
             text = "no worker that has the state of training is left"
             self._end(f"{text}: {self._failure}" if self._failure else text)
+
+    def _make_room(self, waiting: list[Worker]) -> bool:
+        """Starts workers on hosts that may keep a commit, where there was no room for them.
+
+        Those that wait on hosts without one leave for that, the last ones first.
+        """
+        slots = self._commits.first_slots(self._free_slots())[: len(waiting)]
+        for worker in waiting[len(waiting) - len(slots) :]:
+            self._stop(worker)
+        self._start(slots)
+        return bool(slots)
 
     def _is_worth_waiting(self, count: int, *, early: bool) -> bool:
         """Returns whether workers that are being started should be in the plan."""
@@ -490,21 +487,16 @@ class Driver:
         if self._plan is not None and self._hosts.are_lost() and not self._settings.hosts_return:
             self._end(self._failure or "no host is left")
         elif self._now >= self._short_since + self._settings.elastic_timeout_s:
-            self._end(
-                f"Timed out waiting for {self._settings.min_np} workers. Please check that you "
-                f"have enough resources to run at least {self._settings.min_np} Horovod processes. "
-                f"Timeout after {self._settings.elastic_timeout_s:g} seconds."
-                + (f" The last failure: {self._failure}" if self._failure else "")
-            )
+            self._end(self._settings.too_few(self._failure))
 
-    def _publish(self, before: list[_Worker], chosen: list[_Worker], commit: int) -> None:
+    def _publish(self, before: list[Worker], chosen: list[Worker], commit: int) -> None:
         if self._plan is not None:
             self._resets += 1
             limit = self._settings.reset_limit
             if limit is not None and self._resets > limit:
                 self._end(RESET_LIMIT_EXCEEDED_MESSAGE.format(limit))
                 return
-            stood = not before or any(self._was_joined(worker) for worker in before)
+            stood = not before or any(it.was_joined for it in before)
             self._broken_joins = 0 if stood else self._broken_joins + 1
             if stood:
                 self._stood = set(self._plan.members)
@@ -536,22 +528,18 @@ class Driver:
             self._stop(worker)
 
     @staticmethod
-    def _who_takes_over(chosen: list[_Worker], old: set[int]) -> tuple[int, ...]:
+    def _who_takes_over(chosen: list[Worker], old: set[int]) -> tuple[int, ...]:
         """Returns who has no state, where all others come from one commit of the last epoch."""
         others = [it for it in chosen if it.has_state]
         level = all(it.status and it.status.level and it.number in old for it in others)
         return tuple(it.number for it in chosen if not it.has_state) if others and level else ()
 
-    def _is_behind(self, worker: _Worker) -> bool:
+    def _is_behind(self, worker: Worker) -> bool:
         """Returns whether its state may be another one than that of the others."""
         status = worker.status
         return status is None or status.restored or (self._has_trained and not status.has_state)
 
-    @staticmethod
-    def _was_joined(worker: _Worker) -> bool:
-        return worker.status is not None and not worker.status.reason
-
-    def _patience(self, starting: _Worker, waiting: list[_Worker]) -> float:
+    def _patience(self, starting: Worker, waiting: list[Worker]) -> float:
         """Returns until when those that are ready wait for one that starts on their host."""
         begin = [starting.started, *(it.ready for it in waiting if it.host == starting.host)]
         return max(begin[0], min(begin[1:], default=-math.inf)) + self._settings.start_timeout_s

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lightcc._discovery.plan import Status
-
-    class Worker(Protocol):
-        """A worker as the driver knows it."""
-
-        number: int
-        status: Status | None
-
-    W = TypeVar("W", bound=Worker)
+    from lightcc.runner.driver_worker import Worker
 
 
-def at_fault(members: Sequence[W], stood: Collection[int]) -> list[W]:
+def at_fault(members: Sequence[Worker], stood: Collection[int]) -> list[Worker]:
     """Returns who may be what broke a join, the likeliest first.
 
     Of two that do not reach each other, one is new more often than one has lost its way. Of two new

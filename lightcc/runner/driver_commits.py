@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Protocol
 
     from lightcc._discovery.plan import Status
-
-    class Worker(Protocol):
-        """A worker as the driver knows it."""
-
-        status: Status | None
+    from lightcc.runner.driver_worker import Worker
 
 
 #: So many times in a row a job begins from one commit, and not once more.
@@ -65,6 +60,12 @@ class Commits:
     def not_newer(self, commit: int) -> set[str]:
         """Returns hosts that are known to keep nothing newer."""
         return {host for host, kept in self._reported.items() if kept <= commit}
+
+    def first_slots(self, slots: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Returns the first slot of each host that is not known to keep nothing."""
+        known = self.not_newer(0)
+        first = {host: slot for host, slot in reversed(slots) if host not in known}
+        return [it for it in slots if it in first.items()]
 
     def may_be_newer(self, now: float, patience_s: float, returning: Sequence[float]) -> bool:
         """Returns whether one is worth waiting for that is newer than all that are known.

@@ -39,3 +39,12 @@ class Settings:
     roll_call_s: float = 10.0
     replace_slow: bool = False
     hosts_return: bool = False
+
+    def too_few(self, failure: str) -> str:
+        """Returns what is said where there have been too few workers for too long."""
+        return (
+            f"Timed out waiting for {self.min_np} workers. Please check that you have enough "
+            f"resources to run at least {self.min_np} Horovod processes. Timeout after "
+            f"{self.elastic_timeout_s:g} seconds."
+            + (f" The last failure: {failure}" if failure else "")
+        )

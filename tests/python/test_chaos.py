@@ -17,7 +17,7 @@ from lightcc.testing import spawn_ranks
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-from chaos_kept_back import ELEMENTS, Ledger, find_lost
+from chaos_kept_back import ELEMENTS, Ledger, find_lost, is_unclear
 from chaos_notes import Notes, losses
 from chaos_story import ALL, KINDS, LAG, OF_LINKS, draw
 
@@ -96,6 +96,22 @@ def test_what_is_missing_of_what_was_kept_back_is_what_was_said(
 ) -> None:
     before = rests(w0=[1, 2], w1=[3, 4], w2=[5, 6])
     assert find_lost(before, now, texts) == lost
+
+
+@pytest.mark.parametrize(
+    ("begun", "epoch", "kept_epoch", "unclear"),
+    [
+        ([0, 0], 1, 0, False),
+        ([2, 2, 0], 3, 2, False),  # From the last world's commit.
+        ([3, 2, 0], 4, 2, True),  # The third world has lost something before its first commit.
+        ([0, 0], 3, 2, False),  # All are new, and nobody has begun a world in between.
+        ([0, 0], 4, 2, True),
+    ],
+)
+def test_a_world_that_ended_before_its_first_commit_makes_it_unclear_what_there_was(
+    begun: list[int], epoch: int, kept_epoch: int, unclear: bool
+) -> None:
+    assert is_unclear(begun, epoch, kept_epoch) is unclear
 
 
 def keep_count() -> tuple[list[str], bool]:

@@ -302,6 +302,36 @@ def test_who_has_no_commit_waits_for_a_host_that_may_have_one() -> None:
     assert begin.host == "b"
 
 
+def test_who_has_no_commit_leaves_its_place_to_a_host_that_may_have_one() -> None:
+    driver = all_killed(Settings(2, 2, max_np=2))
+    driver.hosts_seen(3.6, {"a": 1, "b": 1, "c": 2, "d": 1})
+    for number in (2, 3):  # They take the places of the two that were killed.
+        assert not driver.status_changed(3.8, number, Status(WAITING))
+    found = driver.tick(4.5)
+    assert [(it.worker, it.host) for it in actions(Start, found)] == [(4, "a"), (5, "b")]
+    assert {it.worker for it in actions(Stop, found)} == {2, 3}
+    driver.worker_ended(4.6, 2, -15, "stopped")
+    driver.worker_ended(4.6, 3, -15, "stopped")
+    assert not actions(Plan, driver.status_changed(5.0, 4, Status(WAITING, kept=7)))
+    found = driver.status_changed(5.1, 5, Status(WAITING, kept=8))
+    assert actions(Begin, found) == [Begin(8, "b")]
+    (plan,) = actions(Plan, found)
+    assert plan == Plan(2, (5, 4), sync=True, commit=8)
+
+
+def test_places_are_left_once_and_the_job_ends_where_no_host_has_a_commit() -> None:
+    driver = all_killed(Settings(2, 2, max_np=2))
+    driver.hosts_seen(3.6, {"a": 1, "b": 1, "c": 2})
+    for number in (2, 3):
+        driver.status_changed(3.8, number, Status(WAITING))
+    assert len(actions(Start, driver.tick(4.5))) == 2
+    driver.worker_ended(4.6, 2, -15, "stopped")
+    driver.worker_ended(4.6, 3, -15, "stopped")
+    assert not driver.status_changed(5.0, 4, Status(WAITING))
+    (end,) = actions(End, driver.status_changed(5.1, 5, Status(WAITING)))
+    assert end.error == "no worker that has the state of training is left: killed"
+
+
 def with_an_old_commit() -> Driver:
     """Returns a driver that lost the state, where a newcomer's host keeps an old commit."""
     driver, _ = started(Settings(2, 1), {"a": 1, "b": 1})

@@ -172,6 +172,9 @@ class Story:
                     for number in self.plan.members:
                         self.after(0.1, partial(self.leave, number, self.plan, "off"))
             else:
+                if "no worker that has the state" in action.error:
+                    usable = {host for host, _ in self.driver._hosts.usable(self.now)}
+                    assert usable.isdisjoint(self.kept), "there is a commit to begin from"
                 self.end = action
 
     def publish(self, plan: Plan) -> None:
