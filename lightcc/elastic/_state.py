@@ -246,8 +246,10 @@ class State:
         worker = elastic.worker()
         if worker is None:
             self._kept_back.spread(0, None, self._version)
-        else:
-            self._kept_back.spread(worker.commit, worker.kept_parts, self._version)
+            return
+        # What rank 0 has read may be newer than the commit of which the launcher has heard.
+        commit = self._version if worker.commit else 0
+        self._kept_back.spread(commit, worker.kept_parts, self._version)
 
     def take_kept_back(self) -> None:
         """Called by `run` where a world ends in good order, and ranks go on from where they are."""

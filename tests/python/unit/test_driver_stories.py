@@ -153,7 +153,7 @@ class Story:
                 self.noticed = action.serial
             elif isinstance(action, Begin):
                 assert self.keeps
-                assert self.kept[action.host] == action.version
+                assert self.kept[action.host] >= action.version  # Its worker may have said less.
                 self.begins += 1
             elif isinstance(action, LeftOut):
                 assert self.alive.get(action.worker, Status("")) is not None
@@ -202,7 +202,8 @@ class Story:
             others = [it for it in map(self.alive.get, plan.members) if it is not None]
             assert first.kept >= max(max(it.kept, it.version) for it in others)
         survivors = [number for number in before.members if number in plan.members]
-        assert not before.members or survivors or self.begins or first is None, "nobody is left"
+        is_left = survivors or self.begins or first is None or first.has_state
+        assert not before.members or is_left, "nobody is left"
         holders = [it for it in survivors if it in self.state or not self.state]
         assert list(plan.members[: len(holders)]) == holders
         assert plan.sync or set(plan.members) <= set(before.members)
@@ -267,8 +268,10 @@ class Story:
                 self.after(2.0, partial(self.leave, number, plan, "a rank is gone or silent"))
             return
         done = max(self.state.get(number, 0) for number in plan.members)
-        start = plan.commit or self.state.get(plan.members[0], 0)
-        done = max(done, plan.commit)
+        first = plan.members[0]
+        commit = plan.commit and max(plan.commit, self.kept_for(first))
+        start = commit or self.state.get(first, 0)
+        done = max(done, commit)
         assert start == done, f"{done} steps are done, and rank 0 has {start}"
         for number in plan.members:
             self.state[number] = done
