@@ -8,11 +8,13 @@ import logging
 import os
 import pickle
 import random
-from typing import TYPE_CHECKING
+import types
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import lightcc as hvd
+from lightcc._discovery import elastic
 from lightcc._discovery.kept_commits import KeptCommits
 from lightcc.elastic._kept_back import KeptBack
 from lightcc.elastic._parts import (
@@ -184,6 +186,27 @@ def test_what_is_not_there_of_a_commit_is_said(
     with caplog.at_level(logging.WARNING):
         KeptBack().spread(commit, kept)
     assert (lost in caplog.text) if lost else not caplog.text
+
+
+def test_parts_are_of_the_commit_that_is_read(
+    kept: KeptCommits, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def made() -> Any:
+        return hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, step=6)
+
+    fds = [os.memfd_create(f"lightcc-commit-{name}") for name in ("index", "a", "b")]
+    commits = KeptCommits(fds[0], (fds[1], fds[2]))
+    commits.write(5, made().write_to)
+    kept.write(1, lambda file: file.write(written(*map(part_of, range(3)))))
+    worker = types.SimpleNamespace(commit=3, kept=commits, kept_parts=kept)  # As was heard of it.
+    monkeypatch.setattr(elastic, "worker", lambda: worker)
+    state = made()
+    with caplog.at_level(logging.WARNING):
+        state.begin_from_kept()
+        state.spread_kept_back(synchronized=True)
+    assert not caplog.text
+    for fd in fds:
+        os.close(fd)
 
 
 def test_nothing_is_said_where_nothing_was_kept_back(caplog: pytest.LogCaptureFixture) -> None:
