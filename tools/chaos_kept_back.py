@@ -35,7 +35,7 @@ RATIO = 0.02
 _HEADER_BYTES = 50  # Of a saved top-k state, docs/wire-format.md.
 _OF_RANKS = re.compile(r"kept back on (\d+) of (\d+) ranks is lost")
 _OF_ALL = re.compile(
-    r"there is none of the step from which|no agent that is left keeps it of commit \d+$"
+    r"there is none of the step from which|is lost: no agent that is left keeps it of commit \d+$"
 )
 
 

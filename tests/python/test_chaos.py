@@ -86,6 +86,7 @@ TWO_OF_THREE = "what compression kept back on 2 of 3 ranks is lost: they have fa
         (rests(w2=[1, 2]), [TWO_OF_THREE], None),  # That of one who is there.
         (rests(w0=[1, 3]), [TWO_OF_THREE], None),  # Nobody has had that.
         (rests(w0=[1, 2]), [TWO_OF_THREE.replace("3", "4")], None),
+        (rests(w0=[1, 2]), [TWO_OF_THREE + " agent that is left keeps it of commit 4"], 2),
         (rests(w0=[0]), ["it is lost: there is none of the step from which all go on"], 3),
         (rests(w0=[0]), ["it is lost: no agent that is left keeps it of commit 17"], 3),
         (rests(w0=[1]), ["it is lost: no agent that is left keeps it of commit 17"], None),
