@@ -162,11 +162,12 @@ def test_a_key_that_the_host_refuses_is_an_error_that_names_the_host(
 
 def agents(namespace: str) -> list[int]:
     """Returns the agents that ssh has started there."""
-    return [
-        int(pid)
-        for pid in ip("netns", "pids", namespace).split()
-        if b"lightcc.runner.remote" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    ]
+    found = []
+    for pid in ip("netns", "pids", namespace).split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended since.
+            if b"lightcc.runner.remote" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.append(int(pid))
+    return found
 
 
 def test_sigterm_at_an_agent_drains_its_host(site: Site, tmp_path: Path) -> None:

@@ -381,5 +381,5 @@ def test_the_log_tells_what_runs_and_each_bucket() -> None:
     assert info.count("network: none, as all ranks share this host's memory") == 2
     assert "LIGHT_NUM_STREAMS=2" in info
     assert "bucket" not in info
-    apart = log_of("debug", LIGHT_2D_ALLREDUCE="1")
+    apart = log_of("debug", LIGHT_2D_ALLREDUCE="1", LIGHT_INLINE_BYTES="0")
     assert apart.count("ALLREDUCE, 1 tensors from 'allreduce.gradient', 4000 bytes") == 2
