@@ -72,18 +72,18 @@ inline std::vector<Numbers> train(World& world,
   return results;
 }
 
+inline void wait_for_all(World& world) {
+  EXPECT_TRUE(lightcc::testing::run_one(world, lightcc::testing::bare(OpType::kBarrier)).ok());
+}
+
 /// Launches of all ranks together, when each reduces a bucket of tensors of a GPU for the second
 /// time.
 inline int launches_of_bucket(World& world,
                               int rank,
                               const Framework& framework,
                               const std::vector<std::size_t>& elements) {
-  using lightcc::testing::bare;
   using lightcc::testing::numbers_of;
   using lightcc::testing::operation_on;
-  const auto wait_for_all = [&] {
-    EXPECT_TRUE(lightcc::testing::run_one(world, bare(OpType::kBarrier)).ok());
-  };
   std::vector<Numbers> data;
   std::vector<Tensor> on_gpu;
   on_gpu.reserve(elements.size());
@@ -99,15 +99,15 @@ inline int launches_of_bucket(World& world,
           on_gpu[i].put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i])));
       operations.back().request.signature.compression = CompressionSpec{};
     }
-    wait_for_all();
+    wait_for_all(world);
     before = fake::launches();
-    wait_for_all();
+    wait_for_all(world);
     const auto ended = lightcc::testing::run_together(world, std::move(operations));
     EXPECT_TRUE(ended.ok()) << ended.status().message();
   }
-  wait_for_all();
+  wait_for_all(world);
   const int launches = fake::launches() - before;
-  wait_for_all();
+  wait_for_all(world);
   return launches;
 }
 

@@ -20,6 +20,7 @@
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/kernels/merge.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
+#include "lightcc_cuda/topk_jobs.hpp"
 
 namespace lightcc::cuda::cuda_topk_jobs_test {
 namespace {
@@ -31,79 +32,25 @@ using lightcc::testing::numbers_of;
 using lightcc::testing::on_hosts;
 using lightcc::testing::operation_on;
 using lightcc::testing::run_one;
+namespace topk_jobs = testing::topk_jobs;
 using testing::Framework;
 using testing::run_gpu_job;
 using testing::Tensor;
-
-constexpr int kRanks = 3;
-constexpr std::size_t kCount = 4001;
-
-JobOptions one_rank_a_host() {
-  JobOptions options = on_hosts({0, 1, 2});
-  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
-  return options;
-}
-
-using ByRank = std::array<std::vector<Numbers>, kRanks>;
-
-std::vector<Numbers>& of(ByRank& all, int rank) {
-  return all.at(static_cast<std::size_t>(rank));
-}
-
-std::vector<Numbers> train(World& world,
-                           int rank,
-                           const Framework* framework,
-                           const CompressionSpec& spec,
-                           std::uint32_t process_set = 0) {
-  return testing::train(world,
-                        rank,
-                        framework,
-                        spec,
-                        {.elements = {kCount, 300}, .void_rank = 1, .process_set = process_set});
-}
-
-ByRank trained_on_hosts(const JobOptions& options, const CompressionSpec& spec) {
-  ByRank results;
-  lightcc::testing::run_job(options, [&](World& world, int rank) {
-    of(results, rank) = train(world, rank, nullptr, spec);
-  });
-  return results;
-}
-
-/// Reduces a tensor of the GPU once. Returns the result.
-Numbers reduce_on_gpu(World& world,
-                      const Framework& framework,
-                      const Numbers& numbers,
-                      const CompressionSpec& spec,
-                      const char* name = "t") {
-  Numbers data = numbers;
-  const Tensor tensor(framework, data);
-  Operation operation = tensor.put(operation_on(OpType::kAllreduce, name, data));
-  operation.request.signature.reduce_op = ReduceOp::kSum;
-  operation.request.signature.compression = spec;
-  const auto reduced = run_one(world, std::move(operation));
-  EXPECT_TRUE(reduced.ok()) << reduced.status().message();
-  return tensor.read();
-}
-
-void wait_for_all(World& world) {
-  EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
-}
+using testing::wait_for_all;
+using topk_jobs::ByRank;
+using topk_jobs::kCount;
+using topk_jobs::kLaunches;
+using topk_jobs::kRanks;
 
 class CudaTopkOfJobs : public ::testing::TestWithParam<CompressionSpec> {};
-INSTANTIATE_TEST_SUITE_P(All,
-                         CudaTopkOfJobs,
-                         ::testing::Values(CompressionSpec{.ratio = 0.01, .momentum = 0.5},
-                                           CompressionSpec{
-                                               .ratio = 0.02, .warmup_steps = 2, .fp16 = true},
-                                           CompressionSpec{.ratio = 0.05, .exact = true}));
+INSTANTIATE_TEST_SUITE_P(All, CudaTopkOfJobs, topk_jobs::specs());
 
 TEST_P(CudaTopkOfJobs, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
-  ByRank expected = trained_on_hosts(one_rank_a_host(), GetParam());
+  ByRank expected = topk_jobs::trained_on_hosts(topk_jobs::options(), GetParam());
   fake::set("delay_us=100");
-  run_gpu_job(one_rank_a_host(), [&](World& world, int rank) {
+  run_gpu_job(topk_jobs::options(), [&](World& world, int rank) {
     const Framework framework;
-    EXPECT_EQ(train(world, rank, &framework, GetParam()), of(expected, rank));
+    EXPECT_EQ(topk_jobs::train(world, rank, &framework, GetParam()), topk_jobs::of(expected, rank));
     // Two tensors in four steps, less those of the warm-up that travel in another way.
     EXPECT_GE(world.stats().topk.on_device, 4U);
     EXPECT_LT(world.stats().topk.on_device, world.stats().topk.tensors);
@@ -113,7 +60,7 @@ TEST_P(CudaTopkOfJobs, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
 class CudaTopkJobs : public ::testing::Test {};
 
 TEST_F(CudaTopkJobs, copies_lists_alone) {
-  run_gpu_job(one_rank_a_host(), [](World& world, int rank) {
+  run_gpu_job(topk_jobs::options(), [](World& world, int rank) {
     const Framework framework;
     Numbers data = numbers_of(rank, 40000);
     const Tensor tensor(framework, data);
@@ -142,13 +89,10 @@ TEST_F(CudaTopkJobs, copies_lists_alone) {
 
 int launches_of_bucket(std::size_t tensors) {
   int launches = 0;
-  run_gpu_job(one_rank_a_host(), [&](World& world, int rank) {
+  run_gpu_job(topk_jobs::options(), [&](World& world, int rank) {
     const Framework framework;
-    std::vector<std::size_t> elements;
-    for (std::size_t i = 0; i < tensors; ++i) {
-      elements.push_back(400 + i * 37 % 400);
-    }
-    const int counted = testing::launches_of_bucket(world, rank, framework, elements);
+    const int counted =
+        testing::launches_of_bucket(world, rank, framework, topk_jobs::sizes(tensors));
     EXPECT_EQ(world.stats().topk.on_device, 2 * tensors);
     if (rank == 0) {
       launches = counted;
@@ -159,27 +103,13 @@ int launches_of_bucket(std::size_t tensors) {
 
 TEST_F(CudaTopkJobs, a_bucket_takes_as_many_launches_whatever_it_holds) {
   const int of_one = launches_of_bucket(1);
-  EXPECT_EQ(of_one, 17 * kRanks);
+  EXPECT_EQ(of_one, kLaunches * kRanks);
   EXPECT_EQ(launches_of_bucket(40), of_one);
 }
 
 TEST_F(CudaTopkJobs, what_is_sent_and_what_is_kept_add_up) {
-  run_gpu_job(one_rank_a_host(), [](World& world, int rank) {
-    const Framework framework;
-    Numbers got(kCount);
-    Numbers expected(kCount);
-    for (int step = 0; step < 5; ++step) {
-      // The last one sends everything, by way of host memory: what was kept back moves there.
-      const CompressionSpec spec{.ratio = step == 4 ? 1.0 : 0.02};
-      const Numbers sum = reduce_on_gpu(world, framework, numbers_of(rank + step, kCount), spec);
-      for (std::size_t i = 0; i < kCount; ++i) {
-        got[i] += sum[i];
-        for (int other = 0; other < kRanks; ++other) {
-          expected[i] += numbers_of(other + step, kCount)[i];
-        }
-      }
-      EXPECT_EQ(got == expected, step == 4);
-    }
+  run_gpu_job(topk_jobs::options(), [](World& world, int rank) {
+    topk_jobs::expect_sums_to_be_whole_at_last(world, rank);
     EXPECT_EQ(world.stats().topk.on_device, 4U);
   });
 }
@@ -190,12 +120,13 @@ TEST_F(CudaTopkJobs, a_knob_and_what_a_gpu_cannot_do_leave_it_to_the_host) {
     const char* value;
   };
   for (const Case& c : {Case{"LIGHT_GPU_TOPK", "0"}, Case{"LIGHT_COMPRESSION_SAMPLE", "1"}}) {
-    JobOptions options = one_rank_a_host();
+    JobOptions options = topk_jobs::options();
     options.environment[c.name] = c.value;
-    ByRank expected = trained_on_hosts(options, {});
+    ByRank expected = topk_jobs::trained_on_hosts(options, {});
     run_gpu_job(options, [&](World& world, int rank) {
       const Framework framework;
-      EXPECT_EQ(train(world, rank, &framework, {}), of(expected, rank)) << c.name;
+      EXPECT_EQ(topk_jobs::train(world, rank, &framework, {}), topk_jobs::of(expected, rank))
+          << c.name;
       EXPECT_EQ(world.stats().topk.on_device, 0U);
       EXPECT_GT(world.stats().topk.tensors, 0U);
     });
@@ -204,9 +135,9 @@ TEST_F(CudaTopkJobs, a_knob_and_what_a_gpu_cannot_do_leave_it_to_the_host) {
 
 // It needs no other rank's consent.
 TEST_F(CudaTopkJobs, a_rank_whose_gpu_has_no_memory_for_it_goes_by_way_of_the_host) {
-  ByRank expected = trained_on_hosts(one_rank_a_host(), {});
+  ByRank expected = topk_jobs::trained_on_hosts(topk_jobs::options(), {});
   std::atomic<std::uint64_t> on_device = 0;
-  run_gpu_job(one_rank_a_host(), [&](World& world, int rank) {
+  run_gpu_job(topk_jobs::options(), [&](World& world, int rank) {
     const Framework framework;
     const Tensor tensor(framework, numbers_of(rank));
     wait_for_all(world);
@@ -215,8 +146,8 @@ TEST_F(CudaTopkJobs, a_rank_whose_gpu_has_no_memory_for_it_goes_by_way_of_the_ho
       fake::set("fail=cuMemAlloc_v2:2:7");
     }
     wait_for_all(world);
-    std::vector<Numbers> results = train(world, rank, &framework, {});
-    EXPECT_EQ(results, of(expected, rank));
+    std::vector<Numbers> results = topk_jobs::train(world, rank, &framework, {});
+    EXPECT_EQ(results, topk_jobs::of(expected, rank));
     on_device += world.stats().topk.on_device;
   });
   EXPECT_LT(on_device, 8U * kRanks);
@@ -224,7 +155,7 @@ TEST_F(CudaTopkJobs, a_rank_whose_gpu_has_no_memory_for_it_goes_by_way_of_the_ho
 }
 
 TEST_F(CudaTopkJobs, a_rank_that_has_joined_contributes_what_it_kept_back) {
-  run_gpu_job(one_rank_a_host(), [](World& world, int rank) {
+  run_gpu_job(topk_jobs::options(), [](World& world, int rank) {
     const Framework framework;
     Numbers expected(kCount);
     for (int other = 0; other < kRanks; ++other) {
@@ -233,10 +164,10 @@ TEST_F(CudaTopkJobs, a_rank_that_has_joined_contributes_what_it_kept_back) {
         expected[i] += numbers[i] * (other == 1 ? 1.0F : 2.0F);
       }
     }
-    Numbers got = reduce_on_gpu(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
+    Numbers got = topk_jobs::reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
     if (rank != 1) {
       const Numbers rest =
-          reduce_on_gpu(world, framework, numbers_of(rank, kCount), {.ratio = 1.0});
+          topk_jobs::reduce(world, framework, numbers_of(rank, kCount), {.ratio = 1.0});
       for (std::size_t i = 0; i < kCount; ++i) {
         got[i] += rest[i];
       }
@@ -248,7 +179,7 @@ TEST_F(CudaTopkJobs, a_rank_that_has_joined_contributes_what_it_kept_back) {
 
 TEST_F(CudaTopkJobs, tensors_of_one_bucket_may_be_on_several_gpus) {
   fake::set("devices=2");
-  run_gpu_job(one_rank_a_host(), [](World& world, int rank) {
+  run_gpu_job(topk_jobs::options(), [](World& world, int rank) {
     const Framework first(0);
     const Framework second(1);
     Numbers data = numbers_of(rank, kCount);
@@ -269,15 +200,15 @@ TEST_F(CudaTopkJobs, tensors_of_one_bucket_may_be_on_several_gpus) {
 }
 
 TEST_F(CudaTopkJobs, what_is_kept_back_is_saved_scaled_and_loaded) {
-  run_gpu_job(one_rank_a_host(), [](World& world, int rank) {
+  run_gpu_job(topk_jobs::options(), [](World& world, int rank) {
     const Framework framework;
     const Numbers numbers = numbers_of(rank, kCount);
     const CompressionSpec spec{.ratio = 0.02};
-    reduce_on_gpu(world, framework, numbers, spec);
+    topk_jobs::reduce(world, framework, numbers, spec);
     const auto saved = world.save_compression();
     ASSERT_TRUE(saved.ok()) << saved.status().message();
     ASSERT_EQ(saved->size(), 1U);
-    const Numbers second = reduce_on_gpu(world, framework, numbers, spec);
+    const Numbers second = topk_jobs::reduce(world, framework, numbers, spec);
     // Twice as much of everything, and the same once more.
     ASSERT_TRUE(world.load_compression(saved->front()).ok());
     ASSERT_TRUE(world.scale_compression(2.0, 0, {saved->front().name}).ok());
@@ -289,31 +220,18 @@ TEST_F(CudaTopkJobs, what_is_kept_back_is_saved_scaled_and_loaded) {
     for (float& number : expected) {
       number *= 2.0F;
     }
-    EXPECT_EQ(reduce_on_gpu(world, framework, doubled, spec), expected);
+    EXPECT_EQ(topk_jobs::reduce(world, framework, doubled, spec), expected);
     ASSERT_TRUE(world.scale_compression(0.5, 0, {saved->front().name}).ok());
     ASSERT_TRUE(world.load_compression(saved->front()).ok());
-    EXPECT_EQ(reduce_on_gpu(world, framework, numbers, spec), second);
+    EXPECT_EQ(topk_jobs::reduce(world, framework, numbers, spec), second);
     EXPECT_EQ(world.stats().topk.on_device, 4U);
   });
 }
 
 TEST_F(CudaTopkJobs, a_process_set_takes_what_was_kept_back_along_when_it_goes) {
-  JobOptions options = one_rank_a_host();
-  options.process_sets = {{0, 2}};
-  options.environment["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1";
-  run_gpu_job(options, [](World& world, int rank) {
-    const Framework framework;
-    if (rank != 1) {
-      train(world, rank / 2, &framework, {}, 1);
-      EXPECT_GT(world.stats().topk.on_device, 0U);
-      EXPECT_EQ(world.save_compression()->size(), 2U);
-    }
-    wait_for_all(world);
-    Operation removal = bare(OpType::kRemoveProcessSet);
-    removal.request.signature.root_or_peer = 1;
-    const auto removed = run_one(world, std::move(removal));
-    EXPECT_TRUE(removed.ok()) << removed.status().message();
-    EXPECT_EQ(world.save_compression()->size(), 0U);
+  run_gpu_job(topk_jobs::with_a_set(topk_jobs::options()), [](World& world, int rank) {
+    topk_jobs::expect_a_set_to_take_all_along(
+        world, rank, [](const World& of_set) { EXPECT_GT(of_set.stats().topk.on_device, 0U); });
   });
 }
 
@@ -324,7 +242,7 @@ TEST_F(CudaTopkJobs, a_call_that_fails_ends_the_world_with_its_name) {
                                  "cuLaunchKernel:2:14"}) {
     Mutex mutex;
     Status failure;
-    run_gpu_job(one_rank_a_host(), [&](World& world, int rank) {
+    run_gpu_job(topk_jobs::options(), [&](World& world, int rank) {
       const Framework framework;
       Numbers data = numbers_of(rank, kCount);
       const Tensor tensor(framework, data);

@@ -26,6 +26,7 @@
 #include "lightcc_cuda/kernels/merge.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
+#include "lightcc_cuda/topk_jobs.hpp"
 
 namespace lightcc::cuda::nccl_topk_test {
 namespace {
@@ -37,30 +38,20 @@ using lightcc::testing::numbers_of;
 using lightcc::testing::on_hosts;
 using lightcc::testing::operation_on;
 using lightcc::testing::run_one;
+namespace topk_jobs = testing::topk_jobs;
 using testing::Framework;
 using testing::run_nccl_job;
 using testing::Tensor;
-
-constexpr int kRanks = 3;
-constexpr std::size_t kCount = 4001;
-/// Of a step of float32 in steady state.
-constexpr int kLaunches = 17;
+using testing::wait_for_all;
+using topk_jobs::ByRank;
+using topk_jobs::kCount;
+using topk_jobs::kLaunches;
+using topk_jobs::kRanks;
 
 JobOptions one_rank_a_host() {
-  JobOptions options = on_hosts({0, 1, 2});
-  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
+  JobOptions options = topk_jobs::options();
   options.environment["LIGHT_NCCL_TOPK"] = "1";
   return options;
-}
-
-using ByRank = std::array<std::vector<Numbers>, kRanks>;
-
-std::vector<Numbers>& of(ByRank& all, int rank) {
-  return all.at(static_cast<std::size_t>(rank));
-}
-
-void wait_for_all(World& world) {
-  EXPECT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
 }
 
 /// Of what NCCL carries.
@@ -68,63 +59,19 @@ std::uint64_t buckets_by_nccl(const World& world) {
   return world.stats().device_buckets.by_own_plane;
 }
 
-std::vector<Numbers> train(World& world,
-                           int rank,
-                           const Framework* framework,
-                           const CompressionSpec& spec,
-                           std::uint32_t process_set = 0) {
-  return testing::train(world,
-                        rank,
-                        framework,
-                        spec,
-                        {.elements = {kCount, 300}, .void_rank = 1, .process_set = process_set});
-}
-
-ByRank trained_on_hosts(const CompressionSpec& spec) {
-  ByRank results;
-  lightcc::testing::run_job(one_rank_a_host(), [&](World& world, int rank) {
-    of(results, rank) = train(world, rank, nullptr, spec);
-  });
-  return results;
-}
-
-Operation compressed(Operation operation, const CompressionSpec& spec) {
-  operation.request.signature.reduce_op = ReduceOp::kSum;
-  operation.request.signature.compression = spec;
-  return operation;
-}
-
-/// Reduces a tensor of the GPU once. Returns the result.
-Numbers reduce(World& world,
-               const Framework& framework,
-               const Numbers& numbers,
-               const CompressionSpec& spec) {
-  Numbers data = numbers;
-  const Tensor tensor(framework, data);
-  const auto reduced =
-      run_one(world, compressed(tensor.put(operation_on(OpType::kAllreduce, "t", data)), spec));
-  EXPECT_TRUE(reduced.ok()) << reduced.status().message();
-  return tensor.read();
-}
-
 class NcclTopkOfJobs : public ::testing::TestWithParam<CompressionSpec> {
  protected:
   void SetUp() override { fake::set_nccl(""); }
 };
-INSTANTIATE_TEST_SUITE_P(All,
-                         NcclTopkOfJobs,
-                         ::testing::Values(CompressionSpec{.ratio = 0.01, .momentum = 0.5},
-                                           CompressionSpec{
-                                               .ratio = 0.02, .warmup_steps = 2, .fp16 = true},
-                                           CompressionSpec{.ratio = 0.05, .exact = true}));
+INSTANTIATE_TEST_SUITE_P(All, NcclTopkOfJobs, topk_jobs::specs());
 
 // In every third step the tensors are in host memory, one step is void, and a warm-up begins with
 // ratios at which dense elements travel.
 TEST_P(NcclTopkOfJobs, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
-  ByRank expected = trained_on_hosts(GetParam());
+  ByRank expected = topk_jobs::trained_on_hosts(one_rank_a_host(), GetParam());
   run_nccl_job(one_rank_a_host(), [&](World& world, int rank) {
     const Framework framework;
-    EXPECT_EQ(train(world, rank, &framework, GetParam()), of(expected, rank));
+    EXPECT_EQ(topk_jobs::train(world, rank, &framework, GetParam()), topk_jobs::of(expected, rank));
     EXPECT_GE(world.stats().topk.on_device, 4U);
     EXPECT_GE(buckets_by_nccl(world), 2U);
   });
@@ -166,7 +113,7 @@ std::vector<std::vector<std::byte>> bytes_of_steps(World& world,
     }
     operation.request.signature.dtype = dtype;
     operation.request.signature.shape = operation.input.shape;
-    const auto reduced = run_one(world, compressed(std::move(operation), spec));
+    const auto reduced = run_one(world, topk_jobs::compressed(std::move(operation), spec));
     EXPECT_TRUE(reduced.ok()) << reduced.status().message();
     const Numbers got = tensor.read();
     const auto* const first = reinterpret_cast<const std::byte*>(got.data());
@@ -231,8 +178,8 @@ TEST_F(NcclTopk, the_host_waits_for_nothing_between_selecting_and_adding_up) {
           }
           wait_for_all(world);
           std::vector<Operation> operations;
-          operations.push_back(compressed(tensor.put(operation_on(OpType::kAllreduce, "t", data)),
-                                          CompressionSpec{}));
+          operations.push_back(topk_jobs::compressed(
+              tensor.put(operation_on(OpType::kAllreduce, "t", data)), CompressionSpec{}));
           const auto handle = world.start(std::move(operations), {});
           ASSERT_TRUE(handle.ok()) << handle.status().message();
           if (rank == 0 && step == 1) {
@@ -265,8 +212,9 @@ TEST_F(NcclTopk, nothing_but_tables_and_reports_is_copied) {
           fake::set("devices=4");
         }
         wait_for_all(world);
-        const auto reduced =
-            run_one(world, compressed(tensor.put(operation_on(OpType::kAllreduce, "t", data)), {}));
+        const auto reduced = run_one(
+            world,
+            topk_jobs::compressed(tensor.put(operation_on(OpType::kAllreduce, "t", data)), {}));
         ASSERT_TRUE(reduced.ok()) << reduced.status().message();
         wait_for_all(world);
         // All ranks use one GPU of the fake driver here.
@@ -286,11 +234,8 @@ TEST_F(NcclTopk, a_bucket_takes_as_many_launches_whatever_it_holds) {
   for (const std::size_t tensors : {1U, 40U}) {
     run_nccl_job(one_rank_a_host(), [&](World& world, int rank) {
       const Framework framework;
-      std::vector<std::size_t> elements;
-      for (std::size_t i = 0; i < tensors; ++i) {
-        elements.push_back(400 + i * 37 % 400);
-      }
-      const int launches = testing::launches_of_bucket(world, rank, framework, elements);
+      const int launches =
+          testing::launches_of_bucket(world, rank, framework, topk_jobs::sizes(tensors));
       EXPECT_EQ(launches, kLaunches * kRanks) << tensors;
       EXPECT_EQ(buckets_by_nccl(world), 2U);
     });
@@ -309,10 +254,10 @@ TEST_F(NcclTopk, more_tensors_than_a_table_has_rows_go_in_two) {
         std::vector<Operation> operations;
         tensors.reserve(kMaxTopkTensors + 1);
         for (std::size_t i = 0; i <= kMaxTopkTensors; ++i) {
-          operations.push_back(
-              compressed(tensors.emplace_back(framework, data)
-                             .put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data)),
-                         {}));
+          operations.push_back(topk_jobs::compressed(
+              tensors.emplace_back(framework, data)
+                  .put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data)),
+              {}));
         }
         const auto ended = lightcc::testing::run_together(world, std::move(operations));
         ASSERT_TRUE(ended.ok()) << ended.status().message();
@@ -325,21 +270,7 @@ TEST_F(NcclTopk, more_tensors_than_a_table_has_rows_go_in_two) {
 
 TEST_F(NcclTopk, what_is_sent_and_what_is_kept_add_up) {
   run_nccl_job(one_rank_a_host(), [](World& world, int rank) {
-    const Framework framework;
-    Numbers got(kCount);
-    Numbers expected(kCount);
-    for (int step = 0; step < 5; ++step) {
-      // The last one sends everything, by way of host memory: what was kept back moves there.
-      const CompressionSpec spec{.ratio = step == 4 ? 1.0 : 0.02};
-      const Numbers sum = reduce(world, framework, numbers_of(rank + step, kCount), spec);
-      for (std::size_t i = 0; i < kCount; ++i) {
-        got[i] += sum[i];
-        for (int other = 0; other < kRanks; ++other) {
-          expected[i] += numbers_of(other + step, kCount)[i];
-        }
-      }
-      EXPECT_EQ(got == expected, step == 4);
-    }
+    topk_jobs::expect_sums_to_be_whole_at_last(world, rank);
     EXPECT_EQ(buckets_by_nccl(world), 4U);
     EXPECT_EQ(world.stats().device_buckets.staged, 1U);
   });
@@ -352,9 +283,10 @@ TEST_F(NcclTopk, a_rank_that_has_joined_contributes_what_it_kept_back) {
     options.environment["LIGHT_NCCL_TOPK"] = std::to_string(by_nccl);
     run_nccl_job(options, [&](World& world, int rank) {
       const Framework framework;
-      reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
+      topk_jobs::reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
       for (int step = 0; step < 2 && rank != 1; ++step) {
-        const Numbers got = reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
+        const Numbers got =
+            topk_jobs::reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
         if (rank == 0) {
           results[by_nccl] = got;
         }
@@ -397,7 +329,8 @@ TEST_F(NcclTopk, many_buckets_run_on_two_lanes_and_sub_sets) {
             continue;
           }
           if (i % 4 != 3) {
-            operation = compressed(std::move(operation), {.ratio = i % 2 == 0 ? 0.02 : 0.05});
+            operation =
+                topk_jobs::compressed(std::move(operation), {.ratio = i % 2 == 0 ? 0.02 : 0.05});
           }
           std::vector<Operation> one;
           one.push_back(std::move(operation));
@@ -415,32 +348,19 @@ TEST_F(NcclTopk, many_buckets_run_on_two_lanes_and_sub_sets) {
         results.push_back(tensors[i].read());
       }
       if (by_nccl) {
-        EXPECT_EQ(results, of(expected, rank));
+        EXPECT_EQ(results, topk_jobs::of(expected, rank));
         EXPECT_EQ(world.stats().device_buckets.staged, 0U);
       } else {
-        of(expected, rank) = results;
+        topk_jobs::of(expected, rank) = results;
       }
     });
   }
 }
 
 TEST_F(NcclTopk, a_process_set_takes_what_was_kept_back_along_when_it_goes) {
-  JobOptions options = one_rank_a_host();
-  options.process_sets = {{0, 2}};
-  options.environment["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1";
-  run_nccl_job(options, [](World& world, int rank) {
-    const Framework framework;
-    if (rank != 1) {
-      train(world, rank / 2, &framework, {}, 1);
-      EXPECT_GT(buckets_by_nccl(world), 0U);
-      EXPECT_EQ(world.save_compression()->size(), 2U);
-    }
-    wait_for_all(world);
-    Operation removal = bare(OpType::kRemoveProcessSet);
-    removal.request.signature.root_or_peer = 1;
-    const auto removed = run_one(world, std::move(removal));
-    EXPECT_TRUE(removed.ok()) << removed.status().message();
-    EXPECT_EQ(world.save_compression()->size(), 0U);
+  run_nccl_job(topk_jobs::with_a_set(one_rank_a_host()), [](World& world, int rank) {
+    topk_jobs::expect_a_set_to_take_all_along(
+        world, rank, [](const World& of_set) { EXPECT_GT(buckets_by_nccl(of_set), 0U); });
   });
 }
 
@@ -448,10 +368,11 @@ TEST_F(NcclTopk, what_one_rank_cannot_do_leaves_it_to_the_host_on_all) {
   for (const char* const name : {"LIGHT_GPU_TOPK", "LIGHT_COMPRESSION_SAMPLE"}) {
     JobOptions options = one_rank_a_host();
     options.environment[name] = std::string(name) == "LIGHT_GPU_TOPK" ? "0" : "1";
-    ByRank expected = trained_on_hosts({});
+    ByRank expected = topk_jobs::trained_on_hosts(one_rank_a_host(), {});
     run_nccl_job(options, [&](World& world, int rank) {
       const Framework framework;
-      EXPECT_EQ(train(world, rank, &framework, {}), of(expected, rank)) << name;
+      EXPECT_EQ(topk_jobs::train(world, rank, &framework, {}), topk_jobs::of(expected, rank))
+          << name;
       EXPECT_EQ(buckets_by_nccl(world), 0U);
     });
   }
@@ -463,14 +384,15 @@ TEST_F(NcclTopk, blocks_of_a_host_and_quantised_tensors_go_by_way_of_the_host) {
     options.environment = one_rank_a_host().environment;
     run_nccl_job(options, [&](World& world, int rank) {
       const Framework framework(world.topology().local_rank);
-      reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
+      topk_jobs::reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
       // Blocks are equal, or of one rank.
       EXPECT_EQ(buckets_by_nccl(world), hosts.size() == 3 ? 1U : 0U);
     });
   }
   run_nccl_job(one_rank_a_host(), [](World& world, int rank) {
     const Framework framework;
-    reduce(world, framework, numbers_of(rank, kCount), {.compressor = Compressor::kInt8});
+    topk_jobs::reduce(
+        world, framework, numbers_of(rank, kCount), {.compressor = Compressor::kInt8});
     EXPECT_EQ(buckets_by_nccl(world), 0U);
   });
 }
@@ -486,7 +408,7 @@ std::vector<Status> errors_of_job(const std::function<void(int rank)>& begin_tro
     const Tensor tensor(framework, data);
     const auto step = [&] {
       Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
-      return run_one(world, compressed(std::move(operation), {})).status();
+      return run_one(world, topk_jobs::compressed(std::move(operation), {})).status();
     };
     for (int i = 0; i < steps; ++i) {
       EXPECT_TRUE(step().ok());
