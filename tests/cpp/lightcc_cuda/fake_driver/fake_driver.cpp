@@ -1,3 +1,5 @@
+// The driver's functions, in one file: all of them use what handles point to, and one error that
+// stays. What they are made of has headers of its own: memory, streams, settings, traffic.
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 
 #include <atomic>

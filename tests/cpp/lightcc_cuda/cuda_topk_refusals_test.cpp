@@ -1,0 +1,161 @@
+// What top-k compression in memory of the fake GPU refuses, and how its calls fail.
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/compression/topk_list.hpp"
+
+#include "compression/topk_testing.hpp"
+#include "lightcc_cuda/cuda_testing.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/staging/cuda_staging.hpp"
+#include "lightcc_cuda/topk_kernels_testing.hpp"
+
+namespace lightcc::cuda::cuda_topk_refusals_test {
+namespace {
+
+using lightcc::testing::Buffer;
+using testing::finish;
+using testing::Framework;
+using testing::OnGpu;
+using testing::saved;
+using testing::value;
+
+class CudaTopkRefusals : public testing::TopkKernelsTest {};
+
+TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do_at_once) {
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    auto first = value(kernels.make_state(DataType::kFloat32, 100));
+    auto second = value(kernels.make_state(DataType::kFloat16, 100));
+    const OnGpu memory(framework, 400);
+    memory.write(Buffer(400));
+    Buffer list(max_list_bytes(100, 1, {}));
+    TopkOutcome outcome;
+    const auto step_of = [&](TopkShardState& state) {
+      return TopkStep{.state = &state,
+                      .shard = memory.data(),
+                      .request = {.k = 1, .capacity = 1},
+                      .list = list,
+                      .outcome = &outcome};
+    };
+    const TopkStep mixed[] = {step_of(*first), step_of(*second)};
+    const Status refused = kernels.compress_all(mixed).status();
+    EXPECT_EQ(refused.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(refused.message().find("float32 and float16"), std::string::npos)
+        << refused.message();
+    const TopkStep twice[] = {step_of(*first), step_of(*first)};
+    EXPECT_EQ(kernels.compress_all(twice).status().code(), ErrorCode::kInternal);
+    EXPECT_FALSE(first->is_pending());
+    EXPECT_FALSE(second->is_pending());
+    const TopkListView none{.elements = 100, .format = {}, .non_finite = true};
+    const TopkSum sums[] = {
+        {.lists = {none}, .out = memory.data(), .elements = 100, .dtype = DataType::kFloat32},
+        {.lists = {none}, .out = memory.data(), .elements = 100, .dtype = DataType::kFloat16}};
+    EXPECT_EQ(kernels.merge_all(sums).status().code(), ErrorCode::kInvalidArgument);
+  });
+}
+
+TEST_F(CudaTopkRefusals, refuse_what_they_cannot_do) {
+  with_gpu([](const Framework& framework, TopkKernels& kernels) {
+    EXPECT_EQ(kernels.objection_to(1, 64), "");
+    EXPECT_EQ(kernels.objection_to(0, 2), "");
+    EXPECT_NE(kernels.objection_to(std::size_t{1} << 31, 2).find("takes at most 2147483647"),
+              std::string::npos);
+    EXPECT_NE(kernels.objection_to(1, 65).find("at most 64"), std::string::npos);
+    auto state = value(kernels.make_state(DataType::kFloat32, 100));
+    const OnGpu memory(framework, 400);
+    memory.write(Buffer(400));
+    Buffer list(max_list_bytes(100, 100, {}));
+    TopkOutcome outcome;
+    for (const TopkRequest& request : {TopkRequest{.k = 0, .capacity = 1},
+                                       TopkRequest{.k = 2, .capacity = 1},
+                                       TopkRequest{.k = 1, .capacity = 101}}) {
+      EXPECT_EQ(state->compress(memory.data(), request, list, outcome).status().code(),
+                ErrorCode::kInvalidArgument);
+    }
+    const TopkRequest request{.k = 1, .capacity = 1};
+    ASSERT_TRUE(finish(state->compress(memory.data(), request, list, outcome)).ok());
+    EXPECT_EQ(state->compress(memory.data(), request, list, outcome).status().code(),
+              ErrorCode::kInternal);
+    Bytes bytes;
+    EXPECT_EQ(state->save(bytes).code(), ErrorCode::kInternal);
+    EXPECT_EQ(state->flush(nullptr, memory.data(), 0.0).status().code(), ErrorCode::kUnimplemented);
+    EXPECT_EQ(kernels.load_state({}).status().code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(kernels.merge({}, memory.data(), 100, DataType::kFloat32, 1.0).status().code(),
+              ErrorCode::kInvalidArgument);
+  });
+}
+
+TEST_F(CudaTopkRefusals, a_gpu_without_memory_or_kernels_objects_from_then_on) {
+  with_gpu([](const Framework& /*framework*/, TopkKernels& kernels) {
+    EXPECT_TRUE(kernels.make_state(DataType::kFloat32, 100).ok());
+    fake::set("fail=cuMemAlloc_v2:2:1");
+    const auto made = kernels.make_state(DataType::kFloat32, 100);
+    EXPECT_EQ(made.status().code(), ErrorCode::kSystem);
+    EXPECT_EQ(kernels.objection_to(100, 2),
+              "cuda:0: cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (of the fake driver)");
+  });
+  fake::set("ptx=0");
+  with_gpu([](const Framework& /*framework*/, TopkKernels& kernels) {
+    EXPECT_EQ(kernels.make_state(DataType::kFloat32, 100).status().code(),
+              ErrorCode::kUnimplemented);
+    EXPECT_NE(kernels.objection_to(100, 2).find("cannot load the kernels 'merge'"),
+              std::string::npos)
+        << kernels.objection_to(100, 2);
+  });
+}
+
+/// What a step says when its N-th such call fails; nothing where there are fewer.
+Status failure_of_step(const std::string& call, int code, int turn) {
+  Status failure;
+  const std::shared_ptr<Staging> staging = make_staging();
+  const Framework framework;
+  TopkKernels& kernels = *staging->topk_kernels(0);
+  auto state = value(kernels.make_state(DataType::kFloat32, 100));
+  const OnGpu memory(framework, 400);
+  memory.write(Buffer(400, std::byte{1}));
+  Buffer list(max_list_bytes(100, 10, {}));
+  TopkOutcome outcome;
+  const TopkRequest request{.k = 10, .capacity = 10, .fp16 = true, .momentum = 0.5};
+  const Buffer before = saved(*state);
+  fake::set("fail=" + call + ":" + std::to_string(code) + ":" + std::to_string(turn));
+  failure = finish(state->compress(memory.data(), request, list, outcome));
+  if (failure.ok()) {
+    const TopkListView view = value(
+        parse_list({list.data(), outcome.bytes}, 100, {.dtype = DataType::kFloat32, .fp16 = true}));
+    failure = finish(kernels.merge({&view, 1}, memory.data(), 100, DataType::kFloat32, 1.0));
+  }
+  state->rollback();
+  fake::set("");
+  EXPECT_EQ(saved(*state), before);
+  return failure;
+}
+
+TEST_F(CudaTopkRefusals, a_call_that_fails_is_a_typed_error_and_undoes_nothing_else) {
+  struct Call {
+    const char* name;
+    int calls;  ///< Of a step and a merge.
+  };
+  for (const Call& call : {Call{"cuMemAlloc_v2", 2},
+                           Call{"cuMemHostAlloc", 2},
+                           Call{"cuMemcpyHtoDAsync_v2", 2},
+                           Call{"cuMemcpyDtoHAsync_v2", 2},
+                           Call{"cuMemsetD8Async", 2},
+                           Call{"cuLaunchKernel", 16}}) {
+    const int before = fake::live();
+    for (int turn = 1; turn <= call.calls; ++turn) {
+      const Status failure = failure_of_step(call.name, 2, turn);
+      EXPECT_EQ(failure.code(), ErrorCode::kSystem) << call.name << ' ' << turn;
+      const std::string name(call.name);
+      EXPECT_NE(failure.message().find(name.substr(0, name.find('_'))), std::string::npos)
+          << failure.message();
+      EXPECT_EQ(fake::live(), before);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lightcc::cuda::cuda_topk_refusals_test
