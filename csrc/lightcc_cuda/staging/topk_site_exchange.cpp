@@ -3,10 +3,12 @@
 #include <bit>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "lightcc_cuda/kernels/merge.hpp"
+#include "lightcc_cuda/staging/topk_merge_rows.hpp"
 #include "lightcc_cuda/staging/topk_site.hpp"
 #include "lightcc_cuda/staging/topk_step_table.hpp"
 
@@ -46,9 +48,7 @@ struct TopkSite::Exchange {
   std::size_t flags_at;
   std::size_t begins_at;
   Address memory = 0;
-  std::vector<MergeTensor> sums;
-  std::vector<MergeList> parts;
-  u64 tiles = 0;
+  std::optional<detail::MergeRows> sums;  ///< Once there is memory.
   // Pinned.
   std::shared_ptr<std::byte> pinned;
   std::size_t reports_of_host = 0;
@@ -83,7 +83,7 @@ TopkSite::Exchange::Exchange(std::vector<ExchangedStep> of, std::size_t of_membe
 std::size_t TopkSite::Exchange::begins_bytes() const {
   std::size_t begins = 0;
   for (const ExchangedStep& one : steps) {
-    begins += members * tiles_of(one.step.shard->numel, kTopkWireBlock);
+    begins += detail::merge_begins(one.step.shard->numel, members);
   }
   return begins * sizeof(u32);
 }
@@ -92,36 +92,28 @@ MergeList TopkSite::Exchange::part(std::size_t step, std::size_t member) const {
   const detail::RowArrays& arrays = table.arrays[step];
   const lightcc::detail::ListLayout front = detail::layout_of(steps[step].step, 0);
   const Address list = memory + lists_at + member * table.lists_bytes;
-  const bool has_scales = detail::format_of(steps[step].step).has_scales();
-  return {.header = detail::at<const u64>(list + arrays.front),
-          .counts = detail::at<const u32>(list + arrays.front + front.counts),
-          .exponents =
-              has_scales ? detail::at<const i16>(list + arrays.front + front.exponents) : nullptr,
-          .offsets = detail::at<const u16>(list + arrays.offsets),
-          .values = detail::at<const u8>(list + arrays.values)};
+  return detail::merge_list(list + arrays.front,
+                            front,
+                            detail::format_of(steps[step].step).has_scales(),
+                            list + arrays.offsets,
+                            list + arrays.values);
 }
 
 void TopkSite::Exchange::fill_sums() {
-  Address begins = memory + begins_at;
+  sums.emplace(memory + begins_at, memory + flags_at);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const TopkShard& shard = *steps[i].step.shard;
-    MergeTensor row{};
-    row.first = tiles;
-    row.first_list = parts.size();
-    row.begins = detail::at<u32>(begins);
-    row.flags = detail::at<u32>(memory + flags_at + i * kMergeFlags * sizeof(u32));
-    row.out = reinterpret_cast<u8*>(steps[i].out);
-    row.elements = shard.numel;
-    row.capacity = steps[i].step.request.capacity;
-    row.postscale = steps[i].postscale;
-    row.num_lists = static_cast<u32>(members);
-    row.dtype = static_cast<u32>(shard.dtype);
+    const SiteStep& step = steps[i].step;
+    std::vector<MergeList> parts;
+    parts.reserve(members);
     for (std::size_t member = 0; member < members; ++member) {
       parts.push_back(part(i, member));
     }
-    sums.push_back(row);
-    begins += members * tiles_of(shard.numel, kTopkWireBlock) * sizeof(u32);
-    tiles += tiles_of(shard.numel, kMergeTile);
+    sums->add(steps[i].out,
+              step.shard->numel,
+              step.shard->dtype,
+              steps[i].postscale,
+              step.request.capacity,
+              parts);
   }
 }
 
@@ -178,8 +170,8 @@ Result<std::shared_ptr<TopkSite::Exchange>> TopkSite::begin_exchange(
   LIGHTCC_ASSIGN_OR_RETURN(exchange.pinned, pinned_.take(of_host.bytes()));
   std::byte* const host = exchange.pinned.get();
   std::memcpy(host + rows_of_host, table.rows.data(), exchange.rows_bytes());
-  std::memcpy(host + sums_of_host, exchange.sums.data(), exchange.sums_bytes());
-  std::memcpy(host + parts_of_host, exchange.parts.data(), exchange.parts_bytes());
+  std::memcpy(host + sums_of_host, exchange.sums->rows.data(), exchange.sums_bytes());
+  std::memcpy(host + parts_of_host, exchange.sums->lists.data(), exchange.parts_bytes());
   LIGHTCC_RETURN_IF_ERROR(copy_to_device(
       exchange.memory + table.rows_at, host + rows_of_host, exchange.rows_bytes(), stream));
   LIGHTCC_RETURN_IF_ERROR(copy_to_device(exchange.memory + exchange.sums_at,
@@ -199,16 +191,13 @@ Result<std::shared_ptr<TopkSite::Exchange>> TopkSite::begin_exchange(
 Status TopkSite::merge_exchange(const Exchange& exchange, StreamHandle* stream) const {
   const StepTable& table = exchange.table;
   const DataType dtype = table.shard().dtype;
-  const MergeArguments sums{
-      .tensors = detail::at<const MergeTensor>(exchange.memory + exchange.sums_at),
-      .lists = detail::at<const MergeList>(exchange.memory + exchange.parts_at),
-      .count = static_cast<u32>(exchange.sums.size()),
-      .num_lists = static_cast<u32>(exchange.parts.size())};
+  const MergeArguments sums = exchange.sums->arguments(exchange.memory + exchange.sums_at,
+                                                       exchange.memory + exchange.parts_at);
   LIGHTCC_RETURN_IF_ERROR(
-      run("lightcc_merge_begin", exchange.parts.size(), kMergeThreads, sums, stream));
+      run("lightcc_merge_begin", exchange.sums->lists.size(), kMergeThreads, sums, stream));
   for (const char* const kernel : {"merge_check", "merge"}) {
     LIGHTCC_RETURN_IF_ERROR(
-        run(detail::of_elements(kernel, dtype), exchange.tiles, kMergeThreads, sums, stream));
+        run(detail::of_elements(kernel, dtype), exchange.sums->tiles, kMergeThreads, sums, stream));
   }
   TopkArguments ends = table.arguments;
   ends.is_void = detail::at<const u32>(exchange.memory + exchange.flags_at);

@@ -9,6 +9,7 @@
 
 #include "lightcc_cuda/kernels/indices.hpp"
 #include "lightcc_cuda/kernels/merge.hpp"
+#include "lightcc_cuda/staging/topk_merge_rows.hpp"
 #include "lightcc_cuda/staging/topk_site.hpp"
 #include "lightcc_cuda/staging/topk_site_impl.hpp"
 
@@ -44,16 +45,8 @@ struct SentList {
 MergeList parts_of(const SentList& list, u64 blocks, Address copied) {
   const lightcc::detail::ListLayout layout(blocks, list.count, list.format);
   const Address first = copied + list.at;
-  const bool has_scales = list.format.has_scales();
-  return {.header = detail::at<const u64>(first),
-          .counts = detail::at<const u32>(first + layout.counts),
-          .exponents = has_scales ? detail::at<const i16>(first + layout.exponents) : nullptr,
-          .offsets = detail::at<const u16>(first + layout.offsets),
-          .values = detail::at<const u8>(first + layout.values)};
-}
-
-u64 blocks_of(const TopkSum& sum) {
-  return tiles_of(sum.elements, kTopkWireBlock);
+  return detail::merge_list(
+      first, layout, list.format.has_scales(), first + layout.offsets, first + layout.values);
 }
 
 }  // namespace
@@ -69,13 +62,8 @@ struct TopkSite::SumTable {
   std::size_t rows_at = 0;
   std::size_t lists_at = 0;
 
-  std::vector<MergeTensor> rows;
-  std::vector<MergeList> parts;
-  MergeArguments arguments{};
-  u64 tiles = 0;
-
   explicit SumTable(std::span<const TopkSum> sums);
-  void fill_rows(std::span<const TopkSum> sums, Address copy, Address begins_at, Address flags_at);
+  void fill_rows(std::span<const TopkSum> sums, Address copy, detail::MergeRows& rows) const;
 
  private:
   std::vector<SentList> lists_of(const TopkSum& sum);
@@ -101,7 +89,7 @@ TopkSite::SumTable::SumTable(std::span<const TopkSum> sums) {
   for (const TopkSum& sum : sums) {
     lists.push_back(lists_of(sum));
     num_lists += lists.back().size();
-    begins += lists.back().size() * blocks_of(sum);
+    begins += detail::merge_begins(sum.elements, lists.back().size());
   }
   arrange();
 }
@@ -118,32 +106,18 @@ void TopkSite::SumTable::arrange() {
 
 void TopkSite::SumTable::fill_rows(std::span<const TopkSum> sums,
                                    Address copy,
-                                   Address begins_at,
-                                   Address flags_at) {
+                                   detail::MergeRows& rows) const {
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const TopkSum& sum = sums[i];
-    MergeTensor row{};
-    row.first = tiles;
-    row.first_list = parts.size();
-    row.begins = detail::at<u32>(begins_at);
-    row.flags = detail::at<u32>(flags_at + i * kMergeFlags * sizeof(u32));
-    row.out = reinterpret_cast<u8*>(sum.out);
-    row.elements = sum.elements;
-    row.postscale = sum.postscale;
-    row.num_lists = static_cast<u32>(lists[i].size());
-    row.dtype = static_cast<u32>(sum.dtype);
+    const u64 blocks = tiles_of(sum.elements, kTopkWireBlock);
+    u64 capacity = 0;
+    std::vector<MergeList> parts;
     for (const SentList& list : lists[i]) {
-      row.capacity = std::max<u64>(row.capacity, list.count);
-      parts.push_back(parts_of(list, blocks_of(sum), copy));
+      capacity = std::max<u64>(capacity, list.count);
+      parts.push_back(parts_of(list, blocks, copy));
     }
-    rows.push_back(row);
-    begins_at += row.num_lists * blocks_of(sum) * sizeof(u32);
-    tiles += tiles_of(sum.elements, kMergeTile);
+    rows.add(sum.out, sum.elements, sum.dtype, sum.postscale, capacity, parts);
   }
-  arguments = {.tensors = detail::at<const MergeTensor>(copy + rows_at),
-               .lists = detail::at<const MergeList>(copy + lists_at),
-               .count = static_cast<u32>(rows.size()),
-               .num_lists = static_cast<u32>(parts.size())};
 }
 
 Status TopkSite::merge(std::span<const TopkSum> sums, StreamHandle* stream) {
@@ -157,7 +131,7 @@ Status TopkSite::merge(std::span<const TopkSum> sums, StreamHandle* stream) {
 }
 
 Status TopkSite::merge_table(std::span<const TopkSum> sums, StreamHandle* stream) {
-  SumTable table(sums);
+  const SumTable table(sums);
   detail::Arena arena;
   const std::size_t flags_bytes = sums.size() * kMergeFlags * sizeof(u32);
   const std::size_t flags_at = arena.add(flags_bytes);
@@ -166,10 +140,13 @@ Status TopkSite::merge_table(std::span<const TopkSum> sums, StreamHandle* stream
   LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(arena.bytes()));
   LIGHTCC_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> pinned,
                            pinned_.take(table.copied.bytes()));
-  table.fill_rows(sums, memory + copy_at, memory + begins_at, memory + flags_at);
-  std::memcpy(pinned.get() + table.rows_at, table.rows.data(), sums.size() * sizeof(MergeTensor));
+  detail::MergeRows rows(memory + begins_at, memory + flags_at);
+  table.fill_rows(sums, memory + copy_at, rows);
+  const MergeArguments arguments =
+      rows.arguments(memory + copy_at + table.rows_at, memory + copy_at + table.lists_at);
+  std::memcpy(pinned.get() + table.rows_at, rows.rows.data(), sums.size() * sizeof(MergeTensor));
   std::memcpy(
-      pinned.get() + table.lists_at, table.parts.data(), table.parts.size() * sizeof(MergeList));
+      pinned.get() + table.lists_at, rows.lists.data(), rows.lists.size() * sizeof(MergeList));
   for (const std::vector<SentList>& of_sum : table.lists) {
     for (const SentList& list : of_sum) {
       std::memcpy(pinned.get() + list.at, list.bytes.data(), list.bytes.size());
@@ -179,11 +156,11 @@ Status TopkSite::merge_table(std::span<const TopkSum> sums, StreamHandle* stream
       copy_to_device(memory + copy_at, pinned.get(), table.copied.bytes(), stream));
   LIGHTCC_RETURN_IF_ERROR(fill(memory + flags_at, flags_bytes, stream));
   LIGHTCC_RETURN_IF_ERROR(
-      run("lightcc_merge_begin", table.num_lists, kMergeThreads, table.arguments, stream));
+      run("lightcc_merge_begin", table.num_lists, kMergeThreads, arguments, stream));
   LIGHTCC_RETURN_IF_ERROR(run(detail::of_elements("merge", sums.front().dtype),
-                              table.tiles,
+                              rows.tiles,
                               kMergeThreads,
-                              table.arguments,
+                              arguments,
                               stream));
   return wait(stream);
 }
