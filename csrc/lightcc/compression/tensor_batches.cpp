@@ -19,7 +19,8 @@ std::vector<TensorBatch> cut_for_exchange(std::span<const std::size_t> elements,
   return batches;
 }
 
-std::vector<TensorBatch> cut_for_kernels(std::span<const std::size_t> elements) {
+std::vector<TensorBatch> cut_for_kernels(std::span<const std::size_t> elements,
+                                         std::size_t max_batch) {
   std::vector<TensorBatch> batches;
   batches.reserve(elements.size());
   while (batches.size() < elements.size()) {
@@ -28,7 +29,8 @@ std::vector<TensorBatch> cut_for_kernels(std::span<const std::size_t> elements) 
     do {
       left -= elements[batch.end] < left ? elements[batch.end] : left;
       ++batch.end;
-    } while (batch.end < elements.size() && elements[batch.end] <= left);
+    } while (batch.end < elements.size() && elements[batch.end] <= left &&
+             batch.end - batch.first < max_batch);
     batches.resize(batch.end, batch);
   }
   return batches;

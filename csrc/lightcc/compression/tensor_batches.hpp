@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -29,7 +30,9 @@ std::vector<TensorBatch> cut_for_exchange(std::span<const std::size_t> elements,
                                           std::size_t enough = kExchangeElements);
 
 /// For kernels: of so many batches or tensors of `elements` elements, for each those among
-/// which it is. Together they have at most kKernelElements, or are one.
-std::vector<TensorBatch> cut_for_kernels(std::span<const std::size_t> elements);
+/// which it is. Together they have at most kKernelElements, or are one. They are at most
+/// `max_batch` (> 0).
+std::vector<TensorBatch> cut_for_kernels(std::span<const std::size_t> elements,
+                                         std::size_t max_batch = SIZE_MAX);
 
 }  // namespace lightcc

@@ -68,9 +68,9 @@ TopkRequest TopkItem::request() const {
 Status TopkItem::begin_on_device(std::vector<DeviceTopkStep>& steps) {
   LIGHTCC_RETURN_IF_ERROR(begin_step());
   steps.push_back({.state = &state(),
-                   .shard = span().in,
+                   .shard = input(),
                    .request = request(),
-                   .out = span().out,
+                   .out = position().members > 1 ? result() : span().out,
                    .postscale = late_factor(),
                    .outcome = &outcome_,
                    .is_void = &non_finite_});
@@ -79,7 +79,8 @@ Status TopkItem::begin_on_device(std::vector<DeviceTopkStep>& steps) {
 
 /// A list travels in the length that it has when it is full.
 void TopkItem::end_on_device() {
-  count((position().blocks - 1) * room(), static_cast<std::uint64_t>(outcome_.passes));
+  const std::size_t list = shard().size_elems() == 0 ? 0 : room();
+  count((position().blocks - 1) * list, static_cast<std::uint64_t>(outcome_.passes));
   end_step();
 }
 

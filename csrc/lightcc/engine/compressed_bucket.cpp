@@ -198,6 +198,7 @@ Result<std::unique_ptr<Work>> start_sending_lists(const Bucket& bucket,
                                                   const Reduction& reduction,
                                                   const BucketSite& site) {
   DeviceTopk& device = *site.lane.device_topk;
+  Group* const shards = site.lane.device_shards.get();
   std::vector<CompressedTensor> tensors;
   tensors.reserve(spans.size());
   for (std::size_t i = 0; i < spans.size(); ++i) {
@@ -207,10 +208,12 @@ Result<std::unique_ptr<Work>> start_sending_lists(const Bucket& bucket,
     tensors.push_back({.span = spans[i], .entry = std::move(entry)});
   }
   return make_device_topk_allreduce(device,
+                                    shards,
                                     std::move(tensors),
                                     {.reduction = reduction,
                                      .spec = *bucket.tensors.front().signature().compression,
                                      .counters = &site.topk.counters(),
+                                     .gathers_shards = shards != nullptr,
                                      .on_device = true});
 }
 

@@ -141,9 +141,11 @@ NcclComms::~NcclComms() {
   }
 }
 
-std::shared_ptr<NcclComm> NcclComms::split(int position, int part) {
+std::shared_ptr<NcclComm> NcclComms::split(int position,
+                                           int part,
+                                           const std::shared_ptr<NcclComm>& beside) {
   auto comm = std::make_shared<NcclComm>();
-  launcher_->split(comm, position, part);
+  launcher_->split(comm, position, part, beside);
   return comm;
 }
 

@@ -76,7 +76,7 @@ class NcclComm {
 
   // Of the launcher's thread.
   NcclHandle* handle_ = nullptr;
-  std::unique_ptr<Stream> stream_;
+  std::shared_ptr<Stream> stream_;
   std::vector<DeviceMemory> scratch_;  // The last one is in use.
   std::size_t scratch_bytes_ = 0;
   std::unique_ptr<NcclBuffer> buffer_;
@@ -142,7 +142,10 @@ class NcclComms {
 
   /// All ranks ask for the same, in the same order. Members give their place, others a number below
   /// 0, and nothing comes of it for them. Members of one `part` have a communicator together.
-  std::shared_ptr<NcclComm> split(int position, int part = 0);
+  /// Operations on it are in order with those of `beside`, on one stream; null: it has its own.
+  std::shared_ptr<NcclComm> split(int position,
+                                  int part = 0,
+                                  const std::shared_ptr<NcclComm>& beside = nullptr);
   /// No Work on it is left.
   void free(std::shared_ptr<NcclComm> comm);
   /// Begins an operation behind all others that were started. `what` is for messages. A Work that

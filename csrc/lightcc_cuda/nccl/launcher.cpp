@@ -25,13 +25,17 @@ Status has_ended_before() {
 
 // ---- Whoever asks.
 
-void NcclLauncher::split(std::shared_ptr<NcclComm> comm, int position, int part) {
+void NcclLauncher::split(std::shared_ptr<NcclComm> comm,
+                         int position,
+                         int part,
+                         std::shared_ptr<NcclComm> beside) {
   const MutexLock lock(mutex_);
   if (is_over_ || is_lost_) {
     finish(*comm, has_ended_before());
     return;
   }
-  asked_.chores.push_back({.comm = std::move(comm), .position = position, .part = part});
+  asked_.chores.push_back(
+      {.comm = std::move(comm), .beside = std::move(beside), .position = position, .part = part});
   changed_.notify_all();
 }
 
@@ -140,7 +144,9 @@ Status NcclLauncher::serve_gpu() {
   waiting_.clear();
   running_.clear();
   for (const auto& comm : comms_) {
-    comm->stream_.reset();  // It waits. What it uses goes later.
+    comm->stream_.reset();  // The last one of a stream waits. What it uses goes later.
+  }
+  for (const auto& comm : comms_) {
     comm->rest_ = nullptr;
     comm->end_ = nullptr;
     comm->scratch_.clear();
@@ -252,8 +258,12 @@ Result<bool> NcclLauncher::advance_split(Chore& chore) {
   if (!chore.has_begun) {
     chore.has_begun = true;
     if (chore.position >= 0) {
-      LIGHTCC_ASSIGN_OR_RETURN(Stream stream, Stream::create(*driver_));
-      comm.stream_ = std::make_unique<Stream>(std::move(stream));
+      if (chore.beside != nullptr) {
+        comm.stream_ = chore.beside->stream_;
+      } else {
+        LIGHTCC_ASSIGN_OR_RETURN(Stream stream, Stream::create(*driver_));
+        comm.stream_ = std::make_shared<Stream>(std::move(stream));
+      }
       comms_.push_back(chore.comm);
     }
     NcclConfig config;

@@ -47,7 +47,10 @@ class NcclLauncher {
   /// Of the thread: makes the communicator of the world, and serves until it is told to end.
   void serve() LIGHTCC_EXCLUDES(mutex_);
 
-  void split(std::shared_ptr<NcclComm> comm, int position, int part) LIGHTCC_EXCLUDES(mutex_);
+  void split(std::shared_ptr<NcclComm> comm,
+             int position,
+             int part,
+             std::shared_ptr<NcclComm> beside) LIGHTCC_EXCLUDES(mutex_);
   void free(std::shared_ptr<NcclComm> comm) LIGHTCC_EXCLUDES(mutex_);
   void post(std::shared_ptr<NcclJob> job) LIGHTCC_EXCLUDES(mutex_);
   /// Ends the thread; `aborts`: at once. False: it has not ended within reason. Blocks: for that.
@@ -59,6 +62,7 @@ class NcclLauncher {
   /// Of the communicator of the world, one after another.
   struct Chore {
     std::shared_ptr<NcclComm> comm;
+    std::shared_ptr<NcclComm> beside = nullptr;  // Null: it has a stream of its own.
     bool frees = false;
     int position = 0;
     int part = 0;

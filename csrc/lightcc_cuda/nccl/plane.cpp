@@ -69,24 +69,32 @@ class NcclPlane final : public Plane {
   Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) override {
     const auto position = std::ranges::find(ranks, world_.topology.rank);
     const bool is_member = position != ranks.end();
+    const std::optional<Grid> blocks = host_.grid_of(ranks);
+    const std::optional<Grid> grid = two_level_ ? blocks : std::nullopt;
+    const bool lists = sends_lists_ && (two_level_ || !blocks.has_value()) &&
+                       (grid.has_value() ? grid->blocks.size() : ranks.size()) <= kMaxMergeLists;
     Set set{.ranks = ranks,
             .rank = static_cast<int>(position - ranks.begin()),
-            .sends_lists =
-                sends_lists_ && ranks.size() <= kMaxMergeLists && !host_.grid_of(ranks).has_value(),
+            .sends_lists = lists,
+            .list_ranks = ranks,
             .position = {},
             .lanes = {},
             .groups = {}};
-    const std::optional<Grid> grid = two_level_ ? host_.grid_of(ranks) : std::nullopt;
     if (grid.has_value() && is_member) {
       set.position = grid_position(*grid, world_.topology.rank);
+      set.list_ranks.clear();
+      for (const std::vector<std::int32_t>& block : grid->blocks) {
+        set.list_ranks.push_back(block[set.position->member]);
+      }
     }
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
       LaneComms& comms = set.lanes.emplace_back();
       comms.flat = comms_->split(is_member ? set.rank : -1);
       if (grid.has_value()) {
-        comms.block = is_member ? comms_->split(static_cast<int>(set.position->member),
-                                                static_cast<int>(set.position->block))
-                                : comms_->split(-1);
+        comms.block = split(set.position, &GridPosition::block, &GridPosition::member);
+      }
+      if (grid.has_value() && lists) {
+        comms.lists = split(set.position, &GridPosition::member, &GridPosition::block, comms.block);
       }
     }
     if (is_member) {
@@ -101,9 +109,8 @@ class NcclPlane final : public Plane {
       const std::vector<LaneComms> lanes = std::move(found->second.lanes);
       sets_.erase(found);
       for (const LaneComms& comms : lanes) {
-        comms_->free(comms.flat);
-        if (comms.block != nullptr) {
-          comms_->free(comms.block);
+        for (const auto& comm : comms.all()) {
+          comms_->free(comm);
         }
       }
     }
@@ -147,12 +154,21 @@ class NcclPlane final : public Plane {
   struct LaneComms {
     std::shared_ptr<NcclComm> flat;
     std::shared_ptr<NcclComm> block;  // Null: the set has no levels.
+    std::shared_ptr<NcclComm>
+        lists;  // Of ranks of one position; null: it sends no lists on levels.
+
+    std::vector<std::shared_ptr<NcclComm>> all() const {
+      std::vector<std::shared_ptr<NcclComm>> made{flat, block, lists};
+      std::erase(made, nullptr);
+      return made;
+    }
   };
   /// A set that this rank is a member of.
   struct Set {
     std::vector<std::int32_t> ranks;
-    int rank = 0;              // Its place among them.
-    bool sends_lists = false;  // Of what is compressed, where each rank is a block of its own.
+    int rank = 0;                          // Its place among them.
+    bool sends_lists = false;              // Of what is compressed.
+    std::vector<std::int32_t> list_ranks;  // Whose lists are added up.
     std::optional<GridPosition> position;  // Where it has two levels.
     std::vector<LaneComms> lanes;
     std::optional<PlaneGroups> groups;  // Absent while being made.
@@ -160,9 +176,8 @@ class NcclPlane final : public Plane {
 
   static Result<bool> are_made(const Set& set) {
     for (const LaneComms& comms : set.lanes) {
-      for (const auto& comm : {comms.flat, comms.block}) {
-        LIGHTCC_ASSIGN_OR_RETURN(const bool made,
-                                 comm == nullptr ? Result<bool>(true) : comm->is_made());
+      for (const auto& comm : comms.all()) {
+        LIGHTCC_ASSIGN_OR_RETURN(const bool made, comm->is_made());
         if (!made) {
           return false;
         }
@@ -180,7 +195,7 @@ class NcclPlane final : public Plane {
     PlaneGroups& groups = set.groups.emplace();
     groups.flat_algorithm = "NCCL";
     groups.ends_unheard = true;
-    groups.compresses_in_turn = set.sends_lists;
+    groups.compresses_in_turn = set.sends_lists && !set.position.has_value();
     if (set.position.has_value()) {
       groups.needs_calls = host->needs_calls;
       groups.two_level_max_bytes = two_level_max_bytes_;
@@ -194,10 +209,8 @@ class NcclPlane final : public Plane {
       if (!set.position.has_value()) {
         PlaneGroups::Lane& made_lane = groups.lanes.emplace_back();
         made_lane.group = std::move(group);
-        if (set.sends_lists) {
-          made_lane.device_topk = make_nccl_topk(
-              *comms_, comms.flat, kernels(), set.ranks, static_cast<std::size_t>(set.rank));
-        }
+        made_lane.device_topk = topk_of(
+            set, {.lists = comms.flat, .block = nullptr}, static_cast<std::size_t>(set.rank));
         continue;
       }
       const std::shared_ptr<GridState>& grid = host->lanes[lane].grid;
@@ -206,7 +219,8 @@ class NcclPlane final : public Plane {
           {std::move(group),
            grid,
            make_staged_shards(grid, block_group(*set.position, comms.block), *staging_, device_),
-           make_device_shards(grid, block_group(*set.position, comms.block))});
+           make_device_shards(grid, block_group(*set.position, comms.block)),
+           topk_of(set, {.lists = comms.lists, .block = comms.block}, set.position->block)});
     }
     return true;
   }
@@ -221,8 +235,25 @@ class NcclPlane final : public Plane {
     return found != sets_.end() && found->second.sends_lists;
   }
 
-  CudaTopkKernels& kernels() const {
-    return static_cast<CudaTopkKernels&>(*staging_->topk_kernels(device_));  // Of make_staging().
+  /// Null: the set sends no lists. `own`: of its list_ranks.
+  std::unique_ptr<DeviceTopk> topk_of(const Set& set, TopkComms comms, std::size_t own) const {
+    if (!set.sends_lists) {
+      return nullptr;
+    }
+    // Of make_staging().
+    auto& kernels = static_cast<CudaTopkKernels&>(*staging_->topk_kernels(device_));
+    return make_nccl_topk(*comms_, std::move(comms), kernels, set.list_ranks, own);
+  }
+
+  /// The communicator of the members that have the same `part`. Members have a position.
+  std::shared_ptr<NcclComm> split(const std::optional<GridPosition>& position,
+                                  std::size_t GridPosition::* part,
+                                  std::size_t GridPosition::* key,
+                                  const std::shared_ptr<NcclComm>& beside = nullptr) const {
+    return position.has_value() ? comms_->split(static_cast<int>((*position).*key),
+                                                static_cast<int>((*position).*part),
+                                                beside)
+                                : comms_->split(-1);
   }
 
   std::unique_ptr<Group> block_group(const GridPosition& position,

@@ -1,18 +1,17 @@
 #include "lightcc_cuda/nccl/topk.hpp"
 
-#include <algorithm>
 #include <span>
 #include <utility>
 
 #include "lightcc/base/types.hpp"
-#include "lightcc/collectives/sequence.hpp"
+#include "lightcc/collectives/all_works.hpp"
 
 namespace lightcc::cuda {
 namespace {
 
 /// Puts memory in the place of what a member that has joined does not have: its input is zeros, and
 /// nobody wants its result.
-Status fill_in(const NcclCalls& calls, std::span<ExchangedStep> steps) {
+Status fill_in(const NcclCalls& calls, std::vector<ExchangedStep>& steps) {
   const auto bytes_of = [](const ExchangedStep& one) {
     return one.step.shard->numel * element_size(one.step.shard->dtype);
   };
@@ -37,70 +36,115 @@ Status fill_in(const NcclCalls& calls, std::span<ExchangedStep> steps) {
   return {};
 }
 
-Status run_steps(const NcclCalls& calls,
-                 std::vector<ExchangedStep> steps,
-                 const std::vector<std::int32_t>& ranks,
-                 std::size_t own) {
-  TopkSite* const topk = calls.topk();
-  if (topk == nullptr) {
-    return {ErrorCode::kInternal, "NCCL's thread has no kernels for top-k compression"};
+Result<TopkSite*> site_of(const NcclCalls& calls) {
+  if (calls.topk() == nullptr) {
+    return make_error(ErrorCode::kInternal, "NCCL's thread has no kernels for top-k compression");
   }
-  LIGHTCC_RETURN_IF_ERROR(fill_in(calls, steps));
-  ListBytes travel;
-  LIGHTCC_ASSIGN_OR_RETURN(
-      const std::shared_ptr<TopkSite::Exchange> exchange,
-      topk->begin_exchange(std::move(steps), ranks.size(), own, travel, calls.stream()));
-  calls.when_taken([topk, exchange, stream = calls.stream()] {
-    return topk->merge_exchange(*exchange, stream);
-  });
-  calls.when_done([exchange, ranks] { return TopkSite::end_exchange(*exchange, ranks); });
-  return calls.check(
-      calls.nccl().all_gather(
-          travel.own, travel.all, travel.bytes, kNcclUint8, calls.comm(), calls.stream()),
-      "ncclAllGather");
+  return calls.topk();
+}
+
+/// Compresses, and begins to gather.
+Status gather(const NcclCalls& calls,
+              TopkSite& topk,
+              ExchangedTensors tensors,
+              std::size_t members,
+              std::size_t own) {
+  LIGHTCC_RETURN_IF_ERROR(fill_in(calls, tensors.steps));
+  LIGHTCC_ASSIGN_OR_RETURN(const ListBytes travel,
+                           topk.begin_exchange(std::move(tensors), members, own, calls.stream()));
+  return travel.bytes == 0 ? Status()
+                           : calls.check(calls.nccl().all_gather(travel.own,
+                                                                 travel.all,
+                                                                 travel.bytes,
+                                                                 kNcclUint8,
+                                                                 calls.comm(),
+                                                                 calls.stream()),
+                                         "ncclAllGather");
 }
 
 class NcclTopk final : public DeviceTopk {
  public:
   NcclTopk(NcclComms& comms,
-           std::shared_ptr<NcclComm> comm,
+           TopkComms of,
            CudaTopkKernels& kernels,
            std::vector<std::int32_t> ranks,
            std::size_t own)
-      : comms_(comms),
-        comm_(std::move(comm)),
-        kernels_(kernels),
-        ranks_(std::move(ranks)),
-        own_(own) {}
+      : comms_(comms), of_(std::move(of)), kernels_(kernels), ranks_(std::move(ranks)), own_(own) {}
 
   TopkKernels& kernels() override { return kernels_; }
   bool takes(std::size_t elements) const override {
     return elements > 0 && elements <= kMaxTopkElements;
   }
 
-  Result<std::unique_ptr<Work>> start(std::vector<DeviceTopkStep> steps) override {
-    LIGHTCC_ASSIGN_OR_RETURN(const std::vector<ExchangedStep> begun,
-                             kernels_.begin_exchange(steps));
-    std::vector<Sequence::Start> starts;
-    starts.emplace_back([this, begun] { return kernels_.prepare(begun); });
-    for (std::size_t first = 0; first < begun.size(); first += kMaxTopkTensors) {
-      const std::size_t end = std::min<std::size_t>(first + kMaxTopkTensors, begun.size());
-      starts.emplace_back([this,
-                           table = std::vector<ExchangedStep>(
-                               begun.begin() + static_cast<std::ptrdiff_t>(first),
-                               begun.begin() + static_cast<std::ptrdiff_t>(end))] {
-        return comms_.start(
-            comm_, "ncclAllGather", [table, ranks = ranks_, own = own_](const NcclCalls& calls) {
-              return run_steps(calls, table, ranks, own);
-            });
-      });
+  std::size_t max_tensors() const override { return kMaxTopkTensors; }
+
+  Result<std::unique_ptr<Work>> prepare(std::span<const DeviceTopkStep> steps) override {
+    return kernels_.prepare_exchange(steps);
+  }
+  Result<std::unique_ptr<Work>> start(std::span<const DeviceTopkStep> steps) override {
+    ExchangedTensors tensors;
+    LIGHTCC_ASSIGN_OR_RETURN(tensors.steps, kernels_.begin_exchange(steps));
+    for (const DeviceTopkStep& step : steps) {
+      tensors.is_void.push_back(step.is_void);
     }
-    return std::unique_ptr<Work>(std::make_unique<Sequence>(std::move(starts)));
+    if (of_.block == nullptr) {
+      return run(tensors);
+    }
+    std::vector<std::unique_ptr<Work>> works;
+    works.push_back(run_between_blocks(tensors));
+    works.push_back(run_in_block());
+    return all_of(std::move(works));
   }
 
  private:
+  std::unique_ptr<Work> run(const ExchangedTensors& tensors) const {
+    return comms_.start(of_.lists,
+                        "ncclAllGather",
+                        [tensors, ranks = ranks_, own = own_](const NcclCalls& calls) -> Status {
+                          LIGHTCC_ASSIGN_OR_RETURN(TopkSite* const topk, site_of(calls));
+                          calls.when_taken([topk, stream = calls.stream()] {
+                            const Status checked = topk->check_exchange(stream);
+                            return checked.ok() ? topk->merge_exchange(stream) : checked;
+                          });
+                          calls.when_done([topk, ranks] { return topk->end_exchange(ranks); });
+                          return gather(calls, *topk, tensors, ranks.size(), own);
+                        });
+  }
+
+  // The same in two operations, on one stream.
+
+  std::unique_ptr<Work> run_between_blocks(const ExchangedTensors& tensors) const {
+    return comms_.start(
+        of_.lists,
+        "ncclAllGather",
+        [tensors, members = ranks_.size(), own = own_](const NcclCalls& calls) -> Status {
+          LIGHTCC_ASSIGN_OR_RETURN(TopkSite* const topk, site_of(calls));
+          calls.when_taken(
+              [topk, stream = calls.stream()] { return topk->check_exchange(stream); });
+          return gather(calls, *topk, tensors, members, own);
+        });
+  }
+  std::unique_ptr<Work> run_in_block() const {
+    return comms_.start(
+        of_.block, "ncclAllReduce", [ranks = ranks_](const NcclCalls& calls) -> Status {
+          LIGHTCC_ASSIGN_OR_RETURN(TopkSite* const topk, site_of(calls));
+          calls.when_taken(
+              [topk, stream = calls.stream()] { return topk->merge_exchange(stream); });
+          calls.when_done([topk, ranks] { return topk->end_exchange(ranks); });
+          LIGHTCC_ASSIGN_OR_RETURN(const VoidWords words, topk->words_to_agree_on());
+          return calls.check(calls.nccl().all_reduce(words.first,
+                                                     words.first,
+                                                     words.count,
+                                                     kNcclInt32,
+                                                     kNcclMax,
+                                                     calls.comm(),
+                                                     calls.stream()),
+                             "ncclAllReduce");
+        });
+  }
+
   NcclComms& comms_;
-  std::shared_ptr<NcclComm> comm_;
+  TopkComms of_;
   CudaTopkKernels& kernels_;
   std::vector<std::int32_t> ranks_;
   std::size_t own_;
@@ -109,11 +153,11 @@ class NcclTopk final : public DeviceTopk {
 }  // namespace
 
 std::unique_ptr<DeviceTopk> make_nccl_topk(NcclComms& comms,
-                                           std::shared_ptr<NcclComm> comm,
+                                           TopkComms of,
                                            CudaTopkKernels& kernels,
                                            std::vector<std::int32_t> ranks,
                                            std::size_t own) {
-  return std::make_unique<NcclTopk>(comms, std::move(comm), kernels, std::move(ranks), own);
+  return std::make_unique<NcclTopk>(comms, std::move(of), kernels, std::move(ranks), own);
 }
 
 }  // namespace lightcc::cuda

@@ -6,6 +6,10 @@
 //
 // A list has a place of the size that it has when it is full, which follows from what ranks have
 // agreed on. How long it is says its header, which kernels alone read (kernels/merge.hpp).
+//
+// On two levels a rank has a shard of each tensor, and its lists go to the ranks of the same
+// position in other blocks. A step is void if any shard of the tensor is. So before anything is
+// added up, the ranks of a block agree on that, by ncclAllReduce of the words that say it.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +24,16 @@
 
 namespace lightcc::cuda {
 
-/// `comm` is made, and has the members `ranks`, of which this is the one at `own`. `comms`, of a
-/// setup that sends lists, and `kernels` outlive it.
+/// Communicators that are made.
+struct TopkComms {
+  std::shared_ptr<NcclComm> lists;  ///< Of the ranks whose lists are added up.
+  std::shared_ptr<NcclComm> block;  ///< Of those with the other shards; null: there are none.
+};
+
+/// `ranks` are the members of `of.lists`, of which this is the one at `own`. `comms`, of a setup
+/// that sends lists, and `kernels` outlive it.
 std::unique_ptr<DeviceTopk> make_nccl_topk(NcclComms& comms,
-                                           std::shared_ptr<NcclComm> comm,
+                                           TopkComms of,
                                            CudaTopkKernels& kernels,
                                            std::vector<std::int32_t> ranks,
                                            std::size_t own);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/compression/list_layout.hpp"
 #include "lightcc/compression/topk_host_kernels.hpp"
 
 #include "lightcc_cuda/kernels/merge.hpp"
@@ -108,6 +109,28 @@ class CudaShardState final : public TopkShardState {
   std::shared_ptr<TopkShard> shard_;
   bool pending_ = false;
 };
+
+/// Of one with elements: the others are on the host.
+CudaShardState& on_gpu_of(const DeviceTopkStep& step) {
+  return static_cast<CudaShardState&>(*step.state);  // It was made here.
+}
+
+/// Those of `steps` that have elements.
+std::vector<ExchangedStep> exchanged(std::span<const DeviceTopkStep> steps) {
+  std::vector<ExchangedStep> on_gpu;
+  for (const DeviceTopkStep& step : steps) {
+    if (step.state->numel() > 0) {
+      on_gpu.push_back({.step = {.shard = on_gpu_of(step).shard(),
+                                 .input = step.shard,
+                                 .request = step.request,
+                                 .list = {},
+                                 .outcome = step.outcome},
+                        .out = step.out,
+                        .postscale = step.postscale});
+    }
+  }
+  return on_gpu;
+}
 
 }  // namespace
 
@@ -236,33 +259,11 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::compress_all(std::span<const Topk
                          : post_steps(to_host_, under_way_, std::move(of_site));
 }
 
-Result<std::vector<ExchangedStep>> CudaTopkKernels::begin_exchange(
-    std::span<const DeviceTopkStep> steps) {
-  std::vector<ExchangedStep> begun;
-  for (const DeviceTopkStep& step : steps) {
-    auto& state = static_cast<CudaShardState&>(*step.state);  // It was made here.
-    if (state.dtype() != steps.front().state->dtype()) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "top-k lists of %s and %s at once from a GPU",
-                        data_type_name(steps.front().state->dtype()),
-                        data_type_name(state.dtype()));
-    }
-    LIGHTCC_RETURN_IF_ERROR(state.begin(true, step.request));  // Without one it is zeros.
-    begun.push_back({.step = {.shard = state.shard(),
-                              .input = step.shard,
-                              .request = step.request,
-                              .list = {},
-                              .outcome = step.outcome},
-                     .out = step.out,
-                     .postscale = step.postscale,
-                     .is_void = step.is_void});
-  }
-  return begun;
-}
-
 // In steady state there is nothing to be done.
-Result<std::unique_ptr<Work>> CudaTopkKernels::prepare(const std::vector<ExchangedStep>& steps) {
-  const bool is_ready = std::ranges::all_of(steps, [](const ExchangedStep& one) {
+Result<std::unique_ptr<Work>> CudaTopkKernels::prepare_exchange(
+    std::span<const DeviceTopkStep> steps) {
+  const std::vector<ExchangedStep> on_gpu = exchanged(steps);
+  const bool is_ready = std::ranges::all_of(on_gpu, [](const ExchangedStep& one) {
     const TopkShard& shard = *one.step.shard;
     const bool has_room = shard.velocity.has_value();
     return shard.ending != TopkShard::Ending::kCommitted && has_room == shard.has_velocity &&
@@ -273,8 +274,31 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::prepare(const std::vector<Exchang
   }
   auto work = std::make_unique<JobsWork>(under_way_);
   work->post(to_host_,
-             [steps](const GpuSite& gpu) { return gpu.topk.prepare(steps, gpu.stream.get()); });
+             [on_gpu](const GpuSite& gpu) { return gpu.topk.prepare(on_gpu, gpu.stream.get()); });
   return std::unique_ptr<Work>(std::move(work));
+}
+
+Result<std::vector<ExchangedStep>> CudaTopkKernels::begin_exchange(
+    std::span<const DeviceTopkStep> steps) {
+  for (const DeviceTopkStep& step : steps) {
+    const DataType dtype = step.state->dtype();
+    if (dtype != steps.front().state->dtype()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "top-k lists of %s and %s at once from a GPU",
+                        data_type_name(steps.front().state->dtype()),
+                        data_type_name(dtype));
+    }
+    if (step.state->numel() == 0) {  // Nobody wants its list.
+      const TopkFormat format{.dtype = dtype, .fp16 = step.request.fp16};
+      std::vector<std::byte> list(lightcc::detail::ListLayout(0, 0, format).end);
+      LIGHTCC_RETURN_IF_ERROR(
+          step.state->compress(step.shard, step.request, list, *step.outcome).status());
+    } else {
+      LIGHTCC_RETURN_IF_ERROR(
+          on_gpu_of(step).begin(true, step.request));  // Without an input it is zeros.
+    }
+  }
+  return exchanged(steps);
 }
 
 Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkListView> lists,

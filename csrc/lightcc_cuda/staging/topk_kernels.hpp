@@ -48,10 +48,12 @@ class CudaTopkKernels final : public TopkKernels {
 
   // Steps whose lists go from GPU to GPU, on another stream.
 
-  /// Of states that were made here, of one dtype and with elements. They are pending from now on.
-  Result<std::vector<ExchangedStep>> begin_exchange(std::span<const DeviceTopkStep> steps);
+  // They are of states that were made here, of one dtype.
   /// What has to be done before; null: nothing.
-  Result<std::unique_ptr<Work>> prepare(const std::vector<ExchangedStep>& steps);
+  Result<std::unique_ptr<Work>> prepare_exchange(std::span<const DeviceTopkStep> steps);
+  /// They are pending from now on. Those without elements, the last ones, are done: what is
+  /// returned has none of them.
+  Result<std::vector<ExchangedStep>> begin_exchange(std::span<const DeviceTopkStep> steps);
 
  private:
   Result<std::unique_ptr<TopkShardState>> state_with(

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
@@ -66,20 +67,34 @@ struct ExchangedStep {
   SiteStep step;  ///< Its list is of no use.
   std::byte* out = nullptr;
   double postscale = 1.0;
-  bool* is_void = nullptr;  ///< A list of any member is not finite. The sum is then NaN.
+};
+
+/// Up to kMaxTopkTensors tensors, the same ones on all members.
+struct ExchangedTensors {
+  std::vector<ExchangedStep> steps;  ///< Of the first ones: the others have no shard here.
+  std::vector<bool*> is_void;        ///< Of all: a list of any member is not finite.
 };
 
 /// What an exchange moves: `bytes` at `own`, which lie in their place among those of all members.
 struct ListBytes {
   const std::byte* own = nullptr;
   std::byte* all = nullptr;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  ///< None where there is no step.
+};
+
+/// Words in memory of the GPU, which are above 0 where a step is void.
+struct VoidWords {
+  std::byte* first = nullptr;
+  std::size_t count = 0;
 };
 
 class TopkSite {
  public:
   /// Both outlive it.
-  TopkSite(const Driver& driver, PinnedPool& pinned) : driver_(driver), pinned_(pinned) {}
+  TopkSite(const Driver& driver, PinnedPool& pinned);
+  TopkSite(const TopkSite&) = delete;
+  TopkSite& operator=(const TopkSite&) = delete;
+  ~TopkSite();
 
   // Errors of all: kSystem; kUnimplemented, the driver does not load the kernels.
 
@@ -100,27 +115,31 @@ class TopkSite {
   /// sums take as many launches and copies as one.
   Status merge(std::span<const TopkSum> sums, StreamHandle* stream);
 
-  // Steps whose lists go from GPU to GPU, of up to kMaxTopkTensors shards of one dtype. Members
-  // have the same ones, with the same requests. Nothing waits for the GPU, but for prepare().
+  // Steps whose lists go from GPU to GPU, of one dtype. Members have the same ones, with the same
+  // requests. One exchange is under way at a time, through these in turn, on one stream. Nothing
+  // waits for the GPU, but for prepare().
 
-  /// Where one of them is on its way; it goes before the pinned memory's pool.
-  struct Exchange;
   /// For steps of any number: ends the last ones, which the GPU may not know of, and makes room.
   Status prepare(std::span<const ExchangedStep> steps, StreamHandle* stream);
-  /// Compresses. Sets `travel` to what is to be gathered then, in the stream's order. There is one
-  /// Exchange at a time.
-  Result<std::shared_ptr<Exchange>> begin_exchange(std::vector<ExchangedStep> steps,
-                                                   std::size_t members,
-                                                   std::size_t own,
-                                                   ListBytes& travel,
-                                                   StreamHandle* stream);
-  /// Adds up what was gathered, whatever it is, and ends the steps.
-  Status merge_exchange(const Exchange& exchange, StreamHandle* stream) const;
+  /// Compresses. Returns what is to be gathered then, in the stream's order.
+  Result<ListBytes> begin_exchange(ExchangedTensors tensors,
+                                   std::size_t members,
+                                   std::size_t own,
+                                   StreamHandle* stream);
+  /// Looks at what was gathered, whatever it is.
+  Status check_exchange(StreamHandle* stream) const;
+  /// Where tensors are cut into shards, whose members agree on what is void: these words are to
+  /// become the largest ones of all members, in the stream's order. Errors: kInternal, the exchange
+  /// has not begun.
+  Result<VoidWords> words_to_agree_on();
+  /// Adds up what was gathered, and ends the steps.
+  Status merge_exchange(StreamHandle* stream) const;
   /// Says what became of them, once the stream has come so far. Errors: kPeerFailed, the rank, of
   /// `ranks` by member, has sent a list that is damaged: the step is then void.
-  static Status end_exchange(const Exchange& exchange, std::span<const std::int32_t> ranks);
+  Status end_exchange(std::span<const std::int32_t> ranks);
 
  private:
+  struct Exchange;
   struct StepTable;
   struct SumTable;
 
@@ -167,6 +186,7 @@ class TopkSite {
   std::optional<KernelTable> kernels_;
   std::optional<DeviceMemory> scratch_;
   std::size_t scratch_bytes_ = 0;
+  std::unique_ptr<Exchange> exchange_;  // Null: none is under way.
 };
 
 }  // namespace lightcc::cuda

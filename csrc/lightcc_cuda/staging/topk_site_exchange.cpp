@@ -39,6 +39,7 @@ std::optional<std::size_t> damaged_list(const u32* flags) {
 /// It is used by one part after another.
 struct TopkSite::Exchange {
   std::vector<ExchangedStep> steps;
+  std::vector<bool*> is_void;
   std::size_t members;
   StepTable table;
   // In memory of the GPU: the tables of sums are copied there together.
@@ -49,27 +50,34 @@ struct TopkSite::Exchange {
   std::size_t begins_at;
   Address memory = 0;
   std::optional<detail::MergeRows> sums;  ///< Once there is memory.
+  bool is_agreed_on = false;              ///< With other members, which have other shards.
   // Pinned.
   std::shared_ptr<std::byte> pinned;
   std::size_t reports_of_host = 0;
   std::size_t flags_of_host = 0;
+  std::size_t agreed_of_host = 0;
 
-  Exchange(std::vector<ExchangedStep> of, std::size_t of_members, std::size_t own);
+  Exchange(ExchangedTensors tensors, std::size_t of_members, std::size_t own);
 
   std::size_t rows_bytes() const { return steps.size() * sizeof(TopkTensor); }
   std::size_t reports_bytes() const { return steps.size() * sizeof(TopkProgress); }
   std::size_t sums_bytes() const { return steps.size() * sizeof(MergeTensor); }
   std::size_t parts_bytes() const { return steps.size() * members * sizeof(MergeList); }
   std::size_t begins_bytes() const;
-  std::size_t flags_bytes() const { return steps.size() * kMergeFlags * sizeof(u32); }
+  std::size_t flag_words() const { return is_void.size() * kMergeFlags; }
+  std::size_t flags_bytes() const { return flag_words() * sizeof(u32); }
   void fill_sums();
+  MergeArguments sum_arguments() const {
+    return sums->arguments(memory + sums_at, memory + parts_at);
+  }
 
  private:
   MergeList part(std::size_t step, std::size_t member) const;
 };
 
-TopkSite::Exchange::Exchange(std::vector<ExchangedStep> of, std::size_t of_members, std::size_t own)
-    : steps(std::move(of)),
+TopkSite::Exchange::Exchange(ExchangedTensors tensors, std::size_t of_members, std::size_t own)
+    : steps(std::move(tensors.steps)),
+      is_void(std::move(tensors.is_void)),
       members(of_members),
       table(steps_of(steps), false),
       lists_at(table.arrange(members, own)),
@@ -117,6 +125,9 @@ void TopkSite::Exchange::fill_sums() {
   }
 }
 
+TopkSite::TopkSite(const Driver& driver, PinnedPool& pinned) : driver_(driver), pinned_(pinned) {}
+TopkSite::~TopkSite() = default;
+
 Status TopkSite::prepare(std::span<const ExchangedStep> steps, StreamHandle* stream) {
   LIGHTCC_RETURN_IF_ERROR(load());
   std::vector<TopkTensor> rows;
@@ -144,13 +155,12 @@ Status TopkSite::prepare(std::span<const ExchangedStep> steps, StreamHandle* str
   return wait(stream);
 }
 
-Result<std::shared_ptr<TopkSite::Exchange>> TopkSite::begin_exchange(
-    std::vector<ExchangedStep> steps,
-    std::size_t members,
-    std::size_t own,
-    ListBytes& travel,
-    StreamHandle* stream) {
-  auto made = std::make_shared<Exchange>(std::move(steps), members, own);
+Result<ListBytes> TopkSite::begin_exchange(ExchangedTensors tensors,
+                                           std::size_t members,
+                                           std::size_t own,
+                                           StreamHandle* stream) {
+  exchange_.reset();
+  auto made = std::make_unique<Exchange>(std::move(tensors), members, own);
   Exchange& exchange = *made;
   StepTable& table = exchange.table;
   for (const SiteStep& step : table.steps) {
@@ -167,7 +177,14 @@ Result<std::shared_ptr<TopkSite::Exchange>> TopkSite::begin_exchange(
   const std::size_t parts_of_host = of_host.add(exchange.parts_bytes());
   exchange.reports_of_host = of_host.add(exchange.reports_bytes());
   exchange.flags_of_host = of_host.add(exchange.flags_bytes());
+  exchange.agreed_of_host = of_host.add(exchange.flags_bytes());
   LIGHTCC_ASSIGN_OR_RETURN(exchange.pinned, pinned_.take(of_host.bytes()));
+  LIGHTCC_RETURN_IF_ERROR(
+      fill(exchange.memory + exchange.flags_at, exchange.flags_bytes(), stream));
+  if (exchange.steps.empty()) {
+    exchange_ = std::move(made);
+    return ListBytes{};
+  }
   std::byte* const host = exchange.pinned.get();
   std::memcpy(host + rows_of_host, table.rows.data(), exchange.rows_bytes());
   std::memcpy(host + sums_of_host, exchange.sums->rows.data(), exchange.sums_bytes());
@@ -178,58 +195,93 @@ Result<std::shared_ptr<TopkSite::Exchange>> TopkSite::begin_exchange(
                                          host + sums_of_host,
                                          exchange.sums_bytes() + exchange.parts_bytes(),
                                          stream));
-  LIGHTCC_RETURN_IF_ERROR(
-      fill(exchange.memory + exchange.flags_at, exchange.flags_bytes(), stream));
   LIGHTCC_RETURN_IF_ERROR(launch_step(table, stream));
+  exchange_ = std::move(made);
   const Address lists = exchange.memory + exchange.lists_at;
-  travel = {.own = detail::at<const std::byte>(lists + own * table.lists_bytes),
-            .all = detail::at<std::byte>(lists),
-            .bytes = table.lists_bytes};
-  return made;
+  return ListBytes{.own = detail::at<const std::byte>(lists + own * table.lists_bytes),
+                   .all = detail::at<std::byte>(lists),
+                   .bytes = table.lists_bytes};
 }
 
-Status TopkSite::merge_exchange(const Exchange& exchange, StreamHandle* stream) const {
-  const StepTable& table = exchange.table;
-  const DataType dtype = table.shard().dtype;
-  const MergeArguments sums = exchange.sums->arguments(exchange.memory + exchange.sums_at,
-                                                       exchange.memory + exchange.parts_at);
-  LIGHTCC_RETURN_IF_ERROR(
-      run("lightcc_merge_begin", exchange.sums->lists.size(), kMergeThreads, sums, stream));
-  for (const char* const kernel : {"merge_check", "merge"}) {
+Status TopkSite::check_exchange(StreamHandle* stream) const {
+  const Exchange& exchange = *exchange_;
+  if (!exchange.steps.empty()) {
+    const DataType dtype = exchange.table.shard().dtype;
+    const MergeArguments sums = exchange.sum_arguments();
     LIGHTCC_RETURN_IF_ERROR(
-        run(detail::of_elements(kernel, dtype), exchange.sums->tiles, kMergeThreads, sums, stream));
+        run("lightcc_merge_begin", exchange.sums->lists.size(), kMergeThreads, sums, stream));
+    LIGHTCC_RETURN_IF_ERROR(run(detail::of_elements("merge_check", dtype),
+                                exchange.sums->tiles,
+                                kMergeThreads,
+                                sums,
+                                stream));
   }
-  TopkArguments ends = table.arguments;
-  ends.is_void = detail::at<const u32>(exchange.memory + exchange.flags_at);
-  ends.void_words = kMergeFlags;
-  LIGHTCC_RETURN_IF_ERROR(run("lightcc_topk_commit", ends.count, kWarpLanes, ends, stream));
-  std::byte* const host = exchange.pinned.get();
-  LIGHTCC_RETURN_IF_ERROR(copy_to_host(host + exchange.reports_of_host,
-                                       exchange.memory + table.reports_at,
-                                       exchange.reports_bytes(),
-                                       stream));
-  return copy_to_host(host + exchange.flags_of_host,
+  return copy_to_host(exchange.pinned.get() + exchange.flags_of_host,
                       exchange.memory + exchange.flags_at,
                       exchange.flags_bytes(),
                       stream);
 }
 
-Status TopkSite::end_exchange(const Exchange& exchange, std::span<const std::int32_t> ranks) {
-  std::vector<TopkProgress> reports(exchange.steps.size());
-  std::vector<u32> flags(exchange.steps.size() * kMergeFlags);
+Result<VoidWords> TopkSite::words_to_agree_on() {
+  if (exchange_ == nullptr) {
+    return make_error(ErrorCode::kInternal, "an exchange of top-k lists has not begun");
+  }
+  exchange_->is_agreed_on = true;
+  return VoidWords{.first = detail::at<std::byte>(exchange_->memory + exchange_->flags_at),
+                   .count = exchange_->flag_words()};
+}
+
+Status TopkSite::merge_exchange(StreamHandle* stream) const {
+  const Exchange& exchange = *exchange_;
+  const StepTable& table = exchange.table;
+  std::byte* const host = exchange.pinned.get();
+  if (exchange.is_agreed_on) {
+    LIGHTCC_RETURN_IF_ERROR(copy_to_host(host + exchange.agreed_of_host,
+                                         exchange.memory + exchange.flags_at,
+                                         exchange.flags_bytes(),
+                                         stream));
+  }
+  if (exchange.steps.empty()) {
+    return {};
+  }
+  LIGHTCC_RETURN_IF_ERROR(run(detail::of_elements("merge", table.shard().dtype),
+                              exchange.sums->tiles,
+                              kMergeThreads,
+                              exchange.sum_arguments(),
+                              stream));
+  TopkArguments ends = table.arguments;
+  ends.is_void = detail::at<const u32>(exchange.memory + exchange.flags_at);
+  ends.void_words = kMergeFlags;
+  LIGHTCC_RETURN_IF_ERROR(run("lightcc_topk_commit", ends.count, kWarpLanes, ends, stream));
+  return copy_to_host(host + exchange.reports_of_host,
+                      exchange.memory + table.reports_at,
+                      exchange.reports_bytes(),
+                      stream);
+}
+
+Status TopkSite::end_exchange(std::span<const std::int32_t> ranks) {
+  const std::unique_ptr<Exchange> ended = std::move(exchange_);
+  const Exchange& exchange = *ended;
+  std::vector<u32> flags(exchange.flag_words());
+  std::vector<u32> agreed(exchange.flag_words());
   const std::byte* const host = exchange.pinned.get();
-  std::memcpy(reports.data(), host + exchange.reports_of_host, exchange.reports_bytes());
   std::memcpy(flags.data(), host + exchange.flags_of_host, exchange.flags_bytes());
-  LIGHTCC_RETURN_IF_ERROR(read_reports(exchange.table.steps, reports).status());
-  for (std::size_t i = 0; i < exchange.steps.size(); ++i) {
-    const u32* const own = flags.data() + i * kMergeFlags;
-    if (const auto list = damaged_list(own); list.has_value()) {
+  std::memcpy(agreed.data(),
+              host + (exchange.is_agreed_on ? exchange.agreed_of_host : exchange.flags_of_host),
+              exchange.flags_bytes());
+  if (!exchange.steps.empty()) {
+    std::vector<TopkProgress> reports(exchange.steps.size());
+    std::memcpy(reports.data(), host + exchange.reports_of_host, exchange.reports_bytes());
+    LIGHTCC_RETURN_IF_ERROR(read_reports(exchange.table.steps, reports).status());
+  }
+  for (std::size_t i = 0; i < exchange.is_void.size(); ++i) {
+    if (const auto list = damaged_list(flags.data() + i * kMergeFlags); list.has_value()) {
       const int rank = ranks[*list];
       return {ErrorCode::kPeerFailed,
               "rank " + std::to_string(rank) + " sent a top-k list that is damaged, from its GPU",
               rank};
     }
-    *exchange.steps[i].is_void = own[0] != 0;
+    *exchange.is_void[i] = agreed[i * kMergeFlags] != 0;
   }
   return {};
 }

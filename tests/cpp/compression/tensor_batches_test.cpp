@@ -30,6 +30,15 @@ TEST(TensorBatches, what_is_larger_than_a_batch_is_one) {
                      {.first = 3, .end = 4}}));
 }
 
+TEST(TensorBatches, a_batch_ends_before_it_has_too_many_tensors) {
+  EXPECT_EQ(cut_for_kernels(std::vector<std::size_t>(5, 1), 2),
+            (Batches{{.first = 0, .end = 2},
+                     {.first = 0, .end = 2},
+                     {.first = 2, .end = 4},
+                     {.first = 2, .end = 4},
+                     {.first = 4, .end = 5}}));
+}
+
 TEST(TensorBatches, an_exchange_ends_with_the_tensor_that_fills_it) {
   constexpr std::size_t kFull = kExchangeElements;
   EXPECT_EQ(cut_for_exchange({}), Batches());

@@ -395,12 +395,12 @@ TEST_F(CudaTopkKernels, a_step_may_be_followed_by_one_whose_list_goes_from_gpu_t
     on_gpu->commit();
     request.momentum = 0.5;
     const DeviceTopkStep step{.state = on_gpu.get(), .request = request, .outcome = &outcome};
-    auto begun = value(kernels.begin_exchange({&step, 1}));
-    EXPECT_FALSE(kernels.begin_exchange({&step, 1}).ok());  // It is pending.
-    auto prepared = kernels.prepare(begun);
+    auto prepared = kernels.prepare_exchange({&step, 1});
     ASSERT_TRUE(prepared.ok());
     EXPECT_NE(*prepared, nullptr);
     ASSERT_TRUE(finish(prepared).ok());
+    auto begun = value(kernels.begin_exchange({&step, 1}));
+    EXPECT_FALSE(kernels.begin_exchange({&step, 1}).ok());  // It is pending.
     EXPECT_TRUE(begun.front().step.shard->velocity.has_value());
     on_gpu->rollback();
     begun.clear();

@@ -26,6 +26,7 @@
 #include "lightcc_cuda/kernels/merge.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
+#include "lightcc_cuda/nccl_topk_jobs.hpp"
 #include "lightcc_cuda/topk_jobs.hpp"
 
 namespace lightcc::cuda::nccl_topk_test {
@@ -48,15 +49,13 @@ using topk_jobs::kCount;
 using topk_jobs::kLaunches;
 using topk_jobs::kRanks;
 
+/// Of NCCL, in a step of a rank: by the host's way, and by NCCL's.
+constexpr std::array<int, 2> kCalls{0, 1};
+
 JobOptions one_rank_a_host() {
   JobOptions options = topk_jobs::options();
   options.environment["LIGHT_NCCL_TOPK"] = "1";
   return options;
-}
-
-/// Of what NCCL carries.
-std::uint64_t buckets_by_nccl(const World& world) {
-  return world.stats().device_buckets.by_own_plane;
 }
 
 class NcclTopkOfJobs : public ::testing::TestWithParam<CompressionSpec> {
@@ -73,7 +72,7 @@ TEST_P(NcclTopkOfJobs, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
     const Framework framework;
     EXPECT_EQ(topk_jobs::train(world, rank, &framework, GetParam()), topk_jobs::of(expected, rank));
     EXPECT_GE(world.stats().topk.on_device, 4U);
-    EXPECT_GE(buckets_by_nccl(world), 2U);
+    EXPECT_GE(topk_jobs::buckets_by_nccl(world), 2U);
   });
 }
 
@@ -82,85 +81,17 @@ class NcclTopk : public ::testing::Test {
   void SetUp() override { fake::set_nccl(""); }
 };
 
-/// Steps of tensors of any type, on GPUs or by way of the host; the bytes of the results, and of
-/// what is kept back in the end.
-std::vector<std::vector<std::byte>> bytes_of_steps(World& world,
-                                                   int rank,
-                                                   DataType dtype,
-                                                   int void_step) {
-  constexpr std::size_t kElements = 3000;
-  const Framework framework;
-  const auto seed = static_cast<std::uint32_t>(rank);
-  const CompressionSpec spec{.ratio = 0.02, .momentum = 0.9};
-  std::vector<std::vector<std::byte>> results;
-  const std::size_t bytes = kElements * element_size(dtype);
-  for (int step = 0; step < 4; ++step) {
-    Numbers words(bytes / sizeof(float));
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      // Any bits, but for the highest one of each exponent.
-      const auto draw = static_cast<std::uint32_t>(i * 2654435761U +
-                                                   97U * (seed + static_cast<std::uint32_t>(step)));
-      words[i] = std::bit_cast<float>(draw & 0xbfffbfffU);
-    }
-    if (step == void_step && rank == 1) {
-      words.back() = std::bit_cast<float>(0xffffffffU);
-    }
-    const Tensor tensor(framework, words);
-    Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", words));
-    for (TensorRef* const ref : {&operation.input, &*operation.output}) {
-      ref->dtype = dtype;
-      ref->shape = {static_cast<std::int64_t>(kElements)};
-    }
-    operation.request.signature.dtype = dtype;
-    operation.request.signature.shape = operation.input.shape;
-    const auto reduced = run_one(world, topk_jobs::compressed(std::move(operation), spec));
-    EXPECT_TRUE(reduced.ok()) << reduced.status().message();
-    const Numbers got = tensor.read();
-    const auto* const first = reinterpret_cast<const std::byte*>(got.data());
-    results.emplace_back(first, first + bytes);
-  }
-  const auto saved = world.save_compression();
-  EXPECT_TRUE(saved.ok());
-  results.emplace_back(saved->front().bytes.begin(), saved->front().bytes.end());
-  return results;
-}
-
-void expect_the_hosts_bytes(DataType dtype, int void_step) {
-  std::array<std::array<std::vector<std::vector<std::byte>>, kRanks>, 2> results;
-  for (const std::size_t by_nccl : {0U, 1U}) {
-    JobOptions options = one_rank_a_host();
-    options.environment["LIGHT_NCCL_TOPK"] = std::to_string(by_nccl);
-    run_nccl_job(options, [&](World& world, int rank) {
-      results[by_nccl].at(static_cast<std::size_t>(rank)) =
-          bytes_of_steps(world, rank, dtype, void_step);
-      EXPECT_EQ(buckets_by_nccl(world), by_nccl * 4);
-      EXPECT_EQ(world.stats().topk.on_device, 4U);
-    });
-  }
-  EXPECT_EQ(results[0], results[1]) << data_type_name(dtype) << ", void step " << void_step;
-}
-
 TEST_F(NcclTopk, every_type_has_the_bits_and_the_saved_state_of_the_hosts_way) {
   for (const DataType dtype :
        {DataType::kFloat32, DataType::kFloat64, DataType::kFloat16, DataType::kBfloat16}) {
-    expect_the_hosts_bytes(dtype, -1);
+    topk_jobs::expect_the_hosts_bytes(one_rank_a_host(), kCalls, dtype, -1);
   }
 }
 
 // So the first velocity is that of a step that does not count.
 TEST_F(NcclTopk, a_first_or_last_step_that_is_void_leaves_nothing_behind) {
-  expect_the_hosts_bytes(DataType::kFloat32, 0);
-  expect_the_hosts_bytes(DataType::kFloat32, 3);
-}
-
-/// Waits until `claim` holds, but not for ever.
-template <typename Claim>
-bool comes_true(const Claim& claim) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!claim() && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return claim();
+  topk_jobs::expect_the_hosts_bytes(one_rank_a_host(), kCalls, DataType::kFloat32, 0);
+  topk_jobs::expect_the_hosts_bytes(one_rank_a_host(), kCalls, DataType::kFloat32, 3);
 }
 
 // Nothing comes to the host for as long as copies are held, and all is launched.
@@ -183,8 +114,9 @@ TEST_F(NcclTopk, the_host_waits_for_nothing_between_selecting_and_adding_up) {
           const auto handle = world.start(std::move(operations), {});
           ASSERT_TRUE(handle.ok()) << handle.status().message();
           if (rank == 0 && step == 1) {
-            EXPECT_TRUE(comes_true([] { return fake::launches() == kLaunches * kRanks; }))
-                << fake::launches();
+            EXPECT_TRUE(topk_jobs::comes_true([] {
+              return fake::launches() == kLaunches * kRanks;
+            })) << fake::launches();
             const fake::Copies copies = fake::copies_of(0);
             EXPECT_LE(copies.to_device, 2 * kRanks);
             fake::set("devices=4");
@@ -192,7 +124,7 @@ TEST_F(NcclTopk, the_host_waits_for_nothing_between_selecting_and_adding_up) {
           ASSERT_TRUE(world.wait(*handle, {}).ok());
         }
         wait_for_all(world);
-        EXPECT_EQ(buckets_by_nccl(world), 2U);
+        EXPECT_EQ(topk_jobs::buckets_by_nccl(world), 2U);
         // Lists travel in their full length: of 400 entries, with room for 500.
         EXPECT_EQ(world.stats().topk.sent_bytes, 2 * (kRanks - 1) * (16 + 4 + 500 * 6U));
         wait_for_all(world);
@@ -237,7 +169,7 @@ TEST_F(NcclTopk, a_bucket_takes_as_many_launches_whatever_it_holds) {
       const int launches =
           testing::launches_of_bucket(world, rank, framework, topk_jobs::sizes(tensors));
       EXPECT_EQ(launches, kLaunches * kRanks) << tensors;
-      EXPECT_EQ(buckets_by_nccl(world), 2U);
+      EXPECT_EQ(topk_jobs::buckets_by_nccl(world), 2U);
     });
   }
 }
@@ -262,7 +194,7 @@ TEST_F(NcclTopk, more_tensors_than_a_table_has_rows_go_in_two) {
         const auto ended = lightcc::testing::run_together(world, std::move(operations));
         ASSERT_TRUE(ended.ok()) << ended.status().message();
         EXPECT_EQ(tensors.front().read(), tensors.back().read());
-        EXPECT_EQ(buckets_by_nccl(world), 1U);
+        EXPECT_EQ(topk_jobs::buckets_by_nccl(world), 1U);
         EXPECT_EQ(world.stats().topk.on_device, kMaxTopkTensors + 1);
       },
       "devices=4");
@@ -271,7 +203,7 @@ TEST_F(NcclTopk, more_tensors_than_a_table_has_rows_go_in_two) {
 TEST_F(NcclTopk, what_is_sent_and_what_is_kept_add_up) {
   run_nccl_job(one_rank_a_host(), [](World& world, int rank) {
     topk_jobs::expect_sums_to_be_whole_at_last(world, rank);
-    EXPECT_EQ(buckets_by_nccl(world), 4U);
+    EXPECT_EQ(topk_jobs::buckets_by_nccl(world), 4U);
     EXPECT_EQ(world.stats().device_buckets.staged, 1U);
   });
 }
@@ -293,8 +225,9 @@ TEST_F(NcclTopk, a_rank_that_has_joined_contributes_what_it_kept_back) {
       }
       EXPECT_TRUE(run_one(world, bare(OpType::kJoin)).ok());
       // Nobody on the rank that has joined waits for the last ones.
-      EXPECT_TRUE(comes_true([&] { return buckets_by_nccl(world) == by_nccl * 3; }))
-          << buckets_by_nccl(world);
+      EXPECT_TRUE(topk_jobs::comes_true([&] {
+        return topk_jobs::buckets_by_nccl(world) == by_nccl * 3;
+      })) << topk_jobs::buckets_by_nccl(world);
     });
   }
   EXPECT_EQ(results[0], results[1]);
@@ -359,8 +292,9 @@ TEST_F(NcclTopk, many_buckets_run_on_two_lanes_and_sub_sets) {
 
 TEST_F(NcclTopk, a_process_set_takes_what_was_kept_back_along_when_it_goes) {
   run_nccl_job(topk_jobs::with_a_set(one_rank_a_host()), [](World& world, int rank) {
-    topk_jobs::expect_a_set_to_take_all_along(
-        world, rank, [](const World& of_set) { EXPECT_GT(buckets_by_nccl(of_set), 0U); });
+    topk_jobs::expect_a_set_to_take_all_along(world, rank, [](const World& of_set) {
+      EXPECT_GT(topk_jobs::buckets_by_nccl(of_set), 0U);
+    });
   });
 }
 
@@ -373,7 +307,7 @@ TEST_F(NcclTopk, what_one_rank_cannot_do_leaves_it_to_the_host_on_all) {
       const Framework framework;
       EXPECT_EQ(topk_jobs::train(world, rank, &framework, {}), topk_jobs::of(expected, rank))
           << name;
-      EXPECT_EQ(buckets_by_nccl(world), 0U);
+      EXPECT_EQ(topk_jobs::buckets_by_nccl(world), 0U);
     });
   }
 }
@@ -386,57 +320,21 @@ TEST_F(NcclTopk, blocks_of_a_host_and_quantised_tensors_go_by_way_of_the_host) {
       const Framework framework(world.topology().local_rank);
       topk_jobs::reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
       // Blocks are equal, or of one rank.
-      EXPECT_EQ(buckets_by_nccl(world), hosts.size() == 3 ? 1U : 0U);
+      EXPECT_EQ(topk_jobs::buckets_by_nccl(world), hosts.size() == 3 ? 1U : 0U);
     });
   }
   run_nccl_job(one_rank_a_host(), [](World& world, int rank) {
     const Framework framework;
     topk_jobs::reduce(
         world, framework, numbers_of(rank, kCount), {.compressor = Compressor::kInt8});
-    EXPECT_EQ(buckets_by_nccl(world), 0U);
-  });
-}
-
-/// What ranks are told when they reduce until an error comes. `steps` are good before.
-std::vector<Status> errors_of_job(const std::function<void(int rank)>& begin_trouble,
-                                  int steps = 1) {
-  Mutex mutex;
-  std::vector<Status> told;
-  run_nccl_job(one_rank_a_host(), [&](World& world, int rank) {
-    const Framework framework;
-    Numbers data = numbers_of(rank, kCount);
-    const Tensor tensor(framework, data);
-    const auto step = [&] {
-      Operation operation = tensor.put(operation_on(OpType::kAllreduce, "t", data));
-      return run_one(world, topk_jobs::compressed(std::move(operation), {})).status();
-    };
-    for (int i = 0; i < steps; ++i) {
-      EXPECT_TRUE(step().ok());
-    }
-    wait_for_all(world);
-    begin_trouble(rank);
-    wait_for_all(world);
-    Status failure;
-    for (int i = 0; i < 20 && failure.ok(); ++i) {
-      failure = step();
-    }
-    EXPECT_FALSE(failure.ok());
-    const MutexLock lock(mutex);
-    told.push_back(failure);
-  });
-  return told;
-}
-
-bool has_words(const std::vector<Status>& told, const std::string& words) {
-  return std::ranges::any_of(told, [&](const Status& status) {
-    return status.message().find(words) != std::string::npos;
+    EXPECT_EQ(topk_jobs::buckets_by_nccl(world), 0U);
   });
 }
 
 // No rank takes the sum for a good one.
 TEST_F(NcclTopk, a_rank_whose_list_is_damaged_is_named_on_all) {
   for (const int byte : {8, 33}) {  // Of its count of entries, and of an offset.
-    const auto told = errors_of_job([byte](int rank) {
+    const auto told = topk_jobs::errors_of_job(one_rank_a_host(), [byte](int rank) {
       if (rank == 0) {
         fake::set_nccl("spoils=2:" + std::to_string(byte));
       }
@@ -453,14 +351,15 @@ TEST_F(NcclTopk, a_rank_whose_list_is_damaged_is_named_on_all) {
 
 // No rank can go another way alone.
 TEST_F(NcclTopk, a_gpu_without_memory_for_what_is_kept_back_ends_the_world) {
-  const auto told = errors_of_job(
+  const auto told = topk_jobs::errors_of_job(
+      one_rank_a_host(),
       [](int rank) {
         if (rank == 0) {
           fake::set("devices=4,fail=cuMemAlloc_v2:2:1");
         }
       },
       0);
-  EXPECT_TRUE(has_words(told, "CUDA_ERROR_OUT_OF_MEMORY"));
+  EXPECT_TRUE(topk_jobs::has_words(told, "CUDA_ERROR_OUT_OF_MEMORY"));
   for (const Status& status : told) {
     EXPECT_GE(status.rank(), 0) << status.message();
   }
@@ -474,20 +373,22 @@ TEST_F(NcclTopk, a_failure_of_nccl_or_of_the_driver_ends_the_world_on_all_ranks)
       }
     };
   };
-  EXPECT_TRUE(has_words(errors_of_job(set_nccl_on_rank_0("fail=ncclAllGather:3:4")),
-                        "error of the fake NCCL (NCCL error 3)"));
-  EXPECT_TRUE(has_words(errors_of_job(set_nccl_on_rank_0("broken=5")), "NCCL"));
+  EXPECT_TRUE(topk_jobs::has_words(
+      topk_jobs::errors_of_job(one_rank_a_host(), set_nccl_on_rank_0("fail=ncclAllGather:3:4")),
+      "error of the fake NCCL (NCCL error 3)"));
+  EXPECT_TRUE(topk_jobs::has_words(
+      topk_jobs::errors_of_job(one_rank_a_host(), set_nccl_on_rank_0("broken=5")), "NCCL"));
   for (const char* const call : {"cuLaunchKernel:719:20",
                                  "cuLaunchKernel:2:51",
                                  "cuMemcpyHtoDAsync_v2:2:2",
                                  "cuMemcpyDtoHAsync_v2:2:3",
                                  "cuMemsetD8Async:2:2"}) {
-    const auto told = errors_of_job([call](int rank) {
+    const auto told = topk_jobs::errors_of_job(one_rank_a_host(), [call](int rank) {
       if (rank == 0) {
         fake::set(std::string("devices=4,fail=") + call);
       }
     });
-    EXPECT_TRUE(has_words(told, "CUDA_ERROR")) << call;
+    EXPECT_TRUE(topk_jobs::has_words(told, "CUDA_ERROR")) << call;
   }
 }
 
