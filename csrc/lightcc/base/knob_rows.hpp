@@ -140,8 +140,8 @@ inline constexpr auto kRows = std::to_array<Row>({
      .shared = true,
      .meaning =
          "Lists of top-k compression go from GPU to GPU by NCCL, with the same results, "
-         "where LIGHT_GPU_OPERATIONS is nccl and there are no blocks of several ranks; 0: by "
-         "way of the host."},
+         "where LIGHT_GPU_OPERATIONS is nccl. Hosts with several ranks also need "
+         "LIGHT_2D_ALLREDUCE; 0: by way of the host."},
     // Time limits.
     {.names = {"LIGHT_NCCL_TIMEOUT"},
      .type = Type::kSeconds,
