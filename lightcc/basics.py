@@ -379,9 +379,10 @@ def stats() -> Statistics:
         been slow). `slow_factor` is the largest factor. On other ranks the lists are empty.
 
         `allreduce_costs`: what buckets of all-reduces take on this rank, as lines fitted to all
-        that ran: a dictionary for each `process_set` and way of doing it (`two_level` or not) with
-        `seconds` (of a bucket without bytes), `seconds_per_byte`, the number of `samples`, and
-        `max_bytes`, beyond which buckets are done another way.
+        that ran: a dictionary for each `process_set`, `carrier` (`host`; of GPUs, `staged` by way
+        of the host, or `nccl`), and way of doing it (`two_level` or not) with `seconds` (of a
+        bucket without bytes), `seconds_per_byte`, the number of `samples`, and `max_bytes`, beyond
+        which buckets are done another way.
 
         `autotune`: what HOROVOD_AUTOTUNE tries now: `fusion_strategy`, `tensor_fusion_threshold`
         (bytes), `num_streams`, `chunk_bytes` (of the two-level pipeline; 0: by the size), and

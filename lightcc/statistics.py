@@ -76,6 +76,7 @@ class AllreduceCost(Record):
     """What buckets of all-reduces take on this rank, as a line fitted to all that ran."""
 
     process_set: int
+    carrier: str  #: `"host"`; of GPUs, `"staged"` by way of the host, or `"nccl"`.
     two_level: bool
     max_bytes: int  #: Buckets beyond are done another way.
     samples: int

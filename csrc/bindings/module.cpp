@@ -125,6 +125,18 @@ void stop_timeline(WorldBinding& world) {
   world.engine().stop_timeline();
 }
 
+const char* carrier_name(Carrier carrier) {
+  switch (carrier) {
+    case Carrier::kStaged:
+      return "staged";
+    case Carrier::kDevice:
+      return "nccl";
+    case Carrier::kHost:
+      break;
+  }
+  return "host";
+}
+
 py::dict stats(WorldBinding& world) {
   const WorldStats stats = [&world] {
     const py::gil_scoped_release nogil;  // Another thread may drive the engine for a while.
@@ -133,6 +145,7 @@ py::dict stats(WorldBinding& world) {
   py::list costs;
   for (const AllreduceCost& cost : stats.allreduce_costs) {
     costs.append(py::dict("process_set"_a = cost.process_set,
+                          "carrier"_a = carrier_name(cost.carrier),
                           "two_level"_a = cost.two_level,
                           "max_bytes"_a = cost.max_bytes,
                           "samples"_a = cost.samples,

@@ -344,10 +344,17 @@ bool Executor::runs_on_levels(const Set& set, const Running& running) {
           first.compression.has_value());
 }
 
-void Executor::count_on_device(const Set& set, const Running& running) {
+Carrier Executor::carrier_of(const Running& running) {
   if (running.staged != nullptr) {
-    ++device_buckets_.staged;
-  } else if (running.plane != MemoryKind::kHost) {
+    return Carrier::kStaged;
+  }
+  return running.plane == MemoryKind::kHost ? Carrier::kHost : Carrier::kDevice;
+}
+
+void Executor::count_on_device(const Set& set, const Running& running) {
+  const Carrier carrier = carrier_of(running);
+  device_buckets_.staged += carrier == Carrier::kStaged ? 1 : 0;
+  if (carrier == Carrier::kDevice) {
     ++device_buckets_.by_own_plane;
     device_buckets_.on_levels += runs_on_levels(set, running) ? 1 : 0;
   }
@@ -396,12 +403,13 @@ void Executor::explain_adasum_once(const Set& set, const Running& running) {
 void Executor::learn_cost(Set& set, const Running& running) {
   const Signature& first = running.bucket.tensors.front().signature();
   if (first.op != OpType::kAllreduce || first.reduce_op == ReduceOp::kAdasum ||
-      first.memory != MemoryKind::kHost || running.bucket.is_sampled) {
+      running.bucket.is_sampled) {
     return;
   }
   const std::uint64_t bytes = byte_count(running.bucket);
   const bool two_level = set.groups_for(running).runs_on_two_levels(first.op, bytes);
-  CostLine& line = two_level ? set.two_level_cost : set.flat_cost;
+  Set::Costs& costs = set.costs.at(static_cast<std::size_t>(carrier_of(running)));
+  CostLine& line = two_level ? costs.two_level : costs.flat;
   line.add(static_cast<double>(bytes),
            std::chrono::duration<double>(clock_.now() - running.started).count());
 }
@@ -409,19 +417,25 @@ void Executor::learn_cost(Set& set, const Running& running) {
 std::vector<AllreduceCost> Executor::allreduce_costs() const {
   std::vector<AllreduceCost> costs;
   const auto add = [&](std::uint32_t id,
+                       Carrier carrier,
                        bool two_level,
                        std::uint64_t maximum,
                        const CostLine& line) {
     if (line.samples() > 0) {
       const CostLine::Fit fit = line.fit();
-      costs.push_back({id, two_level, maximum, line.samples(), fit.seconds, fit.seconds_per_byte});
+      costs.push_back(
+          {id, carrier, two_level, maximum, line.samples(), fit.seconds, fit.seconds_per_byte});
     }
   };
   for (const auto& [id, set] : sets_) {
-    const PlaneGroups* const groups = set.groups[Planes::index_of(MemoryKind::kHost)];
-    const auto max_bytes = groups == nullptr ? std::nullopt : groups->two_level_max_bytes;
-    add(id, true, max_bytes.value_or(0), set.two_level_cost);
-    add(id, false, std::numeric_limits<std::uint64_t>::max(), set.flat_cost);
+    for (const Carrier carrier : {Carrier::kHost, Carrier::kStaged, Carrier::kDevice}) {
+      const MemoryKind plane = carrier == Carrier::kDevice ? MemoryKind::kCuda : MemoryKind::kHost;
+      const PlaneGroups* const groups = set.groups[Planes::index_of(plane)];
+      const auto max_bytes = groups == nullptr ? std::nullopt : groups->two_level_max_bytes;
+      const Set::Costs& of_carrier = set.costs.at(static_cast<std::size_t>(carrier));
+      add(id, carrier, true, max_bytes.value_or(0), of_carrier.two_level);
+      add(id, carrier, false, std::numeric_limits<std::uint64_t>::max(), of_carrier.flat);
+    }
   }
   return costs;
 }

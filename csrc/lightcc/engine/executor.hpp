@@ -3,6 +3,7 @@
 // process sets cannot wait for each other in a circle.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -106,8 +107,11 @@ class Executor {
     InFlight* waiting = nullptr;
     bool member = false;
     bool has_groups = false;  // All of them, once they are made.
-    CostLine flat_cost;       // Of host memory, as is the other.
-    CostLine two_level_cost;
+    struct Costs {
+      CostLine flat;
+      CostLine two_level;
+    };
+    std::array<Costs, kCarriers> costs;  // By carrier.
 
     PlaneGroups& groups_for(const Running& running) const {
       return *groups[Planes::index_of(running.plane)];
@@ -124,6 +128,7 @@ class Executor {
   bool is_compressed(const Bucket& bucket) const;
   /// What it runs on, by now; `running.plane` says the same afterwards.
   Planes::Way way_at_start(const Set& set, std::size_t lane, Running& running);
+  static Carrier carrier_of(const Running& running);
   void count_on_device(const Set& set, const Running& running);
   void release_turn(Running& running);
   Result<bool> are_inputs_ready(Bucket& bucket);

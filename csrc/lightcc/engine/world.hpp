@@ -109,9 +109,18 @@ struct Topology {
   std::vector<std::vector<int>> hosts;  ///< Ranks by host, ascending; hosts by their lowest rank.
 };
 
+/// What carries a bucket.
+enum class Carrier : std::uint8_t {
+  kHost,    ///< The host's plane, in its memory.
+  kStaged,  ///< The same, by way of its memory.
+  kDevice,  ///< The plane of other memory: NCCL.
+};
+inline constexpr std::size_t kCarriers = 3;
+
 /// What all-reduces of one process set take on this rank, as a line fitted to those that ran.
 struct AllreduceCost {
   std::uint32_t process_set = 0;
+  Carrier carrier = Carrier::kHost;
   bool two_level = false;
   std::uint64_t max_bytes = 0;  ///< Larger buckets run otherwise.
   std::uint64_t samples = 0;

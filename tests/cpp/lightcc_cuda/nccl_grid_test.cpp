@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -296,6 +297,32 @@ TEST_F(NcclGrid, everything_else_runs_flat_beside_it) {
                 testing::numbers_in(*on_host->front().output, nullptr))
           << name;
     });
+  });
+}
+
+// int16 is not NCCL's: it goes by way of the host.
+TEST_F(NcclGrid, costs_are_fitted_for_each_carrier_and_way) {
+  run_nccl_job(on_levels(on_hosts({0, 0, 1, 1})), [](World& world, int rank) {
+    const Framework framework(local_gpu(world));
+    Numbers data = lightcc::testing::numbers_of(rank, 40000);
+    EXPECT_TRUE(run_one(world, operation_on(OpType::kAllreduce, "host", data)).ok());
+    for (const DataType dtype : {DataType::kFloat32, DataType::kFloat32, DataType::kInt16}) {
+      const Tensor tensor(framework, data);
+      Operation operation = tensor.put(
+          operation_on(OpType::kAllreduce, std::string("gpu ") + data_type_name(dtype), data));
+      operation.input.dtype = operation.output->dtype = operation.request.signature.dtype = dtype;
+      operation.request.signature.reduce_op = ReduceOp::kSum;
+      EXPECT_TRUE(run_one(world, std::move(operation)).ok());
+    }
+    std::map<Carrier, std::uint64_t> samples;
+    for (const AllreduceCost& cost : world.stats().allreduce_costs) {
+      EXPECT_TRUE(cost.two_level);
+      EXPECT_GT(cost.seconds, 0);
+      samples[cost.carrier] += cost.samples;
+    }
+    EXPECT_EQ(samples,
+              (std::map<Carrier, std::uint64_t>{
+                  {Carrier::kHost, 1}, {Carrier::kStaged, 1}, {Carrier::kDevice, 2}}));
   });
 }
 
