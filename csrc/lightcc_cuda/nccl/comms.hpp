@@ -30,6 +30,7 @@
 #include "lightcc_cuda/driver/kernel_table.hpp"
 #include "lightcc_cuda/nccl/buffer.hpp"
 #include "lightcc_cuda/nccl/library.hpp"
+#include "lightcc_cuda/nccl/side_call.hpp"
 #include "lightcc_cuda/staging/topk_site.hpp"
 
 namespace lightcc::cuda {
@@ -80,6 +81,7 @@ class NcclComm {
   std::vector<DeviceMemory> scratch_;  // The last one is in use.
   std::size_t scratch_bytes_ = 0;
   std::unique_ptr<NcclBuffer> buffer_;
+  std::unique_ptr<SideCall> destruction_;  // Once the handle is gone for it.
   // Of the call that goes on.
   std::vector<NcclOp> ops_;  // To be destroyed when it is over.
   std::function<Status()> rest_;

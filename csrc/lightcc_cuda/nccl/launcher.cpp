@@ -126,6 +126,7 @@ Status NcclLauncher::serve_gpu() {
   const CurrentContext current(context);
   LIGHTCC_RETURN_IF_ERROR(current.status());
   driver_ = &driver;
+  context_ = &context;
   PinnedPool pinned(driver);
   TopkSite topk(driver, pinned);
   load_packing(topk);
@@ -297,9 +298,19 @@ Result<bool> NcclLauncher::advance_free(Chore& chore) {
     if (!is_over) {
       return false;
     }
-    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
-        setup_.library.call().destroy(comm.handle_), "ncclCommDestroy", nullptr));
-    comm.handle_ = nullptr;
+    comm.destruction_ = std::make_unique<SideCall>(
+        *context_,
+        [destroy = setup_.library.call().destroy, handle = std::exchange(comm.handle_, nullptr)] {
+          return destroy(handle);
+        });
+  }
+  if (comm.destruction_ != nullptr) {
+    if (!comm.destruction_->is_over()) {
+      return false;
+    }
+    const NcclCode code = comm.destruction_->code();
+    comm.destruction_ = nullptr;
+    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(code, "ncclCommDestroy", nullptr));
   }
   comm.stream_.reset();
   comm.scratch_.clear();
@@ -428,12 +439,32 @@ void NcclLauncher::free_all() {
   }
 }
 
+// All side by side, as one may wait for what runs on another one. Whoever waits for this thread
+// does so for a bounded time, and leaves it behind then.
 void NcclLauncher::abort_all() {
+  // What is being made belongs to NCCL's threads, until the world's communicator is aborted.
+  std::vector<std::shared_ptr<NcclComm>> made;
+  std::ranges::copy_if(
+      comms_, std::back_inserter(made), [this](const auto& comm) { return is_made(*comm); });
+  abort(made);
+  abort(comms_);
   for (const auto& comm : comms_) {
+    comm->destruction_ = nullptr;
+  }
+}
+
+void NcclLauncher::abort(const std::vector<std::shared_ptr<NcclComm>>& comms) const {
+  std::vector<std::unique_ptr<SideCall>> calls;
+  for (const auto& comm : comms) {
     if (NcclHandle* const handle = std::exchange(comm->handle_, nullptr); handle != nullptr) {
-      (void)setup_.library.call().abort(handle);
+      calls.push_back(std::make_unique<SideCall>(
+          *context_, [abort = setup_.library.call().abort, handle] { return abort(handle); }));
     }
   }
+}
+
+bool NcclLauncher::is_made(const NcclComm& comm) const {
+  return &comm == world_.get() || comm.is_done_.load(std::memory_order_acquire);
 }
 
 TimePoint NcclLauncher::deadline_from_now(Duration patience) const {

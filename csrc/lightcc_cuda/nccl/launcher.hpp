@@ -107,6 +107,9 @@ class NcclLauncher {
   Result<bool> is_ready(NcclHandle* comm, const char* what) const;
   void free_all();
   void abort_all();
+  /// Returns when all are over, which may be never.
+  void abort(const std::vector<std::shared_ptr<NcclComm>>& comms) const;
+  bool is_made(const NcclComm& comm) const;
 
   TimePoint deadline_from_now(Duration patience) const;
   static void finish(NcclJob& job, Status status);
@@ -116,6 +119,7 @@ class NcclLauncher {
   const Clock& clock_ = Clock::system();
   // Of the thread.
   const Driver* driver_ = nullptr;
+  const Context* context_ = nullptr;
   NcclPacking packing_;
   std::shared_ptr<NcclComm> world_ = std::make_shared<NcclComm>();
   std::vector<std::shared_ptr<NcclComm>> comms_;  // That are, or are being made.

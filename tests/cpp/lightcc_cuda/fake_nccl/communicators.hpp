@@ -37,9 +37,12 @@ struct Comm {
   std::atomic<NcclCode> error{kNcclSuccess};
   std::atomic<bool> is_aborted{false};
   std::atomic<int> running{0};
+  /// Of all communicators that were split off one, which have one GPU: what has been put on
+  /// streams.
+  std::shared_ptr<std::atomic<int>> on_gpu = std::make_shared<std::atomic<int>>(0);
   bool is_made = false;
   bool is_finalized = false;
-  int answers_left = 0;  // That are still "in progress".
+  int answers_left = 0;        // That are still "in progress".
   std::vector<double> factors;
   std::uint64_t turn = 0;  // Of the stream's thread.
   // The split that goes on.
@@ -113,6 +116,13 @@ inline NcclCode check_ready(const std::shared_ptr<Comm>& comm) {
   return comm->error;
 }
 
+/// As cudaFree() does: an operation of any communicator on the GPU may be waited for.
+inline void wait_for_gpu(const Comm& comm) {
+  while (*comm.on_gpu > 0) {
+    nap();
+  }
+}
+
 /// Goes on with what communicator and caller wait for.
 inline void advance(Comm& comm) {
   if (!comm.is_made && comm.meeting->joined.load() >= comm.size) {
@@ -133,6 +143,7 @@ inline void advance(Comm& comm) {
     return;
   }
   auto child = std::make_shared<Comm>();
+  child->on_gpu = comm.on_gpu;
   for (std::size_t rank = 0; rank < comm.size; ++rank) {
     const Meeting::Split& other = calls[rank];
     if (other.color == own.color) {

@@ -171,6 +171,7 @@ LIGHTCC_NCCL_API ncclCommDestroy(NcclHandle* handle) {
   if (comm == nullptr || !comm->is_finalized || comm->running > 0) {
     return lightcc::cuda::kNcclInvalidArgument;
   }
+  fake::wait_for_gpu(*comm);
   fake::remove(handle);
   return lightcc::cuda::kNcclSuccess;
 }
@@ -180,6 +181,7 @@ LIGHTCC_NCCL_API ncclCommAbort(NcclHandle* handle) {
     return lightcc::cuda::kNcclInvalidArgument;
   }
   comm->is_aborted = true;
+  fake::wait_for_gpu(*comm);
   fake::drop_registrations(handle);
   fake::remove(handle);
   while (fake::nccl_settings().number("lost") != 0) {

@@ -5,6 +5,9 @@
 //   the communicator until ncclCommGetAsyncError() has said that it is over.
 // - Operations run on the thread of the fake driver's stream, and add in rank order. One waits for
 //   its peers without end, as NCCL does, until ncclCommAbort().
+// - ncclCommAbort() and ncclCommDestroy() free memory of the GPU. So they wait for the operations
+// of
+//   all communicators that were split off the same one.
 // - It is stricter than NCCL: all ranks must call the same operation, with the same count, type,
 //   operator and root. A handle that was destroyed or aborted is refused. Reductions of registered
 //   memory have it on all ranks, at the same offset. It is deregistered before its communicator is

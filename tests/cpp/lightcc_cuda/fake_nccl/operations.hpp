@@ -115,6 +115,7 @@ struct Batch {
   StreamHandle* stream = nullptr;
   std::vector<std::function<void(Comm&)>> collectives;
   std::vector<Transfer> transfers;
+  std::shared_ptr<void> on_gpu;  // While it is, and where the GPU is broken and runs nothing.
   bool breaks = false;
   bool hangs = false;
 
@@ -160,6 +161,9 @@ inline void begin(Batch batch) {
   batch.hangs = number == nccl_settings().number("hangs");
   batch.comm->answers_left = 2;
   ++batch.comm->running;
+  ++*batch.comm->on_gpu;
+  batch.on_gpu =
+      std::shared_ptr<void>(nullptr, [count = batch.comm->on_gpu](void* /*nothing*/) { --*count; });
   StreamHandle* const stream = batch.stream;
   lightcc_fake_cuda_enqueue(
       stream,
