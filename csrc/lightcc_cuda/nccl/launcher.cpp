@@ -352,6 +352,7 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
   }
   if (!is_launching_) {
     is_launching_ = true;
+    launch_deadline_ = deadline_from_now(setup_.operation_patience);
     comm.rest_ = nullptr;
     comm.end_ = nullptr;
     LIGHTCC_RETURN_IF_ERROR(job->run_(NcclCalls(setup_.library, *driver_, packing_, comm)));
@@ -359,6 +360,14 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool is_taken, is_ready(comm.handle_, job->what_.c_str()));
   if (!is_taken) {
+    // From 2.22 on it connects to peers in the first operations.
+    if (clock_.now() >= launch_deadline_) {
+      return make_error(ErrorCode::kTimeout,
+                        "rank %d waited for NCCL's %s to begin, for which not all ranks were there "
+                        "in time (LIGHT_NCCL_TIMEOUT)",
+                        setup_.rank,
+                        job->what_.c_str());
+    }
     return false;
   }
   for (const NcclOp op : std::exchange(comm.ops_, {})) {
@@ -378,7 +387,7 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
   running_.push_back({.job = job,
                       .event = std::move(event),
                       .end = std::exchange(comm.end_, nullptr),
-                      .deadline = deadline_from_now(setup_.operation_patience)});
+                      .deadline = launch_deadline_});
   return true;
 }
 

@@ -126,6 +126,7 @@ class NcclLauncher {
   std::deque<Chore> chores_;
   std::deque<std::shared_ptr<NcclJob>> waiting_;
   bool is_launching_ = false;  // NCCL goes on with the first of them.
+  TimePoint launch_deadline_;  // Until when it is to have ended, too.
   std::vector<Running> running_;
 
   Mutex mutex_;

@@ -134,5 +134,34 @@ TEST_F(NcclAbortTest, an_operation_times_out_while_another_communicator_is_being
   });
 }
 
+/// What rank 0 is told of an operation of which NCCL says that it goes on.
+Status end_of_launch(const std::string& settings) {
+  Status ended;
+  fake::set_nccl(settings);
+  NcclAbortTest::run(
+      1, std::chrono::milliseconds(500), [&](NcclComms& comms, const Comms& all, int rank) {
+        if (rank == 0) {
+          Bytes memory;
+          ended = finish(*NcclAbortTest::wait_in_vain(comms, all[0], memory));
+        }
+      });
+  return ended;
+}
+
+// From 2.22 on it connects to peers in the first operation, which may be dead.
+TEST_F(NcclAbortTest, an_operation_that_nccl_does_not_begin_is_a_timeout) {
+  const Status ended = end_of_launch("version=22203,connects=1");
+  EXPECT_EQ(ended.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(ended.message(),
+            "rank 0 waited for NCCL's ncclRecv to begin, for which not all ranks were there in "
+            "time (LIGHT_NCCL_TIMEOUT)");
+}
+
+TEST_F(NcclAbortTest, an_error_of_an_operation_that_nccl_does_not_begin_is_seen) {
+  const Status ended = end_of_launch("version=22203,connects=1,broken=1");
+  EXPECT_EQ(ended.code(), ErrorCode::kPeerFailed);
+  EXPECT_NE(ended.message().find("remote process exited"), std::string::npos) << ended.message();
+}
+
 }  // namespace
 }  // namespace lightcc::cuda::nccl_abort_test

@@ -42,6 +42,7 @@ struct Comm {
   std::shared_ptr<std::atomic<int>> on_gpu = std::make_shared<std::atomic<int>>(0);
   bool is_made = false;
   bool is_finalized = false;
+  bool is_connecting = false;  // For an operation, without end.
   int answers_left = 0;        // That are still "in progress".
   std::vector<double> factors;
   std::uint64_t turn = 0;  // Of the stream's thread.
@@ -110,7 +111,8 @@ inline NcclCode check_ready(const std::shared_ptr<Comm>& comm) {
   if (comm == nullptr || comm->is_aborted || comm->is_finalized) {
     return kNcclInvalidArgument;
   }
-  if (!comm->is_made || comm->answers_left > 0 || comm->split_to != nullptr) {
+  if (!comm->is_made || comm->answers_left > 0 || comm->split_to != nullptr ||
+      comm->is_connecting) {
     return kNcclInvalidArgument;  // The call before has not ended.
   }
   return comm->error;

@@ -148,7 +148,7 @@ LIGHTCC_NCCL_API ncclCommGetAsyncError(NcclHandle* handle, NcclCode* state) {
     return lightcc::cuda::kNcclInvalidArgument;
   }
   fake::advance(*comm);
-  const bool goes_on = !comm->is_made || comm->split_to != nullptr ||
+  const bool goes_on = !comm->is_made || comm->split_to != nullptr || comm->is_connecting ||
                        (comm->is_finalized && comm->running > 0) ||
                        (comm->answers_left > 0 && --comm->answers_left > 0);
   *state = comm->error != 0 ? comm->error.load() : goes_on ? lightcc::cuda::kNcclInProgress : 0;

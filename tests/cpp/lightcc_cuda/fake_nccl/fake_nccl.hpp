@@ -25,6 +25,7 @@ namespace lightcc::cuda::fake {
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
 ///   broken=N           the N-th operation ends in an asynchronous error, which blames a peer
 ///   hangs=N            the N-th operation does not end until it is aborted
+///   connects=N         the N-th operation stays in progress, and never begins
 ///   spoils=RANK:BYTE   ncclAllGather brings another byte at that place of what the rank gives
 ///   lost=0             1: ncclCommAbort() does not return
 /// A process that cannot call this sets LIGHTCC_FAKE_NCCL.

@@ -160,6 +160,11 @@ inline void begin(Batch batch) {
   batch.breaks = number == nccl_settings().number("broken");
   batch.hangs = number == nccl_settings().number("hangs");
   batch.comm->answers_left = 2;
+  if (number == nccl_settings().number("connects")) {
+    batch.comm->is_connecting = true;
+    batch.comm->error = batch.breaks ? kNcclRemoteError : kNcclSuccess;
+    return;
+  }
   ++batch.comm->running;
   ++*batch.comm->on_gpu;
   batch.on_gpu =
