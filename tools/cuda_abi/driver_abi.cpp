@@ -23,9 +23,11 @@ LIGHTCC_CUDA_LATER_FUNCTIONS(LIGHTCC_CHECK)
 
 static_assert(sizeof(Code) == sizeof(CUresult) && sizeof(Device) == sizeof(CUdevice) &&
               std::is_same_v<Address, CUdeviceptr> && sizeof(Uuid) == sizeof(CUuuid) &&
-              sizeof(Option) == sizeof(CUjit_option));
+              sizeof(Option) == sizeof(CUjit_option) &&
+              sizeof(Option) == sizeof(CUstreamCaptureMode));
 static_assert(kSuccess == CUDA_SUCCESS && kErrorInvalidValue == CUDA_ERROR_INVALID_VALUE &&
               kErrorNoDevice == CUDA_ERROR_NO_DEVICE &&
+              kErrorInvalidContext == CUDA_ERROR_INVALID_CONTEXT &&
               kErrorInvalidPtx == CUDA_ERROR_INVALID_PTX &&
               kErrorUnsupportedPtx == CUDA_ERROR_UNSUPPORTED_PTX_VERSION &&
               kErrorNotFound == CUDA_ERROR_NOT_FOUND && kErrorNotReady == CUDA_ERROR_NOT_READY);
@@ -40,7 +42,8 @@ static_assert(kMajorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING &&
               kEventWithoutTiming == CU_EVENT_DISABLE_TIMING &&
               kHostMemoryForAllContexts == CU_MEMHOSTALLOC_PORTABLE &&
-              kMemoryOfDevice == CU_MEMORYTYPE_DEVICE);
+              kMemoryOfDevice == CU_MEMORYTYPE_DEVICE &&
+              kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 
 }  // namespace
 }  // namespace lightcc::cuda

@@ -38,6 +38,11 @@ class Context {
 };
 
 /// Makes a context the thread's current one, and puts the one before back.
+///
+/// While another thread captures a CUDA graph in the mode "global", as torch.cuda.graph() does, the
+/// driver forbids many calls to all threads, and one of them spoils the capture: asking an event,
+/// waiting for a stream, allocating, freeing. So while this is there, the thread has the mode
+/// "relaxed", in which it may make them. None of its calls is to be part of a graph.
 class CurrentContext {
  public:
   explicit CurrentContext(const Context& context);
@@ -49,6 +54,8 @@ class CurrentContext {
  private:
   const Driver& driver_;
   Status status_;
+  Option capture_mode_ = kCaptureModeRelaxed;  // The one before, when this has been exchanged.
+  bool has_exchanged_ = false;
 };
 
 /// What `Free` frees, in the context that is current where it is made.

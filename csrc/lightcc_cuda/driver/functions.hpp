@@ -18,7 +18,8 @@ using Address = unsigned long long;
 inline Address gpu_address(const std::byte* data) {
   return reinterpret_cast<Address>(data);  // NOLINT: of the GPU
 }
-/// CUjit_option, CUdevice_attribute, CUfunction_attribute, CUpointer_attribute.
+/// CUjit_option, CUdevice_attribute, CUfunction_attribute, CUpointer_attribute,
+/// CUstreamCaptureMode.
 using Option = int;
 /// CUuuid.
 struct Uuid {
@@ -34,6 +35,7 @@ struct EventHandle;
 inline constexpr Code kSuccess = 0;
 inline constexpr Code kErrorInvalidValue = 1;
 inline constexpr Code kErrorNoDevice = 100;
+inline constexpr Code kErrorInvalidContext = 201;
 inline constexpr Code kErrorInvalidPtx = 218;
 inline constexpr Code kErrorUnsupportedPtx = 222;
 inline constexpr Code kErrorNotFound = 500;
@@ -50,6 +52,8 @@ inline constexpr unsigned kMemoryOfDevice = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventWithoutTiming = 2;
 inline constexpr unsigned kHostMemoryForAllContexts = 1;
+/// CU_STREAM_CAPTURE_MODE_RELAXED.
+inline constexpr Option kCaptureModeRelaxed = 2;
 
 // Member, symbol, arguments; all return a Code. The symbols are those that the library exports,
 // which cuda.h's macros append "_v2" to. Every driver for CUDA 11.0 and newer has all of them.
@@ -82,6 +86,7 @@ inline constexpr unsigned kHostMemoryForAllContexts = 1;
   X(destroy_stream, cuStreamDestroy_v2, (StreamHandle*))                                       \
   X(wait_for_stream, cuStreamSynchronize, (StreamHandle*))                                     \
   X(capture_status, cuStreamIsCapturing, (StreamHandle*, int*))                                \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (Option*))                       \
   X(create_event, cuEventCreate, (EventHandle**, unsigned))                                    \
   X(destroy_event, cuEventDestroy_v2, (EventHandle*))                                          \
   X(record_event, cuEventRecord, (EventHandle*, StreamHandle*))                                \

@@ -1,8 +1,7 @@
 #include "lightcc_cuda/staging/stream_event.hpp"
 
+#include <optional>
 #include <utility>
-
-#include "lightcc_cuda/driver/context.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -11,32 +10,43 @@ using Event = Owned<EventHandle*, &Functions::destroy_event>;
 
 class StreamEvent final : public ReadyEvent {
  public:
-  StreamEvent(const Driver& driver, Event event) : driver_(driver), event_(std::move(event)) {}
+  StreamEvent(const Context& context, Event event) : context_(context), event_(std::move(event)) {}
+  StreamEvent(const StreamEvent&) = delete;
+  StreamEvent& operator=(const StreamEvent&) = delete;
+  ~StreamEvent() override {
+    const CurrentContext current(context_);
+    event_.reset();
+  }
 
   Result<bool> is_ready() override {
-    const Code code = driver_.call().query_event(event_.get());
+    const CurrentContext current(context_);
+    LIGHTCC_RETURN_IF_ERROR(current.status());
+    const Driver& driver = context_.driver();
+    const Code code = driver.call().query_event(event_->get());
     if (code == kErrorNotReady) {
       return false;
     }
-    LIGHTCC_RETURN_IF_ERROR(driver_.check(code, "cuEventQuery"));
+    LIGHTCC_RETURN_IF_ERROR(driver.check(code, "cuEventQuery"));
     return true;
   }
 
  private:
-  const Driver& driver_;
-  Event event_;
+  const Context& context_;
+  std::optional<Event> event_;
 };
 
 }  // namespace
 
-Result<std::shared_ptr<ReadyEvent>> record_ready_event(const Driver& driver, StreamHandle* stream) {
+Result<std::shared_ptr<ReadyEvent>> record_ready_event(const Context& context,
+                                                       StreamHandle* stream) {
+  const Driver& driver = context.driver();
   EventHandle* handle = nullptr;
   LIGHTCC_RETURN_IF_ERROR(
       driver.check(driver.call().create_event(&handle, kEventWithoutTiming), "cuEventCreate"));
   Event event(driver, handle);
   LIGHTCC_RETURN_IF_ERROR(
       driver.check(driver.call().record_event(handle, stream), "cuEventRecord"));
-  return std::shared_ptr<ReadyEvent>(std::make_shared<StreamEvent>(driver, std::move(event)));
+  return std::shared_ptr<ReadyEvent>(std::make_shared<StreamEvent>(context, std::move(event)));
 }
 
 }  // namespace lightcc::cuda

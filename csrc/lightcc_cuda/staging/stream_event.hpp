@@ -6,12 +6,14 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/engine/operation.hpp"
 
-#include "lightcc_cuda/driver/driver.hpp"
+#include "lightcc_cuda/driver/context.hpp"
 
 namespace lightcc::cuda {
 
-/// Records an event on `stream`, in the context that is current. The driver outlives it. Asking it
-/// is one call of the driver, which does not wait. Errors, also of asking: kSystem.
-Result<std::shared_ptr<ReadyEvent>> record_ready_event(const Driver& driver, StreamHandle* stream);
+/// Records an event on `stream`, in `context`, which is current and outlives it. It may be asked
+/// and dropped on any thread, also while a CUDA graph is captured on another one. That does not
+/// wait. Errors, also of asking: kSystem.
+Result<std::shared_ptr<ReadyEvent>> record_ready_event(const Context& context,
+                                                       StreamHandle* stream);
 
 }  // namespace lightcc::cuda

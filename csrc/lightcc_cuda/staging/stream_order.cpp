@@ -13,24 +13,12 @@ namespace {
 class RecordedEvents final : public ReadyEvent {
  public:
   explicit RecordedEvents(std::shared_ptr<const StreamOrder> owner) : owner_(std::move(owner)) {}
-  RecordedEvents(const RecordedEvents&) = delete;
-  RecordedEvents& operator=(const RecordedEvents&) = delete;
-  ~RecordedEvents() override {
-    for (Recorded& recorded : all_) {
-      const CurrentContext current(*recorded.context);
-      recorded.event.reset();
-    }
-  }
-
-  /// `context` is the owner's.
-  void add(const Context& context, std::shared_ptr<ReadyEvent> event) {
-    all_.push_back({&context, std::move(event)});
-  }
+  void add(std::shared_ptr<ReadyEvent> event) { all_.push_back(std::move(event)); }
   bool empty() const { return all_.empty(); }
 
   Result<bool> is_ready() override {
-    for (const Recorded& recorded : all_) {
-      LIGHTCC_ASSIGN_OR_RETURN(const bool ready, recorded.event->is_ready());
+    for (const auto& event : all_) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool ready, event->is_ready());
       if (!ready) {
         return false;
       }
@@ -39,13 +27,8 @@ class RecordedEvents final : public ReadyEvent {
   }
 
  private:
-  struct Recorded {
-    const Context* context;
-    std::shared_ptr<ReadyEvent> event;
-  };
-
   std::shared_ptr<const StreamOrder> owner_;
-  std::vector<Recorded> all_;
+  std::vector<std::shared_ptr<ReadyEvent>> all_;  // They go before the owner.
 };
 
 class DriverStreamOrder final : public StreamOrder,
@@ -93,8 +76,8 @@ class DriverStreamOrder final : public StreamOrder,
                           stream.device);
       }
       LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<ReadyEvent> event,
-                               record_ready_event(*driver_, handle));
-      events->add(*context, std::move(event));
+                               record_ready_event(*context, handle));
+      events->add(std::move(event));
     }
     return std::shared_ptr<ReadyEvent>(events->empty() ? nullptr : std::move(events));
   }

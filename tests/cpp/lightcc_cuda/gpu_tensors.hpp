@@ -41,6 +41,7 @@ class Framework {
         device_(device) {}
 
   const Driver& driver() const { return driver_; }
+  const Context& context() const { return context_; }
   StreamHandle* stream() const { return stream_.get(); }
   int device() const { return device_; }
   void wait() const { EXPECT_TRUE(stream_.wait().ok()); }

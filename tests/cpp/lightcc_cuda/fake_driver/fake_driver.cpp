@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lightcc_cuda/driver/functions.hpp"
@@ -51,7 +52,8 @@ namespace {
 constexpr Code kInvalidValue = kErrorInvalidValue;
 constexpr Code kOutOfMemory = 2;
 constexpr Code kInvalidDevice = 101;
-constexpr Code kInvalidContext = 201;
+constexpr Code kInvalidContext = kErrorInvalidContext;
+constexpr Code kForbiddenInCapture = 900;
 constexpr Code kLaunchFailed = 719;
 
 Settings& settings() {
@@ -73,6 +75,8 @@ Traffic& traffic() {
   return *kAll;
 }
 std::atomic<int> live_objects{0};
+std::atomic<int> spoiled_captures{0};
+thread_local Option capture_mode = 0;  // "Global", as threads begin.
 thread_local std::vector<ContextHandle*> contexts;
 
 template <typename Arguments, void (*Kernel)(Arguments)>
@@ -213,6 +217,9 @@ bool read_module(std::string_view text, ModuleHandle& module) {
 [[gnu::visibility("default")]] std::size_t pinned_growth() {
   return pinned_memories().growth();
 }
+[[gnu::visibility("default")]] int spoiled_captures_of_graphs() {
+  return spoiled_captures;
+}
 [[gnu::visibility("default")]] int live() {
   return live_objects;
 }
@@ -267,6 +274,13 @@ using fake::settings;
     return fake::kInvalidContext;   \
   }
 
+/// For a call that stream capture on another thread forbids.
+#define LIGHTCC_SPOILS_CAPTURE                                      \
+  if (settings().number("graph") != 0 && fake::capture_mode == 0) { \
+    ++fake::spoiled_captures;                                       \
+    return fake::kForbiddenInCapture;                               \
+  }
+
 LIGHTCC_API cuInit(unsigned /*flags*/) {
   return settings().number("init");
 }
@@ -281,6 +295,7 @@ LIGHTCC_API cuGetErrorName(Code code, const char** name) {
                                                   {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
                                                   {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
                                                   {719, "CUDA_ERROR_LAUNCH_FAILED"},
+                                                  {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
                                                   {803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"}};
   const auto found = kNames.find(code);
   *name = found == kNames.end() ? nullptr : found->second;
@@ -368,6 +383,7 @@ LIGHTCC_API cuCtxPopCurrent_v2(cuda::ContextHandle** context) {
 }
 
 LIGHTCC_API cuMemAlloc_v2(Address* address, std::size_t bytes) {
+  LIGHTCC_SPOILS_CAPTURE
   LIGHTCC_NEEDS_CONTEXT("cuMemAlloc_v2")
   if (bytes == 0) {
     return fake::kInvalidValue;
@@ -381,6 +397,7 @@ LIGHTCC_API cuMemAlloc_v2(Address* address, std::size_t bytes) {
   return cuda::kSuccess;
 }
 LIGHTCC_API cuMemFree_v2(Address address) {
+  LIGHTCC_SPOILS_CAPTURE
   if (!fake::device_memories().free(address)) {
     return fake::kInvalidValue;
   }
@@ -388,12 +405,14 @@ LIGHTCC_API cuMemFree_v2(Address address) {
   return cuda::kSuccess;
 }
 LIGHTCC_API cuMemHostAlloc(void** memory, std::size_t bytes, unsigned /*flags*/) {
+  LIGHTCC_SPOILS_CAPTURE
   LIGHTCC_NEEDS_CONTEXT("cuMemHostAlloc")
   *memory = fake::pinned_memories().allocate(bytes);
   ++fake::live_objects;
   return cuda::kSuccess;
 }
 LIGHTCC_API cuMemFreeHost(void* memory) {
+  LIGHTCC_SPOILS_CAPTURE
   if (!fake::pinned_memories().free(memory)) {
     return fake::kInvalidValue;
   }
@@ -490,12 +509,18 @@ LIGHTCC_API cuStreamIsCapturing(cuda::StreamHandle* /*stream*/, int* status) {
   *status = settings().number("capturing");
   return cuda::kSuccess;
 }
+LIGHTCC_API cuThreadExchangeStreamCaptureMode(Option* mode) {
+  LIGHTCC_NEEDS_CONTEXT("cuThreadExchangeStreamCaptureMode")
+  std::swap(*mode, fake::capture_mode);
+  return cuda::kSuccess;
+}
 LIGHTCC_API cuStreamDestroy_v2(cuda::StreamHandle* stream) {
   delete stream;
   --fake::live_objects;
   return cuda::kSuccess;
 }
 LIGHTCC_API cuStreamSynchronize(cuda::StreamHandle* stream) {
+  LIGHTCC_SPOILS_CAPTURE
   LIGHTCC_NEEDS_CONTEXT("cuStreamSynchronize")
   fake::stream_of(stream).add_turn()->wait();
   return settings().failure_of("");
@@ -518,7 +543,8 @@ LIGHTCC_API cuEventRecord(cuda::EventHandle* event, cuda::StreamHandle* stream) 
   return cuda::kSuccess;
 }
 LIGHTCC_API cuEventQuery(cuda::EventHandle* event) {
-  LIGHTCC_MAY_FAIL("cuEventQuery")
+  LIGHTCC_SPOILS_CAPTURE
+  LIGHTCC_NEEDS_CONTEXT("cuEventQuery")
   return event->turn == nullptr || event->turn->is_done() ? cuda::kSuccess : cuda::kErrorNotReady;
 }
 
@@ -527,6 +553,7 @@ LIGHTCC_API cuModuleLoadDataEx(cuda::ModuleHandle** module,
                                unsigned options,
                                Option* names,
                                void** values) {
+  LIGHTCC_SPOILS_CAPTURE
   LIGHTCC_NEEDS_CONTEXT("cuModuleLoadDataEx")
   auto made = std::make_unique<cuda::ModuleHandle>();
   if (settings().number("ptx") == 0 || !fake::read_module(static_cast<const char*>(image), *made)) {

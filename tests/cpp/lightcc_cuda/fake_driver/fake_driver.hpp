@@ -33,6 +33,8 @@ namespace lightcc::cuda::fake {
 ///   delay_us=0         what streams wait before each operation, at most
 ///   unified=0          1: the host reads device memory, and its own memory counts as such
 ///   capturing=0        1: every stream is being captured into a graph
+///   graph=0            1: a thread captures a graph in the mode "global": of threads in the same
+///                      mode, calls that are forbidden then fail with 900, and spoil the capture
 ///   bus=1              where the first GPU is: processes whose GPUs differ say different numbers
 /// A process that cannot call this sets LIGHTCC_FAKE_CUDA.
 /// Counts begin anew.
@@ -46,6 +48,9 @@ Copies copies_of(int device);
 int launches();
 /// The most pinned memory at a time, beyond what there was.
 std::size_t pinned_growth();
+
+/// Calls that have spoiled the capture of a graph, since the process began.
+int spoiled_captures_of_graphs();
 
 /// Contexts, modules, streams, events and memory that have not been given back.
 int live();
