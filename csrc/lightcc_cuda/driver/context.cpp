@@ -34,9 +34,15 @@ CurrentContext::~CurrentContext() {
 }
 
 Result<Stream> Stream::create(const Driver& driver) {
+  // The lowest, 0, is what streams of frameworks have. The highest is a negative number.
+  int lowest = 0;
+  int highest = 0;
+  LIGHTCC_RETURN_IF_ERROR(
+      driver.check(driver.call().priority_range(&lowest, &highest), "cuCtxGetStreamPriorityRange"));
   StreamHandle* handle = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().create_stream(&handle, kStreamNonBlocking, 0),
-                                       "cuStreamCreateWithPriority"));
+  LIGHTCC_RETURN_IF_ERROR(
+      driver.check(driver.call().create_stream(&handle, kStreamNonBlocking, highest),
+                   "cuStreamCreateWithPriority"));
   return Stream(driver, handle);
 }
 

@@ -87,6 +87,10 @@ using Module = Owned<ModuleHandle*, &Functions::unload_module>;
 
 /// A stream that waits for no other, the default ones included. It is waited for before it goes, so
 /// memory that it uses has to go later.
+///
+/// It has the highest priority, as Horovod's streams have. Other ranks wait for its kernels, which
+/// need little, while a backward pass may fill the GPU. A multiprocessor that gets free takes them
+/// first. What runs already is not stopped, and copies to and from the host have no priority.
 class Stream {
  public:
   /// In the current context. Errors: kSystem.

@@ -82,6 +82,7 @@ inline constexpr Option kCaptureModeRelaxed = 2;
   X(copy_on_device, cuMemcpyDtoDAsync_v2, (Address, Address, std::size_t, StreamHandle*))      \
   X(fill, cuMemsetD8Async, (Address, unsigned char, std::size_t, StreamHandle*))               \
   X(address_attribute, cuPointerGetAttribute, (void*, Option, Address))                        \
+  X(priority_range, cuCtxGetStreamPriorityRange, (int*, int*))                                 \
   X(create_stream, cuStreamCreateWithPriority, (StreamHandle**, unsigned, int))                \
   X(destroy_stream, cuStreamDestroy_v2, (StreamHandle*))                                       \
   X(wait_for_stream, cuStreamSynchronize, (StreamHandle*))                                     \

@@ -55,6 +55,7 @@ constexpr Code kInvalidDevice = 101;
 constexpr Code kInvalidContext = kErrorInvalidContext;
 constexpr Code kForbiddenInCapture = 900;
 constexpr Code kLaunchFailed = 719;
+constexpr int kHighestPriority = -5;
 
 Settings& settings() {
   static Settings all(
@@ -213,6 +214,9 @@ bool read_module(std::string_view text, ModuleHandle& module) {
 }
 [[gnu::visibility("default")]] int launches() {
   return traffic().launches();
+}
+[[gnu::visibility("default")]] std::map<int, int> streams_by_priority() {
+  return traffic().streams();
 }
 [[gnu::visibility("default")]] std::size_t pinned_growth() {
   return pinned_memories().growth();
@@ -494,11 +498,18 @@ LIGHTCC_API cuMemcpyHtoDAsync_v2(Address to,
   return cuda::kSuccess;
 }
 
-LIGHTCC_API cuStreamCreateWithPriority(cuda::StreamHandle** stream, unsigned flags, int) {
+LIGHTCC_API cuCtxGetStreamPriorityRange(int* lowest, int* highest) {
+  LIGHTCC_NEEDS_CONTEXT("cuCtxGetStreamPriorityRange")
+  *lowest = 0;
+  *highest = fake::kHighestPriority;
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuStreamCreateWithPriority(cuda::StreamHandle** stream, unsigned flags, int priority) {
   LIGHTCC_NEEDS_CONTEXT("cuStreamCreateWithPriority")
   if (flags > cuda::kStreamNonBlocking) {
     return fake::kInvalidValue;
   }
+  fake::traffic().count_stream(priority);
   *stream =
       new cuda::StreamHandle{fake::Stream(static_cast<unsigned>(settings().number("delay_us")))};
   ++fake::live_objects;

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <string>
 
 #include "lightcc_cuda/driver/functions.hpp"
@@ -46,6 +47,8 @@ void set(const std::string& settings);
 Copies copies_of(int device);
 /// Kernels that were launched.
 int launches();
+/// Streams that were made, by their priority: 0 is the lowest, -5 the highest.
+std::map<int, int> streams_by_priority();
 /// The most pinned memory at a time, beyond what there was.
 std::size_t pinned_growth();
 

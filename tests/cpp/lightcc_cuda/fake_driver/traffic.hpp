@@ -1,4 +1,4 @@
-// Copies of the fake GPUs, as they were asked for.
+// Copies, launches and streams of the fake GPUs, as they were asked for.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,15 @@ class Traffic {
     const std::lock_guard lock(mutex_);
     all_.clear();
     launches_ = 0;
+    streams_.clear();
+  }
+  void count_stream(int priority) {
+    const std::lock_guard lock(mutex_);
+    ++streams_[priority];
+  }
+  std::map<int, int> streams() {
+    const std::lock_guard lock(mutex_);
+    return streams_;
   }
   void count_launch() { ++launches_; }
   int launches() const { return launches_; }
@@ -46,6 +55,7 @@ class Traffic {
   std::atomic<int> launches_{0};
   std::mutex mutex_;
   std::map<Device, Copies> all_;
+  std::map<int, int> streams_;  // By priority.
 };
 
 }  // namespace lightcc::cuda::fake

@@ -1,0 +1,51 @@
+// What threads of lightcc make on a fake GPU before operations run there: streams and kernels.
+#include <map>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/engine/world.hpp"
+
+#include "engine/every_operation.hpp"
+#include "engine/rank_threads.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
+#include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/nccl_jobs.hpp"
+
+namespace lightcc::cuda::cuda_start_test {
+namespace {
+
+using lightcc::testing::Numbers;
+using lightcc::testing::numbers_of;
+using lightcc::testing::on_one_host;
+using lightcc::testing::operation_on;
+using lightcc::testing::run_one;
+using testing::Framework;
+using testing::run_nccl_job;
+using testing::Tensor;
+
+void reduce(World& world, const Tensor& tensor, Numbers& data, ReduceOp op) {
+  Operation operation = operation_on(OpType::kAllreduce, "t", data);
+  operation.request.signature.reduce_op = op;
+  const auto ended = run_one(world, tensor.put(std::move(operation)));
+  ASSERT_TRUE(ended.ok()) << ended.status().message();
+}
+
+TEST(CudaStart, all_streams_have_the_highest_priority) {
+  fake::set_nccl("");
+  run_nccl_job(on_one_host(2), [](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    Numbers data = numbers_of(rank);
+    const Tensor tensor(framework, data);
+    reduce(world, tensor, data, ReduceOp::kSum);     // By NCCL.
+    reduce(world, tensor, data, ReduceOp::kAdasum);  // By way of the host.
+    const std::map<int, int> streams = fake::streams_by_priority();
+    ASSERT_EQ(streams.size(), 1U);
+    EXPECT_EQ(streams.begin()->first, -5);
+    EXPECT_GE(streams.begin()->second, 2 * 3);
+  });
+}
+
+}  // namespace
+}  // namespace lightcc::cuda::cuda_start_test
