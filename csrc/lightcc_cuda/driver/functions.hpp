@@ -71,6 +71,7 @@ inline constexpr Option kCaptureModeRelaxed = 2;
   X(can_access_peer, cuDeviceCanAccessPeer, (int*, Device, Device))                            \
   X(retain_context, cuDevicePrimaryCtxRetain, (ContextHandle**, Device))                       \
   X(release_context, cuDevicePrimaryCtxRelease_v2, (Device))                                   \
+  X(context_state, cuDevicePrimaryCtxGetState, (Device, unsigned*, int*))                      \
   X(push_context, cuCtxPushCurrent_v2, (ContextHandle*))                                       \
   X(pop_context, cuCtxPopCurrent_v2, (ContextHandle**))                                        \
   X(allocate, cuMemAlloc_v2, (Address*, std::size_t))                                          \

@@ -39,19 +39,24 @@ class DriverStreamOrder final : public StreamOrder,
   Result<std::int32_t> device_of(const void* address) override {
     LIGHTCC_RETURN_IF_ERROR(open());
     const auto asked = static_cast<Address>(reinterpret_cast<std::uintptr_t>(address));
-    unsigned kind = 0;
-    const Code known = driver_->call().address_attribute(&kind, kMemoryKindOfAddress, asked);
-    if (known == kErrorInvalidValue || (known == kSuccess && kind != kMemoryOfDevice)) {
+    Owner owner;
+    Code known = ask(asked, owner);
+    if (known == kErrorInvalidContext) {  // Some drivers want a current one, whichever it is.
+      LIGHTCC_ASSIGN_OR_RETURN(const Context* const context, context_in_use());
+      if (context != nullptr) {
+        const CurrentContext current(*context);
+        LIGHTCC_RETURN_IF_ERROR(current.status());
+        known = ask(asked, owner);
+      }
+    }
+    if (known == kErrorInvalidValue || known == kErrorInvalidContext ||
+        (known == kSuccess && owner.kind != kMemoryOfDevice)) {
       return make_error(ErrorCode::kInvalidArgument,
                         "the memory at address 0x%llx is no GPU's",
                         static_cast<unsigned long long>(asked));
     }
     LIGHTCC_RETURN_IF_ERROR(driver_->check(known, "cuPointerGetAttribute"));
-    int device = 0;
-    LIGHTCC_RETURN_IF_ERROR(
-        driver_->check(driver_->call().address_attribute(&device, kDeviceOfAddress, asked),
-                       "cuPointerGetAttribute"));
-    return device;
+    return owner.device;
   }
 
   Result<std::shared_ptr<ReadyEvent>> record(const std::vector<GpuStream>& streams) override {
@@ -88,6 +93,38 @@ class DriverStreamOrder final : public StreamOrder,
       LIGHTCC_ASSIGN_OR_RETURN(driver_, Driver::open(file_));
     }
     return {};
+  }
+
+  struct Owner {
+    unsigned kind = 0;
+    int device = 0;
+  };
+  Code ask(Address address, Owner& owner) const {
+    const auto attribute = driver_->call().address_attribute;
+    const Code known = attribute(&owner.kind, kMemoryKindOfAddress, address);
+    return known != kSuccess || owner.kind != kMemoryOfDevice
+               ? known
+               : attribute(&owner.device, kDeviceOfAddress, address);
+  }
+
+  /// That of a GPU which somebody uses; null: nobody uses one. Making one would take its memory.
+  Result<const Context*> context_in_use() {
+    int count = 0;
+    LIGHTCC_RETURN_IF_ERROR(
+        driver_->check(driver_->call().device_count(&count), "cuDeviceGetCount"));
+    for (int index = 0; index < count; ++index) {
+      Device device = 0;
+      unsigned flags = 0;
+      int is_active = 0;
+      LIGHTCC_RETURN_IF_ERROR(
+          driver_->check(driver_->call().device(&device, index), "cuDeviceGet"));
+      LIGHTCC_RETURN_IF_ERROR(driver_->check(
+          driver_->call().context_state(device, &flags, &is_active), "cuDevicePrimaryCtxGetState"));
+      if (is_active != 0) {
+        return context_of(index);
+      }
+    }
+    return static_cast<const Context*>(nullptr);
   }
 
   Result<const Context*> context_of(std::int32_t device) {

@@ -119,6 +119,24 @@ TEST_F(CudaStreamOrder, memory_lies_on_the_gpu_that_it_was_allocated_on) {
   EXPECT_NE(none.status().message().find("is no GPU's"), std::string::npos);
 }
 
+TEST_F(CudaStreamOrder, a_thread_needs_no_context_to_ask_whose_memory_it_is) {
+  const Driver opened = driver();
+  const auto order = make_stream_order();
+  int on_host = 0;
+  {
+    const Writer second(opened, 1);
+    std::thread([&] {
+      EXPECT_EQ(value_of(order->device_of(second.data())), 1);
+      EXPECT_EQ(order->device_of(&on_host).status().code(), ErrorCode::kInvalidArgument);
+    }).join();
+  }
+  // Nobody uses a GPU, and none is taken into use for the question.
+  const int before = fake::live();
+  const Status none = make_stream_order()->device_of(&on_host).status();
+  EXPECT_NE(none.message().find("is no GPU's"), std::string::npos) << none.message();
+  EXPECT_EQ(fake::live(), before);
+}
+
 TEST_F(CudaStreamOrder, what_cannot_be_used_is_told) {
   EXPECT_EQ(make_stream_order()->record({{2, std::nullopt}}).status().message(),
             "there is no cuda:2: this process has 2 GPUs");

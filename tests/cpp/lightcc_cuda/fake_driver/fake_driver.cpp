@@ -2,6 +2,7 @@
 // stays. What they are made of has headers of its own: memory, streams, settings, traffic.
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -79,6 +80,7 @@ std::atomic<int> live_objects{0};
 std::atomic<int> spoiled_captures{0};
 thread_local Option capture_mode = 0;  // "Global", as threads begin.
 thread_local std::vector<ContextHandle*> contexts;
+std::array<std::atomic<int>, 8> retained_contexts{};
 
 template <typename Arguments, void (*Kernel)(Arguments)>
 std::string run_kernel(const simulator::Shape& shape, const void* arguments) {
@@ -366,10 +368,18 @@ LIGHTCC_API cuDevicePrimaryCtxRetain(cuda::ContextHandle** context, Device devic
   static cuda::ContextHandle all[] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
   *context = &all[device];
   ++fake::live_objects;
+  ++fake::retained_contexts.at(static_cast<std::size_t>(device));
   return cuda::kSuccess;
 }
-LIGHTCC_API cuDevicePrimaryCtxRelease_v2(Device /*device*/) {
+LIGHTCC_API cuDevicePrimaryCtxRelease_v2(Device device) {
   --fake::live_objects;
+  --fake::retained_contexts.at(static_cast<std::size_t>(device));
+  return cuda::kSuccess;
+}
+LIGHTCC_API cuDevicePrimaryCtxGetState(Device device, unsigned* flags, int* is_active) {
+  LIGHTCC_MAY_FAIL("cuDevicePrimaryCtxGetState")
+  *flags = 0;
+  *is_active = fake::retained_contexts.at(static_cast<std::size_t>(device)) > 0 ? 1 : 0;
   return cuda::kSuccess;
 }
 LIGHTCC_API cuCtxPushCurrent_v2(cuda::ContextHandle* context) {
@@ -423,9 +433,9 @@ LIGHTCC_API cuMemFreeHost(void* memory) {
   --fake::live_objects;
   return cuda::kSuccess;
 }
-// Asks of an address, and needs no context for that.
+// Any context will do.
 LIGHTCC_API cuPointerGetAttribute(void* value, Option attribute, Address address) {
-  LIGHTCC_MAY_FAIL("cuPointerGetAttribute")
+  LIGHTCC_NEEDS_CONTEXT("cuPointerGetAttribute")
   std::optional<Device> device = fake::device_memories().device_of(address);
   if (!device.has_value() && settings().number("unified") != 0) {
     device = 0;
