@@ -34,7 +34,6 @@ static_assert(kSuccess == CUDA_SUCCESS && kErrorInvalidValue == CUDA_ERROR_INVAL
 static_assert(kMajorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
               kMinorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR &&
               kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT &&
-              kRegistersOfFunction == CU_FUNC_ATTRIBUTE_NUM_REGS &&
               kJitErrorLog == CU_JIT_ERROR_LOG_BUFFER &&
               kJitErrorLogBytes == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES &&
               kMemoryKindOfAddress == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&

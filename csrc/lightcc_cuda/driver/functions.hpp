@@ -18,8 +18,7 @@ using Address = unsigned long long;
 inline Address gpu_address(const std::byte* data) {
   return reinterpret_cast<Address>(data);  // NOLINT: of the GPU
 }
-/// CUjit_option, CUdevice_attribute, CUfunction_attribute, CUpointer_attribute,
-/// CUstreamCaptureMode.
+/// CUjit_option, CUdevice_attribute, CUpointer_attribute, CUstreamCaptureMode.
 using Option = int;
 /// CUuuid.
 struct Uuid {
@@ -43,7 +42,6 @@ inline constexpr Code kErrorNotReady = 600;
 inline constexpr Option kMajorOfCapability = 75;
 inline constexpr Option kMinorOfCapability = 76;
 inline constexpr Option kMultiprocessors = 16;
-inline constexpr Option kRegistersOfFunction = 4;
 inline constexpr Option kMemoryKindOfAddress = 2;
 inline constexpr Option kDeviceOfAddress = 9;
 inline constexpr Option kJitErrorLog = 5;
@@ -96,7 +94,6 @@ inline constexpr Option kCaptureModeRelaxed = 2;
   X(load_module, cuModuleLoadDataEx, (ModuleHandle**, const void*, unsigned, Option*, void**)) \
   X(unload_module, cuModuleUnload, (ModuleHandle*))                                            \
   X(get_function, cuModuleGetFunction, (FunctionHandle**, ModuleHandle*, const char*))         \
-  X(function_attribute, cuFuncGetAttribute, (int*, Option, FunctionHandle*))                   \
   X(launch,                                                                                    \
     cuLaunchKernel,                                                                            \
     (FunctionHandle*,                                                                          \
@@ -111,8 +108,10 @@ inline constexpr Option kCaptureModeRelaxed = 2;
      void**,                                                                                   \
      void**))
 
-// The same, of which an older driver lacks some: CUDA 11.4 brought this one.
-#define LIGHTCC_CUDA_LATER_FUNCTIONS(X) X(device_uuid, cuDeviceGetUuid_v2, (Uuid*, Device))
+// The same, of which an older driver lacks some: CUDA 11.4 and 12.4 brought these.
+#define LIGHTCC_CUDA_LATER_FUNCTIONS(X)               \
+  X(device_uuid, cuDeviceGetUuid_v2, (Uuid*, Device)) \
+  X(load_function, cuFuncLoad, (FunctionHandle*))
 
 // NOLINTBEGIN(bugprone-macro-parentheses): a list of parameters takes none.
 #define LIGHTCC_CUDA_MEMBER(member, symbol, arguments) Code(*member) arguments = nullptr;

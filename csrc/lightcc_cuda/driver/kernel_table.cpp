@@ -53,11 +53,13 @@ Result<FunctionHandle*> find_function(const Driver& driver,
     }
   }
   LIGHTCC_RETURN_IF_ERROR(driver.check(code, ("cuModuleGetFunction of " + name).c_str()));
-  // A driver that loads functions late has to load this one to answer.
-  int registers = 0;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().function_attribute(&registers, kRegistersOfFunction, function),
-                   ("cuFuncGetAttribute of " + name).c_str()));
+  // Drivers from CUDA 11.7 on may leave a function where it is when its module is loaded. As their
+  // guide says, cuModuleGetFunction() has loaded it by now. The newer call makes sure of that, and
+  // does nothing where it is so.
+  if (driver.call().load_function != nullptr) {
+    LIGHTCC_RETURN_IF_ERROR(
+        driver.check(driver.call().load_function(function), ("cuFuncLoad of " + name).c_str()));
+  }
   return function;
 }
 

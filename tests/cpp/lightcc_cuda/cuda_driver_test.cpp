@@ -166,6 +166,11 @@ TEST(CudaDriver, a_gpu_is_tried_with_a_kernel) {
   EXPECT_EQ(try_gpu(2).message(), "cuDeviceGet: CUDA error 101");
 }
 
+TEST(CudaDriver, a_driver_before_12_4_loads_functions_when_it_finds_them) {
+  const Fake fake("without=cuFuncLoad,fail=cuFuncLoad:2:1");
+  EXPECT_EQ(try_gpu(0).message(), "");
+}
+
 TEST(CudaDriver, a_wrong_result_is_seen) {
   const Fake fake("wrong=1");
   const Status tried = try_gpu(0);
@@ -189,7 +194,8 @@ TEST(CudaDriver, every_call_may_fail) {
                                        "cuCtxPushCurrent_v2",
                                        "cuModuleLoadDataEx",
                                        "cuModuleGetFunction",
-                                       "cuFuncGetAttribute",
+                                       "cuFuncLoad",
+                                       "cuCtxGetStreamPriorityRange",
                                        "cuStreamCreateWithPriority",
                                        "cuMemHostAlloc",
                                        "cuMemAlloc_v2",

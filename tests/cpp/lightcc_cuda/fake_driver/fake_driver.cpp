@@ -605,11 +605,11 @@ LIGHTCC_API cuModuleGetFunction(cuda::FunctionHandle** function,
   *function = &found->second;
   return cuda::kSuccess;
 }
-LIGHTCC_API cuFuncGetAttribute(int* value, Option /*attribute*/, cuda::FunctionHandle*) {
-  LIGHTCC_NEEDS_CONTEXT("cuFuncGetAttribute")
-  *value = 32;
+static Code load_function(cuda::FunctionHandle* /*function*/) {
+  LIGHTCC_NEEDS_CONTEXT("cuFuncLoad")
   return cuda::kSuccess;
 }
+LIGHTCC_MAY_LACK(cuFuncLoad, load_function)
 LIGHTCC_API cuLaunchKernel(cuda::FunctionHandle* function,
                            unsigned blocks,
                            unsigned blocks_y,

@@ -28,7 +28,7 @@ namespace lightcc::cuda::fake {
 ///   capability=90      of all GPUs
 ///   ptx=1              0: it cannot compile what modules hold
 ///   wrong=0            1: kernels do nothing
-///   without=FUNCTION   it has no cuDeviceGetUuid_v2, as drivers before CUDA 11.4
+///   without=FUNCTION   it has no cuDeviceGetUuid_v2 (new in CUDA 11.4), or no cuFuncLoad (12.4)
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
 ///   hold=DEVICE:N      copies from that GPU to the host wait behind the N-th, until the next set()
 ///   delay_us=0         what streams wait before each operation, at most
