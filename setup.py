@@ -23,7 +23,8 @@ class CMakeBuild(build_ext):
         """Puts the libraries into the built package, or beside the sources if editable.
 
         LIGHTCC_BUILD_DIR names a configured build folder to take them from; `make` has one, whose
-        C++ tests use the same objects. LIGHTCC_HARP=0 leaves HARP out.
+        C++ tests use the same objects. LIGHTCC_HARP=0 leaves HARP out. LIGHTCC_CUBINS names a
+        folder that tools/make_cubins.py has written.
         """
         source = Path(__file__).resolve().parent
         prefix = source if self.inplace else Path(self.build_lib).resolve()
@@ -49,6 +50,8 @@ class CMakeBuild(build_ext):
         ]
         if not has_harp:
             configure.append("-DLIGHTCC_HARP=OFF")
+        if cubins := os.environ.get("LIGHTCC_CUBINS"):
+            configure.append(f"-DLIGHTCC_CUBINS={cubins}")
         subprocess.run(configure, check=True)
         subprocess.run(["cmake", "--build", build, "--target", "install"], check=True)
 

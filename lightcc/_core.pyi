@@ -479,7 +479,8 @@ def find_gpus() -> dict[str, Any]:
     Keys: driver_version (12080 is CUDA 12.8) and gpus, a list of dicts by number. Each has name,
     capability (major and minor), bytes of memory, pci_bus_id, uuid ("" from drivers older than
     CUDA 11.4), is_slice (a part of a GPU, by MIG), peers (numbers of GPUs whose memory it can use),
-    and objection: why lightcc's kernels do not run there, or "". No memory of a GPU is taken.
+    is_precompiled (the library has machine code for it), and objection: why lightcc's kernels do
+    not run there, or "". No memory of a GPU is taken.
     NotImplementedError: there is no GPU, and the message says why.
     """
 

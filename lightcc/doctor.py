@@ -291,6 +291,8 @@ def _check_gpu(
     )
     status = OK
     result = "lightcc's kernels run"
+    if gpu["is_precompiled"]:
+        result += ", precompiled"
     try:
         core.try_gpu(index)
     except (NotImplementedError, RuntimeError) as error:
@@ -464,6 +466,11 @@ _OTHER_VARIABLES = (
         "Set by `lightcc.testing` for its ranks: the folder where `mark()` leaves files.",
     ),
     ("LIGHTCC_HARP", "`pip install`", "0: builds lightcc without HARP."),
+    (
+        "LIGHTCC_CUBINS",
+        "`pip install`",
+        "A folder of machine code for GPUs, as `tools/make_cubins.py` writes it.",
+    ),
     (
         "LIGHTCC_BUILD_DIR",
         "`pip install`",

@@ -5,7 +5,8 @@ Usage: build_wheel.py [--output dist] [PYTHON...]    (no PYTHON: all that `inter
 Only lightcc/_core.*.so depends on Python. So an ordinary wheel is built for each interpreter, in
 one copy of the source distribution, where CMake compiles the engine once; the bindings of all are
 put into the first wheel. What else differs between two of the wheels is an error. `old_glibc` makes
-the result work with an old C library, which auditwheel checks.
+the result work with an old C library, which auditwheel checks. `make_cubins` has CUDA's assembler
+make machine code of the kernels for GPUs, which no installation from sources has.
 
 The tags are those of the interpreters, no wider: for any other, pip takes the source distribution.
 """
@@ -22,6 +23,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import make_cubins
 import old_glibc
 from interpreters import Interpreter, choose
 
@@ -75,6 +77,16 @@ def common_files(contents: Path) -> dict[Path, bytes]:
         for path in contents.rglob("*")
         if path.is_file() and not any(path.match(pattern) for pattern in OF_ONE_WHEEL)
     }
+
+
+def check_cubins(cubins: Sequence[Path], contents: Path) -> None:
+    """Raises ValueError where a wheel's library lacks the machine code of a file."""
+    library = contents / "lightcc" / "liblightcc_cuda.so"
+    held = library.read_bytes()
+    lacking = [cubin.name for cubin in cubins if cubin.read_bytes() not in held]
+    if lacking:
+        message = f"{library} lacks {', '.join(lacking)}"
+        raise ValueError(message)
 
 
 def merge(trees: Sequence[Path]) -> Path:
@@ -133,8 +145,11 @@ def main() -> int:
         options.write_text(f"[build_ext]\nbuild_temp = {scratch / 'cmake'}\n")
         os.environ["DIST_EXTRA_CONFIG"] = str(options)
         os.environ.update(old_glibc.compiler_flags(scratch))
+        cubins = make_cubins.make_cubins(Path(sys.prefix), scratch / "cubins")
+        os.environ["LIGHTCC_CUBINS"] = str(scratch / "cubins")
         sdist, sources = build_sdist(scratch)
         trees = [build_wheel(interpreter, sources, scratch) for interpreter in interpreters]
+        check_cubins(cubins, trees[0])
         wheel = pack(merge(trees), interpreters, scratch)
         arguments.output.mkdir(parents=True, exist_ok=True)
         for old in arguments.output.glob("lightcc-*"):

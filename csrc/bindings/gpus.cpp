@@ -28,6 +28,7 @@ py::dict find_gpus() {
                          "uuid"_a = gpu.uuid,
                          "is_slice"_a = gpu.is_slice,
                          "peers"_a = py::cast(gpu.peers),
+                         "is_precompiled"_a = gpu.is_precompiled,
                          "objection"_a = gpu.objection));
   }
   return py::dict("driver_version"_a = found.driver_version, "gpus"_a = gpus);

@@ -72,6 +72,7 @@ inline constexpr Option kCaptureModeRelaxed = 2;
   X(context_state, cuDevicePrimaryCtxGetState, (Device, unsigned*, int*))                      \
   X(push_context, cuCtxPushCurrent_v2, (ContextHandle*))                                       \
   X(pop_context, cuCtxPopCurrent_v2, (ContextHandle**))                                        \
+  X(current_device, cuCtxGetDevice, (Device*))                                                 \
   X(allocate, cuMemAlloc_v2, (Address*, std::size_t))                                          \
   X(free, cuMemFree_v2, (Address))                                                             \
   X(allocate_host, cuMemHostAlloc, (void**, std::size_t, unsigned))                            \

@@ -1,5 +1,6 @@
 #include "lightcc_cuda/driver/gpus.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdio>
@@ -7,8 +8,10 @@
 #include <utility>
 
 #include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/driver/cubins.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/driver/kernel_table.hpp"
+#include "lightcc_cuda/driver/ptx.hpp"
 #include "lightcc_cuda/kernels/bucket.hpp"
 
 namespace lightcc::cuda {
@@ -65,6 +68,9 @@ Result<Gpu> describe(const Driver& driver, int index) {
     LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().device_attribute(value, attribute, device),
                                          "cuDeviceGetAttribute"));
   }
+  gpu.is_precompiled = std::ranges::all_of(ptx_texts(), [&](const PtxText& ptx) {
+    return cubin_for(cubins_in_library(), ptx.name, 10 * gpu.major + gpu.minor) != nullptr;
+  });
   std::size_t bytes = 0;
   LIGHTCC_RETURN_IF_ERROR(
       driver.check(driver.call().device_bytes(&bytes, device), "cuDeviceTotalMem"));

@@ -17,12 +17,13 @@ struct Gpu {
   std::string name;
   int major = 0;  ///< Of the compute capability.
   int minor = 0;
-  std::uint64_t bytes = 0;  ///< Of memory.
-  std::string pci_bus_id;   ///< "0000:65:00.0"; that of the whole GPU, where this is a part.
-  std::string uuid;         ///< "GPU-1f2e..."; empty: the driver is older than CUDA 11.4.
-  bool is_slice = false;    ///< A part of a GPU (MIG), whose UUID begins with "MIG-".
-  std::vector<int> peers;   ///< Numbers of GPUs whose memory it can use as its own.
-  std::string objection;    ///< Why the kernels do not run on it; empty: they do.
+  std::uint64_t bytes = 0;      ///< Of memory.
+  std::string pci_bus_id;       ///< "0000:65:00.0"; that of the whole GPU, where this is a part.
+  std::string uuid;             ///< "GPU-1f2e..."; empty: the driver is older than CUDA 11.4.
+  bool is_slice = false;        ///< A part of a GPU (MIG), whose UUID begins with "MIG-".
+  std::vector<int> peers;       ///< Numbers of GPUs whose memory it can use as its own.
+  bool is_precompiled = false;  ///< The library has machine code for it.
+  std::string objection;        ///< Why the kernels do not run on it; empty: they do.
 };
 
 struct Gpus {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "lightcc_cuda/driver/ptx.hpp"
@@ -18,7 +19,43 @@ namespace {
 
 constexpr std::size_t kLogBytes = 4096;
 
-Result<Module> load_module(const Driver& driver, const PtxText& ptx) {
+/// Of the GPU of the current context: 86 is sm_86.
+Result<int> current_capability(const Driver& driver) {
+  Device device = 0;
+  LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().current_device(&device), "cuCtxGetDevice"));
+  std::array<int, 2> capability{};
+  for (std::size_t i = 0; i < capability.size(); ++i) {
+    LIGHTCC_RETURN_IF_ERROR(driver.check(
+        driver.call().device_attribute(
+            &capability.at(i), i == 0 ? kMajorOfCapability : kMinorOfCapability, device),
+        "cuDeviceGetAttribute"));
+  }
+  return 10 * capability[0] + capability[1];
+}
+
+/// Null: there is none for the GPU, or the driver does not take it.
+Result<std::optional<Module>> load_cubin(const Driver& driver,
+                                         std::span<const Cubin> cubins,
+                                         const char* name) {
+  if (cubins.empty()) {
+    return std::optional<Module>();
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const int capability, current_capability(driver));
+  const Cubin* const cubin = cubin_for(cubins, name, capability);
+  ModuleHandle* handle = nullptr;
+  const bool is_loaded =
+      cubin != nullptr &&
+      driver.call().load_module(&handle, cubin->image, 0, nullptr, nullptr) == kSuccess;
+  return is_loaded ? std::optional(Module(driver, handle)) : std::nullopt;
+}
+
+Result<Module> load_module(const Driver& driver,
+                           std::span<const Cubin> cubins,
+                           const PtxText& ptx) {
+  LIGHTCC_ASSIGN_OR_RETURN(std::optional<Module> loaded, load_cubin(driver, cubins, ptx.name));
+  if (loaded.has_value()) {
+    return std::move(*loaded);
+  }
   std::array<char, kLogBytes> log{};
   std::array<Option, 2> options{kJitErrorLog, kJitErrorLogBytes};
   // The driver takes each value in the place of a pointer, numbers as well.
@@ -90,13 +127,15 @@ const std::vector<std::string>& kernel_names() {
   return kNames;
 }
 
-Result<KernelTable> KernelTable::load_parts(const Driver& driver, std::span<const Part> parts) {
+Result<KernelTable> KernelTable::load_parts(const Driver& driver,
+                                            std::span<const Part> parts,
+                                            std::span<const Cubin> cubins) {
   KernelTable table;
   for (const PtxText& ptx : ptx_texts()) {
     if (std::ranges::any_of(parts, [&](const Part& part) {
           return std::string_view(ptx.name).starts_with(part.file);
         })) {
-      LIGHTCC_ASSIGN_OR_RETURN(Module module, load_module(driver, ptx));
+      LIGHTCC_ASSIGN_OR_RETURN(Module module, load_module(driver, cubins, ptx));
       table.modules_.push_back(std::move(module));
     }
   }
@@ -109,9 +148,9 @@ Result<KernelTable> KernelTable::load_parts(const Driver& driver, std::span<cons
   return table;
 }
 
-Result<KernelTable> KernelTable::load(const Driver& driver) {
+Result<KernelTable> KernelTable::load(const Driver& driver, std::span<const Cubin> cubins) {
   constexpr std::array kAll{Part{.file = "", .kernel = ""}};
-  return load_parts(driver, kAll);
+  return load_parts(driver, kAll, cubins);
 }
 
 Result<KernelTable> KernelTable::load_copies(const Driver& driver) {

@@ -11,6 +11,7 @@
 #include "lightcc/base/status.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/driver/cubins.hpp"
 
 namespace lightcc::cuda {
 
@@ -20,9 +21,11 @@ namespace lightcc::cuda {
 /// Made, used and destroyed with the context current.
 class KernelTable {
  public:
+  /// Takes machine code for the GPU, where `cubins` have it and the driver takes it, and else PTX.
   /// Errors, kUnimplemented: this driver cannot compile the kernels for this GPU, with its own
   /// words; kSystem: another failure of a call.
-  static Result<KernelTable> load(const Driver& driver);
+  static Result<KernelTable> load(const Driver& driver,
+                                  std::span<const Cubin> cubins = cubins_in_library());
   /// Of bucket.cu alone, those that copy; the same errors.
   static Result<KernelTable> load_copies(const Driver& driver);
   /// Those of top-k compression and of merging; the same errors.
@@ -38,7 +41,9 @@ class KernelTable {
     std::string_view file;
     std::string_view kernel;
   };
-  static Result<KernelTable> load_parts(const Driver& driver, std::span<const Part> parts);
+  static Result<KernelTable> load_parts(const Driver& driver,
+                                        std::span<const Part> parts,
+                                        std::span<const Cubin> cubins = cubins_in_library());
 
   std::vector<Module> modules_;
   std::unordered_map<std::string, FunctionHandle*> functions_;

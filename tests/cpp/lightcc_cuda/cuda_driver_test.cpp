@@ -1,6 +1,7 @@
 // The driver is opened, and GPUs are found and tried, on a fake of the driver's.
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -9,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lightcc_cuda/driver/cubins.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/driver/gpus.hpp"
 #include "lightcc_cuda/driver/kernel_table.hpp"
@@ -185,6 +187,65 @@ TEST(CudaDriver, a_driver_that_cannot_compile_the_kernels_says_so_in_its_own_wor
   EXPECT_EQ(tried.message(),
             "the GPU's driver cannot load the kernels 'bucket': cuModuleLoadDataEx: "
             "CUDA_ERROR_UNSUPPORTED_PTX_VERSION (of the fake driver): ptxas: this is not for me");
+}
+
+/// What the fake takes for machine code, of every file; keeps the images.
+class FakeCubins {
+ public:
+  explicit FakeCubins(int capability) {
+    for (const PtxText& ptx : ptx_texts()) {
+      images_.push_back(std::string(fake::kCubinMagic) + ptx.text);
+      cubins_.push_back({ptx.name, capability, images_.back().c_str()});
+    }
+  }
+  const std::vector<Cubin>& get() const { return cubins_; }
+
+ private:
+  std::deque<std::string> images_;
+  std::vector<Cubin> cubins_;
+};
+
+/// Loads all kernels on a GPU of this capability.
+Status load_on(int capability, const std::string& settings, const std::vector<Cubin>& cubins) {
+  const Fake fake("capability=" + std::to_string(capability) + "," + settings);
+  const auto driver = Driver::open();
+  EXPECT_TRUE(driver.ok());
+  const auto context = Context::retain(*driver, 0);
+  EXPECT_TRUE(context.ok());
+  const CurrentContext current(*context);
+  const auto loaded = KernelTable::load(*driver, cubins);
+  EXPECT_TRUE(!loaded.ok() || loaded->size() == kernel_names().size());
+  return loaded.status();
+}
+
+TEST(CudaDriver, machine_code_is_taken_where_there_is_some_for_the_gpu) {
+  const FakeCubins cubins(86);
+  EXPECT_EQ(load_on(86, "ptx=0", cubins.get()).message(), "");
+  EXPECT_EQ(load_on(89, "ptx=0", cubins.get()).message(), "");  // Of the same major number.
+  for (const int other : {80, 90}) {
+    EXPECT_FALSE(load_on(other, "ptx=0", cubins.get()).ok()) << other;
+    EXPECT_EQ(load_on(other, "ptx=1", cubins.get()).message(), "") << other;
+  }
+}
+
+TEST(CudaDriver, ptx_is_taken_where_the_driver_takes_no_machine_code) {
+  const FakeCubins cubins(90);
+  EXPECT_EQ(load_on(90, "cubin=0", cubins.get()).message(), "");
+  EXPECT_FALSE(load_on(90, "cubin=0,ptx=0", cubins.get()).ok());
+}
+
+TEST(CudaDriver, of_several_cubins_the_nearest_one_below_is_taken) {
+  const std::vector<Cubin> cubins{
+      {"a", 80, ""}, {"a", 89, ""}, {"a", 86, ""}, {"b", 87, ""}, {"a", 90, ""}};
+  const auto chosen = [&](int capability) {
+    const Cubin* const cubin = cubin_for(cubins, "a", capability);
+    return cubin == nullptr ? 0 : cubin->capability;
+  };
+  EXPECT_EQ(chosen(80), 80);
+  EXPECT_EQ(chosen(87), 86);
+  EXPECT_EQ(chosen(89), 89);
+  EXPECT_EQ(chosen(75), 0);
+  EXPECT_EQ(chosen(100), 0);
 }
 
 /// Any call may fail, once or for ever. Fake looks for what is left then.

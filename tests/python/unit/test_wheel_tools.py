@@ -19,6 +19,7 @@ sys.path.insert(0, str(TOOLS))
 import build_wheel  # noqa: E402
 import check_release  # noqa: E402
 import interpreters  # noqa: E402
+import make_cubins  # noqa: E402
 import old_glibc  # noqa: E402
 import test_wheel as wheel_test  # noqa: E402
 
@@ -55,6 +56,23 @@ def test_file_that_only_one_wheel_has_is_a_difference(tmp_path: Path) -> None:
     (trees[1] / "lightcc" / "extra.py").touch()
     with pytest.raises(ValueError, match=r"differ in lightcc/extra\.py$"):
         build_wheel.merge(trees)
+
+
+def test_library_without_the_machine_code_of_a_file_is_found(tmp_path: Path) -> None:
+    cubins = [tmp_path / "merge.sm80.cubin", tmp_path / "merge.sm90.cubin"]
+    for cubin in cubins:
+        cubin.write_bytes(cubin.name.encode())
+    tree = unpacked(tmp_path / "a", "a")
+    library = tree / "lightcc" / "liblightcc_cuda.so"
+    library.write_bytes(b"before merge.sm80.cubin after")
+    build_wheel.check_cubins(cubins[:1], tree)
+    with pytest.raises(ValueError, match=r"lacks merge\.sm90\.cubin$"):
+        build_wheel.check_cubins(cubins, tree)
+
+
+def test_an_environment_without_the_assembler_of_gpus_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="has no nvidia/cuda_nvcc/bin/ptxas"):
+        make_cubins.make_cubins(tmp_path, tmp_path / "cubins")
 
 
 def test_this_interpreter_can_be_named(tmp_path: Path) -> None:

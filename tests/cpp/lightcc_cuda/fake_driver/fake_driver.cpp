@@ -54,14 +54,19 @@ constexpr Code kInvalidValue = kErrorInvalidValue;
 constexpr Code kOutOfMemory = 2;
 constexpr Code kInvalidDevice = 101;
 constexpr Code kInvalidContext = kErrorInvalidContext;
+constexpr Code kNoBinary = 209;
 constexpr Code kForbiddenInCapture = 900;
 constexpr Code kLaunchFailed = 719;
 constexpr int kHighestPriority = -5;
 
 Settings& settings() {
-  static Settings all(
-      "LIGHTCC_FAKE_CUDA",
-      {{"version", "12080"}, {"devices", "1"}, {"capability", "90"}, {"ptx", "1"}, {"bus", "1"}});
+  static Settings all("LIGHTCC_FAKE_CUDA",
+                      {{"version", "12080"},
+                       {"devices", "1"},
+                       {"capability", "90"},
+                       {"ptx", "1"},
+                       {"cubin", "1"},
+                       {"bus", "1"}});
   return all;
 }
 DeviceMemories& device_memories() {
@@ -387,6 +392,11 @@ LIGHTCC_API cuCtxPushCurrent_v2(cuda::ContextHandle* context) {
   fake::contexts.push_back(context);
   return cuda::kSuccess;
 }
+LIGHTCC_API cuCtxGetDevice(Device* device) {
+  LIGHTCC_NEEDS_CONTEXT("cuCtxGetDevice")
+  *device = fake::contexts.back()->device;
+  return cuda::kSuccess;
+}
 LIGHTCC_API cuCtxPopCurrent_v2(cuda::ContextHandle** context) {
   if (fake::contexts.empty()) {
     return fake::kInvalidContext;
@@ -577,7 +587,15 @@ LIGHTCC_API cuModuleLoadDataEx(cuda::ModuleHandle** module,
   LIGHTCC_SPOILS_CAPTURE
   LIGHTCC_NEEDS_CONTEXT("cuModuleLoadDataEx")
   auto made = std::make_unique<cuda::ModuleHandle>();
-  if (settings().number("ptx") == 0 || !fake::read_module(static_cast<const char*>(image), *made)) {
+  std::string_view text = static_cast<const char*>(image);
+  const bool is_cubin = text.starts_with(fake::kCubinMagic);
+  if (is_cubin) {
+    if (settings().number("cubin") == 0) {
+      return fake::kNoBinary;
+    }
+    text.remove_prefix(fake::kCubinMagic.size());
+  }
+  if ((!is_cubin && settings().number("ptx") == 0) || !fake::read_module(text, *made)) {
     for (unsigned i = 0; i < options; ++i) {
       if (names[i] == cuda::kJitErrorLog) {
         (void)std::snprintf(static_cast<char*>(values[i]), 64, "ptxas: this is not for me");

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "lightcc_cuda/driver/functions.hpp"
 #include "lightcc_cuda/fake_driver/traffic.hpp"
@@ -27,6 +28,7 @@ namespace lightcc::cuda::fake {
 ///   devices=1          GPUs
 ///   capability=90      of all GPUs
 ///   ptx=1              0: it cannot compile what modules hold
+///   cubin=1            0: machine code is for another GPU
 ///   wrong=0            1: kernels do nothing
 ///   without=FUNCTION   it has no cuDeviceGetUuid_v2 (new in CUDA 11.4), or no cuFuncLoad (12.4)
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
@@ -40,6 +42,11 @@ namespace lightcc::cuda::fake {
 /// A process that cannot call this sets LIGHTCC_FAKE_CUDA.
 /// Counts begin anew.
 void set(const std::string& settings);
+
+/// What machine code begins with. For the fake it goes on as PTX does.
+inline constexpr std::string_view kCubinMagic =
+    "\x7f"
+    "ELF";
 
 // Since the last set().
 
