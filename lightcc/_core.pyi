@@ -361,8 +361,8 @@ class World:
         if it was not there, and states as of `save_compression()` by how far they have come. That
         is how often it was all-reduced, and how many of these steps counted. There are the state of
         now, and that before the last step, or after a step that the end of the world has cut off
-        (not of PowerSGD). No state is there of tensors in flight, and of those whose compression a
-        GPU computes.
+        (not of PowerSGD). No state is there of tensors in flight, and of those that a GPU has which
+        has failed.
         """
 
     def check_compression(self, process_set: int, name: str, state: bytes) -> tuple[str, int, int]:

@@ -96,12 +96,12 @@ py::tuple to_python(const TopkSteps& at) {
 }
 
 py::dict save_compression_moments(WorldBinding& world) {
-  auto saved = [&] {
+  const std::vector<CompressionMoments> saved = [&] {
     const py::gil_scoped_release nogil;
     return world.engine().save_compression_moments();
   }();
   py::dict tensors;
-  for (const CompressionMoments& tensor : value_or_throw(std::move(saved))) {
+  for (const CompressionMoments& tensor : saved) {
     py::object marked = py::none();
     if (tensor.moments.marked) {
       marked = to_python(*tensor.moments.marked);

@@ -225,6 +225,38 @@ Status TopkEntry::keep_marked() {
   return {};
 }
 
+Result<std::vector<std::pair<TopkSteps, Bytes>>> TopkEntry::moments() const {
+  std::vector<std::pair<TopkSteps, Bytes>> states;
+  const std::optional<TopkSteps> now = come_to();
+  if (!now || is_pending()) {
+    return states;
+  }
+  const auto add = [&](const TopkSteps& at, const Bytes& kept) {
+    Bytes bytes;
+    ByteWriter out(bytes);
+    put(out, saved_of(*this, at.steps, kept));
+    states.emplace_back(at, std::move(bytes));
+  };
+  Bytes kept;
+  LIGHTCC_RETURN_IF_ERROR(save(kept));
+  add(*now, kept);
+  if (state_stayed) {
+    add({.steps = now->steps - 1, .counted = now->counted}, kept);
+  }
+  if (is_cut_off) {  // Others may have found the step void.
+    add({.steps = now->steps + 1, .counted = now->counted}, kept);
+  }
+  if (const auto other = other_step()) {
+    kept.clear();
+    LIGHTCC_RETURN_IF_ERROR(save_other(kept));
+    add({.steps = other_steps, .counted = *other}, kept);
+  }
+  if (!marked_state.empty()) {
+    states.emplace_back(*marked, marked_state);
+  }
+  return states;
+}
+
 void CompressionUsage::add(const StepEnergy& one) {
   if (!std::isfinite(one.input) || !std::isfinite(one.kept)) {
     return;  // Squares of float64 may be too large.
@@ -247,6 +279,7 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
   std::shared_ptr<TopkEntry>& found = entries_[key];
   if (found != nullptr && fits(*found, position, dtype, elements)) {
     if (found->kernels != &kernels) {
+      LIGHTCC_RETURN_IF_ERROR(found->keep_marked());  // Of two sides, one moves.
       LIGHTCC_RETURN_IF_ERROR(move_to(kernels, *found));
     }
     return found;
@@ -350,39 +383,21 @@ void TopkStore::mark() {
   }
 }
 
-Result<std::vector<std::pair<TopkStore::Key, TopkMoments>>> TopkStore::moments() const {
+std::vector<std::pair<TopkStore::Key, TopkMoments>> TopkStore::moments() const {
   std::vector<std::pair<Key, TopkMoments>> all;
   all.reserve(entries_.size());
   for (const auto& [key, entry] : entries_) {
-    TopkMoments& moments =
-        all.emplace_back(key, TopkMoments{.marked = entry->marked, .states = {}}).second;
-    const std::optional<TopkSteps> now = entry->come_to();
-    if (!now || entry->is_pending()) {
-      continue;
+    auto states = entry->moments();
+    if (!states.ok()) {
+      LIGHTCC_LOG(LogLevel::kWarning,
+                  "what compression kept back of '%s' is lost: %s",
+                  key.second.c_str(),
+                  states.status().message().c_str());
     }
-    const auto add = [&](const TopkSteps& at, const Bytes& state) {
-      Bytes bytes;
-      ByteWriter out(bytes);
-      put(out, saved_of(*entry, at.steps, state));
-      moments.states.emplace_back(at, std::move(bytes));
-    };
-    Bytes state;
-    LIGHTCC_RETURN_IF_ERROR(entry->save(state));
-    add(*now, state);
-    if (entry->state_stayed) {
-      add({.steps = now->steps - 1, .counted = now->counted}, state);
-    }
-    if (entry->is_cut_off) {  // Others may have found the step void.
-      add({.steps = now->steps + 1, .counted = now->counted}, state);
-    }
-    if (const auto other = entry->other_step()) {
-      state.clear();
-      LIGHTCC_RETURN_IF_ERROR(entry->save_other(state));
-      add({.steps = entry->other_steps, .counted = *other}, state);
-    }
-    if (!entry->marked_state.empty()) {
-      moments.states.emplace_back(*entry->marked, entry->marked_state);
-    }
+    all.emplace_back(
+        key,
+        TopkMoments{.marked = entry->marked,
+                    .states = states.ok() ? std::move(*states) : decltype(TopkMoments::states)()});
   }
   return all;
 }

@@ -99,6 +99,8 @@ struct TopkEntry {
   std::optional<std::uint64_t> other_step() const;
   Status save_other(Bytes& out) const;
 
+  /// The states that are still there: TopkStore::moments(). Errors: of save().
+  Result<std::vector<std::pair<TopkSteps, Bytes>>> moments() const;
   /// Before each step: copies what there was at the last mark(), if the step takes its place.
   Status keep_marked();
 };
@@ -176,8 +178,8 @@ class TopkStore {
   void mark();
   /// Of every entry the states that are still there: now, at the last mark(), and before the last
   /// step, or after a step that did not come to its end (not at low rank). None where it is in
-  /// flight, or its plane does not count.
-  Result<std::vector<std::pair<Key, TopkMoments>>> moments() const;
+  /// flight, its plane does not count, or its memory cannot be read: a GPU may have failed.
+  std::vector<std::pair<Key, TopkMoments>> moments() const;
   /// What load() would take in, without doing it. Errors: as load().
   Result<TopkSavedTensor> check(const Key& key, std::span<const std::byte> saved) const;
   /// Takes in what save() gave, under `key`. kInvalidArgument: damaged, or the tensor is in flight.

@@ -228,7 +228,7 @@ class WorldImpl final : public World {
     core_->executor().topk().mark();
   }
 
-  Result<std::vector<CompressionMoments>> save_compression_moments() const override {
+  std::vector<CompressionMoments> save_compression_moments() const override {
     const MutexLock lock(drive_mutex_);
     return lightcc::save_compression_moments(core_->executor().topk());
   }

@@ -225,8 +225,8 @@ class World {
   virtual void mark_compression() = 0;
   /// What compression remembers on this rank, and of each tensor also what it remembered before its
   /// last step, or would after one that the end of the world has cut off. Nothing of tensors in
-  /// flight, and of those whose compression a GPU computes.
-  virtual Result<std::vector<CompressionMoments>> save_compression_moments() const = 0;
+  /// flight, and of those that a GPU has which has failed.
+  virtual std::vector<CompressionMoments> save_compression_moments() const = 0;
   /// What load_compression() would take in, without doing it. Errors: as load_compression().
   virtual Result<TopkSavedTensor> check_compression(const SavedCompression& saved) const = 0;
   /// Remembers what was saved instead. kInvalidArgument: it is damaged, or its tensor is in flight.

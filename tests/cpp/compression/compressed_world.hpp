@@ -211,9 +211,7 @@ class Rank {
   TopkCounters& counters() { return counters_; }
   std::vector<Bytes> kept_back() const {
     std::vector<Bytes> all;
-    auto moments = store_.moments();
-    EXPECT_TRUE(moments.ok());
-    for (auto& [key, of_tensor] : *moments) {
+    for (auto& [key, of_tensor] : store_.moments()) {
       for (auto& [steps, bytes] : of_tensor.states) {
         all.push_back(std::move(bytes));
       }

@@ -172,7 +172,7 @@ class TopkMomentsInAStore : public ::testing::Test {
 
   Bytes saved_now() { return store_.save()->front().second; }
 
-  TopkMoments moments() { return store_.moments()->front().second; }
+  TopkMoments moments() { return store_.moments().front().second; }
 
   /// The state of the moment, or no bytes.
   Bytes state_at(std::uint64_t steps, std::uint64_t counted) {

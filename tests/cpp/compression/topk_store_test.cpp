@@ -196,7 +196,7 @@ TEST(TopkStore, another_factor_leaves_the_moment_before_a_step_to_tell) {
   ASSERT_TRUE(store.set_factor(key, 0.25).ok());
   store.mark();
   ASSERT_TRUE(store.set_factor(key, 0.5).ok());
-  const TopkMoments moments = store.moments()->front().second;
+  const TopkMoments moments = store.moments().front().second;
   ASSERT_EQ(moments.states.size(), 1U);
   EXPECT_EQ(moments.states.front().first, *moments.marked);
   TopkStore other(kernels());
