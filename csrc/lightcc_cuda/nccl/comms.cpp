@@ -141,6 +141,10 @@ NcclComms::~NcclComms() {
   }
 }
 
+bool NcclComms::is_lost() const {
+  return launcher_->is_lost();
+}
+
 std::shared_ptr<NcclComm> NcclComms::split(int position,
                                            int part,
                                            const std::shared_ptr<NcclComm>& beside) {

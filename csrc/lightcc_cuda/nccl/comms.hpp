@@ -154,6 +154,8 @@ class NcclComms {
   /// is dropped before its end aborts all communicators of this rank, and blocks for that, but not
   /// for ever.
   std::unique_ptr<Work> start(std::shared_ptr<NcclComm> comm, std::string what, NcclOperation run);
+  /// Whether an abort was waited for in vain: the GPU may still do what was started.
+  bool is_lost() const;
   /// Of the buffer of each communicator; 0: there is none.
   std::size_t buffer_bytes() const { return buffer_bytes_; }
   /// Copies on the GPU in the order of the operation that is started next, and before it.

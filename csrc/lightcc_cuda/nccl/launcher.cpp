@@ -68,6 +68,11 @@ bool NcclLauncher::end(bool aborts) {
   return is_over_;
 }
 
+bool NcclLauncher::is_lost() {
+  const MutexLock lock(mutex_);
+  return is_lost_;
+}
+
 // ---- The thread.
 
 void NcclLauncher::serve() {

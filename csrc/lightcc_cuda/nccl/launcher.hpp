@@ -55,6 +55,8 @@ class NcclLauncher {
   void post(std::shared_ptr<NcclJob> job) LIGHTCC_EXCLUDES(mutex_);
   /// Ends the thread; `aborts`: at once. False: it has not ended within reason. Blocks: for that.
   bool end(bool aborts) LIGHTCC_EXCLUDES(mutex_);
+  /// Whether it was waited for in vain.
+  bool is_lost() LIGHTCC_EXCLUDES(mutex_);
   void warn(const std::string& text) const { setup_.warn(text); }
 
  private:
@@ -133,7 +135,7 @@ class NcclLauncher {
   CondVar changed_;
   Asked asked_ LIGHTCC_GUARDED_BY(mutex_);
   bool is_over_ LIGHTCC_GUARDED_BY(mutex_) = false;
-  bool is_lost_ LIGHTCC_GUARDED_BY(mutex_) = false;  // It was waited for in vain.
+  bool is_lost_ LIGHTCC_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace lightcc::cuda

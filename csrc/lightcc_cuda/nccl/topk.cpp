@@ -62,6 +62,45 @@ Status gather(const NcclCalls& calls,
                                          "ncclAllGather");
 }
 
+/// Says what cannot be known of shards where it is dropped before its end.
+class ExchangeWork final : public Work {
+ public:
+  /// `is_scattered`: other operations bring what is compressed.
+  ExchangeWork(std::unique_ptr<Work> work,
+               const NcclComms& comms,
+               std::vector<ExchangedStep> steps,
+               bool is_scattered)
+      : work_(std::move(work)),
+        comms_(comms),
+        steps_(std::move(steps)),
+        is_scattered_(is_scattered) {}
+  ExchangeWork(const ExchangeWork&) = delete;
+  ExchangeWork& operator=(const ExchangeWork&) = delete;
+  ~ExchangeWork() override {
+    work_.reset();
+    if (is_done_) {
+      return;
+    }
+    for (const ExchangedStep& one : steps_) {
+      one.step.shard->is_lost = comms_.is_lost();
+      one.step.shard->is_input_whole = !is_scattered_;
+    }
+  }
+
+  Result<Progress> advance() override {
+    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, work_->advance());
+    is_done_ = progress == Progress::kDone;
+    return progress;
+  }
+
+ private:
+  std::unique_ptr<Work> work_;
+  const NcclComms& comms_;
+  std::vector<ExchangedStep> steps_;
+  bool is_scattered_;
+  bool is_done_ = false;
+};
+
 class NcclTopk final : public DeviceTopk {
  public:
   NcclTopk(NcclComms& comms,
@@ -87,13 +126,17 @@ class NcclTopk final : public DeviceTopk {
     for (const DeviceTopkStep& step : steps) {
       tensors.is_void.push_back(step.is_void);
     }
+    std::unique_ptr<Work> work;
     if (of_.block == nullptr) {
-      return run(tensors);
+      work = run(tensors);
+    } else {
+      std::vector<std::unique_ptr<Work>> works;
+      works.push_back(run_between_blocks(tensors));
+      works.push_back(run_in_block());
+      work = all_of(std::move(works));
     }
-    std::vector<std::unique_ptr<Work>> works;
-    works.push_back(run_between_blocks(tensors));
-    works.push_back(run_in_block());
-    return all_of(std::move(works));
+    return std::unique_ptr<Work>(std::make_unique<ExchangeWork>(
+        std::move(work), comms_, std::move(tensors.steps), of_.block != nullptr));
   }
 
  private:

@@ -69,7 +69,9 @@ class CudaShardState final : public TopkShardState {
                         request.k,
                         request.capacity);
     }
+    LIGHTCC_RETURN_IF_ERROR(settle_cut_off());
     pending_ = true;
+    shard_->begin(request.momentum != 0.0);
     return {};
   }
   const std::shared_ptr<TopkShard>& shard() const { return shard_; }
@@ -77,31 +79,50 @@ class CudaShardState final : public TopkShardState {
   std::size_t numel() const override { return shard_->numel; }
   // No job runs by then.
   void commit() override {
-    end_with(shard_->is_non_finite ? TopkShard::Ending::kUndone : TopkShard::Ending::kCommitted);
+    if (std::exchange(pending_, false)) {
+      shard_->commit();
+    }
   }
-  void rollback() override { end_with(TopkShard::Ending::kUndone); }
+  void rollback() override {
+    if (std::exchange(pending_, false)) {
+      shard_->rollback();
+    }
+  }
   bool is_pending() const override { return pending_; }
   std::optional<StepEnergy> energy() const override { return shard_->energy; }
   /// Blocks: until the GPU has copied it.
-  Status save(Bytes& out) const override {
+  Status save(Bytes& out) const override { return save_by(&TopkSite::save_shard, out); }
+  // Block only after a step that was cut off: until the GPU has said how far it came.
+  std::optional<std::uint64_t> step() const override {
+    return settle_cut_off().ok() ? std::optional(shard_->now.step) : std::nullopt;
+  }
+  std::optional<std::uint64_t> other_step() const override {
+    return settle_cut_off().ok() && shard_->other ? std::optional(shard_->other->step)
+                                                  : std::nullopt;
+  }
+  /// Blocks: as save().
+  Status save_other(Bytes& out) const override { return save_by(&TopkSite::save_other, out); }
+
+ private:
+  Status save_by(Status (TopkSite::*part)(TopkShard&, Bytes&, StreamHandle*), Bytes& out) const {
     if (pending_) {
       return is_pending_error("saving");
     }
-    return launcher_->run([this, &out](const GpuSite& gpu) {
-      return gpu.topk.save_shard(*shard_, out, gpu.stream.get());
+    LIGHTCC_RETURN_IF_ERROR(settle_cut_off());
+    return launcher_->run([this, part, &out](const GpuSite& gpu) {
+      return (gpu.topk.*part)(*shard_, out, gpu.stream.get());
     });
   }
-
- private:
-  void end_with(TopkShard::Ending ending) {
-    if (pending_) {
-      shard_->ending = ending;
-      pending_ = false;
-      if (shard_->ends_on_gpu && ending == TopkShard::Ending::kCommitted) {
-        shard_->ending = TopkShard::Ending::kNotified;
-        shard_->has_velocity = shard_->next_has_velocity;
-      }
+  Status settle_cut_off() const {
+    if (shard_->is_lost) {
+      return make_error(ErrorCode::kSystem,
+                        "a GPU may still work on a step of top-k compression that was cut off");
     }
+    if (!shard_->is_cut_off) {
+      return {};
+    }
+    return launcher_->run(
+        [this](const GpuSite& gpu) { return gpu.topk.end_cut_off(*shard_, gpu.stream.get()); });
   }
 
   std::shared_ptr<Launcher> launcher_;
@@ -266,7 +287,7 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::prepare_exchange(
   const bool is_ready = std::ranges::all_of(on_gpu, [](const ExchangedStep& one) {
     const TopkShard& shard = *one.step.shard;
     const bool has_room = shard.velocity.has_value();
-    return shard.ending != TopkShard::Ending::kCommitted && has_room == shard.has_velocity &&
+    return shard.ending != TopkShard::Ending::kCommitted && has_room == shard.now.has_velocity &&
            has_room == (one.step.request.momentum != 0.0);
   });
   if (is_ready) {

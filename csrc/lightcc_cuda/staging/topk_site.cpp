@@ -10,12 +10,15 @@ namespace lightcc::cuda {
 
 namespace {
 
-TopkProgress first_progress(const SavedTopk& saved) {
-  TopkProgress progress{};
-  progress.forecast = {
-      .threshold = saved.forecast.threshold, .ideal = saved.forecast.ideal, .k = saved.forecast.k};
-  progress.step = saved.step;
-  return progress;
+TopkForecastBits bits_of(const lightcc::detail::TopkForecast& forecast) {
+  return {.threshold = forecast.threshold, .ideal = forecast.ideal, .k = forecast.k};
+}
+
+Status is_elsewhere(const TopkShard& shard, const TopkProgress& progress) {
+  return make_error(ErrorCode::kInternal,
+                    "a GPU has made %llu steps of top-k compression, where the host counts %llu",
+                    static_cast<unsigned long long>(progress.step),
+                    static_cast<unsigned long long>(shard.now.step));
 }
 
 }  // namespace
@@ -86,12 +89,14 @@ Status TopkSite::add_velocity(TopkShard& shard, StreamHandle* stream) const {
 
 Status TopkSite::load_shard(TopkShard& shard, const SavedTopk& saved, StreamHandle* stream) {
   LIGHTCC_RETURN_IF_ERROR(make(shard, stream));
-  const TopkProgress progress = first_progress(saved);
+  shard.now = {.step = saved.step, .forecast = saved.forecast, .has_velocity = saved.has_velocity};
+  TopkProgress progress{};
+  progress.forecast = bits_of(saved.forecast);
+  progress.step = saved.step;
   const Address memory = shard.memory->get();
   LIGHTCC_RETURN_IF_ERROR(copy_to_device(memory, &progress, sizeof(progress), stream));
   LIGHTCC_RETURN_IF_ERROR(copy_to_device(
       memory + detail::kLanesAt, saved.residual.data(), saved.residual.size(), stream));
-  shard.has_velocity = saved.has_velocity;
   if (saved.has_velocity) {
     LIGHTCC_RETURN_IF_ERROR(add_velocity(shard, stream));
     LIGHTCC_RETURN_IF_ERROR(copy_to_device(
@@ -101,6 +106,21 @@ Status TopkSite::load_shard(TopkShard& shard, const SavedTopk& saved, StreamHand
 }
 
 Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) {
+  return save_side(shard, shard.now, true, out, stream);
+}
+
+Status TopkSite::save_other(TopkShard& shard, Bytes& out, StreamHandle* stream) {
+  if (!shard.other) {
+    return make_error(ErrorCode::kInternal, "a top-k state of a GPU has no other one beside it");
+  }
+  return save_side(shard, *shard.other, false, out, stream);
+}
+
+Status TopkSite::save_side(TopkShard& shard,
+                           const TopkShard::Side& side,
+                           bool is_current,
+                           Bytes& out,
+                           StreamHandle* stream) {
   LIGHTCC_ASSIGN_OR_RETURN(const Address rows, scratch(sizeof(TopkTensor)));
   if (settle(shard)) {
     const TopkTensor row = detail::row_of(shard);
@@ -111,39 +131,60 @@ Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) 
   TopkProgress progress{};
   LIGHTCC_RETURN_IF_ERROR(copy_to_host(&progress, shard.memory->get(), sizeof(progress), stream));
   LIGHTCC_RETURN_IF_ERROR(wait(stream));
+  if (progress.step != shard.now.step) {
+    return is_elsewhere(shard, progress);
+  }
   const std::size_t bytes = shard.numel * shard.lane_bytes();
-  const std::size_t current = progress.current * detail::lanes_bytes(shard);
+  const u32 which = is_current ? progress.current : 1 - progress.current;
+  const std::size_t lanes = which * detail::lanes_bytes(shard);
   std::vector<std::byte> residual(bytes);
-  std::vector<std::byte> velocity(shard.has_velocity ? bytes : 0);
-  LIGHTCC_RETURN_IF_ERROR(copy_to_host(
-      residual.data(), shard.memory->get() + detail::kLanesAt + current, bytes, stream));
-  if (shard.has_velocity) {
+  std::vector<std::byte> velocity(side.has_velocity ? bytes : 0);
+  LIGHTCC_RETURN_IF_ERROR(
+      copy_to_host(residual.data(), shard.memory->get() + detail::kLanesAt + lanes, bytes, stream));
+  if (side.has_velocity) {
     LIGHTCC_RETURN_IF_ERROR(
-        copy_to_host(velocity.data(), shard.velocity->get() + current, bytes, stream));
+        copy_to_host(velocity.data(), shard.velocity->get() + lanes, bytes, stream));
   }
   LIGHTCC_RETURN_IF_ERROR(wait(stream));
   write_saved_topk({.dtype = shard.dtype,
                     .numel = shard.numel,
-                    .step = progress.step,
-                    .forecast = {.threshold = progress.forecast.threshold,
-                                 .ideal = progress.forecast.ideal,
-                                 .k = progress.forecast.k},
+                    .step = side.step,
+                    .forecast = side.forecast,
                     .residual = residual,
                     .velocity = velocity,
-                    .has_velocity = shard.has_velocity},
+                    .has_velocity = side.has_velocity},
                    out);
   return {};
 }
 
-bool TopkSite::settle(TopkShard& shard) {
-  const bool is_committed = shard.ending == TopkShard::Ending::kCommitted;
-  if (is_committed) {
-    shard.has_velocity = shard.next_has_velocity;
+Status TopkSite::end_cut_off(TopkShard& shard, StreamHandle* stream) const {
+  TopkProgress progress{};
+  LIGHTCC_RETURN_IF_ERROR(copy_to_host(&progress, shard.memory->get(), sizeof(progress), stream));
+  LIGHTCC_RETURN_IF_ERROR(wait(stream));
+  if (progress.step == shard.now.step + 1) {
+    progress.step = shard.now.step;
+    progress.forecast = bits_of(shard.now.forecast);
+    progress.current = 1 - progress.current;
+    LIGHTCC_RETURN_IF_ERROR(
+        copy_to_device(shard.memory->get(), &progress, sizeof(progress), stream));
+    LIGHTCC_RETURN_IF_ERROR(wait(stream));
+  } else if (progress.step != shard.now.step) {
+    return is_elsewhere(shard, progress);
   }
-  if (!shard.has_velocity) {
+  if (shard.course == TopkShard::Course::kLaunched && shard.is_input_whole &&
+      progress.non_finite == 0) {
+    shard.next_forecast = detail::forecast_of(progress.next);
+    shard.offer_next();
+  }
+  shard.is_cut_off = false;
+  return {};
+}
+
+bool TopkSite::settle(TopkShard& shard) {
+  if (!shard.now.has_velocity) {
     shard.velocity.reset();
   }
-  return is_committed && !shard.ends_on_gpu;
+  return shard.ending == TopkShard::Ending::kCommitted;
 }
 
 Status TopkSite::commit(const TopkShard& first,

@@ -19,7 +19,6 @@
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
-#include "lightcc/compression/step_energy.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/compression/topk_list.hpp"
 #include "lightcc/compression/topk_saved.hpp"
@@ -30,28 +29,9 @@
 #include "lightcc_cuda/driver/kernel_table.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
 #include "lightcc_cuda/staging/pinned_pool.hpp"
+#include "lightcc_cuda/staging/topk_shard.hpp"
 
 namespace lightcc::cuda {
-
-/// What is kept back of one shard, in memory of the GPU. Jobs use it one after another, and between
-/// them whoever drives the progress loop.
-struct TopkShard {
-  DataType dtype = DataType::kFloat32;
-  std::size_t numel = 0;
-  std::optional<DeviceMemory> memory;    ///< Progress, and both residuals.
-  std::optional<DeviceMemory> velocity;  ///< Both; none without momentum correction.
-
-  /// What became of the last step. The GPU is told with the next job.
-  enum class Ending : std::uint8_t { kNotified, kCommitted, kUndone };
-  Ending ending = Ending::kNotified;
-  bool has_velocity = false;       ///< As committed.
-  bool next_has_velocity = false;  ///< Of the last step.
-  bool is_non_finite = false;      ///< The same.
-  bool ends_on_gpu = false;        ///< The same: the GPU has ended it, and is told nothing.
-  StepEnergy energy;               ///< The same.
-
-  std::size_t lane_bytes() const { return dtype == DataType::kFloat64 ? 8 : 4; }
-};
 
 /// What TopkState::compress() is given, of a shard in memory of the GPU.
 struct SiteStep {
@@ -103,8 +83,13 @@ class TopkSite {
   /// Nothing kept back, or what was saved.
   Status make(TopkShard& shard, StreamHandle* stream);
   Status load_shard(TopkShard& shard, const SavedTopk& saved, StreamHandle* stream);
-  /// Appends what TopkState::save() would.
+  /// Appends what TopkState::save() would. kInternal: the GPU is not where the host thinks it is.
   Status save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream);
+  /// The same of TopkState::save_other(). kInternal: there is no other side.
+  Status save_other(TopkShard& shard, Bytes& out, StreamHandle* stream);
+  /// Finds out how far a step came that was cut off, and has the GPU undo it, which works on it no
+  /// more. Errors: as save_shard().
+  Status end_cut_off(TopkShard& shard, StreamHandle* stream) const;
 
   /// TopkState::compress() of shards of one dtype, each of which occurs once. Copies to the host
   /// what the lists hold, and TopkProgress of each. Up to kMaxTopkTensors shards take as many
@@ -155,6 +140,12 @@ class TopkSite {
   Status add_velocity(TopkShard& shard, StreamHandle* stream) const;
   /// What the host has to do about how the last step ended. Returns whether the GPU is to be told.
   static bool settle(TopkShard& shard);
+  /// Appends the lanes that are current, or the others, as those of `side`.
+  Status save_side(TopkShard& shard,
+                   const TopkShard::Side& side,
+                   bool is_current,
+                   Bytes& out,
+                   StreamHandle* stream);
   /// Tells the GPU that the last steps of `count` shards count, whose rows are the first ones of
   /// the table `rows`.
   Status commit(const TopkShard& first,

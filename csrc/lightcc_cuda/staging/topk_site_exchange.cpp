@@ -138,7 +138,6 @@ Status TopkSite::prepare(std::span<const ExchangedStep> steps, StreamHandle* str
       committed = &shard;
       rows.push_back(detail::row_of(shard));
     }
-    shard.ending = TopkShard::Ending::kNotified;
   }
   if (committed != nullptr) {
     const std::size_t bytes = rows.size() * sizeof(TopkTensor);
@@ -148,6 +147,7 @@ Status TopkSite::prepare(std::span<const ExchangedStep> steps, StreamHandle* str
   }
   for (const ExchangedStep& one : steps) {
     TopkShard& shard = *one.step.shard;
+    shard.ending = TopkShard::Ending::kNotified;
     if (one.step.request.momentum != 0.0 && !shard.velocity.has_value()) {
       LIGHTCC_RETURN_IF_ERROR(add_velocity(shard, stream));
     }
@@ -164,7 +164,6 @@ Result<ListBytes> TopkSite::begin_exchange(ExchangedTensors tensors,
   Exchange& exchange = *made;
   StepTable& table = exchange.table;
   for (const SiteStep& step : table.steps) {
-    step.shard->next_has_velocity = step.request.momentum != 0.0;
     step.shard->ends_on_gpu = true;
   }
   LIGHTCC_ASSIGN_OR_RETURN(exchange.memory, scratch(table.arena.bytes()));
@@ -196,6 +195,9 @@ Result<ListBytes> TopkSite::begin_exchange(ExchangedTensors tensors,
                                          exchange.sums_bytes() + exchange.parts_bytes(),
                                          stream));
   LIGHTCC_RETURN_IF_ERROR(launch_step(table, stream));
+  for (const SiteStep& step : table.steps) {
+    step.shard->course = TopkShard::Course::kLaunched;
+  }
   exchange_ = std::move(made);
   const Address lists = exchange.memory + exchange.lists_at;
   return ListBytes{.own = detail::at<const std::byte>(lists + own * table.lists_bytes),
@@ -282,6 +284,9 @@ Status TopkSite::end_exchange(std::span<const std::int32_t> ranks) {
               rank};
     }
     *exchange.is_void[i] = agreed[i * kMergeFlags] != 0;
+    if (i < exchange.steps.size()) {
+      exchange.steps[i].step.shard->is_void = *exchange.is_void[i];
+    }
   }
   return {};
 }

@@ -61,6 +61,10 @@ inline std::string of_lanes(const char* kernel, DataType dtype) {
   return std::string("lightcc_") + kernel + (dtype == DataType::kFloat64 ? "_f64" : "_f32");
 }
 
+inline lightcc::detail::TopkForecast forecast_of(const TopkForecastBits& bits) {
+  return {.threshold = bits.threshold, .ideal = bits.ideal, .k = bits.k};
+}
+
 /// What a row says of a shard, whatever the step.
 inline TopkTensor row_of(const TopkShard& shard) {
   const Address memory = shard.memory->get();

@@ -70,7 +70,6 @@ Status TopkSite::compress_table(StepTable& table, StreamHandle* stream) {
   LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(table.arena.bytes()));
   for (const SiteStep& step : table.steps) {
     TopkShard& shard = *step.shard;
-    shard.next_has_velocity = step.request.momentum != 0.0;
     if (shard.next_has_velocity && !shard.velocity.has_value()) {
       LIGHTCC_RETURN_IF_ERROR(add_velocity(shard, stream));
     }
@@ -94,6 +93,9 @@ Status TopkSite::compress_table(StepTable& table, StreamHandle* stream) {
     step.shard->ends_on_gpu = false;
   }
   LIGHTCC_RETURN_IF_ERROR(launch_step(table, stream));
+  for (const SiteStep& step : table.steps) {
+    step.shard->course = TopkShard::Course::kLaunched;
+  }
   return fetch_lists(
       table, memory, pinned.get() + reports_of_host, pinned.get() + packed_of_host, stream);
 }
@@ -138,6 +140,8 @@ Result<std::size_t> TopkSite::read_reports(std::span<const SiteStep> steps,
                         step.request.capacity);
     }
     shard.energy = {.input = progress.input_energy, .kept = progress.kept_energy};
+    shard.next_forecast = detail::forecast_of(progress.next);
+    shard.course = TopkShard::Course::kReported;
     *step.outcome = {.bytes = detail::layout_of(step, count).end,
                      .count = count,
                      .non_finite = shard.is_non_finite,

@@ -289,7 +289,7 @@ inline void expect_both_sides_anywhere(const Shape& shape,
       return;
     }
   }
-  const int few = memory.is_of_gpu() ? 2 : 5;
+  const int few = memory.is_of_gpu() ? 1 : 5;
   EXPECT_GT(finished, few);
   EXPECT_GT(unfinished, few);
 }
