@@ -177,6 +177,11 @@ class Pair {
     report();
     EXPECT_EQ(*made.is_void, step.end == End::kNotFinite);
     end(step);
+    if (step.end != End::kRolledBack) {  // The GPU has said how it has ended it.
+      fake::set("");
+      (void)on_gpu->step();
+      EXPECT_EQ(fake::copies_of(0).to_host, 0);
+    }
     expect_same();
   }
 
