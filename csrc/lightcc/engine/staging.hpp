@@ -47,6 +47,10 @@ class Staging {
 
   virtual MemoryKind memory_kind() const = 0;
 
+  /// Begins to use a device, so that nothing has to be loaded later, while its work may wait for
+  /// other ranks. What fails here fails again in what is called then. Blocks.
+  virtual void prepare(std::int32_t /*device*/) {}
+
   /// Memory for an output on a device. Errors: kSystem, kUnimplemented. May block.
   virtual Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes,
                                                          std::int32_t device) = 0;

@@ -303,7 +303,7 @@ std::string own_objection_to_lists(const Knobs& knobs, Staging& staging, int dev
   if (!knobs.topk_on_gpu) {
     return "LIGHT_GPU_TOPK=0";
   }
-  // Making a state loads the kernels.
+  // A state needs the kernels.
   return staging.topk_kernels(device)->make_state(DataType::kFloat32, 1).status().message();
 }
 
@@ -382,6 +382,7 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
     }
     return std::unique_ptr<Plane>();
   }
+  staging->prepare(own.device);  // NCCL's operations wait for other ranks.
   const bool lists = sends_lists(site, cards);
   LIGHTCC_ASSIGN_OR_RETURN(
       std::unique_ptr<NcclComms> comms,

@@ -89,6 +89,14 @@ class CudaStaging final : public Staging {
 
   MemoryKind memory_kind() const override { return MemoryKind::kCuda; }
 
+  void prepare(std::int32_t device) override {
+    const auto nothing = [](const GpuSite& /*gpu*/) { return Status(); };
+    const std::shared_ptr<Launcher> to_host = launcher_of(device, Direction::kToHost);
+    to_host->post(std::make_shared<Job>(nothing));
+    (void)launcher_of(device, Direction::kToDevice)->run(nothing);
+    (void)to_host->run(nothing);
+  }
+
   Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes, std::int32_t device) override {
     const std::shared_ptr<Launcher> launcher = launcher_of(device, Direction::kToHost);
     std::shared_ptr<DeviceMemory> memory;

@@ -68,9 +68,11 @@ Status Launcher::serve_gpu() {
   LIGHTCC_RETURN_IF_ERROR(current.status());
   PinnedPool pinned(driver);
   LIGHTCC_ASSIGN_OR_RETURN(const Stream stream, Stream::create(driver));
-  // Loaded before there is anything to copy: a driver may wait for the GPU to be idle for that.
+  // Loaded before there is anything to do: a driver may wait for the GPU to be idle for that. Where
+  // that fails, nothing is packed, and whoever wants to compress is told then.
   Packer packer(driver);
   TopkSite topk(driver, pinned);
+  static_cast<void>(topk.load());
   const GpuSite site{
       .driver = driver, .stream = stream, .pinned = pinned, .packer = packer, .topk = topk};
   serve_jobs([&](const Job& job) {

@@ -176,7 +176,7 @@ std::string CudaTopkKernels::objection_to(std::size_t numel, std::size_t blocks)
 Result<std::unique_ptr<TopkShardState>> CudaTopkKernels::state_with(
     std::shared_ptr<TopkShard> shard,
     const std::function<Status(const GpuSite&, TopkShard&)>& begin) {
-  // Both threads load the kernels before there is anything to compress.
+  // Both threads have loaded the kernels at their start, or the driver refuses them.
   Status begun = to_device_->run([](const GpuSite& gpu) { return gpu.topk.load(); });
   if (begun.ok()) {
     begun = to_host_->run([&](const GpuSite& gpu) {

@@ -12,18 +12,23 @@
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
+#include "lightcc_cuda/topk_jobs.hpp"
 
 namespace lightcc::cuda::cuda_start_test {
 namespace {
 
+using lightcc::testing::JobOptions;
 using lightcc::testing::Numbers;
 using lightcc::testing::numbers_of;
 using lightcc::testing::on_one_host;
 using lightcc::testing::operation_on;
 using lightcc::testing::run_one;
 using testing::Framework;
+using testing::run_gpu_job;
 using testing::run_nccl_job;
 using testing::Tensor;
+using testing::wait_for_all;
+namespace topk_jobs = testing::topk_jobs;
 
 void reduce(World& world, const Tensor& tensor, Numbers& data, ReduceOp op) {
   Operation operation = operation_on(OpType::kAllreduce, "t", data);
@@ -44,6 +49,41 @@ TEST(CudaStart, all_streams_have_the_highest_priority) {
     ASSERT_EQ(streams.size(), 1U);
     EXPECT_EQ(streams.begin()->first, -5);
     EXPECT_GE(streams.begin()->second, 2 * 3);
+  });
+}
+
+/// Reduces a dense tensor, and then compresses one on the GPU, which loads nothing more.
+void compress_after_a_dense_tensor(World& world, int rank) {
+  const Framework framework;
+  Numbers data = numbers_of(rank);
+  const Tensor tensor(framework, data);
+  reduce(world, tensor, data, ReduceOp::kSum);
+  wait_for_all(world);
+  const int before = fake::modules_loaded();
+  EXPECT_GT(before, 0);
+  wait_for_all(world);
+  (void)topk_jobs::reduce(world, framework, numbers_of(rank, 4001), CompressionSpec{});
+  reduce(world, tensor, data, ReduceOp::kAdasum);
+  wait_for_all(world);
+  EXPECT_EQ(fake::modules_loaded(), before);
+  EXPECT_EQ(world.stats().topk.on_device, 1U);
+}
+
+TEST(CudaStart, kernels_are_loaded_with_the_first_tensor_of_a_gpu) {
+  fake::set("");
+  run_gpu_job(topk_jobs::options(), compress_after_a_dense_tensor);
+}
+
+TEST(CudaStart, kernels_are_loaded_before_nccl_runs_anything) {
+  fake::set_nccl("");
+  JobOptions options = topk_jobs::options();
+  options.environment["LIGHT_2D_ALLREDUCE"] = "1";
+  run_nccl_job(std::move(options), [](World& world, int rank) {
+    const int before = fake::modules_loaded();
+    wait_for_all(world);
+    compress_after_a_dense_tensor(world, rank);
+    EXPECT_EQ(fake::modules_loaded(), before);
+    EXPECT_GT(fake::operations_of_nccl(), 0);
   });
 }
 

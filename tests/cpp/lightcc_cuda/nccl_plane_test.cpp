@@ -370,7 +370,7 @@ TEST_F(NcclPlaneTest, an_operation_that_does_not_end_is_a_timeout) {
 
 TEST_F(NcclPlaneTest, an_abort_that_hangs_is_left_behind) {
   fake::set("devices=2");
-  const auto stagings = std::array{make_staging(), make_staging()};
+  auto stagings = std::array{make_staging(), make_staging()};
   JobOptions options = on_one_host(2);
   options.environment = {{"LIGHT_GPU_OPERATIONS", "nccl"}, {"LIGHT_NCCL_TIMEOUT", "0.2"}};
   options.planes = [&](int rank) {
@@ -386,6 +386,7 @@ TEST_F(NcclPlaneTest, an_abort_that_hangs_is_left_behind) {
     EXPECT_NE(ended.status().message().find("LIGHT_NCCL_TIMEOUT"), std::string::npos)
         << ended.status().message();
   });
+  stagings = {};
   EXPECT_GT(fake::live(), 0);
   fake::set_nccl("");  // From here on it ends.
   while (fake::live() > 0) {

@@ -222,6 +222,9 @@ bool read_module(std::string_view text, ModuleHandle& module) {
 [[gnu::visibility("default")]] int launches() {
   return traffic().launches();
 }
+[[gnu::visibility("default")]] int modules_loaded() {
+  return traffic().modules();
+}
 [[gnu::visibility("default")]] std::map<int, int> streams_by_priority() {
   return traffic().streams();
 }
@@ -603,6 +606,7 @@ LIGHTCC_API cuModuleLoadDataEx(cuda::ModuleHandle** module,
     }
     return cuda::kErrorUnsupportedPtx;
   }
+  fake::traffic().count_module();
   *module = made.release();
   ++fake::live_objects;
   return cuda::kSuccess;

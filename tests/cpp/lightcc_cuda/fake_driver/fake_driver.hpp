@@ -54,6 +54,8 @@ inline constexpr std::string_view kCubinMagic =
 Copies copies_of(int device);
 /// Kernels that were launched.
 int launches();
+/// Modules that were loaded.
+int modules_loaded();
 /// Streams that were made, by their priority: 0 is the lowest, -5 the highest.
 std::map<int, int> streams_by_priority();
 /// The most pinned memory at a time, beyond what there was.

@@ -1,4 +1,4 @@
-// Copies, launches and streams of the fake GPUs, as they were asked for.
+// Copies, launches, modules and streams of the fake GPUs, as they were asked for.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,7 @@ class Traffic {
     const std::lock_guard lock(mutex_);
     all_.clear();
     launches_ = 0;
+    modules_ = 0;
     streams_.clear();
   }
   void count_stream(int priority) {
@@ -34,6 +35,8 @@ class Traffic {
     return streams_;
   }
   void count_launch() { ++launches_; }
+  void count_module() { ++modules_; }
+  int modules() const { return modules_; }
   int launches() const { return launches_; }
   /// How many there are with it.
   int count_to_host(Device device, std::size_t bytes) {
@@ -53,6 +56,7 @@ class Traffic {
 
  private:
   std::atomic<int> launches_{0};
+  std::atomic<int> modules_{0};
   std::mutex mutex_;
   std::map<Device, Copies> all_;
   std::map<int, int> streams_;  // By priority.
