@@ -126,6 +126,11 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::nccl_host_id,
      .meaning = "NCCL's own: what it takes for its host. Ranks where it differs may share a GPU, "
                 "which they use by NCCL's network then."},
+    {.names = {"NCCL_LAUNCH_ORDER_IMPLICIT"},
+     .target = &Knobs::nccl_launch_order,
+     .meaning = "NCCL's own, from 2.26 on: 1 has it begin operations of several communicators in "
+                "the order of calls. Lanes and process sets of lightcc have streams of their own "
+                "then; else NCCL's operations run one after another."},
     {.names = {"LIGHT_NCCL_BUFFER"},
      .type = Type::kBytes,
      .target = &Knobs::nccl_buffer_bytes,
@@ -138,10 +143,9 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBool,
      .target = &Knobs::nccl_topk,
      .shared = true,
-     .meaning =
-         "Lists of top-k compression go from GPU to GPU by NCCL, with the same results, "
-         "where LIGHT_GPU_OPERATIONS is nccl. Hosts with several ranks also need "
-         "LIGHT_2D_ALLREDUCE; 0: by way of the host."},
+     .meaning = "Lists of top-k compression go from GPU to GPU by NCCL, with the same results, "
+                "where LIGHT_GPU_OPERATIONS is nccl. Hosts with several ranks also need "
+                "LIGHT_2D_ALLREDUCE; 0: by way of the host."},
     // Time limits.
     {.names = {"LIGHT_NCCL_TIMEOUT"},
      .type = Type::kSeconds,

@@ -28,6 +28,7 @@ struct Knobs {
   std::string gpu_operations = "host";  ///< LIGHT_GPU_OPERATIONS, HOROVOD_GPU_OPERATIONS: or nccl.
   std::string nccl_library;             ///< LIGHT_NCCL_LIBRARY: a file; empty: looked for.
   std::string nccl_host_id;             ///< NCCL_HOSTID: what NCCL takes for its host.
+  std::string nccl_launch_order;        ///< NCCL_LAUNCH_ORDER_IMPLICIT: a number; 0: none.
   std::int64_t nccl_buffer_bytes = 0;   ///< LIGHT_NCCL_BUFFER: of packed buckets; 0: none.
   // Time limits, seconds.
   double peer_timeout_s = 30;  ///< LIGHT_PEER_TIMEOUT: silence of a rank with work outstanding.

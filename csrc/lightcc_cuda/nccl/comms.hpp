@@ -1,7 +1,10 @@
 // Communicators of NCCL on one GPU, and the one thread that makes all calls on them.
 //
 // NCCL wants operations of several communicators on one GPU to begin in the same order on all
-// ranks: they begin in the order of start(). Its calls may block for long, and ncclCommAbort() for
+// ranks: they are called in the order of start(). On several streams that is not enough. A kernel
+// waits for peers where it is, so that another one may find no multiprocessor. Where two GPUs begin
+// with different ones, both wait for ever. So all are on one stream, unless NCCL itself sees to it
+// that they also begin in order. Its calls may block for long, and ncclCommAbort() for
 // ever, so none is made by the thread that drives the progress loop. Communicators are made without
 // blocking (`blocking = 0`) and asked how they are.
 //
@@ -49,6 +52,8 @@ struct NcclSetup {
   /// Of each communicator's buffer, the same on all ranks; 0: none.
   std::size_t buffer_bytes = 0;
   bool sends_lists = false;  ///< Of top-k compression, on all ranks.
+  /// NCCL begins operations of several communicators in the order of calls, on the GPU as well.
+  bool begins_in_order = false;
 };
 
 /// What buckets are packed and compressed with. Of the launcher's thread.
@@ -144,7 +149,8 @@ class NcclComms {
 
   /// All ranks ask for the same, in the same order. Members give their place, others a number below
   /// 0, and nothing comes of it for them. Members of one `part` have a communicator together.
-  /// Operations on it are in order with those of `beside`, on one stream; null: it has its own.
+  /// Operations on it are in order with those of `beside`, on one stream; null: it may have its
+  /// own.
   std::shared_ptr<NcclComm> split(int position,
                                   int part = 0,
                                   const std::shared_ptr<NcclComm>& beside = nullptr);

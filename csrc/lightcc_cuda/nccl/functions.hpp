@@ -54,6 +54,9 @@ inline constexpr int kOldestNccl = 21801;
 /// The first release that has the later functions: 2.19.
 inline constexpr int kOldestNcclThatRegisters = 21900;
 
+/// The first release that knows NCCL_LAUNCH_ORDER_IMPLICIT: 2.26.
+inline constexpr int kOldestNcclThatOrders = 22600;
+
 /// ncclConfig_t as 2.18 has it. Later ones read the part that `size` says and choose the rest.
 struct NcclConfig {
   std::size_t size = sizeof(NcclConfig);

@@ -259,6 +259,16 @@ void NcclLauncher::advance_chores() {
   }
 }
 
+Result<std::shared_ptr<Stream>> NcclLauncher::stream_for_comm() {
+  std::shared_ptr<Stream> stream = stream_.lock();
+  if (stream == nullptr || setup_.begins_in_order) {
+    LIGHTCC_ASSIGN_OR_RETURN(Stream made, Stream::create(*driver_));
+    stream = std::make_shared<Stream>(std::move(made));
+    stream_ = stream;
+  }
+  return stream;
+}
+
 Result<bool> NcclLauncher::advance_split(Chore& chore) {
   NcclComm& comm = *chore.comm;
   if (!chore.has_begun) {
@@ -267,8 +277,7 @@ Result<bool> NcclLauncher::advance_split(Chore& chore) {
       if (chore.beside != nullptr) {
         comm.stream_ = chore.beside->stream_;
       } else {
-        LIGHTCC_ASSIGN_OR_RETURN(Stream stream, Stream::create(*driver_));
-        comm.stream_ = std::make_shared<Stream>(std::move(stream));
+        LIGHTCC_ASSIGN_OR_RETURN(comm.stream_, stream_for_comm());
       }
       comms_.push_back(chore.comm);
     }

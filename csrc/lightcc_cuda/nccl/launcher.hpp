@@ -64,7 +64,7 @@ class NcclLauncher {
   /// Of the communicator of the world, one after another.
   struct Chore {
     std::shared_ptr<NcclComm> comm;
-    std::shared_ptr<NcclComm> beside = nullptr;  // Null: it has a stream of its own.
+    std::shared_ptr<NcclComm> beside = nullptr;  // On whose stream it is; null: on no one's.
     bool frees = false;
     int position = 0;
     int part = 0;
@@ -98,6 +98,8 @@ class NcclLauncher {
   void advance_launches();
   void advance_running();
 
+  /// For one that is not beside another one.
+  Result<std::shared_ptr<Stream>> stream_for_comm();
   /// True when the chore is over.
   Result<bool> advance_split(Chore& chore);
   Result<bool> advance_free(Chore& chore);
@@ -125,6 +127,7 @@ class NcclLauncher {
   NcclPacking packing_;
   std::shared_ptr<NcclComm> world_ = std::make_shared<NcclComm>();
   std::vector<std::shared_ptr<NcclComm>> comms_;  // That are, or are being made.
+  std::weak_ptr<Stream> stream_;                  // Of all of them, where NCCL keeps no order.
   std::deque<Chore> chores_;
   std::deque<std::shared_ptr<NcclJob>> waiting_;
   bool is_launching_ = false;  // NCCL goes on with the first of them.

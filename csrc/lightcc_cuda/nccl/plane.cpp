@@ -359,6 +359,13 @@ bool sends_lists(const PlaneSite& site, const std::vector<NcclCard>& cards) {
   return objection.empty();
 }
 
+/// Of operations on several communicators. Ranks need not agree on it: where one runs them one
+/// after another, it keeps the order as well.
+bool begins_in_order(const Knobs& knobs, int version) {
+  const std::string& asked = knobs.nccl_launch_order;
+  return version >= kOldestNcclThatOrders && !asked.empty() && asked != "0";
+}
+
 Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                                           const std::shared_ptr<Staging>& staging) {
   if (site.knobs.gpu_operations != "nccl") {
@@ -395,7 +402,8 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                        .start_patience = seconds(site.knobs.start_timeout_s),
                        .operation_patience = seconds(site.knobs.nccl_timeout_s),
                        .buffer_bytes = static_cast<std::size_t>(site.knobs.nccl_buffer_bytes),
-                       .sends_lists = lists}));
+                       .sends_lists = lists,
+                       .begins_in_order = begins_in_order(site.knobs, own.version)}));
   return std::unique_ptr<Plane>(
       std::make_unique<NcclPlane>(site, std::move(comms), staging, own.device, lists));
 }

@@ -28,6 +28,14 @@ inline void nap() {
   ::usleep(50);
 }
 
+/// A GPU of one rank, for all communicators that were split off one.
+struct RankGpu {
+  std::atomic<int> operations{0};  // That are on streams.
+  std::atomic<int> called{0};
+  std::atomic<int> begun{0};
+  std::atomic<bool> is_taken{false};  // By an operation, where there is room for one only.
+};
+
 /// A communicator of one rank. The launcher calls, streams run what was called.
 struct Comm {
   std::size_t rank = 0;
@@ -37,9 +45,7 @@ struct Comm {
   std::atomic<NcclCode> error{kNcclSuccess};
   std::atomic<bool> is_aborted{false};
   std::atomic<int> running{0};
-  /// Of all communicators that were split off one, which have one GPU: what has been put on
-  /// streams.
-  std::shared_ptr<std::atomic<int>> on_gpu = std::make_shared<std::atomic<int>>(0);
+  std::shared_ptr<RankGpu> gpu = std::make_shared<RankGpu>();
   bool is_made = false;
   bool is_finalized = false;
   bool is_connecting = false;  // For an operation, without end.
@@ -120,7 +126,7 @@ inline NcclCode check_ready(const std::shared_ptr<Comm>& comm) {
 
 /// As cudaFree() does: an operation of any communicator on the GPU may be waited for.
 inline void wait_for_gpu(const Comm& comm) {
-  while (*comm.on_gpu > 0) {
+  while (comm.gpu->operations > 0) {
     nap();
   }
 }
@@ -145,7 +151,7 @@ inline void advance(Comm& comm) {
     return;
   }
   auto child = std::make_shared<Comm>();
-  child->on_gpu = comm.on_gpu;
+  child->gpu = comm.gpu;
   for (std::size_t rank = 0; rank < comm.size; ++rank) {
     const Meeting::Split& other = calls[rank];
     if (other.color == own.color) {

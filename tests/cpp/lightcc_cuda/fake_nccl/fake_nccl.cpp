@@ -42,6 +42,7 @@ static void look_at_variables() {
   operations_begun = 0;
   const std::lock_guard lock(orders_mutex);
   orders.clear();
+  streams_used.clear();
 }
 [[gnu::visibility("default")]] std::vector<std::vector<std::string>> orders_of_nccl() {
   const std::lock_guard lock(orders_mutex);
@@ -50,6 +51,10 @@ static void look_at_variables() {
     all.push_back(order);
   }
   return all;
+}
+[[gnu::visibility("default")]] int streams_of_nccl() {
+  const std::lock_guard lock(orders_mutex);
+  return static_cast<int>(streams_used.size());
 }
 [[gnu::visibility("default")]] int live_nccl() {
   const std::lock_guard lock(comms_mutex);

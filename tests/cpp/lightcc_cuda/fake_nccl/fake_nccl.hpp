@@ -26,6 +26,8 @@ namespace lightcc::cuda::fake {
 ///   broken=N           the N-th operation ends in an asynchronous error, which blames a peer
 ///   hangs=N            the N-th operation does not end until it is aborted
 ///   connects=N         the N-th operation stays in progress, and never begins
+///   room=0             1: a rank's GPU has room for one operation at a time, of several streams
+///   ordered=0          1: these begin in the order of calls, as with NCCL_LAUNCH_ORDER_IMPLICIT=1
 ///   spoils=RANK:BYTE   ncclAllGather brings another byte at that place of what the rank gives
 ///   lost=0             1: ncclCommAbort() does not return
 /// A process that cannot call this sets LIGHTCC_FAKE_NCCL.
@@ -46,6 +48,8 @@ int live_nccl();
 int operations_of_nccl();
 /// The communicators that each rank of this process has used since, in order.
 std::vector<std::vector<std::string>> orders_of_nccl();
+/// The streams that they have been put on since.
+int streams_of_nccl();
 // The same for who has the library alone, by ctypes.
 extern "C" int lightcc_fake_nccl_live();
 extern "C" int lightcc_fake_nccl_operations();

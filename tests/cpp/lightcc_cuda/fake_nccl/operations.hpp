@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,6 +31,7 @@ inline std::atomic<int> operations_begun{0};
 /// Communicators in the order in which each thread has used them.
 inline std::mutex orders_mutex;
 inline std::map<std::thread::id, std::vector<std::string>> orders;
+inline std::set<StreamHandle*> streams_used;
 
 inline std::byte* memory_at(const void* address) {
   return static_cast<std::byte*>(lightcc_fake_cuda_memory(reinterpret_cast<Address>(address)));
@@ -116,10 +118,40 @@ struct Batch {
   std::vector<std::function<void(Comm&)>> collectives;
   std::vector<Transfer> transfers;
   std::shared_ptr<void> on_gpu;  // While it is, and where the GPU is broken and runs nothing.
+  int turn = 0;                  // Among those of the rank.
   bool breaks = false;
   bool hangs = false;
 
   void run() {
+    if (nccl_settings().number("room") == 0) {
+      run_at_once();
+    } else if (take_gpu()) {
+      run_at_once();
+      comm->gpu->is_taken = false;
+    } else {
+      --comm->running;
+    }
+  }
+
+ private:
+  /// Waits until there is room on the GPU; false: it was aborted.
+  bool take_gpu() {
+    const bool in_order = nccl_settings().number("ordered") != 0;
+    if (!in_order && comm->rank % 2 != static_cast<std::size_t>(turn % 2)) {
+      ::usleep(3000);  // Neighbours begin with different ones, if several wait.
+    }
+    RankGpu& gpu = *comm->gpu;
+    while ((in_order && gpu.begun != turn) || gpu.is_taken.exchange(true)) {
+      if (!comm->goes_on()) {
+        return false;
+      }
+      nap();
+    }
+    ++gpu.begun;
+    return true;
+  }
+
+  void run_at_once() {
     if (breaks) {
       comm->error = kNcclRemoteError;
     }
@@ -156,6 +188,7 @@ inline void begin(Batch batch) {
   {
     const std::lock_guard lock(orders_mutex);
     orders[std::this_thread::get_id()].push_back(batch.comm->name);
+    streams_used.insert(batch.stream);
   }
   batch.breaks = number == nccl_settings().number("broken");
   batch.hangs = number == nccl_settings().number("hangs");
@@ -166,9 +199,10 @@ inline void begin(Batch batch) {
     return;
   }
   ++batch.comm->running;
-  ++*batch.comm->on_gpu;
-  batch.on_gpu =
-      std::shared_ptr<void>(nullptr, [count = batch.comm->on_gpu](void* /*nothing*/) { --*count; });
+  batch.turn = batch.comm->gpu->called++;
+  ++batch.comm->gpu->operations;
+  batch.on_gpu = std::shared_ptr<void>(
+      nullptr, [gpu = batch.comm->gpu](void* /*nothing*/) { --gpu->operations; });
   StreamHandle* const stream = batch.stream;
   lightcc_fake_cuda_enqueue(
       stream,
