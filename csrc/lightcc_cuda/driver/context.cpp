@@ -19,9 +19,9 @@ Context::~Context() {
 
 CurrentContext::CurrentContext(const Context& context)
     : driver_(context.driver()),
-      status_(driver_.check(driver_.call().push_context(context.handle()), "cuCtxPushCurrent")) {
-  has_exchanged_ = status_.ok() && driver_.call().exchange_capture_mode(&capture_mode_) == kSuccess;
-}
+      status_(driver_.check(driver_.call().push_context(context.handle()), "cuCtxPushCurrent")),
+      has_exchanged_(status_.ok() &&
+                     driver_.call().exchange_capture_mode(&capture_mode_) == kSuccess) {}
 
 CurrentContext::~CurrentContext() {
   if (has_exchanged_) {

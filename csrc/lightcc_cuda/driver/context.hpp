@@ -55,7 +55,7 @@ class CurrentContext {
   const Driver& driver_;
   Status status_;
   Option capture_mode_ = kCaptureModeRelaxed;  // The one before, when this has been exchanged.
-  bool has_exchanged_ = false;
+  bool has_exchanged_;
 };
 
 /// What `Free` frees, in the context that is current where it is made.
