@@ -30,6 +30,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 _COMMON = ("numpy", "ml_dtypes", "pytest")
 warm_up(*_COMMON)
 warm_up(*_COMMON, "torch", "torch._dynamo", for_users_of="torch")
+warm_up(*_COMMON, "warm_cuda_torch", "torch._dynamo", for_users_of="cuda_torch")
 
 
 # TensorFlow has an environment of its own: `make test-tf`.

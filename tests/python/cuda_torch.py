@@ -5,8 +5,9 @@ built here registers what torch asks of a device. One fallback runs every operat
 CPU tensors over the same memory. So `lightcc.torch` sees what it sees on a GPU: tensors that are on
 `cuda`, the exchange table with a stream, hooks, gradients and optimizers.
 
-It has to come before torch: ranks are started with `fresh=True`, and import torch after
-`cuda_torch()`.
+It has to come before torch. So ranks of modules that use this file are forked from a process that
+has such a torch (`warm_cuda_torch`, conftest.py). They call `cuda_torch()` for their GPU. With
+`fresh=True` they start without, and import torch after that call.
 """
 
 from __future__ import annotations
@@ -55,16 +56,31 @@ def build_guard() -> str:
 def cuda_torch(guard: str) -> Any:
     """Returns torch, which has a device `cuda` in this process from now on."""
     use_gpu()
+    load_guard(guard)
+    import torch
+
+    finish(torch)
+    return torch
+
+
+def load_guard(guard: str) -> None:
+    """Loads what torch looks for while it is imported. `guard`: of build_guard()."""
     folder = _torch_folder() / "lib"
     for file in (folder / "libc10.so", folder / "libtorch_cpu.so", Path(guard)):
         ctypes.CDLL(str(file), ctypes.RTLD_GLOBAL)  # Before torch looks for its hooks.
-    import torch
 
+
+def finish(torch: Any) -> None:
+    """Has torch, which has been imported, find one GPU, and compute on it."""
+    if _libraries:
+        return
     torch.cuda._lazy_init = lambda: None
+    torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 1
-    torch.cuda.get_device_capability = lambda _=None: (8, 6)  # type: ignore[assignment]
+    torch.cuda.get_device_capability = lambda _=None: (8, 6)
+    torch.cuda.set_device = lambda _device: None
+    torch.cuda.synchronize = lambda _device=None: None  # Its operators run at once.
     _run_operators_on_the_host(torch)
-    return torch
 
 
 def problems_of(checks: Sequence[Callable[[], None]]) -> dict[str, str]:
@@ -145,6 +161,12 @@ def _run_operators_on_the_host(torch: Any) -> None:
     def empty_strided(size: Any, stride: Any, dtype: Any = None, **_: Any) -> Any:
         return cuda(torch.empty_strided(size, stride, dtype=dtype))
 
+    def convolution(*args: Any) -> Any:
+        return fallback(torch.ops.aten.convolution.default, *args)
+
+    def convolution_backward(*args: Any) -> Any:
+        return fallback(torch.ops.aten.convolution_backward.default, *args)
+
     every, aten = (torch.library.Library(name, "IMPL") for name in ("_", "aten"))
     every.fallback(fallback, "CUDA")
     for name, function in (
@@ -152,6 +174,9 @@ def _run_operators_on_the_host(torch: Any) -> None:
         ("copy_", copy_),
         ("empty.memory_format", empty),
         ("empty_strided", empty_strided),
+        # torch would choose kernels of its own for a GPU, and the host has better ones.
+        ("convolution", convolution),
+        ("convolution_backward", convolution_backward),
     ):
         aten.impl(name, function, "CUDA")
     _libraries.extend([every, aten])

@@ -282,9 +282,7 @@ def run_checks(guard: str) -> dict[str, str]:
 def problems() -> list[dict[str, str]]:
     """What each rank found."""
     environment = ENVIRONMENT | {"LIGHT_TOPK_THRESHOLD": "128"}
-    return spawn_ranks(
-        run_checks, 2, build_guard(), env=environment, fresh=True, hosts=[0, 1], timeout_s=110
-    )
+    return spawn_ranks(run_checks, 2, build_guard(), env=environment, hosts=[0, 1], timeout_s=110)
 
 
 @pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
@@ -322,7 +320,7 @@ def failed_calls_end_the_world(guard: str) -> str:
 def test_a_failed_call_of_the_driver_ends_training_on_all_ranks() -> None:
     broken = {"LIGHTCC_FAKE_CUDA": "unified=1,fail=cuMemcpyDtoHAsync_v2:700:9"}
     other, told = spawn_ranks(
-        failed_calls_end_the_world, 2, build_guard(), env=[ENVIRONMENT, broken], fresh=True
+        failed_calls_end_the_world, 2, build_guard(), env=[ENVIRONMENT, broken]
     )
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in told
     assert "rank 1" in other

@@ -185,9 +185,7 @@ def run_checks(guard: str, store: str) -> dict[str, str]:
 def problems(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
     """What each rank found."""
     store: Path = tmp_path_factory.mktemp("store") / "store"
-    return spawn_ranks(
-        run_checks, 2, build_guard(), str(store), env=ENVIRONMENT, fresh=True, timeout_s=110
-    )
+    return spawn_ranks(run_checks, 2, build_guard(), str(store), env=ENVIRONMENT, timeout_s=110)
 
 
 @pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
