@@ -12,6 +12,7 @@ JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 20
 NP ?= 2
 BENCH_ARGS ?=
+DEMO_ARGS ?=
 PYTEST_ARGS ?=
 # Of the Python tests that start ranks, `make test` runs one in SHARE.
 SHARE ?= $(if $(PYTEST_ARGS),1,5)
@@ -85,7 +86,8 @@ help:  ## Lists the targets
 	.venv-cuda/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<
 	touch $@
 
-# FRAMEWORK=tensorflow: the same with Keras on TensorFlow, which is downloaded.
+# FRAMEWORK=tensorflow: the same with Keras on TensorFlow, which is downloaded. Ranks train on GPUs
+# where there are some that the framework can use; DEMO_ARGS=--no-cuda: on the CPU.
 DEMO_OF_torch = .venv/bin examples/pytorch_topk.py
 DEMO_OF_tensorflow = .venv-tf/bin examples/keras_topk.py
 DEMO = $(addprefix $(CURDIR)/,$(DEMO_OF_$(FRAMEWORK)))
@@ -93,7 +95,7 @@ DEMO = $(addprefix $(CURDIR)/,$(DEMO_OF_$(FRAMEWORK)))
 demo: $(if $(filter tensorflow,$(FRAMEWORK)),.venv-tf/.installed,.venv/.demo)  ## Dense and top-k training on 2 x 2 ranks over an emulated link of 200 Mbit/s; FRAMEWORK=torch or tensorflow
 	cd $(ELSEWHERE) && LIGHT_2D_ALLREDUCE=1 LIGHT_INTRA_SIZE=2 LIGHT_TOPK_THRESHOLD=16K \
 	  LIGHT_TCP_RATE=12M KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 \
-	  $(word 1,$(DEMO))/lightccrun -np 4 --no-prefix $(word 1,$(DEMO))/python $(word 2,$(DEMO))
+	  $(word 1,$(DEMO))/lightccrun -np 4 --no-prefix $(word 1,$(DEMO))/python $(word 2,$(DEMO)) $(DEMO_ARGS)
 
 # C++ tests that sanitizers run and `make test` does not: of net-conform itself, and one more of a kind.
 OF_TEST_ALL = ^harp_mutant_|_namespaces$$|^harp_conforms_v4_processes$$

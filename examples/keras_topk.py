@@ -2,8 +2,8 @@
 
     make demo FRAMEWORK=tensorflow
 
-It runs keras_digits.py's training twice, with the same data and settings, and prints a table. The
-exit code is 0 if top-k reached the dense accuracy, but for a margin.
+It runs keras_digits.py's training twice, with the same data, settings and devices, and prints a
+table. The exit code is 0 if top-k reached the dense accuracy, but for a margin.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from keras_digits import train
+from keras_digits import choose_gpu, train
 
 import lightcc.keras as hvd
 
@@ -21,8 +21,10 @@ def main():
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--ratio", type=float, default=0.01, help="of a gradient's elements")
     parser.add_argument("--margin", type=float, default=0.02, help="between the two accuracies")
+    parser.add_argument("--no-cuda", action="store_true", help="train on the CPU")
     args = parser.parse_args()
     hvd.init()
+    choose_gpu()
     ways = {"dense": None, f"top-k {args.ratio:.1%}": args.ratio}
     results = {name: train(args.epochs, topk) for name, topk in ways.items()}
     dense, topk = results.values()

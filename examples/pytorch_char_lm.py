@@ -3,9 +3,10 @@
     lightccrun -np 2 python examples/pytorch_char_lm.py [--minutes 1]
 
 The text is what every Python installation ships: the reference texts behind `help()`, of the module
-pydoc_data.topics. Each rank reads other parts of it. Shown are bits per character of a part kept
-for the test, and what the model would write; at the end all ranks prove that they hold the same
-weights. The exit code is 0 if they do and the model does better than character frequencies would.
+pydoc_data.topics. Each rank reads other parts of it, and trains on a GPU where there is one, or on
+the CPU with `--no-cuda`. Shown are bits per character of a part kept for the test, and what the
+model would write; at the end all ranks prove that they hold the same weights. The exit code is 0 if
+they do and the model does better than character frequencies would.
 """
 
 from __future__ import annotations
@@ -29,7 +30,16 @@ BATCH, LENGTH, WIDTH = 16, 64, 192
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to train")
+    parser.add_argument("--no-cuda", action="store_true", help="train on the CPU")
     return parser.parse_args()
+
+
+def choose_device(no_cuda):
+    """Returns the GPU of this rank's number on its host, or the CPU. Ranks may share GPUs."""
+    if no_cuda or not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    return torch.device("cuda")
 
 
 def load():
@@ -71,13 +81,14 @@ def frequency_bits(train, text, count):
 def continue_text(model, characters, start, length=120):
     text = [characters.index(character) for character in start]
     state = None
-    given = torch.tensor([text])
+    device = model.output.weight.device
+    given = torch.tensor([text], device=device)
     generator = torch.Generator().manual_seed(1)
     for _ in range(length):
         logits, state = model(given, state)
-        choice = torch.multinomial((logits[0, -1] / 0.6).softmax(0), 1, generator=generator)
+        choice = torch.multinomial((logits[0, -1].cpu() / 0.6).softmax(0), 1, generator=generator)
         text.append(choice.item())
-        given = choice.view(1, 1)
+        given = choice.view(1, 1).to(device)
     return "".join(characters[i] for i in text)
 
 
@@ -95,8 +106,10 @@ def main():
     plain = frequency_bits(train, test, len(characters))
     log(f"{len(train)} characters to learn from; by frequency alone: {plain:.2f} bits/character")
 
+    device = choose_device(args.no_cuda)
+    train, test = train.to(device), test.to(device)
     torch.manual_seed(0)
-    model = Model(len(characters))
+    model = Model(len(characters)).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -129,7 +142,7 @@ def main():
     with torch.no_grad():
         bits = bits_per_character(model, test)
         log(f"it writes: {continue_text(model, characters, 'The ')!r}")
-    state = b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())
+    state = b"".join(tensor.cpu().numpy().tobytes() for tensor in model.state_dict().values())
     digests = hvd.allgather_object(hashlib.sha256(state).hexdigest())
     if len(set(digests)) != 1:
         sys.exit(f"weights differ between ranks: {digests}")

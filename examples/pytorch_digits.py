@@ -3,9 +3,10 @@
     lightccrun -np 2 python examples/pytorch_digits.py [--epochs 12] [--accuracy 0.96]
 
 The data are the 1797 images that scikit-learn ships (UCI's digits, 8 x 8 pixels); 360 of them are
-kept for the test. At the end all ranks prove that they hold the same weights, bit for bit, and say
-how much of the time that gradients were on their way was hidden behind the backward pass. The exit
-code is 0 if the accuracy was reached and the weights agree.
+kept for the test. Each rank trains on a GPU where there is one, or on the CPU with `--no-cuda`. At
+the end all ranks prove that they hold the same weights, bit for bit, and say how much of the time
+that gradients were on their way was hidden behind the backward pass. The exit code is 0 if the
+accuracy was reached and the weights agree.
 """
 
 from __future__ import annotations
@@ -30,15 +31,24 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--accuracy", type=float, default=0.96, help="what the test must show")
+    parser.add_argument("--no-cuda", action="store_true", help="train on the CPU")
     return parser.parse_args()
 
 
-def load():
+def choose_device(no_cuda):
+    """Returns the GPU of this rank's number on its host, or the CPU. Ranks may share GPUs."""
+    if no_cuda or not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    return torch.device("cuda")
+
+
+def load(device):
     """Returns (images, labels) for training, and for the test; the same on all ranks."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
-    images = torch.tensor(digits.images[order] / 16, dtype=torch.float32).unsqueeze(1)
-    labels = torch.tensor(digits.target[order])
+    images = torch.tensor(digits.images[order] / 16, dtype=torch.float32, device=device)
+    images, labels = images.unsqueeze(1), torch.tensor(digits.target[order], device=device)
     return (images[360:], labels[360:]), (images[:360], labels[:360])
 
 
@@ -94,7 +104,7 @@ def log(text):
 
 def check_replicas(model):
     """Returns the digest of the weights; ends the job where ranks differ."""
-    state = b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())
+    state = b"".join(tensor.cpu().numpy().tobytes() for tensor in model.state_dict().values())
     digests = hvd.allgather_object(hashlib.sha256(state).hexdigest())
     if len(set(digests)) != 1:
         sys.exit(f"weights differ between ranks: {digests}")
@@ -105,12 +115,13 @@ def main():
     args = parse_arguments()
     hvd.init()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
-    (images, labels), (test_images, test_labels) = load()
+    device = choose_device(args.no_cuda)
+    (images, labels), (test_images, test_labels) = load(device)
     images, labels = images[hvd.rank() :: hvd.size()], labels[hvd.rank() :: hvd.size()]
     steps = 1437 // hvd.size() // BATCH  # The same on all ranks.
 
     torch.manual_seed(hvd.rank())  # Other weights on each rank ...
-    model = make_model()
+    model = make_model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # ... until here.
@@ -118,7 +129,7 @@ def main():
     stopwatch = Stopwatch(list(model.parameters())[-1])
 
     parameters = sum(p.numel() for p in model.parameters())
-    log(f"{hvd.size()} ranks train {parameters} parameters on {1437} handwritten digits")
+    log(f"{hvd.size()} ranks train {parameters} parameters on {device.type}, on 1437 digits")
     begin = time.perf_counter()
     for epoch in range(args.epochs):
         total = 0.0

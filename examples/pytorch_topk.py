@@ -5,7 +5,8 @@
 
 The variables make two "hosts" of two ranks out of this machine, which share no memory and whose
 ranks send each other 12 MiB a second at most: a link of 200 Mbit/s. Without them this runs on real
-hosts as it is. The data and the network are those of pytorch_digits.py.
+hosts as it is. Data, network and devices are those of pytorch_digits.py: ranks train on GPUs where
+there are some, or on CPUs with `--no-cuda`.
 
 Both trainings start with the same weights and see the same images. At the end there is a table:
 accuracy, time, and what a rank sent to other hosts. The exit code is 0 if the accuracies agree
@@ -19,7 +20,15 @@ import sys
 import time
 
 import torch
-from pytorch_digits import BATCH, check_replicas, load, log, make_model, mean_of_ranks
+from pytorch_digits import (
+    BATCH,
+    check_replicas,
+    choose_device,
+    load,
+    log,
+    make_model,
+    mean_of_ranks,
+)
 from torch import nn
 
 import lightcc.torch as hvd
@@ -30,17 +39,18 @@ def parse_arguments():
     parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument("--ratio", type=float, default=0.01, help="of a gradient's elements")
     parser.add_argument("--margin", type=float, default=0.02, help="between the two accuracies")
+    parser.add_argument("--no-cuda", action="store_true", help="train on the CPU")
     return parser.parse_args()
 
 
-def train(name, compression, epochs):
+def train(name, compression, epochs, device):
     """Returns the accuracy, the seconds of a step, and the bytes that a rank sent in a step."""
-    (images, labels), (test_images, test_labels) = load()
+    (images, labels), (test_images, test_labels) = load(device)
     images, labels = images[hvd.rank() :: hvd.size()], labels[hvd.rank() :: hvd.size()]
     steps = 1437 // hvd.size() // BATCH  # Of an epoch; the same on all ranks.
 
     torch.manual_seed(0)
-    model = make_model()
+    model = make_model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(
         optimizer,
@@ -79,13 +89,14 @@ def main():
     hvd.init()
     torch.set_num_threads(1)
     parameters = sum(p.numel() for p in make_model().parameters())
-    log(f"{hvd.size()} ranks train {parameters} parameters on 1437 handwritten digits, twice")
+    device = choose_device(args.no_cuda)
+    log(f"{hvd.size()} ranks train {parameters} parameters on {device.type}, on 1437 digits, twice")
 
     ways = {
         "dense": hvd.Compression.none,
         f"top-k {args.ratio:.1%}": hvd.Compression.topk(args.ratio),
     }
-    results = {name: train(name, compression, args.epochs) for name, compression in ways.items()}
+    results = {name: train(name, way, args.epochs, device) for name, way in ways.items()}
 
     log(f"\n{'':12}{'accuracy':>10}{'time of a step':>18}{'sent by a rank in a step':>28}")
     for name, (accuracy, seconds, sent) in results.items():

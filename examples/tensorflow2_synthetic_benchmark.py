@@ -4,15 +4,13 @@
 
 Flags and output are those of Horovod's script of this name. `--model` is a class of
 keras.applications; its weights are random, so nothing is downloaded. The batch is one rank's.
+Each rank computes on a GPU where there is one.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import timeit
-
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # Operations work in CPU memory so far.
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +32,7 @@ def parse_arguments():
     add("--num-warmup-batches", type=int, default=10, help="warm-up batches, not measured")
     add("--num-batches-per-iter", type=int, default=10, help="batches of one measurement")
     add("--num-iters", type=int, default=10, help="number of measurements")
-    add("--no-cuda", action="store_true", help="accepted; there are only CPUs so far")
+    add("--no-cuda", action="store_true", help="compute on the CPU, where there is a GPU, too")
     args = parser.parse_args()
     if not hasattr(tf.keras.applications, args.model):
         parser.error(f"--model: keras.applications has no {args.model}")
@@ -47,6 +45,19 @@ def compression_of(args):
     return hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none
 
 
+def choose_gpu(no_cuda):
+    """Lets TensorFlow see the GPU of this rank's number on its host alone; returns "GPU" or "CPU".
+
+    Ranks share GPUs where there are fewer, so none takes all of a GPU's memory at once.
+    """
+    gpus = [] if no_cuda else tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    mine = [gpus[hvd.local_rank() % len(gpus)]] if gpus else []
+    tf.config.set_visible_devices(mine, "GPU")
+    return "GPU" if mine else "CPU"
+
+
 def log(text):
     if hvd.rank() == 0:
         print(text, flush=True)
@@ -55,6 +66,7 @@ def log(text):
 def main():
     args = parse_arguments()
     hvd.init()
+    kind = choose_gpu(args.no_cuda)
     side = args.image_size
     model = getattr(tf.keras.applications, args.model)(weights=None, input_shape=(side, side, 3))
     optimizer = tf.keras.optimizers.SGD(0.01 * hvd.size())
@@ -76,7 +88,7 @@ def main():
 
     log(f"Model: {args.model}")
     log(f"Batch size: {args.batch_size}")
-    log(f"Number of CPUs: {hvd.size()}")
+    log(f"Number of {kind}s: {hvd.size()}")
     log("Running warmup...")
     timeit.timeit(train_one_batch, number=args.num_warmup_batches)
 
@@ -85,11 +97,11 @@ def main():
     for i in range(args.num_iters):
         seconds = timeit.timeit(train_one_batch, number=args.num_batches_per_iter)
         speeds.append(args.batch_size * args.num_batches_per_iter / seconds)
-        log(f"Iter #{i}: {speeds[-1]:.1f} img/sec per CPU")
+        log(f"Iter #{i}: {speeds[-1]:.1f} img/sec per {kind}")
 
     mean, deviation, ranks = np.mean(speeds), 1.96 * np.std(speeds), hvd.size()
-    log(f"Img/sec per CPU: {mean:.1f} +-{deviation:.1f}")
-    log(f"Total img/sec on {ranks} CPU(s): {ranks * mean:.1f} +-{ranks * deviation:.1f}")
+    log(f"Img/sec per {kind}: {mean:.1f} +-{deviation:.1f}")
+    log(f"Total img/sec on {ranks} {kind}(s): {ranks * mean:.1f} +-{ranks * deviation:.1f}")
     hvd.shutdown()
 
 

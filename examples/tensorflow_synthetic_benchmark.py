@@ -4,16 +4,13 @@
 
 Flags and output are those of Horovod's script of this name: a graph, a Session, an optimizer of
 tf.compat.v1. `--model` is a class of keras.applications; its weights are random, so nothing is
-downloaded. The batch is one rank's.
+downloaded. The batch is one rank's. Each rank computes on a GPU where there is one.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import timeit
-
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # Operations work in CPU memory so far.
 
 import numpy as np
 import tensorflow as tf
@@ -35,12 +32,25 @@ def parse_arguments():
     add("--num-batches-per-iter", type=int, default=10, help="batches of one measurement")
     add("--num-iters", type=int, default=10, help="number of measurements")
     add("--eager", action="store_true", help="run eagerly, in no graph")
-    add("--no-cuda", action="store_true", help="accepted; there are only CPUs so far")
+    add("--no-cuda", action="store_true", help="compute on the CPU, where there is a GPU, too")
     add("--use-adasum", action="store_true", help="use the adasum algorithm to do reduction")
     args = parser.parse_args()
     if not hasattr(tf.keras.applications, args.model):
         parser.error(f"--model: keras.applications has no {args.model}")
     return args
+
+
+def choose_gpu(no_cuda):
+    """Lets TensorFlow see the GPU of this rank's number on its host alone; returns "GPU" or "CPU".
+
+    Ranks share GPUs where there are fewer, so none takes all of a GPU's memory at once.
+    """
+    gpus = [] if no_cuda else tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    mine = [gpus[hvd.local_rank() % len(gpus)]] if gpus else []
+    tf.config.set_visible_devices(mine, "GPU")
+    return "GPU" if mine else "CPU"
 
 
 def log(text):
@@ -77,7 +87,7 @@ class Training:
         )
 
 
-def measure(args, train_one_batch):
+def measure(args, train_one_batch, kind):
     log("Running warmup...")
     timeit.timeit(train_one_batch, number=args.num_warmup_batches)
     log("Running benchmark...")
@@ -85,29 +95,31 @@ def measure(args, train_one_batch):
     for i in range(args.num_iters):
         seconds = timeit.timeit(train_one_batch, number=args.num_batches_per_iter)
         speeds.append(args.batch_size * args.num_batches_per_iter / seconds)
-        log(f"Iter #{i}: {speeds[-1]:.1f} img/sec per CPU")
+        log(f"Iter #{i}: {speeds[-1]:.1f} img/sec per {kind}")
     mean, deviation, ranks = np.mean(speeds), 1.96 * np.std(speeds), hvd.size()
-    log(f"Img/sec per CPU: {mean:.1f} +-{deviation:.1f}")
-    log(f"Total img/sec on {ranks} CPU(s): {ranks * mean:.1f} +-{ranks * deviation:.1f}")
+    log(f"Img/sec per {kind}: {mean:.1f} +-{deviation:.1f}")
+    log(f"Total img/sec on {ranks} {kind}(s): {ranks * mean:.1f} +-{ranks * deviation:.1f}")
 
 
 def main():
     args = parse_arguments()
     hvd.init()
+    kind = choose_gpu(args.no_cuda)
     log(f"Model: {args.model}")
     log(f"Batch size: {args.batch_size}")
-    log(f"Number of CPUs: {hvd.size()}")
+    log(f"Number of {kind}s: {hvd.size()}")
     if args.eager:
         training = Training(args)
         hvd.broadcast_variables(training.model.variables, root_rank=0)
-        measure(args, lambda: training.optimizer.minimize(training.loss, var_list=training.weights))
+        minimize = training.optimizer.minimize
+        measure(args, lambda: minimize(training.loss, var_list=training.weights), kind)
     else:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             training = Training(args)
             train = training.optimizer.minimize(training.loss(), var_list=training.weights)
             session.run(tf.compat.v1.global_variables_initializer())
             session.run(hvd.broadcast_global_variables(0))
-            measure(args, lambda: session.run(train))
+            measure(args, lambda: session.run(train), kind)
     hvd.shutdown()
 
 

@@ -43,10 +43,12 @@ class Attention(nn.Module):
 
         queries = split(self.queries(x))  # (batch, heads, length, head)
         keys, values = (split(part) for part in self.keys_values(seen).chunk(2, -1))
-        distances = split(self.distances(sinusoids(total)))  # (heads, total, head)
+        distances = split(self.distances(sinusoids(total).to(x)))  # (heads, total, head)
         scores = (queries + self.content_bias) @ keys.transpose(-1, -2)
         scores = scores + shifted((queries + self.distance_bias) @ distances.transpose(-1, -2))
-        future = torch.ones(length, total, dtype=torch.bool).triu(total - length + 1)
+        future = torch.ones(length, total, dtype=torch.bool, device=x.device).triu(
+            total - length + 1
+        )
         weights = (scores / math.sqrt(HEAD)).masked_fill(future, -math.inf).softmax(-1)
         return self.output((weights @ values).transpose(1, 2).reshape(batch, length, WIDTH))
 

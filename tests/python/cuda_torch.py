@@ -133,15 +133,18 @@ def _run_operators_on_the_host(torch: Any) -> None:
         if kwargs.get("device") is not None:
             kwargs["device"] = "cpu"
         result = op(*tree_map(host, args), **tree_map(host, kwargs))
-        kinds = [argument.alias_info for argument in op._schema.arguments]
+        given = dict(zip([argument.name for argument in op._schema.arguments], args, strict=False))
+        given |= kwargs
         written = [
-            value
-            for value, kind in zip(args, kinds, strict=False)
-            if kind is not None and kind.is_write
+            given[argument.name]
+            for argument in op._schema.arguments
+            if argument.alias_info is not None
+            and argument.alias_info.is_write
+            and argument.name in given
         ]
-        if written and len(written) == len(op._schema.returns):  # In place.
+        if written and len(written) == len(op._schema.returns):  # In place, or `out`.
             return written[0] if len(written) == 1 else tuple(written)
-        return kwargs["out"] if "out" in kwargs else tree_map(cuda, result)
+        return tree_map(cuda, result)
 
     def to_copy(
         x: Any, *, dtype: Any = None, device: Any = None, layout: Any = None, **_: Any

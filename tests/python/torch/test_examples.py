@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_arrays import FAKE_CUDA, needs_fake_cuda
 
 from lightcc.bench.models import MODELS as KNOWN
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+HERE = Path(__file__).resolve().parents[1]
+EXAMPLES = HERE.parents[1] / "examples"
 pytestmark = pytest.mark.multiproc
 
 
@@ -44,11 +46,28 @@ def test_digits_reach_their_accuracy_and_say_what_was_hidden() -> None:
                      re.MULTILINE)  # fmt: skip
 
 
-def test_digits_fail_when_the_accuracy_is_missed() -> None:
+FAKES = {
+    "LD_LIBRARY_PATH": str(FAKE_CUDA.parent),
+    "PYTHONPATH": os.pathsep.join([str(HERE / "cuda_site"), str(HERE)]),
+}
+
+
+@needs_fake_cuda
+def test_digits_train_on_a_gpu_where_there_is_one() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
-    result = run(1, "pytorch_digits.py", "--epochs", "1", "--accuracy", "1.01")
+    result = run(2, "pytorch_digits.py", "--epochs", "1", "--accuracy", "0.2", **FAKES)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert " parameters on cuda, on 1437 digits\n" in result.stdout
+    assert "\nall ranks hold the same weights, bit for bit: " in result.stdout
+
+
+def test_digits_fail_when_the_accuracy_is_missed_and_stay_on_the_cpu() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
+    arguments = ["--epochs", "1", "--accuracy", "1.01", "--no-cuda"]
+    result = run(1, "pytorch_digits.py", *arguments, **FAKES if FAKE_CUDA.exists() else {})
     assert result.returncode == 1, result.stdout + result.stderr
     assert "(1.01 is asked for)" in result.stdout
+    assert " parameters on cpu, on 1437 digits\n" in result.stdout
 
 
 TWO_BY_TWO = {
