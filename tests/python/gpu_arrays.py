@@ -57,13 +57,20 @@ class Gpu:
         return address.value
 
     def write(self, address: int, values: Array, stream: int | None = None) -> None:
-        """Copies `values`, in the order of a stream. Waits, as they lie in ordinary memory."""
+        """Copies `values` in the order of a stream, and waits until that is done.
+
+        Of ordinary memory the driver makes a copy first, and returns before that has arrived.
+        """
+        self._start_writing(address, values, stream or self.stream)
+        self.call("cuStreamSynchronize", ctypes.c_void_p(stream or self.stream))
+
+    def _start_writing(self, address: int, values: Array, stream: int) -> None:
         self.call(
             "cuMemcpyHtoDAsync_v2",
             ctypes.c_uint64(address),
             ctypes.c_void_p(values.ctypes.data),
             ctypes.c_size_t(values.nbytes),
-            ctypes.c_void_p(stream or self.stream),
+            ctypes.c_void_p(stream),
         )
 
     def write_later(self, address: int, values: Array, stream: int) -> None:
@@ -79,7 +86,7 @@ class Gpu:
         held[...] = values
         junk = self.allocate(values.nbytes)
         for target in [junk] * 10 + [address]:
-            self.write(target, held, stream)
+            self._start_writing(target, held, stream)
 
     def read(self, address: int, values: Array) -> None:
         """Fills `values` by a stream of its own, so what nobody waited for is not seen."""

@@ -17,17 +17,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(330)]  # Ranks import torch.
 
 
-@pytest.fixture(scope="module")
-def num_gpus() -> int:
-    """Returns how many GPUs there are; skips where tensors of torch cannot be on one."""
-    try:
-        found = gpus.find_gpus()
-        gpus.objection_to_nccl(len(found), 1)
-    except gpus.GpuError as error:
-        pytest.skip(str(error))
-    return len(found)
-
-
 def run_bench(folder: Path, collective: str, ranks: int, *flags: str) -> dict[str, str]:
     """Measures a collective, whose results must be right; returns what carried each library."""
     file = folder / "results.jsonl"

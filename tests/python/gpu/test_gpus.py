@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_gpu_that_is_not_there_is_refused(gpus: list[dict[str, Any]]) -> None:
 
 
 def test_the_doctor_describes_each_gpu(gpus: list[dict[str, Any]]) -> None:
-    found = {f.name: f.detail for f in doctor.check_libraries() if f.name.startswith("GPU ")}
+    found = {f.name: f.detail for f in doctor.check_libraries() if re.fullmatch(r"GPU \d+", f.name)}
     assert len(found) == len(gpus)
     for index, gpu in enumerate(gpus):
         assert gpu["name"] in found[f"GPU {index}"]
