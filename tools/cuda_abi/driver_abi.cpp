@@ -10,6 +10,12 @@
 #include "lightcc_cuda/driver/functions.hpp"
 #include "same_signature.hpp"
 
+#if CUDA_VERSION >= 13000
+// Its drivers keep the older function, whose arguments are those of the newer one.
+#undef cuEventElapsedTime
+extern "C" decltype(cuEventElapsedTime_v2) cuEventElapsedTime;
+#endif
+
 namespace lightcc::cuda {
 namespace {
 
@@ -34,12 +40,14 @@ static_assert(kSuccess == CUDA_SUCCESS && kErrorInvalidValue == CUDA_ERROR_INVAL
 static_assert(kMajorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
               kMinorOfCapability == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR &&
               kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT &&
+              kCacheBytes == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE &&
               kJitErrorLog == CU_JIT_ERROR_LOG_BUFFER &&
               kJitErrorLogBytes == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES &&
               kMemoryKindOfAddress == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
               kDeviceOfAddress == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING &&
               kEventWithoutTiming == CU_EVENT_DISABLE_TIMING &&
+              kEventWithTiming == CU_EVENT_DEFAULT &&
               kHostMemoryForAllContexts == CU_MEMHOSTALLOC_PORTABLE &&
               kMemoryOfDevice == CU_MEMORYTYPE_DEVICE &&
               kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);

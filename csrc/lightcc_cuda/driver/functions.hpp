@@ -42,12 +42,14 @@ inline constexpr Code kErrorNotReady = 600;
 inline constexpr Option kMajorOfCapability = 75;
 inline constexpr Option kMinorOfCapability = 76;
 inline constexpr Option kMultiprocessors = 16;
+inline constexpr Option kCacheBytes = 38;  // Of the level that all multiprocessors share.
 inline constexpr Option kMemoryKindOfAddress = 2;
 inline constexpr Option kDeviceOfAddress = 9;
 inline constexpr Option kJitErrorLog = 5;
 inline constexpr Option kJitErrorLogBytes = 6;
 inline constexpr unsigned kMemoryOfDevice = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kEventWithTiming = 0;
 inline constexpr unsigned kEventWithoutTiming = 2;
 inline constexpr unsigned kHostMemoryForAllContexts = 1;
 /// CU_STREAM_CAPTURE_MODE_RELAXED.
@@ -92,6 +94,7 @@ inline constexpr Option kCaptureModeRelaxed = 2;
   X(destroy_event, cuEventDestroy_v2, (EventHandle*))                                          \
   X(record_event, cuEventRecord, (EventHandle*, StreamHandle*))                                \
   X(query_event, cuEventQuery, (EventHandle*))                                                 \
+  X(elapsed_ms, cuEventElapsedTime, (float*, EventHandle*, EventHandle*))                      \
   X(load_module, cuModuleLoadDataEx, (ModuleHandle**, const void*, unsigned, Option*, void**)) \
   X(unload_module, cuModuleUnload, (ModuleHandle*))                                            \
   X(get_function, cuModuleGetFunction, (FunctionHandle**, ModuleHandle*, const char*))         \

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -34,6 +35,7 @@ struct StreamHandle {
 };
 /// Recorded and asked by one thread.
 struct EventHandle {
+  unsigned flags;
   std::shared_ptr<fake::Turn> turn;
 };
 struct ModuleHandle {
@@ -56,6 +58,7 @@ constexpr Code kInvalidDevice = 101;
 constexpr Code kInvalidContext = kErrorInvalidContext;
 constexpr Code kNoBinary = 209;
 constexpr Code kForbiddenInCapture = 900;
+constexpr Code kInvalidHandle = 400;
 constexpr Code kLaunchFailed = 719;
 constexpr int kHighestPriority = -5;
 
@@ -560,9 +563,9 @@ LIGHTCC_API cuStreamSynchronize(cuda::StreamHandle* stream) {
   return settings().failure_of("");
 }
 
-LIGHTCC_API cuEventCreate(cuda::EventHandle** event, unsigned /*flags*/) {
+LIGHTCC_API cuEventCreate(cuda::EventHandle** event, unsigned flags) {
   LIGHTCC_NEEDS_CONTEXT("cuEventCreate")
-  *event = new cuda::EventHandle;
+  *event = new cuda::EventHandle{.flags = flags, .turn = nullptr};
   ++fake::live_objects;
   return cuda::kSuccess;
 }
@@ -580,6 +583,23 @@ LIGHTCC_API cuEventQuery(cuda::EventHandle* event) {
   LIGHTCC_SPOILS_CAPTURE
   LIGHTCC_NEEDS_CONTEXT("cuEventQuery")
   return event->turn == nullptr || event->turn->is_done() ? cuda::kSuccess : cuda::kErrorNotReady;
+}
+LIGHTCC_API cuEventElapsedTime(float* milliseconds,
+                               cuda::EventHandle* first,
+                               cuda::EventHandle* last) {
+  LIGHTCC_NEEDS_CONTEXT("cuEventElapsedTime")
+  for (const cuda::EventHandle* const event : {first, last}) {
+    if (event->flags == cuda::kEventWithoutTiming || event->turn == nullptr) {
+      return fake::kInvalidHandle;
+    }
+    if (!event->turn->is_done()) {
+      return cuda::kErrorNotReady;
+    }
+  }
+  *milliseconds =
+      std::chrono::duration<float, std::milli>(last->turn->finished() - first->turn->finished())
+          .count();
+  return cuda::kSuccess;
 }
 
 LIGHTCC_API cuModuleLoadDataEx(cuda::ModuleHandle** module,

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -20,6 +21,7 @@ class Turn {
   void finish() {
     const std::lock_guard lock(mutex_);
     done_ = true;
+    finished_ = std::chrono::steady_clock::now();
     changed_.notify_all();
   }
   void wait() {
@@ -30,11 +32,17 @@ class Turn {
     const std::lock_guard lock(mutex_);
     return done_;
   }
+  /// Once it is done.
+  std::chrono::steady_clock::time_point finished() {
+    const std::lock_guard lock(mutex_);
+    return finished_;
+  }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
+  std::chrono::steady_clock::time_point finished_;
 };
 
 class Stream {
