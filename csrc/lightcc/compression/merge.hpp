@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <span>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/compression/topk_list.hpp"
@@ -25,11 +26,11 @@ namespace lightcc {
 /// No list at all gives zeros. Errors: kInvalidArgument when a list has another number of elements,
 /// another dtype or another phase than the rest; nothing is written then. fp16 lists and plain ones
 /// may be mixed. Thread: any, IEEE mode is set for the call. hot: allocates once per thread.
-Status merge_lists(std::span<const TopkListView> lists,
-                   std::byte* out,
-                   std::size_t elements,
-                   DataType dtype,
-                   double postscale);
+LIGHTCC_EXPORT Status merge_lists(std::span<const TopkListView> lists,
+                                  std::byte* out,
+                                  std::size_t elements,
+                                  DataType dtype,
+                                  double postscale);
 
 /// Whether merge_lists() of these would be all NaN.
 bool any_non_finite(std::span<const TopkListView> lists);

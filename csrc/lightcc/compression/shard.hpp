@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/types.hpp"
 
 namespace lightcc {
@@ -27,10 +28,10 @@ ShardRange topk_shard(std::size_t numel, std::size_t n, std::size_t j, DataType 
 /// How many elements of a shard travel: ratio * shard_numel, rounded up; at least 1 for a shard
 /// that has any, at most all. A ratio that is not above 0 counts as 0, one that is not below 1
 /// as 1.
-std::size_t topk_k(std::size_t shard_numel, double ratio);
+LIGHTCC_EXPORT std::size_t topk_k(std::size_t shard_numel, double ratio);
 
 /// The most entries that a list for `k` may have: min(ceil(1.25 k), shard_numel).
-std::size_t topk_capacity(std::size_t k, std::size_t shard_numel);
+LIGHTCC_EXPORT std::size_t topk_capacity(std::size_t k, std::size_t shard_numel);
 
 /// The density of step `step` (from 0): it falls exponentially from 25% at step 0 to `ratio` at
 /// step `warmup_steps` and stays there. No warm-up, or a ratio of 25% and above: `ratio` at once.

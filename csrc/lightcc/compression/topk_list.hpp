@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 
+#include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 
@@ -77,10 +78,10 @@ struct TopkListView {
 /// Errors: kPeerFailed, with what is wrong: another format or phase, a wrong length, counts that do
 /// not add up, offsets that do not ascend or are outside the range, values that are not finite,
 /// scales out of range, entries in a list that is flagged as not finite.
-Result<TopkListView> parse_list(std::span<const std::byte> bytes,
-                                std::size_t elements,
-                                const TopkFormat& format,
-                                std::size_t phase = 0);
+LIGHTCC_EXPORT Result<TopkListView> parse_list(std::span<const std::byte> bytes,
+                                               std::size_t elements,
+                                               const TopkFormat& format,
+                                               std::size_t phase = 0);
 
 /// The bytes of the part of `list` that lies in its elements [begin, end).
 std::size_t list_range_bytes(const TopkListView& list, std::size_t begin, std::size_t end);

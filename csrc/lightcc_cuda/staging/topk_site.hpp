@@ -68,6 +68,8 @@ struct VoidWords {
   std::size_t count = 0;
 };
 
+class TopkTrial;
+
 class TopkSite {
  public:
   /// Both outlive it.
@@ -124,6 +126,8 @@ class TopkSite {
   Status end_exchange(std::span<const std::int32_t> ranks);
 
  private:
+  friend class TopkTrial;  // Measures the launches of a step (measure/topk_trial.hpp).
+
   struct Exchange;
   struct StepTable;
   struct SumTable;
