@@ -9,6 +9,9 @@ turns), `report` (statistics, table, JSON, plot) and `facts` (the machine).
 Emulated training has its own command, `train`, with `layer_table` (what is emulated), `steps` (one
 rank's part, run by `worker`), `memory` and `train_report`.
 
-What a number is: the time of one call from Python, the slowest rank's, after a barrier that is the
-same for every library; medians over all iterations of all rounds, rounds of the libraries in turns.
+Kernels of a GPU have theirs, `kernels`, with `kernel_report` (rows, bars, table).
+
+What a number of a collective is: the time of one call from Python, the slowest rank's, after a
+barrier that is the same for every library; medians over all iterations of all rounds, rounds of the
+libraries in turns.
 """

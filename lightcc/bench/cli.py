@@ -5,6 +5,7 @@ python -m lightcc.bench allreduce --model resnet50,vgg16 --peer gloo,openmpi
 python -m lightcc.bench allreduce --device cuda -np 8
 python -m lightcc.bench cluster --link 1g --sizes 64M --peer gloo,mpich   (as root)
 python -m lightcc.bench train --models vgg16 --time-scale 10              (as root)
+python -m lightcc.bench kernels --device 0                                (on a GPU)
 python -m lightcc.bench setup-peers
 
 `cluster` is `allreduce` with other defaults: 2 hosts of 2 ranks, in place, the two-level and the
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from lightcc._figures import PlotError
-from lightcc.bench import cases, report, train
+from lightcc.bench import cases, kernels, report, train
 from lightcc.bench.arguments import names, positive, rate, share, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
@@ -63,8 +64,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m lightcc.bench",
         description="Measures collectives on this machine; starts the ranks itself. "
-        "'cluster' is allreduce between hosts, 'train' emulates training steps (see its --help), "
-        "'setup-peers' installs the libraries for --peer.",
+        "'cluster' is allreduce between hosts, 'train' emulates training steps, 'kernels' measures "
+        "those of a GPU (see their --help), 'setup-peers' installs the libraries for --peer.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -98,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _setup_peers(words[1:])
     if words[:1] == ["train"]:
         return train.main(words[1:])
+    if words[:1] == ["kernels"]:
+        return kernels.main(words[1:])
     parser = make_parser()
     if words[:1] == ["cluster"]:
         words[0] = "allreduce"

@@ -1,4 +1,4 @@
-"""What `--device cuda` needs: GPUs that lightcc can use, a library with arrays there, NCCL."""
+"""What is asked of GPUs: which lightcc can use, libraries with arrays there, NCCL, their times."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from lightcc.bench.peers import clean_environment
 
 _TORCH = Path(__file__).with_name("cuda_tensors.py")
 _CUPY = Path(__file__).with_name("cupy_arrays.py")
+_TOPK = Path(__file__).with_name("torch_topk.py")
 
 
 class GpuError(RuntimeError):
@@ -48,7 +49,7 @@ def objection_to_nccl(num_gpus: int, num_ranks: int) -> str:
         msg = f"tensors of a GPU are torch's, but {objections['torch']}"
         raise GpuError(msg)
     if objections["nccl"] or num_ranks <= num_gpus:
-        return objections["nccl"]
+        return str(objections["nccl"])
     return f"NCCL wants a GPU for each of {num_ranks} ranks, and there are {num_gpus}"
 
 
@@ -63,10 +64,30 @@ def check_cupy() -> None:
         raise GpuError(msg)
 
 
-def _ask(probe: Path, library: str) -> dict[str, str]:
+def time_torch_topk(
+    device: int, elements: int, k: int, *, rounds: int, calls: int
+) -> tuple[list[float], str]:
+    """Returns the seconds of torch.topk in each round; or nothing, and why.
+
+    Args:
+        device: The GPU's number.
+        elements: Of the tensor, of float32.
+        k: How many are selected.
+        rounds: How many times are returned.
+        calls: How many of them follow one another in each round.
+    """
+    words = [str(number) for number in (device, elements, k, rounds, calls)]
+    try:
+        answer = _ask(_TOPK, "torch", *words)
+    except GpuError as error:
+        return [], str(error)
+    return answer["seconds"], answer["objection"]
+
+
+def _ask(probe: Path, library: str, *words: str) -> dict[str, Any]:
     """Returns what a program says of a library, which this process does not import itself."""
     done = subprocess.run(  # noqa: S603 - this interpreter.
-        [sys.executable, str(probe)],
+        [sys.executable, str(probe), *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -77,7 +98,7 @@ def _ask(probe: Path, library: str) -> dict[str, str]:
         last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
         msg = f"{library} cannot be asked for CUDA: {last}"
         raise GpuError(msg)
-    said: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return said
 
 
