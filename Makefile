@@ -293,7 +293,7 @@ harp-mutants:  ## Breaks HARP's protocol in 46 places, one at a time; a test mus
 .PHONY: cuda-mutants
 cuda-mutants: .venv/.ready  ## Breaks the CUDA kernels in 62 places, one at a time; a test must notice each
 	PATH="$(BIN):$$PATH" cmake --preset dev >/dev/null
-	PATH="$(BIN):$$PATH" cmake --build build/dev --target lightcc_cuda_tests
+	PATH="$(BIN):$$PATH" cmake --build build/dev --target cuda_kernel_tests
 	$(PYTHON) tools/cuda_mutants.py
 
 .PHONY: kernels

@@ -1,10 +1,10 @@
-# add_tests_together(PREFIX SOURCES... LIBRARIES...): tests that are compiled together, file by file run.
+# add_tests_together(PREFIX [NAME] SOURCES... LIBRARIES...): tests that are compiled together, file by file run.
 #
 # Compiling tests takes longer than running them. So up to LIGHTCC_TESTS_AT_ONCE files share a program
 # and are compiled as one, and headers that all of them include are precompiled once. What they test
 # is optimised, not they themselves. Each file is a namespace of its own, named after it.
 #
-# ctest knows each file as PREFIX<name>. Sets LIGHTCC_TEST_PROGRAMS to the programs that were added.
+# ctest knows each file as PREFIX<name>. NAME is that of the program, where it is one. Sets LIGHTCC_TEST_PROGRAMS to the programs that were added.
 set(LIGHTCC_TESTS_AT_ONCE 7)
 
 # Owns the precompiled headers. An executable, as tests are: their code is not that of libraries.
@@ -33,13 +33,16 @@ target_precompile_headers(
   <vector>
   <gtest/gtest.h>)
 
-# Adds one program. Its name is that of the folder, and a number where a folder has several.
-function(lightcc_add_test_program prefix sources libraries)
+# Adds one program. Unless there is a name, it is that of the folder, and a number where a folder has
+# several.
+function(lightcc_add_test_program prefix program sources libraries)
   list(GET sources 0 first)
   get_filename_component(folder ${first} DIRECTORY)
   get_filename_component(room ${folder} NAME)
-  set(program ${prefix}${room}_tests)
   set(number 2)
+  if(NOT program)
+    set(program ${prefix}${room}_tests)
+  endif()
   while(TARGET ${program})
     set(program ${prefix}${room}_tests_${number})
     math(EXPR number "${number} + 1")
@@ -60,7 +63,7 @@ function(lightcc_add_test_program prefix sources libraries)
 endfunction()
 
 function(add_tests_together prefix)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "NAME" "SOURCES;LIBRARIES")
   set(LIGHTCC_TEST_PROGRAMS "")
   list(LENGTH arg_SOURCES files)
   # Programs of about the same size: 8 files are two programs of 4.
@@ -69,7 +72,7 @@ function(add_tests_together prefix)
   math(EXPR last "${files} - 1")
   foreach(begin RANGE 0 ${last} ${count})
     list(SUBLIST arg_SOURCES ${begin} ${count} sources)
-    lightcc_add_test_program("${prefix}" "${sources}" "${arg_LIBRARIES}")
+    lightcc_add_test_program("${prefix}" "${arg_NAME}" "${sources}" "${arg_LIBRARIES}")
   endforeach()
   set(LIGHTCC_TEST_PROGRAMS ${LIGHTCC_TEST_PROGRAMS} PARENT_SCOPE)
 endfunction()

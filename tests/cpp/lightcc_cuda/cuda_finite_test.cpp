@@ -43,10 +43,10 @@ TEST(CudaFinite, one_infinity_or_nan_anywhere_is_found_and_nothing_else) {
       const bool wanted = !is_all_finite(aligned.bytes(), count, dtype);
       LIGHTCC_TRACE(data_type_name(dtype) << ", " << count << " elements, round " << round);
       EXPECT_EQ(wanted, round % 3 != 0);
-      u32 found = 0;
-      const FiniteArguments arguments{data.data(), count, infinity, &found};
+      std::vector<u32> found(1);
+      const FiniteArguments arguments{data.data(), count, infinity, found.data()};
       testing::run(kernel, static_cast<u32>(1 + rng.below(3)), kFiniteThreads, arguments, rng);
-      EXPECT_EQ(found != 0, wanted);
+      EXPECT_EQ(found[0] != 0, wanted);
     }
   }
 }

@@ -1,5 +1,4 @@
 // The ordered sparse merge on the simulator, against merge_lists(), bit for bit.
-#include <array>
 #include <bit>
 #include <cmath>
 #include <deque>
@@ -190,7 +189,7 @@ class Merge {
   std::vector<TopkListView> views_;
   std::vector<MergeList> lists_;
   std::vector<u32> begins_;
-  std::array<u32, kMergeFlags> flags_{};
+  std::vector<u32> flags_ = std::vector<u32>(kMergeFlags);
   std::size_t capacity_ = 0;
 };
 

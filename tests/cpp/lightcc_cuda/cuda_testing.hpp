@@ -1,4 +1,4 @@
-// Memory and launches for the tests of kernels.
+// Memory and launches for the tests of kernels, on the simulator or on a GPU.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,7 @@
 
 #include "lightcc/base/rng.hpp"
 
+#include "lightcc_cuda/on_gpu/gpu_launch.hpp"
 #include "lightcc_cuda/simulator/kernels.hpp"
 #include "lightcc_cuda/simulator/simulator.hpp"
 
@@ -60,6 +61,8 @@ class Region {
   std::size_t shift_;
 };
 
+/// On the simulator, or on the GPU that LIGHTCC_TEST_GPU names. Then all memory that arguments
+/// point to is of operator new.
 template <typename Arguments>
 void run(void (*kernel)(Arguments),
          std::uint32_t blocks,
@@ -67,6 +70,16 @@ void run(void (*kernel)(Arguments),
          const Arguments& arguments,
          Rng& rng) {
   const simulator::Shape shape{.blocks = blocks, .threads = threads, .seed = rng()};
+  if (gpu_launcher != nullptr) {
+    EXPECT_EQ(gpu_launcher->launch({.kernel = reinterpret_cast<const void*>(kernel),
+                                    .blocks = blocks,
+                                    .threads = threads,
+                                    .arguments = &arguments,
+                                    .bytes = sizeof(arguments),
+                                    .tables = tables_of(arguments)}),
+              "");
+    return;
+  }
   EXPECT_EQ(simulator::launch(shape, kernel, arguments), "");
 }
 

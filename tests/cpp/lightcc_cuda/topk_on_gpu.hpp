@@ -1,5 +1,5 @@
-// Top-k compression by its kernels on the simulator: what TopkState does, for several tensors at
-// once.
+// Top-k compression by its kernels, on the simulator or on a GPU: what TopkState does, for several
+// tensors at once.
 #pragma once
 
 #include <array>
@@ -75,7 +75,7 @@ class TopkOnGpu {
   u64 tiles() const { return tiles_of(numel_, kTopkTile); }
   u64 blocks() const { return tiles_of(numel_, kTopkWireBlock); }
   std::size_t lane_bytes() const { return dtype_ == DataType::kFloat64 ? 8 : 4; }
-  const TopkProgress& progress() const { return progress_; }
+  const TopkProgress& progress() const { return *progress_; }
 
   /// The row of a step. `first`: tiles of the tensors before it.
   TopkTensor row(u64 first, const u8* shard, double scale, const TopkRequest& request) {
@@ -91,11 +91,11 @@ class TopkOnGpu {
       made.residual[i] = std::bit_cast<u8*>(residual_[i].data());
       made.velocity[i] = velocity_[i].empty() ? nullptr : std::bit_cast<u8*>(velocity_[i].data());
     }
-    made.progress = &progress_;
+    made.progress = progress_.get();
     made.status = status_.data();
     made.bins = bins_.data();
     made.block_begins = block_begins_.data();
-    made.header = header_.data();
+    made.header = header_->data();
     made.counts = counts_.data();
     made.exponents = format.has_scales() ? exponents_.data() : nullptr;
     made.offsets = offsets_.data();
@@ -111,8 +111,8 @@ class TopkOnGpu {
     return made;
   }
 
-  double residual_at(std::size_t i) const { return lane_at(residual_[progress_.current], i); }
-  double velocity_at(std::size_t i) const { return lane_at(velocity_[progress_.current], i); }
+  double residual_at(std::size_t i) const { return lane_at(residual_[progress_->current], i); }
+  double velocity_at(std::size_t i) const { return lane_at(velocity_[progress_->current], i); }
 
  private:
   double lane_at(const std::vector<u64>& lanes, std::size_t i) const {
@@ -131,11 +131,11 @@ class TopkOnGpu {
   std::size_t numel_;
   std::array<std::vector<u64>, 2> residual_;
   std::array<std::vector<u64>, 2> velocity_;
-  TopkProgress progress_{};
+  std::unique_ptr<TopkProgress> progress_ = std::make_unique<TopkProgress>();
   std::vector<u64> status_;
   std::vector<u32> bins_;
   std::vector<u32> block_begins_;
-  std::array<u64, 2> header_{};
+  std::unique_ptr<std::array<u64, 2>> header_ = std::make_unique<std::array<u64, 2>>();
   std::vector<u32> counts_;
   std::vector<i16> exponents_;
   std::vector<u16> offsets_;
@@ -188,7 +188,7 @@ class PackedStep {
 /// All launches of a step, but for the commit. Random seeds order blocks and threads.
 inline PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rng& rng) {
   const TopkKernels kernels = topk_kernels(dtype);
-  std::array<u32, 2> tile_counters{77, 78};  // Begin clears them.
+  std::vector<u32> tile_counters{77, 78};  // Begin clears them.
   u32 tiles = 0;
   u32 parts = 0;
   for (TopkTensor& row : rows) {
