@@ -14,6 +14,7 @@ NP ?= 2
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+TEST_GPU_ARGS ?=
 # Of the Python tests that start ranks, `make test` runs one in SHARE.
 SHARE ?= $(if $(PYTEST_ARGS),1,5)
 PYTHONS ?=
@@ -300,10 +301,11 @@ cuda-mutants: .venv/.ready  ## Breaks the CUDA kernels in 62 places, one at a ti
 kernels:  ## Writes csrc/lightcc_cuda/ptx, the CUDA kernels as the library holds them (clang 19)
 	tools/check_cuda_kernels.sh --write
 
+# Not PYTEST: a table of all that was run is the end of it. TEST_GPU_ARGS='--steps kernels' runs less.
 .PHONY: test-gpu
-test-gpu: PYTEST_REPORT = $(REPORTS)/pytest-gpu.xml
-test-gpu: .venv/.installed  ## Tests that need a GPU, each with its result; they skip where there is none
-	$(PYTEST) -m gpu -n0 -v
+test-gpu: .venv/.installed  ## All that only a GPU can show, in 20 minutes; a table last, or why there is no GPU
+	PATH="$(BIN):$$PATH" cmake --build build/dev --target cuda_kernel_tests
+	cd $(ELSEWHERE) && $(BIN)/python ../../tools/test_gpu.py $(TEST_GPU_ARGS)
 
 .PHONY: bench
 bench: .venv/.release  ## All-reduce over sizes on NP ranks, or what BENCH_ARGS tell lightcc.bench

@@ -1,0 +1,351 @@
+"""Runs all that only a GPU can show, and ends with a table: `make test-gpu`.
+
+Usage: test_gpu.py [--steps NAME,...] [--minutes 20] [--few-cases]
+
+The steps are those of steps(), in this order: what says most in little time comes first. Each has a
+limit, and what steps before it have left of theirs; all together have --minutes. A step that takes
+longer is ended, and has failed. A step in which everything was skipped has not passed, and the
+table says so. The reasons of skips stand above the table, counted.
+
+The exit status is 1 where something failed, and where there is a GPU on which nothing passed. It is
+0 where there is no GPU: the last line says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from lightcc import _core
+from lightcc.bench import gpus
+
+ROOT = Path(__file__).resolve().parent.parent
+ELSEWHERE = ROOT / "build" / "elsewhere"
+REPORTS = ROOT / "build" / "reports"
+PYTHON_TESTS = ROOT / "tests" / "python"
+KERNEL_TESTS = ROOT / "build" / "dev" / "tests" / "cpp" / "cuda_kernel_tests"
+FEW_CASES = ROOT / "tests" / "cpp" / "lightcc_cuda" / "on_gpu" / "few_cases.txt"
+# Of `--error-exitcode`: what no test program ends with.
+SANITIZER_CODE = 99
+LEAST_S = 5.0
+PYTEST = [
+    *(sys.executable, "-m", "pytest", "-m", "gpu", "-n0", "-v"),
+    *("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)),
+]
+
+
+@dataclass
+class Outcome:
+    """What became of a step: numbers of tests, reasons of skips, and what was wrong besides."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    problem: str = ""
+
+    def word(self) -> str:
+        """Returns "passed" only where something has passed."""
+        if self.failed or self.problem:
+            return "FAILED"
+        return "passed" if self.passed else "skipped"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A row of the table. `run` is given the seconds that it may take."""
+
+    name: str
+    title: str
+    limit_s: float
+    run: Callable[[float], Outcome]
+    needs_gpu: bool = True
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says of steps."""
+
+    few_cases: bool = False
+
+
+def skip(reason: str) -> Outcome:
+    """Returns that a step has not run."""
+    return Outcome(skipped=Counter([reason]))
+
+
+def run_program(argv: Sequence[str], limit_s: float, **environment: str) -> str | int:
+    """Runs a program, which writes to this one's output.
+
+    Returns:
+        Its exit code, or why there is none. When its time is over, its children end as well.
+    """
+    said = [f"{name}={value}" for name, value in environment.items()]
+    sys.stdout.write(f"$ {' '.join([*said, *argv])}\n")
+    sys.stdout.flush()
+    ELSEWHERE.mkdir(parents=True, exist_ok=True)
+    try:
+        process = subprocess.Popen(
+            argv,
+            cwd=ELSEWHERE,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"{argv[0]} cannot be started: {error.strerror}"
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return f"ended after its limit of {limit_s:.0f} s"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def read_report(path: Path, ended: str | int) -> Outcome:
+    """Returns what a JUnit report of pytest or GoogleTest says of a run that ended so."""
+    outcome = Outcome(problem=ended if isinstance(ended, str) else "")
+    if path.exists():
+        # Written by our own programs a moment ago: not hostile.
+        for case in ET.parse(path).iter("testcase"):  # noqa: S314
+            skipped = case.find("skipped")
+            if case.find("failure") is not None or case.find("error") is not None:
+                outcome.failed += 1
+            elif skipped is not None:
+                lines = (skipped.get("message") or "no reason").strip().splitlines()
+                outcome.skipped[lines[-1]] += 1  # GoogleTest names the place in the first one.
+            elif case.get("status") != "notrun":
+                outcome.passed += 1
+    if not outcome.problem and ended != 0 and not outcome.failed:
+        outcome.problem = f"exit code {ended}"
+    if not outcome.problem and not (outcome.passed or outcome.failed or outcome.skipped):
+        outcome.problem = "no test ran"
+    return outcome
+
+
+def run_pytest(report: str, limit_s: float, files: Sequence[str], **environment: str) -> Outcome:
+    """Runs tests marked `gpu`."""
+    path = REPORTS / f"{report}.xml"
+    path.unlink(missing_ok=True)
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    targets = [str(PYTHON_TESTS / file) for file in files]
+    return read_report(
+        path, run_program([*PYTEST, "--junitxml", str(path), *targets], limit_s, **environment)
+    )
+
+
+def run_kernel_cases(
+    report: str, limit_s: float, *flags: str, before: Sequence[str] = ()
+) -> Outcome:
+    """Runs the cases of kernels on the first GPU; `before`: a program that runs the program."""
+    if not KERNEL_TESTS.exists():
+        return Outcome(problem=f"{KERNEL_TESTS.relative_to(ROOT)} is not built")
+    path = REPORTS / f"{report}.xml"
+    path.unlink(missing_ok=True)
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    argv = [*before, str(KERNEL_TESTS), *flags, f"--gtest_output=xml:{path}", "--gtest_brief=1"]
+    ended = run_program(argv, limit_s, LIGHTCC_TEST_GPU="0:all")
+    if ended == SANITIZER_CODE:
+        ended = "compute-sanitizer has found something"
+    return read_report(path, ended)
+
+
+def find_sanitizer() -> str | None:
+    """Returns compute-sanitizer: of PATH, of a toolkit, or of NVIDIA's wheel."""
+    toolkits = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    folders = [Path(toolkit) / "bin" for toolkit in [*toolkits, "/usr/local/cuda"]]
+    wheels = [Path(path) / "nvidia" for path in sys.path if path]
+    folders += [folder for wheel in wheels for folder in sorted(wheel.glob("cu*/bin"))]
+    return shutil.which("compute-sanitizer") or next(
+        (
+            str(folder / "compute-sanitizer")
+            for folder in folders
+            if os.access(folder / "compute-sanitizer", os.X_OK)
+        ),
+        None,
+    )
+
+
+def run_sanitizer(tool: str, limit_s: float) -> Outcome:
+    """Runs few cases of kernels, which launch all of them, under a tool of compute-sanitizer."""
+    program = find_sanitizer()
+    if program is None:
+        return skip(
+            "compute-sanitizer is neither on PATH nor in CUDA_HOME/bin, nor is NVIDIA's wheel "
+            "nvidia-cuda-sanitizer-api installed"
+        )
+    before = [program, "--tool", tool, "--error-exitcode", str(SANITIZER_CODE)]
+    before += ["--print-limit", "20"]
+    if tool == "memcheck":
+        # The library asks module after module for a function, so calls do fail.
+        before += ["--padding", "64", "--report-api-errors", "no"]
+    return run_kernel_cases(f"gpu-{tool}", limit_s, f"--gtest_flagfile={FEW_CASES}", before=before)
+
+
+def run_bench(arguments: Sequence[str], limit_s: float) -> Outcome:
+    """Runs a command of the benchmark, which checks its results."""
+    ended = run_program([sys.executable, "-m", "lightcc.bench", *arguments], limit_s)
+    if ended == 0:
+        return Outcome(passed=1)
+    return Outcome(failed=1, problem=ended if isinstance(ended, str) else f"exit code {ended}")
+
+
+def bench_kernels(limit_s: float) -> Outcome:
+    """Measures kernels, with ratios to the copy bandwidth of the same GPU."""
+    asked = subprocess.run(
+        [sys.executable, "-m", "lightcc.bench", "kernels", "--help"],
+        cwd=ELSEWHERE,
+        capture_output=True,
+        check=False,
+    )
+    if asked.returncode != 0:
+        return skip("this lightcc.bench measures no kernels")
+    return run_bench(["kernels"], limit_s)
+
+
+def bench_collectives(limit_s: float) -> Outcome:
+    """Measures all-reduces on as many ranks as there are GPUs, or on two that share one."""
+    try:
+        ranks = max(2, len(gpus.find_gpus()))
+        gpus.objection_to_nccl(ranks, ranks)
+    except gpus.GpuError as error:
+        return skip(str(error))
+    return run_bench(
+        ["allreduce", "--device", "cuda", "-np", str(ranks), "--sizes", "4K,1M,64M"], limit_s
+    )
+
+
+def steps(options: Options) -> list[Step]:
+    """Returns all steps, in their order. Their limits are 20 minutes in all."""
+    few = [f"--gtest_flagfile={FEW_CASES}"] if options.few_cases else []
+    failures = ["gpu/test_gpu_operations.py", "gpu/test_gpu_failures.py"]
+    blocking = {"CUDA_LAUNCH_BLOCKING": "1"}
+    return [
+        Step(
+            "tests", "tests marked gpu", 540, lambda s: run_pytest("pytest-gpu", s, ["gpu"]), False
+        ),
+        Step("kernels", "cases of kernels", 90, lambda s: run_kernel_cases("gpu", s, *few)),
+        *(
+            Step(tool, f"kernels under {tool}", 60, partial(run_sanitizer, tool))
+            for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
+        ),
+        Step("bench-kernels", "benchmark of kernels", 120, bench_kernels),
+        Step("bench", "benchmark of all-reduces", 60, bench_collectives),
+        Step(
+            "blocking",
+            "failures, CUDA_LAUNCH_BLOCKING=1",
+            150,
+            lambda s: run_pytest("pytest-gpu-blocking", s, failures, **blocking),
+        ),
+    ]
+
+
+def why_no_gpu() -> str:
+    """Returns why no kernel of lightcc can run here, or nothing."""
+    try:
+        found = _core.find_gpus()["gpus"]
+    except NotImplementedError as error:
+        return str(error)
+    if all(gpu["objection"] for gpu in found):
+        return f"no GPU of use: {found[0]['objection']}"
+    return ""
+
+
+def table(rows: Sequence[tuple[str, Outcome, float]]) -> str:
+    """Returns the table of steps: what, how it went, how many tests, and its time in seconds."""
+    cells = [("step", "result", "passed", "failed", "skipped", "time")]
+    cells += [
+        (
+            title,
+            outcome.word(),
+            str(outcome.passed),
+            str(outcome.failed),
+            str(outcome.skipped.total()),
+            f"{seconds:.0f} s",
+        )
+        for title, outcome, seconds in rows
+    ]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    return "".join(
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        + "\n"
+        for row in cells
+    )
+
+
+def reasons(rows: Sequence[tuple[str, Outcome, float]]) -> str:
+    """Returns why steps failed and tests were skipped, one line each."""
+    lines = []
+    for title, outcome, _ in rows:
+        if outcome.problem:
+            lines.append(f"FAILED   {title}: {outcome.problem}\n")
+        lines += [f"skipped  {title}: {n} x {why}\n" for why, n in outcome.skipped.most_common()]
+    return "".join(lines)
+
+
+def run_steps(chosen: Sequence[Step], no_gpu: str, seconds: float) -> int:
+    """Runs steps and prints the table; returns the exit status."""
+    begin = time.monotonic()
+    planned_s = 0.0
+    rows: list[tuple[str, Outcome, float]] = []
+    for step in chosen:
+        now = time.monotonic()
+        planned_s = min(planned_s + step.limit_s, seconds)
+        limit_s = begin + planned_s - now
+        sys.stdout.write(f"\n=== {step.title}\n")
+        if no_gpu and step.needs_gpu:
+            outcome = skip("there is no GPU")
+        elif limit_s < LEAST_S:
+            outcome = Outcome(problem="no time was left for it")
+        else:
+            outcome = step.run(limit_s)
+        rows.append((step.title, outcome, time.monotonic() - now))
+    everything = Outcome(
+        passed=sum(outcome.passed for _, outcome, _ in rows),
+        failed=sum(outcome.failed for _, outcome, _ in rows),
+        skipped=sum((outcome.skipped for _, outcome, _ in rows), Counter()),
+        problem="; ".join(filter(None, (outcome.problem for _, outcome, _ in rows))),
+    )
+    sys.stdout.write(f"\n{reasons(rows)}\n")
+    sys.stdout.write(table([*rows, ("all", everything, time.monotonic() - begin)]))
+    if no_gpu:
+        sys.stdout.write(f"{no_gpu}. So nothing was shown on hardware.\n")
+    failed = everything.word() == "FAILED" or (not no_gpu and not everything.passed)
+    return int(failed)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Reads the command line, prints what is there, and runs the steps."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    names = [step.name for step in steps(Options())]
+    parser.add_argument("--steps", default=",".join(names), metavar="NAME,...", help="which")
+    parser.add_argument("--minutes", type=float, default=20.0, help="for all steps (20)")
+    parser.add_argument(
+        "--few-cases", action="store_true", help="of kernels: no more than launch each of them"
+    )
+    arguments = parser.parse_args(argv)
+    wanted = arguments.steps.split(",")
+    if unknown := [name for name in wanted if name not in names]:
+        parser.error(f"--steps: {unknown[0]!r} is none of {', '.join(names)}")
+    run_program([sys.executable, "-m", "lightcc.doctor"], 120)
+    chosen = [step for step in steps(Options(arguments.few_cases)) if step.name in wanted]
+    return run_steps(chosen, why_no_gpu(), arguments.minutes * 60)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
