@@ -1,0 +1,126 @@
+"""Arrays of real GPUs by a real NCCL: `make test-gpu`.
+
+Where there are fewer GPUs than ranks, all ranks share the first one, and each has an `NCCL_HOSTID`
+of its own. So NCCL takes them for hosts, and sends by its network what they reduce.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import gpu_nccl
+import pytest
+
+from lightcc import _core
+from lightcc.testing import RankProcesses, spawn_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.gpu
+
+DRIVER = "libcuda.so.1"
+
+
+@pytest.fixture(scope="module")
+def gpus() -> list[str]:
+    """Returns the GPUs as CUDA_VISIBLE_DEVICES names them; skips where NCCL cannot use them."""
+    try:
+        count = len(_core.find_gpus()["gpus"])
+        _core.find_nccl(os.environ.get("LIGHT_NCCL_LIBRARY", ""))
+    except NotImplementedError as error:
+        pytest.skip(str(error))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
+
+
+def with_nccl(gpus: list[str], size: int, **more: str) -> list[dict[str, str]]:
+    """Returns the environments of ranks, each with a GPU that NCCL lets it have."""
+    environments = []
+    for rank in range(size):
+        own = {"HOROVOD_GPU_OPERATIONS": "NCCL", "CUDA_VISIBLE_DEVICES": gpus[0], **more}
+        if size <= len(gpus):
+            own["CUDA_VISIBLE_DEVICES"] = gpus[rank]
+        elif size > 1:  # By sockets: a network card might not reach itself.
+            own |= {"NCCL_HOSTID": f"rank-{rank}", "NCCL_IB_DISABLE": "1"}
+        environments.append(own)
+    return environments
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_every_collective_goes_by_nccl(gpus: list[str], size: int) -> None:
+    spawn_ranks(
+        gpu_nccl.every_collective_goes_by_nccl,
+        size,
+        DRIVER,
+        env=with_nccl(gpus, size, LIGHT_NCCL_BUFFER="1M"),
+        fresh=True,
+    )
+
+
+def test_lists_of_topk_go_by_nccl_with_the_hosts_bits(gpus: list[str]) -> None:
+    spawn_ranks(
+        gpu_nccl.lists_of_topk_have_the_hosts_bits,
+        2,
+        DRIVER,
+        False,
+        env=with_nccl(gpus, 2, LIGHT_NCCL_TOPK="1", LIGHT_TOPK_THRESHOLD="1"),
+        hosts=[0, 1],
+        fresh=True,
+    )
+
+
+def test_two_levels_have_nccl_within_hosts(gpus: list[str]) -> None:
+    environments = with_nccl(gpus, 4, LIGHT_2D_ALLREDUCE="1", LIGHT_2D_CHUNK="4096")
+    function = gpu_nccl.chunks_go_by_nccl_within_hosts
+    spawn_ranks(function, 4, DRIVER, env=environments, hosts=[0, 0, 1, 1], fresh=True)
+
+
+def test_lists_of_topk_on_two_levels_have_the_hosts_bits(gpus: list[str]) -> None:
+    spawn_ranks(
+        gpu_nccl.lists_of_topk_have_the_hosts_bits,
+        4,
+        DRIVER,
+        True,
+        env=with_nccl(
+            gpus, 4, LIGHT_2D_ALLREDUCE="1", LIGHT_NCCL_TOPK="1", LIGHT_TOPK_THRESHOLD="1"
+        ),
+        hosts=[0, 0, 1, 1],
+        fresh=True,
+    )
+
+
+def test_two_ranks_of_one_gpu_are_staged(gpus: list[str]) -> None:
+    same = {"HOROVOD_GPU_OPERATIONS": "NCCL", "CUDA_VISIBLE_DEVICES": gpus[0]}
+    function = gpu_nccl.ranks_of_one_gpu_are_staged
+    assert all(spawn_ranks(function, 2, DRIVER, env=same, fresh=True))
+
+
+@pytest.mark.parametrize(
+    ("function", "hosts", "more"),
+    [
+        (gpu_nccl.reduce_until_an_error, [0, 0], {}),
+        (gpu_nccl.reduce_until_an_error, [0, 0, 1, 1], {"LIGHT_2D_ALLREDUCE": "1"}),
+        (
+            gpu_nccl.compress_until_an_error,
+            [0, 1],
+            {"LIGHT_NCCL_TOPK": "1", "LIGHT_TOPK_THRESHOLD": "1"},
+        ),
+    ],
+    ids=["flat", "two levels", "lists"],
+)
+def test_a_killed_rank_is_named_and_nobody_hangs(
+    gpus: list[str],
+    function: Callable[[str, int], str],
+    hosts: list[int],
+    more: dict[str, str],
+) -> None:
+    size = len(hosts)
+    environments = with_nccl(gpus, size, **more)
+    with RankProcesses(
+        function, size, DRIVER, 1, env=environments, hosts=hosts, fresh=True
+    ) as ranks:
+        results = ranks.wait(100)
+    for rank in set(range(size)) - {1}:
+        assert "rank 1" in str(results[rank].value), results[rank]
