@@ -321,7 +321,8 @@ PlaneGroups HostPlane::make_lanes(std::uint32_t process_set,
   return groups;
 }
 
-std::shared_ptr<OutputBuffer> HostPlane::allocate(std::size_t bytes, std::int32_t /*device*/) {
+Result<std::shared_ptr<OutputBuffer>> HostPlane::allocate(std::size_t bytes,
+                                                          std::int32_t /*device*/) {
   return std::make_shared<OutputBuffer>(bytes);
 }
 

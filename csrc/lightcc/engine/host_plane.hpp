@@ -52,7 +52,7 @@ class HostPlane final : public Plane {
   /// block of its own where there is none. Memory is fast: nothing where all share a host.
   std::optional<GridPosition> topk_position(const std::vector<std::int32_t>& ranks) const;
 
-  std::shared_ptr<OutputBuffer> allocate(std::size_t bytes, std::int32_t device) override;
+  Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes, std::int32_t device) override;
   void copy(std::byte* out, const std::byte* in, std::size_t bytes) override;
 
   Result<std::unique_ptr<Work>> start_adasum(Group& group,

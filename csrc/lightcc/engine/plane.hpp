@@ -109,9 +109,10 @@ class Plane {
 
   // Memory of this kind.
 
-  /// An output that the caller gave no memory for, on the input's device. Its data is null where
-  /// there is no memory.
-  virtual std::shared_ptr<OutputBuffer> allocate(std::size_t bytes, std::int32_t device) = 0;
+  /// An output that the caller gave no memory for, on the input's device. Where there is no memory,
+  /// its data is null, or an error says why: kSystem.
+  virtual Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes,
+                                                         std::int32_t device) = 0;
   /// Done on return, or in order before whatever the groups start afterwards.
   virtual void copy(std::byte* out, const std::byte* in, std::size_t bytes) = 0;
 

@@ -133,10 +133,8 @@ class NcclPlane final : public Plane {
                                                                      : &*found->second.groups;
   }
 
-  std::shared_ptr<OutputBuffer> allocate(std::size_t bytes, std::int32_t device) override {
-    auto made = staging_->allocate(bytes, device);
-    return made.ok() ? std::move(*made)
-                     : std::make_shared<OutputBuffer>(std::shared_ptr<std::byte>(), bytes);
+  Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes, std::int32_t device) override {
+    return staging_->allocate(bytes, device);
   }
   void copy(std::byte* out, const std::byte* in, std::size_t bytes) override {
     comms_->copy_before_next(out, in, bytes);

@@ -175,7 +175,8 @@ class NetPlane final : public Plane {
     return found == sets_.end() ? nullptr : &found->second;
   }
 
-  std::shared_ptr<OutputBuffer> allocate(std::size_t bytes, std::int32_t /*device*/) override {
+  Result<std::shared_ptr<OutputBuffer>> allocate(std::size_t bytes,
+                                                 std::int32_t /*device*/) override {
     ++use_->allocations;
     return std::make_shared<OutputBuffer>(bytes);
   }
