@@ -230,7 +230,7 @@ def bench_collectives(limit_s: float) -> Outcome:
 def steps(options: Options) -> list[Step]:
     """Returns all steps, in their order. Their limits are 20 minutes in all."""
     few = [f"--gtest_flagfile={FEW_CASES}"] if options.few_cases else []
-    failures = ["gpu/test_gpu_operations.py", "gpu/test_gpu_failures.py"]
+    failures = ["gpu/test_gpu_operations.py", "gpu/test_failures_on_gpus.py"]
     blocking = {"CUDA_LAUNCH_BLOCKING": "1"}
     return [
         Step(

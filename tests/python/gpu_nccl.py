@@ -16,6 +16,7 @@ from arrays import BFLOAT16, check_same, pattern
 from gpu_arrays import GpuArray, on_host, use_gpu
 
 import lightcc as hvd
+from lightcc import _core
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +68,31 @@ class BFloat16Array:
 
     def __dlpack__(self, **_: Any) -> Any:
         return _new_capsule(ctypes.addressof(self._tensor), b"dltensor", None)
+
+
+def visible_gpus() -> list[str]:
+    """Returns the GPUs as CUDA_VISIBLE_DEVICES names them.
+
+    Raises:
+        NotImplementedError: There is none, or no NCCL; the text says why.
+    """
+    count = len(_core.find_gpus()["gpus"])
+    _core.find_nccl(os.environ.get("LIGHT_NCCL_LIBRARY", ""))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
+
+
+def with_nccl(gpus: list[str], size: int, **more: str) -> list[dict[str, str]]:
+    """Returns the environments of ranks, each with a GPU that NCCL lets it have."""
+    environments = []
+    for rank in range(size):
+        own = {"HOROVOD_GPU_OPERATIONS": "NCCL", "CUDA_VISIBLE_DEVICES": gpus[0], **more}
+        if size <= len(gpus):
+            own["CUDA_VISIBLE_DEVICES"] = gpus[rank]
+        elif size > 1:  # By sockets: a network card might not reach itself.
+            own |= {"NCCL_HOSTID": f"rank-{rank}", "NCCL_IB_DISABLE": "1"}
+        environments.append(own)
+    return environments
 
 
 def on_gpu(values: Array) -> Any:

@@ -6,13 +6,11 @@ of its own. So NCCL takes them for hosts, and sends by its network what they red
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import gpu_nccl
 import pytest
 
-from lightcc import _core
 from lightcc.testing import RankProcesses, spawn_ranks
 
 if TYPE_CHECKING:
@@ -25,27 +23,11 @@ DRIVER = "libcuda.so.1"
 
 @pytest.fixture(scope="module")
 def gpus() -> list[str]:
-    """Returns the GPUs as CUDA_VISIBLE_DEVICES names them; skips where NCCL cannot use them."""
+    """Returns the GPUs that ranks may be given; skips where NCCL cannot use them."""
     try:
-        count = len(_core.find_gpus()["gpus"])
-        _core.find_nccl(os.environ.get("LIGHT_NCCL_LIBRARY", ""))
+        return gpu_nccl.visible_gpus()
     except NotImplementedError as error:
         pytest.skip(str(error))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",")[:count] if visible else [str(index) for index in range(count)]
-
-
-def with_nccl(gpus: list[str], size: int, **more: str) -> list[dict[str, str]]:
-    """Returns the environments of ranks, each with a GPU that NCCL lets it have."""
-    environments = []
-    for rank in range(size):
-        own = {"HOROVOD_GPU_OPERATIONS": "NCCL", "CUDA_VISIBLE_DEVICES": gpus[0], **more}
-        if size <= len(gpus):
-            own["CUDA_VISIBLE_DEVICES"] = gpus[rank]
-        elif size > 1:  # By sockets: a network card might not reach itself.
-            own |= {"NCCL_HOSTID": f"rank-{rank}", "NCCL_IB_DISABLE": "1"}
-        environments.append(own)
-    return environments
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -54,7 +36,7 @@ def test_every_collective_goes_by_nccl(gpus: list[str], size: int) -> None:
         gpu_nccl.every_collective_goes_by_nccl,
         size,
         DRIVER,
-        env=with_nccl(gpus, size, LIGHT_NCCL_BUFFER="1M"),
+        env=gpu_nccl.with_nccl(gpus, size, LIGHT_NCCL_BUFFER="1M"),
         fresh=True,
     )
 
@@ -65,14 +47,14 @@ def test_lists_of_topk_go_by_nccl_with_the_hosts_bits(gpus: list[str]) -> None:
         2,
         DRIVER,
         False,
-        env=with_nccl(gpus, 2, LIGHT_NCCL_TOPK="1", LIGHT_TOPK_THRESHOLD="1"),
+        env=gpu_nccl.with_nccl(gpus, 2, LIGHT_NCCL_TOPK="1", LIGHT_TOPK_THRESHOLD="1"),
         hosts=[0, 1],
         fresh=True,
     )
 
 
 def test_two_levels_have_nccl_within_hosts(gpus: list[str]) -> None:
-    environments = with_nccl(gpus, 4, LIGHT_2D_ALLREDUCE="1", LIGHT_2D_CHUNK="4096")
+    environments = gpu_nccl.with_nccl(gpus, 4, LIGHT_2D_ALLREDUCE="1", LIGHT_2D_CHUNK="4096")
     function = gpu_nccl.chunks_go_by_nccl_within_hosts
     spawn_ranks(function, 4, DRIVER, env=environments, hosts=[0, 0, 1, 1], fresh=True)
 
@@ -83,7 +65,7 @@ def test_lists_of_topk_on_two_levels_have_the_hosts_bits(gpus: list[str]) -> Non
         4,
         DRIVER,
         True,
-        env=with_nccl(
+        env=gpu_nccl.with_nccl(
             gpus, 4, LIGHT_2D_ALLREDUCE="1", LIGHT_NCCL_TOPK="1", LIGHT_TOPK_THRESHOLD="1"
         ),
         hosts=[0, 0, 1, 1],
@@ -117,7 +99,7 @@ def test_a_killed_rank_is_named_and_nobody_hangs(
     more: dict[str, str],
 ) -> None:
     size = len(hosts)
-    environments = with_nccl(gpus, size, **more)
+    environments = gpu_nccl.with_nccl(gpus, size, **more)
     with RankProcesses(
         function, size, DRIVER, 1, env=environments, hosts=hosts, fresh=True
     ) as ranks:

@@ -57,9 +57,10 @@ constexpr Code kOutOfMemory = 2;
 constexpr Code kInvalidDevice = 101;
 constexpr Code kInvalidContext = kErrorInvalidContext;
 constexpr Code kNoBinary = 209;
-constexpr Code kForbiddenInCapture = 900;
 constexpr Code kInvalidHandle = 400;
+constexpr Code kIllegalAddress = 700;
 constexpr Code kLaunchFailed = 719;
+constexpr Code kForbiddenInCapture = 900;
 constexpr int kHighestPriority = -5;
 
 Settings& settings() {
@@ -69,7 +70,8 @@ Settings& settings() {
                        {"capability", "90"},
                        {"ptx", "1"},
                        {"cubin", "1"},
-                       {"bus", "1"}});
+                       {"bus", "1"},
+                       {"memory_mb", "1024"}});
   return all;
 }
 DeviceMemories& device_memories() {
@@ -83,6 +85,9 @@ PinnedMemories& pinned_memories() {
 Traffic& traffic() {
   static auto* const kAll = new Traffic;
   return *kAll;
+}
+std::size_t memory_bytes() {
+  return static_cast<std::size_t>(settings().number("memory_mb")) << 20;
 }
 std::atomic<int> live_objects{0};
 std::atomic<int> spoiled_captures{0};
@@ -124,6 +129,12 @@ std::string run_merge_kernel(const simulator::Shape& shape, const void* argument
   return simulator::launch(shape, Kernel, given);
 }
 
+/// A kernel of tests, which a module of theirs has.
+std::string write_nowhere(const simulator::Shape& /*shape*/, const void* /*arguments*/) {
+  settings().break_down(kIllegalAddress);
+  return {};
+}
+
 std::map<std::string, FunctionHandle, std::less<>>& kernels() {
 #define LIGHTCC_ROW(name, arguments) {#name, {sizeof(arguments), run_kernel<arguments, name>}},
 #define LIGHTCC_BUCKET_ROW(name, ...) LIGHTCC_ROW(name, BucketArguments)
@@ -146,7 +157,8 @@ std::map<std::string, FunctionHandle, std::less<>>& kernels() {
       LIGHTCC_TOPK_ROW(lightcc_topk_commit)           //
       LIGHTCC_MERGE_KERNELS(LIGHTCC_MERGE_ROW)        //
       LIGHTCC_MERGE_CHECK_KERNELS(LIGHTCC_MERGE_ROW)  //
-      LIGHTCC_MERGE_ROW(lightcc_merge_begin)};
+      LIGHTCC_MERGE_ROW(lightcc_merge_begin)          //
+      {"write_nowhere", {sizeof(Address), write_nowhere}}};
   return all;
 }
 
@@ -347,7 +359,7 @@ LIGHTCC_API cuDeviceGetAttribute(int* value, Option attribute, Device /*device*/
   return cuda::kSuccess;
 }
 LIGHTCC_API cuDeviceTotalMem_v2(std::size_t* bytes, Device /*device*/) {
-  *bytes = std::size_t{1} << 30;
+  *bytes = fake::memory_bytes();
   return cuda::kSuccess;
 }
 LIGHTCC_API cuDeviceGetPCIBusId(char* id, int bytes, Device device) {
@@ -417,6 +429,9 @@ LIGHTCC_API cuMemAlloc_v2(Address* address, std::size_t bytes) {
   LIGHTCC_NEEDS_CONTEXT("cuMemAlloc_v2")
   if (bytes == 0) {
     return fake::kInvalidValue;
+  }
+  if (fake::device_memories().bytes() + bytes > fake::memory_bytes()) {
+    return fake::kOutOfMemory;
   }
   *address = fake::device_memories().allocate(
       bytes, fake::contexts.back()->device, settings().number("unified") != 0);

@@ -27,6 +27,7 @@ namespace lightcc::cuda::fake {
 ///   init=0             what cuInit() returns
 ///   devices=1          GPUs
 ///   capability=90      of all GPUs
+///   memory_mb=1024     of each GPU; what all of them have of it counts together
 ///   ptx=1              0: it cannot compile what modules hold
 ///   cubin=1            0: machine code is for another GPU
 ///   wrong=0            1: kernels do nothing

@@ -42,6 +42,7 @@ class DeviceMemories {
     const auto address = reinterpret_cast<Address>(face);
     const std::lock_guard lock(mutex_);
     all_[address] = {static_cast<std::byte*>(memory), bytes, device};
+    bytes_ += bytes;
     return address;
   }
 
@@ -55,9 +56,16 @@ class DeviceMemories {
     if (void* const face = reinterpret_cast<void*>(address); face != found->second.memory) {
       ::munmap(face, found->second.bytes);
     }
+    bytes_ -= found->second.bytes;
     std::free(found->second.memory);
     all_.erase(found);
     return true;
+  }
+
+  /// Of all GPUs.
+  std::size_t bytes() {
+    const std::lock_guard lock(mutex_);
+    return bytes_;
   }
 
   /// Where the bytes at `address` are; null: it is no device memory.
@@ -104,6 +112,7 @@ class DeviceMemories {
 
   std::mutex mutex_;
   std::map<Address, Memory> all_;
+  std::size_t bytes_ = 0;
 };
 
 class PinnedMemories {
