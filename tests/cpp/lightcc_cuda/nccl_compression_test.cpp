@@ -19,6 +19,7 @@
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
+#include "lightcc_cuda/topk_jobs.hpp"
 
 namespace lightcc::cuda::nccl_compression_test {
 namespace {
@@ -27,21 +28,13 @@ using lightcc::testing::bare;
 using lightcc::testing::JobOptions;
 using lightcc::testing::Numbers;
 using lightcc::testing::numbers_of;
-using lightcc::testing::on_hosts;
 using lightcc::testing::operation_on;
 using lightcc::testing::run_one;
+namespace topk_jobs = testing::topk_jobs;
 using testing::Framework;
 using testing::run_nccl_job;
 using testing::Tensor;
-
-constexpr std::size_t kCount = 4001;
-
-JobOptions on_levels() {
-  JobOptions options = on_hosts({0, 0, 1, 1});
-  options.environment["LIGHT_2D_ALLREDUCE"] = "1";
-  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
-  return options;
-}
+using topk_jobs::kCount;
 
 /// The last tensor is too small for a shard on each rank.
 std::vector<Numbers> train(World& world,
@@ -67,14 +60,12 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            CompressionSpec{.compressor = Compressor::kSign}));
 
 TEST_P(NcclCompression, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
-  std::array<std::vector<Numbers>, 4> expected;
-  lightcc::testing::run_job(on_levels(), [&](World& world, int rank) {
-    expected.at(static_cast<std::size_t>(rank)) = train(world, rank, nullptr, GetParam());
-  });
-  run_nccl_job(on_levels(), [&](World& world, int rank) {
+  topk_jobs::ByRank expected = topk_jobs::trained_on_hosts(
+      topk_jobs::options_on_levels(),
+      [&](World& world, int rank) { return train(world, rank, nullptr, GetParam()); });
+  run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {
     const Framework framework(world.topology().local_rank);
-    EXPECT_EQ(train(world, rank, &framework, GetParam()),
-              expected.at(static_cast<std::size_t>(rank)));
+    EXPECT_EQ(train(world, rank, &framework, GetParam()), topk_jobs::of(expected, rank));
     EXPECT_GT(fake::operations_of_nccl(), 0);
     EXPECT_GT(world.stats().topk.tensors, 3U * testing::CompressedTraining::kSteps - 1U);
     // Second ranks of hosts have no element of the last tensor, and compress the others on GPUs.
@@ -114,7 +105,7 @@ std::size_t bytes_to_host(const JobOptions& options, std::uint64_t on_device, st
 
 TEST_F(NcclCompressionOfShards, copies_lists_alone) {
   std::size_t list = 0;
-  const std::size_t copied = bytes_to_host(on_levels(), 1, list);
+  const std::size_t copied = bytes_to_host(topk_jobs::options_on_levels(), 1, list);
   EXPECT_EQ(copied, 4 * (list + sizeof(TopkProgress)));
   EXPECT_EQ(list, 16 + 4 + 200 * 6U);
 }
@@ -122,7 +113,7 @@ TEST_F(NcclCompressionOfShards, copies_lists_alone) {
 /// Launches of all ranks in a step of a bucket.
 int launches_of_bucket(const std::vector<std::size_t>& elements) {
   int launches = 0;
-  run_nccl_job(on_levels(), [&](World& world, int rank) {
+  run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {
     const Framework framework(world.topology().local_rank);
     const int counted = testing::launches_of_bucket(world, rank, framework, elements);
     EXPECT_GT(world.stats().topk.on_device, 0U);
@@ -144,7 +135,7 @@ TEST_F(NcclCompressionOfShards, a_bucket_takes_as_many_launches_whatever_it_hold
 }
 
 TEST_F(NcclCompressionOfShards, copies_shards_alone_where_the_host_is_to_compress) {
-  JobOptions options = on_levels();
+  JobOptions options = topk_jobs::options_on_levels();
   options.environment["LIGHT_GPU_TOPK"] = "0";
   std::size_t list = 0;
   EXPECT_EQ(bytes_to_host(options, 0, list), 4 * 40000 * sizeof(float) / 2);
@@ -152,7 +143,7 @@ TEST_F(NcclCompressionOfShards, copies_shards_alone_where_the_host_is_to_compres
 
 // It is no matter of shards.
 TEST_F(NcclCompressionOfShards, low_rank_goes_by_way_of_the_host) {
-  run_nccl_job(on_levels(), [&](World& world, int rank) {
+  run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {
     const Framework framework(world.topology().local_rank);
     std::vector<Numbers> results;
     for (const char* const name : {"on the host", "on the GPU"}) {
@@ -178,7 +169,7 @@ TEST_F(NcclCompressionOfShards, low_rank_goes_by_way_of_the_host) {
 
 TEST_F(NcclCompressionOfShards, a_rank_that_has_joined_contributes_zeros) {
   std::array<Numbers, 4> results;
-  run_nccl_job(on_levels(), [&](World& world, int rank) {
+  run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {
     const Framework framework(world.topology().local_rank);
     Numbers data = numbers_of(rank, kCount);
     const Tensor tensor(framework, data);
@@ -202,7 +193,7 @@ TEST_F(NcclCompressionOfShards, a_rank_that_has_joined_contributes_zeros) {
 }
 
 TEST_F(NcclCompressionOfShards, a_failure_of_nccl_ends_the_world_on_all_ranks) {
-  run_nccl_job(on_levels(), [&](World& world, int rank) {
+  run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {
     const Framework framework(world.topology().local_rank);
     Numbers data = numbers_of(rank, kCount);
     const Tensor tensor(framework, data);

@@ -21,8 +21,10 @@
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/compressed_training.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/kernels/topk.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
 #include "lightcc_cuda/topk_jobs.hpp"
 
@@ -110,6 +112,152 @@ inline bool comes_true(const Claim& claim) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return claim();
+}
+
+constexpr std::size_t kLarge = 40000;
+
+/// A rank reduces kLarge elements twice. In the second step rank 0 calls `look` while all copies
+/// from GPU 0 to the host are held. All ranks end together.
+inline void hold_copies_of_a_step(World& world, int rank, const std::function<void()>& look) {
+  const Framework framework(world.topology().local_rank);
+  Numbers data = numbers_of(rank, kLarge);
+  const Tensor tensor(framework, data);
+  for (int step = 0; step < 2; ++step) {
+    const bool looks = rank == 0 && step == 1;
+    wait_for_all(world);
+    if (looks) {
+      fake::set("devices=4,hold=0:0");
+    }
+    wait_for_all(world);
+    std::vector<Operation> operations;
+    operations.push_back(
+        compressed(tensor.put(operation_on(OpType::kAllreduce, "t", data)), CompressionSpec{}));
+    const auto handle = world.start(std::move(operations), {});
+    ASSERT_TRUE(handle.ok()) << handle.status().message();
+    if (looks) {
+      look();
+      fake::set("devices=4");
+    }
+    ASSERT_TRUE(world.wait(*handle, {}).ok());
+  }
+  wait_for_all(world);
+}
+
+/// What all ranks together copy to and from GPU 0, when each reduces kLarge elements once.
+inline fake::Copies copies_of_a_step(World& world, int rank) {
+  const Framework framework(world.topology().local_rank);
+  Numbers data = numbers_of(rank, kLarge);
+  const Tensor tensor(framework, data);
+  wait_for_all(world);
+  if (rank == 0) {
+    fake::set("devices=4");
+  }
+  wait_for_all(world);
+  const auto reduced =
+      run_one(world, compressed(tensor.put(operation_on(OpType::kAllreduce, "t", data)), {}));
+  EXPECT_TRUE(reduced.ok()) << reduced.status().message();
+  wait_for_all(world);
+  const fake::Copies copies = fake::copies_of(0);
+  wait_for_all(world);
+  return copies;
+}
+
+/// Reduces a bucket with one tensor more than a table has rows.
+inline void reduce_more_than_a_table(World& world, int rank) {
+  const Framework framework(world.topology().local_rank);
+  Numbers data = numbers_of(rank, 400);
+  std::vector<Tensor> tensors;
+  std::vector<Operation> operations;
+  tensors.reserve(kMaxTopkTensors + 1);
+  for (std::size_t i = 0; i <= kMaxTopkTensors; ++i) {
+    operations.push_back(
+        compressed(tensors.emplace_back(framework, data)
+                       .put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data)),
+                   {}));
+  }
+  const auto ended = lightcc::testing::run_together(world, std::move(operations));
+  ASSERT_TRUE(ended.ok()) << ended.status().message();
+  EXPECT_EQ(tensors.front().read(), tensors.back().read());
+  EXPECT_EQ(world.stats().topk.on_device, kMaxTopkTensors + 1);
+  wait_for_all(world);
+}
+
+/// The last result of rank 0, when rank 1 joins after the first of three steps. NCCL carries
+/// `buckets` of them.
+inline Numbers reduced_while_rank_1_has_joined(const JobOptions& options, std::uint64_t buckets) {
+  Numbers last;
+  run_nccl_job(options, [&](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    for (int step = 0; step < 3 && (step == 0 || rank != 1); ++step) {
+      const Numbers got = reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
+      if (rank == 0) {
+        last = got;
+      }
+    }
+    EXPECT_TRUE(run_one(world, lightcc::testing::bare(OpType::kJoin)).ok());
+    // Nobody on the rank that has joined waits for the last ones.
+    EXPECT_TRUE(comes_true([&] { return buckets_by_nccl(world) == buckets; }))
+        << buckets_by_nccl(world);
+  });
+  return last;
+}
+
+/// What ranks have after three steps of twelve tensors on two lanes: every third one of the set of
+/// ranks 0 and 2, every fourth one dense. Each calls `look(world)` at its end.
+template <typename Look>
+inline ByRank reduced_on_lanes_and_sets(JobOptions options, const Look& look) {
+  options.environment["LIGHT_NUM_STREAMS"] = "2";
+  options.process_sets = {{0, 2}};
+  ByRank results(static_cast<std::size_t>(options.size));
+  run_nccl_job(options, [&](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    std::vector<Numbers> data;
+    std::vector<Tensor> tensors;
+    tensors.reserve(12);
+    for (int i = 0; i < 12; ++i) {
+      data.push_back(numbers_of(rank + i, 2000));
+      tensors.emplace_back(framework, data.back());
+    }
+    for (int step = 0; step < 3; ++step) {
+      std::vector<Handle> handles;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const bool is_of_set = i % 3 == 2;
+        if (is_of_set && rank != 0 && rank != 2) {
+          continue;
+        }
+        Operation operation =
+            tensors[i].put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i]));
+        operation.request.signature.process_set = is_of_set ? 1 : 0;
+        if (i % 4 != 3) {
+          operation = compressed(std::move(operation), {.ratio = i % 2 == 0 ? 0.02 : 0.05});
+        }
+        std::vector<Operation> one;
+        one.push_back(std::move(operation));
+        const auto handle = world.start(std::move(one), {});
+        ASSERT_TRUE(handle.ok()) << handle.status().message();
+        handles.push_back(*handle);
+      }
+      for (const Handle& handle : handles) {
+        const auto ended = world.wait(handle, {});
+        ASSERT_TRUE(ended.ok()) << ended.status().message();
+      }
+    }
+    for (const Tensor& tensor : tensors) {
+      of(results, rank).push_back(tensor.read());
+    }
+    look(world);
+  });
+  return results;
+}
+
+/// Trouble that rank 0 begins: `set` is fake::set or fake::set_nccl.
+inline std::function<void(int rank)> on_rank_0(void (*set)(const std::string&),
+                                               const std::string& settings) {
+  return [=](int rank) {
+    if (rank == 0) {
+      set(settings);
+    }
+  };
 }
 
 /// What ranks are told when they reduce until an error comes. `steps` are good before.

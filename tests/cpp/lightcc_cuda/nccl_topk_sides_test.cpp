@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc/base/mutex.hpp"
 #include "lightcc/engine/world.hpp"
 
 #include "engine/every_operation.hpp"
@@ -28,7 +27,6 @@ namespace {
 using lightcc::testing::JobOptions;
 using lightcc::testing::Numbers;
 using lightcc::testing::numbers_of;
-using lightcc::testing::on_hosts;
 using lightcc::testing::operation_on;
 using lightcc::testing::run_one;
 namespace topk_jobs = testing::topk_jobs;
@@ -43,9 +41,7 @@ constexpr std::uint64_t kMostSteps = 10;
 
 /// `timeout`: of NCCL, in seconds.
 JobOptions job(const std::vector<int>& hosts, const char* timeout) {
-  JobOptions options = on_hosts(hosts);
-  options.environment["LIGHT_2D_ALLREDUCE"] = "1";
-  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
+  JobOptions options = topk_jobs::options_on_levels(hosts);
   options.environment["LIGHT_NCCL_TOPK"] = "1";
   options.environment["LIGHT_NCCL_TIMEOUT"] = timeout;
   return options;

@@ -1,20 +1,12 @@
 // Top-k lists that the fake NCCL carries from GPU to GPU: the bits of lists that go by way of the
 // host, and nothing that the host decides between selecting and adding up.
-#include <algorithm>
 #include <array>
-#include <bit>
-#include <chrono>
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "lightcc/base/mutex.hpp"
 #include "lightcc/engine/world.hpp"
 
 #include "engine/every_operation.hpp"
@@ -32,17 +24,12 @@
 namespace lightcc::cuda::nccl_topk_test {
 namespace {
 
-using lightcc::testing::bare;
 using lightcc::testing::JobOptions;
-using lightcc::testing::Numbers;
 using lightcc::testing::numbers_of;
 using lightcc::testing::on_hosts;
-using lightcc::testing::operation_on;
-using lightcc::testing::run_one;
 namespace topk_jobs = testing::topk_jobs;
 using testing::Framework;
 using testing::run_nccl_job;
-using testing::Tensor;
 using testing::wait_for_all;
 using topk_jobs::ByRank;
 using topk_jobs::kCount;
@@ -52,9 +39,9 @@ using topk_jobs::kRanks;
 /// Of NCCL, in a step of a rank: by the host's way, and by NCCL's.
 constexpr std::array<int, 2> kCalls{0, 1};
 
-JobOptions one_rank_a_host() {
+JobOptions one_rank_a_host(const char* nccl_topk = "1") {
   JobOptions options = topk_jobs::options();
-  options.environment["LIGHT_NCCL_TOPK"] = "1";
+  options.environment["LIGHT_NCCL_TOPK"] = nccl_topk;
   return options;
 }
 
@@ -99,31 +86,11 @@ TEST_F(NcclTopk, the_host_waits_for_nothing_between_selecting_and_adding_up) {
   run_nccl_job(
       one_rank_a_host(),
       [](World& world, int rank) {
-        const Framework framework;
-        Numbers data = numbers_of(rank, 40000);
-        const Tensor tensor(framework, data);
-        for (int step = 0; step < 2; ++step) {
-          wait_for_all(world);
-          if (rank == 0 && step == 1) {
-            fake::set("devices=4,hold=0:0");
-          }
-          wait_for_all(world);
-          std::vector<Operation> operations;
-          operations.push_back(topk_jobs::compressed(
-              tensor.put(operation_on(OpType::kAllreduce, "t", data)), CompressionSpec{}));
-          const auto handle = world.start(std::move(operations), {});
-          ASSERT_TRUE(handle.ok()) << handle.status().message();
-          if (rank == 0 && step == 1) {
-            EXPECT_TRUE(topk_jobs::comes_true([] {
-              return fake::launches() == kLaunches * kRanks;
-            })) << fake::launches();
-            const fake::Copies copies = fake::copies_of(0);
-            EXPECT_LE(copies.to_device, 2 * kRanks);
-            fake::set("devices=4");
-          }
-          ASSERT_TRUE(world.wait(*handle, {}).ok());
-        }
-        wait_for_all(world);
+        topk_jobs::hold_copies_of_a_step(world, rank, [] {
+          EXPECT_TRUE(topk_jobs::comes_true([] { return fake::launches() == kLaunches * kRanks; }))
+              << fake::launches();
+          EXPECT_LE(fake::copies_of(0).to_device, 2 * kRanks);
+        });
         EXPECT_EQ(topk_jobs::buckets_by_nccl(world), 2U);
         // Lists travel in their full length: of 400 entries, with room for 500.
         EXPECT_EQ(world.stats().topk.sent_bytes, 2 * (kRanks - 1) * (16 + 4 + 500 * 6U));
@@ -136,28 +103,14 @@ TEST_F(NcclTopk, nothing_but_tables_and_reports_is_copied) {
   run_nccl_job(
       one_rank_a_host(),
       [](World& world, int rank) {
-        const Framework framework;
-        Numbers data = numbers_of(rank, 40000);
-        const Tensor tensor(framework, data);
-        wait_for_all(world);
-        if (rank == 0) {
-          fake::set("devices=4");
-        }
-        wait_for_all(world);
-        const auto reduced = run_one(
-            world,
-            topk_jobs::compressed(tensor.put(operation_on(OpType::kAllreduce, "t", data)), {}));
-        ASSERT_TRUE(reduced.ok()) << reduced.status().message();
-        wait_for_all(world);
         // All ranks use one GPU of the fake driver here.
-        const fake::Copies copies = fake::copies_of(0);
+        const fake::Copies copies = topk_jobs::copies_of_a_step(world, rank);
         EXPECT_EQ(copies.to_host, 2 * kRanks);
         EXPECT_EQ(copies.bytes_to_host,
                   kRanks * (sizeof(TopkProgress) + kMergeFlags * sizeof(u32)));
         EXPECT_EQ(copies.to_device, 2 * kRanks);
         EXPECT_EQ(copies.bytes_to_device,
                   kRanks * (sizeof(TopkTensor) + sizeof(MergeTensor) + kRanks * sizeof(MergeList)));
-        wait_for_all(world);
       },
       "devices=4");
 }
@@ -180,22 +133,8 @@ TEST_F(NcclTopk, more_tensors_than_a_table_has_rows_go_in_two) {
   run_nccl_job(
       options,
       [](World& world, int rank) {
-        const Framework framework;
-        Numbers data = numbers_of(rank, 400);
-        std::vector<Tensor> tensors;
-        std::vector<Operation> operations;
-        tensors.reserve(kMaxTopkTensors + 1);
-        for (std::size_t i = 0; i <= kMaxTopkTensors; ++i) {
-          operations.push_back(topk_jobs::compressed(
-              tensors.emplace_back(framework, data)
-                  .put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data)),
-              {}));
-        }
-        const auto ended = lightcc::testing::run_together(world, std::move(operations));
-        ASSERT_TRUE(ended.ok()) << ended.status().message();
-        EXPECT_EQ(tensors.front().read(), tensors.back().read());
+        topk_jobs::reduce_more_than_a_table(world, rank);
         EXPECT_EQ(topk_jobs::buckets_by_nccl(world), 1U);
-        EXPECT_EQ(world.stats().topk.on_device, kMaxTopkTensors + 1);
       },
       "devices=4");
 }
@@ -209,85 +148,18 @@ TEST_F(NcclTopk, what_is_sent_and_what_is_kept_add_up) {
 }
 
 TEST_F(NcclTopk, a_rank_that_has_joined_contributes_what_it_kept_back) {
-  std::array<Numbers, 2> results;
-  for (const std::size_t by_nccl : {0U, 1U}) {
-    JobOptions options = one_rank_a_host();
-    options.environment["LIGHT_NCCL_TOPK"] = std::to_string(by_nccl);
-    run_nccl_job(options, [&](World& world, int rank) {
-      const Framework framework;
-      topk_jobs::reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
-      for (int step = 0; step < 2 && rank != 1; ++step) {
-        const Numbers got =
-            topk_jobs::reduce(world, framework, numbers_of(rank, kCount), {.ratio = 0.02});
-        if (rank == 0) {
-          results[by_nccl] = got;
-        }
-      }
-      EXPECT_TRUE(run_one(world, bare(OpType::kJoin)).ok());
-      // Nobody on the rank that has joined waits for the last ones.
-      EXPECT_TRUE(topk_jobs::comes_true([&] {
-        return topk_jobs::buckets_by_nccl(world) == by_nccl * 3;
-      })) << topk_jobs::buckets_by_nccl(world);
-    });
-  }
-  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(topk_jobs::reduced_while_rank_1_has_joined(one_rank_a_host("0"), 0),
+            topk_jobs::reduced_while_rank_1_has_joined(one_rank_a_host("1"), 3));
 }
 
 // Lanes and sets take turns, as NCCL wants; dense ones are among them.
 TEST_F(NcclTopk, many_buckets_run_on_two_lanes_and_sub_sets) {
-  JobOptions options = one_rank_a_host();
-  options.environment["LIGHT_NUM_STREAMS"] = "2";
-  options.process_sets = {{0, 2}};
-  ByRank expected;
-  for (const bool by_nccl : {false, true}) {
-    options.environment["LIGHT_NCCL_TOPK"] = by_nccl ? "1" : "0";
-    run_nccl_job(options, [&](World& world, int rank) {
-      const Framework framework;
-      std::vector<Numbers> data;
-      for (int i = 0; i < 12; ++i) {
-        data.push_back(numbers_of(rank + i, 2000));
-      }
-      std::vector<Tensor> tensors;
-      tensors.reserve(data.size());
-      for (const Numbers& numbers : data) {
-        tensors.emplace_back(framework, numbers);
-      }
-      for (int step = 0; step < 3; ++step) {
-        std::vector<Handle> handles;
-        for (std::size_t i = 0; i < tensors.size(); ++i) {
-          Operation operation =
-              tensors[i].put(operation_on(OpType::kAllreduce, "t" + std::to_string(i), data[i]));
-          operation.request.signature.process_set = i % 3 == 2 && rank != 1 ? 1 : 0;
-          if (i % 3 == 2 && rank == 1) {
-            continue;
-          }
-          if (i % 4 != 3) {
-            operation =
-                topk_jobs::compressed(std::move(operation), {.ratio = i % 2 == 0 ? 0.02 : 0.05});
-          }
-          std::vector<Operation> one;
-          one.push_back(std::move(operation));
-          const auto handle = world.start(std::move(one), {});
-          ASSERT_TRUE(handle.ok()) << handle.status().message();
-          handles.push_back(*handle);
-        }
-        for (const Handle& handle : handles) {
-          const auto ended = world.wait(handle, {});
-          ASSERT_TRUE(ended.ok()) << ended.status().message();
-        }
-      }
-      std::vector<Numbers> results;
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        results.push_back(tensors[i].read());
-      }
-      if (by_nccl) {
-        EXPECT_EQ(results, topk_jobs::of(expected, rank));
-        EXPECT_EQ(world.stats().device_buckets.staged, 0U);
-      } else {
-        topk_jobs::of(expected, rank) = results;
-      }
-    });
-  }
+  const ByRank expected =
+      topk_jobs::reduced_on_lanes_and_sets(one_rank_a_host("0"), [](const World& /*world*/) {});
+  const ByRank results = topk_jobs::reduced_on_lanes_and_sets(
+      one_rank_a_host("1"),
+      [](const World& world) { EXPECT_EQ(world.stats().device_buckets.staged, 0U); });
+  EXPECT_EQ(results, expected);
 }
 
 TEST_F(NcclTopk, a_process_set_takes_what_was_kept_back_along_when_it_goes) {
@@ -334,11 +206,9 @@ TEST_F(NcclTopk, blocks_of_a_host_and_quantised_tensors_go_by_way_of_the_host) {
 // No rank takes the sum for a good one.
 TEST_F(NcclTopk, a_rank_whose_list_is_damaged_is_named_on_all) {
   for (const int byte : {8, 33}) {  // Of its count of entries, and of an offset.
-    const auto told = topk_jobs::errors_of_job(one_rank_a_host(), [byte](int rank) {
-      if (rank == 0) {
-        fake::set_nccl("spoils=2:" + std::to_string(byte));
-      }
-    });
+    const auto told = topk_jobs::errors_of_job(
+        one_rank_a_host(),
+        topk_jobs::on_rank_0(fake::set_nccl, "spoils=2:" + std::to_string(byte)));
     for (const Status& status : told) {
       EXPECT_EQ(status.code(), ErrorCode::kPeerFailed) << byte;
       EXPECT_EQ(status.rank(), 2) << byte << ": " << status.message();
@@ -352,13 +222,7 @@ TEST_F(NcclTopk, a_rank_whose_list_is_damaged_is_named_on_all) {
 // No rank can go another way alone.
 TEST_F(NcclTopk, a_gpu_without_memory_for_what_is_kept_back_ends_the_world) {
   const auto told = topk_jobs::errors_of_job(
-      one_rank_a_host(),
-      [](int rank) {
-        if (rank == 0) {
-          fake::set("devices=4,fail=cuMemAlloc_v2:2:1");
-        }
-      },
-      0);
+      one_rank_a_host(), topk_jobs::on_rank_0(fake::set, "devices=4,fail=cuMemAlloc_v2:2:1"), 0);
   EXPECT_TRUE(topk_jobs::has_words(told, "CUDA_ERROR_OUT_OF_MEMORY"));
   for (const Status& status : told) {
     EXPECT_GE(status.rank(), 0) << status.message();
@@ -366,29 +230,19 @@ TEST_F(NcclTopk, a_gpu_without_memory_for_what_is_kept_back_ends_the_world) {
 }
 
 TEST_F(NcclTopk, a_failure_of_nccl_or_of_the_driver_ends_the_world_on_all_ranks) {
-  const auto set_nccl_on_rank_0 = [](const char* settings) {
-    return [settings](int rank) {
-      if (rank == 0) {
-        fake::set_nccl(settings);
-      }
-    };
+  const auto told = [](void (*set)(const std::string&), const std::string& settings) {
+    return topk_jobs::errors_of_job(one_rank_a_host(), topk_jobs::on_rank_0(set, settings));
   };
-  EXPECT_TRUE(topk_jobs::has_words(
-      topk_jobs::errors_of_job(one_rank_a_host(), set_nccl_on_rank_0("fail=ncclAllGather:3:4")),
-      "error of the fake NCCL (NCCL error 3)"));
-  EXPECT_TRUE(topk_jobs::has_words(
-      topk_jobs::errors_of_job(one_rank_a_host(), set_nccl_on_rank_0("broken=5")), "NCCL"));
-  for (const char* const call : {"cuLaunchKernel:719:20",
+  EXPECT_TRUE(topk_jobs::has_words(told(fake::set_nccl, "fail=ncclAllGather:3:4"),
+                                   "error of the fake NCCL (NCCL error 3)"));
+  EXPECT_TRUE(topk_jobs::has_words(told(fake::set_nccl, "broken=5"), "NCCL"));
+  for (const std::string call : {"cuLaunchKernel:719:20",
                                  "cuLaunchKernel:2:51",
                                  "cuMemcpyHtoDAsync_v2:2:2",
                                  "cuMemcpyDtoHAsync_v2:2:3",
                                  "cuMemsetD8Async:2:2"}) {
-    const auto told = topk_jobs::errors_of_job(one_rank_a_host(), [call](int rank) {
-      if (rank == 0) {
-        fake::set(std::string("devices=4,fail=") + call);
-      }
-    });
-    EXPECT_TRUE(topk_jobs::has_words(told, "CUDA_ERROR")) << call;
+    EXPECT_TRUE(topk_jobs::has_words(told(fake::set, "devices=4,fail=" + call), "CUDA_ERROR"))
+        << call;
   }
 }
 

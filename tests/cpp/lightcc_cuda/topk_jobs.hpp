@@ -2,7 +2,6 @@
 // whatever carries their lists.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -24,12 +23,21 @@ constexpr std::size_t kCount = 4001;
 /// Of a step of float32 in steady state.
 constexpr int kLaunches = 17;
 
-using ByRank = std::array<std::vector<Numbers>, kRanks>;
+using ByRank = std::vector<std::vector<Numbers>>;
 
 /// All tensors are large enough for compression.
 inline lightcc::testing::JobOptions options() {
   lightcc::testing::JobOptions options = lightcc::testing::on_hosts({0, 1, 2});
   options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
+  return options;
+}
+
+/// The same with two levels.
+inline lightcc::testing::JobOptions options_on_levels(const std::vector<int>& hosts = {
+                                                          0, 0, 1, 1}) {
+  lightcc::testing::JobOptions options = lightcc::testing::on_hosts(hosts);
+  options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
+  options.environment["LIGHT_2D_ALLREDUCE"] = "1";
   return options;
 }
 
@@ -50,14 +58,19 @@ inline std::vector<Numbers> train(World& world,
                         {.elements = {kCount, 300}, .void_rank = 1, .process_set = process_set});
 }
 
-/// The results where all tensors are in host memory.
+/// The results of `train(world, rank)`, where all tensors are in host memory.
+template <typename Train>
+inline ByRank trained_on_hosts(const lightcc::testing::JobOptions& options, const Train& train) {
+  ByRank results(static_cast<std::size_t>(options.size));
+  lightcc::testing::run_job(
+      options, [&](World& world, int rank) { of(results, rank) = train(world, rank); });
+  return results;
+}
+
 inline ByRank trained_on_hosts(const lightcc::testing::JobOptions& options,
                                const CompressionSpec& spec) {
-  ByRank results;
-  lightcc::testing::run_job(options, [&](World& world, int rank) {
-    of(results, rank) = train(world, rank, nullptr, spec);
-  });
-  return results;
+  return trained_on_hosts(
+      options, [&](World& world, int rank) { return train(world, rank, nullptr, spec); });
 }
 
 inline Operation compressed(Operation operation, const CompressionSpec& spec) {
