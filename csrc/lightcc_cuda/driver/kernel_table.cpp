@@ -8,11 +8,7 @@
 #include <utility>
 
 #include "lightcc_cuda/driver/ptx.hpp"
-#include "lightcc_cuda/kernels/bucket.hpp"
-#include "lightcc_cuda/kernels/finite.hpp"
-#include "lightcc_cuda/kernels/merge.hpp"
-#include "lightcc_cuda/kernels/reduce.hpp"
-#include "lightcc_cuda/kernels/topk.hpp"
+#include "lightcc_cuda/kernels/all.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -104,25 +100,7 @@ Result<FunctionHandle*> find_function(const Driver& driver,
 
 const std::vector<std::string>& kernel_names() {
 #define LIGHTCC_NAME(name, ...) #name,
-#define LIGHTCC_TEXT(name) #name
-#define LIGHTCC_TEXT_OF(macro) LIGHTCC_TEXT(macro)
-  static const std::vector<std::string> kNames{LIGHTCC_COPY_KERNELS(LIGHTCC_NAME)          //
-                                               LIGHTCC_CONVERT_KERNELS(LIGHTCC_NAME)       //
-                                               LIGHTCC_REDUCE_KERNELS(LIGHTCC_NAME)        //
-                                               LIGHTCC_FINITE_KERNELS(LIGHTCC_NAME)        //
-                                               LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_NAME)   //
-                                               LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_NAME)   //
-                                               LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_NAME)    //
-                                               LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_NAME)     //
-                                               LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_NAME)   //
-                                               LIGHTCC_TOPK_MEASURE_KERNELS(LIGHTCC_NAME)  //
-                                               LIGHTCC_MERGE_KERNELS(LIGHTCC_NAME)         //
-                                               LIGHTCC_MERGE_CHECK_KERNELS(LIGHTCC_NAME)   //
-                                               LIGHTCC_TEXT_OF(LIGHTCC_TOPK_PACK_KERNEL),
-                                               LIGHTCC_TEXT_OF(LIGHTCC_TOPK_COMMIT_KERNEL),
-                                               LIGHTCC_TEXT_OF(LIGHTCC_MERGE_BEGIN_KERNEL)};
-#undef LIGHTCC_TEXT_OF
-#undef LIGHTCC_TEXT
+  static const std::vector<std::string> kNames{LIGHTCC_ALL_KERNELS(LIGHTCC_NAME)};
 #undef LIGHTCC_NAME
   return kNames;
 }

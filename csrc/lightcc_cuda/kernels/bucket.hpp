@@ -58,3 +58,7 @@ inline constexpr u64 kBucketTile = 4096;
   X(lightcc_convert_i16_i16, Integer<i16>, Integer<i16>) \
   X(lightcc_convert_i32_i32, Integer<i32>, Integer<i32>) \
   X(lightcc_convert_i64_i64, Integer<i64>, Integer<i64>)
+/// X(name, ...) for all of them.
+#define LIGHTCC_ALL_BUCKET_KERNELS(X) \
+  LIGHTCC_COPY_KERNELS(X)             \
+  LIGHTCC_CONVERT_KERNELS(X)

@@ -25,7 +25,7 @@ LIGHTCC_DEVICE void flag_damage(const MergeTensor& t, u32 list) {
 }
 
 /// Where the entries of each block begin; a block of threads for each list.
-LIGHTCC_KERNEL(kMergeThreads, 4) LIGHTCC_MERGE_BEGIN_KERNEL(const MergeArguments a) {
+LIGHTCC_KERNEL(kMergeThreads, 4) lightcc_merge_begin(const MergeArguments a) {
   LIGHTCC_SHARED(u32, sums, kMergeThreads);
   const MergeList& list = a.lists[block_index()];
   const MergeTensor& t =

@@ -56,10 +56,14 @@ inline constexpr u32 kMergeTile = 4096;
   X(lightcc_merge_f64, Float64)  \
   X(lightcc_merge_f16, Float16)  \
   X(lightcc_merge_bf16, Bfloat16)
-#define LIGHTCC_MERGE_BEGIN_KERNEL lightcc_merge_begin
 /// The same, between the two, where nobody else has looked at the entries of the lists.
 #define LIGHTCC_MERGE_CHECK_KERNELS(X) \
   X(lightcc_merge_check_f32, Float32)  \
   X(lightcc_merge_check_f64, Float64)  \
   X(lightcc_merge_check_f16, Float16)  \
   X(lightcc_merge_check_bf16, Bfloat16)
+/// X(name, ...) for all of them.
+#define LIGHTCC_ALL_MERGE_KERNELS(X) \
+  X(lightcc_merge_begin)             \
+  LIGHTCC_MERGE_CHECK_KERNELS(X)     \
+  LIGHTCC_MERGE_KERNELS(X)

@@ -169,7 +169,14 @@ static_assert(sizeof(TopkArguments) == 56 && sizeof(TopkProgress) == 128 &&
   X(lightcc_topk_measure_f64, Float64)  \
   X(lightcc_topk_measure_f16, Float16)  \
   X(lightcc_topk_measure_bf16, Bfloat16)
-/// With `parts` blocks of each tensor.
-#define LIGHTCC_TOPK_PACK_KERNEL lightcc_topk_pack
-/// With a block for each tensor.
-#define LIGHTCC_TOPK_COMMIT_KERNEL lightcc_topk_commit
+/// X(name, ...) for all of them. lightcc_topk_pack has `parts` blocks of each tensor,
+/// lightcc_topk_commit a block for each tensor.
+#define LIGHTCC_ALL_TOPK_KERNELS(X) \
+  LIGHTCC_TOPK_SELECT_KERNELS(X)    \
+  LIGHTCC_TOPK_SAMPLE_KERNELS(X)    \
+  LIGHTCC_TOPK_COUNT_KERNELS(X)     \
+  LIGHTCC_TOPK_LANE_KERNELS(X)      \
+  LIGHTCC_TOPK_ENCODE_KERNELS(X)    \
+  LIGHTCC_TOPK_MEASURE_KERNELS(X)   \
+  X(lightcc_topk_pack)              \
+  X(lightcc_topk_commit)

@@ -35,7 +35,7 @@ struct PackingBlock {
   }
 };
 
-LIGHTCC_KERNEL(kTopkThreads, 4) LIGHTCC_TOPK_PACK_KERNEL(const TopkArguments a) {
+LIGHTCC_KERNEL(kTopkThreads, 4) lightcc_topk_pack(const TopkArguments a) {
   static_assert(kMaxTopkTensors <= kTopkThreads);
   constexpr u32 kWords = sizeof(TopkProgress) / sizeof(u64);
   LIGHTCC_SHARED(u64, lengths, kTopkThreads);

@@ -247,7 +247,7 @@ LIGHTCC_DEVICE_MEMBER void finish(const TopkArguments& a) {
   }
 }
 
-LIGHTCC_KERNEL(kWarpLanes, 1) LIGHTCC_TOPK_COMMIT_KERNEL(const TopkArguments a) {
+LIGHTCC_KERNEL(kWarpLanes, 1) lightcc_topk_commit(const TopkArguments a) {
   constexpr u32 kWords = sizeof(TopkProgress) / sizeof(u64);
   TopkProgress& progress = *a.tensors[block_index()].progress;
   if (a.reports != nullptr && thread_index() < kWords) {

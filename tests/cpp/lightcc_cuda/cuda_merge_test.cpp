@@ -118,7 +118,7 @@ class Merge {
                                    .lists = lists.data(),
                                    .count = static_cast<u32>(rows.size()),
                                    .num_lists = static_cast<u32>(lists.size())};
-    testing::run(LIGHTCC_MERGE_BEGIN_KERNEL, arguments.num_lists, kMergeThreads, arguments, rng);
+    testing::run(lightcc_merge_begin, arguments.num_lists, kMergeThreads, arguments, rng);
     const DataType dtype = merges.front()->dtype_;
     testing::run(checker_of(dtype), static_cast<u32>(tiles), kMergeThreads, arguments, rng);
     testing::run(kernel_of(dtype), static_cast<u32>(tiles), kMergeThreads, arguments, rng);

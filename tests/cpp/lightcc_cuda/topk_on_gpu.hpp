@@ -223,7 +223,7 @@ inline PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rn
   launch(kernels.finish, arguments.count);
   launch(kernels.encode, tiles);
   launch(kernels.measure, arguments.count);
-  launch(LIGHTCC_TOPK_PACK_KERNEL, parts);
+  launch(lightcc_topk_pack, parts);
   return step;
 }
 
@@ -241,7 +241,7 @@ inline void commit_topk_step(const std::vector<TopkTensor>& rows,
                                 .round = 0,
                                 .void_words = is_void.size() == 1 ? 0U : 1U,
                                 .unused = 0};
-  run(LIGHTCC_TOPK_COMMIT_KERNEL, arguments.count, kWarpLanes, arguments, rng);
+  run(lightcc_topk_commit, arguments.count, kWarpLanes, arguments, rng);
 }
 
 inline void commit_topk_step(const std::vector<TopkTensor>& rows, bool is_void, Rng& rng) {

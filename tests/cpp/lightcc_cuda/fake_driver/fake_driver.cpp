@@ -1,5 +1,5 @@
-// The driver's functions, in one file: all of them use what handles point to, and one error that
-// stays. What they are made of has headers of its own: memory, streams, settings, traffic.
+// The driver's functions. What they are made of has headers of its own: state, kernels, memory,
+// streams, settings, traffic.
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 
 #include <array>
@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
@@ -20,36 +19,12 @@
 #include <vector>
 
 #include "lightcc_cuda/driver/functions.hpp"
+#include "lightcc_cuda/fake_driver/kernels.hpp"
 #include "lightcc_cuda/fake_driver/memory.hpp"
-#include "lightcc_cuda/fake_driver/settings.hpp"
-#include "lightcc_cuda/fake_driver/stream.hpp"
-#include "lightcc_cuda/fake_driver/traffic.hpp"
-#include "lightcc_cuda/simulator/kernels.hpp"
+#include "lightcc_cuda/fake_driver/state.hpp"
 #include "lightcc_cuda/simulator/simulator.hpp"
 
-namespace lightcc::cuda {
-
-// What the handles point to.
-struct StreamHandle {
-  fake::Stream stream;
-};
-/// Recorded and asked by one thread.
-struct EventHandle {
-  unsigned flags;
-  std::shared_ptr<fake::Turn> turn;
-};
-struct ModuleHandle {
-  std::set<std::string, std::less<>> kernels;
-};
-struct ContextHandle {
-  Device device;
-};
-struct FunctionHandle {
-  std::size_t bytes;
-  std::string (*run)(const simulator::Shape&, const void*);
-};
-
-namespace fake {
+namespace lightcc::cuda::fake {
 namespace {
 
 constexpr Code kInvalidValue = kErrorInvalidValue;
@@ -58,109 +33,15 @@ constexpr Code kInvalidDevice = 101;
 constexpr Code kInvalidContext = kErrorInvalidContext;
 constexpr Code kNoBinary = 209;
 constexpr Code kInvalidHandle = 400;
-constexpr Code kIllegalAddress = 700;
 constexpr Code kLaunchFailed = 719;
 constexpr Code kForbiddenInCapture = 900;
 constexpr int kHighestPriority = -5;
 
-Settings& settings() {
-  static Settings all("LIGHTCC_FAKE_CUDA",
-                      {{"version", "12080"},
-                       {"devices", "1"},
-                       {"capability", "90"},
-                       {"ptx", "1"},
-                       {"cubin", "1"},
-                       {"bus", "1"},
-                       {"memory_mb", "1024"}});
-  return all;
-}
-DeviceMemories& device_memories() {
-  static auto* const kAll = new DeviceMemories;  // Streams may outlive static objects.
-  return *kAll;
-}
-PinnedMemories& pinned_memories() {
-  static auto* const kAll = new PinnedMemories;
-  return *kAll;
-}
-Traffic& traffic() {
-  static auto* const kAll = new Traffic;
-  return *kAll;
-}
-std::size_t memory_bytes() {
-  return static_cast<std::size_t>(settings().number("memory_mb")) << 20;
-}
 std::atomic<int> live_objects{0};
 std::atomic<int> spoiled_captures{0};
 thread_local Option capture_mode = 0;  // "Global", as threads begin.
 thread_local std::vector<ContextHandle*> contexts;
 std::array<std::atomic<int>, 8> retained_contexts{};
-
-template <typename Arguments, void (*Kernel)(Arguments)>
-std::string run_kernel(const simulator::Shape& shape, const void* arguments) {
-  return simulator::launch(shape, Kernel, *static_cast<const Arguments*>(arguments));
-}
-
-/// A table in device memory, whose rows have addresses.
-template <typename Row>
-std::vector<Row> translated(const Row* rows, std::size_t count) {
-  const auto* const table = reinterpret_cast<const std::byte*>(rows);
-  std::vector<std::byte> bytes(table, table + count * sizeof(Row));
-  device_memories().translate(bytes);
-  std::vector<Row> made(count);
-  std::memcpy(made.data(), bytes.data(), bytes.size());
-  return made;
-}
-
-template <void (*Kernel)(TopkArguments)>
-std::string run_topk_kernel(const simulator::Shape& shape, const void* arguments) {
-  TopkArguments given = *static_cast<const TopkArguments*>(arguments);
-  const std::vector<TopkTensor> tensors = translated(given.tensors, given.count);
-  given.tensors = tensors.data();
-  return simulator::launch(shape, Kernel, given);
-}
-
-template <void (*Kernel)(MergeArguments)>
-std::string run_merge_kernel(const simulator::Shape& shape, const void* arguments) {
-  MergeArguments given = *static_cast<const MergeArguments*>(arguments);
-  const std::vector<MergeTensor> tensors = translated(given.tensors, given.count);
-  const std::vector<MergeList> lists = translated(given.lists, given.num_lists);
-  given.tensors = tensors.data();
-  given.lists = lists.data();
-  return simulator::launch(shape, Kernel, given);
-}
-
-/// A kernel of tests, which a module of theirs has.
-std::string write_nowhere(const simulator::Shape& /*shape*/, const void* /*arguments*/) {
-  settings().break_down(kIllegalAddress);
-  return {};
-}
-
-std::map<std::string, FunctionHandle, std::less<>>& kernels() {
-#define LIGHTCC_ROW(name, arguments) {#name, {sizeof(arguments), run_kernel<arguments, name>}},
-#define LIGHTCC_BUCKET_ROW(name, ...) LIGHTCC_ROW(name, BucketArguments)
-#define LIGHTCC_REDUCE_ROW(name, ...) LIGHTCC_ROW(name, ReduceArguments)
-#define LIGHTCC_FINITE_ROW(name, ...) LIGHTCC_ROW(name, FiniteArguments)
-#define LIGHTCC_TOPK_ROW(name, ...) {#name, {sizeof(TopkArguments), run_topk_kernel<name>}},
-#define LIGHTCC_MERGE_ROW(name, ...) {#name, {sizeof(MergeArguments), run_merge_kernel<name>}},
-  static std::map<std::string, FunctionHandle, std::less<>> all{
-      LIGHTCC_COPY_KERNELS(LIGHTCC_BUCKET_ROW)        //
-      LIGHTCC_CONVERT_KERNELS(LIGHTCC_BUCKET_ROW)     //
-      LIGHTCC_REDUCE_KERNELS(LIGHTCC_REDUCE_ROW)      //
-      LIGHTCC_FINITE_KERNELS(LIGHTCC_FINITE_ROW)      //
-      LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_TOPK_ROW)   //
-      LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_TOPK_ROW)   //
-      LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_TOPK_ROW)    //
-      LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_TOPK_ROW)     //
-      LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_TOPK_ROW)   //
-      LIGHTCC_TOPK_MEASURE_KERNELS(LIGHTCC_TOPK_ROW)  //
-      LIGHTCC_TOPK_ROW(lightcc_topk_pack)             //
-      LIGHTCC_TOPK_ROW(lightcc_topk_commit)           //
-      LIGHTCC_MERGE_KERNELS(LIGHTCC_MERGE_ROW)        //
-      LIGHTCC_MERGE_CHECK_KERNELS(LIGHTCC_MERGE_ROW)  //
-      LIGHTCC_MERGE_ROW(lightcc_merge_begin)          //
-      {"write_nowhere", {sizeof(Address), write_nowhere}}};
-  return all;
-}
 
 /// The stream of a handle; those up to 2 are the default one's. Like contexts, that is not counted.
 fake::Stream& stream_of(StreamHandle* handle) {
@@ -273,8 +154,7 @@ bool read_module(std::string_view text, ModuleHandle& module) {
   return find_device_memory(address);
 }
 
-}  // namespace fake
-}  // namespace lightcc::cuda
+}  // namespace lightcc::cuda::fake
 
 namespace cuda = lightcc::cuda;
 namespace fake = lightcc::cuda::fake;

@@ -62,24 +62,8 @@ void deallocate(void* memory) noexcept {
 /// Of all kernels, by the functions that the simulator calls.
 const std::unordered_map<const void*, const char*>& names() {
 #define LIGHTCC_NAME(name, ...) {reinterpret_cast<const void*>(&name), #name},
-#define LIGHTCC_NAME_OF(macro) LIGHTCC_NAME(macro)
   static const std::unordered_map<const void*, const char*> kNames{
-      LIGHTCC_COPY_KERNELS(LIGHTCC_NAME)           //
-      LIGHTCC_CONVERT_KERNELS(LIGHTCC_NAME)        //
-      LIGHTCC_REDUCE_KERNELS(LIGHTCC_NAME)         //
-      LIGHTCC_FINITE_KERNELS(LIGHTCC_NAME)         //
-      LIGHTCC_TOPK_SELECT_KERNELS(LIGHTCC_NAME)    //
-      LIGHTCC_TOPK_SAMPLE_KERNELS(LIGHTCC_NAME)    //
-      LIGHTCC_TOPK_COUNT_KERNELS(LIGHTCC_NAME)     //
-      LIGHTCC_TOPK_LANE_KERNELS(LIGHTCC_NAME)      //
-      LIGHTCC_TOPK_ENCODE_KERNELS(LIGHTCC_NAME)    //
-      LIGHTCC_TOPK_MEASURE_KERNELS(LIGHTCC_NAME)   //
-      LIGHTCC_NAME_OF(LIGHTCC_TOPK_PACK_KERNEL)    //
-      LIGHTCC_NAME_OF(LIGHTCC_TOPK_COMMIT_KERNEL)  //
-      LIGHTCC_MERGE_KERNELS(LIGHTCC_NAME)          //
-      LIGHTCC_MERGE_CHECK_KERNELS(LIGHTCC_NAME)    //
-      LIGHTCC_NAME_OF(LIGHTCC_MERGE_BEGIN_KERNEL)};
-#undef LIGHTCC_NAME_OF
+      LIGHTCC_ALL_KERNELS(LIGHTCC_NAME)};
 #undef LIGHTCC_NAME
   return kNames;
 }
