@@ -235,20 +235,31 @@ def ranks_of_one_gpu_are_staged(driver: str) -> int:
     return hvd.nccl_built()
 
 
+def repeat_until_an_error(victim: int, reduce: Callable[[int], object]) -> str:
+    """Calls `reduce(step)`, which NCCL carries, until the victim kills itself.
+
+    Returns:
+        What this rank is told then.
+    """
+    for step in range(1000):
+        if hvd.rank() == victim and step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            reduce(step)
+        except hvd.HorovodInternalError as error:
+            return str(error)
+        assert hvd.stats().nccl_buckets == step + 1
+    return "no error"
+
+
 def reduce_until_an_error(driver: str, victim: int) -> str:
     """Reduces groups by NCCL until a rank kills itself; returns what the others are told."""
     use_gpu(driver)
     hvd.init()
     arrays: list[Any] = [GpuArray(np.ones(1000, np.float32)) for _ in range(3)]
-    for step in range(1000):
-        if hvd.rank() == victim and step == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            hvd.grouped_allreduce_(arrays, op=hvd.Sum, name=str(step))
-        except hvd.HorovodInternalError as error:
-            return str(error)
-        assert hvd.stats().nccl_buckets == step + 1
-    return "no error"
+    return repeat_until_an_error(
+        victim, lambda step: hvd.grouped_allreduce_(arrays, op=hvd.Sum, name=str(step))
+    )
 
 
 def compress_until_an_error(driver: str, victim: int) -> str:
@@ -256,12 +267,7 @@ def compress_until_an_error(driver: str, victim: int) -> str:
     use_gpu(driver)
     hvd.init()
     array: Any = GpuArray(np.ones(3000, np.float32))
-    for step in range(1000):
-        if hvd.rank() == victim and step == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            hvd.allreduce(array, op=hvd.Sum, name="t", compression=hvd.Compression.topk(0.02))
-        except hvd.HorovodInternalError as error:
-            return str(error)
-        assert hvd.stats().nccl_buckets == step + 1
-    return "no error"
+    topk = hvd.Compression.topk(0.02)
+    return repeat_until_an_error(
+        victim, lambda _: hvd.allreduce(array, op=hvd.Sum, name="t", compression=topk)
+    )

@@ -16,9 +16,9 @@
 namespace lightcc::cut_off_test {
 namespace {
 
+using testing::state_at;
 using testing::cut_off::expect_both_sides_anywhere;
 using testing::cut_off::kPatience;
-using testing::cut_off::state_at;
 using testing::cut_off::World;
 
 TEST(CutOff, leaves_both_sides_of_the_step_to_all_hosts_of_one) {

@@ -197,15 +197,6 @@ class World {
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-inline const Bytes* state_at(const TopkMoments& moments, const TopkSteps& at) {
-  for (const auto& [steps, bytes] : moments.states) {
-    if (steps == at) {
-      return &bytes;
-    }
-  }
-  return nullptr;
-}
-
 /// What each rank has of each tensor after so many steps without a failure, the third maybe void.
 /// In host memory.
 inline std::vector<std::map<std::string, Bytes>> states_after(const Shape& shape,

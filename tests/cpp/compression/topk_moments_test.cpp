@@ -176,12 +176,9 @@ class TopkMomentsInAStore : public ::testing::Test {
 
   /// The state of the moment, or no bytes.
   Bytes state_at(std::uint64_t steps, std::uint64_t counted) {
-    for (auto& [at, bytes] : moments().states) {
-      if (at == TopkSteps{.steps = steps, .counted = counted}) {
-        return bytes;
-      }
-    }
-    return {};
+    const TopkMoments all = moments();
+    const Bytes* const state = testing::state_at(all, {.steps = steps, .counted = counted});
+    return state == nullptr ? Bytes() : *state;
   }
 
   HostTopkKernels kernels_{SimdLevel::kPlain};

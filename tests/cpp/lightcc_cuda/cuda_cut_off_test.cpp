@@ -25,10 +25,10 @@ namespace {
 
 using lightcc::testing::Buffer;
 using lightcc::testing::normal_values;
+using lightcc::testing::state_at;
 using lightcc::testing::tensor_of;
 using lightcc::testing::cut_off::expect_both_sides_anywhere;
 using lightcc::testing::cut_off::kPatience;
-using lightcc::testing::cut_off::state_at;
 using lightcc::testing::cut_off::World;
 using testing::finish;
 using testing::Framework;

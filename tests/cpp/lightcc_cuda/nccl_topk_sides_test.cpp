@@ -12,6 +12,7 @@
 
 #include "lightcc/engine/world.hpp"
 
+#include "compression/topk_testing.hpp"
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
 #include "lightcc_cuda/compressed_training.hpp"
@@ -78,12 +79,7 @@ struct Told {
   TopkMoments moments;
 
   const Bytes* state_at(std::uint64_t steps) const {
-    for (const auto& [at, bytes] : moments.states) {
-      if (at == TopkSteps{.steps = steps, .counted = steps}) {
-        return &bytes;
-      }
-    }
-    return nullptr;
+    return lightcc::testing::state_at(moments, {.steps = steps, .counted = steps});
   }
 };
 

@@ -8,8 +8,7 @@ import torch: its ranks do (`gpu_training`).
 
 from __future__ import annotations
 
-import os
-
+import gpu_nccl
 import pytest
 
 import lightcc
@@ -53,15 +52,10 @@ def test_two_processes_on_one_gpu_train_as_with_copies_on_the_host() -> None:
     spawn_ranks(train_on_gpu, 2, False, env=ENVIRONMENT, hosts=[0, 1], fresh=True, timeout_s=300)
 
 
-def test_two_ranks_train_by_nccl(num_gpus: int) -> None:
+@pytest.mark.usefixtures("num_gpus")
+def test_two_ranks_train_by_nccl() -> None:
     if not lightcc.nccl_built():
         pytest.skip("there is no NCCL of use: see python -m lightcc.doctor")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
-    nccl = {"HOROVOD_GPU_OPERATIONS": "NCCL", "LIGHT_NCCL_TOPK": "1"}
-    each = [
-        # NCCL lets ranks share a GPU where it takes them for hosts.
-        {"CUDA_VISIBLE_DEVICES": visible[rank % num_gpus], "NCCL_HOSTID": f"host-{rank}"}
-        for rank in range(2)
-    ]
-    settings = [ENVIRONMENT | nccl | its for its in each]
+    gpus = gpu_nccl.visible_gpus()
+    settings = gpu_nccl.with_nccl(gpus, 2, LIGHT_NCCL_TOPK="1", **ENVIRONMENT)
     spawn_ranks(train_on_gpu, 2, True, env=settings, hosts=[0, 1], fresh=True, timeout_s=300)
