@@ -66,6 +66,12 @@ class Settings {
     return found == values_.end() ? 0 : std::atoi(found->second.c_str());
   }
 
+  bool is(const std::string& name, const std::string& value) {
+    const std::lock_guard lock(mutex_);
+    const auto found = values_.find(name);
+    return found != values_.end() && found->second == value;
+  }
+
   /// Whether the library has a function, which `without` may name.
   bool has(const std::string& function) {
     const std::lock_guard lock(mutex_);

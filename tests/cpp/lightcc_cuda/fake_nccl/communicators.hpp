@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,12 +29,16 @@ inline void nap() {
   ::usleep(50);
 }
 
+struct Comm;
+
 /// A GPU of one rank, for all communicators that were split off one.
 struct RankGpu {
   std::atomic<int> operations{0};  // That are on streams.
   std::atomic<int> called{0};
   std::atomic<int> begun{0};
   std::atomic<bool> is_taken{false};  // By an operation, where there is room for one only.
+  // The communicator whose operation is not on its stream yet.
+  std::atomic<const Comm*> caller{nullptr};
 };
 
 /// A communicator of one rank. The launcher calls, streams run what was called.
@@ -48,8 +53,9 @@ struct Comm {
   std::shared_ptr<RankGpu> gpu = std::make_shared<RankGpu>();
   bool is_made = false;
   bool is_finalized = false;
-  bool is_connecting = false;  // For an operation, without end.
-  int answers_left = 0;        // That are still "in progress".
+  bool is_connecting = false;           // For an operation, without end.
+  int answers_left = 0;                 // That are still "in progress".
+  std::function<void()> put_on_stream;  // Of the operation that was called last, until then.
   std::vector<double> factors;
   std::uint64_t turn = 0;  // Of the stream's thread.
   // The split that goes on.
@@ -128,6 +134,16 @@ inline NcclCode check_ready(const std::shared_ptr<Comm>& comm) {
 inline void wait_for_gpu(const Comm& comm) {
   while (comm.gpu->operations > 0) {
     nap();
+  }
+}
+
+/// The operation that was called last is on its stream from now on, or is given up.
+inline void end_call(Comm& comm, bool is_given_up = false) {
+  const Comm* caller = &comm;
+  comm.gpu->caller.compare_exchange_strong(caller, nullptr);
+  const auto put = std::exchange(comm.put_on_stream, nullptr);
+  if (put && !is_given_up) {
+    put();
   }
 }
 

@@ -43,6 +43,7 @@ static void look_at_variables() {
   const std::lock_guard lock(orders_mutex);
   orders.clear();
   streams_used.clear();
+  ended_calls.clear();
 }
 [[gnu::visibility("default")]] std::vector<std::vector<std::string>> orders_of_nccl() {
   const std::lock_guard lock(orders_mutex);
@@ -55,6 +56,10 @@ static void look_at_variables() {
 [[gnu::visibility("default")]] int streams_of_nccl() {
   const std::lock_guard lock(orders_mutex);
   return static_cast<int>(streams_used.size());
+}
+[[gnu::visibility("default")]] int ended_of_nccl(const std::string& call) {
+  const std::lock_guard lock(orders_mutex);
+  return ended_calls[call];
 }
 [[gnu::visibility("default")]] int live_nccl() {
   const std::lock_guard lock(comms_mutex);
@@ -156,6 +161,9 @@ LIGHTCC_NCCL_API ncclCommGetAsyncError(NcclHandle* handle, NcclCode* state) {
   const bool goes_on = !comm->is_made || comm->split_to != nullptr || comm->is_connecting ||
                        (comm->is_finalized && comm->running > 0) ||
                        (comm->answers_left > 0 && --comm->answers_left > 0);
+  if (!goes_on || comm->error != 0) {
+    fake::end_call(*comm, comm->error != 0);
+  }
   *state = comm->error != 0 ? comm->error.load() : goes_on ? lightcc::cuda::kNcclInProgress : 0;
   return lightcc::cuda::kNcclSuccess;
 }
@@ -186,6 +194,7 @@ LIGHTCC_NCCL_API ncclCommAbort(NcclHandle* handle) {
     return lightcc::cuda::kNcclInvalidArgument;
   }
   comm->is_aborted = true;
+  fake::end_call(*comm, true);
   fake::wait_for_gpu(*comm);
   fake::drop_registrations(handle);
   fake::remove(handle);
@@ -252,8 +261,7 @@ LIGHTCC_NCCL_API ncclGroupEnd() {
   fake::Batch batch = std::move(*fake::grouped);
   fake::grouped.reset();
   LIGHTCC_NCCL_MAY_FAIL("ncclGroupEnd")
-  fake::begin(std::move(batch));
-  return lightcc::cuda::kNcclInProgress;
+  return fake::begin(std::move(batch));
 }
 
 LIGHTCC_NCCL_API ncclAllReduce(const void* in,
@@ -315,6 +323,7 @@ LIGHTCC_NCCL_API ncclBroadcast(const void* in,
                                StreamHandle* stream) {
   const Called called = fake::call_of("ncclBroadcast", count, type, 0, root);
   return fake::submit(
+      called.name.data(),
       handle,
       stream,
       [=](Comm& comm) {
@@ -343,6 +352,7 @@ LIGHTCC_NCCL_API ncclAllGather(const void* in,
   const Called called = fake::call_of("ncclAllGather", count, type);
   const std::size_t block = count * fake::size_of(type);
   return fake::submit(
+      called.name.data(),
       handle,
       stream,
       [=](Comm& comm) {
@@ -369,7 +379,8 @@ LIGHTCC_NCCL_API ncclSend(const void* in,
                           int peer,
                           NcclHandle* comm,
                           StreamHandle* stream) {
-  return fake::submit(comm,
+  return fake::submit("ncclSend",
+                      comm,
                       stream,
                       {},
                       fake::Transfer{.sends = true,
@@ -379,7 +390,8 @@ LIGHTCC_NCCL_API ncclSend(const void* in,
 }
 LIGHTCC_NCCL_API ncclRecv(
     void* out, std::size_t count, NcclType type, int peer, NcclHandle* comm, StreamHandle* stream) {
-  return fake::submit(comm,
+  return fake::submit("ncclRecv",
+                      comm,
                       stream,
                       {},
                       fake::Transfer{.sends = false,

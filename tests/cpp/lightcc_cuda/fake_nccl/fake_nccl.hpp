@@ -2,7 +2,8 @@
 //
 // - Ranks are processes or threads, which meet in shared memory named by the unique id.
 // - Communicators are non-blocking: a call returns "in progress", and no other call is allowed on
-//   the communicator until ncclCommGetAsyncError() has said that it is over.
+//   the communicator until ncclCommGetAsyncError() has said that it is over. Only then the
+//   operation is on its stream, and none may be called on another communicator of the rank before.
 // - Operations run on the thread of the fake driver's stream, and add in rank order. One waits for
 //   its peers without end, as NCCL does, until ncclCommAbort().
 // - ncclCommAbort() and ncclCommDestroy() free memory of the GPU. So they wait for the operations
@@ -29,6 +30,7 @@ namespace lightcc::cuda::fake {
 ///   room=0             1: a rank's GPU has room for one operation at a time, of several streams
 ///   ordered=0          1: these begin in the order of calls, as with NCCL_LAUNCH_ORDER_IMPLICIT=1
 ///   spoils=RANK:BYTE   ncclAllGather brings another byte at that place of what the rank gives
+///   holds=CALL         operations that begin with that call wait for other settings
 ///   lost=0             1: ncclCommAbort() does not return
 /// A process that cannot call this sets LIGHTCC_FAKE_NCCL.
 void set_nccl(const std::string& settings);
@@ -46,6 +48,8 @@ int live_registrations_of_nccl();
 int live_nccl();
 /// Operations, or groups of them, that the ranks of this process have begun since set_nccl().
 int operations_of_nccl();
+/// Those of them that have ended as they should, and began with that call.
+int ended_of_nccl(const std::string& call);
 /// The communicators that each rank of this process has used since, in order.
 std::vector<std::vector<std::string>> orders_of_nccl();
 /// The streams that they have been put on since.

@@ -32,6 +32,7 @@ inline std::atomic<int> operations_begun{0};
 inline std::mutex orders_mutex;
 inline std::map<std::thread::id, std::vector<std::string>> orders;
 inline std::set<StreamHandle*> streams_used;
+inline std::map<std::string, int> ended_calls;
 
 inline std::byte* memory_at(const void* address) {
   return static_cast<std::byte*>(lightcc_fake_cuda_memory(reinterpret_cast<Address>(address)));
@@ -113,6 +114,7 @@ struct Transfer {
 
 /// What one group, or a call outside of one, brings to a stream.
 struct Batch {
+  std::string call;  // The first one of a group.
   std::shared_ptr<Comm> comm;
   StreamHandle* stream = nullptr;
   std::vector<std::function<void(Comm&)>> collectives;
@@ -158,6 +160,11 @@ struct Batch {
     while ((breaks || hangs) && !comm->is_aborted) {
       nap();
     }
+    for (const int current = nccl_settings().current(); nccl_settings().is("holds", call) &&
+                                                        nccl_settings().current() == current &&
+                                                        comm->goes_on();) {
+      nap();
+    }
     for (const auto& collective : collectives) {
       if (comm->goes_on()) {
         collective(*comm);
@@ -176,6 +183,10 @@ struct Batch {
         nap();
       }
     }
+    if (comm->goes_on()) {
+      const std::lock_guard lock(orders_mutex);
+      ++ended_calls[call];
+    }
     --comm->running;
   }
 };
@@ -183,7 +194,16 @@ struct Batch {
 inline thread_local int depth = 0;
 inline thread_local std::optional<Batch> grouped;
 
-inline void begin(Batch batch) {
+inline NcclCode begin(Batch batch) {
+  Comm& comm = *batch.comm;
+  if (comm.gpu->caller != nullptr) {
+    (void)std::fprintf(stderr,
+                       "fake NCCL: rank %zu calls %s while a call on another communicator is in "
+                       "progress, so that their order is not known\n",
+                       comm.rank,
+                       batch.call.c_str());
+    return kNcclInvalidUsage;
+  }
   const int number = ++operations_begun;
   {
     const std::lock_guard lock(orders_mutex);
@@ -196,23 +216,27 @@ inline void begin(Batch batch) {
   if (number == nccl_settings().number("connects")) {
     batch.comm->is_connecting = true;
     batch.comm->error = batch.breaks ? kNcclRemoteError : kNcclSuccess;
-    return;
+    return kNcclInProgress;
   }
   ++batch.comm->running;
   batch.turn = batch.comm->gpu->called++;
   ++batch.comm->gpu->operations;
   batch.on_gpu = std::shared_ptr<void>(
       nullptr, [gpu = batch.comm->gpu](void* /*nothing*/) { --gpu->operations; });
-  StreamHandle* const stream = batch.stream;
-  lightcc_fake_cuda_enqueue(
-      stream,
-      [](void* it) { static_cast<Batch*>(it)->run(); },
-      new Batch(std::move(batch)),
-      [](void* it) { delete static_cast<Batch*>(it); });
+  comm.gpu->caller = &comm;
+  comm.put_on_stream = [batch = std::make_shared<Batch>(std::move(batch))] {
+    lightcc_fake_cuda_enqueue(
+        batch->stream,
+        [](void* it) { (*static_cast<std::shared_ptr<Batch>*>(it))->run(); },
+        new std::shared_ptr<Batch>(batch),
+        [](void* it) { delete static_cast<std::shared_ptr<Batch>*>(it); });
+  };
+  return kNcclInProgress;
 }
 
 /// Adds to the group that was begun, or runs by itself.
-inline NcclCode submit(NcclHandle* handle,
+inline NcclCode submit(const char* call,
+                       NcclHandle* handle,
                        StreamHandle* stream,
                        std::function<void(Comm&)> collective,
                        std::optional<Transfer> transfer) {
@@ -223,6 +247,7 @@ inline NcclCode submit(NcclHandle* handle,
   const bool is_grouped = depth > 0;
   if (!is_grouped || !grouped.has_value()) {
     grouped.emplace().comm = comm;
+    grouped->call = call;
     grouped->stream = stream;
   }
   if (grouped->comm != comm || grouped->stream != stream) {
@@ -237,9 +262,9 @@ inline NcclCode submit(NcclHandle* handle,
   if (is_grouped) {
     return kNcclSuccess;
   }
-  begin(std::move(*grouped));
+  const NcclCode begun = begin(std::move(*grouped));
   grouped.reset();
-  return kNcclInProgress;
+  return begun;
 }
 
 inline Called call_of(
@@ -287,6 +312,7 @@ inline NcclCode submit_reduction(Called called,
   called.in_at = place_in_registration(handle, in, elements * size_of(called.type));
   called.out_at = place_in_registration(handle, out, count * size_of(called.type));
   return submit(
+      called.name.data(),
       handle,
       stream,
       [=](Comm& comm) {
