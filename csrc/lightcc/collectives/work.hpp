@@ -30,6 +30,12 @@ class Work {
   virtual Result<Progress> advance() = 0;
 };
 
+/// An operation in which nothing is left to be done.
+class DoneWork final : public Work {
+ public:
+  Result<Progress> advance() override { return Progress::kDone; }
+};
+
 /// An operation that could not be started.
 class FailedWork final : public Work {
  public:

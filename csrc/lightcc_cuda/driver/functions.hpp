@@ -94,6 +94,7 @@ inline constexpr Option kCaptureModeRelaxed = 2;
   X(destroy_event, cuEventDestroy_v2, (EventHandle*))                                          \
   X(record_event, cuEventRecord, (EventHandle*, StreamHandle*))                                \
   X(query_event, cuEventQuery, (EventHandle*))                                                 \
+  X(wait_for_event, cuStreamWaitEvent, (StreamHandle*, EventHandle*, unsigned))                \
   X(elapsed_ms, cuEventElapsedTime, (float*, EventHandle*, EventHandle*))                      \
   X(load_module, cuModuleLoadDataEx, (ModuleHandle**, const void*, unsigned, Option*, void**)) \
   X(unload_module, cuModuleUnload, (ModuleHandle*))                                            \

@@ -168,7 +168,15 @@ std::unique_ptr<Work> NcclComms::start(std::shared_ptr<NcclComm> comm,
       return run(calls);
     };
   }
-  const auto job = std::make_shared<NcclJob>(std::move(comm), std::move(what), std::move(run));
+  std::vector<NcclStep> steps;
+  std::vector<NcclStep>& to = collected_ == nullptr ? steps : *collected_;
+  to.push_back({.comm = std::move(comm), .what = what, .run = std::move(run)});
+  return collected_ == nullptr ? start(std::move(what), std::move(steps))
+                               : std::make_unique<DoneWork>();
+}
+
+std::unique_ptr<Work> NcclComms::start(std::string what, std::vector<NcclStep> steps) {
+  const auto job = std::make_shared<NcclJob>(std::move(what), std::move(steps));
   launcher_->post(job);
   return std::make_unique<NcclWork>(launcher_, job);
 }

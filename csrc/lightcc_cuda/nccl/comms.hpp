@@ -8,6 +8,9 @@
 // ever, so none is made by the thread that drives the progress loop. Communicators are made without
 // blocking (`blocking = 0`) and asked how they are.
 //
+// An operation may have several steps, on several communicators. NCCL has taken each one before the
+// next one is called.
+//
 // All are split off one communicator of the world, which carries nothing itself: that takes no
 // exchange between ranks but NCCL's own, so that process sets can be made at any time. All ranks
 // ask for splits in one order.
@@ -54,6 +57,9 @@ struct NcclSetup {
   bool sends_lists = false;  ///< Of top-k compression, on all ranks.
   /// NCCL begins operations of several communicators in the order of calls, on the GPU as well.
   bool begins_in_order = false;
+  /// Communicators that are beside another one have a second stream, where operations begin in
+  /// order.
+  bool overlaps_levels = false;
 };
 
 /// What buckets are packed and compressed with. Of the launcher's thread.
@@ -83,6 +89,7 @@ class NcclComm {
   // Of the launcher's thread.
   NcclHandle* handle_ = nullptr;
   std::shared_ptr<Stream> stream_;
+  std::shared_ptr<Stream> aside_;      // For steps that are aside; null: they are on the other one.
   std::vector<DeviceMemory> scratch_;  // The last one is in use.
   std::size_t scratch_bytes_ = 0;
   std::unique_ptr<NcclBuffer> buffer_;
@@ -103,12 +110,13 @@ class NcclCalls {
   NcclCalls(const NcclLibrary& library,
             const Driver& driver,
             const NcclPacking& packing,
-            NcclComm& comm)
-      : library_(library), driver_(driver), packing_(packing), comm_(comm) {}
+            NcclComm& comm,
+            const Stream& stream)
+      : library_(library), driver_(driver), packing_(packing), comm_(comm), stream_(stream) {}
 
   const NcclFunctions& nccl() const { return library_.call(); }
   NcclHandle* comm() const { return comm_.handle_; }
-  StreamHandle* stream() const { return comm_.stream_->get(); }
+  StreamHandle* stream() const { return stream_.get(); }
   Status check(NcclCode code, const char* what) const { return library_.check(code, what, comm()); }
   /// Makes the calls of `body` begin together.
   Status in_group(const std::function<Status()>& body) const;
@@ -125,7 +133,8 @@ class NcclCalls {
   TopkSite* topk() const { return packing_.topk; }
   /// Is called when NCCL has taken the operation, and so has put it on the stream.
   void when_taken(std::function<Status()> rest) const { comm_.rest_ = std::move(rest); }
-  /// Is called when the GPU has done the operation. What it says becomes of the operation.
+  /// Is called when the GPU has done the operation, of which this is the last step. What it says
+  /// becomes of the operation.
   void when_done(std::function<Status()> end) const { comm_.end_ = std::move(end); }
 
  private:
@@ -133,9 +142,22 @@ class NcclCalls {
   const Driver& driver_;
   const NcclPacking& packing_;
   NcclComm& comm_;
+  const Stream& stream_;
 };
 
 using NcclOperation = std::function<Status(const NcclCalls&)>;
+
+/// What an operation does on one communicator. The GPU does the steps of one stream in order.
+struct NcclStep {
+  std::shared_ptr<NcclComm> comm;
+  std::string what;  ///< For messages.
+  NcclOperation run;
+  /// On the second stream of the communicator, if that has one.
+  bool is_aside = false;
+  /// An earlier step, which the GPU has done before it begins with this one.
+  std::optional<std::size_t> after = std::nullopt;
+  bool is_awaited = false;  ///< By a step that comes after it.
+};
 
 /// The communicators of one world. Thread: one at a time.
 class NcclComms {
@@ -160,6 +182,11 @@ class NcclComms {
   /// is dropped before its end aborts all communicators of this rank, and blocks for that, but not
   /// for ever.
   std::unique_ptr<Work> start(std::shared_ptr<NcclComm> comm, std::string what, NcclOperation run);
+  /// The same of an operation with steps. The last one is not aside, and ends behind all others.
+  std::unique_ptr<Work> start(std::string what, std::vector<NcclStep> steps);
+  /// Until it is called with null, an operation that is started becomes a step at the end of
+  /// `steps`, and its Work is done at once.
+  void collect(std::vector<NcclStep>* steps) { collected_ = steps; }
   /// Whether an abort was waited for in vain: the GPU may still do what was started.
   bool is_lost() const;
   /// Of the buffer of each communicator; 0: there is none.
@@ -181,6 +208,7 @@ class NcclComms {
   std::size_t buffer_bytes_;
   std::unique_ptr<std::thread> thread_;
   std::vector<Copy> copies_;
+  std::vector<NcclStep>* collected_ = nullptr;
 };
 
 }  // namespace lightcc::cuda

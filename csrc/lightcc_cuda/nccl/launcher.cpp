@@ -149,7 +149,9 @@ Status NcclLauncher::serve_gpu() {
   chores_.clear();
   waiting_.clear();
   running_.clear();
+  step_events_.clear();
   for (const auto& comm : comms_) {
+    comm->aside_.reset();
     comm->stream_.reset();  // The last one of a stream waits. What it uses goes later.
   }
   for (const auto& comm : comms_) {
@@ -279,6 +281,10 @@ Result<bool> NcclLauncher::advance_split(Chore& chore) {
       } else {
         LIGHTCC_ASSIGN_OR_RETURN(comm.stream_, stream_for_comm());
       }
+      if (chore.beside != nullptr && setup_.begins_in_order && setup_.overlaps_levels) {
+        LIGHTCC_ASSIGN_OR_RETURN(Stream aside, Stream::create(*driver_));
+        comm.aside_ = std::make_shared<Stream>(std::move(aside));
+      }
       comms_.push_back(chore.comm);
     }
     NcclConfig config;
@@ -326,6 +332,7 @@ Result<bool> NcclLauncher::advance_free(Chore& chore) {
     comm.destruction_ = nullptr;
     LIGHTCC_RETURN_IF_ERROR(setup_.library.check(code, "ncclCommDestroy", nullptr));
   }
+  comm.aside_.reset();
   comm.stream_.reset();
   comm.scratch_.clear();
   comm.buffer_.reset();
@@ -355,24 +362,17 @@ void NcclLauncher::advance_launches() {
       finish(*job, launched.status());
     }
     is_launching_ = false;
+    step_events_.clear();
     waiting_.pop_front();
   }
 }
 
 Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
-  NcclComm& comm = *job->comm_;
-  if (comm.handle_ == nullptr || comm.stream_ == nullptr) {
-    return make_error(ErrorCode::kInternal, "%s: the communicator is gone", job->what_.c_str());
-  }
   if (!is_launching_) {
     is_launching_ = true;
     launch_deadline_ = deadline_from_now(setup_.operation_patience);
-    comm.rest_ = nullptr;
-    comm.end_ = nullptr;
-    LIGHTCC_RETURN_IF_ERROR(job->run_(NcclCalls(setup_.library, *driver_, packing_, comm)));
-    job->run_ = nullptr;
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const bool is_taken, is_ready(comm.handle_, job->what_.c_str()));
+  LIGHTCC_ASSIGN_OR_RETURN(const bool is_taken, launch_steps(*job));
   if (!is_taken) {
     // From 2.22 on it connects to peers in the first operations.
     if (clock_.now() >= launch_deadline_) {
@@ -380,27 +380,15 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
                         "rank %d waited for NCCL's %s to begin, for which not all ranks were there "
                         "in time (LIGHT_NCCL_TIMEOUT)",
                         setup_.rank,
-                        job->what_.c_str());
+                        job->steps_[job->taken_].what.c_str());
     }
     return false;
   }
-  for (const NcclOp op : std::exchange(comm.ops_, {})) {
-    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
-        setup_.library.call().destroy_op(op, comm.handle_), "ncclRedOpDestroy", comm.handle_));
-  }
-  // NCCL has enqueued its part by now, and not before.
-  if (const auto rest = std::exchange(comm.rest_, nullptr); rest) {
-    LIGHTCC_RETURN_IF_ERROR(rest());
-  }
-  EventHandle* handle = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver_->check(driver_->call().create_event(&handle, kEventWithoutTiming), "cuEventCreate"));
-  Event event(*driver_, handle);
-  LIGHTCC_RETURN_IF_ERROR(
-      driver_->check(driver_->call().record_event(handle, comm.stream_->get()), "cuEventRecord"));
+  const NcclStep& last = job->steps_.back();
+  LIGHTCC_ASSIGN_OR_RETURN(Event event, record(stream_of(last)));
   running_.push_back({.job = job,
                       .event = std::move(event),
-                      .end = std::exchange(comm.end_, nullptr),
+                      .end = std::exchange(last.comm->end_, nullptr),
                       .deadline = launch_deadline_});
   return true;
 }
@@ -429,10 +417,12 @@ Result<bool> NcclLauncher::has_ended(const Running& running) {
     return true;
   }
   const TimePoint now = clock_.now();
-  NcclComm& comm = *running.job->comm_;
-  if (now - comm.asked_ >= kErrorInterval) {
-    comm.asked_ = now;
-    LIGHTCC_RETURN_IF_ERROR(is_ready(comm.handle_, running.job->what_.c_str()).status());
+  for (const NcclStep& step : running.job->steps_) {
+    NcclComm& comm = *step.comm;
+    if (now - comm.asked_ >= kErrorInterval) {
+      comm.asked_ = now;
+      LIGHTCC_RETURN_IF_ERROR(is_ready(comm.handle_, step.what.c_str()).status());
+    }
   }
   if (now >= running.deadline) {
     return make_error(ErrorCode::kTimeout,

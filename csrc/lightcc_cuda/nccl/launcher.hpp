@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,8 +23,9 @@ namespace lightcc::cuda {
 /// One operation, from start() to its end on the GPU.
 class NcclJob {
  public:
-  NcclJob(std::shared_ptr<NcclComm> comm, std::string what, NcclOperation run)
-      : comm_(std::move(comm)), what_(std::move(what)), run_(std::move(run)) {}
+  /// There is at least one step.
+  NcclJob(std::string what, std::vector<NcclStep> steps)
+      : what_(std::move(what)), steps_(std::move(steps)) {}
 
   /// The GPU has done it, or it failed.
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
@@ -32,9 +35,11 @@ class NcclJob {
  private:
   friend class NcclLauncher;
 
-  const std::shared_ptr<NcclComm> comm_;
   const std::string what_;
-  NcclOperation run_;
+  // Of the launcher's thread.
+  std::vector<NcclStep> steps_;
+  std::size_t taken_ = 0;  // Steps that NCCL has on streams.
+
   Status status_;
   std::atomic<bool> has_ended_{false};
 };
@@ -106,6 +111,12 @@ class NcclLauncher {
   void deregister(NcclComm& comm) const;
   /// Calls what the job is; true when NCCL has taken it, and it is running.
   Result<bool> launch(const std::shared_ptr<NcclJob>& job);
+  /// Calls the steps one after another; true when NCCL has taken them all. (launcher_steps.cpp)
+  Result<bool> launch_steps(NcclJob& job);
+  Status call_step(NcclJob& job, NcclStep& step);
+  Status finish_step(NcclJob& job, const NcclStep& step);
+  static const Stream& stream_of(const NcclStep& step);
+  Result<Event> record(const Stream& stream) const;
   Result<bool> has_ended(const Running& running);
   /// Whether the call before is over.
   Result<bool> is_ready(NcclHandle* comm, const char* what) const;
@@ -130,8 +141,9 @@ class NcclLauncher {
   std::weak_ptr<Stream> stream_;                  // Of all of them, where NCCL keeps no order.
   std::deque<Chore> chores_;
   std::deque<std::shared_ptr<NcclJob>> waiting_;
-  bool is_launching_ = false;  // NCCL goes on with the first of them.
-  TimePoint launch_deadline_;  // Until when it is to have ended, too.
+  bool is_launching_ = false;                 // NCCL goes on with the first of them.
+  TimePoint launch_deadline_;                 // Until when it is to have ended, too.
+  std::map<std::size_t, Event> step_events_;  // Of its steps that are awaited, by their number.
   std::vector<Running> running_;
 
   Mutex mutex_;

@@ -479,6 +479,19 @@ LIGHTCC_API cuEventQuery(cuda::EventHandle* event) {
   LIGHTCC_NEEDS_CONTEXT("cuEventQuery")
   return event->turn == nullptr || event->turn->is_done() ? cuda::kSuccess : cuda::kErrorNotReady;
 }
+// Of what is recorded by now.
+LIGHTCC_API cuStreamWaitEvent(cuda::StreamHandle* stream,
+                              cuda::EventHandle* event,
+                              unsigned flags) {
+  LIGHTCC_NEEDS_CONTEXT("cuStreamWaitEvent")
+  if (flags != 0) {
+    return fake::kInvalidValue;
+  }
+  if (event->turn != nullptr) {
+    fake::stream_of(stream).add([turn = event->turn] { turn->wait(); });
+  }
+  return cuda::kSuccess;
+}
 LIGHTCC_API cuEventElapsedTime(float* milliseconds,
                                cuda::EventHandle* first,
                                cuda::EventHandle* last) {
