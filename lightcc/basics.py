@@ -354,7 +354,7 @@ def stats() -> Statistics:
         ones that the negotiation did by itself, LIGHT_INLINE_BYTES), `one_shot_allreduces` (of
         those, small ones that each rank of the host combined by itself). Of those with tensors of a
         GPU: `staged_buckets` (by way of host memory), `nccl_buckets` (by NCCL), and
-        `nccl_two_level_buckets` (of these, by NCCL within hosts alone). `payload_bytes` (input of
+        `nccl_two_level_buckets` (of these, on two levels). `payload_bytes` (input of
         completed operations), `network_bytes_sent`, `network_bytes_received`,
         `network_retransmits` (of TCP), `control_frames_sent`, and `sleeps` (times the progress loop
         went to sleep). Of compression: `compressed_tensors`, `compressed_on_gpu` (those that a GPU

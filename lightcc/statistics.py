@@ -29,7 +29,7 @@ METRICS = (
     Metric("one_shot_allreduces", COUNTER, "", "All-reduces that each rank of the host combined"),
     Metric("staged_buckets", COUNTER, "", "Of GPU tensors: by way of host memory"),
     Metric("nccl_buckets", COUNTER, "", "Of GPU tensors: by NCCL"),
-    Metric("nccl_two_level_buckets", COUNTER, "", "Of GPU tensors: by NCCL within hosts alone"),
+    Metric("nccl_two_level_buckets", COUNTER, "", "Of GPU tensors: by NCCL on two levels"),
     Metric("payload_bytes", COUNTER, "bytes", "Input of operations that have completed"),
     Metric("in_flight", GAUGE, "", "Operations that have not completed"),
     Metric("network_bytes_sent", COUNTER, "bytes", "Handed to the network, with headers"),

@@ -224,6 +224,22 @@ def chunks_go_by_nccl_within_hosts(driver: str) -> None:
     hvd.shutdown()
 
 
+def chunks_go_by_nccl_between_hosts(driver: str) -> None:
+    """Does the same with NCCL between hosts: nothing of it goes by lightcc's transport."""
+    use_gpu(driver)
+    hvd.init()
+    for dtype in [*INTEGERS, *FLOATS]:
+        x = pattern(dtype, (200001,), hvd.rank())
+        expected = hvd.allreduce(x, op=hvd.Sum, name="h")
+        before = hvd.stats()
+        result = on_host(hvd.allreduce(on_gpu(x), op=hvd.Sum, name="d"))
+        after = hvd.stats()
+        check_same(result, expected, dtype)
+        assert after.nccl_two_level_buckets == before.nccl_two_level_buckets + 1
+        assert after.network_bytes_sent - before.network_bytes_sent < x.nbytes // 8
+    hvd.shutdown()
+
+
 def ranks_of_one_gpu_are_staged(driver: str) -> int:
     """Reduces by way of host memory, as NCCL would refuse; returns the NCCL that there is."""
     use_gpu(driver)

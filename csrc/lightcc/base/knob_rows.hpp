@@ -319,6 +319,15 @@ inline constexpr auto kRows = std::to_array<Row>({
      .maximum = kGibi,
      .shared = true,
      .meaning = "Bytes of a step of the two-level pipeline; 0: chosen by the size of the bucket."},
+    {.names = {"LIGHT_2D_INTER"},
+     .type = Type::kWord,
+     .target = &Knobs::two_level_inter,
+     .words = "host, nccl",
+     .shared = true,
+     .meaning = "What carries the shards of GPU tensors between blocks, where NCCL carries them "
+                "within (LIGHT_GPU_OPERATIONS is nccl, LIGHT_2D_ALLREDUCE is 1): host is the "
+                "engine's own transport, by way of host memory. What is compressed has "
+                "LIGHT_NCCL_TOPK."},
     // Compressed all-reduce.
     {.names = {"LIGHT_QUANTIZE_ALLREDUCE"},
      .type = Type::kWord,

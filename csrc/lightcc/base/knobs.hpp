@@ -60,6 +60,7 @@ struct Knobs {
   std::int64_t intra_size = 0;    ///< LIGHT_INTRA_SIZE: ranks of a block; 0: those of a host.
   std::int64_t two_level_max_bytes = std::int64_t{1} << 30;  ///< LIGHT_HIERARCHICAL_THRESHOLD.
   std::int64_t two_level_chunk_bytes = 0;  ///< LIGHT_2D_CHUNK; 0: by the size of the bucket.
+  std::string two_level_inter = "host";    ///< LIGHT_2D_INTER: what carries GPUs' shards.
   // Compressed all-reduce.
   std::string quantize;     ///< LIGHT_QUANTIZE_ALLREDUCE: for what was named, unasked.
   bool topk = false;        ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.

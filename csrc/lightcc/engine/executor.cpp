@@ -326,9 +326,10 @@ Result<bool> Executor::may_start(const Set& set, Running& running) {
     return false;
   }
   LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(running.bucket));
-  const bool begins_again =
-      runs_on_levels(set, running) ||
-      (set.groups_for(running).compresses_in_turn && is_compressed(running.bucket));
+  const PlaneGroups& groups = set.groups_for(running);
+  const bool begins_again = is_compressed(running.bucket)
+                                ? groups.compresses_in_turn || runs_on_levels(set, running)
+                                : !groups.levels_begin_once && runs_on_levels(set, running);
   if (ready && !(running.turn.has_value() && begins_again)) {
     release_turn(running);  // It begins once.
   }

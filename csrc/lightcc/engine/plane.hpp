@@ -57,6 +57,8 @@ struct PlaneGroups {
   std::optional<std::uint64_t> two_level_max_bytes;
   bool only_allreduces_on_levels = false;
   bool compresses_apart = false;  ///< Its lanes have both kinds of shards.
+  /// A dense bucket on two levels begins once, as a flat one does, where buckets begin in order.
+  bool levels_begin_once = false;
   /// A compressed bucket ends before the next one begins, where buckets begin in order.
   bool compresses_in_turn = false;
 
@@ -81,7 +83,7 @@ class Plane {
   /// Whether it runs buckets with such tensors. The same on all ranks.
   virtual bool runs(const Signature& /*signature*/, bool /*is_compressed*/) const { return true; }
   /// Whether its buckets must begin in the order of their announcements, on all lanes and process
-  /// sets. One on two levels then ends before the next one begins, as it begins again and again.
+  /// sets. One on two levels then ends before the next one begins, where it begins again and again.
   virtual bool begins_in_order() const { return false; }
   /// Why it cannot run an operation of this rank, which then fails on all ranks of its process set:
   /// its tensor is not where the plane has its groups. Empty: it can.

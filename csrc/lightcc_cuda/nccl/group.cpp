@@ -493,6 +493,10 @@ bool is_for_nccl(const Signature& signature, bool is_compressed) {
   return !is_scaled || (is_sum && is_floating_point(signature.dtype));
 }
 
+bool is_for_nccl(const Reduction& reduction) {
+  return nccl_reduction_of(reduction).has_value();
+}
+
 std::unique_ptr<Group> make_nccl_group(NcclComms& comms,
                                        std::shared_ptr<NcclComm> comm,
                                        int rank,

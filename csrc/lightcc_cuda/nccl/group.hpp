@@ -22,6 +22,9 @@ std::optional<NcclType> nccl_type_of(DataType dtype);
 /// the types above, and factors that are not those of a floating-point sum are for others.
 bool is_for_nccl(const Signature& signature, bool is_compressed);
 
+/// The same of a reduction by itself.
+bool is_for_nccl(const Reduction& reduction);
+
 /// `comm` is made, has `size` members, and is of this group alone; `rank` is this one's index.
 /// `comms` outlives the group. A Work that fails, or is dropped before its end, ends all of them.
 std::unique_ptr<Group> make_nccl_group(NcclComms& comms,

@@ -19,6 +19,7 @@
 #include "lightcc_cuda/nccl/agreement.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
 #include "lightcc_cuda/nccl/group.hpp"
+#include "lightcc_cuda/nccl/levels.hpp"
 #include "lightcc_cuda/nccl/topk.hpp"
 
 namespace lightcc::cuda {
@@ -30,7 +31,8 @@ class NcclPlane final : public Plane {
             std::unique_ptr<NcclComms> comms,
             std::shared_ptr<Staging> staging,
             int device,
-            bool sends_lists)
+            bool sends_lists,
+            bool reduces_across)
       : world_(site.world),
         host_(site.host),
         lanes_(static_cast<std::size_t>(site.knobs.num_lanes)),
@@ -40,7 +42,8 @@ class NcclPlane final : public Plane {
         comms_(std::move(comms)),
         staging_(std::move(staging)),
         device_(device),
-        sends_lists_(sends_lists) {}
+        sends_lists_(sends_lists),
+        reduces_across_(reduces_across) {}
 
   MemoryKind memory_kind() const override { return MemoryKind::kCuda; }
   bool runs(const Signature& signature, bool is_compressed) const override {
@@ -93,8 +96,9 @@ class NcclPlane final : public Plane {
       if (grid.has_value()) {
         comms.block = split(set.position, &GridPosition::block, &GridPosition::member);
       }
-      if (grid.has_value() && lists) {
-        comms.lists = split(set.position, &GridPosition::member, &GridPosition::block, comms.block);
+      if (grid.has_value() && (lists || reduces_across_)) {
+        comms.across =
+            split(set.position, &GridPosition::member, &GridPosition::block, comms.block);
       }
     }
     if (is_member) {
@@ -151,12 +155,11 @@ class NcclPlane final : public Plane {
  private:
   struct LaneComms {
     std::shared_ptr<NcclComm> flat;
-    std::shared_ptr<NcclComm> block;  // Null: the set has no levels.
-    std::shared_ptr<NcclComm>
-        lists;  // Of ranks of one position; null: it sends no lists on levels.
+    std::shared_ptr<NcclComm> block;   // Null: the set has no levels.
+    std::shared_ptr<NcclComm> across;  // Of ranks of one position; null: it carries nothing.
 
     std::vector<std::shared_ptr<NcclComm>> all() const {
-      std::vector<std::shared_ptr<NcclComm>> made{flat, block, lists};
+      std::vector<std::shared_ptr<NcclComm>> made{flat, block, across};
       std::erase(made, nullptr);
       return made;
     }
@@ -199,6 +202,7 @@ class NcclPlane final : public Plane {
       groups.two_level_max_bytes = two_level_max_bytes_;
       groups.only_allreduces_on_levels = true;
       groups.compresses_apart = true;
+      groups.levels_begin_once = reduces_across_;
     }
     for (std::size_t lane = 0; lane < lanes_; ++lane) {
       const LaneComms& comms = set.lanes[lane];
@@ -212,13 +216,13 @@ class NcclPlane final : public Plane {
         continue;
       }
       const std::shared_ptr<GridState>& grid = host->lanes[lane].grid;
-      group = on_two_levels(std::move(group), *set.position, comms.block, grid);
+      group = on_two_levels(std::move(group), *set.position, comms, grid);
       groups.lanes.push_back(
           {std::move(group),
            grid,
            make_staged_shards(grid, block_group(*set.position, comms.block), *staging_, device_),
            make_device_shards(grid, block_group(*set.position, comms.block)),
-           topk_of(set, {.lists = comms.lists, .block = comms.block}, set.position->block)});
+           topk_of(set, {.lists = comms.across, .block = comms.block}, set.position->block)});
     }
     return true;
   }
@@ -260,24 +264,31 @@ class NcclPlane final : public Plane {
         *comms_, comm, static_cast<int>(position.member), static_cast<int>(position.members));
   }
 
-  /// NCCL within a block; between blocks shards go by way of the host's groups of the same lane.
+  /// NCCL within a block. Between blocks it is NCCL, too, or shards go by way of the host's groups
+  /// of the same lane.
   std::unique_ptr<Group> on_two_levels(std::unique_ptr<Group> flat,
                                        const GridPosition& position,
-                                       const std::shared_ptr<NcclComm>& block,
+                                       const LaneComms& comms,
                                        const std::shared_ptr<GridState>& host) {
-    GridLevels levels;
-    levels.intra = block_group(position, block);
-    levels.inter = make_staged_exchanges(host, *staging_, device_);
     const auto allocate = [staging = staging_, device = device_](std::size_t bytes) {
       const auto made = staging->allocate(bytes, device);
       return made.ok() ? std::shared_ptr<std::byte>(*made, (*made)->data()) : nullptr;
     };
-    return make_grid_group(std::move(flat),
-                           make_grid_state(std::move(levels),
-                                           {.chunk_bytes = chunk_bytes_,
-                                            .max_bytes = two_level_max_bytes_,
-                                            .is_host_memory = false,
-                                            .allocate = allocate}));
+    GridGroupOptions options{.chunk_bytes = chunk_bytes_,
+                             .max_bytes = two_level_max_bytes_,
+                             .is_host_memory = false,
+                             .allocate = allocate};
+    if (reduces_across_) {
+      return make_nccl_levels(*comms_,
+                              std::move(flat),
+                              {.block = comms.block, .across = comms.across},
+                              position,
+                              std::move(options));
+    }
+    GridLevels levels;
+    levels.intra = block_group(position, comms.block);
+    levels.inter = make_staged_exchanges(host, *staging_, device_);
+    return make_grid_group(std::move(flat), make_grid_state(std::move(levels), std::move(options)));
   }
 
   const Membership& world_;
@@ -290,6 +301,7 @@ class NcclPlane final : public Plane {
   std::shared_ptr<Staging> staging_;
   int device_;
   bool sends_lists_;
+  bool reduces_across_;  // Dense shards, on two levels.
   std::map<std::uint32_t, Set> sets_;
 };
 
@@ -389,6 +401,10 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
   }
   staging->prepare(own.device);  // NCCL's operations wait for other ranks.
   const bool lists = sends_lists(site, cards);
+  const bool reduces_across = site.knobs.two_level_inter == "nccl";
+  if (reduces_across && site.knobs.two_level != true && topology.rank == 0) {
+    site.warn("LIGHT_2D_INTER=nccl: all-reduces by NCCL are flat without LIGHT_2D_ALLREDUCE=1");
+  }
   LIGHTCC_ASSIGN_OR_RETURN(
       std::unique_ptr<NcclComms> comms,
       NcclComms::make({.library = *library,
@@ -401,9 +417,10 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                        .operation_patience = seconds(site.knobs.nccl_timeout_s),
                        .buffer_bytes = static_cast<std::size_t>(site.knobs.nccl_buffer_bytes),
                        .sends_lists = lists,
-                       .begins_in_order = begins_in_order(site.knobs, own.version)}));
-  return std::unique_ptr<Plane>(
-      std::make_unique<NcclPlane>(site, std::move(comms), staging, own.device, lists));
+                       .begins_in_order = begins_in_order(site.knobs, own.version),
+                       .overlaps_levels = reduces_across}));
+  return std::unique_ptr<Plane>(std::make_unique<NcclPlane>(
+      site, std::move(comms), staging, own.device, lists, reduces_across));
 }
 
 }  // namespace

@@ -75,6 +75,7 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
                             {"LIGHT_INTRA_SIZE", "4"},
                             {"LIGHT_HIERARCHICAL_THRESHOLD", "2G"},
                             {"LIGHT_2D_CHUNK", "3M"},
+                            {"LIGHT_2D_INTER", "NCCL"},
                             {"LIGHT_SHM_CHUNK", "64K"},
                             {"LIGHT_SHM_DEPTH", "5"},
                             {"LIGHT_SIMD", "plain"},
@@ -113,6 +114,7 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.intra_size, 4);
   EXPECT_EQ(knobs.two_level_max_bytes, std::int64_t{2} << 30);
   EXPECT_EQ(knobs.two_level_chunk_bytes, 3 << 20);
+  EXPECT_EQ(knobs.two_level_inter, "nccl");
   EXPECT_EQ(knobs.shm_chunk_bytes, 64 * 1024);
   EXPECT_EQ(knobs.shm_depth, 5);
   EXPECT_EQ(knobs.simd, "plain");
@@ -264,6 +266,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_INTRA_SIZE=0",
                                              "LIGHT_HIERARCHICAL_THRESHOLD=1G",
                                              "LIGHT_2D_CHUNK=0",
+                                             "LIGHT_2D_INTER=host",
                                              "LIGHT_QUANTIZE_ALLREDUCE=",
                                              "LIGHT_TOPK_ALLREDUCE=0",
                                              "LIGHT_TOPK_OPTIMIZER=1",
@@ -291,6 +294,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_INTRA_SIZE=2",
                                         "LIGHT_HIERARCHICAL_THRESHOLD=5000",
                                         "LIGHT_2D_CHUNK=1M",
+                                        "LIGHT_2D_INTER=nccl",
                                         "LIGHT_QUANTIZE_ALLREDUCE=int8",
                                         "LIGHT_TOPK_ALLREDUCE=1",
                                         "LIGHT_TOPK_OPTIMIZER=0",
@@ -319,6 +323,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                {"LIGHT_INTRA_SIZE", "2"},
                                {"LIGHT_HIERARCHICAL_THRESHOLD", "5000"},
                                {"LIGHT_2D_CHUNK", "1024K"},
+                               {"LIGHT_2D_INTER", "nccl"},
                                {"LIGHT_QUANTIZE_ALLREDUCE", "int8"},
                                {"LIGHT_TOPK_ALLREDUCE", "1"},
                                {"LIGHT_TOPK_OPTIMIZER", "0"},

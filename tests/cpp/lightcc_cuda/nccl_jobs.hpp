@@ -53,7 +53,8 @@ inline void run_nccl_job(JobOptions options,
 /// the trouble when all ranks have come.
 inline std::vector<Status> errors_of_nccl_job(JobOptions options,
                                               std::size_t count,
-                                              const std::function<void()>& begin_trouble) {
+                                              const std::function<void()>& begin_trouble,
+                                              ReduceOp op = ReduceOp::kSum) {
   Mutex mutex;
   std::vector<Status> told;
   run_nccl_job(std::move(options), [&](World& world, int rank) {
@@ -69,6 +70,7 @@ inline std::vector<Status> errors_of_nccl_job(JobOptions options,
     Status failure;
     for (int step = 0; step < 20 && failure.ok(); ++step) {
       Operation reduces = tensor.put(lightcc::testing::operation_on(OpType::kAllreduce, "t", data));
+      reduces.request.signature.reduce_op = op;
       failure = lightcc::testing::run_one(world, std::move(reduces)).status();
     }
     EXPECT_FALSE(failure.ok());

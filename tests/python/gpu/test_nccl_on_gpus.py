@@ -59,6 +59,14 @@ def test_two_levels_have_nccl_within_hosts(gpus: list[str]) -> None:
     spawn_ranks(function, 4, DRIVER, env=environments, hosts=[0, 0, 1, 1], fresh=True)
 
 
+def test_two_levels_have_nccl_between_hosts_too(gpus: list[str]) -> None:
+    environments = gpu_nccl.with_nccl(
+        gpus, 4, LIGHT_2D_ALLREDUCE="1", LIGHT_2D_CHUNK="64K", LIGHT_2D_INTER="nccl"
+    )
+    function = gpu_nccl.chunks_go_by_nccl_between_hosts
+    spawn_ranks(function, 4, DRIVER, env=environments, hosts=[0, 0, 1, 1], fresh=True)
+
+
 def test_lists_of_topk_on_two_levels_have_the_hosts_bits(gpus: list[str]) -> None:
     spawn_ranks(
         gpu_nccl.lists_of_topk_have_the_hosts_bits,

@@ -49,11 +49,27 @@ def test_lists_of_topk_go_by_nccl_with_the_hosts_bits() -> None:
     spawn_ranks(function, 2, DRIVER, False, env=settings, hosts=[0, 1])
 
 
-@pytest.mark.parametrize("hosts", [[0, 0, 0], [0, 0, 1], [0, 0, 1, 1]])
-def test_a_killed_rank_is_named_and_nobody_hangs(hosts: list[int]) -> None:
+def test_two_levels_have_nccl_between_hosts_too() -> None:
+    settings = with_nccl(
+        4,
+        "version=22602",
+        LIGHT_2D_ALLREDUCE="1",
+        LIGHT_2D_CHUNK="64K",
+        LIGHT_2D_INTER="nccl",
+        NCCL_LAUNCH_ORDER_IMPLICIT="1",
+    )
+    function = gpu_nccl.chunks_go_by_nccl_between_hosts
+    spawn_ranks(function, 4, DRIVER, env=settings, hosts=[0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("hosts", "inter"),
+    [([0, 0, 0], "host"), ([0, 0, 1], "host"), ([0, 0, 1, 1], "host"), ([0, 0, 1, 1], "nccl")],
+)
+def test_a_killed_rank_is_named_and_nobody_hangs(hosts: list[int], inter: str) -> None:
     size = len(hosts)
     # Hosts that are alike make two levels.
-    settings = with_nccl(size, LIGHT_2D_ALLREDUCE="1", LIGHT_2D_CHUNK="4096")
+    settings = with_nccl(size, LIGHT_2D_ALLREDUCE="1", LIGHT_2D_CHUNK="4096", LIGHT_2D_INTER=inter)
     with RankProcesses(
         gpu_nccl.reduce_until_an_error, size, DRIVER, 1, env=settings, hosts=hosts
     ) as ranks:

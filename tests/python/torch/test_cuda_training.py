@@ -84,10 +84,13 @@ def small_tensors_by_nccl_and_topk_by_way_of_the_host() -> None:
     assert counted["staged_buckets"] > 0
 
 
-def dense_by_nccl_on_two_levels() -> None:
-    counted = train_beside_cpu(False, NCCL | TWO_LEVELS)
-    assert counted["nccl_two_level_buckets"] > 0
-    assert counted["staged_buckets"] == 0
+def dense_by_nccl_within_hosts_or_between_them_too() -> None:
+    within = train_beside_cpu(False, NCCL | TWO_LEVELS)
+    both = train_beside_cpu(False, NCCL | TWO_LEVELS | {"LIGHT_2D_INTER": "nccl"})
+    for counted in (within, both):
+        assert counted["nccl_two_level_buckets"] > 0
+        assert counted["staged_buckets"] == 0
+    assert both["operations of NCCL"] > within["operations of NCCL"]  # Of shards are among them.
 
 
 def topk_by_nccl_within_hosts_or_between_them_too() -> None:
@@ -105,7 +108,7 @@ CHECKS = [
     topk_by_way_of_the_host,
     dense_by_nccl,
     small_tensors_by_nccl_and_topk_by_way_of_the_host,
-    dense_by_nccl_on_two_levels,
+    dense_by_nccl_within_hosts_or_between_them_too,
     topk_by_nccl_within_hosts_or_between_them_too,
 ]
 
