@@ -168,7 +168,7 @@ def _check_devices(
     for variant in wanted:
         if variant.device not in ("", args.device):
             parser.error(f"{variant.label} is for --device {variant.device}")
-        if variant.is_flat_nccl and args.hosts > 1:
+        if variant.has_nccl_between_hosts and args.hosts > 1:
             parser.error(f"{variant.label}: NCCL takes --hosts, which are one machine's, for one")
 
 

@@ -9,8 +9,8 @@ share of the link's rate that this makes; and `bound` is the share that the leas
 in the median: that time is what must leave a host (cases.py) at the link's rate, without headers.
 `formula` is what the variant's own algorithm sends, without headers; `own` is as `bound`, of that.
 
-`plane` is what carried tensors of a GPU: `NCCL`, `two levels` (NCCL within hosts alone), or
-`host staged`.
+`plane` is what carried tensors of a GPU: `NCCL`, `two levels` (NCCL within hosts, and maybe
+between them), or `host staged`.
 """
 
 from __future__ import annotations

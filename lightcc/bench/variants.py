@@ -5,8 +5,8 @@ A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_
 same library and variables share ranks.
 
 `lightcc@openmpi` is lightcc in a job of Open MPI's mpirun, where MPI carries its data. Tensors of
-GPUs are carried by NCCL in `lightcc+nccl`, and by it within hosts in `2d+nccl`. They are torch's,
-or CuPy's in `cupy` and `cupy+nccl`.
+GPUs are carried by NCCL in `lightcc+nccl`, by it within hosts in `2d+nccl`, and by it on both
+levels in `2d+nccl-nccl`. They are torch's, or CuPy's in `cupy` and `cupy+nccl`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RATIO_VARIABLE = "LIGHT_TOPK_RATIO"
 _TWO_LEVEL = "LIGHT_2D_ALLREDUCE"
+_INTER = "LIGHT_2D_INTER"
 _TOPK = "LIGHT_TOPK_ALLREDUCE"
 _NET = "LIGHT_NET"
 _GPU = "LIGHT_GPU_OPERATIONS"
@@ -56,16 +57,18 @@ class Variant:
         return "cuda" if self.arrays or (_GPU, "nccl") in self.environment else ""
 
     @property
-    def is_flat_nccl(self) -> bool:
-        """Whether NCCL carries data between all ranks, and so sees what hosts there are."""
-        two_level = (_TWO_LEVEL, "1") in self.environment
+    def has_nccl_between_hosts(self) -> bool:
+        """Whether NCCL carries data between all hosts, and so sees what hosts there are."""
+        staged_between = (_TWO_LEVEL, "1") in self.environment and (
+            (_INTER, "nccl") not in self.environment
+        )
         by_nccl = self.library != LIGHTCC or (_GPU, "nccl") in self.environment
-        return self.device == "cuda" and by_nccl and not two_level
+        return self.device == "cuda" and by_nccl and not staged_between
 
     @property
     def uses_tcp(self) -> bool:
         """Whether lightcc's own TCP carries its data between hosts."""
-        ours = self.library == LIGHTCC and not self.launcher and not self.is_flat_nccl
+        ours = self.library == LIGHTCC and not self.launcher and not self.has_nccl_between_hosts
         return ours and dict(self.environment).get(_NET, "tcp") == "tcp"
 
 
@@ -108,6 +111,9 @@ COLLECTIVES = {
     **ALGORITHMS,
     NCCL.label: NCCL,
     "2d+nccl": Variant("2d+nccl", environment=((_TWO_LEVEL, "1"), (_GPU, "nccl"))),
+    "2d+nccl-nccl": Variant(
+        "2d+nccl-nccl", environment=((_TWO_LEVEL, "1"), (_INTER, "nccl"), (_GPU, "nccl"))
+    ),
     "cupy": Variant("cupy", arrays="cupy"),
     "cupy+nccl": Variant("cupy+nccl", environment=NCCL.environment, arrays="cupy"),
     **{name: Variant(name, name) for name in PEERS},

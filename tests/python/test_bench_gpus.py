@@ -23,17 +23,18 @@ def test_carriers_of_gpu_tensors_are_told_apart() -> None:
 
 
 def test_variants_of_gpus_say_what_they_need() -> None:
-    by_nccl, on_levels, peer = (COLLECTIVES[name] for name in ("lightcc+nccl", "2d+nccl", "nccl"))
-    assert {variant.device for variant in (by_nccl, on_levels, peer)} == {"cuda"}
+    names = ("lightcc+nccl", "2d+nccl", "2d+nccl-nccl", "nccl")
+    variants = [COLLECTIVES[name] for name in names]
+    assert {variant.device for variant in variants} == {"cuda"}
     assert COLLECTIVES["lightcc"].device == ""
-    assert [v.is_flat_nccl for v in (by_nccl, on_levels, peer)] == [True, False, True]
-    assert [v.uses_tcp for v in (by_nccl, on_levels, peer)] == [False, True, False]
+    assert [v.has_nccl_between_hosts for v in variants] == [True, False, True, True]
+    assert [v.uses_tcp for v in variants] == [False, True, False, False]
 
 
 def test_arrays_of_cupy_are_on_a_gpu_whatever_carries_them() -> None:
     by_nccl, staged = (COLLECTIVES[name] for name in ("cupy+nccl", "cupy"))
     assert {variant.device for variant in (by_nccl, staged)} == {"cuda"}
-    assert [v.is_flat_nccl for v in (by_nccl, staged)] == [True, False]
+    assert [v.has_nccl_between_hosts for v in (by_nccl, staged)] == [True, False]
     assert [v.uses_tcp for v in (by_nccl, staged)] == [False, True]
 
 
