@@ -5,7 +5,6 @@
 #include <limits>
 #include <set>
 
-#include "lightcc/base/log.hpp"
 #include "lightcc/compression/shard.hpp"
 
 namespace lightcc {
@@ -147,6 +146,14 @@ bool fits(const TopkEntry& entry,
          entry.elements == elements;
 }
 
+bool fits_low_rank(const TopkEntry& entry,
+                   const GridPosition& position,
+                   DataType dtype,
+                   const MatrixShape& matrix) {
+  return entry.low_rank != nullptr && entry.position == position && entry.dtype == dtype &&
+         entry.low_rank->matrix() == matrix;
+}
+
 Status move_to(TopkKernels& kernels, TopkEntry& entry) {
   Bytes saved;
   LIGHTCC_RETURN_IF_ERROR(entry.save(saved));
@@ -222,6 +229,23 @@ Status TopkEntry::keep_marked() {
   }
   ByteWriter out(marked_state);
   put(out, saved_of(*this, marked->steps, then));
+  return {};
+}
+
+Status TopkEntry::go_on_at(std::uint64_t agreed) {
+  const std::uint64_t change = agreed - std::exchange(steps, agreed);  // Modulo 2^64.
+  other_steps += change;
+  if (marked) {
+    marked->steps += change;
+  }
+  if (!marked_state.empty()) {
+    LIGHTCC_ASSIGN_OR_RETURN(Saved then, get_saved(marked_state));
+    then.steps += change;
+    Bytes moved;
+    ByteWriter out(moved);
+    put(out, then);
+    marked_state = std::move(moved);
+  }
   return {};
 }
 
@@ -309,8 +333,7 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::low_rank_entry(const Key& key,
                                                              std::size_t rank,
                                                              TopkKernels& kernels) {
   std::shared_ptr<TopkEntry>& found = entries_[key];
-  if (found != nullptr && found->low_rank != nullptr && found->position == position &&
-      found->dtype == dtype && found->low_rank->matrix() == matrix) {
+  if (found != nullptr && fits_low_rank(*found, position, dtype, matrix)) {
     if (found->kernels != &kernels) {
       LIGHTCC_RETURN_IF_ERROR(move_to(kernels, *found));
     }
@@ -340,9 +363,9 @@ void TopkStore::forget(std::uint32_t process_set) {
   std::erase_if(entries_, [&](const auto& item) { return item.first.first == process_set; });
 }
 
-void TopkStore::say_once(const std::string& what, const std::string& why) {
+void TopkStore::say_once(const std::string& what, const std::string& why, LogLevel level) {
   if (said_.insert(why).second) {
-    LIGHTCC_LOG(LogLevel::kInfo, "%s%s", what.c_str(), why.c_str());
+    LIGHTCC_LOG(level, "%s%s", what.c_str(), why.c_str());
   }
 }
 
@@ -473,6 +496,16 @@ std::uint64_t TopkStore::steps_of(const Key& key,
                                   std::size_t elements) const {
   const auto found = entries_.find(key);
   return found != entries_.end() && fits(*found->second, position, dtype, elements)
+             ? found->second->steps
+             : 0;
+}
+
+std::uint64_t TopkStore::low_rank_steps_of(const Key& key,
+                                           const GridPosition& position,
+                                           DataType dtype,
+                                           const MatrixShape& matrix) const {
+  const auto found = entries_.find(key);
+  return found != entries_.end() && fits_low_rank(*found->second, position, dtype, matrix)
              ? found->second->steps
              : 0;
 }

@@ -19,6 +19,7 @@
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/export.hpp"
+#include "lightcc/base/log.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/base/types.hpp"
@@ -99,6 +100,9 @@ struct TopkEntry {
   std::optional<std::uint64_t> other_step() const;
   Status save_other(Bytes& out) const;
 
+  /// Has it go on as if it had made `agreed` steps by now, with what was kept back as it is.
+  /// Errors: kInvalidArgument, as of saved bytes.
+  Status go_on_at(std::uint64_t agreed);
   /// The states that are still there: TopkStore::moments(). Errors: of save().
   Result<std::vector<std::pair<TopkSteps, Bytes>>> moments() const;
   /// Before each step: copies what there was at the last mark(), if the step takes its place.
@@ -159,6 +163,11 @@ class TopkStore {
                          const GridPosition& position,
                          DataType dtype,
                          std::size_t elements) const;
+  /// The same of what low_rank_entry() would give.
+  std::uint64_t low_rank_steps_of(const Key& key,
+                                  const GridPosition& position,
+                                  DataType dtype,
+                                  const MatrixShape& matrix) const;
   /// Forgets the tensors of a process set.
   void forget(std::uint32_t process_set);
   std::size_t size() const { return entries_.size(); }
@@ -168,7 +177,7 @@ class TopkStore {
   /// Of every tensor.
   std::vector<TensorUsage> usage() const;
   /// Logs `what` and `why`, unless `why` was logged before.
-  void say_once(const std::string& what, const std::string& why);
+  void say_once(const std::string& what, const std::string& why, LogLevel level = LogLevel::kInfo);
   /// Steps that were sampled, in their order. Who runs buckets takes them.
   TakenInTurns<TensorSample>& samples() { return samples_; }
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.

@@ -24,6 +24,7 @@ struct BucketTensor {
   InFlight* operation = nullptr;  ///< Null: this rank has joined and contributes zeros.
   Outcome outcome;                ///< What the operation will get,
   Status status;                  ///< unless something was wrong on this rank alone.
+  std::uint64_t steps = 0;        ///< Of a compressed one: those made so far, on all ranks alike.
 
   const Signature& signature() const { return agreed->signature; }
   const std::vector<std::int64_t>& per_member() const { return agreed->per_member; }

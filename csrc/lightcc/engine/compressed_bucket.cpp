@@ -48,16 +48,35 @@ Result<std::shared_ptr<TopkEntry>> find_entry(TopkKernels& kernels,
       key, *site.topk_position, signature.dtype, elements_of(signature), kernels);
 }
 
+constexpr const char* kOtherSteps =
+    "ranks had made different numbers of steps, and all go on with the least; load states of "
+    "compression on all ranks, or on none";
+
+/// At the step of which all ranks have agreed.
+Status go_on(TopkEntry& entry, const BucketTensor& tensor, TopkStore& topk) {
+  if (entry.steps == tensor.steps) {
+    return {};
+  }
+  topk.say_once("compression of '" + tensor.signature().name + "' goes on after " +
+                    std::to_string(tensor.steps) + " steps, and not after " +
+                    std::to_string(entry.steps) + ": ",
+                kOtherSteps,
+                LogLevel::kWarning);
+  return entry.go_on_at(tensor.steps);
+}
+
 Result<std::shared_ptr<TopkEntry>> entry_on(TopkKernels& kernels,
                                             const Bucket& bucket,
-                                            const Signature& signature,
+                                            const BucketTensor& tensor,
                                             const BucketSite& site) {
+  const Signature& signature = tensor.signature();
   const TopkStore::Key key = key_of(bucket, signature);
   const double factor = factor_of_kept(signature, site);
   LIGHTCC_RETURN_IF_ERROR(site.topk.set_factor(key, factor));
   auto entry = find_entry(kernels, key, signature, site);
   if (entry.ok()) {
     (*entry)->send_factor = factor;
+    LIGHTCC_RETURN_IF_ERROR(go_on(**entry, tensor, site.topk));
   }
   return entry;
 }
@@ -67,18 +86,14 @@ bool is_topk(const CompressionSpec& spec) {
 }
 
 /// How a tensor is exchanged in its next step. The same on all ranks.
-TopkExchange next_exchange(const Signature& signature,
-                           const Bucket& bucket,
-                           const BucketSite& site) {
+TopkExchange next_exchange(const BucketTensor& tensor, const BucketSite& site) {
+  const Signature& signature = tensor.signature();
   const CompressionSpec& spec = *signature.compression;
   const GridPosition& position = *site.topk_position;
-  const std::size_t elements = elements_of(signature);
-  const std::uint64_t steps =
-      site.topk.steps_of(key_of(bucket, signature), position, signature.dtype, elements);
-  return plan_topk(elements,
+  return plan_topk(elements_of(signature),
                    position.members,
                    position.blocks,
-                   topk_warmup_ratio(steps, spec.warmup_steps, spec.ratio),
+                   topk_warmup_ratio(tensor.steps, spec.warmup_steps, spec.ratio),
                    {.dtype = signature.dtype, .fp16 = spec.fp16})
       .exchange;
 }
@@ -86,13 +101,13 @@ TopkExchange next_exchange(const Signature& signature,
 constexpr const char* kDenseToo = "so much of it is sent that dense elements travel as well";
 
 /// Why a tensor cannot be top-k compressed on its device; empty: it can.
-std::string objection_to(const BucketTensor& tensor, const Bucket& bucket, const BucketSite& site) {
+std::string objection_to(const BucketTensor& tensor, const BucketSite& site) {
   if (tensor.operation == nullptr) {
     return "this rank has joined";
   }
   const Signature& signature = tensor.signature();
   const GridPosition& position = *site.topk_position;
-  if (next_exchange(signature, bucket, site) != TopkExchange::kLists) {
+  if (next_exchange(tensor, site) != TopkExchange::kLists) {
     return kDenseToo;
   }
   const TopkKernels* const kernels =
@@ -117,7 +132,7 @@ std::string objection_to(const Bucket& bucket, const BucketSite& site) {
     }
   }
   for (const BucketTensor& tensor : bucket.tensors) {
-    std::string objection = objection_to(tensor, bucket, site);
+    std::string objection = objection_to(tensor, site);
     if (!objection.empty()) {
       return objection;
     }
@@ -151,6 +166,15 @@ std::vector<SampledTensor> sampled_tensors(const Bucket& bucket,
 
 }  // namespace
 
+std::uint64_t steps_made(const Signature& signature,
+                         const GridPosition& position,
+                         const TopkStore& topk) {
+  const TopkStore::Key key{signature.process_set, signature.name};
+  return signature.compression->is_low_rank()
+             ? topk.low_rank_steps_of(key, position, signature.dtype, matrix_of(signature.shape))
+             : topk.steps_of(key, position, signature.dtype, elements_of(signature));
+}
+
 std::optional<CompressedEntries> entries_on_devices(const Bucket& bucket, const BucketSite& site) {
   const Signature& first = bucket.tensors.front().signature();
   if (site.devices == nullptr || first.op != OpType::kAllreduce || !first.compression ||
@@ -165,7 +189,7 @@ std::optional<CompressedEntries> entries_on_devices(const Bucket& bucket, const 
   entries.reserve(bucket.tensors.size());
   for (const BucketTensor& tensor : bucket.tensors) {
     const std::int32_t device = tensor.operation->operation.input.memory.device;
-    auto entry = entry_on(*site.devices->topk_kernels(device), bucket, tensor.signature(), site);
+    auto entry = entry_on(*site.devices->topk_kernels(device), bucket, tensor, site);
     if (!entry.ok()) {  // The next bucket meets an objection.
       say_why_on_host(bucket, site, entry.status().message());
       return std::nullopt;
@@ -181,7 +205,7 @@ bool sends_lists(const Bucket& bucket, const BucketSite& site) {
   }
   for (const BucketTensor& tensor : bucket.tensors) {
     const Signature& signature = tensor.signature();
-    if (next_exchange(signature, bucket, site) != TopkExchange::kLists) {
+    if (next_exchange(tensor, site) != TopkExchange::kLists) {
       site.topk.say_once(
           "top-k lists, such as of '" + signature.name + "', go by way of the host: ", kDenseToo);
       return false;
@@ -202,9 +226,8 @@ Result<std::unique_ptr<Work>> start_sending_lists(const Bucket& bucket,
   std::vector<CompressedTensor> tensors;
   tensors.reserve(spans.size());
   for (std::size_t i = 0; i < spans.size(); ++i) {
-    LIGHTCC_ASSIGN_OR_RETURN(
-        std::shared_ptr<TopkEntry> entry,
-        entry_on(device.kernels(), bucket, bucket.tensors[i].signature(), site));
+    LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<TopkEntry> entry,
+                             entry_on(device.kernels(), bucket, bucket.tensors[i], site));
     tensors.push_back({.span = spans[i], .entry = std::move(entry)});
   }
   return make_device_topk_allreduce(device,
@@ -231,7 +254,7 @@ Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,
       entry = std::move((*entries)[i]);
     } else {
       LIGHTCC_ASSIGN_OR_RETURN(
-          entry, entry_on(site.plane.topk_kernels(), bucket, bucket.tensors[i].signature(), site));
+          entry, entry_on(site.plane.topk_kernels(), bucket, bucket.tensors[i], site));
     }
     tensors.push_back({.span = spans[i], .entry = std::move(entry)});
   }

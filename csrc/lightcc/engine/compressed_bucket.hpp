@@ -5,16 +5,26 @@
 // bits and the same messages, so each rank chooses for itself.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
+#include "lightcc/compression/topk_store.hpp"
 #include "lightcc/engine/bucket.hpp"
+#include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
+
+/// Steps that this rank has made of a compressed tensor, by what it keeps back of it; 0 where that
+/// begins anew.
+std::uint64_t steps_made(const Signature& signature,
+                         const GridPosition& position,
+                         const TopkStore& topk);
 
 /// Entries of a bucket's tensors.
 using CompressedEntries = std::vector<std::shared_ptr<TopkEntry>>;

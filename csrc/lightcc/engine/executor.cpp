@@ -92,6 +92,7 @@ void Executor::remove_process_set(std::uint32_t id) {
   sets_.erase(found);
   topk_positions_.erase(id);
   topk_.forget(id);
+  step_counts_.forget(id);
   planes_.remove_process_set(id);
 }
 
@@ -119,6 +120,7 @@ void Executor::run(Bucket bucket) {
   auto& lane = found->second.lanes[bucket.lane % num_lanes_];
   Running running;
   running.bucket = std::move(bucket);
+  begin_steps(running.bucket);
   running.chunk_bytes = chunk_bytes_;
   if (planes_.serves(memory_kind(running.bucket))) {
     const Planes::Way way = way_of(running.bucket);
@@ -216,6 +218,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     }
     count_on_device(set, front);
     front.work.reset();
+    end_steps(front.bucket);
     release_turn(front);
     learn_cost(set, front);
     if (log_enabled(LogLevel::kDebug)) {
@@ -291,10 +294,44 @@ Planes::Way Executor::way_at_start(const Set& set, std::size_t lane, Running& ru
   return {.plane = planes_.host(), .staging = planes_.staging(memory_kind(running.bucket))};
 }
 
+bool Executor::is_compressed(const Signature& signature) const {
+  return signature.op == OpType::kAllreduce && signature.compression.has_value() &&
+         topk_position(signature.process_set).has_value();
+}
+
 bool Executor::is_compressed(const Bucket& bucket) const {
-  const Signature& first = bucket.tensors.front().signature();
-  return first.op == OpType::kAllreduce && first.compression.has_value() &&
-         topk_position(bucket.process_set).has_value();
+  return is_compressed(bucket.tensors.front().signature());
+}
+
+std::int64_t Executor::steps_ahead(const Signature& signature) const {
+  if (!is_compressed(signature) || signature.is_automatic) {
+    return 0;
+  }
+  const GridPosition position = *topk_position(signature.process_set);
+  return step_counts_.ahead({signature.process_set, signature.name},
+                            steps_made(signature, position, topk_));
+}
+
+void Executor::begin_steps(Bucket& bucket) {
+  if (!is_compressed(bucket)) {
+    return;
+  }
+  for (BucketTensor& tensor : bucket.tensors) {
+    const Signature& signature = tensor.signature();
+    if (!signature.is_automatic) {  // Others are at their first step.
+      tensor.steps =
+          step_counts_.begin({bucket.process_set, signature.name}, signature.steps_ahead);
+    }
+  }
+}
+
+void Executor::end_steps(const Bucket& bucket) {
+  if (!is_compressed(bucket)) {
+    return;
+  }
+  for (const BucketTensor& tensor : bucket.tensors) {
+    step_counts_.end({bucket.process_set, tensor.signature().name});
+  }
 }
 
 Planes::Way Executor::way_of(const Signature& signature) const {

@@ -18,6 +18,7 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/taken_in_turns.hpp"
+#include "lightcc/compression/step_counts.hpp"
 #include "lightcc/engine/bucket.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/operation_table.hpp"
@@ -50,6 +51,8 @@ class Executor {
   void set_chunk_bytes(std::uint64_t bytes) { chunk_bytes_ = bytes; }
   /// Why this rank's plane cannot run an operation that was checked; empty: it can.
   std::string objection_to(const Operation& operation) const;
+  /// Signature::steps_ahead of an operation that is about to be reported.
+  std::int64_t steps_ahead(const Signature& signature) const;
   /// Queues a bucket of a set that this rank is a member of.
   void run(Bucket bucket);
   /// Ends the one operation of a bucket whose result came with the announcement. Errors: kSystem
@@ -125,7 +128,11 @@ class Executor {
   static bool runs_on_levels(const Set& set, const Running& running);
   /// Of the lane of the plane that it runs on.
   BucketSite site_of(const Set& set, std::size_t lane, const Running& running, Plane& plane);
+  bool is_compressed(const Signature& signature) const;
   bool is_compressed(const Bucket& bucket) const;
+  /// Finds out at which steps the tensors of a bucket are, where it is compressed.
+  void begin_steps(Bucket& bucket);
+  void end_steps(const Bucket& bucket);
   /// What it runs on, by now; `running.plane` says the same afterwards.
   Planes::Way way_at_start(const Set& set, std::size_t lane, Running& running);
   static Carrier carrier_of(const Running& running);
@@ -151,6 +158,7 @@ class Executor {
   Timeline& timeline_;
   Planes planes_;  // They outlive what is kept in their memory, and all Works.
   TopkStore topk_;
+  StepCounts step_counts_;
   std::map<std::uint32_t, Set> sets_;
   std::map<std::uint32_t, GridPosition> topk_positions_;  // Of `sets_`, also after drop_all().
   std::size_t sets_in_making_ = 0;

@@ -92,6 +92,7 @@ Status WholeBucket::begin_collective() {
     const BucketTensor& original = bucket_.tensors[i];
     BucketTensor& copy = copies_.tensors.emplace_back();
     copy.agreed = original.agreed;
+    copy.steps = original.steps;
     if (original.operation != nullptr) {
       std::byte* const data = block_->at(block_->parts[i]);
       copy.operation = &operations_.emplace_back(copy_of(*original.operation, data));

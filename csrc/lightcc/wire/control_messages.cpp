@@ -168,6 +168,9 @@ void put(ByteWriter& out, const Signature& s) {
   out.varint(s.fusion.limit_bytes);
   put_numbers(out, s.shape);
   put(out, s.compression);
+  if (s.compression) {
+    out.number(s.steps_ahead);
+  }
   if (is_transfer(s.op)) {
     out.string(s.mailbox);
   }
@@ -194,6 +197,9 @@ Signature get_signature(ByteReader& in) {
     in.fail();
   }
   s.compression = get_compression(in);
+  if (s.compression) {
+    s.steps_ahead = in.number<std::int64_t>();
+  }
   if (is_transfer(s.op)) {
     s.mailbox = in.string(kMaxNameBytes);
   }

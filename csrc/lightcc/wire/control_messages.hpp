@@ -44,6 +44,9 @@ struct Signature {
   FusionWish fusion;
   std::vector<std::int64_t> shape;
   std::optional<CompressionSpec> compression;  ///< Allreduce: compressed like this.
+  /// Of what is compressed: by how many steps what this rank keeps back is ahead of this world's
+  /// all-reduces of the tensor (compression/step_counts.hpp). Ranks may differ: the least counts.
+  std::int64_t steps_ahead = 0;
   /// Of a send without a name: where a receive may find it that does not know what it is called.
   /// Of a receive: it is *open*, and takes the first send there, of `root_or_peer` or of anybody.
   std::string mailbox;

@@ -97,6 +97,26 @@ TEST(TopkStore, tells_of_the_steps_that_an_entry_would_have) {
   EXPECT_EQ(store.steps_of({0, "b"}, position, DataType::kFloat32, kElements), 0U);
 }
 
+TEST(TopkStore, an_entry_that_goes_on_at_another_step_takes_its_mark_along) {
+  TopkStore store(kernels());
+  fill(store, {0, "a"});
+  store.mark();
+  const auto entry = store.entry({0, "a"}, {.blocks = 2}, DataType::kFloat32, kElements, kernels());
+  ASSERT_TRUE(entry.ok());
+  ASSERT_EQ((*entry)->marked->steps, 1U);
+  for (const std::uint64_t agreed : {9U, 4U}) {
+    ASSERT_TRUE((*entry)->go_on_at(agreed).ok());
+    EXPECT_EQ((*entry)->steps, agreed);
+    EXPECT_EQ((*entry)->marked->steps, agreed);
+    EXPECT_EQ(residual_of(**entry, 3), 4.0);
+  }
+  // A copy of what there was at the mark says of which step it is.
+  (*entry)->marked_state = store.save()->front().second;
+  ASSERT_TRUE((*entry)->go_on_at(2).ok());
+  EXPECT_EQ((*entry)->marked_state, store.save()->front().second);
+  EXPECT_EQ(store.check({0, "a"}, (*entry)->marked_state)->steps, 2U);
+}
+
 TEST(TopkStore, forgets_a_process_set) {
   TopkStore store(kernels());
   fill(store, {0, "a"});

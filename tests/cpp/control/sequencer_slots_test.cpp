@@ -1,4 +1,5 @@
 // What the sequencer remembers by slot: operations that come again, changed or not.
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -74,6 +75,35 @@ TEST(Sequencer, beyond_the_capacity_operations_travel_in_full) {
     EXPECT_EQ(tensor.signature, allreduce(name));
   }
   EXPECT_EQ(slots, (std::vector<std::uint32_t>{0, 1, kNoSlot, kNoSlot}));
+}
+
+// Of what the members say in full or mean by a slot, whoever comes first.
+TEST(Sequencer, the_least_number_of_steps_ahead_is_announced) {
+  Negotiation n(world_of(3));
+  const auto ahead = [](std::int64_t steps) {
+    Signature s = allreduce("a");
+    s.compression = CompressionSpec{};
+    s.steps_ahead = steps;
+    return s;
+  };
+  n.expect_ok(n.ask(0, ahead(7)));
+  n.expect_ok(n.ask(2, ahead(-2)));
+  n.expect_ok(n.ask(1, ahead(3)));
+  const AnnouncedTensor first = n.run_one();
+  EXPECT_EQ(first.signature, ahead(-2));
+  n.all_ready(first.slot);
+  EXPECT_EQ(n.run_one(), (AnnouncedTensor{first.slot, std::nullopt, {}}));
+  for (const std::int64_t loaded : {5, -5}) {
+    for (const bool is_first : {true, false}) {
+      n.expect_ok(is_first ? n.ask(1, ahead(loaded)) : n.ready(0, first.slot));
+      n.expect_ok(is_first ? n.ready(0, first.slot) : n.ask(1, ahead(loaded)));
+      n.expect_ok(n.ready(2, first.slot));
+      EXPECT_EQ(n.run_one(),
+                (AnnouncedTensor{first.slot, ahead(std::min<std::int64_t>(loaded, -2)), {}}));
+      n.all_ask(ahead(-2));
+      n.run_one();
+    }
+  }
 }
 
 TEST(Sequencer, automatic_names_and_barriers_never_take_a_slot) {

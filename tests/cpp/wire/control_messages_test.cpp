@@ -108,6 +108,7 @@ Signature broadcast_signature() {
   s.is_automatic = true;
   s.compression = CompressionSpec{
       .ratio = 0.25, .momentum = 0.5, .warmup_steps = 5, .fp16 = true, .exact = true};
+  s.steps_ahead = -2;
   s.fusion = {FusionRule::kAuto, 300};
   return s;
 }
@@ -176,7 +177,7 @@ TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
 
 TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
   expect_golden(commands(),
-                std::string("90000000"
+                std::string("98000000"
                             "02"
                             "08"
                             "01ac02010202"
@@ -188,7 +189,8 @@ TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
                     "02676702"
                     "02ac02"
                     "00"
-                    "0103000000000000d03f000000000000e03f05"  // Top-k.
+                    "0103000000000000d03f000000000000e03f05"  // Top-k,
+                    "feffffffffffffff"                        // two steps behind.
                     "0203000000000000000400000000000000"
                     "020001780202"
                     "6e6f"
@@ -285,7 +287,10 @@ TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
                   "0504000000000000e03fac02")}) {
     Signature s = alltoall_signature();
     s.compression = spec;
-    const std::string_view length = std::string_view(byte).size() == 2 ? "41000000" : "4c000000";
+    const std::string ahead = spec ? "2c01000000000000" : "";
+    s.steps_ahead = spec ? 300 : 0;
+    const bool is_low_rank = std::string_view(byte).size() > 2;
+    const std::string_view length = is_low_rank ? "54000000" : spec ? "49000000" : "41000000";
     expect_golden(std::vector<Report>{{2, Request{s, {4, 2}, {}}}},
                   std::string(length) +
                       std::string("01"
@@ -297,7 +302,7 @@ TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
                       "0000"
                       "0000"
                       "010600000000000000" +
-                      byte +
+                      byte + ahead +
                       "0204000000000000000200000000000000"
                       "00"
                       "00");
