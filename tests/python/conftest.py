@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from records import Recorder
 from shares import is_beside_what_stayed, is_in_share
 
 from lightcc import basics
@@ -63,6 +64,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of the tests of lightcc beside other programs (shares.py), run one in N of those "
         "that are about nothing that changed; CHECK_CHANGED=1 asks for it",
     )
+    parser.addoption(
+        "--record",
+        metavar="FILE",
+        type=Path,
+        help="append what becomes of each test as it is over (records.py); one process alone",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    record: Path | None = config.getoption("--record")
+    if record is not None:
+        config.pluginmanager.register(Recorder(record))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

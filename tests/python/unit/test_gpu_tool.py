@@ -21,6 +21,25 @@ needs_kernel_tests = pytest.mark.skipif(
 )
 
 
+# The third one passes, and fails when it is over.
+SOME_TESTS = """
+import os, signal
+import pytest
+pytestmark = getattr(pytest.mark, "gpu")
+
+@pytest.fixture
+def fails_at_last():
+    yield
+    raise AssertionError
+
+def test_that_passes(): pass
+def test_that_fails(): assert False
+def test_that_fails_late(fails_at_last): pass
+def test_that_is_skipped(): pytest.skip("a reason")
+def test_that_is_ended(): os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def run_tool(*flags: str) -> tuple[int, list[str]]:
     """Runs the tool on the fake driver; returns its exit status and its lines."""
     done = subprocess.run(
@@ -91,6 +110,32 @@ def test_all_steps_together_have_twenty_minutes() -> None:
 def test_a_step_that_takes_too_long_is_ended() -> None:
     sleeper = [sys.executable, "-c", "import time; time.sleep(1000)"]
     assert gpu_tool.run_program(sleeper, 0.1) == "ended after its limit of 0 s"
+
+
+# As where the step has come to its limit, or where pytest-timeout ends pytest.
+def test_tests_that_were_over_count_where_pytest_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("conftest.py", "records.py", "shares.py"):
+        (tmp_path / name).symlink_to(gpu_tool.PYTHON_TESTS / name)
+    (tmp_path / "test_some.py").write_text(SOME_TESTS)
+    monkeypatch.setattr(gpu_tool, "REPORTS", tmp_path / "reports")
+    monkeypatch.setattr(gpu_tool, "PYTHON_TESTS", tmp_path)
+    monkeypatch.setattr(gpu_tool, "PYTEST", [*gpu_tool.PYTEST[:-1], str(tmp_path)])  # The root.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:randomly")
+    outcome = gpu_tool.run_pytest("some", 200, ["test_some.py"])
+    assert (outcome.word(), outcome.passed, outcome.failed) == ("FAILED", 1, 2)
+    assert outcome.skipped == {"a reason": 1}
+    assert outcome.problem.startswith("exit code -9, during ")
+    assert outcome.problem.endswith("test_some.py::test_that_is_ended")
+
+
+def test_a_record_that_is_cut_off_counts_as_far_as_it_goes(tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    record.write_text('{"test": "a", "result": "passed"}\n{"test": "b", "resu')
+    assert gpu_tool.read_record(record, -9) == gpu_tool.Outcome(passed=1, problem="exit code -9")
+    none = gpu_tool.read_record(tmp_path / "none.jsonl", 4)
+    assert none == gpu_tool.Outcome(problem="exit code 4")
 
 
 def test_a_step_in_which_all_was_skipped_has_not_passed(
