@@ -307,6 +307,13 @@ test-gpu: .venv/.installed  ## All that only a GPU can show, in 20 minutes; a ta
 	PATH="$(BIN):$$PATH" cmake --build build/dev --target cuda_kernel_tests
 	cd $(ELSEWHERE) && $(BIN)/python ../../tools/test_gpu.py $(TEST_GPU_ARGS)
 
+# CI runs the same tests and checks in test-all and lint. CLAIMS: kernels, builds, interfaces, streams,
+# errors and adapters.
+CLAIMS ?=
+.PHONY: gpu-claims
+gpu-claims: .venv/.installed .venv-cuda/.ready  ## What is shown of GPUs without one: each claim, what ran, what passed, seconds
+	PATH="$(BIN):$$PATH" $(BIN)/python tools/gpu_claims.py $(if $(CLAIMS),--claims '$(CLAIMS)')
+
 .PHONY: bench
 bench: .venv/.release  ## All-reduce over sizes on NP ranks, or what BENCH_ARGS tell lightcc.bench
 	cd $(ELSEWHERE) && $(BIN)/python -m lightcc.bench $(or $(BENCH_ARGS),allreduce -np $(NP))
