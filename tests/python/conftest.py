@@ -163,6 +163,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if os.geteuid() != 0 and item.get_closest_marker("netns") is not None:
+        pytest.skip("network namespaces and mounts need root")
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in list(os.environ):

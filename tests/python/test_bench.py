@@ -494,7 +494,6 @@ def test_without_interfaces_ranks_tell_what_their_host_sent() -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_links_can_be_given_another_rate() -> None:
     with Cluster(2, 1e9) as hosts:
         hosts.set_rate(2e8)
@@ -519,7 +518,6 @@ def processes_in(namespace: str) -> list[int]:
 
 @pytest.mark.netns
 @pytest.mark.multiproc
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
 def test_a_signal_ends_the_benchmark_and_leaves_nothing_behind(number: signal.Signals) -> None:
     forever = ("--variants", "2d", "--sizes", "1M", "--iterations", "1000000")
@@ -546,7 +544,6 @@ def test_a_signal_ends_the_benchmark_and_leaves_nothing_behind(number: signal.Si
 
 
 @pytest.mark.netns
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_hosts_that_are_half_made_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     call, calls_left = cluster._call, 0
 
@@ -582,7 +579,6 @@ def test_without_root_links_are_limited_by_the_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.netns
 @pytest.mark.multiproc
-@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 def test_between_hosts_the_bytes_on_the_wire_are_counted(tmp_path: Path) -> None:
     result = run_bench(
         *("allreduce", "--inplace", "-np", "2", "--hosts", "2", "--link", "1g", "--sizes", "1M"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import math
@@ -147,10 +146,7 @@ def test_a_plot_without_matplotlib_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
-    try:
-        importlib.import_module("matplotlib")
-    except ImportError:
-        pytest.skip("matplotlib is not installed")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     by_size = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)
     of_model = model_case("vgg16", dtype="float32", op="sum")
     for case in (by_size, of_model):

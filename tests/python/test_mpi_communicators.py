@@ -38,7 +38,7 @@ RunRanks = Callable[[str, int, str], list[str]]
 
 @pytest.fixture(name="run_ranks")
 def runner_of_ranks(tmp_path: Path) -> RunRanks:
-    pytest.importorskip("mpi4py")
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     folder = tmp_path / "reports"
     folder.mkdir()
 

@@ -43,6 +43,7 @@ RunRanks = Callable[..., list[str]]
 
 @pytest.fixture(name="run_ranks")
 def runner_of_ranks(tmp_path: Path) -> RunRanks:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     folder = tmp_path / "reports"
     folder.mkdir()
 
@@ -212,7 +213,6 @@ stats = hvd.stats()
 assert stats.compressed_sent_bytes > 0
 report([cost["two_level"] for cost in stats.allreduce_costs])
 """
-    pytest.importorskip("mpi4py")
     small = {"LIGHT_TOPK_THRESHOLD": "0"}  # Compressed, too.
     assert run_ranks("openmpi-5.0.11", 4, text, **small) == ["[False]"] * 4
     two = run_ranks("mpich-5.0.2", 4, text, LIGHT_2D_ALLREDUCE="1", **small)
@@ -221,7 +221,6 @@ report([cost["two_level"] for cost in stats.allreduce_costs])
 
 @pytest.mark.parametrize("package", MPI_PACKAGES)
 def test_beside_the_calls_of_mpi4py(package: str, run_ranks: RunRanks) -> None:
-    pytest.importorskip("mpi4py")
     lines = run_ranks(
         package,
         3,
@@ -257,7 +256,6 @@ report(world.allreduce(1))
 
 @pytest.mark.parametrize("package", ["openmpi-5.0.11", "mpich-5.0.2"])
 def test_threads_that_do_not_suffice_are_named(package: str, run_ranks: RunRanks) -> None:
-    pytest.importorskip("mpi4py")
     lines = run_ranks(
         package,
         2,
@@ -277,7 +275,6 @@ report(refused(hvd.init, comm=MPI.COMM_WORLD))
 
 
 def test_finalized_mpi_is_an_error(run_ranks: RunRanks) -> None:
-    pytest.importorskip("mpi4py")
     lines = run_ranks(
         "mpich-5.0.2",
         2,

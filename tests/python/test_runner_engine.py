@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -97,8 +96,7 @@ def test_emulated_hosts_are_what_the_engine_sees() -> None:
 
 @pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.slow), "3"])
 def test_the_example_learns_and_its_replicas_are_identical(ranks: str) -> None:
-    if importlib.util.find_spec("sklearn") is None:
-        pytest.skip("scikit-learn, which ships the data, is not installed")
+    pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
     result = launch("-np", ranks, sys.executable, str(EXAMPLES / "numpy_training.py"), "5")
     assert result.returncode == 0, result.stderr
     first, second = result.stdout.splitlines()

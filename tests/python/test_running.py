@@ -102,9 +102,9 @@ except RuntimeError as error:
 
 @pytest.mark.slow  # It needs Jupyter's kernel, which `make test-all` installs.
 def test_cells_of_a_real_notebook_run_on_ranks(tmp_path: Path) -> None:
-    nbclient = pytest.importorskip("nbclient")
-    nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     kernel = tmp_path / "kernels" / "own"  # This Python, whatever kernels the machine has.
     kernel.mkdir(parents=True)

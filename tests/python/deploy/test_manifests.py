@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-yaml = pytest.importorskip("yaml")
-jsonschema = pytest.importorskip("jsonschema")
-kubernetes_validate = pytest.importorskip("kubernetes_validate")
+yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+kubernetes_validate = pytest.importorskip(
+    "kubernetes_validate", reason="kubernetes-validate is not installed"
+)
 
 import manifests as m  # noqa: E402
 

@@ -89,7 +89,9 @@ assert type(copy) is lightcc.PeerFailedError and copy.rank == 1
         pytest.param(
             "horovod.spark.torch",
             "does not support Spark's estimators yet",
-            marks=pytest.mark.skipif(find_spec("pyspark") is None, reason="needs pyspark"),
+            marks=pytest.mark.skipif(
+                find_spec("pyspark") is None, reason="pyspark is not installed"
+            ),
         ),
         ("horovod.mxnet", "no such module"),
         # Modules of lightcc that Horovod does not have: no second way to import them.

@@ -19,7 +19,6 @@ from lightcc.testing import RankProcesses, spawn_ranks
 pytestmark = [
     pytest.mark.multiproc,
     pytest.mark.netns,
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
 ]
 PEER_TIMEOUT_S = 4.0
 

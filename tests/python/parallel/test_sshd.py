@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.multiproc,
     pytest.mark.netns,
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
 ]
 PATIENCE_S = 60.0
 ADDRESSES = ("10.77.0.1", "10.77.0.2")

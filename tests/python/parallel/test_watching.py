@@ -280,7 +280,8 @@ def test_numbers_are_scaled_to_three_digits(value: float, text: str) -> None:
 
 
 def test_rich_draws_the_same_rows() -> None:
-    console = pytest.importorskip("rich.console").Console(width=100, file=io.StringIO())
+    rich = pytest.importorskip("rich.console", reason="rich is not installed")
+    console = rich.Console(width=100, file=io.StringIO())
     shown = screen.make_screen(None, two(10, {}, {}))
     console.print(screen.as_rich(shown, 100))
     text = console.file.getvalue()

@@ -102,7 +102,7 @@ def keras_variables_are_assigned() -> None:
 
 def test_keras_variables_are_assigned_in_place() -> None:
     if not hasattr(keras, "Variable"):
-        pytest.skip("the variables of this Keras are TensorFlow's")
+        pytest.skip("Keras 2 has no variables of its own: they are TensorFlow's")
     spawn_ranks(keras_variables_are_assigned, 2)
 
 

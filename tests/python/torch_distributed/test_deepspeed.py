@@ -78,7 +78,7 @@ def train(backend: str, stage: int, folder: Path) -> list[list[torch.Tensor]]:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_zero_gives_the_weights_of_gloo_bit_for_bit(stage: int, tmp_path: Path) -> None:
     if not PYTHON.exists():
-        pytest.skip("there is no .venv-deepspeed")
+        pytest.skip("DeepSpeed is not installed (make .venv-deepspeed/.installed)")
     ours = train("lightcc", stage, tmp_path / "ours")
     gloo = train("gloo", stage, tmp_path / "gloo")
     # Two summands have one sum, whoever adds them, so nothing is left to rounding.

@@ -276,7 +276,7 @@ def test_a_plot_needs_matplotlib_and_says_so(
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     path = two_steps().write(tmp_path / "t.json")
     picture = tmp_path / "t.png"
     assert tool.main(["plot", str(path), "-o", str(picture)]) == 0
