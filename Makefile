@@ -229,8 +229,18 @@ abi-check:  ## Compares harp_plugin/abi with the headers of NCCL_SRC
 	@[[ -n "$(NCCL_SRC)" ]] || { echo "say where: make abi-check NCCL_SRC=an NCCL source tree" >&2; exit 1; }
 	$(PYTHON) harp_plugin/tools/abi_check/abi_check.py $(NCCL_SRC)
 
+# Each of these takes one core, so they run beside one another; what takes all of them comes after.
+LINTS = lint-types lint-files lint-cuda docs
 .PHONY: lint
-lint: .venv/.installed .venv-lint/.ready .venv-cuda/.ready docs  ## Format, types, arrows, documentation, clang-tidy; LINT_CHANGED=1: less of it
+lint: .venv/.installed .venv-lint/.ready .venv-cuda/.ready .venv-docs/.ready  ## Format, types, arrows, documentation, clang-tidy; LINT_CHANGED=1: less of it
+	$(MAKE) --no-print-directory --jobs $(JOBS) --output-sync=target $(LINTS)
+	tools/check_thread_safety.sh
+	PATH="$(LINT_BIN):$$PATH" cmake --preset lint -DPython_EXECUTABLE=$(LINT_BIN)/python \
+	  -Dpybind11_DIR="$$(.venv-lint/bin/python -m pybind11 --cmakedir)" >/dev/null
+	PATH="$(LINT_BIN):$$PATH" tools/run_clang_tidy.sh
+
+.PHONY: lint-files
+lint-files: .venv-lint/.ready
 	.venv-lint/bin/python tools/check_files.py
 	.venv-lint/bin/python tools/check_docs.py
 	.venv-lint/bin/python tools/check_words.py
@@ -240,17 +250,20 @@ lint: .venv/.installed .venv-lint/.ready .venv-cuda/.ready docs  ## Format, type
 	.venv-lint/bin/ruff check .
 	.venv-lint/bin/ruff format --check .
 	git ls-files -z '*.cpp' '*.hpp' '*.cu' | xargs -0 .venv-lint/bin/clang-format --dry-run --Werror
+	PYTHONPATH=. .venv-lint/bin/lint-imports
+
+# One after another: the two runs of mypy share a cache.
+.PHONY: lint-types
+lint-types: .venv/.installed
 	MYPYPATH=tools .venv/bin/mypy
 	MYPYPATH=tools .venv/bin/mypy --strict tools harp_plugin/tools/abi_check
 	cd $(ELSEWHERE) && $(BIN)/stubtest --mypy-config-file ../../pyproject.toml lightcc._core
-	PYTHONPATH=. .venv-lint/bin/lint-imports
-	tools/check_thread_safety.sh
+
+.PHONY: lint-cuda
+lint-cuda: .venv-lint/.ready .venv-cuda/.ready
 	tools/check_cuda_kernels.sh
 	tools/check_cuda_abi.sh .venv-cuda
 	.venv-lint/bin/python tools/check_ptx.py .venv-cuda
-	PATH="$(LINT_BIN):$$PATH" cmake --preset lint -DPython_EXECUTABLE=$(LINT_BIN)/python \
-	  -Dpybind11_DIR="$$(.venv-lint/bin/python -m pybind11 --cmakedir)" >/dev/null
-	PATH="$(LINT_BIN):$$PATH" tools/run_clang_tidy.sh
 
 .venv-docs/.ready: tools/requirements-docs.txt
 	$(PYTHON) -m venv .venv-docs
