@@ -99,12 +99,17 @@ Result<NcclBuffer*> NcclCalls::pack(PackedTensors tensors) const {
                              NcclBuffer::make(library_, driver_, comm(), packing_.buffer_bytes));
   }
   NcclBuffer* const buffer = comm_.buffer_.get();
-  const KernelTable* const kernels = packing_.kernels ? &*packing_.kernels : nullptr;
-  LIGHTCC_RETURN_IF_ERROR(buffer->pack(tensors, kernels, stream()));
-  when_taken([buffer, tensors = std::move(tensors), kernels, stream = stream()] {
-    return buffer->unpack(tensors, kernels, stream);
+  LIGHTCC_RETURN_IF_ERROR(pack_tensors(tensors, buffer->input(), copies()));
+  when_taken([buffer, tensors = std::move(tensors), site = copies()] {
+    return unpack_tensors(tensors, buffer->result(), site);
   });
   return buffer;
+}
+
+CopySite NcclCalls::copies() const {
+  return {.driver = driver_,
+          .kernels = packing_.kernels ? &*packing_.kernels : nullptr,
+          .stream = stream()};
 }
 
 Status NcclCalls::copy(std::byte* out, const std::byte* in, std::size_t bytes) const {

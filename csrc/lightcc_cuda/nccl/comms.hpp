@@ -36,6 +36,7 @@
 #include "lightcc_cuda/driver/kernel_table.hpp"
 #include "lightcc_cuda/nccl/buffer.hpp"
 #include "lightcc_cuda/nccl/library.hpp"
+#include "lightcc_cuda/nccl/packed_copies.hpp"
 #include "lightcc_cuda/nccl/side_call.hpp"
 #include "lightcc_cuda/staging/topk_site.hpp"
 
@@ -127,6 +128,8 @@ class NcclCalls {
   /// Packs tensors into the buffer of the communicator, which the first call makes, and unpacks its
   /// results into them when NCCL has taken the operation: in the order of the stream.
   Result<NcclBuffer*> pack(PackedTensors tensors) const;
+  /// For copies in the order of the stream.
+  CopySite copies() const;
   /// In the order of the stream.
   Status copy(std::byte* out, const std::byte* in, std::size_t bytes) const;
   /// Null: there are no kernels for it.
