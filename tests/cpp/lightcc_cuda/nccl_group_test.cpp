@@ -1,33 +1,22 @@
 // A NcclGroup by itself, on the fakes: what the engine does not ask it for today, and its order.
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "lightcc_cuda/fake_driver/fake_driver.hpp"
-#include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
 #include "lightcc_cuda/nccl/group.hpp"
+#include "lightcc_cuda/nccl_members.hpp"
 
 namespace lightcc::cuda::nccl_group_test {
 namespace {
 
-using Floats = std::vector<float>;
+using testing::finish;
 
-Status finish(Work& work) {
-  while (true) {
-    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, work.advance());
-    if (progress == Progress::kDone) {
-      return {};
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-}
+using Floats = std::vector<float>;
 
 /// Memory that a "GPU" and the host read: with `unified` the fake driver takes the host's.
 std::byte* data_of(Floats& floats) {
@@ -42,49 +31,11 @@ Floats floats_of(int rank, std::size_t count) {
   return floats;
 }
 
-class NcclGroupTest : public ::testing::Test {
- protected:
-  /// Runs members as threads, each with communicators of its own.
-  static void run(int members, const std::function<void(NcclComms&, Group&, int)>& body) {
-    fake::set("devices=4,unified=1,delay_us=100");
-    fake::set_nccl("");
-    const auto library = NcclLibrary::open("");
-    ASSERT_TRUE(library.ok());
-    NcclUniqueId id;
-    ASSERT_EQ(library->call().unique_id(&id), kNcclSuccess);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < members; ++rank) {
-      threads.emplace_back([&, rank] {
-        auto comms = NcclComms::make({.library = *library,
-                                      .warn = [](const std::string& text) { FAIL() << text; },
-                                      .id = id,
-                                      .rank = rank,
-                                      .size = members,
-                                      .device = rank,
-                                      .start_patience = std::chrono::seconds(30),
-                                      .operation_patience = std::chrono::seconds(30)});
-        ASSERT_TRUE(comms.ok());
-        const std::shared_ptr<NcclComm> comm = (*comms)->split(rank);
-        Result<bool> made = comm->is_made();
-        while (made.ok() && !*made) {
-          std::this_thread::sleep_for(std::chrono::microseconds(50));
-          made = comm->is_made();
-        }
-        ASSERT_TRUE(made.ok()) << made.status().message();
-        const auto group = make_nccl_group(**comms, comm, rank, members);
-        body(**comms, *group, rank);
-      });
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
-    fake::set("");
-    EXPECT_EQ(fake::live(), 0);
-    EXPECT_EQ(fake::live_nccl(), 0);
-  }
-};
+void run(int members, const std::function<void(NcclComms&, Group&, int)>& body) {
+  testing::run_members({.members = members}, body);
+}
 
-TEST_F(NcclGroupTest, halves_of_an_allreduce_are_the_whole) {
+TEST(NcclGroup, halves_of_an_allreduce_are_the_whole) {
   run(3, [](NcclComms&, Group& group, int rank) {
     Floats first = floats_of(rank, 1000);
     Floats second = floats_of(rank + 5, 77);
@@ -112,7 +63,7 @@ TEST_F(NcclGroupTest, halves_of_an_allreduce_are_the_whole) {
   });
 }
 
-TEST_F(NcclGroupTest, messages_barriers_and_nothing_at_all_end) {
+TEST(NcclGroup, messages_barriers_and_nothing_at_all_end) {
   run(2, [](NcclComms&, Group& group, int rank) {
     Floats data = floats_of(rank, 50000);
     const std::size_t bytes = data.size() * sizeof(float);
@@ -129,7 +80,7 @@ TEST_F(NcclGroupTest, messages_barriers_and_nothing_at_all_end) {
   });
 }
 
-TEST_F(NcclGroupTest, a_copy_comes_before_the_operation_that_is_started_next) {
+TEST(NcclGroup, a_copy_comes_before_the_operation_that_is_started_next) {
   run(2, [](NcclComms& comms, Group& group, int rank) {
     Floats from = floats_of(rank, 2000);
     Floats data(from.size());
@@ -141,7 +92,7 @@ TEST_F(NcclGroupTest, a_copy_comes_before_the_operation_that_is_started_next) {
   });
 }
 
-TEST_F(NcclGroupTest, what_cannot_be_is_refused_and_the_group_goes_on) {
+TEST(NcclGroup, what_cannot_be_is_refused_and_the_group_goes_on) {
   run(2, [](NcclComms&, Group& group, int) {
     Floats data(8);
     const std::vector<TensorSpan> tensors = {
@@ -161,7 +112,7 @@ TEST_F(NcclGroupTest, what_cannot_be_is_refused_and_the_group_goes_on) {
   });
 }
 
-TEST_F(NcclGroupTest, what_is_dropped_before_its_end_is_aborted) {
+TEST(NcclGroup, what_is_dropped_before_its_end_is_aborted) {
   run(2, [](NcclComms&, Group& group, int rank) {
     Floats data = floats_of(rank, 1000);
     const std::size_t bytes = data.size() * sizeof(float);
