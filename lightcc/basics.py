@@ -353,8 +353,9 @@ def stats() -> Statistics:
         completed), `buckets` (collectives run for them), `inline_allreduces` (of those, small
         ones that the negotiation did by itself, LIGHT_INLINE_BYTES), `one_shot_allreduces` (of
         those, small ones that each rank of the host combined by itself). Of those with tensors of a
-        GPU: `staged_buckets` (by way of host memory), `nccl_buckets` (by NCCL), and
-        `nccl_two_level_buckets` (of these, on two levels). `payload_bytes` (input of
+        GPU: `staged_buckets` (by way of host memory), `nccl_buckets` (by NCCL),
+        `nccl_two_level_buckets` (of these, on two levels), and `nccl_kernel_buckets` (of these,
+        moved by NCCL and reduced by lightcc's kernels). `payload_bytes` (input of
         completed operations), `network_bytes_sent`, `network_bytes_received`,
         `network_retransmits` (of TCP), `control_frames_sent`, and `sleeps` (times the progress loop
         went to sleep). Of compression: `compressed_tensors`, `compressed_on_gpu` (those that a GPU

@@ -30,6 +30,7 @@ METRICS = (
     Metric("staged_buckets", COUNTER, "", "Of GPU tensors: by way of host memory"),
     Metric("nccl_buckets", COUNTER, "", "Of GPU tensors: by NCCL"),
     Metric("nccl_two_level_buckets", COUNTER, "", "Of GPU tensors: by NCCL on two levels"),
+    Metric("nccl_kernel_buckets", COUNTER, "", "Of GPU tensors: by NCCL, reduced by kernels"),
     Metric("payload_bytes", COUNTER, "bytes", "Input of operations that have completed"),
     Metric("in_flight", GAUGE, "", "Operations that have not completed"),
     Metric("network_bytes_sent", COUNTER, "bytes", "Handed to the network, with headers"),
@@ -138,8 +139,9 @@ class Statistics(Record):
     inline_allreduces: int
     one_shot_allreduces: int
     staged_buckets: int
-    nccl_buckets: int  #: Also those of the next counter.
+    nccl_buckets: int  #: Also those of the next two counters.
     nccl_two_level_buckets: int
+    nccl_kernel_buckets: int
     payload_bytes: int
     in_flight: int
     network_bytes_sent: int

@@ -184,6 +184,7 @@ py::dict stats(WorldBinding& world) {
                   "staged_buckets"_a = stats.device_buckets.staged,
                   "nccl_buckets"_a = stats.device_buckets.by_own_plane,
                   "nccl_two_level_buckets"_a = stats.device_buckets.on_levels,
+                  "nccl_kernel_buckets"_a = stats.device_buckets.by_kernel,
                   "payload_bytes"_a = stats.payload_bytes,
                   "network_bytes_sent"_a = stats.network_bytes_sent,
                   "network_bytes_received"_a = stats.network_bytes_received,

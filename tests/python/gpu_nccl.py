@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from arrays import Array
 
-#: That NCCL reduces: it has no integers of 16 bits, and bool goes another way.
+#: That NCCL reduces. It has neither of the others, which are for lightcc's kernels.
 INTEGERS = [np.dtype(name) for name in ("uint8", "int8", "int32", "int64")]
+NOT_OF_NCCL = [np.dtype(name) for name in ("uint16", "int16", "bool")]
 FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")] + [BFLOAT16]
 ROWS = 600
 
@@ -100,14 +101,22 @@ def on_gpu(values: Array) -> Any:
     return BFloat16Array(values) if values.dtype == BFLOAT16 else GpuArray(values)
 
 
-def check_by_nccl(run: Callable[[Any], Any], x: Array, what: object) -> None:
-    """Raises AssertionError unless NCCL carries an operation, with the result of host memory."""
+def check_by_nccl(
+    run: Callable[[Any], Any], x: Array, what: object, *, by_kernel: bool = False
+) -> None:
+    """Raises AssertionError unless NCCL carries an operation, with the result of host memory.
+
+    `by_kernel`: lightcc's kernels reduce, and not NCCL.
+    """
     expected = run(x.copy())
     before = hvd.stats()
     result = on_host(run(on_gpu(x)))
     after = hvd.stats()
-    assert after.nccl_buckets > before.nccl_buckets, what
+    carried = after.nccl_buckets - before.nccl_buckets
+    assert carried > 0, what
     assert after.staged_buckets == before.staged_buckets, what
+    reduced = after.nccl_kernel_buckets - before.nccl_kernel_buckets
+    assert reduced == (carried if by_kernel else 0), what
     check_same(result, expected, what)
 
 
@@ -135,6 +144,29 @@ def reductions(dtype: np.dtype[Any]) -> dict[str, Callable[[Any], Any]]:
     return found
 
 
+def reductions_by_kernel(dtype: np.dtype[Any]) -> dict[str, Callable[[Any], Any]]:
+    """Returns those of a dtype that NCCL does not do."""
+
+    def reduced(op: int, **factors: Any) -> Callable[[Any], Any]:
+        return lambda x: hvd.allreduce(x, op=op, name="k", **factors)
+
+    found = {"min": hvd.Min, "max": hvd.Max, "product": hvd.Product}
+    if dtype == np.dtype("bool"):
+        return {name: reduced(op) for name, op in found.items()}
+    scales: dict[str, Any] = {"prescale_factor": 1.7, "postscale_factor": 0.3}
+    scaled = {f"{name}, scaled": reduced(op, **scales) for name, op in found.items()}
+    if dtype in FLOATS:
+        return scaled
+    scaled["sum, scaled"] = reduced(hvd.Sum, **scales)
+    scaled["average"] = reduced(hvd.Average)
+    scaled["shard of the average"] = lambda x: hvd.reducescatter(x, name="l")
+    if dtype in INTEGERS:
+        return scaled
+    scaled["sum"] = reduced(hvd.Sum)
+    scaled["shard of the sum"] = lambda x: hvd.reducescatter(x, op=hvd.Sum, name="q")
+    return scaled | {name: reduced(op) for name, op in found.items()}
+
+
 def moves() -> dict[str, Callable[[Any], Any]]:
     """Returns operations that move elements, of any dtype."""
     rank, size = hvd.rank(), hvd.size()
@@ -149,9 +181,9 @@ def moves() -> dict[str, Callable[[Any], Any]]:
 
 
 def every_collective_goes_by_nccl(driver: str) -> None:
-    """Compares every operation and dtype that NCCL carries, groups, a set of one rank, and others.
+    """Compares every operation and dtype that NCCL carries, groups, and a set of one rank.
 
-    Those that NCCL does not carry go by way of host memory.
+    What it does not reduce is for lightcc's kernels. Adasum goes by way of host memory.
     """
     use_gpu(driver)
     hvd.init(process_sets="dynamic")
@@ -160,6 +192,10 @@ def every_collective_goes_by_nccl(driver: str) -> None:
         x = pattern(dtype, (ROWS,), hvd.rank())
         for name, run in (reductions(dtype) | moves()).items():
             check_by_nccl(run, x, (name, dtype))
+    for dtype in [*NOT_OF_NCCL, *INTEGERS, *FLOATS]:
+        x = pattern(dtype, (ROWS,), hvd.rank())
+        for name, run in reductions_by_kernel(dtype).items():
+            check_by_nccl(run, x, (name, dtype), by_kernel=True)
     x = pattern(np.dtype("float32"), (ROWS,), hvd.rank())
     mean = on_host(hvd.allreduce(on_gpu(x)))
     np.testing.assert_allclose(mean, hvd.allreduce(x), rtol=1e-6)
@@ -170,11 +206,10 @@ def every_collective_goes_by_nccl(driver: str) -> None:
     if last.included():
         check_by_nccl(lambda x: hvd.allreduce(x, name="s", process_set=last), x, "a set")
     before = hvd.stats()
-    for other in (x.astype(np.int16), x > 3):
-        result = on_host(hvd.allreduce(on_gpu(other), op=hvd.Max, name="o"))
-        check_same(result, hvd.allreduce(other, op=hvd.Max, name="p"))
+    result = on_host(hvd.allreduce(on_gpu(x), op=hvd.Adasum, name="o"))
+    check_same(result, hvd.allreduce(x, op=hvd.Adasum, name="p"))
     assert hvd.stats().nccl_buckets == before.nccl_buckets
-    assert hvd.stats().staged_buckets == before.staged_buckets + 2
+    assert hvd.stats().staged_buckets == before.staged_buckets + 1
     hvd.shutdown()
 
 

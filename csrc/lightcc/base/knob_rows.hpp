@@ -405,10 +405,12 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::staged_piece_bytes,
      .maximum = kGibi,
      .shared = true,
-     .meaning = "All-reduces, broadcasts and allgathers of GPU tensors go by way of host memory in "
-                "pieces of at "
-                "most so many bytes, of which one is reduced or sent while others are copied; 0: "
-                "all at once."},
+     .meaning =
+         "All-reduces, broadcasts and allgathers of GPU tensors go by way of host memory in "
+         "pieces of at "
+         "most so many bytes, of which one is reduced or sent while others are copied. "
+         "Pieces are four times as large where lightcc's kernels reduce what NCCL brings; 0: "
+         "all at once."},
     // Shared memory and kernels.
     {.names = {"LIGHT_SHM_CHUNK"},
      .type = Type::kBytes,

@@ -14,7 +14,10 @@ namespace lightcc {
 namespace {
 
 // What the bucket runs on, as a word for the timeline. The order is start_bucket()'s.
-const char* algorithm_of(const Bucket& bucket, const PlaneGroups& groups, bool may_compress) {
+const char* algorithm_of(const Bucket& bucket,
+                         const PlaneGroups& groups,
+                         const Plane& plane,
+                         bool may_compress) {
   const Signature& first = bucket.tensors.front().signature();
   if (first.op == OpType::kAllreduce && first.reduce_op == ReduceOp::kAdasum) {
     return "ADASUM";
@@ -38,7 +41,7 @@ const char* algorithm_of(const Bucket& bucket, const PlaneGroups& groups, bool m
   if (groups.runs_on_two_levels(first.op, byte_count(bucket))) {
     return "GRID";
   }
-  return groups.flat_algorithm;
+  return plane.reduces_by_kernel(first) ? groups.kernel_algorithm : groups.flat_algorithm;
 }
 
 }  // namespace
@@ -263,7 +266,7 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
     LIGHTCC_ASSIGN_OR_RETURN(running.work, start_bucket(bucket, site));
   }
   running.started = clock_.now();
-  running.algorithm = algorithm_of(bucket, groups, site.topk_position.has_value());
+  running.algorithm = algorithm_of(bucket, groups, way.plane, site.topk_position.has_value());
   timeline_.started(bucket, running.algorithm, topk_.counters());
   return {};
 }
@@ -382,6 +385,12 @@ bool Executor::runs_on_levels(const Set& set, const Running& running) {
           first.compression.has_value());
 }
 
+// Of one that its memory's own plane runs.
+bool Executor::is_reduced_by_kernel(const Bucket& bucket) const {
+  return !is_compressed(bucket) &&
+         way_of(bucket).plane.reduces_by_kernel(bucket.tensors.front().signature());
+}
+
 Carrier Executor::carrier_of(const Running& running) {
   if (running.staged != nullptr) {
     return Carrier::kStaged;
@@ -395,6 +404,7 @@ void Executor::count_on_device(const Set& set, const Running& running) {
   if (carrier == Carrier::kDevice) {
     ++device_buckets_.by_own_plane;
     device_buckets_.on_levels += runs_on_levels(set, running) ? 1 : 0;
+    device_buckets_.by_kernel += is_reduced_by_kernel(running.bucket) ? 1 : 0;
   }
 }
 

@@ -133,6 +133,7 @@ class Executor {
   /// Finds out at which steps the tensors of a bucket are, where it is compressed.
   void begin_steps(Bucket& bucket);
   void end_steps(const Bucket& bucket);
+  bool is_reduced_by_kernel(const Bucket& bucket) const;
   /// What it runs on, by now; `running.plane` says the same afterwards.
   Planes::Way way_at_start(const Set& set, std::size_t lane, Running& running);
   static Carrier carrier_of(const Running& running);

@@ -50,9 +50,10 @@ struct PlaneGroups {
   };
 
   std::vector<Lane> lanes;
-  bool needs_calls = false;         ///< A Work of theirs goes on only while it is advanced.
-  bool ends_unheard = false;        ///< Nobody rings when a Work of theirs can go on.
-  const char* flat_algorithm = "";  ///< As a timeline calls what does not run on two levels.
+  bool needs_calls = false;           ///< A Work of theirs goes on only while it is advanced.
+  bool ends_unheard = false;          ///< Nobody rings when a Work of theirs can go on.
+  const char* flat_algorithm = "";    ///< As a timeline calls what does not run on two levels.
+  const char* kernel_algorithm = "";  ///< The same of what Plane::reduces_by_kernel().
   /// What is larger runs flat; none: everything does.
   std::optional<std::uint64_t> two_level_max_bytes;
   bool only_allreduces_on_levels = false;
@@ -82,6 +83,9 @@ class Plane {
 
   /// Whether it runs buckets with such tensors. The same on all ranks.
   virtual bool runs(const Signature& /*signature*/, bool /*is_compressed*/) const { return true; }
+  /// Whether it reduces such tensors, if they are not compressed, by kernels of lightcc's: what
+  /// carries them cannot.
+  virtual bool reduces_by_kernel(const Signature& /*signature*/) const { return false; }
   /// Whether its buckets must begin in the order of their announcements, on all lanes and process
   /// sets. One on two levels then ends before the next one begins, where it begins again and again.
   virtual bool begins_in_order() const { return false; }

@@ -133,6 +133,7 @@ struct DeviceBuckets {
   std::uint64_t staged = 0;        ///< The host's plane, by way of its memory.
   std::uint64_t by_own_plane = 0;  ///< That memory's own plane: NCCL.
   std::uint64_t on_levels = 0;  ///< Of these, on two levels: between hosts by way of their memory.
+  std::uint64_t by_kernel = 0;  ///< Of them, reduced by lightcc's kernels.
 };
 
 /// Counters since the world was made.

@@ -24,6 +24,7 @@ struct NcclCard {
   NcclUniqueId id{};    ///< Of rank 0.
   /// Why it cannot send lists of top-k compression; empty: it can, or is not asked to.
   std::string objection_to_lists;
+  std::string objection_to_kernels;  ///< Why it cannot reduce by kernels; empty: it can.
 };
 
 Bytes encode_card(const NcclCard& card);
@@ -37,5 +38,8 @@ Result<std::string> objection_to_nccl(const std::vector<NcclCard>& cards,
 
 /// Why lists of top-k compression go by way of the host; empty: NCCL sends them.
 std::string objection_to_lists(const std::vector<NcclCard>& cards);
+
+/// Why what NCCL does not reduce goes by way of the host; empty: kernels reduce it.
+std::string objection_to_kernels(const std::vector<NcclCard>& cards);
 
 }  // namespace lightcc::cuda

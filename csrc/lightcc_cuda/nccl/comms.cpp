@@ -57,20 +57,24 @@ Status NcclCalls::in_group(const std::function<Status()>& body) const {
   return called.ok() ? ended : called;
 }
 
-Result<std::byte*> NcclCalls::zeros(std::size_t bytes) const {
+Result<std::byte*> NcclCalls::scratch(std::size_t bytes) const {
   if (bytes > comm_.scratch_bytes_) {
     // What is there may be in use, and freeing it would wait for the GPU.
     LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory memory, allocate_device_memory(driver_, bytes));
     comm_.scratch_.push_back(std::move(memory));
     comm_.scratch_bytes_ = bytes;
   }
-  if (bytes == 0) {
-    return static_cast<std::byte*>(nullptr);
+  return bytes == 0 ? nullptr
+                    : reinterpret_cast<std::byte*>(comm_.scratch_.back().get());  // NOLINT: GPU
+}
+
+Result<std::byte*> NcclCalls::zeros(std::size_t bytes) const {
+  LIGHTCC_ASSIGN_OR_RETURN(std::byte* const first, scratch(bytes));
+  if (bytes > 0) {
+    LIGHTCC_RETURN_IF_ERROR(driver_.check(
+        driver_.call().fill(gpu_address(first), 0, bytes, stream()), "cuMemsetD8Async"));
   }
-  const Address first = comm_.scratch_.back().get();
-  LIGHTCC_RETURN_IF_ERROR(
-      driver_.check(driver_.call().fill(first, 0, bytes, stream()), "cuMemsetD8Async"));
-  return reinterpret_cast<std::byte*>(first);  // NOLINT: of the GPU
+  return first;
 }
 
 Result<NcclOp> NcclCalls::scaled_sum(NcclType type, double factor) const {
@@ -120,10 +124,9 @@ Status NcclCalls::copy(std::byte* out, const std::byte* in, std::size_t bytes) c
 
 // ---- The communicators of a world.
 
-Result<std::unique_ptr<NcclComms>> NcclComms::make(NcclSetup setup) {
-  const std::size_t buffer_bytes = setup.buffer_bytes;
-  const auto launcher = std::make_shared<NcclLauncher>(std::move(setup));
-  std::unique_ptr<NcclComms> comms(new NcclComms(launcher, buffer_bytes));
+Result<std::unique_ptr<NcclComms>> NcclComms::make(const NcclSetup& setup) {
+  const auto launcher = std::make_shared<NcclLauncher>(setup);
+  std::unique_ptr<NcclComms> comms(new NcclComms(launcher, setup));
   try {
     comms->thread_ = std::make_unique<std::thread>([launcher] {
       (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl");

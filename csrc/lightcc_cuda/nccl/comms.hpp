@@ -37,6 +37,7 @@
 #include "lightcc_cuda/nccl/buffer.hpp"
 #include "lightcc_cuda/nccl/library.hpp"
 #include "lightcc_cuda/nccl/packed_copies.hpp"
+#include "lightcc_cuda/nccl/reducer.hpp"
 #include "lightcc_cuda/nccl/side_call.hpp"
 #include "lightcc_cuda/staging/topk_site.hpp"
 
@@ -55,7 +56,8 @@ struct NcclSetup {
   Duration operation_patience{};  ///< For any other one, and for an operation; 0: without end.
   /// Of each communicator's buffer, the same on all ranks; 0: none.
   std::size_t buffer_bytes = 0;
-  bool sends_lists = false;  ///< Of top-k compression, on all ranks.
+  bool sends_lists = false;       ///< Of top-k compression, on all ranks.
+  KernelReductions kernels = {};  ///< What NCCL does not reduce.
   /// NCCL begins operations of several communicators in the order of calls, on the GPU as well.
   bool begins_in_order = false;
   /// Communicators that are beside another one have a second stream, where operations begin in
@@ -63,10 +65,10 @@ struct NcclSetup {
   bool overlaps_levels = false;
 };
 
-/// What buckets are packed and compressed with. Of the launcher's thread.
+/// What buckets are packed, reduced and compressed with. Of the launcher's thread.
 struct NcclPacking {
   std::size_t buffer_bytes = 0;
-  std::optional<KernelTable> kernels;  ///< None: the driver does not load them.
+  std::optional<KernelTable> kernels;  ///< None: nobody needs them, or the driver loads them not.
   TopkSite* topk = nullptr;            ///< Null: it sends no lists, or the driver does not load it.
 };
 
@@ -121,7 +123,10 @@ class NcclCalls {
   Status check(NcclCode code, const char* what) const { return library_.check(code, what, comm()); }
   /// Makes the calls of `body` begin together.
   Status in_group(const std::function<Status()>& body) const;
-  /// Zeros on the GPU, which stay until the next call of this: in the order of the stream.
+  /// Memory on the GPU, which is the operation's until the next call of this or of zeros(): in the
+  /// order of the stream. The same memory, where as many bytes or fewer are asked for.
+  Result<std::byte*> scratch(std::size_t bytes) const;
+  /// The same, filled with zeros.
   Result<std::byte*> zeros(std::size_t bytes) const;
   /// A sum of what is multiplied by `factor` before. Of a floating-point type.
   Result<NcclOp> scaled_sum(NcclType type, double factor) const;
@@ -166,7 +171,7 @@ struct NcclStep {
 class NcclComms {
  public:
   /// Starts the thread, which makes the communicator of the world. Errors: kSystem.
-  static Result<std::unique_ptr<NcclComms>> make(NcclSetup setup);
+  static Result<std::unique_ptr<NcclComms>> make(const NcclSetup& setup);
   NcclComms(const NcclComms&) = delete;
   NcclComms& operator=(const NcclComms&) = delete;
   /// Frees all communicators. Waits for that, but not for ever: a peer that is gone never comes.
@@ -194,12 +199,15 @@ class NcclComms {
   bool is_lost() const;
   /// Of the buffer of each communicator; 0: there is none.
   std::size_t buffer_bytes() const { return buffer_bytes_; }
+  const KernelReductions& kernels() const { return kernels_; }
   /// Copies on the GPU in the order of the operation that is started next, and before it.
   void copy_before_next(std::byte* out, const std::byte* in, std::size_t bytes);
 
  private:
-  NcclComms(std::shared_ptr<NcclLauncher> launcher, std::size_t buffer_bytes)
-      : launcher_(std::move(launcher)), buffer_bytes_(buffer_bytes) {}
+  NcclComms(std::shared_ptr<NcclLauncher> launcher, const NcclSetup& setup)
+      : launcher_(std::move(launcher)),
+        buffer_bytes_(setup.buffer_bytes),
+        kernels_(setup.kernels) {}
 
   struct Copy {
     std::byte* out;
@@ -209,6 +217,7 @@ class NcclComms {
 
   std::shared_ptr<NcclLauncher> launcher_;
   std::size_t buffer_bytes_;
+  KernelReductions kernels_;
   std::unique_ptr<std::thread> thread_;
   std::vector<Copy> copies_;
   std::vector<NcclStep>* collected_ = nullptr;

@@ -166,13 +166,14 @@ Status NcclLauncher::serve_gpu() {
   return served;
 }
 
-// Kernels are loaded before anything runs. Without them tensors are copied one by one. The planes
-// have seen that those of compression load.
+// Kernels are loaded before anything runs. Without those that copy, tensors are copied one by one.
+// The planes have seen that the others load.
 void NcclLauncher::load_packing(TopkSite& topk) {
   packing_.topk = setup_.sends_lists && topk.load().ok() ? &topk : nullptr;
   packing_.buffer_bytes = setup_.buffer_bytes;
-  if (packing_.buffer_bytes > 0) {
-    Result<KernelTable> loaded = KernelTable::load_copies(*driver_);
+  if (packing_.buffer_bytes > 0 || setup_.kernels.are_loaded) {
+    Result<KernelTable> loaded = setup_.kernels.are_loaded ? KernelTable::load_reductions(*driver_)
+                                                           : KernelTable::load_copies(*driver_);
     if (loaded.ok()) {
       packing_.kernels = std::move(*loaded);
     }

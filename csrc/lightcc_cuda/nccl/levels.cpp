@@ -31,21 +31,26 @@ class LevelPlan {
     return std::move(steps_);
   }
 
-  // Each is about the step that was planned last.
+  /// Steps that are planned so far.
+  std::size_t count() const { return steps_.size(); }
+
+  // Each is about the steps that were planned last, of which kernels that reduce need several.
 
   void scatters() { scattered_ = last(); }
-  void crosses() {
-    steps_.back().is_aside = true;
-    make_last_wait_for(scattered_);
+  void crosses(std::size_t first) {
+    for (std::size_t step = first; step < steps_.size(); ++step) {
+      steps_[step].is_aside = true;
+    }
+    make_wait_for(first, scattered_);
     crossed_.push_back(last());
   }
-  void gathers() { make_last_wait_for(crossed_.at(gathered_++)); }
+  void gathers() { make_wait_for(last(), crossed_.at(gathered_++)); }
 
  private:
   std::size_t last() const { return steps_.size() - 1; }
-  void make_last_wait_for(std::size_t step) {
-    steps_.back().after = step;
-    steps_[step].is_awaited = true;
+  void make_wait_for(std::size_t step, std::size_t earlier) {
+    steps_[step].after = earlier;
+    steps_[earlier].is_awaited = true;
   }
 
   NcclComms& comms_;
@@ -99,8 +104,9 @@ class AcrossLevel final : public PartialGroup {
 
   std::unique_ptr<Work> allreduce(std::vector<TensorSpan> tensors,
                                   const Reduction& reduction) override {
+    const std::size_t first = plan_->count();
     auto work = nccl_->allreduce(std::move(tensors), reduction);
-    plan_->crosses();
+    plan_->crosses(first);
     return work;
   }
 
@@ -139,7 +145,8 @@ class NcclLevels final : public Group {
 
   std::unique_ptr<Work> allreduce(std::vector<TensorSpan> tensors,
                                   const Reduction& reduction) override {
-    if (!is_for_nccl(reduction)) {
+    const auto members = static_cast<std::size_t>(size());
+    if (reducer_of(reduction, members, comms_.kernels()) == Reducer::kNone) {
       return flat_.allreduce(std::move(tensors), reduction);
     }
     plan_->begin();

@@ -18,6 +18,14 @@ struct PackedTensors {
   std::size_t element_bytes = 4;
 };
 
+inline std::size_t elements_of(const std::vector<TensorSpan>& spans) {
+  std::size_t elements = 0;
+  for (const TensorSpan& span : spans) {
+    elements += span.count;
+  }
+  return elements;
+}
+
 /// What copies are made with. All of it outlives the call.
 struct CopySite {
   const Driver& driver;

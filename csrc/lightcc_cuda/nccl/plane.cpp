@@ -1,6 +1,7 @@
 #include "lightcc_cuda/nccl/plane.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,12 +15,15 @@
 #include "lightcc/engine/staged_exchange.hpp"
 #include "lightcc/engine/staged_shards.hpp"
 
+#include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/gpus.hpp"
+#include "lightcc_cuda/driver/kernel_table.hpp"
 #include "lightcc_cuda/kernels/merge.hpp"
 #include "lightcc_cuda/nccl/agreement.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
 #include "lightcc_cuda/nccl/group.hpp"
 #include "lightcc_cuda/nccl/levels.hpp"
+#include "lightcc_cuda/nccl/reducer.hpp"
 #include "lightcc_cuda/nccl/topk.hpp"
 
 namespace lightcc::cuda {
@@ -32,7 +36,8 @@ class NcclPlane final : public Plane {
             std::shared_ptr<Staging> staging,
             int device,
             bool sends_lists,
-            bool reduces_across)
+            bool reduces_across,
+            const KernelReductions& kernels)
       : world_(site.world),
         host_(site.host),
         lanes_(static_cast<std::size_t>(site.knobs.num_lanes)),
@@ -43,17 +48,25 @@ class NcclPlane final : public Plane {
         staging_(std::move(staging)),
         device_(device),
         sends_lists_(sends_lists),
-        reduces_across_(reduces_across) {}
+        reduces_across_(reduces_across),
+        kernels_(kernels) {}
 
   MemoryKind memory_kind() const override { return MemoryKind::kCuda; }
   bool runs(const Signature& signature, bool is_compressed) const override {
+    if (!is_for_nccl(signature, false, members(signature.process_set), kernels_)) {
+      return false;
+    }
     if (is_compressed) {
       const CompressionSpec& spec = *signature.compression;
       return (has_levels(signature.process_set) ||
               (sends_lists(signature.process_set) && !spec.is_quantized())) &&
-             !spec.is_low_rank() && is_for_nccl(signature, false);
+             !spec.is_low_rank();
     }
-    return is_for_nccl(signature, false);
+    return true;
+  }
+  bool reduces_by_kernel(const Signature& signature) const override {
+    return (signature.op == OpType::kAllreduce || signature.op == OpType::kReducescatter) &&
+           reducer_of(signature, members(signature.process_set), kernels_) == Reducer::kKernel;
   }
   bool begins_in_order() const override { return true; }
   const char* makes_groups_unheard() const override { return "NCCL's ncclCommSplit"; }
@@ -195,6 +208,7 @@ class NcclPlane final : public Plane {
     }
     PlaneGroups& groups = set.groups.emplace();
     groups.flat_algorithm = "NCCL";
+    groups.kernel_algorithm = "NCCL_KERNEL";
     groups.ends_unheard = true;
     groups.compresses_in_turn = set.sends_lists && !set.position.has_value();
     if (set.position.has_value()) {
@@ -225,6 +239,12 @@ class NcclPlane final : public Plane {
            topk_of(set, {.lists = comms.across, .block = comms.block}, set.position->block)});
     }
     return true;
+  }
+
+  /// Of a set; none where this rank is not one of them.
+  std::size_t members(std::uint32_t id) const {
+    const auto found = sets_.find(id);
+    return found == sets_.end() ? 0 : found->second.ranks.size();
   }
 
   bool has_levels(std::uint32_t id) const {
@@ -302,6 +322,7 @@ class NcclPlane final : public Plane {
   int device_;
   bool sends_lists_;
   bool reduces_across_;  // Dense shards, on two levels.
+  KernelReductions kernels_;
   std::map<std::uint32_t, Set> sets_;
 };
 
@@ -315,6 +336,18 @@ std::string own_objection_to_lists(const Knobs& knobs, Staging& staging, int dev
   }
   // A state needs the kernels.
   return staging.topk_kernels(device)->make_state(DataType::kFloat32, 1).status().message();
+}
+
+/// Why reduce.cu cannot be launched on this rank's GPU; empty: it can.
+std::string own_objection_to_kernels(int device) {
+  const auto load = [device]() -> Status {
+    LIGHTCC_ASSIGN_OR_RETURN(const Driver driver, Driver::open());
+    LIGHTCC_ASSIGN_OR_RETURN(const Context context, Context::retain(driver, device));
+    const CurrentContext current(context);
+    LIGHTCC_RETURN_IF_ERROR(current.status());
+    return KernelTable::load_reductions(driver).status();
+  };
+  return load().message();
 }
 
 /// What this rank has to say of itself; `library` is set where it has an NCCL.
@@ -346,8 +379,11 @@ Result<NcclCard> own_card(const PlaneSite& site,
   card.pci_bus_id = gpus->list[index].pci_bus_id;
   card.uuid = gpus->list[index].uuid;
   card.host_id = site.knobs.nccl_host_id;
+  // Its threads hold the GPU's context from here on. NCCL's operations wait for other ranks.
+  staging.prepare(card.device);
   card.objection_to_lists =
       own_objection_to_lists(site.knobs, staging, static_cast<int>(card.device));
+  card.objection_to_kernels = own_objection_to_kernels(static_cast<int>(card.device));
   if (topology.rank == 0) {
     LIGHTCC_RETURN_IF_ERROR(
         opened->check(opened->call().unique_id(&card.id), "ncclGetUniqueId", nullptr));
@@ -367,6 +403,23 @@ bool sends_lists(const PlaneSite& site, const std::vector<NcclCard>& cards) {
     site.warn("LIGHT_NCCL_TOPK=1: top-k lists travel by way of the host: " + objection);
   }
   return objection.empty();
+}
+
+/// What kernels reduce. The same on all ranks.
+KernelReductions kernel_reductions(const PlaneSite& site, const std::vector<NcclCard>& cards) {
+  const std::string objection = objection_to_kernels(cards);
+  if (!objection.empty() && site.world.topology.rank == 0) {
+    site.warn(
+        "HOROVOD_GPU_OPERATIONS=NCCL: reductions that NCCL does not have travel by way of host "
+        "memory: " +
+        objection);
+  }
+  // As much at a time as is in pinned memory by way of the host.
+  constexpr std::size_t kPiecesAtOnce = 4;
+  const auto staged = static_cast<std::size_t>(site.knobs.staged_piece_bytes);
+  return {.are_loaded = objection.empty(),
+          .piece_bytes =
+              staged == 0 ? std::numeric_limits<std::size_t>::max() : kPiecesAtOnce * staged};
 }
 
 /// Of operations on several communicators. Ranks need not agree on it: where one runs them one
@@ -399,12 +452,12 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
     }
     return std::unique_ptr<Plane>();
   }
-  staging->prepare(own.device);  // NCCL's operations wait for other ranks.
   const bool lists = sends_lists(site, cards);
   const bool reduces_across = site.knobs.two_level_inter == "nccl";
   if (reduces_across && site.knobs.two_level != true && topology.rank == 0) {
     site.warn("LIGHT_2D_INTER=nccl: all-reduces by NCCL are flat without LIGHT_2D_ALLREDUCE=1");
   }
+  const KernelReductions kernels = kernel_reductions(site, cards);
   LIGHTCC_ASSIGN_OR_RETURN(
       std::unique_ptr<NcclComms> comms,
       NcclComms::make({.library = *library,
@@ -417,10 +470,11 @@ Result<std::unique_ptr<Plane>> make_plane(const PlaneSite& site,
                        .operation_patience = seconds(site.knobs.nccl_timeout_s),
                        .buffer_bytes = static_cast<std::size_t>(site.knobs.nccl_buffer_bytes),
                        .sends_lists = lists,
+                       .kernels = kernels,
                        .begins_in_order = begins_in_order(site.knobs, own.version),
                        .overlaps_levels = reduces_across}));
   return std::unique_ptr<Plane>(std::make_unique<NcclPlane>(
-      site, std::move(comms), staging, own.device, lists, reduces_across));
+      site, std::move(comms), staging, own.device, lists, reduces_across, kernels));
 }
 
 }  // namespace

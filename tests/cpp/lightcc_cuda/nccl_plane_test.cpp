@@ -17,12 +17,13 @@
 #include "doubles/hash_store.hpp"
 #include "engine/every_operation.hpp"
 #include "engine/rank_threads.hpp"
+#include "lightcc_cuda/cuda_testing.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/nccl/agreement.hpp"
-#include "lightcc_cuda/nccl/group.hpp"
 #include "lightcc_cuda/nccl/plane.hpp"
+#include "lightcc_cuda/nccl/reducer.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
 
@@ -126,21 +127,27 @@ struct Case {
   DataType dtype;
   ReduceOp op;
   double prescale;
-  bool is_for_nccl;
+  Reducer reducer;  ///< Where there are kernels.
 };
 
-TEST(NcclSignatures, what_nccl_cannot_do_is_staged) {
-  const Case cases[] = {{DataType::kFloat32, ReduceOp::kSum, 1.0, true},
-                        {DataType::kBfloat16, ReduceOp::kAverage, 0.5, true},
-                        {DataType::kFloat16, ReduceOp::kSum, 0.5, true},
-                        {DataType::kFloat64, ReduceOp::kProduct, 1.0, true},
-                        {DataType::kFloat32, ReduceOp::kMax, 0.5, false},
-                        {DataType::kFloat32, ReduceOp::kAdasum, 1.0, false},
-                        {DataType::kInt64, ReduceOp::kSum, 1.0, true},
-                        {DataType::kInt64, ReduceOp::kAverage, 1.0, false},
-                        {DataType::kInt32, ReduceOp::kSum, 0.5, false},
-                        {DataType::kInt16, ReduceOp::kSum, 1.0, false},
-                        {DataType::kBool, ReduceOp::kMax, 1.0, false}};
+TEST(NcclSignatures, what_nccl_cannot_do_is_for_kernels_or_is_staged) {
+  constexpr Reducer kNone = Reducer::kNone;
+  constexpr Reducer kNccl = Reducer::kNccl;
+  constexpr Reducer kKernel = Reducer::kKernel;
+  const Case cases[] = {{DataType::kFloat32, ReduceOp::kSum, 1.0, kNccl},
+                        {DataType::kBfloat16, ReduceOp::kAverage, 0.5, kNccl},
+                        {DataType::kFloat16, ReduceOp::kSum, 0.5, kNccl},
+                        {DataType::kFloat64, ReduceOp::kProduct, 1.0, kNccl},
+                        {DataType::kFloat32, ReduceOp::kMax, 0.5, kKernel},
+                        {DataType::kFloat32, ReduceOp::kAdasum, 1.0, kNone},
+                        {DataType::kInt64, ReduceOp::kSum, 1.0, kNccl},
+                        {DataType::kInt64, ReduceOp::kAverage, 1.0, kKernel},
+                        {DataType::kInt32, ReduceOp::kSum, 0.5, kKernel},
+                        {DataType::kInt16, ReduceOp::kSum, 1.0, kKernel},
+                        {DataType::kBool, ReduceOp::kMax, 1.0, kKernel}};
+  const KernelReductions none;
+  const KernelReductions all{.are_loaded = true};
+  const KernelReductions ordered{.are_loaded = true, .in_rank_order = true};
   Signature signature;
   for (const Case& one : cases) {
     for (const OpType op : {OpType::kAllreduce, OpType::kReducescatter}) {
@@ -148,14 +155,20 @@ TEST(NcclSignatures, what_nccl_cannot_do_is_staged) {
       signature.dtype = one.dtype;
       signature.reduce_op = one.op;
       signature.prescale = one.prescale;
-      EXPECT_EQ(is_for_nccl(signature, false), one.is_for_nccl)
-          << data_type_name(one.dtype) << " " << reduce_op_name(one.op) << " " << one.prescale;
-      EXPECT_FALSE(is_for_nccl(signature, true));
+      LIGHTCC_TRACE(data_type_name(one.dtype)
+                    << " " << reduce_op_name(one.op) << " " << one.prescale);
+      EXPECT_EQ(reducer_of(signature, 64, all), one.reducer);
+      EXPECT_EQ(is_for_nccl(signature, false, 64, all), one.reducer != kNone);
+      EXPECT_EQ(is_for_nccl(signature, false, 64, none), one.reducer == kNccl);
+      EXPECT_EQ(is_for_nccl(signature, false, 65, all), one.reducer == kNccl);
+      EXPECT_FALSE(is_for_nccl(signature, true, 64, all));
+      EXPECT_EQ(reducer_of(signature, 64, ordered),
+                is_floating_point(one.dtype) && one.reducer == kNccl ? kKernel : one.reducer);
     }
     signature.op = OpType::kBroadcast;
-    EXPECT_TRUE(is_for_nccl(signature, false));
+    EXPECT_TRUE(is_for_nccl(signature, false, 65, none));
     signature.op = OpType::kSend;
-    EXPECT_FALSE(is_for_nccl(signature, false));
+    EXPECT_FALSE(is_for_nccl(signature, false, 64, all));
   }
 }
 
@@ -512,6 +525,13 @@ TEST(NcclAgreement, one_rank_that_sends_no_lists_is_enough) {
   EXPECT_EQ(objection_to_lists({card_at("1"), other}), "rank 1: LIGHT_GPU_TOPK=0");
 }
 
+TEST(NcclAgreement, and_one_whose_driver_loads_no_kernels) {
+  NcclCard other = card_at("2");
+  EXPECT_EQ(objection_to_kernels({other, card_at("1")}), "");
+  other.objection_to_kernels = "no";
+  EXPECT_EQ(objection_to_kernels({card_at("1"), other}), "rank 1: no");
+}
+
 TEST(NcclAgreement, cards_travel) {
   NcclCard card = card_at("0000:65:00.0");
   card.objection = "none";
@@ -520,6 +540,7 @@ TEST(NcclAgreement, cards_travel) {
   card.host_id = "h";
   card.id.bytes[127] = 'x';
   card.objection_to_lists = "no kernels";
+  card.objection_to_kernels = "none at all";
   const auto read = decode_card(encode_card(card), 0);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->objection, card.objection);
@@ -530,6 +551,7 @@ TEST(NcclAgreement, cards_travel) {
   EXPECT_EQ(read->host_id, card.host_id);
   EXPECT_EQ(read->id.bytes, card.id.bytes);
   EXPECT_EQ(read->objection_to_lists, card.objection_to_lists);
+  EXPECT_EQ(read->objection_to_kernels, card.objection_to_kernels);
   EXPECT_EQ(decode_card({}, 1).status().code(), ErrorCode::kPeerFailed);
 }
 

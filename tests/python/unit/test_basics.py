@@ -93,6 +93,7 @@ def test_stats_count_completed_operations() -> None:
         "staged_buckets",
         "nccl_buckets",
         "nccl_two_level_buckets",
+        "nccl_kernel_buckets",
         "payload_bytes",
         "network_bytes_sent",
         "network_bytes_received",

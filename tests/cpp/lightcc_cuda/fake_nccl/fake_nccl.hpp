@@ -31,6 +31,7 @@ namespace lightcc::cuda::fake {
 ///   ordered=0          1: these begin in the order of calls, as with NCCL_LAUNCH_ORDER_IMPLICIT=1
 ///   spoils=RANK:BYTE   ncclAllGather brings another byte at that place of what the rank gives
 ///   holds=CALL         operations that begin with that call wait for other settings
+///   backwards=0        1: reductions take the ranks in the reverse order, as an NCCL may
 ///   lost=0             1: ncclCommAbort() does not return
 /// A process that cannot call this sets LIGHTCC_FAKE_NCCL.
 void set_nccl(const std::string& settings);

@@ -46,9 +46,16 @@ inline void end_reading() {
   (void)lightcc_fake_cuda_memory(0);
 }
 
+/// In which `take` sees the ranks.
+enum class Order { kForwards, kBackwards };
+
 /// Shows the ranks `bytes` at `in`, a piece at a time; `take` sees every rank's.
-inline void exchange(
-    Comm& comm, const Called& called, const std::byte* in, std::size_t bytes, const Take& take) {
+inline void exchange(Comm& comm,
+                     const Called& called,
+                     const std::byte* in,
+                     std::size_t bytes,
+                     const Take& take,
+                     Order order = Order::kForwards) {
   for (std::size_t at = 0; at < bytes; at += kSlotBytes) {
     const std::size_t count = std::min(kSlotBytes, bytes - at);
     comm.meeting->calls[comm.rank] = called;
@@ -57,7 +64,8 @@ inline void exchange(
     if (!comm.meet()) {
       return;
     }
-    for (std::size_t rank = 0; rank < comm.size; ++rank) {
+    for (std::size_t turn = 0; turn < comm.size; ++turn) {
+      const std::size_t rank = order == Order::kForwards ? turn : comm.size - 1 - turn;
       if (!(comm.meeting->calls[rank] == called)) {
         (void)std::fprintf(stderr,
                            "fake NCCL: rank %zu calls %s of %llu, rank %zu %s of %llu\n",
@@ -311,30 +319,34 @@ inline NcclCode submit_reduction(Called called,
   }
   called.in_at = place_in_registration(handle, in, elements * size_of(called.type));
   called.out_at = place_in_registration(handle, out, count * size_of(called.type));
+  const bool is_backwards = nccl_settings().number("backwards") != 0;
   return submit(
       called.name.data(),
       handle,
       stream,
       [=](Comm& comm) {
         const std::size_t size = size_of(called.type);
+        const std::size_t first_rank = is_backwards ? comm.size - 1 : 0;
         std::byte* const to = count == 0 ? nullptr : memory_at(out);
-        exchange(comm,
-                 called,
-                 memory_at(in),
-                 elements * size,
-                 [=](std::size_t rank, const std::byte* data, std::size_t at, std::size_t bytes) {
-                   const std::size_t begin = std::max(at, first * size);
-                   const std::size_t end = std::min(at + bytes, (first + count) * size);
-                   if (begin < end) {
-                     combine_as(called.type,
-                                to + (begin - first * size),
-                                data + (begin - at),
-                                (end - begin) / size,
-                                called.op,
-                                called.factor,
-                                rank == 0);
-                   }
-                 });
+        exchange(
+            comm,
+            called,
+            memory_at(in),
+            elements * size,
+            [=](std::size_t rank, const std::byte* data, std::size_t at, std::size_t bytes) {
+              const std::size_t begin = std::max(at, first * size);
+              const std::size_t end = std::min(at + bytes, (first + count) * size);
+              if (begin < end) {
+                combine_as(called.type,
+                           to + (begin - first * size),
+                           data + (begin - at),
+                           (end - begin) / size,
+                           called.op,
+                           called.factor,
+                           rank == first_rank);
+              }
+            },
+            is_backwards ? Order::kBackwards : Order::kForwards);
       },
       std::nullopt);
 }
