@@ -226,6 +226,25 @@ def groups_go_by_nccl() -> None:
             check_same(one, other)
 
 
+def floats_in_rank_order_have_the_hosts_bits(driver: str) -> None:
+    """Reduces numbers whose sums depend on the order of addition, in pieces and in groups."""
+    use_gpu(driver)
+    hvd.init()
+    rng = np.random.default_rng(hvd.rank())
+    for count in (1, 999, 200001):
+        for dtype in FLOATS:
+            x = rng.standard_normal(count).astype(dtype)
+            for name, run in reductions(dtype).items():
+                check_by_nccl(run, x, (name, dtype, count), by_kernel=True)
+    arrays = [rng.standard_normal(100 + i).astype(np.float32) for i in range(9)]
+    given: list[Any] = [GpuArray(x) for x in arrays]
+    means = on_host(hvd.grouped_allreduce(given, name="d"))
+    for mean, expected in zip(means, hvd.grouped_allreduce(arrays, name="h"), strict=True):
+        check_same(mean, expected)
+    assert hvd.stats().staged_buckets == 0
+    hvd.shutdown()
+
+
 def lists_of_topk_have_the_hosts_bits(driver: str, two_level: bool) -> None:
     """Compresses on GPUs and in host memory, step after step; all that is kept back counts."""
     use_gpu(driver)

@@ -139,6 +139,15 @@ inline constexpr auto kRows = std::to_array<Row>({
      .meaning = "All-reduces by NCCL of several tensors, of at most so many bytes in all, are "
                 "packed into a buffer, which NCCL 2.19 and newer register. Each lane of a process "
                 "set has one, of twice the size; 0: none."},
+    {.names = {"LIGHT_NCCL_RANK_ORDER"},
+     .type = Type::kBool,
+     .target = &Knobs::nccl_rank_order,
+     .shared = true,
+     .meaning =
+         "Reductions of floating-point tensors of GPUs are done by lightcc's kernels in rank "
+         "order, where LIGHT_GPU_OPERATIONS is nccl. NCCL only moves elements, so bits do not "
+         "depend on its algorithm, and with up to 16 ranks are those of host memory; 0: NCCL "
+         "reduces."},
     {.names = {"LIGHT_NCCL_TOPK"},
      .type = Type::kBool,
      .target = &Knobs::nccl_topk,

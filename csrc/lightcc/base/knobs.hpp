@@ -68,8 +68,9 @@ struct Knobs {
   bool topk_exact = false;  ///< LIGHT_TOPK_EXACT: of all top-k operations.
   /// LIGHT_TOPK_OPTIMIZER: a face may take another way for an optimizer. The engine does not ask.
   bool topk_by_optimizer = true;
-  bool topk_on_gpu = true;  ///< LIGHT_GPU_TOPK: of tensors there; or by way of host memory.
-  bool nccl_topk = false;   ///< LIGHT_NCCL_TOPK: NCCL carries the lists.
+  bool topk_on_gpu = true;       ///< LIGHT_GPU_TOPK: of tensors there; or by way of host memory.
+  bool nccl_topk = false;        ///< LIGHT_NCCL_TOPK: NCCL carries the lists.
+  bool nccl_rank_order = false;  ///< LIGHT_NCCL_RANK_ORDER: of floating-point reductions.
   std::int64_t topk_warmup_steps = -1;  ///< LIGHT_TOPK_WARMUP_STEPS; below 0: a face chooses.
   double topk_ratio = 0.01;             ///< LIGHT_TOPK_RATIO.
   std::int64_t topk_min_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.

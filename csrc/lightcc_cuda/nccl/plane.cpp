@@ -410,14 +410,17 @@ KernelReductions kernel_reductions(const PlaneSite& site, const std::vector<Nccl
   const std::string objection = objection_to_kernels(cards);
   if (!objection.empty() && site.world.topology.rank == 0) {
     site.warn(
-        "HOROVOD_GPU_OPERATIONS=NCCL: reductions that NCCL does not have travel by way of host "
-        "memory: " +
-        objection);
+        std::string(site.knobs.nccl_rank_order
+                        ? "LIGHT_NCCL_RANK_ORDER=1: reductions of floating-point tensors, and "
+                          "those that NCCL does not have,"
+                        : "HOROVOD_GPU_OPERATIONS=NCCL: reductions that NCCL does not have") +
+        " travel by way of host memory: " + objection);
   }
   // As much at a time as is in pinned memory by way of the host.
   constexpr std::size_t kPiecesAtOnce = 4;
   const auto staged = static_cast<std::size_t>(site.knobs.staged_piece_bytes);
   return {.are_loaded = objection.empty(),
+          .in_rank_order = site.knobs.nccl_rank_order,
           .piece_bytes =
               staged == 0 ? std::numeric_limits<std::size_t>::max() : kPiecesAtOnce * staged};
 }

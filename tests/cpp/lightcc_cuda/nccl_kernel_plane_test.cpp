@@ -240,6 +240,19 @@ TEST_F(NcclKernelPlane, two_levels_have_the_hosts_bits) {
   expect_the_hosts_bits_on_levels({}, {DataType::kInt16, DataType::kUint16});
 }
 
+/// So a step between hosts is several of NCCL's, on a stream beside the one of the others.
+JobOptions with_nccl_on_both() {
+  fake::set_nccl("backwards=1,version=22703");
+  JobOptions options;
+  options.environment = {
+      {"LIGHT_2D_INTER", "nccl"}, {"LIGHT_GPU_CHUNK", "256"}, {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}};
+  return options;
+}
+
+TEST_F(NcclKernelPlane, nccl_on_both_levels_has_the_hosts_bits) {
+  expect_the_hosts_bits_on_levels(with_nccl_on_both(), {DataType::kInt16, DataType::kUint16});
+}
+
 TEST_F(NcclKernelPlane, a_rank_that_has_joined_contributes_zeros) {
   for (const std::size_t count : {std::size_t{50}, std::size_t{100001}}) {
     run_nccl_job(on_one_host(3), [count](World& world, int rank) {
@@ -360,6 +373,57 @@ TEST_F(NcclKernelPlane, an_operation_that_breaks_ends_in_an_error) {
     EXPECT_NE(status.message().find("remote process exited"), std::string::npos)
         << status.message();
   }
+}
+
+// ---- Rank order.
+
+JobOptions in_rank_order(JobOptions options) {
+  options.environment["LIGHT_NCCL_RANK_ORDER"] = "1";
+  return options;
+}
+
+TEST_F(NcclKernelPlane, floats_have_the_hosts_bits_in_rank_order_whatever_nccl_does) {
+  JobOptions options = in_rank_order(on_one_host(3));
+  options.environment["LIGHT_NCCL_BUFFER"] = "64K";  // For what NCCL reduces.
+  run_nccl_job(options, [](World& world, int rank) {
+    std::vector<Kind> floats = kinds(true);
+    std::erase_if(floats, [](const Kind& kind) { return !is_floating_point(kind.dtype); });
+    expect_the_hosts_bits_of(world, rank, floats);
+    // What has one sum in any order stays NCCL's.
+    const Framework framework(rank);
+    const std::uint64_t before = world.stats().device_buckets.by_kernel;
+    (void)reduce(world, rank, {.dtype = DataType::kInt32}, {40}, &framework);
+    EXPECT_EQ(world.stats().device_buckets.by_kernel, before);
+    EXPECT_EQ(world.stats().device_buckets.staged, 0U);
+  });
+}
+
+TEST_F(NcclKernelPlane, without_it_nccl_chooses_the_order) {
+  run_nccl_job(on_one_host(3), [](World& world, int rank) {
+    const Framework framework(rank);
+    const Kind kind{.dtype = DataType::kFloat32};
+    const std::vector<Numbers> expected = reduce(world, rank, kind, {3000}, nullptr);
+    EXPECT_FALSE(
+        have_equal_bits(reduce(world, rank, kind, {3000}, &framework).front(), expected.front()));
+    EXPECT_EQ(world.stats().device_buckets.by_kernel, 0U);
+    EXPECT_EQ(world.stats().device_buckets.by_own_plane, 1U);
+  });
+}
+
+TEST_F(NcclKernelPlane, two_levels_have_the_hosts_bits_in_rank_order) {
+  expect_the_hosts_bits_on_levels(in_rank_order({}), {DataType::kFloat16, DataType::kFloat32});
+}
+
+TEST_F(NcclKernelPlane, nccl_on_both_levels_has_the_hosts_bits_in_rank_order) {
+  expect_the_hosts_bits_on_levels(in_rank_order(with_nccl_on_both()),
+                                  {DataType::kFloat16, DataType::kFloat32});
+}
+
+TEST_F(NcclKernelPlane, without_kernels_floats_in_rank_order_go_by_way_of_the_host) {
+  const DeviceBuckets counted =
+      carriers_without_kernels(in_rank_order(on_one_host(2)), std::nullopt);
+  EXPECT_EQ(counted.staged, 2U);
+  EXPECT_EQ(counted.by_own_plane, 0U);
 }
 
 }  // namespace

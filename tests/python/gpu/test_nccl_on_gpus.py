@@ -41,6 +41,16 @@ def test_every_collective_goes_by_nccl(gpus: list[str], size: int) -> None:
     )
 
 
+def test_floats_in_rank_order_have_the_hosts_bits(gpus: list[str]) -> None:
+    spawn_ranks(
+        gpu_nccl.floats_in_rank_order_have_the_hosts_bits,
+        2,
+        DRIVER,
+        env=gpu_nccl.with_nccl(gpus, 2, LIGHT_NCCL_RANK_ORDER="1", LIGHT_GPU_CHUNK="64K"),
+        fresh=True,
+    )
+
+
 def test_lists_of_topk_go_by_nccl_with_the_hosts_bits(gpus: list[str]) -> None:
     spawn_ranks(
         gpu_nccl.lists_of_topk_have_the_hosts_bits,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import TYPE_CHECKING
 
 import gpu_nccl
 import pytest
@@ -10,6 +11,9 @@ from gpu_arrays import FAKE_CUDA, needs_fake_cuda, use_gpu
 
 import lightcc as hvd
 from lightcc.testing import RankProcesses, spawn_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [pytest.mark.multiproc, needs_fake_cuda]
 
@@ -41,6 +45,23 @@ def test_every_collective_goes_by_nccl(size: int) -> None:
     # On two lanes.
     settings = with_nccl(size, "version=22703", LIGHT_NUM_STREAMS="2", LIGHT_NCCL_BUFFER="1M")
     spawn_ranks(every_collective_goes_by_nccl, size, env=settings)
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_floats_in_rank_order_have_the_hosts_bits(size: int, tmp_path: Path) -> None:
+    # The fake adds in the reverse order where it is let.
+    path = tmp_path / "timeline.json"
+    more = {"LIGHT_NCCL_RANK_ORDER": "1", "LIGHT_GPU_CHUNK": "64K", "HOROVOD_TIMELINE": str(path)}
+    settings = with_nccl(size, "backwards=1", **more)
+    spawn_ranks(gpu_nccl.floats_in_rank_order_have_the_hosts_bits, size, DRIVER, env=settings)
+    assert "NCCL_KERNEL" in path.read_text()
+
+
+def test_ranks_that_differ_in_the_order_are_named() -> None:
+    settings = with_nccl(2, LIGHT_NCCL_RANK_ORDER="1")
+    settings[1]["LIGHT_NCCL_RANK_ORDER"] = "0"
+    for told in spawn_ranks(init_fails, 2, env=settings):
+        assert "LIGHT_NCCL_RANK_ORDER" in told
 
 
 def test_lists_of_topk_go_by_nccl_with_the_hosts_bits() -> None:
