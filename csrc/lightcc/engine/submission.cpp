@@ -341,4 +341,22 @@ Result<std::optional<CompressionSpec>> choose_compression(const Operation& opera
   return spec;
 }
 
+// One process set is looked up once, however many operations there are.
+Status prepare_operations(std::vector<Operation>& operations,
+                          const SubmissionContext& context,
+                          const Knobs& knobs) {
+  const std::vector<std::int32_t>* members = nullptr;
+  std::uint32_t process_set = 0;
+  for (Operation& operation : operations) {
+    Signature& s = operation.request.signature;
+    if (members == nullptr || s.process_set != process_set) {
+      LIGHTCC_ASSIGN_OR_RETURN(members, find_members(operation, context));
+      process_set = s.process_set;
+    }
+    LIGHTCC_RETURN_IF_ERROR(prepare_operation(operation, *members, context));
+    LIGHTCC_ASSIGN_OR_RETURN(s.compression, choose_compression(operation, knobs));
+  }
+  return {};
+}
+
 }  // namespace lightcc

@@ -36,4 +36,9 @@ Status prepare_operation(Operation& operation,
 Result<std::optional<CompressionSpec>> choose_compression(const Operation& operation,
                                                           const Knobs& knobs);
 
+/// All of this for the operations of one call, which `context` is of. Errors: of these functions.
+Status prepare_operations(std::vector<Operation>& operations,
+                          const SubmissionContext& context,
+                          const Knobs& knobs);
+
 }  // namespace lightcc

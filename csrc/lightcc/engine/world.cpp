@@ -13,7 +13,6 @@
 #include "lightcc/engine/world.hpp"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -25,6 +24,7 @@
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/engine/completion.hpp"
 #include "lightcc/engine/core.hpp"
+#include "lightcc/engine/spin_policy.hpp"
 #include "lightcc/engine/submission.hpp"
 #include "lightcc/engine/world_compression.hpp"
 #include "lightcc/engine/world_report.hpp"
@@ -45,34 +45,6 @@ constexpr Duration kOverInterval = std::chrono::milliseconds(500);
 // How often the loop looks whether the event of an input has come, as nobody rings for it.
 constexpr Duration kEventInterval = std::chrono::microseconds(50);
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
-
-// How long to look for work before sleeping, and how.
-struct SpinPolicy {
-  Duration foreground{};  // By a thread that has nothing else to do.
-  Duration background{};
-  bool yield = false;       // Somebody else may need this core to make our work possible.
-  bool shuts_gate = false;  // What arrives would wake a thread that sleeps.
-};
-
-// `networked`: what a rank waits for may come from the kernel, which needs a core for it.
-SpinPolicy spin_policy(const Knobs& knobs, int local_size, bool networked) {
-  SpinPolicy policy{.shuts_gate = networked};
-  policy.yield = usable_cores() < local_size + (networked ? 1 : 0);
-  const int crowded_us = networked ? 20 : 200;
-  policy.foreground = std::chrono::microseconds(policy.yield ? crowded_us : 1000);
-  policy.background = std::chrono::microseconds(policy.yield ? 20 : 50);
-  if (knobs.spin_us >= 0) {
-    policy.foreground = std::chrono::microseconds(knobs.spin_us);
-    policy.background = policy.foreground;
-  }
-  return policy;
-}
-
 // What the environment asks for from the start.
 std::optional<TimelineOptions> timeline_asked_for(const Knobs& knobs) {
   const bool all_ranks = !knobs.timeline_of_all.empty();
@@ -81,16 +53,6 @@ std::optional<TimelineOptions> timeline_asked_for(const Knobs& knobs) {
     return std::nullopt;
   }
   return TimelineOptions{path, knobs.timeline_marks_cycles, all_ranks};
-}
-
-void relax(bool yield) {
-  if (yield) {
-    (void)::sched_yield();
-  } else {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
 }
 
 class WorldImpl final : public World {
@@ -369,22 +331,6 @@ class WorldImpl final : public World {
     return {};
   }
 
-  // One process set is looked up once, however many operations there are.
-  Status prepare(std::vector<Operation>& operations, const SubmissionContext& context) const {
-    const std::vector<std::int32_t>* members = nullptr;
-    std::uint32_t process_set = 0;
-    for (Operation& operation : operations) {
-      Signature& s = operation.request.signature;
-      if (members == nullptr || s.process_set != process_set) {
-        LIGHTCC_ASSIGN_OR_RETURN(members, find_members(operation, context));
-        process_set = s.process_set;
-      }
-      LIGHTCC_RETURN_IF_ERROR(prepare_operation(operation, *members, context));
-      LIGHTCC_ASSIGN_OR_RETURN(s.compression, choose_compression(operation, options_.knobs));
-    }
-    return {};
-  }
-
   Result<Handle> submit_checked(std::vector<Operation> operations,
                                 const SubmitOptions& options,
                                 Handle state) {
@@ -394,12 +340,12 @@ class WorldImpl final : public World {
     }
     const auto sets = core_->process_sets();
     const Topology& topology = core_->topology();
-    LIGHTCC_RETURN_IF_ERROR(
-        prepare(operations,
-                {.sets = *sets,
-                 .rank = topology.rank,
-                 .world_size = topology.size,
-                 .serves_cuda = core_->executor().planes().serves(MemoryKind::kCuda)}));
+    const SubmissionContext context{
+        .sets = *sets,
+        .rank = topology.rank,
+        .world_size = topology.size,
+        .serves_cuda = core_->executor().planes().serves(MemoryKind::kCuda)};
+    LIGHTCC_RETURN_IF_ERROR(prepare_operations(operations, context, options_.knobs));
     LIGHTCC_ASSIGN_OR_RETURN(
         Handle handle, operations_.add(std::move(operations), options.grouping, std::move(state)));
     if (!options.waits) {
