@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: The fake GPU takes its time, so that what nobody waits for is seen.
 ENVIRONMENT = {"LIGHTCC_FAKE_CUDA": "unified=1,delay_us=2000"}
 
+#: With it results come later, so that operators on them wait for their stream.
+COMES_LATER = "HOROVOD_ENABLE_ASYNC_COMPLETION"
+
 _CPU, _CUDA = 1, 2
 
 
@@ -121,8 +124,12 @@ def _with_device(torch: Any, tensor: Any, device_type: int) -> Any:
 def _run_operators_on_the_host(torch: Any) -> None:
     from torch.utils._pytree import tree_map
 
+    wait_for_stream = ctypes.CDLL(None).cuda_guard_wait
+
     def host(value: Any) -> Any:
         on_cuda = isinstance(value, torch.Tensor) and value.is_cuda
+        if on_cuda and os.environ.get(COMES_LATER) == "1":
+            wait_for_stream()
         return _with_device(torch, value, _CPU) if on_cuda else value
 
     def cuda(value: Any) -> Any:

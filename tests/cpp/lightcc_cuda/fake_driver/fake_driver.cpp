@@ -33,6 +33,7 @@ constexpr Code kInvalidDevice = 101;
 constexpr Code kInvalidContext = kErrorInvalidContext;
 constexpr Code kNoBinary = 209;
 constexpr Code kInvalidHandle = 400;
+constexpr Code kCaptureIsolation = 905;
 constexpr Code kLaunchFailed = 719;
 constexpr Code kForbiddenInCapture = 900;
 constexpr int kHighestPriority = -5;
@@ -486,6 +487,10 @@ LIGHTCC_API cuStreamWaitEvent(cuda::StreamHandle* stream,
   LIGHTCC_NEEDS_CONTEXT("cuStreamWaitEvent")
   if (flags != 0) {
     return fake::kInvalidValue;
+  }
+  if (settings().number("capturing") != 0) {
+    ++fake::spoiled_captures;  // The event was recorded outside of the capture.
+    return fake::kCaptureIsolation;
   }
   if (event->turn != nullptr) {
     fake::stream_of(stream).add([turn = event->turn] { turn->wait(); });

@@ -72,6 +72,11 @@ class Settings {
     return found != values_.end() && found->second == value;
   }
 
+  std::string text(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    return values_[name];
+  }
+
   /// Whether the library has a function, which `without` may name.
   bool has(const std::string& function) {
     const std::lock_guard lock(mutex_);

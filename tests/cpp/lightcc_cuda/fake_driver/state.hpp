@@ -19,7 +19,7 @@ namespace lightcc::cuda {
 struct StreamHandle {
   fake::Stream stream;
 };
-/// Recorded and asked by one thread.
+/// Recorded before other threads know of it.
 struct EventHandle {
   unsigned flags;
   std::shared_ptr<fake::Turn> turn;

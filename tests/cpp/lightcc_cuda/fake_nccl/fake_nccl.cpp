@@ -76,6 +76,9 @@ static void look_at_variables() {
 [[gnu::visibility("default")]] int operations_of_nccl() {
   return operations_begun;
 }
+[[gnu::visibility("default")]] void lightcc_fake_nccl_set(const char* settings) {
+  set_nccl(settings);
+}
 [[gnu::visibility("default")]] int lightcc_fake_nccl_live() {
   return live_nccl();
 }

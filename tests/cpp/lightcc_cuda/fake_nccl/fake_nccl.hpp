@@ -26,6 +26,7 @@ namespace lightcc::cuda::fake {
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
 ///   broken=N           the N-th operation ends in an asynchronous error, which blames a peer
 ///   hangs=N            the N-th operation does not end until it is aborted
+///   behind=N           operations behind the N-th wait on the GPU, until the next set_nccl()
 ///   connects=N         the N-th operation stays in progress, and never begins
 ///   room=0             1: a rank's GPU has room for one operation at a time, of several streams
 ///   ordered=0          1: these begin in the order of calls, as with NCCL_LAUNCH_ORDER_IMPLICIT=1
@@ -56,6 +57,7 @@ std::vector<std::vector<std::string>> orders_of_nccl();
 /// The streams that they have been put on since.
 int streams_of_nccl();
 // The same for who has the library alone, by ctypes.
+extern "C" void lightcc_fake_nccl_set(const char* settings);
 extern "C" int lightcc_fake_nccl_live();
 extern "C" int lightcc_fake_nccl_operations();
 /// What NCCL_NET_PLUGIN or NCCL_NET was when a communicator was last made from nothing.

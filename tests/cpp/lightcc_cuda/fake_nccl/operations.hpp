@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -131,8 +132,12 @@ struct Batch {
   int turn = 0;                  // Among those of the rank.
   bool breaks = false;
   bool hangs = false;
+  std::optional<int> held_by;  // Settings.
 
   void run() {
+    while (held_by == nccl_settings().current() && comm->goes_on()) {
+      nap();
+    }
     if (nccl_settings().number("room") == 0) {
       run_at_once();
     } else if (take_gpu()) {
@@ -220,6 +225,10 @@ inline NcclCode begin(Batch batch) {
   }
   batch.breaks = number == nccl_settings().number("broken");
   batch.hangs = number == nccl_settings().number("hangs");
+  if (const std::string hold = nccl_settings().text("behind");
+      !hold.empty() && number > std::atoi(hold.c_str())) {
+    batch.held_by = nccl_settings().current();
+  }
   batch.comm->answers_left = 2;
   if (number == nccl_settings().number("connects")) {
     batch.comm->is_connecting = true;
