@@ -53,7 +53,7 @@ class CudaArray:
         """Returns a capsule of its memory; BufferError for another device, or a copy."""
 
 def poll(handle: int) -> bool:
-    """Returns whether an operation is done; ValueError for an unknown handle."""
+    """Returns whether an operation is finished; ValueError for an unknown handle."""
 
 def wait(handle: int, timeout_s: float | None = None) -> Any:
     """Waits for an operation and returns its result; None for an unknown handle.
@@ -80,6 +80,13 @@ def set_current(world: World | None) -> None:
     """Makes a world, or none, the one that operations inside graphs belong to.
 
     It stays that until another call: who destroys a world calls this before.
+    """
+
+def wait_on_host(enabled: bool) -> bool:
+    """Chooses whether `wait()` returns after GPUs have finished.
+
+    Returns:
+        What was chosen before.
     """
 
 def use_torch_exchange(enabled: bool) -> bool:
@@ -373,6 +380,13 @@ class World:
 
     def scale_compression(self, factor: float, process_set: int, names: Sequence[str]) -> None:
         """Multiplies what compression keeps back of the operations `names`."""
+
+    @property
+    def async_completion(self) -> bool:
+        """Whether `wait()` returns before a GPU has finished what NCCL carries."""
+
+    def finish(self) -> None:
+        """Waits until GPUs have finished all that is done so far; raises the world's error."""
 
     def shutdown(self) -> None:
         """Leaves the world; its pending operations are lost. Idempotent. Blocks."""

@@ -79,6 +79,16 @@ def exists() -> bool:
     return _current is not None
 
 
+def finish() -> None:
+    """Waits until GPUs have finished what operations of this process have given them, if any.
+
+    Raises:
+        HorovodInternalError: A rank failed meanwhile, so results may be wrong.
+    """
+    if _current is not None:
+        _current.finish()
+
+
 def replace(world: _core.World | None, expected: Standing | None = None) -> _core.World | None:
     """Makes `world` the current one and returns the one before.
 

@@ -217,6 +217,8 @@ def shutdown() -> None:
 
     Raises:
         ValueError: It was called inside a done callback, for which it would wait.
+        HorovodInternalError: An operation fails that was synchronized, and that a GPU had not
+            finished (`HOROVOD_ENABLE_ASYNC_COMPLETION`); lightcc is shut down all the same.
     """
     _check_not_in_callback("shutdown()")
     with _lifecycle:
@@ -224,9 +226,11 @@ def shutdown() -> None:
         if world is not None:
             _stop_answering()
             _process_sets.forget_all()
-            world.shutdown()
-            if world.failed:
-                _note_failure()
+            try:
+                world.shutdown()
+            finally:
+                if world.failed:
+                    _note_failure()
 
 
 def _answer_questions(world: _core.World, member: Epoch, prefix: str) -> None:
@@ -353,9 +357,11 @@ def stats() -> Statistics:
         completed), `buckets` (collectives run for them), `inline_allreduces` (of those, small
         ones that the negotiation did by itself, LIGHT_INLINE_BYTES), `one_shot_allreduces` (of
         those, small ones that each rank of the host combined by itself). Of those with tensors of a
-        GPU: `staged_buckets` (by way of host memory), `nccl_buckets` (by NCCL),
-        `nccl_two_level_buckets` (of these, on two levels), and `nccl_kernel_buckets` (of these,
-        moved by NCCL and reduced by lightcc's kernels). `payload_bytes` (input of
+        GPU: `staged_buckets` (by way of host memory), `nccl_buckets` (by NCCL), of these
+        `nccl_two_level_buckets` (on two levels), `nccl_kernel_buckets` (moved by NCCL and reduced by
+        lightcc's kernels), `nccl_early_buckets` (done before the GPU had finished,
+        HOROVOD_ENABLE_ASYNC_COMPLETION) and `nccl_unfinished_buckets` (what it has not finished
+        yet). `payload_bytes` (input of
         completed operations), `network_bytes_sent`, `network_bytes_received`,
         `network_retransmits` (of TCP), `control_frames_sent`, and `sleeps` (times the progress loop
         went to sleep). Of compression: `compressed_tensors`, `compressed_on_gpu` (those that a GPU

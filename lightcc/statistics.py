@@ -31,6 +31,8 @@ METRICS = (
     Metric("nccl_buckets", COUNTER, "", "Of GPU tensors: by NCCL"),
     Metric("nccl_two_level_buckets", COUNTER, "", "Of GPU tensors: by NCCL on two levels"),
     Metric("nccl_kernel_buckets", COUNTER, "", "Of GPU tensors: by NCCL, reduced by kernels"),
+    Metric("nccl_early_buckets", COUNTER, "", "Of those, done before the GPU had finished"),
+    Metric("nccl_unfinished_buckets", GAUGE, "", "Of those, what the GPU has not finished yet"),
     Metric("payload_bytes", COUNTER, "bytes", "Input of operations that have completed"),
     Metric("in_flight", GAUGE, "", "Operations that have not completed"),
     Metric("network_bytes_sent", COUNTER, "bytes", "Handed to the network, with headers"),
@@ -139,9 +141,11 @@ class Statistics(Record):
     inline_allreduces: int
     one_shot_allreduces: int
     staged_buckets: int
-    nccl_buckets: int  #: Also those of the next two counters.
+    nccl_buckets: int  #: Also those of the next four.
     nccl_two_level_buckets: int
     nccl_kernel_buckets: int
+    nccl_early_buckets: int
+    nccl_unfinished_buckets: int
     payload_bytes: int
     in_flight: int
     network_bytes_sent: int

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def poll(handle: int) -> bool:
-    """Returns whether `synchronize(handle)` would return at once.
+    """Returns whether an operation is finished: `synchronize(handle)` returns at once.
+
+    On a GPU it may do so earlier (`HOROVOD_ENABLE_ASYNC_COMPLETION`).
 
     Args:
         handle: What an asynchronous function returned.
@@ -29,6 +31,10 @@ def synchronize(handle: Handle[Result]) -> Result: ...
 def synchronize(handle: int) -> Any: ...
 def synchronize(handle: int) -> Any:
     """Waits for an asynchronous operation, forgets its handle and returns its result.
+
+    With `HOROVOD_ENABLE_ASYNC_COMPLETION=1` it does not wait for what NCCL does with tensors of
+    torch: the current stream of this thread waits for that. Use the result on this stream, or on
+    one that waits for it. An error that comes later is raised by what is called next.
 
     Other threads run meanwhile, and signals (Ctrl-C) are handled; an interrupted wait can be
     repeated.
@@ -49,6 +55,8 @@ def synchronize(handle: int) -> Any:
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks of the process set have called it.
 
+    Before that, it waits until this rank's GPU has finished all that was synchronized.
+
     Other operations may be in flight meanwhile.
 
     Args:
@@ -58,7 +66,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    _core.wait(_world.current().barrier(set_id(process_set)))
+    world = _world.current()
+    world.finish()
+    _core.wait(world.barrier(set_id(process_set)))
 
 
 def join(device: int = -1) -> int:  # noqa: ARG001  Horovod's signature

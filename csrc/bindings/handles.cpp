@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "errors.hpp"
+#include "results_on_gpus.hpp"
 #include "world_binding.hpp"
 
 namespace py = pybind11;
@@ -158,18 +159,20 @@ py::object wait(std::int64_t handle, std::optional<double> timeout_s) {
     return py::none();
   }
   Pending& pending = entry.mapped();
+  const Until until = until_of(pending);
   std::optional<py::error_already_set> interruption;
   bool too_late = false;
   auto outcomes = [&] {
     const py::gil_scoped_release nogil;
-    return pending.world->engine().wait(pending.handle, [&] {
+    const auto is_interrupted = [&] {
       const py::gil_scoped_acquire gil;
       if (PyErr_CheckSignals() != 0) {
         interruption.emplace();
       }
       too_late = has_passed(deadline);
       return interruption.has_value() || too_late;
-    });
+    };
+    return pending.world->engine().wait(pending.handle, is_interrupted, until);
   }();
   if (interruption) {
     if (!outcomes.ok()) {
@@ -182,11 +185,16 @@ py::object wait(std::int64_t handle, std::optional<double> timeout_s) {
     throw_status(
         make_error(ErrorCode::kTimeout, "The operation was not complete after %g s.", *timeout_s));
   }
-  auto finished = value_or_throw(std::move(outcomes));
-  return to_result(pending, finished);
+  // Whatever happens next, the GPU may use what the operation touches.
+  const std::unique_ptr<Pending, void (*)(Pending*)> keeper(
+      &pending, [](Pending* used) { keep_until_finished(std::move(*used)); });
+  auto done = value_or_throw(std::move(outcomes));
+  order_streams(pending);
+  return to_result(pending, done);
 }
 
 bool poll(std::int64_t handle) {
+  release_finished();
   const auto entry = table().pending.find(handle);
   if (entry == table().pending.end()) {
     if (table().abandoned.contains(handle)) {
@@ -219,6 +227,7 @@ void add_done_callback(std::int64_t handle, py::object callback) {
 }  // namespace
 
 std::int64_t add_pending(Pending pending) {
+  release_finished();
   HandleTable& handles = table();
   const std::int64_t handle = ++handles.last;
   handles.pending.emplace(handle, std::move(pending));
@@ -235,6 +244,7 @@ void abandon_pending(const WorldBinding* world) {
       ++entry;
     }
   }
+  release_finished();
 }
 
 void register_handles(py::module_& module) {
@@ -242,7 +252,7 @@ void register_handles(py::module_& module) {
   module.def("poll",
              &poll,
              py::arg("handle"),
-             "Returns whether an operation is done; ValueError for an unknown handle.");
+             "Returns whether an operation is finished; ValueError for an unknown handle.");
   module.def("wait",
              &wait,
              py::arg("handle"),

@@ -24,6 +24,7 @@
 #include "handles.hpp"
 #include "lightcc_cuda/nccl/plane.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
+#include "results_on_gpus.hpp"
 #include "store_binding.hpp"
 #include "torch_tensors.hpp"
 #include "world_binding.hpp"
@@ -185,6 +186,8 @@ py::dict stats(WorldBinding& world) {
                   "nccl_buckets"_a = stats.device_buckets.by_own_plane,
                   "nccl_two_level_buckets"_a = stats.device_buckets.on_levels,
                   "nccl_kernel_buckets"_a = stats.device_buckets.by_kernel,
+                  "nccl_early_buckets"_a = stats.device_buckets.early,
+                  "nccl_unfinished_buckets"_a = stats.device_buckets.unfinished,
                   "payload_bytes"_a = stats.payload_bytes,
                   "network_bytes_sent"_a = stats.network_bytes_sent,
                   "network_bytes_received"_a = stats.network_bytes_received,
@@ -245,6 +248,9 @@ void register_world(py::module_& module) {
                              [](const WorldBinding& world) { return world.knobs().stat_server; })
       .def_property_readonly("uses_mpi", &WorldBinding::uses_mpi)
       .def_property_readonly("failed", &WorldBinding::failed)
+      .def_property_readonly(
+          "async_completion",
+          [](const WorldBinding& world) { return world.knobs().gpu_async_completion; })
       .def(
           "allreduce",
           [](WorldBinding& world,
@@ -407,6 +413,9 @@ void register_world(py::module_& module) {
       .def("stats", &stats)
       .def("start_timeline", &start_timeline, "path"_a, "mark_cycles"_a)
       .def("stop_timeline", &stop_timeline)
+      .def("finish",
+           &WorldBinding::finish,
+           "Waits until GPUs have finished all that is done so far; raises the world's error.")
       .def("shutdown", &WorldBinding::shutdown);
   module.def("set_current",
              &set_current,
@@ -454,6 +463,7 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "lightcc's engine; use it through the lightcc package.";
   lightcc::bindings::register_errors(module);
   lightcc::bindings::register_handles(module);
+  lightcc::bindings::register_results_on_gpus(module);
   lightcc::bindings::register_torch_tensors(module);
   lightcc::bindings::register_world(module);
   lightcc::bindings::register_store(module);

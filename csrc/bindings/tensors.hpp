@@ -70,6 +70,11 @@ class TensorKind {
   }
   /// Splits of an alltoall as a 1-D int32 tensor.
   virtual pybind11::object from_splits(const std::vector<std::int64_t>& splits) const = 0;
+  /// In CUDA memory: the stream on which this thread uses a result in `view` next, as the driver's
+  /// handle. None: any stream may use it, so it has to be there.
+  virtual std::optional<std::uintptr_t> result_stream(const TensorView& /*view*/) const {
+    return std::nullopt;
+  }
   /// What the caller gets for `view`, made for Access::kWrite, into whose memory a result has come.
   virtual pybind11::object written(const TensorView& view) const { return view.owner; }
 };

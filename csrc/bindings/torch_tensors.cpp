@@ -223,6 +223,7 @@ class TorchKind final : public TensorKind {
                          std::shared_ptr<OutputBuffer> output) const override;
   std::optional<TensorView> make_output(const TensorView& like) const override;
   py::object from_splits(const std::vector<std::int64_t>& splits) const override;
+  std::optional<std::uintptr_t> result_stream(const TensorView& view) const override;
 
  private:
   TensorView view_by_attributes(const Torch& torch, py::handle tensor, Access access) const;
@@ -349,6 +350,10 @@ std::optional<TensorView> TorchKind::make_output(const TensorView& like) const {
   }
   const py::object plain = like.owner.attr("detach")();
   return view(py::handle(find_torch()->module).attr("empty_like")(plain), Access::kWrite);
+}
+
+std::optional<std::uintptr_t> TorchKind::result_stream(const TensorView& view) const {
+  return current_stream(*find_torch(), view.ref.memory);
 }
 
 py::object TorchKind::from_splits(const std::vector<std::int64_t>& splits) const {

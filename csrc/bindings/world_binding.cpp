@@ -13,6 +13,7 @@
 
 #include "errors.hpp"
 #include "handles.hpp"
+#include "results_on_gpus.hpp"
 
 namespace py = pybind11;
 
@@ -405,15 +406,35 @@ std::int64_t WorldBinding::remove_process_set(std::int32_t process_set) {
                 {});
 }
 
-void WorldBinding::shutdown() {
-  if (::getpid() == owner_) {
-    const Status left = [this] {
-      const py::gil_scoped_release nogil;
-      return world_->shutdown();
-    }();
-    throw_if_error(left);
+void WorldBinding::finish() {
+  std::optional<py::error_already_set> interruption;
+  const Status finished = [&] {
+    const py::gil_scoped_release nogil;
+    return world_->finish([&] {
+      const py::gil_scoped_acquire gil;
+      if (PyErr_CheckSignals() != 0) {
+        interruption.emplace();
+      }
+      return interruption.has_value();
+    });
+  }();
+  release_finished();
+  if (interruption) {
+    throw py::error_already_set(*interruption);
   }
-  abandon_pending(this);
+  throw_if_error(finished);
+}
+
+void WorldBinding::shutdown() {
+  Status left;
+  if (::getpid() == owner_) {
+    const py::gil_scoped_release nogil;
+    left = world_->shutdown();
+  }
+  if (left.code() != ErrorCode::kInvalidArgument) {  // It was refused.
+    abandon_pending(this);
+  }
+  throw_if_error(left);
 }
 
 }  // namespace lightcc::bindings

@@ -129,7 +129,11 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   std::int64_t add_process_set(std::vector<std::int32_t> ranks);
   std::int64_t remove_process_set(std::int32_t process_set);
 
-  /// Leaves the world; its pending operations are abandoned. Idempotent. Blocks (without the GIL).
+  /// Waits until GPUs have finished all that is done so far. Raises the world's error, and what a
+  /// signal handler raises. Blocks (without the GIL).
+  void finish();
+  /// Leaves the world; its pending operations are abandoned. Raises the world's error where what a
+  /// GPU had not finished fails meanwhile. Idempotent. Blocks (without the GIL).
   void shutdown();
 
  private:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightcc import basics
+from lightcc import _world, basics
 from lightcc.elastic import ObjectState, State
 from lightcc.functions import broadcast_object
 
@@ -73,6 +73,7 @@ class ModelState(ObjectState):
         super().sync()
 
     def _save_variables(self) -> None:
+        _world.finish()  # What has failed by then is not saved.
         self._values = [variable.numpy().copy() for variable in self._variables()]
 
     def _variables(self) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, overload
 
-from lightcc import basics
+from lightcc import _core, basics
 from lightcc._discovery import elastic
 from lightcc.elastic._notices import notification_manager
 from lightcc.exceptions import HorovodInternalError, HostsUpdatedInterrupt, RankMismatchError
@@ -125,6 +125,8 @@ def run_fn(
             state.check_replicas_every(check_replicas)
         if keep_commits:
             state.keep_commits_every(keep_commits)
+        # Where it rolls forward, no parameter moves before all gradients have come.
+        waited_on_host = _core.wait_on_host(recovery == FORWARD)
         try:
             stands_elsewhere = basics.join_training()
             if worker is not None:
@@ -177,6 +179,7 @@ def run_fn(
                 state.on_reset()
                 notification_manager.repeat()
         finally:
+            _core.wait_on_host(waited_on_host)
             notification_manager.remove_listener(state)
 
     return wrapper  # type: ignore[return-value]  # but for the name of the first parameter

@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightcc import basics
+from lightcc import _world, basics
 from lightcc._discovery import elastic
 from lightcc._discovery.plan import HostUpdateResult
 from lightcc.elastic._kept_back import KeptBack
@@ -100,6 +100,7 @@ class State:
             HostsUpdatedInterrupt: Hosts were added or removed; on all ranks.
             HorovodInternalError: A rank failed; on all ranks.
         """
+        _world.finish()  # What has failed by then is not committed.
         self._finish_passing_on()
         self._commits += 1
         is_checked = self._check_every and self._commits % self._check_every == 0
@@ -132,6 +133,7 @@ class State:
             HostsUpdatedInterrupt: Hosts were added or removed; on all ranks.
             HorovodInternalError: A rank failed; on all ranks.
         """
+        _world.finish()  # A world that ends in good order has no failure left.
         self._slow_report.give(self._rank)
         before = last = self._last_updated_timestamp
         update = HostUpdateResult.no_update
@@ -202,10 +204,12 @@ class State:
             failed: Whether its world has failed.
 
         Raises:
-            HorovodInternalError: A rank failed while it took over the state; on all ranks.
+            HorovodInternalError: A rank failed while it took over the state, or before GPUs had
+                finished what was synchronized; on all ranks.
         """
         if not failed:
             self._finish_passing_on()
+            _world.finish()
             return
         with contextlib.suppress(HorovodInternalError, ValueError):
             self._finish_passing_on()

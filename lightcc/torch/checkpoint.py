@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from lightcc import _world
 from lightcc.basics import rank
 from lightcc.compression_state import load_compression_state, save_compression_state
 from lightcc.functions import allgather_object, broadcast_object
@@ -68,6 +69,7 @@ def save(directory: str | os.PathLike[str], *, keep: int = 2, **values: Any) -> 
     if keep < 1:
         msg = f"keep={keep}: at least one checkpoint must stay"
         raise ValueError(msg)
+    _world.finish()  # What a GPU computes with what never came is not saved.
     parent = Path(directory)
     number = 1 + broadcast_object(_latest(parent) if rank() == 0 else 0, name="checkpoint number")
     partial, final = (parent / f"checkpoint-{number}{ending}" for ending in (".partial", ""))

@@ -404,6 +404,11 @@ inline constexpr auto kRows = std::to_array<Row>({
          "as well, and stats().compression tells how near compression came to it. That "
          "costs an all-reduce more; results stay the same. 0: never."},
     // Memory of GPUs.
+    {.names = {"LIGHT_GPU_ASYNC_COMPLETION", "HOROVOD_ENABLE_ASYNC_COMPLETION"},
+     .type = Type::kBool,
+     .target = &Knobs::gpu_async_completion,
+     .meaning = "synchronize() of a torch tensor that NCCL carries has the current stream wait for "
+                "the result, and does not wait itself; 0: the GPU has finished when it returns."},
     {.names = {"LIGHT_GPU_TOPK"},
      .type = Type::kBool,
      .target = &Knobs::topk_on_gpu,
@@ -571,9 +576,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .used_by = "accepted",
      .meaning =
          "A group may share its bucket with other tensors; its results do not depend on it."},
-    {.names = {"HOROVOD_ENABLE_ASYNC_COMPLETION"},
-     .used_by = "accepted",
-     .meaning = "Results on a GPU are complete when synchronize() returns."},
     {.names = {"HOROVOD_ENABLE_XLA_OPS"},
      .used_by = "accepted",
      .meaning = "XLA does not compile lightcc's operations."},

@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/device_end.hpp"
 
 namespace lightcc {
 
@@ -28,6 +30,9 @@ class Work {
   /// Thread: the one that drives the progress loop. Blocks: never.
   /// Errors: those of the group's transport; the Work must then be dropped.
   virtual Result<Progress> advance() = 0;
+  /// Its end on the device, once nothing is left for the host but to wait for that. Null: the host
+  /// has a part in it, or it is not enqueued yet.
+  virtual std::shared_ptr<DeviceEnd> device_end() const { return nullptr; }
 };
 
 /// An operation in which nothing is left to be done.

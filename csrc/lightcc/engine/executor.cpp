@@ -13,6 +13,10 @@ namespace lightcc {
 
 namespace {
 
+// How long something goes on unseen that somebody waits for, and that nobody does.
+constexpr Duration kEventInterval = std::chrono::microseconds(50);
+constexpr Duration kUnfinishedInterval = std::chrono::milliseconds(1);
+
 // What the bucket runs on, as a word for the timeline. The order is start_bucket()'s.
 const char* algorithm_of(const Bucket& bucket,
                          const PlaneGroups& groups,
@@ -57,6 +61,7 @@ Executor::Executor(const Membership& world,
       sample_every_(static_cast<std::uint64_t>(knobs.compression_sample)),
       staged_piece_bytes_(static_cast<std::size_t>(knobs.staged_piece_bytes)),
       compresses_on_devices_(knobs.topk_on_gpu),
+      ends_early_(knobs.gpu_async_completion),
       two_level_asked_(knobs.two_level == true),
       clock_(clock),
       operations_(operations),
@@ -159,6 +164,8 @@ Result<bool> Executor::advance() {
   }
   awaits_event_ = sets_in_making_ > 0 && planes_.makes_groups_unheard() != nullptr;
   needs_calls_ = false;
+  LIGHTCC_ASSIGN_OR_RETURN(const bool finished, advance_unfinished());
+  moved = moved || finished;
   if (queued_ == 0) {
     return moved;
   }
@@ -172,6 +179,13 @@ Result<bool> Executor::advance() {
     }
   }
   return moved;
+}
+
+Duration Executor::time_to_look() const {
+  if (awaits_event_) {
+    return kEventInterval;
+  }
+  return unfinished_.empty() ? Duration::max() : kUnfinishedInterval;
 }
 
 Result<bool> Executor::make_groups() {
@@ -213,30 +227,80 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     }
     LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, front.work->advance());
     moved = moved || progress != Progress::kIdle;
+    std::shared_ptr<DeviceEnd> end;
     if (progress != Progress::kDone) {
+      end = early_end(front);
+    }
+    if (progress != Progress::kDone && end == nullptr) {
       needs_calls_ = needs_calls_ || set.groups_for(front).needs_calls;
       awaits_event_ = awaits_event_ || set.groups_for(front).ends_unheard ||
                       (front.staged != nullptr && front.staged->is_copying());
       return moved;
     }
-    count_on_device(set, front);
-    front.work.reset();
-    end_steps(front.bucket);
-    release_turn(front);
-    learn_cost(set, front);
-    if (log_enabled(LogLevel::kDebug)) {
-      log_bucket(front);
-    }
-    for (const TensorSample& sample : topk_.samples().take()) {
-      timeline_.sampled(sample);
-    }
-    timeline_.finished(front.bucket, front.algorithm, front.started, topk_.counters());
-    finished_.emplace_back(front.bucket.process_set, front.bucket.lane);
-    finish(front.bucket);
-    queue.pop_front();
-    --queued_;
+    end_front(set, queue, end);
+    moved = true;
   }
   return moved;
+}
+
+void Executor::end_front(Set& set,
+                         std::deque<Running>& queue,
+                         const std::shared_ptr<DeviceEnd>& end) {
+  Running& front = queue.front();
+  count_on_device(set, front);
+  if (end == nullptr) {
+    front.work.reset();
+    learn_cost(set, front);
+  } else {
+    ++device_buckets_.early;
+    std::vector<std::shared_ptr<OutputBuffer>> outputs;
+    outputs.reserve(front.bucket.tensors.size());
+    for (const BucketTensor& tensor : front.bucket.tensors) {
+      outputs.push_back(tensor.outcome.output);
+    }
+    unfinished_.add({.work = std::move(front.work),
+                     .outputs = std::move(outputs),
+                     .process_set = front.bucket.process_set,
+                     .allreduce_bytes = learnable_bytes(front.bucket),
+                     .started = front.started});
+  }
+  end_steps(front.bucket);
+  release_turn(front);
+  if (log_enabled(LogLevel::kDebug)) {
+    log_bucket(front);
+  }
+  for (const TensorSample& sample : topk_.samples().take()) {
+    timeline_.sampled(sample);
+  }
+  timeline_.finished(front.bucket, front.algorithm, front.started, topk_.counters());
+  finished_.emplace_back(front.bucket.process_set, front.bucket.lane);
+  finish(front.bucket, end);
+  queue.pop_front();
+  --queued_;
+}
+
+// An operation that fails on this rank alone is done when nothing touches its memory any more.
+std::shared_ptr<DeviceEnd> Executor::early_end(const Running& running) const {
+  const bool may = ends_early_ && std::ranges::all_of(running.bucket.tensors, [](const auto& it) {
+                     return it.status.ok();
+                   });
+  return may ? running.work->device_end() : nullptr;
+}
+
+Result<bool> Executor::advance_unfinished() {
+  if (unfinished_.empty()) {
+    return false;
+  }
+  std::vector<UnfinishedBuckets::Entry> finished;
+  const Status failed = unfinished_.advance(finished);
+  for (const UnfinishedBuckets::Entry& entry : finished) {
+    learn_cost_of_unfinished(entry);
+  }
+  if (!finished.empty()) {
+    operations_.notify();  // Somebody may wait for that.
+  }
+  LIGHTCC_RETURN_IF_ERROR(failed);
+  return !finished.empty();
 }
 
 Status Executor::start(const Set& set, std::size_t lane, Running& running) {
@@ -448,18 +512,43 @@ void Executor::explain_adasum_once(const Set& set, const Running& running) {
               first.name.c_str());
 }
 
+// What the cost is learnt of; 0: nothing.
+std::uint64_t Executor::learnable_bytes(const Bucket& bucket) {
+  const Signature& first = bucket.tensors.front().signature();
+  const bool is_learnt =
+      first.op == OpType::kAllreduce && first.reduce_op != ReduceOp::kAdasum && !bucket.is_sampled;
+  return is_learnt ? byte_count(bucket) : 0;
+}
+
 void Executor::learn_cost(Set& set, const Running& running) {
-  const Signature& first = running.bucket.tensors.front().signature();
-  if (first.op != OpType::kAllreduce || first.reduce_op == ReduceOp::kAdasum ||
-      running.bucket.is_sampled) {
+  const std::uint64_t bytes = learnable_bytes(running.bucket);
+  if (bytes == 0) {
     return;
   }
-  const std::uint64_t bytes = byte_count(running.bucket);
+  const Signature& first = running.bucket.tensors.front().signature();
   const bool two_level = set.groups_for(running).runs_on_two_levels(first.op, bytes);
   Set::Costs& costs = set.costs.at(static_cast<std::size_t>(carrier_of(running)));
   CostLine& line = two_level ? costs.two_level : costs.flat;
   line.add(static_cast<double>(bytes),
            std::chrono::duration<double>(clock_.now() - running.started).count());
+}
+
+// A device that is given several buckets runs one after another.
+void Executor::learn_cost_of_unfinished(const UnfinishedBuckets::Entry& entry) {
+  const TimePoint now = clock_.now();
+  const TimePoint began = std::max(entry.started, std::exchange(last_finished_, now));
+  const auto found = sets_.find(entry.process_set);
+  if (entry.allreduce_bytes > 0 && found != sets_.end()) {
+    found->second.costs.at(static_cast<std::size_t>(Carrier::kDevice))
+        .flat.add(static_cast<double>(entry.allreduce_bytes),
+                  std::chrono::duration<double>(now - began).count());
+  }
+}
+
+DeviceBuckets Executor::device_buckets() const {
+  DeviceBuckets counted = device_buckets_;
+  counted.unfinished = unfinished_.size();
+  return counted;
 }
 
 std::vector<AllreduceCost> Executor::allreduce_costs() const {
@@ -506,13 +595,14 @@ void Executor::log_bucket(const Running& running) const {
       took.count());
 }
 
-void Executor::finish(Bucket& bucket) {
+void Executor::finish(Bucket& bucket, const std::shared_ptr<DeviceEnd>& end) {
   ++buckets_;
   for (BucketTensor& tensor : bucket.tensors) {
     if (tensor.operation != nullptr) {
       if (is_transfer(tensor.signature().op)) {
         tensor.outcome.value = static_cast<std::int32_t>(tensor.per_member().front());
       }
+      tensor.outcome.end = end;
       operations_.complete(*tensor.operation,
                            tensor.status,
                            tensor.status.ok() ? std::move(tensor.outcome) : Outcome());
@@ -522,6 +612,7 @@ void Executor::finish(Bucket& bucket) {
 
 void Executor::drop_all() {
   // Works before the groups (and their channels) that they use.
+  unfinished_.drop_all();
   for (auto& entry : sets_) {
     for (auto& lane : entry.second.lanes) {
       lane.clear();

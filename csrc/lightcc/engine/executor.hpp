@@ -26,6 +26,7 @@
 #include "lightcc/engine/staged_bucket.hpp"
 #include "lightcc/engine/store_exchange.hpp"
 #include "lightcc/engine/timeline.hpp"
+#include "lightcc/engine/unfinished.hpp"
 #include "lightcc/fusion/cost_line.hpp"
 
 namespace lightcc {
@@ -64,13 +65,15 @@ class Executor {
   const Planes& planes() const { return planes_; }
   /// Moves everything on. True when something moved.
   Result<bool> advance();
-  bool idle() const { return queued_ == 0; }
+  bool idle() const { return queued_ == 0 && unfinished_.empty(); }
   /// Waits until MPI and NCCL have made the groups of the first set: until then MPI uses the
   /// program's communicator. Errors: kTimeout; of both; why another rank cannot join. Blocks: yes.
   Status await_communicators(const Joining& joining);
-  /// Whether a bucket waits for the ready event of an input, for a copy or for a GPU, or MPI or
-  /// NCCL makes groups: nobody rings for that.
-  bool awaits_event() const { return awaits_event_; }
+  /// How long it may take until somebody looks what goes on without that anybody rings: a bucket
+  /// waits for the ready event of an input, for a copy or for a device, or groups are made.
+  Duration time_to_look() const;
+  /// Buckets that are done, and not finished. What may be asked on any thread may be asked here.
+  const UnfinishedBuckets& unfinished() const { return unfinished_; }
   /// Whether MPI carries out a bucket, which it does only while it is called.
   bool needs_calls() const { return needs_calls_; }
   /// Process set and lane of the buckets that finished since the last call. Valid until the next.
@@ -80,7 +83,7 @@ class Executor {
   std::uint64_t buckets() const { return buckets_; }
   /// Of them, those whose results came with the announcement.
   std::uint64_t inline_allreduces() const { return inline_allreduces_; }
-  const DeviceBuckets& device_buckets() const { return device_buckets_; }
+  DeviceBuckets device_buckets() const;
   TopkStore& topk() { return topk_; }
   const TopkStore& topk() const { return topk_; }
   /// Where this rank stands when tensors of a set are compressed; nothing where they never are, or
@@ -124,6 +127,11 @@ class Executor {
   Result<bool> make_groups();
   Status start(const Set& set, std::size_t lane, Running& running);
   Result<bool> advance_lane(Set& set, std::size_t lane);
+  Result<bool> advance_unfinished();
+  /// Of a bucket that is not done; null: it is not to be done before it is finished.
+  std::shared_ptr<DeviceEnd> early_end(const Running& running) const;
+  /// The bucket at the front is done: until `end` on its device, or altogether where that is null.
+  void end_front(Set& set, std::deque<Running>& queue, const std::shared_ptr<DeviceEnd>& end);
   Result<bool> may_start(const Set& set, Running& running);
   static bool runs_on_levels(const Set& set, const Running& running);
   /// Of the lane of the plane that it runs on.
@@ -143,15 +151,18 @@ class Executor {
   void explain_adasum_once(const Set& set, const Running& running);
   Planes::Way way_of(const Signature& signature) const;
   Planes::Way way_of(const Bucket& bucket) const;
+  static std::uint64_t learnable_bytes(const Bucket& bucket);
   void learn_cost(Set& set, const Running& running);
+  void learn_cost_of_unfinished(const UnfinishedBuckets::Entry& entry);
   void log_bucket(const Running& running) const;
-  void finish(Bucket& bucket);
+  void finish(Bucket& bucket, const std::shared_ptr<DeviceEnd>& end = nullptr);
 
   const Membership& world_;
   std::size_t num_lanes_;
   std::uint64_t sample_every_;                // Of compressed all-reduces of a tensor; 0: none.
   std::size_t staged_piece_bytes_;            // 0: memory is staged a bucket at a time.
   bool compresses_on_devices_;                // Where that is possible.
+  bool ends_early_;                           // What is enqueued on a device.
   bool two_level_asked_;                      // By the user, not by default.
   std::optional<std::uint64_t> chunk_bytes_;  // As tuned, if it was.
   const Clock& clock_;
@@ -164,6 +175,8 @@ class Executor {
   std::map<std::uint32_t, GridPosition> topk_positions_;  // Of `sets_`, also after drop_all().
   std::size_t sets_in_making_ = 0;
   std::size_t queued_ = 0;
+  UnfinishedBuckets unfinished_;
+  TimePoint last_finished_;        // Of them.
   std::set<std::uint64_t> turns_;  // Of buckets that others are to wait for.
   std::uint64_t next_turn_ = 0;
   std::uint64_t buckets_ = 0;

@@ -13,6 +13,7 @@
 #include "lightcc/base/export.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/tensor_ref.hpp"
+#include "lightcc/collectives/device_end.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
@@ -37,7 +38,7 @@ class ReadyEvent {
 };
 
 /// One operation as this rank asks for it. Memory stays the caller's; it must stay valid, and
-/// inputs unchanged, until the operation is done.
+/// inputs unchanged, until the operation is done, and finished where its Outcome has an end.
 struct Operation {
   /// What the ranks must agree on, and this rank's part of it. The caller sets operation, process
   /// set, reduction, factors, root or peer, compression, fusion, splits and ranks. The engine sets
@@ -88,6 +89,9 @@ struct Outcome {
   std::vector<std::int64_t> shape;            ///< Of the output.
   std::vector<std::int64_t> received_splits;  ///< Alltoall: rows from each member.
   std::int32_t value = 0;  ///< Join: last rank; kAddProcessSet: the id; recv: the source.
+  /// Null: it is finished. Else a device has been given all of it (Knobs::gpu_async_completion),
+  /// and memory that it touches has to stay until its end no longer uses it.
+  std::shared_ptr<DeviceEnd> end;
 };
 
 }  // namespace lightcc

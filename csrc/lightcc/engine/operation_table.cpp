@@ -130,6 +130,9 @@ Status OperationTable::name_receive(InFlight& operation,
 
 void OperationTable::complete_locked(InFlight& operation, const Status& status, Outcome outcome) {
   HandleState& state = *operation.handle;
+  if (outcome.end != nullptr && (state.ends.empty() || state.ends.back() != outcome.end)) {
+    state.ends.push_back(outcome.end);
+  }
   state.outcomes[operation.index] = std::move(outcome);
   if (!status.ok() && state.status.ok()) {
     state.status = status;

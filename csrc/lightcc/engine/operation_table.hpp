@@ -27,6 +27,7 @@ struct HandleState {
   std::size_t remaining = 0;
   Status status;  ///< The first failure among its operations.
   std::vector<Outcome> outcomes;
+  std::vector<std::shared_ptr<DeviceEnd>> ends;  ///< Of the outcomes, also when these are taken.
   std::vector<std::function<void()>> callbacks;  ///< Run once when done. Guarded by the table.
 };
 

@@ -98,7 +98,7 @@ class Plane {
   /// Begins to make the groups of a set. Every rank calls this for every new set, member or not.
   /// Errors: kSystem. Blocks: while shared memory is made.
   virtual Status add_process_set(std::uint32_t id, const std::vector<std::int32_t>& ranks) = 0;
-  /// No Work of its groups is left.
+  /// No Work of its groups is left, but of operations that a device has been given.
   virtual void remove_process_set(std::uint32_t id) = 0;
   /// Goes on with the groups that were begun; true when something moved. kPeerFailed: a rank that
   /// has to help is gone.

@@ -24,6 +24,7 @@
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/engine/completion.hpp"
 #include "lightcc/engine/core.hpp"
+#include "lightcc/engine/handle_on_device.hpp"
 #include "lightcc/engine/spin_policy.hpp"
 #include "lightcc/engine/submission.hpp"
 #include "lightcc/engine/world_compression.hpp"
@@ -42,8 +43,8 @@ constexpr Duration kInterruptInterval = std::chrono::milliseconds(100);
 constexpr Duration kFarewell = std::chrono::seconds(2);
 // How often the own thread of a world that is over looks whether it may end.
 constexpr Duration kOverInterval = std::chrono::milliseconds(500);
-// How often the loop looks whether the event of an input has come, as nobody rings for it.
-constexpr Duration kEventInterval = std::chrono::microseconds(50);
+// How often one that waits while another one drives looks what devices have finished.
+constexpr Duration kDeviceInterval = std::chrono::milliseconds(1);
 
 // What the environment asks for from the start.
 std::optional<TimelineOptions> timeline_asked_for(const Knobs& knobs) {
@@ -129,10 +130,14 @@ class WorldImpl final : public World {
     }
   }
 
-  bool poll(const Handle& handle) override { return handle->done.load(std::memory_order_acquire); }
+  bool poll(const Handle& handle) override {
+    return handle->done.load(std::memory_order_acquire) &&
+           (core_->over() || on_device(*handle) != OnDevice::kGoesOn);
+  }
 
   Result<std::vector<Outcome>> wait(const Handle& handle,
-                                    const std::function<bool()>& interrupted) override {
+                                    const std::function<bool()>& interrupted,
+                                    Until until) override {
     const auto is_done = [&] { return handle->done.load(std::memory_order_acquire); };
     if (!is_done() && is_in_completion()) {
       return refused_in_completion("waiting for an operation");
@@ -145,9 +150,26 @@ class WorldImpl final : public World {
       }
     }
     if (!handle->status.ok()) {
+      // What else the call began may go on, on a device.
+      (void)await_device(*handle, Until::kFinished, {});
       return handle->status;
     }
+    LIGHTCC_RETURN_IF_ERROR(await_device(*handle, until, interrupted));
     return std::move(handle->outcomes);
+  }
+
+  Result<bool> order(const Handle& handle, std::uintptr_t stream) override {
+    return order_after(*handle, stream);
+  }
+
+  bool uses_memory(const Handle& handle) const override { return lightcc::uses_memory(*handle); }
+
+  Status finish(const std::function<bool()>& interrupted) override {
+    const UnfinishedBuckets& unfinished = core_->executor().unfinished();
+    const std::uint64_t count = unfinished.added();
+    const auto is_done = [&] { return core_->over() || unfinished.has_finished(count); };
+    LIGHTCC_RETURN_IF_ERROR(help_until(is_done, interrupted));
+    return count > 0 && core_->failed() ? operations_.error() : Status();
   }
 
   std::vector<ProcessSetInfo> process_sets() const override {
@@ -231,6 +253,8 @@ class WorldImpl final : public World {
     if (is_in_completion()) {
       return refused_in_completion("leaving the world");
     }
+    const UnfinishedBuckets& unfinished = core_->executor().unfinished();
+    const bool has_unfinished = !core_->over() && !unfinished.has_finished(unfinished.added());
     core_->request_leave();
     core_->waker().wake();
     const TimePoint deadline =
@@ -253,7 +277,7 @@ class WorldImpl final : public World {
     }
     stop_timeline();
     core_->read_to_the_end(clock_.now() + kFarewell);
-    return {};
+    return has_unfinished && core_->failed() ? operations_.error() : Status();
   }
 
  private:
@@ -326,7 +350,7 @@ class WorldImpl final : public World {
       LIGHTCC_ASSIGN_OR_RETURN(
           const Handle handle,
           submit_checked(std::move(operations), {.waits = true}, std::make_shared<HandleState>()));
-      LIGHTCC_RETURN_IF_ERROR(wait(handle, has_update).status());
+      LIGHTCC_RETURN_IF_ERROR(wait(handle, has_update, Until::kEnqueued).status());
     }
     return {};
   }
@@ -352,6 +376,36 @@ class WorldImpl final : public World {
       core_->waker().wake();
     }
     return handle;
+  }
+
+  // Of a handle that is done. One that has failed on a device ends the world, whose error counts.
+  Status await_device(const HandleState& state,
+                      Until until,
+                      const std::function<bool()>& interrupted) {
+    const OnDevice before = on_device(state);
+    if (before == OnDevice::kFinished ||
+        (before == OnDevice::kGoesOn && until == Until::kEnqueued)) {
+      return {};
+    }
+    const auto is_done = [&] { return core_->over() || on_device(state) == OnDevice::kFinished; };
+    LIGHTCC_RETURN_IF_ERROR(help_until(is_done, interrupted));
+    return on_device(state) == OnDevice::kFinished ? Status() : operations_.error();
+  }
+
+  // Drives until `is_done` says so. Errors: of finish(), but the world's.
+  template <typename Done>
+  Status help_until(const Done& is_done, const std::function<bool()>& interrupted) {
+    if (!is_done() && is_in_completion()) {
+      return refused_in_completion("waiting for a device");
+    }
+    while (!is_done()) {
+      LIGHTCC_RETURN_IF_ERROR(check_alive());
+      help(is_done, nullptr);
+      if (interrupted && !is_done() && interrupted()) {
+        return make_error(ErrorCode::kTimeout, "the wait was interrupted");
+      }
+    }
+    return {};
   }
 
   static const HandleState& never() {
@@ -398,7 +452,8 @@ class WorldImpl final : public World {
       operations_.notify();  // Another waiting thread may take over.
       run_completions();
     } else if (!done()) {
-      operations_.wait_for_change(state != nullptr ? *state : never(), kInterruptInterval);
+      operations_.wait_for_change(state != nullptr ? *state : never(),
+                                  state != nullptr ? kInterruptInterval : kDeviceInterval);
     }
   }
 
@@ -442,8 +497,7 @@ class WorldImpl final : public World {
 
   // How long the loop may sleep.
   Duration time_to_look() const LIGHTCC_REQUIRES(drive_mutex_) {
-    const Duration to_tick = core_->time_to_tick();
-    return core_->executor().awaits_event() ? std::min(to_tick, kEventInterval) : to_tick;
+    return std::min(core_->time_to_tick(), core_->executor().time_to_look());
   }
 
   // Leaves the loop without a driver: from now on peers ring. What still moves is for the own

@@ -132,8 +132,10 @@ struct AllreduceCost {
 struct DeviceBuckets {
   std::uint64_t staged = 0;        ///< The host's plane, by way of its memory.
   std::uint64_t by_own_plane = 0;  ///< That memory's own plane: NCCL.
-  std::uint64_t on_levels = 0;  ///< Of these, on two levels: between hosts by way of their memory.
-  std::uint64_t by_kernel = 0;  ///< Of them, reduced by lightcc's kernels.
+  std::uint64_t on_levels = 0;   ///< Of these, on two levels.
+  std::uint64_t by_kernel = 0;   ///< Of these, reduced by lightcc's kernels.
+  std::uint64_t early = 0;       ///< Of these, done before the device had finished them.
+  std::uint64_t unfinished = 0;  ///< Of these, how many it has not finished yet.
 };
 
 /// Counters since the world was made.
@@ -172,6 +174,12 @@ struct CompressionMoments {
   TopkMoments moments;
 };
 
+/// When wait() returns, of what a device has been given.
+enum class Until : std::uint8_t {
+  kEnqueued,  ///< When the operations are done: order() says who may use the results.
+  kFinished,  ///< When the device has finished them as well.
+};
+
 class World;
 /// Destroys a World, but not inside a completion.
 struct WorldDeleter {
@@ -203,13 +211,32 @@ class World {
   /// Calls `callback` once when the handle is done, as a completion; at once, on this thread, when
   /// it is done already. What became of it is for wait(), which then does not wait.
   virtual void call_when_done(const Handle& handle, std::function<void()> callback) = 0;
-  /// Whether the handle is done.
+  /// Whether the handle is done, and devices have finished what they were given.
   virtual bool poll(const Handle& handle) = 0;
   /// Waits for `handle` and returns its outcomes in submission order; to be called once.
   /// `interrupted` is asked about every 100 ms; when it says true, returns kTimeout and the handle
-  /// can be waited for again. Errors: kMismatch, or the world's error. Blocks: yes.
+  /// can be waited for again. Errors: kMismatch, or the world's error; no device uses memory of the
+  /// operations then, unless it does not end what it was told to abort. Blocks: yes.
   virtual Result<std::vector<Outcome>> wait(const Handle& handle,
-                                            const std::function<bool()>& interrupted) = 0;
+                                            const std::function<bool()>& interrupted,
+                                            Until until) = 0;
+  Result<std::vector<Outcome>> wait(const Handle& handle,
+                                    const std::function<bool()>& interrupted) {
+    return wait(handle, interrupted, Until::kEnqueued);
+  }
+
+  // What a device has been given and not finished. It is there with Knobs::gpu_async_completion.
+
+  /// Of a handle that was waited for: has what `stream` is given from now on wait for the results,
+  /// on their device, whose handle `stream` is. False: it cannot wait, as it is being captured into
+  /// a graph. Errors: what the operations failed with; kSystem. Blocks: where the stream is full.
+  virtual Result<bool> order(const Handle& handle, std::uintptr_t stream) = 0;
+  /// Whether the handle's operations may still use memory: they are not done, or not finished.
+  virtual bool uses_memory(const Handle& handle) const = 0;
+  /// Waits until devices have finished all that is done so far. `interrupted`: as in wait().
+  /// Errors: kTimeout, interrupted; kInvalidArgument, it would wait inside a completion; the
+  /// world's error where one of them fails, or it is over and there was such a one. Blocks: yes.
+  virtual Status finish(const std::function<bool()>& interrupted) = 0;
 
   virtual std::vector<ProcessSetInfo> process_sets() const = 0;
   virtual WorldStats stats() const = 0;
@@ -246,7 +273,8 @@ class World {
 
   /// Leaves the world. Collective in good times: waits until all ranks have left or one has failed;
   /// pending operations fail with kShutDown. After an error it is local and immediate. Idempotent.
-  /// kInvalidArgument inside a completion.
+  /// kInvalidArgument inside a completion; the world's error where what was done, but not finished,
+  /// fails meanwhile.
   virtual Status shutdown() = 0;
   /// Whether the world ended with an error: another rank may be gone or hang. Also after shutdown.
   virtual bool failed() const = 0;

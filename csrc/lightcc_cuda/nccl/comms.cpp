@@ -12,6 +12,33 @@
 namespace lightcc::cuda {
 namespace {
 
+/// The end of a job on the GPU.
+class NcclJobEnd final : public DeviceEnd {
+ public:
+  NcclJobEnd(std::shared_ptr<NcclLauncher> launcher, std::shared_ptr<NcclJob> job)
+      : launcher_(std::move(launcher)), job_(std::move(job)) {}
+
+  Result<bool> order(std::uintptr_t stream) override {
+    if (job_->has_ended()) {  // No stream has to wait any more.
+      return job_->status().ok() ? Result<bool>(true) : job_->status();
+    }
+    return job_->event()->order(stream);
+  }
+  Result<bool> is_finished() override {
+    if (!job_->has_ended()) {
+      return false;
+    }
+    return job_->status().ok() ? Result<bool>(true) : job_->status();
+  }
+  bool uses_memory() override {
+    return (!job_->has_ended() || !job_->status().ok()) && !launcher_->is_over();
+  }
+
+ private:
+  std::shared_ptr<NcclLauncher> launcher_;
+  std::shared_ptr<NcclJob> job_;
+};
+
 class NcclWork final : public Work {
  public:
   NcclWork(std::shared_ptr<NcclLauncher> launcher, std::shared_ptr<NcclJob> job)
@@ -19,7 +46,9 @@ class NcclWork final : public Work {
   NcclWork(const NcclWork&) = delete;
   NcclWork& operator=(const NcclWork&) = delete;
   ~NcclWork() override {
-    if ((!job_->has_ended() || !job_->status().ok()) && !launcher_->end(true)) {
+    const bool has_to_abort = !job_->has_ended() || !job_->status().ok();
+    const bool was_lost = has_to_abort && launcher_->is_lost();
+    if (has_to_abort && !launcher_->end(true) && !was_lost) {
       launcher_->warn(
           "NCCL does not end what it was told to abort; the GPU may still read and write tensors "
           "of operations that have failed");
@@ -32,6 +61,9 @@ class NcclWork final : public Work {
     }
     LIGHTCC_RETURN_IF_ERROR(job_->status());
     return Progress::kDone;
+  }
+  std::shared_ptr<DeviceEnd> device_end() const override {
+    return job_->event() == nullptr ? nullptr : std::make_shared<NcclJobEnd>(launcher_, job_);
   }
 
  private:

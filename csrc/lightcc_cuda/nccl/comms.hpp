@@ -184,7 +184,7 @@ class NcclComms {
   std::shared_ptr<NcclComm> split(int position,
                                   int part = 0,
                                   const std::shared_ptr<NcclComm>& beside = nullptr);
-  /// No Work on it is left.
+  /// No Work on it is left but of operations that are enqueued; it waits for these.
   void free(std::shared_ptr<NcclComm> comm);
   /// Begins an operation behind all others that were started. `what` is for messages. A Work that
   /// is dropped before its end aborts all communicators of this rank, and blocks for that, but not

@@ -73,6 +73,11 @@ bool NcclLauncher::is_lost() {
   return is_lost_;
 }
 
+bool NcclLauncher::is_over() {
+  const MutexLock lock(mutex_);
+  return is_over_;
+}
+
 // ---- The thread.
 
 void NcclLauncher::serve() {
@@ -126,12 +131,14 @@ bool NcclLauncher::must_end() {
 }
 
 Status NcclLauncher::serve_gpu() {
-  LIGHTCC_ASSIGN_OR_RETURN(const Driver driver, Driver::open(setup_.driver));
-  LIGHTCC_ASSIGN_OR_RETURN(const Context context, Context::retain(driver, setup_.device));
-  const CurrentContext current(context);
+  LIGHTCC_ASSIGN_OR_RETURN(const std::shared_ptr<const SharedGpu> gpu,
+                           SharedGpu::open(setup_.driver, setup_.device));
+  const Driver& driver = gpu->driver();
+  const CurrentContext current(gpu->context());
   LIGHTCC_RETURN_IF_ERROR(current.status());
+  gpu_ = gpu;
   driver_ = &driver;
-  context_ = &context;
+  context_ = &gpu->context();
   PinnedPool pinned(driver);
   TopkSite topk(driver, pinned);
   load_packing(topk);
@@ -145,6 +152,9 @@ Status NcclLauncher::serve_gpu() {
   abort_all();
   for (const Chore& chore : chores_) {
     finish(*chore.comm, Status(ErrorCode::kShutDown, "the communicator was aborted"));
+  }
+  for (const Running& running : running_) {
+    finish(*running.job, Status(ErrorCode::kShutDown, "the operation was aborted"));
   }
   chores_.clear();
   waiting_.clear();
@@ -163,6 +173,7 @@ Status NcclLauncher::serve_gpu() {
   comms_.clear();
   packing_.kernels.reset();
   packing_.topk = nullptr;
+  gpu_ = nullptr;
   return served;
 }
 
@@ -243,6 +254,9 @@ Result<bool> NcclLauncher::is_ready(NcclHandle* comm, const char* what) const {
 void NcclLauncher::advance_chores() {
   while (!chores_.empty()) {
     Chore& chore = chores_.front();
+    if (chore.frees && has_work(*chore.comm)) {
+      return;  // That has a deadline of its own.
+    }
     if (!chore.has_begun) {
       chore.deadline = deadline_from_now(setup_.operation_patience);
     }
@@ -341,6 +355,16 @@ Result<bool> NcclLauncher::advance_free(Chore& chore) {
   return true;
 }
 
+// What was enqueued may be done for whoever has asked for it.
+bool NcclLauncher::has_work(const NcclComm& comm) const {
+  const auto is_on = [&](const auto& job) {
+    return std::ranges::any_of(job->steps_,
+                               [&](const NcclStep& step) { return step.comm.get() == &comm; });
+  };
+  return std::ranges::any_of(waiting_, is_on) ||
+         std::ranges::any_of(running_, is_on, &Running::job);
+}
+
 // Nobody waits for that, and the end of the communicator takes the registration along.
 void NcclLauncher::deregister(NcclComm& comm) const {
   if (comm.buffer_ != nullptr) {
@@ -386,18 +410,25 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
     return false;
   }
   const NcclStep& last = job->steps_.back();
-  LIGHTCC_ASSIGN_OR_RETURN(Event event, record(stream_of(last)));
+  const Stream& stream = stream_of(last);
+  LIGHTCC_ASSIGN_OR_RETURN(job->event_, SharedEvent::record(gpu_, stream.get()));
   running_.push_back({.job = job,
-                      .event = std::move(event),
+                      .event = job->event_,
+                      .stream = stream.get(),
                       .end = std::exchange(last.comm->end_, nullptr),
                       .deadline = launch_deadline_});
+  const bool is_all = running_.back().end == nullptr && job->steps_.size() == 1;
+  job->is_enqueued_.store(is_all, std::memory_order_release);
   return true;
 }
 
 void NcclLauncher::advance_running() {
   std::vector<Running> left;
   for (Running& running : running_) {
-    const Result<bool> ended = has_ended(running);
+    // A stream does one after another.
+    const bool is_first = std::ranges::none_of(
+        left, [&](const Running& other) { return other.stream == running.stream; });
+    const Result<bool> ended = has_ended(running, is_first);
     if (ended.ok() && !*ended) {
       left.push_back(std::move(running));
     } else {
@@ -411,11 +442,12 @@ void NcclLauncher::advance_running() {
   running_ = std::move(left);
 }
 
-Result<bool> NcclLauncher::has_ended(const Running& running) {
-  const Code code = driver_->call().query_event(running.event.get());
-  if (code != kErrorNotReady) {
-    LIGHTCC_RETURN_IF_ERROR(driver_->check(code, "cuEventQuery"));
-    return true;
+Result<bool> NcclLauncher::has_ended(const Running& running, bool may_have_passed) {
+  if (may_have_passed) {
+    LIGHTCC_ASSIGN_OR_RETURN(const bool has_passed, running.event->has_passed());
+    if (has_passed) {
+      return true;
+    }
   }
   const TimePoint now = clock_.now();
   for (const NcclStep& step : running.job->steps_) {

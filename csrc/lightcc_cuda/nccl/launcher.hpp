@@ -16,6 +16,7 @@
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
 
+#include "lightcc_cuda/driver/shared_event.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
 
 namespace lightcc::cuda {
@@ -31,6 +32,11 @@ class NcclJob {
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
   /// Of one that has ended. Of one that failed the GPU may still use memory.
   const Status& status() const { return status_; }
+  /// What passes when the GPU has done it. Null: NCCL has not taken it yet, it has several steps,
+  /// or the host does something at its end.
+  std::shared_ptr<const SharedEvent> event() const {
+    return is_enqueued_.load(std::memory_order_acquire) ? event_ : nullptr;
+  }
 
  private:
   friend class NcclLauncher;
@@ -41,7 +47,9 @@ class NcclJob {
   std::size_t taken_ = 0;  // Steps that NCCL has on streams.
 
   Status status_;
-  std::atomic<bool> has_ended_{false};
+  std::shared_ptr<const SharedEvent> event_;
+  std::atomic<bool> is_enqueued_{false};  // Set after the event.
+  std::atomic<bool> has_ended_{false};    // Set after the status.
 };
 
 /// Whoever asks and the thread both hold it: the thread may be lost in a call that never returns.
@@ -62,10 +70,12 @@ class NcclLauncher {
   bool end(bool aborts) LIGHTCC_EXCLUDES(mutex_);
   /// Whether it was waited for in vain.
   bool is_lost() LIGHTCC_EXCLUDES(mutex_);
+  /// Whether the thread has ended: no communicator is left, and the GPU does nothing for one.
+  bool is_over() LIGHTCC_EXCLUDES(mutex_);
   void warn(const std::string& text) const { setup_.warn(text); }
 
  private:
-  using Event = Owned<EventHandle*, &Functions::destroy_event>;
+  using Event = Owned<EventHandle*, &Functions::destroy_event>;  // Between steps.
   /// Of the communicator of the world, one after another.
   struct Chore {
     std::shared_ptr<NcclComm> comm;
@@ -78,7 +88,8 @@ class NcclLauncher {
   };
   struct Running {
     std::shared_ptr<NcclJob> job;
-    Event event;
+    std::shared_ptr<const SharedEvent> event;
+    const StreamHandle* stream;
     std::function<Status()> end;  // If the GPU did it.
     TimePoint deadline;
   };
@@ -108,6 +119,7 @@ class NcclLauncher {
   /// True when the chore is over.
   Result<bool> advance_split(Chore& chore);
   Result<bool> advance_free(Chore& chore);
+  bool has_work(const NcclComm& comm) const;
   void deregister(NcclComm& comm) const;
   /// Calls what the job is; true when NCCL has taken it, and it is running.
   Result<bool> launch(const std::shared_ptr<NcclJob>& job);
@@ -117,7 +129,8 @@ class NcclLauncher {
   Status finish_step(NcclJob& job, const NcclStep& step);
   static const Stream& stream_of(const NcclStep& step);
   Result<Event> record(const Stream& stream) const;
-  Result<bool> has_ended(const Running& running);
+  /// `may_have_passed`: its event.
+  Result<bool> has_ended(const Running& running, bool may_have_passed);
   /// Whether the call before is over.
   Result<bool> is_ready(NcclHandle* comm, const char* what) const;
   void free_all();
@@ -133,6 +146,7 @@ class NcclLauncher {
   const NcclSetup setup_;
   const Clock& clock_ = Clock::system();
   // Of the thread.
+  std::shared_ptr<const SharedGpu> gpu_;
   const Driver* driver_ = nullptr;
   const Context* context_ = nullptr;
   NcclPacking packing_;

@@ -79,7 +79,9 @@ class Calls:
                 self._finish(handle, finish, limit, what)
             return None
         with region(what):
-            work = Work(handle, outputs, finish, limit, self._named(what), source)
+            early = self._world.async_completion
+            name = self._named(what)
+            work = Work(handle, outputs, finish, limit, name, source, ends_early=early)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -170,10 +170,11 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
     # Barrier.
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work | None:
-        """Is done when all ranks have called it."""
+        """Is done when all ranks have called it, and their GPUs have finished what came before."""
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
         _, waits, timeout_s = self._asked(opts, (), {"timeout": timeout})
+        self._world.finish()
         token = torch.zeros(1, dtype=torch.uint8)
         handle = self._world.allreduce(
             token, False, True, None, Sum, 1.0, 1.0, 0, waits, None, self._sequence

@@ -14,7 +14,7 @@ from lightcc.exceptions import CollectiveTimeoutError
 from lightcc.torch._profile import region
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
 
 
@@ -33,6 +33,8 @@ class Work(dist.Work):
         timeout_s: float,
         what: str,
         source: int = -1,
+        *,
+        ends_early: bool = False,
     ) -> None:
         """Takes over `handle`.
 
@@ -44,6 +46,7 @@ class Work(dist.Work):
             timeout_s: How long `wait()` waits where it is not told.
             what: Names operation and group in errors.
             source: Rank in the group that a message comes from.
+            ends_early: Whether a GPU may not have finished when the operation is done.
         """
         super().__init__()
         self._handle = handle
@@ -52,6 +55,7 @@ class Work(dist.Work):
         self._timeout_s = timeout_s
         self._what = what
         self._source = source
+        self._ends_early = ends_early
         self._error: Exception | None = None
         self._lock = threading.RLock()
         self._future: Any = None
@@ -59,7 +63,7 @@ class Work(dist.Work):
         self._done: threading.Event | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits until the outputs may be used.
+        """Waits until the outputs may be used: on a GPU, by the current stream of this thread.
 
         Args:
             timeout: At most so long; `None` or nothing positive is the group's timeout.
@@ -80,7 +84,7 @@ class Work(dist.Work):
                     self._complete(seconds)
         if self._error is not None:
             raise self._error
-        if self._settled is not None and any(tensor.is_cuda for tensor in self._outputs):
+        if self._settled is not None and self._devices():
             self._settled.wait()  # Another thread has finished: its stream comes before this one.
         return True
 
@@ -132,7 +136,7 @@ class Work(dist.Work):
 
     def _make_future(self) -> Any:
         done = threading.Event()
-        devices: list[Any] = list({tensor.device for tensor in self._outputs if tensor.is_cuda})
+        devices = self._devices()
         base: Any
         if _core.in_done_callback() and not self.is_completed():
             base = future = _FutureInCallback(devices=devices)
@@ -144,14 +148,26 @@ class Work(dist.Work):
             return future
 
         def on_done(_: int) -> None:
-            with self._lock:
-                self._complete(None)
-            done.set()
-            self._settle(base)
+            with self._streams_of_its_own():
+                with self._lock:
+                    self._complete(None)
+                done.set()
+                self._settle(base)
 
         self._settled, self._done = base, done
         _core.add_done_callback(self._handle, on_done)
         return future
+
+    def _devices(self) -> list[Any]:
+        return list({tensor.device for tensor in self._outputs if tensor.is_cuda})
+
+    @contextlib.contextmanager
+    def _streams_of_its_own(self) -> Iterator[None]:
+        """Has this thread wait on GPUs with streams that nobody computes on."""
+        with contextlib.ExitStack() as stack:
+            for device in self._devices() if self._ends_early else []:
+                stack.enter_context(_stream_of(device))
+            yield
 
     def _settle(self, base: Any) -> None:
         if self._error is None:
@@ -192,6 +208,10 @@ class Work(dist.Work):
             self._error = error
         self._handle = None
         self._finish = None
+        devices = self._devices() if self._ends_early and self._error is None else []
+        if devices and self._settled is None:  # For other streams that wait later.
+            self._settled = torch.futures.Future(devices=devices)
+            self._settled.set_result(self._outputs)
 
     def _too_late(self, seconds: float | None) -> CollectiveTimeoutError:
         return too_late(self._what, seconds)
@@ -243,6 +263,13 @@ class Together(Work):
         for future in every.value():
             future.value()
         return self._outputs
+
+
+def _stream_of(device: Any) -> Any:
+    """Returns a context in which this thread's current stream is one of torch's pool."""
+    if hasattr(torch.Stream, "__enter__"):
+        return torch.Stream(device=device)
+    return torch.cuda.stream(torch.cuda.Stream(device=device))  # An older torch.
 
 
 _NO_WAIT = "Waiting for an operation is not possible inside a done callback of another."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from lightcc import basics
+from lightcc import _world, basics
 from lightcc._adapter import put_together, take_apart
 from lightcc.elastic import ObjectState
 from lightcc.elastic._replicas import sample
@@ -51,7 +51,8 @@ class StateHandler:
         self.save()
 
     def save(self) -> None:
-        """Keeps a copy of the value's state."""
+        """Keeps a copy of the value's state, when GPUs have finished what it comes from."""
+        _world.finish()
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
@@ -271,7 +272,13 @@ class TorchState(ObjectState):
                 handler.before_step = self._finish_passing_on
 
     def save(self) -> None:
-        """Keeps copies of the states of models, optimizers and samplers, and the objects."""
+        """Keeps copies of the states of models, optimizers and samplers, and the objects.
+
+        Raises:
+            HorovodInternalError: A rank failed before GPUs had finished what was synchronized; what
+                was saved before stays.
+        """
+        _world.finish()
         for handler in self._handlers.values():
             handler.save()
         super().save()

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_torch import build_guard, cuda_torch, problems_of
+from cuda_torch import COMES_LATER, build_guard, cuda_torch, problems_of
 from gpu_arrays import FAKE_CUDA, needs_fake_cuda
 
 from lightcc.testing import spawn_ranks
@@ -76,6 +76,13 @@ def dense_by_nccl() -> None:
     counted = train_beside_cpu(False, NCCL | FLAT)
     assert counted["nccl_buckets"] > 0
     assert counted["nccl_two_level_buckets"] == counted["staged_buckets"] == 0
+    assert counted["nccl_early_buckets"] == 0
+
+
+def dense_by_nccl_with_results_that_come_later() -> None:
+    counted = train_beside_cpu(False, NCCL | FLAT | {COMES_LATER: "1"})
+    assert counted["nccl_early_buckets"] > 0
+    assert counted["staged_buckets"] == 0
 
 
 def small_tensors_by_nccl_and_topk_by_way_of_the_host() -> None:
@@ -107,6 +114,7 @@ CHECKS = [
     dense_by_way_of_the_host,
     topk_by_way_of_the_host,
     dense_by_nccl,
+    dense_by_nccl_with_results_that_come_later,
     small_tensors_by_nccl_and_topk_by_way_of_the_host,
     dense_by_nccl_within_hosts_or_between_them_too,
     topk_by_nccl_within_hosts_or_between_them_too,

@@ -1,0 +1,61 @@
+#include "lightcc_cuda/driver/shared_event.hpp"
+
+#include <utility>
+
+namespace lightcc::cuda {
+
+Result<std::shared_ptr<const SharedGpu>> SharedGpu::open(const std::string& file, int device) {
+  LIGHTCC_ASSIGN_OR_RETURN(const Driver driver, Driver::open(file));
+  std::shared_ptr<SharedGpu> gpu(new SharedGpu(driver));
+  LIGHTCC_ASSIGN_OR_RETURN(Context context, Context::retain(gpu->driver_, device));
+  gpu->context_.emplace(std::move(context));
+  return std::shared_ptr<const SharedGpu>(std::move(gpu));
+}
+
+SharedEvent::SharedEvent(std::shared_ptr<const SharedGpu> gpu, Event event)
+    : gpu_(std::move(gpu)), event_(std::move(event)) {}
+
+SharedEvent::~SharedEvent() {
+  const CurrentContext current(gpu_->context());
+  event_.reset();
+}
+
+Result<std::shared_ptr<const SharedEvent>> SharedEvent::record(std::shared_ptr<const SharedGpu> gpu,
+                                                               StreamHandle* stream) {
+  const Driver& driver = gpu->driver();
+  EventHandle* handle = nullptr;
+  LIGHTCC_RETURN_IF_ERROR(
+      driver.check(driver.call().create_event(&handle, kEventWithoutTiming), "cuEventCreate"));
+  Event event(driver, handle);
+  LIGHTCC_RETURN_IF_ERROR(
+      driver.check(driver.call().record_event(handle, stream), "cuEventRecord"));
+  return std::shared_ptr<const SharedEvent>(new SharedEvent(std::move(gpu), std::move(event)));
+}
+
+Result<bool> SharedEvent::has_passed() const {
+  const Driver& driver = gpu_->driver();
+  const Code code = driver.call().query_event(event_->get());
+  if (code == kErrorNotReady) {
+    return false;
+  }
+  LIGHTCC_RETURN_IF_ERROR(driver.check(code, "cuEventQuery"));
+  return true;
+}
+
+Result<bool> SharedEvent::order(std::uintptr_t stream) const {
+  const Driver& driver = gpu_->driver();
+  const CurrentContext current(gpu_->context());
+  LIGHTCC_RETURN_IF_ERROR(current.status());
+  auto* const handle = reinterpret_cast<StreamHandle*>(stream);  // NOLINT: a handle
+  int captured = 0;
+  LIGHTCC_RETURN_IF_ERROR(
+      driver.check(driver.call().capture_status(handle, &captured), "cuStreamIsCapturing"));
+  if (captured != 0) {
+    return false;
+  }
+  LIGHTCC_RETURN_IF_ERROR(
+      driver.check(driver.call().wait_for_event(handle, event_->get(), 0), "cuStreamWaitEvent"));
+  return true;
+}
+
+}  // namespace lightcc::cuda

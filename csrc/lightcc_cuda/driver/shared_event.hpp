@@ -1,0 +1,59 @@
+// An event of a GPU that outlives who has recorded it, for whoever waits on the GPU.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lightcc/base/status.hpp"
+
+#include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/driver/driver.hpp"
+
+namespace lightcc::cuda {
+
+/// A driver, and the primary context of a GPU.
+class SharedGpu {
+ public:
+  /// Errors: of Driver::open(), kSystem.
+  static Result<std::shared_ptr<const SharedGpu>> open(const std::string& file, int device);
+  SharedGpu(const SharedGpu&) = delete;
+  SharedGpu& operator=(const SharedGpu&) = delete;
+  ~SharedGpu() = default;
+
+  const Driver& driver() const { return driver_; }
+  const Context& context() const { return *context_; }
+
+ private:
+  explicit SharedGpu(const Driver& driver) : driver_(driver) {}
+
+  const Driver driver_;
+  std::optional<Context> context_;  // Made when the driver is where it stays.
+};
+
+/// Thread: any.
+class SharedEvent {
+ public:
+  /// Records it on `stream`, in the context of `gpu`, which is current. Errors: kSystem.
+  static Result<std::shared_ptr<const SharedEvent>> record(std::shared_ptr<const SharedGpu> gpu,
+                                                           StreamHandle* stream);
+  SharedEvent(const SharedEvent&) = delete;
+  SharedEvent& operator=(const SharedEvent&) = delete;
+  ~SharedEvent();
+
+  /// Whether all has ended that came before. The context is current. Errors: kSystem.
+  Result<bool> has_passed() const;
+  /// Has `stream` wait for it, on the GPU. False: it is being captured into a CUDA graph, which
+  /// that would spoil. Errors: kSystem. Blocks: where the stream's queue is full.
+  Result<bool> order(std::uintptr_t stream) const;
+
+ private:
+  using Event = Owned<EventHandle*, &Functions::destroy_event>;
+  SharedEvent(std::shared_ptr<const SharedGpu> gpu, Event event);
+
+  std::shared_ptr<const SharedGpu> gpu_;
+  std::optional<Event> event_;
+};
+
+}  // namespace lightcc::cuda

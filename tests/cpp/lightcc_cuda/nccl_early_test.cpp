@@ -1,0 +1,374 @@
+// Operations that are done when the GPU has been given them (LIGHT_GPU_ASYNC_COMPLETION).
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "lightcc/engine/world.hpp"
+
+#include "engine/every_operation.hpp"
+#include "engine/rank_threads.hpp"
+#include "lightcc_cuda/fake_driver/fake_driver.hpp"
+#include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
+#include "lightcc_cuda/gpu_tensors.hpp"
+#include "lightcc_cuda/nccl_jobs.hpp"
+
+namespace lightcc::cuda::nccl_early_test {
+namespace {
+
+using lightcc::testing::bare;
+using lightcc::testing::for_every_operation;
+using lightcc::testing::JobOptions;
+using lightcc::testing::Numbers;
+using lightcc::testing::numbers_of;
+using lightcc::testing::on_hosts;
+using lightcc::testing::on_one_host;
+using lightcc::testing::only;
+using lightcc::testing::operation_on;
+using lightcc::testing::run_one;
+using lightcc::testing::run_together;
+using testing::Framework;
+using testing::numbers_in;
+using testing::run_nccl_job;
+using testing::Tensor;
+using testing::value;
+
+class NcclEarly : public ::testing::Test {
+ protected:
+  void SetUp() override { fake::set_nccl(""); }
+};
+
+JobOptions early(JobOptions options) {
+  options.environment["LIGHT_GPU_ASYNC_COMPLETION"] = "1";
+  return options;
+}
+
+void nap() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
+/// All ranks come here, and the fake NCCL has other settings then.
+void set_nccl_on_all(World& world, int rank, const std::string& settings) {
+  ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+  if (rank == 0) {
+    fake::set_nccl(settings);
+  }
+  ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+}
+
+Operation sum_of(const Tensor& tensor, Numbers& data, const std::string& name = "t") {
+  Operation operation = tensor.put(operation_on(OpType::kAllreduce, name, data));
+  operation.request.signature.reduce_op = ReduceOp::kSum;
+  return operation;
+}
+
+Numbers sums(int ranks) {
+  Numbers all = numbers_of(0);
+  for (int rank = 1; rank < ranks; ++rank) {
+    std::ranges::transform(all, numbers_of(rank), all.begin(), std::plus<>());
+  }
+  return all;
+}
+
+std::uintptr_t handle_of(const Framework& framework) {
+  return reinterpret_cast<std::uintptr_t>(framework.stream());
+}
+
+TEST_F(NcclEarly, the_host_goes_on_and_a_stream_waits_for_the_result) {
+  run_nccl_job(early(on_one_host(2)), [](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    const Tensor tensor(framework, data);
+    const HostMemory read = value(allocate_pinned_memory(framework.driver(), tensor.bytes()));
+    set_nccl_on_all(world, rank, "behind=0");
+    const Handle handle = value(world.start(only(sum_of(tensor, data)), {}));
+    const auto outcomes = world.wait(handle, {});
+    ASSERT_TRUE(outcomes.ok()) << outcomes.status().message();
+    ASSERT_NE(outcomes->front().end, nullptr);
+    EXPECT_FALSE(value(outcomes->front().end->is_finished()));
+    EXPECT_FALSE(world.poll(handle));
+    EXPECT_TRUE(world.uses_memory(handle));
+    EXPECT_EQ(world.stats().device_buckets.early, 1U);
+    EXPECT_EQ(world.stats().device_buckets.unfinished, 1U);
+    EXPECT_EQ(world.stats().in_flight, 0U);
+    // Nobody finishes it in this time.
+    EXPECT_EQ(world.finish([] { return true; }).code(), ErrorCode::kTimeout);
+
+    EXPECT_TRUE(value(world.order(handle, handle_of(framework))));
+    const auto source = reinterpret_cast<Address>(tensor.data());
+    EXPECT_EQ(framework.driver().call().copy_to_host(
+                  read.get(), source, tensor.bytes(), framework.stream()),
+              kSuccess);
+    nap();
+    set_nccl_on_all(world, rank, "");
+    EXPECT_TRUE(world.finish({}).ok());
+    EXPECT_TRUE(world.poll(handle));
+    EXPECT_FALSE(world.uses_memory(handle));
+    EXPECT_TRUE(value(world.order(handle, handle_of(framework))));  // Nothing is left to wait for.
+    EXPECT_EQ(world.stats().device_buckets.unfinished, 0U);
+    framework.wait();
+    const auto* const first = static_cast<const float*>(read.get());
+    EXPECT_EQ(Numbers(first, first + data.size()), sums(2));
+  });
+}
+
+TEST_F(NcclEarly, without_the_variable_or_where_that_is_asked_for_the_host_waits) {
+  for (const bool is_early : {false, true}) {
+    const JobOptions options = is_early ? early(on_one_host(2)) : on_one_host(2);
+    run_nccl_job(options, [&](World& world, int rank) {
+      const Framework framework(rank);
+      Numbers data = numbers_of(rank);
+      const Tensor tensor(framework, data);
+      set_nccl_on_all(world, rank, "behind=0");
+      const Handle handle = value(world.start(only(sum_of(tensor, data)), {}));
+      const Until until = is_early ? Until::kFinished : Until::kEnqueued;
+      const Status interrupted = world.wait(handle, [] { return true; }, until).status();
+      EXPECT_EQ(interrupted.code(), ErrorCode::kTimeout);
+      set_nccl_on_all(world, rank, "");
+      EXPECT_TRUE(world.wait(handle, {}, until).ok());
+      EXPECT_TRUE(world.poll(handle));
+      EXPECT_EQ(world.stats().device_buckets.early, is_early ? 1U : 0U);
+      EXPECT_EQ(tensor.read(), sums(2));
+    });
+  }
+}
+
+TEST_F(NcclEarly, every_operation_has_the_hosts_result_on_a_stream) {
+  run_nccl_job(early(on_one_host(4)), [](World& world, int rank) {
+    const Framework framework(rank);
+    const Tensor tensor(framework, numbers_of(rank));
+    for_every_operation(rank, [&](const std::string& name, Operation operation) {
+      operation.output.reset();
+      if (operation.request.signature.op == OpType::kAlltoall) {
+        operation.request.splits = {700, 100, 100, 100};
+      }
+      auto on_host = run_one(world, operation);
+      const Handle handle = value(world.start(only(tensor.put(operation)), {}));
+      auto on_gpu = world.wait(handle, {});
+      ASSERT_TRUE(on_host.ok()) << on_host.status().message();
+      ASSERT_TRUE(on_gpu.ok()) << name << ": " << on_gpu.status().message();
+      EXPECT_TRUE(value(world.order(handle, handle_of(framework))));
+      EXPECT_EQ(on_gpu->front().shape, on_host->front().shape) << name;
+      EXPECT_EQ(on_gpu->front().received_splits, on_host->front().received_splits) << name;
+      const Numbers got = numbers_in(*on_gpu->front().output, &tensor);
+      const Numbers expected = numbers_in(*on_host->front().output, nullptr);
+      ASSERT_EQ(got.size(), expected.size()) << name;
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        ASSERT_NEAR(got[i], expected[i], 1e-4F) << name << ", element " << i;
+      }
+      EXPECT_TRUE(world.finish({}).ok());
+    });
+    EXPECT_GT(world.stats().device_buckets.by_own_plane, 0U);
+    EXPECT_GT(world.stats().device_buckets.staged, 0U);  // Adasum.
+  });
+}
+
+/// Sums tensors of one bucket again and again, each in place: powers of the number of ranks.
+/// Nothing runs before all is enqueued.
+void sum_many_times(World& world, int rank, const std::string& version) {
+  constexpr int kSteps = 12;
+  const Framework framework(rank);
+  Numbers ones(500, 1.0F);
+  std::vector<Tensor> tensors;
+  tensors.reserve(6);
+  for (int i = 0; i < 6; ++i) {
+    tensors.emplace_back(framework, ones);
+  }
+  set_nccl_on_all(world, rank, version + ",behind=0");
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<Operation> operations;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      operations.push_back(sum_of(tensors[i], ones, "t" + std::to_string(i)));
+    }
+    ASSERT_TRUE(run_together(world, std::move(operations)).ok());
+  }
+  EXPECT_GE(world.stats().device_buckets.unfinished, static_cast<std::uint64_t>(kSteps));
+  set_nccl_on_all(world, rank, version);
+  ASSERT_TRUE(world.finish({}).ok());
+  for (const Tensor& tensor : tensors) {
+    EXPECT_EQ(tensor.read(), Numbers(500, static_cast<float>(1 << kSteps)));
+  }
+  EXPECT_EQ(world.stats().device_buckets.unfinished, 0U);
+  const std::vector<AllreduceCost> costs = world.stats().allreduce_costs;
+  EXPECT_TRUE(std::ranges::any_of(costs, [](const AllreduceCost& cost) {
+    return cost.carrier == Carrier::kDevice && cost.samples > 0;
+  }));
+}
+
+TEST_F(NcclEarly, buckets_follow_one_another_on_the_gpu) {
+  run_nccl_job(early(on_one_host(2)),
+               [](World& world, int rank) { sum_many_times(world, rank, "version=21805"); });
+  JobOptions packed = early(on_one_host(2));
+  packed.environment["LIGHT_NCCL_BUFFER"] = "1M";
+  packed.environment["LIGHT_NUM_STREAMS"] = "2";
+  fake::set_nccl("version=22703");
+  run_nccl_job(packed,
+               [](World& world, int rank) { sum_many_times(world, rank, "version=22703"); });
+}
+
+TEST_F(NcclEarly, results_that_nobody_keeps_stay_until_the_gpu_has_written_them) {
+  run_nccl_job(early(on_one_host(2)), [](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    const Tensor tensor(framework, data);
+    set_nccl_on_all(world, rank, "behind=0");
+    ASSERT_TRUE(run_one(world, tensor.put(operation_on(OpType::kAllgather, "t", data))).ok());
+    nap();
+    set_nccl_on_all(world, rank, "");
+    EXPECT_TRUE(world.finish({}).ok());
+  });
+}
+
+TEST_F(NcclEarly, a_process_set_is_removed_after_its_operations) {
+  JobOptions options = early(on_one_host(3));
+  options.process_sets = {{0, 1}};
+  options.environment["LIGHT_NCCL_BUFFER"] = "1M";
+  fake::set_nccl("version=22703");
+  const fake::Registrations before = fake::registrations_of_nccl();
+  run_nccl_job(options, [](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    const Tensor first(framework, data);
+    const Tensor second(framework, data);
+    set_nccl_on_all(world, rank, "version=22703,behind=0");
+    std::vector<Operation> operations;
+    operations.push_back(sum_of(first, data, "first"));
+    operations.push_back(sum_of(second, data, "second"));
+    for (Operation& operation : operations) {
+      operation.request.signature.process_set = 1;
+    }
+    if (rank < 2) {
+      ASSERT_TRUE(run_together(world, std::move(operations)).ok());
+    }
+    Operation removal = bare(OpType::kRemoveProcessSet);
+    removal.request.signature.root_or_peer = 1;
+    ASSERT_TRUE(run_one(world, std::move(removal)).ok());
+    nap();
+    set_nccl_on_all(world, rank, "version=22703");
+    EXPECT_TRUE(world.finish({}).ok());
+    EXPECT_EQ(first.read(), rank < 2 ? sums(2) : data);
+    EXPECT_EQ(second.read(), rank < 2 ? sums(2) : data);
+  });
+  // NCCL allows that of memory that nothing uses.
+  const fake::Registrations after = fake::registrations_of_nccl();
+  EXPECT_EQ(after.made - before.made, 2);
+  EXPECT_EQ(after.ended - before.ended, 2);
+}
+
+TEST_F(NcclEarly, leaving_waits_for_the_gpu) {
+  run_nccl_job(early(on_one_host(2)), [](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    const Tensor tensor(framework, data);
+    set_nccl_on_all(world, rank, "behind=0");
+    ASSERT_TRUE(run_one(world, sum_of(tensor, data)).ok());
+    ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+    std::thread releases([rank] {
+      if (rank == 0) {
+        nap();
+        fake::set_nccl("");
+      }
+    });
+    EXPECT_TRUE(world.shutdown().ok());
+    releases.join();
+    EXPECT_EQ(tensor.read(), sums(2));
+  });
+}
+
+/// What ranks are told where an operation fails after the host is done with it: by `ask`, and by
+/// the next operation.
+std::vector<Status> told_of_a_failure(JobOptions options,
+                                      const std::function<Status(World&)>& ask) {
+  Mutex mutex;
+  std::vector<Status> told;
+  run_nccl_job(std::move(options), [&](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    const Tensor tensor(framework, data);
+    set_nccl_on_all(world, rank, "broken=1");
+    const Handle handle = value(world.start(only(sum_of(tensor, data)), {}));
+    Status failed = world.wait(handle, {}).status();
+    failed = failed.ok() ? ask(world) : failed;
+    EXPECT_TRUE(world.poll(handle));
+    EXPECT_FALSE(world.uses_memory(handle));
+    const Status next = run_one(world, sum_of(tensor, data)).status();
+    const MutexLock lock(mutex);
+    told.push_back(failed);
+    told.push_back(next);
+  });
+  return told;
+}
+
+TEST_F(NcclEarly, a_failure_that_comes_later_ends_the_world_as_one_that_is_waited_for) {
+  const auto finishes = [](World& world) { return world.finish({}); };
+  const std::vector<Status> before = told_of_a_failure(on_one_host(2), finishes);
+  const std::vector<Status> after = told_of_a_failure(early(on_one_host(2)), finishes);
+  ASSERT_EQ(after.size(), 4U);
+  for (const Status& told : after) {
+    EXPECT_FALSE(told.ok());
+    EXPECT_EQ(told.code(), before.front().code());
+    EXPECT_EQ(told.message().substr(0, 20), before.front().message().substr(0, 20));
+    EXPECT_EQ(told.message(), after.front().message());
+  }
+}
+
+TEST_F(NcclEarly, nobody_has_to_ask_and_leaving_tells_of_a_failure) {
+  const auto shuts_down = [](World& world) { return world.shutdown(); };
+  for (const Status& told : told_of_a_failure(early(on_one_host(2)), shuts_down)) {
+    EXPECT_FALSE(told.ok());
+  }
+  const auto looks = [](World& world) {
+    while (!world.failed()) {
+      nap();
+    }
+    return world.finish({});
+  };
+  for (const Status& told : told_of_a_failure(early(on_one_host(2)), looks)) {
+    EXPECT_FALSE(told.ok());
+  }
+}
+
+TEST_F(NcclEarly, what_the_host_has_a_part_in_is_waited_for) {
+  JobOptions options = early(on_hosts({0, 0, 1, 1}));
+  options.environment["LIGHT_2D_ALLREDUCE"] = "1";
+  run_nccl_job(options, [](World& world, int rank) {
+    const Framework framework(world.topology().local_rank);
+    Numbers data = numbers_of(rank);
+    const Tensor tensor(framework, data);
+    ASSERT_TRUE(run_one(world, sum_of(tensor, data)).ok());
+    EXPECT_EQ(tensor.read(), sums(4));
+    EXPECT_EQ(world.stats().device_buckets.on_levels, 1U);
+    EXPECT_EQ(world.stats().device_buckets.early, 0U);
+  });
+}
+
+TEST_F(NcclEarly, a_stream_that_is_captured_is_left_alone) {
+  run_nccl_job(early(on_one_host(1)), [](World& world, int) {
+    const Framework framework;
+    Numbers data = numbers_of(0);
+    const Tensor tensor(framework, data);
+    fake::set_nccl("behind=0");
+    const Handle handle = value(world.start(only(sum_of(tensor, data)), {}));
+    ASSERT_TRUE(world.wait(handle, {}).ok());
+    fake::set("devices=4,capturing=1");
+    EXPECT_FALSE(value(world.order(handle, handle_of(framework))));
+    EXPECT_EQ(fake::spoiled_captures_of_graphs(), 0);
+    fake::set("devices=4,fail=cuStreamWaitEvent:1:1");
+    const Status failed = world.order(handle, handle_of(framework)).status();
+    EXPECT_EQ(failed.code(), ErrorCode::kSystem);
+    EXPECT_NE(failed.message().find("cuStreamWaitEvent"), std::string::npos) << failed.message();
+    fake::set("devices=4");
+    fake::set_nccl("");
+    EXPECT_TRUE(world.finish({}).ok());
+  });
+}
+
+}  // namespace
+}  // namespace lightcc::cuda::nccl_early_test
