@@ -93,7 +93,4 @@ class TimelineEncoder {
 /// With what a file of a timeline ends; the next text overwrites it.
 inline constexpr std::string_view kTimelineEnd = "\n]";
 
-/// `text` as a JSON string, quotes included. What is not UTF-8 becomes "?".
-std::string json_string(std::string_view text);
-
 }  // namespace lightcc

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "lightcc/engine/timeline_text.hpp"
+
 namespace lightcc::timeline_encoder_test {
 namespace {
 
