@@ -96,6 +96,7 @@ struct RunBucket {
   std::uint32_t process_set = 0;
   std::uint32_t lane = 0;
   std::vector<MatchedTensor> tensors;
+  std::uint64_t sequence = 0;  ///< Of the announcement.
 };
 struct CompleteOperation {
   OperationToken operation = kNoOperation;

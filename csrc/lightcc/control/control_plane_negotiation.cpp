@@ -319,7 +319,7 @@ Status ControlPlane::apply(const Command& command, TimePoint now) {
 }
 
 Status ControlPlane::apply_execute(const Execute& execute) {
-  RunBucket bucket{execute.process_set, execute.lane, {}};
+  RunBucket bucket{execute.process_set, execute.lane, {}, execute.sequence};
   bucket.tensors.reserve(execute.tensors.size());
   for (const AnnouncedTensor& announced : execute.tensors) {
     LIGHTCC_ASSIGN_OR_RETURN(std::optional<MatchedTensor> tensor,

@@ -34,6 +34,7 @@ struct Bucket {
   std::uint32_t process_set = 0;
   std::uint32_t lane = 0;
   std::vector<BucketTensor> tensors;  ///< At least one; all of one operation type.
+  std::uint64_t sequence = 0;         ///< Of the announcement: the same on all ranks.
   bool is_sampled = false;            ///< Some are all-reduced twice; known when it has started.
 };
 

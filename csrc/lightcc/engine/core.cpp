@@ -258,7 +258,7 @@ void Core::send(const OutgoingFrame& frame) {
 
 Status Core::apply(ControlAction& action) {
   if (auto* agreed = std::get_if<RunBucket>(&action)) {
-    Bucket bucket{agreed->process_set, agreed->lane, {}};
+    Bucket bucket{agreed->process_set, agreed->lane, {}, agreed->sequence};
     bucket.tensors.reserve(agreed->tensors.size());
     for (MatchedTensor& tensor : agreed->tensors) {
       BucketTensor& added = bucket.tensors.emplace_back();

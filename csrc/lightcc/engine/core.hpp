@@ -66,6 +66,8 @@ class Core {
   /// Errors: of Timeline::start().
   Status start_timeline(const TimelineOptions& options);
   void stop_timeline();
+  /// Thread: any.
+  bool is_recording() const { return timeline_.is_on(); }
   /// Ends the world in error from here.
   void fail(const Status& error);
 

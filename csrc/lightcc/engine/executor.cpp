@@ -225,7 +225,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
       }
       LIGHTCC_RETURN_IF_ERROR(start(set, lane, front));
     }
-    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, front.work->advance());
+    LIGHTCC_ASSIGN_OR_RETURN(const Progress progress, advance_work(front));
     moved = moved || progress != Progress::kIdle;
     std::shared_ptr<DeviceEnd> end;
     if (progress != Progress::kDone) {
@@ -241,6 +241,11 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     moved = true;
   }
   return moved;
+}
+
+Result<Progress> Executor::advance_work(const Running& running) {
+  const DeviceTraceScope scope(running.trace);
+  return running.work->advance();
 }
 
 void Executor::end_front(Set& set,
@@ -321,6 +326,12 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
     groups.lanes[lane].group->set_chunk_bytes(static_cast<std::size_t>(*running.chunk_bytes));
   }
   const BucketSite site = site_of(set, lane, running, way.plane);
+  running.algorithm = algorithm_of(bucket, groups, way.plane, site.topk_position.has_value());
+  if (kind != MemoryKind::kHost) {
+    running.trace = timeline_.trace(bucket, running.algorithm, std::move(running.inputs));
+  }
+  running.started = clock_.now();  // Devices may begin at once.
+  const DeviceTraceScope scope(running.trace);
   if (way.staging != nullptr) {
     LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<StagedWork> staged,
                              start_staged_bucket(bucket, site, *way.staging, staged_piece_bytes_));
@@ -329,8 +340,6 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   } else {
     LIGHTCC_ASSIGN_OR_RETURN(running.work, start_bucket(bucket, site));
   }
-  running.started = clock_.now();
-  running.algorithm = algorithm_of(bucket, groups, way.plane, site.topk_position.has_value());
   timeline_.started(bucket, running.algorithm, topk_.counters());
   return {};
 }
@@ -429,7 +438,7 @@ Result<bool> Executor::may_start(const Set& set, Running& running) {
   if (running.turn.has_value() && *turns_.begin() != *running.turn) {
     return false;
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(running.bucket));
+  LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(running));
   const PlaneGroups& groups = set.groups_for(running);
   const bool begins_again = is_compressed(running.bucket)
                                 ? groups.compresses_in_turn || runs_on_levels(set, running)
@@ -478,8 +487,8 @@ void Executor::release_turn(Running& running) {
   }
 }
 
-Result<bool> Executor::are_inputs_ready(Bucket& bucket) {
-  for (const BucketTensor& tensor : bucket.tensors) {
+Result<bool> Executor::are_inputs_ready(Running& running) {
+  for (const BucketTensor& tensor : running.bucket.tensors) {
     if (tensor.operation == nullptr || tensor.operation->operation.ready == nullptr) {
       continue;
     }
@@ -487,6 +496,9 @@ Result<bool> Executor::are_inputs_ready(Bucket& bucket) {
     LIGHTCC_ASSIGN_OR_RETURN(const bool ready, event->is_ready());
     if (!ready) {
       return false;
+    }
+    if (timeline_.is_on() && (running.inputs.empty() || running.inputs.back() != event)) {
+      running.inputs.push_back(event);
     }
     event.reset();  // It is not asked again.
   }

@@ -20,6 +20,7 @@
 #include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/compression/step_counts.hpp"
 #include "lightcc/engine/bucket.hpp"
+#include "lightcc/engine/device_trace.hpp"
 #include "lightcc/engine/membership.hpp"
 #include "lightcc/engine/operation_table.hpp"
 #include "lightcc/engine/planes.hpp"
@@ -103,7 +104,9 @@ class Executor {
     std::unique_ptr<Work> work;          // Null until it is at the front.
     const StagedWork* staged = nullptr;  // The work, where memory is staged.
     TimePoint started;
-    const char* algorithm = "";  // As the timeline calls it.
+    const char* algorithm = "";                       // As the timeline calls it.
+    std::vector<std::shared_ptr<ReadyEvent>> inputs;  // Those that were ready, for the timeline.
+    std::shared_ptr<DeviceTrace> trace;               // Null: nothing is recorded of a device.
     std::optional<std::uint64_t> chunk_bytes;
   };
   struct Set {
@@ -127,6 +130,7 @@ class Executor {
   Result<bool> make_groups();
   Status start(const Set& set, std::size_t lane, Running& running);
   Result<bool> advance_lane(Set& set, std::size_t lane);
+  static Result<Progress> advance_work(const Running& running);
   Result<bool> advance_unfinished();
   /// Of a bucket that is not done; null: it is not to be done before it is finished.
   std::shared_ptr<DeviceEnd> early_end(const Running& running) const;
@@ -147,7 +151,7 @@ class Executor {
   static Carrier carrier_of(const Running& running);
   void count_on_device(const Set& set, const Running& running);
   void release_turn(Running& running);
-  Result<bool> are_inputs_ready(Bucket& bucket);
+  Result<bool> are_inputs_ready(Running& running);
   void explain_adasum_once(const Set& set, const Running& running);
   Planes::Way way_of(const Signature& signature) const;
   Planes::Way way_of(const Bucket& bucket) const;

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "lightcc/control/agreement.hpp"
+#include "lightcc/engine/device_rows.hpp"
 
 namespace lightcc {
 namespace {
@@ -30,6 +31,7 @@ TimelineOrigin origin_of(int rank, int size, TimePoint start) {
     return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
   };
   TimelineOrigin origin;
+  origin.start = start;
   origin.rank = rank;
   origin.size = size;
   std::array<char, 256> host{};
@@ -58,7 +60,7 @@ std::string timeline_path(const std::string& path, int rank) {
 }
 
 Status Timeline::start(const TimelineOptions& options, int rank, int size) {
-  if (on_ && path_ == options.path) {
+  if (is_on() && path_ == options.path) {
     marks_cycles_ = options.marks_cycles;
     return {};
   }
@@ -141,6 +143,22 @@ void Timeline::record_started(const Bucket& bucket, const char* how, const TopkC
     record.name = number_of(bucket.process_set, tensor.signature().name);
     push(record);
   }
+}
+
+std::shared_ptr<DeviceTrace> Timeline::trace(const Bucket& bucket,
+                                             const char* how,
+                                             std::vector<std::shared_ptr<ReadyEvent>> inputs) {
+  if (!is_on()) {
+    return nullptr;
+  }
+  const Signature& first = bucket.tensors.front().signature();
+  return make_device_trace(writer_->device_rows(),
+                           {.name = std::string(how) + '_' + op_type_name(first.op),
+                            .tensor = file_name(bucket.process_set, first.name),
+                            .tensors = bucket.tensors.size(),
+                            .bytes = byte_count(bucket),
+                            .sequence = bucket.sequence},
+                           std::move(inputs));
 }
 
 void Timeline::record_sampled(const TensorSample& sample) {

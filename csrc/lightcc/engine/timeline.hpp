@@ -4,16 +4,19 @@
 // a record and puts it into the writer's queue (timeline_writer.hpp).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/control/control_plane.hpp"
 #include "lightcc/engine/bucket.hpp"
+#include "lightcc/engine/device_trace.hpp"
 #include "lightcc/engine/timeline_writer.hpp"
 #include "lightcc/engine/world.hpp"
 #include "lightcc/wire/control_messages.hpp"
@@ -23,7 +26,7 @@ namespace lightcc {
 /// The file of `rank` where all ranks write: "trace.json", "trace.rank1.json", ...
 std::string timeline_path(const std::string& path, int rank);
 
-/// Thread: one at a time (World's drive mutex).
+/// Thread: one at a time (World's drive mutex), but for is_on().
 class Timeline final : public ControlObserver {
  public:
   /// `clock` outlives it.
@@ -37,53 +40,59 @@ class Timeline final : public ControlObserver {
   Status start(const TimelineOptions& options, int rank, int size);
   /// Ends the file, if there is one. Blocks: for the file system.
   void stop();
-  bool is_on() const { return on_; }
+  /// Thread: any.
+  bool is_on() const { return on_.load(std::memory_order_relaxed); }
 
   /// Rank `rank` is known to want a tensor.
   void ready(const Signature& tensor, std::uint32_t rank) override {
-    if (on_) {
+    if (is_on()) {
       record_ready(tensor, rank);
     }
   }
   /// All ranks want it.
   void announced(const Signature& tensor, const Execute& execute) override {
-    if (on_) {
+    if (is_on()) {
       record_announced(tensor, execute);
     }
   }
   /// It is over, and nothing was run for it here.
   void ended(std::uint32_t process_set, const std::string& name) override {
-    if (on_) {
+    if (is_on()) {
       record_ended(process_set, name);
     }
   }
   /// A bucket begins to run. `how` lives as long as the process; `topk`: the counters of all that
   /// was compressed so far.
   void started(const Bucket& bucket, const char* how, const TopkCounters& topk) {
-    if (on_) {
+    if (is_on()) {
       record_started(bucket, how, topk);
     }
   }
+  /// For a bucket that begins on a device, or on its way from one; null: nothing is recorded.
+  /// `inputs`: its ready events.
+  std::shared_ptr<DeviceTrace> trace(const Bucket& bucket,
+                                     const char* how,
+                                     std::vector<std::shared_ptr<ReadyEvent>> inputs);
   /// What a sampled step of compression found of a tensor whose bucket is not finished yet.
   void sampled(const TensorSample& sample) {
-    if (on_) {
+    if (is_on()) {
       record_sampled(sample);
     }
   }
   /// It is done.
   void finished(const Bucket& bucket, const char* how, TimePoint since, const TopkCounters& topk) {
-    if (on_) {
+    if (is_on()) {
       record_finished(bucket, how, since, topk);
     }
   }
   /// Rank 0 is about to announce what is complete.
   void cycle() override {
-    if (on_) {
+    if (is_on()) {
       record_cycle();
     }
   }
   void world_failed(const Status& error) {
-    if (on_) {
+    if (is_on()) {
       record_failure(error);
     }
   }
@@ -106,7 +115,7 @@ class Timeline final : public ControlObserver {
   void push(const TimelineRecord& record) { writer_->push(record); }
 
   const Clock& clock_;
-  bool on_ = false;
+  std::atomic<bool> on_{false};  // Says nothing of what else is here: others only ask it.
   bool marks_cycles_ = false;
   std::string path_;
   TimePoint start_;

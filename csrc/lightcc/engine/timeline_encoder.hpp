@@ -4,7 +4,8 @@
 // A tensor is a "process" of the trace. NEGOTIATE_<OP> lasts from the first report to the
 // announcement, with a tick for each rank that reported; then comes <OP>, and in it what the tensor
 // did: QUEUE until its lane is free, and the algorithm that ran. Beside the tensors there is a
-// "process" for each lane, with a slice for each bucket.
+// "process" for each lane, with a slice for each bucket. Rows of devices have an encoder of their
+// own (device_row_encoder.hpp).
 //
 // No I/O, no clock, no thread: records in, text out. Records may be lost where the writer could not
 // follow; the text then closes what was open and says how many, and stays well-formed.
@@ -19,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/base/clock.hpp"
 #include "lightcc/base/types.hpp"
 
 namespace lightcc {
@@ -56,6 +58,7 @@ struct TimelineOrigin {
   int rank = 0;
   int size = 1;
   std::string host;
+  TimePoint start;             ///< Of the records' times.
   std::string clock;           ///< Files of one clock need no clock offset.
   std::int64_t steady_us = 0;  ///< That clock, at the start.
   std::int64_t epoch_us = 0;   ///< Time since 1970, at the start.

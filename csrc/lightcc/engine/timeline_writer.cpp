@@ -42,7 +42,8 @@ Result<std::unique_ptr<TimelineWriter>> TimelineWriter::start(const std::string&
   if (::ftruncate(file.get(), 0) != 0) {
     return refused(errno);
   }
-  std::unique_ptr<TimelineWriter> writer(new TimelineWriter(path, std::move(file), capacity));
+  std::unique_ptr<TimelineWriter> writer(
+      new TimelineWriter(path, std::move(file), capacity, origin.start));
   const std::string head = TimelineEncoder::head(origin);
   if (!writer->write_at(head, 0)) {
     return refused(errno);
@@ -61,6 +62,7 @@ TimelineWriter::~TimelineWriter() {
   if (!thread_.joinable()) {
     return;
   }
+  device_rows_->close();
   {
     const MutexLock lock(mutex_);
     stop_ = true;
@@ -164,6 +166,7 @@ void TimelineWriter::write_queued() {
       append(text);
     }
   }
+  device_row_encoder_.encode(device_rows_->take(), text);
   append(text);
 }
 

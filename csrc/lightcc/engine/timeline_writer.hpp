@@ -4,6 +4,8 @@
 // the file, nor wakes the thread but when the queue is half full. The thread looks 50 times a
 // second and sleeps otherwise. After each look the file is well-formed, also if this process is
 // killed then. A record for which there is no room is lost, counted, and missed in the file.
+//
+// Threads of devices have a queue of their own (device_rows.hpp), with a mutex, as they are many.
 #pragma once
 
 #include <atomic>
@@ -18,6 +20,8 @@
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/unique_fd.hpp"
+#include "lightcc/engine/device_row_encoder.hpp"
+#include "lightcc/engine/device_rows.hpp"
 #include "lightcc/engine/timeline_encoder.hpp"
 
 namespace lightcc {
@@ -31,7 +35,7 @@ class TimelineWriter {
                                                        std::size_t capacity = kCapacity);
   TimelineWriter(const TimelineWriter&) = delete;
   TimelineWriter& operator=(const TimelineWriter&) = delete;
-  /// Writes what is queued and closes the file. Blocks: for the file system.
+  /// Writes what is queued, closes the file and the rows. Blocks: for the file system.
   ~TimelineWriter();
 
   /// Thread of push() and define(): one at a time.
@@ -40,14 +44,19 @@ class TimelineWriter {
   void define(std::uint32_t name, std::string text) LIGHTCC_EXCLUDES(mutex_);
   /// Has what is queued written soon.
   void hurry() LIGHTCC_EXCLUDES(mutex_);
+  /// Where devices say what they did. It outlives the writer.
+  const std::shared_ptr<DeviceRows>& device_rows() const { return device_rows_; }
   /// Records for which there was no room.
   std::uint64_t lost() const { return lost_; }
 
  private:
   static constexpr std::size_t kCapacity = std::size_t{1} << 15;
 
-  TimelineWriter(std::string path, UniqueFd file, std::size_t capacity)
-      : path_(std::move(path)), file_(std::move(file)), queue_(capacity) {}
+  TimelineWriter(std::string path, UniqueFd file, std::size_t capacity, TimePoint start)
+      : path_(std::move(path)),
+        file_(std::move(file)),
+        queue_(capacity),
+        device_row_encoder_(start) {}
 
   void run() LIGHTCC_EXCLUDES(mutex_);
   void write_queued() LIGHTCC_EXCLUDES(mutex_);
@@ -62,8 +71,10 @@ class TimelineWriter {
   std::atomic<std::uint64_t> taken_{0};
   std::uint64_t lost_ = 0;    // Of the pushing thread.
   std::uint64_t unsaid_ = 0;  // Of them, those that no record tells of yet.
-  TimelineEncoder encoder_;   // Of the writing thread, as is what follows.
-  std::int64_t end_ = 0;      // Where kTimelineEnd begins in the file.
+  const std::shared_ptr<DeviceRows> device_rows_ = std::make_shared<DeviceRows>();
+  TimelineEncoder encoder_;  // Of the writing thread, as is what follows.
+  DeviceRowEncoder device_row_encoder_;
+  std::int64_t end_ = 0;  // Where kTimelineEnd begins in the file.
   std::int64_t last_at_ns_ = 0;
   bool is_writable_ = true;
   Mutex mutex_;

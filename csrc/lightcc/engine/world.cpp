@@ -244,6 +244,7 @@ class WorldImpl final : public World {
     core_->stop_timeline();
   }
 
+  bool is_recording() const override { return core_->is_recording(); }
   bool failed() const override { return core_->failed(); }
 
   Status shutdown() override {

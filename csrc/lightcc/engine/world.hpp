@@ -270,6 +270,8 @@ class World {
   virtual Status start_timeline(const TimelineOptions& options) = 0;
   /// Completes the file. Does nothing where there is none. Blocks: for the file system.
   virtual void stop_timeline() = 0;
+  /// Whether this rank records a timeline: ready events that know their time are of use then.
+  virtual bool is_recording() const = 0;
 
   /// Leaves the world. Collective in good times: waits until all ranks have left or one has failed;
   /// pending operations fail with kShutDown. After an error it is local and immediate. Idempotent.
