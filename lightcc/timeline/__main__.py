@@ -34,7 +34,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("file", type=Path, metavar="FILE", help="rank 0's timeline")
     merging.add_argument("-o", "--output", type=Path, required=True, metavar="MERGED")
     plotting.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.png")
-    summary.add_argument("--json", action="store_true", help="for programs")
+    how = summary.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="for programs")
+    how.add_argument("--steps", action="store_true", help="a line for each step, in milliseconds")
     return parser
 
 
@@ -66,8 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.plot([summarize(trace) for trace in traces], args.output)
         else:
             summary = summarize(traces[0])
-            as_json = json.dumps(report.as_dict(summary), indent=2) + "\n"
-            sys.stdout.write(as_json if args.json else report.text(summary))
+            if args.json:
+                sys.stdout.write(json.dumps(report.as_dict(summary), indent=2) + "\n")
+            else:
+                sys.stdout.write((report.steps_text if args.steps else report.text)(summary))
     except (TraceError, PlotError, OSError) as error:
         sys.stderr.write(f"python -m lightcc.timeline: {error}\n")
         return 1

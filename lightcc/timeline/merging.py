@@ -1,4 +1,4 @@
-"""One file of all ranks: a rank is a process, and its tensors and lanes are its threads.
+"""One file of all ranks: a rank is a process. Its tensors, lanes and rows of GPUs are its threads.
 
 Perfetto goes by no sort index. It sorts processes by their number of slices, then by name, and
 threads by number, but for the one with the process' own number, which it takes for the main thread.
@@ -32,6 +32,8 @@ def merge(traces: Sequence[Trace]) -> list[dict[str, Any]]:
         events.append(_metadata("process_name", trace.rank, 0, {"name": name}))
         events.append(_metadata("process_sort_index", trace.rank, 0, {"sort_index": trace.rank}))
         about = {"offset_s": offset.seconds, "error_s": offset.error_s, "file": str(trace.path)}
+        if trace.device_spans:
+            about["device_error_s"] = trace.device_error_s
         events.append(_metadata("lightcc", trace.rank, 0, about))
         events += _events_of(trace, (offset.seconds + shift) * _MICROSECONDS, last_rank + 1)
     return events
@@ -49,7 +51,7 @@ def _events_of(trace: Trace, shift_us: float, first_tid: int) -> list[dict[str, 
     timed = [event for event in trace.events if event.get("ph") != "M"]
     names = {pid: f"tensor {pid}" for pid in map(_track, timed)} | trace.tracks
     names[_OF_THE_RANK] = "marks"
-    # Marks, lanes, tensors.
+    # Marks, lanes, rows of devices, tensors.
     order = sorted(set(map(_track, timed)), key=lambda pid: (0 < pid < FIRST_LANE, pid))
     threads = {pid: first_tid + index for index, pid in enumerate(order)}
     events: list[dict[str, Any]] = []

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from lightcc.timeline.devices import DeviceSummary
     from lightcc.timeline.summary import Summary
 
 _PARTS = ("alone", "hidden", "exposed", "waiting")
@@ -37,6 +38,8 @@ def text(summary: Summary) -> str:
     lines += ["", *_late_lines(summary)]
     if summary.work:
         lines += ["", *_work_lines(summary)]
+    if summary.devices is not None:
+        lines += ["", *_device_lines(summary.devices)]
     if summary.dense_bytes:
         saved = 1 - summary.sent_bytes / summary.dense_bytes
         lines += [
@@ -91,10 +94,55 @@ def _work_lines(summary: Summary) -> list[str]:
     return lines
 
 
+def _device_lines(devices: DeviceSummary) -> list[str]:
+    whole = devices.hidden + devices.exposed
+    count = sum(step.communication > 0 for step in devices.steps)
+    lines = [
+        f"GPUs communicated for {duration(whole)} in {count} steps, "
+        f"by their clocks (to {duration(devices.error_s)}):"
+    ]
+    whose = "on the GPU" if all(step.by_device for step in devices.steps) else "or handed in"
+    for part, meaning in (
+        ("hidden", f"before the last inputs of the step were ready {whose}"),
+        ("exposed", "after that"),
+    ):
+        seconds = getattr(devices, part)
+        share = seconds / whole if whole > 0 else 0.0
+        lines.append(f"  {part:<8} {duration(seconds):>10} {share:>6.1%}  {meaning}")
+    lines += ["", f"{'row':<24} {'spans':>8} {'bytes':>9} {'time':>9} {'rate':>12}"]
+    for name, row in devices.rows.items():
+        rate = size(row.num_bytes / row.seconds) + "/s" if row.seconds > 0 else ""
+        lines.append(
+            f"{name:<24} {row.spans:>8} {size(row.num_bytes):>9} {duration(row.seconds):>9} "
+            f"{rate:>12}" + (f"  {row.failed} failed" if row.failed else "")
+        )
+    if devices.failure:
+        lines.append(f"the first failure on a row: {devices.failure[:70]}")
+    return lines
+
+
+def steps_text(summary: Summary) -> str:
+    """Returns a line for each step, in which times are milliseconds."""
+    devices = summary.devices
+    columns = ["step", "took", *_PARTS]
+    if devices is not None:
+        columns += ["GPU hidden", "GPU exposed"]
+    lines = ["".join(f"{column:>12}" for column in columns)]
+    for number, step in enumerate(summary.steps):
+        times = [step.end - step.start, *(getattr(step, part) for part in _PARTS)]
+        if devices is not None:
+            times += [devices.steps[number].hidden, devices.steps[number].exposed]
+        lines.append(f"{number:>12}" + "".join(f"{1e3 * seconds:>12.3f}" for seconds in times))
+    return "\n".join(lines) + "\n"
+
+
 def as_dict(summary: Summary) -> dict[str, Any]:
     """Returns the summary for `--json`."""
     steps = [asdict(step) | {"alone": step.alone} for step in summary.steps]
-    return asdict(summary) | {"late_rank": summary.late_rank, "steps": steps}
+    result = asdict(summary) | {"late_rank": summary.late_rank, "steps": steps}
+    if summary.devices is not None:
+        result["devices"] |= {"hidden": summary.devices.hidden, "exposed": summary.devices.exposed}
+    return result
 
 
 def plot(summaries: Sequence[Summary], path: Path) -> None:

@@ -15,12 +15,14 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lightcc.timeline.devices import DeviceSummary, summarize_devices
+from lightcc.timeline.intervals import covered, total, union
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from lightcc.timeline.intervals import Interval
     from lightcc.timeline.trace import Bucket, Operation, Trace
-
-Interval = tuple[float, float]
 
 #: Ranks for which others waited for a smaller share of the time are not called late.
 LATE_SHARE = 0.01
@@ -77,6 +79,7 @@ class Summary:
     lost_records: int
     error: str
     slowest: list[tuple[str, float]] = field(default_factory=list)  #: Tensors, by their wait.
+    devices: DeviceSummary | None = None  #: `None`: the file has no rows of GPUs.
 
     @property
     def late_rank(self) -> int | None:
@@ -88,7 +91,7 @@ class Summary:
 
 def summarize(trace: Trace) -> Summary:
     """Returns what the file of one rank says. Other ranks' ticks are in that of rank 0."""
-    running = _union(_running(trace))
+    running = union(_running(trace))
     operations = sorted(trace.operations, key=lambda operation: handed_in(trace, operation))
     groups = in_steps(operations)
     times = [time for operation in operations for time in _times(operation)]
@@ -108,6 +111,7 @@ def summarize(trace: Trace) -> Summary:
         lost_records=trace.lost_records,
         error=trace.error,
         slowest=_slowest(operations),
+        devices=summarize_devices(trace, groups, handed_in),
     )
 
 
@@ -133,22 +137,6 @@ def _running(trace: Trace) -> list[Interval]:
         for operation in trace.operations
         if operation.announced is not None and operation.finished is not None
     ]
-
-
-def _union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Returns the intervals without overlaps, in order."""
-    merged: list[Interval] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _covered(merged: Sequence[Interval], start: float, end: float) -> float:
-    """Returns how much of [start, end] the intervals of a union cover."""
-    return sum(max(min(end, last) - max(start, first), 0.0) for first, last in merged)
 
 
 def in_steps(operations: Sequence[Operation]) -> list[list[Operation]]:
@@ -182,10 +170,10 @@ def _split(
             if interval[0] >= end:
                 break
             near.append(interval)
-        hidden = _covered(near, start, last)
-        exposed = _covered(near, last, end)
+        hidden = covered(near, start, last)
+        exposed = covered(near, last, end)
         pending = min(done, end) - last
-        waiting = max(pending - _covered(near, last, min(done, end)), 0.0)
+        waiting = max(pending - covered(near, last, min(done, end)), 0.0)
         steps.append(Step(start, end, hidden, exposed, waiting))
     return steps
 
@@ -202,8 +190,7 @@ def _lateness(operations: Sequence[Operation]) -> tuple[list[Lateness], int]:
         waits[rank].append((before, last))
         counts[rank] += 1
     late = [
-        Lateness(rank, sum(end - start for start, end in _union(intervals)), counts[rank])
-        for rank, intervals in waits.items()
+        Lateness(rank, total(union(intervals)), counts[rank]) for rank, intervals in waits.items()
     ]
     return sorted(late, key=lambda one: -one.seconds), compared
 
@@ -218,7 +205,7 @@ def _work(buckets: Sequence[Bucket]) -> dict[str, Work]:
         done.num_bytes += bucket.num_bytes
         intervals[bucket.algorithm].append((bucket.start, bucket.end))
     for algorithm, done in work.items():
-        done.seconds = sum(end - start for start, end in _union(intervals[algorithm]))
+        done.seconds = total(union(intervals[algorithm]))
     return dict(work)
 
 

@@ -10,9 +10,13 @@ from typing import Any
 
 _NEGOTIATE = "NEGOTIATE_"
 _MICROSECOND = 1e-6
+#: What a device's row says at the moment at which a bucket's inputs were ready.
+READY = "ready"
 
 #: The lowest pid of a lane; those of tensors are below (csrc/lightcc/engine/timeline_encoder.cpp).
 FIRST_LANE = 2_000_000_000
+#: The lowest pid of a device's row; lanes are below (csrc/lightcc/engine/device_row_encoder.cpp).
+FIRST_DEVICE_ROW = 2_100_000_000
 
 
 class TraceError(ValueError):
@@ -50,6 +54,26 @@ class Bucket:
 
 
 @dataclass
+class DeviceSpan:
+    """What a GPU's stream did for a bucket, or when the bucket's inputs were ready there."""
+
+    row: str  #: "GPU 0 NCCL".
+    algorithm: str  #: The bucket's: "NCCL_ALLREDUCE".
+    what: str  #: The call: "ncclAllReduce".
+    start: float
+    end: float
+    sequence: int  #: Of the announcement.
+    bucket_bytes: int
+    num_bytes: int | None = None  #: Those that it moved, where that is known.
+    failed: str = ""  #: Why the GPU did not do it.
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is the moment at which inputs were ready."""
+        return self.what == READY
+
+
+@dataclass
 class Trace:
     """One file."""
 
@@ -64,6 +88,8 @@ class Trace:
     tracks: dict[int, str] = field(default_factory=dict)  #: What a pid of `events` stands for.
     operations: list[Operation] = field(default_factory=list)
     buckets: list[Bucket] = field(default_factory=list)
+    device_spans: list[DeviceSpan] = field(default_factory=list)
+    device_error_s: float = 0.0  #: Their times are wrong by so much at most.
     lost_records: int = 0
     error: str = ""  #: How the job failed.
 
@@ -164,6 +190,9 @@ class _Parser:
             trace.rank, trace.size = int(arguments["rank"]), int(arguments["size"])
             trace.host, trace.clock = arguments["host"], arguments["clock"]
             trace.steady_s = arguments["steady_us"] * _MICROSECOND
+        elif event["name"] == "lightcc_device":
+            error_s = arguments["error_us"] * _MICROSECOND
+            trace.device_error_s = max(trace.device_error_s, error_s)
         elif event["name"] == "process_name" and "name" in arguments:
             if event["pid"] > 0:  # 0 is the rank.
                 trace.tracks[event["pid"]] = arguments["name"]
@@ -174,12 +203,16 @@ class _Parser:
         if event["name"] == "LOST_RECORDS":
             self._trace.lost_records += event["args"]["records"]
             self._current.clear()
+        elif event["name"] == "LOST_SPANS":
+            self._trace.lost_records += event["args"]["spans"]
         elif event["name"] == "WORLD_FAILED":
             self._trace.error = event["args"]["error"]
 
     def _complete(self, event: dict[str, Any]) -> None:
         pid, at = event["pid"], event["ts"] * _MICROSECOND
-        if pid >= FIRST_LANE:
+        if pid >= FIRST_DEVICE_ROW:
+            self._device_span(event)
+        elif pid >= FIRST_LANE:
             arguments = event["args"]
             bucket = Bucket(
                 lane=self._trace.tracks[pid],
@@ -194,6 +227,24 @@ class _Parser:
             self._trace.buckets.append(bucket)
         elif pid in self._current and event["name"].isdigit():
             self._current[pid].ticks[int(event["name"])] = at
+
+    def _device_span(self, event: dict[str, Any]) -> None:
+        arguments, start = event["args"], event["ts"] * _MICROSECOND
+        if event["dur"] < 0:
+            msg = f"a slice of {event['dur']} us"
+            raise ValueError(msg)
+        span = DeviceSpan(
+            row=self._trace.tracks[event["pid"]],
+            algorithm=event["name"],
+            what=arguments["what"],
+            start=start,
+            end=start + event["dur"] * _MICROSECOND,
+            sequence=int(arguments["sequence"]),
+            bucket_bytes=int(arguments["bucket_bytes"]),
+            num_bytes=arguments.get("bytes"),
+            failed=arguments.get("failed", ""),
+        )
+        self._trace.device_spans.append(span)
 
     def _begin(self, event: dict[str, Any]) -> None:
         pid, what, at = event["pid"], event["name"], event["ts"] * _MICROSECOND

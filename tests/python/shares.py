@@ -14,6 +14,7 @@ BESIDE_OTHERS = {
     "tests/python/deploy/": ("deploy/", "lightcc/_discovery/", "lightcc/runner/"),
     "tests/python/parallel/test_perfetto.py": (
         "lightcc/timeline/",
+        "csrc/lightcc/engine/device_row",
         "csrc/lightcc/engine/timeline",
     ),
     "tests/python/tensorflow/": (

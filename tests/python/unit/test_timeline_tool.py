@@ -12,9 +12,10 @@ from lightcc.timeline import __main__ as tool, report
 from lightcc.timeline.clocks import clock_offsets
 from lightcc.timeline.merging import merge
 from lightcc.timeline.summary import summarize
-from lightcc.timeline.trace import FIRST_LANE, TraceError, read, read_all
+from lightcc.timeline.trace import FIRST_DEVICE_ROW, FIRST_LANE, TraceError, read, read_all
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -29,6 +30,7 @@ class File:
         self._metadata("lightcc", 0, about)
         self._metadata("process_name", FIRST_LANE, {"name": "lane 0"})
         self._names: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
 
     def _metadata(self, name: str, pid: int, args: dict[str, Any]) -> None:
         self.events.append({"name": name, "ph": "M", "pid": pid, "args": args})
@@ -65,6 +67,26 @@ class File:
         self._event("X", FIRST_LANE, run[0], name="SHM_ALLREDUCE", dur=duration, args=what)
         return self
 
+    def device(
+        self, row: str, times: tuple[float, float], sequence: int, what: str = "", **more: str
+    ) -> File:
+        """Adds a slice of a GPU's row; without `what` the moment at which inputs were ready."""
+        if row not in self._rows:
+            self._rows[row] = FIRST_DEVICE_ROW + len(self._rows)
+            self._metadata("process_name", self._rows[row], {"name": row})
+            self._metadata("lightcc_device", self._rows[row], {"device": 0, "error_us": 12.0})
+        args: dict[str, Any] = {"what": what or "ready", "bucket_bytes": 1000, "tensors": 1}
+        args |= {"tensor": "a"} | ({"bytes": 600} if what.startswith("copy") else {})
+        self._event(
+            "X",
+            self._rows[row],
+            times[0],
+            name="NCCL_ALLREDUCE",
+            dur=(times[1] - times[0]) * 1e3,
+            args=args | {"sequence": sequence} | more,
+        )
+        return self
+
     def write(self, path: Path) -> Path:
         path.write_text("[\n" + ",\n".join(json.dumps(event) for event in self.events) + "\n]")
         return path
@@ -91,6 +113,123 @@ def test_a_steps_parts_add_up(tmp_path: Path) -> None:
         assert step.waiting == pytest.approx(0.022)
     assert first.alone == pytest.approx(0.067)
     assert last.alone == pytest.approx(0.007)
+
+
+def two_steps_on_a_gpu() -> File:
+    """Returns steps whose GPU is behind the host: it is in the first one when the second begins."""
+    file = two_steps()
+    for step, at in enumerate((50.0, 150.0)):
+        b, a = 2 * step, 2 * step + 1
+        file.device("GPU 0 inputs", (at + 1, at + 1), b)
+        file.device("GPU 0 NCCL", (at + 2, at + 6), b, "ncclAllReduce")
+        file.device("GPU 0 inputs", (at + 20, at + 20), a)
+        # Half of it is hidden. Another stream is busy meanwhile, which counts once.
+        file.device("GPU 0 NCCL", (at + 18, at + 22), a, "ncclAllReduce")
+        file.device("GPU 0 to host", (at + 21, at + 55), a, "copy to host")
+    return file
+
+
+def test_communication_of_gpus_is_split_by_when_inputs_were_ready_there(tmp_path: Path) -> None:
+    summary = summarize(read(two_steps_on_a_gpu().write(tmp_path / "t.json")))
+    devices = summary.devices
+    assert devices is not None
+    assert len(devices.steps) == len(summary.steps) == 2
+    for step in devices.steps:
+        assert step.by_device
+        assert step.hidden == pytest.approx(0.006)
+        assert step.exposed == pytest.approx(0.035)
+        assert step.communication == pytest.approx(0.041)
+    assert devices.error_s == pytest.approx(12e-6)
+    assert list(devices.rows) == ["GPU 0 NCCL", "GPU 0 to host"]
+    nccl = devices.rows["GPU 0 NCCL"]
+    assert (nccl.spans, nccl.num_bytes, nccl.failed) == (4, 4000, 0)
+    assert devices.rows["GPU 0 to host"].num_bytes == 1200
+    assert nccl.seconds == pytest.approx(0.016)
+    # What the host's rows say is not changed by that.
+    assert summary.steps[0].hidden == pytest.approx(0.003)
+    text = report.text(summary)
+    assert "GPUs communicated for 82 ms in 2 steps, by their clocks (to 12 us):" in text
+    assert "before the last inputs of the step were ready on the GPU" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_without_moments_on_the_gpu_the_hosts_are_taken(tmp_path: Path) -> None:
+    file = two_steps()
+    file.device("GPU 0 NCCL", (2, 5), 0, "ncclAllReduce")
+    file.device("GPU 0 NCCL", (32, 40), 1, "ncclAllReduce")
+    devices = summarize(read(file.write(tmp_path / "t.json"))).devices
+    assert devices is not None
+    first, last = devices.steps
+    assert not first.by_device
+    assert first.hidden == pytest.approx(0.003)
+    assert first.exposed == pytest.approx(0.008)
+    assert last.communication == 0
+
+
+def test_what_a_gpu_did_not_end_is_said_and_not_counted(tmp_path: Path) -> None:
+    file = two_steps_on_a_gpu()
+    file.device("GPU 0 NCCL", (200, 900), 3, "ncclAllReduce", failed="rank 1 is gone")
+    summary = summarize(read(file.write(tmp_path / "t.json")))
+    devices = summary.devices
+    assert devices is not None
+    assert devices.rows["GPU 0 NCCL"].failed == 1
+    assert devices.rows["GPU 0 NCCL"].seconds == pytest.approx(0.016)
+    text = report.text(summary)
+    assert "1 failed" in text
+    assert "the first failure on a row: rank 1 is gone" in text
+
+
+def test_parts_of_a_bucket_move_its_bytes_together(tmp_path: Path) -> None:
+    file = two_steps()
+    for start in (2, 3, 4):
+        file.device("GPU 0 NCCL", (start, start + 1), 0, "ncclReduceScatter")
+    devices = summarize(read(file.write(tmp_path / "t.json"))).devices
+    assert devices is not None
+    assert (devices.rows["GPU 0 NCCL"].spans, devices.rows["GPU 0 NCCL"].num_bytes) == (3, 1000)
+
+
+def test_lost_spans_count_as_missing(tmp_path: Path) -> None:
+    file = two_steps_on_a_gpu()
+    lost = {"ph": "i", "name": "LOST_SPANS", "ts": 5, "pid": 0, "s": "p", "args": {"spans": 3}}
+    file.events.append(lost)
+    trace = read(file.write(tmp_path / "t.json"))
+    assert trace.lost_records == 3
+    assert len(trace.operations) == 4
+
+
+@pytest.mark.parametrize("make", [two_steps, two_steps_on_a_gpu])
+def test_each_step_has_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[], File]
+) -> None:
+    path = make().write(tmp_path / "t.json")
+    assert tool.main(["summary", "--steps", str(path)]) == 0
+    header, first, last = capsys.readouterr().out.splitlines()
+    assert header.split()[:4] == ["step", "took", "alone", "hidden"]
+    assert [float(number) for number in first.split()[:4]] == [0, 100, 67, 3]
+    assert last.split()[0] == "1"
+    if make is two_steps_on_a_gpu:
+        assert header.endswith("GPU hidden GPU exposed")
+        assert [float(number) for number in last.split()[-2:]] == [6, 35]
+
+
+def test_rows_of_gpus_are_merged_behind_lanes(tmp_path: Path) -> None:
+    two_steps_on_a_gpu().write(tmp_path / "t.json")
+    events = merge(read_all(tmp_path / "t.json"))
+    rows = sorted(
+        (event["tid"], event["args"]["name"])
+        for event in events
+        if event.get("name") == "thread_name"
+    )
+    assert [name for _, name in rows] == [
+        "lane 0",
+        "GPU 0 inputs",
+        "GPU 0 NCCL",
+        "GPU 0 to host",
+        "b",
+        "a",
+    ]
+    (about,) = [event["args"] for event in events if event.get("name") == "lightcc"]
+    assert about["device_error_s"] == pytest.approx(12e-6)
 
 
 def test_the_late_rank_is_the_one_all_others_waited_for(tmp_path: Path) -> None:
@@ -215,6 +354,12 @@ def test_a_file_cut_in_the_middle_is_read_as_far_as_it_goes(tmp_path: Path) -> N
         ("[1]", "it holds no list of events"),
         ('[{"ph": "B", "pid": 1}]', "an event lacks what it should have"),
         ('[{"ph": "X", "name": "1", "pid": 1, "ts": "now"}]', "an event lacks"),
+        ('[{"ph": "X", "name": "N", "pid": 2100000000, "ts": 1, "dur": 1}]', "an event lacks"),
+        (
+            '[{"ph": "M", "name": "process_name", "pid": 2100000000, "args": {"name": "GPU 0"}},\n'
+            '{"ph": "X", "name": "N", "pid": 2100000000, "ts": 1, "dur": -1, "args": {}}]',
+            "a slice of -1 us",
+        ),
     ],
 )
 def test_what_is_no_timeline_is_named(
@@ -259,6 +404,12 @@ def test_a_summary_for_programs_and_for_people(
     reported = json.loads(capsys.readouterr().out)
     assert reported["late_rank"] == 1
     assert reported["steps"][0]["alone"] == pytest.approx(0.067)
+    assert "devices" in reported
+    path = two_steps_on_a_gpu().write(tmp_path / "t.json")
+    assert tool.main(["summary", "--json", str(path)]) == 0
+    devices = json.loads(capsys.readouterr().out)["devices"]
+    assert devices["hidden"] == pytest.approx(0.012)
+    assert devices["rows"]["GPU 0 NCCL"]["spans"] == 4
     assert tool.main(["summary", str(path)]) == 0
     text = capsys.readouterr().out
     assert "rank 1 was late: look there first" in text
