@@ -213,7 +213,11 @@ std::shared_ptr<ReadyEvent> WorldBinding::order(std::vector<TensorView>& tensors
       }
     }
   }
-  return streams.empty() ? nullptr : usable(stream_order_->record(streams));
+  if (streams.empty()) {
+    return nullptr;
+  }
+  const auto timing = world_->is_recording() ? cuda::Timing::kKnown : cuda::Timing::kUnknown;
+  return usable(stream_order_->record(streams, timing));
 }
 
 std::int64_t WorldBinding::submit(const Call& call, py::handle tensors, py::handle outputs) {

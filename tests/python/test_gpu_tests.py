@@ -27,6 +27,7 @@ CHOSEN: dict[str, list[str]] = {
     "test_gpu_training.py": [""],
     "test_gpus.py": [""],
     "test_nccl_on_gpus.py": [],
+    "test_timeline_on_gpus.py": ["::test_gradients_by_nccl"],
 }
 #: Modules that stand for CuPy and for a torch with CUDA, and what they are made of.
 SITES = [str(HERE / "cuda_site"), str(HERE / "cupy_site"), str(HERE)]

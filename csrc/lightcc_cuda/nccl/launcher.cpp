@@ -139,6 +139,7 @@ Status NcclLauncher::serve_gpu() {
   gpu_ = gpu;
   driver_ = &driver;
   context_ = &gpu->context();
+  rows_.emplace(driver, setup_.device, "NCCL");
   PinnedPool pinned(driver);
   TopkSite topk(driver, pinned);
   load_packing(topk);
@@ -158,8 +159,10 @@ Status NcclLauncher::serve_gpu() {
   }
   chores_.clear();
   waiting_.clear();
+  end_all_spans(served);
   running_.clear();
   step_events_.clear();
+  rows_.reset();
   for (const auto& comm : comms_) {
     comm->aside_.reset();
     comm->stream_.reset();  // The last one of a stream waits. What it uses goes later.
@@ -384,6 +387,7 @@ void NcclLauncher::advance_launches() {
       return;
     }
     if (!launched.ok()) {
+      end_spans(launch_spans_, launched.status());
       finish(*job, launched.status());
     }
     is_launching_ = false;
@@ -416,7 +420,8 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
                       .event = job->event_,
                       .stream = stream.get(),
                       .end = std::exchange(last.comm->end_, nullptr),
-                      .deadline = launch_deadline_});
+                      .deadline = launch_deadline_,
+                      .spans = std::exchange(launch_spans_, {})});
   const bool is_all = running_.back().end == nullptr && job->steps_.size() == 1;
   job->is_enqueued_.store(is_all, std::memory_order_release);
   return true;
@@ -436,10 +441,26 @@ void NcclLauncher::advance_running() {
       if (const auto end = std::exchange(running.end, nullptr); status.ok() && end) {
         status = end();
       }  // What it held is gone before anybody hears of the end.
+      end_spans(running.spans, status);
       finish(*running.job, std::move(status));
     }
   }
   running_ = std::move(left);
+}
+
+void NcclLauncher::end_spans(std::vector<std::unique_ptr<OpenSpan>>& spans, const Status& status) {
+  for (std::unique_ptr<OpenSpan>& span : std::exchange(spans, {})) {
+    rows_->end(std::move(span), status);
+  }
+}
+
+void NcclLauncher::end_all_spans(const Status& why) {
+  const Status aborted =
+      why.ok() ? Status(ErrorCode::kShutDown, "the communicators of NCCL were aborted") : why;
+  end_spans(launch_spans_, aborted);
+  for (Running& running : running_) {
+    end_spans(running.spans, aborted);
+  }
 }
 
 Result<bool> NcclLauncher::has_ended(const Running& running, bool may_have_passed) {

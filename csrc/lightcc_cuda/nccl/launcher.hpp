@@ -15,9 +15,11 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
+#include "lightcc/engine/device_trace.hpp"
 
 #include "lightcc_cuda/driver/shared_event.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
+#include "lightcc_cuda/rows/gpu_rows.hpp"
 
 namespace lightcc::cuda {
 
@@ -42,6 +44,7 @@ class NcclJob {
   friend class NcclLauncher;
 
   const std::string what_;
+  const std::shared_ptr<DeviceTrace> trace_ = current_device_trace();
   // Of the launcher's thread.
   std::vector<NcclStep> steps_;
   std::size_t taken_ = 0;  // Steps that NCCL has on streams.
@@ -92,6 +95,7 @@ class NcclLauncher {
     const StreamHandle* stream;
     std::function<Status()> end;  // If the GPU did it.
     TimePoint deadline;
+    std::vector<std::unique_ptr<OpenSpan>> spans;  // Of its steps; none: no timeline.
   };
   /// What the thread was asked for since it looked last.
   struct Asked {
@@ -131,6 +135,9 @@ class NcclLauncher {
   Result<Event> record(const Stream& stream) const;
   /// `may_have_passed`: its event.
   Result<bool> has_ended(const Running& running, bool may_have_passed);
+  void end_spans(std::vector<std::unique_ptr<OpenSpan>>& spans, const Status& status);
+  /// Of jobs that nobody waits for any more, for a timeline.
+  void end_all_spans(const Status& why);
   /// Whether the call before is over.
   Result<bool> is_ready(NcclHandle* comm, const char* what) const;
   void free_all();
@@ -150,6 +157,7 @@ class NcclLauncher {
   const Driver* driver_ = nullptr;
   const Context* context_ = nullptr;
   NcclPacking packing_;
+  std::optional<GpuRows> rows_;
   std::shared_ptr<NcclComm> world_ = std::make_shared<NcclComm>();
   std::vector<std::shared_ptr<NcclComm>> comms_;  // That are, or are being made.
   std::weak_ptr<Stream> stream_;                  // Of all of them, where NCCL keeps no order.
@@ -158,6 +166,7 @@ class NcclLauncher {
   bool is_launching_ = false;                 // NCCL goes on with the first of them.
   TimePoint launch_deadline_;                 // Until when it is to have ended, too.
   std::map<std::size_t, Event> step_events_;  // Of its steps that are awaited, by their number.
+  std::vector<std::unique_ptr<OpenSpan>> launch_spans_;  // Of its steps, for a timeline.
   std::vector<Running> running_;
 
   Mutex mutex_;

@@ -54,6 +54,10 @@ Status NcclLauncher::call_step(NcclJob& job, NcclStep& step) {
         driver_->check(driver_->call().wait_for_event(stream_of(step).get(), event.get(), 0),
                        "cuStreamWaitEvent"));
   }
+  if (job.trace_ != nullptr) {
+    launch_spans_.push_back(
+        rows_->begin({.trace = job.trace_, .what = step.what}, stream_of(step).get()));
+  }
   const NcclOperation run = std::exchange(step.run, nullptr);
   return run(NcclCalls(setup_.library, *driver_, packing_, comm, stream_of(step)));
 }
@@ -67,6 +71,9 @@ Status NcclLauncher::finish_step(NcclJob& job, const NcclStep& step) {
   }
   if (const auto rest = std::exchange(comm.rest_, nullptr); rest) {
     LIGHTCC_RETURN_IF_ERROR(rest());
+  }
+  if (!launch_spans_.empty()) {
+    rows_->close(launch_spans_.back().get());  // Before the event by which its end is known.
   }
   if (step.is_awaited && setup_.begins_in_order) {
     LIGHTCC_ASSIGN_OR_RETURN(Event event, record(stream_of(step)));

@@ -83,6 +83,16 @@ std::set<std::int32_t> devices_of(const StagedBlock& block) {
   return devices;
 }
 
+/// Of the parts that have the memory `End` on one GPU.
+template <auto End>
+std::uint64_t bytes_on(const StagedBlock& block, std::int32_t device) {
+  std::uint64_t bytes = 0;
+  for (const StagedPart& part : block.parts) {
+    bytes += part.*End != nullptr && part.device == device ? part.bytes : 0;
+  }
+  return bytes;
+}
+
 class CudaStaging final : public Staging {
  public:
   explicit CudaStaging(std::string file) : file_(std::move(file)) {}
@@ -136,6 +146,8 @@ class CudaStaging final : public Staging {
     }
     for (const std::int32_t device : devices) {
       work->post(launcher_of(device, Direction::kToHost),
+                 "copy to host",
+                 bytes_on<&StagedPart::from>(*block, device),
                  [block, device, mutex](const GpuSite& gpu) -> Status {
                    {
                      const MutexLock lock(*mutex);
@@ -152,9 +164,12 @@ class CudaStaging final : public Staging {
   std::unique_ptr<Work> copy_to_device(std::shared_ptr<StagedBlock> block) override {
     auto work = std::make_unique<JobsWork>();
     for (const std::int32_t device : devices_of<&StagedPart::to>(*block)) {
-      work->post(launcher_of(device, Direction::kToDevice), [block, device](const GpuSite& gpu) {
-        return copy_parts<&StagedPart::to>(gpu, *block, device, kCopyToDevice);
-      });
+      work->post(launcher_of(device, Direction::kToDevice),
+                 "copy to device",
+                 bytes_on<&StagedPart::to>(*block, device),
+                 [block, device](const GpuSite& gpu) {
+                   return copy_parts<&StagedPart::to>(gpu, *block, device, kCopyToDevice);
+                 });
     }
     return work;
   }
@@ -167,7 +182,8 @@ class CudaStaging final : public Staging {
     const MutexLock lock(mutex_);
     std::shared_ptr<Launcher>& launcher = launchers_[{device, direction}];
     if (launcher == nullptr) {
-      launcher = std::make_shared<Launcher>(file_, device);
+      launcher = std::make_shared<Launcher>(
+          file_, device, direction == Direction::kToHost ? "to host" : "to device");
     }
     return launcher;
   }

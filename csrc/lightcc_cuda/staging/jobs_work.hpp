@@ -2,13 +2,16 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/work.hpp"
+#include "lightcc/engine/device_trace.hpp"
 
 #include "lightcc_cuda/staging/launcher.hpp"
 
@@ -35,8 +38,17 @@ class JobsWork final : public Work {
     }
   }
 
-  void post(std::shared_ptr<Launcher> launcher, std::function<Status(const GpuSite&)> run) {
-    auto job = std::make_shared<Job>(std::move(run));
+  /// `what` and `bytes`: as a timeline says it, which leaves out what moves 0 bytes.
+  void post(std::shared_ptr<Launcher> launcher,
+            const char* what,
+            std::optional<std::uint64_t> bytes,
+            std::function<Status(const GpuSite&)> run) {
+    TracedCall traced;
+    if (std::shared_ptr<DeviceTrace> trace = current_device_trace();
+        trace != nullptr && bytes != 0) {
+      traced = {.trace = std::move(trace), .what = what, .bytes = bytes};
+    }
+    auto job = std::make_shared<Job>(std::move(run), std::move(traced));
     launcher->post(job);
     all_.push_back({std::move(launcher), std::move(job)});
   }

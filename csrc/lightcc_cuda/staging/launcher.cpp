@@ -4,8 +4,8 @@
 
 namespace lightcc::cuda {
 
-Launcher::Launcher(std::string file, int device)
-    : file_(std::move(file)), device_(device), thread_([this] { serve(); }) {}
+Launcher::Launcher(std::string file, int device, std::string row)
+    : file_(std::move(file)), device_(device), row_(std::move(row)), thread_([this] { serve(); }) {}
 
 Launcher::~Launcher() {
   {
@@ -75,13 +75,21 @@ Status Launcher::serve_gpu() {
   static_cast<void>(topk.load());
   const GpuSite site{
       .driver = driver, .stream = stream, .pinned = pinned, .packer = packer, .topk = topk};
-  serve_jobs([&](const Job& job) {
-    const Status status = job.run_(site);
-    // What was queued before a failure uses memory that the caller may free.
-    const Status drained = stream.wait();
-    return status.ok() ? drained : status;
-  });
+  GpuRows rows(driver, device_, row_);
+  serve_jobs([&](const Job& job) { return run_job(job, site, rows); });
   return {};
+}
+
+Status Launcher::run_job(const Job& job, const GpuSite& site, GpuRows& rows) {
+  std::unique_ptr<OpenSpan> span = rows.begin(job.traced_, site.stream.get());
+  Status status = job.run_(site);
+  rows.close(span.get());
+  // What was queued before a failure uses memory that the caller may free.
+  if (const Status drained = site.stream.wait(); status.ok()) {
+    status = drained;
+  }
+  rows.end(std::move(span), status);
+  return status;
 }
 
 void Launcher::serve_jobs(const std::function<Status(Job&)>& execute) {
@@ -98,6 +106,7 @@ void Launcher::serve_jobs(const std::function<Status(Job&)>& execute) {
     }
     job->status_ = execute(*job);
     job->run_ = nullptr;
+    job->traced_ = {};
     const MutexLock lock(mutex_);
     job->done_.store(true, std::memory_order_release);
     running_ = nullptr;

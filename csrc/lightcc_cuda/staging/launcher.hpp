@@ -16,6 +16,7 @@
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
+#include "lightcc_cuda/rows/gpu_rows.hpp"
 #include "lightcc_cuda/staging/packer.hpp"
 #include "lightcc_cuda/staging/pinned_pool.hpp"
 #include "lightcc_cuda/staging/topk_site.hpp"
@@ -34,7 +35,9 @@ struct GpuSite {
 /// Something for a Launcher to do.
 class Job {
  public:
-  explicit Job(std::function<Status(const GpuSite&)> run) : run_(std::move(run)) {}
+  /// `traced`: what a timeline is to say of it.
+  explicit Job(std::function<Status(const GpuSite&)> run, TracedCall traced = {})
+      : run_(std::move(run)), traced_(std::move(traced)) {}
 
   bool is_done() const { return done_.load(std::memory_order_acquire); }
   /// Once it is done.
@@ -44,14 +47,15 @@ class Job {
   friend class Launcher;
 
   std::function<Status(const GpuSite&)> run_;
+  TracedCall traced_;
   Status status_;
   std::atomic<bool> done_{false};
 };
 
 class Launcher {
  public:
-  /// Opens the driver when there is a first job. `file`: of the driver.
-  Launcher(std::string file, int device);
+  /// Opens the driver when there is a first job. `file`: of the driver. `row`: of a timeline.
+  Launcher(std::string file, int device, std::string row = "stream");
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
   /// Jobs that wait still run. Blocks: until all have ended.
@@ -69,11 +73,13 @@ class Launcher {
   bool await_job() LIGHTCC_REQUIRES(mutex_);
   void serve() LIGHTCC_EXCLUDES(mutex_);
   Status serve_gpu() LIGHTCC_EXCLUDES(mutex_);
+  static Status run_job(const Job& job, const GpuSite& site, GpuRows& rows);
   /// Calls `execute` for each job until the launcher stops.
   void serve_jobs(const std::function<Status(Job&)>& execute) LIGHTCC_EXCLUDES(mutex_);
 
   const std::string file_;
   const int device_;
+  const std::string row_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::shared_ptr<Job>> waiting_ LIGHTCC_GUARDED_BY(mutex_);

@@ -8,9 +8,10 @@ namespace {
 
 using Event = Owned<EventHandle*, &Functions::destroy_event>;
 
-class StreamEvent final : public ReadyEvent {
+class StreamEvent final : public GpuReadyEvent {
  public:
-  StreamEvent(const Context& context, Event event) : context_(context), event_(std::move(event)) {}
+  StreamEvent(const Context& context, Event event, Timing timing)
+      : context_(context), event_(std::move(event)), timing_(timing) {}
   StreamEvent(const StreamEvent&) = delete;
   StreamEvent& operator=(const StreamEvent&) = delete;
   ~StreamEvent() override {
@@ -30,23 +31,41 @@ class StreamEvent final : public ReadyEvent {
     return true;
   }
 
+  void add_timed_events(Device device, std::vector<EventHandle*>& events) const override {
+    if (timing_ == Timing::kKnown && device == context_.device()) {
+      events.push_back(event_->get());
+    }
+  }
+
  private:
   const Context& context_;
   std::optional<Event> event_;
+  Timing timing_;
 };
 
 }  // namespace
 
 Result<std::shared_ptr<ReadyEvent>> record_ready_event(const Context& context,
-                                                       StreamHandle* stream) {
+                                                       StreamHandle* stream,
+                                                       Timing timing) {
   const Driver& driver = context.driver();
+  const unsigned flags = timing == Timing::kKnown ? kEventWithTiming : kEventWithoutTiming;
   EventHandle* handle = nullptr;
   LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().create_event(&handle, kEventWithoutTiming), "cuEventCreate"));
+      driver.check(driver.call().create_event(&handle, flags), "cuEventCreate"));
   Event event(driver, handle);
   LIGHTCC_RETURN_IF_ERROR(
       driver.check(driver.call().record_event(handle, stream), "cuEventRecord"));
-  return std::shared_ptr<ReadyEvent>(std::make_shared<StreamEvent>(context, std::move(event)));
+  return std::shared_ptr<ReadyEvent>(
+      std::make_shared<StreamEvent>(context, std::move(event), timing));
+}
+
+std::vector<EventHandle*> timed_events_of(const ReadyEvent& ready, Device device) {
+  std::vector<EventHandle*> events;
+  if (const auto* const of_gpus = dynamic_cast<const GpuReadyEvent*>(&ready); of_gpus != nullptr) {
+    of_gpus->add_timed_events(device, events);
+  }
+  return events;
 }
 
 }  // namespace lightcc::cuda

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/engine/operation.hpp"
@@ -10,10 +11,24 @@
 
 namespace lightcc::cuda {
 
+/// Whether an event knows when it happened, which costs the GPU a little.
+enum class Timing : bool { kUnknown, kKnown };
+
 /// Records an event on `stream`, in `context`, which is current and outlives it. It may be asked
 /// and dropped on any thread, also while a CUDA graph is captured on another one. That does not
 /// wait. Errors, also of asking: kSystem.
 Result<std::shared_ptr<ReadyEvent>> record_ready_event(const Context& context,
-                                                       StreamHandle* stream);
+                                                       StreamHandle* stream,
+                                                       Timing timing = Timing::kUnknown);
+
+/// A ready event that is made of events of GPUs.
+class GpuReadyEvent : public ReadyEvent {
+ public:
+  /// Appends those of a GPU that know when they happened.
+  virtual void add_timed_events(Device device, std::vector<EventHandle*>& events) const = 0;
+};
+
+/// Of any ready event. They live as long as it does.
+std::vector<EventHandle*> timed_events_of(const ReadyEvent& ready, Device device);
 
 }  // namespace lightcc::cuda

@@ -1,18 +1,24 @@
 #include "lightcc_cuda/staging/stream_order.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
 #include "lightcc_cuda/driver/context.hpp"
-#include "lightcc_cuda/staging/stream_event.hpp"
 
 namespace lightcc::cuda {
 namespace {
 
 /// Events of several streams as one. What they are made in stays as long as they do.
-class RecordedEvents final : public ReadyEvent {
+class RecordedEvents final : public GpuReadyEvent {
  public:
   explicit RecordedEvents(std::shared_ptr<const StreamOrder> owner) : owner_(std::move(owner)) {}
+  void add_timed_events(Device device, std::vector<EventHandle*>& events) const override {
+    for (const auto& event : all_) {
+      std::ranges::copy(timed_events_of(*event, device), std::back_inserter(events));
+    }
+  }
   void add(std::shared_ptr<ReadyEvent> event) { all_.push_back(std::move(event)); }
   bool empty() const { return all_.empty(); }
 
@@ -59,7 +65,8 @@ class DriverStreamOrder final : public StreamOrder,
     return owner.device;
   }
 
-  Result<std::shared_ptr<ReadyEvent>> record(const std::vector<GpuStream>& streams) override {
+  Result<std::shared_ptr<ReadyEvent>> record(const std::vector<GpuStream>& streams,
+                                             Timing timing) override {
     LIGHTCC_RETURN_IF_ERROR(open());
     auto events = std::make_shared<RecordedEvents>(shared_from_this());
     for (const GpuStream& stream : streams) {
@@ -81,7 +88,7 @@ class DriverStreamOrder final : public StreamOrder,
                           stream.device);
       }
       LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<ReadyEvent> event,
-                               record_ready_event(*context, handle));
+                               record_ready_event(*context, handle, timing));
       events->add(std::move(event));
     }
     return std::shared_ptr<ReadyEvent>(events->empty() ? nullptr : std::move(events));

@@ -12,6 +12,7 @@
 #include "lightcc/engine/operation.hpp"
 
 #include "lightcc_cuda/driver/driver.hpp"
+#include "lightcc_cuda/staging/stream_event.hpp"
 
 namespace lightcc::cuda {
 
@@ -38,7 +39,8 @@ class StreamOrder {
   /// When all of `streams` have done what they were given so far; null: that is now. Checks that
   /// the GPUs can be used, whether there is something to wait for or not. kInvalidArgument: there
   /// is no such GPU, or a stream is being captured into a CUDA graph. The event outlives this.
-  virtual Result<std::shared_ptr<ReadyEvent>> record(const std::vector<GpuStream>& streams) = 0;
+  virtual Result<std::shared_ptr<ReadyEvent>> record(const std::vector<GpuStream>& streams,
+                                                     Timing timing = Timing::kUnknown) = 0;
 };
 
 /// `file`: the driver's.

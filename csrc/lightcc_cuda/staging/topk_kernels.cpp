@@ -24,7 +24,11 @@ Result<std::unique_ptr<Work>> post_steps(const std::shared_ptr<Launcher>& launch
                                          const std::shared_ptr<std::atomic<int>>& under_way,
                                          std::vector<SiteStep> steps) {
   auto work = std::make_unique<JobsWork>(under_way);
-  work->post(launcher, [steps = std::move(steps)](const GpuSite& gpu) {
+  std::uint64_t bytes = 0;
+  for (const SiteStep& step : steps) {
+    bytes += step.list.size();
+  }
+  work->post(launcher, "top-k", bytes, [steps = std::move(steps)](const GpuSite& gpu) {
     return gpu.topk.compress(steps, gpu.stream.get());
   });
   return std::unique_ptr<Work>(std::move(work));
@@ -294,8 +298,9 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::prepare_exchange(
     return std::unique_ptr<Work>();
   }
   auto work = std::make_unique<JobsWork>(under_way_);
-  work->post(to_host_,
-             [on_gpu](const GpuSite& gpu) { return gpu.topk.prepare(on_gpu, gpu.stream.get()); });
+  work->post(to_host_, "top-k, to begin", std::nullopt, [on_gpu](const GpuSite& gpu) {
+    return gpu.topk.prepare(on_gpu, gpu.stream.get());
+  });
   return std::unique_ptr<Work>(std::move(work));
 }
 
@@ -358,7 +363,11 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::merge_all(std::span<const TopkSum
     return std::unique_ptr<Work>();
   }
   auto work = std::make_unique<JobsWork>(under_way_);
-  work->post(to_device_, [kept = std::move(kept)](const GpuSite& gpu) {
+  std::uint64_t bytes = 0;
+  for (const TopkSum& sum : kept) {
+    bytes += sum.elements * element_size(sum.dtype);
+  }
+  work->post(to_device_, "sum of lists", bytes, [kept = std::move(kept)](const GpuSite& gpu) {
     return gpu.topk.merge(kept, gpu.stream.get());
   });
   return std::unique_ptr<Work>(std::move(work));

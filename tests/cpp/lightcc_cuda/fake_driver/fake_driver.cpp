@@ -122,6 +122,9 @@ bool read_module(std::string_view text, ModuleHandle& module) {
 [[gnu::visibility("default")]] int modules_loaded() {
   return traffic().modules();
 }
+[[gnu::visibility("default")]] int timed_events() {
+  return traffic().timed_events();
+}
 [[gnu::visibility("default")]] std::map<int, int> streams_by_priority() {
   return traffic().streams();
 }
@@ -461,6 +464,9 @@ LIGHTCC_API cuStreamSynchronize(cuda::StreamHandle* stream) {
 
 LIGHTCC_API cuEventCreate(cuda::EventHandle** event, unsigned flags) {
   LIGHTCC_NEEDS_CONTEXT("cuEventCreate")
+  if ((flags & cuda::kEventWithoutTiming) == 0) {
+    fake::traffic().count_timed_event();
+  }
   *event = new cuda::EventHandle{.flags = flags, .turn = nullptr};
   ++fake::live_objects;
   return cuda::kSuccess;

@@ -32,7 +32,7 @@ namespace lightcc::cuda::fake {
 ///   cubin=1            0: machine code is for another GPU
 ///   wrong=0            1: kernels do nothing
 ///   without=FUNCTION   it has no cuDeviceGetUuid_v2 (new in CUDA 11.4), or no cuFuncLoad (12.4)
-///   fail=CALL:CODE:N   the N-th call of so named a function fails
+///   fail=CALL:CODE:N   the N-th call of so named a function fails; 0: each does
 ///   hold=DEVICE:N      copies from that GPU to the host wait behind the N-th, until the next set()
 ///   delay_us=0         what streams wait before each operation, at most
 ///   unified=0          1: the host reads device memory, and its own memory counts as such
@@ -57,6 +57,8 @@ Copies copies_of(int device);
 int launches();
 /// Modules that were loaded.
 int modules_loaded();
+/// Events that were made and know their time.
+int timed_events();
 /// Streams that were made, by their priority: 0 is the lowest, -5 the highest.
 std::map<int, int> streams_by_priority();
 /// The most pinned memory at a time, beyond what there was.

@@ -91,7 +91,8 @@ class Settings {
     int code = 0;
     int turn = 0;
     if (fault_ == 0 && colon != std::string::npos && plan.substr(0, colon) == call &&
-        std::sscanf(plan.c_str() + colon, ":%d:%d", &code, &turn) == 2 && ++calls_ == turn) {
+        std::sscanf(plan.c_str() + colon, ":%d:%d", &code, &turn) == 2 &&
+        (turn == 0 || ++calls_ == turn)) {
       if (code >= kFirstSticky) {
         fault_ = code;
       }

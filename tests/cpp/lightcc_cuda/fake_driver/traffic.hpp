@@ -1,4 +1,4 @@
-// Copies, launches, modules and streams of the fake GPUs, as they were asked for.
+// Copies, launches, modules, streams and timed events of the fake GPUs, as they were asked for.
 #pragma once
 
 #include <atomic>
@@ -24,6 +24,7 @@ class Traffic {
     all_.clear();
     launches_ = 0;
     modules_ = 0;
+    timed_events_ = 0;
     streams_.clear();
   }
   void count_stream(int priority) {
@@ -36,6 +37,8 @@ class Traffic {
   }
   void count_launch() { ++launches_; }
   void count_module() { ++modules_; }
+  void count_timed_event() { ++timed_events_; }
+  int timed_events() const { return timed_events_; }
   int modules() const { return modules_; }
   int launches() const { return launches_; }
   /// How many there are with it.
@@ -57,6 +60,7 @@ class Traffic {
  private:
   std::atomic<int> launches_{0};
   std::atomic<int> modules_{0};
+  std::atomic<int> timed_events_{0};
   std::mutex mutex_;
   std::map<Device, Copies> all_;
   std::map<int, int> streams_;  // By priority.
