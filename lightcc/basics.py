@@ -358,8 +358,8 @@ def stats() -> Statistics:
         ones that the negotiation did by itself, LIGHT_INLINE_BYTES), `one_shot_allreduces` (of
         those, small ones that each rank of the host combined by itself). Of those with tensors of a
         GPU: `staged_buckets` (by way of host memory), `nccl_buckets` (by NCCL), of these
-        `nccl_two_level_buckets` (on two levels), `nccl_kernel_buckets` (moved by NCCL and reduced by
-        lightcc's kernels), `nccl_early_buckets` (done before the GPU had finished,
+        `nccl_two_level_buckets` (on two levels), `nccl_kernel_buckets` (moved by NCCL and reduced
+        by lightcc's kernels), `nccl_early_buckets` (done before the GPU had finished,
         HOROVOD_ENABLE_ASYNC_COMPLETION) and `nccl_unfinished_buckets` (what it has not finished
         yet). `payload_bytes` (input of
         completed operations), `network_bytes_sent`, `network_bytes_received`,

@@ -1,12 +1,11 @@
 #include "lightcc/engine/executor.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <utility>
 
-#include "lightcc/base/log.hpp"
 #include "lightcc/engine/compressed_bucket.hpp"
 
 namespace lightcc {
@@ -458,29 +457,6 @@ bool Executor::runs_on_levels(const Set& set, const Running& running) {
           first.compression.has_value());
 }
 
-// Of one that its memory's own plane runs.
-bool Executor::is_reduced_by_kernel(const Bucket& bucket) const {
-  return !is_compressed(bucket) &&
-         way_of(bucket).plane.reduces_by_kernel(bucket.tensors.front().signature());
-}
-
-Carrier Executor::carrier_of(const Running& running) {
-  if (running.staged != nullptr) {
-    return Carrier::kStaged;
-  }
-  return running.plane == MemoryKind::kHost ? Carrier::kHost : Carrier::kDevice;
-}
-
-void Executor::count_on_device(const Set& set, const Running& running) {
-  const Carrier carrier = carrier_of(running);
-  device_buckets_.staged += carrier == Carrier::kStaged ? 1 : 0;
-  if (carrier == Carrier::kDevice) {
-    ++device_buckets_.by_own_plane;
-    device_buckets_.on_levels += runs_on_levels(set, running) ? 1 : 0;
-    device_buckets_.by_kernel += is_reduced_by_kernel(running.bucket) ? 1 : 0;
-  }
-}
-
 void Executor::release_turn(Running& running) {
   if (running.turn.has_value()) {
     turns_.erase(*std::exchange(running.turn, std::nullopt));
@@ -508,103 +484,6 @@ Result<bool> Executor::are_inputs_ready(Running& running) {
 std::optional<GridPosition> Executor::topk_position(std::uint32_t process_set) const {
   const auto found = topk_positions_.find(process_set);
   return found == topk_positions_.end() ? std::nullopt : std::optional(found->second);
-}
-
-// Adasum compares whole vectors of whole ranks; it goes through the flat group (start_bucket()).
-void Executor::explain_adasum_once(const Set& set, const Running& running) {
-  const Signature& first = running.bucket.tensors.front().signature();
-  if (explained_adasum_ || !two_level_asked_ ||
-      !set.groups_for(running).two_level_max_bytes.has_value() || first.op != OpType::kAllreduce ||
-      first.reduce_op != ReduceOp::kAdasum || set.ranks.front() != world_.topology.rank) {
-    return;
-  }
-  explained_adasum_ = true;
-  LIGHTCC_LOG(LogLevel::kWarning,
-              "Adasum has no two-level all-reduce; '%s' and other Adasum operations run flat",
-              first.name.c_str());
-}
-
-// What the cost is learnt of; 0: nothing.
-std::uint64_t Executor::learnable_bytes(const Bucket& bucket) {
-  const Signature& first = bucket.tensors.front().signature();
-  const bool is_learnt =
-      first.op == OpType::kAllreduce && first.reduce_op != ReduceOp::kAdasum && !bucket.is_sampled;
-  return is_learnt ? byte_count(bucket) : 0;
-}
-
-void Executor::learn_cost(Set& set, const Running& running) {
-  const std::uint64_t bytes = learnable_bytes(running.bucket);
-  if (bytes == 0) {
-    return;
-  }
-  const Signature& first = running.bucket.tensors.front().signature();
-  const bool two_level = set.groups_for(running).runs_on_two_levels(first.op, bytes);
-  Set::Costs& costs = set.costs.at(static_cast<std::size_t>(carrier_of(running)));
-  CostLine& line = two_level ? costs.two_level : costs.flat;
-  line.add(static_cast<double>(bytes),
-           std::chrono::duration<double>(clock_.now() - running.started).count());
-}
-
-// A device that is given several buckets runs one after another.
-void Executor::learn_cost_of_unfinished(const UnfinishedBuckets::Entry& entry) {
-  const TimePoint now = clock_.now();
-  const TimePoint began = std::max(entry.started, std::exchange(last_finished_, now));
-  const auto found = sets_.find(entry.process_set);
-  if (entry.allreduce_bytes > 0 && found != sets_.end()) {
-    found->second.costs.at(static_cast<std::size_t>(Carrier::kDevice))
-        .flat.add(static_cast<double>(entry.allreduce_bytes),
-                  std::chrono::duration<double>(now - began).count());
-  }
-}
-
-DeviceBuckets Executor::device_buckets() const {
-  DeviceBuckets counted = device_buckets_;
-  counted.unfinished = unfinished_.size();
-  return counted;
-}
-
-std::vector<AllreduceCost> Executor::allreduce_costs() const {
-  std::vector<AllreduceCost> costs;
-  const auto add = [&](std::uint32_t id,
-                       Carrier carrier,
-                       bool two_level,
-                       std::uint64_t maximum,
-                       const CostLine& line) {
-    if (line.samples() > 0) {
-      const CostLine::Fit fit = line.fit();
-      costs.push_back(
-          {id, carrier, two_level, maximum, line.samples(), fit.seconds, fit.seconds_per_byte});
-    }
-  };
-  for (const auto& [id, set] : sets_) {
-    for (const Carrier carrier : {Carrier::kHost, Carrier::kStaged, Carrier::kDevice}) {
-      const MemoryKind plane = carrier == Carrier::kDevice ? MemoryKind::kCuda : MemoryKind::kHost;
-      const PlaneGroups* const groups = set.groups[Planes::index_of(plane)];
-      const auto max_bytes = groups == nullptr ? std::nullopt : groups->two_level_max_bytes;
-      const Set::Costs& of_carrier = set.costs.at(static_cast<std::size_t>(carrier));
-      add(id, carrier, true, max_bytes.value_or(0), of_carrier.two_level);
-      add(id, carrier, false, std::numeric_limits<std::uint64_t>::max(), of_carrier.flat);
-    }
-  }
-  return costs;
-}
-
-void Executor::log_bucket(const Running& running) const {
-  const Bucket& bucket = running.bucket;
-  const Signature& first = bucket.tensors.front().signature();
-  const std::chrono::duration<double, std::micro> took = clock_.now() - running.started;
-  log_line(
-      LogLevel::kDebug,
-      "bucket %llu: %s, %zu tensors from '%s', %llu bytes, process set %u, lane %u, %s, %.1f us",
-      static_cast<unsigned long long>(buckets_),
-      op_type_name(first.op),
-      bucket.tensors.size(),
-      first.name.c_str(),
-      static_cast<unsigned long long>(byte_count(bucket)),
-      bucket.process_set,
-      bucket.lane,
-      running.algorithm,
-      took.count());
 }
 
 void Executor::finish(Bucket& bucket, const std::shared_ptr<DeviceEnd>& end) {

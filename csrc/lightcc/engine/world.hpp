@@ -132,10 +132,10 @@ struct AllreduceCost {
 struct DeviceBuckets {
   std::uint64_t staged = 0;        ///< The host's plane, by way of its memory.
   std::uint64_t by_own_plane = 0;  ///< That memory's own plane: NCCL.
-  std::uint64_t on_levels = 0;   ///< Of these, on two levels.
-  std::uint64_t by_kernel = 0;   ///< Of these, reduced by lightcc's kernels.
-  std::uint64_t early = 0;       ///< Of these, done before the device had finished them.
-  std::uint64_t unfinished = 0;  ///< Of these, how many it has not finished yet.
+  std::uint64_t on_levels = 0;     ///< Of these, on two levels.
+  std::uint64_t by_kernel = 0;     ///< Of these, reduced by lightcc's kernels.
+  std::uint64_t early = 0;         ///< Of these, done before the device had finished them.
+  std::uint64_t unfinished = 0;    ///< Of these, how many it has not finished yet.
 };
 
 /// Counters since the world was made.
