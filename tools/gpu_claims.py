@@ -103,6 +103,7 @@ CLAIMS = (
                 (
                     *("cuda_stream_order_test", "cuda_capture_test", "cuda_staging_test"),
                     *("cuda_staged_pieces_test", "cuda_topk_jobs_test", "cuda_topk_kernels_test"),
+                    *("cuda_rows_test", "nccl_early_test", "nccl_levels_test"),
                     *("nccl_buffer_test", "nccl_compression_test", "nccl_grid_test"),
                     *("nccl_group_test", "nccl_order_test", "nccl_plane_test"),
                     *("nccl_topk_levels_test", "nccl_topk_steps_test", "nccl_topk_test"),
@@ -117,7 +118,7 @@ CLAIMS = (
             Ctest(
                 (
                     *("cuda_cut_off_test", "cuda_topk_refusals_test", "cuda_topk_sides_test"),
-                    *("nccl_abort_test", "nccl_topk_sides_test"),
+                    *("nccl_abort_test", "nccl_kernel_plane_test", "nccl_topk_sides_test"),
                 )
             ),
             Pytest(
