@@ -93,19 +93,6 @@ void hold_copy(StreamHandle* stream, Device device, int turn) {
   }
 }
 
-/// The names of the kernels of a text, if it is PTX for this GPU.
-bool read_module(std::string_view text, ModuleHandle& module) {
-  constexpr std::string_view kEntry = ".visible .entry ";
-  if (!text.starts_with(".version 7.0\n.target sm_70\n")) {
-    return false;
-  }
-  for (std::size_t at = text.find(kEntry); at != text.npos; at = text.find(kEntry, at + 1)) {
-    const std::size_t begin = at + kEntry.size();
-    module.kernels.emplace(text.substr(begin, text.find('(', begin) - begin));
-  }
-  return true;
-}
-
 }  // namespace
 
 [[gnu::visibility("default")]] void set(const std::string& text) {

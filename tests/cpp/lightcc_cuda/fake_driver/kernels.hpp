@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lightcc_cuda/fake_driver/state.hpp"
@@ -78,6 +79,19 @@ inline std::map<std::string, FunctionHandle, std::less<>>& kernels() {
 #undef LIGHTCC_BUCKET_ROW
 #undef LIGHTCC_ROW
   return all;
+}
+
+/// The names of the kernels of a text, if it is PTX for this GPU.
+inline bool read_module(std::string_view text, ModuleHandle& module) {
+  constexpr std::string_view kEntry = ".visible .entry ";
+  if (!text.starts_with(".version 7.0\n.target sm_70\n")) {
+    return false;
+  }
+  for (std::size_t at = text.find(kEntry); at != text.npos; at = text.find(kEntry, at + 1)) {
+    const std::size_t begin = at + kEntry.size();
+    module.kernels.emplace(text.substr(begin, text.find('(', begin) - begin));
+  }
+  return true;
 }
 
 }  // namespace lightcc::cuda::fake
