@@ -22,24 +22,12 @@ SharedEvent::~SharedEvent() {
 
 Result<std::shared_ptr<const SharedEvent>> SharedEvent::record(std::shared_ptr<const SharedGpu> gpu,
                                                                StreamHandle* stream) {
-  const Driver& driver = gpu->driver();
-  EventHandle* handle = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().create_event(&handle, kEventWithoutTiming), "cuEventCreate"));
-  Event event(driver, handle);
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().record_event(handle, stream), "cuEventRecord"));
+  LIGHTCC_ASSIGN_OR_RETURN(Event event, record_event(gpu->driver(), stream));
   return std::shared_ptr<const SharedEvent>(new SharedEvent(std::move(gpu), std::move(event)));
 }
 
 Result<bool> SharedEvent::has_passed() const {
-  const Driver& driver = gpu_->driver();
-  const Code code = driver.call().query_event(event_->get());
-  if (code == kErrorNotReady) {
-    return false;
-  }
-  LIGHTCC_RETURN_IF_ERROR(driver.check(code, "cuEventQuery"));
-  return true;
+  return has_happened(gpu_->driver(), *event_);
 }
 
 Result<bool> SharedEvent::order(std::uintptr_t stream) const {

@@ -10,6 +10,7 @@
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
+#include "lightcc_cuda/driver/event.hpp"
 
 namespace lightcc::cuda {
 
@@ -49,7 +50,6 @@ class SharedEvent {
   Result<bool> order(std::uintptr_t stream) const;
 
  private:
-  using Event = Owned<EventHandle*, &Functions::destroy_event>;
   SharedEvent(std::shared_ptr<const SharedGpu> gpu, Event event);
 
   std::shared_ptr<const SharedGpu> gpu_;

@@ -183,7 +183,7 @@ Measurements measure_launches(Bench& bench) {
 
 Measurements measure_launcher(const Bench& bench, int device) {
   LIGHTCC_ASSIGN_OR_RETURN(const CopiedByte byte, CopiedByte::make(bench));
-  LIGHTCC_ASSIGN_OR_RETURN(const Event event, make_timing_event(bench.driver()));
+  LIGHTCC_ASSIGN_OR_RETURN(const Event event, make_event(bench.driver(), Timing::kKnown));
   const Draining draining(bench);
   Measured to_kernel{.name = "job to kernel end", .elements = 1, .seconds = {}};
   Measured to_host{.name = "kernel end to host", .elements = 1, .seconds = {}};

@@ -10,25 +10,17 @@ constexpr std::size_t kMaxCopies = 256;
 
 }  // namespace
 
-Result<Event> make_timing_event(const Driver& driver) {
-  EventHandle* handle = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().create_event(&handle, kEventWithTiming), "cuEventCreate"));
-  return Event(driver, handle);
-}
-
 Result<double> seconds_between(const Driver& driver, const Event& first, const Event& last) {
-  float milliseconds = 0.0F;
-  LIGHTCC_RETURN_IF_ERROR(driver.check(
-      driver.call().elapsed_ms(&milliseconds, first.get(), last.get()), "cuEventElapsedTime"));
-  return static_cast<double>(milliseconds) * 1e-3;
+  LIGHTCC_ASSIGN_OR_RETURN(const double milliseconds,
+                           milliseconds_between(driver, first.get(), last.get()));
+  return milliseconds * 1e-3;
 }
 
 Result<Stopwatch> Stopwatch::make(const Driver& driver,
                                   const Stream& stream,
                                   std::size_t copied_bytes) {
-  LIGHTCC_ASSIGN_OR_RETURN(Event first, make_timing_event(driver));
-  LIGHTCC_ASSIGN_OR_RETURN(Event last, make_timing_event(driver));
+  LIGHTCC_ASSIGN_OR_RETURN(Event first, make_event(driver, Timing::kKnown));
+  LIGHTCC_ASSIGN_OR_RETURN(Event last, make_event(driver, Timing::kKnown));
   LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory copied, allocate_device_memory(driver, 2 * copied_bytes));
   return Stopwatch(
       driver, stream, std::move(first), std::move(last), std::move(copied), copied_bytes);

@@ -13,13 +13,10 @@
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
+#include "lightcc_cuda/driver/event.hpp"
 
 namespace lightcc::cuda {
 
-using Event = Owned<EventHandle*, &Functions::destroy_event>;
-
-/// One that knows its time, in the current context. Errors: kSystem.
-Result<Event> make_timing_event(const Driver& driver);
 /// Between two events that have happened. Errors: kSystem.
 Result<double> seconds_between(const Driver& driver, const Event& first, const Event& last);
 

@@ -17,6 +17,7 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/engine/device_trace.hpp"
 
+#include "lightcc_cuda/driver/event.hpp"
 #include "lightcc_cuda/driver/shared_event.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
 #include "lightcc_cuda/rows/gpu_rows.hpp"
@@ -78,7 +79,6 @@ class NcclLauncher {
   void warn(const std::string& text) const { setup_.warn(text); }
 
  private:
-  using Event = Owned<EventHandle*, &Functions::destroy_event>;  // Between steps.
   /// Of the communicator of the world, one after another.
   struct Chore {
     std::shared_ptr<NcclComm> comm;
@@ -132,7 +132,6 @@ class NcclLauncher {
   Status call_step(NcclJob& job, NcclStep& step);
   Status finish_step(NcclJob& job, const NcclStep& step);
   static const Stream& stream_of(const NcclStep& step);
-  Result<Event> record(const Stream& stream) const;
   /// `may_have_passed`: its event.
   Result<bool> has_ended(const Running& running, bool may_have_passed);
   void end_spans(std::vector<std::unique_ptr<OpenSpan>>& spans, const Status& status);

@@ -15,16 +15,6 @@ const Stream& NcclLauncher::stream_of(const NcclStep& step) {
   return step.is_aside && comm.aside_ != nullptr ? *comm.aside_ : *comm.stream_;
 }
 
-Result<NcclLauncher::Event> NcclLauncher::record(const Stream& stream) const {
-  EventHandle* handle = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver_->check(driver_->call().create_event(&handle, kEventWithoutTiming), "cuEventCreate"));
-  Event event(*driver_, handle);
-  LIGHTCC_RETURN_IF_ERROR(
-      driver_->check(driver_->call().record_event(handle, stream.get()), "cuEventRecord"));
-  return event;
-}
-
 Result<bool> NcclLauncher::launch_steps(NcclJob& job) {
   for (; job.taken_ < job.steps_.size(); ++job.taken_) {
     NcclStep& step = job.steps_[job.taken_];
@@ -76,7 +66,7 @@ Status NcclLauncher::finish_step(NcclJob& job, const NcclStep& step) {
     rows_->close(launch_spans_.back().get());  // Before the event by which its end is known.
   }
   if (step.is_awaited && setup_.begins_in_order) {
-    LIGHTCC_ASSIGN_OR_RETURN(Event event, record(stream_of(step)));
+    LIGHTCC_ASSIGN_OR_RETURN(Event event, record_event(*driver_, stream_of(step).get()));
     step_events_.emplace(job.taken_, std::move(event));
   }
   return {};

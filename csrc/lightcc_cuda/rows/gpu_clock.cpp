@@ -25,21 +25,9 @@ Duration distance(TimePoint one, TimePoint other) {
 
 }  // namespace
 
-Result<TimedEvent> record_timed_event(const Driver& driver, StreamHandle* stream) {
-  EventHandle* handle = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().create_event(&handle, kEventWithTiming), "cuEventCreate"));
-  TimedEvent event(driver, handle);
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().record_event(handle, stream), "cuEventRecord"));
-  return event;
-}
-
 Result<Duration> time_between(const Driver& driver, EventHandle* first, EventHandle* last) {
-  float milliseconds = 0.0F;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().elapsed_ms(&milliseconds, first, last), "cuEventElapsedTime"));
-  return Duration(std::llround(static_cast<double>(milliseconds) * 1e6));
+  LIGHTCC_ASSIGN_OR_RETURN(const double milliseconds, milliseconds_between(driver, first, last));
+  return Duration(std::llround(milliseconds * 1e6));
 }
 
 Result<std::shared_ptr<const GpuClock::Anchor>> GpuClock::anchor() {
@@ -72,12 +60,11 @@ Result<std::shared_ptr<const GpuClock::Anchor>> GpuClock::anchor() {
 
 Result<std::shared_ptr<const GpuClock::Anchor>> GpuClock::try_anchor(TimePoint deadline) {
   const TimePoint before = clock_.now();
-  LIGHTCC_ASSIGN_OR_RETURN(TimedEvent event, record_timed_event(driver_, stream_->get()));
+  LIGHTCC_ASSIGN_OR_RETURN(Event event, record_event(driver_, stream_->get(), Timing::kKnown));
   while (true) {
-    const Code code = driver_.call().query_event(event.get());
+    LIGHTCC_ASSIGN_OR_RETURN(const bool happened, has_happened(driver_, event));
     const TimePoint after = clock_.now();
-    if (code != kErrorNotReady) {
-      LIGHTCC_RETURN_IF_ERROR(driver_.check(code, "cuEventQuery"));
+    if (happened) {
       const Duration half_width = (after - before) / 2;
       return std::shared_ptr<const Anchor>(std::make_shared<Anchor>(
           Anchor{.event = std::move(event), .at = before + half_width, .half_width = half_width}));

@@ -15,13 +15,10 @@
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
+#include "lightcc_cuda/driver/event.hpp"
 
 namespace lightcc::cuda {
 
-using TimedEvent = Owned<EventHandle*, &Functions::destroy_event>;
-
-/// Records one on `stream`, in the current context. Errors: kSystem.
-Result<TimedEvent> record_timed_event(const Driver& driver, StreamHandle* stream);
 /// From `first` until `last`, which have happened, in this order. Errors: kSystem.
 Result<Duration> time_between(const Driver& driver, EventHandle* first, EventHandle* last);
 
@@ -33,7 +30,7 @@ class GpuClock {
 
   /// An event of which the host's time is known.
   struct Anchor {
-    TimedEvent event;
+    Event event;
     TimePoint at;
     Duration half_width;  ///< So much before or after at most.
   };

@@ -19,7 +19,7 @@ std::unique_ptr<OpenSpan> GpuRows::try_begin(const TracedCall& call, StreamHandl
     return nullptr;
   }
   const TimePoint called = host_clock_.now();
-  Result<TimedEvent> first = record_timed_event(driver_, stream);
+  Result<Event> first = record_event(driver_, stream, Timing::kKnown);
   if (!first.ok()) {
     turn_off(*call.trace, first.status());
     return nullptr;
@@ -32,7 +32,7 @@ std::unique_ptr<OpenSpan> GpuRows::try_begin(const TracedCall& call, StreamHandl
 }
 
 void GpuRows::try_close(OpenSpan& span) {
-  Result<TimedEvent> last = record_timed_event(driver_, span.stream);
+  Result<Event> last = record_event(driver_, span.stream, Timing::kKnown);
   if (last.ok()) {
     span.last.emplace(std::move(*last));
   } else {

@@ -34,8 +34,8 @@ struct OpenSpan {
   StreamHandle* stream;
   TimePoint called;  ///< By the host.
   std::shared_ptr<const GpuClock::Anchor> anchor;
-  TimedEvent first;
-  std::optional<TimedEvent> last{};  ///< Once all is on the stream.
+  Event first;
+  std::optional<Event> last{};  ///< Once all is on the stream.
 };
 
 /// Thread: one, in the context of the GPU.

@@ -6,8 +6,6 @@
 namespace lightcc::cuda {
 namespace {
 
-using Event = Owned<EventHandle*, &Functions::destroy_event>;
-
 class StreamEvent final : public GpuReadyEvent {
  public:
   StreamEvent(const Context& context, Event event, Timing timing)
@@ -22,13 +20,7 @@ class StreamEvent final : public GpuReadyEvent {
   Result<bool> is_ready() override {
     const CurrentContext current(context_);
     LIGHTCC_RETURN_IF_ERROR(current.status());
-    const Driver& driver = context_.driver();
-    const Code code = driver.call().query_event(event_->get());
-    if (code == kErrorNotReady) {
-      return false;
-    }
-    LIGHTCC_RETURN_IF_ERROR(driver.check(code, "cuEventQuery"));
-    return true;
+    return has_happened(context_.driver(), *event_);
   }
 
   void add_timed_events(Device device, std::vector<EventHandle*>& events) const override {
@@ -48,14 +40,7 @@ class StreamEvent final : public GpuReadyEvent {
 Result<std::shared_ptr<ReadyEvent>> record_ready_event(const Context& context,
                                                        StreamHandle* stream,
                                                        Timing timing) {
-  const Driver& driver = context.driver();
-  const unsigned flags = timing == Timing::kKnown ? kEventWithTiming : kEventWithoutTiming;
-  EventHandle* handle = nullptr;
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().create_event(&handle, flags), "cuEventCreate"));
-  Event event(driver, handle);
-  LIGHTCC_RETURN_IF_ERROR(
-      driver.check(driver.call().record_event(handle, stream), "cuEventRecord"));
+  LIGHTCC_ASSIGN_OR_RETURN(Event event, record_event(context.driver(), stream, timing));
   return std::shared_ptr<ReadyEvent>(
       std::make_shared<StreamEvent>(context, std::move(event), timing));
 }

@@ -8,11 +8,9 @@
 #include "lightcc/engine/operation.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
+#include "lightcc_cuda/driver/event.hpp"
 
 namespace lightcc::cuda {
-
-/// Whether an event knows when it happened, which costs the GPU a little.
-enum class Timing : bool { kUnknown, kKnown };
 
 /// Records an event on `stream`, in `context`, which is current and outlives it. It may be asked
 /// and dropped on any thread, also while a CUDA graph is captured on another one. That does not

@@ -248,7 +248,7 @@ TEST_F(CudaStopwatch, a_failure_of_what_is_timed_is_told) {
 }
 
 TEST_F(CudaStopwatch, events_without_timing_have_no_time) {
-  const Event with = testing::value(make_timing_event(gpu_.driver()));
+  const Event with = testing::value(make_event(gpu_.driver(), Timing::kKnown));
   EventHandle* without = nullptr;
   ASSERT_EQ(gpu_.driver().call().create_event(&without, kEventWithoutTiming), kSuccess);
   ASSERT_EQ(gpu_.driver().call().record_event(with.get(), gpu_.stream()), kSuccess);

@@ -390,7 +390,7 @@ TEST_F(GpuClockTest, an_event_happened_between_the_hosts_moments) {
   ASSERT_NE(*anchor, nullptr);
   for (int i = 0; i < 20; ++i) {
     const TimePoint before = Clock::system().now();
-    const auto event = record_timed_event(framework.driver(), framework.stream());
+    const auto event = record_event(framework.driver(), framework.stream(), Timing::kKnown);
     ASSERT_TRUE(event.ok());
     framework.wait();
     const TimePoint after = Clock::system().now();
@@ -422,7 +422,7 @@ TEST_F(GpuClockTest, an_anchor_is_renewed_and_says_how_far_clocks_ran_apart) {
   const auto second = clock.anchor();
   ASSERT_TRUE(second.ok());
   EXPECT_NE(*second, *first);
-  const auto event = record_timed_event(framework.driver(), framework.stream());
+  const auto event = record_event(framework.driver(), framework.stream(), Timing::kKnown);
   ASSERT_TRUE(event.ok());
   framework.wait();
   const auto reading = clock.time_of(**second, event->get());
@@ -436,7 +436,7 @@ TEST_F(GpuClockTest, a_call_that_fails_is_named) {
   GpuClock clock(framework.driver(), Clock::system());
   const auto anchor = clock.anchor();
   ASSERT_TRUE(anchor.ok());
-  const auto event = record_timed_event(framework.driver(), framework.stream());
+  const auto event = record_event(framework.driver(), framework.stream(), Timing::kKnown);
   ASSERT_TRUE(event.ok());
   framework.wait();
   const auto reading = clock.time_of(**anchor, event->get());
