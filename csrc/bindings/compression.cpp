@@ -9,6 +9,7 @@
 
 #include <pybind11/stl.h>
 
+#include "lightcc/compression/topk_regroup.hpp"
 #include "lightcc/compression/topk_store.hpp"
 
 #include "errors.hpp"

@@ -18,39 +18,16 @@
 #include <vector>
 
 #include "lightcc/base/bytes.hpp"
-#include "lightcc/base/export.hpp"
 #include "lightcc/base/log.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_group.hpp"
+#include "lightcc/compression/low_rank_shape.hpp"
+#include "lightcc/compression/topk_entry.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 
 namespace lightcc {
-
-/// More members of a block than any host has.
-inline constexpr std::size_t kTopkMaxMembers = std::size_t{1} << 20;
-
-/// How near what compression gave came to the sum, in one sampled step (sampled_sum.hpp).
-struct SumAgreement {
-  double relative_error = 0.0;  ///< Squares of the difference, by those of the sum.
-  double cosine = 1.0;          ///< Of the angle between both.
-};
-
-/// What compression did for one tensor on this rank, since it first met it.
-struct CompressionUsage {
-  std::uint64_t steps = 0;        ///< That counted: those with a NaN or infinity do not.
-  std::uint64_t dense_bytes = 0;  ///< As those of TopkCounters.
-  std::uint64_t sent_bytes = 0;
-  StepEnergy energy;           ///< Of this rank's shard: means over about the last 100 of them.
-  std::uint64_t measured = 0;  ///< Steps whose energy was measured.
-  std::uint64_t samples = 0;   ///< Steps that were sampled, and that counted.
-  SumAgreement agreement;      ///< Of the last of them.
-
-  void add(const StepEnergy& one);
-  /// The tensor's elements are `factor` times what they were.
-  void scale(double factor);
-};
 
 /// Whose usage it is.
 struct TensorUsage {
@@ -64,49 +41,6 @@ struct TensorSample {
   std::uint32_t process_set = 0;
   std::string name;
   SumAgreement agreement;
-};
-
-/// How far a tensor has come.
-struct TopkSteps {
-  std::uint64_t steps = 0;    ///< TopkEntry::steps.
-  std::uint64_t counted = 0;  ///< Those that counted: not void, and not dense while it warms up.
-  bool operator==(const TopkSteps&) const = default;
-};
-
-/// One tensor, as far as this rank has to do with it.
-struct TopkEntry {
-  GridPosition position;
-  DataType dtype = DataType::kFloat32;
-  std::size_t elements = 0;                ///< Of the tensor.
-  TopkKernels* kernels = nullptr;          ///< Of the plane that the state is on.
-  std::unique_ptr<TopkShardState> state;   ///< Of this rank's shard; null: it travels at low rank.
-  std::unique_ptr<LowRankState> low_rank;  ///< Of the whole tensor, where it does.
-  std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
-  CompressionUsage usage;
-  std::uint64_t other_steps = 0;  ///< `steps` that go with save_other().
-  bool state_stayed = false;      ///< In the last step: it was void, or dense.
-  bool is_cut_off = false;        ///< A step began after it, and did not come to its end.
-  double send_factor = 0.0;       ///< Multiplies what is kept back when it is sent; 0: not known.
-  std::optional<TopkSteps> marked = std::nullopt;  ///< At the last TopkStore::mark().
-  /// Of then, as TopkStore::save() has it: from the second step after it on.
-  Bytes marked_state = {};
-
-  // Of whichever state is there.
-  bool is_pending() const;
-  /// Nothing where the plane of the state does not count.
-  std::optional<TopkSteps> come_to() const;
-  Status scale(double factor);
-  Status save(Bytes& out) const;
-  std::optional<std::uint64_t> other_step() const;
-  Status save_other(Bytes& out) const;
-
-  /// Has it go on as if it had made `agreed` steps by now, with what was kept back as it is.
-  /// Errors: kInvalidArgument, as of saved bytes.
-  Status go_on_at(std::uint64_t agreed);
-  /// The states that are still there: TopkStore::moments(). Errors: of save().
-  Result<std::vector<std::pair<TopkSteps, Bytes>>> moments() const;
-  /// Before each step: copies what there was at the last mark(), if the step takes its place.
-  Status keep_marked();
 };
 
 /// States that are there of one tensor: what it kept back at moments next to each other.
@@ -208,20 +142,5 @@ class TopkStore {
   std::set<std::string> said_;
   TakenInTurns<TensorSample> samples_;
 };
-
-/// What a rank at `position` remembers of a tensor of which `saved` has what each member of its
-/// block remembered, in their order, in a grid of as many blocks. kInvalidArgument says what does
-/// not fit.
-LIGHTCC_EXPORT Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
-                                          const GridPosition& position);
-
-/// What a rank at `position` remembers of a tensor after other ranks, of whatever grid, that had
-/// saved `parts`: what they had kept back is added up, so that nothing is lost as long as each part
-/// goes to one block. Of a part this rank takes the elements of its own shard; at low rank, where a
-/// part is a whole matrix, one member of a block takes it. `like`: what any rank had saved of the
-/// tensor at that step. kInvalidArgument says what does not fit.
-LIGHTCC_EXPORT Result<Bytes> regroup_topk(std::span<const std::byte> like,
-                                          std::span<const std::span<const std::byte>> parts,
-                                          const GridPosition& position);
 
 }  // namespace lightcc

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/compression/topk_host_kernels.hpp"
+#include "lightcc/compression/topk_regroup.hpp"
 #include "lightcc/compression/topk_store.hpp"
 
 #include "compression/low_rank_testing.hpp"

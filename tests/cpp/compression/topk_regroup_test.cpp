@@ -1,4 +1,6 @@
 // What ranks of one grid kept back goes to ranks of another one: nothing is lost or counted twice.
+#include "lightcc/compression/topk_regroup.hpp"
+
 #include <span>
 #include <vector>
 

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "lightcc/compression/topk_host_kernels.hpp"
+#include "lightcc/compression/topk_regroup.hpp"
 
 namespace lightcc::topk_store_test {
 namespace {

@@ -1,0 +1,117 @@
+#include "lightcc/compression/topk_regroup.hpp"
+
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "lightcc/compression/low_rank_state.hpp"
+#include "lightcc/compression/saved_entry.hpp"
+#include "lightcc/compression/shard.hpp"
+#include "lightcc/compression/topk_state.hpp"
+
+namespace lightcc {
+namespace {
+
+/// The state of a part, kept back as under another factor. `scaled` holds it where it changes.
+Result<std::span<const std::byte>> state_under(double factor,
+                                               const SavedEntry& part,
+                                               Bytes& scaled) {
+  const std::optional<double> change = factor_change(part.factor, factor);
+  if (!change) {
+    return part.state;
+  }
+  if (LowRankState::is_saved(part.state)) {
+    LIGHTCC_ASSIGN_OR_RETURN(LowRankState state, LowRankState::load(part.state));
+    LIGHTCC_RETURN_IF_ERROR(state.scale(*change));
+    LIGHTCC_RETURN_IF_ERROR(state.save(scaled));
+  } else {
+    LIGHTCC_ASSIGN_OR_RETURN(TopkState state, TopkState::load(part.state));
+    LIGHTCC_RETURN_IF_ERROR(state.scale(*change));
+    LIGHTCC_RETURN_IF_ERROR(state.save(scaled));
+  }
+  return std::span<const std::byte>(scaled);
+}
+
+}  // namespace
+
+Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
+                           const GridPosition& position) {
+  std::vector<SavedEntry> parts;
+  std::vector<std::span<const std::byte>> states;
+  std::vector<Bytes> scaled(saved.size());
+  for (const auto& bytes : saved) {
+    LIGHTCC_ASSIGN_OR_RETURN(const SavedEntry part, parse_saved_entry(bytes));
+    const bool fits =
+        part.position.member == parts.size() && part.position.members == saved.size() &&
+        part.position.blocks == position.blocks && part.position.block == position.block &&
+        (parts.empty() || (part.elements == parts[0].elements && part.dtype == parts[0].dtype &&
+                           part.steps == parts[0].steps));
+    if (!fits) {
+      return bad_saved_entry("is not that of all members of one block, in their order");
+    }
+    const double factor = parts.empty() ? part.factor : parts[0].factor;
+    LIGHTCC_ASSIGN_OR_RETURN(const auto state, state_under(factor, part, scaled[parts.size()]));
+    states.push_back(state);
+    parts.push_back(part);
+  }
+  if (parts.empty()) {
+    return bad_saved_entry("is empty");
+  }
+  Bytes bytes;
+  if (LowRankState::is_saved(states.front())) {
+    LIGHTCC_ASSIGN_OR_RETURN(const LowRankState state,
+                             LowRankState::reshard(states, position.members, position.member));
+    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
+  } else {
+    LIGHTCC_ASSIGN_OR_RETURN(const TopkState state,
+                             TopkState::reshard(states, position.members, position.member));
+    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
+  }
+  return write_saved_entry(
+      {position, parts[0].dtype, parts[0].elements, parts[0].steps, parts[0].factor, bytes});
+}
+
+Result<Bytes> regroup_topk(std::span<const std::byte> like,
+                           std::span<const std::span<const std::byte>> parts,
+                           const GridPosition& position) {
+  LIGHTCC_ASSIGN_OR_RETURN(const SavedEntry first, parse_saved_entry(like));
+  const bool is_low_rank = LowRankState::is_saved(first.state);
+  std::set<std::pair<std::size_t, std::size_t>> seen;
+  std::vector<TopkState::SavedShard> shards;
+  std::vector<std::span<const std::byte>> matrices;
+  std::vector<Bytes> scaled(parts.size());
+  for (const auto& bytes : parts) {
+    LIGHTCC_ASSIGN_OR_RETURN(const SavedEntry part, parse_saved_entry(bytes));
+    const GridPosition& from = part.position;
+    if (part.elements != first.elements || part.dtype != first.dtype || part.steps != first.steps ||
+        LowRankState::is_saved(part.state) != is_low_rank || from.blocks != first.position.blocks ||
+        from.members != first.position.members) {
+      return bad_saved_entry("is not of the same tensor, step and grid as the others");
+    }
+    if (!seen.emplace(from.block, from.member).second) {
+      return bad_saved_entry("is there twice");
+    }
+    LIGHTCC_ASSIGN_OR_RETURN(const auto state,
+                             state_under(first.factor, part, scaled[seen.size() - 1]));
+    if (!is_low_rank) {
+      shards.push_back({state, topk_shard(part.elements, from.members, from.member, part.dtype)});
+    } else if (from.member % position.members == position.member) {
+      matrices.push_back(state);
+    }
+  }
+  Bytes bytes;
+  if (is_low_rank) {
+    LIGHTCC_ASSIGN_OR_RETURN(const LowRankState state, LowRankState::gather(first.state, matrices));
+    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
+  } else {
+    const ShardRange mine =
+        topk_shard(first.elements, position.members, position.member, first.dtype);
+    LIGHTCC_ASSIGN_OR_RETURN(const TopkState state, TopkState::gather(first.state, shards, mine));
+    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
+  }
+  return write_saved_entry(
+      {position, first.dtype, first.elements, first.steps, first.factor, bytes});
+}
+
+}  // namespace lightcc
