@@ -160,8 +160,8 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kSeconds,
      .target = &Knobs::nccl_timeout_s,
      .maximum = kDay,
-     .meaning = "How long an operation of NCCL may take, waiting for other ranks included, before "
-                "the world fails with a timeout; 0: without end."},
+     .meaning = "How long an operation of NCCL may take, waiting for other ranks included but not "
+                "for inputs, before the world fails with a timeout; 0: without end."},
     {.names = {"LIGHT_PEER_TIMEOUT"},
      .type = Type::kSeconds,
      .target = &Knobs::peer_timeout_s,

@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/device_end.hpp"
 
@@ -33,6 +35,9 @@ class Work {
   /// Its end on the device, once nothing is left for the host but to wait for that. Null: the host
   /// has a part in it, or it is not enqueued yet.
   virtual std::shared_ptr<DeviceEnd> device_end() const { return nullptr; }
+  /// When the device had its inputs, of a Work that is done and has had a device_end(). Nothing:
+  /// nobody has seen that.
+  virtual std::optional<TimePoint> device_begin() const { return std::nullopt; }
 };
 
 /// An operation in which nothing is left to be done.

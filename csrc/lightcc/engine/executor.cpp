@@ -265,8 +265,7 @@ void Executor::end_front(Set& set,
     unfinished_.add({.work = std::move(front.work),
                      .outputs = std::move(outputs),
                      .process_set = front.bucket.process_set,
-                     .allreduce_bytes = learnable_bytes(front.bucket),
-                     .started = front.started});
+                     .allreduce_bytes = learnable_bytes(front.bucket)});
   }
   end_steps(front.bucket);
   release_turn(front);
@@ -432,12 +431,15 @@ std::string Executor::objection_to(const Operation& operation) const {
   return way.staging == nullptr ? way.plane.objection_to(operation) : std::string();
 }
 
-// Its inputs are there, and it is its turn.
+// Its inputs are there, or its device waits for them, and it is its turn.
 Result<bool> Executor::may_start(const Set& set, Running& running) {
   if (running.turn.has_value() && *turns_.begin() != *running.turn) {
     return false;
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const bool ready, are_inputs_ready(running));
+  bool ready = waits_on_device(set, running);
+  if (!ready) {
+    LIGHTCC_ASSIGN_OR_RETURN(ready, are_inputs_ready(running));
+  }
   const PlaneGroups& groups = set.groups_for(running);
   const bool begins_again = is_compressed(running.bucket)
                                 ? groups.compresses_in_turn || runs_on_levels(set, running)
@@ -465,20 +467,58 @@ void Executor::release_turn(Running& running) {
 
 Result<bool> Executor::are_inputs_ready(Running& running) {
   for (const BucketTensor& tensor : running.bucket.tensors) {
-    if (tensor.operation == nullptr || tensor.operation->operation.ready == nullptr) {
-      continue;
+    if (const std::shared_ptr<ReadyEvent> event = ready_event_of(tensor); event != nullptr) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool ready, event->is_ready());
+      if (!ready) {
+        return false;
+      }
+      take_input(running, tensor);
     }
-    std::shared_ptr<ReadyEvent>& event = tensor.operation->operation.ready;
-    LIGHTCC_ASSIGN_OR_RETURN(const bool ready, event->is_ready());
-    if (!ready) {
-      return false;
-    }
-    if (timeline_.is_on() && (running.inputs.empty() || running.inputs.back() != event)) {
-      running.inputs.push_back(event);
-    }
-    event.reset();  // It is not asked again.
   }
   return true;
+}
+
+// What is done when its device has been given all of it need not wait here for what that device
+// computes. Other buckets have parts of the host, which reads what they bring.
+bool Executor::waits_on_device(const Set& set, Running& running) {
+  const Bucket& bucket = running.bucket;
+  if (!ends_early_ || !planes_.serves(memory_kind(bucket)) || is_compressed(bucket) ||
+      runs_on_levels(set, running)) {
+    return false;
+  }
+  const Planes::Way way = way_of(bucket);
+  if (way.staging != nullptr) {
+    return false;
+  }
+  std::vector<std::shared_ptr<ReadyEvent>> inputs;
+  for (const BucketTensor& tensor : bucket.tensors) {
+    std::shared_ptr<ReadyEvent> event = ready_event_of(tensor);
+    if (event != nullptr && (inputs.empty() || inputs.back() != event)) {
+      inputs.push_back(std::move(event));
+    }
+  }
+  if (!way.plane.begin_behind(inputs)) {
+    return false;
+  }
+  for (const BucketTensor& tensor : bucket.tensors) {
+    take_input(running, tensor);
+  }
+  return true;
+}
+
+std::shared_ptr<ReadyEvent> Executor::ready_event_of(const BucketTensor& tensor) {
+  return tensor.operation == nullptr ? nullptr : tensor.operation->operation.ready;
+}
+
+void Executor::take_input(Running& running, const BucketTensor& tensor) {
+  std::shared_ptr<ReadyEvent> event = ready_event_of(tensor);
+  if (event == nullptr) {
+    return;
+  }
+  tensor.operation->operation.ready.reset();
+  if (timeline_.is_on() && (running.inputs.empty() || running.inputs.back() != event)) {
+    running.inputs.push_back(std::move(event));
+  }
 }
 
 std::optional<GridPosition> Executor::topk_position(std::uint32_t process_set) const {

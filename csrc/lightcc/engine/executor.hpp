@@ -105,7 +105,7 @@ class Executor {
     const StagedWork* staged = nullptr;  // The work, where memory is staged.
     TimePoint started;
     const char* algorithm = "";                       // As the timeline calls it.
-    std::vector<std::shared_ptr<ReadyEvent>> inputs;  // Those that were ready, for the timeline.
+    std::vector<std::shared_ptr<ReadyEvent>> inputs;  // Those that were taken, for the timeline.
     std::shared_ptr<DeviceTrace> trace;               // Null: nothing is recorded of a device.
     std::optional<std::uint64_t> chunk_bytes;
   };
@@ -152,6 +152,12 @@ class Executor {
   void count_on_device(const Set& set, const Running& running);
   void release_turn(Running& running);
   Result<bool> are_inputs_ready(Running& running);
+  /// Whether its inputs are for its device to wait for, which then has been told so.
+  bool waits_on_device(const Set& set, Running& running);
+  /// Of the operation that brings a tensor; null: it is ready.
+  static std::shared_ptr<ReadyEvent> ready_event_of(const BucketTensor& tensor);
+  /// Nobody asks for it any more, but perhaps the timeline.
+  void take_input(Running& running, const BucketTensor& tensor);
   void explain_adasum_once(const Set& set, const Running& running);
   Planes::Way way_of(const Signature& signature) const;
   Planes::Way way_of(const Bucket& bucket) const;

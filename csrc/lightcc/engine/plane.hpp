@@ -89,6 +89,11 @@ class Plane {
   /// Whether its buckets must begin in the order of their announcements, on all lanes and process
   /// sets. One on two levels then ends before the next one begins, where it begins again and again.
   virtual bool begins_in_order() const { return false; }
+  /// Has the device wait for `inputs` before what the groups start next. False: it cannot, and they
+  /// are waited for on the host.
+  virtual bool begin_behind(const std::vector<std::shared_ptr<ReadyEvent>>& /*inputs*/) {
+    return false;
+  }
   /// Why it cannot run an operation of this rank, which then fails on all ranks of its process set:
   /// its tensor is not where the plane has its groups. Empty: it can.
   virtual std::string objection_to(const Operation& /*operation*/) const { return {}; }

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/engine/operation.hpp"
@@ -27,7 +26,6 @@ class UnfinishedBuckets {
     // For what it costs.
     std::uint32_t process_set = 0;
     std::uint64_t allreduce_bytes = 0;  ///< 0: it is nothing to learn from.
-    TimePoint started{};
   };
 
   void add(Entry entry);

@@ -2,12 +2,14 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstring>
 #include <system_error>
 
 #include "lightcc/base/half.hpp"
 
 #include "lightcc_cuda/nccl/launcher.hpp"
+#include "lightcc_cuda/staging/stream_event.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -65,6 +67,7 @@ class NcclWork final : public Work {
   std::shared_ptr<DeviceEnd> device_end() const override {
     return job_->event() == nullptr ? nullptr : std::make_shared<NcclJobEnd>(launcher_, job_);
   }
+  std::optional<TimePoint> device_begin() const override { return job_->began(); }
 
  private:
   std::shared_ptr<NcclLauncher> launcher_;
@@ -210,7 +213,10 @@ std::unique_ptr<Work> NcclComms::start(std::shared_ptr<NcclComm> comm,
   }
   std::vector<NcclStep> steps;
   std::vector<NcclStep>& to = collected_ == nullptr ? steps : *collected_;
-  to.push_back({.comm = std::move(comm), .what = what, .run = std::move(run)});
+  to.push_back({.comm = std::move(comm),
+                .what = what,
+                .run = std::move(run),
+                .inputs = std::exchange(inputs_, {})});
   return collected_ == nullptr ? start(std::move(what), std::move(steps))
                                : std::make_unique<DoneWork>();
 }
@@ -223,6 +229,15 @@ std::unique_ptr<Work> NcclComms::start(std::string what, std::vector<NcclStep> s
 
 void NcclComms::copy_before_next(std::byte* out, const std::byte* in, std::size_t bytes) {
   copies_.push_back({.out = out, .in = in, .bytes = bytes});
+}
+
+bool NcclComms::begin_behind(const std::vector<std::shared_ptr<ReadyEvent>>& inputs) {
+  const bool are_of_gpus =
+      std::ranges::all_of(inputs, [](const auto& input) { return is_of_gpus(*input); });
+  if (are_of_gpus) {
+    inputs_ = inputs;
+  }
+  return are_of_gpus;
 }
 
 }  // namespace lightcc::cuda

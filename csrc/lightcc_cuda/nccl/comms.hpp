@@ -30,6 +30,7 @@
 #include "lightcc/base/clock.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/collectives/work.hpp"
+#include "lightcc/engine/operation.hpp"
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
@@ -165,6 +166,8 @@ struct NcclStep {
   /// An earlier step, which the GPU has done before it begins with this one.
   std::optional<std::size_t> after = std::nullopt;
   bool is_awaited = false;  ///< By a step that comes after it.
+  /// Events of GPUs, for which the GPU waits before it begins.
+  std::vector<std::shared_ptr<ReadyEvent>> inputs = {};
 };
 
 /// The communicators of one world. Thread: one at a time.
@@ -202,6 +205,9 @@ class NcclComms {
   const KernelReductions& kernels() const { return kernels_; }
   /// Copies on the GPU in the order of the operation that is started next, and before it.
   void copy_before_next(std::byte* out, const std::byte* in, std::size_t bytes);
+  /// Has the GPU wait for `inputs` before that. False: it can wait for one of them only on the
+  /// host.
+  bool begin_behind(const std::vector<std::shared_ptr<ReadyEvent>>& inputs);
 
  private:
   NcclComms(std::shared_ptr<NcclLauncher> launcher, const NcclSetup& setup)
@@ -220,6 +226,7 @@ class NcclComms {
   KernelReductions kernels_;
   std::unique_ptr<std::thread> thread_;
   std::vector<Copy> copies_;
+  std::vector<std::shared_ptr<ReadyEvent>> inputs_;
   std::vector<NcclStep>* collected_ = nullptr;
 };
 

@@ -463,15 +463,36 @@ void NcclLauncher::end_all_spans(const Status& why) {
   }
 }
 
-Result<bool> NcclLauncher::has_ended(const Running& running, bool may_have_passed) {
-  if (may_have_passed) {
+Result<bool> NcclLauncher::are_inputs_ready(const NcclJob& job) {
+  for (const NcclStep& step : job.steps_) {
+    for (const auto& input : step.inputs) {
+      LIGHTCC_ASSIGN_OR_RETURN(const bool ready, input->is_ready());
+      if (!ready) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+Result<bool> NcclLauncher::has_ended(Running& running, bool is_first) {
+  NcclJob& job = *running.job;
+  const TimePoint now = clock_.now();
+  LIGHTCC_ASSIGN_OR_RETURN(const bool could_begin,
+                           job.began_.has_value() ? Result<bool>(true) : are_inputs_ready(job));
+  if (is_first) {
     LIGHTCC_ASSIGN_OR_RETURN(const bool has_passed, running.event->has_passed());
     if (has_passed) {
       return true;
     }
   }
-  const TimePoint now = clock_.now();
-  for (const NcclStep& step : running.job->steps_) {
+  if (could_begin && !job.began_.has_value()) {
+    job.began_ = now;
+  }
+  if (!could_begin || !is_first) {
+    running.deadline = deadline_from_now(setup_.operation_patience);
+  }
+  for (const NcclStep& step : job.steps_) {
     NcclComm& comm = *step.comm;
     if (now - comm.asked_ >= kErrorInterval) {
       comm.asked_ = now;
@@ -483,7 +504,7 @@ Result<bool> NcclLauncher::has_ended(const Running& running, bool may_have_passe
                       "rank %d waited for the end of NCCL's %s, which did not come in time "
                       "(LIGHT_NCCL_TIMEOUT)",
                       setup_.rank,
-                      running.job->what_.c_str());
+                      job.what_.c_str());
   }
   return false;
 }

@@ -35,6 +35,8 @@ class NcclJob {
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
   /// Of one that has ended. Of one that failed the GPU may still use memory.
   const Status& status() const { return status_; }
+  /// Of one that has ended: when the GPU had its inputs. Nothing: that was seen with its end.
+  std::optional<TimePoint> began() const { return began_; }
   /// What passes when the GPU has done it. Null: NCCL has not taken it yet, it has several steps,
   /// or the host does something at its end.
   std::shared_ptr<const SharedEvent> event() const {
@@ -51,9 +53,10 @@ class NcclJob {
   std::size_t taken_ = 0;  // Steps that NCCL has on streams.
 
   Status status_;
+  std::optional<TimePoint> began_;
   std::shared_ptr<const SharedEvent> event_;
   std::atomic<bool> is_enqueued_{false};  // Set after the event.
-  std::atomic<bool> has_ended_{false};    // Set after the status.
+  std::atomic<bool> has_ended_{false};    // Set after what is said of one that has ended.
 };
 
 /// Whoever asks and the thread both hold it: the thread may be lost in a call that never returns.
@@ -93,8 +96,8 @@ class NcclLauncher {
     std::shared_ptr<NcclJob> job;
     std::shared_ptr<const SharedEvent> event;
     const StreamHandle* stream;
-    std::function<Status()> end;  // If the GPU did it.
-    TimePoint deadline;
+    std::function<Status()> end;                   // If the GPU did it.
+    TimePoint deadline;                            // From when the GPU could begin.
     std::vector<std::unique_ptr<OpenSpan>> spans;  // Of its steps; none: no timeline.
   };
   /// What the thread was asked for since it looked last.
@@ -132,8 +135,10 @@ class NcclLauncher {
   Status call_step(NcclJob& job, NcclStep& step);
   Status finish_step(NcclJob& job, const NcclStep& step);
   static const Stream& stream_of(const NcclStep& step);
-  /// `may_have_passed`: its event.
-  Result<bool> has_ended(const Running& running, bool may_have_passed);
+  /// Whether the GPU has what it begins with.
+  static Result<bool> are_inputs_ready(const NcclJob& job);
+  /// `is_first`: of its stream.
+  Result<bool> has_ended(Running& running, bool is_first);
   void end_spans(std::vector<std::unique_ptr<OpenSpan>>& spans, const Status& status);
   /// Of jobs that nobody waits for any more, for a timeline.
   void end_all_spans(const Status& why);

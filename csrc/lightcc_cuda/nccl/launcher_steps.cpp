@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lightcc_cuda/nccl/launcher.hpp"
+#include "lightcc_cuda/staging/stream_event.hpp"
 
 namespace lightcc::cuda {
 
@@ -38,11 +39,17 @@ Status NcclLauncher::call_step(NcclJob& job, NcclStep& step) {
   NcclComm& comm = *step.comm;
   comm.rest_ = nullptr;
   comm.end_ = nullptr;
+  const auto wait_for = [&](EventHandle* event) {
+    return driver_->check(driver_->call().wait_for_event(stream_of(step).get(), event, 0),
+                          "cuStreamWaitEvent");
+  };
   if (step.after.has_value() && &stream_of(job.steps_[*step.after]) != &stream_of(step)) {
-    const Event& event = step_events_.at(*step.after);
-    LIGHTCC_RETURN_IF_ERROR(
-        driver_->check(driver_->call().wait_for_event(stream_of(step).get(), event.get(), 0),
-                       "cuStreamWaitEvent"));
+    LIGHTCC_RETURN_IF_ERROR(wait_for(step_events_.at(*step.after).get()));
+  }
+  for (const auto& input : step.inputs) {
+    for (EventHandle* const event : events_of(*input)) {
+      LIGHTCC_RETURN_IF_ERROR(wait_for(event));
+    }
   }
   if (job.trace_ != nullptr) {
     launch_spans_.push_back(

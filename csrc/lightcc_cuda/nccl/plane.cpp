@@ -69,6 +69,9 @@ class NcclPlane final : public Plane {
            reducer_of(signature, members(signature.process_set), kernels_) == Reducer::kKernel;
   }
   bool begins_in_order() const override { return true; }
+  bool begin_behind(const std::vector<std::shared_ptr<ReadyEvent>>& inputs) override {
+    return comms_->begin_behind(inputs);
+  }
   const char* makes_groups_unheard() const override { return "NCCL's ncclCommSplit"; }
 
   std::string objection_to(const Operation& operation) const override {

@@ -22,11 +22,18 @@ Result<std::shared_ptr<ReadyEvent>> record_ready_event(const Context& context,
 /// A ready event that is made of events of GPUs.
 class GpuReadyEvent : public ReadyEvent {
  public:
+  /// Appends all.
+  virtual void add_events(std::vector<EventHandle*>& events) const = 0;
   /// Appends those of a GPU that know when they happened.
   virtual void add_timed_events(Device device, std::vector<EventHandle*>& events) const = 0;
 };
 
-/// Of any ready event. They live as long as it does.
+/// Whether GPUs can wait for it.
+bool is_of_gpus(const ReadyEvent& ready);
+
+// Of any ready event. They live as long as it does.
+
+std::vector<EventHandle*> events_of(const ReadyEvent& ready);
 std::vector<EventHandle*> timed_events_of(const ReadyEvent& ready, Device device);
 
 }  // namespace lightcc::cuda

@@ -14,6 +14,11 @@ namespace {
 class RecordedEvents final : public GpuReadyEvent {
  public:
   explicit RecordedEvents(std::shared_ptr<const StreamOrder> owner) : owner_(std::move(owner)) {}
+  void add_events(std::vector<EventHandle*>& events) const override {
+    for (const auto& event : all_) {
+      std::ranges::copy(events_of(*event), std::back_inserter(events));
+    }
+  }
   void add_timed_events(Device device, std::vector<EventHandle*>& events) const override {
     for (const auto& event : all_) {
       std::ranges::copy(timed_events_of(*event, device), std::back_inserter(events));

@@ -1,9 +1,11 @@
 // Operations that are done when the GPU has been given them (LIGHT_GPU_ASYNC_COMPLETION).
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +21,7 @@
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
+#include "lightcc_cuda/staging/stream_event.hpp"
 
 namespace lightcc::cuda::nccl_early_test {
 namespace {
@@ -347,6 +350,166 @@ TEST_F(NcclEarly, what_the_host_has_a_part_in_is_waited_for) {
     EXPECT_EQ(world.stats().device_buckets.on_levels, 1U);
     EXPECT_EQ(world.stats().device_buckets.early, 0U);
   });
+}
+
+/// Keeps a stream from going on until it is released.
+class Hold {
+ public:
+  explicit Hold(StreamHandle* stream) {
+    fake::lightcc_fake_cuda_enqueue(
+        stream,
+        [](void* held) { (*static_cast<Released*>(held))->wait(false); },
+        std::make_unique<Released>(is_released_).release(),
+        [](void* held) { const std::unique_ptr<Released> owned(static_cast<Released*>(held)); });
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() { release(); }
+  void release() {
+    *is_released_ = true;
+    is_released_->notify_all();
+  }
+
+ private:
+  using Released = std::shared_ptr<std::atomic<bool>>;
+  const Released is_released_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+/// For what would otherwise hang.
+std::function<bool()> after(std::chrono::seconds patience) {
+  return [end = std::chrono::steady_clock::now() + patience] {
+    return std::chrono::steady_clock::now() >= end;
+  };
+}
+
+Operation behind(const Framework& framework, Operation operation) {
+  operation.ready = value(record_ready_event(framework.context(), framework.stream()));
+  return operation;
+}
+
+TEST_F(NcclEarly, the_gpu_waits_for_inputs_and_the_host_does_not) {
+  for (const bool is_early : {true, false}) {
+    const JobOptions options = is_early ? early(on_one_host(2)) : on_one_host(2);
+    run_nccl_job(options, [&](World& world, int rank) {
+      const Framework framework(rank);
+      Numbers data = numbers_of(rank);
+      Tensor tensor(framework, Numbers(data.size()));
+      Hold hold(framework.stream());
+      tensor.write(data);
+      const Handle handle = value(world.start(only(behind(framework, sum_of(tensor, data))), {}));
+      const auto outcomes = world.wait(handle, after(std::chrono::seconds(is_early ? 60 : 1)));
+      EXPECT_EQ(outcomes.ok(), is_early) << outcomes.status().message();
+      EXPECT_EQ(world.stats().device_buckets.unfinished, is_early ? 1U : 0U);
+      EXPECT_FALSE(world.poll(handle));
+      hold.release();
+      EXPECT_TRUE(world.wait(handle, {}, Until::kFinished).ok());
+      EXPECT_EQ(tensor.read(), sums(2));
+    });
+  }
+}
+
+TEST_F(NcclEarly, copies_before_an_operation_wait_for_inputs_as_well) {
+  run_nccl_job(early(on_one_host(4)), [](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    for_every_operation(rank, [&](const std::string& name, Operation operation) {
+      Tensor tensor(framework, Numbers(data.size()));
+      operation.output.reset();
+      if (operation.request.signature.op == OpType::kAlltoall) {
+        operation.request.splits = {700, 100, 100, 100};
+      }
+      auto on_host = run_one(world, operation);
+      Hold hold(framework.stream());
+      tensor.write(data);
+      const Handle handle = value(world.start(only(behind(framework, tensor.put(operation))), {}));
+      std::thread releases([&hold] {
+        nap();
+        hold.release();
+      });
+      auto on_gpu = world.wait(handle, {}, Until::kFinished);
+      releases.join();
+      ASSERT_TRUE(on_host.ok()) << on_host.status().message();
+      ASSERT_TRUE(on_gpu.ok()) << name << ": " << on_gpu.status().message();
+      const Numbers got = numbers_in(*on_gpu->front().output, &tensor);
+      const Numbers expected = numbers_in(*on_host->front().output, nullptr);
+      ASSERT_EQ(got.size(), expected.size()) << name;
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        ASSERT_NEAR(got[i], expected[i], 1e-4F) << name << ", element " << i;
+      }
+    });
+  });
+}
+
+// One behind another, and both behind what the GPU computes for longer than NCCL may take.
+TEST_F(NcclEarly, the_time_of_an_operation_does_not_run_while_its_inputs_are_computed) {
+  JobOptions options = early(on_one_host(2));
+  options.environment["LIGHT_NCCL_TIMEOUT"] = "0.3";
+  run_nccl_job(options, [](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    const Tensor first(framework, data);
+    const Tensor second(framework, data);
+    Hold hold(framework.stream());
+    ASSERT_TRUE(run_one(world, behind(framework, sum_of(first, data, "first"))).ok());
+    ASSERT_TRUE(run_one(world, sum_of(second, data, "second")).ok());
+    for (int i = 0; i < 50; ++i) {
+      nap();
+    }
+    EXPECT_EQ(world.stats().device_buckets.unfinished, 2U);
+    hold.release();
+    const Status finished = world.finish({});
+    EXPECT_TRUE(finished.ok()) << finished.message();
+    EXPECT_EQ(first.read(), sums(2));
+    EXPECT_EQ(second.read(), sums(2));
+  });
+}
+
+class Flag final : public ReadyEvent {
+ public:
+  Result<bool> is_ready() override { return is_set_.load(); }
+  void set() { is_set_ = true; }
+
+ private:
+  std::atomic<bool> is_set_ = false;
+};
+
+TEST_F(NcclEarly, inputs_that_no_gpu_can_wait_for_are_waited_for_on_the_host) {
+  run_nccl_job(early(on_one_host(2)), [](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    const Tensor tensor(framework, data);
+    const auto flag = std::make_shared<Flag>();
+    Operation operation = sum_of(tensor, data);
+    operation.ready = flag;
+    const Handle handle = value(world.start(only(std::move(operation)), {}));
+    EXPECT_EQ(world.wait(handle, after(std::chrono::seconds(1))).status().code(),
+              ErrorCode::kTimeout);
+    flag->set();
+    EXPECT_TRUE(world.wait(handle, {}).ok());
+    EXPECT_TRUE(world.finish({}).ok());
+    EXPECT_EQ(tensor.read(), sums(2));
+  });
+}
+
+TEST_F(NcclEarly, failures_while_the_gpu_waits_for_inputs_end_the_world) {
+  for (const std::string failure : {"cuStreamWaitEvent:1:0", "cuEventQuery:700:0"}) {
+    run_nccl_job(early(on_one_host(2)), [&](World& world, int rank) {
+      const Framework framework(rank);
+      Numbers data = numbers_of(rank);
+      const Tensor tensor(framework, data);
+      Hold hold(framework.stream());
+      Operation operation = behind(framework, sum_of(tensor, data));
+      ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
+      fake::set("devices=4,fail=" + failure);
+      const Handle handle = value(world.start(only(std::move(operation)), {}));
+      Status failed = world.wait(handle, after(std::chrono::seconds(60))).status();
+      failed = failed.ok() ? world.finish(after(std::chrono::seconds(60))) : failed;
+      EXPECT_FALSE(failed.ok());
+      EXPECT_NE(failed.code(), ErrorCode::kTimeout);
+      hold.release();
+    });
+    fake::set("devices=4");
+  }
 }
 
 TEST_F(NcclEarly, a_stream_that_is_captured_is_left_alone) {
