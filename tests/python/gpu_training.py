@@ -82,12 +82,29 @@ def use_gpu() -> torch.device:
     return torch.device("cuda", index)
 
 
+def make_network(device: torch.device | str) -> Network:
+    """Returns one with the same weights on all ranks. Collective."""
+    torch.manual_seed(hvd.rank())  # Other weights on each rank ...
+    model = Network().to(device)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # ... until here.
+    return model
+
+
+def make_batch(step: int, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns this rank's images and labels of a step, which are made in host memory."""
+    patterns = torch.randn(_CLASSES, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(100 * step + hvd.rank())
+    labels = torch.randint(_CLASSES, (16,), generator=generator)
+    images = patterns[labels] + 0.5 * torch.randn(16, 3, 8, 8, generator=generator)
+    return images.to(device), labels.to(device)
+
+
 def train(device: torch.device | str, name: str, *, topk: bool) -> Trained:
     """Trains with DistributedOptimizer; `topk`: by top-k with momentum correction.
 
     `name` is that of this training, as what compression keeps back belongs to names.
     """
-    model = _make_network(device)
+    model = make_network(device)
     compression: Any = hvd.Compression.none
     if topk:
         compression = hvd.Compression.topk(RATIO, momentum_correction=True)
@@ -101,7 +118,7 @@ def train(device: torch.device | str, name: str, *, topk: bool) -> Trained:
 
 def train_by_host(device: torch.device | str, name: str, *, topk: bool) -> Trained:
     """Does the same, but copies each gradient to host memory, and all-reduces the copy there."""
-    model = _make_network(device)
+    model = make_network(device)
     parameters = dict(model.named_parameters())
     threshold_bytes = int(os.environ["LIGHT_TOPK_THRESHOLD"])
     compressed = {key for key, p in parameters.items() if topk and 4 * p.numel() >= threshold_bytes}
@@ -151,27 +168,11 @@ def check_close(one: Trained, other: Trained) -> None:
     torch.testing.assert_close(one.losses, other.losses, rtol=0.005, atol=0.0)
 
 
-def _make_network(device: torch.device | str) -> Network:
-    torch.manual_seed(hvd.rank())  # Other weights on each rank ...
-    model = Network().to(device)
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # ... until here.
-    return model
-
-
-def _batch(step: int, device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns this rank's images and labels of a step, which are made in host memory."""
-    patterns = torch.randn(_CLASSES, 3, 8, 8, generator=torch.Generator().manual_seed(1))
-    generator = torch.Generator().manual_seed(100 * step + hvd.rank())
-    labels = torch.randint(_CLASSES, (16,), generator=generator)
-    images = patterns[labels] + 0.5 * torch.randn(16, 3, 8, 8, generator=generator)
-    return images.to(device), labels.to(device)
-
-
 def _run(model: Network, optimizer: torch.optim.Optimizer, device: torch.device | str) -> Trained:
     before = _counters()
     losses = []
     for step in range(STEPS):
-        images, labels = _batch(step, device)
+        images, labels = make_batch(step, device)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
