@@ -265,7 +265,8 @@ void Executor::end_front(Set& set,
     unfinished_.add({.work = std::move(front.work),
                      .outputs = std::move(outputs),
                      .process_set = front.bucket.process_set,
-                     .allreduce_bytes = learnable_bytes(front.bucket)});
+                     .allreduce_bytes = learnable_bytes(front.bucket),
+                     .on_two_levels = runs_on_levels(set, front)});
   }
   end_steps(front.bucket);
   release_turn(front);
@@ -483,7 +484,7 @@ Result<bool> Executor::are_inputs_ready(Running& running) {
 bool Executor::waits_on_device(const Set& set, Running& running) {
   const Bucket& bucket = running.bucket;
   if (!ends_early_ || !planes_.serves(memory_kind(bucket)) || is_compressed(bucket) ||
-      runs_on_levels(set, running)) {
+      (runs_on_levels(set, running) && !set.groups_for(running).levels_begin_once)) {
     return false;
   }
   const Planes::Way way = way_of(bucket);

@@ -78,9 +78,10 @@ void Executor::learn_cost_of_unfinished(const UnfinishedBuckets::Entry& entry) {
   const auto found = sets_.find(entry.process_set);
   if (entry.allreduce_bytes > 0 && could_begin.has_value() && found != sets_.end()) {
     const TimePoint began = std::max(*could_begin, last_finished);
-    found->second.costs.at(static_cast<std::size_t>(Carrier::kDevice))
-        .flat.add(static_cast<double>(entry.allreduce_bytes),
-                  std::chrono::duration<double>(now - began).count());
+    Set::Costs& costs = found->second.costs.at(static_cast<std::size_t>(Carrier::kDevice));
+    CostLine& line = entry.on_two_levels ? costs.two_level : costs.flat;
+    line.add(static_cast<double>(entry.allreduce_bytes),
+             std::chrono::duration<double>(now - began).count());
   }
 }
 

@@ -26,6 +26,7 @@ class UnfinishedBuckets {
     // For what it costs.
     std::uint32_t process_set = 0;
     std::uint64_t allreduce_bytes = 0;  ///< 0: it is nothing to learn from.
+    bool on_two_levels = false;
   };
 
   void add(Entry entry);

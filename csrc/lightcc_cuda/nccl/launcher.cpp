@@ -422,7 +422,7 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
                       .end = std::exchange(last.comm->end_, nullptr),
                       .deadline = launch_deadline_,
                       .spans = std::exchange(launch_spans_, {})});
-  const bool is_all = running_.back().end == nullptr && job->steps_.size() == 1;
+  const bool is_all = running_.back().end == nullptr;
   job->is_enqueued_.store(is_all, std::memory_order_release);
   return true;
 }

@@ -37,8 +37,8 @@ class NcclJob {
   const Status& status() const { return status_; }
   /// Of one that has ended: when the GPU had its inputs. Nothing: that was seen with its end.
   std::optional<TimePoint> began() const { return began_; }
-  /// What passes when the GPU has done it. Null: NCCL has not taken it yet, it has several steps,
-  /// or the host does something at its end.
+  /// What passes when the GPU has done it. Null: NCCL has not taken it yet, or the host does
+  /// something at its end.
   std::shared_ptr<const SharedEvent> event() const {
     return is_enqueued_.load(std::memory_order_acquire) ? event_ : nullptr;
   }

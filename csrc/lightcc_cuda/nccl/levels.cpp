@@ -1,9 +1,12 @@
 #include "lightcc_cuda/nccl/levels.hpp"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "lightcc/base/clock.hpp"
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/device_end.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/engine/partial_group.hpp"
 
@@ -122,6 +125,8 @@ class LevelsWork final : public Work {
       : planned_(std::move(planned)), work_(std::move(work)) {}
 
   Result<Progress> advance() override { return work_->advance(); }
+  std::shared_ptr<DeviceEnd> device_end() const override { return work_->device_end(); }
+  std::optional<TimePoint> device_begin() const override { return work_->device_begin(); }
 
  private:
   std::unique_ptr<Work> planned_;

@@ -408,6 +408,44 @@ TEST_F(NcclEarly, the_gpu_waits_for_inputs_and_the_host_does_not) {
   }
 }
 
+TEST_F(NcclEarly, operations_on_two_levels_of_nccl_come_later_as_well) {
+  for (const std::string order : {"0", "1"}) {  // On one stream, or on two.
+    JobOptions options = early(on_hosts({0, 0, 1, 1}));
+    options.environment["LIGHT_2D_ALLREDUCE"] = "1";
+    options.environment["LIGHT_2D_INTER"] = "nccl";
+    options.environment["LIGHT_2D_CHUNK"] = "1K";
+    options.environment["NCCL_LAUNCH_ORDER_IMPLICIT"] = order;
+    fake::set_nccl("version=22703");
+    run_nccl_job(options, [](World& world, int rank) {
+      const Framework framework(world.topology().local_rank);
+      Numbers data = numbers_of(rank);
+      Tensor tensor(framework, Numbers(data.size()));
+      Hold hold(framework.stream());
+      tensor.write(data);
+      for (int step = 0; step < 3; ++step) {
+        const Handle handle = value(world.start(only(behind(framework, sum_of(tensor, data))), {}));
+        const auto outcomes = world.wait(handle, after(std::chrono::seconds(60)));
+        ASSERT_TRUE(outcomes.ok()) << outcomes.status().message();
+        ASSERT_NE(outcomes->front().end, nullptr);
+        EXPECT_TRUE(value(world.order(handle, handle_of(framework))));
+      }
+      EXPECT_EQ(world.stats().device_buckets.on_levels, 3U);
+      EXPECT_EQ(world.stats().device_buckets.early, 3U);
+      EXPECT_EQ(world.stats().device_buckets.unfinished, 3U);
+      hold.release();
+      const Status finished = world.finish({});
+      EXPECT_TRUE(finished.ok()) << finished.message();
+      Numbers expected = sums(4);
+      std::ranges::transform(expected, expected.begin(), [](float sum) { return 16 * sum; });
+      EXPECT_EQ(tensor.read(), expected);
+      const std::vector<AllreduceCost> costs = world.stats().allreduce_costs;
+      EXPECT_TRUE(std::ranges::any_of(costs, [](const AllreduceCost& cost) {
+        return cost.carrier == Carrier::kDevice && cost.two_level && cost.samples > 0;
+      }));
+    });
+  }
+}
+
 TEST_F(NcclEarly, copies_before_an_operation_wait_for_inputs_as_well) {
   run_nccl_job(early(on_one_host(4)), [](World& world, int rank) {
     const Framework framework(rank);
@@ -502,11 +540,15 @@ TEST_F(NcclEarly, failures_while_the_gpu_waits_for_inputs_end_the_world) {
       ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
       fake::set("devices=4,fail=" + failure);
       const Handle handle = value(world.start(only(std::move(operation)), {}));
+      std::thread releases([&hold] {  // Else aborting waits for it.
+        nap();
+        hold.release();
+      });
       Status failed = world.wait(handle, after(std::chrono::seconds(60))).status();
       failed = failed.ok() ? world.finish(after(std::chrono::seconds(60))) : failed;
       EXPECT_FALSE(failed.ok());
       EXPECT_NE(failed.code(), ErrorCode::kTimeout);
-      hold.release();
+      releases.join();
     });
     fake::set("devices=4");
   }

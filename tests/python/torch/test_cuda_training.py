@@ -80,9 +80,12 @@ def dense_by_nccl() -> None:
 
 
 def dense_by_nccl_with_results_that_come_later() -> None:
-    counted = train_beside_cpu(False, NCCL | FLAT | {COMES_LATER: "1"})
-    assert counted["nccl_early_buckets"] > 0
-    assert counted["staged_buckets"] == 0
+    for levels in (FLAT, TWO_LEVELS | {"LIGHT_2D_INTER": "nccl"}):
+        counted = train_beside_cpu(False, NCCL | levels | {COMES_LATER: "1"})
+        # What has ended before anybody looks is not early.
+        assert 0 < counted["nccl_early_buckets"] <= counted["nccl_buckets"]
+        assert (counted["nccl_two_level_buckets"] > 0) == (levels != FLAT)
+        assert counted["staged_buckets"] == 0
 
 
 def small_tensors_by_nccl_and_topk_by_way_of_the_host() -> None:
