@@ -4,8 +4,8 @@ Usage: test_gpu.py [--steps NAME,...] [--minutes 20] [--few-cases]
 
 The steps are those of steps(), in this order: what says most in little time comes first. Each has a
 limit, and what steps before it have left of theirs; all together have --minutes. A step that takes
-longer is ended, and has failed. Tests of Python that were over by then are counted, and the one
-that ran is named. A step in which everything was skipped has not passed, and the table says so. The
+longer is ended, and has failed. Tests that were over by then are counted, and the one that ran is
+named. A step in which everything was skipped has not passed, and the table says so. The
 reasons of skips stand above the table, counted.
 
 The exit status is 1 where something failed, and where there is a GPU on which nothing passed. It is
@@ -138,7 +138,7 @@ def read_report(path: Path, ended: str | int) -> Outcome:
 
 
 def read_record(path: Path, ended: str | int) -> Outcome:
-    """Returns what was over when pytest ended so, without a report (tests/python/records.py)."""
+    """Returns what was over when a run ended so, without a report (tests/python/records.py)."""
     outcome = Outcome(problem=ended if isinstance(ended, str) else f"exit code {ended}")
     results: dict[str, tuple[str, str]] = {}
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
@@ -158,16 +158,27 @@ def read_record(path: Path, ended: str | int) -> Outcome:
     return outcome
 
 
+def make_room(report: str) -> tuple[Path, Path]:
+    """Returns where a run's report and record go, and has neither of them there."""
+    paths = REPORTS / f"{report}.xml", REPORTS / f"{report}.jsonl"
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    for old in paths:
+        old.unlink(missing_ok=True)
+    return paths
+
+
+def read_results(path: Path, record: Path, ended: str | int) -> Outcome:
+    """Returns what the report says; where there is none, what was over by then."""
+    return read_report(path, ended) if path.exists() else read_record(record, ended)
+
+
 def run_pytest(report: str, limit_s: float, files: Sequence[str], **environment: str) -> Outcome:
     """Runs tests marked `gpu`."""
-    path, record = REPORTS / f"{report}.xml", REPORTS / f"{report}.jsonl"
-    REPORTS.mkdir(parents=True, exist_ok=True)
-    for old in (path, record):
-        old.unlink(missing_ok=True)
+    path, record = make_room(report)
     targets = [str(PYTHON_TESTS / file) for file in files]
     argv = [*PYTEST, "--junitxml", str(path), "--record", str(record), *targets]
     ended = run_program(argv, limit_s, **environment)
-    return read_report(path, ended) if path.exists() else read_record(record, ended)
+    return read_results(path, record, ended)
 
 
 def run_kernel_cases(
@@ -176,14 +187,13 @@ def run_kernel_cases(
     """Runs the cases of kernels on the first GPU; `before`: a program that runs the program."""
     if not KERNEL_TESTS.exists():
         return Outcome(problem=f"{KERNEL_TESTS.relative_to(ROOT)} is not built")
-    path = REPORTS / f"{report}.xml"
-    path.unlink(missing_ok=True)
-    REPORTS.mkdir(parents=True, exist_ok=True)
+    path, record = make_room(report)
     argv = [*before, str(KERNEL_TESTS), *flags, f"--gtest_output=xml:{path}", "--gtest_brief=1"]
-    ended = run_program(argv, limit_s, LIGHTCC_TEST_GPU="0:all")
+    environment = {"LIGHTCC_TEST_GPU": "0:all", "LIGHTCC_TEST_RECORD": str(record)}
+    ended = run_program(argv, limit_s, **environment)
     if ended == SANITIZER_CODE:
         ended = "compute-sanitizer has found something"
-    return read_report(path, ended)
+    return read_results(path, record, ended)
 
 
 def find_sanitizer() -> str | None:

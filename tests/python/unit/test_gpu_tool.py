@@ -40,6 +40,19 @@ def test_that_is_ended(): os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+RUN_UNTIL_A_CASE_HAS_PASSED = """
+import os, subprocess, sys, time
+from pathlib import Path
+program = subprocess.Popen(sys.argv[1:])
+record = Path(os.environ["LIGHTCC_TEST_RECORD"])
+while program.poll() is None:
+    if record.exists() and '"passed"' in record.read_text():
+        program.kill()
+    time.sleep(0.01)
+sys.exit(9)
+"""
+
+
 def run_tool(*flags: str) -> tuple[int, list[str]]:
     """Runs the tool on the fake driver; returns its exit status and its lines."""
     done = subprocess.run(
@@ -128,6 +141,20 @@ def test_tests_that_were_over_count_where_pytest_is_ended(
     assert outcome.skipped == {"a reason": 1}
     assert outcome.problem.startswith("exit code -9, during ")
     assert outcome.problem.endswith("test_some.py::test_that_is_ended")
+
+
+@needs_fake_cuda
+@needs_kernel_tests
+def test_cases_of_kernels_that_were_over_count_where_the_program_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(FAKE_CUDA.parent))
+    monkeypatch.setattr(gpu_tool, "REPORTS", tmp_path)
+    ending = [sys.executable, "-c", RUN_UNTIL_A_CASE_HAS_PASSED]
+    outcome = gpu_tool.run_kernel_cases("ended", 200, before=ending)
+    assert (outcome.word(), outcome.failed) == ("FAILED", 0)
+    assert outcome.passed > 0
+    assert outcome.problem.startswith("exit code 9")
 
 
 def test_a_record_that_is_cut_off_counts_as_far_as_it_goes(tmp_path: Path) -> None:
