@@ -83,6 +83,15 @@ std::optional<std::uintptr_t> stream_of(const py::dict& interface, int version) 
   return stream;
 }
 
+/// CuPy, where `array` is of it; null: it is not. Whoever made such an array has imported it.
+py::object cupy_of(py::handle array) {
+  const auto cupy = py::reinterpret_steal<py::object>(PyImport_GetModule(py::str("cupy").ptr()));
+  PyErr_Clear();
+  const bool is_of_it =
+      cupy && has_attribute(cupy, "ndarray") && py::isinstance(array, cupy.attr("ndarray"));
+  return is_of_it ? cupy : py::object();
+}
+
 /// A DLPack capsule for reading: it and its memory stay its producer's.
 py::object to_read_capsule(py::handle object) {
   const py::object produce = object.attr("__dlpack__");
@@ -107,6 +116,7 @@ class CudaArrayKind final : public TensorKind {
   py::object from_splits(const std::vector<std::int64_t>& splits) const override {
     return numpy_kind().from_splits(splits);
   }
+  std::optional<std::uintptr_t> result_stream(const TensorView& view) const override;
 
  private:
   /// None: the array's dtype has no word in the interface, and DLPack may have one.
@@ -241,15 +251,29 @@ py::object CudaArrayKind::from_output(const TensorView& like,
                                        .shape = shape,
                                        .device = like.ref.memory.device,
                                        .memory = std::move(output)});
-  // Imported by whoever made the array.
-  const auto cupy = py::reinterpret_steal<py::object>(PyImport_GetModule(py::str("cupy").ptr()));
-  PyErr_Clear();
-  if (!cupy || !has_attribute(cupy, "ndarray") ||
-      !py::isinstance(like.owner, cupy.attr("ndarray"))) {
+  const py::object cupy = cupy_of(like.owner);
+  if (!cupy) {
     return made;
   }
   // Each in all releases of CuPy that know the dtype.
   return cupy.attr(like.ref.dtype == DataType::kBfloat16 ? "from_dlpack" : "asarray")(made);
+}
+
+// CuPy has a current stream of each thread and GPU, as torch has. Others name none.
+std::optional<std::uintptr_t> CudaArrayKind::result_stream(const TensorView& view) const {
+  const py::object cupy = cupy_of(view.owner);
+  if (!cupy) {
+    return std::nullopt;
+  }
+  try {
+    const py::object get = cupy.attr("cuda").attr("get_current_stream");
+    return get(view.ref.memory.device).attr("ptr").cast<std::uintptr_t>();
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_TypeError) && !error.matches(PyExc_AttributeError)) {
+      throw;
+    }
+    return std::nullopt;  // Old releases of it cannot be asked about one GPU.
+  }
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // Results in CUDA memory that the GPU has not finished yet (LIGHT_GPU_ASYNC_COMPLETION).
 //
-// The current stream of the thread that takes a torch tensor waits for it. All else is waited for
-// on the host, as nobody names the stream on which it is used. Tensors stay alive until the GPU has
-// finished, whatever becomes of them in Python: those that it has finished are let go at the next
-// call.
+// The current stream of the thread that takes a tensor of torch's or an array of CuPy's waits for
+// it. All else is waited for on the host, as nobody names the stream on which it is used. Tensors
+// stay alive until the GPU has finished, whatever becomes of them in Python: those that it has
+// finished are let go at the next call.
 #pragma once
 
 #include <pybind11/pybind11.h>

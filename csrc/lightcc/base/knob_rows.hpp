@@ -407,8 +407,9 @@ inline constexpr auto kRows = std::to_array<Row>({
     {.names = {"LIGHT_GPU_ASYNC_COMPLETION", "HOROVOD_ENABLE_ASYNC_COMPLETION"},
      .type = Type::kBool,
      .target = &Knobs::gpu_async_completion,
-     .meaning = "synchronize() of a torch tensor that NCCL carries has the current stream wait for "
-                "the result, and does not wait itself; 0: the GPU has finished when it returns."},
+     .meaning =
+         "synchronize() of what NCCL carries, of torch or CuPy, has the current stream wait for "
+         "the result, and does not wait itself; 0: the GPU has finished when it returns."},
     {.names = {"LIGHT_GPU_TOPK"},
      .type = Type::kBool,
      .target = &Knobs::topk_on_gpu,

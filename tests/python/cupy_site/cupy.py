@@ -145,8 +145,14 @@ def _count() -> int:
     return count.value
 
 
+def _current_stream(device: int = -1) -> types.SimpleNamespace:
+    assert device in (-1, Device.current.index)
+    return types.SimpleNamespace(ptr=Device.current.stream.value)
+
+
 cuda = types.SimpleNamespace(
     Device=Device,
+    get_current_stream=_current_stream,
     is_available=lambda: _count() > 0,
     runtime=types.SimpleNamespace(getDeviceCount=_count),
 )
