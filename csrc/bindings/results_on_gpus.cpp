@@ -1,7 +1,6 @@
 #include "results_on_gpus.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -86,12 +85,13 @@ void release_finished() {
   if (kept().operations.empty()) {
     return;
   }
-  // Letting go of a tensor may run Python code, which may come here again.
-  const auto first_finished =
-      std::stable_partition(kept().operations.begin(), kept().operations.end(), &uses_memory);
-  const std::vector<Pending> finished(std::make_move_iterator(first_finished),
-                                      std::make_move_iterator(kept().operations.end()));
-  kept().operations.erase(first_finished, kept().operations.end());
+  std::vector<Pending> finished;
+  std::vector<Pending> left;
+  for (Pending& pending : kept().operations) {
+    (uses_memory(pending) ? left : finished).push_back(std::move(pending));
+  }
+  kept().operations = std::move(left);
+  finished.clear();  // Which may run Python code that comes here again.
 }
 
 void register_results_on_gpus(py::module_& module) {
