@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_arrays import FAKE_CUDA, GpuArray, needs_fake_cuda
+from held_nccl import release_later, set_nccl
 
 import lightcc as hvd
 from lightcc.testing import spawn_ranks
@@ -31,23 +32,6 @@ def prepare() -> Any:
     return cupy
 
 
-def set_nccl(settings: str) -> None:
-    """Changes how this rank's NCCL behaves. With "behind=0" nothing runs on the GPU."""
-    ctypes.CDLL("libnccl.so.2").lightcc_fake_nccl_set(settings.encode())
-
-
-def let_go_later() -> threading.Event:
-    """Has NCCL go on soon; returns what is set then."""
-    is_set = threading.Event()
-
-    def let_go() -> None:
-        is_set.set()
-        set_nccl("")
-
-    threading.Timer(0.2, let_go).start()
-    return is_set
-
-
 def the_current_stream_waits_and_the_host_does_not() -> None:
     cupy = prepare()
     x = cupy.ones(1000, "float32")
@@ -58,9 +42,11 @@ def the_current_stream_waits_and_the_host_does_not() -> None:
     assert isinstance(total, cupy.ndarray)
     copy = cupy.ndarray(1000, "float32")
     cupy.copyto(copy, total)  # In the order of the current stream.
-    is_over = let_go_later()
+    released = threading.Event()
+    thread = release_later(released)
     values = cupy.asnumpy(copy)
-    assert is_over.is_set()
+    assert released.is_set()
+    thread.join()
     assert (values == hvd.size() ** 2).all()
     hvd.shutdown()
 
@@ -71,9 +57,11 @@ def what_is_no_array_of_cupy_is_waited_for_on_the_host() -> None:
     del cupy.cuda.get_current_stream  # Nor are arrays of an old release.
     for array in (x, other):
         set_nccl("behind=0")
-        is_over = let_go_later()
+        released = threading.Event()
+        thread = release_later(released)
         hvd.allreduce_(array, op=hvd.Sum)
-        assert is_over.is_set()
+        assert released.is_set()
+        thread.join()
         assert hvd.stats().nccl_unfinished_buckets == 0
     hvd.shutdown()
 

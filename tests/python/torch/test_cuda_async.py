@@ -7,7 +7,6 @@ not import torch: its ranks do, after they have made such a device (cuda_torch.p
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 from cuda_torch import COMES_LATER, build_guard, cuda_torch, problems_of, same
 from gpu_arrays import FAKE_CUDA, GpuArray, needs_fake_cuda, use_gpu
+from held_nccl import release_later, set_nccl
 
 from lightcc.testing import RankProcesses, spawn_ranks
 
@@ -28,22 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = [pytest.mark.multiproc, needs_fake_cuda]
-
-
-def set_nccl(settings: str) -> None:
-    """Changes how this rank's NCCL behaves. With "behind=0" nothing runs on the GPU."""
-    ctypes.CDLL("libnccl.so.2").lightcc_fake_nccl_set(settings.encode())
-
-
-def release_later(released: threading.Event) -> threading.Thread:
-    def release() -> None:
-        time.sleep(0.2)
-        released.set()
-        set_nccl("")
-
-    thread = threading.Thread(target=release)
-    thread.start()
-    return thread
 
 
 def unfinished() -> int:
