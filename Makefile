@@ -255,8 +255,8 @@ lint-files: .venv-lint/.ready
 # One after another: the two runs of mypy share a cache.
 .PHONY: lint-types
 lint-types: .venv/.installed
-	MYPYPATH=tools .venv/bin/mypy
-	MYPYPATH=tools .venv/bin/mypy --strict tools harp_plugin/tools/abi_check
+	MYPYPATH=tools:measure .venv/bin/mypy
+	MYPYPATH=tools:measure .venv/bin/mypy --strict tools measure harp_plugin/tools/abi_check
 	cd $(ELSEWHERE) && $(BIN)/stubtest --mypy-config-file ../../pyproject.toml lightcc._core
 
 .PHONY: lint-cuda
@@ -291,14 +291,13 @@ fuzz: .venv/.ready  ## Every fuzz target for FUZZ_SECONDS
 	PATH="$(BIN):$$PATH" tools/run_fuzzers.sh $(FUZZ_SECONDS)
 
 .PHONY: harp
-harp: .venv/.ready  ## HARP's NCCL plugin, harp-perf, harp-cycles and net-conform, into build/harp
+harp: .venv/.ready  ## HARP's NCCL plugin, harp-perf and net-conform, into build/harp
 	PATH="$(BIN):$$PATH" cmake --preset harp >/dev/null
 	PATH="$(BIN):$$PATH" cmake --build build/harp --target harp
 	ln -sf harp_plugin/src/plugin/libnccl-net-harp.so harp_plugin/src/plugin/libnccl-net.so \
-	  harp_plugin/tools/harp_perf/harp-perf \
-	  harp_plugin/tools/harp_cycles/harp-cycles harp_plugin/tools/net_conform/net-conform build/harp/
+	  harp_plugin/tools/harp_perf/harp-perf harp_plugin/tools/net_conform/net-conform build/harp/
 	[[ ! -e build/harp/harp_plugin/src/plugin/libharp-dpdk.so ]] || \
-	  ln -sf harp_plugin/src/plugin/libharp-dpdk.so harp_plugin/tools/dpdk_limit/dpdk-limit build/harp/
+	  ln -sf harp_plugin/src/plugin/libharp-dpdk.so build/harp/
 
 .PHONY: harp-mutants
 harp-mutants:  ## Breaks HARP's protocol in 46 places, one at a time; a test must notice each

@@ -342,7 +342,7 @@ std::unique_ptr<Work> ShmGroup::pair(int peer,
 
 }  // namespace
 
-// Measured (tests/perf/shm_allreduce_bench). Shares below 64 KiB pay for flags, above 128 KiB they
+// Measured. Shares below 64 KiB pay for flags, above 128 KiB they
 // leave the second-level cache; large groups are kept to tens of MiB of windows.
 ShmGroupOptions default_shm_options(int size) {
   constexpr std::size_t kKiB = 1024;

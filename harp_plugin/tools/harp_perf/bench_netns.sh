@@ -52,21 +52,9 @@ for name in ${VIAS:-udp af_xdp dpdk}; do
     vias+=(--via "${via[$name]}")
   fi
 done
-line() { "$build/harp-cycles" --part cores --repetitions 5 | grep "^| "; }
-# What the driver moves with nothing around it: HARP's own limit over DPDK.
-if [[ -e $build/dpdk-limit && " ${VIAS:-dpdk} " == *" dpdk "* ]]; then
-  chrt -r 1 taskset -c 0 "$build/dpdk-limit" send "virtio_user0,path=$folder/limit,server=1" "${MTU:-1500}" \
-    >/dev/null 2>&1 &
-  sleep 1
-  chrt -r 1 taskset -c 1 "$build/dpdk-limit" receive "net_vhost0,iface=$folder/limit,client=1" "${MTU:-1500}"
-  kill %1
-  wait %1 || true
-fi
-line  # Two cores that share no cache are two to three times slower: what virtual machines do not say.
 HARP_DPDK="net_vhost0,iface=$socket,client=1@10.92.2.2/24" \
   ip netns exec "$b" chrt -r 1 taskset -c 1 "$build/harp-perf" --listen 10.92.0.2:7000 &
 HARP_DPDK="virtio_user0,path=$socket,server=1@10.92.2.1/24" \
   ip netns exec "$a" chrt -r 1 taskset -c 0 "$build/harp-perf" --connect 10.92.0.2:7000 \
   --via tcp --via tcp-each-way "${vias[@]}" "$@"
 wait
-line

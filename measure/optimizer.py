@@ -1,7 +1,7 @@
 """What DistributedOptimizer costs, beside torch's DistributedDataParallel over gloo, in one run.
 
-    lightccrun -np 2 --no-prefix python tests/perf/optimizer_bench.py
-    lightccrun -np 2 --no-prefix python tests/perf/optimizer_bench.py --model resnet101 --batch 2
+    lightccrun -np 2 --no-prefix python measure/optimizer.py
+    lightccrun -np 2 --no-prefix python measure/optimizer.py --model resnet101 --batch 2
 
 1. The cost of a parameter: a model of many tiny parameters, so that a step is nothing but what each
    of them costs; the time of the same step without communication is subtracted.
@@ -33,7 +33,7 @@ from torch import nn
 
 import lightcc.torch as hvd
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 
 class ManyParameters(nn.Module):
@@ -44,6 +44,7 @@ class ManyParameters(nn.Module):
         self.parts = nn.ParameterList(torch.full((16,), float(i % 7)) for i in range(count))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Uses each parameter."""
         return torch.stack([part.sum() for part in self.parts]).sum() * x
 
 
@@ -55,6 +56,7 @@ class Loss(nn.Module):
         self.model = model
 
     def forward(self, *batch: torch.Tensor) -> torch.Tensor:
+        """Returns the loss."""
         loss: torch.Tensor = self.model.loss(*batch)
         return loss
 
@@ -89,11 +91,13 @@ class Way:
         return float(hvd.allreduce(seconds, op=hvd.Max, name="seconds"))
 
     def digest(self) -> str:
+        """Returns what tells replicas apart."""
         data = b"".join(p.detach().numpy().tobytes() for p in self.module.parameters())
         return hashlib.sha256(data).hexdigest()
 
 
 def log(text: str) -> None:
+    """Prints on rank 0."""
     if hvd.rank() == 0:
         print(text, flush=True)
 
@@ -116,11 +120,13 @@ def measure(ways: list[Way], batch: tuple[torch.Tensor, ...], rounds: int, steps
 
 
 def row(name: str, values: list[float], unit: str, extra: str = "") -> None:
+    """Prints the median of some values, and their least and greatest."""
     middle, minimum, maximum = statistics.median(values), min(values), max(values)
     log(f"{name:<24} {middle:10.2f} {unit}   ({minimum:.2f} to {maximum:.2f}) {extra}".rstrip())
 
 
 def parameter_cost(args: argparse.Namespace) -> bool:
+    """Measures part 1."""
     model = ManyParameters(args.parameters)
     ways = [Way(name, model, hvd.size()) for name in ("no communication", "lightcc", "DDP+gloo")]
     x = torch.tensor(float(hvd.rank() + 1))
@@ -134,6 +140,7 @@ def parameter_cost(args: argparse.Namespace) -> bool:
 
 
 def model_step(args: argparse.Namespace) -> bool:
+    """Measures part 2."""
     from models import MODELS
 
     torch.manual_seed(0)
@@ -153,6 +160,7 @@ def model_step(args: argparse.Namespace) -> bool:
 
 
 def main() -> int:
+    """Measures both parts; returns 1 where weights differ."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--parameters", type=int, default=161, help="of part 1 (161)")
     parser.add_argument("--model", default="resnet50", help="of part 2, or 'none' (resnet50)")
