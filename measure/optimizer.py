@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import copy
 import hashlib
+import importlib
 import os
 import statistics
 import sys
@@ -141,10 +142,9 @@ def parameter_cost(args: argparse.Namespace) -> bool:
 
 def model_step(args: argparse.Namespace) -> bool:
     """Measures part 2."""
-    from models import MODELS
-
+    models: Any = importlib.import_module("models")  # Of the examples.
     torch.manual_seed(0)
-    model = MODELS[args.model]()
+    model = models.MODELS[args.model]()
     torch.manual_seed(1 + hvd.rank())
     batch = model.inputs(args.batch)
     loss = Loss(model)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "measure"))
 
 from rarely_learning import EVERY, WARMUP_STEPS, RarelyLearningAdamW
 

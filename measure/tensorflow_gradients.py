@@ -1,7 +1,7 @@
 """Measures all-reduces of gradients in tf.function: lightcc's, and those of TensorFlow's strategy.
 
-Usage: bench_tensorflow.py [--models small,resnet50,vgg16] [--ways WAY,...] [--hosts 2 --link 1g]
-           [--ranks 2] [--rounds 5]
+Usage: tensorflow_gradients.py [--models small,resnet50,vgg16] [--ways WAY,...] [--hosts 2]
+           [--link 1g] [--ranks 2] [--rounds 5]
 
 Runs where TensorFlow and lightcc are installed. A way is how a step reduces its gradients:
 

@@ -1,4 +1,4 @@
-"""What a rank of tools/bench_elastic.py runs: `bench_elastic_ranks.py WAY FOLDER`.
+"""What a rank of measure/elastic.py runs: `elastic_ranks.py WAY FOLDER`.
 
 The same small network in all ways, on the same data. Each rank writes a line to its own file in
 FOLDER when it has finished a step: time, step, world's size, and how often it has begun to train.

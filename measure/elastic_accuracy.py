@@ -2,7 +2,7 @@
 
 Usage: elastic_accuracy.py [--seeds 3] [--steps 3000]
 
-Two hosts of two ranks (`lightcc-worker`) train the perceptron of tools/convergence.py on
+Two hosts of two ranks (`lightcc-worker`) train the perceptron of measure/convergence.py on
 Fashion-MNIST, dense and with top-k, and roll forward. A rank is killed after a quarter of the
 steps, and a host with its agent after a half; another host joins at once. Prints the accuracy at
 the end, and the steps with fewer than four ranks. A step draws the same images in both jobs.
@@ -28,9 +28,9 @@ import torch
 from torch import nn
 
 import lightcc.torch as hvd
-from bench_elastic import PATIENCE_S, Job, Lightcc, children, rank_of
 from convergence_report import difference
 from convergence_tasks import fashion
+from elastic import PATIENCE_S, Job, Lightcc, children, rank_of
 
 VARIANTS: dict[str, Any] = {
     "dense": hvd.Compression.none,

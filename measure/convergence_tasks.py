@@ -1,4 +1,4 @@
-"""The tasks of tools/convergence.py: data, model, and what the test measures.
+"""The tasks of measure/convergence.py: data, model, and what the test measures.
 
 They are sized for minutes on a laptop: thousands of steps of a few milliseconds. The data come with
 Debian's package dataset-fashion-mnist and with every Python installation (the reference texts

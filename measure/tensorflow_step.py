@@ -1,6 +1,6 @@
 """Measures how much of the all-reduce of a TensorFlow training step its backward pass hides.
 
-Usage: bench_tensorflow_step.py [--layers 8] [--width 1024] [--batch 1024] [--link 1g] [--rounds 5]
+Usage: tensorflow_step.py [--layers 8] [--width 1024] [--batch 1024] [--link 1g] [--rounds 5]
 
 Runs where TensorFlow and lightcc are installed, and needs root: two ranks are in two network
 namespaces, and both ends of the link between them are shaped (`lightcc.bench.cluster`). A step is a
@@ -28,9 +28,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from bench_tensorflow import STRATEGY, Lightcc, Ranks, Strategy, serve
 from lightcc.bench.cluster import Cluster, parse_rate
 from lightcc.bench.signals import ending_in_good_order
+from tensorflow_gradients import STRATEGY, Lightcc, Ranks, Strategy, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Trains the same models with and without compression, from the same seeds, and compares.
 
-    python tools/convergence.py run [--tasks transformer] [--seeds 5]    # hours on two cores
-    python tools/convergence.py keep      # puts them into docs/convergence-runs.jsonl
-    python tools/convergence.py report --write docs/convergence.md
+    python measure/convergence.py run [--tasks transformer] [--seeds 5]    # hours on two cores
+    python measure/convergence.py keep      # puts them into docs/convergence-runs.jsonl
+    python measure/convergence.py report --write docs/convergence.md
 
 `run` starts four ranks, as two hosts of two where the task does not say otherwise. They train every
 variant with every seed, one after another. Each run leaves a JSON file in build/convergence, and

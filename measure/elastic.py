@@ -1,9 +1,9 @@
 """Measures what faults and newcomers cost an elastic job: of lightcc, of torchrun, and of torchft.
 
-Usage: bench_elastic.py [--rounds 3] [--ways lightcc,forward,torchrun,torchft,horovod]
+Usage: elastic.py [--rounds 3] [--ways lightcc,forward,torchrun,torchft,horovod]
                         [--events rank,rank0,host,join] [--megabytes 0] [--ready 0]
 
-Ranks train a small network (`bench_elastic_ranks.py`); a step takes 20 ms, and the state is
+Ranks train a small network (`elastic_ranks.py`); a step takes 20 ms, and the state is
 committed, or written to a checkpoint, every tenth step. Two hosts are two agents of this machine:
 `lightcc-worker` that has dialled in, or `torchrun` with the c10d rendezvous, as they are by
 default. Of torchft (`pip install torchft`) each rank is a replica group with a torchrun of its own,
@@ -42,7 +42,7 @@ from typing import NamedTuple
 
 from lightcc.bench.peers import clean_environment
 
-RANKS = Path(__file__).resolve().parent / "bench_elastic_ranks.py"
+RANKS = Path(__file__).resolve().parent / "elastic_ranks.py"
 BIN = Path(sys.executable).parent
 FIRST_STEPS = 35  # Half-way between two commits.
 PATIENCE_S = 180.0

@@ -1,10 +1,10 @@
 """Times how long trainings between two hosts take to the loss of dense ones, for each way to send.
 
-    python tools/time_to_loss.py run [--tasks text transformer] [--gigabits 0.2 1 5 25]
-    python tools/time_to_loss.py report [--write docs/convergence.md]
+    python measure/time_to_loss.py run [--tasks text transformer] [--gigabits 0.2 1 5 25]
+    python measure/time_to_loss.py report [--write docs/convergence.md]
 
 Four ranks form a grid of 2 x 2. Each host's link is emulated: a rank may send at half of its rate
-(LIGHT_TCP_RATE). `run` trains the tasks of tools/convergence.py from one seed, and puts a line of
+(LIGHT_TCP_RATE). `run` trains the tasks of measure/convergence.py from one seed, and puts a line of
 JSON for each training into docs/time-to-loss.jsonl; what is there already is not run again. The
 test is measured 40 times in a training, while the clock stands.
 
@@ -29,7 +29,7 @@ from convergence_tasks import TASKS
 
 KEPT = convergence.ROOT / "docs" / "time-to-loss.jsonl"
 MEASUREMENTS = 40
-#: What suits the optimizers: variant and ratio of tools/convergence.py, and what tables call it.
+#: What suits the optimizers: variant and ratio of measure/convergence.py, and what tables call it.
 AUTO = ("auto, no budget", 1.0)
 WAYS: dict[str, dict[tuple[str, float], str]] = {
     "sgd": {

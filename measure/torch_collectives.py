@@ -1,6 +1,6 @@
 """Measures the backend lightcc of torch.distributed beside gloo, in one run.
 
-Usage: bench_torch_distributed.py [--ranks 2] [--hosts 1 --link 1g] [--sizes 4K,64K,1M,16M,64M]
+Usage: torch_collectives.py [--ranks 2] [--hosts 1 --link 1g] [--sizes 4K,64K,1M,16M,64M]
            [--steps resnet50,transformer,fsdp] [--rounds 5]
 
 Runs where torch and lightcc are installed. Each rank has a group of lightcc and a group of gloo,
@@ -27,7 +27,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from lightcc.bench.models import gradients
-from torch_ranks import add_rank_arguments, start_ranks
+from ranks import add_rank_arguments, start_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Keeps what tools/convergence.py has run, a line of JSON for each run; makes tables and plots.
+"""Keeps what measure/convergence.py has run, a line of JSON for each run; makes tables and plots.
 
 A table has a row for each variant and ratio: the mean over seeds, their standard deviation, and the
 mean difference to the dense run of the same seed with its 95% confidence interval (Student's t of
