@@ -1,6 +1,6 @@
-"""Keeping what compression keeps back, from one job to the next.
+"""Residuals of compression, from one job to the next.
 
-Each rank has a file of its own, because each keeps back another part. A file is a zip archive: a
+Each rank has a file of its own, because each has another residual. A file is a zip archive: a
 `manifest.json` that says of which rank, grid and tensors it is, and the tensors' states one by one.
 
 Ranks that go on with different states fail in the next step, far from the cause. So a state is
@@ -43,7 +43,7 @@ class _Tensor(NamedTuple):
 
 
 def save_compression_state(directory: str | os.PathLike[str]) -> Path:
-    """Saves what compression keeps back on this rank, for `load_compression_state()`.
+    """Saves the residuals of compression on this rank, for `load_compression_state()`.
 
     Every rank must call it, with the same directory, when no compressed tensor is in flight: after
     `synchronize()` or the optimizer's step. An older file of this rank is replaced at once or not
@@ -61,7 +61,7 @@ def save_compression_state(directory: str | os.PathLike[str]) -> Path:
     """
     world = _world.current()
     states = world.save_compression()
-    positions = {process_set: position_in(world, process_set) for process_set, _ in states}
+    positions = {process_set: world.compression_position(process_set) for process_set, _ in states}
     sets = world.process_sets()
     tensors = [
         {
@@ -122,22 +122,6 @@ def load_compression_state(directory: str | os.PathLike[str]) -> int:
     return take_in(states, failure)
 
 
-def position_in(world: _core.World, process_set: int) -> tuple[int, int, int, int]:
-    """Returns where this rank, a member, stands in the grid in which a process set compresses.
-
-    Where nothing is compressed, as all ranks share a host, what an elastic job has kept back before
-    is divided as if each rank were a host of its own.
-
-    Returns:
-        Blocks, block, members, member; as `World.compression_position()`.
-    """
-    position = world.compression_position(process_set)
-    if position is not None:
-        return position
-    ranks = world.process_sets()[process_set]
-    return len(ranks), ranks.index(world.rank), 1, 0
-
-
 def take_in(
     states: Mapping[Key, bytes],
     failure: Exception | None,
@@ -168,7 +152,7 @@ def take_in(
                 checked = world.check_compression(process_set_id, name, state)
                 tensors[process_set_id, name] = checked
         except ValueError as error:
-            failure = ValueError(f"what compression kept back of '{name}': {error}")
+            failure = ValueError(f"compression's residual of '{name}': {error}")
     report = (world.rank, tensors, None if failure is None else str(failure))
     reports = allgather_object(report, "compression_state", process_set)
     if failure is not None:
@@ -183,8 +167,7 @@ def take_in(
             world.load_compression(*key, state)
         else:
             _log.warning(
-                "what compression kept back of '%s' is dropped: not all ranks have it of the same"
-                " step",
+                "compression's residual of '%s' is dropped: not all ranks have it of the same step",
                 key[1],
             )
     return len(common)
@@ -212,7 +195,7 @@ def _find_states(world: _core.World, folder: Path) -> dict[Key, bytes]:
             process_set = _find_set(sets, tensor)
             if process_set is None:
                 _log.warning(
-                    "what compression kept back of '%s' is dropped: there is no process set of the"
+                    "compression's residual of '%s' is dropped: there is no process set of the"
                     " ranks %s any more",
                     tensor.name,
                     tensor.ranks,
@@ -225,7 +208,7 @@ def _find_states(world: _core.World, folder: Path) -> dict[Key, bytes]:
         state = None if position is None else _state_for(position, tensors)
         if state is None:
             _log.warning(
-                "what compression kept back of '%s' is dropped: the grid is another one", key[1]
+                "compression's residual of '%s' is dropped: the grid is another one", key[1]
             )
         else:
             states[key] = state

@@ -3,9 +3,10 @@
 Usage: elastic_accuracy.py [--seeds 3] [--steps 3000]
 
 Two hosts of two ranks (`lightcc-worker`) train the perceptron of measure/convergence.py on
-Fashion-MNIST, dense and with top-k, and roll forward. A rank is killed after a quarter of the
-steps, and a host with its agent after a half; another host joins at once. Prints the accuracy at
-the end, and the steps with fewer than four ranks. A step draws the same images in both jobs.
+Fashion-MNIST, dense, with int4 and with top-k, and roll forward. A rank is killed after a quarter
+of the steps, and a host with its agent after a half; another host joins at once. Prints the
+accuracy at the end, and the steps with fewer than four ranks. A step draws the same images in both
+jobs.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from elastic import PATIENCE_S, Job, Lightcc, children, rank_of
 
 VARIANTS: dict[str, Any] = {
     "dense": hvd.Compression.none,
+    "int4": hvd.Compression.int4,
     "top-k at 1%": hvd.Compression.topk(0.01, momentum_correction=True),
 }
 PAUSE_S = 0.01  # Of a step, so that new ranks come while there are steps left.

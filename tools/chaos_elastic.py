@@ -78,7 +78,6 @@ def play(seed: int, folder: Path) -> dict[str, Any]:
             "too_many_lost": sum(it > story.commit_steps for it in lost.values()),
             "steps": run.notes.finished,
             "worlds": len(lost),
-            "kept": sorted(run.notes.kept.values()),
             "events": run.counts,
             "replaced": run.said("launcher").count("is slow, and is replaced"),
             "namespaces": story.namespaces,
@@ -130,8 +129,6 @@ def describe(found: list[dict[str, Any]]) -> str:
     for about in played:
         for kind, count in about["events"].items():
             events[kind] = events.get(kind, 0) + count
-    kept = [lost for about in played for lost in about["kept"]]
-    others = ("0", "None", "unclear")
     rows = {
         "runs": len(found),
         "on hosts with links of their own": sum(it["namespaces"] for it in played),
@@ -139,9 +136,6 @@ def describe(found: list[dict[str, Any]]) -> str:
         **{f"- {kind}": count for kind, count in sorted(events.items())},
         "steps": sum(it["steps"] for it in played),
         "worlds": sum(it["worlds"] for it in played),
-        "worlds that began with all that was kept back": kept.count("0"),
-        "- with all but what ranks had that were gone": sum(it not in others for it in kept),
-        "- after a world that was too short to tell": kept.count("unclear"),
         "slow ranks that were replaced": sum(it["replaced"] for it in played),
         "hangs": sum(it["hung"] for it in played),
         "wrong sums": sum(it["wrong"] for it in played),

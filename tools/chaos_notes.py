@@ -28,7 +28,6 @@ class Notes:
     steps: list[tuple[float, int, int]] = field(default_factory=list)  # When, epoch, step.
     results: dict[int, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    kept: dict[int, str] = field(default_factory=dict)  # By epoch: ranks whose rest was lost.
     epoch: int = 0  # The last one of which a step is finished.
     finished: int = 0  # Steps, each counted once in each epoch.
     _seen: dict[Path, int] = field(default_factory=dict)
@@ -61,8 +60,6 @@ class Notes:
                 self.finished += 1
         elif what == "result":
             self.results[worker] = int(words[0])
-        elif what == "kept":
-            self.kept[int(words[0])] = words[1]
         elif what == "wrong":
             self.wrong.append(f"worker {worker} has a wrong {words[0]} at step {words[1]}")
 

@@ -2,9 +2,8 @@
 
 Ranks add up what is the same on any number of ranks, although each gives something else: so the sum
 over all steps is known, whoever took part. Two tensors travel dense, and as top-k lists that have
-room for all that is not zero. A third one is top-k with most of it kept back, where only replicas
-can be compared with one another. A fourth one is, too, and what is kept back of it is counted
-(chaos_kept_back.py).
+room for all that is not zero. A third one is top-k with large residuals, where only replicas can be
+compared with one another.
 
 A rank writes into `notes.WORKER` what it does, a line for each event. It goes on until FOLDER has a
 file `stop`, and takes long for each step while there is a file `lag.WORKER`. SIGUSR1 has it write
@@ -26,7 +25,6 @@ from typing import Any
 import numpy as np
 
 import lightcc as hvd
-from chaos_kept_back import Ledger
 
 ELEMENTS = 1500
 STEP_S = 0.01
@@ -99,8 +97,8 @@ def step_of(state: Any, notes: Notes, compression: Any) -> tuple[np.ndarray, ...
     lists = hvd.allreduce(share(sparse), op=hvd.Sum, name="sparse", compression=compression) / size
     if not np.array_equal(lists, sparse):
         notes.say("wrong", "sparse", state.step)
-    kept = hvd.allreduce(share(rest), op=hvd.Sum, name="rest", compression=compression)
-    return state.dense + sums, state.sparse + lists, state.rest + kept
+    sent = hvd.allreduce(share(rest), op=hvd.Sum, name="rest", compression=compression)
+    return state.dense + sums, state.sparse + lists, state.rest + sent
 
 
 def go_on(notes: Notes, state: Any, check: float, commit_steps: int) -> bool:
@@ -174,7 +172,6 @@ def train(notes: Notes, story: dict[str, Any]) -> None:
     """Trains until it is told to stop."""
     topk = hvd.Compression.topk(0.1) if story["topk"] else hvd.Compression.none
     hvd.init()
-    ledger = Ledger(int(notes.worker), notes.say)
     state: Any = hvd.elastic.ObjectState(
         hvd.broadcast_object,
         hvd.rank,
@@ -182,25 +179,16 @@ def train(notes: Notes, story: dict[str, Any]) -> None:
         dense=np.zeros(ELEMENTS),
         sparse=np.zeros(ELEMENTS, np.float32),
         rest=np.zeros(ELEMENTS, np.float32),
-        **Ledger.first(),
     )
 
     @hvd.elastic.run(**options_of(story))
     def loop(state: Any) -> None:
         notes.say("begin", hvd.basics.current_epoch().number, state.step, hvd.size())
-        if story["topk"]:
-            ledger.begin(state)
         more = True
         while more:
             notes.compute()
-            sums = step_of(state, notes, topk)
-            if story["topk"]:
-                ledger.step(state)
-            state.dense, state.sparse, state.rest = sums
-            check = float(state.rest.sum() + state.sent.sum())
-            more = go_on(notes, state, check, int(story["commit_steps"]))
-        if story["topk"]:
-            ledger.end(state)
+            state.dense, state.sparse, state.rest = step_of(state, notes, topk)
+            more = go_on(notes, state, float(state.rest.sum()), int(story["commit_steps"]))
 
     loop(state)
     dense, sparse = expected(state.step)

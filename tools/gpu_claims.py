@@ -121,12 +121,7 @@ CLAIMS = (
                     *("nccl_abort_test", "nccl_kernel_plane_test", "nccl_topk_sides_test"),
                 )
             ),
-            Pytest(
-                (
-                    *("parallel/test_gpu_failures.py", "parallel/test_gpu_kept_back.py"),
-                    "parallel/test_gpu_nccl.py",
-                )
-            ),
+            Pytest(("parallel/test_gpu_failures.py", "parallel/test_gpu_nccl.py")),
         ),
     ),
     Claim(

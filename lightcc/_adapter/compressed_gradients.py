@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightcc import _world
 from lightcc.compression import find_engine_compressor
-from lightcc.compression_state import position_in, take_in
+from lightcc.compression_state import take_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -87,7 +87,7 @@ class CompressedGradients:
             for (owner, name), state in world.save_compression().items()
             if owner == process_set and name in operations
         }
-        position = position_in(world, process_set) if self._process_set.included() else None
+        position = world.compression_position(process_set)
         return {"version": _VERSION, "place": position, "scale": self.scale, "tensors": tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -95,7 +95,7 @@ class CompressedGradients:
         process_set = self._set()
         if not self._process_set.included():
             return
-        position = position_in(_world.current(), process_set)
+        position = _world.current().compression_position(process_set)
         states: dict[tuple[int, str], bytes] = {}
         saved: tuple[int, ...] | None = None
         scale: float | None = None

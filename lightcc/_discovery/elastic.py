@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lightcc import _core
 from lightcc._discovery import plan as _plan, variables
 from lightcc._discovery.epoch import Epoch
-from lightcc._discovery.kept_commits import open_kept, open_kept_parts
+from lightcc._discovery.kept_commits import open_kept
 from lightcc._standing import Standing
 from lightcc.exceptions import HorovodInternalError, ShutDownError
 
@@ -61,7 +61,6 @@ class Worker:
         fault: Why the world failed; told likewise.
         on_notice: Called with serial number and result of each notice, by a thread of its own.
         kept: Commits that the agent of this host keeps; `None` where it cannot.
-        kept_parts: What it keeps of single ranks; likewise.
         version: How many commits the state has behind it; told likewise.
         level: Whether all that left the world with it have the same state; told likewise.
     """
@@ -75,7 +74,6 @@ class Worker:
         self.level = False
         self.on_notice: Callable[[int, _plan.HostUpdateResult], None] | None = None
         self.kept = open_kept(env)
-        self.kept_parts = open_kept_parts(env)
         self._rendezvous = variables.rendezvous(env)
         self._secret = variables.secret(env)
         self._store = _core.StoreClient(self._rendezvous, self._secret)

@@ -1,8 +1,7 @@
 """Commits in memory that the agent of a host holds, so that they outlive the ranks that made them.
 
 The agent makes three files in memory (memfd_create(2)), which every worker that it starts inherits:
-an index, and two for commits in turn. Three more are for what belongs to single ranks, in the same
-way. A writer voids the entry of the older commit, writes its
+an index, and two for commits in turn. A writer voids the entry of the older commit, writes its
 file, and enters it again, so one whole commit is there at any moment. A lock keeps a writer that
 was stopped, and another one in its place, from writing at the same time. Reading needs no lock:
 what is newest is never written, and its checksum is compared.
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING, BinaryIO
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-#: Descriptors of both indexes, each followed by its two files, as the agent sets it.
+#: Descriptors of the index and of its two files, as the agent sets it.
 VARIABLE = "LIGHT_COMMIT_FDS"
-_DESCRIPTORS = 6
+_DESCRIPTORS = 3
 _ENTRY = struct.Struct("<QQI")  # Version, bytes, CRC-32; all 0: there is no commit.
 _CHUNK_BYTES = 1 << 20
 
@@ -53,12 +52,6 @@ class KeptCommits:
         """
         self._index = os.open(f"/proc/self/fd/{index}", os.O_RDWR | os.O_CLOEXEC)
         self._paths = [Path(f"/proc/self/fd/{fd}") for fd in commits]
-
-    def identity(self) -> str:
-        """Returns what tells this agent from all others."""
-        about = os.fstat(self._index)
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}-{about.st_dev}-{about.st_ino}"
 
     def newest(self) -> int:
         """Returns the version of the newest commit; 0: there is none."""
@@ -112,14 +105,6 @@ class KeptCommits:
                     return entry.version
         return 0
 
-    def read_all(self, read: Callable[[BinaryIO], object]) -> None:
-        """Hands over both commits, the newest first, whether or not they are whole."""
-        found = zip(self._entries(), self._paths, strict=True)
-        for entry, path in sorted(found, key=lambda it: -it[0].version):
-            if entry.version:
-                with path.open("rb") as file:
-                    read(file)
-
     def _entries(self) -> list[_Entry]:
         data = os.pread(self._index, 2 * _ENTRY.size, 0).ljust(2 * _ENTRY.size, b"\0")
         return [_Entry(*fields) for fields in _ENTRY.iter_unpack(data)]
@@ -150,23 +135,14 @@ def open_kept(env: Mapping[str, str]) -> KeptCommits | None:
     Raises:
         ValueError: The variable is not what the agent has set.
     """
-    return _open(env, 0)
-
-
-def open_kept_parts(env: Mapping[str, str]) -> KeptCommits | None:
-    """Returns what the agent holds of single ranks; as `open_kept`."""
-    return _open(env, 3)
-
-
-def _open(env: Mapping[str, str], first: int) -> KeptCommits | None:
     text = env.get(VARIABLE)
     if text is None:
         return None
     numbers = text.split(",")
     if len(numbers) != _DESCRIPTORS or not all(it.isascii() and it.isdigit() for it in numbers):
-        msg = f'{VARIABLE}="{text}": expected six descriptors, as lightccrun sets it'
+        msg = f'{VARIABLE}="{text}": expected three descriptors, as lightccrun sets it'
         raise ValueError(msg)
-    index, *commits = map(int, numbers[first : first + 3])
+    index, *commits = map(int, numbers)
     try:
         if not all(_is_in_memory(fd) for fd in (index, *commits)):
             return None

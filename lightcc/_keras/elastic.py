@@ -24,7 +24,6 @@ class ModelState(ObjectState):
 
     can_roll_forward = False
     can_be_kept = False
-    sync_goes_back = False
 
     def __init__(
         self, model: Any, optimizer: Any, broadcast: Broadcast, objects: dict[str, Any]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, overload
 from lightcc import _core, basics
 from lightcc._discovery import elastic
 from lightcc.elastic._notices import notification_manager
+from lightcc.elastic._residuals import Residuals
 from lightcc.exceptions import HorovodInternalError, HostsUpdatedInterrupt, RankMismatchError
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ def run(
         recovery: "rollback", as with Horovod, or "forward", which all ranks must give. The function
             then commits after each step, right after `optimizer.step()`, and commits copy nothing.
             After a failure, ranks go on from the one with most commits. Parameters move only when
-            all gradients are there, so at most the step that failed is made again. Survivors go on
-            with what their compression kept back, before that step or after it.
+            all gradients are there, so at most the step that failed is made again.
         check_replicas: Every so many commits, ranks compare a sample of what their replicas have;
             0: never. All ranks must give the same. A rank that differs from more than half of them
             leaves with RuntimeError, and the others go on without it, as after any failure.
@@ -119,6 +119,7 @@ def run_fn(
         notification_manager.register_listener(state)
         worker = elastic.worker()
         skip_sync = False
+        residuals = Residuals()
         if recovery == FORWARD:
             state.roll_forward()
         if check_replicas:
@@ -145,7 +146,7 @@ def run_fn(
                             synchronized = True
                     if worker is not None:
                         worker.take_state()
-                    state.spread_kept_back(synchronized=synchronized)
+                    residuals.put()
                     if keep_commits and synchronized:
                         state.keep_beginning()
                     state.begin_training()
@@ -165,7 +166,6 @@ def run_fn(
                 except HostsUpdatedInterrupt as interrupt:
                     state.end_training(failed=True)
                     skip_sync = interrupt.skip_sync
-                    state.take_kept_back()
                 else:
                     if worker is not None:
                         worker.finish()
@@ -173,6 +173,7 @@ def run_fn(
                 if worker is not None:
                     worker.restored = restored or not skip_sync
                     worker.level = state.is_level and not restored
+                residuals.take()
                 reset()
                 if worker is not None:
                     skip_sync = not worker.needs_sync

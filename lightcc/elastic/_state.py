@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from lightcc import _world, basics
 from lightcc._discovery import elastic
 from lightcc._discovery.plan import HostUpdateResult
-from lightcc.elastic._kept_back import KeptBack
 from lightcc.elastic._passing_on import PassingOn, receive
 from lightcc.elastic._replicas import digest, odd_ranks, sample
 from lightcc.elastic._slow import SlowReport
@@ -41,12 +40,10 @@ class State:
             and `resume` as well, and `sync` takes over the state of rank `_source`.
         can_be_kept: Whether `run(keep_commits=...)` takes such a state: it then has `write_to` and
             `read_from` as well.
-        sync_goes_back: Whether `sync` takes over what was saved last, not what there is now.
     """
 
     can_roll_forward: ClassVar[bool] = False
     can_be_kept: ClassVar[bool] = False
-    sync_goes_back: ClassVar[bool] = False
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
         """Makes the state.
@@ -70,8 +67,6 @@ class State:
         self._slow_report = SlowReport()
         self._passing_on: PassingOn | None = None
         self._is_level = False
-        self._is_notified = False  # Whether all ranks have heard that hosts have changed.
-        self._kept_back = KeptBack()
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Has functions called after each change of the world, for example to scale a rate."""
@@ -107,16 +102,12 @@ class State:
         if self._rolls_forward:
             self.mark()
             self._version += 1
-            self._kept_back.mark(self._version)
             if is_checked:
                 self._compare_replicas()
         else:
             if is_checked:  # What is wrong is not saved.
                 self._compare_replicas()
-            taken = self._kept_back.taken
             self.save()
-            if self._kept_back.taken == taken:  # It is somebody else's save().
-                self._kept_back.take()
             self._version += 1
         if self._keep_every:
             self._keep(every=self._keep_every)
@@ -145,7 +136,6 @@ class State:
         before, last, update = self._bcast_object((before, last, update))
         self._last_updated_timestamp = last
         if last > before:
-            self._is_notified = True
             raise HostsUpdatedInterrupt(update == HostUpdateResult.removed)
 
     def save(self) -> None:
@@ -172,7 +162,7 @@ class State:
 
     def begin_training(self) -> None:
         """Called by `run` before each call of the training function."""
-        self._is_level = self._is_notified = False
+        self._is_level = False
 
     def can_pass_on(self) -> bool:
         """Returns whether `pass_on` may be called in place of `sync`; the same on all ranks."""
@@ -231,40 +221,6 @@ class State:
     def _arrive(self) -> None:
         """Takes over what has arrived there."""
         raise NotImplementedError
-
-    # -- What compression keeps back ------------------------------------------------------------
-
-    def spread_kept_back(self, *, synchronized: bool) -> None:
-        """Called by `run` when all ranks of a world have the same state. Collective.
-
-        They go on with what compression had kept back when that state was saved, divided anew.
-
-        Args:
-            synchronized: Whether `sync` was called in this world.
-
-        Raises:
-            HorovodInternalError: A rank failed; on all ranks.
-        """
-        if synchronized and self.sync_goes_back and self._kept_back.has_moved:
-            self._kept_back.go_back()
-        worker = elastic.worker()
-        if worker is None:
-            self._kept_back.spread(0, None, self._version)
-            return
-        # What rank 0 has read may be newer than the commit of which the launcher has heard.
-        commit = self._version if worker.commit else 0
-        self._kept_back.spread(commit, worker.kept_parts, self._version)
-
-    def take_kept_back(self) -> None:
-        """Called by `run` where a world ends in good order, and ranks go on from where they are."""
-        if self._rolls_forward:
-            self._kept_back.leave(moved=not self._is_level)
-        elif not self._is_level:
-            self._kept_back.take(moved=True)
-        if self._is_notified:
-            worker = elastic.worker()
-            with contextlib.suppress(HorovodInternalError):  # Then what leavers have is lost.
-                self._kept_back.entrust(None if worker is None else worker.kept_parts)
 
     # -- Comparing replicas ---------------------------------------------------------------------
 
@@ -394,16 +350,10 @@ class State:
     def _keep(self, *, every: int = 1) -> None:
         """Has the agent keep the last commit, if it is one out of so many."""
         worker = elastic.worker()
-        if worker is None:
+        if worker is None or worker.kept is None:
             return
-        if worker.kept is not None:
-            worker.version = self._version
+        worker.version = self._version
         if (self._version - _FIRST) % every:
-            return
-        if self._rolls_forward:
-            self._kept_back.take()
-        self._kept_back.keep(self._version, worker.kept_parts)
-        if worker.kept is None:
             return
         try:
             worker.kept.write(self._version, self.write_to)
@@ -421,7 +371,7 @@ class State:
         if not self.can_roll_forward:
             msg = f"recovery='forward' does not go with {type(self).__name__}: use 'rollback'"
             raise ValueError(msg)
-        self._rolls_forward = self._kept_back.rolls_forward = True
+        self._rolls_forward = True
 
     def take_over(self) -> None:
         """Synchronises from the rank with most commits, the first of several. Collective.
@@ -456,7 +406,6 @@ class ObjectState(State):
 
     can_roll_forward = True
     can_be_kept = True
-    sync_goes_back = True
 
     def __init__(
         self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
@@ -473,9 +422,8 @@ class ObjectState(State):
         super().__init__(bcast_object=bcast_object, get_rank=get_rank)
 
     def save(self) -> None:
-        """Keeps what the attributes are now, and what compression keeps back."""
+        """Keeps what the attributes are now."""
         self._save_attributes()
-        self._kept_back.take()
 
     def restore(self) -> None:
         """Sets the attributes to what was saved last."""
@@ -536,7 +484,6 @@ class ObjectState(State):
     def resume(self) -> None:
         """Sets the attributes to what was kept last."""
         ObjectState.restore(self)
-        self._kept_back.end()
 
     if TYPE_CHECKING:  # Attributes have the names that the caller chooses.
 

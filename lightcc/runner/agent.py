@@ -334,8 +334,8 @@ class Agent:
     def _open_commits(self) -> None:
         """Makes the files for commits, once."""
         if not self._commit_fds:
-            names = ("index", "a", "b", "parts-index", "parts-a", "parts-b")
-            self._commit_fds = tuple(os.memfd_create(f"lightcc-commit-{name}") for name in names)
+            names = (f"lightcc-commit-{name}" for name in ("index", "a", "b"))
+            self._commit_fds = tuple(map(os.memfd_create, names))
 
     def _start(self, job: dict[str, Any]) -> None:
         if self._ending:

@@ -82,7 +82,6 @@ class TensorFlowState(ObjectState):
 
     can_roll_forward = False
     can_be_kept = False
-    sync_goes_back = False
 
     def __init__(
         self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any

@@ -242,8 +242,6 @@ class TorchState(ObjectState):
     any other attribute does not.
     """
 
-    sync_goes_back = False
-
     _handlers: dict[str, StateHandler]
 
     def __init__(

@@ -8,27 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightcc._discovery.kept_commits import KeptCommits, open_kept, open_kept_parts
+from lightcc._discovery.kept_commits import KeptCommits, open_kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
 
-FILES = ("index", "a", "b", "parts-index", "parts-a", "parts-b")
-
-
 @pytest.fixture
-def all_descriptors() -> Iterator[list[int]]:
-    made = [os.memfd_create(f"lightcc-commit-{name}") for name in FILES]
-    yield made
-    for fd in made:
+def descriptors() -> Iterator[tuple[int, int, int]]:
+    index, a, b = (os.memfd_create(f"lightcc-commit-{name}") for name in ("index", "a", "b"))
+    yield index, a, b
+    for fd in (index, a, b):
         os.close(fd)
-
-
-@pytest.fixture
-def descriptors(all_descriptors: list[int]) -> tuple[int, int, int]:
-    return all_descriptors[0], all_descriptors[1], all_descriptors[2]
 
 
 def make(descriptors: tuple[int, int, int]) -> KeptCommits:
@@ -101,47 +93,23 @@ def test_a_commit_that_is_not_whole_is_passed_over(
     assert (kept.newest(), read(kept)) == (0, (0, b""))
 
 
-def test_the_agents_variable_is_read(all_descriptors: list[int]) -> None:
-    env = {"LIGHT_COMMIT_FDS": ",".join(map(str, all_descriptors))}
-    kept, parts = open_kept(env), open_kept_parts(env)
+def test_the_agents_variable_is_read(descriptors: tuple[int, int, int]) -> None:
+    kept = open_kept({"LIGHT_COMMIT_FDS": ",".join(map(str, descriptors))})
     assert kept is not None
-    assert parts is not None
-    a, b, c, d, e, f = all_descriptors
-    assert kept.identity() == make((a, b, c)).identity() != parts.identity()
     assert write(kept, 1, b"one")
-    assert write(parts, 5, b"of ranks")
-    assert read(make((a, b, c))) == (1, b"one")
-    assert read(make((d, e, f))) == (5, b"of ranks")
+    assert read(make(descriptors)) == (1, b"one")
     assert open_kept({}) is None
-    assert open_kept_parts({}) is None
 
 
-def test_both_commits_are_read_also_where_they_are_damaged(
-    descriptors: tuple[int, int, int],
-) -> None:
-    kept = make(descriptors)
-    found: list[bytes] = []
-    kept.read_all(lambda file: found.append(file.read()))
-    assert found == []
-    write(kept, 1, b"one")
-    write(kept, 2, b"two")
-    (file,) = [fd for fd in descriptors[1:] if os.pread(fd, 9, 0) == b"two"]
-    os.pwrite(file, b"tWo", 0)
-    kept.read_all(lambda file: found.append(file.read()))
-    assert found == [b"tWo", b"one"]
-
-
-def test_descriptors_that_are_closed_or_others_are_none(all_descriptors: list[int]) -> None:
+def test_descriptors_that_are_closed_or_others_are_none(descriptors: tuple[int, int, int]) -> None:
     closed = os.dup(0)
     os.close(closed)
     for other in (closed, 0):
-        text = ",".join(map(str, (*all_descriptors[:2], other, *all_descriptors[3:5], other)))
+        text = ",".join(map(str, (*descriptors[:2], other)))
         assert open_kept({"LIGHT_COMMIT_FDS": text}) is None
-        assert open_kept_parts({"LIGHT_COMMIT_FDS": text}) is None
 
 
-@pytest.mark.parametrize("text", ["", "3", "3,4,5", "3,4,5,6,7,8,9", "3,4,5,6,7,x", "3,-4,5,6,7,8"])
+@pytest.mark.parametrize("text", ["", "3", "3,4", "3,4,5,6", "3,4,x", "3,-4,5"])
 def test_a_variable_that_no_agent_has_set_is_refused(text: str) -> None:
-    for open_one in (open_kept, open_kept_parts):
-        with pytest.raises(ValueError, match="expected six descriptors, as lightccrun sets it"):
-            open_one({"LIGHT_COMMIT_FDS": text})
+    with pytest.raises(ValueError, match="expected three descriptors, as lightccrun sets it"):
+        open_kept({"LIGHT_COMMIT_FDS": text})
