@@ -26,7 +26,7 @@ SIZED = {".cpp", ".cu", ".hpp", ".h", ".py", ".pyi"}
 
 # Inputs of tests are bytes, not text.
 BINARY = re.compile(r"^(harp_plugin/)?tests/fuzz/corpus/|\.(png|svg|ico|gz|bin)$")
-MAY_HOLD_TABS = re.compile(r"(^|/)Makefile$")
+MAY_HOLD_TABS = re.compile(r"(^|/)Makefile$|\.mk$")
 
 EVERYWHERE = {
     "a path of one machine": re.compile(r"(?<![\w.])/(work|root|home/\w)[/\w]"),

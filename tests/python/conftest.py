@@ -6,14 +6,12 @@ import functools
 import importlib.metadata
 import os
 import signal
-import subprocess
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from records import Recorder
-from shares import is_beside_what_stayed, is_in_share
+from suites import Choice, changed_files
 
 from lightcc import basics
 from lightcc.testing import warm_up
@@ -24,6 +22,9 @@ if TYPE_CHECKING:
 
 # A shell that starts pytest in the background has it ignore Ctrl-C, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_SUITES = pytest.StashKey[Choice]()
 
 
 # Ranks are forked from processes that have imported what takes long; `fresh=True` starts one anew.
@@ -47,24 +48,6 @@ collect_ignore += [] if "IMAGE_HOME" in os.environ else ["deploy/test_pods.py"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--not-again", metavar="REPORT", type=Path, help="leave out what passed in a JUnit report"
-    )
-    parser.addoption(
-        "--share",
-        metavar="N",
-        type=int,
-        default=1,
-        help="run one in N of the tests that start ranks; which, moves with CHECK_SEED",
-    )
-    parser.addoption(
-        "--unchanged-share",
-        metavar="N",
-        type=int,
-        default=1,
-        help="of the tests of lightcc beside other programs (shares.py), run one in N of those "
-        "that are about nothing that changed; CHECK_CHANGED=1 asks for it",
-    )
-    parser.addoption(
         "--record",
         metavar="FILE",
         type=Path,
@@ -76,52 +59,26 @@ def pytest_configure(config: pytest.Config) -> None:
     record: Path | None = config.getoption("--record")
     if record is not None:
         config.pluginmanager.register(Recorder(record))
+    config.stash[_SUITES] = Choice(
+        changed_files(config.rootpath), int(os.environ.get("CHECK_SEED", "0"))
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return [f"suite {line}" for line in config.stash[_SUITES].lines()]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    passed = _passed_before(config.getoption("--not-again"))
-    share: int = config.getoption("--share")
-    unchanged_share: int = config.getoption("--unchanged-share")
-    changed = _changed_files(config) if unchanged_share > 1 else None
-    seed = int(os.environ.get("CHECK_SEED", "0"))
+    suites = config.stash[_SUITES]
 
-    def is_left_out(item: pytest.Item) -> bool:
-        if _name_in_report(item) in passed:
-            return True
+    def runs(item: pytest.Item) -> bool:
         file = item.nodeid.partition("::")[0]
         scope = _scope_of(config, item.nodeid)
-        if changed is not None and is_beside_what_stayed(file, changed):
-            name = file if scope == _MACHINE else scope
-            return not is_in_share(name, unchanged_share, seed)
-        starts_ranks = item.get_closest_marker("multiproc") is not None
-        return starts_ranks and not is_in_share(scope, share, seed)
+        return suites.has(file, file if scope == _MACHINE else scope)
 
-    left_out = {item for item in items if is_left_out(item)}
+    left_out = {item for item in items if not runs(item)}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
-
-
-def _changed_files(config: pytest.Config) -> list[str] | None:
-    """Returns the files that changed; None where nobody knows, or wants to know."""
-    if os.environ.get("CHECK_CHANGED") != "1":
-        return None
-    command = [str(config.rootpath / "tools" / "changed_files.sh")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    return done.stdout.splitlines() if done.returncode == 0 else None
-
-
-def _passed_before(report: Path | None) -> set[str]:
-    if report is None:
-        return set()
-    # Written by our own run a moment ago: not hostile. A <testcase> without children has passed.
-    cases = ET.parse(report).iter("testcase")
-    return {f"{case.get('classname')}.{case.get('name')}" for case in cases if len(case) == 0}
-
-
-def _name_in_report(item: pytest.Item) -> str:
-    name, bracket, parameters = item.nodeid.partition("[")
-    name = name.replace(".py::", ".").replace("::", ".").replace("/", ".")
-    return f"{name}{bracket}{parameters}"
 
 
 #: Files about the machine as a whole: never beside one another, so that nothing is told twice.

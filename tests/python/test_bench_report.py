@@ -145,6 +145,7 @@ def test_a_plot_without_matplotlib_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
         report.plot([], tmp_path / "x.png")
 
 
+@pytest.mark.extra
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     by_size = size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True)

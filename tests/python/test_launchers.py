@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.multiproc
+pytestmark = [pytest.mark.multiproc, pytest.mark.extra]
 
 # The launchers may cut one rank's line by another's, so each rank writes into a file of its own.
 SCRIPT = """

@@ -94,7 +94,8 @@ def test_emulated_hosts_are_what_the_engine_sees() -> None:
     ]
 
 
-@pytest.mark.parametrize("ranks", ["1", pytest.param("2", marks=pytest.mark.slow), "3"])
+@pytest.mark.extra
+@pytest.mark.parametrize("ranks", ["1", "3"])
 def test_the_example_learns_and_its_replicas_are_identical(ranks: str) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
     result = launch("-np", ranks, sys.executable, str(EXAMPLES / "numpy_training.py"), "5")

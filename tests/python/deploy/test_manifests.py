@@ -27,6 +27,7 @@ import manifests as m  # noqa: E402
 from lightcc.runner import arguments, pod, worker  # noqa: E402
 from lightcc.runner.hosts import Host  # noqa: E402
 
+pytestmark = pytest.mark.extra
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
 RELEASES = ("1.28", "1.32")
 QUANTITY = re.compile(r"^\d+(\.\d+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")

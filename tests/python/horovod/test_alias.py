@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -89,9 +88,7 @@ assert type(copy) is lightcc.PeerFailedError and copy.rank == 1
         pytest.param(
             "horovod.spark.torch",
             "does not support Spark's estimators yet",
-            marks=pytest.mark.skipif(
-                find_spec("pyspark") is None, reason="pyspark is not installed"
-            ),
+            marks=pytest.mark.extra,
         ),
         ("horovod.mxnet", "no such module"),
         # Modules of lightcc that Horovod does not have: no second way to import them.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.multiproc
+pytestmark = [pytest.mark.multiproc, pytest.mark.extra]
 
 ODD_NAME = 'odd "name" \\ of \xe4'
 ARGUMENTS = ("sequence", "lane", "bytes", "dtype", "shape", "tensors", "topk_sent_bytes", "records")

@@ -279,6 +279,7 @@ def test_numbers_are_scaled_to_three_digits(value: float, text: str) -> None:
     assert screen.scaled(value, "B") == text
 
 
+@pytest.mark.extra
 def test_rich_draws_the_same_rows() -> None:
     rich = pytest.importorskip("rich.console", reason="rich is not installed")
     console = rich.Console(width=100, file=io.StringIO())

@@ -34,6 +34,7 @@ def run(
     )
 
 
+@pytest.mark.extra
 def test_digits_reach_their_accuracy_and_say_what_was_hidden() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
     result = run(2, "pytorch_digits.py", "--epochs", "5", "--accuracy", "0.85")
@@ -52,6 +53,7 @@ FAKES = {
 }
 
 
+@pytest.mark.extra
 @needs_fake_cuda
 def test_digits_train_on_a_gpu_where_there_is_one() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
@@ -61,6 +63,7 @@ def test_digits_train_on_a_gpu_where_there_is_one() -> None:
     assert "\nall ranks hold the same weights, bit for bit: " in result.stdout
 
 
+@pytest.mark.extra
 def test_digits_fail_when_the_accuracy_is_missed_and_stay_on_the_cpu() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
     arguments = ["--epochs", "1", "--accuracy", "1.01", "--no-cuda"]

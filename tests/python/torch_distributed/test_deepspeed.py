@@ -1,6 +1,6 @@
 """DeepSpeed's ZeRO trains on the backend lightcc, with the bits of gloo's weights.
 
-DeepSpeed is in an environment of its own, `.venv-deepspeed`, which `make test-all` makes. Without
+DeepSpeed is in an environment of its own, `.venv-suite`, which `make test-all` makes. Without
 it the tests are skipped.
 """
 
@@ -16,7 +16,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "deepspeed_digits.py"
-PYTHON = ROOT / ".venv-deepspeed" / "bin" / "python"
+PYTHON = ROOT / ".venv-suite" / "bin" / "python"
 ACCURACY = r"{}, 2 ranks: accuracy (\d\.\d+) on 360 images with ZeRO-{}"
 
 # Ranks are hosts of their own, where top-k would compress. ZeRO-3 leaves a shard of each weight.
@@ -78,7 +78,7 @@ def train(backend: str, stage: int, folder: Path) -> list[list[torch.Tensor]]:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_zero_gives_the_weights_of_gloo_bit_for_bit(stage: int, tmp_path: Path) -> None:
     if not PYTHON.exists():
-        pytest.skip("DeepSpeed is not installed (make .venv-deepspeed/.installed)")
+        pytest.skip("DeepSpeed is not installed (make .venv-suite/.deepspeed-installed)")
     ours = train("lightcc", stage, tmp_path / "ours")
     gloo = train("gloo", stage, tmp_path / "gloo")
     # Two summands have one sum, whoever adds them, so nothing is left to rounding.

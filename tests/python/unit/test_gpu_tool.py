@@ -129,7 +129,7 @@ def test_a_step_that_takes_too_long_is_ended() -> None:
 def test_tests_that_were_over_count_where_pytest_is_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("conftest.py", "records.py", "shares.py"):
+    for name in ("conftest.py", "records.py", "suites.py"):
         (tmp_path / name).symlink_to(gpu_tool.PYTHON_TESTS / name)
     (tmp_path / "test_some.py").write_text(SOME_TESTS)
     monkeypatch.setattr(gpu_tool, "REPORTS", tmp_path / "reports")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -16,10 +15,7 @@ sys.path.insert(0, str(TOOLS))
 import check_files  # noqa: E402
 import check_include_arrows  # noqa: E402
 import check_skips  # noqa: E402
-import choose_tests  # noqa: E402
-import few_failures  # noqa: E402
-import passed_tests  # noqa: E402
-from shares import BESIDE_OTHERS, is_beside_what_stayed, is_in_share  # noqa: E402
+from suites import BUDGET_SECONDS, INTERFACES, SUITES, Choice, suite_of  # noqa: E402
 from tracked_files import tracked_files  # noqa: E402
 
 GOOGLETEST_OUTPUT = """\
@@ -229,65 +225,25 @@ def test_is_broken(i):
 """
 
 
-@pytest.mark.parametrize(
-    ("broken", "status", "runs_again"),
-    [
-        ([], 0, True),
-        pytest.param([4, 1], 1, True, marks=pytest.mark.slow),
-        pytest.param([1, 1, 1], 1, False, marks=pytest.mark.slow),
-        pytest.param([20], 1, False, marks=pytest.mark.slow),
-    ],
-)
-def test_few_failures_are_run_once_more_alone(
-    tmp_path: Path, broken: list[int], status: int, runs_again: bool
-) -> None:
+@pytest.mark.parametrize("broken", [0, pytest.param(5, marks=pytest.mark.slow)])
+def test_what_failed_runs_once_more_alone_and_is_named(tmp_path: Path, broken: int) -> None:
     (tmp_path / "test_suite.py").write_text(CROWDED.format(mark=tmp_path / "mark"))
-    for number, count in enumerate(broken):
-        (tmp_path / f"test_broken_{number}.py").write_text(BROKEN.format(count=count))
+    (tmp_path / "test_zz_broken.py").write_text(BROKEN.format(count=broken))
     report = tmp_path / "report.xml"
     pytest_here = Path(sys.executable).with_name("pytest")
     command = [str(TOOLS / "run_python_tests.sh"), str(pytest_here), "2", str(report)]
     done = subprocess.run(
-        [*command, "-q", "--rootdir", str(tmp_path), str(tmp_path)],
+        [*command, "-q", "-p", "no:randomly", "--rootdir", str(tmp_path), str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
     )
-    assert done.returncode == status, done.stdout + done.stderr
-    assert (tmp_path / "report-alone.xml").exists() == runs_again
+    assert done.returncode == (broken > 0), done.stdout + done.stderr
+    assert (tmp_path / "report-alone.xml").exists()
     totals = check_skips.read_reports([report])
-    assert totals.passed_alone == ({"test_suite::test_is_crowded"} if runs_again else set())
-    assert len(totals.failed) == sum(broken) + (not runs_again)
-
-
-def test_few_failures_are_those_of_three_files(tmp_path: Path) -> None:
-    report = tmp_path / "report.xml"
-    assert few_failures.count(report) == 0
-    for failed, count in [
-        ("", 0),
-        ("a b c", 3),
-        ("a " * 20, 20),
-        ("a " * 21, 0),
-        ("a b c d", 0),
-    ]:
-        cases = "".join(
-            f'<testcase classname="{name}" name="{i}"><failure/></testcase>'
-            for i, name in enumerate(failed.split())
-        )
-        report.write_text(f'<testsuite><testcase classname="z" name="z"/>{cases}</testsuite>')
-        assert few_failures.count(report) == count, failed
-
-
-def test_what_failed_or_skipped_something_is_run_again(tmp_path: Path) -> None:
-    report = tmp_path / "report.xml"
-    skipping = f"<system-out>{GOOGLETEST_OUTPUT}</system-out>"
-    report.write_text(
-        '<testsuite><testcase name="good" status="run"/><testcase name="bad" status="fail"/>'
-        f'<testcase name="half" status="run">{skipping}</testcase></testsuite>'
-    )
-    assert passed_tests.passed_tests(report) == ["good"]
-    assert passed_tests.passed_tests(tmp_path / "none.xml") == []
+    assert totals.passed_alone == {"test_suite::test_is_crowded"}
+    assert len(totals.failed) == broken  # Those after the third did not run again, and have failed.
 
 
 def test_every_allowed_skip_has_a_reason() -> None:
@@ -296,58 +252,32 @@ def test_every_allowed_skip_has_a_reason() -> None:
         check_skips.allowed_patterns("some::test\n")
 
 
-def test_sanitizers_choose_tests_that_are_not_built_yet(tmp_path: Path) -> None:
-    """ctest names no command before the program is there."""
-    build = tmp_path / "build"
-    build.mkdir()
-    (build / "CTestTestfile.cmake").write_text(
-        f'add_test("a_test" "{build}/a_test")\n'
-        f'set_tests_properties("a_test" PROPERTIES LABELS "slow")\n'
-        f'add_test("b_test" "{build}/tools/b" "--plugin" "{build}/b.so" "--abi" "4")\n'
-    )
-    listed = json.dumps({"tests": [{"name": "b_test"}, {"name": "c_test"}]})
-    subprocess.run(
-        [sys.executable, TOOLS / "choose_tests.py", build, tmp_path / "chosen"],
-        input=listed,
-        text=True,
-        check=True,
-    )
-    assert (tmp_path / "chosen").read_text().split() == ["^(b_test)$", "b.so", "tools/b"]
-
-
-def test_test_files_that_share_a_program_are_chosen_together(tmp_path: Path) -> None:
-    tests = {
-        f"{room}_{i}": [str(tmp_path / f"{room}_tests"), f"--file={room}_{i}"]
-        for room in ("base", "wire", "net")
-        for i in range(5)
-    }
-    for seed in range(choose_tests.SHARE):
-        chosen = choose_tests.choose(tests, tmp_path, ["README.md"], seed)
-        assert {len([n for n in chosen if n.startswith(room)]) for room in ("base", "wire")} <= {
-            0,
-            5,
-        }
-    everything = [choose_tests.choose(tests, tmp_path, ["README.md"], s) for s in range(3)]
-    assert sorted(name for chosen in everything for name in chosen) == sorted(tests)
-
-
-def test_each_test_is_in_one_of_the_shares_of_seeds_that_follow_one_another() -> None:
-    names = [f"tests/python/parallel/test_{n % 7}.py::test_of_ranks[{n}]" for n in range(1000)]
-    shares = [{name for name in names if is_in_share(name, 5, seed)} for seed in range(11, 16)]
-    assert sum(map(len, shares)) == len(set().union(*shares)) == len(names)
-    assert all(150 < len(share) < 250 for share in shares)
-    assert all(is_in_share(name, 1, 7) for name in names)
-
-
-def test_tests_beside_other_programs_are_known_by_what_they_are_about() -> None:
+def test_suites_are_known_by_what_they_are_about() -> None:
     files = [str(path) for path in tracked_files()]
-    for begin, sources in BESIDE_OTHERS.items():
-        tests = [name for name in files if name.startswith(begin)]
-        assert tests, begin
-        for source in sources:
-            assert any(name.startswith(source) for name in files), source
-        assert is_beside_what_stayed(tests[0], ["docs/README.md", "csrc/lightcc/engine/core.cpp"])
-        assert not is_beside_what_stayed(tests[0], ["docs/README.md", tests[0]])
-    ray = "tests/python/test_ray.py"
-    assert not is_beside_what_stayed(ray, ["lightcc/runner/driver.py"])
-    assert not is_beside_what_stayed("tests/python/parallel/test_topk.py", [])
+    for suite in SUITES:
+        for begin in suite.tests + suite.sources + INTERFACES:
+            assert any(name.startswith(begin) for name in files), begin
+        for begin in suite.tests:
+            assert suite_of(next(name for name in files if name.startswith(begin))) == suite
+    assert suite_of("tests/python/parallel/test_topk.py") is None
+
+
+def test_a_suite_runs_whole_where_it_or_its_interface_changed() -> None:
+    everything = [Choice(None, 0), Choice(["lightcc/_adapter/groups.py"], 0)]
+    assert all(choice.why[suite] for choice in everything for suite in SUITES)
+    ray = Choice(["README.md", "lightcc/ray/runner.py"], 0)
+    assert [suite.name for suite, why in ray.why.items() if why] == ["Ray"]
+    assert "Ray: whole, as lightcc/ray/runner.py changed" in ray.lines()
+    assert all(ray.has("tests/python/test_ray.py", f"a test {i}") for i in range(20))
+
+
+def test_parts_of_suites_fit_the_budget_and_add_up_to_the_whole() -> None:
+    parts = Choice([], 0).parts
+    assert sum(suite.seconds for suite in SUITES) <= parts * BUDGET_SECONDS
+    names = [f"tests/python/test_spark.py::test_{n}" for n in range(1000)]
+    chosen = [
+        {name for name in names if Choice([], seed).has("tests/python/test_spark.py", name)}
+        for seed in range(11, 11 + parts)
+    ]
+    assert sum(map(len, chosen)) == len(set().union(*chosen)) == len(names)
+    assert Choice([], 1).has("tests/python/parallel/test_topk.py", "any")

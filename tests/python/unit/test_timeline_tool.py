@@ -426,6 +426,7 @@ def test_a_plot_needs_matplotlib_and_says_so(
     assert "plot needs matplotlib: pip install matplotlib" in capsys.readouterr().err
 
 
+@pytest.mark.extra
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     path = two_steps().write(tmp_path / "t.json")
