@@ -2,6 +2,9 @@
 
 A page of documentation has lines of at most 100 columns, but for rows of tables, and for blocks of
 ```text, which show what a program prints. Exits 1 and names each file and line that breaks a rule.
+
+pre-commit-hooks has three of these rules (ends of lines, of files, carriage returns) and none of
+the others, so it would save five lines and cost a pass over the tree.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 # Unpacks a CPython that this machine's Debian does not have, from a newer suite, into
 # build/pythons/VERSION, where tools/interpreters.py finds it. It runs on the C library of that suite,
 # which is unpacked beside it. apt checks what it fetches. Needs apt, dpkg-deb and patchelf, but not
-# root. Only x86-64, as the wheel.
+# root. Only x86-64, as the wheel. uv and pyenv fetch CPython from GitHub or python.org, which machines
+# that have only mirrors of packages do not reach.
 #
 # Usage: get_python.sh VERSION [SUITE]    (for instance: get_python.sh 3.14 sid)
 # MIRROR: where Debian is; without, where this machine's apt has it.

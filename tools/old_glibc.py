@@ -5,6 +5,9 @@ makes stubs of the shared libraries from the list. GCC takes both as its system 
 linked into each library, so that the system's may be old. GCC's archive of it wants a few names of
 the newer glibc that it was built with: old_glibc.c has them, hidden in each library. For GCC on
 Debian or Ubuntu.
+
+auditwheel cannot take its place: it refuses a wheel that needs newer symbols (`build_wheel`), and
+makes none that needs older ones.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
 import check_docs
-import docs_site
 
 OTHER = "# Other page\n\n## A `code` heading, twice\n\n## A `code` heading, twice\n"
 
@@ -28,21 +27,6 @@ OTHER = "# Other page\n\n## A `code` heading, twice\n\n## A `code` heading, twic
 def test_a_link_to_nothing_is_found(text: str, problem: str) -> None:
     pages = {"docs/page.md": f"# Page\n{text}\n", "docs/harp/other.md": OTHER}
     assert check_docs.broken_links(pages, set(pages)) == [f"docs/page.md:2: {problem}"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[a](harp/other.md), [b](harp/other.md#other-page), [c](#page), [d](harp/)",
-        "[a](harp/other.md#a-code-heading-twice-1)",
-        "[a](../csrc/a.cpp), [b](https://example.com/x)",
-        "`[a](missing.md)`",
-        "```\n[a](missing.md)\n```",
-    ],
-)
-def test_a_link_that_leads_somewhere_passes(text: str) -> None:
-    pages = {"docs/page.md": f"# Page\n{text}\n", "docs/harp/other.md": OTHER}
-    assert check_docs.broken_links(pages, {*pages, "csrc/a.cpp"}) == []
 
 
 def test_a_page_without_readers_is_found() -> None:
@@ -67,28 +51,3 @@ def test_variables_of_the_code_and_of_the_page_are_compared() -> None:
         "docs/environment.md: no code reads HARP_OLD",
         "docs/environment.md: LIGHT_A has 2 rows",
     ]
-
-
-@pytest.mark.parametrize(
-    ("page", "text", "in_site"),
-    [
-        ("docs/keras.md", "[a](errors.md#the-table)", "[a](errors.md#the-table)"),
-        ("docs/keras.md", "[a](../README.md) [b](#xla)", "[a](overview.md) [b](#xla)"),
-        ("docs/harp/abi.md", "[a](../../CONTRIBUTING.md)", "[a](../contributing.md)"),
-        ("README.md", "[a](docs/harp/abi.md)", "[a](harp/abi.md)"),
-        (
-            "docs/guides/topk.md",
-            "[a](../../examples/pytorch_topk.py)",
-            "[a](../sources/examples/pytorch_topk.py.md)",
-        ),
-        ("README.md", "[a](https://x.org/docs/harp/abi.md)", "[a](https://x.org/docs/harp/abi.md)"),
-        ("README.md", "```\n[a](docs/harp/abi.md)\n```", "```\n[a](docs/harp/abi.md)\n```"),
-    ],
-)
-def test_the_site_leads_links_to_its_own_pages(page: str, text: str, in_site: str) -> None:
-    assert docs_site.with_links_of_site(page, text) == in_site
-
-
-def test_pages_of_the_site_know_their_files() -> None:
-    for path in ["README.md", "CHANGELOG.md", "docs/keras.md", "docs/harp/README.md"]:
-        assert docs_site.path_of(docs_site.page_of(path)) == path
