@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,15 @@ def test_signatures_are_horovods(module: str) -> None:
         if (module, name) == ("horovod.keras", "DistributedOptimizer"):
             added = KERAS_ADDED + added
         assert signature(getattr(ours, name)) == expected + added, name
+
+
+@pytest.mark.parametrize("module", ["lightcc.keras", "lightcc.tensorflow.keras"])
+def test_functions_for_keras_are_documented_and_travel_pickled(module: str) -> None:
+    face = importlib.import_module(module)
+    for name in HOROVOD["keras"]:
+        function = getattr(face, name)
+        assert inspect.getdoc(function), name
+        assert pickle.loads(pickle.dumps(function)) == function, name
 
 
 @pytest.mark.parametrize("name", sorted(set(hvd.__all__) - UNDOCUMENTED))
