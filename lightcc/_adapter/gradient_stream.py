@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from lightcc import _world
 from lightcc.basics import count_step
 from lightcc.exceptions import HorovodInternalError, ShutDownError
-from lightcc.fusion import Gradient, Planner, Rule
+from lightcc.fusion import BATCH_BYTES, Gradient, Planner, Rule
 from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from lightcc.process_sets import ProcessSet
 
 _log = logging.getLogger(__name__)
-
-#: Complete gradients are submitted when they have as many bytes.
-_BATCH_BYTES = 256 << 10
 
 # Kinds of units: a gradient alone; a group of the caller's; a bucket of the plan, which a gradient
 # may leave to travel in a way of its own.
@@ -397,7 +394,7 @@ class GradientStream(Generic[S]):
         self._ready.append(slot)
         self._sent.append(gradient)
         self._ready_bytes += unit.num_bytes
-        if self._ready_bytes >= _BATCH_BYTES or self._unready == 0:
+        if self._ready_bytes >= BATCH_BYTES or self._unready == 0:
             self._submit_batch()
 
     def _submit_batch(self) -> None:

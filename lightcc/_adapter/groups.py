@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightcc.functions import broadcast_object
+from lightcc.fusion import evenly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,9 +82,4 @@ def plan_groups(
             f"these are on one of the two ranks only: {', '.join(missing)}"
         )
         raise ValueError(msg)
-    count = min(groups, len(order))
-    ends = [len(order) * (i + 1) // count for i in range(count)]
-    return [
-        [by_name[name] for name in order[begin:end]]
-        for begin, end in zip([0, *ends], ends, strict=False)
-    ]
+    return [[by_name[name] for name in group] for group in evenly(order, groups)]

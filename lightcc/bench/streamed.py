@@ -82,7 +82,7 @@ class StreamedLayers:
             [],
             op=hvd.Average,
             process_set=hvd.global_process_set,
-            fusion=choose_fusion(None, None, None, None),
+            fusion=choose_fusion(),
             spec=None if ratio is None else TopKCompressor(ratio).spec(),
         )
 

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 from lightcc.fusion.choice import STRATEGIES, FusionChoice, Rule, choose_fusion
 from lightcc.fusion.planner import Planner
-from lightcc.fusion.plans import Gradient, digest_of
+from lightcc.fusion.plans import BATCH_BYTES, Gradient, batches, digest_of, evenly
 
 __all__ = [
+    "BATCH_BYTES",
     "STRATEGIES",
     "FusionChoice",
     "Gradient",
     "Planner",
     "Rule",
+    "batches",
     "choose_fusion",
     "digest_of",
+    "evenly",
 ]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightcc import _world
-from lightcc.fusion.plans import parse_positions, parse_scopes
+from lightcc.fusion.plans import parse_positions, parse_scopes, piecewise, scopewise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 STRATEGIES = (
     "none",
@@ -53,12 +56,22 @@ class FusionChoice(NamedTuple):
         """Whether ranks must agree on plans."""
         return self.strategy in PLANNED
 
+    def plan(self, names: Sequence[str]) -> list[list[int]]:
+        """Returns the planned buckets, positions in `names`; without a plan there is none."""
+        if self.strategy == "piecewise_fusion":
+            return piecewise(len(names), parse_positions(self.schedule, "schedule"))
+        if self.strategy == "scopewise_fusion":
+            return scopewise(names, parse_scopes(self.schedule, "schedule"))
+        return []
+
 
 def choose_fusion(
-    fusion_type: str | None,
-    auto_fusion_threshold: int | None,
-    piecewise_fusion_schedule: str | None,
-    scopewise_fusion_schedule: str | None,
+    fusion_type: str | None = None,
+    auto_fusion_threshold: int | None = None,
+    piecewise_fusion_schedule: str | None = None,
+    scopewise_fusion_schedule: str | None = None,
+    *,
+    allreduce_type: str | None = None,
 ) -> FusionChoice:
     """Returns the strategy in force; a variable of the environment counts before an argument.
 
@@ -68,10 +81,16 @@ def choose_fusion(
         piecewise_fusion_schedule: As "2;6"; `None` is "0", one bucket. Before it:
             LIGHT_FUSION_SCHEDULE.
         scopewise_fusion_schedule: As "encoder;decoder". Before it: LIGHT_FUSION_SCHEDULE.
+        allreduce_type: "fusion", or "normal", which is the strategy none.
 
     Raises:
         ValueError: An argument or variable is not allowed, or lightcc is not initialized.
     """
+    if allreduce_type not in (None, "fusion", "normal"):
+        msg = f"allreduce_type is {allreduce_type!r}: expected 'fusion' or 'normal'"
+        raise ValueError(msg)
+    if allreduce_type == "normal":
+        fusion_type = "none"
     if fusion_type in _GONE:
         msg = (
             f"fusion_type is {fusion_type!r}, which is gone because it ended no step earlier than "

@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from lightcc import _world, basics
 from lightcc.functions import allgather_object, broadcast_object
-from lightcc.fusion.plans import (
-    is_within,
-    parse_positions,
-    parse_scopes,
-    piecewise,
-    scopewise,
-)
+from lightcc.fusion.plans import is_within, parse_positions, parse_scopes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lightcc.fusion.choice import FusionChoice
-    from lightcc.fusion.plans import Gradient, Plan
+    from lightcc.fusion.plans import Gradient
     from lightcc.process_sets import ProcessSet
 
 
@@ -59,7 +53,7 @@ class Planner:
         self.choice = choice
         self.process_set = process_set
         self.gradients = {gradient.name: gradient for gradient in gradients}
-        self.buckets: Plan = self._agree_at_start() if choice.planned else []
+        self.buckets: list[list[str]] = self._agree_at_start() if choice.planned else []
         _planners.add(self)
 
     def describe(self) -> dict[str, Any]:
@@ -72,7 +66,7 @@ class Planner:
             ],
         }
 
-    def _agree_at_start(self) -> Plan:
+    def _agree_at_start(self) -> list[list[str]]:
         """Returns the plan of the first member of the process set."""
         rank = _world.rank()
         root = (self.process_set.ranks or [0])[0]
@@ -95,26 +89,27 @@ class Planner:
                 raise ValueError(text)
         return list(plan)
 
-    def _plan_of_names(self) -> Plan:
+    def _plan_of_names(self) -> list[list[str]]:
         names = list(self.gradients)
-        schedule = self.choice.schedule
-        if not names:
-            return []  # All are in groups of the caller's.
-        if self.choice.strategy == "piecewise_fusion":
-            positions = parse_positions(schedule, "schedule")
-            if positions[-1] >= len(names):
-                _warn(f"{schedule!r} of piecewise_fusion: there are only {len(names)} gradients.")
-            return piecewise(names, positions)
-        if self.choice.strategy == "scopewise_fusion":
-            scopes = parse_scopes(schedule, "schedule")
-            empty = [s for s in scopes if not any(is_within(name, s) for name in names)]
-            if empty:
-                _warn(
-                    f"{schedule!r} of scopewise_fusion: no parameter's name begins with "
-                    f"{', '.join(empty)}; names are like {', '.join(names[:3])}."
-                )
-            return scopewise(names, scopes)
-        return []
+        if names:  # Otherwise all are in groups of the caller's.
+            _warn_of_unused(self.choice, names)
+        return [[names[i] for i in bucket] for bucket in self.choice.plan(names)]
+
+
+def _warn_of_unused(choice: FusionChoice, names: list[str]) -> None:
+    """Warns where no gradient is in a part of the schedule."""
+    schedule = choice.schedule
+    if choice.strategy == "piecewise_fusion":
+        if parse_positions(schedule, "schedule")[-1] >= len(names):
+            _warn(f"{schedule!r} of piecewise_fusion: there are only {len(names)} gradients.")
+        return
+    scopes = parse_scopes(schedule, "schedule")
+    empty = [s for s in scopes if not any(is_within(name, s) for name in names)]
+    if empty:
+        _warn(
+            f"{schedule!r} of scopewise_fusion: no parameter's name begins with "
+            f"{', '.join(empty)}; names are like {', '.join(names[:3])}."
+        )
 
 
 def _warn(text: str) -> None:

@@ -1,15 +1,21 @@
-"""Plans, as pure functions: a plan is a list of buckets, a bucket a list of gradients' names."""
+"""Which gradients travel together, as pure functions: both schedulers of gradients call them.
+
+Results are lists of positions, in a list of gradients that is the caller's.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-Plan = list[list[str]]
+T = TypeVar("T")
+
+#: Gradients for themselves share a call up to so many bytes: a call costs as much as sending them.
+BATCH_BYTES = 256 << 10
 
 
 class Gradient(NamedTuple):
@@ -75,24 +81,43 @@ def parse_scopes(schedule: object, source: str) -> list[str]:
     return scopes
 
 
-def piecewise(names: Sequence[str], positions: Sequence[int]) -> Plan:
-    """Returns the runs of `names` that begin at `positions`; those past the end are left out."""
-    begins = [position for position in positions if position < len(names)]
-    ends = [*begins[1:], len(names)]
-    return [list(names[begin:end]) for begin, end in zip(begins, ends, strict=False)]
+def piecewise(count: int, begins: Sequence[int]) -> list[list[int]]:
+    """Returns the runs of `count` positions that begin at `begins`; those past the end vanish."""
+    within = [begin for begin in begins if begin < count]
+    return [[*range(*run)] for run in itertools.pairwise([*within, count])]
 
 
-def scopewise(names: Sequence[str], scopes: Sequence[str]) -> Plan:
-    """Returns one bucket for each scope that has names, and one for the rest.
+def scopewise(names: Sequence[str], scopes: Sequence[str]) -> list[list[int]]:
+    """Returns the positions of the names in each scope that has any, and those of the rest.
 
     A name is in the first scope that it equals or that it continues with a dot or a slash: "layer1"
     has "layer1.weight", but not "layer10.weight".
     """
-    buckets: dict[str | None, list[str]] = {scope: [] for scope in (*scopes, None)}
-    for name in names:
-        home = next((scope for scope in scopes if is_within(name, scope)), None)
-        buckets[home].append(name)
+    buckets: dict[str | None, list[int]] = {scope: [] for scope in (*scopes, None)}
+    for i, name in enumerate(names):
+        buckets[next((scope for scope in scopes if is_within(name, scope)), None)].append(i)
     return [bucket for bucket in buckets.values() if bucket]
+
+
+def evenly(items: Sequence[T], count: int) -> list[Sequence[T]]:
+    """Returns at most `count` runs of as many items as can be, none of them empty."""
+    count = min(count, len(items))
+    ends = [len(items) * i // count for i in range(count + 1)] if count else []
+    return [items[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def batches(sizes: Sequence[int | None]) -> list[list[int]]:
+    """Returns runs of gradients of at most BATCH_BYTES; a larger or unknown one fills a run."""
+    runs: list[list[int]] = []
+    room = 0
+    for i, size in enumerate(sizes):
+        num_bytes = BATCH_BYTES if size is None else size
+        if num_bytes > room or not runs:
+            runs.append([])
+            room = BATCH_BYTES
+        runs[-1].append(i)
+        room -= num_bytes
+    return runs
 
 
 def is_within(name: str, scope: str) -> bool:

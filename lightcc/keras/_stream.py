@@ -103,7 +103,7 @@ class StreamExchange:
                 ways_within(self._auto, squares=settings.squares)
         self._spec = None if self._auto is not None else engine_spec(settings.compression)
         self._tuner: CompressionTuner[_Slot] | None = None
-        self._fusion = _choose_fusion(dict(settings.fusion))
+        self._fusion = choose_fusion(**settings.fusion)
         self._slots: dict[int, _Slot] = {}
         self._stream: GradientStream[_Slot] | None = None
         self._made_for: tuple[int, tuple[int, ...]] | None = None
@@ -195,19 +195,6 @@ class StreamExchange:
             )
         self._made_for = made_for
         return self._stream
-
-
-def _choose_fusion(fusion: dict[str, Any]) -> Any:
-    allreduce_type = fusion.pop("allreduce_type", None)
-    if allreduce_type not in (None, "fusion", "normal"):
-        msg = f"allreduce_type is {allreduce_type!r}: expected 'fusion' or 'normal'"
-        raise ValueError(msg)
-    return choose_fusion(
-        "none" if allreduce_type == "normal" else fusion.get("fusion_type"),
-        fusion.get("auto_fusion_threshold"),
-        fusion.get("piecewise_fusion_schedule"),
-        fusion.get("scopewise_fusion_schedule"),
-    )
 
 
 class EagerAggregation:

@@ -20,8 +20,7 @@ from lightcc.compression import (
     check_compression,
     find_engine_compressor,
 )
-from lightcc.fusion import FusionChoice, Rule, choose_fusion, digest_of
-from lightcc.fusion.plans import parse_positions, parse_scopes, piecewise, scopewise
+from lightcc.fusion import Rule, batches, choose_fusion, digest_of, evenly
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average, check_op
 from lightcc.tensorflow import _calls, _tuning
@@ -32,47 +31,9 @@ from lightcc.tensorflow.compression import Compression
 from lightcc.tensorflow.util import _executing_eagerly, key_of, normalize_name, variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from lightcc._core import CompressionSpec
-
-# Gradients in a graph share an operation up to so many bytes.
-_BATCH_BYTES = 256 << 10
-
-
-class Fusion(NamedTuple):
-    """The arguments that say how gradients are fused; `None`: not given.
-
-    Attributes:
-        allreduce_type: "fusion", or "normal": each gradient by itself.
-        fusion_type: One of `lightcc.fusion.STRATEGIES`.
-        auto_fusion_threshold: Bytes.
-        piecewise_fusion_schedule: As "2;6".
-        scopewise_fusion_schedule: As "encoder;decoder".
-    """
-
-    allreduce_type: str | None = None
-    fusion_type: str | None = None
-    auto_fusion_threshold: int | None = None
-    piecewise_fusion_schedule: str | None = None
-    scopewise_fusion_schedule: str | None = None
-
-    def choose(self) -> FusionChoice:
-        """Returns the strategy in force.
-
-        Raises:
-            ValueError: An argument is not allowed.
-        """
-        if self.allreduce_type not in (None, "fusion", "normal"):
-            msg = f"allreduce_type is {self.allreduce_type!r}: expected 'fusion' or 'normal'"
-            raise ValueError(msg)
-        fusion_type = "none" if self.allreduce_type == "normal" else self.fusion_type
-        return choose_fusion(
-            fusion_type,
-            self.auto_fusion_threshold,
-            self.piecewise_fusion_schedule,
-            self.scopewise_fusion_schedule,
-        )
 
 
 class _Unit(NamedTuple):
@@ -103,7 +64,7 @@ class GradientExchange:
         gradient_predivide_factor: float = 1.0,
         groups: int | Sequence[Sequence[Any]] | None = None,
         process_set: ProcessSet = global_process_set,
-        fusion: Fusion | None = None,
+        fusion: Mapping[str, Any],
         squares: bool = True,
         tuned: dict[Any, TunedSteps] | None = None,
     ) -> None:
@@ -119,7 +80,7 @@ class GradientExchange:
             gradient_predivide_factor: With `Average`: how much of the division comes first.
             groups: Number of groups, or lists of variables.
             process_set: The ranks that take part.
-            fusion: How gradients are fused.
+            fusion: The arguments of `choose_fusion()`.
             squares: Whether an optimizer may divide by squares of what is returned.
             tuned: What `Compression.auto` knows of earlier steps, by what there is; `None`:
                 nothing, as this object stays.
@@ -158,7 +119,7 @@ class GradientExchange:
         self._op = check_op(op)
         self._factors = (1.0 / gradient_predivide_factor, gradient_predivide_factor)
         self._groups = groups
-        self._choice = (fusion or Fusion()).choose()
+        self._choice = choose_fusion(**fusion)
 
     def combines(self) -> bool:
         """Returns whether there is anybody to combine gradients with."""
@@ -294,43 +255,20 @@ class GradientExchange:
         rule, limit = self._choice.rule, self._choice.limit_bytes
         units = [_Unit(group, True, rule, limit) for group in self._in_groups(dense, variables)]
         rest = _without(dense, units)
-        units += [_Unit(bucket, True, Rule.PLANNED, 0) for bucket in self._in_plan(rest, named)]
+        plan = self._choice.plan([named[i] for i in rest])
+        units += [_Unit([rest[i] for i in bucket], True, Rule.PLANNED, 0) for bucket in plan]
         rest = _without(dense, units)
-        batches = _batches(rest, gradients)
-        return units + [_Unit(batch, False, rule, limit) for batch in batches]
+        runs = batches([_batch_bytes(gradients[i]) for i in rest])
+        return units + [_Unit([rest[i] for i in run], False, rule, limit) for run in runs]
 
     def _in_groups(self, dense: Sequence[int], variables: Sequence[Any]) -> list[list[int]]:
         """Returns the caller's groups, without those that have no gradients."""
-        groups = self._groups
-        if not groups:
-            return []
+        groups = self._groups or 0
         if isinstance(groups, int):
-            count = min(groups, len(dense))
-            ends = [len(dense) * (i + 1) // count for i in range(count)] if count else []
-            starts = [0, *ends]
-            found = [list(dense[a:b]) for a, b in zip(starts, ends, strict=False)]
-        else:
-            at = {key_of(variables[i]): i for i in dense}
-            found = [[at[key_of(v)] for v in group if key_of(v) in at] for group in groups]
+            return [list(group) for group in evenly(dense, groups)]
+        at = {key_of(variables[i]): i for i in dense}
+        found = [[at[key_of(v)] for v in group if key_of(v) in at] for group in groups]
         return [group for group in found if group]
-
-    def _in_plan(self, positions: Sequence[int], named: Sequence[str]) -> list[list[int]]:
-        """Returns the buckets of a plan that follows from the names alone, as ranks have them."""
-        keys = [f"{named[i]}\0{i}" for i in positions]
-        schedule = self._choice.schedule
-        if not keys:
-            return []
-        if self._choice.strategy == "piecewise_fusion":
-            plan = piecewise(keys, parse_positions(schedule, "schedule"))
-        elif self._choice.strategy == "scopewise_fusion":
-            at: dict[str, list[str]] = {}
-            for key in keys:
-                at.setdefault(key.partition("\0")[0], []).append(key)
-            scopes = parse_scopes(schedule, "schedule")
-            plan = [[k for name in bucket for k in at[name]] for bucket in scopewise([*at], scopes)]
-        else:
-            return []
-        return [[int(key.rpartition("\0")[2]) for key in bucket] for bucket in plan]
 
 
 def _without(positions: Sequence[int], units: Sequence[_Unit]) -> list[int]:
@@ -338,21 +276,15 @@ def _without(positions: Sequence[int], units: Sequence[_Unit]) -> list[int]:
     return [i for i in positions if i not in taken]
 
 
-def _batches(positions: Sequence[int], gradients: Sequence[Any]) -> list[list[int]]:
-    """Divides gradients into operations; in a graph, those of unknown size are alone."""
+def _batch_bytes(gradient: Any) -> int | None:
+    """Returns what a gradient takes of an operation; `None`: it fills one, as its size is unknown.
+
+    Eagerly one operation takes all.
+    """
     if _executing_eagerly():
-        return [list(positions)] if positions else []
-    batches: list[list[int]] = []
-    room = 0
-    for i in positions:
-        elements = gradients[i].shape.num_elements()
-        size = _BATCH_BYTES if elements is None else elements * gradients[i].dtype.size
-        if size > room or not batches:
-            batches.append([])
-            room = _BATCH_BYTES
-        batches[-1].append(i)
-        room -= size
-    return batches
+        return 0
+    elements = gradient.shape.num_elements()
+    return None if elements is None else elements * gradient.dtype.size
 
 
 def _num_bytes(gradient: Any, variable: Any) -> int:

@@ -10,7 +10,7 @@ from lightcc._adapter import groups_or_number
 from lightcc._keras import local_variables
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Average
-from lightcc.tensorflow._gradient_exchange import Fusion, GradientExchange
+from lightcc.tensorflow._gradient_exchange import GradientExchange
 from lightcc.tensorflow.compression import Compression
 from lightcc.tensorflow.util import key_of
 
@@ -186,13 +186,13 @@ def DistributedGradientTape(  # noqa: N802  Horovod's name
         gradient_predivide_factor=gradient_predivide_factor,
         groups=groups,
         process_set=process_set,
-        fusion=Fusion(
-            allreduce_type,
-            fusion_type,
-            auto_fusion_threshold,
-            piecewise_fusion_schedule,
-            scopewise_fusion_schedule,
-        ),
+        fusion={
+            "allreduce_type": allreduce_type,
+            "fusion_type": fusion_type,
+            "auto_fusion_threshold": auto_fusion_threshold,
+            "piecewise_fusion_schedule": piecewise_fusion_schedule,
+            "scopewise_fusion_schedule": scopewise_fusion_schedule,
+        },
         tuned=_TUNED,
     )
     return made

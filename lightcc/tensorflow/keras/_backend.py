@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from lightcc.reductions import Min
 from lightcc.tensorflow import _calls
-from lightcc.tensorflow._gradient_exchange import Fusion, GradientExchange
+from lightcc.tensorflow._gradient_exchange import GradientExchange
 from lightcc.tensorflow.functions import broadcast_global_variables, broadcast_variables
 from lightcc.tensorflow.gradient_aggregation import LocalAggregation
 from lightcc.tensorflow.mpi_ops import allgather, broadcast
@@ -41,7 +41,7 @@ class TensorFlowBackend:
                 gradient_predivide_factor=settings.gradient_predivide_factor,
                 groups=groups,
                 process_set=settings.process_set,
-                fusion=Fusion(**settings.fusion),
+                fusion=settings.fusion,
                 squares=settings.squares,
             )
         )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from lightcc.fusion.plans import parse_positions, parse_scopes, piecewise, scopewise
+from lightcc.fusion.plans import (
+    BATCH_BYTES,
+    batches,
+    evenly,
+    parse_positions,
+    parse_scopes,
+    piecewise,
+    scopewise,
+)
 
 NAMES = ["conv1.weight", "conv1.bias", "conv10.weight", "head.weight", "head.bias"]
 
@@ -26,10 +34,10 @@ def test_other_positions_are_refused_with_an_example(schedule: str) -> None:
 
 
 def test_pieces_begin_at_the_positions() -> None:
-    assert piecewise("abcdefgh", [0, 2, 6]) == [list("ab"), list("cdef"), list("gh")]
-    assert piecewise("abc", [0]) == [list("abc")]
-    assert piecewise("abc", [0, 2, 600]) == [list("ab"), ["c"]]
-    assert piecewise("", [0, 2]) == []
+    assert piecewise(8, [0, 2, 6]) == [[0, 1], [2, 3, 4, 5], [6, 7]]
+    assert piecewise(3, [0]) == [[0, 1, 2]]
+    assert piecewise(3, [0, 2, 600]) == [[0, 1], [2]]
+    assert piecewise(0, [0, 2]) == []
 
 
 def test_scopes_are_different_words() -> None:
@@ -43,23 +51,46 @@ def test_other_scopes_are_refused_with_an_example(schedule: str) -> None:
         parse_scopes(schedule, "where")
 
 
+def in_scopes(names: list[str], scopes: list[str]) -> list[list[str]]:
+    return [[names[i] for i in bucket] for bucket in scopewise(names, scopes)]
+
+
 def test_a_scope_is_a_prefix_that_ends_where_a_part_of_the_name_does() -> None:
-    assert scopewise(NAMES, ["conv1"]) == [
+    assert in_scopes(NAMES, ["conv1"]) == [
         ["conv1.weight", "conv1.bias"],
         ["conv10.weight", "head.weight", "head.bias"],
     ]
-    assert scopewise(NAMES, ["head.bias", "conv1."]) == [
+    assert in_scopes(NAMES, ["head.bias", "conv1."]) == [
         ["head.bias"],
         ["conv1.weight", "conv1.bias"],
         ["conv10.weight", "head.weight"],
     ]
-    assert scopewise(["a/w:0", "a:0", "ab/w:0"], ["a"]) == [["a/w:0", "a:0"], ["ab/w:0"]]
+    assert in_scopes(["a/w:0", "a:0", "ab/w:0"], ["a"]) == [["a/w:0", "a:0"], ["ab/w:0"]]
 
 
 def test_the_first_scope_that_matches_counts_and_empty_ones_vanish() -> None:
-    assert scopewise(NAMES, ["head", "head.bias", "tail"]) == [
+    assert in_scopes(NAMES, ["head", "head.bias", "tail"]) == [
         ["head.weight", "head.bias"],
         ["conv1.weight", "conv1.bias", "conv10.weight"],
     ]
-    assert scopewise(NAMES, []) == [NAMES]
-    assert scopewise([], ["head"]) == []
+    assert in_scopes(NAMES, []) == [NAMES]
+    assert in_scopes([], ["head"]) == []
+
+
+def test_the_same_name_twice_is_two_gradients_of_one_scope() -> None:
+    assert scopewise(["a", "b", "a"], ["a"]) == [[0, 2], [1]]
+
+
+def test_even_groups_differ_by_one_at_most_and_none_is_empty() -> None:
+    assert evenly("abcdefg", 3) == ["ab", "cd", "efg"]
+    assert evenly("ab", 5) == ["a", "b"]
+    assert evenly("ab", 0) == evenly("", 3) == []
+
+
+def test_batches_are_full_and_one_of_unknown_size_is_alone() -> None:
+    half = BATCH_BYTES // 2
+    assert batches([half, half, 1]) == [[0, 1], [2]]
+    assert batches([1, None, 1]) == [[0], [1], [2]]
+    assert batches([3 * half, 0, half]) == [[0], [1, 2]]
+    assert batches([0, 0, 0]) == [[0, 1, 2]]
+    assert batches([]) == []
