@@ -1,8 +1,8 @@
 """An elastic job whose workers are actors of a Ray cluster.
 
-The driver of `lightccrun`'s elastic jobs (`lightcc.runner.driver`) decides; this module carries out
-what it says. One loop, in the thread of the caller, takes in what threads have seen: hosts, what
-workers say through the job's store, and actors that have ended.
+It is an `ElasticJob` of `lightccrun`'s; actors are started and stopped here. One loop, in the
+thread of the caller, takes in what threads have seen: hosts, what workers say through the job's
+store, and actors that have ended.
 
 A host is an address of the cluster. Ray finds the node of a worker by the resource that each node
 has under its address.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import logging
 import queue
-import random
 import threading
 import time
 from dataclasses import dataclass
@@ -21,26 +20,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ray
 
-from lightcc._discovery import plan as _plan
 from lightcc.ray.worker import BaseHorovodWorker
-from lightcc.runner.driver import (
-    Action,
-    CallOff,
-    Driver,
-    End,
-    FoundSlow,
-    LeftOut,
-    Settings,
-    Start,
-    Stop,
-)
+from lightcc.runner.driver import Action, End, FoundSlow, LeftOut, Settings, Start
+from lightcc.runner.elastic_job import ElasticJob
 from lightcc.runner.environment import slot_environment, worker_environment
 from lightcc.runner.hosts import number_ranks
-from lightcc.runner.plan_store import PlanStore, statuses
 from lightcc.runner.store import JobStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lightcc._discovery.plan import Status
 
 _log = logging.getLogger(__name__)
 _SHARE_OF_NODE = 0.001  # Of the resource that names a node: 1000 workers fit.
@@ -68,7 +58,7 @@ class _Worker:
     is_over: bool = False
 
 
-class ElasticJob:
+class RayJob:
     """One elastic job, from its first worker to its end.
 
     Attributes:
@@ -95,7 +85,7 @@ class ElasticJob:
             executable: Class and arguments of what functions get; without a class, `None`.
         """
         self.is_used = False
-        self._driver = Driver(settings, random.random, time.monotonic())
+        self._settings = settings
         self._discovery = discovery
         self._interval_s = interval_s
         self._per_worker = per_worker
@@ -123,9 +113,15 @@ class ElasticJob:
         self._call, self._log_queue = _with_executable(function, *self._executable), log_queue
         self._store = JobStore(ray.util.get_node_ip_address())
         core = importlib.import_module("lightcc._core")
-        self._plans = PlanStore(core.StoreClient(self._store.address, self._store.secret))
+        client = core.StoreClient(self._store.address, self._store.secret)
+        self._job = job = ElasticJob(self._settings, client, self)
         watchers = [
-            threading.Thread(target=self._watch_workers, name="lightcc-ray-workers", daemon=True),
+            threading.Thread(
+                target=job.watch_workers,
+                args=(self._events.put,),
+                name="lightcc-ray-workers",
+                daemon=True,
+            ),
             threading.Thread(target=self._watch_hosts, name="lightcc-ray-hosts", daemon=True),
         ]
         for watcher in watchers:
@@ -137,13 +133,13 @@ class ElasticJob:
             for worker in self._workers.values():
                 if not worker.is_over:
                     ray.kill(worker.actor)
-            self._plans.close()
+            job.plans.close()
             watchers[0].join()
             self._store.stop()
         if end.error:
             msg = f"the elastic job has ended: {end.error}"
             raise RuntimeError(msg) from self._last_error
-        return [self._results[number] for number in self._plans.members if number in self._results]
+        return [self._results[number] for number in job.plans.members if number in self._results]
 
     # -- What a host discovery of Horovod's may ask -----------------------------------------------
 
@@ -163,12 +159,12 @@ class ElasticJob:
 
     def _loop(self) -> End:
         while self._end is None:
-            until = self._driver.deadline()
+            until = self._job.deadline()
             try:
-                wait_s = None if until is None else max(0.0, until - _now())
+                wait_s = None if until is None else max(0.0, until - time.monotonic())
                 event = self._events.get(timeout=wait_s)
             except queue.Empty:
-                self._obey(self._driver.tick(_now()))
+                self._job.tick()
             else:
                 event()
         return self._end
@@ -185,20 +181,9 @@ class ElasticJob:
                 self._events.put(lambda hosts=hosts: self._on_hosts(hosts))  # type: ignore[misc]
             self._stopping.wait(self._interval_s)
 
-    def _watch_workers(self) -> None:
-        self._plans.watch_workers(
-            lambda entries: self._events.put(lambda: self._on_statuses(entries)),
-            lambda text: self._events.put(lambda: self._finish(text)),
-        )
-
     def _on_hosts(self, hosts: dict[str, int]) -> None:
         self._hosts = hosts
-        self._obey(self._driver.hosts_seen(_now(), hosts))
-
-    def _on_statuses(self, entries: dict[str, bytes]) -> None:
-        for number, status in statuses(entries):
-            self._workers[number].is_ready = True
-            self._obey(self._driver.status_changed(_now(), number, status))
+        self._job.hosts_seen(hosts)
 
     def _on_end(self, number: int, future: Any) -> None:
         worker = self._workers[number]
@@ -212,7 +197,7 @@ class ElasticJob:
             text = f"worker {number} on {worker.host} has returned before training has finished"
             if worker.is_ready:
                 # What it said last may not have come to the watcher yet.
-                self._on_statuses(self._plans.entry_of(number))
+                self._job.entries_seen(self._job.plans.entry_of(number))
         else:
             ray.kill(worker.actor)
             cause = getattr(error, "cause", None) or error
@@ -221,36 +206,28 @@ class ElasticJob:
             text = f"worker {number} on {worker.host}: {type(cause).__name__}: {words}"
             _log.warning("%s", text)
         worker.is_over = True
-        self._obey(self._driver.worker_ended(_now(), number, int(error is not None), text))
+        self._job.worker_ended(number, int(error is not None), text)
 
     # -- What the driver says ---------------------------------------------------------------------
 
-    def _obey(self, actions: list[Action]) -> None:
-        for action in actions:
-            if self._end is not None:
-                return
-            if isinstance(action, Start):
-                self._start(action)
-            elif isinstance(action, Stop):
-                self._stop(action.worker)
-            elif isinstance(action, _plan.Plan):
-                if not self._plans.publish(action):
-                    self._finish("somebody else publishes plans in this job's store")
-            elif isinstance(action, _plan.Notice):
-                self._plans.notify(action)
-            elif isinstance(action, _plan.RollCall):
-                self._plans.call_roll(action)
-            elif isinstance(action, LeftOut):
-                _log.warning("worker %d is silent: the others go on without it", action.worker)
-            elif isinstance(action, FoundSlow):
-                text = "worker %d is slow: a step takes it %.1f times as long as the median rank"
-                _log.warning(text, action.worker, action.factor)
-            elif isinstance(action, CallOff):
-                self._plans.call_off(action.epoch, action.reason)
-            elif isinstance(action, End):
-                self._finish(action.error)
+    def heard(self, worker: int, status: Status) -> None:  # noqa: ARG002
+        """Notes that a worker has come to `init()`."""
+        self._workers[worker].is_ready = True
 
-    def _start(self, start: Start) -> None:
+    def is_ending(self) -> bool:
+        """Returns false: nothing but the driver ends the job."""
+        return False
+
+    def tell(self, action: Action) -> None:
+        """Logs a warning of workers that others wait for."""
+        if isinstance(action, LeftOut):
+            _log.warning("worker %d is silent: the others go on without it", action.worker)
+        elif isinstance(action, FoundSlow):
+            text = "worker %d is slow: a step takes it %.1f times as long as the median rank"
+            _log.warning(text, action.worker, action.factor)
+
+    def start(self, start: Start) -> None:
+        """Starts an actor on the node of a host."""
         number = start.worker
         slot = number_ranks(list(start.hosts))[start.rank]
         environment = self._environment | slot_environment(
@@ -272,17 +249,18 @@ class ElasticJob:
         future = actor.execute.remote(self._call).future()
         future.add_done_callback(lambda done: self._events.put(lambda: self._on_end(number, done)))
 
-    def _stop(self, number: int) -> None:
-        worker = self._workers[number]
-        if not worker.is_over:
-            worker.is_over = True
-            ray.kill(worker.actor)
-            text = f"worker {number} was stopped"
-            self._events.put(lambda: self._obey(self._driver.worker_ended(_now(), number, 1, text)))
+    def stop(self, worker: int) -> None:
+        """Kills an actor."""
+        actor = self._workers[worker]
+        if not actor.is_over:
+            actor.is_over = True
+            ray.kill(actor.actor)
+            text = f"worker {worker} was stopped"
+            self._events.put(lambda: self._job.worker_ended(worker, 1, text))
 
-    def _finish(self, error: str) -> None:
-        if self._end is None:
-            self._end = End(error)
+    def end(self, end: End) -> None:
+        """Ends the loop."""
+        self._end = end
 
 
 def _with_executable(
@@ -293,7 +271,3 @@ def _with_executable(
         return function
     args, kwargs = tuple(args or ()), dict(kwargs or {})
     return lambda _: function(executable_cls(*args, **kwargs))
-
-
-def _now() -> float:
-    return time.monotonic()

@@ -12,7 +12,7 @@ from lightcc.ray.adapter import BaseParams, without_executable
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from lightcc.ray._elastic_job import ElasticJob
+    from lightcc.ray._elastic_job import RayJob
     from lightcc.ray.adapter import Callbacks
 
 
@@ -140,7 +140,7 @@ class ElasticRayExecutor:
         self._adapter: elastic_v2.ElasticAdapter | None = None
 
     @property
-    def driver(self) -> ElasticJob | None:
+    def driver(self) -> RayJob | None:
         """Returns the job of the last call, or of the next one; `None` before `start`."""
         return None if self._adapter is None else self._adapter.driver
 

@@ -9,7 +9,7 @@ import ray
 
 from lightcc.horovod.runner.elastic import driver as intervals
 from lightcc.horovod.runner.elastic.discovery import HostDiscovery
-from lightcc.ray._elastic_job import ElasticJob, PerWorker
+from lightcc.ray._elastic_job import PerWorker, RayJob
 from lightcc.ray.adapter import Adapter, BaseParams, common_environment, relayed
 from lightcc.runner.driver import Settings
 
@@ -134,7 +134,7 @@ class ElasticAdapter(Adapter):
         self._per_worker = PerWorker(cpus_per_worker, (gpus_per_worker or 1) if use_gpu else 0)
         self._executable: tuple[Any, Any, Any] = (None, None, None)
         self._extra: dict[str, Any] = {}
-        self.driver: ElasticJob | None = None
+        self.driver: RayJob | None = None
 
     def start(
         self,
@@ -175,8 +175,8 @@ class ElasticAdapter(Adapter):
     def shutdown(self) -> None:
         """Does nothing: actors end with their call."""
 
-    def _make_job(self) -> ElasticJob:
-        return ElasticJob(
+    def _make_job(self) -> RayJob:
+        return RayJob(
             self._rules,
             self.settings.discovery,
             intervals.DISCOVER_HOSTS_FREQUENCY_SECS,

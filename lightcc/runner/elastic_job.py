@@ -1,380 +1,123 @@
-"""An elastic job on the launcher's side: carries out what the driver says.
+"""An elastic job: carries out what the driver says, whoever starts and stops the workers.
 
-The loop is that of a fixed job (`job`). Besides agents and signals it hears of workers, through the
-job's store, and of hosts, from a script; each has a thread that only waits. Ranks of agents and of
-output lines are the numbers of workers.
+What happens is told to it in one thread, that of the job's loop: hosts, what workers say through
+the job's store, and workers that have ended. Starting and stopping is handed in as `Workers`: the
+launcher's agents (`launched_job`), or actors of a Ray cluster (`lightcc.ray._elastic_job`).
 """
 
 from __future__ import annotations
 
-import os
-import queue
 import random
-import selectors
-import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from lightcc._discovery import plan as _plan
-from lightcc.runner import frames
-from lightcc.runner.discovery import DiscoveryError, discover_hosts
-from lightcc.runner.driver import (
-    Action,
-    Begin,
-    CallOff,
-    Driver,
-    End,
-    FoundSlow,
-    LeftOut,
-    Start,
-    Stop,
-)
-from lightcc.runner.events import EventFile
-from lightcc.runner.job import Job
+from lightcc._discovery.plan import Notice, Plan, RollCall
+from lightcc.runner.driver import Action, CallOff, Driver, End, Settings, Start, Stop
 from lightcc.runner.plan_store import PlanStore, statuses
-from lightcc.runner.summary import RankEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lightcc import _core
-    from lightcc.runner.arguments import LaunchOptions
-    from lightcc.runner.elastic_options import ElasticOptions
-    from lightcc.runner.link import Link
+    from lightcc._discovery.plan import Status
 
 
-_PINGS = 4  # Within the time in which one must be answered.
+class Workers(Protocol):
+    """Who starts and stops the workers of a job. All is called in the job's thread."""
+
+    def start(self, start: Start) -> None:
+        """Starts a worker; a host that cannot is told with `host_lost()`, later."""
+
+    def stop(self, worker: int) -> None:
+        """Stops a worker, which may have ended already."""
+
+    def heard(self, worker: int, status: Status) -> None:
+        """Takes what a worker says of itself, before the driver does."""
+
+    def tell(self, action: Action) -> None:
+        """Tells the user what is done: plans before they are published, and slow workers."""
+
+    def end(self, end: End) -> None:
+        """Ends the job; nothing is asked of it afterwards."""
+
+    def is_ending(self) -> bool:
+        """Returns whether the job ends for another reason, so that the driver is not obeyed."""
 
 
-class ElasticJob(Job):
-    """Runs to the end and returns the exit code."""
+class ElasticJob:
+    """What the driver of one job knows, and what it wants done.
 
-    def __init__(
-        self,
-        options: LaunchOptions,
-        elastic: ElasticOptions,
-        store: _core.StoreClient,
-        make_link: Callable[[Start], Link],
-        make_job: Callable[[Start], dict[str, Any]],
-    ) -> None:
-        """Prepares the job.
+    Attributes:
+        plans: The job's store.
+        is_ended: Whether the driver has said so, or `give_up()`.
+    """
+
+    def __init__(self, settings: Settings, client: _core.StoreClient, workers: Workers) -> None:
+        """Takes a client of the job's store, and who has the workers."""
+        self.plans = PlanStore(client)
+        self.is_ended = False
+        self._driver = Driver(settings, random.random, time.monotonic())
+        self._workers = workers
+
+    def watch_workers(self, post: Callable[[Callable[[], None]], None]) -> None:
+        """Waits for what workers say, in a thread of its own, until the store is closed.
 
         Args:
-            options: What to run.
-            elastic: Where, and how many.
-            store: A client of the job's store; it is closed at the end.
-            make_link: Starts the agent of a host, with its first worker.
-            make_job: Returns what an agent needs to start one more.
-
-        Raises:
-            OSError: The file of events cannot be opened.
+            post: Has the job's thread call something.
         """
-        super().__init__(options, [])
-        self._elastic = elastic
-        self._event_file = EventFile(elastic.events, self._on_loss)
-        self._plans = PlanStore(store)
-        self._make_link = make_link
-        self._make_job = make_job
-        self._driver = Driver(elastic.settings, random.random, time.monotonic())
-        self._link_of: dict[str, Link] = {}
-        self._slots = dict(elastic.hosts)  # By host, as last told.
-        self._leaving: set[str] = set()  # Hosts that got SIGTERM; until their agents end.
-        self._ends: dict[int, RankEnd] = {}
-        self._is_ended = False
-        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        self._stopping = threading.Event()
-
-    def run(self) -> int:
-        """Serves agents, workers, hosts and signals until every agent has left."""
-        self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
-        threads = [threading.Thread(target=self._watch_workers, daemon=True)]
-        if self._elastic.script is not None:
-            threads.append(threading.Thread(target=self._watch_hosts, daemon=True))
-        else:
-            self._post(lambda: self._on_hosts(self._slots))
-        for thread in threads:
-            thread.start()
-        self._after(self._elastic.agent_timeout_s / _PINGS, self._ask_agents)
-        try:
-            return super().run()
-        finally:
-            self.results = self._final_results()
-            self._stopping.set()
-            self._event_file.close()
-            self._plans.close()
-            threads[0].join()
-
-    def _final_results(self) -> dict[int, bytearray]:
-        """Returns what workers sent back, by their last ranks."""
-        numbers = self._plans.members or tuple(sorted(self.results))
-        return {
-            rank: self.results[number]
-            for rank, number in enumerate(numbers)
-            if number in self.results
-        }
-
-    def add_link(self, link: Link, slots: int) -> None:
-        """Takes in a host whose worker has dialled in. Any thread may call it."""
-        self._post(lambda: self._on_joined(link, slots))
-
-    def dismiss(self) -> None:
-        """Tells workers that have dialled in too late for the job that it is over."""
-        self._is_ended = self._ending = True
-        while not self._events.empty():
-            self._events.get()()
-
-    # -- Threads ----------------------------------------------------------------------------------
-
-    def _post(self, event: Callable[[], None]) -> None:
-        self._events.put(event)
-        os.write(self._wake_write, b"x")
-
-    def _on_wake(self) -> None:
-        os.read(self._wake_read, 4096)
-        while not self._events.empty():
-            self._events.get()()
-        self._wait_for_deadline()
-
-    def _watch_workers(self) -> None:
-        self._plans.watch_workers(
-            lambda entries: self._post(lambda: self._on_statuses(entries)),
-            lambda text: self._post(lambda: self._give_up(text)),
+        self.plans.watch_workers(
+            lambda entries: post(lambda: self.entries_seen(entries)),
+            lambda text: post(lambda: self.give_up(text)),
         )
 
-    def _watch_hosts(self) -> None:
-        script, first = self._elastic.script or "", True
-        while not self._stopping.is_set():
-            try:
-                hosts = discover_hosts(script, self._elastic.slots)
-            except DiscoveryError as error:
-                text = str(error)
-                if first:
-                    self._post(lambda text=text: self._give_up(text))  # type: ignore[misc]
-                    return
-                self._post(lambda text=text: self._say(f"warning: {text}"))  # type: ignore[misc]
-            else:
-                first = False
-                self._post(lambda hosts=hosts: self._on_hosts(hosts))  # type: ignore[misc]
-            self._stopping.wait(self._elastic.discovery_interval_s)
+    def hosts_seen(self, hosts: dict[str, int]) -> None:
+        """Takes the slots of all hosts."""
+        self._obey(self._driver.hosts_seen(time.monotonic(), hosts))
 
-    # -- Events for the driver --------------------------------------------------------------------
+    def entries_seen(self, entries: dict[str, bytes]) -> None:
+        """Takes entries of workers in the store."""
+        for worker, status in statuses(entries):
+            self._workers.heard(worker, status)
+            self._obey(self._driver.status_changed(time.monotonic(), worker, status))
 
-    def _on_hosts(self, hosts: dict[str, int]) -> None:
-        self._slots = hosts
-        slots = {name: 0 if name in self._leaving else count for name, count in hosts.items()}
-        self._obey(self._driver.hosts_seen(_now(), slots))
+    def worker_ended(self, worker: int, code: int, text: str) -> None:
+        """Takes the end of a worker."""
+        self._obey(self._driver.worker_ended(time.monotonic(), worker, code, text))
 
-    def _on_joined(self, link: Link, slots: int) -> None:
-        self._say(f"host {link.host} has joined with {slots} slots", verbose=True)
-        self._event_file.write("host_joined", host=link.host, slots=slots)
-        self._links.append(link)
-        self._watch(link)
-        self._link_of[link.host] = link
-        self._slots[link.host] = slots
-        if self._closing or self._ending:
-            link.close_stdin()  # The job is over, but waits for somebody else.
-        self._on_hosts(self._slots)
+    def host_lost(self, host: str, text: str) -> None:
+        """Takes the loss of a host, whose workers have ended."""
+        self._obey(self._driver.host_lost(time.monotonic(), host, text))
 
-    def _on_drain(self, link: Link) -> None:
-        self._say(f"host {link.host} leaves: its worker got SIGTERM")
-        self._event_file.write("host_leaving", host=link.host)
-        self._leaving.add(link.host)
-        self._on_hosts(self._slots)
+    def tick(self) -> None:
+        """Tells the driver that its deadline has come."""
+        self._obey(self._driver.tick(time.monotonic()))
 
-    def _on_agent_gone(self, link: Link) -> None:
-        super()._on_agent_gone(link)
-        self._leaving.discard(link.host)
-        if self._elastic.settings.hosts_return and not self._is_ended:
-            self._slots.pop(link.host, None)
-            self._on_hosts(self._slots)
+    def deadline(self) -> float | None:
+        """Returns when `tick()` is wanted, on the monotonic clock."""
+        return None if self.is_ended else self._driver.deadline()
 
-    def _on_statuses(self, entries: dict[str, bytes]) -> None:
-        for number, status in statuses(entries):
-            reason = status.fault or status.reason
-            if reason and status.epoch:
-                self._event_file.write_broken(status.epoch, reason)
-            self._obey(self._driver.status_changed(_now(), number, status))
-
-    def _on_rank_end(self, end: RankEnd) -> None:
-        self._take_leave(end).release()
-        self._ends[end.rank] = end
-        self._event_file.write(
-            "worker_ended", worker=end.rank, host=end.host, code=end.code, lost=end.lost
-        )
-        if not self._is_ended and not end.lost:
-            text = end.describe()
-            self._obey(self._driver.worker_ended(_now(), end.rank, end.code, text))
-        self._wait_for_deadline()
-        if self._is_ended and not any(link.waiting for link in self._links):
-            self._close()
-
-    def _on_host_lost(self, link: Link, how: str) -> None:
-        words = b" ".join(link.said[-3:]).decode(errors="replace").strip()
-        what = "was lost" if link.ready else "could not be reached"
-        text = f"host {link.host} {what}: {how}"
-        text += f": {words}" if words else ""
-        lost, link.waiting = sorted(link.waiting), set()
-        if not self._ending:
-            self._say(text)
-            self._event_file.write("host_lost", host=link.host, reason=text)
-        for number in lost:
-            self._on_rank_end(RankEnd(number, link.host, 0, lost=True))
-        if not self._is_ended:
-            self._obey(self._driver.host_lost(_now(), link.host, text))
-
-    def _on_agent_broken(self, link: Link, text: str) -> None:
-        self._say(f"host {link.host}: {text}")
-        link.kill()  # Its end says the rest.
-
-    def _on_start_timeout(self) -> None:
-        """Does nothing: each host has a limit of its own."""
-
-    def _on_late_agent(self, link: Link) -> None:
-        if not link.ready and not link.gone:
-            link.said.append(b"no answer within --start-timeout")
-            link.kill()
-
-    def _ask_agents(self) -> None:
-        """Gives up agents that are stopped: the kernel alone keeps their connections alive.
-
-        What counts is how often they were asked, so that a launcher that was stopped blames nobody.
-        """
-        for link in self._links:
-            if not link.ready or link.gone or self._closing:
-                continue
-            if link.unanswered >= _PINGS:
-                link.said.append(f"no answer for {self._elastic.agent_timeout_s:g} s".encode())
-                link.kill()
-            else:
-                link.unanswered += 1
-                link.send(frames.PING)
-                self._flush(link)
-        self._after(self._elastic.agent_timeout_s / _PINGS, self._ask_agents)
-
-    def _on_tick(self) -> None:
-        if not self._is_ended:
-            self._obey(self._driver.tick(_now()))
-        self._wait_for_deadline()
-
-    def _wait_for_deadline(self) -> None:
-        when = self._driver.deadline()
-        self._deadlines = [entry for entry in self._deadlines if entry[1] != self._on_tick]
-        if when is not None and not self._is_ended:
-            self._deadlines.append((when, self._on_tick))
-
-    # -- What the driver says ---------------------------------------------------------------------
+    def give_up(self, error: str) -> None:
+        """Ends the job, unless it ends already."""
+        self._obey([End(error)])
 
     def _obey(self, actions: list[Action]) -> None:
         for action in actions:
-            if self._is_ended or self._ending:
+            if self.is_ended or self._workers.is_ending():
                 return
             if isinstance(action, Start):
-                self._start(action)
+                self._workers.start(action)
             elif isinstance(action, Stop):
-                self._stop(action.worker)
-            elif isinstance(action, _plan.Plan):
-                self._publish(action)
-            elif isinstance(action, _plan.Notice):
-                self._plans.notify(action)
-            elif isinstance(action, _plan.RollCall):
-                self._plans.call_roll(action)
+                self._workers.stop(action.worker)
+            elif isinstance(action, Notice):
+                self.plans.notify(action)
+            elif isinstance(action, RollCall):
+                self.plans.call_roll(action)
             elif isinstance(action, CallOff):
-                self._plans.call_off(action.epoch, action.reason)
-            elif isinstance(action, LeftOut):
-                self._on_left_out(action.worker)
-            elif isinstance(action, Begin):
-                self._on_beginning(action)
-            elif isinstance(action, FoundSlow):
-                self._on_slow(action)
+                self.plans.call_off(action.epoch, action.reason)
+            elif isinstance(action, End):
+                self.is_ended = True
+                self._workers.end(action)
             else:
-                self._finish(action)
-
-    def _on_slow(self, slow: FoundSlow) -> None:
-        host = self._host_of(slow.worker)
-        what = "is replaced" if slow.is_replaced else "stays"
-        self._say(
-            f"worker {slow.worker} on {host} is slow, and {what}: a step takes it "
-            f"{slow.factor:.1f} times as long as the median rank"
-        )
-        factor = round(slow.factor, 2)
-        self._event_file.write("worker_slow", worker=slow.worker, host=host, factor=factor)
-
-    def _host_of(self, worker: int) -> str:
-        return next((link.host for link in self._links if worker in link.waiting), "")
-
-    def _on_left_out(self, worker: int) -> None:
-        host = self._host_of(worker)
-        self._say(f"worker {worker} on {host} is silent: the others go on without it")
-        self._event_file.write("worker_silent", worker=worker, host=host)
-
-    def _on_beginning(self, begin: Begin) -> None:
-        self._say(
-            f"no worker that has the state of training is left: all begin from commit "
-            f"{begin.version}, which the agent of host {begin.host} keeps"
-        )
-        self._event_file.write("commit_taken_up", commit=begin.version, host=begin.host)
-
-    def _start(self, start: Start) -> None:
-        self._event_file.write("worker_started", worker=start.worker, host=start.host)
-        self._open_streams(start.worker, f"rank.{start.worker}")
-        link = self._link_of.get(start.host)
-        try:
-            if link is None or link.gone:
-                link = self._link_of[start.host] = self._make_link(start)
-                self._links.append(link)
-                self._watch(link)
-                found = link
-                self._after(self._options.start_timeout_s, lambda: self._on_late_agent(found))
-            else:
-                job = self._make_job(start)
-                link.send_job(job)
-                self._flush(link)
-        except (OSError, RuntimeError) as error:
-            text = f"host {start.host}: {error}"
-            self._say(text)
-            self._post(lambda: self._obey(self._driver.host_lost(_now(), start.host, text)))
-
-    def _stop(self, number: int) -> None:
-        for link in self._links:
-            if not link.gone and not self._closing:
-                link.send(frames.STOP, number)
-                self._flush(link)
-
-    def _publish(self, plan: _plan.Plan) -> None:
-        self._say(
-            f"epoch {plan.epoch}: {plan.ending or f'workers {list(plan.members)}'}", verbose=True
-        )
-        if plan.ending:
-            self._event_file.write("finishing")
-        else:
-            self._event_file.write("epoch_planned", epoch=plan.epoch, workers=plan.members)
-        if not self._plans.publish(plan):
-            self._give_up("another launcher publishes plans in this job's store")
-
-    def _finish(self, end: End) -> None:
-        self._is_ended = True
-        self._error = end.error
-        self._event_file.write("job_ended", error=end.error)
-        if end.error:
-            self._blame(end.error)
-        if any(link.waiting for link in self._links):
-            self._end()
-        else:
-            self._close()
-
-    def _blame(self, error: str) -> None:
-        """Has the report show the last words of the worker that the driver names, if it does."""
-        self._failures = [end for end in self._ends.values() if end.describe() == error]
-
-    def _give_up(self, text: str) -> None:
-        if not self._is_ended and not self._ending:
-            self._finish(End(text))
-
-    def _is_over(self) -> bool:
-        return (self._is_ended or self._ending) and super()._is_over()
-
-
-def _now() -> float:
-    return time.monotonic()
+                self._workers.tell(action)
+                if isinstance(action, Plan) and not self.plans.publish(action):
+                    self.give_up("another launcher publishes plans in this job's store")

@@ -19,7 +19,6 @@ from lightcc._discovery import variables
 from lightcc.runner import agent
 from lightcc.runner.agent_job import job_for, job_of_worker
 from lightcc.runner.arguments import InfoRequest, LaunchOptions, StoreRequest, parse
-from lightcc.runner.elastic_job import ElasticJob
 from lightcc.runner.environment import (
     default_environment,
     forwarded_environment,
@@ -27,6 +26,7 @@ from lightcc.runner.environment import (
 )
 from lightcc.runner.hosts import number_ranks
 from lightcc.runner.job import Job
+from lightcc.runner.launched_job import LaunchedJob
 from lightcc.runner.link import Link, ProcessLink
 from lightcc.runner.listening import launch_listening
 from lightcc.runner.network import (
@@ -181,7 +181,7 @@ def _launch_elastic(
     own = host_and_port("127.0.0.1" if bind == "0.0.0.0" else bind, port_of(store))  # noqa: S104
     try:
         client = core.StoreClient(own, secret)
-        running = ElasticJob(options, elastic, client, make_link, make_job)
+        running = LaunchedJob(options, elastic, client, make_link, make_job)
         code = running.run()
         if on_end is not None:
             on_end(running)

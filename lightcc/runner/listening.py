@@ -24,10 +24,10 @@ from lightcc._addresses import host_and_port
 from lightcc._discovery import variables
 from lightcc.runner import frames
 from lightcc.runner.agent_job import job_for, job_of_worker
-from lightcc.runner.elastic_job import ElasticJob
 from lightcc.runner.environment import default_environment, dialed_environment
 from lightcc.runner.hosts import Host, assign_slots, number_ranks
 from lightcc.runner.job import Job
+from lightcc.runner.launched_job import LaunchedJob
 from lightcc.runner.link import DialedLink, Link
 from lightcc.runner.listener import Listener
 from lightcc.runner.seal import SealError
@@ -79,7 +79,7 @@ def launch_listening(
             job = _fixed_job(options, listen.num_proc, links, store, rank_input)
         code = job.run()
         listener.refuse("the job is over")
-        if isinstance(job, ElasticJob):
+        if isinstance(job, LaunchedJob):
             job.dismiss()
     except (TimeoutError, OSError) as error:
         return _fail(str(error), code=1)
@@ -121,7 +121,7 @@ def _elastic_job(
     store: StoreServer,
     secret: str,
     rank_input: bytes,
-) -> ElasticJob:
+) -> LaunchedJob:
     reached_at: dict[str, str] = {}
 
     def make_job(start: Start) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _elastic_job(
     own = "127.0.0.1" if listener.host == "0.0.0.0" else listener.host  # noqa: S104
     core = importlib.import_module("lightcc._core")
     client = core.StoreClient(host_and_port(own, port_of(store)), secret)
-    job = ElasticJob(options, elastic, client, make_link, make_job)
+    job = LaunchedJob(options, elastic, client, make_link, make_job)
     listener.serve(on_join)
     return job
 

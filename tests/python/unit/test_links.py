@@ -13,7 +13,7 @@ from lightcc import _core
 from lightcc.runner import frames
 from lightcc.runner.arguments import LaunchOptions, parse
 from lightcc.runner.dial import Joiner, Worker
-from lightcc.runner.elastic_job import ElasticJob
+from lightcc.runner.launched_job import LaunchedJob
 from lightcc.runner.link import DialedLink, Link, ProcessLink
 from lightcc.runner.seal import Seal
 
@@ -72,7 +72,7 @@ def test_a_worker_that_has_dialled_in_too_late_is_told_that_the_job_is_over() ->
     assert isinstance(options, LaunchOptions)
     assert options.elastic is not None
     client = _core.StoreClient(server.address, "s3cret")
-    job = ElasticJob(options, options.elastic, client, lambda _start: process_link(), lambda _: {})
+    job = LaunchedJob(options, options.elastic, client, lambda _start: process_link(), lambda _: {})
     link, theirs = dialed()
     job.add_link(link, 1)
     job.dismiss()
