@@ -17,6 +17,16 @@ error code of the engine maps to exactly one class (`lightcc._core.error_table()
 
 from __future__ import annotations
 
+__all__ = [
+    "CollectiveTimeoutError",
+    "EngineError",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "PeerFailedError",
+    "RankMismatchError",
+    "ShutDownError",
+]
+
 
 class HorovodInternalError(RuntimeError):
     """A collective did not complete; elastic training restores its state and retries.

@@ -16,6 +16,23 @@ if TYPE_CHECKING:
 
     from lightcc._typing import Handle, Splits, Tensor
 
+__all__ = [
+    "allgather",
+    "allgather_async",
+    "alltoall",
+    "alltoall_async",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "recv",
+    "recv_async",
+    "send",
+    "send_async",
+]
+
 
 def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set

@@ -14,6 +14,11 @@ from lightcc.process_sets import ProcessSet, global_process_set
 if TYPE_CHECKING:
     from lightcc._typing import Array
 
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+]
+
 
 def broadcast_object(
     obj: Any,

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
     from lightcc._discovery.mpi_comm import MpiComm
 
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "get_process_set_ids_and_ranks",
+    "global_process_set",
+    "process_set_ids",
+    "remove_process_set",
+]
+
 
 class ProcessSet:
     """Some of the ranks, for which collectives can be called.

@@ -20,6 +20,28 @@ if TYPE_CHECKING:
     from lightcc._typing import Handle, Tensor
     from lightcc.compression import Compressor
 
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "reducescatter",
+    "reducescatter_async",
+]
+
 
 class ReduceOp(enum.IntEnum):
     """How contributions are combined; the numbers are Horovod's."""

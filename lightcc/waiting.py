@@ -10,6 +10,13 @@ from lightcc.process_sets import ProcessSet, global_process_set, set_id
 if TYPE_CHECKING:
     from lightcc._typing import Handle, Result
 
+__all__ = [
+    "barrier",
+    "join",
+    "poll",
+    "synchronize",
+]
+
 
 def poll(handle: int) -> bool:
     """Returns whether an operation is finished: `synchronize(handle)` returns at once.

@@ -20,41 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from lightcc import _not_yet
+from lightcc import _not_yet, basics, process_sets
 from lightcc._keras.face import Face
-from lightcc.basics import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stats,
-    stop_timeline,
-)
+from lightcc.basics import *
 from lightcc.exceptions import NotThereYetError
 from lightcc.keras import callbacks
 from lightcc.keras._backends import Compression, backend as _backend, backend_for as _backend_for
-from lightcc.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from lightcc.process_sets import *
+from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.reductions import Adasum, Average, Max, Min, Product, Sum
 
 if TYPE_CHECKING:
@@ -68,41 +41,17 @@ __all__ = [
     "Max",
     "Min",
     "PartialDistributedOptimizer",
-    "ProcessSet",
     "Product",
     "Sum",
-    "add_process_set",
     "allgather",
     "allreduce",
     "broadcast",
     "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stats",
-    "stop_timeline",
+    *basics.__all__,
+    *process_sets.__all__,
 ]
 
 

@@ -14,6 +14,15 @@ from lightcc.tensorflow.util import _executing_eagerly
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
+
 # So many bytes of variables are received before they are assigned.
 _BATCH_BYTES = 256 << 20
 

@@ -12,6 +12,16 @@ from lightcc.tensorflow import _calls
 from lightcc.tensorflow._library import ops
 from lightcc.tensorflow.util import _executing_eagerly
 
+__all__ = [
+    "barrier",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "size_op",
+]
+
 
 def rank_op(name: str | None = None) -> Any:
     """Returns `rank()` as an int32 scalar.

@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 
     from lightcc.process_sets import ProcessSet
 
+__all__ = [
+    "HorovodAllgather",
+    "HorovodAllreduce",
+    "HorovodAlltoall",
+    "HorovodBroadcast",
+    "HorovodGroupedAllgather",
+    "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
+]
+
 
 def records(*tensors: Any) -> bool:
     """Returns whether torch would record an operation on `tensors`."""

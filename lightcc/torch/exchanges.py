@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "HorovodAllgather",
-    "HorovodAlltoall",
-    "HorovodBroadcast",
-    "HorovodGroupedAllgather",
     "allgather",
     "allgather_async",
     "alltoall",

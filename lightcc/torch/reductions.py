@@ -51,10 +51,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Adasum",
     "Average",
-    "HorovodAllreduce",
-    "HorovodGroupedAllreduce",
-    "HorovodGroupedReducescatter",
-    "HorovodReducescatter",
     "Max",
     "Min",
     "Product",

@@ -20,38 +20,10 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from lightcc import _not_yet
+from lightcc import _not_yet, basics, process_sets
 from lightcc._keras.face import Face
-from lightcc.basics import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stats,
-    stop_timeline,
-)
-from lightcc.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from lightcc.basics import *
+from lightcc.process_sets import *
 from lightcc.reductions import Adasum, Average, Max, Min, Product, Sum
 from lightcc.tensorflow.compression import Compression
 from lightcc.tensorflow.keras import callbacks, elastic
@@ -66,43 +38,19 @@ __all__ = [
     "Max",
     "Min",
     "PartialDistributedOptimizer",
-    "ProcessSet",
     "Product",
     "Sum",
     "SyncBatchNormalization",
-    "add_process_set",
     "allgather",
     "allreduce",
     "broadcast",
     "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stats",
-    "stop_timeline",
+    *basics.__all__,
+    *process_sets.__all__,
 ]
 
 

@@ -89,6 +89,13 @@ def test_functions_for_keras_are_documented_and_travel_pickled(module: str) -> N
         assert pickle.loads(pickle.dumps(function)) == function, name
 
 
+@pytest.mark.parametrize("module", ["", ".mpi_ops", ".keras"])
+def test_faces_have_each_of_their_names_once(module: str) -> None:
+    face = importlib.import_module(f"lightcc.tensorflow{module}")
+    assert len(face.__all__) == len(set(face.__all__))
+    assert all(hasattr(face, name) for name in face.__all__)
+
+
 @pytest.mark.parametrize("name", sorted(set(hvd.__all__) - UNDOCUMENTED))
 def test_public_name_has_a_docstring(name: str) -> None:
     value = getattr(hvd, name)
