@@ -18,6 +18,11 @@ _FORKED = (
     "child: start workers with the 'spawn' or 'forkserver' method, or keep collectives out of them."
 )
 
+# Arguments of a world's operations, which take them by position: names cost a microsecond.
+ONE, GROUP = False, True  # A tensor, or several that travel all or none.
+NEW, IN_PLACE = False, True  # Where the result is.
+WAITS = True  # The caller waits for it at once.
+
 _current: _core.World | None = None
 # Of a process that is not yet among the ranks: where it will stand, as far as is known.
 _expected: Standing | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, overload
 
 from lightcc import _world
+from lightcc._world import GROUP, IN_PLACE, NEW, ONE, WAITS
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.waiting import synchronize
 
@@ -38,7 +39,7 @@ def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle[Tensor]:
     """Starts `allgather()` and returns its handle; `synchronize()` returns the new tensor."""
-    return _world.current().allgather(tensor, False, name, set_id(process_set))
+    return _world.current().allgather(tensor, ONE, name, set_id(process_set))
 
 
 def allgather(
@@ -61,7 +62,7 @@ def allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().allgather(tensor, False, name, set_id(process_set), True)
+    handle = _world.current().allgather(tensor, ONE, name, set_id(process_set), WAITS)
     result: Tensor = synchronize(handle)
     return result
 
@@ -72,7 +73,7 @@ def grouped_allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[list[Tensor]]:
     """Starts `grouped_allgather()` and returns one handle; `synchronize()` returns the list."""
-    return _world.current().allgather(tensors, True, name, set_id(process_set))
+    return _world.current().allgather(tensors, GROUP, name, set_id(process_set))
 
 
 def grouped_allgather(
@@ -94,7 +95,7 @@ def grouped_allgather(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().allgather(tensors, True, name, set_id(process_set), True)
+    handle = _world.current().allgather(tensors, GROUP, name, set_id(process_set), WAITS)
     results: list[Tensor] = synchronize(handle)
     return results
 
@@ -106,7 +107,7 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
     """Starts `broadcast()` and returns its handle; `synchronize()` returns the new tensor."""
-    return _world.current().broadcast(tensor, False, root_rank, name, set_id(process_set))
+    return _world.current().broadcast(tensor, NEW, root_rank, name, set_id(process_set))
 
 
 def broadcast(
@@ -133,7 +134,7 @@ def broadcast(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().broadcast(tensor, False, root_rank, name, set_id(process_set), True)
+    handle = _world.current().broadcast(tensor, NEW, root_rank, name, set_id(process_set), WAITS)
     result: Tensor = synchronize(handle)
     return result
 
@@ -145,7 +146,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle[Tensor]:
     """Starts `broadcast_()` and returns its handle; `synchronize()` returns `tensor`."""
-    return _world.current().broadcast(tensor, True, root_rank, name, set_id(process_set))
+    return _world.current().broadcast(tensor, IN_PLACE, root_rank, name, set_id(process_set))
 
 
 def broadcast_(
@@ -169,7 +170,9 @@ def broadcast_(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().broadcast(tensor, True, root_rank, name, set_id(process_set), True)
+    handle = _world.current().broadcast(
+        tensor, IN_PLACE, root_rank, name, set_id(process_set), WAITS
+    )
     result: Tensor = synchronize(handle)
     return result
 
@@ -227,7 +230,7 @@ def alltoall(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On all ranks; see `lightcc`.
     """
-    handle = _world.current().alltoall(tensor, splits, name, set_id(process_set), True)
+    handle = _world.current().alltoall(tensor, splits, name, set_id(process_set), WAITS)
     output, received_splits = synchronize(handle)
     return output if splits is None else (output, received_splits)
 
@@ -261,7 +264,7 @@ def send(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On both ranks; see `lightcc`.
     """
-    synchronize(_world.current().send(tensor, destination, name, set_id(process_set), True))
+    synchronize(_world.current().send(tensor, destination, name, set_id(process_set), WAITS))
 
 
 def recv_async(
@@ -295,6 +298,6 @@ def recv(
         ValueError: This rank's call is wrong; see `lightcc`.
         HorovodInternalError: On both ranks; see `lightcc`.
     """
-    handle = _world.current().recv(tensor, source, name, set_id(process_set), True)
+    handle = _world.current().recv(tensor, source, name, set_id(process_set), WAITS)
     result: Tensor = synchronize(handle)
     return result

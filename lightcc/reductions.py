@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightcc import _world
 from lightcc._warnings import warn_caller
+from lightcc._world import GROUP, IN_PLACE, NEW, ONE, WAITS
 from lightcc.compression import Compression, engine_spec, refuse_engine_compressor
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.waiting import synchronize
@@ -93,8 +94,8 @@ def allreduce_async(
     """Starts `allreduce()` and returns its handle; `synchronize()` returns the new tensor."""
     return _world.current().allreduce(
         tensor,
-        False,
-        False,
+        ONE,
+        NEW,
         name,
         choose_op(average, op),
         prescale_factor,
@@ -149,14 +150,14 @@ def allreduce(
     sent, context = compression.compress(tensor)
     handle = _world.current().allreduce(
         sent,
-        False,
-        False,
+        ONE,
+        NEW,
         name,
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        True,
+        WAITS,
         engine_spec(compression),
     )
     result: Tensor = compression.decompress(synchronize(handle), context)
@@ -175,8 +176,8 @@ def allreduce_async_(
     """Starts `allreduce_()` and returns its handle; `synchronize()` returns `tensor`."""
     return _world.current().allreduce(
         tensor,
-        False,
-        True,
+        ONE,
+        IN_PLACE,
         name,
         choose_op(average, op),
         prescale_factor,
@@ -215,14 +216,14 @@ def allreduce_(
     """
     handle = _world.current().allreduce(
         tensor,
-        False,
-        True,
+        ONE,
+        IN_PLACE,
         name,
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        True,
+        WAITS,
     )
     result: Tensor = synchronize(handle)
     return result
@@ -240,8 +241,8 @@ def grouped_allreduce_async(
     """Starts `grouped_allreduce()` and returns one handle; `synchronize()` returns the list."""
     return _world.current().allreduce(
         tensors,
-        True,
-        False,
+        GROUP,
+        NEW,
         name,
         choose_op(average, op),
         prescale_factor,
@@ -284,14 +285,14 @@ def grouped_allreduce(
     compressed = [compression.compress(tensor) for tensor in tensors]
     handle = _world.current().allreduce(
         [tensor for tensor, _ in compressed],
-        True,
-        False,
+        GROUP,
+        NEW,
         name,
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        True,
+        WAITS,
         engine_spec(compression),
     )
     return [
@@ -312,8 +313,8 @@ def grouped_allreduce_async_(
     """Starts `grouped_allreduce_()` and returns one handle; `synchronize()` returns the list."""
     return _world.current().allreduce(
         tensors,
-        True,
-        True,
+        GROUP,
+        IN_PLACE,
         name,
         choose_op(average, op),
         prescale_factor,
@@ -351,14 +352,14 @@ def grouped_allreduce_(
     """
     handle = _world.current().allreduce(
         tensors,
-        True,
-        True,
+        GROUP,
+        IN_PLACE,
         name,
         choose_op(average, op),
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        True,
+        WAITS,
     )
     results: list[Tensor] = synchronize(handle)
     return results
@@ -375,7 +376,7 @@ def reducescatter_async(
     """Starts `reducescatter()` and returns its handle; `synchronize()` returns the new tensor."""
     return _world.current().reducescatter(
         tensor,
-        False,
+        ONE,
         name,
         check_op(op),
         prescale_factor,
@@ -419,13 +420,13 @@ def reducescatter(
     sent, context = compression.compress(tensor)
     handle = _world.current().reducescatter(
         sent,
-        False,
+        ONE,
         name,
         check_op(op),
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        True,
+        WAITS,
     )
     result: Tensor = compression.decompress(synchronize(handle), context)
     return result
@@ -442,7 +443,7 @@ def grouped_reducescatter_async(
     """Starts `grouped_reducescatter()` and returns one handle; `synchronize()` returns the list."""
     return _world.current().reducescatter(
         tensors,
-        True,
+        GROUP,
         name,
         check_op(op),
         prescale_factor,
@@ -482,13 +483,13 @@ def grouped_reducescatter(
     compressed = [compression.compress(tensor) for tensor in tensors]
     handle = _world.current().reducescatter(
         [tensor for tensor, _ in compressed],
-        True,
+        GROUP,
         name,
         check_op(op),
         prescale_factor,
         postscale_factor,
         set_id(process_set),
-        True,
+        WAITS,
     )
     return [
         compression.decompress(output, context)

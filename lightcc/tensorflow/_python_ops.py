@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from lightcc import _core, _world, basics
+from lightcc._world import NEW
 from lightcc.exceptions import HorovodInternalError, RankMismatchError
 from lightcc.process_sets import get_process_set_ids_and_ranks
 from lightcc.tensorflow.util import _executing_eagerly
@@ -104,7 +105,7 @@ def _allreduce(
     world: _core.World, sent: Any, grouped: bool, name: str | None, attributes: dict[str, Any]
 ) -> Handle[Any]:
     return world.allreduce(
-        sent, grouped, False, name, *_reduction(attributes), compression=_compression(attributes)
+        sent, grouped, NEW, name, *_reduction(attributes), compression=_compression(attributes)
     )
 
 
@@ -123,7 +124,7 @@ def _allgather(
 def _broadcast(
     world: _core.World, sent: Any, _: bool, name: str | None, attributes: dict[str, Any]
 ) -> Handle[Any]:
-    return world.broadcast(sent, False, attributes["root_rank"], name, attributes["process_set_id"])
+    return world.broadcast(sent, NEW, attributes["root_rank"], name, attributes["process_set_id"])
 
 
 def _run(

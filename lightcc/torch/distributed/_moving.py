@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lightcc._world import GROUP, IN_PLACE, ONE
 from lightcc.torch.distributed._calls import Calls, as_list, as_rows, check_elements, rooted
 from lightcc.torch.distributed._tensors import (
     check_like,
@@ -36,7 +37,7 @@ class Moving(Calls):
         _, waits, timeout_s = self._asked(opts, (None, *rest), kwargs)
         self._check_rank(root, "root")
         row, staged = writable(tensor, read=self._rank == root)
-        handle = self._world.broadcast(row, True, root, None, 0, waits, self._sequence)
+        handle = self._world.broadcast(row, IN_PLACE, root, None, 0, waits, self._sequence)
         finish = then_copy([staged])
         return self._started(handle, tensors, waits, finish, timeout_s, "broadcast")
 
@@ -75,7 +76,7 @@ class Moving(Calls):
         def finish(everything: torch.Tensor) -> None:
             scatter_row(everything, results)
 
-        handle = self._world.allgather(row, False, None, 0, waits, None, self._sequence)
+        handle = self._world.allgather(row, ONE, None, 0, waits, None, self._sequence)
         return self._started(handle, results, waits, finish, timeout_s, "all_gather")
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work | None:
@@ -93,14 +94,14 @@ class Moving(Calls):
                 scatter_row(everything, row)
 
         rows = [readable(tensor) for tensor in inputs]
-        handle = self._world.allgather(rows, True, None, 0, waits, None, self._sequence)
+        handle = self._world.allgather(rows, GROUP, None, 0, waits, None, self._sequence)
         return self._started(handle, results, waits, finish, timeout_s, "all_gather_coalesced")
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Work | None:  # noqa: A002
         """Gathers the tensors of all ranks into one, in rank order."""
         _, waits, timeout_s = self._asked(opts, (), {})
         row, into, staged = self._gather_rows(output, input)
-        handle = self._world.allgather(row, False, None, 0, waits, into, self._sequence)
+        handle = self._world.allgather(row, ONE, None, 0, waits, into, self._sequence)
         finish = then_copy([staged])
         return self._started(handle, [output], waits, finish, timeout_s, "all_gather_into_tensor")
 
@@ -112,7 +113,7 @@ class Moving(Calls):
         rows = [self._gather_rows(out, tensor) for out, tensor in zip(outputs, inputs, strict=True)]
         handle = self._world.allgather(
             [row for row, _, _ in rows],
-            True,
+            GROUP,
             None,
             0,
             waits,

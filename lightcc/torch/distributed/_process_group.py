@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
+from lightcc._world import IN_PLACE, ONE
 from lightcc.reductions import Sum
 from lightcc.torch.distributed import _worlds
 from lightcc.torch.distributed._barrier import MonitoredBarrier
@@ -177,7 +178,7 @@ class ProcessGroup(Reducing, Moving, MonitoredBarrier, _TorchGroup):  # type: ig
         self._world.finish()
         token = torch.zeros(1, dtype=torch.uint8)
         handle = self._world.allreduce(
-            token, False, True, None, Sum, 1.0, 1.0, 0, waits, None, self._sequence
+            token, ONE, IN_PLACE, None, Sum, 1.0, 1.0, 0, waits, None, self._sequence
         )
         return self._started(handle, [token], waits, None, timeout_s, "barrier")
 

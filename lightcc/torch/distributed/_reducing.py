@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from lightcc._world import GROUP, IN_PLACE, NEW, ONE
 from lightcc.torch.distributed import _sparse
 from lightcc.torch.distributed._calls import Calls, as_list, as_rows, check_elements, rooted
 from lightcc.torch.distributed._reductions import numbers, reduction
@@ -52,7 +53,7 @@ class Reducing(Calls):
         else:
             row, finish = tensor, None
         handle = self._world.allreduce(
-            row, False, True, None, how.op, how.factor, 1.0, 0, waits, None, self._sequence
+            row, ONE, IN_PLACE, None, how.op, how.factor, 1.0, 0, waits, None, self._sequence
         )
         return self._started(handle, tensors, waits, finish, timeout_s, "all_reduce")
 
@@ -66,8 +67,8 @@ class Reducing(Calls):
         pairs = [writable(numbers(t, how, written=True), read=True) for t in tensors]
         handle = self._world.allreduce(
             [row for row, _ in pairs],
-            True,
-            True,
+            GROUP,
+            IN_PLACE,
             None,
             how.op,
             how.factor,
@@ -106,7 +107,7 @@ class Reducing(Calls):
             combined = reduce(how.bitwise, everything.view(self._size, -1).unbind())
             output.detach().copy_(combined.view(output.shape))
 
-        handle = self._world.allgather(row, False, None, 0, waits, None, self._sequence)
+        handle = self._world.allgather(row, ONE, None, 0, waits, None, self._sequence)
         return self._started(handle, [output], waits, finish, None, "all_reduce")
 
     # Reduce-scatter.
@@ -153,7 +154,7 @@ class Reducing(Calls):
         targets = [self._scatter_target(row, o, how) for row, o in zip(rows, outputs, strict=True)]
         handle = self._world.reducescatter(
             [row for row, _, _ in targets],
-            True,
+            GROUP,
             None,
             how.op,
             how.factor,
@@ -200,7 +201,7 @@ class Reducing(Calls):
             return self._reduce_and_cut(row, rows, output, how, waits, timeout_s)
         row, into, staged = self._scatter_target(row, output, how)
         handle = self._world.reducescatter(
-            row, False, None, how.op, how.factor, 1.0, 0, waits, into, self._sequence
+            row, ONE, None, how.op, how.factor, 1.0, 0, waits, into, self._sequence
         )
         finish = then_copy([staged])
         return self._started(handle, [output], waits, finish, timeout_s, "reduce_scatter")
@@ -225,9 +226,9 @@ class Reducing(Calls):
             target.detach().copy_(everything[start : start + count].view(target.shape))
 
         if how.bitwise is not None:
-            handle = self._world.allgather(row, False, None, 0, waits, None, self._sequence)
+            handle = self._world.allgather(row, ONE, None, 0, waits, None, self._sequence)
         else:
             handle = self._world.allreduce(
-                row, False, False, None, how.op, how.factor, 1.0, 0, waits, None, self._sequence
+                row, ONE, NEW, None, how.op, how.factor, 1.0, 0, waits, None, self._sequence
             )
         return self._started(handle, [output], waits, finish, timeout_s, "reduce_scatter")

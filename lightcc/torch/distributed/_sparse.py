@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lightcc._world import GROUP
 from lightcc.torch.distributed._tensors import readable
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def allreduce(group: Calls, tensor: torch.Tensor, op: Any, *, waits: bool) -> Wo
 
     handle = group._world.allgather(  # noqa: SLF001  its own package
         [readable(entries), readable(values)],
-        True,
+        GROUP,
         None,
         0,
         waits,
