@@ -7,15 +7,17 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from gpu_arrays import FAKE_CUDA, needs_fake_cuda
 
 from lightcc import _pci, doctor, harp
 from lightcc.harp import __main__ as harp_main
-from lightcc.harp.variables import HARP_VARIABLES
 from lightcc.runner.environment import LAUNCHER_VARIABLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def by_name(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
@@ -112,34 +114,6 @@ def test_json_holds_every_finding(capsys: pytest.CaptureFixture[str]) -> None:
     doctor.main(["--json"])
     found = json.loads(capsys.readouterr().out)
     assert {"lightcc", "machine", "network", "libraries"} <= {entry["section"] for entry in found}
-
-
-def test_the_page_of_variables_has_a_row_for_each() -> None:
-    knob = {
-        "name": "LIGHT_X",
-        "aliases": "HOROVOD_X,OLD_X",
-        "type": "one of a|b",
-        "default_value": "a",
-        "unit": "",
-        "meaning": "What X does.",
-        "used_by": "engine",
-    }
-    text = doctor.environment_text([knob])
-    row = r"| `LIGHT_X` | `HOROVOD_X`, `OLD_X` | one of a\|b | `a` |  | What X does. | engine |"
-    assert row in text
-    for variable in LAUNCHER_VARIABLES:
-        assert f"| `{variable.name}` |" in text
-    for listed in HARP_VARIABLES:
-        assert text.count(f"| `{listed.name}` |") == 1
-
-
-def test_the_page_is_generated_from_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor.main(["--environment"]) == 0
-    page = capsys.readouterr().out
-    assert "| `LIGHT_PEER_TIMEOUT` |" in page
-    assert page.count("| `LIGHT_RANK` |") == 1
-    committed = Path(__file__).resolve().parents[2] / "docs" / "environment.md"
-    assert page == committed.read_text(), "python -m lightcc.doctor --environment writes the page"
 
 
 def test_the_report_counts_problems() -> None:
