@@ -19,7 +19,6 @@ import hashlib
 import json
 import math
 import os
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from torch import nn
 import convergence_report
 import lightcc.torch as hvd
 from convergence_tasks import TASKS, VARIED, Task
+from ranks import run_on_grid
 from rarely_learning import RarelyLearningAdamW
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "build" / "convergence"
 KEPT = ROOT / "docs" / "convergence-runs.jsonl"
-RANKS = 4
-GRID = {"LIGHT_2D_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "0"}
+SETTINGS = {"LIGHT_TOPK_THRESHOLD": "0"}
 MOMENTUM = 0.9
 #: In the order in which they are run.
 SGD_VARIANTS = (
@@ -350,10 +349,7 @@ def main() -> int:
     if arguments.command == "train":
         return train_all(arguments)
     arguments.results.mkdir(parents=True, exist_ok=True)
-    launcher = str(Path(sys.executable).with_name("lightccrun"))
-    ranks = [launcher, "-np", str(RANKS), "--no-prefix"]
-    program = [sys.executable, __file__, "train", *sys.argv[2:]]
-    return subprocess.run([*ranks, *program], env={**os.environ, **GRID}, check=False).returncode
+    return run_on_grid(__file__, ["train", *sys.argv[2:]], SETTINGS)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lightcc.bench.peers import clean_environment
+from ranks import free_port, print_head, print_row
 
 RANKS = Path(__file__).resolve().parent / "elastic_ranks.py"
 BIN = Path(sys.executable).parent
@@ -171,12 +172,6 @@ def host_of(pid: int) -> str:
 
 
 # -- How jobs are started -------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    """Returns a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def is_served(port: int) -> bool:
@@ -445,14 +440,10 @@ def main() -> int:
                     for text, cost in EVENTS[event](job, WAYS[name](job)).items():
                         costs.setdefault((text, name), []).append(cost)
                         sys.stderr.write(f"{name}: {text}: {cost}\n")
-    rows = [
-        "| event | launcher | pause | steps lost | until all ranks train |",
-        "|---|---|---|---|---|",
-    ]
+    print_head("event", "launcher", "pause", "steps lost", "until all ranks train")
     for (text, name), found in costs.items():
         pause, lost, full = (statistics.median(values) for values in zip(*found, strict=True))
-        rows.append(f"| {text} | {name} | {pause:.2f} s | {lost:g} | {full:.1f} s |")
-    sys.stdout.write("\n".join(rows) + "\n")
+        print_row(text, name, f"{pause:.2f} s", f"{lost:g}", f"{full:.1f} s")
     return 0
 
 

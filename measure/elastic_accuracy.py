@@ -32,6 +32,7 @@ import lightcc.torch as hvd
 from convergence_report import difference
 from convergence_tasks import fashion
 from elastic import PATIENCE_S, Job, Lightcc, children, rank_of
+from ranks import print_head, print_row
 
 VARIANTS: dict[str, Any] = {
     "dense": hvd.Compression.none,
@@ -158,8 +159,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3000)
     arguments = parser.parse_args()
-    sys.stdout.write("| training | accuracy, % | disturbed, % | difference | steps of fewer |\n")
-    sys.stdout.write("|---|---|---|---|---|\n")
+    print_head("training", "accuracy, %", "disturbed, %", "difference", "steps of fewer")
     for variant in VARIANTS:
         rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
         few = []
@@ -171,14 +171,8 @@ def main() -> int:
         means = [100 * statistics.mean(it["result"] for it in rows[way]) for way in (False, True)]
         against = difference(rows[True], rows[False], 100.0)
         shown = f"{against.mean:+.2f} +- {against.half_width:.2f}" if against else ""
-        cells = [
-            variant,
-            f"{means[0]:.2f}",
-            f"{means[1]:.2f}",
-            shown,
-            f"{statistics.mean(few):.0f}",
-        ]
-        sys.stdout.write(f"| {' | '.join(cells)} |\n")
+        accuracies = [f"{mean:.2f}" for mean in means]
+        print_row(variant, *accuracies, shown, f"{statistics.mean(few):.0f}")
     return 0
 
 

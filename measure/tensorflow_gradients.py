@@ -3,7 +3,7 @@
 Usage: tensorflow_gradients.py [--models small,resnet50,vgg16] [--ways WAY,...] [--hosts 2]
            [--link 1g] [--ranks 2] [--rounds 5]
 
-Runs where TensorFlow and lightcc are installed. A way is how a step reduces its gradients:
+A way is how a step reduces its gradients:
 
     grouped      one operation of lightcc's for all
     each         one operation for each gradient
@@ -13,8 +13,7 @@ Runs where TensorFlow and lightcc are installed. A way is how a step reduces its
 
 Ranks of lightcc and of the strategy live side by side and take turns, so that each round measures
 all ways on the same machine. Results are looked at before and after: sums must be exact, and with
-top-k all ranks must hold the same bits. With `--hosts 2` ranks are on two network namespaces, and
-both ends of each link are shaped (`lightcc.bench.cluster`; needs root).
+top-k all ranks must hold the same bits.
 
 Not measured: the time of a backward pass, and GPUs.
 """
@@ -22,27 +21,21 @@ Not measured: the time of a backward pass, and GPUs.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import socket
-import statistics
-import subprocess
 import sys
 import time
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from lightcc.bench.cluster import Cluster, in_namespace, parse_rate
 from lightcc.bench.models import gradients
-from lightcc.bench.peers import clean_environment
-from lightcc.bench.signals import ending_in_good_order
-from lightcc.runner.environment import make_secret, slot_environment
-from lightcc.runner.hosts import number_ranks
-from lightcc.runner.store import start_store
+from ranks import add_rank_arguments, print_head, print_row, serve, slowest, starter, times_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from lightcc.bench.cluster import Cluster
+    from ranks import Ranks, Starter
 
 STRATEGY = "strategy"
 OF_LIGHTCC = ("grouped", "each", "py_function", "topk")
@@ -200,117 +193,7 @@ class Rank:
                 raise RuntimeError(msg)
 
 
-def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answers requests until its input ends."""
-    sys.stdout.write(json.dumps({"ready": True}) + "\n")
-    sys.stdout.flush()
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
-        sys.stdout.flush()
-
-
 # -- All ranks ------------------------------------------------------------------------------------
-
-
-class Ranks:
-    """The processes of one backend."""
-
-    def __init__(
-        self,
-        backend: str,
-        num_ranks: int,
-        cluster: Cluster | None,
-        stack: contextlib.ExitStack,
-        program: str = __file__,
-    ) -> None:
-        """Starts `program --serve BACKEND` as each of them; `stack` ends them."""
-        hosts = [cluster.host_of(rank, num_ranks) if cluster else 0 for rank in range(num_ranks)]
-        if backend == STRATEGY:
-            environments = self._config(hosts, cluster)
-        else:
-            secret = make_secret()
-            if cluster is None:
-                store = start_store("127.0.0.1", secret)
-            else:
-                address = cluster.addresses[0]
-                store = in_namespace(cluster.names[0], lambda: start_store(address, secret))
-            stack.callback(store.stop)
-            slots = number_ranks([str(host) for host in hosts])
-            environments = [
-                slot_environment(slot, rendezvous=store.address, secret=secret)
-                for slot in sorted(slots, key=lambda it: it.rank)
-            ]
-            two_levels = {"LIGHT_2D_ALLREDUCE": "1"} if cluster else {}
-            environments = [variables | two_levels for variables in environments]
-        self._processes = [
-            subprocess.Popen(
-                [
-                    *(cluster.command(hosts[rank]) if cluster else []),
-                    *(sys.executable, program, "--serve", backend),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=clean_environment() | {"TF_CPP_MIN_LOG_LEVEL": "3"} | variables,
-            )
-            for rank, variables in enumerate(environments)
-        ]
-        stack.callback(self._end)
-        self._read()
-
-    @staticmethod
-    def _config(hosts: list[int], cluster: Cluster | None) -> list[dict[str, str]]:
-        ports = [free_port() for _ in hosts]
-        workers = [
-            f"{cluster.addresses[host] if cluster else '127.0.0.1'}:{port}"
-            for host, port in zip(hosts, ports, strict=True)
-        ]
-        return [
-            {
-                "TF_CONFIG": json.dumps(
-                    {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
-                )
-            }
-            for rank in range(len(hosts))
-        ]
-
-    def _end(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
-
-    def _read(self) -> list[dict[str, Any]]:
-        answers = []
-        for rank, process in enumerate(self._processes):
-            line = ""
-            for line in process.stdout or ():
-                if line.startswith("{"):
-                    break
-            if not line.startswith("{"):
-                msg = f"rank {rank} ended; its words are above"
-                raise RuntimeError(msg)
-            answers.append(json.loads(line))
-        return answers
-
-    def ask(self, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """Returns the ranks' answers."""
-        for process in self._processes:
-            print(json.dumps(request), file=process.stdin, flush=True)
-        return self._read()
-
-    def measure(self, model: str, way: str, steps: int) -> list[float]:
-        """Returns the seconds of each step: the slowest rank's."""
-        answers = self.ask({"model": model, "way": way, "steps": steps})
-        each = [answer["seconds"] for answer in answers]
-        return [max(of_ranks) for of_ranks in zip(*each, strict=True)]
-
-
-def free_port() -> int:
-    """Returns a port that nobody has right now."""
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def limit_s(model: str, cluster: Cluster | None) -> float:
@@ -332,16 +215,22 @@ def limit_s(model: str, cluster: Cluster | None) -> float:
     return min(times)
 
 
+def both_kinds(start: Starter, ways: Sequence[str]) -> dict[str, Ranks]:
+    """Starts ranks of lightcc and of the strategy, if they have a way; returns them by way."""
+    kinds: dict[str, Ranks] = {}
+    if STRATEGY in ways:
+        kinds[STRATEGY] = start.start(STRATEGY, start.of_tensorflow())
+    if set(ways) - {STRATEGY}:
+        kinds["lightcc"] = start.start("lightcc", start.of_lightcc())
+    return {way: kinds[STRATEGY if way == STRATEGY else "lightcc"] for way in ways}
+
+
 def main() -> int:
     """Measures, and prints a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--serve", metavar="BACKEND", help=argparse.SUPPRESS)
+    add_rank_arguments(parser, hosts=1, ranks=2, rounds=5)
     parser.add_argument("--models", default="small,resnet50,vgg16")
     parser.add_argument("--ways", default="grouped,each,py_function,strategy")
-    parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument("--link", default="1g")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=0, help="of a round; 0: by the model's size")
     arguments = parser.parse_args()
     if arguments.serve:
@@ -351,33 +240,19 @@ def main() -> int:
     for way in ways:
         if way != STRATEGY and way not in OF_LIGHTCC:
             parser.error(f"--ways: {way} is none of {', '.join([*OF_LIGHTCC, STRATEGY])}")
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(ending_in_good_order())
-        cluster = None
-        if arguments.hosts > 1:
-            cluster = stack.enter_context(Cluster(arguments.hosts, parse_rate(arguments.link)))
-        backends = {
-            backend: Ranks(backend, arguments.ranks, cluster, stack)
-            for backend in ("lightcc", STRATEGY)
-            if (backend == STRATEGY) in {way == STRATEGY for way in ways}
-        }
-        sys.stdout.write("| gradients | limit | " + " | ".join(ways) + " |\n")
-        sys.stdout.write("|---|---|" + "---|" * len(ways) + "\n")
+    with starter(__file__, arguments) as start:
+        ranks = both_kinds(start, ways)
+        print_head("gradients, ms: median (least)", "limit", *ways)
         for model in arguments.models.split(","):
             steps = arguments.steps or (5 if model == "small" else 2)
             times: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(arguments.rounds):
                 for way in ways:
-                    ranks = backends[STRATEGY if way == STRATEGY else "lightcc"]
-                    times[way] += ranks.measure(model, way, steps)
-            cells = [
-                f"{statistics.median(times[way]) * 1e3:.3g} ({min(times[way]) * 1e3:.3g})"
-                for way in ways
-            ]
-            limit = limit_s(model, cluster) * 1e3
-            size = f"{bytes_of(model) / 1e6:.3g} MB in {len(shapes_of(model))}"
-            sys.stdout.write(f"| {model}: {size} | {limit:.3g} | " + " | ".join(cells) + " |\n")
-            sys.stdout.flush()
+                    request = {"model": model, "way": way, "steps": steps}
+                    times[way] += slowest(ranks[way].ask(request))
+            limit = limit_s(model, start.cluster) * 1e3
+            name = f"{model}: {bytes_of(model) / 1e6:.3g} MB in {len(shapes_of(model))}"
+            print_row(name, f"{limit:.3g}", *(times_text(times[way]) for way in ways))
     return 0
 
 

@@ -2,10 +2,8 @@
 
 Usage: tensorflow_step.py [--layers 8] [--width 1024] [--batch 1024] [--link 1g] [--rounds 5]
 
-Runs where TensorFlow and lightcc are installed, and needs root: two ranks are in two network
-namespaces, and both ends of the link between them are shaped (`lightcc.bench.cluster`). A step is a
-tf.function: a perceptron of `layers` square layers runs forward and backward, its gradients are
-averaged, and SGD moves its variables. Ways take turns:
+Two ranks are on two hosts. A step is a tf.function: a perceptron of `layers` square layers runs
+forward and backward, its gradients are averaged, and SGD moves its variables. Ways take turns:
 
     compute   the step without an all-reduce
     reduce    the all-reduce alone, of tensors of the gradients' shapes
@@ -21,22 +19,19 @@ shares gradients all ranks must have variables of the same bits, and other ones 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import statistics
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from lightcc.bench.cluster import Cluster, parse_rate
-from lightcc.bench.signals import ending_in_good_order
-from tensorflow_gradients import STRATEGY, Lightcc, Ranks, Strategy, serve
+from ranks import add_rank_arguments, print_head, print_row, serve, slowest, starter, times_text
+from tensorflow_gradients import STRATEGY, Lightcc, Strategy, both_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 WAYS = ("compute", "reduce", "after", "during", STRATEGY)
-NUM_RANKS = 2
 RATE = 1e-3
 
 
@@ -165,40 +160,32 @@ def check(way: str, answers: list[dict[str, Any]]) -> None:
 def main() -> int:
     """Measures, and prints a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--serve", metavar="BACKEND", help=argparse.SUPPRESS)
+    add_rank_arguments(parser, hosts=2, ranks=2, rounds=5)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--link", default="1g")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3, help="of a round")
     arguments = parser.parse_args()
     if arguments.serve:
         serve(Rank(StrategySteps() if arguments.serve == STRATEGY else LightccSteps()).answer)
         return 0
     model = {name: getattr(arguments, name) for name in ("layers", "width", "batch")}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(ending_in_good_order())
-        cluster = stack.enter_context(Cluster(NUM_RANKS, parse_rate(arguments.link)))
-        of_lightcc, of_strategy = (
-            Ranks(backend, NUM_RANKS, cluster, stack, __file__) for backend in ("lightcc", STRATEGY)
-        )
-        times: dict[str, list[float]] = {way: [] for way in WAYS}
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    with starter(__file__, arguments) as start:
+        ranks = both_kinds(start, WAYS)
         for _ in range(arguments.rounds):
             for way in WAYS:
-                ranks = of_strategy if way == STRATEGY else of_lightcc
-                answers = ranks.ask({"model": model, "way": way, "steps": arguments.steps})
+                request = {"model": model, "way": way, "steps": arguments.steps}
+                answers = ranks[way].ask(request)
                 check(way, answers)
-                each = (answer["seconds"] for answer in answers)
-                times[way] += [max(of_ranks) for of_ranks in zip(*each, strict=True)]
+                times[way] += slowest(answers)
     medians = {way: statistics.median(times[way]) for way in WAYS}
     hidden = (medians["after"] - medians["during"]) / medians["reduce"]
     megabytes = 4e-6 * arguments.layers * arguments.width**2
-    cells = [f"{medians[way] * 1e3:.3g} ({min(times[way]) * 1e3:.3g})" for way in WAYS]
-    sys.stdout.write("| gradients | batch | " + " | ".join(WAYS) + " | hidden |\n")
-    sys.stdout.write("|---" * (len(WAYS) + 3) + "|\n")
-    sys.stdout.write(f"| {megabytes:.3g} MB in {arguments.layers} | {arguments.batch} | ")
-    sys.stdout.write(" | ".join(cells) + f" | {hidden:.2f} |\n")
+    print_head("gradients, ms: median (least)", "batch", *WAYS, "hidden")
+    name = f"{megabytes:.3g} MB in {arguments.layers}"
+    cells = [times_text(times[way]) for way in WAYS]
+    print_row(name, str(arguments.batch), *cells, f"{hidden:.2f}")
     return 0
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 import convergence
 import convergence_report
 from convergence_tasks import TASKS
+from ranks import run_on_grid
 
 KEPT = convergence.ROOT / "docs" / "time-to-loss.jsonl"
 MEASUREMENTS = 40
@@ -130,14 +130,12 @@ def train_all(arguments: argparse.Namespace) -> int:
 
 def run_all(arguments: argparse.Namespace) -> int:
     """Starts the ranks once for each link."""
-    launcher = str(Path(sys.executable).with_name("lightccrun"))
+    words = ["train", "--tasks", *arguments.tasks, "--kept", str(arguments.kept), "--gigabits"]
     for gigabits in arguments.gigabits:
-        command = [launcher, "-np", str(convergence.RANKS), "--no-prefix", sys.executable, __file__]
-        command += ["train", "--tasks", *arguments.tasks, "--gigabits", str(gigabits)]
-        command += ["--kept", str(arguments.kept)]
-        rate = {"LIGHT_TCP_RATE": str(int(gigabits * 1e9 / 8 / 2))}
-        env = {**os.environ, **convergence.GRID, **rate}
-        subprocess.run(command, env=env, check=True)
+        words_of_link = [*words, str(gigabits)]
+        code = run_on_grid(__file__, words_of_link, convergence.SETTINGS, gigabits)
+        if code != 0:
+            return code
     return 0
 
 

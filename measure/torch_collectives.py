@@ -3,36 +3,32 @@
 Usage: torch_collectives.py [--ranks 2] [--hosts 1 --link 1g] [--sizes 4K,64K,1M,16M,64M]
            [--steps resnet50,transformer,fsdp] [--rounds 5]
 
-Runs where torch and lightcc are installed. Each rank has a group of lightcc and a group of gloo,
-which take turns, so that each round measures both on the same machine. `direct` is lightcc's own
-call, `lightcc.torch.allreduce_()`, which shows what the door costs. `alone` is a step that
-communicates nothing. A size is that of the larger
+Each rank has a group of lightcc and a group of gloo, which take turns, so that each round measures
+both on the same machine. `direct` is lightcc's own call, `lightcc.torch.allreduce_()`, which shows
+what the door costs. `alone` is a step that communicates nothing. A size is that of the larger
 tensor. Results are checked before and after each measurement: they must be exact.
 
 A step of DistributedDataParallel has the gradients of a model and next to no computation:
-resnet50's 161, or a transformer's 400. A step of FSDP2 computes four layers. With `--hosts 2` ranks
-are on two network namespaces, whose links are shaped at both ends (`lightcc.bench.cluster`; needs
-root).
+resnet50's 161, or a transformer's 400. A step of FSDP2 computes four layers.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from lightcc.bench.cases import parse_size
 from lightcc.bench.models import gradients
-from ranks import add_rank_arguments, start_ranks
+from ranks import add_rank_arguments, print_head, print_row, serve, starter, times_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-UNITS = {"K": 1 << 10, "M": 1 << 20}
 OPERATIONS = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
 WAYS = ("lightcc", "gloo")
 COLUMNS = (*WAYS, "direct", "alone")
@@ -40,11 +36,6 @@ STEPS = ("resnet50", "transformer", "fsdp")
 LAYERS, WIDTH = 33, 256  # Of the transformer: 12 tensors in each layer, and 4 more.
 FSDP_LAYERS, FSDP_WIDTH = 4, 1024
 BLOCK_S = 0.05  # How long a block of calls should take.
-
-
-def parse_size(text: str) -> int:
-    """Returns the bytes of "4K" or "64M"."""
-    return int(text[:-1]) * UNITS[text[-1].upper()]
 
 
 def transformer() -> list[int]:
@@ -75,28 +66,22 @@ class Rank:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def measure(self, steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-        """Returns the seconds of a call in each round, by way: the slowest rank's."""
-        agree = self._hvd.allgather_object
-        counts, blocks = {}, []
+        """Returns the seconds of a call in each round, by way."""
+        counts = {}
+        times: dict[str, list[float]] = {way: [] for way in steps}
         for way, step in steps.items():
             step()
             begin = time.perf_counter()
             step()
-            one = max(agree(time.perf_counter() - begin))
+            one = max(self._hvd.allgather_object(time.perf_counter() - begin))
             counts[way] = max(1, min(200, int(BLOCK_S / one)))
         for _ in range(rounds):
-            row = []
             for way, step in steps.items():
                 self._hvd.barrier()
                 begin = time.perf_counter()
                 for _ in range(counts[way]):
                     step()
-                row.append((time.perf_counter() - begin) / counts[way])
-            blocks.append(row)
-        times: dict[str, list[float]] = {way: [] for way in steps}
-        for rows in zip(*agree(blocks), strict=True):  # Of one round: a row from each rank.
-            for way, of_ranks in zip(steps, zip(*rows, strict=True), strict=True):
-                times[way].append(max(of_ranks))
+                times[way].append((time.perf_counter() - begin) / counts[way])
         return times
 
     def collective(self, operation: str, size: int, rounds: int) -> dict[str, list[float]]:
@@ -212,70 +197,76 @@ class Rank:
         check()
         return times
 
-    def run(self, plan: dict[str, Any]) -> None:
-        """Measures what was asked for; rank 0 prints a row for each."""
-        for operation in OPERATIONS:
-            for size in plan["sizes"]:
-                times = self.collective(operation, parse_size(size), plan["rounds"])
-                self._print(f"`{operation}`, {size}iB", times)
-        models = {"resnet50": gradients("resnet50"), "transformer": transformer()}
-        for step in plan["steps"]:
-            if step == "fsdp":
-                what = f"FSDP2, {FSDP_LAYERS} layers of {FSDP_WIDTH}"
-                self._print(what, self.shards(plan["rounds"]))
-            else:
-                counts = models[step]
-                what = f"DDP, {len(counts)} gradients, {4 * sum(counts) >> 20} MiB"
-                self._print(what, self.replicas(counts, plan["rounds"]))
-
-    def _print(self, what: str, times: dict[str, list[float]]) -> None:
-        if self.rank != 0:
-            return
-        cells = [
-            f"{statistics.median(times[way]) * 1e6:.4g} ({min(times[way]) * 1e6:.4g})"
-            if way in times
-            else ""
-            for way in COLUMNS
-        ]
-        ratio = statistics.median(times["gloo"]) / statistics.median(times["lightcc"])
-        sys.stdout.write(f"| {what} | {' | '.join(cells)} | {ratio:.3g} |\n")
-        sys.stdout.flush()
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Measures what a request asks for."""
+        what, rounds = request["what"], request["rounds"]
+        if what in OPERATIONS:
+            times = self.collective(what, request["size"], rounds)
+        elif what == "fsdp":
+            times = self.shards(rounds)
+        else:
+            times = self.replicas(gradients_of(what), rounds)
+        return {"times": times}
 
 
-def be_a_rank(plan: dict[str, Any]) -> None:
-    """Is one rank, from the first collective to the last."""
+def gradients_of(step: str) -> list[int]:
+    """Returns the elements of each gradient of a step of DistributedDataParallel."""
+    return transformer() if step == "transformer" else gradients(step)
+
+
+def title(step: str) -> str:
+    """Returns what a table calls a step."""
+    if step == "fsdp":
+        return f"FSDP2, {FSDP_LAYERS} layers of {FSDP_WIDTH}"
+    counts = gradients_of(step)
+    return f"DDP, {len(counts)} gradients, {4 * sum(counts) >> 20} MiB"
+
+
+def be_a_rank() -> None:
+    """Is one rank, from the first request to the last."""
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", FutureWarning)  # torch has new names for two collectives.
-    Rank().run(plan)
+    serve(Rank().answer)
     dist.destroy_process_group()
 
 
 def main() -> int:
-    """Starts the ranks, whose first prints a table; returns 1 where one failed."""
+    """Measures, and prints a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    add_rank_arguments(parser, ranks=2, hosts=1)
+    add_rank_arguments(parser, hosts=1, ranks=2, rounds=5)
     parser.add_argument("--sizes", default="4K,64K,1M,16M,64M", help="may be empty")
     parser.add_argument("--steps", default=",".join(STEPS), help="may be empty")
-    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    if arguments.rank:
-        be_a_rank(json.loads(arguments.rank))
+    if arguments.serve:
+        be_a_rank()
         return 0
-    plan = {
-        "sizes": [size for size in arguments.sizes.split(",") if size],
-        "steps": [step for step in arguments.steps.split(",") if step],
-        "rounds": arguments.rounds,
-    }
-    unknown = set(plan["steps"]) - set(STEPS)
-    if unknown:
-        parser.error(f"--steps: {', '.join(sorted(unknown))}: known are {', '.join(STEPS)}")
-    sys.stdout.write(f"| us: median (least) | {' | '.join(COLUMNS)} | gloo / lightcc |\n")
-    sys.stdout.write("|---" * (len(COLUMNS) + 2) + "|\n")
-    sys.stdout.flush()
-    return start_ranks(__file__, plan, arguments)
+    sizes, steps = (
+        [it for it in text.split(",") if it] for text in (arguments.sizes, arguments.steps)
+    )
+    if set(steps) - set(STEPS):
+        parser.error(f"--steps: {arguments.steps}: known are {', '.join(STEPS)}")
+    requests = [
+        (f"`{operation}`, {size}iB", {"what": operation, "size": parse_size(size)})
+        for operation in OPERATIONS
+        for size in sizes
+    ]
+    requests += [(title(step), {"what": step}) for step in steps]
+    with starter(__file__, arguments) as start:
+        ranks = start.start("torch", start.of_torch())
+        print_head("us: median (least)", *COLUMNS, "gloo / lightcc")
+        for name, request in requests:
+            answers = [it["times"] for it in ranks.ask({**request, "rounds": arguments.rounds})]
+            times = {
+                way: [max(of_ranks) for of_ranks in zip(*(it[way] for it in answers), strict=True)]
+                for way in answers[0]
+            }
+            cells = [times_text(times[way], 1e-6) if way in times else "" for way in COLUMNS]
+            ratio = statistics.median(times["gloo"]) / statistics.median(times["lightcc"])
+            print_row(name, *cells, f"{ratio:.3g}")
+    return 0
 
 
 if __name__ == "__main__":
