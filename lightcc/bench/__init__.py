@@ -4,7 +4,7 @@ The parts: `cases` (what is run), `models` (layers and gradient shapes), `worker
 library, a fresh process, possibly in another virtual environment), `workers` (the parent's end of a
 library's ranks), `peers` (which libraries there are and how to install them), `variants` (settings
 of a library that are compared), `cluster` (hosts and links on one machine), `measure` (rounds in
-turns), `report` (statistics, table, JSON, plot) and `facts` (the machine).
+turns), `report` (statistics, table, JSON) and `facts` (the machine).
 
 Emulated training has its own command, `train`, with `layer_table` (what is emulated), `steps` (one
 rank's part, run by `worker`), `memory` and `train_report`.

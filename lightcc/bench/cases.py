@@ -27,6 +27,7 @@ REDUCING = ("allreduce", "reducescatter")
 _DIVIDED = ("allgather", "alltoall", "reducescatter")
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?$", re.IGNORECASE)
 _MAX_BYTES = 1 << 40
+_FACTOR = 4  # From one size of a range to the next.
 _MAX_IN_EXCHANGE = 16  # Ranks; docs/algorithms.md.
 _INDEX_BYTES = 2  # Of a value that top-k sends.
 _TOPK_THRESHOLD_BYTES = 1 << 20  # Of the smallest tensor that it is used for.
@@ -126,8 +127,8 @@ def parse_size(text: str) -> int:
     return int(value)
 
 
-def parse_sizes(text: str, factor: int) -> list[int]:
-    """Returns the sizes of "4K:256M" (each `factor` times the one before) or of "4K,1M,16M"."""
+def parse_sizes(text: str) -> list[int]:
+    """Returns the sizes of "4K:256M" (each four times the one before) or of "4K,1M,16M"."""
     if ":" not in text:
         return [parse_size(part) for part in text.split(",")]
     first, last = (parse_size(part) for part in text.split(":", 1))
@@ -135,8 +136,8 @@ def parse_sizes(text: str, factor: int) -> list[int]:
         msg = f"'{text}' ends before it begins"
         raise SizeError(msg)
     sizes = [first]
-    while sizes[-1] * factor <= last:
-        sizes.append(sizes[-1] * factor)
+    while sizes[-1] * _FACTOR <= last:
+        sizes.append(sizes[-1] * _FACTOR)
     return sizes
 
 

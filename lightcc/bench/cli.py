@@ -21,13 +21,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lightcc._figures import PlotError
 from lightcc.bench import cases, kernels, report, train
 from lightcc.bench.arguments import names, positive, rate, share, variants
 from lightcc.bench.cluster import ClusterError, make_hosts
 from lightcc.bench.facts import machine_facts
 from lightcc.bench.gpus import GpuError, check_cupy, find_gpus, objection_to_nccl
-from lightcc.bench.measure import Effort, run_case, turns_of
+from lightcc.bench.measure import Effort, run_case
 from lightcc.bench.models import MODELS
 from lightcc.bench.peers import (
     DEFAULT_DIRECTORY,
@@ -37,7 +36,6 @@ from lightcc.bench.peers import (
     PeerError,
     setup,
 )
-from lightcc.bench.progress import OutputError, Progress, check_outputs
 from lightcc.bench.variants import COLLECTIVES, NCCL, Variant, with_ratio
 from lightcc.bench.workers import WorkerGroup
 
@@ -45,14 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightcc.bench.cluster import Cluster, NominalHosts
-
-
-def _factor(text: str) -> int:
-    value = positive(text)
-    if value == 1:
-        msg = "sizes must grow: at least 2"
-        raise argparse.ArgumentTypeError(msg)
-    return value
 
 
 _VARIANTS = "what to measure instead of lightcc's default: " + ", ".join(COLLECTIVES)
@@ -71,8 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("collective", choices=cases.COLLECTIVES)
     add("-np", "--num-proc", type=positive, default=2, metavar="N", help="ranks (2)")
-    add("--sizes", default="4K:64M", metavar="A:B", help="from:to, or a list (4K:64M)")
-    add("--factor", type=_factor, default=4, help="from one size of a range to the next (4)")
+    add("--sizes", default="4K:64M", metavar="A:B", help="from:to by 4, or a list (4K:64M)")
     add("--dtype", choices=tuple(cases.DTYPES), default="float32")
     add("--op", choices=cases.OPS, default="sum")
     add("--inplace", action="store_true", help="allreduce in place")
@@ -88,7 +77,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--rounds", type=positive, default=5, help="turns of every library (5)")
     add("--iterations", type=positive, help="timed calls in a round (by size)")
     add("--json", type=Path, metavar="FILE", help="also write JSON lines")
-    add("--plot", type=Path, metavar="FILE.png", help="also draw (needs matplotlib)")
     return parser
 
 
@@ -125,11 +113,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.tcp_rate and any(v.library == LIGHTCC and not v.uses_tcp for v in wanted):
         parser.error("--tcp-rate limits lightcc's TCP; variants over another network need --hosts")
     try:
-        check_outputs(args.json, args.plot)
-    except OutputError as error:
-        _say(str(error))
-        return 1
-    try:
         facts = _facts_of_gpus(args, wanted)
     except GpuError as error:
         _say(f"--device cuda: {error}")
@@ -137,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if facts and args.peer is None and args.hosts == 1 and not facts["without_nccl"]:
         wanted.append(COLLECTIVES["nccl"])
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(args.json.open("w", encoding="utf-8")) if args.json else None
+        file = report.open_json(args.json, stack)
         try:
             hosts = make_hosts(args.hosts, args.link, stack, nominal=args.tcp_rate)
         except ClusterError as error:
@@ -146,12 +129,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         groups, missing = _start(wanted, args, stack, hosts, facts)
         rows = _measure(planned, groups, args, file, hosts, facts) if groups else []
     failed = missing or any(row.errors or (row.library not in PEERS and row.note) for row in rows)
-    if args.plot:
-        try:
-            report.plot(rows, args.plot)
-        except PlotError as error:
-            _say(str(error))
-            failed = True
     return 1 if failed else 0
 
 
@@ -202,7 +179,7 @@ def _plan(args: argparse.Namespace) -> list[cases.Case]:
     if args.model:
         models = [cases.model_case(name, dtype=args.dtype, op=args.op) for name in args.model]
         return [replace(case, device=args.device) for case in models]
-    sizes = [0] if args.collective == "barrier" else cases.parse_sizes(args.sizes, args.factor)
+    sizes = [0] if args.collective == "barrier" else cases.parse_sizes(args.sizes)
     planned = [
         cases.size_case(
             args.collective,
@@ -272,14 +249,12 @@ def _measure(
     out.write(report.table_header(hosts=hosts is not None, device=args.device) + "\n")
     ratios = {group.name: args.topk_ratio for group in groups if group.is_lossy}
     effort = Effort(rounds=args.rounds, iterations=args.iterations)
-    progress = Progress(sum(turns_of(case, groups, effort) for case in planned))
     rows = []
     for case in planned:
         if case.model:
             out.write(f"# {case.model}: {len(case.counts)} gradients, all in place\n")
             out.flush()
-        measured = run_case(case, groups, effort, hosts, args.topk_ratio, progress)
-        progress.wipe()
+        measured = run_case(case, groups, effort, hosts, args.topk_ratio)
         base = groups[0].name
         for row in report.make_rows(case, args.num_proc, measured, hosts, base=base, ratios=ratios):
             rows.append(row)

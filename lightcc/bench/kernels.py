@@ -23,7 +23,6 @@ from lightcc.bench.arguments import positive
 from lightcc.bench.cases import SizeError, parse_sizes, size_text
 from lightcc.bench.facts import machine_facts
 from lightcc.bench.models import gradients
-from lightcc.bench.progress import OutputError, Progress, check_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +33,6 @@ _MODEL = "resnet50"
 _RATIO = 0.01  # Of what top-k compression is measured with.
 _MAX_ELEMENTS = (1 << 31) - 1
 _MAX_LAUNCHES = 32
-_FACTOR = 4  # From one size of a range to the next.
 _ABOUT = """\
 # loading and jobs by the host's clock, all else by the GPU's; float32, top-k to 1%, 8 lists merged
 # select pass: 12 bytes an element; step: the pass, and what must be launched around it
@@ -77,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     try:
-        args.sizes = parse_sizes(args.sizes, _FACTOR)
+        args.sizes = parse_sizes(args.sizes)
     except SizeError as error:
         parser.error(f"--sizes: {error}")
     if max(args.sizes) > _MAX_ELEMENTS:
@@ -86,9 +84,8 @@ def main(argv: Sequence[str]) -> int:
         # Before the driver is initialised.
         stack.enter_context(empty_compile_cache())
         try:
-            check_outputs(args.json, None)
             found = _core.find_gpus()
-        except (OutputError, NotImplementedError) as error:
+        except NotImplementedError as error:
             _say(str(error))
             return 1
         if args.device >= len(found["gpus"]):
@@ -97,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
         if gpu["objection"]:
             _say(f"GPU {args.device} ({gpu['name']}) is of no use: {gpu['objection']}")
             return 1
-        file = stack.enter_context(args.json.open("w", encoding="utf-8")) if args.json else None
+        file = report.open_json(args.json, stack)
         rows = Run(args, gpu["name"], found["driver_version"], file).measure()
     failed = any(row.errors or (row.median_us is None and row.name != "torch.topk") for row in rows)
     return 1 if failed else 0
@@ -130,7 +127,6 @@ class Run:
         self._driver_version = driver_version
         self._file = file
         self._rows: list[Row] = []
-        self._progress = Progress(3 + 4 * len(args.sizes) + 2)
 
     def measure(self) -> list[Row]:
         """Returns all rows."""
@@ -148,7 +144,6 @@ class Run:
         for size in self._args.sizes:
             self._measure_size(size)
         self._measure_model()
-        self._progress.wipe()
         out.write(kernel_report.summary(self._rows))
         return self._rows
 
@@ -183,7 +178,6 @@ class Run:
     def _ask(self, text: str, what: str, sizes: list[int]) -> list[dict[str, Any]]:
         """Returns what was measured; adds a row that says why where that is nothing."""
         args = self._args
-        self._progress.begin(f"{text} {what}".strip())
         try:
             return _core.measure_gpu(args.device, what, sizes, args.rounds, args.launches)
         except (RuntimeError, MemoryError) as error:
@@ -193,7 +187,6 @@ class Run:
 
     def _compare_with_torch(self, text: str, size: int, step: Row | None) -> None:
         args = self._args
-        self._progress.begin(f"{text} torch.topk")
         k = max(1, math.ceil(size * _RATIO))
         seconds, why = gpus.time_torch_topk(
             args.device, size, k, rounds=args.rounds, calls=args.launches
@@ -202,7 +195,6 @@ class Run:
 
     def _add(self, row: Row) -> None:
         self._rows.append(row)
-        self._progress.wipe()
         sys.stdout.write(kernel_report.table_line(row) + "\n")
         sys.stdout.flush()
         if self._file is not None:

@@ -1,24 +1,22 @@
 """What `bench train` emulates: per model, the layers' gradients and times, and published figures.
 
-The table is the file `layers.json` beside this one; another can be given to `bench train`. It is
-made by this module: gradient sizes and multiply-adds follow from the architectures (`models`), and
-one GPU's published step is apportioned by multiply-adds, a third to the forward pass, two thirds to
-the backward pass (which multiplies twice). Write it anew with
-`python -m lightcc.bench.layer_table > lightcc/bench/layers.json`.
+Gradient sizes and multiply-adds follow from the architectures (`models`), and one GPU's published
+step is apportioned by multiply-adds, a third to the forward pass, two thirds to the backward pass
+(which multiplies twice). A file of JSON can be given in its place.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightcc.bench.cluster import parse_rate
 from lightcc.bench.models import MODELS
 
-DEFAULT_TABLE = Path(__file__).with_name("layers.json")
+if TYPE_CHECKING:
+    from pathlib import Path
+
 GRADIENT_BYTES = 4
 _FORWARD_SHARE = 1 / 3
 
@@ -88,14 +86,14 @@ class Training:
         return bits / (step - self.forward_s), bits / (step - self.step_s)
 
 
-def read_table(path: Path = DEFAULT_TABLE) -> dict[str, Training]:
-    """Returns the trainings of a file, by model.
+def read_table(path: Path | None = None) -> dict[str, Training]:
+    """Returns the trainings of a file, by model; without one, those of `MODELS`.
 
     Raises:
         TableError: There is no such file, or it is not of this form.
     """
     try:
-        models = json.loads(path.read_text(encoding="utf-8"))["models"]
+        models = _own() if path is None else json.loads(path.read_text(encoding="utf-8"))["models"]
         return {name: _training(name, fields) for name, fields in models.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         msg = f"{path} is no table of layers: {type(error).__name__}: {error}"
@@ -165,31 +163,18 @@ def _macs(name: str) -> int:
     return sum(layer.macs for layer in MODELS[name]())
 
 
-def make_table() -> str:
-    """Returns the text of `layers.json`."""
-    blocks = []
+def _own() -> dict[str, Any]:
+    """Returns the models' fields, as a file has them."""
+    models = {}
     for name, fields in _published().items():
         backward_us = (1 - _FORWARD_SHARE) * fields["batch"] / fields["per_s"] * 1e6
         total = _macs(name)
-        lines = [
-            json.dumps(
-                {
-                    "macs": layer.macs,
-                    "backward_us": round(backward_us * layer.macs / total, 2),
-                    "gradients": layer.counts,
-                }
-            )
+        layers = [
+            {
+                "backward_us": round(backward_us * layer.macs / total, 2),
+                "gradients": layer.counts,
+            }
             for layer in MODELS[name]()
         ]
-        head = json.dumps(fields)[:-1]
-        blocks.append(f'"{name}": {head}, "layers": [\n' + ",\n".join(lines) + "\n]}")
-    about = (
-        "Layers of models in the order of a forward pass: multiply-adds of one sample, time of the "
-        "backward pass of a batch, elements of each gradient. Made by lightcc.bench.layer_table, "
-        "which says how."
-    )
-    return f'{{"about": {json.dumps(about)}, "models": {{\n' + ",\n".join(blocks) + "\n}}\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(make_table())
+        models[name] = {**fields, "layers": layers}
+    return models

@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lightcc.bench.cases import size_text
 from lightcc.bench.cluster import Cluster
 from lightcc.bench.peers import LIGHTCC, PEERS, PeerError
 
 if TYPE_CHECKING:
     from lightcc.bench.cases import Case
     from lightcc.bench.cluster import NominalHosts
-    from lightcc.bench.progress import Progress
     from lightcc.bench.workers import WorkerGroup
 
 MEMCPY = "memcpy"
@@ -79,18 +77,21 @@ def run_case(
     effort: Effort,
     hosts: Cluster | NominalHosts | None = None,
     ratio: float | None = None,
-    progress: Progress | None = None,
 ) -> list[Samples]:
     """Measures one case on all libraries, and the memcpy floor on the first one's ranks.
 
     `ratio` is the share of the elements that groups that are lossy keep.
     """
-    plan = _plan_of(case, groups)
+    plan = [
+        (group, Samples(group.name, mode))
+        for group in groups
+        for mode in modes_of(group.name, case)
+    ]
+    if case.collective != "barrier" and groups:
+        plan.append((groups[0], Samples(MEMCPY)))
     for round_number in range(effort.rounds):
         check = round_number in (0, effort.rounds - 1)
         for group, samples in plan:
-            if progress is not None:
-                progress.begin(f"{case.model or size_text(case.size_bytes)} {samples.library}")
             if samples.note:
                 continue
             with WireMeter(hosts) as meter:
@@ -99,22 +100,6 @@ def run_case(
                 meter.note(answers)
             samples.wire_bytes += meter.bytes
     return [samples for _, samples in plan]
-
-
-def turns_of(case: Case, groups: list[WorkerGroup], effort: Effort) -> int:
-    """Returns how often `run_case()` asks ranks for one case."""
-    return effort.rounds * len(_plan_of(case, groups))
-
-
-def _plan_of(case: Case, groups: list[WorkerGroup]) -> list[tuple[WorkerGroup, Samples]]:
-    plan = [
-        (group, Samples(group.name, mode))
-        for group in groups
-        for mode in modes_of(group.name, case)
-    ]
-    if case.collective != "barrier" and groups:
-        plan.append((groups[0], Samples(MEMCPY)))
-    return plan
 
 
 class WireMeter:

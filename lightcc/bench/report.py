@@ -1,4 +1,4 @@
-"""Statistics, the table, JSON lines and the plot.
+"""Statistics, the table and JSON lines.
 
 Bandwidths are those of nccl-tests: algbw = size / time, busbw = algbw times the share of the data
 that must cross a link, which makes different collectives and rank counts comparable. `ratio` is a
@@ -18,15 +18,17 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from dataclasses import asdict, dataclass, replace
 from typing import IO, TYPE_CHECKING, Any
 
-from lightcc._figures import duration, load_pyplot, save_figure, size
+from lightcc._figures import duration, size
 from lightcc.bench.cases import size_text
 from lightcc.bench.measure import MEMCPY, Samples
 from lightcc.bench.peers import LIGHTCC
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Callable
     from pathlib import Path
 
@@ -228,55 +230,18 @@ def _optional(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}" if value < 1000 else f"{value:.0f}"
 
 
+def open_json(path: Path | None, stack: contextlib.ExitStack) -> IO[str] | None:
+    """Returns the file for JSON lines, if one is asked for; ends the program where it fails."""
+    if path is None:
+        return None
+    try:
+        return stack.enter_context(path.open("w", encoding="utf-8"))
+    except OSError as error:
+        sys.exit(f"lightcc.bench: --json: {error}")
+
+
 def write_json(file: IO[str], kind: str, content: dict[str, Any] | Row) -> None:
     """Writes one JSON line, `kind` ("machine" or "result") first."""
     fields = asdict(content) if isinstance(content, Row) else content
     file.write(json.dumps({"kind": kind} | fields) + "\n")
     file.flush()
-
-
-def plot(rows: list[Row], path: Path) -> None:
-    """Draws bus bandwidth over size, or a bar of time for each model, into an image file.
-
-    What has no bus bandwidth, such as a barrier or a memcpy, is drawn by its time or left out.
-
-    Raises:
-        PlotError: matplotlib is not installed, or cannot write this file.
-    """
-    figure, axes = load_pyplot().subplots(figsize=(9, 6), layout="constrained")
-    shown = [row for row in rows if row.median_us is not None and row.best]
-    by_size = [row for row in shown if row.busbw_gbs is not None and not row.model]
-    if by_size:
-        _plot_bandwidths(axes, by_size)
-    else:
-        _plot_times(axes, shown)
-    if shown:
-        axes.set_title(f"{shown[0].collective}, {shown[0].ranks} ranks, {shown[0].dtype}")
-        axes.legend()
-    axes.grid(visible=True, which="both", alpha=0.3)
-    save_figure(figure, path)
-
-
-def _plot_bandwidths(axes: Any, rows: list[Row]) -> None:
-    for library in dict.fromkeys(row.library for row in rows):
-        mine = [row for row in rows if row.library == library]
-        positions = [row.size_bytes for row in mine]
-        axes.plot(positions, [row.busbw_gbs for row in mine], marker="o", label=library)
-    axes.set_xscale("log", base=2)
-    sizes = sorted({row.size_bytes for row in rows})
-    axes.set_xticks(sizes[:: max(1, len(sizes) // 12)], minor=False)
-    axes.xaxis.set_major_formatter(lambda position, _: size_text(int(position)))
-    axes.set_xlabel("size")
-    axes.set_ylabel("bus bandwidth (GB/s)")
-
-
-def _plot_times(axes: Any, rows: list[Row]) -> None:
-    libraries = list(dict.fromkeys(row.library for row in rows))
-    names = list(dict.fromkeys(row.model for row in rows))
-    width = 0.8 / max(len(libraries), 1)
-    for i, library in enumerate(libraries):
-        mine = [row for row in rows if row.library == library]
-        positions = [names.index(row.model) + i * width for row in mine]
-        axes.bar(positions, [(row.median_us or 0) / 1e3 for row in mine], width, label=library)
-    axes.set_xticks([i + 0.4 - width / 2 for i in range(len(names))], names)
-    axes.set_ylabel("median time of the slowest rank (ms)")

@@ -19,17 +19,16 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lightcc._figures import PlotError
+from lightcc._figures import PlotError, load_pyplot
 from lightcc.bench import report, train_report
 from lightcc.bench.arguments import names, positive, rate, scale, share, variants
 from lightcc.bench.cases import SizeError, parse_size
 from lightcc.bench.cluster import ClusterError, make_hosts, parse_rate
 from lightcc.bench.facts import machine_facts
-from lightcc.bench.layer_table import DEFAULT_TABLE, TableError, Training, read_table
+from lightcc.bench.layer_table import TableError, Training, read_table
 from lightcc.bench.measure import WireMeter, differing
 from lightcc.bench.memory import available_bytes, needed_bytes
 from lightcc.bench.peers import DEFAULT_DIRECTORY, LIGHTCC, PeerError
-from lightcc.bench.progress import OutputError, Progress, check_outputs
 from lightcc.bench.train_report import Steps
 from lightcc.bench.variants import SCHEDULES, Variant, with_ratio
 from lightcc.bench.workers import WorkerGroup
@@ -71,7 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--steps", type=positive, default=5, help="timed ones in a turn")
     add("--warmup", type=positive, default=2, help="steps before them")
     add("--rounds", type=positive, default=3, help="turns of every variant")
-    add("--layers", type=Path, default=DEFAULT_TABLE, metavar="FILE", help="another table")
+    add("--layers", type=Path, metavar="FILE", help="another table")
     add("--dir", type=Path, default=DEFAULT_DIRECTORY, help="where setup-peers put gloo")
     add("--json", type=Path, metavar="FILE", help="also write JSON lines")
     add("--plot", type=Path, metavar="FILE.png", help="also draw (needs matplotlib)")
@@ -96,12 +95,13 @@ def main(argv: Sequence[str]) -> int:
             _say(objection)
             return 1
     try:
-        check_outputs(args.json, args.plot)
-    except OutputError as error:
+        if args.plot:
+            load_pyplot()  # Said before the work.
+    except PlotError as error:
         _say(str(error))
         return 1
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(args.json.open("w", encoding="utf-8")) if args.json else None
+        file = report.open_json(args.json, stack)
         try:
             first = args.link or parse_rate(trainings[0].link)
             hosts = make_hosts(args.hosts, first / args.time_scale, stack, nominal=args.tcp_rate)
@@ -169,7 +169,6 @@ class Run:
         self._hosts = hosts
         self._file = file
         self._groups: dict[Any, WorkerGroup | str] = {}
-        self._progress = Progress(0)
         self._implied = {
             name: rates[0]
             for name, training in read_table().items()
@@ -186,7 +185,6 @@ class Run:
         out.write(f"# {facts['cpu']}, {facts['cores_allowed']} cores, Linux {facts['kernel']}\n")
         out.write(f"# {args.hosts} hosts of {args.ranks_per_host} ranks, {self._hosts.kind}; ")
         out.write(f"time scale {args.time_scale:g}, links {args.time_scale:g} times slower\n")
-        self._progress = Progress(args.rounds * len(args.variants) * len(trainings))
         rows = []
         for training in trainings:
             out.write(train_report.heading(training, self._line_rate(training)) + "\n")
@@ -206,10 +204,8 @@ class Run:
         ]
         for turn in range(self._args.rounds):
             for variant, steps in plan:
-                self._progress.begin(f"{training.name} {variant.label}")
                 if not steps.note:
                     self._take_turn(training, variant, steps, check=turn == 0)
-        self._progress.wipe()
         return [steps for _, steps in plan]
 
     def _take_turn(

@@ -24,7 +24,6 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
-import inspect
 import json
 import os
 import socket
@@ -143,13 +142,11 @@ class Lightcc:
         hvd, x = self.hvd, ins[0]
         names = {"sum": "Sum", "average": "Average", "min": "Min", "max": "Max", "prod": "Product"}
         op = getattr(hvd, names[case["op"]]) if case["op"] in names else None
-        lossy = self.compression(hvd.allreduce, case.get("ratio"))
         if case["mode"] == "async":
-            lossy = self.compression(hvd.allreduce_async_, case.get("ratio"))
 
             def all_async() -> None:
                 handles = [
-                    hvd.allreduce_async_(tensor, op=op, name=f"gradient.{index}", **lossy)
+                    hvd.allreduce_async_(tensor, op=op, name=f"gradient.{index}")
                     for index, tensor in enumerate(ins)
                 ]
                 for handle in handles:
@@ -157,10 +154,8 @@ class Lightcc:
 
             return all_async
         calls: dict[str, Callable[[], Any]] = {
-            "allreduce": lambda: (
-                hvd.allreduce_(x, op=op, name="bench")
-                if case["inplace"] and not lossy
-                else hvd.allreduce(x, op=op, name="bench", **lossy)
+            "allreduce": lambda: (hvd.allreduce_ if case["inplace"] else hvd.allreduce)(
+                x, op=op, name="bench"
             ),
             "allgather": lambda: hvd.allgather(x, name="bench"),
             "broadcast": lambda: hvd.broadcast_(x, root_rank=0, name="bench"),
@@ -170,25 +165,6 @@ class Lightcc:
         }
         del outs  # lightcc makes its outputs.
         return calls[case["collective"]]
-
-    def compression(self, function: Callable[..., Any], ratio: float | None) -> dict[str, Any]:
-        """Returns the arguments with which `function` keeps the share `ratio` of the elements.
-
-        None: nothing is compressed. A function without such an argument is told by
-        LIGHT_TOPK_ALLREDUCE alone, which the ranks of such a variant have.
-
-        Raises:
-            UnsupportedError: This lightcc has no top-k compression.
-        """
-        if ratio is None:
-            return {}
-        topk = getattr(getattr(self.hvd, "Compression", None), "topk", None)
-        if topk is None:
-            msg = "top-k compression (hvd.Compression.topk)"
-            raise UnsupportedError(msg)
-        if "compression" not in inspect.signature(function).parameters:
-            return {}
-        return {"compression": topk(ratio=ratio)}
 
     def carriers(self) -> dict[str, int]:
         """Returns how many buckets of GPU tensors went each way."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightcc._figures import PlotError, load_pyplot
 from lightcc.bench.arguments import positive, rate, share
-from lightcc.bench.layer_table import DEFAULT_TABLE, TableError, read_table
+from lightcc.bench.layer_table import TableError, read_table
 from lightcc.plan import report
 from lightcc.plan.costs import Costs, CostsError
 from lightcc.plan.measure import measure_costs
@@ -52,7 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--link", type=rate, required=True, metavar="RATE", help="of each host, such as 25g")
     add("--tcp", type=rate, metavar="RATE", help="what TCP reaches on it (the link's rate)")
     add("--topk-ratio", type=share, default=0.01, metavar="R", help="of top-k (0.01)")
-    add("--layers", type=Path, default=DEFAULT_TABLE, metavar="FILE", help="another table")
+    add("--layers", type=Path, metavar="FILE", help="another table")
     add("--costs", type=Path, metavar="FILE", help="JSON of costs, such as --save-costs writes")
     add("--measure", action="store_true", help="measure the costs of this machine (10 s)")
     add("--save-costs", type=Path, metavar="FILE", help="write the costs that are used")

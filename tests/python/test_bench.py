@@ -57,10 +57,10 @@ def test_sizes_are_written_as_the_command_line_takes_them(size: int, text: str) 
 
 
 def test_ranges_grow_by_the_factor_and_keep_within_the_end() -> None:
-    assert parse_sizes("4K:100K", 4) == [4096, 16384, 65536]
-    assert parse_sizes("4K,1M", 4) == [4096, 1 << 20]
+    assert parse_sizes("4K:100K") == [4096, 16384, 65536]
+    assert parse_sizes("4K,1M") == [4096, 1 << 20]
     with pytest.raises(SizeError, match="ends before"):
-        parse_sizes("1M:4K", 2)
+        parse_sizes("1M:4K")
 
 
 @pytest.mark.parametrize(
@@ -175,34 +175,6 @@ def test_lossy_results_are_compared_between_ranks_not_with_sums() -> None:
     assert (right[0], wrong[0]) == (0, 0)
     assert right[1] != wrong[1]
     assert differing([{"digest": right[1]}, {"digest": wrong[1]}, {"digest": right[1]}]) == 1
-
-
-class Hvd:
-    """An interface with top-k compression, and one function that does not take it."""
-
-    class Compression:
-        @staticmethod
-        def topk(ratio: float) -> tuple[str, float]:
-            return "topk", ratio
-
-    @staticmethod
-    def allreduce(x: object, compression: object = None) -> tuple[object, object]:
-        return x, compression
-
-    @staticmethod
-    def allreduce_async_(x: object) -> object:
-        return x
-
-
-def test_topk_is_asked_for_where_it_can_be_and_missed_where_there_is_none() -> None:
-    library = object.__new__(worker.Lightcc)
-    library.hvd = Hvd
-    assert library.compression(Hvd.allreduce, 0.02) == {"compression": ("topk", 0.02)}
-    assert library.compression(Hvd.allreduce_async_, 0.02) == {}  # The environment tells it.
-    assert library.compression(Hvd.allreduce, None) == {}
-    library.hvd = object()
-    with pytest.raises(worker.UnsupportedError, match="top-k"):
-        library.compression(Hvd.allreduce, 0.02)
 
 
 def test_flat_layouts_hold_the_tensors_in_order() -> None:
@@ -335,7 +307,6 @@ def test_an_mpi_has_no_links_that_are_shaped_in_name_only(tmp_path: Path) -> Non
         (["allreduce", "--model", "lenet"], "'lenet' is no model"),
         (["broadcast", "--model", "vgg16"], "--model is for allreduce"),
         (["allreduce", "-np", "0"], "'0' is not a number"),
-        (["allreduce", "--factor", "1"], "sizes must grow"),
         (["setup-peers", "x"], "'x' is no peer to install"),
         (["setup-peers", "horovod"], "'horovod' is no peer to install; there are gloo"),
         (["--sizes", "4Q"], "'4Q' is not a size"),

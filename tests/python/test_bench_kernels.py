@@ -147,13 +147,6 @@ def test_a_machine_without_a_gpu_is_told_why(
     assert capsys.readouterr().err == expected
 
 
-def test_a_file_that_cannot_be_written_is_told_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["kernels", "--json", str(tmp_path / "none" / "x")]) == 1
-    assert "--json: cannot write" in capsys.readouterr().err
-
-
 def test_the_drivers_cache_is_empty_for_the_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for before in ("/a/folder", None):
         monkeypatch.delenv("CUDA_CACHE_PATH", raising=False)
