@@ -32,7 +32,9 @@ _PR_SET_PDEATHSIG = 1
 class Horovod:
     """horovod.torch over gloo."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: Callable[..., Callable[[], Any]]) -> None:
+        """Joins the other ranks; `call` is `worker.hvd_call`."""
+        self._call = call
         die_with_parent()
         torch: Any = importlib.import_module("torch")
         torch.set_num_threads(1)
@@ -47,34 +49,8 @@ class Horovod:
 
     def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns the call of `case`."""
-        hvd = self.hvd
-        names = {"sum": "Sum", "average": "Average", "min": "Min", "max": "Max", "prod": "Product"}
-        op = getattr(hvd, names[case["op"]]) if case["op"] in names else None
-        tensors = [self.torch.from_numpy(array) for array in ins]
-        if case["mode"] == "async":
-
-            def all_async() -> None:
-                handles = [
-                    hvd.allreduce_async_(tensor, op=op, name=f"gradient.{index}")
-                    for index, tensor in enumerate(tensors)
-                ]
-                for handle in handles:
-                    hvd.synchronize(handle)
-
-            return all_async
-        x = tensors[0]
-        calls: dict[str, Callable[[], Any]] = {
-            "allreduce": lambda: (hvd.allreduce_ if case["inplace"] else hvd.allreduce)(
-                x, op=op, name="bench"
-            ),
-            "allgather": lambda: hvd.allgather(x, name="bench"),
-            "broadcast": lambda: hvd.broadcast_(x, root_rank=0, name="bench"),
-            "alltoall": lambda: hvd.alltoall(x, name="bench"),
-            "reducescatter": lambda: hvd.reducescatter(x, op=op, name="bench"),
-            "barrier": hvd.barrier,
-        }
         del outs  # Horovod makes its outputs.
-        return calls[case["collective"]]
+        return self._call(self.hvd, case, [self.torch.from_numpy(array) for array in ins])
 
     def carriers(self) -> dict[str, int]:
         """Returns nothing: it has no tensors of GPUs here."""

@@ -127,6 +127,35 @@ class Library(Protocol):
         """Leaves the job."""
 
 
+def hvd_call(hvd: Any, case: dict[str, Any], ins: list[Any]) -> Callable[[], Any]:
+    """Returns the call of `case`, as lightcc and Horovod have it."""
+    x = ins[0]
+    names = {"sum": "Sum", "average": "Average", "min": "Min", "max": "Max", "prod": "Product"}
+    op = getattr(hvd, names[case["op"]]) if case["op"] in names else None
+    if case["mode"] == "async":
+
+        def all_async() -> None:
+            handles = [
+                hvd.allreduce_async_(tensor, op=op, name=f"gradient.{index}")
+                for index, tensor in enumerate(ins)
+            ]
+            for handle in handles:
+                hvd.synchronize(handle)
+
+        return all_async
+    calls: dict[str, Callable[[], Any]] = {
+        "allreduce": lambda: (hvd.allreduce_ if case["inplace"] else hvd.allreduce)(
+            x, op=op, name="bench"
+        ),
+        "allgather": lambda: hvd.allgather(x, name="bench"),
+        "broadcast": lambda: hvd.broadcast_(x, root_rank=0, name="bench"),
+        "alltoall": lambda: hvd.alltoall(x, name="bench"),
+        "reducescatter": lambda: hvd.reducescatter(x, op=op, name="bench"),
+        "barrier": hvd.barrier,
+    }
+    return calls[case["collective"]]
+
+
 class Lightcc:
     """lightcc, through its public interface."""
 
@@ -139,32 +168,8 @@ class Lightcc:
 
     def prepare(self, case: dict[str, Any], ins: list[Any], outs: list[Any]) -> Callable[[], Any]:
         """Returns the call of `case`."""
-        hvd, x = self.hvd, ins[0]
-        names = {"sum": "Sum", "average": "Average", "min": "Min", "max": "Max", "prod": "Product"}
-        op = getattr(hvd, names[case["op"]]) if case["op"] in names else None
-        if case["mode"] == "async":
-
-            def all_async() -> None:
-                handles = [
-                    hvd.allreduce_async_(tensor, op=op, name=f"gradient.{index}")
-                    for index, tensor in enumerate(ins)
-                ]
-                for handle in handles:
-                    hvd.synchronize(handle)
-
-            return all_async
-        calls: dict[str, Callable[[], Any]] = {
-            "allreduce": lambda: (hvd.allreduce_ if case["inplace"] else hvd.allreduce)(
-                x, op=op, name="bench"
-            ),
-            "allgather": lambda: hvd.allgather(x, name="bench"),
-            "broadcast": lambda: hvd.broadcast_(x, root_rank=0, name="bench"),
-            "alltoall": lambda: hvd.alltoall(x, name="bench"),
-            "reducescatter": lambda: hvd.reducescatter(x, op=op, name="bench"),
-            "barrier": hvd.barrier,
-        }
         del outs  # lightcc makes its outputs.
-        return calls[case["collective"]]
+        return hvd_call(self.hvd, case, ins)
 
     def carriers(self) -> dict[str, int]:
         """Returns how many buckets of GPU tensors went each way."""
@@ -316,7 +321,7 @@ class Mpi:
 
 
 def _horovod() -> Library:
-    library: Library = _beside("horovod_peer").Horovod()
+    library: Library = _beside("horovod_peer").Horovod(hvd_call)
     return library
 
 

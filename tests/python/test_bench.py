@@ -15,7 +15,8 @@ import pytest
 from iproute import ip
 from launchers import MPI_HOME, mpi
 
-from lightcc.bench import cli, cluster, worker
+import lightcc
+from lightcc.bench import cli, cluster, horovod_peer, worker
 from lightcc.bench.cases import SizeError, model_case, parse_size, parse_sizes, size_case, size_text
 from lightcc.bench.cluster import Cluster, NominalHosts, parse_rate
 from lightcc.bench.measure import Effort, WireMeter, differing, modes_of
@@ -248,6 +249,11 @@ def test_lightcc_is_not_taken_for_horovod(
     (tmp_path / "horovod").symlink_to(sys.prefix)
     with pytest.raises(PeerError, match="No module named 'horovod'"):
         find("horovod", tmp_path)
+
+
+def test_what_is_lightcc_is_refused_by_a_rank_of_horovod() -> None:
+    with pytest.raises(RuntimeError, match="is lightcc"):
+        horovod_peer.check_real(lightcc)
 
 
 @pytest.mark.multiproc
