@@ -1,13 +1,12 @@
-"""Measures what faults and newcomers cost an elastic job: of lightcc, of torchrun, and of torchft.
+"""Measures what faults and newcomers cost an elastic job, of lightcc and of torchrun.
 
-Usage: elastic.py [--rounds 3] [--ways lightcc,forward,torchrun,torchft,horovod]
-                        [--events rank,rank0,host,join] [--megabytes 0] [--ready 0]
+Usage: elastic.py [--rounds 3] [--ways lightcc,forward,torchrun]
+                 [--events rank,rank0,host,join] [--megabytes 0] [--ready 0]
 
 Ranks train a small network (`elastic_ranks.py`); a step takes 20 ms, and the state is
 committed, or written to a checkpoint, every tenth step. Two hosts are two agents of this machine:
 `lightcc-worker` that has dialled in, or `torchrun` with the c10d rendezvous, as they are by
-default. Of torchft (`pip install torchft`) each rank is a replica group with a torchrun of its own,
-and a host is a shell that has started some; the lighthouse stays. Of horovodrun a host is ranks.
+default.
 
 Events, about step 35, half-way between two commits:
 
@@ -28,7 +27,6 @@ import contextlib
 import itertools
 import os
 import re
-import shlex
 import signal
 import socket
 import statistics
@@ -48,8 +46,6 @@ BIN = Path(sys.executable).parent
 FIRST_STEPS = 35  # Half-way between two commits.
 PATIENCE_S = 180.0
 _RANK = re.compile(rb"\0(?:LIGHT_|HOROVOD_)?RANK=(\d+)")
-_HOST = re.compile(rb"\0HOROVOD_HOSTNAME=([^\0]+)")
-_GROUP = re.compile(rb"\0REPLICA_GROUP_ID=(\d+)")
 ENVIRONMENT = {
     "LIGHT_SECRET": "of a benchmark on one machine",
     "OMP_NUM_THREADS": "1",
@@ -160,15 +156,7 @@ def rank_of(pid: int, program: str = str(RANKS)) -> int:
     if program not in Path(f"/proc/{pid}/cmdline").read_text():
         return -1
     found = _RANK.search(words)
-    if found is None:
-        return -1  # torchrun.
-    return int((_GROUP.search(words) or found)[1])  # Of torchft all are rank 0 of their groups.
-
-
-def host_of(pid: int) -> str:
-    """Returns the host for which horovodrun has started a rank."""
-    found = _HOST.search(b"\0" + Path(f"/proc/{pid}/environ").read_bytes())
-    return found[1].decode() if found else ""
+    return int(found[1]) if found else -1  # The agent of torchrun has none.
 
 
 # -- How jobs are started -------------------------------------------------------------------------
@@ -248,100 +236,8 @@ class Torchrun:
         self._job.start(name, [str(BIN / "torchrun"), *flags, *command])
 
 
-class Torchft:
-    """torchft: survivors go on without the lost replica groups, and newcomers copy a survivor."""
-
-    def __init__(self, job: Job) -> None:
-        """Starts the lighthouse, with the times of torchft's own example."""
-        self._job = job
-        self._ranks = 0
-        self._port = free_port()
-        times = ["--quorum_tick_ms", "100", "--join_timeout_ms", "10000"]
-        address = ["--bind", f"[::]:{self._port}", "--min_replicas", "2"]
-        job.start("lighthouse", [str(BIN / "torchft_lighthouse"), *address, *times])
-
-    def start_one_host(self, ranks: int) -> None:
-        """Starts a job on one host."""
-        self.join("launcher", ranks)
-
-    def start_hosts(self, names: list[str], slots: int) -> None:
-        """Starts a job on hosts that may go and come."""
-        for name in names:
-            self.join(name, slots)
-
-    def join(self, name: str, slots: int) -> None:
-        """Has a host join."""
-        torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "1"]
-        torchrun += ["--max-restarts", "9", str(RANKS), "torchft", str(self._job.folder)]
-        groups = " ".join(str(self._ranks + i) for i in range(slots))
-        self._ranks += slots
-        script = f"for i in {groups}; do REPLICA_GROUP_ID=$i {shlex.join(torchrun)} & done; wait"
-        lighthouse = f"TORCHFT_LIGHTHOUSE=http://localhost:{self._port}"
-        # Its manager looks for the store that torchrun shares.
-        changes = ["-u", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", lighthouse]
-        self._job.start(name, ["env", *changes, "sh", "-c", script])
-
-
-class Horovod:
-    """horovodrun. A rank that fails takes its host along, so each has a host where one is killed.
-
-    Hosts are addresses of this machine, or Horovod would reach for ssh (needs root):
-    `for i in 2 3 4; do ip addr add 127.0.0.$i/32 dev lo; done`.
-    """
-
-    def __init__(self, job: Job) -> None:
-        """Prepares the way."""
-        self._job = job
-        self._hosts = job.folder / "hosts"
-        self._names: dict[str, str] = {}
-
-    def start_one_host(self, ranks: int) -> None:
-        """Starts a job on hosts of one rank."""
-        self._start([f"127.0.0.{1 + i}" for i in range(ranks)], 1)
-
-    def start_hosts(self, names: list[str], slots: int) -> None:
-        """Starts a job on hosts that may go and come."""
-        self._names = {name: f"127.0.0.{1 + i}" for i, name in enumerate(names)}
-        self._start(list(self._names.values()), slots)
-
-    def join(self, name: str, slots: int) -> None:
-        """Has a host join."""
-        self._names[name] = f"127.0.0.{1 + len(self._names)}"
-        with self._hosts.open("a") as hosts:
-            hosts.write(f"{self._names[name]}:{slots}\n")
-
-    def kill_host(self, name: str) -> float:
-        """Kills the ranks of a host, which discovery then leaves out; returns when."""
-        address = self._names[name]
-        job = children(self._job.agents["launcher"].pid)
-        when = time.monotonic()
-        for pid in (it for it in job if rank_of(it) >= 0 and host_of(it) == address):
-            os.kill(pid, signal.SIGKILL)
-        lines = self._hosts.read_text().splitlines(keepends=True)
-        self._hosts.write_text("".join(it for it in lines if not it.startswith(address)))
-        return when
-
-    def _start(self, addresses: list[str], slots: int) -> None:
-        self._hosts.write_text("".join(f"{address}:{slots}\n" for address in addresses))
-        discovery = self._job.folder / "discover.sh"
-        discovery.write_text(f"#!/bin/sh\ncat {self._hosts}\n")
-        discovery.chmod(0o755)
-        flags = ["-np", str(slots * len(addresses)), "--min-np", "2", "--host-discovery-script"]
-        flags += [str(discovery), "--blacklist-cooldown-range", "1", "2", "--gloo"]
-        command = [sys.executable, str(RANKS), "horovod", str(self._job.folder)]
-        self._job.start("launcher", [str(BIN / "horovodrun"), *flags, *command])
-
-
-Way = Lightcc | Torchrun | Torchft | Horovod
-WAYS: dict[str, type[Way]] = {
-    "lightcc": Lightcc,
-    "forward": Forward,
-    "torchrun": Torchrun,
-    "torchft": Torchft,
-    "horovod": Horovod,
-}
-#: That take what is not installed with lightcc.
-OTHERS = ("torchft", "horovod")
+Way = Lightcc | Torchrun
+WAYS: dict[str, type[Way]] = {"lightcc": Lightcc, "forward": Forward, "torchrun": Torchrun}
 
 # -- What happens to them -------------------------------------------------------------------------
 
@@ -389,7 +285,7 @@ def lose_host(job: Job, way: Way) -> dict[str, Cost]:
     """Kills one of two hosts of four ranks; another one joins."""
     way.start_hosts(["a", "b"], 4)
     job.wait_for(8, steps=FIRST_STEPS)
-    when = way.kill_host("b") if isinstance(way, Horovod) else job.kill_host("b")
+    when = job.kill_host("b")
     lost = cost_of(job, when, 4)
     begin = time.monotonic()
     way.join("c", 4)
@@ -424,7 +320,7 @@ def main() -> int:
     """Measures, and prints a table in Markdown."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ways", default=",".join(way for way in WAYS if way not in OTHERS))
+    parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--events", default="rank,rank0,host")
     parser.add_argument("--megabytes", type=float, default=0)
     parser.add_argument("--ready", type=float, default=0)

@@ -12,15 +12,11 @@ import hashlib
 import os
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 COMMIT_STEPS = 10
 # Of lightcc's ranks: what parameters and Adam's state take, and the time between init() and
@@ -91,23 +87,13 @@ class Notes:
         path.with_name(f"new.{os.getpid()}").rename(path)
 
 
-def train_with_horovod(folder: Path) -> None:
-    """Trains under `horovodrun --min-np`."""
-    hvd = import_module("horovod.torch")  # Types are checked where it is not installed.
-    train_with_commits(hvd, hvd.elastic.run, COMMIT_STEPS, folder)
-
-
 def train_with_lightcc(folder: Path, recovery: str) -> None:
     """Trains under `lightccrun --min-np`; a training that rolls forward commits each step."""
     import lightcc.torch as hvd
 
     commit_steps = 1 if recovery == "forward" else COMMIT_STEPS
-    train_with_commits(hvd, hvd.elastic.run(recovery=recovery), commit_steps, folder)
-
-
-def train_with_commits(hvd: Any, run: Any, commit_steps: int, folder: Path) -> None:
-    """Trains with one of the two modules, whose names are the same."""
-    model, notes = make_model(), Notes(folder)
+    model: nn.Module = make_model()
+    notes = Notes(folder)
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     if STATE_BYTES:
         model = Large(model)
@@ -117,14 +103,10 @@ def train_with_commits(hvd: Any, run: Any, commit_steps: int, folder: Path) -> N
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     state = hvd.elastic.TorchState(model, optimizer, step=0)
 
+    @hvd.elastic.run(recovery=recovery)
     def train(state: Any) -> None:
         notes.begun += 1
-
-        def reduce_max(value: torch.Tensor) -> torch.Tensor:
-            reduced: torch.Tensor = hvd.allreduce(value, op=hvd.Max, name="stop")
-            return reduced
-
-        while not reduce_max(notes.wants_to_stop()).item():
+        while not hvd.allreduce(notes.wants_to_stop(), op=hvd.Max, name="stop").item():
             optimizer.zero_grad()
             loss_of(model, state.step).backward()
             optimizer.step()
@@ -133,7 +115,7 @@ def train_with_commits(hvd: Any, run: Any, commit_steps: int, folder: Path) -> N
             if state.step % commit_steps == 0:
                 state.commit()
 
-    run(train)(state)
+    train(state)
     notes.end(model)
 
 
@@ -153,7 +135,11 @@ def train_with_torchrun(folder: Path) -> None:
         step = saved["step"]
     model = nn.parallel.DistributedDataParallel(module)
     notes.begun += 1
-    while not _reduced(notes.wants_to_stop(), dist.all_reduce, dist.ReduceOp.MAX).item():
+    while True:
+        stop = notes.wants_to_stop()
+        dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+        if stop.item():
+            break
         optimizer.zero_grad()
         loss_of(model, step).backward()
         optimizer.step()
@@ -167,57 +153,9 @@ def train_with_torchrun(folder: Path) -> None:
     dist.destroy_process_group()
 
 
-def train_with_torchft(folder: Path) -> None:
-    """Trains as a replica group of one rank; the manager commits each step, or leaves it out."""
-    torchft: Any = import_module("torchft")
-    notes, module = Notes(folder), make_model()
-    inner = torch.optim.SGD(module.parameters(), lr=0.05)
-
-    def load(state: dict[str, Any]) -> None:
-        module.load_state_dict(state["model"])
-        inner.load_state_dict(state["optimizer"])
-
-    manager = torchft.Manager(
-        pg=torchft.ProcessGroupGloo(),
-        load_state_dict=load,
-        state_dict=lambda: {"model": module.state_dict(), "optimizer": inner.state_dict()},
-        min_replica_size=2,
-        replica_id=f"bench_{os.environ['REPLICA_GROUP_ID']}",
-    )
-    model = torchft.DistributedDataParallel(manager, module)
-    optimizer = torchft.Optimizer(manager, inner)
-    size = 0
-    while True:
-        step, stop = manager.current_step(), notes.wants_to_stop()
-        optimizer.zero_grad()
-        loss_of(model, step).backward()
-        manager.allreduce(stop).wait()
-        optimizer.step()
-        has_failed = manager.current_step() == step
-        if has_failed or manager.num_participants() != size:
-            notes.begun += 1
-            size = manager.num_participants()
-        if has_failed:
-            continue
-        notes.finished(manager.current_step(), size)
-        if stop.item():
-            break
-    notes.end(module)
-    manager.shutdown()
-
-
-def _reduced(value: torch.Tensor, reduce: Callable[..., object], operation: object) -> torch.Tensor:
-    reduce(value, op=operation)
-    return value
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1] == "torchrun":
         train_with_torchrun(Path(sys.argv[2]))
-    elif sys.argv[1] == "torchft":
-        train_with_torchft(Path(sys.argv[2]))
-    elif sys.argv[1] == "horovod":
-        train_with_horovod(Path(sys.argv[2]))
     else:
         train_with_lightcc(Path(sys.argv[2]), sys.argv[1])
