@@ -14,7 +14,7 @@ import jax.experimental
 import numpy as np
 
 import lightcc as hvd
-from lightcc.keras._stream import StreamExchange
+from lightcc.keras._stream import StreamBackend, StreamExchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from lightcc.process_sets import ProcessSet
 
 
-class JaxBackend:
+class JaxBackend(StreamBackend):
     """The operations of `lightcc` on arrays of numpy, for Keras 3 on JAX."""
+
+    def __init__(self) -> None:
+        """Takes nothing."""
+        super().__init__(hvd, np.asarray, jax.numpy.asarray)
 
     def exchange(self, name: str, settings: Settings) -> Exchange:
         """Returns what combines gradients, within compiled functions as well."""
@@ -50,20 +54,6 @@ class JaxBackend:
         )
         raise NotImplementedError(msg)
 
-    def key(self, variable: Any) -> Any:
-        """Returns what tells this variable from others."""
-        return id(variable)
-
-    def differentiate(self, loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> Any:
-        """Refuses.
-
-        Raises:
-            NotImplementedError: Only TensorFlow has tapes.
-        """
-        del loss, variables, grad_loss, tape
-        msg = "compute_gradients() is for TensorFlow; here give the gradients to apply()"
-        raise NotImplementedError(msg)
-
     def all_true(self, flag: Any, process_set: ProcessSet) -> Any:
         """Returns whether the flag is true on all ranks."""
 
@@ -82,64 +72,12 @@ class JaxBackend:
         """Returns the function itself, which calls back where it is compiled."""
         return function
 
-    def compiles_collectives(self) -> bool:
-        """Returns true: they are callbacks."""
-        return True
-
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int) -> None:
         """Gives variables of every rank the root's values."""
         for i, variable in enumerate(variables):
             value = np.asarray(variable.value)
             name = f"broadcast_variables.{i}.{variable.path}"
             variable.assign(hvd.broadcast(value, root_rank, name=name))
-
-    # -- Values -----------------------------------------------------------------------------------
-
-    def allreduce(
-        self,
-        value: Any,
-        name: str | None,
-        average: bool | None,
-        factors: tuple[float, float],
-        op: int | None,
-        compression: Any,
-    ) -> Any:
-        """Combines a value over all ranks."""
-        return jax.numpy.asarray(
-            hvd.allreduce(
-                np.asarray(value),
-                average=average,
-                name=name,
-                compression=compression,
-                op=op,
-                prescale_factor=factors[0],
-                postscale_factor=factors[1],
-            )
-        )
-
-    def allgather(self, value: Any, name: str | None) -> Any:
-        """Concatenates values of all ranks."""
-        return jax.numpy.asarray(hvd.allgather(np.asarray(value), name=name))
-
-    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        """Returns the root's value."""
-        return jax.numpy.asarray(hvd.broadcast(np.asarray(value), root_rank, name=name))
-
-    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        """Combines values and returns this rank's rows."""
-        return jax.numpy.asarray(hvd.reducescatter(np.asarray(value), name=name, op=op))
-
-    def broadcast_global_variables(self, root_rank: int) -> Any:  # noqa: ARG002
-        """Refuses.
-
-        Raises:
-            RuntimeError: JAX has no global variables.
-        """
-        msg = (
-            "hvd.broadcast_global_variables() is for graphs of tf.compat.v1: use "
-            "hvd.callbacks.BroadcastGlobalVariablesCallback"
-        )
-        raise RuntimeError(msg)
 
 
 class _Exchange:

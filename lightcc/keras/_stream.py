@@ -18,6 +18,7 @@ from lightcc._adapter import (
     plan_groups,
     ways_within,
 )
+from lightcc._keras.values import Values
 from lightcc.compression import AutoCompressor, engine_spec, find_engine_compressor
 from lightcc.fusion import choose_fusion, digest_of
 from lightcc.reductions import Average, Sum, check_op
@@ -239,3 +240,37 @@ class EagerAggregation:
             return otherwise()
         self.counter = 0
         return apply()
+
+
+class StreamBackend(Values):
+    """What the backends for torch and JAX share: there are no tapes and no global variables."""
+
+    def key(self, variable: Any) -> Any:
+        """Returns what tells this variable from others."""
+        return id(variable)
+
+    def differentiate(self, loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> Any:
+        """Refuses.
+
+        Raises:
+            NotImplementedError: Only TensorFlow has tapes.
+        """
+        del loss, variables, grad_loss, tape
+        msg = "compute_gradients() is for TensorFlow; here give the gradients to apply()"
+        raise NotImplementedError(msg)
+
+    def compiles_collectives(self) -> bool:
+        """Returns true: what is compiled leaves them out, or calls back for them."""
+        return True
+
+    def broadcast_global_variables(self, root_rank: int) -> Any:  # noqa: ARG002
+        """Refuses.
+
+        Raises:
+            RuntimeError: There are no global variables.
+        """
+        msg = (
+            "hvd.broadcast_global_variables() is for graphs of tf.compat.v1: use "
+            "hvd.callbacks.BroadcastGlobalVariablesCallback"
+        )
+        raise RuntimeError(msg)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import lightcc.torch as hvd
-from lightcc.keras._stream import EagerAggregation, StreamExchange
+from lightcc.keras._stream import EagerAggregation, StreamBackend, StreamExchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from lightcc.process_sets import ProcessSet
 
 
-class TorchBackend:
-    """The operations of `lightcc.torch`, for Keras 3 on torch."""
+class TorchBackend(StreamBackend):
+    """The operations of `lightcc.torch`, for Keras 3 on torch; torch.compile() leaves them out."""
+
+    def __init__(self) -> None:
+        """Takes nothing."""
+        super().__init__(hvd, _tensor)
 
     def exchange(self, name: str, settings: Settings) -> Exchange:
         """Returns what combines gradients, in place."""
@@ -34,20 +38,6 @@ class TorchBackend:
         """Returns what adds gradients up."""
         return EagerAggregation(passes, reduce, average=average)
 
-    def key(self, variable: Any) -> Any:
-        """Returns what tells this variable from others."""
-        return id(variable)
-
-    def differentiate(self, loss: Any, variables: list[Any], grad_loss: Any, tape: Any) -> Any:
-        """Refuses.
-
-        Raises:
-            NotImplementedError: Only TensorFlow has tapes.
-        """
-        del loss, variables, grad_loss, tape
-        msg = "compute_gradients() is for TensorFlow; here give the gradients to apply()"
-        raise NotImplementedError(msg)
-
     def all_true(self, flag: Any, process_set: ProcessSet) -> Any:
         """Returns whether the flag is true on all ranks."""
         if not process_set.included():
@@ -61,62 +51,12 @@ class TorchBackend:
         left_out: Callable[..., Any] = torch.compiler.disable(function)
         return left_out
 
-    def compiles_collectives(self) -> bool:
-        """Returns true: torch.compile() compiles what is before the step, and after it."""
-        return True
-
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int) -> None:
         """Gives variables of every rank the root's values."""
         with torch.no_grad():
             hvd.broadcast_parameters(
                 [(f"{i}.{v.path}", v.value.detach()) for i, v in enumerate(variables)], root_rank
             )
-
-    # -- Values -----------------------------------------------------------------------------------
-
-    def allreduce(
-        self,
-        value: Any,
-        name: str | None,
-        average: bool | None,
-        factors: tuple[float, float],
-        op: int | None,
-        compression: Any,
-    ) -> Any:
-        """Combines a value over all ranks."""
-        return hvd.allreduce(
-            _tensor(value),
-            average=average,
-            name=name,
-            compression=compression,
-            op=op,
-            prescale_factor=factors[0],
-            postscale_factor=factors[1],
-        )
-
-    def allgather(self, value: Any, name: str | None) -> Any:
-        """Concatenates values of all ranks."""
-        return hvd.allgather(_tensor(value), name=name)
-
-    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        """Returns the root's value."""
-        return hvd.broadcast(_tensor(value), root_rank, name=name)
-
-    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        """Combines values and returns this rank's rows."""
-        return hvd.reducescatter(_tensor(value), name=name, op=op)
-
-    def broadcast_global_variables(self, root_rank: int) -> Any:  # noqa: ARG002
-        """Refuses.
-
-        Raises:
-            RuntimeError: torch has no global variables.
-        """
-        msg = (
-            "hvd.broadcast_global_variables() is for graphs of tf.compat.v1: use "
-            "hvd.callbacks.BroadcastGlobalVariablesCallback"
-        )
-        raise RuntimeError(msg)
 
 
 def _to_send(settings: Settings) -> Callable[[torch.Tensor], torch.Tensor]:

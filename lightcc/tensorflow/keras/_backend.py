@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+import lightcc.tensorflow as hvd
+from lightcc._keras.values import Values
 from lightcc.reductions import Min
 from lightcc.tensorflow import _calls
 from lightcc.tensorflow._gradient_exchange import GradientExchange
 from lightcc.tensorflow.functions import broadcast_global_variables, broadcast_variables
 from lightcc.tensorflow.gradient_aggregation import LocalAggregation
-from lightcc.tensorflow.mpi_ops import allgather, broadcast
-from lightcc.tensorflow.reductions import allreduce, reducescatter
 from lightcc.tensorflow.util import _executing_eagerly, key_of
 
 if TYPE_CHECKING:
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from lightcc.process_sets import ProcessSet
 
 
-class TensorFlowBackend:
+class TensorFlowBackend(Values):
     """The operations of `lightcc.tensorflow`, for Keras 2 and 3 on TensorFlow."""
+
+    def __init__(self) -> None:
+        """Takes nothing."""
+        super().__init__(hvd, tf.convert_to_tensor, _evaluate)
 
     def exchange(self, name: str, settings: Settings) -> Exchange:
         """Returns what combines gradients, as DistributedGradientTape does."""
@@ -101,42 +105,6 @@ class TensorFlowBackend:
     def broadcast_variables(self, variables: Sequence[Any], root_rank: int) -> None:
         """Gives variables of every rank the root's values."""
         broadcast_variables([_of_tensorflow(v) for v in variables], root_rank)
-
-    # -- Values -----------------------------------------------------------------------------------
-
-    def allreduce(
-        self,
-        value: Any,
-        name: str | None,
-        average: bool | None,
-        factors: tuple[float, float],
-        op: int | None,
-        compression: Any,
-    ) -> Any:
-        """Combines a value over all ranks."""
-        return _evaluate(
-            allreduce(
-                tf.convert_to_tensor(value),
-                average=average,
-                compression=compression,
-                op=op,
-                prescale_factor=factors[0],
-                postscale_factor=factors[1],
-                name=name,
-            )
-        )
-
-    def allgather(self, value: Any, name: str | None) -> Any:
-        """Concatenates values of all ranks."""
-        return _evaluate(allgather(tf.convert_to_tensor(value), name=name))
-
-    def broadcast(self, value: Any, root_rank: int, name: str | None) -> Any:
-        """Returns the root's value."""
-        return _evaluate(broadcast(tf.convert_to_tensor(value), root_rank, name=name))
-
-    def reducescatter(self, value: Any, name: str | None, op: int) -> Any:
-        """Combines values and returns this rank's rows."""
-        return _evaluate(reducescatter(tf.convert_to_tensor(value), op=op, name=name))
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
         """Gives the variables of a graph of tf.compat.v1 the root's values."""
