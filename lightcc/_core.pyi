@@ -166,12 +166,8 @@ class World:
         secret: str = "",
         process_sets: Sequence[Sequence[int]] = [],
         dynamic_process_sets: bool = False,
-        mpi: tuple[str, int, Sequence[int]] | None = None,
     ) -> None:
-        """Joins all ranks into one world, reading the knobs from the environment. Blocks.
-
-        `mpi`, for LIGHT_CPU_OPERATIONS: an MPI library, a communicator, and the ranks in that.
-        """
+        """Joins all ranks into one world, reading the knobs from the environment. Blocks."""
 
     @property
     def rank(self) -> int: ...
@@ -193,10 +189,6 @@ class World:
 
     @property
     def dynamic_process_sets(self) -> bool: ...
-    @property
-    def uses_mpi(self) -> bool:
-        """Whether MPI carries the data."""
-
     @property
     def answers_questions(self) -> bool:
         """Whether lightcc-top may ask this rank for its counters (LIGHT_STAT)."""

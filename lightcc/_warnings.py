@@ -17,13 +17,12 @@ _PACKAGE = str(Path(__file__).parent) + os.sep
 _PROGRAMS = {
     "HOROVOD_CONTROLLER": (
         {"", "gloo"},
-        "lightcc negotiates itself, and never over MPI. HOROVOD_CPU_OPERATIONS=mpi lets MPI carry "
-        "the data.",
+        "lightcc negotiates itself, and never over MPI.",
     ),
     "HOROVOD_CPU_OPERATIONS": (
-        {"", "gloo", "mpi"},
-        "lightcc exchanges data itself, over shared memory and TCP or a net plugin, or lets MPI do "
-        "it, but never oneCCL. What Horovod calls gloo is lightcc.",
+        {"", "gloo"},
+        "lightcc, which Horovod calls gloo, carries the data itself. A fabric that only MPI knew "
+        "is reached by its net plugin (LIGHT_NET).",
     ),
 }
 

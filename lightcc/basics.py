@@ -127,7 +127,7 @@ def init(
         is_plain = comm is None and (not sets or sets == "dynamic")
         expected = _discovery.find_training() if is_plain else None
         if expected is not None:
-            _join(Epoch(), sets, is_job=False, expected=expected)
+            _join(Epoch(), sets, expected=expected)
             return
         _discovery.join(lambda epoch: _join(epoch, sets, world_comm), world_comm)
 
@@ -140,7 +140,7 @@ def join_world(epoch: Epoch) -> None:
     """
     with _lifecycle:
         _world.check_not_forked()
-        _join(epoch, None, is_job=False)
+        _join(epoch, None)
 
 
 def join_training() -> bool:
@@ -200,13 +200,11 @@ def _join(
     process_sets: Sequence[ProcessSet] | Literal["dynamic"] | None,
     comm: Sequence[int] | MpiComm | None = None,
     *,
-    is_job: bool = True,
     expected: Standing | None = None,
 ) -> None:
     global _joined, _steps
     mpi_comm = comm if is_mpi_comm(comm) else None
     dynamic, static = _planned_sets(process_sets, epoch.size, mpi_comm)
-    site = _discovery.mpi_site(epoch, comm) if is_job else None
     if epoch.rank == 0 and expected is None:
         _warn_about_variables()
     _nccl_net.point_to_harp()
@@ -220,7 +218,6 @@ def _join(
             secret=epoch.secret,
             process_sets=[process_set.ranks or [] for process_set in static],
             dynamic_process_sets=dynamic,
-            mpi=site,
         )
     except BaseException:
         _note_failure()
@@ -475,29 +472,28 @@ def stop_timeline() -> None:
 
 
 def mpi_threads_supported() -> bool:
-    """Returns whether other MPI code may run in other threads: where MPI carries the data.
-
-    Elsewhere lightcc does not ask MPI for that.
+    """Returns whether lightcc uses MPI beside other MPI code in other threads: `False`.
 
     Raises:
         ValueError: lightcc is not initialized.
     """
-    return _world.current().uses_mpi
+    _world.current()
+    return False
 
 
 def mpi_enabled() -> bool:
-    """Returns whether MPI carries the data of this world, as `HOROVOD_CPU_OPERATIONS=mpi` asks."""
-    return _world.exists() and _world.current().uses_mpi
+    """Returns whether MPI carries the data: `False`. lightcc does itself."""
+    return False
 
 
 def mpi_built() -> bool:
-    """Returns whether there is an MPI data plane: `True`. It opens the MPI of the ranks."""
-    return True
+    """Returns whether there is an MPI data plane: `False`. mpirun may start the ranks."""
+    return False
 
 
 def gloo_enabled() -> bool:
-    """Returns whether lightcc itself, in the place of Gloo, carries the data: unless MPI does."""
-    return not mpi_enabled()
+    """Returns whether lightcc itself, in the place of Gloo, carries the data: `True`."""
+    return True
 
 
 def gloo_built() -> bool:

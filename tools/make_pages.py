@@ -114,9 +114,8 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
         "",
         _paragraph(
             "`lightccrun` also sets `HOROVOD_CONTROLLER` and `HOROVOD_CPU_OPERATIONS` to `gloo`, "
-            "for scripts that ask. Where other launchers start the ranks, MPI may carry the data "
-            "([mpi](guides/mpi.md)). MPI as the controller, and oneCCL, have no effect, and "
-            "lightcc says so. It sets `PYTHONUNBUFFERED` to `1` unless it is set already."
+            "for scripts that ask. Other values have no effect, and lightcc says so. It sets "
+            "`PYTHONUNBUFFERED` to `1` unless it is set already."
         ),
         "",
         "## HARP",

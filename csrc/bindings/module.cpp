@@ -35,22 +35,14 @@ using namespace py::literals;
 namespace lightcc::bindings {
 namespace {
 
-/// An MPI library, a communicator of it, and the ranks of the world in that.
-using MpiArguments = std::tuple<std::string, std::uintptr_t, std::vector<int>>;
-
 std::shared_ptr<WorldBinding> create_world(int rank,
                                            int size,
                                            const std::string& rendezvous,
                                            std::string key_prefix,
                                            std::string secret,
                                            std::vector<std::vector<std::int32_t>> process_sets,
-                                           bool dynamic_process_sets,
-                                           std::optional<MpiArguments> mpi) {
+                                           bool dynamic_process_sets) {
   WorldOptions options;
-  if (mpi.has_value()) {
-    auto& [library, comm, ranks] = *mpi;
-    options.mpi = {.library = std::move(library), .comm = comm, .ranks = std::move(ranks)};
-  }
   if (!rendezvous.empty()) {
     options.epoch.store = make_tcp_store(rendezvous, secret);
   }
@@ -233,7 +225,6 @@ void register_world(py::module_& module) {
            "secret"_a = "",
            "process_sets"_a = std::vector<std::vector<std::int32_t>>(),
            "dynamic_process_sets"_a = false,
-           "mpi"_a = py::none(),
            "Joins all ranks into one world; reads the environment's knobs.")
       .def_property_readonly("rank", &topology<&Topology::rank>)
       .def_property_readonly("size", &topology<&Topology::size>)
@@ -246,7 +237,6 @@ void register_world(py::module_& module) {
       .def_property_readonly("dynamic_process_sets", &WorldBinding::dynamic_process_sets)
       .def_property_readonly("answers_questions",
                              [](const WorldBinding& world) { return world.knobs().stat_server; })
-      .def_property_readonly("uses_mpi", &WorldBinding::uses_mpi)
       .def_property_readonly("failed", &WorldBinding::failed)
       .def_property_readonly(
           "async_completion",

@@ -59,8 +59,6 @@ class WorldBinding : public std::enable_shared_from_this<WorldBinding> {
   World& engine() { return *world_; }
   bool dynamic_process_sets() const { return knobs_.dynamic_process_sets; }
   const Knobs& knobs() const { return knobs_; }
-  /// Whether MPI carries the data.
-  bool uses_mpi() const { return knobs_.cpu_operations == "mpi" && world_->topology().size > 1; }
   bool failed() const { return world_->failed(); }
 
   // `grouped`: `tensors` is a sequence, submitted as one all-or-nothing group; else it is one

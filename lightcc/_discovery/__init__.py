@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lightcc._discovery import elastic, mpi, mpi_comm, slurm, torchrun, variables
-from lightcc._discovery.epoch import Epoch, Site
+from lightcc._discovery.epoch import Epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lightcc._discovery.mpi_comm import MpiComm
     from lightcc._standing import Standing
 
-__all__ = ["Epoch", "Site", "discover", "find_training", "join", "leave", "mpi_site"]
+__all__ = ["Epoch", "discover", "find_training", "join", "leave"]
 
 _LAUNCHERS = (torchrun, mpi, slurm)
 
@@ -108,20 +108,6 @@ def discover(
         return mpi_comm.join(comm, env)
     job = _job(env)
     return job if comm is None else _subset(job, comm)
-
-
-def mpi_site(epoch: Epoch, comm: Any = None) -> Site | None:
-    """Returns where the ranks of a world are in MPI; nothing where MPI does not know them.
-
-    Args:
-        epoch: Where this process stands in the world.
-        comm: As of `discover()`, which was called before.
-    """
-    if epoch.size == 1:
-        return None
-    if mpi_comm.is_mpi_comm(comm):
-        return mpi_comm.site(comm)
-    return mpi.site(range(epoch.size) if comm is None else [int(rank) for rank in comm])
 
 
 def leave(*, in_order: bool) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
-
-# Where the ranks of a world are in MPI: a library, a communicator of it, and their ranks in that.
-Site: TypeAlias = tuple[str, int, list[int]]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """The few calls of an MPI library that are needed for meeting, without its headers.
 
-What carries data, where that is asked for, is in the engine (`collectives/mpi_library.hpp`).
-
 There are two families of binary interfaces. In Open MPI (`libmpi.so.40`) a handle is the address
 of an exported object; in MPICH and Intel MPI (`libmpi.so.12`) it is a number. Neither has changed
 for many years.
@@ -87,11 +85,6 @@ class Mpi:
         if self._initialized_here and not self._flag("MPI_Finalized"):
             self._call("MPI_Finalize")
 
-    @property
-    def comm_world(self) -> int:
-        """MPI_COMM_WORLD as a number."""
-        return self._comm.value or 0
-
     def rank(self) -> int:
         """Returns this process's rank in MPI_COMM_WORLD."""
         return self._number("MPI_Comm_rank")
@@ -143,17 +136,6 @@ class Mpi:
         if code != 0:
             msg = f"{name} failed with code {code} in {self.path}"
             raise MpiError(msg)
-
-
-def loaded() -> str | None:
-    """Returns the name of an MPI library that this process has loaded."""
-    for soname in (*OPEN_MPI.sonames, *MPICH.sonames):
-        try:
-            ctypes.CDLL(soname, mode=os.RTLD_NOLOAD)
-        except OSError:
-            continue
-        return soname
-    return None
 
 
 def _load(family: Family) -> tuple[str, ctypes.CDLL]:

@@ -1,9 +1,8 @@
 """mpirun of Open MPI, MPICH and Intel MPI: the ranks meet through the MPI library itself.
 
-MPI carries one address and one secret, and tensors only where HOROVOD_CPU_OPERATIONS=mpi asks for
-that. It is initialized in the main thread by
-the first `init()`, kept over `shutdown()` and `init()`, and finalized when the process exits in
-good order: MPI_Finalize waits for all ranks, which after an error would be for ever.
+MPI carries one address and one secret. It is initialized in the main thread by the first `init()`,
+kept over `shutdown()` and `init()`, and finalized when the process exits in good order:
+MPI_Finalize waits for all ranks, which after an error would be for ever.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from lightcc._discovery.epoch import Epoch
 from lightcc._discovery.meeting import GATHER_BYTES, Party, meet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from lightcc._discovery.epoch import Site
+    from collections.abc import Mapping
 
 # What a launcher sets: rank and size of the job, and how many ranks are on this machine.
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -56,17 +53,6 @@ def join(env: Mapping[str, str]) -> Epoch:
         )
         raise ValueError(msg)
     return meet(channel, Party(rank, size, env.get(names[2]) == str(size)), env)
-
-
-def site(ranks: Sequence[int]) -> Site | None:
-    """Returns where ranks of the job are in MPI; nothing where mpirun did not start this process.
-
-    Args:
-        ranks: Of the job, by rank of the world.
-    """
-    if _mpi is None or _owner != os.getpid():
-        return None
-    return _mpi.path, _mpi.comm_world, list(ranks)
 
 
 def leave(*, in_order: bool) -> None:

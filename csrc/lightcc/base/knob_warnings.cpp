@@ -29,6 +29,7 @@ constexpr auto kSilent = std::to_array<std::string_view>({
     "HOROVOD_ALLOW_MIXED_GPU_IMPL",
     "HOROVOD_CMAKE",
     "HOROVOD_CONTROLLER",
+    "HOROVOD_CPU_OPERATIONS",
     "HOROVOD_CROSS_RANK",
     "HOROVOD_CROSS_SIZE",
     "HOROVOD_CUDA_HOME",

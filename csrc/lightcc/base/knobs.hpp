@@ -24,7 +24,6 @@ struct Knobs {
   std::int64_t net_connections = 1;  ///< LIGHT_NET_CONNECTIONS: per channel over a plugin, 1..16.
   std::int64_t tcp_connections = 2;  ///< LIGHT_TCP_CONNECTIONS: sockets per channel, 1..16.
   std::int64_t tcp_rate = 0;  ///< LIGHT_TCP_RATE: test option, bytes per second sent; 0: unlimited.
-  std::string cpu_operations = "gloo";  ///< LIGHT_CPU_OPERATIONS, HOROVOD_CPU_OPERATIONS: or mpi.
   std::string gpu_operations = "host";  ///< LIGHT_GPU_OPERATIONS, HOROVOD_GPU_OPERATIONS: or nccl.
   std::string nccl_library;             ///< LIGHT_NCCL_LIBRARY: a file; empty: looked for.
   std::string nccl_host_id;             ///< NCCL_HOSTID: what NCCL takes for its host.

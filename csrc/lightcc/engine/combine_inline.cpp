@@ -140,7 +140,7 @@ class Combiner {
 }  // namespace
 
 CombineInline make_combine_inline(const Membership& world, const Knobs& knobs, SimdLevel simd) {
-  return knobs.cpu_operations == "mpi" ? CombineInline() : Combiner(world, knobs, simd);
+  return Combiner(world, knobs, simd);
 }
 
 }  // namespace lightcc

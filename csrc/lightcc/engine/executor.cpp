@@ -162,7 +162,6 @@ Result<bool> Executor::advance() {
     LIGHTCC_ASSIGN_OR_RETURN(moved, make_groups());
   }
   awaits_event_ = sets_in_making_ > 0 && planes_.makes_groups_unheard() != nullptr;
-  needs_calls_ = false;
   LIGHTCC_ASSIGN_OR_RETURN(const bool finished, advance_unfinished());
   moved = moved || finished;
   if (queued_ == 0) {
@@ -231,7 +230,6 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
       end = early_end(front);
     }
     if (progress != Progress::kDone && end == nullptr) {
-      needs_calls_ = needs_calls_ || set.groups_for(front).needs_calls;
       awaits_event_ = awaits_event_ || set.groups_for(front).ends_unheard ||
                       (front.staged != nullptr && front.staged->is_copying());
       return moved;
@@ -558,7 +556,6 @@ void Executor::drop_all() {
   queued_ = 0;
   sets_in_making_ = 0;
   awaits_event_ = false;
-  needs_calls_ = false;
 }
 
 }  // namespace lightcc

@@ -67,16 +67,14 @@ class Executor {
   /// Moves everything on. True when something moved.
   Result<bool> advance();
   bool idle() const { return queued_ == 0 && unfinished_.empty(); }
-  /// Waits until MPI and NCCL have made the groups of the first set: until then MPI uses the
-  /// program's communicator. Errors: kTimeout; of both; why another rank cannot join. Blocks: yes.
+  /// Waits until NCCL has made the groups of the first set. Errors: kTimeout; of NCCL; why another
+  /// rank cannot join. Blocks: yes.
   Status await_communicators(const Joining& joining);
   /// How long it may take until somebody looks what goes on without that anybody rings: a bucket
   /// waits for the ready event of an input, for a copy or for a device, or groups are made.
   Duration time_to_look() const;
   /// Buckets that are done, and not finished. What may be asked on any thread may be asked here.
   const UnfinishedBuckets& unfinished() const { return unfinished_; }
-  /// Whether MPI carries out a bucket, which it does only while it is called.
-  bool needs_calls() const { return needs_calls_; }
   /// Process set and lane of the buckets that finished since the last call. Valid until the next.
   const std::vector<std::pair<std::uint32_t, std::uint32_t>>& take_finished() {
     return finished_.take();
@@ -193,7 +191,6 @@ class Executor {
   std::uint64_t inline_allreduces_ = 0;
   DeviceBuckets device_buckets_;
   bool awaits_event_ = false;
-  bool needs_calls_ = false;
   bool explained_adasum_ = false;
   TakenInTurns<std::pair<std::uint32_t, std::uint32_t>> finished_;
 };

@@ -10,7 +10,6 @@
 
 #include "lightcc/base/log.hpp"
 #include "lightcc/collectives/adasum_work.hpp"
-#include "lightcc/collectives/mpi_group.hpp"
 #include "lightcc/collectives/net_group.hpp"
 
 namespace lightcc {
@@ -49,17 +48,8 @@ std::vector<std::size_t> flat_order(const Grid& grid, const std::vector<std::int
 
 }  // namespace
 
-HostPlane::HostPlane(Membership& world, Knobs knobs, SimdLevel simd, std::unique_ptr<MpiComms> mpi)
-    : world_(world),
-      knobs_(std::move(knobs)),
-      simd_(simd),
-      topk_kernels_(simd),
-      mpi_(std::move(mpi)) {}
-
-// Of dense operations. MPI has ways of its own to use the memory that ranks share.
-bool HostPlane::runs_on_two_levels() const {
-  return mpi_ == nullptr ? knobs_.two_level != false : knobs_.two_level == true;
-}
+HostPlane::HostPlane(Membership& world, Knobs knobs, SimdLevel simd)
+    : world_(world), knobs_(std::move(knobs)), simd_(simd), topk_kernels_(simd) {}
 
 bool HostPlane::is_on_this_host(std::int32_t rank) const {
   return position_of(world_.host.ranks, rank) < world_.host.ranks.size();
@@ -129,7 +119,7 @@ std::size_t HostPlane::lane_bytes(std::size_t members) const {
 
 // On this host; 0: the set needs no shared memory here.
 std::size_t HostPlane::segment_bytes(const Layout& layout, std::size_t members) const {
-  std::size_t bytes = layout.shared && mpi_ == nullptr ? lane_bytes(members) : 0;
+  std::size_t bytes = layout.shared ? lane_bytes(members) : 0;
   if (layout.grid.has_value()) {
     bytes += layout.own_blocks.size() * lane_bytes(layout.grid->block_size());
   }
@@ -142,7 +132,6 @@ Status HostPlane::add_process_set(std::uint32_t process_set,
   if (std::ranges::find(ranks, world_.topology.rank) != ranks.end()) {
     Set& set = sets_[process_set];
     set.ranks = ranks;
-    ask_for_comms(set);
   }
   const std::size_t bytes = segment_bytes(layout_of(ranks), ranks.size());
   if (!world_.host.is_leader() || bytes == 0) {
@@ -164,22 +153,6 @@ Status HostPlane::add_process_set(std::uint32_t process_set,
     own->second.segment = std::move(segment);
   }
   return exchange_segments().status();
-}
-
-// For each lane one of all members, and where there is a grid those of its exchanges. All members
-// ask for them in this order.
-void HostPlane::ask_for_comms(Set& set) const {
-  if (mpi_ == nullptr) {
-    return;
-  }
-  const Layout layout = layout_of(set.ranks);
-  for (std::int64_t lane = 0; lane < knobs_.num_lanes; ++lane) {
-    set.comms.push_back(mpi_->ask(set.ranks));
-    for (std::uint32_t i = 0; layout.grid.has_value() && i < kExchangesPerLane; ++i) {
-      const GridPosition position = grid_position(*layout.grid, world_.topology.rank);
-      set.comms.push_back(mpi_->ask(column_of(*layout.grid, position.member)));
-    }
-  }
 }
 
 Result<bool> HostPlane::exchange_segments() {
@@ -259,12 +232,6 @@ Result<bool> HostPlane::try_finish(std::uint32_t process_set, Set& set) {
     received_.erase(received);
     LIGHTCC_ASSIGN_OR_RETURN(set.segment, ShmSegment::map(std::move(fd), bytes));
   }
-  for (const auto& comm : set.comms) {
-    LIGHTCC_ASSIGN_OR_RETURN(const bool made, comm->is_made());
-    if (!made) {
-      return false;
-    }
-  }
   set.groups = make_lanes(process_set, set, layout);
   return true;
 }
@@ -275,12 +242,11 @@ PlaneGroups HostPlane::make_lanes(std::uint32_t process_set,
   const std::vector<std::int32_t>& ranks = set.ranks;
   std::span<std::byte> memory = set.segment.memory();
   PlaneGroups groups;
-  groups.needs_calls = mpi_ != nullptr;
-  groups.flat_algorithm = mpi_ != nullptr ? "MPI" : layout.shared ? "SHM" : "NET";
+  groups.flat_algorithm = layout.shared ? "SHM" : "NET";
   std::optional<GridPosition> position;
   if (layout.grid.has_value()) {
     position = grid_position(*layout.grid, world_.topology.rank);
-    if (runs_on_two_levels()) {
+    if (knobs_.two_level != false) {
       groups.two_level_max_bytes = static_cast<std::uint64_t>(knobs_.two_level_max_bytes);
     }
   }
@@ -290,15 +256,8 @@ PlaneGroups HostPlane::make_lanes(std::uint32_t process_set,
     return part;
   };
   for (std::uint32_t lane = 0; lane < static_cast<std::uint32_t>(knobs_.num_lanes); ++lane) {
-    std::unique_ptr<Group> group;
-    if (mpi_ != nullptr) {
-      const std::size_t comms_per_lane = position ? 1 + kExchangesPerLane : 1;
-      group = make_mpi(set.comms[lane * comms_per_lane], ranks);
-    } else if (layout.shared) {
-      group = make_shm(take(lane_bytes(ranks.size())), ranks);
-    } else {
-      group = make_net(process_set, lane, ranks);
-    }
+    std::unique_ptr<Group> group = layout.shared ? make_shm(take(lane_bytes(ranks.size())), ranks)
+                                                 : make_net(process_set, lane, ranks);
     if (!position) {
       groups.lanes.push_back({std::move(group), nullptr});
       continue;
@@ -308,7 +267,7 @@ PlaneGroups HostPlane::make_lanes(std::uint32_t process_set,
     for (const std::size_t block : layout.own_blocks) {
       const auto of_block = take(lane_bytes(position->members));
       if (block == position->block) {
-        levels = make_levels(process_set, lane, set, *layout.grid, of_block);
+        levels = make_levels(process_set, lane, *layout.grid, of_block);
       }
     }
     const std::shared_ptr<GridState> grid =
@@ -338,7 +297,6 @@ Result<std::unique_ptr<Work>> HostPlane::start_adasum(Group& group,
 
 GridLevels HostPlane::make_levels(std::uint32_t process_set,
                                   std::uint32_t lane,
-                                  const Set& set,
                                   const Grid& grid,
                                   std::span<std::byte> memory) const {
   const GridPosition position = grid_position(grid, world_.topology.rank);
@@ -346,24 +304,10 @@ GridLevels HostPlane::make_levels(std::uint32_t process_set,
   levels.intra = make_shm(memory, grid.blocks[position.block]);
   const std::vector<std::int32_t> column = column_of(grid, position.member);
   for (std::uint32_t i = 0; i < kExchangesPerLane; ++i) {
-    if (mpi_ != nullptr) {
-      levels.inter.push_back(make_mpi(set.comms[lane * (1 + kExchangesPerLane) + 1 + i], column));
-    } else {
-      levels.inter.push_back(
-          make_net(process_set, kFirstExchangeLane + lane * kExchangesPerLane + i, column));
-    }
+    levels.inter.push_back(
+        make_net(process_set, kFirstExchangeLane + lane * kExchangesPerLane + i, column));
   }
   return levels;
-}
-
-std::unique_ptr<Group> HostPlane::make_mpi(const std::shared_ptr<MpiComm>& comm,
-                                           const std::vector<std::int32_t>& ranks) const {
-  MpiGroupOptions options;
-  options.simd = simd_;
-  return make_mpi_group(comm,
-                        static_cast<int>(position_of(ranks, world_.topology.rank)),
-                        static_cast<int>(ranks.size()),
-                        options);
 }
 
 std::unique_ptr<Group> HostPlane::make_shm(std::span<std::byte> memory,

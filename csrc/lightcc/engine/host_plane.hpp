@@ -1,7 +1,5 @@
 // The plane of host memory. Its groups run over shared memory where all members share a host, over
 // the transport otherwise, and over both where the members form a grid.
-// Where MPI carries the data, it takes the place of the transport, and of shared memory in flat
-// groups.
 //
 // A set has one segment on each host where any of its groups needs shared memory: first that of the
 // flat groups, then that of each block of the host, all of them lane by lane. It is made by the
@@ -20,7 +18,6 @@
 #include "lightcc/collectives/grid_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
-#include "lightcc/collectives/mpi_comms.hpp"
 #include "lightcc/collectives/shm_group.hpp"
 #include "lightcc/compression/topk_host_kernels.hpp"
 #include "lightcc/engine/grid_choice.hpp"
@@ -31,8 +28,8 @@ namespace lightcc {
 
 class HostPlane final : public Plane {
  public:
-  /// `world` outlives the plane and its groups. `mpi`: null where MPI does not carry the data.
-  HostPlane(Membership& world, Knobs knobs, SimdLevel simd, std::unique_ptr<MpiComms> mpi);
+  /// `world` outlives the plane and its groups.
+  HostPlane(Membership& world, Knobs knobs, SimdLevel simd);
 
   MemoryKind memory_kind() const override { return MemoryKind::kHost; }
 
@@ -42,9 +39,6 @@ class HostPlane final : public Plane {
   /// Passes on and takes in segments, too. kPeerFailed: the other end of a host socket is gone.
   Result<bool> make_groups() override;
   PlaneGroups* groups(std::uint32_t process_set) override;
-  const char* makes_groups_unheard() const override {
-    return mpi_ != nullptr ? "MPI_Comm_create_group" : nullptr;
-  }
   std::optional<Grid> grid_of(const std::vector<std::int32_t>& ranks) const override {
     return layout_of(ranks).grid;
   }
@@ -64,9 +58,8 @@ class HostPlane final : public Plane {
   /// A set that this rank is a member of.
   struct Set {
     std::vector<std::int32_t> ranks;
-    ShmSegment segment;                           // Under the groups.
-    std::vector<std::shared_ptr<MpiComm>> comms;  // As ask_for_comms() says.
-    std::optional<PlaneGroups> groups;            // Absent while being made.
+    ShmSegment segment;                 // Under the groups.
+    std::optional<PlaneGroups> groups;  // Absent while being made.
   };
   /// What the groups of a set are made of. The same on all ranks, but for what is on this host.
   struct Layout {
@@ -78,8 +71,6 @@ class HostPlane final : public Plane {
   Layout layout_of(const std::vector<std::int32_t>& ranks) const;
   void explain_once(const std::vector<std::int32_t>& ranks);
   bool is_on_this_host(std::int32_t rank) const;
-  bool runs_on_two_levels() const;
-  void ask_for_comms(Set& set) const;
   ShmGroupOptions shm_options(std::size_t members) const;
   std::size_t lane_bytes(std::size_t members) const;
   std::size_t segment_bytes(const Layout& layout, std::size_t members) const;
@@ -93,11 +84,8 @@ class HostPlane final : public Plane {
   std::unique_ptr<Group> make_net(std::uint32_t process_set,
                                   std::uint32_t lane,
                                   const std::vector<std::int32_t>& ranks) const;
-  std::unique_ptr<Group> make_mpi(const std::shared_ptr<MpiComm>& comm,
-                                  const std::vector<std::int32_t>& ranks) const;
   GridLevels make_levels(std::uint32_t process_set,
                          std::uint32_t lane,
-                         const Set& set,
                          const Grid& grid,
                          std::span<std::byte> memory) const;
 
@@ -111,7 +99,6 @@ class HostPlane final : public Plane {
   const Knobs knobs_;
   SimdLevel simd_;
   HostTopkKernels topk_kernels_;
-  std::unique_ptr<MpiComms> mpi_;  // It outlives the communicators of sets.
   std::map<std::uint32_t, Set> sets_;
   bool explained_ = false;
   std::vector<Outgoing> outgoing_;

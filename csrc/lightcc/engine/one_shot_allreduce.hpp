@@ -26,7 +26,7 @@ namespace lightcc {
 /// Thread: the progress loop's.
 class OneShotAllreduce {
  public:
-  /// Null where there is nothing to gain or to meet in: one rank, several hosts, MPI's data plane.
+  /// Null where there is nothing to gain or to meet in: one rank, several hosts.
   /// What is given outlives it.
   static std::unique_ptr<OneShotAllreduce> make(const Membership& world,
                                                 const Knobs& knobs,

@@ -50,7 +50,6 @@ struct PlaneGroups {
   };
 
   std::vector<Lane> lanes;
-  bool needs_calls = false;           ///< A Work of theirs goes on only while it is advanced.
   bool ends_unheard = false;          ///< Nobody rings when a Work of theirs can go on.
   const char* flat_algorithm = "";    ///< As a timeline calls what does not run on two levels.
   const char* kernel_algorithm = "";  ///< The same of what Plane::reduces_by_kernel().

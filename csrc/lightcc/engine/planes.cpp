@@ -7,24 +7,6 @@
 
 namespace lightcc {
 
-namespace {
-
-/// Null where MPI is not to carry the data, or there is nothing to carry.
-Result<std::unique_ptr<MpiComms>> mpi_of(const Membership& world, const WorldOptions& options) {
-  if (options.knobs.cpu_operations != "mpi" || world.topology.size == 1) {
-    return std::unique_ptr<MpiComms>();
-  }
-  if (!options.mpi.has_value()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "HOROVOD_CPU_OPERATIONS=mpi: rank %d is no rank of MPI; start the ranks with "
-                      "mpirun, or give init() a communicator of mpi4py",
-                      world.topology.rank);
-  }
-  return MpiComms::make(*options.mpi, world.topology.rank);
-}
-
-}  // namespace
-
 Result<Planes> Planes::make(Membership& world,
                             SimdLevel simd,
                             const WorldOptions& options,
@@ -36,8 +18,7 @@ Result<Planes> Planes::make(Membership& world,
                       memory_kind_name(kind));
   };
   Planes all;
-  LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<MpiComms> mpi, mpi_of(world, options));
-  auto host = std::make_unique<HostPlane>(world, knobs, simd, std::move(mpi));
+  auto host = std::make_unique<HostPlane>(world, knobs, simd);
   all.host_ = host.get();
   all.planes_[index_of(MemoryKind::kHost)] = std::move(host);
   for (const PlaneMaker& maker : options.planes) {

@@ -26,7 +26,7 @@ class Planes {
 
   /// The host's, and what the options' makers make. `world` outlives them. `joining`: null for a
   /// world of one rank. Errors: of the makers; kInvalidArgument when two planes, or two stagings,
-  /// serve one kind, or MPI cannot carry the data.
+  /// serve one kind.
   static Result<Planes> make(Membership& world,
                              SimdLevel simd,
                              const WorldOptions& options,

@@ -480,7 +480,7 @@ class WorldImpl final : public World {
       if (now >= until) {
         return;
       }
-      if (now - idle_since >= spin && !core_->executor().needs_calls()) {
+      if (now - idle_since >= spin) {
         rest_until(until);
         idle_steps = 0;
       }
@@ -545,8 +545,7 @@ class WorldImpl final : public World {
         idle_since = clock_.now();
         continue;
       }
-      const bool may_rest = clock_.now() - idle_since >= spin_.background;
-      if (!core_->busy() || (may_rest && !core_->executor().needs_calls())) {
+      if (!core_->busy() || clock_.now() - idle_since >= spin_.background) {
         return;
       }
       relax(spin_.yield);

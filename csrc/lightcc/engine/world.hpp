@@ -20,7 +20,6 @@
 #include "lightcc/base/knobs.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
-#include "lightcc/collectives/mpi_site.hpp"
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/control/lateness.hpp"
 #include "lightcc/engine/operation.hpp"
@@ -91,9 +90,6 @@ struct WorldOptions {
   /// Of memory that no plane serves, and for what its plane does not run: tensors in it travel by
   /// the host's plane. One for each kind; it outlives the World. (engine/staging.hpp)
   std::vector<std::shared_ptr<Staging>> staging;
-  /// Where the ranks are in MPI, which Knobs::cpu_operations may ask for; none: MPI does not know
-  /// them.
-  std::optional<MpiSite> mpi;
   const Clock* clock = &Clock::system();
 };
 

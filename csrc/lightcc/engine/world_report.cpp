@@ -72,14 +72,7 @@ std::string interface_of(const SocketAddress& address) {
   return "";
 }
 
-bool uses_mpi(const Knobs& knobs) {
-  return knobs.cpu_operations == "mpi";
-}
-
 std::string describe_network(const Membership& world, const WorldOptions& options) {
-  if (uses_mpi(options.knobs) && options.mpi.has_value()) {
-    return "network: MPI, of " + options.mpi->library;
-  }
   if (world.transport == nullptr) {
     return "network: none, as all ranks share this host's memory";
   }
@@ -106,12 +99,9 @@ std::string describe_network(const Membership& world, const WorldOptions& option
 std::string describe_algorithm(const Membership& world, const Knobs& knobs) {
   std::vector<std::int32_t> ranks(world.host_of.size());
   std::iota(ranks.begin(), ranks.end(), 0);
-  const std::string flat = uses_mpi(knobs)           ? "over MPI"
-                           : world.hosts.size() == 1 ? "in shared memory"
-                                                     : "flat over the network";
-  const bool on_two_levels = uses_mpi(knobs) ? knobs.two_level == true : knobs.two_level != false;
+  const std::string flat = world.hosts.size() == 1 ? "in shared memory" : "flat over the network";
   const std::string lanes = ", " + counted(static_cast<std::size_t>(knobs.num_lanes), "lane");
-  if (world.transport == nullptr || !on_two_levels) {
+  if (world.transport == nullptr || knobs.two_level == false) {
     return "collectives of all ranks run " + flat + lanes;
   }
   const GridChoice choice = choose_grid(ranks, world.host_of, knobs.two_level, knobs.intra_size);

@@ -215,7 +215,6 @@ class NcclPlane final : public Plane {
     groups.ends_unheard = true;
     groups.compresses_in_turn = set.sends_lists && !set.position.has_value();
     if (set.position.has_value()) {
-      groups.needs_calls = host->needs_calls;
       groups.two_level_max_bytes = two_level_max_bytes_;
       groups.only_allreduces_on_levels = true;
       groups.compresses_apart = true;

@@ -253,7 +253,6 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
 
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
   const std::vector<std::string> defaults = {"LIGHT_NET=tcp",
-                                             "LIGHT_CPU_OPERATIONS=gloo",
                                              "LIGHT_GPU_OPERATIONS=host",
                                              "LIGHT_NCCL_BUFFER=0",
                                              "LIGHT_NCCL_RANK_ORDER=0",
@@ -282,7 +281,6 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_SHM_DEPTH=0"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
   const std::vector<std::string> set = {"LIGHT_NET=harp",
-                                        "LIGHT_CPU_OPERATIONS=mpi",
                                         "LIGHT_GPU_OPERATIONS=nccl",
                                         "LIGHT_NCCL_BUFFER=64M",
                                         "LIGHT_NCCL_RANK_ORDER=0",
@@ -310,7 +308,6 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_SHM_CHUNK=64K",
                                         "LIGHT_SHM_DEPTH=4"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_NET", "harp"},
-                               {"HOROVOD_CPU_OPERATIONS", "MPI"},
                                {"HOROVOD_GPU_OPERATIONS", "NCCL"},
                                {"LIGHT_NCCL_BUFFER", "64M"},
                                {"LIGHT_NCCL_TOPK", "1"},

@@ -80,7 +80,7 @@ def test_errors_and_sets_travel_between_ranks(tmp_path: Path) -> None:
 
 
 def test_the_launchers_flag_reaches_ranks_whose_command_is_no_script() -> None:
-    program = "import horovod.common.util as u; print(u.mpi_built())"
+    program = "import horovod.common.util as u; print(u.gloo_built())"
     assert output(*LAUNCH, sys.executable, "-c", program) == "True\n" * 2
 
 
