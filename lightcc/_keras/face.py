@@ -172,22 +172,9 @@ class Face:
         Raises:
             ValueError: An argument is not allowed.
         """
-        distributed = self.DistributedOptimizer(
-            optimizer,
-            name,
-            device_dense,
-            device_sparse,
-            compression,
-            sparse_as_dense,
-            gradient_predivide_factor,
-            op,
-            backward_passes_per_step=backward_passes_per_step,
-            average_aggregated_gradients=average_aggregated_gradients,
-            groups=groups,
-            process_set=process_set,
-            scale_local_gradients=scale_local_gradients,
-            **fusion,
-        )
+        arguments = {**locals(), **fusion}
+        del arguments["self"], arguments["fusion"], arguments["local_layers"]
+        distributed = self.DistributedOptimizer(**arguments)
         for variable in local_variables(local_layers):
             distributed.register_local_var(variable)
         return distributed

@@ -193,28 +193,11 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     """
     groups = groups_or_number(groups, num_groups)
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        arguments = {**locals(), "num_groups": 0}
+        del arguments["use_locking"]
         # Not at the top: programs without Keras need not load it.
         keras = importlib.import_module("lightcc.tensorflow.keras")
-        return keras.DistributedOptimizer(
-            optimizer=optimizer,
-            name=name,
-            device_dense=device_dense,
-            device_sparse=device_sparse,
-            compression=compression,
-            sparse_as_dense=sparse_as_dense,
-            gradient_predivide_factor=gradient_predivide_factor,
-            op=op,
-            backward_passes_per_step=backward_passes_per_step,
-            average_aggregated_gradients=average_aggregated_gradients,
-            groups=groups,
-            process_set=process_set,
-            scale_local_gradients=scale_local_gradients,
-            allreduce_type=allreduce_type,
-            fusion_type=fusion_type,
-            auto_fusion_threshold=auto_fusion_threshold,
-            piecewise_fusion_schedule=piecewise_fusion_schedule,
-            scopewise_fusion_schedule=scopewise_fusion_schedule,
-        )
+        return keras.DistributedOptimizer(**arguments)
     name = name or f"Distributed{type(optimizer).__name__}"
     exchange = GradientExchange(
         name,

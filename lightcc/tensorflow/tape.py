@@ -233,20 +233,9 @@ def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
     Raises:
         ValueError: An argument is not allowed.
     """
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-        **fusion,
-    )
+    arguments = {**locals(), **fusion}
+    del arguments["fusion"], arguments["local_layers"]
+    tape = DistributedGradientTape(**arguments)
     for variable in local_variables(local_layers):
         tape.register_local_source(variable)
     return tape
