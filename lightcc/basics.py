@@ -414,10 +414,6 @@ def stats() -> Statistics:
         bucket without bytes), `seconds_per_byte`, the number of `samples`, and `max_bytes`, beyond
         which buckets are done another way.
 
-        `autotune`: what HOROVOD_AUTOTUNE tries now: `fusion_strategy`, `tensor_fusion_threshold`
-        (bytes), `num_streams`, `chunk_bytes` (of the two-level pipeline; 0: by the size), and
-        whether that is `final`; `None` before the first change, and without autotune.
-
         `fusion`: a dictionary for each DistributedOptimizer of this process, with its `strategy`,
         the `plan` (names of gradients by bucket; gradients in none are fused as they become ready)
         and the `plan_bytes` of its buckets.

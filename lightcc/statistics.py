@@ -115,16 +115,6 @@ class SlowRank(Record):
     seconds: float  #: For how long it has been slow.
 
 
-class Tuning(Record):
-    """What HOROVOD_AUTOTUNE tries now."""
-
-    fusion_strategy: str
-    tensor_fusion_threshold: int  #: Bytes.
-    num_streams: int
-    chunk_bytes: int  #: Of the two-level pipeline; 0: by the size.
-    final: bool
-
-
 class Statistics(Record):
     """Counters of one rank since `init()`; its entries are attributes and those of a dictionary.
 
@@ -168,7 +158,6 @@ class Statistics(Record):
     slow_ranks: list[SlowRank]  #: Rank 0: who is slow (LIGHT_SLOW_FACTOR), by rank.
     slow_factor: float
     allreduce_costs: list[AllreduceCost]
-    autotune: Tuning | None
     fusion: list[dict[str, Any]]
 
     def scalars(self) -> dict[str, float]:
@@ -188,8 +177,6 @@ def make_statistics(counters: dict[str, Any], added: dict[str, Any]) -> Statisti
     slow = [SlowRank(rank) for rank in counters["slow_ranks"]]
     statistics["slow_ranks"] = slow
     statistics["slow_factor"] = max((rank.factor for rank in slow), default=0.0)
-    tuning = counters["autotune"]
-    statistics["autotune"] = None if tuning is None else Tuning(tuning)
     return statistics
 
 

@@ -158,14 +158,6 @@ py::dict stats(WorldBinding& world) {
                                "relative_error"_a = tensor.usage.agreement.relative_error,
                                "cosine"_a = tensor.usage.agreement.cosine));
   }
-  py::object tuning = py::none();
-  if (stats.tuning.has_value()) {
-    tuning = py::dict("fusion_strategy"_a = fusion_rule_name(stats.tuning->rule),
-                      "tensor_fusion_threshold"_a = stats.tuning->threshold_bytes,
-                      "num_streams"_a = stats.tuning->lanes,
-                      "chunk_bytes"_a = stats.tuning->chunk_bytes,
-                      "final"_a = stats.tuning_is_final);
-  }
   py::list slow;
   for (const SlowRank& one : stats.lateness.slow) {
     slow.append(py::dict("rank"_a = one.rank, "factor"_a = one.factor, "seconds"_a = one.slow_s));
@@ -197,8 +189,7 @@ py::dict stats(WorldBinding& world) {
                   "awaited_ranks"_a = stats.lateness.awaited,
                   "awaited_seconds"_a = stats.lateness.awaited_s,
                   "slow_ranks"_a = slow,
-                  "allreduce_costs"_a = costs,
-                  "autotune"_a = tuning);
+                  "allreduce_costs"_a = costs);
 }
 
 void set_current(const std::shared_ptr<WorldBinding>& world) {

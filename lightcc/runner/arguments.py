@@ -189,17 +189,6 @@ def make_parser(prog: str = "lightccrun") -> argparse.ArgumentParser:
     tuning("--fusion-threshold-mb", type=_MEBIBYTES, metavar="MB")
     tuning("--cache-capacity", type=_at_least(0, int, "a number of tensors"), metavar="N")
     tuning("--disable-cache", action="store_true")
-    tuning("--autotune", dest="autotune", action="store_true", default=None)
-    tuning("--no-autotune", dest="autotune", action="store_false", default=None)
-    tuning("--autotune-log-file", metavar="FILE")
-    tuning("--autotune-warmup-samples", type=_at_least(0, int, "a number of samples"), metavar="N")
-    tuning("--autotune-steps-per-sample", type=_at_least(1, int, "a number of steps"), metavar="N")
-    tuning(
-        "--autotune-bayes-opt-max-samples",
-        type=_at_least(1, int, "a number of settings"),
-        metavar="N",
-    )
-    tuning("--autotune-gaussian-process-noise", metavar="X", help="accepted, without effect")
     tuning("--timeline-filename", metavar="FILE", help="rank 0 records a timeline into FILE")
     tuning("--timeline-mark-cycles", dest="mark_cycles", action="store_true", default=None)
     tuning("--no-timeline-mark-cycles", dest="mark_cycles", action="store_false", default=None)
@@ -392,12 +381,6 @@ def tuning_environment(args: argparse.Namespace, interfaces: list[str]) -> dict[
         "LIGHTCC_HOROVOD": 1 if args.horovod else None,
         "HOROVOD_TIMELINE": args.timeline_filename,
         "HOROVOD_TIMELINE_MARK_CYCLES": None if args.mark_cycles is None else int(args.mark_cycles),
-        "HOROVOD_AUTOTUNE": None if args.autotune is None else int(args.autotune),
-        "HOROVOD_AUTOTUNE_LOG": args.autotune_log_file,
-        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": _integer(args.autotune_warmup_samples),
-        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": _integer(args.autotune_steps_per_sample),
-        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": _integer(args.autotune_bayes_opt_max_samples),
-        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": args.autotune_gaussian_process_noise,
     }
     if args.fusion_threshold_mb == 0:
         values["LIGHT_FUSION_STRATEGY"] = "none"  # What a threshold of zero means to Horovod.

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MPI = "lightccrun starts the ranks itself, without MPI"
+_SEARCH = "nothing is searched at run time"
 _TOPOLOGY = "the engine chooses the algorithm by topology (LIGHT_2D_ALLREDUCE)"
 
 
@@ -71,6 +72,12 @@ NOTED = (
     *_switch("hierarchical-allreduce", _TOPOLOGY),
     *_switch("hierarchical-allgather", _TOPOLOGY),
     *_switch("torus-allreduce", _TOPOLOGY),
+    *_switch("autotune", _SEARCH),
+    Flag("--autotune-log-file", _SEARCH, values=1),
+    Flag("--autotune-warmup-samples", _SEARCH, values=1),
+    Flag("--autotune-steps-per-sample", _SEARCH, values=1),
+    Flag("--autotune-bayes-opt-max-samples", _SEARCH, values=1),
+    Flag("--autotune-gaussian-process-noise", _SEARCH, values=1),
     Flag("--num-nccl-streams", "LIGHT_NUM_STREAMS is the number of lanes", values=1),
     Flag("--thread-affinity", "bind the ranks with taskset or numactl in the command", values=1),
 )

@@ -46,13 +46,8 @@ struct Knobs {
   std::int64_t horovod_threshold_bytes = std::int64_t{128} << 20;  ///< HOROVOD_FUSION_THRESHOLD.
   double horovod_cycle_ms = 1;                                     ///< HOROVOD_CYCLE_TIME.
   std::int64_t num_lanes = 1;                                      ///< LIGHT_NUM_STREAMS, 1..8.
-  std::int64_t cache_capacity = 1024;           ///< HOROVOD_CACHE_CAPACITY: slots; 0: none.
-  bool dynamic_process_sets = false;            ///< HOROVOD_DYNAMIC_PROCESS_SETS.
-  bool autotune = false;                        ///< HOROVOD_AUTOTUNE; the next four with a suffix.
-  std::string autotune_log;                     ///< _LOG: a file, written by rank 0; empty: none.
-  std::int64_t autotune_warmup_samples = 3;     ///< _WARMUP_SAMPLES.
-  std::int64_t autotune_steps_per_sample = 10;  ///< _STEPS_PER_SAMPLE.
-  std::int64_t autotune_max_settings = 20;      ///< _BAYES_OPT_MAX_SAMPLES.
+  std::int64_t cache_capacity = 1024;                 ///< HOROVOD_CACHE_CAPACITY: slots; 0: none.
+  bool dynamic_process_sets = false;                  ///< HOROVOD_DYNAMIC_PROCESS_SETS.
   std::int64_t inline_bytes = std::int64_t{4} << 10;  ///< LIGHT_INLINE_BYTES; 0: none.
   // Two-level all-reduce.
   std::optional<bool> two_level;  ///< LIGHT_2D_ALLREDUCE; unset: where it saves network traffic.

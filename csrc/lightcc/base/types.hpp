@@ -80,15 +80,6 @@ struct FusionWish {
   bool operator==(const FusionWish&) const = default;
 };
 
-/// How buckets are made and run, as far as that can change while a world runs.
-struct Tuning {
-  FusionRule rule = FusionRule::kAuto;
-  std::uint64_t threshold_bytes = 0;  ///< Of kAuto.
-  std::uint32_t lanes = 1;            ///< In use.
-  std::uint64_t chunk_bytes = 0;      ///< Of the two-level pipeline; 0: by the size of the bucket.
-  bool operator==(const Tuning&) const = default;
-};
-
 constexpr std::size_t element_size(DataType dtype) {
   switch (dtype) {
     case DataType::kUint8:

@@ -139,7 +139,6 @@ class GridGroup final : public Group {
   Group& group_for(std::size_t bytes) override {
     return bytes > state_->options.max_bytes ? *flat_ : *this;
   }
-  void set_chunk_bytes(std::size_t bytes) override { state_->options.chunk_bytes = bytes; }
 
  private:
   // What no group can do, and what is too large for the levels, the flat group refuses or does.

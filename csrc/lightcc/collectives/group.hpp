@@ -101,10 +101,6 @@ class Group {
   /// Where an operation of `bytes` in all is run, so that operations on parts of it, started there,
   /// give its bits. The group that was asked outlives it.
   virtual Group& group_for(std::size_t /*bytes*/) { return *this; }
-
-  /// Bytes of a step of the pipeline, from the next operation on, the same one on all members; 0:
-  /// by the size. Groups without a pipeline between two levels have no use for it.
-  virtual void set_chunk_bytes(std::size_t /*bytes*/) {}
 };
 
 }  // namespace lightcc

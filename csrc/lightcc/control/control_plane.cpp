@@ -35,9 +35,6 @@ ControlPlane::ControlPlane(ControlOptions options, TimePoint now)
   }
   if (!options_.parent.has_value()) {
     sequencer_ = std::make_unique<Sequencer>(options_.sequencer, process_sets_);
-    if (options_.autotune.has_value()) {
-      autotuner_ = std::make_unique<Autotuner>(*options_.autotune);
-    }
   }
 }
 

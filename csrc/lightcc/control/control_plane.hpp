@@ -33,7 +33,6 @@
 #include "lightcc/control/report_gathering.hpp"
 #include "lightcc/control/sequencer.hpp"
 #include "lightcc/control/silence.hpp"
-#include "lightcc/fusion/autotuner.hpp"
 #include "lightcc/wire/control_messages.hpp"
 
 namespace lightcc {
@@ -65,9 +64,8 @@ struct ControlOptions {
   Duration peer_timeout = std::chrono::seconds(30);
   std::size_t max_inline_bytes = 0;  ///< Of inputs that go with a report; 0: none does.
   bool wakes_parent = true;  ///< Once it is late, so that rank 0 learns in time who asks for what.
-  SequencerOptions sequencer;  ///< Only the world's size matters on other ranks than 0.
-  std::optional<AutotuneOptions> autotune;  ///< On rank 0.
-  ProcessSetTable process_sets{0};          ///< Set 0: all ranks.
+  SequencerOptions sequencer;       ///< Only the world's size matters on other ranks than 0.
+  ProcessSetTable process_sets{0};  ///< Set 0: all ranks.
 };
 
 /// One frame that is to be sent: to the parent, all children, or both, but for one link.
@@ -124,9 +122,6 @@ struct MakeProcessSet {
 struct DropProcessSet {
   std::uint32_t id = 0;
 };
-struct ApplyTuning {
-  Tune tune;
-};
 /// The last action of all. Buckets that still run are dropped; what is outstanding, and what comes
 /// later, fails with `status`.
 struct EndWorld {
@@ -139,7 +134,6 @@ using ControlAction = std::variant<RunBucket,
                                    NameReceive,
                                    MakeProcessSet,
                                    DropProcessSet,
-                                   ApplyTuning,
                                    EndWorld>;
 
 /// Is told what becomes of tensors; a timeline records it.
@@ -219,15 +213,12 @@ class ControlPlane {
   std::vector<SlowChange> take_slow_changes() {
     return sequencer_ != nullptr ? sequencer_->take_slow_changes() : std::vector<SlowChange>();
   }
-  /// What autotune scored.
-  std::vector<Autotuner::Sample> take_samples() { return std::exchange(samples_, {}); }
   bool has_output() const { return !frames_.empty() || !actions_.empty(); }
 
   bool is_over() const { return is_over_; }
   bool is_closing() const { return is_closing_; }
   /// Only listens: a connection closed, and better news may come.
   bool is_suspecting() const { return suspicion_.has_value(); }
-  bool is_autotuning() const { return autotuner_ != nullptr; }
   const ProcessSetTable& process_sets() const { return process_sets_; }
   /// Operations that this rank asked for and that were not announced yet. Slow; for tests.
   std::size_t waiting_count() const;
@@ -259,7 +250,6 @@ class ControlPlane {
   bool concerns_idle_parent(const Report& report) const;
   // Down the tree.
   void announce(TimePoint now);
-  void measure(const Execute& execute, TimePoint now);
   Status apply_all(std::vector<Command>& commands, TimePoint now);
   Status apply(const Command& command, TimePoint now);
   Status apply_execute(const Execute& execute);
@@ -300,7 +290,6 @@ class ControlPlane {
   ReportGathering gathering_;  // Where ranks are below, and rank 0 is above.
   std::string key_;            // Of the report that is gathered.
   std::unique_ptr<Sequencer> sequencer_;
-  std::unique_ptr<Autotuner> autotuner_;  // On rank 0, until it is done.
   std::vector<LocalSlot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_by_key_;
   std::unordered_map<std::string, Waiting> waiting_;  // What was reported in full.
@@ -308,7 +297,6 @@ class ControlPlane {
   TakenInTurns<OutgoingFrame> frames_;
   TakenInTurns<ControlAction> actions_;
   std::vector<std::string> warnings_;
-  std::vector<Autotuner::Sample> samples_;
   TimePoint next_tick_;
   TimePoint wake_at_ = TimePoint::max();  // The parent, unless it says something before.
   bool wants_advance_ = false;

@@ -226,12 +226,6 @@ void ControlPlane::announce(TimePoint now) {
   if (observer_ != nullptr) {
     observer_->cycle();
   }
-  for (const Command& command : commands) {
-    if (const auto* execute = std::get_if<Execute>(&command);
-        execute != nullptr && autotuner_ != nullptr) {
-      measure(*execute, now);
-    }
-  }
   if (const Status applied = apply_all(commands, now); !applied.ok()) {
     on_trouble(applied, now);
   }
@@ -251,32 +245,6 @@ Status ControlPlane::apply_all(std::vector<Command>& commands, TimePoint now) {
     broadcast(std::move(commands), is_urgent, kNoLink);
   }
   return applied;
-}
-
-// Autotune: rank 0 measures what it announces, and announces what it decides.
-void ControlPlane::measure(const Execute& execute, TimePoint now) {
-  bool changed = false;
-  for (const AnnouncedTensor& tensor : execute.tensors) {
-    const bool by_slot = !tensor.signature.has_value();
-    if (by_slot && tensor.slot >= slots_.size()) {
-      continue;
-    }
-    const Signature& s = by_slot ? slots_[tensor.slot].agreed->signature : *tensor.signature;
-    if (s.op != OpType::kAllreduce) {
-      continue;
-    }
-    const std::size_t id = std::hash<std::string>()(s.name) ^ s.process_set;
-    changed = autotuner_->on_tensor(id, byte_count(s), now) || changed;
-  }
-  std::ranges::move(autotuner_->take_log(), std::back_inserter(samples_));
-  const bool done = autotuner_->done();
-  if (changed || done) {
-    sequencer_->tune({autotuner_->tuning(), done});
-    wants_advance_ = true;
-  }
-  if (done) {
-    autotuner_.reset();
-  }
 }
 
 Status ControlPlane::apply(const Command& command, TimePoint now) {
@@ -308,8 +276,6 @@ Status ControlPlane::apply(const Command& command, TimePoint now) {
   } else if (const auto* joined = std::get_if<AllJoined>(&command)) {
     tree_.on_all_joined();
     complete_by_name(0, kJoinName, {}, joined->last_rank);
-  } else if (const auto* tune = std::get_if<Tune>(&command)) {
-    actions_.emplace_back(ApplyTuning{*tune});
   } else if (const auto* shut_down = std::get_if<ShutDown>(&command)) {
     is_closing_ = true;
     closed_by_ = shut_down->rank;

@@ -75,9 +75,6 @@ class Sequencer {
   /// Everything that is to be announced now, in order.
   std::vector<Command> take_commands(TimePoint now);
 
-  /// Makes buckets like this from now on, and announces it.
-  void tune(const Tune& tune);
-
   /// Whether ready tensors wait for a time, which comes at next_release(): for Horovod's next
   /// cycle, or for the bucket that is under way to come near its end.
   bool has_held() const { return held_count_ > 0 || next_close_ != TimePoint::max(); }

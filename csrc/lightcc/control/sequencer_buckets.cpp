@@ -53,13 +53,6 @@ std::vector<Command> Sequencer::take_commands(TimePoint now) {
   return std::exchange(commands_, {});
 }
 
-void Sequencer::tune(const Tune& tune) {
-  options_.fusion = tune.tuning.rule;
-  options_.fusion_threshold_bytes = tune.tuning.threshold_bytes;
-  options_.num_lanes = static_cast<int>(tune.tuning.lanes);
-  commands_.emplace_back(tune);
-}
-
 std::optional<std::uint32_t> Sequencer::free_lane(Queue& queue, TimePoint now) {
   const auto lanes = static_cast<std::size_t>(options_.num_lanes);
   if (!is_seen(*queue.ready.front())) {
@@ -67,9 +60,8 @@ std::optional<std::uint32_t> Sequencer::free_lane(Queue& queue, TimePoint now) {
     // turns.
     return static_cast<std::uint32_t>(queue.next_lane++ % lanes);
   }
-  queue.lanes.resize(std::max(lanes, queue.lanes.size()));
-  const auto idlest =
-      std::ranges::min_element(queue.lanes | std::views::take(lanes), {}, &Lane::outstanding);
+  queue.lanes.resize(lanes);
+  const auto idlest = std::ranges::min_element(queue.lanes, {}, &Lane::outstanding);
   if (idlest->outstanding >= kBucketsPerLane) {
     return std::nullopt;
   }

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "lightcc/engine/combine_inline.hpp"
-#include "lightcc/engine/grid_choice.hpp"
 
 namespace lightcc {
 namespace {
@@ -26,22 +25,6 @@ SequencerOptions sequencer_options(const Knobs& knobs,
   options.stall_shutdown = seconds(knobs.stall_shutdown_s);
   options.slow = {knobs.slow_factor, seconds(knobs.slow_time_s)};
   options.combine_inline = std::move(combine_inline);
-  return options;
-}
-
-AutotuneOptions autotune_options(const Knobs& knobs, FusionRule rule, bool has_grid) {
-  AutotuneOptions options;
-  options.start = {rule,
-                   static_cast<std::uint64_t>(knobs.fusion_threshold_bytes),
-                   static_cast<std::uint32_t>(knobs.num_lanes),
-                   static_cast<std::uint64_t>(knobs.two_level_chunk_bytes)};
-  options.rule_is_given = knobs.is_given("LIGHT_FUSION_STRATEGY");
-  options.threshold_is_given = knobs.is_given("LIGHT_FUSION_THRESHOLD");
-  options.max_lanes = options.start.lanes;
-  options.chunk_matters = has_grid && !knobs.is_given("LIGHT_2D_CHUNK");
-  options.warmup_samples = static_cast<int>(knobs.autotune_warmup_samples);
-  options.steps_per_sample = static_cast<int>(knobs.autotune_steps_per_sample);
-  options.max_settings = static_cast<int>(knobs.autotune_max_settings);
   return options;
 }
 
@@ -71,15 +54,6 @@ ControlOptions control_options(const Membership& world,
     options.max_inline_bytes = static_cast<std::size_t>(knobs.inline_bytes);
   }
   options.process_sets = ProcessSetTable(world.topology.size);
-  if (options.rank == 0 && knobs.autotune) {
-    const bool has_grid =
-        world.transport != nullptr && choose_grid(*options.process_sets.find(kGlobalProcessSet),
-                                                  world.host_of,
-                                                  knobs.two_level,
-                                                  knobs.intra_size)
-                                          .grid.has_value();
-    options.autotune = autotune_options(knobs, fusion, has_grid);
-  }
   return options;
 }
 

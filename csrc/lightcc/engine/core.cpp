@@ -52,9 +52,6 @@ Status Core::start(const WorldOptions& options, const Joining* joining) {
   LIGHTCC_RETURN_IF_ERROR(watch_descriptors());
   control_ = std::make_unique<ControlPlane>(
       control_options(world_, knobs, fusion, simd, liveness_->watched_ranks()), clock_.now());
-  if (control_->is_autotuning()) {
-    autotune_log_ = std::make_unique<AutotuneLog>(knobs.autotune_log);
-  }
   LIGHTCC_ASSIGN_OR_RETURN(Planes all, Planes::make(world_, simd, options, joining));
   executor_ =
       std::make_unique<Executor>(world_, knobs, std::move(all), clock_, operations_, timeline_);
@@ -228,14 +225,6 @@ void Core::act() {
       }
     }
   }
-  if (autotune_log_ != nullptr) {
-    for (const Autotuner::Sample& sample : control_->take_samples()) {
-      autotune_log_->write(sample);
-    }
-    if (!control_->is_autotuning()) {
-      autotune_log_.reset();
-    }
-  }
 }
 
 void Core::send(const OutgoingFrame& frame) {
@@ -285,9 +274,6 @@ Status Core::apply(ControlAction& action) {
   } else if (const auto* dropped = std::get_if<DropProcessSet>(&action)) {
     publish_process_sets();
     executor_->remove_process_set(dropped->id);
-  } else if (const auto* tuning = std::get_if<ApplyTuning>(&action)) {
-    tune_ = tuning->tune;
-    executor_->set_chunk_bytes(tuning->tune.tuning.chunk_bytes);
   } else {
     end(std::get<EndWorld>(action));
   }
@@ -353,10 +339,6 @@ void Core::fill_stats(WorldStats& stats) const {
   stats.topk = executor_->topk().counters();
   stats.compressed = executor_->topk().usage();
   stats.allreduce_costs = executor_->allreduce_costs();
-  if (tune_.has_value()) {
-    stats.tuning = tune_->tuning;
-    stats.tuning_is_final = tune_->is_final;
-  }
   stats.control_frames_sent = frames_sent_;
   if (const Sequencer* const sequencer = control_->sequencer(); sequencer != nullptr) {
     stats.lateness = sequencer->lateness(clock_.now());

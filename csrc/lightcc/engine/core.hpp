@@ -16,7 +16,6 @@
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
 #include "lightcc/control/control_plane.hpp"
-#include "lightcc/engine/autotune_log.hpp"
 #include "lightcc/engine/executor.hpp"
 #include "lightcc/engine/liveness.hpp"
 #include "lightcc/engine/membership.hpp"
@@ -118,8 +117,6 @@ class Core {
   std::unique_ptr<ControlPlane> control_;
   std::optional<Waker> waker_;
   std::optional<Liveness> liveness_;
-  std::unique_ptr<AutotuneLog> autotune_log_;
-  std::optional<Tune> tune_;  // The last that was announced.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<OneShotAllreduce> one_shot_;  // Null: everything is reported.
   mutable Mutex sets_mutex_;                    // Taken alone; written by the driver only.

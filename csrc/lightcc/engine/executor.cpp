@@ -128,7 +128,6 @@ void Executor::run(Bucket bucket) {
   Running running;
   running.bucket = std::move(bucket);
   begin_steps(running.bucket);
-  running.chunk_bytes = chunk_bytes_;
   if (planes_.serves(memory_kind(running.bucket))) {
     const Planes::Way way = way_of(running.bucket);
     running.plane = way.kind();
@@ -319,9 +318,6 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
   const Planes::Way way = way_at_start(set, lane, running);
   PlaneGroups& groups = set.groups_for(running);
   explain_adasum_once(set, running);
-  if (running.chunk_bytes.has_value()) {
-    groups.lanes[lane].group->set_chunk_bytes(static_cast<std::size_t>(*running.chunk_bytes));
-  }
   const BucketSite site = site_of(set, lane, running, way.plane);
   running.algorithm = algorithm_of(bucket, groups, way.plane, site.topk_position.has_value());
   if (kind != MemoryKind::kHost) {

@@ -50,7 +50,6 @@ class Executor {
                          InFlight* waiting);
   void remove_process_set(std::uint32_t id);
   /// Chunks of the two-level pipeline for the buckets that are queued from now on.
-  void set_chunk_bytes(std::uint64_t bytes) { chunk_bytes_ = bytes; }
   /// Why this rank's plane cannot run an operation that was checked; empty: it can.
   std::string objection_to(const Operation& operation) const;
   /// Signature::steps_ahead of an operation that is about to be reported.
@@ -105,7 +104,6 @@ class Executor {
     const char* algorithm = "";                       // As the timeline calls it.
     std::vector<std::shared_ptr<ReadyEvent>> inputs;  // Those that were taken, for the timeline.
     std::shared_ptr<DeviceTrace> trace;               // Null: nothing is recorded of a device.
-    std::optional<std::uint64_t> chunk_bytes;
   };
   struct Set {
     std::vector<std::int32_t> ranks;
@@ -167,12 +165,11 @@ class Executor {
 
   const Membership& world_;
   std::size_t num_lanes_;
-  std::uint64_t sample_every_;                // Of compressed all-reduces of a tensor; 0: none.
-  std::size_t staged_piece_bytes_;            // 0: memory is staged a bucket at a time.
-  bool compresses_on_devices_;                // Where that is possible.
-  bool ends_early_;                           // What is enqueued on a device.
-  bool two_level_asked_;                      // By the user, not by default.
-  std::optional<std::uint64_t> chunk_bytes_;  // As tuned, if it was.
+  std::uint64_t sample_every_;      // Of compressed all-reduces of a tensor; 0: none.
+  std::size_t staged_piece_bytes_;  // 0: memory is staged a bucket at a time.
+  bool compresses_on_devices_;      // Where that is possible.
+  bool ends_early_;                 // What is enqueued on a device.
+  bool two_level_asked_;            // By the user, not by default.
   const Clock& clock_;
   OperationTable& operations_;
   Timeline& timeline_;

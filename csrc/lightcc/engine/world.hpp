@@ -151,8 +151,6 @@ struct WorldStats {
   TopkCounters topk;
   std::vector<TensorUsage> compressed;
   std::vector<AllreduceCost> allreduce_costs;
-  std::optional<Tuning> tuning;  ///< Where autotune has changed something.
-  bool tuning_is_final = false;
   Lateness lateness;  ///< On rank 0; elsewhere empty.
 };
 

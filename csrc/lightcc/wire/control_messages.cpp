@@ -21,8 +21,7 @@ enum class CommandKind : std::uint8_t {
   kRemoveProcessSet = 4,
   kAllJoined = 5,
   kShutDown = 6,
-  kTune = 7,
-  kMatchReceive = 8,
+  kMatchReceive = 7,
 };
 constexpr std::uint8_t kFirstCompressor = 1;  // 0: none.
 constexpr std::uint8_t kTopkFp16 = 1;
@@ -362,14 +361,6 @@ struct CommandWriter {
     put_kind(out, CommandKind::kShutDown);
     out.number(c.rank);
   }
-  void operator()(const Tune& c) const {
-    put_kind(out, CommandKind::kTune);
-    out.number(static_cast<std::uint8_t>(c.tuning.rule));
-    out.varint(c.tuning.threshold_bytes);
-    out.varint(c.tuning.lanes);
-    out.varint(c.tuning.chunk_bytes);
-    out.number(static_cast<std::uint8_t>(c.is_final ? 1 : 0));
-  }
   void operator()(const MatchReceive& c) const {
     put_kind(out, CommandKind::kMatchReceive);
     out.varint(c.process_set);
@@ -420,15 +411,6 @@ Command get_command(ByteReader& in) {
       return AllJoined{in.number<std::int32_t>()};
     case CommandKind::kShutDown:
       return ShutDown{in.number<std::int32_t>()};
-    case CommandKind::kTune: {
-      Tune c;
-      c.tuning.rule = get_enum<FusionRule>(in, kFusionRuleCount);
-      c.tuning.threshold_bytes = in.varint();
-      c.tuning.lanes = get_u32(in);
-      c.tuning.chunk_bytes = in.varint();
-      c.is_final = get_flag(in);
-      return c;
-    }
     case CommandKind::kMatchReceive: {
       MatchReceive c;
       c.process_set = get_u32(in);

@@ -158,13 +158,6 @@ struct AllJoined {
   bool operator==(const AllJoined&) const = default;
 };
 
-/// From here on buckets are made and run like this.
-struct Tune {
-  Tuning tuning;
-  bool is_final = false;
-  bool operator==(const Tune&) const = default;
-};
-
 /// The world ends in good order; `rank` asked first.
 struct ShutDown {
   std::int32_t rank = -1;
@@ -177,7 +170,6 @@ using Command = std::variant<Execute,
                              RemoveProcessSet,
                              AllJoined,
                              ShutDown,
-                             Tune,
                              MatchReceive>;
 
 /// The world ends in error. Travels both ways.

@@ -178,7 +178,6 @@ class NcclLevels final : public Group {
   Group& group_for(std::size_t bytes) override {
     return &planned_->group_for(bytes) == planned_.get() ? static_cast<Group&>(*this) : flat_;
   }
-  void set_chunk_bytes(std::size_t bytes) override { planned_->set_chunk_bytes(bytes); }
 
   std::unique_ptr<Work> reduce_scatter(const std::byte* in,
                                        std::byte* out,

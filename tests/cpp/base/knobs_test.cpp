@@ -62,12 +62,7 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
                             {"LIGHT_FUSION_THRESHOLD", "1M"},
                             {"HOROVOD_FUSION_THRESHOLD", "2M"},
                             {"HOROVOD_CYCLE_TIME", "3.5"},
-                            {"HOROVOD_AUTOTUNE", "1"},
                             {"LIGHT_INLINE_BYTES", "1024"},
-                            {"HOROVOD_AUTOTUNE_LOG", "log.csv"},
-                            {"HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "0"},
-                            {"HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "9"},
-                            {"HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "8"},
                             {"LIGHT_NUM_STREAMS", "2"},
                             {"HOROVOD_CACHE_CAPACITY", "9"},
                             {"HOROVOD_DYNAMIC_PROCESS_SETS", "1"},
@@ -98,14 +93,8 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.fusion_threshold_bytes, 1 << 20);
   EXPECT_EQ(knobs.horovod_threshold_bytes, 2 << 20);
   EXPECT_EQ(knobs.horovod_cycle_ms, 3.5);
-  EXPECT_TRUE(knobs.autotune);
-  EXPECT_EQ(knobs.autotune_log, "log.csv");
   EXPECT_EQ(knobs.inline_bytes, 1024);
-  EXPECT_EQ(knobs.autotune_warmup_samples, 0);
-  EXPECT_EQ(knobs.autotune_steps_per_sample, 9);
-  EXPECT_EQ(knobs.autotune_max_settings, 8);
   EXPECT_TRUE(knobs.is_given("LIGHT_FUSION_SCHEDULE"));
-  EXPECT_TRUE(knobs.is_given("HOROVOD_AUTOTUNE"));
   EXPECT_FALSE(knobs.is_given("LIGHT_2D"));
   EXPECT_EQ(knobs.num_lanes, 2);
   EXPECT_EQ(knobs.cache_capacity, 9);
@@ -252,33 +241,16 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
 }
 
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
-  const std::vector<std::string> defaults = {"LIGHT_NET=tcp",
-                                             "LIGHT_GPU_OPERATIONS=host",
-                                             "LIGHT_NCCL_BUFFER=0",
-                                             "LIGHT_NCCL_RANK_ORDER=0",
-                                             "LIGHT_NCCL_TOPK=0",
-                                             "LIGHT_FUSION_STRATEGY=",
-                                             "LIGHT_FUSION_SCHEDULE=",
-                                             "LIGHT_NUM_STREAMS=1",
-                                             "HOROVOD_AUTOTUNE=0",
-                                             "LIGHT_INLINE_BYTES=4K",
-                                             "LIGHT_2D_ALLREDUCE=",
-                                             "LIGHT_INTRA_SIZE=0",
-                                             "LIGHT_HIERARCHICAL_THRESHOLD=1G",
-                                             "LIGHT_2D_CHUNK=0",
-                                             "LIGHT_2D_INTER=host",
-                                             "LIGHT_QUANTIZE_ALLREDUCE=",
-                                             "LIGHT_TOPK_ALLREDUCE=0",
-                                             "LIGHT_TOPK_OPTIMIZER=1",
-                                             "LIGHT_TOPK_WARMUP_STEPS=-1",
-                                             "LIGHT_TOPK_RATIO=0.01",
-                                             "LIGHT_TOPK_THRESHOLD=1M",
-                                             "LIGHT_TOPK_FP16=0",
-                                             "LIGHT_TOPK_EXACT=0",
-                                             "LIGHT_COMPRESSION_SAMPLE=0",
-                                             "LIGHT_GPU_CHUNK=4M",
-                                             "LIGHT_SHM_CHUNK=0",
-                                             "LIGHT_SHM_DEPTH=0"};
+  const std::vector<std::string> defaults = {
+      "LIGHT_NET=tcp",           "LIGHT_GPU_OPERATIONS=host",  "LIGHT_NCCL_BUFFER=0",
+      "LIGHT_NCCL_RANK_ORDER=0", "LIGHT_NCCL_TOPK=0",          "LIGHT_FUSION_STRATEGY=",
+      "LIGHT_FUSION_SCHEDULE=",  "LIGHT_NUM_STREAMS=1",        "LIGHT_INLINE_BYTES=4K",
+      "LIGHT_2D_ALLREDUCE=",     "LIGHT_INTRA_SIZE=0",         "LIGHT_HIERARCHICAL_THRESHOLD=1G",
+      "LIGHT_2D_CHUNK=0",        "LIGHT_2D_INTER=host",        "LIGHT_QUANTIZE_ALLREDUCE=",
+      "LIGHT_TOPK_ALLREDUCE=0",  "LIGHT_TOPK_OPTIMIZER=1",     "LIGHT_TOPK_WARMUP_STEPS=-1",
+      "LIGHT_TOPK_RATIO=0.01",   "LIGHT_TOPK_THRESHOLD=1M",    "LIGHT_TOPK_FP16=0",
+      "LIGHT_TOPK_EXACT=0",      "LIGHT_COMPRESSION_SAMPLE=0", "LIGHT_GPU_CHUNK=4M",
+      "LIGHT_SHM_CHUNK=0",       "LIGHT_SHM_DEPTH=0"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
   const std::vector<std::string> set = {"LIGHT_NET=harp",
                                         "LIGHT_GPU_OPERATIONS=nccl",
@@ -288,7 +260,6 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_FUSION_STRATEGY=horovod",
                                         "LIGHT_FUSION_SCHEDULE=",
                                         "LIGHT_NUM_STREAMS=3",
-                                        "HOROVOD_AUTOTUNE=1",
                                         "LIGHT_INLINE_BYTES=1K",
                                         "LIGHT_2D_ALLREDUCE=1",
                                         "LIGHT_INTRA_SIZE=2",
@@ -313,7 +284,6 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                {"LIGHT_NCCL_TOPK", "1"},
                                {"LIGHT_FUSION_STRATEGY", "horovod"},
                                {"LIGHT_NUM_STREAMS", "3"},
-                               {"HOROVOD_AUTOTUNE", "1"},
                                {"LIGHT_INLINE_BYTES", "1024"},
                                {"LIGHT_GPU_CHUNK", "256K"},
                                {"LIGHT_SHM_CHUNK", "65536"},

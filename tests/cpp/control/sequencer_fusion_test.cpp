@@ -1,4 +1,4 @@
-// What the sequencer puts into one bucket: rules that tensors ask for, plans, cycles, tunings.
+// What the sequencer puts into one bucket: rules that tensors ask for, plans, cycles.
 #include <chrono>
 #include <span>
 #include <string>
@@ -264,34 +264,6 @@ TEST(SequencerFusion, horovods_cycle_holds_tensors_back_and_lets_them_go_togethe
   n.expect_silence();
   n.sequencer.release_held(begin + options.horovod_cycle);
   EXPECT_EQ(buckets_of(n), (Names{{"b", "c"}}));
-}
-
-TEST(SequencerFusion, a_tuning_holds_from_where_it_is_announced) {
-  SequencerOptions options = world_of(2);
-  options.num_lanes = 2;
-  Negotiation n(options);
-  const auto announced = [&](int first) {
-    for (int i = first; i < first + 6; ++i) {
-      n.all_ask(allreduce(std::to_string(i)));
-    }
-    return n.sequencer.take_commands(n.now);
-  };
-  const Tune tune{{FusionRule::kNone, 7, 1, 9}, false};
-  n.sequencer.tune(tune);
-  const auto alone = announced(0);
-  ASSERT_EQ(alone.size(), 3U);  // It, and what one lane takes.
-  EXPECT_EQ(std::get<Tune>(alone[0]), tune);
-  for (const Command& command : std::span(alone).subspan(1)) {
-    EXPECT_EQ(std::get<Execute>(command).lane, 0U);
-    EXPECT_EQ(std::get<Execute>(command).tensors.size(), 1U);
-  }
-  n.sequencer.tune({{FusionRule::kAuto, 64, 2, 0}, true});
-  const auto merged = announced(6);
-  ASSERT_EQ(merged.size(), 3U);  // The other lane is free: 4 tensors of 16 bytes each.
-  for (const Command& command : std::span(merged).subspan(1)) {
-    EXPECT_EQ(std::get<Execute>(command).lane, 1U);
-    EXPECT_EQ(std::get<Execute>(command).tensors.size(), 4U);
-  }
 }
 
 TEST(SequencerFusion, what_the_cycle_holds_back_goes_with_its_process_set) {

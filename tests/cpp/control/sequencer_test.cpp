@@ -296,13 +296,6 @@ TEST(Sequencer, lanes_of_a_set_without_rank_0_take_turns) {
   for (const std::uint32_t set : sets) {
     EXPECT_EQ(lanes[set], (std::vector<std::uint32_t>{0, 1, 2, 0, 1})) << set;
   }
-  lanes.clear();
-  n.sequencer.tune({.tuning = {.rule = FusionRule::kNone, .lanes = 2}, .is_final = false});
-  EXPECT_EQ(n.sequencer.take_commands(n.now).size(), 1U);
-  ask_and_note(4);
-  for (const std::uint32_t set : sets) {
-    EXPECT_EQ(lanes[set], (std::vector<std::uint32_t>{1, 0, 1, 0})) << set;
-  }
 }
 
 TEST(Sequencer, a_stall_is_warned_of_once_and_names_who_is_missing) {

@@ -146,7 +146,6 @@ std::vector<Command> commands() {
           RemoveProcessSet{3, "r"},
           AllJoined{2},
           ShutDown{-1},
-          Tune{{FusionRule::kNone, 300, 3, 4}, true},
           MatchReceive{300, "r", "s", 2}};
 }
 
@@ -177,9 +176,9 @@ TEST(ControlMessagesTest, reports_are_the_documented_bytes) {
 
 TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
   expect_golden(commands(),
-                std::string("98000000"
+                std::string("91000000"
                             "02"
-                            "08"
+                            "07"
                             "01ac02010202"
                             "070000000000"  // Slot 7, as last time.
                             "ffffffff01"    // No slot, in full:
@@ -198,8 +197,7 @@ TEST(ControlMessagesTest, commands_are_the_documented_bytes) {
                     "04030172"
                     "0502000000"
                     "06ffffffff"
-                    "0701ac02030401"
-                    "08ac020172017302000000");
+                    "07ac020172017302000000");
 }
 
 TEST(ControlMessagesTest, inputs_follow_what_is_asked_for) {
@@ -372,11 +370,6 @@ TEST(ControlMessagesTest, every_variant_survives_a_round_trip_with_extreme_value
                            RemoveProcessSet{9, long_name},
                            AllJoined{-1},
                            ShutDown{std::numeric_limits<std::int32_t>::max()},
-                           Tune{{FusionRule::kPlanned,
-                                 std::numeric_limits<std::uint64_t>::max(),
-                                 std::numeric_limits<std::uint32_t>::max(),
-                                 std::numeric_limits<std::uint64_t>::max()},
-                                false},
                            MatchReceive{9, long_name, long_name, -1}},
       WorldError{ErrorCode::kInternal, -1, ""},
   };

@@ -4,7 +4,7 @@ else depends on it."""
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import test_optimizer
@@ -14,10 +14,6 @@ from torch import nn
 
 import lightcc.torch as hvd
 from lightcc.fusion import STRATEGIES
-from lightcc.testing import RankProcesses, spawn_ranks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.multiproc
 
@@ -385,51 +381,6 @@ def test_fusion(claim: str, first_checks: dict[str, list[str]]) -> None:
 @pytest.mark.parametrize("claim", [check.__name__ for check in CHECKS[8:]])
 def test_fusion_where_ranks_differ(claim: str, other_checks: dict[str, list[str]]) -> None:
     check_all(other_checks[claim])
-
-
-#: Two settings of the engine, 5 steps each, and some more.
-TUNED_STEPS = 2 * 5 + 10
-AUTOTUNE = {
-    "HOROVOD_AUTOTUNE": "1",
-    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": "0",
-    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "1",
-    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "2",
-}
-
-
-def train_with_autotune() -> tuple[dict[str, Any], bool]:
-    """Returns what stats() told, and whether bits are those of unfused gradients."""
-    hvd.init()
-    model = deep_model()
-    optimizer = wrapped(model)
-    for step in range(TUNED_STEPS):
-        do_step(model, optimizer, step)
-    report = reported()
-    del optimizer
-    check_identical(model)
-    plain = trained(TUNED_STEPS, fusion_type="none")
-    equal = all(map(torch.equal, model.parameters(), plain.parameters()))
-    hvd.shutdown()
-    return report, equal
-
-
-def test_autotune_tries_the_engines_settings_and_no_plans(tmp_path: Path) -> None:
-    log = tmp_path / "log.csv"
-    env = AUTOTUNE | {"HOROVOD_AUTOTUNE_LOG": str(log)}
-    results = spawn_ranks(train_with_autotune, RANKS, env=env)
-    report = {"strategy": "auto_fusion", "plan": [], "plan_bytes": []}
-    assert results == [(report, True)] * RANKS
-    tried = [line.split(",")[0] for line in log.read_text().splitlines()[1:]]
-    assert tried == ["auto_fusion"] * 3
-
-
-def test_ranks_that_do_not_all_autotune_are_refused() -> None:
-    env = [AUTOTUNE, {}]
-    with RankProcesses(hvd.init, 2, env=env) as processes:
-        results = processes.wait(40)
-    for result in results:
-        assert "HOROVOD_AUTOTUNE" in result.describe(), result.describe()
-        assert "must be the same on all ranks" in result.describe(), result.describe()
 
 
 @pytest.mark.parametrize("strategy", ["horovod", "piecewise_fusion"])

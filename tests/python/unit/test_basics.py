@@ -111,7 +111,6 @@ def test_stats_count_completed_operations() -> None:
         "compression_cosine",
         "compression",
         "allreduce_costs",
-        "autotune",
         "fusion",
     }
     assert after["operations"] == before["operations"] + 1
