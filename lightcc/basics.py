@@ -378,7 +378,7 @@ def stats() -> Statistics:
 
         `steps` (of DistributedOptimizers), `operations` (completed) and `in_flight` (not
         completed), `buckets` (collectives run for them), `inline_allreduces` (of those, small
-        ones that the negotiation did by itself, LIGHT_INLINE_BYTES), `one_shot_allreduces` (of
+        ones that the negotiation did by itself), `one_shot_allreduces` (of
         those, small ones that each rank of the host combined by itself). Of those with tensors of a
         GPU: `staged_buckets` (by way of host memory), `nccl_buckets` (by NCCL), of these
         `nccl_two_level_buckets` (on two levels), `nccl_kernel_buckets` (moved by NCCL and reduced
@@ -404,7 +404,7 @@ def stats() -> Statistics:
         On rank 0, who keeps others waiting: `last_asked`, by rank, counts the operations that a
         rank was the last to ask for. `awaited_ranks` have not asked for the operation that has
         waited longest, for `awaited_seconds`. `slow_ranks` keep the others waiting in every step,
-        for a sustained time (LIGHT_SLOW_FACTOR, LIGHT_SLOW_TIME): an object for each, with `rank`,
+        for a sustained time (LIGHT_SLOW_TIME): an object for each, with `rank`,
         `factor` (its own time for a step by the median rank's) and `seconds` (for how long it has
         been slow). `slow_factor` is the largest factor. On other ranks the lists are empty.
 

@@ -155,7 +155,7 @@ class Statistics(Record):
     last_asked: list[int]  #: Rank 0: by rank, how many operations it was the last to ask for.
     awaited_ranks: list[int]  #: Rank 0: who has not asked for what has waited longest.
     awaited_seconds: float  #: Rank 0: how long that has waited.
-    slow_ranks: list[SlowRank]  #: Rank 0: who is slow (LIGHT_SLOW_FACTOR), by rank.
+    slow_ranks: list[SlowRank]  #: Rank 0: who is slow (LIGHT_SLOW_TIME), by rank.
     slow_factor: float
     allreduce_costs: list[AllreduceCost]
     fusion: list[dict[str, Any]]

@@ -66,9 +66,6 @@ HARP_VARIABLES = (
     ),
     HarpVariable("HARP_DPDK_LIBRARY", "path", "beside the plugin", "Where `libharp-dpdk.so` is."),
     HarpVariable(
-        "HARP_UDP_SEGMENT", "0 or 1", "`1`", "0 sends and receives one UDP packet per system call."
-    ),
-    HarpVariable(
         "HARP_PAYLOAD_CRC",
         "0 or 1",
         "`1` over UDP, `0` with dpdk",
@@ -97,5 +94,4 @@ HARP_VARIABLES = (
         "For tests: damages what is sent, such as `loss=0.01,reorder=0.1:1ms,corrupt=0.01`. "
         "A wrong value lists all faults.",
     ),
-    HarpVariable("HARP_FAULT_ALLOW", "1", "", "For tests: `HARP_FAULT` counts only beside this."),
 )

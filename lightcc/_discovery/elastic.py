@@ -186,7 +186,7 @@ class Worker:
             factor: How many times as long as the median rank it takes for a step.
         """
         number = self._current.members[rank]
-        if self._status.slow != number:
+        if (self._status.slow, self._status.slow_factor) != (number, factor):
             self._say(slow=number, slow_factor=float(factor))
 
     def finish(self) -> None:

@@ -377,7 +377,6 @@ def tuning_environment(args: argparse.Namespace, interfaces: list[str]) -> dict[
         "LIGHT_LOG_LEVEL": None if args.log_level is None else args.log_level.lower(),
         "LIGHT_IFACE": ",".join(interfaces) or None,
         "NCCL_SOCKET_IFNAME": ",".join(interfaces) or None,
-        "LIGHT_SLOW_FACTOR": _plain(vars(args).get("slow_factor") or None),
         "LIGHTCC_HOROVOD": 1 if args.horovod else None,
         "HOROVOD_TIMELINE": args.timeline_filename,
         "HOROVOD_TIMELINE_MARK_CYCLES": None if args.mark_cycles is None else int(args.mark_cycles),

@@ -285,10 +285,10 @@ class Driver:
         slow = self._workers.get(status.slow)
         if slow is None or slow not in self._members() or slow.number in self._said_slow:
             return
-        if number != plan.members[0]:
+        if number != plan.members[0] or status.slow_factor < self._settings.slow_factor:
             return
         self._said_slow.add(slow.number)
-        if self._settings.replace_slow and not any(it.is_slow for it in self._live()):
+        if self._settings.slow_factor > 0 and not any(it.is_slow for it in self._live()):
             slow.is_slow = True
         self._actions.append(FoundSlow(slow.number, status.slow_factor, slow.is_slow))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ELASTIC_TIMEOUT_S = 600.0
 _MAX_COOLDOWN_S = 3600
-_MAX_SLOW_FACTOR = 1000
+_SLOW_FACTORS = (2, 1000)  # The engine finds no rank that is less slow.
 # An agent is not given up sooner than the kernel gives up a cut link.
 _MIN_AGENT_TIMEOUT_S = 10.0
 # Of what a process must answer although it computes. Who does not is left out, but not ended.
@@ -116,7 +116,7 @@ def elastic_options(
         reset_limit=_reset_limit(get.get("reset_limit")),
         cooldown_s=_cooldown(get.get("cooldown_range")),
         lose_host=get.get("on_failure") == "host",
-        replace_slow=_slow_factor(get.get("slow_factor")) > 0,
+        slow_factor=_slow_factor(get.get("slow_factor")),
         roll_call_s=min(_MAX_ROLL_CALL_S, peer_timeout_s),
         hosts_return=hosts is None,
     )
@@ -150,8 +150,9 @@ def _refuse_alone(get: dict[str, Any]) -> None:
 
 def _slow_factor(value: float | None) -> float:
     factor = value or 0.0
-    if factor != 0.0 and not 1.0 < factor <= _MAX_SLOW_FACTOR:
-        msg = f"--slow-factor: {value:g} is no factor: above 1, at most {_MAX_SLOW_FACTOR}; 0: off"
+    low, high = _SLOW_FACTORS
+    if factor != 0.0 and not low <= factor <= high:
+        msg = f"--slow-factor: {value:g} is no factor: at least {low}, at most {high}; 0: off"
         raise ValueError(msg)
     return factor
 

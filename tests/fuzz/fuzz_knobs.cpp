@@ -24,16 +24,12 @@ bool is_printable(const std::string& text) {
 }
 
 void check_ranges(const lightcc::Knobs& knobs) {
-  require(knobs.tcp_connections >= 1 && knobs.tcp_connections <= 16);
   require(knobs.tcp_rate >= 0);
   require(knobs.peer_timeout_s >= 0.1 && knobs.peer_timeout_s <= 86400);
   require(knobs.start_timeout_s >= 0.1 && knobs.start_timeout_s <= 86400);
   require(knobs.stall_warning_s > 0 && knobs.stall_shutdown_s >= 0);
   require(knobs.fusion_threshold_bytes >= 0);
   require(knobs.num_lanes >= 1 && knobs.num_lanes <= 8);
-  require(knobs.shm_chunk_bytes >= 0 && knobs.shm_chunk_bytes <= (std::int64_t{64} << 20));
-  require(knobs.shm_depth >= 0 && knobs.shm_depth <= 16);
-  require(knobs.spin_us >= -1);
   require(knobs.net == "tcp");
 }
 

@@ -226,7 +226,10 @@ def test_a_discovery_script_that_fails_is_named(tmp_path: Path) -> None:
         (["-np", "2", "--max-np", "4"], "--max-np is for elastic jobs: give --min-np"),
         (["-np", "2", "--min-np", "3"], "--min-np 3, -np 2.* must not become smaller"),
         (["-np", "2", "--slow-factor", "2"], "--slow-factor is for elastic jobs: give --min-np"),
-        (["-np", "2", "--min-np", "1", "--slow-factor", "1"], "1 is no factor: above 1, at most"),
+        (
+            ["-np", "2", "--min-np", "1", "--slow-factor", "1"],
+            "1 is no factor: at least 2, at most",
+        ),
         (["-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "9", "3"], "9 3 is no range"),
         (["--host-discovery-script", "x"], "needs -np or --min-np"),
         (["-np", "3", "--min-np", "1", "-H", "a:2"], "-np 3 needs 3 slots, but the hosts have 2"),

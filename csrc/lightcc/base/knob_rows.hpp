@@ -84,18 +84,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .meaning =
          "What carries data between hosts: TCP; HARP, which comes with lightcc; or any other "
          "NCCL net plugin for host memory (versions 5 to 12), by the path of its library."},
-    {.names = {"LIGHT_NET_CONNECTIONS"},
-     .type = Type::kInteger,
-     .target = &Knobs::net_connections,
-     .minimum = 1,
-     .maximum = 16,
-     .meaning = "Connections of one channel over a net plugin; its messages are spread over them."},
-    {.names = {"LIGHT_TCP_CONNECTIONS"},
-     .type = Type::kInteger,
-     .target = &Knobs::tcp_connections,
-     .minimum = 1,
-     .maximum = 16,
-     .meaning = "Sockets of one TCP channel; its messages are spread over them."},
     {.names = {"LIGHT_TCP_RATE"},
      .type = Type::kBytes,
      .target = &Knobs::tcp_rate,
@@ -185,18 +173,13 @@ inline constexpr auto kRows = std::to_array<Row>({
      .target = &Knobs::stall_shutdown_s,
      .maximum = kDay * 365,
      .meaning = "Age at which such an operation ends the world with an error; 0: never."},
-    {.names = {"LIGHT_SLOW_FACTOR"},
-     .type = Type::kNumber,
-     .target = &Knobs::slow_factor,
-     .maximum = 1000,
-     .meaning = "A rank is slow when its own time for a step is so many times the median rank's, "
-                "for LIGHT_SLOW_TIME. At most 1: no rank is ever slow."},
     {.names = {"LIGHT_SLOW_TIME"},
      .type = Type::kSeconds,
      .target = &Knobs::slow_time_s,
-     .minimum = 0.1,
      .maximum = kDay,
-     .meaning = "How long a rank must be slow before it is said to be; 15 steps at least."},
+     .meaning =
+         "How long a rank must take twice as long for a step as the median rank before it is "
+         "said to be slow; 15 steps at least. 0: no rank is ever slow."},
     // Fusion and lanes.
     {.names = {"LIGHT_FUSION_STRATEGY"},
      .type = Type::kWord,
@@ -247,14 +230,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBool,
      .target = &Knobs::dynamic_process_sets,
      .meaning = "Allows process sets to be added and removed after init()."},
-    {.names = {"LIGHT_INLINE_BYTES"},
-     .type = Type::kBytes,
-     .target = &Knobs::inline_bytes,
-     .maximum = 64.0 * kKibi,
-     .shared = true,
-     .meaning = "Maximum size of a tensor whose all-reduce is done by the negotiation, or within "
-                "one host by each rank, where ranks ask for nothing else; 0: none is. The tensors "
-                "of all ranks together have 64 KiB at most."},
     // Two-level operations.
     {.names = {"LIGHT_2D_ALLREDUCE"},
      .type = Type::kBool,
@@ -384,35 +359,6 @@ inline constexpr auto kRows = std::to_array<Row>({
          "Pieces are four times as large where lightcc's kernels reduce what NCCL brings; 0: "
          "all at once."},
     // Shared memory and kernels.
-    {.names = {"LIGHT_SHM_CHUNK"},
-     .type = Type::kBytes,
-     .target = &Knobs::shm_chunk_bytes,
-     .maximum = kMebi * 64,
-     .shared = true,
-     .meaning = "Bytes of one round of a shared-memory collective; 0: chosen by the number of "
-                "ranks."},
-    {.names = {"LIGHT_SHM_DEPTH"},
-     .type = Type::kInteger,
-     .target = &Knobs::shm_depth,
-     .minimum = 0,
-     .maximum = 16,
-     .shared = true,
-     .meaning =
-         "Rounds of a shared-memory collective in flight, at least 2; 0 chooses by the size of "
-         "the group."},
-    {.names = {"LIGHT_SIMD"},
-     .type = Type::kWord,
-     .target = &Knobs::simd,
-     .words = "auto, plain, avx2, avx512",
-     .meaning = "Instructions used by reductions. Results do not depend on it."},
-    {.names = {"LIGHT_SPIN_US"},
-     .type = Type::kInteger,
-     .target = &Knobs::spin_us,
-     .minimum = -1,
-     .maximum = 1e6,
-     .unit = "us",
-     .meaning = "How long a waiting thread looks for work before it sleeps; -1: chosen by the "
-                "number of cores."},
     // Timeline.
     {.names = {"HOROVOD_TIMELINE"},
      .target = &Knobs::timeline,

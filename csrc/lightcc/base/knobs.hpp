@@ -20,9 +20,7 @@ struct Knobs {
   // Transport and topology.
   std::string iface;    ///< LIGHT_IFACE, HOROVOD_GLOO_IFACE: NIC names, local rank i uses the i-th.
   std::string host_id;  ///< LIGHT_HOST_ID: overrides what counts as one host.
-  std::string net = "tcp";           ///< LIGHT_NET: tcp, harp, or the path of a net plugin.
-  std::int64_t net_connections = 1;  ///< LIGHT_NET_CONNECTIONS: per channel over a plugin, 1..16.
-  std::int64_t tcp_connections = 2;  ///< LIGHT_TCP_CONNECTIONS: sockets per channel, 1..16.
+  std::string net = "tcp";    ///< LIGHT_NET: tcp, harp, or the path of a net plugin.
   std::int64_t tcp_rate = 0;  ///< LIGHT_TCP_RATE: test option, bytes per second sent; 0: unlimited.
   std::string gpu_operations = "host";  ///< LIGHT_GPU_OPERATIONS, HOROVOD_GPU_OPERATIONS: or nccl.
   std::string nccl_library;             ///< LIGHT_NCCL_LIBRARY: a file; empty: looked for.
@@ -37,8 +35,7 @@ struct Knobs {
   bool stall_check = true;      ///< HOROVOD_STALL_CHECK_DISABLE (negated).
   double stall_warning_s = 60;  ///< HOROVOD_STALL_CHECK_TIME_SECONDS.
   double stall_shutdown_s = 0;  ///< HOROVOD_STALL_SHUTDOWN_TIME_SECONDS; 0: never.
-  double slow_factor = 2;       ///< LIGHT_SLOW_FACTOR: when a rank is slow; at most 1: never.
-  double slow_time_s = 10;      ///< LIGHT_SLOW_TIME: how long it must be so.
+  double slow_time_s = 10;      ///< LIGHT_SLOW_TIME: how long a rank must be slow; 0: never.
   // Fusion and lanes.
   std::string fusion_strategy;  ///< LIGHT_FUSION_STRATEGY; empty: as the caller says.
   std::string fusion_schedule;  ///< LIGHT_FUSION_SCHEDULE, of two of the strategies.
@@ -46,9 +43,8 @@ struct Knobs {
   std::int64_t horovod_threshold_bytes = std::int64_t{128} << 20;  ///< HOROVOD_FUSION_THRESHOLD.
   double horovod_cycle_ms = 1;                                     ///< HOROVOD_CYCLE_TIME.
   std::int64_t num_lanes = 1;                                      ///< LIGHT_NUM_STREAMS, 1..8.
-  std::int64_t cache_capacity = 1024;                 ///< HOROVOD_CACHE_CAPACITY: slots; 0: none.
-  bool dynamic_process_sets = false;                  ///< HOROVOD_DYNAMIC_PROCESS_SETS.
-  std::int64_t inline_bytes = std::int64_t{4} << 10;  ///< LIGHT_INLINE_BYTES; 0: none.
+  std::int64_t cache_capacity = 1024;  ///< HOROVOD_CACHE_CAPACITY: slots; 0: none.
+  bool dynamic_process_sets = false;   ///< HOROVOD_DYNAMIC_PROCESS_SETS.
   // Two-level all-reduce.
   std::optional<bool> two_level;  ///< LIGHT_2D_ALLREDUCE; unset: where it saves network traffic.
   std::int64_t intra_size = 0;    ///< LIGHT_INTRA_SIZE: ranks of a block; 0: those of a host.
@@ -72,11 +68,6 @@ struct Knobs {
   // Memory of GPUs.
   bool gpu_async_completion = false;  ///< LIGHT_GPU_ASYNC_COMPLETION: done when enqueued.
   std::int64_t staged_piece_bytes = std::int64_t{4} << 20;  ///< LIGHT_GPU_CHUNK; 0: none.
-  // Shared memory.
-  std::int64_t shm_chunk_bytes = 0;  ///< LIGHT_SHM_CHUNK: 0 chooses by size of the group.
-  std::int64_t shm_depth = 0;  ///< LIGHT_SHM_DEPTH: rounds in flight; 0: by size of the group.
-  std::string simd = "auto";   ///< LIGHT_SIMD: auto, plain, avx2, avx512.
-  std::int64_t spin_us = -1;   ///< LIGHT_SPIN_US: before sleeping; -1: by cores.
   // Timeline: a file, DYNAMIC or nothing.
   std::string timeline;                ///< HOROVOD_TIMELINE: of rank 0.
   std::string timeline_of_all;         ///< LIGHT_TIMELINE: of all ranks; wins.

@@ -19,6 +19,8 @@
 
 namespace lightcc {
 
+/// Larger inputs do not go so.
+inline constexpr std::size_t kInlineBytes = std::size_t{4} << 10;
 /// The inputs of all members together: what rank 0 takes in for one operation.
 inline constexpr std::size_t kMaxInlineTotal = std::size_t{64} << 10;
 

@@ -84,7 +84,7 @@ Sequencer::Sequencer(const SequencerOptions& options, ProcessSetTable process_se
     : options_(options),
       process_sets_(std::move(process_sets)),
       last_asked_(static_cast<std::size_t>(options.world_size), 0),
-      slow_ranks_(static_cast<std::size_t>(options.world_size), options.slow),
+      slow_ranks_(static_cast<std::size_t>(options.world_size), options.slow_time),
       joined_(static_cast<std::size_t>(options.world_size), 0) {}
 
 Status Sequencer::on_report(const Report& report, TimePoint now) {

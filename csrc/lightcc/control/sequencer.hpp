@@ -49,8 +49,8 @@ struct SequencerOptions {
   Duration horovod_cycle = std::chrono::milliseconds(1);  ///< Zero: none.
   bool stall_check = true;
   Duration stall_warning = std::chrono::seconds(60);
-  Duration stall_shutdown{0};  ///< Zero: never.
-  SlowOptions slow;
+  Duration stall_shutdown{0};                     ///< Zero: never.
+  Duration slow_time = std::chrono::seconds(10);  ///< As SlowRanks has it.
   CombineInline combine_inline;  ///< Empty: inputs that come with reports are not used.
 };
 

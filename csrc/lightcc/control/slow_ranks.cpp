@@ -11,6 +11,7 @@ namespace {
 constexpr Duration kMinBehind = std::chrono::milliseconds(10);
 // What ranks below a leader ask for alike may come so much later than the first of them asked.
 constexpr Duration kGatheringTime = std::chrono::milliseconds(20);
+constexpr double kSlowFactor = 2;
 constexpr std::size_t kMinLaps = 5;     // Of a period.
 constexpr int kPeriods = 3;             // Within the sustained time.
 constexpr std::size_t kMaxLap = 65536;  // Names that do not come back fill no memory.
@@ -100,8 +101,7 @@ void SlowRanks::end_lap(Track& track) {
   track.lap_begin = track.last_report;
   track.lap.clear();
   track.lap_is_over = false;
-  if (++track.laps >= kMinLaps &&
-      track.lap_begin - track.period_begin >= options_.sustained / kPeriods) {
+  if (++track.laps >= kMinLaps && track.lap_begin - track.period_begin >= sustained_ / kPeriods) {
     end_period(track);
   }
 }
@@ -120,7 +120,7 @@ void SlowRanks::judge(Track& track, std::int32_t number, Duration median) {
   const Duration waited = std::exchange(rank.sum, {}) - std::exchange(rank.longest, {});
   const Duration shortest = std::chrono::microseconds(1);
   const double factor = 1 + in_seconds(waited) / in_seconds(std::max(median, shortest));
-  const bool is_over = factor > options_.factor;
+  const bool is_over = factor > kSlowFactor;
   rank.slow_periods = is_over ? rank.slow_periods + 1 : 0;
   rank.other_periods = is_over ? 0 : rank.other_periods + 1;
   const auto known = track.slow.find(number);

@@ -11,7 +11,7 @@
 // - A period has several laps. Its factor of a rank is that rank's time for a lap by the median
 //   rank's. Of each rank, the lap with the longest wait is left out: everybody may hiccup once.
 //
-// A rank is slow when its factor was above the given one in several periods in a row, and until it
+// A rank is slow when its factor was above 2 in several periods in a row, and until it
 // was not in as many.
 #pragma once
 
@@ -34,18 +34,14 @@ struct SlowChange {
   bool has_ended = false;
 };
 
-struct SlowOptions {
-  double factor = 2;  ///< At most 1: no rank is ever slow.
-  Duration sustained = std::chrono::seconds(10);
-};
-
 /// Thread: one at a time.
 class SlowRanks {
  public:
-  SlowRanks(std::size_t world_size, SlowOptions options)
-      : world_size_(world_size), options_(options) {}
+  /// `sustained`: how long a rank must be slow; 0: none ever is.
+  SlowRanks(std::size_t world_size, Duration sustained)
+      : world_size_(world_size), sustained_(sustained) {}
 
-  bool is_on() const { return options_.factor > 1; }
+  bool is_on() const { return sustained_ > Duration::zero(); }
   /// A first rank asks for an operation. `identity`: the same for what repeats in each step.
   void on_first_report(std::uint32_t process_set, std::size_t identity, TimePoint now);
   /// These ranks have asked for it: the last of them now, those before it a moment ago.
@@ -100,7 +96,7 @@ class SlowRanks {
   void judge(Track& track, std::int32_t number, Duration median);
 
   std::size_t world_size_;
-  SlowOptions options_;
+  Duration sustained_;
   std::map<std::uint32_t, Track> tracks_;  // By process set.
   std::vector<TimePoint> times_;           // Of the burst that ends.
   std::vector<SlowChange> changes_;

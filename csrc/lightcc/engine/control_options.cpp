@@ -23,7 +23,7 @@ SequencerOptions sequencer_options(const Knobs& knobs,
   options.stall_check = knobs.stall_check;
   options.stall_warning = seconds(knobs.stall_warning_s);
   options.stall_shutdown = seconds(knobs.stall_shutdown_s);
-  options.slow = {knobs.slow_factor, seconds(knobs.slow_time_s)};
+  options.slow_time = seconds(knobs.slow_time_s);
   options.combine_inline = std::move(combine_inline);
   return options;
 }
@@ -47,11 +47,11 @@ ControlOptions control_options(const Membership& world,
   options.watched = std::move(watched);
   options.is_networked = world.transport != nullptr;
   options.peer_timeout = seconds(knobs.peer_timeout_s);
-  options.wakes_parent = knobs.slow_factor > 1;
+  options.wakes_parent = knobs.slow_time_s > 0;
   options.sequencer = sequencer_options(
       knobs, world.topology.size, fusion, make_combine_inline(world, knobs, simd));
   if (options.is_networked) {  // Ranks of one host gain nothing by it.
-    options.max_inline_bytes = static_cast<std::size_t>(knobs.inline_bytes);
+    options.max_inline_bytes = kInlineBytes;
   }
   options.process_sets = ProcessSetTable(world.topology.size);
   return options;

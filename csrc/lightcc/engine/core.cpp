@@ -44,7 +44,7 @@ Result<std::unique_ptr<Core>> Core::make(Membership world,
 
 Status Core::start(const WorldOptions& options, const Joining* joining) {
   const Knobs& knobs = options.knobs;
-  LIGHTCC_ASSIGN_OR_RETURN(const SimdLevel simd, parse_simd_level(knobs.simd));
+  const SimdLevel simd = detect_simd_level();
   LIGHTCC_ASSIGN_OR_RETURN(const FusionRule fusion, parse_fusion_strategy(knobs.fusion_strategy));
   const HostMembership& host = world_.host;
   LIGHTCC_ASSIGN_OR_RETURN(
@@ -56,7 +56,7 @@ Status Core::start(const WorldOptions& options, const Joining* joining) {
   executor_ =
       std::make_unique<Executor>(world_, knobs, std::move(all), clock_, operations_, timeline_);
   one_shot_ = OneShotAllreduce::make(
-      world_, knobs, fusion, make_combine_inline(world_, knobs, simd), clock_, operations_);
+      world_, fusion, make_combine_inline(world_, knobs, simd), clock_, operations_);
   return executor_->add_process_set(
       kGlobalProcessSet, *process_sets()->find(kGlobalProcessSet), nullptr);
 }

@@ -102,12 +102,6 @@ void HostPlane::explain_once(const std::vector<std::int32_t>& ranks) {
 
 ShmGroupOptions HostPlane::shm_options(std::size_t members) const {
   ShmGroupOptions options = default_shm_options(static_cast<int>(members));
-  if (knobs_.shm_chunk_bytes > 0) {
-    options.chunk_bytes = static_cast<std::size_t>(knobs_.shm_chunk_bytes);
-  }
-  if (knobs_.shm_depth > 0) {
-    options.depth = std::max(2, static_cast<int>(knobs_.shm_depth));
-  }
   options.simd = simd_;
   return options;
 }

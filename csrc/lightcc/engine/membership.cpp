@@ -207,7 +207,6 @@ class Joiner {
       tcp.address = address;
       tcp.secret = options_.epoch.secret;
       tcp.world_id = world_.world_id;
-      tcp.connections = static_cast<int>(knobs.tcp_connections);
       tcp.rate_bytes_per_s = knobs.tcp_rate;
       tcp.connect_timeout = seconds(knobs.start_timeout_s);
       tcp.user_timeout = seconds(knobs.peer_timeout_s);
@@ -223,7 +222,6 @@ class Joiner {
     plugin.address = address;
     plugin.secret = options_.epoch.secret;
     plugin.world_id = world_.world_id;
-    plugin.connections = static_cast<int>(knobs.net_connections);
     plugin.connect_timeout = seconds(knobs.start_timeout_s);
     plugin.user_timeout = seconds(knobs.peer_timeout_s);
     return make_plugin_transport(plugin);

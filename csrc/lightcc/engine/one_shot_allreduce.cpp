@@ -22,30 +22,27 @@ constexpr std::uint32_t kMaxMisses = kFreeMisses + 5;
 }  // namespace
 
 std::unique_ptr<OneShotAllreduce> OneShotAllreduce::make(const Membership& world,
-                                                         const Knobs& knobs,
                                                          FusionRule fusion,
                                                          CombineInline combine,
                                                          const Clock& clock,
                                                          OperationTable& operations) {
   const std::size_t members = world.host.ranks.size();
   if (members < 2 || members > OneShotRounds::kMaxMembers || world.hosts.size() > 1 ||
-      world.transport != nullptr || knobs.inline_bytes == 0 || fusion == FusionRule::kHorovod ||
-      !combine) {
+      world.transport != nullptr || fusion == FusionRule::kHorovod) {
     return nullptr;
   }
   return std::unique_ptr<OneShotAllreduce>(
-      new OneShotAllreduce(world, knobs, std::move(combine), clock, operations));
+      new OneShotAllreduce(world, std::move(combine), clock, operations));
 }
 
 OneShotAllreduce::OneShotAllreduce(const Membership& world,
-                                   const Knobs& knobs,
                                    CombineInline combine,
                                    const Clock& clock,
                                    OperationTable& operations)
     : rounds_(one_shot_memory(world.host),
               world.host.ranks.size(),
               static_cast<std::size_t>(world.host.index)),
-      max_bytes_(std::min(static_cast<std::size_t>(knobs.inline_bytes), rounds_.max_input())),
+      max_bytes_(std::min(kInlineBytes, rounds_.max_input())),
       members_(world.host.ranks.begin(), world.host.ranks.end()),
       combine_(std::move(combine)),
       clock_(clock),

@@ -14,7 +14,6 @@
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/clock.hpp"
-#include "lightcc/base/knobs.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/one_shot_rounds.hpp"
 #include "lightcc/control/inline_allreduce.hpp"
@@ -29,7 +28,6 @@ class OneShotAllreduce {
   /// Null where there is nothing to gain or to meet in: one rank, several hosts.
   /// What is given outlives it.
   static std::unique_ptr<OneShotAllreduce> make(const Membership& world,
-                                                const Knobs& knobs,
                                                 FusionRule fusion,
                                                 CombineInline combine,
                                                 const Clock& clock,
@@ -52,7 +50,6 @@ class OneShotAllreduce {
 
  private:
   OneShotAllreduce(const Membership& world,
-                   const Knobs& knobs,
                    CombineInline combine,
                    const Clock& clock,
                    OperationTable& operations);

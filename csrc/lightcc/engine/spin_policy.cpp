@@ -16,16 +16,12 @@ int usable_cores() {
 
 }  // namespace
 
-SpinPolicy spin_policy(const Knobs& knobs, int local_size, bool networked) {
+SpinPolicy spin_policy(int local_size, bool networked) {
   SpinPolicy policy{.shuts_gate = networked};
   policy.yield = usable_cores() < local_size + (networked ? 1 : 0);
   const int crowded_us = networked ? 20 : 200;
   policy.foreground = std::chrono::microseconds(policy.yield ? crowded_us : 1000);
   policy.background = std::chrono::microseconds(policy.yield ? 20 : 50);
-  if (knobs.spin_us >= 0) {
-    policy.foreground = std::chrono::microseconds(knobs.spin_us);
-    policy.background = policy.foreground;
-  }
   return policy;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "lightcc/base/clock.hpp"
-#include "lightcc/base/knobs.hpp"
 
 namespace lightcc {
 
@@ -15,7 +14,7 @@ struct SpinPolicy {
 };
 
 /// `networked`: what a rank waits for may come from the kernel, which needs a core for it.
-SpinPolicy spin_policy(const Knobs& knobs, int local_size, bool networked);
+SpinPolicy spin_policy(int local_size, bool networked);
 
 /// Between two looks.
 void relax(bool yield);

@@ -317,7 +317,7 @@ class WorldImpl final : public World {
       }
     }
     const bool networked = membership.transport != nullptr;
-    spin_ = spin_policy(options_.knobs, membership.topology.local_size, networked);
+    spin_ = spin_policy(membership.topology.local_size, networked);
     LIGHTCC_ASSIGN_OR_RETURN(
         core_, Core::make(std::move(membership), options_, joining, clock_, operations_));
     if (const auto timeline = timeline_asked_for(options_.knobs)) {

@@ -77,11 +77,7 @@ std::string describe_network(const Membership& world, const WorldOptions& option
     return "network: none, as all ranks share this host's memory";
   }
   const Knobs& knobs = options.knobs;
-  const std::int64_t connections =
-      knobs.net == "tcp" ? knobs.tcp_connections : knobs.net_connections;
-  std::string text = "network: " + knobs.net + ", " +
-                     counted(static_cast<std::size_t>(connections), "connection") +
-                     " for each channel";
+  std::string text = "network: " + knobs.net;
   if (!world.address.has_value()) {
     return text;
   }

@@ -36,8 +36,7 @@ std::uint16_t local_ports(const Settings& settings) {
 UdpOptions socket_options(const Settings& settings, const Interface& interface) {
   return {.local = interface.address,
           .local_ports = local_ports(settings),
-          .mtu_bytes = interface.mtu_bytes,
-          .segment = settings.udp_segment};
+          .mtu_bytes = interface.mtu_bytes};
 }
 
 /// Beside the file that this code is in.

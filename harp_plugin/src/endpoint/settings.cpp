@@ -194,10 +194,6 @@ void read_fault(Reader& reader, Settings& settings) {
   if (value.empty()) {
     return;
   }
-  if (reader.text("HARP_FAULT_ALLOW") != "1") {
-    reader.refuse("HARP_FAULT", value, "HARP_FAULT_ALLOW=1 beside it: it loses packets on purpose");
-    return;
-  }
   std::string error;
   settings.fault = parse_fault_spec(value, &error);
   if (!settings.fault) {
@@ -241,7 +237,6 @@ std::optional<Settings> read_settings(const GetVariable& get,
   read_datapath(reader, settings);
   read_dpdk(reader, settings);
   read_fault(reader, settings);
-  reader.flag("HARP_UDP_SEGMENT", settings.udp_segment);
   bool payload_crc = wants_payload_crc(settings);
   reader.flag("HARP_PAYLOAD_CRC", payload_crc);
   settings.payload_crc = payload_crc;

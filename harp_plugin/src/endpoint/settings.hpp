@@ -43,8 +43,7 @@ struct Settings {
   int engines = 1;                 ///< HARP_ENGINES: per device.
   std::vector<int> cores;          ///< HARP_CORES: of engine threads, "2,3"; modes but inline.
   std::uint16_t paths = 8;         ///< HARP_PATHS: 1 .. 64, to each peer.
-  std::optional<FaultSpec> fault;  ///< HARP_FAULT, with HARP_FAULT_ALLOW=1.
-  bool udp_segment = true;         ///< HARP_UDP_SEGMENT: 0 or 1.
+  std::optional<FaultSpec> fault;  ///< HARP_FAULT.
   /// HARP_PAYLOAD_CRC: 1, or 0 to rely on UDP's own checksum where the datapath has one, which
   /// somebody on the path makes anew. AF_XDP has none, DPDK has the NIC's, if that makes them, and
   /// HARP_FAULT damages before it is made.

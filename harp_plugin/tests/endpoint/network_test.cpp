@@ -66,12 +66,11 @@ TEST(Network, two_of_them_transfer_both_ways_in_every_mode) {
   }
 }
 
-TEST(Network, several_engines_and_paths_and_no_segmentation_work_together) {
+TEST(Network, several_engines_work_together_on_one_path) {
   Settings settings = settings_for(RunMode::kAdaptive);
   settings.engines = 3;
   settings.cores = {0, 0};
   settings.paths = 1;
-  settings.udp_segment = false;
   Joined joined(settings);
   for (int i = 0; i < 6; ++i) {
     joined.add();

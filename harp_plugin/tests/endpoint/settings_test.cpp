@@ -63,7 +63,6 @@ void expect_defaults(const Settings& settings) {
   EXPECT_TRUE(settings.cores.empty());
   EXPECT_EQ(settings.paths, 8);
   EXPECT_FALSE(settings.fault);
-  EXPECT_TRUE(settings.udp_segment);
   EXPECT_EQ(settings.payload_crc, crc32c_is_fast());
   EXPECT_TRUE(settings.competes);
   EXPECT_TRUE(settings.stat);
@@ -83,8 +82,6 @@ const std::vector<std::string> kNames{"HARP_IFNAME",
                                       "HARP_DPDK",
                                       "HARP_DPDK_MTU",
                                       "HARP_DPDK_LIBRARY",
-                                      "HARP_FAULT_ALLOW",
-                                      "HARP_UDP_SEGMENT",
                                       "HARP_PAYLOAD_CRC",
                                       "HARP_COMPETE",
                                       "HARP_STAT",
@@ -111,8 +108,6 @@ TEST(Settings, every_variable_sets_what_it_says) {
                                       {"HARP_PATHS", "64"},
                                       {"HARP_DATAPATH", "udp"},
                                       {"HARP_FAULT", "loss=0.25,seed=9"},
-                                      {"HARP_FAULT_ALLOW", "1"},
-                                      {"HARP_UDP_SEGMENT", "0"},
                                       {"HARP_PAYLOAD_CRC", "0"},
                                       {"HARP_COMPETE", "0"},
                                       {"HARP_STAT", "0"},
@@ -126,7 +121,6 @@ TEST(Settings, every_variable_sets_what_it_says) {
   ASSERT_TRUE(settings.fault);
   EXPECT_DOUBLE_EQ(settings.fault->impairment.loss, 0.25);
   EXPECT_EQ(settings.fault->seed, 9U);
-  EXPECT_FALSE(settings.udp_segment);
   EXPECT_EQ(settings.payload_crc, false);
   EXPECT_FALSE(settings.competes);
   EXPECT_FALSE(settings.stat);
@@ -208,9 +202,7 @@ TEST(Settings, numbers_are_within_their_bounds_and_nothing_else) {
     expect_refused("HARP_ENGINES", value, "a number from 1 to 64");
     expect_refused("HARP_PATHS", value, "a number from 1 to 64");
   }
-  EXPECT_TRUE(accepted({{"HARP_UDP_SEGMENT", "1"}}).udp_segment);
   for (const std::string value : {"2", "-1", "yes", "off"}) {
-    expect_refused("HARP_UDP_SEGMENT", value, "a number from 0 to 1");
     expect_refused("HARP_PAYLOAD_CRC", value, "a number from 0 to 1");
     expect_refused("HARP_COMPETE", value, "a number from 0 to 1");
   }
@@ -256,15 +248,8 @@ TEST(Settings, the_folder_of_counters_is_an_absolute_path) {
   expect_refused("HARP_STAT", "2", "a number from 0 to 1");
 }
 
-TEST(Settings, faults_need_a_second_word) {
-  for (const std::string allow : {"", "0", "yes", "11"}) {
-    const Outcome outcome = read({{"HARP_FAULT", "loss=0.1"}, {"HARP_FAULT_ALLOW", allow}});
-    EXPECT_FALSE(outcome.settings) << allow;
-    EXPECT_NE(outcome.error.find("HARP_FAULT=loss=0.1"), std::string::npos) << outcome.error;
-    EXPECT_NE(outcome.error.find("HARP_FAULT_ALLOW=1"), std::string::npos) << outcome.error;
-  }
-  EXPECT_FALSE(accepted({{"HARP_FAULT_ALLOW", "1"}}).fault);
-  const Outcome outcome = read({{"HARP_FAULT", "loss=0.1,dely=1ms"}, {"HARP_FAULT_ALLOW", "1"}});
+TEST(Settings, a_fault_that_there_is_not_is_named) {
+  const Outcome outcome = read({{"HARP_FAULT", "loss=0.1,dely=1ms"}});
   EXPECT_FALSE(outcome.settings);
   EXPECT_TRUE(outcome.error.starts_with("HARP_FAULT=loss=0.1,dely=1ms:")) << outcome.error;
   EXPECT_NE(outcome.error.find("'dely=1ms'"), std::string::npos) << "the item: " << outcome.error;

@@ -49,8 +49,6 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   const Knobs knobs = good({{"LIGHT_IFACE", "eth0,eth1"},
                             {"LIGHT_HOST_ID", "a"},
                             {"LIGHT_NET", "tcp"},
-                            {"LIGHT_NET_CONNECTIONS", "4"},
-                            {"LIGHT_TCP_CONNECTIONS", "3"},
                             {"LIGHT_TCP_RATE", "5K"},
                             {"LIGHT_PEER_TIMEOUT", "4.5"},
                             {"HOROVOD_START_TIMEOUT", "12"},
@@ -62,7 +60,6 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
                             {"LIGHT_FUSION_THRESHOLD", "1M"},
                             {"HOROVOD_FUSION_THRESHOLD", "2M"},
                             {"HOROVOD_CYCLE_TIME", "3.5"},
-                            {"LIGHT_INLINE_BYTES", "1024"},
                             {"LIGHT_NUM_STREAMS", "2"},
                             {"HOROVOD_CACHE_CAPACITY", "9"},
                             {"HOROVOD_DYNAMIC_PROCESS_SETS", "1"},
@@ -71,17 +68,11 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
                             {"LIGHT_HIERARCHICAL_THRESHOLD", "2G"},
                             {"LIGHT_2D_CHUNK", "3M"},
                             {"LIGHT_2D_INTER", "NCCL"},
-                            {"LIGHT_SHM_CHUNK", "64K"},
-                            {"LIGHT_SHM_DEPTH", "5"},
-                            {"LIGHT_SIMD", "plain"},
-                            {"LIGHT_SPIN_US", "10"},
                             {"LIGHT_LOG_LEVEL", "debug"},
                             {"HOROVOD_LOG_HIDE_TIME", "1"}});
   EXPECT_EQ(knobs.iface, "eth0,eth1");
   EXPECT_EQ(knobs.host_id, "a");
   EXPECT_EQ(knobs.net, "tcp");
-  EXPECT_EQ(knobs.net_connections, 4);
-  EXPECT_EQ(knobs.tcp_connections, 3);
   EXPECT_EQ(knobs.tcp_rate, 5 * 1024);
   EXPECT_EQ(knobs.peer_timeout_s, 4.5);
   EXPECT_EQ(knobs.start_timeout_s, 12);
@@ -93,7 +84,6 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.fusion_threshold_bytes, 1 << 20);
   EXPECT_EQ(knobs.horovod_threshold_bytes, 2 << 20);
   EXPECT_EQ(knobs.horovod_cycle_ms, 3.5);
-  EXPECT_EQ(knobs.inline_bytes, 1024);
   EXPECT_TRUE(knobs.is_given("LIGHT_FUSION_SCHEDULE"));
   EXPECT_FALSE(knobs.is_given("LIGHT_2D"));
   EXPECT_EQ(knobs.num_lanes, 2);
@@ -104,10 +94,6 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.two_level_max_bytes, std::int64_t{2} << 30);
   EXPECT_EQ(knobs.two_level_chunk_bytes, 3 << 20);
   EXPECT_EQ(knobs.two_level_inter, "nccl");
-  EXPECT_EQ(knobs.shm_chunk_bytes, 64 * 1024);
-  EXPECT_EQ(knobs.shm_depth, 5);
-  EXPECT_EQ(knobs.simd, "plain");
-  EXPECT_EQ(knobs.spin_us, 10);
   EXPECT_EQ(knobs.log_level, LogLevel::kDebug);
   EXPECT_TRUE(knobs.log_hide_time);
 }
@@ -158,16 +144,14 @@ TEST(Knobs, the_whole_value_must_be_a_number_in_range) {
   }
   EXPECT_EQ(good({{"LIGHT_PEER_TIMEOUT", "0.1"}}).peer_timeout_s, 0.1);
   EXPECT_EQ(good({{"LIGHT_PEER_TIMEOUT", "86400"}}).peer_timeout_s, 86400);
-  EXPECT_EQ(error_of("LIGHT_SHM_DEPTH", "17"),
-            "LIGHT_SHM_DEPTH=\"17\": expected an integer from 0 to 16");
-  EXPECT_EQ(good({{"LIGHT_SPIN_US", "-1"}}).spin_us, -1);
-  error_of("LIGHT_SPIN_US", "-2");
+  EXPECT_EQ(error_of("LIGHT_NUM_STREAMS", "9"),
+            "LIGHT_NUM_STREAMS=\"9\": expected an integer from 1 to 8");
 }
 
 TEST(Knobs, words_are_checked_and_their_case_is_not) {
-  EXPECT_EQ(good({{"LIGHT_SIMD", "AVX2"}}).simd, "avx2");
-  EXPECT_EQ(error_of("LIGHT_SIMD", "avx"),
-            "LIGHT_SIMD=\"avx\": expected one of auto, plain, avx2, avx512");
+  EXPECT_EQ(good({{"LIGHT_GPU_OPERATIONS", "NCCL"}}).gpu_operations, "nccl");
+  EXPECT_EQ(error_of("LIGHT_GPU_OPERATIONS", "nc"),
+            "LIGHT_GPU_OPERATIONS=\"nc\": expected one of host, nccl, mpi");
   EXPECT_EQ(error_of("LIGHT_NET", "rdma"),
             "LIGHT_NET=\"rdma\": expected one of tcp, harp, or the path of a file (with a slash)");
   EXPECT_EQ(good({{"LIGHT_NET", "HARP"}}).net, "harp");
@@ -217,10 +201,10 @@ TEST(Knobs, an_empty_value_counts_as_unset) {
 }
 
 TEST(Knobs, errors_show_hostile_values_safely) {
-  const std::string message = error_of("LIGHT_SHM_DEPTH", "\n\x1b" + std::string(5000, 'a'));
+  const std::string message = error_of("LIGHT_NUM_STREAMS", "\n\x1b" + std::string(5000, 'a'));
   EXPECT_LT(message.size(), 200U);
   EXPECT_EQ(message.find('\n'), std::string::npos);
-  EXPECT_TRUE(message.starts_with("LIGHT_SHM_DEPTH=\"??aaa"));
+  EXPECT_TRUE(message.starts_with("LIGHT_NUM_STREAMS=\"??aaa"));
 }
 
 TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
@@ -241,16 +225,29 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
 }
 
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
-  const std::vector<std::string> defaults = {
-      "LIGHT_NET=tcp",           "LIGHT_GPU_OPERATIONS=host",  "LIGHT_NCCL_BUFFER=0",
-      "LIGHT_NCCL_RANK_ORDER=0", "LIGHT_NCCL_TOPK=0",          "LIGHT_FUSION_STRATEGY=",
-      "LIGHT_FUSION_SCHEDULE=",  "LIGHT_NUM_STREAMS=1",        "LIGHT_INLINE_BYTES=4K",
-      "LIGHT_2D_ALLREDUCE=",     "LIGHT_INTRA_SIZE=0",         "LIGHT_HIERARCHICAL_THRESHOLD=1G",
-      "LIGHT_2D_CHUNK=0",        "LIGHT_2D_INTER=host",        "LIGHT_QUANTIZE_ALLREDUCE=",
-      "LIGHT_TOPK_ALLREDUCE=0",  "LIGHT_TOPK_OPTIMIZER=1",     "LIGHT_TOPK_WARMUP_STEPS=-1",
-      "LIGHT_TOPK_RATIO=0.01",   "LIGHT_TOPK_THRESHOLD=1M",    "LIGHT_TOPK_FP16=0",
-      "LIGHT_TOPK_EXACT=0",      "LIGHT_COMPRESSION_SAMPLE=0", "LIGHT_GPU_CHUNK=4M",
-      "LIGHT_SHM_CHUNK=0",       "LIGHT_SHM_DEPTH=0"};
+  const std::vector<std::string> defaults = {"LIGHT_NET=tcp",
+                                             "LIGHT_GPU_OPERATIONS=host",
+                                             "LIGHT_NCCL_BUFFER=0",
+                                             "LIGHT_NCCL_RANK_ORDER=0",
+                                             "LIGHT_NCCL_TOPK=0",
+                                             "LIGHT_FUSION_STRATEGY=",
+                                             "LIGHT_FUSION_SCHEDULE=",
+                                             "LIGHT_NUM_STREAMS=1",
+                                             "LIGHT_2D_ALLREDUCE=",
+                                             "LIGHT_INTRA_SIZE=0",
+                                             "LIGHT_HIERARCHICAL_THRESHOLD=1G",
+                                             "LIGHT_2D_CHUNK=0",
+                                             "LIGHT_2D_INTER=host",
+                                             "LIGHT_QUANTIZE_ALLREDUCE=",
+                                             "LIGHT_TOPK_ALLREDUCE=0",
+                                             "LIGHT_TOPK_OPTIMIZER=1",
+                                             "LIGHT_TOPK_WARMUP_STEPS=-1",
+                                             "LIGHT_TOPK_RATIO=0.01",
+                                             "LIGHT_TOPK_THRESHOLD=1M",
+                                             "LIGHT_TOPK_FP16=0",
+                                             "LIGHT_TOPK_EXACT=0",
+                                             "LIGHT_COMPRESSION_SAMPLE=0",
+                                             "LIGHT_GPU_CHUNK=4M"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
   const std::vector<std::string> set = {"LIGHT_NET=harp",
                                         "LIGHT_GPU_OPERATIONS=nccl",
@@ -260,7 +257,6 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_FUSION_STRATEGY=horovod",
                                         "LIGHT_FUSION_SCHEDULE=",
                                         "LIGHT_NUM_STREAMS=3",
-                                        "LIGHT_INLINE_BYTES=1K",
                                         "LIGHT_2D_ALLREDUCE=1",
                                         "LIGHT_INTRA_SIZE=2",
                                         "LIGHT_HIERARCHICAL_THRESHOLD=5000",
@@ -275,19 +271,14 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_TOPK_FP16=1",
                                         "LIGHT_TOPK_EXACT=1",
                                         "LIGHT_COMPRESSION_SAMPLE=50",
-                                        "LIGHT_GPU_CHUNK=256K",
-                                        "LIGHT_SHM_CHUNK=64K",
-                                        "LIGHT_SHM_DEPTH=4"};
+                                        "LIGHT_GPU_CHUNK=256K"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_NET", "harp"},
                                {"HOROVOD_GPU_OPERATIONS", "NCCL"},
                                {"LIGHT_NCCL_BUFFER", "64M"},
                                {"LIGHT_NCCL_TOPK", "1"},
                                {"LIGHT_FUSION_STRATEGY", "horovod"},
                                {"LIGHT_NUM_STREAMS", "3"},
-                               {"LIGHT_INLINE_BYTES", "1024"},
                                {"LIGHT_GPU_CHUNK", "256K"},
-                               {"LIGHT_SHM_CHUNK", "65536"},
-                               {"LIGHT_SHM_DEPTH", "4"},
                                {"LIGHT_2D_ALLREDUCE", "on"},
                                {"LIGHT_INTRA_SIZE", "2"},
                                {"LIGHT_HIERARCHICAL_THRESHOLD", "5000"},
@@ -338,6 +329,7 @@ TEST(Knobs, horovod_variables_are_reported_where_they_are_misspelt_or_have_no_ef
                                       "taskset or numactl in the command."}));
   for (const char* const name : {"HOROVOD_HIERARCHICAL_ALLREDUCE",
                                  "HOROVOD_HIERARCHICAL_ALLGATHER",
+                                 "HOROVOD_AUTOTUNE",
                                  "HOROVOD_NUM_NCCL_STREAMS"}) {
     EXPECT_EQ(knob_warnings({name}).size(), 1U) << name;
   }
@@ -350,6 +342,7 @@ TEST(Knobs, what_works_and_what_others_set_is_not_reported) {
                            "HOROVOD_GLOO_IFACE",
                            "HOROVOD_LOCAL_RANK",
                            "HOROVOD_CONTROLLER",
+                           "HOROVOD_CPU_OPERATIONS",
                            "HOROVOD_WITH_PYTORCH",
                            "HOROVOD_GPU_OPERATIONS",
                            "HOROVOD_VERSION",
@@ -396,7 +389,6 @@ TEST(KnobTable, defaults_are_documented_as_a_user_would_write_them) {
   EXPECT_EQ(rows["HOROVOD_STALL_CHECK_DISABLE"].default_value, "0");
   EXPECT_EQ(rows["LIGHT_LOG_LEVEL"].default_value, "warning");
   EXPECT_EQ(rows["LIGHT_LOG_LEVEL"].aliases, "HOROVOD_LOG_LEVEL");
-  EXPECT_EQ(rows["LIGHT_SPIN_US"].default_value, "-1");
 }
 
 TEST(ProcessEnvironment, tells_unset_from_set) {

@@ -34,7 +34,6 @@ class Rank {
     world_.host.index = index;
     world_.host.segment = std::move(segment);
     one_shot_ = OneShotAllreduce::make(world_,
-                                       knobs_,
                                        FusionRule::kAuto,
                                        make_combine_inline(world_, knobs_, SimdLevel::kPlain),
                                        Clock::system(),

@@ -50,10 +50,10 @@ TEST(WorldReport, hosts_are_told_with_their_ranks) {
 TEST(WorldReport, only_what_was_set_to_something_else_is_told) {
   WorldOptions options;
   options.knobs.num_lanes = 2;
-  options.knobs.given = {"LIGHT_NUM_STREAMS", "LIGHT_TCP_CONNECTIONS"};
+  options.knobs.given = {"LIGHT_NUM_STREAMS", "LIGHT_TCP_RATE"};
   EXPECT_TRUE(tells(describe_world(on_one_host(1), options),
                     "variables that are not at their defaults: LIGHT_NUM_STREAMS=2"));
-  EXPECT_FALSE(tells(describe_world(on_one_host(1), options), "LIGHT_TCP_CONNECTIONS"));
+  EXPECT_FALSE(tells(describe_world(on_one_host(1), options), "LIGHT_TCP_RATE"));
 }
 
 }  // namespace

@@ -63,18 +63,16 @@ def what_is_run(limit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "variable", "limit"),
+    ("grid", "limit"),
     [
-        (THREE, None, 0),  # On one host.
-        (UNEVEN_HOSTS, "64", 64),
-        (UNEVEN_HOSTS, "0", 0),
-        (TWO_HOSTS, None, 4096),
-        (TWO_HOSTS, "16K", 16384),
+        (THREE, 0),  # On one host.
+        (UNEVEN_HOSTS, 4096),
+        (TWO_HOSTS, 4096),
     ],
     ids=str,
 )
-def test_the_limit_is_by_size(grid: Grid, variable: str | None, limit: int) -> None:
-    grid.run(what_is_run, limit, env=None if variable is None else {"LIGHT_INLINE_BYTES": variable})
+def test_the_limit_is_by_size(grid: Grid, limit: int) -> None:
+    grid.run(what_is_run, limit)
 
 
 def ranks_that_are_busy_or_gone() -> None:

@@ -92,8 +92,6 @@ def init_only() -> None:
     ("variable", "values"),
     [
         ("LIGHT_NUM_STREAMS", ("3", "1")),
-        ("LIGHT_SHM_CHUNK", ("64K", "128K")),
-        ("LIGHT_SHM_DEPTH", ("2", "4")),
         ("LIGHT_COMPRESSION_SAMPLE", ("0", "10")),
     ],
 )

@@ -159,8 +159,8 @@ BAD_VALUES = [
     ("HOROVOD_FUSION_THRESHOLD", "12Q", "integer"),
     ("LIGHT_FUSION_STRATEGY", "best", "none, auto_fusion"),
     ("LIGHT_NET", "carrier-pigeon", "tcp"),
-    ("LIGHT_SIMD", "avx9", "avx"),
-    ("LIGHT_TCP_CONNECTIONS", "17", "1 to 16"),
+    ("LIGHT_GPU_OPERATIONS", "gpu", "host, nccl"),
+    ("LIGHT_NUM_STREAMS", "17", "1 to 8"),
     ("HOROVOD_LOG_LEVEL", "loud", "trace, debug"),
     ("LIGHT_RANK", "one", "integer"),
     ("LIGHT_RENDEZVOUS", "nowhere", "host:port"),
@@ -180,7 +180,7 @@ def test_value_that_cannot_be_used_is_named_with_what_is_allowed(
 
 def test_value_that_one_rank_cannot_use_is_told_to_the_others() -> None:
     env = [{"HOROVOD_START_TIMEOUT": "50"} for _ in range(3)]
-    env[1]["LIGHT_SIMD"] = "avx9"
+    env[1]["LIGHT_NUM_STREAMS"] = "17"
     results = spawn_ranks(init_error, 3, env=env, timeout_s=30)
     assert results[1][0] == "ValueError"
     for kind, text in (results[0], results[2]):
@@ -196,10 +196,10 @@ def test_missing_rank_is_named_in_time() -> None:
 
 def init_again_after_failure() -> float:
     assert init_error()[0] == "ValueError"
-    del os.environ["LIGHT_SIMD"]
+    del os.environ["LIGHT_NUM_STREAMS"]
     hvd.init()
     return float(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
 
 
 def test_init_works_after_one_that_failed() -> None:
-    assert spawn_ranks(init_again_after_failure, 2, env={"LIGHT_SIMD": "avx9"}) == [2.0, 2.0]
+    assert spawn_ranks(init_again_after_failure, 2, env={"LIGHT_NUM_STREAMS": "17"}) == [2.0, 2.0]

@@ -363,7 +363,7 @@ def many_tensors(order: list[int], grouped: bool) -> list[str]:
 
 
 @few_grids
-def test_bits_do_not_depend_on_bucket_group_lane_fusion_or_simd(
+def test_bits_do_not_depend_on_bucket_group_lane_or_fusion(
     grid: Grid, env: dict[str, str], blocks: Blocks
 ) -> None:
     del blocks
@@ -375,7 +375,6 @@ def test_bits_do_not_depend_on_bucket_group_lane_fusion_or_simd(
             [3, 0, 5, 1, 2, 6, 4],
             True,
         ),
-        ({"LIGHT_SIMD": "plain"}, [0, 1, 2, 3, 4, 5, 6], False),
     ]
     digests = [
         result

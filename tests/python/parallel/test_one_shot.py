@@ -75,8 +75,6 @@ def what_is_never_combined_so(largest: int) -> None:
     ("grid", "variables", "largest"),
     [
         (THREE, {}, 4096),
-        (TWO, {"LIGHT_INLINE_BYTES": "64"}, 64),
-        (TWO, {"LIGHT_INLINE_BYTES": "0"}, 0),
         (TWO, {"LIGHT_FUSION_STRATEGY": "horovod"}, 0),
         (TWO_HOSTS, {}, 0),
     ],

@@ -393,7 +393,7 @@ def many_tensors(kind: str, order: list[int], grouped: bool) -> list[str]:
 
 @few_grids
 @pytest.mark.parametrize("kind", ["int4", "fp8"])
-def test_bits_do_not_depend_on_bucket_group_lane_fusion_or_simd(
+def test_bits_do_not_depend_on_bucket_group_lane_or_fusion(
     grid: Grid, env: dict[str, str], blocks: Blocks, kind: str
 ) -> None:
     del blocks
@@ -405,7 +405,6 @@ def test_bits_do_not_depend_on_bucket_group_lane_fusion_or_simd(
             [3, 0, 5, 1, 7, 2, 6, 4],
             True,
         ),
-        ({"LIGHT_SIMD": "plain"}, [0, 1, 2, 3, 4, 5, 6, 7], False),
     ]
     digests = [
         digest

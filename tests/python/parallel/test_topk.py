@@ -339,7 +339,6 @@ def test_bits_do_not_depend_on_bucket_group_lane_or_fusion(
             [3, 0, 5, 1, 7, 2, 6, 4],
             True,
         ),
-        ({"LIGHT_SIMD": "plain"}, [0, 1, 2, 3, 4, 5, 6, 7], False),
     ]
     digests = [
         digest

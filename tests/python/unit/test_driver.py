@@ -119,7 +119,7 @@ def training(settings: Settings, hosts: dict[str, int]) -> Driver:
 
 
 def test_a_slow_member_leaves_at_a_commit_and_its_slot_is_left_alone_for_long() -> None:
-    driver = training(Settings(3, 2, replace_slow=True), {"a": 3})
+    driver = training(Settings(3, 2, slow_factor=2.5), {"a": 3})
     found = driver.status_changed(3.0, 0, trains(slow=1))
     assert found == [FoundSlow(1, 3.0, is_replaced=True), Notice(1, 1)]
     assert driver.status_changed(3.1, 0, trains(slow=2)) == [FoundSlow(2, 3.0, is_replaced=False)]
@@ -135,14 +135,14 @@ def test_a_slow_member_leaves_at_a_commit_and_its_slot_is_left_alone_for_long() 
 
 
 def test_rank_0_may_be_the_slow_one() -> None:
-    driver = training(Settings(2, 1, replace_slow=True), {"a": 2})
+    driver = training(Settings(2, 1, slow_factor=2.5), {"a": 2})
     driver.status_changed(3.0, 0, trains(slow=0))
     (plan,) = actions(Plan, commit(driver, 4.0, (0, 1), 1))
     assert plan.members == (1,)
 
 
 def test_a_slow_member_stays_until_enough_others_are_there() -> None:
-    driver = training(Settings(2, 2, 2, replace_slow=True), {"a": 1, "b": 1})
+    driver = training(Settings(2, 2, 2, slow_factor=2.5), {"a": 1, "b": 1})
     found = driver.status_changed(3.0, 0, trains(slow=1))
     assert found == [FoundSlow(1, 3.0, is_replaced=True)]
     (start,) = actions(Start, driver.hosts_seen(4.0, {"a": 1, "b": 1, "c": 1}))
@@ -150,6 +150,13 @@ def test_a_slow_member_stays_until_enough_others_are_there() -> None:
     assert actions(Notice, driver.status_changed(5.0, 2, Status(WAITING))) == [Notice(1, 1)]
     found = commit(driver, 6.0, (0, 1), 1)
     assert actions(Plan, found) == [Plan(2, (0, 2), removed=(1,), sync=True, notice=1)]
+
+
+def test_a_slow_member_stays_until_it_is_as_slow_as_was_asked_for() -> None:
+    driver = training(Settings(2, 1, slow_factor=3.5), {"a": 2})
+    assert not driver.status_changed(3.0, 0, trains(slow=1))  # By a factor of 3.
+    found = driver.status_changed(3.1, 0, replace(trains(slow=1), slow_factor=4.0))
+    assert found == [FoundSlow(1, 4.0, is_replaced=True), Notice(1, 1)]
 
 
 def test_a_slow_member_is_only_named_where_nobody_asks_for_more() -> None:
@@ -162,7 +169,7 @@ def test_a_slow_member_is_only_named_where_nobody_asks_for_more() -> None:
 
 
 def test_what_is_said_of_slow_members_by_others_or_too_late_does_not_count() -> None:
-    driver = training(Settings(2, 1, replace_slow=True), {"a": 2})
+    driver = training(Settings(2, 1, slow_factor=2.5), {"a": 2})
     assert not driver.status_changed(3.0, 1, trains(slow=0))
     assert not driver.status_changed(3.0, 0, trains(epoch=0, slow=1))
     assert not driver.status_changed(3.0, 0, trains(slow=7))

@@ -66,7 +66,7 @@ class Story:
             notify_early=pick.random() < 0.5,
             reset_limit=pick.choice([None, None, 5]),
             hosts_return=pick.random() < 0.5,
-            replace_slow=pick.random() < 0.7,
+            slow_factor=2.0 if pick.random() < 0.7 else 0.0,
         )
         self.slow_rate = pick.choice([0.0, 0.02, 0.1])
         self.slow: set[int] = set()  # They are to be replaced.
@@ -160,7 +160,7 @@ class Story:
             elif isinstance(action, FoundSlow):
                 assert action.worker in self.plan.members
                 if action.is_replaced:
-                    assert self.settings.replace_slow
+                    assert self.settings.slow_factor > 0
                     others = self.slow - {action.worker}
                     assert others.isdisjoint(self.alive), "two at a time"
                     self.slow.add(action.worker)

@@ -166,6 +166,8 @@ def test_a_slow_rank_is_named_by_its_worker_until_the_next_epoch(launcher: Launc
     launcher.worker.report_slow(1, 2.5)
     status = launcher.wait_for(lambda it: it.slow >= 0)
     assert (status.slow, status.slow_factor) == (7, 2.5)
+    launcher.worker.report_slow(1, 3.5)
+    assert launcher.wait_for(lambda it: it.slow_factor > 3).slow == 7
     with joining(launcher, lambda _: None):
         launcher.plans.publish(_plan.Plan(2, (0,)))
     status = launcher.wait_for(lambda it: it.state == _plan.JOINED and it.epoch == 2)

@@ -31,27 +31,6 @@ const char* simd_level_name(SimdLevel level) {
   return "unknown";
 }
 
-Result<SimdLevel> parse_simd_level(const std::string& text, SimdLevel best) {
-  if (text == "auto") {
-    return best;
-  }
-  for (const SimdLevel level : {SimdLevel::kPlain, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
-    if (text != simd_level_name(level)) {
-      continue;
-    }
-    if (level > best) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "SIMD level %s is not available here: the best that this machine has is %s",
-                        text.c_str(),
-                        simd_level_name(best));
-    }
-    return level;
-  }
-  return make_error(ErrorCode::kInvalidArgument,
-                    "unknown SIMD level '%s': allowed are auto, plain, avx2 and avx512",
-                    text.c_str());
-}
-
 void reduce(std::span<const ReduceSource> sources,
             std::byte* out,
             std::byte* out2,

@@ -31,9 +31,6 @@ enum class SimdLevel : std::uint8_t { kPlain = 0, kAvx2 = 1, kAvx512 = 2 };
 LIGHTCC_EXPORT SimdLevel detect_simd_level();
 /// "plain", "avx2", "avx512".
 LIGHTCC_EXPORT const char* simd_level_name(SimdLevel level);
-/// The level that `text` ("auto", "plain", "avx2", "avx512") asks for; `best` is what the machine
-/// has. Errors: kInvalidArgument for any other text and for a level above `best`.
-Result<SimdLevel> parse_simd_level(const std::string& text, SimdLevel best = detect_simd_level());
 
 /// out[i] = out2[i] = postscale * (x_0[i] op x_1[i] op ...), x_k scaled where asked, in the order
 /// of `sources`, float16 and bfloat16 in float32 and rounded once (to nearest even).

@@ -26,7 +26,7 @@ Status no_memory(std::size_t bytes, int error_number) {
   return make_system_error(ErrorCode::kSystem,
                            error_number,
                            "cannot reserve %zu bytes of shared memory; raise the memory limit of "
-                           "this container or machine, or lower LIGHT_SHM_CHUNK or LIGHT_SHM_DEPTH",
+                           "this container or machine",
                            bytes);
 }
 

@@ -537,31 +537,5 @@ TEST(reduce, the_callers_float_mode_changes_nothing_and_is_kept) {
 }
 #endif
 
-TEST(simd_level, every_level_parses_by_its_name) {
-  for (const SimdLevel level : {SimdLevel::kPlain, SimdLevel::kAvx2, SimdLevel::kAvx512}) {
-    const Result<SimdLevel> parsed = parse_simd_level(simd_level_name(level), SimdLevel::kAvx512);
-    ASSERT_TRUE(parsed.ok());
-    EXPECT_EQ(parsed.value(), level);
-  }
-}
-
-TEST(simd_level, auto_is_what_the_machine_has) {
-  EXPECT_EQ(parse_simd_level("auto").value(), detect_simd_level());
-  EXPECT_EQ(parse_simd_level("auto", SimdLevel::kAvx2).value(), SimdLevel::kAvx2);
-}
-
-TEST(simd_level, asking_for_more_than_the_machine_has_is_an_error_that_names_what_it_has) {
-  const Result<SimdLevel> parsed = parse_simd_level("avx512", SimdLevel::kAvx2);
-  ASSERT_FALSE(parsed.ok());
-  EXPECT_EQ(parsed.status().code(), ErrorCode::kInvalidArgument);
-  EXPECT_NE(parsed.status().message().find("avx2"), std::string::npos);
-}
-
-TEST(simd_level, other_words_are_errors) {
-  for (const char* text : {"", "AVX2", "sse", "avx", "plain "}) {
-    EXPECT_EQ(parse_simd_level(text).status().code(), ErrorCode::kInvalidArgument) << text;
-  }
-}
-
 }  // namespace
 }  // namespace lightcc::reduce_test
