@@ -325,7 +325,7 @@ class World:
         """
 
     def stats(self) -> dict[str, Any]:
-        """Returns the counters since the world was made, and the `allreduce_costs`."""
+        """Returns the numbers of `stat_table()` since the world was made, and lists."""
 
     def start_timeline(self, path: str, mark_cycles: bool) -> None:
         """Records a timeline into a file; ValueError where that is not allowed or possible."""
@@ -469,6 +469,9 @@ def knob_table() -> list[dict[str, str]]:
 
     Keys: name, aliases, type, default_value, unit, meaning, used_by.
     """
+
+def stat_table() -> list[dict[str, str]]:
+    """Returns every number of `World.stats()`; keys: name, kind, unit, meaning."""
 
 def knob_warnings(names: Sequence[str]) -> list[str]:
     """Returns what to tell about variables in `names` that are misspelt or have no effect."""

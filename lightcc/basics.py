@@ -374,49 +374,18 @@ def stats() -> Statistics:
     """Returns this rank's counters since `init()`, and what fusion does.
 
     Returns:
-        An object whose entries are attributes, and those of a dictionary as well.
+        An object whose entries are attributes, and those of a dictionary as well. Its numbers are
+        those of `lightcc.statistics.METRICS`; docs/watching.md has a table of them. Its lists:
 
-        `steps` (of DistributedOptimizers), `operations` (completed) and `in_flight` (not
-        completed), `buckets` (collectives run for them), `inline_allreduces` (of those, small
-        ones that the negotiation did by itself), `one_shot_allreduces` (of
-        those, small ones that each rank of the host combined by itself). Of those with tensors of a
-        GPU: `staged_buckets` (by way of host memory), `nccl_buckets` (by NCCL), of these
-        `nccl_two_level_buckets` (on two levels), `nccl_kernel_buckets` (moved by NCCL and reduced
-        by lightcc's kernels), `nccl_early_buckets` (done before the GPU had finished,
-        HOROVOD_ENABLE_ASYNC_COMPLETION) and `nccl_unfinished_buckets` (what it has not finished
-        yet). `payload_bytes` (input of
-        completed operations), `network_bytes_sent`, `network_bytes_received`,
-        `network_retransmits` (of TCP), `control_frames_sent`, and `sleeps` (times the progress loop
-        went to sleep). Of compression: `compressed_tensors`, `compressed_on_gpu` (those that a GPU
-        selected elements of), `compressed_dense_bytes` (what a dense exchange between hosts would
-        have sent), `compressed_sent_bytes`, and `compression_passes` over the shards. All these are
-        integers.
+        - `compression`: what compression did for each tensor.
+        - `allreduce_costs`: what buckets of all-reduces take, as lines fitted to all that ran.
+        - `fusion`: for each DistributedOptimizer its `strategy`, the `plan` (names of gradients
+          by bucket; those in none are fused as they become ready) and its `plan_bytes`.
+        - On rank 0: `last_asked` counts by rank the operations that it was the last to ask for.
+          `awaited_ranks` have not asked for what has waited longest, for `awaited_seconds`.
+          `slow_ranks` keep the others waiting in every step. Elsewhere they are empty.
 
-        `compression`: a dictionary for each tensor that was compressed, with `process_set`, `name`
-        (of the operation), `steps`, `dense_bytes` and `sent_bytes`, as above, and how much was kept
-        back for later steps. `kept_energy` and `input_energy` are sums of squares of that and of
-        what came in, of this rank's shard, means over about the last 100 steps. `kept_ratio` is the
-        root of their quotient. `compression_kept_ratio` is the largest one. Where
-        LIGHT_COMPRESSION_SAMPLE has steps sampled, `samples` counts them. The last one's
-        `relative_error` and `cosine` compare what compression gave with the sum, of the whole
-        tensor. `compression_relative_error` and `compression_cosine` are the worst of them.
-
-        On rank 0, who keeps others waiting: `last_asked`, by rank, counts the operations that a
-        rank was the last to ask for. `awaited_ranks` have not asked for the operation that has
-        waited longest, for `awaited_seconds`. `slow_ranks` keep the others waiting in every step,
-        for a sustained time (LIGHT_SLOW_TIME): an object for each, with `rank`,
-        `factor` (its own time for a step by the median rank's) and `seconds` (for how long it has
-        been slow). `slow_factor` is the largest factor. On other ranks the lists are empty.
-
-        `allreduce_costs`: what buckets of all-reduces take on this rank, as lines fitted to all
-        that ran: a dictionary for each `process_set`, `carrier` (`host`; of GPUs, `staged` by way
-        of the host, or `nccl`), and way of doing it (`two_level` or not) with `seconds` (of a
-        bucket without bytes), `seconds_per_byte`, the number of `samples`, and `max_bytes`, beyond
-        which buckets are done another way.
-
-        `fusion`: a dictionary for each DistributedOptimizer of this process, with its `strategy`,
-        the `plan` (names of gradients by bucket; gradients in none are fused as they become ready)
-        and the `plan_bytes` of its buckets.
+        The classes of `lightcc.statistics` say what each entry of these has.
 
     Raises:
         ValueError: lightcc is not initialized.

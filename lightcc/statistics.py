@@ -1,13 +1,15 @@
 """What `lightcc.stats()` returns, and what each number in it means.
 
-One table (`METRICS`) drives everything that shows these numbers: Prometheus, loggers and
-`lightcc-top`.
+One table (`METRICS`) drives everything that shows these numbers: Prometheus, loggers, `lightcc-top`
+and docs/watching.md. What the engine counts is in the engine's own (`csrc/bindings/stats.cpp`).
 """
 
 from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
+
+from lightcc import _core
 
 COUNTER, GAUGE = "counter", "gauge"
 
@@ -23,28 +25,7 @@ class Metric(NamedTuple):
 
 METRICS = (
     Metric("steps", COUNTER, "", "Steps of DistributedOptimizers"),
-    Metric("operations", COUNTER, "", "Operations that have completed"),
-    Metric("buckets", COUNTER, "", "Collectives that were run for them"),
-    Metric("inline_allreduces", COUNTER, "", "All-reduces that the negotiation did by itself"),
-    Metric("one_shot_allreduces", COUNTER, "", "All-reduces that each rank of the host combined"),
-    Metric("staged_buckets", COUNTER, "", "Of GPU tensors: by way of host memory"),
-    Metric("nccl_buckets", COUNTER, "", "Of GPU tensors: by NCCL"),
-    Metric("nccl_two_level_buckets", COUNTER, "", "Of GPU tensors: by NCCL on two levels"),
-    Metric("nccl_kernel_buckets", COUNTER, "", "Of GPU tensors: by NCCL, reduced by kernels"),
-    Metric("nccl_early_buckets", COUNTER, "", "Of those, done before the GPU had finished"),
-    Metric("nccl_unfinished_buckets", GAUGE, "", "Of those, what the GPU has not finished yet"),
-    Metric("payload_bytes", COUNTER, "bytes", "Input of operations that have completed"),
-    Metric("in_flight", GAUGE, "", "Operations that have not completed"),
-    Metric("network_bytes_sent", COUNTER, "bytes", "Handed to the network, with headers"),
-    Metric("network_bytes_received", COUNTER, "bytes", "Taken from the network, with headers"),
-    Metric("network_retransmits", COUNTER, "", "Packets that TCP sent again"),
-    Metric("control_frames_sent", COUNTER, "", "Messages of the control plane"),
-    Metric("sleeps", COUNTER, "", "Times that the progress loop went to sleep"),
-    Metric("compressed_tensors", COUNTER, "", "Tensors that were compressed"),
-    Metric("compressed_on_gpu", COUNTER, "", "Of them, those that a GPU selected elements of"),
-    Metric("compressed_dense_bytes", COUNTER, "bytes", "What they would have sent uncompressed"),
-    Metric("compressed_sent_bytes", COUNTER, "bytes", "What they have sent"),
-    Metric("compression_passes", COUNTER, "", "Passes of compression over the shards"),
+    *(Metric(**row) for row in _core.stat_table()),
     Metric("compression_kept_ratio", GAUGE, "", "The largest kept_ratio of a compressed tensor"),
     Metric(
         *("compression_relative_error", GAUGE, ""),
@@ -116,7 +97,9 @@ class SlowRank(Record):
 
 
 class Statistics(Record):
-    """Counters of one rank since `init()`; its entries are attributes and those of a dictionary.
+    """Numbers and lists of one rank; its entries are attributes and those of a dictionary.
+
+    Numbers are those of `METRICS`, integers unless they are ratios or seconds.
 
     Example:
         >>> import lightcc as hvd
@@ -125,40 +108,12 @@ class Statistics(Record):
         True
     """
 
-    steps: int
-    operations: int
-    buckets: int
-    inline_allreduces: int
-    one_shot_allreduces: int
-    staged_buckets: int
-    nccl_buckets: int  #: Also those of the next four.
-    nccl_two_level_buckets: int
-    nccl_kernel_buckets: int
-    nccl_early_buckets: int
-    nccl_unfinished_buckets: int
-    payload_bytes: int
-    in_flight: int
-    network_bytes_sent: int
-    network_bytes_received: int
-    network_retransmits: int
-    control_frames_sent: int
-    sleeps: int
-    compressed_tensors: int
-    compressed_on_gpu: int
-    compressed_dense_bytes: int
-    compressed_sent_bytes: int
-    compression_passes: int
-    compression_kept_ratio: float
-    compression_relative_error: float
-    compression_cosine: float
     compression: list[TensorCompression]
     last_asked: list[int]  #: Rank 0: by rank, how many operations it was the last to ask for.
     awaited_ranks: list[int]  #: Rank 0: who has not asked for what has waited longest.
-    awaited_seconds: float  #: Rank 0: how long that has waited.
     slow_ranks: list[SlowRank]  #: Rank 0: who is slow (LIGHT_SLOW_TIME), by rank.
-    slow_factor: float
     allreduce_costs: list[AllreduceCost]
-    fusion: list[dict[str, Any]]
+    fusion: list[dict[str, Any]]  #: By DistributedOptimizer; see `lightcc.fusion.Planner`.
 
     def scalars(self) -> dict[str, float]:
         """Returns the numbers of `METRICS` by name, for a logger."""

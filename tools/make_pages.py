@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that follow from tables in the code: the variables.
+"""Writes what follows from tables in the code: docs/environment.md, and part of docs/watching.md.
 
 Usage: python tools/make_pages.py, with a Python that has lightcc.
 """
@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING
 from harp_variables import HARP_VARIABLES
 from lightcc import _core
 from lightcc.runner.environment import LAUNCHER_VARIABLES
+from lightcc.statistics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+# Around the table of numbers.
+_BEGIN, _END = "<!-- tools/make_pages.py -->", "<!-- end -->"
 
 # Name, who reads it, meaning.
 _OTHER_VARIABLES = (
@@ -150,9 +153,21 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+def numbers_text() -> str:
+    """Returns the table of the numbers of `stats()`."""
+    rows = [f"| `{m.name}` | {m.kind} | {m.unit} | {_cell(m.meaning)} |" for m in METRICS]
+    return "\n".join(["| name | kind | unit | meaning |", "|---|---|---|---|", *rows])
+
+
 def pages() -> dict[Path, str]:
     """Returns the text of each page."""
-    return {DOCS / "environment.md": environment_text(_core.knob_table())}
+    watching = DOCS / "watching.md"
+    before, _, rest = watching.read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return {
+        DOCS / "environment.md": environment_text(_core.knob_table()),
+        watching: f"{before}{_BEGIN}\n\n{numbers_text()}\n\n{_END}{after}",
+    }
 
 
 def main() -> int:

@@ -14,7 +14,6 @@
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/engine/current_world.hpp"
 #include "lightcc/engine/store_exchange.hpp"
-#include "lightcc/fusion/strategy.hpp"
 #include "lightcc/rendezvous/tcp_store.hpp"
 
 #include "compression.hpp"
@@ -25,6 +24,7 @@
 #include "lightcc_cuda/nccl/plane.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
 #include "results_on_gpus.hpp"
+#include "stats.hpp"
 #include "store_binding.hpp"
 #include "torch_tensors.hpp"
 #include "world_binding.hpp"
@@ -116,80 +116,6 @@ void start_timeline(WorldBinding& world, std::string path, bool marks_cycles) {
 void stop_timeline(WorldBinding& world) {
   const py::gil_scoped_release nogil;
   world.engine().stop_timeline();
-}
-
-const char* carrier_name(Carrier carrier) {
-  switch (carrier) {
-    case Carrier::kStaged:
-      return "staged";
-    case Carrier::kDevice:
-      return "nccl";
-    case Carrier::kHost:
-      break;
-  }
-  return "host";
-}
-
-py::dict stats(WorldBinding& world) {
-  const WorldStats stats = [&world] {
-    const py::gil_scoped_release nogil;  // Another thread may drive the engine for a while.
-    return world.engine().stats();
-  }();
-  py::list costs;
-  for (const AllreduceCost& cost : stats.allreduce_costs) {
-    costs.append(py::dict("process_set"_a = cost.process_set,
-                          "carrier"_a = carrier_name(cost.carrier),
-                          "two_level"_a = cost.two_level,
-                          "max_bytes"_a = cost.max_bytes,
-                          "samples"_a = cost.samples,
-                          "seconds"_a = cost.seconds,
-                          "seconds_per_byte"_a = cost.seconds_per_byte));
-  }
-  py::list compressed;
-  for (const TensorUsage& tensor : stats.compressed) {
-    compressed.append(py::dict("process_set"_a = tensor.process_set,
-                               "name"_a = tensor.name,
-                               "steps"_a = tensor.usage.steps,
-                               "dense_bytes"_a = tensor.usage.dense_bytes,
-                               "sent_bytes"_a = tensor.usage.sent_bytes,
-                               "input_energy"_a = tensor.usage.energy.input,
-                               "kept_energy"_a = tensor.usage.energy.kept,
-                               "samples"_a = tensor.usage.samples,
-                               "relative_error"_a = tensor.usage.agreement.relative_error,
-                               "cosine"_a = tensor.usage.agreement.cosine));
-  }
-  py::list slow;
-  for (const SlowRank& one : stats.lateness.slow) {
-    slow.append(py::dict("rank"_a = one.rank, "factor"_a = one.factor, "seconds"_a = one.slow_s));
-  }
-  return py::dict("operations"_a = stats.operations,
-                  "buckets"_a = stats.buckets,
-                  "inline_allreduces"_a = stats.inline_allreduces,
-                  "one_shot_allreduces"_a = stats.one_shot_allreduces,
-                  "staged_buckets"_a = stats.device_buckets.staged,
-                  "nccl_buckets"_a = stats.device_buckets.by_own_plane,
-                  "nccl_two_level_buckets"_a = stats.device_buckets.on_levels,
-                  "nccl_kernel_buckets"_a = stats.device_buckets.by_kernel,
-                  "nccl_early_buckets"_a = stats.device_buckets.early,
-                  "nccl_unfinished_buckets"_a = stats.device_buckets.unfinished,
-                  "payload_bytes"_a = stats.payload_bytes,
-                  "network_bytes_sent"_a = stats.network_bytes_sent,
-                  "network_bytes_received"_a = stats.network_bytes_received,
-                  "network_retransmits"_a = stats.network_retransmits,
-                  "control_frames_sent"_a = stats.control_frames_sent,
-                  "in_flight"_a = stats.in_flight,
-                  "sleeps"_a = stats.sleeps,
-                  "compressed_tensors"_a = stats.topk.tensors,
-                  "compressed_on_gpu"_a = stats.topk.on_device,
-                  "compressed_dense_bytes"_a = stats.topk.dense_bytes,
-                  "compressed_sent_bytes"_a = stats.topk.sent_bytes,
-                  "compression_passes"_a = stats.topk.passes,
-                  "compression"_a = compressed,
-                  "last_asked"_a = stats.lateness.last_asked,
-                  "awaited_ranks"_a = stats.lateness.awaited,
-                  "awaited_seconds"_a = stats.lateness.awaited_s,
-                  "slow_ranks"_a = slow,
-                  "allreduce_costs"_a = costs);
 }
 
 void set_current(const std::shared_ptr<WorldBinding>& world) {
@@ -449,6 +375,7 @@ PYBIND11_MODULE(_core, module) {
   lightcc::bindings::register_world(module);
   lightcc::bindings::register_store(module);
   lightcc::bindings::register_knobs(module);
+  lightcc::bindings::register_stats(module);
   lightcc::bindings::register_gpus(module);
   lightcc::bindings::register_cuda_array(module);
 }

@@ -51,7 +51,7 @@ def what_is_run(limit: int) -> None:
         before = hvd.stats().inline_allreduces
         total = hvd.allreduce(values, op=hvd.Sum)
         assert (total == hvd.size()).all()
-        return hvd.stats().inline_allreduces - before
+        return int(hvd.stats().inline_allreduces - before)
 
     largest = limit // 4
     assert count_inline(np.ones(largest, np.float32)) == (1 if largest > 0 else 0)

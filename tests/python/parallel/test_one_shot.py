@@ -15,7 +15,7 @@ pytestmark = pytest.mark.multiproc
 
 
 def one_shots() -> int:
-    return hvd.stats().one_shot_allreduces
+    return int(hvd.stats().one_shot_allreduces)
 
 
 def meet_once(name: str) -> None:
