@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid_plan.hpp"
 #include "lightcc/collectives/grid_stages.hpp"
 #include "lightcc/collectives/grid_state.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/net_bucket.hpp"
 #include "lightcc/collectives/work.hpp"
 
 namespace lightcc {

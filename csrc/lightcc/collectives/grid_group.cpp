@@ -51,11 +51,11 @@
 
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/grid_stages.hpp"
 #include "lightcc/collectives/grid_state.hpp"
 #include "lightcc/collectives/grid_work.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/net_bucket.hpp"
 #include "lightcc/collectives/work.hpp"
 
 namespace lightcc {

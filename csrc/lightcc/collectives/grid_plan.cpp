@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "lightcc/collectives/net_shares.hpp"
+#include "lightcc/collectives/share_plan.hpp"
 
 namespace lightcc {
 namespace {

@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "lightcc/collectives/net_bucket.hpp"
-#include "lightcc/collectives/net_shares.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/share_plan.hpp"
 
 namespace lightcc {
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
-#include "lightcc/collectives/net_bucket.hpp"
 #include "lightcc/collectives/net_exchange.hpp"
 #include "lightcc/collectives/net_links.hpp"
 #include "lightcc/collectives/work.hpp"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/net_bucket.hpp"
 #include "lightcc/collectives/net_links.hpp"
 #include "lightcc/collectives/work.hpp"
 

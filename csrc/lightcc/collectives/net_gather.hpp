@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lightcc/base/status.hpp"
-#include "lightcc/collectives/net_bucket.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/net_links.hpp"
 #include "lightcc/collectives/net_stream.hpp"
 #include "lightcc/collectives/work.hpp"

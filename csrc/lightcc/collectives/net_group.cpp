@@ -1,4 +1,4 @@
-// The Group over a Transport: checks arguments, then picks an algorithm by members and bytes.
+// The Group over a Transport: picks an algorithm by members and bytes.
 //
 // Idea. Every operation is a state machine (NetWork) over one-way channels to the other members,
 // one in each direction per pair, opened when first used. No message carries a tag: both ends of a
@@ -31,40 +31,25 @@
 #include <utility>
 #include <vector>
 
-#include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/checked_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/net_alltoall.hpp"
 #include "lightcc/collectives/net_barrier.hpp"
 #include "lightcc/collectives/net_broadcast.hpp"
-#include "lightcc/collectives/net_bucket.hpp"
 #include "lightcc/collectives/net_exchange.hpp"
 #include "lightcc/collectives/net_flood.hpp"
 #include "lightcc/collectives/net_gather.hpp"
 #include "lightcc/collectives/net_links.hpp"
 #include "lightcc/collectives/net_point.hpp"
 #include "lightcc/collectives/net_ring.hpp"
-#include "lightcc/collectives/net_shares.hpp"
+#include "lightcc/collectives/share_plan.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/transport/transport.hpp"
 
 namespace lightcc {
 namespace {
-
-/// It touches no channel, so the group goes on.
-std::unique_ptr<Work> refuse(const char* why) {
-  return std::make_unique<FailedWork>(Status(ErrorCode::kInvalidArgument, why));
-}
-
-/// Whether the blocks, in elements of `element_bytes`, fit into an address space together.
-bool add_up(const std::vector<std::size_t>& blocks, std::size_t element_bytes) {
-  std::size_t rest = (SIZE_MAX / 2) / element_bytes;
-  return std::ranges::all_of(blocks, [&](std::size_t block) {
-    const bool fits = block <= rest;
-    rest -= fits ? block : 0;
-    return fits;
-  });
-}
 
 class NetGroup final : public Group {
  public:
@@ -100,29 +85,13 @@ class NetGroup final : public Group {
  private:
   std::size_t members() const { return static_cast<std::size_t>(links_->size()); }
   bool is_direct() const { return links_->size() <= kMaxDirectMembers; }
-  /// Whether `counts` has one part for each member, and together they are the `tensors`.
-  bool are_parts(const std::vector<TensorSpan>& tensors,
-                 const std::vector<std::size_t>& counts,
-                 std::size_t element_bytes) const;
-  bool is_other_member(int peer) const { return peer >= 0 && peer < size() && peer != rank(); }
 
   std::shared_ptr<NetLinks> links_;
 };
 
 std::unique_ptr<Work> NetGroup::allreduce(std::vector<TensorSpan> tensors,
                                           const Reduction& reduction) {
-  if (!is_elementwise(reduction)) {
-    return refuse("allreduce: this operator is not defined on this type");
-  }
   const std::size_t element = element_size(reduction.dtype);
-  std::vector<std::size_t> counts;
-  counts.reserve(tensors.size());
-  for (const TensorSpan& tensor : tensors) {
-    counts.push_back(tensor.count);
-  }
-  if (!add_up(counts, element)) {
-    return refuse("allreduce: the tensors are larger than memory");
-  }
   BucketView bucket(tensors, element);
   const std::size_t total = bucket.total_elements();
   const std::size_t bytes = total * element;
@@ -140,53 +109,18 @@ std::unique_ptr<Work> NetGroup::allreduce(std::vector<TensorSpan> tensors,
   return std::make_unique<NetExchange>(links_, std::move(bucket), std::move(plan), reduction, true);
 }
 
-bool NetGroup::are_parts(const std::vector<TensorSpan>& tensors,
-                         const std::vector<std::size_t>& counts,
-                         std::size_t element_bytes) const {
-  std::vector<std::size_t> lengths;
-  lengths.reserve(tensors.size());
-  for (const TensorSpan& tensor : tensors) {
-    lengths.push_back(tensor.count);
-  }
-  return counts.size() == members() && add_up(counts, element_bytes) &&
-         add_up(lengths, element_bytes) &&
-         std::accumulate(counts.begin(), counts.end(), std::size_t{0}) ==
-             std::accumulate(lengths.begin(), lengths.end(), std::size_t{0});
-}
-
 std::unique_ptr<Work> NetGroup::reduce_scatter(const std::byte* in,
                                                std::byte* out,
                                                std::vector<std::size_t> counts,
                                                const Reduction& reduction) {
-  if (!is_elementwise(reduction)) {
-    return refuse("reduce_scatter: this operator is not defined on this type");
-  }
-  const std::size_t element = element_size(reduction.dtype);
-  if (counts.size() != members() || !add_up(counts, element)) {
-    return refuse("reduce_scatter: wants one count for each member");
-  }
-  // A bucket of which only the own share has an output.
-  std::vector<TensorSpan> tensors;
-  std::size_t total = 0;
-  for (std::size_t member = 0; member < members(); ++member) {
-    tensors.push_back({.in = in == nullptr ? nullptr : in + total * element,
-                       .out = static_cast<int>(member) == rank() ? out : nullptr,
-                       .count = counts[member]});
-    total += counts[member];
-  }
-  return reduce_scatter_bucket(std::move(tensors), std::move(counts), reduction);
+  auto blocks = blocks_of(in, out, counts, rank(), element_size(reduction.dtype));
+  return reduce_scatter_bucket(std::move(blocks), std::move(counts), reduction);
 }
 
 std::unique_ptr<Work> NetGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                                       std::vector<std::size_t> counts,
                                                       const Reduction& reduction) {
-  if (!is_elementwise(reduction)) {
-    return refuse("reduce_scatter: this operator is not defined on this type");
-  }
   const std::size_t element = element_size(reduction.dtype);
-  if (!are_parts(tensors, counts, element)) {
-    return refuse("reduce_scatter: wants one count for each member, together those of the tensors");
-  }
   BucketView bucket(tensors, element);
   const std::size_t bytes = bucket.total_elements() * element;
   const std::size_t chunk = links_->options().chunk_bytes;
@@ -204,9 +138,6 @@ std::unique_ptr<Work> NetGroup::allgather_bucket(std::vector<TensorSpan> tensors
                                                  std::vector<std::size_t> counts,
                                                  DataType dtype) {
   const std::size_t element = element_size(dtype);
-  if (element == 0 || !are_parts(tensors, counts, element)) {
-    return refuse("allgather: wants one count for each member, together those of the tensors");
-  }
   const auto own = counts.begin() + rank();
   const ElementRange own_part{std::accumulate(counts.begin(), own, std::size_t{0}), *own};
   for (std::size_t& count : counts) {
@@ -220,9 +151,6 @@ std::unique_ptr<Work> NetGroup::allgather_bucket(std::vector<TensorSpan> tensors
 std::unique_ptr<Work> NetGroup::allgather(const std::byte* in,
                                           std::byte* out,
                                           std::vector<std::size_t> bytes) {
-  if (bytes.size() != members() || !add_up(bytes, 1)) {
-    return refuse("allgather: wants one size for each member");
-  }
   if (is_direct()) {
     return std::make_unique<NetGatherDirect>(links_, in, out, std::move(bytes));
   }
@@ -230,9 +158,6 @@ std::unique_ptr<Work> NetGroup::allgather(const std::byte* in,
 }
 
 std::unique_ptr<Work> NetGroup::broadcast(std::byte* data, std::size_t bytes, int root) {
-  if (root < 0 || root >= size()) {
-    return refuse("broadcast: the root is not a member");
-  }
   return std::make_unique<NetBroadcast>(links_, data, bytes, root);
 }
 
@@ -240,26 +165,15 @@ std::unique_ptr<Work> NetGroup::alltoall(const std::byte* in,
                                          std::vector<std::size_t> send_bytes,
                                          std::byte* out,
                                          std::vector<std::size_t> recv_bytes) {
-  const auto own = static_cast<std::size_t>(rank());
-  if (send_bytes.size() != members() || recv_bytes.size() != members() ||
-      send_bytes[own] != recv_bytes[own] || !add_up(send_bytes, 1) || !add_up(recv_bytes, 1)) {
-    return refuse("alltoall: wants one size for each member, and the own ones alike");
-  }
   return std::make_unique<NetAlltoall>(
       links_, in, std::move(send_bytes), out, std::move(recv_bytes));
 }
 
 std::unique_ptr<Work> NetGroup::send(const std::byte* in, std::size_t bytes, int peer) {
-  if (!is_other_member(peer)) {
-    return refuse("send: the peer is not another member");
-  }
   return std::make_unique<NetSend>(links_, in, bytes, peer);
 }
 
 std::unique_ptr<Work> NetGroup::recv(std::byte* out, std::size_t bytes, int peer) {
-  if (!is_other_member(peer)) {
-    return refuse("recv: the peer is not another member");
-  }
   return std::make_unique<NetRecv>(links_, out, bytes, peer);
 }
 
@@ -274,8 +188,8 @@ std::unique_ptr<Group> make_net_group(Transport& transport,
   // Fragments and cuts are multiples of 64 bytes.
   NetGroupOptions rounded = options;
   rounded.chunk_bytes = std::max<std::size_t>(1, options.chunk_bytes / 64) * 64;
-  return std::make_unique<NetGroup>(
-      std::make_shared<NetLinks>(transport, std::move(members), rank, process_set, lane, rounded));
+  return make_checked_group(std::make_unique<NetGroup>(
+      std::make_shared<NetLinks>(transport, std::move(members), rank, process_set, lane, rounded)));
 }
 
 }  // namespace lightcc

@@ -33,11 +33,11 @@
 #include <utility>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
-#include "lightcc/collectives/net_bucket.hpp"
 #include "lightcc/collectives/net_links.hpp"
-#include "lightcc/collectives/net_shares.hpp"
+#include "lightcc/collectives/share_plan.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/transport/transport.hpp"
 

@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "lightcc/base/status.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/net_bucket.hpp"
 #include "lightcc/collectives/net_links.hpp"
-#include "lightcc/collectives/net_shares.hpp"
+#include "lightcc/collectives/share_plan.hpp"
 #include "lightcc/collectives/work.hpp"
 
 namespace lightcc {

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/kernels/reduce_job.hpp"
-#include "lightcc/collectives/shm_spans.hpp"
 #include "lightcc/collectives/shm_windows.hpp"
 #include "lightcc/collectives/shm_work.hpp"
 #include "lightcc/collectives/work.hpp"
@@ -32,13 +32,13 @@ class DirectWork final : public ShmWork {
  public:
   /// `piece`: elements of a round, at most a slot.
   DirectWork(std::shared_ptr<ShmState> state,
-             ShmSpans spans,
+             BucketView bucket,
              std::size_t piece,
              const Reduction& reduction)
       : ShmWork(std::move(state)),
-        spans_(std::move(spans)),
+        bucket_(std::move(bucket)),
         piece_(piece),
-        rounds_(spans_.count() / piece + (spans_.count() % piece != 0 ? 1 : 0)),
+        rounds_((bucket_.total_elements() + piece - 1) / piece),
         reduction_(reduction),
         sources_(windows().size()) {}
 
@@ -47,12 +47,12 @@ class DirectWork final : public ShmWork {
   Progress step() override;
   bool publish();
   bool combine();
-  std::size_t offset(std::size_t round) const { return round * piece_; }
-  std::size_t count(std::size_t round) const {
-    return std::min(piece_, spans_.count() - offset(round));
+  ElementRange range(std::size_t round) const {
+    const std::size_t first = round * piece_;
+    return {.first = first, .count = std::min(piece_, bucket_.total_elements() - first)};
   }
 
-  ShmSpans spans_;
+  BucketView bucket_;
   std::size_t piece_;
   std::size_t rounds_;
   Reduction reduction_;
@@ -86,13 +86,7 @@ bool DirectWork::publish() {
   if (!windows().can_publish(round)) {
     return false;
   }
-  const std::size_t width = spans_.element_bytes();
-  std::byte* const slot = windows().result_slot(round);
-  spans_.visit(offset(publish_round_),
-               count(publish_round_),
-               [&](const std::byte* in, std::byte*, std::size_t first, std::size_t elements) {
-                 copy_or_zero(slot + first * width, in, elements * width);
-               });
+  bucket_.pack(range(publish_round_), windows().result_slot(round));
   windows().mark_published(round);
   windows().ring_all();
   ++publish_round_;
@@ -106,20 +100,17 @@ bool DirectWork::combine() {
       return false;
     }
   }
-  const std::size_t width = spans_.element_bytes();
-  spans_.visit(offset(combine_round_),
-               count(combine_round_),
-               [&](const std::byte* in, std::byte* out, std::size_t first, std::size_t elements) {
-                 if (out == nullptr) {
-                   return;
-                 }
-                 for (std::size_t k = 0; k < sources_.size(); ++k) {
-                   sources_[k].data = k == windows().rank()
-                                          ? in
-                                          : windows().result_slot_of(k, round) + first * width;
-                 }
-                 reduce(sources_, out, nullptr, elements, reduction_, simd());
-               });
+  const std::size_t width = bucket_.element_bytes();
+  bucket_.for_each_piece(range(combine_round_), [&](const TensorSpan& piece, std::size_t first) {
+    if (piece.out == nullptr) {
+      return;
+    }
+    for (std::size_t k = 0; k < sources_.size(); ++k) {
+      sources_[k].data =
+          k == windows().rank() ? piece.in : windows().result_slot_of(k, round) + first * width;
+    }
+    reduce(sources_, piece.out, nullptr, piece.count, reduction_, simd());
+  });
   windows().mark_consumed(round);
   windows().ring_all();
   ++combine_round_;
@@ -157,15 +148,16 @@ class BarrierWork final : public ShmWork {
 }  // namespace
 
 std::unique_ptr<Work> make_shm_direct_allreduce(std::shared_ptr<ShmState> state,
-                                                std::vector<TensorSpan> spans,
+                                                const std::vector<TensorSpan>& tensors,
                                                 const Reduction& reduction) {
   constexpr std::size_t kRounds = 4;  // A middling message still has rounds to overlap.
   constexpr std::size_t kMinBytes = std::size_t{64} << 10;
   const std::size_t width = element_size(reduction.dtype);
-  ShmSpans row(std::move(spans), width);
-  const std::size_t wanted = std::max(row.count() * width / kRounds / 64 * 64, kMinBytes);
+  BucketView bucket(tensors, width);
+  const std::size_t wanted =
+      std::max(bucket.total_elements() * width / kRounds / 64 * 64, kMinBytes);
   const std::size_t piece = std::min(wanted, state->windows.layout().slot_bytes) / width;
-  return std::make_unique<DirectWork>(std::move(state), std::move(row), piece, reduction);
+  return std::make_unique<DirectWork>(std::move(state), std::move(bucket), piece, reduction);
 }
 
 std::unique_ptr<Work> make_shm_barrier(std::shared_ptr<ShmState> state) {

@@ -45,15 +45,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
+#include "lightcc/collectives/checked_group.hpp"
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/shm_layout.hpp"
 #include "lightcc/collectives/shm_windows.hpp"
@@ -64,43 +63,6 @@
 namespace lightcc {
 
 namespace {
-
-constexpr std::size_t kMaxBytes = std::numeric_limits<std::ptrdiff_t>::max();
-
-std::unique_ptr<Work> refuse(Status status) {
-  return std::make_unique<FailedWork>(std::move(status));
-}
-
-/// The sum of `counts` times `width`, if it is a size that memory can have.
-std::optional<std::size_t> total_bytes(std::span<const std::size_t> counts, std::size_t width) {
-  std::size_t total = 0;
-  for (const std::size_t count : counts) {
-    if (count > (kMaxBytes - total) / width) {
-      return std::nullopt;
-    }
-    total += count * width;
-  }
-  return total;
-}
-
-Status check_reduction(const Reduction& reduction) {
-  const bool known = static_cast<std::uint8_t>(reduction.dtype) < kDataTypeCount &&
-                     (reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kMin ||
-                      reduction.op == ReduceOp::kMax || reduction.op == ReduceOp::kProduct);
-  if (!known || !is_reducible(reduction.dtype, reduction.op)) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "a group cannot reduce %s with %s",
-                      data_type_name(reduction.dtype),
-                      reduce_op_name(reduction.op));
-  }
-  return Status::ok_status();
-}
-
-Status too_large() {
-  return make_error(ErrorCode::kInvalidArgument,
-                    "the tensors of one operation together exceed %zu bytes",
-                    kMaxBytes);
-}
 
 class ShmGroup final : public Group {
  public:
@@ -135,19 +97,6 @@ class ShmGroup final : public Group {
   std::unique_ptr<Work> barrier() override { return make_shm_barrier(state_); }
 
  private:
-  bool is_member(int rank) const { return rank >= 0 && rank < size(); }
-  Status check_parts(std::span<const TensorSpan> tensors,
-                     std::span<const std::size_t> counts,
-                     std::size_t width) const;
-  Status check_lists(std::size_t length) const {
-    if (length != state_->windows.size()) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "%zu blocks were given for a group of %d members",
-                        length,
-                        size());
-    }
-    return Status::ok_status();
-  }
   std::unique_ptr<Work> pair(int peer,
                              std::span<const std::byte> in,
                              std::span<std::byte> out) const;
@@ -158,94 +107,34 @@ class ShmGroup final : public Group {
 
 std::unique_ptr<Work> ShmGroup::allreduce(std::vector<TensorSpan> tensors,
                                           const Reduction& reduction) {
-  if (Status status = check_reduction(reduction); !status.ok()) {
-    return refuse(std::move(status));
-  }
-  const std::size_t width = element_size(reduction.dtype);
-  std::size_t total = 0;
+  std::size_t elements = 0;
   for (const TensorSpan& tensor : tensors) {
-    if (tensor.count > (kMaxBytes - total) / width) {
-      return refuse(too_large());
-    }
-    total += tensor.count * width;
+    elements += tensor.count;
   }
-  if (size() > 1 && total <= direct_bytes_) {
-    return make_shm_direct_allreduce(state_, std::move(tensors), reduction);
+  if (size() > 1 && elements * element_size(reduction.dtype) <= direct_bytes_) {
+    return make_shm_direct_allreduce(state_, tensors, reduction);
   }
-  return make_shm_allreduce(state_, std::move(tensors), reduction);
-}
-
-/// Whether `counts` are the parts of `tensors`.
-Status ShmGroup::check_parts(std::span<const TensorSpan> tensors,
-                             std::span<const std::size_t> counts,
-                             std::size_t width) const {
-  LIGHTCC_RETURN_IF_ERROR(check_lists(counts.size()));
-  std::vector<std::size_t> lengths;
-  lengths.reserve(tensors.size());
-  for (const TensorSpan& tensor : tensors) {
-    lengths.push_back(tensor.count);
-  }
-  const auto bytes = total_bytes(lengths, width);
-  if (!bytes) {
-    return too_large();
-  }
-  if (bytes != total_bytes(counts, width)) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "the members' parts together are not the %zu bytes of the tensors",
-                      *bytes);
-  }
-  return Status::ok_status();
+  return make_shm_allreduce(state_, tensors, reduction);
 }
 
 std::unique_ptr<Work> ShmGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                                       std::vector<std::size_t> counts,
                                                       const Reduction& reduction) {
-  Status status = check_reduction(reduction);
-  if (status.ok()) {
-    status = check_parts(tensors, counts, element_size(reduction.dtype));
-  }
-  if (!status.ok()) {
-    return refuse(std::move(status));
-  }
-  return make_shm_reduce_scatter(state_, std::move(tensors), counts, reduction);
+  return make_shm_reduce_scatter(state_, tensors, counts, reduction);
 }
 
 std::unique_ptr<Work> ShmGroup::reduce_scatter(const std::byte* in,
                                                std::byte* out,
                                                std::vector<std::size_t> counts,
                                                const Reduction& reduction) {
-  Status status = check_reduction(reduction);
-  if (status.ok()) {
-    status = check_lists(counts.size());
-  }
-  if (!status.ok()) {
-    return refuse(std::move(status));
-  }
   const std::size_t width = element_size(reduction.dtype);
-  if (!total_bytes(counts, width)) {
-    return refuse(too_large());
-  }
-  std::vector<TensorSpan> blocks;
-  blocks.reserve(counts.size());
-  for (std::size_t member = 0; member < counts.size(); ++member) {
-    const bool own = member == state_->windows.rank();
-    blocks.push_back({.in = in, .out = own ? out : nullptr, .count = counts[member]});
-    if (in != nullptr) {
-      in += counts[member] * width;
-    }
-  }
-  return make_shm_reduce_scatter(state_, std::move(blocks), counts, reduction);
+  return make_shm_reduce_scatter(
+      state_, blocks_of(in, out, counts, rank(), width), counts, reduction);
 }
 
 std::unique_ptr<Work> ShmGroup::allgather(const std::byte* in,
                                           std::byte* out,
                                           std::vector<std::size_t> bytes) {
-  if (Status status = check_lists(bytes.size()); !status.ok()) {
-    return refuse(std::move(status));
-  }
-  if (!total_bytes(bytes, 1)) {
-    return refuse(too_large());
-  }
   std::vector<TensorSpan> blocks;
   blocks.reserve(bytes.size());
   for (std::size_t member = 0; member < bytes.size(); ++member) {
@@ -253,59 +142,33 @@ std::unique_ptr<Work> ShmGroup::allgather(const std::byte* in,
     blocks.push_back({.in = own ? in : nullptr, .out = out, .count = bytes[member]});
     out += bytes[member];
   }
-  return make_shm_gather(state_, std::move(blocks), std::move(bytes));
+  return make_shm_gather(state_, blocks, bytes);
 }
 
 std::unique_ptr<Work> ShmGroup::allgather_bucket(std::vector<TensorSpan> tensors,
                                                  std::vector<std::size_t> counts,
                                                  DataType dtype) {
   const std::size_t width = element_size(dtype);
-  if (Status status = check_parts(tensors, counts, width); !status.ok()) {
-    return refuse(std::move(status));
-  }
   for (TensorSpan& tensor : tensors) {
     tensor.count *= width;
   }
   for (std::size_t& count : counts) {
     count *= width;
   }
-  return make_shm_gather(state_, std::move(tensors), std::move(counts));
+  return make_shm_gather(state_, tensors, counts);
 }
 
 std::unique_ptr<Work> ShmGroup::broadcast(std::byte* data, std::size_t bytes, int root) {
-  if (!is_member(root) || bytes > kMaxBytes) {
-    return refuse(make_error(ErrorCode::kInvalidArgument,
-                             "broadcast of %zu bytes from member %d of a group of %d",
-                             bytes,
-                             root,
-                             size()));
-  }
   std::vector<std::size_t> blocks(state_->windows.size(), 0);
   blocks[static_cast<std::size_t>(root)] = bytes;
-  return make_shm_gather(state_, {{.in = data, .out = data, .count = bytes}}, std::move(blocks));
+  return make_shm_gather(state_, {{.in = data, .out = data, .count = bytes}}, blocks);
 }
 
 std::unique_ptr<Work> ShmGroup::alltoall(const std::byte* in,
                                          std::vector<std::size_t> send_bytes,
                                          std::byte* out,
                                          std::vector<std::size_t> recv_bytes) {
-  Status status = check_lists(send_bytes.size());
-  if (status.ok()) {
-    status = check_lists(recv_bytes.size());
-  }
-  if (!status.ok()) {
-    return refuse(std::move(status));
-  }
   const std::size_t rank = state_->windows.rank();
-  if (!total_bytes(send_bytes, 1) || !total_bytes(recv_bytes, 1) ||
-      send_bytes[rank] != recv_bytes[rank]) {
-    return refuse(make_error(ErrorCode::kInvalidArgument,
-                             "alltoall: a member sends itself %zu bytes and expects %zu, or the "
-                             "blocks together exceed %zu bytes",
-                             send_bytes[rank],
-                             recv_bytes[rank],
-                             kMaxBytes));
-  }
   std::vector<ShmFlow> flows(send_bytes.size());
   for (std::size_t member = 0; member < flows.size(); ++member) {
     flows[member] = {
@@ -329,13 +192,6 @@ std::unique_ptr<Work> ShmGroup::recv(std::byte* out, std::size_t bytes, int peer
 std::unique_ptr<Work> ShmGroup::pair(int peer,
                                      std::span<const std::byte> in,
                                      std::span<std::byte> out) const {
-  if (!is_member(peer) || peer == rank()) {
-    return refuse(make_error(ErrorCode::kInvalidArgument,
-                             "member %d of a group of %d cannot send to or receive from member %d",
-                             rank(),
-                             size(),
-                             peer));
-  }
   return make_shm_pairs(state_,
                         {ShmFlow{.peer = static_cast<std::size_t>(peer), .in = in, .out = out}});
 }
@@ -371,8 +227,8 @@ std::unique_ptr<Group> make_shm_group(std::span<std::byte> memory,
     return nullptr;
   }
   ShmWindows windows(memory, static_cast<std::size_t>(rank), layout, std::move(doorbells));
-  return std::make_unique<ShmGroup>(std::make_shared<ShmState>(std::move(windows), options.simd),
-                                    options.direct_bytes);
+  return make_checked_group(std::make_unique<ShmGroup>(
+      std::make_shared<ShmState>(std::move(windows), options.simd), options.direct_bytes));
 }
 
 }  // namespace lightcc

@@ -62,14 +62,6 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) 
     std::memcpy(to, from, bytes);
   }
 }
-/// Copies, or zeroes where `from` is null.
-inline void copy_or_zero(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (from == nullptr) {
-    std::memset(to, 0, bytes);
-  } else {
-    std::memcpy(to, from, bytes);
-  }
-}
 
 /// Results of at least so many bytes are not in any cache when the caller gets to them.
 inline constexpr std::size_t kPastCacheBytes = std::size_t{32} << 20;
@@ -79,26 +71,26 @@ void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
 
 // The Works, by file. Arguments have been checked.
 
-/// shm_reduce_work.cpp: `spans` and `reduction` are those of Group::allreduce.
+/// shm_reduce_work.cpp: `tensors` and `reduction` are those of Group::allreduce.
 std::unique_ptr<Work> make_shm_allreduce(std::shared_ptr<ShmState> state,
-                                         std::vector<TensorSpan> spans,
+                                         const std::vector<TensorSpan>& tensors,
                                          const Reduction& reduction);
-/// Member i owns counts[i] elements of `spans`; only the own part's `out` is looked at.
+/// Member i owns counts[i] elements of `tensors`; only the own part's `out` is looked at.
 std::unique_ptr<Work> make_shm_reduce_scatter(std::shared_ptr<ShmState> state,
-                                              std::vector<TensorSpan> spans,
+                                              const std::vector<TensorSpan>& tensors,
                                               const std::vector<std::size_t>& counts,
                                               const Reduction& reduction);
 /// shm_direct_work.cpp: the same result, for small inputs or two members.
 std::unique_ptr<Work> make_shm_direct_allreduce(std::shared_ptr<ShmState> state,
-                                                std::vector<TensorSpan> spans,
+                                                const std::vector<TensorSpan>& tensors,
                                                 const Reduction& reduction);
 std::unique_ptr<Work> make_shm_barrier(std::shared_ptr<ShmState> state);
 
-/// shm_gather_work.cpp: `spans` count bytes, of which member i has bytes[i], in its `in`; a
+/// shm_gather_work.cpp: `tensors` count bytes, of which member i has bytes[i], in its `in`; a
 /// broadcast is a gather of a single block.
 std::unique_ptr<Work> make_shm_gather(std::shared_ptr<ShmState> state,
-                                      std::vector<TensorSpan> spans,
-                                      std::vector<std::size_t> bytes);
+                                      const std::vector<TensorSpan>& tensors,
+                                      const std::vector<std::size_t>& bytes);
 
 /// Bytes from this member to `peer` and from `peer` to this member. With itself: in to out.
 struct ShmFlow {

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "lightcc/collectives/net_bucket.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 
 namespace lightcc::grid_plan_test {
 namespace {

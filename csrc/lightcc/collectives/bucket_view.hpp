@@ -22,6 +22,13 @@ struct ElementRange {
   bool operator==(const ElementRange&) const = default;
 };
 
+/// The blocks in `in`, one after another, as a bucket of which only the own one has an output.
+std::vector<TensorSpan> blocks_of(const std::byte* in,
+                                  std::byte* out,
+                                  const std::vector<std::size_t>& counts,
+                                  int own,
+                                  std::size_t element_bytes);
+
 class BucketView {
  public:
   /// What counts as one tensor: kNothing where all members need the same pieces.

@@ -1,5 +1,5 @@
 // Cutting and packing: every element is in exactly one piece, and a bucket reads like one vector.
-#include "lightcc/collectives/net_shares.hpp"
+#include "lightcc/collectives/share_plan.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#include "lightcc/collectives/bucket_view.hpp"
 #include "lightcc/collectives/group.hpp"
-#include "lightcc/collectives/net_bucket.hpp"
 
-namespace lightcc::net_shares_test {
+namespace lightcc::share_plan_test {
 namespace {
 
 TEST(SharePlan, even_pieces_cover_the_vector_in_order_and_stay_small) {
@@ -105,4 +105,4 @@ TEST(BucketView, packing_and_unpacking_are_inverse_and_null_is_zero) {
 }
 
 }  // namespace
-}  // namespace lightcc::net_shares_test
+}  // namespace lightcc::share_plan_test

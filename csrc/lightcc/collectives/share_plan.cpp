@@ -1,11 +1,11 @@
 // The arithmetic of shares, free of overflow for any count that fits in memory. (Idea: the header.)
-#include "lightcc/collectives/net_shares.hpp"
+#include "lightcc/collectives/share_plan.hpp"
 
 #include <algorithm>
 #include <cstddef>
 #include <vector>
 
-#include "lightcc/collectives/net_bucket.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 
 namespace lightcc {
 namespace {
@@ -31,8 +31,11 @@ SharePlan SharePlan::even(std::size_t total_elements,
   SharePlan plan(element_bytes, piece_bytes);
   plan.total_ = total_elements;
   plan.members_ = members;
-  plan.lines_ = ceil_div(total_elements, plan.line_elements_);
-  plan.chunks_ = ceil_div(plan.lines_, members * (plan.piece_bytes_ / kLineBytes));
+  const std::size_t lines = ceil_div(total_elements, plan.line_elements_);
+  plan.chunks_ = ceil_div(lines, members * (plan.piece_bytes_ / kLineBytes));
+  const std::size_t pieces = std::max<std::size_t>(1, plan.chunks_ * members);
+  plan.lines_of_each_ = lines / pieces;
+  plan.longer_ = lines % pieces;
   return plan;
 }
 
@@ -58,14 +61,10 @@ ElementRange SharePlan::piece(std::size_t chunk, std::size_t member) const {
     return {.first = starts_[member] + skip,
             .count = std::min(piece_elements_, counts_[member] - skip)};
   }
-  // The first `longer` of all pieces have one line more than the others.
-  const std::size_t pieces = chunks_ * members_;
-  const std::size_t each = lines_ / pieces;
-  const std::size_t longer = lines_ % pieces;
   const std::size_t index = chunk * members_ + member;
-  const std::size_t first_line = index * each + std::min(index, longer);
+  const std::size_t first_line = index * lines_of_each_ + std::min(index, longer_);
   const std::size_t first = std::min(first_line * line_elements_, total_);
-  const std::size_t lines = each + (index < longer ? 1 : 0);
+  const std::size_t lines = lines_of_each_ + (index < longer_ ? 1 : 0);
   return {.first = first, .count = std::min(lines * line_elements_, total_ - first)};
 }
 

@@ -1,5 +1,5 @@
-// Merges neighbouring tensors once, then finds ranges by binary search. (Idea: net_bucket.hpp.)
-#include "lightcc/collectives/net_bucket.hpp"
+// Merges neighbouring tensors once, then finds ranges by binary search. (Idea: bucket_view.hpp.)
+#include "lightcc/collectives/bucket_view.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -21,6 +21,21 @@ bool continues(const TensorSpan& previous, const TensorSpan& next, std::size_t e
 }
 
 }  // namespace
+
+std::vector<TensorSpan> blocks_of(const std::byte* in,
+                                  std::byte* out,
+                                  const std::vector<std::size_t>& counts,
+                                  int own,
+                                  std::size_t element_bytes) {
+  std::vector<TensorSpan> blocks;
+  blocks.reserve(counts.size());
+  for (std::size_t member = 0; member < counts.size(); ++member) {
+    const bool is_own = member == static_cast<std::size_t>(own);
+    blocks.push_back({.in = in, .out = is_own ? out : nullptr, .count = counts[member]});
+    in += in != nullptr ? counts[member] * element_bytes : 0;
+  }
+  return blocks;
+}
 
 BucketView::BucketView(const std::vector<TensorSpan>& tensors,
                        std::size_t element_bytes,

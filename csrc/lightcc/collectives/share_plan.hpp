@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "lightcc/collectives/net_bucket.hpp"
+#include "lightcc/collectives/bucket_view.hpp"
 
 namespace lightcc {
 
@@ -39,8 +39,9 @@ class SharePlan {
   // Even shares.
   std::size_t total_ = 0;
   std::size_t members_ = 0;
-  std::size_t line_elements_;  ///< In 64 bytes, the unit of cutting.
-  std::size_t lines_ = 0;      ///< In all, the last one perhaps not full.
+  std::size_t line_elements_;      ///< In 64 bytes, the unit of cutting.
+  std::size_t lines_of_each_ = 0;  ///< Of a piece; the first `longer_` of all have one more.
+  std::size_t longer_ = 0;
   // Shares by counts; empty for even ones.
   std::vector<std::size_t> starts_;
   std::vector<std::size_t> counts_;
