@@ -96,7 +96,7 @@ def use_torch_exchange(enabled: bool) -> bool:
     """
 
 class CompressionSpec:
-    """How an allreduce is compressed: top-k, quantised, or at low rank."""
+    """How an allreduce is compressed: top-k or quantised."""
 
     def __init__(
         self,
@@ -114,12 +114,6 @@ class CompressionSpec:
 
         With `floating` they are floating-point numbers (fp8), which have 8 bits.
         """
-
-    @staticmethod
-    def low_rank(
-        rank: int, min_compression_rate: float = 2.0, warmup_steps: int = 0
-    ) -> CompressionSpec:
-        """Returns the spec of PowerSGD; ValueError where a number is out of its range."""
 
     @property
     def bits(self) -> int:
@@ -139,12 +133,6 @@ class CompressionSpec:
     def warmup_steps(self) -> int: ...
     @property
     def momentum(self) -> float: ...
-    @property
-    def matrix_rank(self) -> int:
-        """Of low rank; 0: others."""
-
-    @property
-    def min_compression_rate(self) -> float: ...
 
 class World:
     """One membership of ranks. Submitting methods return a handle and never block.
@@ -359,9 +347,8 @@ class World:
         By process set and operation: how far the tensor had come at `mark_compression()`, or None
         if it was not there, and states as of `save_compression()` by how far they have come. That
         is how often it was all-reduced, and how many of these steps counted. There are the state of
-        now, and that before the last step, or after a step that the end of the world has cut off
-        (not of PowerSGD). No state is there of tensors in flight, and of those that a GPU has which
-        has failed.
+        now, and that before the last step, or after a step that the end of the world has cut off.
+        No state is there of tensors in flight, and of those that a GPU has which has failed.
         """
 
     def check_compression(self, process_set: int, name: str, state: bytes) -> tuple[str, int, int]:

@@ -2,7 +2,7 @@
 
 A compressor is a class with two static methods. Others than these can be passed, too. Those here
 take numpy arrays and torch tensors; torch records what they do for its gradients. Top-k, int8,
-fp8, int4, 1-bit and PowerSGD are done by the engine.
+fp8, int4 and 1-bit are done by the engine.
 """
 
 from __future__ import annotations
@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from lightcc._core import CompressionSpec
+
+
+#: What takes the place of compressors that lightcc no longer has (docs/tried.md).
+_INSTEAD = {
+    "powersgd": "Compression.int4, Compression.topk(...) under SGD, or torch's own powerSGD_hook",
+}
 
 
 class CompressionWarning(UserWarning):
@@ -67,9 +73,9 @@ class EngineCompressor(Compressor):
     """Leaves tensors to the engine, which compresses what it sends between hosts itself.
 
     What a step does not send, or rounds away, is added to what the next one has to send (error
-    feedback), so nothing is lost, only late. Within a host everything travels, but for PowerSGD,
-    which compresses there, too. Tensors that are small (`LIGHT_TOPK_THRESHOLD`) or not of a
-    floating-point dtype travel as they are, and so does everything where all ranks share a host.
+    feedback), so nothing is lost, only late. Within a host everything travels. Tensors that are
+    small (`LIGHT_TOPK_THRESHOLD`) or not of a floating-point dtype travel as they are, and so does
+    everything where all ranks share a host.
 
     What is kept back belongs to the name of the operation. See `save_compression_state()`.
     """
@@ -354,70 +360,6 @@ class AutoCompressor(EngineCompressor):
         raise ValueError(msg)
 
 
-class PowerSGDCompressor(EngineCompressor):
-    """Sends two factors of each matrix, whose product is nearly the sum of all ranks' gradients.
-
-    For SGD, and matrices that are large: rank * (rows + columns) elements travel instead of rows *
-    columns. Under Adam and its like it costs accuracy, and `Int4Compressor` does better for the
-    same bytes (docs/convergence.md). Factors are float32, or float64 for float64. Which tensors are
-    compressed: see `EngineCompressor`. Beyond that, vectors travel as they are, and so do matrices
-    that save too little.
-
-    A tensor of more dimensions is a matrix of its first ones by its others, cut where rows and
-    columns together are the fewest. Each rank keeps back what was not sent of its own gradient, in
-    4 bytes per element (8 for float64).
-
-    Source: Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression" (2019).
-
-    Args:
-        rank: Of the product, a whole number of 1 to 64.
-        warmup_steps: For so many steps gradients travel as they are. Torch calls it
-            `start_powerSGD_iter`.
-        min_compression_rate: Matrices travel as they are unless the factors are smaller by more
-            than this factor, in bytes.
-
-    Raises:
-        TypeError: `rank` or `warmup_steps` is no whole number.
-        ValueError: A number is out of its range.
-    """
-
-    label = "PowerSGD"
-
-    def __init__(
-        self, rank: int = 1, warmup_steps: int = 10, *, min_compression_rate: float = 2.0
-    ) -> None:
-        """Takes the arguments of the class."""
-        self.rank = _whole("rank", rank, 1, 64)
-        self.warmup_steps = _whole("warmup_steps", warmup_steps, 0, 2**32 - 1)
-        self.min_compression_rate = float(min_compression_rate)
-        if not 0.0 < self.min_compression_rate < float("inf"):
-            msg = (
-                f"min_compression_rate is {min_compression_rate}: expected a finite number above 0"
-            )
-            raise ValueError(msg)
-
-    def describe(self) -> str:
-        """Returns what it does, as messages say it."""
-        warmup = f", after {self.warmup_steps} steps as they are" if self.warmup_steps else ""
-        return f"{self.label} of rank {self.rank}{warmup}"
-
-    def spec(self, momentum: float | None = None) -> CompressionSpec:  # noqa: ARG002
-        """Returns what the engine is asked for; no momentum is applied."""
-        # Not at the top: this module is imported where the engine is not.
-        from lightcc._core import CompressionSpec
-
-        return CompressionSpec.low_rank(self.rank, self.min_compression_rate, self.warmup_steps)
-
-
-def _whole(name: str, value: Any, lowest: int, highest: int) -> int:
-    """Returns `value` where it is a whole number in a range."""
-    is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
-    if is_whole and lowest <= int(value) <= highest:
-        return int(value)
-    msg = f"{name} is {value!r}: expected a whole number of {lowest} to {highest}"
-    raise ValueError(msg) if is_whole else TypeError(msg)
-
-
 def find_engine_compressor(compression: Any) -> EngineCompressor | None:
     """Returns the compressor that `compression` asks of the engine, if it does."""
     if isinstance(compression, type):
@@ -438,8 +380,8 @@ def check_compression(compression: Any) -> None:
         msg = (
             f"compression is {compression!r}; allowed are Compression.none, Compression.fp16, "
             "Compression.topk(...), Compression.int8, Compression.fp8, Compression.int4, "
-            "Compression.onebit, Compression.powersgd(...), Compression.adam(...), "
-            "Compression.auto(...), and what has their methods compress() and decompress()."
+            "Compression.onebit, Compression.adam(...), Compression.auto(...), and what has their "
+            "methods compress() and decompress()."
         )
         raise TypeError(msg)
 
@@ -452,7 +394,20 @@ def refuse_engine_compressor(compression: Any, operation: str) -> None:
         raise ValueError(msg)
 
 
-class Compression:
+class NamedCompressors(type):
+    """Says of compressors that lightcc no longer has what takes their place."""
+
+    def __getattr__(cls, name: str) -> Any:
+        """Raises AttributeError."""
+        instead = _INSTEAD.get(name)
+        if instead is None:
+            msg = f"Compression has no {name!r}"
+        else:
+            msg = f"Compression.{name} is no longer in lightcc: use {instead}"
+        raise AttributeError(msg)
+
+
+class Compression(metaclass=NamedCompressors):
     """The compressors that come with lightcc."""
 
     none = NoneCompressor
@@ -464,4 +419,3 @@ class Compression:
     onebit = OneBitCompressor
     adam = AdamCompressor
     auto = AutoCompressor
-    powersgd = PowerSGDCompressor

@@ -53,7 +53,6 @@ SGD_VARIANTS = (
     "fp16",
     "scaled",
     "auto",
-    "PowerSGD 4",
     "float16",
     "default",
 )
@@ -67,7 +66,6 @@ WHOLE = {
     "auto": hvd.Compression.auto(),
     "auto, 1 bit": hvd.Compression.auto(budget=0.05),
     "auto, no budget": hvd.Compression.auto(),
-    "PowerSGD 4": hvd.Compression.powersgd(4, warmup_steps=150),
     "float16": hvd.Compression.fp16,
     "default": hvd.Compression.none,  # In a world with LIGHT_TOPK_ALLREDUCE=1.
     "dense, learning rarely": hvd.Compression.none,

@@ -178,7 +178,7 @@ def convolutions() -> Task:
         make_model=make_model,
         measure=_count_correct,
         warmup_steps=50,
-        variants=("dense", "int8", "float16", "int4", "default", "auto", "PowerSGD 4"),
+        variants=("dense", "int8", "float16", "int4", "default", "auto"),
     )
 
 
@@ -285,7 +285,6 @@ def transformer() -> Task:
             "int4",
             "int8",
             "fp8",
-            "PowerSGD 4",
             "auto",
             "auto, 1 bit",
             "feedback",

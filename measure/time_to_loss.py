@@ -35,7 +35,6 @@ WAYS: dict[str, dict[tuple[str, float], str]] = {
     "sgd": {
         ("dense", 1.0): "dense",
         ("int4", 1.0): "int4",
-        ("PowerSGD 4", 1.0): "PowerSGD of rank 4",
         ("feedback", 0.01): "top-k at 1%",
         ("warm-up", 0.01): "top-k at 1%, warm-up",
         AUTO: "auto",

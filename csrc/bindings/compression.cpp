@@ -54,21 +54,6 @@ CompressionSpec make_quantized_spec(int bits, bool floating) {
   return {.compressor = compressor};
 }
 
-CompressionSpec make_low_rank_spec(std::uint32_t rank,
-                                   double min_compression_rate,
-                                   std::uint32_t warmup_steps) {
-  const CompressionSpec spec{.compressor = Compressor::kLowRank,
-                             .warmup_steps = warmup_steps,
-                             .matrix_rank = rank,
-                             .min_compression_rate = min_compression_rate};
-  if (!spec.is_valid()) {
-    throw py::value_error("PowerSGD compression: the rank must be 1 to " +
-                          std::to_string(kMaxMatrixRank) +
-                          ", min_compression_rate a finite number above 0.");
-  }
-  return spec;
-}
-
 py::object compression_position(WorldBinding& world, std::uint32_t process_set) {
   const std::optional<GridPosition> position = [&] {
     const py::gil_scoped_release nogil;
@@ -224,11 +209,6 @@ void register_compression(py::module_& module,
            "warmup_steps"_a = 0,
            "momentum"_a = 0.0)
       .def_static("quantized", &make_quantized_spec, "bits"_a, "floating"_a = false)
-      .def_static("low_rank",
-                  &make_low_rank_spec,
-                  "rank"_a,
-                  "min_compression_rate"_a = 2.0,
-                  "warmup_steps"_a = 0)
       .def_property_readonly("bits",
                              [](const CompressionSpec& spec) { return bits_of(spec.compressor); })
       .def_property_readonly(
@@ -238,9 +218,7 @@ void register_compression(py::module_& module,
       .def_readonly("fp16", &CompressionSpec::fp16)
       .def_readonly("exact", &CompressionSpec::exact)
       .def_readonly("warmup_steps", &CompressionSpec::warmup_steps)
-      .def_readonly("momentum", &CompressionSpec::momentum)
-      .def_readonly("matrix_rank", &CompressionSpec::matrix_rank)
-      .def_readonly("min_compression_rate", &CompressionSpec::min_compression_rate);
+      .def_readonly("momentum", &CompressionSpec::momentum);
   world.def("compression_position", &compression_position, "process_set"_a)
       .def(
           "compresses",

@@ -97,20 +97,6 @@ Status read_reduction(KernelConstruction* node, Signature& signature) {
   return {};
 }
 
-// matrix_rank is 0 where low rank is not asked for.
-Result<CompressionSpec> read_low_rank(KernelConstruction* node, std::int64_t rank) {
-  CompressionSpec spec{.compressor = Compressor::kLowRank};
-  LIGHTCC_ASSIGN_OR_RETURN(spec.min_compression_rate, read_number(node, "min_compression_rate"));
-  LIGHTCC_ASSIGN_OR_RETURN(const std::int64_t steps, read_integer(node, "topk_warmup_steps"));
-  spec.matrix_rank = static_cast<std::uint32_t>(rank);
-  spec.warmup_steps = static_cast<std::uint32_t>(steps);
-  if (rank < 0 || rank > kMaxMatrixRank || steps < 0 || !spec.is_valid()) {
-    return bad_attribute("matrix_rank",
-                         "this, min_compression_rate or topk_warmup_steps is out of range");
-  }
-  return spec;
-}
-
 // topk_ratio is "0" where top-k is not asked for, and quantize_bits is 0 where that is not.
 Status read_compression(KernelConstruction* node, Signature& signature) {
   CompressionSpec spec;
@@ -124,11 +110,6 @@ Status read_compression(KernelConstruction* node, Signature& signature) {
     return bad_attribute("quantize_bits",
                          floating ? "allowed are 8 of floating-point numbers, and 0 for none"
                                   : "allowed are 8, 4, 1, and 0 for none");
-  }
-  LIGHTCC_ASSIGN_OR_RETURN(const std::int64_t rank, read_integer(node, "matrix_rank"));
-  if (rank != 0) {
-    LIGHTCC_ASSIGN_OR_RETURN(signature.compression, read_low_rank(node, rank));
-    return {};
   }
   LIGHTCC_ASSIGN_OR_RETURN(spec.ratio, read_number(node, "topk_ratio"));
   if (spec.ratio == 0.0) {

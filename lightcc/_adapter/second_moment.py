@@ -25,7 +25,6 @@ _TEXT = (
 _WHAT = {
     "top-k": "rare and large",
     "1-bit": "a gradient with an error of its own size",
-    "PowerSGD": "a matrix of low rank",
 }
 
 _warned_era: int | None = None

@@ -52,12 +52,6 @@ def compression_arguments(spec: CompressionSpec | None) -> dict[str, Any]:
         return {}
     if spec.bits:
         return {"quantize_bits": spec.bits, "quantize_floating": spec.floating}
-    if spec.matrix_rank:
-        return {
-            "matrix_rank": spec.matrix_rank,
-            "min_compression_rate": repr(spec.min_compression_rate),
-            "topk_warmup_steps": spec.warmup_steps,
-        }
     return {
         "topk_ratio": repr(spec.ratio),
         "topk_momentum": repr(spec.momentum),

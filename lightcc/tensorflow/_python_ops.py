@@ -35,8 +35,6 @@ DEFAULTS: dict[str, Any] = {
     "postscale_factor": "1",
     "quantize_bits": 0,
     "quantize_floating": False,
-    "matrix_rank": 0,
-    "min_compression_rate": "2",
     "topk_ratio": "0",
     "topk_momentum": "0",
     "topk_warmup_steps": 0,
@@ -73,12 +71,6 @@ def _compression(attributes: dict[str, Any]) -> _core.CompressionSpec | None:
     if attributes["quantize_bits"] != 0:
         return _core.CompressionSpec.quantized(
             attributes["quantize_bits"], attributes["quantize_floating"]
-        )
-    if attributes["matrix_rank"] != 0:
-        return _core.CompressionSpec.low_rank(
-            attributes["matrix_rank"],
-            float(attributes["min_compression_rate"]),
-            attributes["topk_warmup_steps"],
         )
     ratio = float(attributes["topk_ratio"])
     if ratio == 0.0:

@@ -12,8 +12,8 @@ from lightcc.compression import (
     Fp8Compressor,
     Int4Compressor,
     Int8Compressor,
+    NamedCompressors,
     NoneCompressor,
-    PowerSGDCompressor,
     TopKCompressor,
 )
 
@@ -27,7 +27,6 @@ __all__ = [
     "Int4Compressor",
     "Int8Compressor",
     "NoneCompressor",
-    "PowerSGDCompressor",
     "TopKCompressor",
 ]
 
@@ -62,7 +61,7 @@ class BF16Compressor(_Narrow):
     _dtype = tf.bfloat16
 
 
-class Compression:
+class Compression(metaclass=NamedCompressors):
     """The compressors that come with lightcc, for TensorFlow's tensors."""
 
     none = NoneCompressor
@@ -73,4 +72,3 @@ class Compression:
     fp8 = Fp8Compressor
     int4 = Int4Compressor
     auto = AutoCompressor
-    powersgd = PowerSGDCompressor

@@ -14,9 +14,9 @@ from lightcc.compression import (
     FP16Compressor,
     Int4Compressor,
     Int8Compressor,
+    NamedCompressors,
     NoneCompressor,
     OneBitCompressor,
-    PowerSGDCompressor,
     TopKCompressor,
 )
 
@@ -32,7 +32,6 @@ __all__ = [
     "Int8Compressor",
     "NoneCompressor",
     "OneBitCompressor",
-    "PowerSGDCompressor",
     "TopKCompressor",
 ]
 
@@ -53,7 +52,7 @@ class BF16Compressor(Compressor):
         return tensor if ctx is None else tensor.to(ctx)
 
 
-class Compression:
+class Compression(metaclass=NamedCompressors):
     """The compressors that come with lightcc, for torch tensors."""
 
     none = NoneCompressor
@@ -66,4 +65,3 @@ class Compression:
     onebit = OneBitCompressor
     adam = AdamCompressor
     auto = AutoCompressor
-    powersgd = PowerSGDCompressor

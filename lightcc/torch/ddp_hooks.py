@@ -1,7 +1,7 @@
 """Communication hooks for torch's DistributedDataParallel.
 
 DDP keeps its buckets and its overlap with the backward pass; lightcc carries the gradients, on two
-levels and compressed between hosts, quantised, top-k or at low rank:
+levels and compressed between hosts, quantised or top-k:
 
     import lightcc.torch as hvd
     from lightcc.torch import ddp_hooks
@@ -23,7 +23,6 @@ from lightcc.compression import (
     Fp8Compressor,
     Int4Compressor,
     Int8Compressor,
-    PowerSGDCompressor,
     TopKCompressor,
 )
 from lightcc.process_sets import ProcessSet, global_process_set
@@ -31,10 +30,8 @@ from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
 
 __all__ = [
-    "PowerSGDState",
     "QuantizedState",
     "TopKState",
-    "powersgd_2d_hook",
     "quantized_2d_hook",
     "topk_2d_hook",
 ]
@@ -152,38 +149,6 @@ class QuantizedState(_CompressedState):
         super().__init__(module, eight() if bits == 8 else Int4Compressor(), process_set)
 
 
-class PowerSGDState(_CompressedState):
-    """The same for `powersgd_2d_hook()`. Unlike torch's of that name, it serves any buckets."""
-
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        rank: int = 1,
-        warmup_steps: int = 10,
-        *,
-        min_compression_rate: float = 2.0,
-        process_set: ProcessSet = global_process_set,
-    ) -> None:
-        """Every rank of the process set must make it, with the same arguments.
-
-        Args:
-            module: The model, wrapped by DDP or not yet.
-            rank: As of `Compression.powersgd`, and so are `warmup_steps` and
-                `min_compression_rate`.
-            warmup_steps: See there.
-            min_compression_rate: See there.
-            process_set: The ranks whose gradients are averaged: those of DDP's process group.
-
-        Raises:
-            TypeError: `rank` or `warmup_steps` is no whole number.
-            ValueError: A number is out of its range.
-        """
-        compressor = PowerSGDCompressor(
-            rank, warmup_steps, min_compression_rate=min_compression_rate
-        )
-        super().__init__(module, compressor, process_set)
-
-
 def topk_2d_hook(state: TopKState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket's gradients over all ranks, compressed between hosts.
 
@@ -214,17 +179,12 @@ def quantized_2d_hook(
     return state.reduce(bucket)
 
 
-def powersgd_2d_hook(
-    state: PowerSGDState, bucket: GradBucket
-) -> torch.futures.Future[torch.Tensor]:
-    """Averages a bucket's gradients over all ranks, matrices at low rank between hosts.
-
-    Args:
-        state: Made for the model that DDP wraps.
-        bucket: As DDP hands it over.
-
-    Returns:
-        The bucket's buffer, with the averages, when they are there. Where a rank failed, DDP raises
-        a RuntimeError on all ranks, which says HorovodInternalError and names it.
-    """
-    return state.reduce(bucket)
+def __getattr__(name: str) -> object:
+    if name in ("PowerSGDState", "powersgd_2d_hook"):
+        msg = (
+            f"{name} is no longer in lightcc: use quantized_2d_hook with bits=4, topk_2d_hook, or"
+            " torch's own powerSGD_hook"
+        )
+        raise AttributeError(msg)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

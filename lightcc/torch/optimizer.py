@@ -470,7 +470,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             parameters of `optimizer` must be among them. `None` names them by their position,
             so that only one such optimizer may have gradients in flight at a time.
         compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
-            `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.onebit`, `.powersgd(...)`, `.adam(...)` where
+            `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.onebit`, `.adam(...)` where
             `optimizer` is an Adam or AdamW, `.auto(...)`, which finds out, or a class with
             `compress()` and `decompress()`. With `Compression.none`, LIGHT_TOPK_ALLREDUCE=1 means
             what suits `optimizer`: `.adam()` for Adam and AdamW, top-k for SGD, `.int4` for others

@@ -96,8 +96,6 @@ const char* compressor_name(Compressor compressor) {
       return "int4";
     case Compressor::kSign:
       return "1-bit";
-    case Compressor::kLowRank:
-      return "PowerSGD";
     default:
       return "top-k";
   }

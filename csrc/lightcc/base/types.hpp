@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 
 #include "lightcc/base/export.hpp"
@@ -108,20 +107,18 @@ constexpr bool is_floating_point(DataType dtype) {
 
 /// What travels in the place of elements (docs/algorithms.md).
 enum class Compressor : std::uint8_t {
-  kTopk = 0,     ///< The elements of largest magnitude only.
-  kInt8 = 1,     ///< All of them, in 8 bits each, with a scale for each block of 128.
-  kInt4 = 2,     ///< The same in 4 bits.
-  kSign = 3,     ///< The same in 1 bit: the sign.
-  kLowRank = 4,  ///< Two factors of a matrix that is nearly the tensor (PowerSGD).
-  kFp8 = 5,      ///< All elements, as 8-bit floating-point numbers (E4M3) with such a scale.
+  kTopk = 0,  ///< The elements of largest magnitude only.
+  kInt8 = 1,  ///< All of them, in 8 bits each, with a scale for each block of 128.
+  kInt4 = 2,  ///< The same in 4 bits.
+  kSign = 3,  ///< The same in 1 bit: the sign.
+  kFp8 = 4,   ///< All elements, as 8-bit floating-point numbers (E4M3) with such a scale.
 };
-inline constexpr std::uint8_t kCompressorCount = 6;
+inline constexpr std::uint8_t kCompressorCount = 5;
 
 /// How many bits an element takes; 0 for compressors that do not send all of them.
 constexpr unsigned bits_of(Compressor compressor) {
   switch (compressor) {
     case Compressor::kTopk:
-    case Compressor::kLowRank:
       break;
     case Compressor::kInt8:
     case Compressor::kFp8:
@@ -146,41 +143,24 @@ constexpr Compressor compressor_of(std::int64_t bits, bool floating = false) {
                      : Compressor::kTopk;
 }
 
-/// The most that CompressionSpec::matrix_rank may be.
-inline constexpr std::uint32_t kMaxMatrixRank = 64;
-
 /// How an all-reduce is compressed between hosts. What does not travel is kept for the next time.
 struct CompressionSpec {
   Compressor compressor = Compressor::kTopk;
-  // Of top-k; others leave them as they are here, but low rank has a warm-up, too.
+  // Of top-k; others leave them as they are here.
   double ratio = 0.01;             ///< Share of the elements that is sent, in (0, 1].
   double momentum = 0.0;           ///< Of the momentum correction, in [0, 1); 0: none.
-  std::uint32_t warmup_steps = 0;  ///< The share falls from 25% to `ratio`. Low rank: dense.
+  std::uint32_t warmup_steps = 0;  ///< The share falls from 25% to `ratio`.
   bool fp16 = false;               ///< Values travel as float16.
   bool exact = false;              ///< Exactly the share; else about as many.
-  // Of low rank; others leave them as they are here.
-  std::uint32_t matrix_rank = 0;      ///< Of the product of both factors, 1 to kMaxMatrixRank.
-  double min_compression_rate = 0.0;  ///< What saves less in bytes travels dense; above 0.
 
   bool operator==(const CompressionSpec&) const = default;
   bool is_quantized() const { return bits_of(compressor) != 0; }
-  bool is_low_rank() const { return compressor == Compressor::kLowRank; }
   /// Whether every field is in its range.
   bool is_valid() const {
     if (is_quantized()) {
       return *this == CompressionSpec{.compressor = compressor};
     }
-    if (is_low_rank()) {
-      const CompressionSpec same{.compressor = compressor,
-                                 .warmup_steps = warmup_steps,
-                                 .matrix_rank = matrix_rank,
-                                 .min_compression_rate = min_compression_rate};
-      return *this == same && matrix_rank >= 1 && matrix_rank <= kMaxMatrixRank &&
-             min_compression_rate > 0.0 &&
-             min_compression_rate <= std::numeric_limits<double>::max();
-    }
-    return ratio > 0.0 && ratio <= 1.0 && momentum >= 0.0 && momentum < 1.0 && matrix_rank == 0 &&
-           min_compression_rate == 0.0;
+    return ratio > 0.0 && ratio <= 1.0 && momentum >= 0.0 && momentum < 1.0;
   }
 };
 
@@ -192,7 +172,7 @@ const char* memory_kind_name(MemoryKind kind);
 const char* op_type_name(OpType op);
 /// "SUM", "AVERAGE", ...
 const char* reduce_op_name(ReduceOp op);
-/// "top-k", "int8", "fp8", "int4", "1-bit", "PowerSGD".
+/// "top-k", "int8", "fp8", "int4", "1-bit".
 const char* compressor_name(Compressor compressor);
 
 /// "auto_fusion of at most 1024 bytes", ...

@@ -22,7 +22,7 @@ struct SavedEntry {
   std::size_t elements = 0;  ///< Of the tensor.
   std::uint64_t steps = 0;
   double factor = 0.0;               ///< TopkEntry::send_factor.
-  std::span<const std::byte> state;  ///< Of TopkShardState::save() or LowRankState::save().
+  std::span<const std::byte> state;  ///< Of TopkShardState::save().
 };
 
 /// kInvalidArgument: "saved compression state", then `what`.

@@ -12,8 +12,6 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_group.hpp"
-#include "lightcc/compression/low_rank_shape.hpp"
-#include "lightcc/compression/low_rank_state.hpp"
 #include "lightcc/compression/saved_entry.hpp"
 #include "lightcc/compression/step_energy.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
@@ -44,7 +42,7 @@ struct CompressionUsage {
 /// How far a tensor has come.
 struct TopkSteps {
   std::uint64_t steps = 0;    ///< TopkEntry::steps.
-  std::uint64_t counted = 0;  ///< Those that counted: not void, and not dense while it warms up.
+  std::uint64_t counted = 0;  ///< Those that counted: not void.
   bool operator==(const TopkSteps&) const = default;
 };
 
@@ -52,14 +50,13 @@ struct TopkSteps {
 struct TopkEntry {
   GridPosition position;
   DataType dtype = DataType::kFloat32;
-  std::size_t elements = 0;                ///< Of the tensor.
-  TopkKernels* kernels = nullptr;          ///< Of the plane that the state is on.
-  std::unique_ptr<TopkShardState> state;   ///< Of this rank's shard; null: it travels at low rank.
-  std::unique_ptr<LowRankState> low_rank;  ///< Of the whole tensor, where it does.
+  std::size_t elements = 0;               ///< Of the tensor.
+  TopkKernels* kernels = nullptr;         ///< Of the plane that the state is on.
+  std::unique_ptr<TopkShardState> state;  ///< Of this rank's shard.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
   CompressionUsage usage;
   std::uint64_t other_steps = 0;  ///< `steps` that go with the other side.
-  bool state_stayed = false;      ///< In the last step: it was void, or dense.
+  bool state_stayed = false;      ///< In the last step: it was void.
   bool is_cut_off = false;        ///< A step began after it, and did not come to its end.
   double send_factor = 0.0;       ///< Multiplies what is kept back when it is sent; 0: not known.
   std::optional<TopkSteps> marked = std::nullopt;  ///< At the last TopkStore::mark().
@@ -68,16 +65,13 @@ struct TopkEntry {
 
   /// What save() wrote, on the plane of `kernels`. kInvalidArgument: its parts do not fit together.
   static Result<std::shared_ptr<TopkEntry>> load(const SavedEntry& saved, TopkKernels& kernels);
-  /// Whether it can go on with such a tensor: with a shard of it, or with a matrix at low rank.
+  /// Whether it can go on with such a tensor.
   bool fits(const GridPosition& on, DataType type, std::size_t numel) const;
-  bool fits(const GridPosition& on, DataType type, const MatrixShape& matrix) const;
   /// Moves what is kept back to the memory of `to`.
   Status move_to(TopkKernels& to);
 
-  bool is_pending() const;
   /// Nothing where the plane of the state does not count.
   std::optional<TopkSteps> come_to() const;
-  Status scale(double factor);
   Result<Bytes> save() const;
 
   /// Has it go on as if it had made `agreed` steps by now, with what was kept back as it is.

@@ -113,23 +113,6 @@ Result<std::unique_ptr<TopkShardState>> HostTopkKernels::load_state(
   return load_host_state(saved, simd_);
 }
 
-Result<LowRankState> HostTopkKernels::make_low_rank_state(DataType dtype,
-                                                          const MatrixShape& matrix,
-                                                          std::size_t rank) {
-  try {
-    return LowRankState(dtype, matrix, rank, simd_);
-  } catch (const std::bad_alloc&) {
-    return make_error(ErrorCode::kSystem,
-                      "no memory for what is kept back of %zu x %zu elements",
-                      matrix.rows,
-                      matrix.cols);
-  }
-}
-
-Result<LowRankState> HostTopkKernels::load_low_rank_state(std::span<const std::byte> saved) {
-  return LowRankState::load(saved, simd_);
-}
-
 std::shared_ptr<std::byte> HostTopkKernels::allocate(std::size_t bytes) {
   // NOLINTNEXTLINE(modernize-avoid-c-arrays): a vector would write zeros first.
   const std::shared_ptr<std::byte[]> memory(new std::byte[std::max<std::size_t>(bytes, 1)]);

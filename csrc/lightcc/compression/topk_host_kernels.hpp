@@ -27,10 +27,6 @@ class HostTopkKernels final : public TopkKernels {
 
   Result<std::unique_ptr<TopkShardState>> make_state(DataType dtype, std::size_t numel) override;
   Result<std::unique_ptr<TopkShardState>> load_state(std::span<const std::byte> saved) override;
-  Result<LowRankState> make_low_rank_state(DataType dtype,
-                                           const MatrixShape& matrix,
-                                           std::size_t rank) override;
-  Result<LowRankState> load_low_rank_state(std::span<const std::byte> saved) override;
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
   Result<std::unique_ptr<Work>> merge(std::span<const TopkListView> lists,
                                       std::byte* out,

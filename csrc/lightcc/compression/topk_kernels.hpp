@@ -22,7 +22,6 @@
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/all_works.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/compression/low_rank_state.hpp"
 #include "lightcc/compression/quantize.hpp"
 #include "lightcc/compression/topk_list.hpp"
 #include "lightcc/compression/topk_state.hpp"
@@ -40,7 +39,7 @@ struct SampleSums {
 namespace detail {
 inline Status only_topk_here() {
   return make_error(ErrorCode::kUnimplemented,
-                    "int8, fp8, int4 and PowerSGD compression is for tensors in host memory; "
+                    "int8, fp8 and int4 compression is for tensors in host memory; "
                     "others can be top-k compressed");
 }
 inline Status only_lists_here() {
@@ -141,17 +140,6 @@ class TopkKernels {
   virtual Result<std::unique_ptr<TopkShardState>> make_state(DataType dtype, std::size_t numel) = 0;
   /// What save() wrote, on whatever plane. Errors: of TopkState::load(); kSystem.
   virtual Result<std::unique_ptr<TopkShardState>> load_state(std::span<const std::byte> saved) = 0;
-  /// What is remembered of a matrix that travels at low rank. kUnimplemented, on all ranks alike: a
-  /// plane that cannot do that. kSystem: there is no memory for it.
-  virtual Result<LowRankState> make_low_rank_state(DataType /*dtype*/,
-                                                   const MatrixShape& /*matrix*/,
-                                                   std::size_t /*rank*/) {
-    return detail::only_topk_here();
-  }
-  /// What LowRankState::save() wrote, on whatever plane. Errors: of LowRankState::load().
-  virtual Result<LowRankState> load_low_rank_state(std::span<const std::byte> /*saved*/) {
-    return detail::only_topk_here();
-  }
   /// Memory of the plane's kind, beside that of tensors.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
   /// merge_lists() into `out`. What the lists point to outlives the Work, the views need not.

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "lightcc/compression/low_rank_state.hpp"
 #include "lightcc/compression/saved_entry.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_state.hpp"
@@ -21,15 +20,9 @@ Result<std::span<const std::byte>> state_under(double factor,
   if (!change) {
     return part.state;
   }
-  if (LowRankState::is_saved(part.state)) {
-    LIGHTCC_ASSIGN_OR_RETURN(LowRankState state, LowRankState::load(part.state));
-    LIGHTCC_RETURN_IF_ERROR(state.scale(*change));
-    LIGHTCC_RETURN_IF_ERROR(state.save(scaled));
-  } else {
-    LIGHTCC_ASSIGN_OR_RETURN(TopkState state, TopkState::load(part.state));
-    LIGHTCC_RETURN_IF_ERROR(state.scale(*change));
-    LIGHTCC_RETURN_IF_ERROR(state.save(scaled));
-  }
+  LIGHTCC_ASSIGN_OR_RETURN(TopkState state, TopkState::load(part.state));
+  LIGHTCC_RETURN_IF_ERROR(state.scale(*change));
+  LIGHTCC_RETURN_IF_ERROR(state.save(scaled));
   return std::span<const std::byte>(scaled);
 }
 
@@ -59,15 +52,9 @@ Result<Bytes> reshard_topk(std::span<const std::span<const std::byte>> saved,
     return bad_saved_entry("is empty");
   }
   Bytes bytes;
-  if (LowRankState::is_saved(states.front())) {
-    LIGHTCC_ASSIGN_OR_RETURN(const LowRankState state,
-                             LowRankState::reshard(states, position.members, position.member));
-    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
-  } else {
-    LIGHTCC_ASSIGN_OR_RETURN(const TopkState state,
-                             TopkState::reshard(states, position.members, position.member));
-    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
-  }
+  LIGHTCC_ASSIGN_OR_RETURN(const TopkState state,
+                           TopkState::reshard(states, position.members, position.member));
+  LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
   return write_saved_entry(
       {position, parts[0].dtype, parts[0].elements, parts[0].steps, parts[0].factor, bytes});
 }
@@ -76,17 +63,14 @@ Result<Bytes> regroup_topk(std::span<const std::byte> like,
                            std::span<const std::span<const std::byte>> parts,
                            const GridPosition& position) {
   LIGHTCC_ASSIGN_OR_RETURN(const SavedEntry first, parse_saved_entry(like));
-  const bool is_low_rank = LowRankState::is_saved(first.state);
   std::set<std::pair<std::size_t, std::size_t>> seen;
   std::vector<TopkState::SavedShard> shards;
-  std::vector<std::span<const std::byte>> matrices;
   std::vector<Bytes> scaled(parts.size());
   for (const auto& bytes : parts) {
     LIGHTCC_ASSIGN_OR_RETURN(const SavedEntry part, parse_saved_entry(bytes));
     const GridPosition& from = part.position;
     if (part.elements != first.elements || part.dtype != first.dtype || part.steps != first.steps ||
-        LowRankState::is_saved(part.state) != is_low_rank || from.blocks != first.position.blocks ||
-        from.members != first.position.members) {
+        from.blocks != first.position.blocks || from.members != first.position.members) {
       return bad_saved_entry("is not of the same tensor, step and grid as the others");
     }
     if (!seen.emplace(from.block, from.member).second) {
@@ -94,22 +78,13 @@ Result<Bytes> regroup_topk(std::span<const std::byte> like,
     }
     LIGHTCC_ASSIGN_OR_RETURN(const auto state,
                              state_under(first.factor, part, scaled[seen.size() - 1]));
-    if (!is_low_rank) {
-      shards.push_back({state, topk_shard(part.elements, from.members, from.member, part.dtype)});
-    } else if (from.member % position.members == position.member) {
-      matrices.push_back(state);
-    }
+    shards.push_back({state, topk_shard(part.elements, from.members, from.member, part.dtype)});
   }
   Bytes bytes;
-  if (is_low_rank) {
-    LIGHTCC_ASSIGN_OR_RETURN(const LowRankState state, LowRankState::gather(first.state, matrices));
-    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
-  } else {
-    const ShardRange mine =
-        topk_shard(first.elements, position.members, position.member, first.dtype);
-    LIGHTCC_ASSIGN_OR_RETURN(const TopkState state, TopkState::gather(first.state, shards, mine));
-    LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
-  }
+  const ShardRange mine =
+      topk_shard(first.elements, position.members, position.member, first.dtype);
+  LIGHTCC_ASSIGN_OR_RETURN(const TopkState state, TopkState::gather(first.state, shards, mine));
+  LIGHTCC_RETURN_IF_ERROR(state.save(bytes));
   return write_saved_entry(
       {position, first.dtype, first.elements, first.steps, first.factor, bytes});
 }

@@ -20,9 +20,8 @@ LIGHTCC_EXPORT Result<Bytes> reshard_topk(std::span<const std::span<const std::b
 
 /// What a rank at `position` remembers of a tensor after other ranks, of whatever grid, that had
 /// saved `parts`: what they had kept back is added up, so that nothing is lost as long as each part
-/// goes to one block. Of a part this rank takes the elements of its own shard; at low rank, where a
-/// part is a whole matrix, one member of a block takes it. `like`: what any rank had saved of the
-/// tensor at that step. kInvalidArgument says what does not fit.
+/// goes to one block. Of a part this rank takes the elements of its own shard. `like`: what any
+/// rank had saved of the tensor at that step. kInvalidArgument says what does not fit.
 LIGHTCC_EXPORT Result<Bytes> regroup_topk(std::span<const std::byte> like,
                                           std::span<const std::span<const std::byte>> parts,
                                           const GridPosition& position);

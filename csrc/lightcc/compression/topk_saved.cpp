@@ -17,16 +17,27 @@ namespace lightcc {
 namespace {
 
 constexpr std::string_view kMagic = "lcctopk";
+constexpr std::string_view kPowerSgdMagic = "lcclowr";  // Of releases that had it.
 constexpr std::uint8_t kVersion = 1;
 constexpr std::size_t kHeaderBytes = 50;
 constexpr std::size_t kChecksumBytes = std::tuple_size_v<Sha256Digest>;
 
+bool begins_with(std::span<const std::byte> bytes, std::string_view magic) {
+  return bytes.size() >= magic.size() &&
+         std::ranges::equal(bytes.first(magic.size()), as_bytes(magic));
+}
+
 Status check_frame(std::span<const std::byte> bytes) {
+  if (begins_with(bytes, kPowerSgdMagic)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "a saved state of PowerSGD, which lightcc no longer has: compress by int4 or "
+                      "top-k, or use torch's powerSGD_hook");
+  }
   if (bytes.size() < kHeaderBytes + kChecksumBytes) {
     return make_error(
         ErrorCode::kInvalidArgument, "a saved top-k state of %zu bytes is cut short", bytes.size());
   }
-  if (!std::ranges::equal(bytes.first(kMagic.size()), as_bytes(kMagic))) {
+  if (!begins_with(bytes, kMagic)) {
     return make_error(ErrorCode::kInvalidArgument,
                       "what should be a saved top-k state does not begin as one");
   }

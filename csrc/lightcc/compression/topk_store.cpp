@@ -18,7 +18,7 @@ Status is_in_flight(const std::string& name) {
 
 void say_dropped(const std::string& name) {
   LIGHTCC_LOG(LogLevel::kWarning,
-              "'%s' changed its shape, its dtype, its compressor or the grid it is reduced over: "
+              "'%s' changed its shape, its dtype or the grid it is reduced over: "
               "what compression kept back of it is dropped",
               name.c_str());
 }
@@ -60,41 +60,7 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
                                                 .elements = elements,
                                                 .kernels = &kernels,
                                                 .state = std::move(*state),
-                                                .low_rank = nullptr,
                                                 .usage = {}});
-  return found;
-}
-
-Result<std::shared_ptr<TopkEntry>> TopkStore::low_rank_entry(const Key& key,
-                                                             const GridPosition& position,
-                                                             DataType dtype,
-                                                             const MatrixShape& matrix,
-                                                             std::size_t rank,
-                                                             TopkKernels& kernels) {
-  std::shared_ptr<TopkEntry>& found = entries_[key];
-  if (found != nullptr && found->fits(position, dtype, matrix)) {
-    if (found->kernels != &kernels) {
-      LIGHTCC_RETURN_IF_ERROR(found->move_to(kernels));
-    }
-    LIGHTCC_RETURN_IF_ERROR(found->low_rank->set_rank(rank));
-    return found;
-  }
-  if (found != nullptr) {
-    say_dropped(key.second);
-  }
-  auto state = kernels.make_low_rank_state(dtype, matrix, rank);
-  if (!state.ok()) {
-    entries_.erase(key);
-    return no_state(key.second, matrix.rows * matrix.cols, state.status());
-  }
-  found = std::make_shared<TopkEntry>(
-      TopkEntry{.position = position,
-                .dtype = dtype,
-                .elements = matrix.rows * matrix.cols,
-                .kernels = &kernels,
-                .state = nullptr,
-                .low_rank = std::make_unique<LowRankState>(std::move(*state)),
-                .usage = {}});
   return found;
 }
 
@@ -120,7 +86,7 @@ std::vector<TensorUsage> TopkStore::usage() const {
 Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
   std::vector<std::pair<Key, Bytes>> all;
   for (const auto& [key, entry] : entries_) {
-    if (entry->is_pending()) {
+    if (entry->state->is_pending()) {
       return is_in_flight(key.second);
     }
     LIGHTCC_ASSIGN_OR_RETURN(Bytes bytes, entry->save());
@@ -135,9 +101,6 @@ void TopkStore::mark() {
     // Where the plane does not count, steps that no rank has.
     entry->marked = entry->come_to().value_or(
         TopkSteps{.steps = entry->steps, .counted = std::numeric_limits<std::uint64_t>::max()});
-    if (entry->low_rank != nullptr) {
-      entry->low_rank->keep_other();
-    }
   }
 }
 
@@ -163,7 +126,7 @@ std::vector<std::pair<TopkStore::Key, TopkMoments>> TopkStore::moments() const {
 Result<std::shared_ptr<TopkEntry>> TopkStore::parse(const Key& key,
                                                     std::span<const std::byte> saved) const {
   const auto found = entries_.find(key);
-  if (found != entries_.end() && found->second->is_pending()) {
+  if (found != entries_.end() && found->second->state->is_pending()) {
     return is_in_flight(key.second);
   }
   LIGHTCC_ASSIGN_OR_RETURN(const SavedEntry parsed, parse_saved_entry(saved));
@@ -193,14 +156,14 @@ Status TopkStore::scale(double factor, std::span<const Key> keys) {
     if (found == entries_.end()) {
       continue;  // Never compressed: nothing is kept back.
     }
-    if (found->second->is_pending()) {
+    if (found->second->state->is_pending()) {
       return is_in_flight(key.second);
     }
     scaled.push_back(found->second.get());
   }
   for (TopkEntry* entry : scaled) {
     LIGHTCC_RETURN_IF_ERROR(bring_home(*entry));
-    LIGHTCC_RETURN_IF_ERROR(entry->scale(factor));
+    LIGHTCC_RETURN_IF_ERROR(entry->state->scale(factor));
     entry->usage.scale(factor);
   }
   return {};
@@ -208,14 +171,14 @@ Status TopkStore::scale(double factor, std::span<const Key> keys) {
 
 Status TopkStore::set_factor(const Key& key, double factor) {
   const auto found = entries_.find(key);
-  if (found == entries_.end() || found->second->is_pending()) {
+  if (found == entries_.end() || found->second->state->is_pending()) {
     return {};
   }
   TopkEntry& entry = *found->second;
   if (const std::optional<double> change = factor_change(entry.send_factor, factor)) {
     LIGHTCC_RETURN_IF_ERROR(entry.keep_marked());
     LIGHTCC_RETURN_IF_ERROR(bring_home(entry));
-    LIGHTCC_RETURN_IF_ERROR(entry.scale(*change));
+    LIGHTCC_RETURN_IF_ERROR(entry.state->scale(*change));
   }
   entry.send_factor = factor;
   return {};
@@ -231,16 +194,6 @@ std::uint64_t TopkStore::steps_of(const Key& key,
                                   std::size_t elements) const {
   const auto found = entries_.find(key);
   return found != entries_.end() && found->second->fits(position, dtype, elements)
-             ? found->second->steps
-             : 0;
-}
-
-std::uint64_t TopkStore::low_rank_steps_of(const Key& key,
-                                           const GridPosition& position,
-                                           DataType dtype,
-                                           const MatrixShape& matrix) const {
-  const auto found = entries_.find(key);
-  return found != entries_.end() && found->second->fits(position, dtype, matrix)
              ? found->second->steps
              : 0;
 }

@@ -1,9 +1,8 @@
 // What compression, of whatever kind, remembers of each tensor from one time to the next, by its
 // name.
 //
-// A tensor that comes back under another shape, dtype or grid begins anew, and the log says so. So
-// does one that travelled at low rank and no longer does, or the other way round. In another kind
-// of memory it takes along what was kept back.
+// A tensor that comes back under another shape, dtype or grid begins anew, and the log says so. In
+// another kind of memory it takes along what was kept back.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +22,6 @@
 #include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_group.hpp"
-#include "lightcc/compression/low_rank_shape.hpp"
 #include "lightcc/compression/topk_entry.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 
@@ -81,13 +79,6 @@ class TopkStore {
                                            DataType dtype,
                                            std::size_t elements,
                                            TopkKernels& kernels);
-  /// The same for a tensor that travels at low rank. With another rank, what was kept back stays.
-  Result<std::shared_ptr<TopkEntry>> low_rank_entry(const Key& key,
-                                                    const GridPosition& position,
-                                                    DataType dtype,
-                                                    const MatrixShape& matrix,
-                                                    std::size_t rank,
-                                                    TopkKernels& kernels);
   /// Has what is sent of a tensor from now on be multiplied by `factor` (late_factor()). What was
   /// kept back under another factor is scaled, so that it counts as it would have then. Called
   /// before entry(), whose new entries have no factor.
@@ -97,11 +88,6 @@ class TopkStore {
                          const GridPosition& position,
                          DataType dtype,
                          std::size_t elements) const;
-  /// The same of what low_rank_entry() would give.
-  std::uint64_t low_rank_steps_of(const Key& key,
-                                  const GridPosition& position,
-                                  DataType dtype,
-                                  const MatrixShape& matrix) const;
   /// Forgets the tensors of a process set.
   void forget(std::uint32_t process_set);
   std::size_t size() const { return entries_.size(); }
@@ -116,12 +102,11 @@ class TopkStore {
   TakenInTurns<TensorSample>& samples() { return samples_; }
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
   Result<std::vector<std::pair<Key, Bytes>>> save() const;
-  /// Remembers how far each tensor has come: a step of the training is finished. Matrices that
-  /// travel at low rank keep what is before each further step, too.
+  /// Remembers how far each tensor has come: a step of the training is finished.
   void mark();
   /// Of every entry the states that are still there: now, at the last mark(), and before the last
-  /// step, or after a step that did not come to its end (not at low rank). None where it is in
-  /// flight, its plane does not count, or its memory cannot be read: a GPU may have failed.
+  /// step, or after a step that did not come to its end. None where it is in flight, its plane does
+  /// not count, or its memory cannot be read: a GPU may have failed.
   std::vector<std::pair<Key, TopkMoments>> moments() const;
   /// What load() would take in, without doing it. Errors: as load().
   Result<TopkSavedTensor> check(const Key& key, std::span<const std::byte> saved) const;

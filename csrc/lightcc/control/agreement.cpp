@@ -95,12 +95,6 @@ std::string compression_text(const std::optional<CompressionSpec>& spec) {
   if (spec->is_quantized()) {
     return compressor_name(spec->compressor);
   }
-  if (spec->is_low_rank()) {
-    return std::string(compressor_name(spec->compressor)) + " of rank " +
-           std::to_string(spec->matrix_rank) + ", from a rate of " +
-           std::to_string(spec->min_compression_rate) + ", " + std::to_string(spec->warmup_steps) +
-           " steps of warm-up";
-  }
   return "top-k of ratio " + std::to_string(spec->ratio) + (spec->fp16 ? ", as float16" : "") +
          (spec->exact ? ", exact" : "") + ", momentum " + std::to_string(spec->momentum) + ", " +
          std::to_string(spec->warmup_steps) + " steps of warm-up";

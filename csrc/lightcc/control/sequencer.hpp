@@ -209,7 +209,6 @@ class Sequencer {
     bool fp16;
     bool exact;
     std::uint32_t warmup_steps;
-    std::uint32_t matrix_rank;
     std::uint64_t limit_bytes;
     std::uint64_t prescale;  // Bits of a number, so that any two can be told apart; and below.
     std::uint64_t postscale;

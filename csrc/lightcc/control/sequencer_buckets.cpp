@@ -222,7 +222,6 @@ Sequencer::FuseTraits Sequencer::FuseTraits::of(const Signature& s, const Fusion
           .fp16 = spec.fp16,
           .exact = spec.exact,
           .warmup_steps = spec.warmup_steps,
-          .matrix_rank = spec.matrix_rank,
           .limit_bytes = fusion.limit_bytes,
           .prescale = bits(s.prescale),
           .postscale = bits(s.postscale),

@@ -6,7 +6,6 @@
 
 #include "lightcc/compression/compressed_item.hpp"
 #include "lightcc/compression/device_topk_work.hpp"
-#include "lightcc/compression/low_rank_work.hpp"
 #include "lightcc/compression/sampled_sum.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_exchange.hpp"
@@ -26,26 +25,7 @@ TopkStore::Key key_of(const Bucket& bucket, const Signature& signature) {
 /// By what is multiplied what is kept back when it is sent: the division of an average, and factors
 /// of the caller's.
 double factor_of_kept(const Signature& signature, const BucketSite& site) {
-  const Reduction reduction = reduction_of(signature, site.members.size());
-  return signature.compression->is_low_rank() ? reduction.postscale
-                                              : late_factor(reduction, *site.topk_position);
-}
-
-Result<std::shared_ptr<TopkEntry>> find_entry(TopkKernels& kernels,
-                                              const TopkStore::Key& key,
-                                              const Signature& signature,
-                                              const BucketSite& site) {
-  const CompressionSpec& spec = *signature.compression;
-  if (spec.is_low_rank()) {
-    return site.topk.low_rank_entry(key,
-                                    *site.topk_position,
-                                    signature.dtype,
-                                    matrix_of(signature.shape),
-                                    spec.matrix_rank,
-                                    kernels);
-  }
-  return site.topk.entry(
-      key, *site.topk_position, signature.dtype, elements_of(signature), kernels);
+  return late_factor(reduction_of(signature, site.members.size()), *site.topk_position);
 }
 
 constexpr const char* kOtherSteps =
@@ -73,16 +53,13 @@ Result<std::shared_ptr<TopkEntry>> entry_on(TopkKernels& kernels,
   const TopkStore::Key key = key_of(bucket, signature);
   const double factor = factor_of_kept(signature, site);
   LIGHTCC_RETURN_IF_ERROR(site.topk.set_factor(key, factor));
-  auto entry = find_entry(kernels, key, signature, site);
+  auto entry =
+      site.topk.entry(key, *site.topk_position, signature.dtype, elements_of(signature), kernels);
   if (entry.ok()) {
     (*entry)->send_factor = factor;
     LIGHTCC_RETURN_IF_ERROR(go_on(**entry, tensor, site.topk));
   }
   return entry;
-}
-
-bool is_topk(const CompressionSpec& spec) {
-  return !spec.is_low_rank() && !spec.is_quantized();
 }
 
 /// How a tensor is exchanged in its next step. The same on all ranks.
@@ -170,15 +147,14 @@ std::uint64_t steps_made(const Signature& signature,
                          const GridPosition& position,
                          const TopkStore& topk) {
   const TopkStore::Key key{signature.process_set, signature.name};
-  return signature.compression->is_low_rank()
-             ? topk.low_rank_steps_of(key, position, signature.dtype, matrix_of(signature.shape))
-             : topk.steps_of(key, position, signature.dtype, elements_of(signature));
+  return topk.steps_of(key, position, signature.dtype, elements_of(signature));
 }
 
 std::optional<CompressedEntries> entries_on_devices(const Bucket& bucket, const BucketSite& site) {
   const Signature& first = bucket.tensors.front().signature();
   if (site.devices == nullptr || first.op != OpType::kAllreduce || !first.compression ||
-      !site.topk_position || first.reduce_op == ReduceOp::kAdasum || !is_topk(*first.compression)) {
+      !site.topk_position || first.reduce_op == ReduceOp::kAdasum ||
+      first.compression->is_quantized()) {
     return std::nullopt;
   }
   if (const std::string objection = objection_to(bucket, site); !objection.empty()) {
@@ -269,13 +245,8 @@ Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,
     sampled = sampled_tensors(bucket, tensors, site);
   }
   Group* const shards = on_device ? site.lane.device_shards.get() : site.lane.shards.get();
-  std::unique_ptr<Work> work =
-      job.spec.is_low_rank()
-          ? make_low_rank_allreduce(site.group(), std::move(tensors), job)
-          : make_compressed_allreduce(
-                {.grid = site.lane.grid, .flat = &site.group(), .shards = shards},
-                std::move(tensors),
-                job);
+  std::unique_ptr<Work> work = make_compressed_allreduce(
+      {.grid = site.lane.grid, .flat = &site.group(), .shards = shards}, std::move(tensors), job);
   bucket.is_sampled = !sampled.empty();
   if (!bucket.is_sampled) {
     return work;

@@ -35,8 +35,6 @@ const char* algorithm_of(const Bucket& bucket,
         return "INT4";
       case Compressor::kSign:
         return "SIGN";
-      case Compressor::kLowRank:
-        return "POWERSGD";
       default:
         return "TOPK";
     }

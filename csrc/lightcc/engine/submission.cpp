@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "lightcc/compression/low_rank_shape.hpp"
 #include "lightcc/control/agreement.hpp"
 
 namespace lightcc {
@@ -307,15 +306,6 @@ Result<std::optional<CompressionSpec>> choose_compression(const Operation& opera
                    reduce_op_name(s.reduce_op),
                    compressor_name(spec->compressor));
   }
-  if (spec && spec->is_low_rank() && !spec->is_valid()) {
-    return invalid(
-        "%s compression of rank %u with a minimum rate of %g: allowed are ranks of 1 to %u and "
-        "rates above 0, and nothing of top-k",
-        compressor_name(spec->compressor),
-        spec->matrix_rank,
-        spec->min_compression_rate,
-        kMaxMatrixRank);
-  }
   if (spec && !spec->is_valid()) {
     return invalid(
         "%s compression with ratio %g and momentum %g: the ratio must be above 0 and at most 1, "
@@ -329,11 +319,6 @@ Result<std::optional<CompressionSpec>> choose_compression(const Operation& opera
   }
   if (!spec || s.op != OpType::kAllreduce || !sums || !is_floating_point(s.dtype) ||
       byte_count(s) == 0 || byte_count(s) < static_cast<std::uint64_t>(knobs.topk_min_bytes)) {
-    return std::optional<CompressionSpec>();
-  }
-  if (spec->is_low_rank() &&
-      !saves_as_low_rank(
-          matrix_of(s.shape), s.dtype, spec->matrix_rank, spec->min_compression_rate)) {
     return std::optional<CompressionSpec>();
   }
   const bool is_topk = spec->compressor == Compressor::kTopk;

@@ -96,17 +96,11 @@ std::int32_t get_rank(ByteReader& in) {
   return static_cast<std::int32_t>(rank);
 }
 
-// A byte says which compressor, and what top-k or low rank has follows it.
+// A byte says which compressor, and what top-k has follows it.
 void put(ByteWriter& out, const std::optional<CompressionSpec>& spec) {
   out.number(static_cast<std::uint8_t>(
       spec.has_value() ? kFirstCompressor + static_cast<std::uint8_t>(spec->compressor) : 0));
   if (!spec || spec->is_quantized()) {
-    return;
-  }
-  if (spec->is_low_rank()) {
-    out.varint(spec->matrix_rank);
-    out.number(spec->min_compression_rate);
-    out.varint(spec->warmup_steps);
     return;
   }
   out.number(
@@ -127,15 +121,6 @@ std::optional<CompressionSpec> get_compression(ByteReader& in) {
   }
   CompressionSpec spec{.compressor = static_cast<Compressor>(kind - kFirstCompressor)};
   if (spec.is_quantized()) {
-    return spec;
-  }
-  if (spec.is_low_rank()) {
-    spec.matrix_rank = get_u32(in);
-    spec.min_compression_rate = in.number<double>();
-    spec.warmup_steps = get_u32(in);
-    if (!spec.is_valid()) {
-      in.fail();
-    }
     return spec;
   }
   const auto flags = in.number<std::uint8_t>();

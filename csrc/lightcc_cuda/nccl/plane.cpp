@@ -58,9 +58,8 @@ class NcclPlane final : public Plane {
     }
     if (is_compressed) {
       const CompressionSpec& spec = *signature.compression;
-      return (has_levels(signature.process_set) ||
-              (sends_lists(signature.process_set) && !spec.is_quantized())) &&
-             !spec.is_low_rank();
+      return has_levels(signature.process_set) ||
+             (sends_lists(signature.process_set) && !spec.is_quantized());
     }
     return true;
   }

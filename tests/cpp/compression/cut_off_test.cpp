@@ -55,19 +55,10 @@ TEST(CutOff, leaves_both_sides_of_a_void_step) {
   }
 }
 
-TEST(CutOff, leaves_what_was_before_it_at_low_rank) {
-  expect_both_sides_anywhere(
-      {.blocks = 3, .members = 1},
-      {.compressor = Compressor::kLowRank, .matrix_rank = 2, .min_compression_rate = 1.0});
-}
-
 TEST(CutOff, after_several_steps_since_the_mark_has_what_was_there_then) {
-  for (const CompressionSpec& spec :
-       {CompressionSpec{.ratio = 0.01},
-        CompressionSpec{.ratio = 0.01, .momentum = 0.9},
-        CompressionSpec{.compressor = Compressor::kInt4},
-        CompressionSpec{
-            .compressor = Compressor::kLowRank, .matrix_rank = 2, .min_compression_rate = 1.0}}) {
+  for (const CompressionSpec& spec : {CompressionSpec{.ratio = 0.01},
+                                      CompressionSpec{.ratio = 0.01, .momentum = 0.9},
+                                      CompressionSpec{.compressor = Compressor::kInt4}}) {
     for (const bool is_void : {false, true}) {
       World world({.blocks = 3}, spec);
       world.finish(0);
@@ -104,10 +95,7 @@ TEST(CutOff, after_several_steps_since_the_mark_has_what_was_there_then) {
 
 TEST(CutOff, after_a_void_step_has_what_was_before_it) {
   for (const CompressionSpec& spec :
-       {CompressionSpec{.ratio = 0.01},
-        CompressionSpec{.compressor = Compressor::kInt4},
-        CompressionSpec{
-            .compressor = Compressor::kLowRank, .matrix_rank = 2, .min_compression_rate = 1.0}}) {
+       {CompressionSpec{.ratio = 0.01}, CompressionSpec{.compressor = Compressor::kInt4}}) {
     World world({.blocks = 3}, spec);
     world.finish(0);
     std::vector<std::map<std::string, TopkMoments>> before;

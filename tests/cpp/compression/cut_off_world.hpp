@@ -13,7 +13,6 @@
 
 #include "lightcc/base/rng.hpp"
 #include "lightcc/collectives/grid_group.hpp"
-#include "lightcc/compression/low_rank_work.hpp"
 #include "lightcc/compression/topk_store.hpp"
 #include "lightcc/compression/topk_work.hpp"
 
@@ -91,15 +90,7 @@ class Rank {
       values[5] = is_void ? testing::kNan : values[5];
       results_.push_back(memory_.hold(tensor_of(DataType::kFloat32, values)));
       auto entry =
-          spec.is_low_rank()
-              ? store_.low_rank_entry(key_of(i),
-                                      position_,
-                                      DataType::kFloat32,
-                                      {.rows = 10, .cols = kSizes[i] / 10},
-                                      spec.matrix_rank,
-                                      memory_.kernels())
-              : store_.entry(
-                    key_of(i), position_, DataType::kFloat32, kSizes[i], memory_.kernels());
+          store_.entry(key_of(i), position_, DataType::kFloat32, kSizes[i], memory_.kernels());
       tensors.push_back(
           {.span = {.in = results_[i].get(), .out = results_[i].get(), .count = kSizes[i]},
            .entry = *entry});
@@ -109,9 +100,8 @@ class Rank {
                             .counters = &counters_,
                             .on_device = memory_.is_of_gpu(),
                             .exchange_elements = exchange_elements_};
-    work_ = spec.is_low_rank() ? make_low_rank_allreduce(*flat_, std::move(tensors), job)
-                               : make_compressed_allreduce(
-                                     {.grid = grid_, .flat = flat_.get()}, std::move(tensors), job);
+    work_ =
+        make_compressed_allreduce({.grid = grid_, .flat = flat_.get()}, std::move(tensors), job);
     is_done_ = false;
   }
   void advance() {
@@ -217,8 +207,7 @@ inline std::vector<std::map<std::string, Bytes>> states_after(const Shape& shape
   return found;
 }
 
-/// Cuts the third step off after so many turns, and returns whether a rank had finished it. At low
-/// rank, a rank that has not finished it has no state of after it.
+/// Cuts the third step off after so many turns, and returns whether a rank had finished it.
 inline bool expect_both_sides(const Shape& shape,
                               const CompressionSpec& spec,
                               const std::vector<std::map<std::string, Bytes>>& before,
@@ -244,8 +233,7 @@ inline bool expect_both_sides(const Shape& shape,
       EXPECT_EQ(moments.marked, (TopkSteps{.steps = 2, .counted = 2}));
       const TopkSteps wanted = is_finished ? TopkSteps{3, is_void ? 2U : 3U} : TopkSteps{2, 2};
       const Bytes* const state = state_at(moments, wanted);
-      const bool may_lack = is_finished && spec.is_low_rank() && !world.ranks()[rank]->is_done();
-      EXPECT_TRUE(state != nullptr || may_lack) << name << " of rank " << rank;
+      EXPECT_NE(state, nullptr) << name << " of rank " << rank;
       if (state != nullptr) {
         EXPECT_EQ(*state, (is_finished ? after : before)[rank].at(name));
       }

@@ -10,7 +10,7 @@
 #include "lightcc/compression/topk_host_kernels.hpp"
 #include "lightcc/compression/topk_store.hpp"
 
-#include "compression/low_rank_testing.hpp"
+#include "compression/topk_testing.hpp"
 
 namespace lightcc::topk_regroup_test {
 namespace {
@@ -20,7 +20,6 @@ using testing::normal_values;
 using testing::tensor_of;
 
 constexpr std::size_t kElements = 1037;
-constexpr MatrixShape kMatrix{12, 20};
 
 struct Shape {
   std::size_t blocks = 1;
@@ -68,27 +67,6 @@ Bytes saved_shard(const GridPosition& position, DataType dtype, double momentum,
     (*entry)->state->commit();
   }
   (*entry)->steps = static_cast<std::uint64_t>(steps);
-  return store.save()->front().second;
-}
-
-Bytes saved_matrix(const GridPosition& position) {
-  TopkStore store(kernels());
-  const auto entry =
-      store.low_rank_entry({0, "a"}, position, DataType::kFloat32, kMatrix, 2, kernels());
-  EXPECT_TRUE(entry.ok());
-  LowRankState& state = *(*entry)->low_rank;
-  Rng rng(1 + position.block * position.members + position.member);
-  const Buffer input = tensor_of(DataType::kFloat32, normal_values(rng, state.numel()));
-  Buffer left(state.left_elems() * sizeof(float));
-  EXPECT_TRUE(state.project(input.data(), 1.0, left.data()).ok());
-  EXPECT_TRUE(state.orthonormalise(left.data()));
-  Buffer right(state.right_elems() * sizeof(float));
-  EXPECT_TRUE(state.collect(left.data(), right.data()).ok());
-  // All have the same sum, so that they have the same basis from now on.
-  Rng same(1000);
-  const Buffer sum = tensor_of(DataType::kFloat32, normal_values(same, state.right_elems()));
-  EXPECT_TRUE(*state.finish(left.data(), sum.data(), 1.0, nullptr));
-  (*entry)->steps = 1;
   return store.save()->front().second;
 }
 
@@ -156,43 +134,6 @@ TEST(TopkRegroup, the_sum_over_all_ranks_is_the_same_on_any_grid) {
   }
 }
 
-TEST(TopkRegroup, low_rank_errors_have_the_same_sum_on_any_grid) {
-  for (const Shape& before : kShapes) {
-    for (const Shape& after : kShapes) {
-      const std::vector<GridPosition> from = positions_of(before);
-      std::vector<Bytes> parts;
-      const std::size_t elements = kMatrix.rows * kMatrix.cols;
-      std::vector<double> kept(elements);
-      std::vector<double> sum(elements);
-      const auto add =
-          [&](const Bytes& saved, const GridPosition& position, std::vector<double>& to) {
-            TopkStore store(kernels());
-            ASSERT_TRUE(store.load({0, "a"}, saved).ok());
-            const auto entry =
-                store.low_rank_entry({0, "a"}, position, DataType::kFloat32, kMatrix, 2, kernels());
-            ASSERT_TRUE(entry.ok());
-            EXPECT_EQ((*entry)->steps, 1U);
-            for (std::size_t i = 0; i < elements; ++i) {
-              to[i] += (*entry)->low_rank->residual_at(i);
-            }
-          };
-      for (const GridPosition& position : from) {
-        parts.push_back(saved_matrix(position));
-        add(parts.back(), position, kept);
-      }
-      for (const GridPosition& position : positions_of(after)) {
-        const auto mine = parts_for(parts, from, position.block, after.blocks);
-        const auto regrouped = regroup_topk(parts.front(), mine, position);
-        ASSERT_TRUE(regrouped.ok()) << regrouped.status().message();
-        add(*regrouped, position, sum);
-      }
-      for (std::size_t i = 0; i < elements; ++i) {
-        ASSERT_NEAR(sum[i], kept[i], 1e-5);
-      }
-    }
-  }
-}
-
 /// As if it were sent under one factor after another.
 Bytes under(const Bytes& saved, const std::vector<double>& factors) {
   TopkStore store(kernels());
@@ -207,7 +148,6 @@ TEST(TopkRegroup, parts_count_as_under_the_factors_of_then) {
   const std::vector<GridPosition> from = positions_of({2, 1});
   const GridPosition alone{.blocks = 1};
   std::vector<Bytes> parts;
-  std::vector<Bytes> matrices;
   std::vector<double> kept(kElements);
   for (const GridPosition& position : from) {
     const bool is_first = position.block == 0;  // The other one has made a step more of a world.
@@ -215,7 +155,6 @@ TEST(TopkRegroup, parts_count_as_under_the_factors_of_then) {
     const Bytes saved = saved_shard<float>(position, DataType::kFloat32, 0.0);
     add_kept(saved, position, kept);
     parts.push_back(under(saved, factors));
-    matrices.push_back(under(saved_matrix(position), factors));
   }
   const auto regrouped =
       regroup_topk(parts[0], std::vector<std::span<const std::byte>>{parts[0], parts[1]}, alone);
@@ -223,14 +162,6 @@ TEST(TopkRegroup, parts_count_as_under_the_factors_of_then) {
   std::vector<double> sum(kElements);
   add_kept(*regrouped, alone, sum);
   EXPECT_EQ(sum, kept);
-
-  const std::vector<std::span<const std::byte>> both = {matrices[0], matrices[1]};
-  const auto matrix = regroup_topk(matrices[0], both, alone);
-  const Bytes same = under(matrices[1], {0.5});
-  const std::vector<std::span<const std::byte>> alike = {matrices[0], same};
-  const auto expected = regroup_topk(matrices[0], alike, alone);
-  ASSERT_TRUE(matrix.ok() && expected.ok());
-  EXPECT_EQ(*matrix, *expected);
 }
 
 TEST(TopkRegroup, a_part_that_is_missing_costs_what_it_had) {
@@ -266,7 +197,6 @@ TEST(TopkRegroup, refuses_what_does_not_belong_together) {
   EXPECT_TRUE(refuses({saved_shard<float>(second, kType, 0.5)}));
   EXPECT_TRUE(refuses({saved_shard<float>({3, 1, 1, 0}, kType, 0.0)}));
   EXPECT_TRUE(refuses({saved_shard<double>(second, DataType::kFloat64, 0.0)}));
-  EXPECT_TRUE(refuses({saved_matrix(second)}));
   Bytes damaged = saved_shard<float>(second, kType, 0.0);
   EXPECT_FALSE(refuses({like, damaged}));
   damaged.back() ^= std::byte{1};

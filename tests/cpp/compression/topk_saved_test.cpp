@@ -197,6 +197,9 @@ TEST(TopkSaved, errors_say_what_is_wrong) {
   sign(bad);
   expect(TopkState::load(bad).status().message(), "not finite");
   expect(TopkState::load(std::span(good).first(20)).status().message(), "cut short");
+  const std::string_view other = "lcclowr\1";
+  expect(TopkState::load(as_bytes(other)).status().message(),
+         "PowerSGD, which lightcc no longer has");
 }
 
 // ---- Other numbers of shards.

@@ -75,12 +75,6 @@ INSTANTIATE_TEST_SUITE_P(All,
                          ::testing::Values(
                              // Pieces and then lists, which get shorter.
                              Case{.spec = {.ratio = 0.01, .warmup_steps = 6}, .environment = {}},
-                             // Dense, and then as two factors.
-                             Case{.spec = {.compressor = Compressor::kLowRank,
-                                           .warmup_steps = 5,
-                                           .matrix_rank = 2,
-                                           .min_compression_rate = 1.0},
-                                  .environment = {}},
                              // In every third step the sum is also computed dense.
                              Case{.spec = {.ratio = 0.01},
                                   .environment = {{"LIGHT_COMPRESSION_SAMPLE", "3"}}},

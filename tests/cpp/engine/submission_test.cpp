@@ -342,37 +342,6 @@ TEST(Compression, that_is_asked_for_needs_no_knob_but_the_size) {
   EXPECT_EQ(chosen(asks, knobs), std::nullopt);
 }
 
-TEST(Compression, at_low_rank_is_for_matrices_that_gain) {
-  const CompressionSpec spec{
-      .compressor = Compressor::kLowRank, .matrix_rank = 4, .min_compression_rate = 2.0};
-  Knobs knobs;
-  knobs.topk_min_bytes = 0;
-  knobs.topk_exact = true;
-  Operation asks = compressible(1 << 20);
-  asks.request.signature.compression = spec;
-  EXPECT_EQ(chosen(asks, knobs), std::nullopt);  // A vector.
-  asks.input.shape = {64, 8, 3, 3};              // 64 x 72 is 8.5 times 4 (64 + 72).
-  EXPECT_EQ(chosen(asks, knobs), spec);
-  asks.request.signature.compression->min_compression_rate = 9.0;
-  EXPECT_EQ(chosen(asks, knobs), std::nullopt);
-  asks.request.signature.compression = spec;
-  asks.input.dtype = DataType::kInt32;
-  EXPECT_EQ(chosen(asks, knobs), std::nullopt);
-}
-
-TEST(Compression, at_a_rank_that_is_none_is_refused) {
-  for (const std::uint32_t rank : {0U, 65U}) {
-    Operation asks = compressible(1 << 20);
-    asks.request.signature.compression = CompressionSpec{
-        .compressor = Compressor::kLowRank, .matrix_rank = rank, .min_compression_rate = 2.0};
-    const Status status = choose_compression(asks, Knobs()).status();
-    EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
-    EXPECT_TRUE(status.message().starts_with("PowerSGD compression of rank " +
-                                             std::to_string(rank) + " with a minimum rate of 2"))
-        << status.message();
-  }
-}
-
 TEST(Compression, that_is_not_possible_is_refused_by_name) {
   Operation asks = compressible(1 << 20);
   asks.request.signature.compression = CompressionSpec{};

@@ -141,32 +141,6 @@ TEST_F(NcclCompressionOfShards, copies_shards_alone_where_the_host_is_to_compres
   EXPECT_EQ(bytes_to_host(options, 0, list), 4 * 40000 * sizeof(float) / 2);
 }
 
-// It is no matter of shards.
-TEST_F(NcclCompressionOfShards, low_rank_goes_by_way_of_the_host) {
-  run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {
-    const Framework framework(world.topology().local_rank);
-    std::vector<Numbers> results;
-    for (const char* const name : {"on the host", "on the GPU"}) {
-      Numbers data = numbers_of(rank, 4000);
-      const Tensor tensor(framework, data);
-      Operation operation = operation_on(OpType::kAllreduce, name, data);
-      operation.input.shape = {50, 80};
-      operation.output = operation.input;
-      operation.request.signature.compression = CompressionSpec{
-          .compressor = Compressor::kLowRank, .matrix_rank = 2, .min_compression_rate = 2.0};
-      const bool on_gpu = !results.empty();
-      if (on_gpu) {
-        operation = tensor.put(std::move(operation));
-      }
-      const auto reduced = run_one(world, std::move(operation));
-      ASSERT_TRUE(reduced.ok()) << reduced.status().message();
-      results.push_back(on_gpu ? tensor.read() : data);
-    }
-    EXPECT_EQ(fake::operations_of_nccl(), 0);
-    EXPECT_NE(results[0], numbers_of(rank, 4000));
-  });
-}
-
 TEST_F(NcclCompressionOfShards, a_rank_that_has_joined_contributes_zeros) {
   std::array<Numbers, 4> results;
   run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {

@@ -277,18 +277,12 @@ TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt8}), "02"),
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kInt4}), "03"),
         std::pair(std::optional(CompressionSpec{.compressor = Compressor::kSign}), "04"),
-        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kFp8}), "06"),
-        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kLowRank,
-                                                .warmup_steps = 300,
-                                                .matrix_rank = 4,
-                                                .min_compression_rate = 0.5}),
-                  "0504000000000000e03fac02")}) {
+        std::pair(std::optional(CompressionSpec{.compressor = Compressor::kFp8}), "05")}) {
     Signature s = alltoall_signature();
     s.compression = spec;
     const std::string ahead = spec ? "2c01000000000000" : "";
     s.steps_ahead = spec ? 300 : 0;
-    const bool is_low_rank = std::string_view(byte).size() > 2;
-    const std::string_view length = is_low_rank ? "54000000" : spec ? "49000000" : "41000000";
+    const std::string_view length = spec ? "49000000" : "41000000";
     expect_golden(std::vector<Report>{{2, Request{s, {4, 2}, {}}}},
                   std::string(length) +
                       std::string("01"
@@ -305,20 +299,6 @@ TEST(ControlMessagesTest, compressors_are_the_documented_bytes) {
                       "00"
                       "00");
   }
-}
-
-TEST(ControlMessagesTest, a_low_rank_that_is_none_is_refused) {
-  const auto parses = [](std::uint32_t rank, double rate) {
-    Signature s = alltoall_signature();
-    s.compression = CompressionSpec{
-        .compressor = Compressor::kLowRank, .matrix_rank = rank, .min_compression_rate = rate};
-    return decode_frame(payload_of(encoded(std::vector<Report>{{2, Request{s, {4, 2}, {}}}}))).ok();
-  };
-  EXPECT_TRUE(parses(64, 2.0));
-  EXPECT_FALSE(parses(0, 2.0));
-  EXPECT_FALSE(parses(65, 2.0));
-  EXPECT_FALSE(parses(1, 0.0));
-  EXPECT_FALSE(parses(1, std::numeric_limits<double>::quiet_NaN()));
 }
 
 TEST(ControlMessagesTest, errors_and_heartbeats_are_the_documented_bytes) {

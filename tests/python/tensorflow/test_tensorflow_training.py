@@ -118,22 +118,6 @@ def in_two_kinds_of_8_bits() -> list[list[float]]:
     return [sent.numpy().tolist() for sent in tf.function(combine)()]
 
 
-def at_low_rank() -> int:
-    """Combines a matrix that has rank 1; returns how often it was compressed."""
-    hvd.init()
-    matrix = tf.range(1.0, 61.0)[:, None] * tf.range(1.0, 51.0)[None, :] / 3000.0
-
-    def combine(x: Any) -> Any:
-        return hvd.allreduce(x, name="x", compression=hvd.Compression.powersgd(1, warmup_steps=1))
-
-    for run in (combine, tf.function(combine)):
-        for _ in range(3):
-            close([run(matrix * (hvd.rank() + 1.0)).numpy()], [matrix.numpy() * 1.5], 1e-5)
-    with pytest.raises(ValueError, match="rank is 65"):
-        hvd.Compression.powersgd(65)
-    return int(hvd.stats()["compressed_tensors"])
-
-
 def tapes() -> None:
     rank = hvd.rank()
     a, b, table = tf.Variable(1.0), tf.Variable(2.0), tf.Variable(tf.ones([4, 2]))
@@ -224,12 +208,6 @@ def test_the_8_bits_are_those_that_were_asked_for(kernels: str) -> None:
     by_int8, by_fp8 = spawn_ranks(in_two_kinds_of_8_bits, 2, env=env, hosts=[0, 1])[1]
     assert by_int8[1:] == [0.0, 0.0, 0.0]  # Less than half a step of 448 / 127.
     assert by_fp8 == [448.0, 1.0, -1.0, 0.0]
-
-
-@pytest.mark.parametrize("kernels", ["1", "0"])
-def test_matrices_travel_at_low_rank_between_hosts(kernels: str) -> None:
-    env = {"LIGHT_TOPK_THRESHOLD": "0", "LIGHTCC_TF_KERNELS": kernels}
-    assert spawn_ranks(at_low_rank, 2, env=env, hosts=[0, 1]) == [6, 6]
 
 
 def test_training() -> None:

@@ -50,11 +50,6 @@ WAYS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
         ddp_hooks.quantized_2d_hook,
         hvd.Compression.int4,
     ),
-    "PowerSGD": (
-        lambda model: ddp_hooks.PowerSGDState(model, 2, warmup_steps=1),
-        ddp_hooks.powersgd_2d_hook,
-        hvd.Compression.powersgd(2, warmup_steps=1),
-    ),
 }
 
 
@@ -132,5 +127,5 @@ def test_wrong_arguments_are_named() -> None:
         ddp_hooks.QuantizedState(make_model(), bits=2)
     with pytest.raises(ValueError, match="bits is 4: expected 8 with floating"):
         ddp_hooks.QuantizedState(make_model(), bits=4, floating=True)
-    with pytest.raises(ValueError, match="rank is 65"):
-        ddp_hooks.PowerSGDState(make_model(), rank=65)
+    with pytest.raises(AttributeError, match="PowerSGDState is no longer in lightcc: use"):
+        _ = ddp_hooks.PowerSGDState
