@@ -109,19 +109,12 @@ class CompressionSpec:
         """Takes the spec of top-k; ValueError where a number is out of its range."""
 
     @staticmethod
-    def quantized(bits: int, floating: bool = False) -> CompressionSpec:
-        """Returns the spec of elements of 8, 4 or 1 bits; ValueError for others.
-
-        With `floating` they are floating-point numbers (fp8), which have 8 bits.
-        """
+    def quantized(bits: int) -> CompressionSpec:
+        """Returns the spec of elements of 8 or 4 bits; ValueError for others."""
 
     @property
     def bits(self) -> int:
         """Of quantised elements; 0: others."""
-
-    @property
-    def floating(self) -> bool:
-        """Whether quantised elements are floating-point numbers (fp8)."""
 
     @property
     def ratio(self) -> float: ...
@@ -308,7 +301,7 @@ class World:
     def compression_knobs(self) -> dict[str, Any]:
         """Returns what variables ask for.
 
-        `quantize` is empty, int8, fp8 or int4. `topk`, `topk_ratio`, `topk_fp16`, `topk_by_optimizer`
+        `quantize` is empty, int8 or int4. `topk`, `topk_ratio`, `topk_fp16`, `topk_by_optimizer`
         and `topk_warmup_steps` (below 0: not said) are of LIGHT_TOPK_ALLREDUCE.
         """
 

@@ -1,8 +1,8 @@
 """Compression of what one operation sends, by the names of Horovod's `Compression`.
 
 A compressor is a class with two static methods. Others than these can be passed, too. Those here
-take numpy arrays and torch tensors; torch records what they do for its gradients. Top-k, int8,
-fp8, int4 and 1-bit are done by the engine.
+take numpy arrays and torch tensors; torch records what they do for its gradients. Top-k, int8
+and int4 are done by the engine.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 #: What takes the place of compressors that lightcc no longer has (docs/tried.md).
 _INSTEAD = {
+    "adam": "Compression.int4",
+    "fp8": "Compression.int8",
+    "onebit": "Compression.int4",
     "powersgd": "Compression.int4, Compression.topk(...) under SGD, or torch's own powerSGD_hook",
 }
 
@@ -110,14 +113,13 @@ class _QuantizedCompressor(EngineCompressor):
     """Sends all elements between hosts in few bits, with a scale for each 128 of them."""
 
     _bits = 0
-    _floating = False
 
     def spec(self, momentum: float | None = None) -> CompressionSpec:  # noqa: ARG002
         """Returns what the engine is asked for; no momentum is applied."""
         # Not at the top: this module is imported where the engine is not.
         from lightcc._core import CompressionSpec
 
-        return CompressionSpec.quantized(self._bits, self._floating)
+        return CompressionSpec.quantized(self._bits)
 
 
 class Int8Compressor(_QuantizedCompressor):
@@ -135,22 +137,6 @@ class Int8Compressor(_QuantizedCompressor):
     _bits = 8
 
 
-class Fp8Compressor(_QuantizedCompressor):
-    """Sends elements as 8-bit floating-point numbers between hosts: 25.4% of float32's bytes.
-
-    Numbers are E4M3 of the OCP 8-bit Floating Point Specification: 4 bits of exponent, 3 of
-    fraction. Errors are relative to an element, where those of `Int8Compressor` are relative to the
-    largest of its block. So this is for gradients that differ by orders of magnitude within 128
-    elements; for others int8 is nearer. As `Int8Compressor` otherwise.
-
-    Source: Micikevicius et al., "FP8 Formats for Deep Learning" (2022).
-    """
-
-    label = "fp8"
-    _bits = 8
-    _floating = True
-
-
 class Int4Compressor(_QuantizedCompressor):
     """Sends elements in 4 bits between hosts: 12.9% of the bytes of float32, for any optimizer.
 
@@ -159,69 +145,6 @@ class Int4Compressor(_QuantizedCompressor):
 
     label = "int4"
     _bits = 4
-
-
-class OneBitCompressor(_QuantizedCompressor):
-    """Sends the signs of elements between hosts: 3.5% of the bytes of float32, for SGD.
-
-    Each 128 elements share their mean magnitude. As `Int8Compressor` otherwise. For Adam and AdamW
-    there is `AdamCompressor`.
-
-    Sources: Seide et al., "1-Bit Stochastic Gradient Descent" (2014); Karimireddy et al., as there.
-    """
-
-    label = "1-bit"
-    _bits = 1
-
-
-class AdamCompressor(EngineCompressor):
-    """Sends what Adam makes of gradients in 1 bit, and in some steps the gradients in 4 bits.
-
-    For `torch.optim.Adam` and `AdamW` behind `lightcc.torch.DistributedOptimizer`: 3.8% of the
-    bytes of float32. Adam divides momentum by the root of a second moment. What compression adds to
-    gradients would be squared there, so the second moment is learnt from steps in 4 bits alone. All
-    other steps send momentum divided by that root. Whatever the size of a gradient, its elements
-    are then of one size, which signs suit. Gradients travel in 4 bits where they are clipped after
-    `synchronize()`, and after a `join()`. Results and limits: docs/convergence.md.
-
-    Sources: Tang et al., "1-bit Adam" (2021); Lu et al., "Maximizing Communication Efficiency for
-    Large-scale Training via 0/1 Adam" (2022).
-
-    Args:
-        warmup_steps: For so many steps all gradients travel in 4 bits, at least 1.
-        every: One step out of so many does so afterwards, at least 2.
-
-    Raises:
-        ValueError: A number is out of its range.
-    """
-
-    label = "1-bit Adam"
-
-    def __init__(self, warmup_steps: int = 100, every: int = 32) -> None:
-        """Takes the arguments of the class."""
-        if warmup_steps < 1 or every < 2:
-            msg = (
-                f"warmup_steps is {warmup_steps} and every is {every}: expected a number of at"
-                " least 1, and one of at least 2"
-            )
-            raise ValueError(msg)
-        self.warmup_steps = warmup_steps
-        self.every = every
-
-    def describe(self) -> str:
-        """Returns what it does, as messages say it."""
-        return (
-            f"{self.label}: in 4 bits for {self.warmup_steps} steps and in one of {self.every}"
-            " after that, in 1 bit in the others"
-        )
-
-    def spec(self, momentum: float | None = None) -> CompressionSpec:  # noqa: ARG002
-        """Raises ValueError: only DistributedOptimizer knows an optimizer's momentum."""
-        msg = (
-            f"{self.label} compression is for torch.optim.Adam and AdamW, behind"
-            " lightcc.torch.DistributedOptimizer; use Compression.int4 elsewhere."
-        )
-        raise ValueError(msg)
 
 
 class TopKCompressor(EngineCompressor):
@@ -309,11 +232,6 @@ class AutoCompressor(EngineCompressor):
     divide by squares of gradients, as Adam does, get no top-k, nor do tapes, which do not know
     their optimizer.
 
-    For `torch.optim.Adam` and `AdamW`, a `budget` that is too small for int4 has `AdamCompressor`'s
-    way follow on int4. That is for all gradients together, since the optimizer's step changes with
-    it. They go back to int4 where too much is kept back of one of them, where they are clipped
-    after `synchronize()`, and after a `join()`.
-
     From then on, a gradient of which too much is kept back takes the next milder way. That is seen
     in `stats().compression`. `optimizer.compression_choices()` returns the ways, and Python's
     logger "lightcc" tells of changes at level INFO. What each way does to training is in
@@ -321,9 +239,8 @@ class AutoCompressor(EngineCompressor):
 
     Args:
         budget: What a step may send between hosts at most, as a share of the bytes of float32.
-            Above 0, at most 1. The least is 0.015 (top-k), 0.038 under Adam and AdamW of torch, and
-            otherwise 0.129 (int4). The warm-up, and gradients that take a milder way, may send
-            more.
+            Above 0, at most 1. The least is 0.015 (top-k), or 0.129 (int4) where there is no
+            top-k. The warm-up, and gradients that take a milder way, may send more.
         error: Limit of `kept_ratio`: how many times what a step brings may be kept back. `None`: 8,
             or 0.5 where the optimizer divides by squares of what arrives. Above 0.
         warmup_steps: For so many steps everything travels as int8, at least 0.
@@ -379,9 +296,8 @@ def check_compression(compression: Any) -> None:
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         msg = (
             f"compression is {compression!r}; allowed are Compression.none, Compression.fp16, "
-            "Compression.topk(...), Compression.int8, Compression.fp8, Compression.int4, "
-            "Compression.onebit, Compression.adam(...), Compression.auto(...), and what has their "
-            "methods compress() and decompress()."
+            "Compression.topk(...), Compression.int8, Compression.int4, "
+            "Compression.auto(...), and what has their methods compress() and decompress()."
         )
         raise TypeError(msg)
 
@@ -414,8 +330,5 @@ class Compression(metaclass=NamedCompressors):
     fp16 = FP16Compressor
     topk = TopKCompressor
     int8 = Int8Compressor
-    fp8 = Fp8Compressor
     int4 = Int4Compressor
-    onebit = OneBitCompressor
-    adam = AdamCompressor
     auto = AutoCompressor

@@ -124,7 +124,7 @@ def allreduce(
         average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
         name: Matches this call across ranks; see `lightcc`.
         compression: What is sent for `tensor`: `Compression.none`, `Compression.fp16`, or
-            `Compression.topk(...)`, `.int8`, `.fp8` or `.int4`, for which the
+            `Compression.topk(...)`, `.int8` or `.int4`, for which the
             call needs a `name`.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
             bool has `Min`, `Max` and `Product`. `Average` divides the sum by the size of the set;

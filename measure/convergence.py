@@ -33,7 +33,6 @@ import convergence_report
 import lightcc.torch as hvd
 from convergence_tasks import TASKS, VARIED, Task
 from ranks import run_on_grid
-from rarely_learning import RarelyLearningAdamW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,15 +59,11 @@ SGD_VARIANTS = (
 WHOLE = {
     "dense": hvd.Compression.none,
     "int8": hvd.Compression.int8,
-    "fp8": hvd.Compression.fp8,
     "int4": hvd.Compression.int4,
-    "1-bit Adam": hvd.Compression.adam(),
     "auto": hvd.Compression.auto(),
-    "auto, 1 bit": hvd.Compression.auto(budget=0.05),
     "auto, no budget": hvd.Compression.auto(),
     "float16": hvd.Compression.fp16,
     "default": hvd.Compression.none,  # In a world with LIGHT_TOPK_ALLREDUCE=1.
-    "dense, learning rarely": hvd.Compression.none,
 }
 #: Links are not what limits here, so the budget has "auto" take the strongest way.
 BUDGETS = {"sgd": 0.02, "adamw": 0.13}
@@ -82,11 +77,7 @@ LOCAL_STEPS: dict[str, dict[str, Any]] = {
 VARIANTS = (
     *SGD_VARIANTS,
     "int8",
-    "fp8",
     "int4",
-    "1-bit Adam",
-    "auto, 1 bit",
-    "dense, learning rarely",
     *LOCAL_STEPS,
 )
 RATIOS = (0.01, 0.001)
@@ -166,10 +157,8 @@ def measure(model: nn.Module, task: Task, name: str) -> float:
     return every.sum().item() / task.test[1].numel()
 
 
-def make_optimizer(run: Run, task: Task, model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(task: Task, model: nn.Module) -> torch.optim.Optimizer:
     """Returns the optimizer of one rank alone."""
-    if run.variant == "dense, learning rarely":
-        return RarelyLearningAdamW(model.parameters(), lr=task.learning_rate)
     if task.optimizer == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=task.learning_rate)
     return torch.optim.SGD(model.parameters(), lr=task.learning_rate, momentum=MOMENTUM)
@@ -188,7 +177,7 @@ def distribute(run: Run, task: Task, model: nn.Module) -> Any:
     """Returns the optimizer of all ranks."""
     # What is kept back belongs to names, so every run has names of its own.
     named = [(f"{run.name}.{name}", p) for name, p in model.named_parameters()]
-    optimizer = make_optimizer(run, task, model)
+    optimizer = make_optimizer(task, model)
     compression = compression_of(run, task)
     if run.variant in LOCAL_STEPS:
         options = LOCAL_STEPS[run.variant]

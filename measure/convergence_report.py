@@ -30,11 +30,8 @@ DIGITS = {"fashion": 2, "convolutions": 2, "text": 4, "transformer": 4, "pieces"
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 LABELS = {
     "dense": "dense",
-    "dense, learning rarely": "dense, second moment as of 1-bit Adam",
     "int8": "int8",
-    "fp8": "fp8",
     "int4": "int4",
-    "1-bit Adam": "1-bit Adam",
     "local steps, 4": "local steps, every 4",
     "local steps, 16": "local steps, every 16",
     "DiLoCo, 4": "DiLoCo, every 4",
@@ -46,20 +43,15 @@ LABELS = {
     "momentum correction": "top-k, momentum correction",
     "scaled": "top-k, loss scaling with overflows",
     "auto": "auto",
-    "auto, 1 bit": "auto, to 1-bit Adam",
     "default": "`LIGHT_TOPK_ALLREDUCE=1`",
     "float16": "all elements as float16",
 }
 #: What has no ratio.
 WHOLE = (
     "dense",
-    "dense, learning rarely",
     "int8",
-    "fp8",
     "int4",
-    "1-bit Adam",
     "auto",
-    "auto, 1 bit",
     "default",
     "float16",
     "local steps, 4",

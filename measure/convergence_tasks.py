@@ -281,19 +281,15 @@ def transformer() -> Task:
         variants=(
             "dense",
             "float16",
-            "1-bit Adam",
             "int4",
             "int8",
-            "fp8",
             "auto",
-            "auto, 1 bit",
             "feedback",
             "warm-up",
             "local steps, 4",
             "local steps, 16",
             "DiLoCo, 4",
             "DiLoCo, 16",
-            "dense, learning rarely",
         ),
     )
 

@@ -43,7 +43,6 @@ WAYS: dict[str, dict[tuple[str, float], str]] = {
         ("dense", 1.0): "dense",
         ("int8", 1.0): "int8",
         ("int4", 1.0): "int4",
-        ("1-bit Adam", 1.0): "1-bit Adam",
         AUTO: "auto",
     },
 }

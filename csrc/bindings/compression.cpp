@@ -43,13 +43,10 @@ CompressionSpec make_spec(
   return spec;
 }
 
-CompressionSpec make_quantized_spec(int bits, bool floating) {
-  const Compressor compressor = compressor_of(bits, floating);
+CompressionSpec make_quantized_spec(int bits) {
+  const Compressor compressor = compressor_of(bits);
   if (compressor == Compressor::kTopk) {
-    throw py::value_error(
-        (floating ? "quantised elements that are floating-point numbers have 8 bits, not "
-                  : "quantised elements have 8, 4 or 1 bits, not ") +
-        std::to_string(bits) + ".");
+    throw py::value_error("quantised elements have 8 or 4 bits, not " + std::to_string(bits) + ".");
   }
   return {.compressor = compressor};
 }
@@ -208,12 +205,9 @@ void register_compression(py::module_& module,
            "exact"_a = false,
            "warmup_steps"_a = 0,
            "momentum"_a = 0.0)
-      .def_static("quantized", &make_quantized_spec, "bits"_a, "floating"_a = false)
+      .def_static("quantized", &make_quantized_spec, "bits"_a)
       .def_property_readonly("bits",
                              [](const CompressionSpec& spec) { return bits_of(spec.compressor); })
-      .def_property_readonly(
-          "floating",
-          [](const CompressionSpec& spec) { return spec.compressor == Compressor::kFp8; })
       .def_readonly("ratio", &CompressionSpec::ratio)
       .def_readonly("fp16", &CompressionSpec::fp16)
       .def_readonly("exact", &CompressionSpec::exact)

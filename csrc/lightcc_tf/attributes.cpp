@@ -101,15 +101,12 @@ Status read_reduction(KernelConstruction* node, Signature& signature) {
 Status read_compression(KernelConstruction* node, Signature& signature) {
   CompressionSpec spec;
   LIGHTCC_ASSIGN_OR_RETURN(const std::int64_t bits, read_integer(node, "quantize_bits"));
-  LIGHTCC_ASSIGN_OR_RETURN(const bool floating, read_bool(node, "quantize_floating"));
-  if (compressor_of(bits, floating) != Compressor::kTopk) {
-    signature.compression = CompressionSpec{.compressor = compressor_of(bits, floating)};
+  if (compressor_of(bits) != Compressor::kTopk) {
+    signature.compression = CompressionSpec{.compressor = compressor_of(bits)};
     return {};
   }
   if (bits != 0) {
-    return bad_attribute("quantize_bits",
-                         floating ? "allowed are 8 of floating-point numbers, and 0 for none"
-                                  : "allowed are 8, 4, 1, and 0 for none");
+    return bad_attribute("quantize_bits", "allowed are 8, 4, and 0 for none");
   }
   LIGHTCC_ASSIGN_OR_RETURN(spec.ratio, read_number(node, "topk_ratio"));
   if (spec.ratio == 0.0) {

@@ -125,16 +125,15 @@ Status read_ways(KernelContext* context, int index, std::vector<Operation>& oper
     }
     CompressionSpec spec{.ratio = ratio};
     if (bits != 0.0) {
-      const bool is_known = bits == 8.0 || bits == 4.0 || bits == 1.0;
+      const bool is_known = bits == 8.0 || bits == 4.0;
       spec = {.compressor = compressor_of(is_known ? static_cast<std::int64_t>(bits) : 0)};
     }
     if (!spec.is_valid() || (bits != 0.0 && !spec.is_quantized())) {
-      return make_error(
-          ErrorCode::kInvalidArgument,
-          "ways has %g bits and a ratio of %g: allowed are 8, 4 or 1 bits, or a ratio "
-          "above 0 and at most 1",
-          bits,
-          ratio);
+      return make_error(ErrorCode::kInvalidArgument,
+                        "ways has %g bits and a ratio of %g: allowed are 8 or 4 bits, or a ratio "
+                        "above 0 and at most 1",
+                        bits,
+                        ratio);
     }
     operations[i].request.signature.compression = spec;
   }

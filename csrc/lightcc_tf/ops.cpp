@@ -169,8 +169,7 @@ Status register_collectives() {
                         "topk_warmup_steps: int = 0",
                         "topk_fp16: bool = false",
                         "topk_exact: bool = false",
-                        "quantize_bits: int = 0",
-                        "quantize_floating: bool = false"};
+                        "quantize_bits: int = 0"};
   LIGHTCC_RETURN_IF_ERROR(register_pair<OpType::kAllreduce>(
       "LightccAllreduce", "LightccGroupedAllreduce", reduction + allreduce + fusion, &infer_same));
   // Which attributes of compression would say is an input here, so that steps of a graph differ. A

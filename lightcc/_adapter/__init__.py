@@ -5,6 +5,7 @@
 - `CompressedGradients`: what compression keeps of an optimizer's gradients.
 - `CompressionGuard`: warns where that is too much.
 - `CompressionTuner`: finds out how gradients should travel; `TunedSteps` does without a stream.
+- `choose_under_squares`, `say_choice`: what LIGHT_TOPK_ALLREDUCE means for an optimizer.
 - `warn_under_second_moment`: warns where an optimizer squares what compression has changed.
 - `take_apart` and `put_together`: nested state as bytes and tensors, for broadcasts.
 
@@ -14,6 +15,7 @@ A face says how its gradients are taken and put back (`GradientSource`), and whe
 from lightcc._adapter.compressed_gradients import CompressedGradients
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES, CompressionGuard
 from lightcc._adapter.compression_tuner import CompressionTuner, ways_within
+from lightcc._adapter.flag import choose_under_squares, knobs_of_flag, say_choice
 from lightcc._adapter.gradient_stream import GradientSource, GradientStream, Slot
 from lightcc._adapter.groups import check_groups, groups_or_number, plan_groups
 from lightcc._adapter.second_moment import warn_under_second_moment
@@ -31,10 +33,13 @@ __all__ = [
     "Slot",
     "TunedSteps",
     "check_groups",
+    "choose_under_squares",
     "compresses_in",
     "groups_or_number",
+    "knobs_of_flag",
     "plan_groups",
     "put_together",
+    "say_choice",
     "take_apart",
     "warn_under_second_moment",
     "ways_within",

@@ -12,7 +12,7 @@ from lightcc.compression import find_engine_compressor
 from lightcc.compression_state import take_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from lightcc._core import CompressionSpec
     from lightcc.process_sets import ProcessSet
@@ -21,7 +21,6 @@ _log = logging.getLogger(__name__)
 
 _VERSION = 1
 PREFIX = "allreduce."
-_TINY = 1e-300
 
 
 class CompressedGradients:
@@ -38,7 +37,6 @@ class CompressedGradients:
         names: Mapping[Any, str],
         process_set: ProcessSet,
         momentum: float | None = None,
-        suffixes: Sequence[str] = ("",),
     ) -> None:
         """Takes what an optimizer was asked for.
 
@@ -47,14 +45,12 @@ class CompressedGradients:
             names: Names by parameter; may grow.
             process_set: The ranks whose gradients are combined.
             momentum: What the compression applies instead of the optimizer, if anything.
-            suffixes: Ends of the names under which a gradient may travel.
         """
         compressor = find_engine_compressor(compression)
         self.spec: CompressionSpec | None = (
             None if compressor is None else compressor.spec(momentum)
         )
         self._names = names
-        self._suffixes = suffixes
         self._process_set = process_set
         self._era = _world.era()
         if compressor is not None:
@@ -102,6 +98,7 @@ class CompressedGradients:
         failure: Exception | None = None
         try:
             saved, scale, tensors = _parse(state)
+            self._refuse_momentum(tensors)
             states = {(process_set, PREFIX + name): data for name, data in tensors.items()}
         except ValueError as error:
             failure = error
@@ -115,6 +112,17 @@ class CompressedGradients:
         take_in(states, failure, self._process_set)
         self.scale = scale
 
+    def _refuse_momentum(self, tensors: Iterable[str]) -> None:
+        """Raises ValueError where tensors are not gradients, but what 1-bit Adam sent instead."""
+        names = set(self._names.values())
+        for name in tensors:
+            if name not in names and name.removesuffix(".momentum") in names:
+                msg = (
+                    f"the compression state of '{name}' is of 1-bit Adam, which lightcc no longer"
+                    " has: begin without it, with Compression.int4"
+                )
+                raise ValueError(msg)
+
     def set_gradient_scale(self, scale: float) -> None:
         """Multiplies what is kept back as gradients are from now on."""
         if not 0.0 < scale < float("inf"):
@@ -124,16 +132,6 @@ class CompressedGradients:
             operations = sorted(self.operations())
             _world.current().scale_compression(scale / self.scale, self._set(), operations)
         self.scale = scale
-
-    def forget(self, suffix: str) -> None:
-        """Makes zero what is kept back under the names with one of the `suffixes`.
-
-        Raises:
-            ValueError: Gradients are on their way.
-        """
-        names = sorted(PREFIX + name + suffix for name in self._names.values())
-        # Nothing but zero of a float32 survives that. The world allows no factor of 0.
-        _world.current().scale_compression(_TINY, self._set(), names)
 
     def expect_gradient_scale(self, scale: float) -> None:
         """Compares, because it is too late to change what has been added to gradients already."""
@@ -156,9 +154,7 @@ class CompressedGradients:
 
     def operations(self) -> set[str]:
         """Returns the names by which the engine may know the gradients."""
-        return {
-            PREFIX + name + suffix for name in self._names.values() for suffix in self._suffixes
-        }
+        return {PREFIX + name for name in self._names.values()}
 
     def _set(self) -> int:
         process_set = self._process_set.process_set_id

@@ -7,21 +7,16 @@ phases, in which all ranks do the same at the same step:
 2. Trial: each way within the budget has a few steps. What counts is the time from step to step,
    so whatever hides behind the computation is free. Of a way the median counts, on the slowest
    rank.
-3. Choice: the mildest way that is about as fast as the fastest one, for all gradients. Stronger
-   ones than int4 do most harm in the beginning, so int4 goes before them: some hundred steps before
-   an optimizer's own way, and 2100 before top-k, of which the share then falls. At 1% an element
-   waits for about 100 steps, and shorter trainings than 20 times that have lost accuracy by it.
+3. Choice: the mildest way that is about as fast as the fastest one, for all gradients. Top-k does
+   most harm in the beginning, so 2100 steps of int4 go before it, and then its share falls. At 1%
+   an element waits for about 100 steps, and shorter trainings than 20 times that have lost accuracy
+   by it.
 4. Looks: where `kept_ratio` of a gradient's statistics is above the limit, it takes the next milder
    way, within the budget or not, and is given time to recover. The ratio is the error that
    compression makes at the moment.
 
 What a way keeps back is added to what the next one sends, as the engine keeps it by name. Before a
 gradient travels uncompressed it travels once as top-k of all elements, which keeps nothing back.
-
-An optimizer may know a way of its own, of all gradients together (`Momentum`): what travels is no
-gradient then, and the optimizer's step is another. It is the strongest way there is, and costs more
-accuracy than those before it, so it is for budgets below these. Where its statistics are above the
-limit, or it does not suit any more, all gradients take the next milder way.
 """
 
 from __future__ import annotations
@@ -57,10 +52,8 @@ _SETTLING_STEPS = 2
 _TIMED_STEPS = 5
 #: The mildest way wins that takes at most so much longer than the fastest.
 _SLACK = 0.05
-#: Between two looks whether a way beyond int4 may begin.
-DESCENT_STEPS = 300
-#: Top-k begins after so many of these.
-_BEFORE_TOPK = 7
+#: Top-k begins after so many steps.
+INT4_STEPS = 2100
 #: In which its share falls then.
 TOPK_WARMUP_STEPS = 1000
 _WARMUP_START = 0.25
@@ -78,41 +71,20 @@ class Way:
         label: As people call it.
         spec: What the engine is asked for; `None`: nothing.
         share: What it sends, as a share of the bytes of float32.
-        of_optimizer: Whether it is the optimizer's own, which says what the engine is asked for.
     """
 
     label: str
     spec: CompressionSpec | None
     share: float
-    of_optimizer: bool = False
 
 
-class Momentum(Protocol):
-    """An optimizer that knows a way of its own.
-
-    Attributes:
-        suffix: End of the names by which the engine then knows what travels.
-        is_active: Whether this suits; once it does not, it never will.
-    """
-
-    suffix: str
-    is_active: bool
-
-    def turn(self, on: bool) -> None:
-        """Begins to go this way, or goes on with gradients that are new; or leaves it.
-
-        After that slots have specs for gradients as such, and no suffix.
-        """
-
-
-def ways_for(*, squares: bool, bare: bool, momentum: bool = False) -> list[Way]:
+def ways_for(*, squares: bool, bare: bool) -> list[Way]:
     """Returns the ways that there are, from mild to strong.
 
     Args:
         squares: Whether the optimizer divides by squares of what arrives, which top-k does not
             suit.
         bare: Whether what asks for nothing travels uncompressed.
-        momentum: Whether the optimizer is Adam, and can let its momentum travel.
     """
     # Not at the top: this module is imported where the engine is not.
     from lightcc._core import CompressionSpec
@@ -127,29 +99,23 @@ def ways_for(*, squares: bool, bare: bool, momentum: bool = False) -> list[Way]:
             Way("top-k at 0.05", CompressionSpec(0.05), 0.075),
             Way("top-k at 0.01", CompressionSpec(0.01), 0.015),
         ]
-    if momentum:
-        ways.append(Way("1-bit Adam", None, 0.038, of_optimizer=True))
     return ways
 
 
-def ways_within(
-    compressor: AutoCompressor, *, squares: bool, momentum: bool = False
-) -> tuple[list[Way], list[int]]:
+def ways_within(compressor: AutoCompressor, *, squares: bool) -> tuple[list[Way], list[int]]:
     """Returns the ways that there are in this world, and the positions of those to try.
 
     Args:
         compressor: What the caller asked for.
         squares: As of `ways_for()`.
-        momentum: As of `ways_for()`.
 
     Raises:
         ValueError: No way is within the budget.
     """
     knobs = _world.current().compression_knobs()
     bare = not (knobs["topk"] or knobs["quantize"])
-    ways = ways_for(squares=squares, bare=bare, momentum=momentum)
-    within = [level for level, way in enumerate(ways) if way.share <= compressor.budget]
-    tried = [level for level in within if not ways[level].of_optimizer] or within
+    ways = ways_for(squares=squares, bare=bare)
+    tried = [level for level, way in enumerate(ways) if way.share <= compressor.budget]
     if not tried:
         strongest = ways[-1]
         msg = (
@@ -185,7 +151,6 @@ class CompressionTuner(Generic[S]):
         process_set: ProcessSet,
         *,
         squares: bool,
-        momentum: Momentum | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Begins with the warm-up.
@@ -196,19 +161,14 @@ class CompressionTuner(Generic[S]):
             compresses: Returns whether a gradient of so many bytes is compressed.
             process_set: The ranks whose gradients are combined.
             squares: Whether the optimizer divides by squares of what arrives.
-            momentum: The way of its own that the optimizer knows, if there is one.
             clock: Returns seconds.
 
         Raises:
             ValueError: No way is within the budget.
         """
-        self._ways, self._tried = ways_within(
-            compressor, squares=squares, momentum=momentum is not None
-        )
+        self._ways, self._tried = ways_within(compressor, squares=squares)
         self._warmup_steps = compressor.warmup_steps
         self._limit = compressor.error or (LIMIT_OF_SQUARES if squares else LIMIT)
-        self._limit_of_momentum = compressor.error or LIMIT  # Which is added up.
-        self._momentum = momentum
         self._tuned = tuned
         self._compresses = compresses
         self._process_set = process_set
@@ -272,9 +232,8 @@ class CompressionTuner(Generic[S]):
         else:
             if self._steps % _LOOK_STEPS == 0:
                 self._look()
-            if self._steps % DESCENT_STEPS == 0:
+            if self._steps >= INT4_STEPS:
                 self._descend()
-        self._leave_what_does_not_suit()
         if self._steps <= self._topk_warmup:
             self._applied = None  # The share of top-k falls in each step.
         if self._applied != (len(self._tuned.units), self._levels):
@@ -295,8 +254,6 @@ class CompressionTuner(Generic[S]):
         seconds = self._max([statistics.median(times) for times in self._seconds])
         level = self._tried[int(np.argmax(seconds <= (1.0 + _SLACK) * seconds.min()))]
         quantized = max(i for i, way in enumerate(self._ways) if way.spec and way.spec.bits)
-        if self._ways[level].of_optimizer and not self._suits:
-            level = quantized
         self._strongest = dict.fromkeys(self._levels, level)
         self._levels = dict.fromkeys(self._levels, min(level, quantized))
         if self._process_set.rank() == 0:
@@ -310,23 +267,13 @@ class CompressionTuner(Generic[S]):
             )
 
     def _descend(self) -> None:
-        """Goes one way further towards the chosen one."""
-        may_be_topk = self._steps >= _BEFORE_TOPK * DESCENT_STEPS
-        for slot, level in self._levels.items():
-            strongest = self._strongest[slot]
-            if level == strongest:
-                continue
-            if self._ways[strongest].of_optimizer:
-                self._levels[slot] = level + 1
-            elif may_be_topk:
-                self._levels[slot] = strongest
-                self._topk_warmup = self._steps + TOPK_WARMUP_STEPS
+        """Gives gradients top-k for which it was chosen."""
+        if self._levels != self._strongest:
+            self._levels = dict(self._strongest)
+            self._topk_warmup = self._steps + TOPK_WARMUP_STEPS
 
     def _look(self) -> None:
         """Gives gradients a milder way of which too much is kept back."""
-        if self._momentum is not None and self._goes_the_optimizers_way():
-            self._look_at_momentum(self._momentum)
-            return
         for slot, ratio in zip(self._levels, self._kept_ratios(), strict=True):
             left = self._recovering.pop(slot, 0)
             if left > 1:
@@ -364,51 +311,11 @@ class CompressionTuner(Generic[S]):
         share = _WARMUP_START * (ratio / _WARMUP_START) ** (self._steps / self._topk_warmup)
         return float(np.float32(share))  # The last bit may be another on another host.
 
-    def _look_at_momentum(self, momentum: Momentum) -> None:
-        """Gives all gradients a milder way if too much is kept back of the momentum of one."""
-        ratios = self._kept_ratios(momentum.suffix)
-        largest = int(ratios.argmax())
-        if ratios[largest] <= self._limit_of_momentum:
-            return
-        self._take_at_most(len(self._ways) - 2)
-        if self._process_set.rank() == 0:
-            _log.info(
-                "Compression.auto: gradients travel as %s from now on: of the momentum of '%s'"
-                " %.3g times what a step brings was kept back, and %.3g times is the limit",
-                self._ways[-2].label,
-                list(self._levels)[largest].name,
-                ratios[largest],
-                self._limit_of_momentum,
-            )
-
-    def _kept_ratios(self, suffix: str = "") -> np.ndarray:
+    def _kept_ratios(self) -> np.ndarray:
         """Returns the largest `kept_ratio` among the ranks, of each gradient that is compressed."""
         process_set = self._process_set.process_set_id
         ratios = {t.name: t.kept_ratio for t in stats().compression if t.process_set == process_set}
-        return self._max([ratios.get(PREFIX + slot.name + suffix, 0.0) for slot in self._levels])
-
-    @property
-    def _suits(self) -> bool:
-        """Whether the optimizer's own way does, where it has one."""
-        return self._momentum is not None and self._momentum.is_active
-
-    def _goes_the_optimizers_way(self) -> bool:
-        """Whether all gradients do; it is for all of them or none."""
-        return any(self._ways[level].of_optimizer for level in self._levels.values())
-
-    def _leave_what_does_not_suit(self) -> None:
-        """Leaves the optimizer's way for good, where some gradient cannot go it."""
-        strongest = len(self._ways) - 1
-        if not self._ways[strongest].of_optimizer or not self._goes_the_optimizers_way():
-            return
-        if not self._suits or min(self._levels.values()) < strongest:
-            self._take_at_most(strongest - 1)
-
-    def _take_at_most(self, strongest: int) -> None:
-        """Gives gradients that go a stronger way this one, for good."""
-        for levels in (self._levels, self._strongest):
-            for slot, level in levels.items():
-                levels[slot] = min(level, strongest)
+        return self._max([ratios.get(PREFIX + slot.name, 0.0) for slot in self._levels])
 
     def _max(self, values: list[float]) -> np.ndarray:
         """Returns the largest of each value among the ranks."""
@@ -422,13 +329,6 @@ class CompressionTuner(Generic[S]):
 
     def _apply(self) -> None:
         """Has gradients travel in their ways. Those of a unit take the mildest."""
-        if self._momentum is not None:
-            is_on = self._goes_the_optimizers_way()
-            self._momentum.turn(is_on)
-            if is_on:
-                self._keeping.update(self._tuned.slots)
-                self._applied = (len(self._tuned.units), dict(self._levels))
-                return
         is_flushing = False
         mildest = min(self._levels.values(), default=0)
         specs = [self._spec_of(level) for level in range(len(self._ways))]

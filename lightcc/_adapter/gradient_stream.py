@@ -197,7 +197,6 @@ class GradientStream(Generic[S]):
         self._source = source
         self._take = source.take
         self._spec = spec
-        self._suffix = ""
         self._factors = factors
         self._process_set = process_set
         self._region = region
@@ -221,7 +220,8 @@ class GradientStream(Generic[S]):
             process_set,
         )
         self._make_units()
-        self.travel(spec, "")
+        for slot in self.slots:
+            slot.spec = spec
 
     def add(self, slots: Iterable[S]) -> None:
         """Takes in more slots, each a unit of its own."""
@@ -238,16 +238,6 @@ class GradientStream(Generic[S]):
         for unit in self.units:
             if not unit.submitted:
                 self._rearm(unit)
-
-    def travel(self, spec: CompressionSpec | None, suffix: str) -> None:
-        """Changes how gradients travel, and the end of their names, from the next one on.
-
-        Every rank of the process set must do it between the same two steps.
-        """
-        self._spec = spec
-        self._suffix = suffix
-        for slot in self.slots:
-            slot.spec = spec
 
     def ready(self, slot: S, _: object = None) -> None:  # hot
         """Notes that a pass has made a gradient; submits its unit if that was the last of it.
@@ -426,7 +416,7 @@ class GradientStream(Generic[S]):
         with self._region("submit", slots[0].name):
             handle = _world.current().allreduce_each(
                 sent,
-                [slot.name + self._suffix for slot in slots],
+                [slot.name for slot in slots],
                 self.op,
                 *self._factors,
                 self._process_set.process_set_id,

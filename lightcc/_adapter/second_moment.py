@@ -1,4 +1,4 @@
-"""A word where compression meets an optimizer that divides by squares of what arrives."""
+"""A word where top-k meets an optimizer that divides by squares of what arrives."""
 
 from __future__ import annotations
 
@@ -15,17 +15,12 @@ if TYPE_CHECKING:
     from lightcc.process_sets import ProcessSet
 
 _TEXT = (
-    "{label} compression under {name} costs accuracy: what arrives is {what}, and the optimizer"
-    " divides by its square. A character transformer under AdamW ended at 2.57 bits per character"
-    " with top-k at 1% instead of 1.97 (docs/convergence.md), and at 1.97 with"
-    " compression=hvd.Compression.int4 or LIGHT_QUANTIZE_ALLREDUCE=int4: use these, or"
-    " hvd.Compression.adam() for Adam and AdamW of torch. Ignoring"
-    " lightcc.compression.CompressionWarning silences this."
+    "top-k compression under {name} costs accuracy: what arrives is rare and large, and the"
+    " optimizer divides by its square. A character transformer under AdamW ended at 2.57 bits per"
+    " character with top-k at 1% instead of 1.97 (docs/convergence.md), and at 1.97 with"
+    " compression=hvd.Compression.int4 or LIGHT_QUANTIZE_ALLREDUCE=int4: use one of these."
+    " Ignoring lightcc.compression.CompressionWarning silences this."
 )
-_WHAT = {
-    "top-k": "rare and large",
-    "1-bit": "a gradient with an error of its own size",
-}
 
 _warned_era: int | None = None
 
@@ -46,17 +41,13 @@ def warn_under_second_moment(
     world = _world.current()
     knobs = world.compression_knobs()
     compressor = find_engine_compressor(compression)
-    label = TopKCompressor.label
     if compressor is None:
         is_at_stake = knobs["topk"] and not knobs["quantize"]
     else:
-        label = compressor.label
-        is_whole = isinstance(compressor, TopKCompressor) and compressor.ratio == 1.0
-        is_at_stake = label in _WHAT and not is_whole
+        is_at_stake = isinstance(compressor, TopKCompressor) and compressor.ratio < 1.0
     if not is_at_stake or process_set.rank() != 0 or _warned_era == _world.era():
         return
     owner = set_id(process_set)
     if owner is not None and any(world.compresses(owner, size) for size in sizes):
         _warned_era = _world.era()
-        text = _TEXT.format(label=label, name=name, what=_WHAT[label])
-        warnings.warn(text, CompressionWarning, stacklevel=stacklevel)
+        warnings.warn(_TEXT.format(name=name), CompressionWarning, stacklevel=stacklevel)

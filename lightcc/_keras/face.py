@@ -81,8 +81,8 @@ class Face:
             device_dense: Device of operations on dense gradients, in TensorFlow.
             device_sparse: Device of operations on tf.IndexedSlices.
             compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.topk(...)`,
-                `.int8`, `.fp8`, `.int4`, `.auto(...)`, which finds out, or a
-                class with `compress()` and `decompress()`.
+                `.int8`, `.int4`, `.auto(...)`, which finds out, or a class with `compress()` and
+                `decompress()`.
             sparse_as_dense: Whether sparse gradients are made dense first.
             gradient_predivide_factor: With `Average`: how much of the division by the number of
                 ranks comes before the sum.

@@ -16,7 +16,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightcc import _world
-from lightcc._adapter import warn_under_second_moment
+from lightcc._adapter import choose_under_squares, say_choice, warn_under_second_moment
 from lightcc._keras import hooks
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class _Training:
         self, name: str, settings: Settings, backend: Backend, adaptive: str | None
     ) -> None:
         self.backend = backend
+        self._name = name
         self._adaptive = adaptive  # The optimizer's class, until it was looked at.
         self.settings = settings
         self.local: set[Any] = set()
@@ -80,14 +81,12 @@ class _Training:
         is_local = [self.backend.key(variable) in self.local for variable in variables]
         shared = [i for i, local in enumerate(is_local) if not local]
         results = list(gradients)
+        if self._adaptive is not None and _world.exists():
+            self._suit_optimizer(self._adaptive, [_num_bytes(variables[i]) for i in shared])
+            self._adaptive = None
         reduced = self._exchange.reduce(
             [gradients[i] for i in shared], [variables[i] for i in shared]
         )
-        if self._adaptive is not None and _world.exists():
-            name, self._adaptive = self._adaptive, None
-            sizes = (_num_bytes(variables[i]) for i in shared)
-            settings = self.settings
-            warn_under_second_moment(settings.compression, name, sizes, settings.process_set)
         for i, gradient in zip(shared, reduced, strict=True):
             results[i] = gradient
         if self.settings.scale_local_gradients:
@@ -96,6 +95,16 @@ class _Training:
                 for g, local in zip(results, is_local, strict=True)
             ]
         return results
+
+    def _suit_optimizer(self, name: str, sizes: list[int]) -> None:
+        """Compresses as suits an optimizer that divides by squares, or warns that it does not."""
+        settings = self.settings
+        chosen = choose_under_squares(settings.compression, settings.op)
+        if chosen is settings.compression:
+            warn_under_second_moment(chosen, name, sizes, settings.process_set)
+            return
+        self._exchange = self.backend.exchange(self._name, settings._replace(compression=chosen))
+        say_choice(chosen, name, sizes, settings.process_set)
 
 
 def _num_bytes(variable: Any) -> int:

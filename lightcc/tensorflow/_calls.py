@@ -51,7 +51,7 @@ def compression_arguments(spec: CompressionSpec | None) -> dict[str, Any]:
     if spec is None:
         return {}
     if spec.bits:
-        return {"quantize_bits": spec.bits, "quantize_floating": spec.floating}
+        return {"quantize_bits": spec.bits}
     return {
         "topk_ratio": repr(spec.ratio),
         "topk_momentum": repr(spec.momentum),

@@ -34,7 +34,6 @@ DEFAULTS: dict[str, Any] = {
     "prescale_factor": "1",
     "postscale_factor": "1",
     "quantize_bits": 0,
-    "quantize_floating": False,
     "topk_ratio": "0",
     "topk_momentum": "0",
     "topk_warmup_steps": 0,
@@ -69,9 +68,7 @@ class _Node:
 
 def _compression(attributes: dict[str, Any]) -> _core.CompressionSpec | None:
     if attributes["quantize_bits"] != 0:
-        return _core.CompressionSpec.quantized(
-            attributes["quantize_bits"], attributes["quantize_floating"]
-        )
+        return _core.CompressionSpec.quantized(attributes["quantize_bits"])
     ratio = float(attributes["topk_ratio"])
     if ratio == 0.0:
         return None

@@ -9,7 +9,6 @@ import tensorflow as tf
 from lightcc.compression import (
     AutoCompressor,
     Compressor,
-    Fp8Compressor,
     Int4Compressor,
     Int8Compressor,
     NamedCompressors,
@@ -23,7 +22,6 @@ __all__ = [
     "Compression",
     "Compressor",
     "FP16Compressor",
-    "Fp8Compressor",
     "Int4Compressor",
     "Int8Compressor",
     "NoneCompressor",
@@ -69,6 +67,5 @@ class Compression(metaclass=NamedCompressors):
     bf16 = BF16Compressor
     topk = TopKCompressor
     int8 = Int8Compressor
-    fp8 = Fp8Compressor
     int4 = Int4Compressor
     auto = AutoCompressor

@@ -167,7 +167,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         device_dense: Device of operations on dense gradients.
         device_sparse: Device of operations on tf.IndexedSlices.
         compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
-            `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.auto(...)`, which finds
+            `.topk(...)`, `.int8`, `.int4`, `.auto(...)`, which finds
             out, or a class with `compress()` and `decompress()`.
         sparse_as_dense: Whether tf.IndexedSlices are made dense first.
         backward_passes_per_step: Gradients of that many backward passes are added up on each rank

@@ -68,7 +68,7 @@ def allreduce(
         device_dense: Device of the operations for dense tensors.
         device_sparse: Device of the operations for tf.IndexedSlices.
         compression: What is sent: `Compression.none`, `.fp16`, `.bf16`; or `.topk(...)`,
-            `.int8`, `.fp8`, `.int4`, which need a `name`.
+            `.int8`, `.int4`, which need a `name`.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
         prescale_factor: Multiplies the input. Integers are rounded towards zero.
         postscale_factor: Multiplies the result, likewise.

@@ -136,7 +136,7 @@ def DistributedGradientTape(  # noqa: N802  Horovod's name
         device_dense: Device of operations on dense gradients.
         device_sparse: Device of operations on tf.IndexedSlices.
         compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
-            `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.auto(...)`, which finds
+            `.topk(...)`, `.int8`, `.int4`, `.auto(...)`, which finds
             out, or a class with `compress()` and `decompress()`. A tape does not know what is done
             with gradients, so `.auto()` tries no top-k.
         sparse_as_dense: Whether tf.IndexedSlices are made dense first.

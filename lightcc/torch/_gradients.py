@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lightcc._core import CompressionSpec
     from lightcc.fusion import FusionChoice
     from lightcc.process_sets import ProcessSet
-    from lightcc.torch._adam import CompressedAdam
 
 
 class _Slot(Slot):
@@ -146,28 +145,6 @@ class _Gradients:
         return gradient
 
 
-class _GradientsOfAdam(_Gradients):
-    """Gradients of which the light steps of an Adam send something else."""
-
-    def __init__(
-        self, adam: CompressedAdam, op: int, process_set: ProcessSet, *, sparse_as_dense: bool
-    ) -> None:
-        super().__init__(Compression.none, op, process_set, sparse_as_dense=sparse_as_dense)
-        self._adam = adam
-
-    def take(self, slot: _Slot, *, grouped: bool) -> torch.Tensor | None:
-        gradient = super().take(slot, grouped=grouped)
-        if gradient is None or not self._adam.shortens(slot.parameter):
-            return gradient
-        slot.copied = True
-        return self._adam.shorten(slot.parameter, gradient)
-
-    def put(self, slot: _Slot, output: torch.Tensor) -> None:
-        if self._adam.shortens(slot.parameter):
-            output = self._adam.restore(slot.parameter, output)
-        super().put(slot, output)
-
-
 class GradientExchange:
     """Combines the gradients of some parameters over all ranks of a process set.
 
@@ -182,7 +159,6 @@ class GradientExchange:
         *,
         compression: Any,
         spec: CompressionSpec | None,
-        adam: CompressedAdam | None,
         passes: int,
         op: int,
         predivide_factor: float,
@@ -193,19 +169,14 @@ class GradientExchange:
         """Registers the hooks. Arguments as of DistributedOptimizer, `passes` per step.
 
         Collective, where `fusion` is a plan. `spec` is what `compression` asks of the engine, if
-        anything; `adam` what it asks of an Adam.
+        anything.
         """
         self._slots = _make_slots(names)
         self._hooks: list[RemovableHandle] = []
         # The engine divides by the number of ranks when the op is Average.
         averaged = op == Average
-        source = (
-            _Gradients(compression, op, process_set, sparse_as_dense=sparse_as_dense)
-            if adam is None
-            else _GradientsOfAdam(adam, op, process_set, sparse_as_dense=sparse_as_dense)
-        )
         self.stream: GradientStream[_Slot] = GradientStream(
-            source,
+            _Gradients(compression, op, process_set, sparse_as_dense=sparse_as_dense),
             self._slots.values(),
             [[self._slots[p] for p in group] for group in groups],
             op=op,

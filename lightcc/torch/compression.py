@@ -7,31 +7,25 @@ from typing import Any
 import torch
 
 from lightcc.compression import (
-    AdamCompressor,
     AutoCompressor,
     Compressor,
-    Fp8Compressor,
     FP16Compressor,
     Int4Compressor,
     Int8Compressor,
     NamedCompressors,
     NoneCompressor,
-    OneBitCompressor,
     TopKCompressor,
 )
 
 __all__ = [
-    "AdamCompressor",
     "AutoCompressor",
     "BF16Compressor",
     "Compression",
     "Compressor",
     "FP16Compressor",
-    "Fp8Compressor",
     "Int4Compressor",
     "Int8Compressor",
     "NoneCompressor",
-    "OneBitCompressor",
     "TopKCompressor",
 ]
 
@@ -60,8 +54,5 @@ class Compression(metaclass=NamedCompressors):
     bf16 = BF16Compressor
     topk = TopKCompressor
     int8 = Int8Compressor
-    fp8 = Fp8Compressor
     int4 = Int4Compressor
-    onebit = OneBitCompressor
-    adam = AdamCompressor
     auto = AutoCompressor

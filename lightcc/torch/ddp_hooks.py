@@ -20,7 +20,6 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch 
 from lightcc import _core, _world
 from lightcc.compression import (
     EngineCompressor,
-    Fp8Compressor,
     Int4Compressor,
     Int8Compressor,
     TopKCompressor,
@@ -125,7 +124,6 @@ class QuantizedState(_CompressedState):
         module: torch.nn.Module,
         bits: int = 8,
         *,
-        floating: bool = False,
         process_set: ProcessSet = global_process_set,
     ) -> None:
         """Every rank of the process set must make it, with the same arguments.
@@ -133,20 +131,16 @@ class QuantizedState(_CompressedState):
         Args:
             module: The model, wrapped by DDP or not yet.
             bits: Of an element on its way: 8 or 4, as `Compression.int8` and `Compression.int4`.
-            floating: Whether elements are floating-point numbers of 8 bits, as `Compression.fp8`.
             process_set: The ranks whose gradients are averaged: those of DDP's process group.
 
         Raises:
-            ValueError: `bits` is neither 8 nor 4, or is 4 with `floating`.
+            ValueError: `bits` is neither 8 nor 4.
         """
         if bits not in (8, 4):
             msg = f"bits is {bits}: expected 8 or 4"
             raise ValueError(msg)
-        if floating and bits != 8:
-            msg = f"bits is {bits}: expected 8 with floating"
-            raise ValueError(msg)
-        eight = Fp8Compressor if floating else Int8Compressor
-        super().__init__(module, eight() if bits == 8 else Int4Compressor(), process_set)
+        compressor = Int8Compressor() if bits == 8 else Int4Compressor()
+        super().__init__(module, compressor, process_set)
 
 
 def topk_2d_hook(state: TopKState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -105,7 +105,7 @@ class LocalSteps(torch.optim.Optimizer):
             outer_momentum: The momentum of an outer step, at least 0 and below 1. DiLoCo has 0.9,
                 with hundreds of steps between outer ones; with few it does harm
                 (docs/convergence.md).
-            compression: What travels in an outer step between hosts: `Compression.int8`, `.fp8`,
+            compression: What travels in an outer step between hosts: `Compression.int8`,
                 `.int4`, `.topk(...)`, `.fp16`, `.bf16` or `.none`.
             workers: "hosts": ranks of a host combine gradients in every step. "ranks": each rank
                 trains on its own, as it has to in an elastic job.

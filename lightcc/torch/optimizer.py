@@ -39,9 +39,7 @@ from lightcc._adapter import (
 )
 from lightcc.basics import size
 from lightcc.compression import (
-    AdamCompressor,
     AutoCompressor,
-    Int4Compressor,
     Int8Compressor,
     check_compression,
     find_engine_compressor,
@@ -50,7 +48,6 @@ from lightcc.fusion import choose_fusion, digest_of
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 from lightcc.reductions import Adasum, Average, Sum, check_op
 from lightcc.torch import mpi_ops
-from lightcc.torch._adam import SUFFIXES, CompressedAdam, why_not
 from lightcc.torch._adaptive import is_adaptive
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
 from lightcc.torch._choice import choose_compression, make_guard, say_what_is_done
@@ -113,7 +110,6 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         self._needs_no_warning = False  # The caller did not synchronize, but something else did.
         self._should_synchronize = True
         self._exchange: GradientExchange | None = None
-        self._adam: CompressedAdam | None = None
         self._guard: CompressionGuard | None = None
         self._tuner: CompressionTuner[Any] | None = None
         self._named = None if named_parameters is None else check_named(named_parameters)
@@ -127,37 +123,27 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         cls = type(self).__bases__[1]  # Of the given optimizer.
         chosen = choose_compression(compression, op, cls, self.param_groups)
         compressor = find_engine_compressor(chosen)
-        is_adam = isinstance(compressor, AdamCompressor)
-        is_auto = isinstance(compressor, AutoCompressor)
-        may_be_adam = is_auto and why_not(cls, self.param_groups) is None
         self._compressed = CompressedGradients(
-            Int4Compressor if is_adam else Int8Compressor if is_auto else chosen,
+            Int8Compressor if isinstance(compressor, AutoCompressor) else chosen,
             self._parameter_names,
             process_set,
             momentum_to_take_over(chosen, self.param_groups),
-            SUFFIXES if is_adam or may_be_adam else ("",),
         )
         alone = size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1"
         if alone or not process_set.included():
             return
         if chosen is not compression:
-            say_what_is_done(chosen, cls, self._compressed, self.param_groups, process_set)
-            self._guard = make_guard(chosen, self._compressed, self.param_groups, process_set)
+            say_what_is_done(chosen, cls, self.param_groups, process_set)
+            self._guard = make_guard(self._compressed, self.param_groups, process_set)
         elif is_adaptive(self.param_groups):
             sizes = (p.numel() * p.element_size() for p in self._parameter_names)
             warn_under_second_moment(compression, cls.__name__, sizes, process_set, stacklevel=4)
-        if isinstance(compressor, AdamCompressor):
-            self._adam = CompressedAdam(self, compressor, self._compressed, process_set)
-        elif isinstance(compressor, AutoCompressor) and may_be_adam:
-            later = AdamCompressor(max(1, compressor.warmup_steps))
-            self._adam = CompressedAdam(self, later, self._compressed, process_set, is_on=False)
         trained = {p: name for p, name in names.items() if p.requires_grad}
         self._exchange = GradientExchange(
             names,
             plan_groups(groups, trained, process_set) if groups is not None else [],
             compression=chosen,
             spec=self._compressed.spec,
-            adam=self._adam,
             passes=backward_passes_per_step,
             op=op,
             predivide_factor=gradient_predivide_factor,
@@ -165,8 +151,6 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
             process_set=process_set,
             fusion=fusion,
         )
-        if self._adam is not None:
-            self._adam.start(self._exchange.stream)
         if isinstance(compressor, AutoCompressor):
             self._tuner = CompressionTuner(
                 compressor,
@@ -174,7 +158,6 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
                 self._compressed.compresses,
                 process_set,
                 squares=is_adaptive(self.param_groups),
-                momentum=self._adam,
             )
         # The model may outlive this optimizer; then nobody would wait for its gradients.
         weakref.finalize(self, self._exchange.remove_hooks).atexit = False
@@ -239,8 +222,6 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
                 self._synchronized = self._needs_no_warning = combined
         self._should_synchronize = True
         super().load_state_dict(*args, **kwargs)
-        if self._adam is not None:
-            self._adam.start()
 
     def synchronize(self) -> None:
         """Waits until the gradients are those of all ranks.
@@ -255,8 +236,6 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         """
         if self._exchange is not None:
             self._exchange.stream.synchronize()
-        if self._adam is not None:
-            self._adam.note()
         self._synchronized = True
         self._needs_no_warning = False
 
@@ -300,38 +279,10 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         """Does the step with the gradients that are there."""
         if self._guard is not None:
             self._guard.count_step()
-        if self._adam is not None and self._adam.is_active:
-            loss = self._step_adam(self._adam, closure)
-        else:
-            with without_momentum(self._compressed, self.param_groups):
-                loss = super().step(closure) if closure is not None else super().step()
+        with without_momentum(self._compressed, self.param_groups):
+            loss = super().step(closure) if closure is not None else super().step()
         if self._tuner is not None:
             self._tuner.count_step()
-        return loss
-
-    def _step_adam(self, adam: CompressedAdam, closure: Callable[[], Any] | None) -> Any:
-        """Lets `adam` step what is compressed, and the given optimizer what is not."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        stepped: dict[torch.Tensor, torch.Tensor | None] = {}
-
-        def update(*_: Any) -> None:
-            adam.check_changes()
-            for p in adam.update():
-                stepped[p] = p.grad
-                p.grad = None  # So it is not the given optimizer's.
-
-        # Behind the hooks of users, which may look at gradients or change them.
-        hook = self.register_step_pre_hook(update)
-        try:
-            super().step()
-        finally:
-            hook.remove()
-            for p, gradient in stepped.items():
-                p.grad = gradient
-        adam.finish(list(stepped))
         return loss
 
     # torch wraps the step of a class that it has not seen before with its own step hooks; the
@@ -388,8 +339,6 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         if self._exchange is not None and self._should_synchronize and not self._has_synchronized():
             self.synchronize()
             self._needs_no_warning = True
-        if self._adam is not None:
-            self._adam.check_scaler()
         return bool(self.__dict__.get("_step_supports_amp_scaling", False))
 
     @_step_supports_amp_scaling.setter
@@ -470,11 +419,10 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             parameters of `optimizer` must be among them. `None` names them by their position,
             so that only one such optimizer may have gradients in flight at a time.
         compression: What is sent for a gradient: `Compression.none`, `.fp16`, `.bf16`,
-            `.topk(...)`, `.int8`, `.fp8`, `.int4`, `.onebit`, `.adam(...)` where
-            `optimizer` is an Adam or AdamW, `.auto(...)`, which finds out, or a class with
+            `.topk(...)`, `.int8`, `.int4`, `.auto(...)`, which finds out, or a class with
             `compress()` and `decompress()`. With `Compression.none`, LIGHT_TOPK_ALLREDUCE=1 means
-            what suits `optimizer`: `.adam()` for Adam and AdamW, top-k for SGD, `.int4` for others
-            that have a second moment.
+            what suits `optimizer`: `.int4` where it has a second moment, as Adam does, and else
+            top-k.
         backward_passes_per_step: Gradients of that many backward passes are added up on each rank
             before they are combined.
         op: `Average`, `Sum`, `Min`, `Max`, `Product`; or `Adasum`: then each rank does a step with
@@ -535,11 +483,6 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     if compressor is not None and op not in (Average, Sum):
         msg = f"{compressor.label} compression needs op=Average or op=Sum."
         raise ValueError(msg)
-    if isinstance(compressor, AdamCompressor):
-        reason = why_not(type(optimizer), optimizer.param_groups)
-        if reason is not None:
-            msg = f"{compressor.label} compression: {reason}; use Compression.int4."
-            raise ValueError(msg)
     fusion = choose_fusion(
         fusion_type, auto_fusion_threshold, piecewise_fusion_schedule, scopewise_fusion_schedule
     )

@@ -109,7 +109,7 @@ def allreduce(
         average: Deprecated: `True` is `op=Average`, `False` is `op=Sum`.
         name: Matches this call across ranks; see `lightcc`.
         compression: What is sent for `tensor`: `Compression.none`, `.fp16`, `.bf16`, or
-            `.topk(...)`, `.int8`, `.fp8` or `.int4`: then the call needs a
+            `.topk(...)`, `.int8` or `.int4`: then the call needs a
             `name`, and `tensor` may not require a gradient.
         op: `Average` (the default), `Sum`, `Min`, `Max`, `Product`, or `Adasum` (floating point).
             bool has `Min`, `Max` and `Product`. `Average` divides the sum by the size of the set;

@@ -273,7 +273,7 @@ inline constexpr auto kRows = std::to_array<Row>({
     {.names = {"LIGHT_QUANTIZE_ALLREDUCE"},
      .type = Type::kWord,
      .target = &Knobs::quantize,
-     .words = "int8, fp8, int4",
+     .words = "int8, int4",
      .shared = true,
      .meaning =
          "Sums and averages of floating-point tensors that have a name travel in 8 or 4 bits "

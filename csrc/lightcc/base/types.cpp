@@ -90,12 +90,8 @@ const char* compressor_name(Compressor compressor) {
   switch (compressor) {
     case Compressor::kInt8:
       return "int8";
-    case Compressor::kFp8:
-      return "fp8";
     case Compressor::kInt4:
       return "int4";
-    case Compressor::kSign:
-      return "1-bit";
     default:
       return "top-k";
   }

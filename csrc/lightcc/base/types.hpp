@@ -110,10 +110,8 @@ enum class Compressor : std::uint8_t {
   kTopk = 0,  ///< The elements of largest magnitude only.
   kInt8 = 1,  ///< All of them, in 8 bits each, with a scale for each block of 128.
   kInt4 = 2,  ///< The same in 4 bits.
-  kSign = 3,  ///< The same in 1 bit: the sign.
-  kFp8 = 4,   ///< All elements, as 8-bit floating-point numbers (E4M3) with such a scale.
 };
-inline constexpr std::uint8_t kCompressorCount = 5;
+inline constexpr std::uint8_t kCompressorCount = 3;
 
 /// How many bits an element takes; 0 for compressors that do not send all of them.
 constexpr unsigned bits_of(Compressor compressor) {
@@ -121,26 +119,16 @@ constexpr unsigned bits_of(Compressor compressor) {
     case Compressor::kTopk:
       break;
     case Compressor::kInt8:
-    case Compressor::kFp8:
       return 8;
     case Compressor::kInt4:
       return 4;
-    case Compressor::kSign:
-      return 1;
   }
   return 0;
 }
 
-/// The compressor that sends all elements in `bits` bits each, as floating-point numbers where
-/// `floating` is set; kTopk where there is none.
-constexpr Compressor compressor_of(std::int64_t bits, bool floating = false) {
-  if (floating) {
-    return bits == 8 ? Compressor::kFp8 : Compressor::kTopk;
-  }
-  return bits == 8   ? Compressor::kInt8
-         : bits == 4 ? Compressor::kInt4
-         : bits == 1 ? Compressor::kSign
-                     : Compressor::kTopk;
+/// The compressor that sends all elements in `bits` bits each; kTopk where there is none.
+constexpr Compressor compressor_of(std::int64_t bits) {
+  return bits == 8 ? Compressor::kInt8 : bits == 4 ? Compressor::kInt4 : Compressor::kTopk;
 }
 
 /// How an all-reduce is compressed between hosts. What does not travel is kept for the next time.
@@ -172,7 +160,7 @@ const char* memory_kind_name(MemoryKind kind);
 const char* op_type_name(OpType op);
 /// "SUM", "AVERAGE", ...
 const char* reduce_op_name(ReduceOp op);
-/// "top-k", "int8", "fp8", "int4", "1-bit".
+/// "top-k", "int8", "int4".
 const char* compressor_name(Compressor compressor);
 
 /// "auto_fusion of at most 1024 bytes", ...

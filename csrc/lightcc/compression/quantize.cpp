@@ -88,7 +88,6 @@ class Quantizer {
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
   Quantizer(const QuantizedFormat& format, SimdLevel level)
       : bits_(format.bits()),
-        floating_(format.compressor == Compressor::kFp8),
         quantize_(quantize_kernel(level)),
         dequantize_(dequantize_kernel(level)) {}
 
@@ -204,10 +203,8 @@ class Quantizer {
                                    .scales = out + codes.scales_at(chunk),
                                    .codes = whole ? to : whole_.data(),
                                    .blocks = chunk.blocks(),
-                                   .last = whole ? kBlock : chunk.elements % kBlock,
                                    .wide = sizeof(Lane) == sizeof(double),
-                                   .bits = bits_,
-                                   .floating = floating_});
+                                   .bits = bits_});
     if (!whole && finite) {
       std::memcpy(to, whole_.data(), codes.bytes_of(chunk));
     }
@@ -234,7 +231,6 @@ class Quantizer {
                    .blocks = chunk.blocks(),
                    .wide = sizeof(Lane) == sizeof(double),
                    .bits = bits_,
-                   .floating = floating_,
                    .add = add});
       add = true;
     }
@@ -244,7 +240,6 @@ class Quantizer {
   }
 
   unsigned bits_;
-  bool floating_;
   QuantizeKernel quantize_;
   DequantizeKernel dequantize_;
   Chunk<Lane> input_;

@@ -1,14 +1,14 @@
 // The wire format of quantised elements, and the arithmetic of a quantised all-reduce.
 //
 // A part of a shard is cut into blocks of 128 elements, the last one maybe shorter. It travels as
-// the scales of all blocks, 2 bytes each, and then their codes: a byte for each element (an integer
-// or a floating-point number), half a byte, or a bit. Both ends know how many elements a part has,
-// so nothing else travels. A part whose values are not all finite has NaN for every scale: it is
-// void, and so is the step, on all ranks. Byte table: docs/wire-format.md; arithmetic:
+// the scales of all blocks, 2 bytes each, and then their codes: a byte for each element, or half a
+// byte. Both ends know how many elements a part has, so nothing else travels. A part whose values
+// are not all finite has NaN for every scale: it is void, and so is the step, on all ranks. Byte
+// table: docs/wire-format.md; arithmetic:
 // kernels/quantize_blocks.hpp.
 //
-// What codes do not say is kept: sent + left is the sum, exactly (of 1 bit: rounded once). Codes
-// come from peers, so check_quantized() comes before anything else looks at them.
+// What codes do not say is kept: sent + left is the sum, exactly. Codes come from peers, so
+// check_quantized() comes before anything else looks at them.
 //
 // Thread: any, IEEE mode is set for each call. Blocks: no. All SIMD levels have the same bits.
 #pragma once
@@ -28,7 +28,7 @@ namespace lightcc {
 struct QuantizedFormat {
   DataType dtype = DataType::kFloat32;        ///< Floating point.
   Compressor compressor = Compressor::kInt8;  ///< One that is quantised.
-  /// Bits of an element: 8, 4 or 1.
+  /// Bits of an element: 8 or 4.
   unsigned bits() const { return bits_of(compressor); }
   bool operator==(const QuantizedFormat&) const = default;
 };

@@ -1,6 +1,6 @@
 // One tensor on its way through a quantised all-reduce.
 //
-// All elements of the shard travel between blocks, in 8, 4 or 1 bits (quantize.hpp). With m blocks
+// All elements of the shard travel between blocks, in 8 or 4 bits (quantize.hpp). With m blocks
 // and c bytes for the codes of a shard, a member sends
 //
 //   m = 2   c                  each gets the other's codes, and both add the same two in order

@@ -39,7 +39,7 @@ struct SampleSums {
 namespace detail {
 inline Status only_topk_here() {
   return make_error(ErrorCode::kUnimplemented,
-                    "int8, fp8 and int4 compression is for tensors in host memory; "
+                    "int8 and int4 compression is for tensors in host memory; "
                     "others can be top-k compressed");
 }
 inline Status only_lists_here() {

@@ -2,7 +2,7 @@
 //
 //   stage A  the members of a block reduce-scatter the tensor in memory, dense: a shard for each
 //   stage B  each member adds what it kept back of its shard, writes the largest elements as a
-//            list, or all in 8, 4 or 1 bits, and keeps the rest back (topk_state.hpp)
+//            list, or all in 8 or 4 bits, and keeps the rest back (topk_state.hpp)
 //   stage C  members with the same shard exchange what they wrote over the network, and add it up
 //            in the order of their blocks (topk_batch.hpp, quantized_batch.hpp)
 //   stage D  the members of a block gather the merged shards, or lists, in memory

@@ -29,12 +29,8 @@ const char* algorithm_of(const Bucket& bucket,
     switch (first.compression->compressor) {
       case Compressor::kInt8:
         return "INT8";
-      case Compressor::kFp8:
-        return "FP8";
       case Compressor::kInt4:
         return "INT4";
-      case Compressor::kSign:
-        return "SIGN";
       default:
         return "TOPK";
     }

@@ -227,14 +227,9 @@ Status check_output(const Operation& operation, const SubmissionContext& context
 
 /// What the variables ask for.
 std::optional<CompressionSpec> compression_of(const Knobs& knobs) {
-  if (knobs.quantize == "int8") {
-    return CompressionSpec{.compressor = Compressor::kInt8};
-  }
-  if (knobs.quantize == "fp8") {
-    return CompressionSpec{.compressor = Compressor::kFp8};
-  }
-  if (knobs.quantize == "int4") {
-    return CompressionSpec{.compressor = Compressor::kInt4};
+  if (!knobs.quantize.empty()) {
+    return CompressionSpec{.compressor =
+                               knobs.quantize == "int8" ? Compressor::kInt8 : Compressor::kInt4};
   }
   if (knobs.topk) {
     return CompressionSpec{.ratio = knobs.topk_ratio, .fp16 = knobs.topk_fp16};

@@ -26,8 +26,7 @@ TEST(CutOff, leaves_both_sides_of_the_step_to_all_hosts_of_one) {
                                       CompressionSpec{.ratio = 0.01, .momentum = 0.9},
                                       CompressionSpec{.ratio = 0.3},
                                       CompressionSpec{.ratio = 1.0},
-                                      CompressionSpec{.compressor = Compressor::kInt8},
-                                      CompressionSpec{.compressor = Compressor::kSign}}) {
+                                      CompressionSpec{.compressor = Compressor::kInt8}}) {
     expect_both_sides_anywhere({.blocks = 3, .members = 1}, spec);
   }
 }

@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            CompressionSpec{.ratio = 0.4, .exact = true},
                                            CompressionSpec{.ratio = 1.0},
                                            CompressionSpec{.compressor = Compressor::kInt8},
-                                           CompressionSpec{.compressor = Compressor::kSign}));
+                                           CompressionSpec{.compressor = Compressor::kInt4}));
 
 TEST_P(NcclCompression, gives_the_hosts_bits_and_keeps_back_what_the_host_does) {
   topk_jobs::ByRank expected = topk_jobs::trained_on_hosts(

@@ -26,7 +26,7 @@ def digest_of(model: Any) -> str:
 def fit_over_a_slow_link(name: str, optimizer: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Trains until a choice is made; returns the ways of weights, and a digest of them."""
     lightcc.init()
-    compression_tuner.DESCENT_STEPS = 1
+    compression_tuner.INT4_STEPS = 1
     tested = face(name)
     made: Any = getattr(tested.keras.optimizers, optimizer)(0.001)
     wrapped = tested.hvd.DistributedOptimizer(

@@ -1,7 +1,8 @@
-"""Optimizers of Keras that divide by squares of gradients are warned of compression, once."""
+"""Where an optimizer of Keras divides by squares of gradients, the flag means int4, or warns."""
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import Any
 
@@ -16,9 +17,14 @@ pytestmark = pytest.mark.multiproc
 
 
 def what_is_said(name: str) -> dict[str, list[str]]:
-    """Trains a step with each of some optimizers; returns what was warned of, by their names."""
+    """Trains a step with each of some optimizers; returns what was said of compression, by name."""
     lightcc.init()
     tested = face(name)
+    logged: list[str] = []
+    handler = logging.Handler()
+    handler.addFilter(lambda record: record.getMessage().startswith("LIGHT_TOPK_ALLREDUCE:"))
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("lightcc").addHandler(handler)
     said = {}
     for optimizer, arguments in (("SGD", {"momentum": 0.9}), ("Adam", {}), ("RMSprop", {})):
         with warnings.catch_warnings(record=True) as caught:
@@ -28,15 +34,27 @@ def what_is_said(name: str) -> dict[str, list[str]]:
             model = make_model(tested.keras, wrapped, width=256, **tested.eagerly)
             fit(model, *data(), epochs=1)
         said[optimizer] = [str(w.message) for w in caught if w.category is CompressionWarning]
+        said[optimizer] += logged
+        logged.clear()
     return said
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_flag_is_warned_of_under_a_second_moment(name: str) -> None:
+@pytest.mark.parametrize(
+    ("by_optimizer", "expected"),
+    [
+        ("1", "LIGHT_TOPK_ALLREDUCE: gradients of Adam travel by int4"),
+        ("0", "top-k compression under Adam costs accuracy"),
+    ],
+)
+def test_the_flag_means_int4_under_a_second_moment(
+    name: str, by_optimizer: str, expected: str
+) -> None:
     variables = {**environment(name), "LIGHT_TOPK_THRESHOLD": "1K", "LIGHT_TOPK_ALLREDUCE": "1"}
+    variables["LIGHT_TOPK_OPTIMIZER"] = by_optimizer
     first, second = spawn_ranks(what_is_said, 2, name, env=variables, hosts=["a", "b"])
     (text,) = first.pop("Adam")
-    assert "top-k compression under Adam costs accuracy" in text
+    assert expected in text
     assert first == {"SGD": [], "RMSprop": []}  # It is said once.
     assert second == {"SGD": [], "Adam": [], "RMSprop": []}
 

@@ -123,7 +123,7 @@ def test_steps_of_one_graph_travel_in_each_way_and_all_arrives(
 
 def the_optimizer_of_a_session(adaptive: bool) -> tuple[str, bytes]:
     hvd.init()
-    compression_tuner.DESCENT_STEPS = 1
+    compression_tuner.INT4_STEPS = 1
     tf.compat.v1.disable_eager_execution()
     weights = [
         tf.compat.v1.get_variable(name.replace("/", "_"), initializer=tf.zeros(shape))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from two_by_two import TWO_BY_TWO, batch, collect_log, make_model, sgd, train, weights
+from two_by_two import TWO_BY_TWO, collect_log, make_model, sgd, train, weights
 
 import lightcc.torch as hvd
 from lightcc._adapter import compression_tuner
@@ -39,7 +38,7 @@ def auto_optimizer(model: nn.Module, inner: Any, seconds: dict[str, float], **op
         inner, model.named_parameters(), compression=hvd.Compression.auto(**options)
     )
     optimizer._tuner._clock = Clock(optimizer, seconds)
-    compression_tuner.DESCENT_STEPS = 1
+    compression_tuner.INT4_STEPS = 1
     return optimizer
 
 
@@ -63,7 +62,6 @@ TIMES = {
     "int4": 0.3,
     "top-k at 0.05": 0.29,
     "top-k at 0.01": 0.2,
-    "1-bit Adam": 0.2,
 }
 #: The ways of which SGD has each tried.
 WAYS_OF_SGD = ("uncompressed", "int8", "int4", "top-k at 0.05", "top-k at 0.01")
@@ -80,8 +78,7 @@ WAYS_OF_SGD = ("uncompressed", "int8", "int4", "top-k at 0.05", "top-k at 0.01")
         ({"uncompressed": 0.1}, False, {"budget": 0.2}, "top-k at 0.01"),
         ({"uncompressed": 0.1, "int4": 0.4}, True, {"budget": 0.2}, "int4"),
         ({"int4": 0.1}, False, {"budget": 0.02}, "top-k at 0.01"),
-        ({}, True, {"budget": 0.13}, "int4"),  # Milder than 1-bit Adam, and within the budget.
-        ({}, True, {"budget": 0.05}, "1-bit Adam"),
+        ({}, True, {"budget": 0.13}, "int4"),
     ],
 )
 def test_the_mildest_way_that_is_as_fast_as_the_fastest_is_chosen(
@@ -146,7 +143,6 @@ def ways_by_step() -> list[tuple[str, int]]:
     model = make_model()
     optimizer = auto_optimizer(model, sgd(model), TIMES, warmup_steps=2)
     compression_tuner.TOPK_WARMUP_STEPS = 40
-    compression_tuner._BEFORE_TOPK = 1
     found: list[tuple[str, int]] = []
     for step in range(2 + 5 * TRIAL_STEPS + 45):
         (way,) = set(optimizer.compression_choices().values())
@@ -190,142 +186,6 @@ def test_where_too_much_is_kept_back_the_next_milder_way_is_taken() -> None:
     assert seen[0][-1] == {"uncompressed"}
     for ways in spawn_ranks(ways_after_looks, 4, 1e9, env=TWO_BY_TWO):
         assert ways == [{"top-k at 0.01"}] * 12
-
-
-# -- 1-bit Adam, where the budget asks for it -----------------------------------------------------
-
-
-def adam_optimizer(model: nn.Module, **options: Any) -> Any:
-    inner = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
-    return auto_optimizer(model, inner, TIMES, **{"budget": 0.05, **options})
-
-
-def second_moment(optimizer: Any, p: torch.Tensor) -> torch.Tensor:
-    """Returns what Adam divides by the root of: without the zeros that it began with."""
-    state = optimizer.state[p]
-    missing = state.get("second_moment_missing", 0.999 ** int(state["step"]))
-    return torch.div(state["exp_avg_sq"], 1.0 - missing)
-
-
-def ways_to_one_bit() -> list[tuple[str, int]]:
-    """Compares each step with Adam's formulas; returns way and bytes of each."""
-    hvd.init()
-    model = make_model()
-    optimizer = adam_optimizer(model, warmup_steps=4)
-    compression_tuner.DESCENT_STEPS = 20
-    found: list[tuple[str, int]] = []
-    for step in range(60):
-        (way,) = set(optimizer.compression_choices().values())
-        before = [p.detach().clone() for p in model.parameters()]
-        sent = hvd.stats()["compressed_sent_bytes"]
-        train(model, optimizer, range(step, step + 1))
-        found.append((way, hvd.stats()["compressed_sent_bytes"] - sent))
-        for p, old in zip(model.parameters(), before, strict=True):
-            momentum = optimizer.state[p]["exp_avg"] / (1 - 0.9 ** (step + 1))
-            moved = momentum / (second_moment(optimizer, p).sqrt() + 1e-8)
-            torch.testing.assert_close(
-                p.detach(), old * (1 - 1e-3) - 1e-2 * moved, rtol=1e-4, atol=1e-6
-            )
-            is_own = "second_moment_missing" in optimizer.state[p]
-            # The trial ends with its last step, after which torch goes on.
-            assert is_own == (way == "1-bit Adam" and step != 4 + TRIAL_STEPS - 1)
-    mine = weights(model)
-    assert torch.equal(hvd.broadcast(mine, 0), mine)
-    return found
-
-
-def test_adam_goes_over_int4_to_one_bit_and_back_by_its_formulas() -> None:
-    results = spawn_ranks(ways_to_one_bit, 4, env=TWO_BY_TWO)
-    assert [way for way, _ in results[0]] == (
-        ["int8"] * 4 + ["1-bit Adam"] * TRIAL_STEPS + ["int4"] * (20 - 4 - TRIAL_STEPS)
-    ) + ["1-bit Adam"] * 40
-    for found in results:
-        assert [way for way, _ in found] == [way for way, _ in results[0]]
-        sent = dict(found[:-1])  # Of the last step of each way.
-        assert sent["1-bit Adam"] * 3 < sent["int4"] < sent["int8"]
-        assert found[31][1] == sent["int4"]  # One step in 32 is whole.
-
-
-def one_bit_is_left(clip: bool, error: float) -> tuple[list[str], list[str], bool]:
-    """Returns the ways of steps, what was said, and whether weights agree."""
-    hvd.init()
-    logging.getLogger("lightcc").setLevel(logging.INFO)
-    said = collect_log("Compression.auto")
-    compression_tuner._LOOK_STEPS = 25
-    model = make_model()
-    optimizer = adam_optimizer(model, warmup_steps=2, error=error)
-    ways: list[str] = []
-    for step in range(60):
-        ways += set(optimizer.compression_choices().values())
-        x, y = batch(step)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.synchronize()
-        if clip and step >= 15:
-            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-        with optimizer.skip_synchronize():
-            optimizer.step()
-    assert all("second_moment_missing" not in optimizer.state[p] for p in model.parameters())
-    mine = weights(model)
-    return ways, said, torch.equal(hvd.broadcast(mine, 0), mine)
-
-
-@pytest.mark.parametrize(
-    ("clip", "error", "light", "text"),
-    [
-        (True, 1e9, 16, "1-bit Adam is no choice any more: .*changed between"),
-        (False, 0.2, 25, "as int4 from now on: of the momentum of '"),
-    ],
-    ids=["clipped", "too much kept back"],
-)
-def test_all_gradients_leave_one_bit_together(
-    clip: bool, error: float, light: int, text: str
-) -> None:
-    results = spawn_ranks(one_bit_is_left, 4, clip, error, env=TWO_BY_TWO)
-    for ways, said, agree in results:
-        assert agree
-        assert set(ways[10:light]) == {"1-bit Adam"}
-        assert "1-bit Adam" not in ways[light:]
-        assert (said != []) == (said is results[0][1])
-    assert any(re.search(text, line) for line in results[0][1])
-
-
-def one_gradient_takes_a_milder_way() -> list[str]:
-    """Returns the ways of the first gradient and of the others."""
-    hvd.init()
-    model = make_model()
-    optimizer = adam_optimizer(model, warmup_steps=2)
-    compression_tuner.DESCENT_STEPS, compression_tuner._LOOK_STEPS = 20, 15
-    train(model, optimizer, range(14))  # Then all travel as int4, and a look comes.
-    tuner = optimizer._tuner
-    first = tuner._tuned.slots[0]
-    tuner._kept_ratios = lambda: [1.0 if slot is first else 0.0 for slot in tuner._levels]
-    train(model, optimizer, range(14, 29))
-    ways = optimizer.compression_choices()
-    return [ways.pop(first.name), *set(ways.values())]
-
-
-def test_one_gradient_that_takes_a_milder_way_keeps_all_from_one_bit() -> None:
-    found = spawn_ranks(one_gradient_takes_a_milder_way, 4, env=TWO_BY_TWO)
-    assert found == [["int8", "int4"]] * 4
-
-
-def adam_after_a_join() -> set[str]:
-    hvd.init()
-    model = make_model()
-    optimizer = adam_optimizer(model, warmup_steps=3)
-    train(model, optimizer, range(12 if hvd.rank() == 1 else 20))
-    hvd.join()
-    ways: set[str] = set()
-    for step in range(20):
-        train(model, optimizer, range(step, step + 1))
-        ways |= set(optimizer.compression_choices().values())
-    return ways
-
-
-def test_after_a_join_adam_has_no_one_bit() -> None:
-    """Ranks have different numbers of steps, by which it decides what travels."""
-    assert spawn_ranks(adam_after_a_join, 4, env=TWO_BY_TWO) == [{"int8", "int4"}] * 4
 
 
 # -- Elsewhere ------------------------------------------------------------------------------------
@@ -393,10 +253,9 @@ def too_small_a_budget() -> None:
     inners: list[Any] = [
         sgd(model),
         torch.optim.Adam(model.parameters()),
-        torch.optim.Adam(model.parameters(), amsgrad=True),
         torch.optim.RMSprop(model.parameters()),
     ]
-    for inner, least in zip(inners, ("top-k at 0.01", "1-bit Adam", "int4", "int4"), strict=True):
+    for inner, least in zip(inners, ("top-k at 0.01", "int4", "int4"), strict=True):
         with pytest.raises(ValueError, match=f"budget is 0.001: the least .* is {least}"):
             hvd.DistributedOptimizer(
                 inner,

@@ -40,11 +40,6 @@ WAYS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
         ddp_hooks.quantized_2d_hook,
         hvd.Compression.int8,
     ),
-    "fp8": (
-        lambda model: ddp_hooks.QuantizedState(model, floating=True),
-        ddp_hooks.quantized_2d_hook,
-        hvd.Compression.fp8,
-    ),
     "int4": (
         lambda model: ddp_hooks.QuantizedState(model, 4),
         ddp_hooks.quantized_2d_hook,
@@ -125,7 +120,5 @@ def test_wrong_arguments_are_named() -> None:
         ddp_hooks.TopKState(make_model(), ratio=0.0)
     with pytest.raises(ValueError, match="bits is 2: expected 8 or 4"):
         ddp_hooks.QuantizedState(make_model(), bits=2)
-    with pytest.raises(ValueError, match="bits is 4: expected 8 with floating"):
-        ddp_hooks.QuantizedState(make_model(), bits=4, floating=True)
     with pytest.raises(AttributeError, match="PowerSGDState is no longer in lightcc: use"):
         _ = ddp_hooks.PowerSGDState

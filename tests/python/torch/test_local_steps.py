@@ -298,7 +298,7 @@ def refused() -> list[str]:
     refuse(ValueError, outer_lr=0.0)
     refuse(ValueError, outer_momentum=1.0)
     refuse(ValueError, workers="nodes")
-    refuse(ValueError, compression=hvd.Compression.adam())
+    refuse(ValueError, compression=hvd.Compression.auto())
     refuse(TypeError, compression="int8")
     refuse(TypeError, model)
     made = local_steps(model)
@@ -321,7 +321,7 @@ def test_what_does_not_suit_is_refused_with_what_is_allowed() -> None:
             "outer_lr is 0.0",
             "outer_momentum is 1.0",
             "'hosts' and 'ranks'",
-            "behind lightcc.torch.DistributedOptimizer",
+            "auto compression is for DistributedOptimizer",
             "compression is 'int8'",
             "expected a torch.optim.Optimizer",
             "distributed already",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from typing import Any
 
@@ -29,7 +28,6 @@ def make_inner(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
         "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
         "Nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
         "Lookahead": lambda p: Lookahead(p, lr=0.05, momentum=0.9),
-        "fused AdamW": lambda p: torch.optim.AdamW(p, fused=True),
     }
     make = makers.get(name) or getattr(torch.optim, name)
     made: torch.optim.Optimizer = make(model.parameters())
@@ -57,20 +55,13 @@ def train_by_flag(name: str, compression: Any) -> tuple[list[float], list[str], 
     return weights(model).tolist(), logged, warned
 
 
-def train_on_own_host() -> tuple[list[float], list[str], list[str]]:
-    os.environ["LIGHT_HOST_ID"] = f"host-{os.environ['HOROVOD_RANK']}"
-    return train_by_flag("AdamW", hvd.Compression.none)
-
-
 TOPK = hvd.Compression.topk
 
 
 @pytest.mark.parametrize(
     ("name", "means", "says", "env"),
     [
-        ("AdamW", hvd.Compression.adam(4), "1-bit Adam: in 4 bits for 4 steps", {}),
-        ("Adam", hvd.Compression.adam(1), "for 1 steps", {"LIGHT_TOPK_WARMUP_STEPS": "0"}),
-        ("fused AdamW", hvd.Compression.int4, "travel by int4", {}),
+        ("AdamW", hvd.Compression.int4, "gradients of AdamW travel by int4", {}),
         ("RMSprop", hvd.Compression.int4, "gradients of RMSprop travel by int4", {}),
         (
             "SGD",
@@ -109,12 +100,6 @@ def test_an_optimizer_that_is_not_known_is_warned_of() -> None:
     assert "Lookahead travel by top-k at 0.05, after 1000 steps of warm-up (" in logged[0]
     assert len(warned) == 2
     assert "Lookahead is no optimizer that lightcc knows" in warned[0]
-
-
-def test_1_bit_adam_between_many_hosts_is_warned_of() -> None:
-    results = spawn_ranks(train_on_own_host, 3, env={**ASKS, "LIGHT_INTRA_SIZE": "0"})
-    assert [len(warned) for _, _, warned in results] == [2, 0, 0]  # Of two worlds.
-    assert "1-bit Adam between 3 hosts may cost accuracy" in results[0][2][0]
 
 
 def test_what_the_program_says_counts_and_so_does_quantisation() -> None:

@@ -40,7 +40,6 @@ def resume(folder: str, way: str) -> list[float]:
         "warm-up": hvd.Compression.topk(0.05, warmup_steps=6),
         "momentum correction": hvd.Compression.topk(0.05, momentum_correction=True),
         "int8": hvd.Compression.int8,
-        "fp8": hvd.Compression.fp8,
         "int4": hvd.Compression.int4,
     }[way]
     hvd.init()
@@ -75,7 +74,7 @@ def resume(folder: str, way: str) -> list[float]:
     return [float(value) for value in expected]
 
 
-@pytest.mark.parametrize("way", ["top-k", "warm-up", "momentum correction", "int8", "fp8", "int4"])
+@pytest.mark.parametrize("way", ["top-k", "warm-up", "momentum correction", "int8", "int4"])
 def test_training_resumes_with_the_same_bits(tmp_path: Path, way: str) -> None:
     results = run(resume, str(tmp_path), way)
     assert all(result == results[0] for result in results)
@@ -98,7 +97,6 @@ def what_is_kept_back(folder: str, step: str, compression: Any) -> Any:
 COMPRESSIONS = [
     hvd.Compression.topk(0.05),
     hvd.Compression.int8(),
-    hvd.Compression.fp8(),
     hvd.Compression.int4(),
 ]
 each = pytest.mark.parametrize("compression", COMPRESSIONS, ids=lambda c: c.label)

@@ -11,7 +11,7 @@ import lightcc.torch
 
 
 @pytest.mark.parametrize("face", [lightcc, lightcc.torch])
-@pytest.mark.parametrize("name", ["powersgd"])
+@pytest.mark.parametrize("name", ["adam", "fp8", "onebit", "powersgd"])
 def test_a_name_that_has_left_says_what_takes_its_place(face: Any, name: str) -> None:
     compression = face.Compression
     with pytest.raises(AttributeError, match=rf"Compression\.{name} is no longer in lightcc: use"):

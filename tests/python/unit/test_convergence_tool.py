@@ -36,11 +36,11 @@ def keep(results: Path, kept: Path, rows: list[dict[str, Any]]) -> None:
 def test_a_table_has_means_and_differences_of_the_same_seeds(tmp_path: Path) -> None:
     kept = tmp_path / "runs.jsonl"
     dense = [run("dense", seed, 2.0 + 0.1 * seed) for seed in range(2)]
-    adam = [run("1-bit Adam", seed, 2.02 + 0.1 * seed) for seed in range(2)]
-    keep(tmp_path / "a", kept, dense + adam)
+    int4 = [run("int4", seed, 2.02 + 0.1 * seed) for seed in range(2)]
+    keep(tmp_path / "a", kept, dense + int4)
     lines = convergence_report.table("text", convergence_report.load(kept)["text"]).splitlines()
     assert lines[2] == "| dense |  | 2 | 2.0500 | 0.0707 |  | 1.0 kB |"
-    assert lines[3].startswith("| 1-bit Adam |  | 2 | 2.0700 | 0.0707 | +0.0200 +- 0.0000 (+1.0%)")
+    assert lines[3].startswith("| int4 |  | 2 | 2.0700 | 0.0707 | +0.0200 +- 0.0000 (+1.0%)")
 
 
 def test_the_page_shows_what_the_kept_runs_give() -> None:

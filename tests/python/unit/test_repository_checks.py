@@ -219,7 +219,7 @@ def test_suites_are_known_by_what_they_are_about() -> None:
             assert any(name.startswith(begin) for name in files), begin
         for begin in suite.tests:
             assert suite_of(next(name for name in files if name.startswith(begin))) == suite
-    assert suite_of("tests/python/parallel/test_topk.py") is None
+    assert suite_of("tests/python/parallel/test_compressed.py") is None
 
 
 def test_a_suite_runs_whole_where_it_or_its_interface_changed() -> None:
@@ -240,4 +240,4 @@ def test_parts_of_suites_fit_the_budget_and_add_up_to_the_whole() -> None:
         for seed in range(11, 11 + parts)
     ]
     assert sum(map(len, chosen)) == len(set().union(*chosen)) == len(names)
-    assert Choice([], 1).has("tests/python/parallel/test_topk.py", "any")
+    assert Choice([], 1).has("tests/python/parallel/test_compressed.py", "any")

@@ -1,4 +1,4 @@
-// Blocks of 128 lanes to 8, 4 or 1 bits and back, at every SIMD level with the same bits.
+// Blocks of 128 lanes to 8 or 4 bits and back, at every SIMD level with the same bits.
 //
 //   acc = input + residual;  peak = the largest magnitude of the block
 //   scale = peak / L, rounded up to the upper 16 bits of a lane; L = 127, or 7 of 4 bits
@@ -13,17 +13,8 @@
 // the codes are, and everything is left; where it would be larger, the largest such number stands
 // in, and the codes saturate. Nothing is contracted.
 //
-// With 1 bit, the scale is the mean magnitude of the block, rounded up likewise, and a code is the
-// sign of acc. What is left is rounded to a lane: the bits that a lane as large as the scale has no
-// room for are gone, as those of any sum of lanes are.
-//
-// A code of fp8 is an E4M3 number (OCP 8-bit Floating Point Specification): L = 448, and acc times
-// the inverse is rounded to the nearest such number, ties to even. That has at most 4 significant
-// bits, so what is said above holds. Its zero has a sign. A NaN code is decoded to NaN, and no
-// sender writes one.
-//
 // A code of 4 bits shares its byte with that of the element 64 positions later, which has the upper
-// bits. Bit j of byte i is the sign of element i + 16 j, set below zero.
+// bits.
 #pragma once
 
 #include "lightcc/collectives/kernels/reduce.hpp"

@@ -13,8 +13,6 @@ struct LaneTraits<float> {
   static constexpr Key kInfinity = 0x7f800000U;
   static constexpr Key kLargest = 0x7f7fffffU;
   static constexpr Key kSign = 0x80000000U;
-  static constexpr Key kBias = 127;
-  static constexpr unsigned kFractionBits = 23;
   static constexpr Key kMinimumScale = 0x0080U;
   static constexpr unsigned kScaleShift = 16;
   static constexpr float kRounder = 0x1.8p23F;  // Added, it leaves an integer in the lower bits.
@@ -28,8 +26,6 @@ struct LaneTraits<double> {
   static constexpr Key kInfinity = 0x7ff0000000000000U;
   static constexpr Key kLargest = 0x7fefffffffffffffU;
   static constexpr Key kSign = 0x8000000000000000U;
-  static constexpr Key kBias = 1023;
-  static constexpr unsigned kFractionBits = 52;
   static constexpr Key kMinimumScale = 0x0010U;
   static constexpr unsigned kScaleShift = 48;
   static constexpr double kRounder = 0x1.8p52;
@@ -38,14 +34,6 @@ struct LaneTraits<double> {
 constexpr std::size_t kElems = kQuantizedBlockElems;
 constexpr std::size_t kHalf = kElems / 2;
 constexpr std::size_t kEighth = kElems / 8;
-
-// E4M3: a sign, 4 bits of exponent and 3 of fraction. All ones are NaN, and there is no infinity.
-constexpr unsigned kFp8FractionBits = 3;
-constexpr unsigned kFp8Bias = 7;
-constexpr unsigned kFp8Magnitude = 0x7fU;
-constexpr unsigned kFp8Normal = 1U << kFp8FractionBits;
-constexpr float kFp8MinimumNormal = 0x1p-6F;
-constexpr float kFp8Largest = 448.0F;
 
 template <typename T>
 [[gnu::always_inline]] inline T scale_of(std::uint16_t bits) {
@@ -85,26 +73,6 @@ template <typename T>
   return __builtin_bit_cast(T, peak < Traits::kInfinity ? peak : Traits::kInfinity);
 }
 
-/// The mean magnitude of `count` lanes, after which zeros follow.
-template <typename T>
-[[gnu::always_inline]] inline T mean_magnitude(const T* acc, std::size_t count) {
-  constexpr std::size_t kSums = 16;  // Added up in an order that suits every vector.
-  // NOLINTNEXTLINE(modernize-avoid-c-arrays)
-  alignas(64) T sums[kSums] = {};
-  const T part = T{1} / static_cast<T>(kElems);  // No sum leaves the range.
-  for (std::size_t i = 0; i < kElems; i += kSums) {
-    for (std::size_t j = 0; j < kSums; ++j) {
-      sums[j] += part * (acc[i + j] < T{0} ? -acc[i + j] : acc[i + j]);
-    }
-  }
-  for (std::size_t width = kSums / 2; width > 0; width /= 2) {
-    for (std::size_t j = 0; j < width; ++j) {
-      sums[j] += sums[j + width];
-    }
-  }
-  return sums[0] * (static_cast<T>(kElems) / static_cast<T>(count));
-}
-
 /// Nothing is sent of a block whose scale is 0.
 template <typename T>
 [[gnu::always_inline]] inline void keep_block(const T* acc, std::byte* next, signed char* codes) {
@@ -133,109 +101,17 @@ template <typename T>
   }
 }
 
-/// All ones, or zero. Comparisons would become branches, for which there are no vectors.
-template <typename Key>
-[[gnu::always_inline]] inline Key ones_if_below_zero(Key difference) {
-  return Key{0} - (difference >> (sizeof(Key) * 8 - 1));
-}
-
-/// Rounds to E4M3. Adding a power of two whose last place is a code's leaves the code's place in
-/// its binade in the lower bits. Carries lead to the next binade, and to the first normal number.
-template <typename T>
-[[gnu::always_inline]] inline void round_block_to_fp8(const T* acc,
-                                                      T unit,
-                                                      std::byte* next,
-                                                      signed char* codes) {
-  using Traits = LaneTraits<T>;
-  using Key = Traits::Key;
-  constexpr unsigned kShift = Traits::kFractionBits - kFp8FractionBits;
-  constexpr Key kFirst = __builtin_bit_cast(Key, T{kFp8MinimumNormal});
-  constexpr Key kLargest = __builtin_bit_cast(Key, T{kFp8Largest});
-  auto* left = reinterpret_cast<Traits::Lane*>(next);
-  const T inverse = T{1} / unit;
-  for (std::size_t i = 0; i < kElems; ++i) {
-    const Key scaled = __builtin_bit_cast(Key, acc[i] * inverse);
-    const Key sign = scaled & Traits::kSign;
-    const Key magnitude = scaled & ~Traits::kSign;
-    const Key over = kLargest - magnitude;
-    const Key clamped = magnitude + (over & ones_if_below_zero(over));
-    const Key own = clamped & Traits::kInfinity;
-    const Key under = own - kFirst;
-    const Key exponent = own - (under & ones_if_below_zero(under));
-    const Key rounder = exponent + (Key{kShift} << Traits::kFractionBits);
-    const T shifted = __builtin_bit_cast(T, clamped) + __builtin_bit_cast(T, rounder);
-    const Key steps = __builtin_bit_cast(Key, shifted) - rounder;
-    const Key code = ((exponent - kFirst) >> kShift) + steps;
-    codes[i] = static_cast<signed char>(code | sign >> (sizeof(T) * 8 - 8));
-    const T rounded = shifted - __builtin_bit_cast(T, rounder);
-    left[i] = acc[i] - unit * __builtin_bit_cast(T, __builtin_bit_cast(Key, rounded) | sign);
-  }
-}
-
-/// The value of an E4M3 code.
-template <typename T>
-[[gnu::always_inline]] inline T value_of_fp8(signed char code) {
-  using Traits = LaneTraits<T>;
-  using Key = Traits::Key;
-  constexpr unsigned kShift = Traits::kFractionBits - kFp8FractionBits;
-  constexpr Key kBinade = Key{1} << Traits::kFractionBits;
-  constexpr Key kMinimumNormal = __builtin_bit_cast(Key, T{kFp8MinimumNormal});
-  constexpr Key kOffset = (Traits::kBias - kFp8Bias) << Traits::kFractionBits;
-  const Key bits = static_cast<unsigned char>(code);
-  const Key magnitude = bits & kFp8Magnitude;
-  const Key is_subnormal = ones_if_below_zero(magnitude - kFp8Normal);
-  const Key is_nan = 0 - ((magnitude + 1) >> 7U);
-  // A subnormal number is its fraction: that of one binade up, less the first number there.
-  const Key raised = (magnitude << kShift) + kOffset + (is_subnormal & kBinade);
-  const T value =
-      __builtin_bit_cast(T, raised) - __builtin_bit_cast(T, is_subnormal & kMinimumNormal);
-  return __builtin_bit_cast(T,
-                            __builtin_bit_cast(Key, value) | (is_nan & Traits::kInfinity) |
-                                (bits - magnitude) << (sizeof(T) * 8 - 8));
-}
-
-template <typename T, bool kFloating>
-[[gnu::always_inline]] inline T value_of(signed char code) {
-  if constexpr (kFloating) {
-    return value_of_fp8<T>(code);
-  } else {
-    return static_cast<T>(code);
-  }
-}
-
-/// Codes are 1 below zero, else 0.
-template <typename T>
-[[gnu::always_inline]] inline void sign_block(const T* acc,
-                                              T unit,
-                                              std::byte* next,
-                                              signed char* codes) {
-  auto* left = reinterpret_cast<LaneTraits<T>::Lane*>(next);
-  for (std::size_t i = 0; i < kElems; ++i) {
-    const bool is_below = acc[i] < T{0};
-    codes[i] = is_below ? 1 : 0;
-    left[i] = acc[i] - (is_below ? -unit : unit);
-  }
-}
-
 [[gnu::always_inline]] inline void pack_codes(const signed char* codes,
                                               unsigned bits,
                                               std::byte* to) {
   auto* out = reinterpret_cast<unsigned char*>(to);
   if (bits == 8) {
     __builtin_memcpy(out, codes, kElems);
-  } else if (bits == 4) {
+  } else {
     for (std::size_t i = 0; i < kHalf; ++i) {
       const unsigned lower = static_cast<unsigned char>(codes[i]) & 15U;
       const unsigned upper = static_cast<unsigned char>(codes[i + kHalf]) & 15U;
       out[i] = static_cast<unsigned char>(lower | upper << 4);
-    }
-  } else {
-    for (std::size_t i = 0; i < kEighth; ++i) {
-      unsigned byte = 0;
-      for (std::size_t j = 0; j < 8; ++j) {
-        byte |= static_cast<unsigned>(codes[i + kEighth * j]) << j;
-      }
-      out[i] = static_cast<unsigned char>(byte);
     }
   }
 }
@@ -246,17 +122,11 @@ template <typename T>
   const auto* in = reinterpret_cast<const unsigned char*>(from);
   if (bits == 8) {
     __builtin_memcpy(codes, in, kElems);
-  } else if (bits == 4) {
+  } else {
     for (std::size_t i = 0; i < kHalf; ++i) {
       const auto lower = static_cast<unsigned char>(in[i] << 4);
       codes[i] = static_cast<signed char>(static_cast<signed char>(lower) >> 4);
       codes[i + kHalf] = static_cast<signed char>(static_cast<signed char>(in[i]) >> 4);
-    }
-  } else {
-    for (std::size_t j = 0; j < 8; ++j) {
-      for (std::size_t i = 0; i < kEighth; ++i) {
-        codes[i + kEighth * j] = static_cast<signed char>(1 - 2 * ((in[i] >> j) & 1));
-      }
     }
   }
 }
@@ -264,10 +134,7 @@ template <typename T>
 template <typename T>
 [[gnu::always_inline]] inline bool quantize_all(const QuantizeJob& job) {
   constexpr std::size_t kBlockBytes = kElems * sizeof(T);
-  const T levels = job.floating    ? T{kFp8Largest}
-                   : job.bits == 8 ? T{127}
-                   : job.bits == 4 ? T{7}
-                                   : T{1};
+  const T levels = job.bits == 8 ? T{127} : T{7};
   for (std::size_t block = 0; block < job.blocks; ++block) {
     // NOLINTBEGIN(modernize-avoid-c-arrays): no std::array here (quantize_blocks_job.hpp).
     alignas(64) T acc[kElems];
@@ -279,16 +146,10 @@ template <typename T>
     if (__builtin_isinf(peak)) {
       return false;
     }
-    const std::size_t count = block + 1 == job.blocks ? job.last : kElems;
-    const std::uint16_t scale =
-        choose_scale<T>(job.bits == 1 ? mean_magnitude(acc, count) : peak / levels, levels);
+    const std::uint16_t scale = choose_scale<T>(peak / levels, levels);
     const T unit = scale_of<T>(scale);
     if (scale == 0) {
       keep_block(acc, job.next + at, codes);
-    } else if (job.bits == 1) {
-      sign_block(acc, unit, job.next + at, codes);
-    } else if (job.floating) {
-      round_block_to_fp8(acc, unit, job.next + at, codes);
     } else {
       round_block(acc, unit, levels, job.next + at, codes);
     }
@@ -298,7 +159,7 @@ template <typename T>
   return true;
 }
 
-template <typename T, bool kFloating>
+template <typename T>
 [[gnu::always_inline]] inline void multiply_codes(const signed char* codes,
                                                   T unit,
                                                   bool add,
@@ -306,11 +167,11 @@ template <typename T, bool kFloating>
   auto* lanes = reinterpret_cast<LaneTraits<T>::Lane*>(to);
   if (add) {
     for (std::size_t i = 0; i < kElems; ++i) {
-      lanes[i] = lanes[i] + unit * value_of<T, kFloating>(codes[i]);
+      lanes[i] = lanes[i] + unit * static_cast<T>(codes[i]);
     }
   } else {
     for (std::size_t i = 0; i < kElems; ++i) {
-      lanes[i] = unit * value_of<T, kFloating>(codes[i]);
+      lanes[i] = unit * static_cast<T>(codes[i]);
     }
   }
 }
@@ -325,10 +186,6 @@ template <typename T>
     alignas(64) signed char codes[kElems];
     unpack_codes(job.codes + block * kEighth * job.bits, job.bits, codes);
     std::byte* const lanes = job.lanes + block * kElems * sizeof(T);
-    if (job.floating) {
-      multiply_codes<T, true>(codes, unit, job.add, lanes);
-    } else {
-      multiply_codes<T, false>(codes, unit, job.add, lanes);
-    }
+    multiply_codes<T>(codes, unit, job.add, lanes);
   }
 }

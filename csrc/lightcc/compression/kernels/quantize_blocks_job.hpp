@@ -23,10 +23,8 @@ struct QuantizeJob {
   std::byte* scales = nullptr;          ///< 2 bytes for each block, any alignment.
   std::byte* codes = nullptr;           ///< 16 bytes for each block and bit.
   std::size_t blocks = 0;
-  std::size_t last = kQuantizedBlockElems;  ///< Elements of the last block; zeros follow them.
   bool wide = false;
   unsigned bits = 8;
-  bool floating = false;  ///< Codes are floating-point numbers, of 8 bits.
 };
 
 /// The way back. Lanes are written, or added to.
@@ -37,7 +35,6 @@ struct DequantizeJob {
   std::size_t blocks = 0;
   bool wide = false;
   unsigned bits = 8;
-  bool floating = false;
   bool add = false;
 };
 

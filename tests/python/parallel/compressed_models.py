@@ -1,0 +1,134 @@
+"""Compressed all-reduces written out in numpy: what all ranks together give, and keep back.
+
+The models know shards, parts, scales, residuals and the exact choice of elements. The engine tells
+them nothing. So a result that agrees in every bit over several steps also says what is kept back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from compressed_grids import shards_of, sum_of_block, wide
+
+import lightcc as hvd
+
+if TYPE_CHECKING:
+    from arrays import Array
+    from compressed_grids import Blocks
+
+BLOCK = 128
+
+
+class Model(Protocol):
+    """What all ranks together remember of one tensor."""
+
+    def step(self, inputs: list[Array]) -> Array:
+        """Returns the sum, and keeps back what was not sent."""
+
+
+class TopkModel:
+    def __init__(self, blocks: Blocks, count: int, dtype: np.dtype[Any], ratio: float) -> None:
+        self.blocks = blocks
+        self.dtype = dtype
+        self.ratio = ratio
+        self.shards = shards_of(count, len(blocks[0]), dtype.itemsize)
+        self.residuals = [np.zeros(count, wide(dtype)) for _ in blocks]
+
+    def step(self, inputs: list[Array], ratio: float | None = None) -> Array:
+        total = np.zeros(inputs[0].size, wide(self.dtype))
+        got = np.zeros(inputs[0].size, bool)
+        for block, residual in zip(self.blocks, self.residuals, strict=True):
+            acc = sum_of_block(inputs, block, self.dtype) + residual
+            sent = self.chosen(acc, self.ratio if ratio is None else ratio)
+            values = acc[sent].astype(self.dtype).astype(wide(self.dtype))
+            residual[:] = acc
+            residual[sent] = acc[sent] - values
+            first = np.zeros_like(got)
+            first[sent] = ~got[sent]
+            additions = np.zeros_like(total)
+            additions[sent] = values
+            total = np.where(first, additions, np.where(got, total + additions, total))
+            got[sent] = True
+        return total.astype(self.dtype)
+
+    def chosen(self, acc: Array, ratio: float) -> Array:
+        """Indices of the largest share of each shard; of equal ones the first; no zeros."""
+        indices: list[int] = []
+        for begin, end in self.shards:
+            k = int(np.ceil(ratio * (end - begin) * (1 - 2**-40)))
+            order = np.argsort(-np.abs(acc[begin:end]), kind="stable")[:k] + begin
+            indices += [int(i) for i in order if acc[i] != 0.0]
+        return np.array(sorted(indices), dtype=np.int64)
+
+
+def parts_of(count: int, blocks: int) -> list[tuple[int, int]]:
+    """Cuts at multiples of 128 elements, as even as that allows, the first ones longer."""
+    each, longer = divmod(-(-count // BLOCK), blocks)
+    ends = [min(count, (each * j + min(j, longer)) * BLOCK) for j in range(1, blocks + 1)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def quantized(acc: Array, bits: int) -> tuple[Array, Array]:
+    """Returns what the codes of `acc` stand for, and what they leave."""
+    levels = acc.dtype.type(2 ** (bits - 1) - 1)
+    keys, shift, minimum = (np.uint32, 16, 0x80) if acc.itemsize == 4 else (np.uint64, 48, 0x10)
+    sent = np.zeros_like(acc)
+    for begin in range(0, acc.size, BLOCK):
+        block = acc[begin : begin + BLOCK]
+        exact = np.abs(block).max() / levels
+        key = int(exact.reshape(1).view(keys)[0])
+        key = (key + (1 << shift) - 1) >> shift
+        if key >= minimum:
+            scale = np.array([key << shift], keys).view(acc.dtype)[0]
+            inverse = acc.dtype.type(1) / scale
+            scaled = np.clip(block * inverse, -levels, levels)
+            sent[begin : begin + BLOCK] = scale * (np.rint(scaled) + 0)  # No code is -0.0.
+    return sent, acc - sent
+
+
+class QuantizedModel:
+    def __init__(self, blocks: Blocks, count: int, dtype: np.dtype[Any], bits: int) -> None:
+        self.blocks = blocks
+        self.dtype = dtype
+        self.bits = bits
+        self.shards = shards_of(count, len(blocks[0]), dtype.itemsize)
+        self.residuals = [np.zeros(count, wide(dtype)) for _ in blocks]
+
+    def step(self, inputs: list[Array]) -> Array:
+        accs = [
+            sum_of_block(inputs, block, self.dtype) + residual
+            for block, residual in zip(self.blocks, self.residuals, strict=True)
+        ]
+        total = np.zeros_like(accs[0])
+        for begin, end in self.shards:
+            parts = parts_of(end - begin, len(self.blocks))
+            for owner, (first, last) in enumerate(parts):
+                part = slice(begin + first, begin + last)
+                is_cut = len(self.blocks) > 2
+                for i, acc in enumerate(accs):
+                    if is_cut and i == owner:
+                        continue
+                    # Blocks of 128 begin with the shard, so also with each part.
+                    sent, self.residuals[i][part] = quantized(acc[part], self.bits)
+                    total[part] += sent
+                if is_cut:
+                    total[part] += accs[owner][part]
+                    total[part], self.residuals[owner][part] = quantized(total[part], self.bits)
+        return total.astype(self.dtype)
+
+
+#: By which a model can be told in every bit.
+COMPRESSORS: dict[str, Any] = {
+    "top-k": hvd.Compression.topk(0.05, exact=True),
+    "top-k, a fifth": hvd.Compression.topk(0.2, exact=True),
+    "int8": hvd.Compression.int8(),
+    "int4": hvd.Compression.int4(),
+}
+
+
+def model_of(kind: str, blocks: Blocks, count: int, dtype: np.dtype[Any]) -> Model:
+    """Returns the model of one of the compressors."""
+    if kind.startswith("top-k"):
+        return TopkModel(blocks, count, dtype, COMPRESSORS[kind].ratio)
+    return QuantizedModel(blocks, count, dtype, COMPRESSORS[kind].spec().bits)
