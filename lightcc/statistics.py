@@ -27,14 +27,6 @@ METRICS = (
     Metric("steps", COUNTER, "", "Steps of DistributedOptimizers"),
     *(Metric(**row) for row in _core.stat_table()),
     Metric("compression_kept_ratio", GAUGE, "", "The largest kept_ratio of a compressed tensor"),
-    Metric(
-        *("compression_relative_error", GAUGE, ""),
-        "The largest relative_error of a compressed tensor, where steps are sampled",
-    ),
-    Metric(
-        *("compression_cosine", GAUGE, ""),
-        "The smallest cosine of a compressed tensor, where steps are sampled; else 1",
-    ),
     Metric("awaited_seconds", GAUGE, "seconds", "How long ranks have waited for another"),
     Metric("slow_factor", GAUGE, "", "The largest factor of a slow rank; 0 where none is slow"),
 )
@@ -83,9 +75,6 @@ class TensorCompression(Record):
     input_energy: float  #: Of what came in: gradients, or what the compressor makes of them.
     kept_energy: float  #: Of what is kept back for later steps.
     kept_ratio: float  #: Root of their quotient; 0 where nothing came in.
-    samples: int  #: Steps whose sum was also computed uncompressed (LIGHT_COMPRESSION_SAMPLE).
-    relative_error: float  #: Of the last one: |given - sum|^2 / |sum|^2, over the whole tensor.
-    cosine: float  #: Of the last one, between what compression gave and the sum; 1 before.
 
 
 class SlowRank(Record):
@@ -127,8 +116,6 @@ def make_statistics(counters: dict[str, Any], added: dict[str, Any]) -> Statisti
     tensors = [_compression_of(tensor) for tensor in counters["compression"]]
     statistics["compression"] = tensors
     statistics["compression_kept_ratio"] = max((t.kept_ratio for t in tensors), default=0.0)
-    statistics["compression_relative_error"] = max((t.relative_error for t in tensors), default=0.0)
-    statistics["compression_cosine"] = min((t.cosine for t in tensors), default=1.0)
     slow = [SlowRank(rank) for rank in counters["slow_ranks"]]
     statistics["slow_ranks"] = slow
     statistics["slow_factor"] = max((rank.factor for rank in slow), default=0.0)

@@ -96,10 +96,7 @@ py::list compressed_tensors(const WorldStats& stats) {
                                "dense_bytes"_a = tensor.usage.dense_bytes,
                                "sent_bytes"_a = tensor.usage.sent_bytes,
                                "input_energy"_a = tensor.usage.energy.input,
-                               "kept_energy"_a = tensor.usage.energy.kept,
-                               "samples"_a = tensor.usage.samples,
-                               "relative_error"_a = tensor.usage.agreement.relative_error,
-                               "cosine"_a = tensor.usage.agreement.cosine));
+                               "kept_energy"_a = tensor.usage.energy.kept));
   }
   return compressed;
 }

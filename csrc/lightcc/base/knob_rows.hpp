@@ -326,15 +326,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .shared = true,
      .meaning = "Top-k sends exactly its share of the elements, and of equal ones the first; "
                 "otherwise about as many, which is faster."},
-    {.names = {"LIGHT_COMPRESSION_SAMPLE"},
-     .type = Type::kInteger,
-     .target = &Knobs::compression_sample,
-     .maximum = 1'000'000'000,
-     .shared = true,
-     .meaning =
-         "Every so many compressed all-reduces of a tensor, its sum is computed uncompressed "
-         "as well, and stats().compression tells how near compression came to it. That "
-         "costs an all-reduce more; results stay the same. 0: never."},
     // Memory of GPUs.
     {.names = {"LIGHT_GPU_ASYNC_COMPLETION", "HOROVOD_ENABLE_ASYNC_COMPLETION"},
      .type = Type::kBool,

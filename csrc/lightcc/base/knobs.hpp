@@ -64,7 +64,6 @@ struct Knobs {
   std::int64_t topk_warmup_steps = -1;  ///< LIGHT_TOPK_WARMUP_STEPS; below 0: a face chooses.
   double topk_ratio = 0.01;             ///< LIGHT_TOPK_RATIO.
   std::int64_t topk_min_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.
-  std::int64_t compression_sample = 0;  ///< LIGHT_COMPRESSION_SAMPLE: every so many steps; 0: none.
   // Memory of GPUs.
   bool gpu_async_completion = false;  ///< LIGHT_GPU_ASYNC_COMPLETION: done when enqueued.
   std::int64_t staged_piece_bytes = std::int64_t{4} << 20;  ///< LIGHT_GPU_CHUNK; 0: none.

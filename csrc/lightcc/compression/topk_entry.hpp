@@ -18,12 +18,6 @@
 
 namespace lightcc {
 
-/// How near what compression gave came to the sum, in one sampled step (sampled_sum.hpp).
-struct SumAgreement {
-  double relative_error = 0.0;  ///< Squares of the difference, by those of the sum.
-  double cosine = 1.0;          ///< Of the angle between both.
-};
-
 /// What compression did for one tensor on this rank, since it first met it.
 struct CompressionUsage {
   std::uint64_t steps = 0;        ///< That counted: those with a NaN or infinity do not.
@@ -31,8 +25,6 @@ struct CompressionUsage {
   std::uint64_t sent_bytes = 0;
   StepEnergy energy;           ///< Of this rank's shard: means over about the last 100 of them.
   std::uint64_t measured = 0;  ///< Steps whose energy was measured.
-  std::uint64_t samples = 0;   ///< Steps that were sampled, and that counted.
-  SumAgreement agreement;      ///< Of the last of them.
 
   void add(const StepEnergy& one);
   /// The tensor's elements are `factor` times what they were.

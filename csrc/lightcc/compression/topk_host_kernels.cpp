@@ -10,7 +10,6 @@
 
 #include "lightcc/compression/finite.hpp"
 #include "lightcc/compression/merge.hpp"
-#include "lightcc/compression/sampled_sum.hpp"
 
 namespace lightcc {
 namespace {
@@ -134,15 +133,6 @@ Status HostTopkKernels::dequantize(std::span<const std::span<const std::byte>> p
                                    double factor,
                                    std::byte* out) {
   lightcc::dequantize(parts, elements, format, factor, out, simd_);
-  return {};
-}
-
-Status HostTopkKernels::add_to_sums(const std::byte* dense,
-                                    const std::byte* given,
-                                    std::size_t elements,
-                                    DataType dtype,
-                                    SampleSums& sums) {
-  lightcc::add_to_sums(dtype, dense, given, elements, sums);
   return {};
 }
 

@@ -38,12 +38,6 @@ class HostTopkKernels final : public TopkKernels {
                     const QuantizedFormat& format,
                     double factor,
                     std::byte* out) override;
-  Status add_to_sums(const std::byte* dense,
-                     const std::byte* given,
-                     std::size_t elements,
-                     DataType dtype,
-                     SampleSums& sums) override;
-  bool measures_samples() const override { return true; }
   Result<std::unique_ptr<Work>> check_finite(const std::byte* data,
                                              std::size_t elements,
                                              DataType dtype,

@@ -28,14 +28,6 @@
 
 namespace lightcc {
 
-/// Sums over the elements of a tensor, or of a part of it.
-struct SampleSums {
-  double dense = 0.0;    ///< Squares of what a dense all-reduce gave.
-  double given = 0.0;    ///< Squares of what compression gave.
-  double product = 0.0;  ///< Products of both.
-  double error = 0.0;    ///< Squares of their difference.
-};
-
 namespace detail {
 inline Status only_topk_here() {
   return make_error(ErrorCode::kUnimplemented,
@@ -181,16 +173,6 @@ class TopkKernels {
                             std::byte* /*out*/) {
     return detail::only_topk_here();
   }
-  /// add_to_sums() of sampled_sum.hpp; only where measures_samples().
-  virtual Status add_to_sums(const std::byte* /*dense*/,
-                             const std::byte* /*given*/,
-                             std::size_t /*elements*/,
-                             DataType /*dtype*/,
-                             SampleSums& /*sums*/) {
-    return detail::only_lists_here();
-  }
-  /// Whether steps can be sampled here; the same on all ranks.
-  virtual bool measures_samples() const { return false; }
   /// Sets `non_finite`, which outlives the Work, to whether an element is a NaN or an infinity.
   virtual Result<std::unique_ptr<Work>> check_finite(const std::byte* /*data*/,
                                                      std::size_t /*elements*/,

@@ -19,7 +19,6 @@
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/log.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/base/taken_in_turns.hpp"
 #include "lightcc/base/types.hpp"
 #include "lightcc/collectives/grid_group.hpp"
 #include "lightcc/compression/topk_entry.hpp"
@@ -32,13 +31,6 @@ struct TensorUsage {
   std::uint32_t process_set = 0;
   std::string name;
   CompressionUsage usage;
-};
-
-/// A step that was sampled.
-struct TensorSample {
-  std::uint32_t process_set = 0;
-  std::string name;
-  SumAgreement agreement;
 };
 
 /// States that are there of one tensor: what it kept back at moments next to each other.
@@ -98,8 +90,6 @@ class TopkStore {
   std::vector<TensorUsage> usage() const;
   /// Logs `what` and `why`, unless `why` was logged before.
   void say_once(const std::string& what, const std::string& why, LogLevel level = LogLevel::kInfo);
-  /// Steps that were sampled, in their order. Who runs buckets takes them.
-  TakenInTurns<TensorSample>& samples() { return samples_; }
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
   Result<std::vector<std::pair<Key, Bytes>>> save() const;
   /// Remembers how far each tensor has come: a step of the training is finished.
@@ -125,7 +115,6 @@ class TopkStore {
   std::map<Key, std::shared_ptr<TopkEntry>> entries_;
   TopkCounters counters_;
   std::set<std::string> said_;
-  TakenInTurns<TensorSample> samples_;
 };
 
 }  // namespace lightcc

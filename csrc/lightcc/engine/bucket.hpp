@@ -35,7 +35,6 @@ struct Bucket {
   std::uint32_t lane = 0;
   std::vector<BucketTensor> tensors;  ///< At least one; all of one operation type.
   std::uint64_t sequence = 0;         ///< Of the announcement: the same on all ranks.
-  bool is_sampled = false;            ///< Some are all-reduced twice; known when it has started.
 };
 
 /// Of all its tensors.
@@ -53,7 +52,6 @@ struct BucketSite {
   /// Where compressed tensors stand; none: they travel as they are.
   std::optional<GridPosition> topk_position;
   TopkStore& topk;
-  std::uint64_t sample_every = 0;  ///< Of compressed all-reduces of a tensor (sampled_sum.hpp).
   /// Of the tensors' memory, for compression to run there; null: it runs in host memory.
   Staging* devices = nullptr;
 

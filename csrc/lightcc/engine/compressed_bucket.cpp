@@ -6,7 +6,6 @@
 
 #include "lightcc/compression/compressed_item.hpp"
 #include "lightcc/compression/device_topk_work.hpp"
-#include "lightcc/compression/sampled_sum.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_exchange.hpp"
 #include "lightcc/compression/topk_work.hpp"
@@ -97,16 +96,11 @@ std::string objection_to(const BucketTensor& tensor, const BucketSite& site) {
   return kernels->objection_to(shard.size_elems(), position.blocks);
 }
 
-/// The same for a bucket. Such steps are not sampled.
+/// The same for a bucket.
 std::string objection_to(const Bucket& bucket, const BucketSite& site) {
-  if (site.lane.device_shards == nullptr) {
-    if (site.topk_position->members > 1) {
-      return "ranks of a host add up in host memory; HOROVOD_GPU_OPERATIONS=NCCL beside "
-             "LIGHT_2D_ALLREDUCE=1 would on GPUs";
-    }
-    if (site.sample_every > 0) {
-      return "LIGHT_COMPRESSION_SAMPLE is set";
-    }
+  if (site.lane.device_shards == nullptr && site.topk_position->members > 1) {
+    return "ranks of a host add up in host memory; HOROVOD_GPU_OPERATIONS=NCCL beside "
+           "LIGHT_2D_ALLREDUCE=1 would on GPUs";
   }
   for (const BucketTensor& tensor : bucket.tensors) {
     std::string objection = objection_to(tensor, site);
@@ -121,24 +115,6 @@ void say_why_on_host(const Bucket& bucket, const BucketSite& site, const std::st
   site.topk.say_once("top-k of tensors on GPUs, such as '" +
                          bucket.tensors.front().signature().name + "', runs in host memory: ",
                      why);
-}
-
-/// Those of a bucket whose next step is sampled.
-std::vector<SampledTensor> sampled_tensors(const Bucket& bucket,
-                                           const std::vector<CompressedTensor>& tensors,
-                                           const BucketSite& site) {
-  std::vector<SampledTensor> sampled;
-  // Samples are compared where the kernels are.
-  if (site.plane.topk_kernels().measures_samples() && site.lane.shards == nullptr) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (is_sampled(*tensors[i].entry, site.sample_every)) {
-        sampled.push_back({.tensor = tensors[i],
-                           .process_set = bucket.process_set,
-                           .name = bucket.tensors[i].signature().name});
-      }
-    }
-  }
-  return sampled;
 }
 
 }  // namespace
@@ -216,7 +192,7 @@ Result<std::unique_ptr<Work>> start_sending_lists(const Bucket& bucket,
                                      .on_device = true});
 }
 
-Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,
+Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
                                                const std::vector<TensorSpan>& spans,
                                                const Reduction& reduction,
                                                const BucketSite& site,
@@ -240,19 +216,9 @@ Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,
                           .gathers_shards = site.lane.shards != nullptr,
                           .shards_apart = site.lane.shards != nullptr && !on_device,
                           .on_device = on_device};
-  std::vector<SampledTensor> sampled;
-  if (!on_device) {
-    sampled = sampled_tensors(bucket, tensors, site);
-  }
   Group* const shards = on_device ? site.lane.device_shards.get() : site.lane.shards.get();
-  std::unique_ptr<Work> work = make_compressed_allreduce(
+  return make_compressed_allreduce(
       {.grid = site.lane.grid, .flat = &site.group(), .shards = shards}, std::move(tensors), job);
-  bucket.is_sampled = !sampled.empty();
-  if (!bucket.is_sampled) {
-    return work;
-  }
-  return make_sampled_allreduce(
-      site.group(), std::move(sampled), reduction, site.topk.samples(), std::move(work));
 }
 
 }  // namespace lightcc

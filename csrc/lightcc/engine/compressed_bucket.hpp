@@ -47,7 +47,7 @@ Result<std::unique_ptr<Work>> start_sending_lists(const Bucket& bucket,
 
 /// Starts a compressed all-reduce. `entries`: on devices, where `spans` lie; none: in host memory.
 /// Errors: kSystem, there is no memory for what is kept back.
-Result<std::unique_ptr<Work>> start_compressed(Bucket& bucket,
+Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,
                                                const std::vector<TensorSpan>& spans,
                                                const Reduction& reduction,
                                                const BucketSite& site,

@@ -51,7 +51,6 @@ Executor::Executor(const Membership& world,
                    Timeline& timeline)
     : world_(world),
       num_lanes_(static_cast<std::size_t>(knobs.num_lanes)),
-      sample_every_(static_cast<std::uint64_t>(knobs.compression_sample)),
       staged_piece_bytes_(static_cast<std::size_t>(knobs.staged_piece_bytes)),
       compresses_on_devices_(knobs.topk_on_gpu),
       ends_early_(knobs.gpu_async_completion),
@@ -264,9 +263,6 @@ void Executor::end_front(Set& set,
   if (log_enabled(LogLevel::kDebug)) {
     log_bucket(front);
   }
-  for (const TensorSample& sample : topk_.samples().take()) {
-    timeline_.sampled(sample);
-  }
   timeline_.finished(front.bucket, front.algorithm, front.started, topk_.counters());
   finished_.emplace_back(front.bucket.process_set, front.bucket.lane);
   finish(front.bucket, end);
@@ -341,7 +337,6 @@ BucketSite Executor::site_of(const Set& set,
           .members = set.ranks,
           .topk_position = topk_position(running.bucket.process_set),
           .topk = topk_,
-          .sample_every = sample_every_,
           .devices = compresses_on_devices_ ? planes_.staging(kind) : nullptr};
 }
 

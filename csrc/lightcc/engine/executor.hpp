@@ -165,7 +165,6 @@ class Executor {
 
   const Membership& world_;
   std::size_t num_lanes_;
-  std::uint64_t sample_every_;      // Of compressed all-reduces of a tensor; 0: none.
   std::size_t staged_piece_bytes_;  // 0: memory is staged a bucket at a time.
   bool compresses_on_devices_;      // Where that is possible.
   bool ends_early_;                 // What is enqueued on a device.

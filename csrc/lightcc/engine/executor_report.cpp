@@ -52,8 +52,7 @@ void Executor::explain_adasum_once(const Set& set, const Running& running) {
 // What the cost is learnt of; 0: nothing.
 std::uint64_t Executor::learnable_bytes(const Bucket& bucket) {
   const Signature& first = bucket.tensors.front().signature();
-  const bool is_learnt =
-      first.op == OpType::kAllreduce && first.reduce_op != ReduceOp::kAdasum && !bucket.is_sampled;
+  const bool is_learnt = first.op == OpType::kAllreduce && first.reduce_op != ReduceOp::kAdasum;
   return is_learnt ? byte_count(bucket) : 0;
 }
 

@@ -161,16 +161,6 @@ std::shared_ptr<DeviceTrace> Timeline::trace(const Bucket& bucket,
                            std::move(inputs));
 }
 
-void Timeline::record_sampled(const TensorSample& sample) {
-  TimelineRecord record;
-  record.at_ns = now_ns();
-  record.event = TimelineEvent::kSampled;
-  record.name = number_of(sample.process_set, sample.name);
-  record.values[0] = std::bit_cast<std::int64_t>(sample.agreement.relative_error);
-  record.values[1] = std::bit_cast<std::int64_t>(sample.agreement.cosine);
-  push(record);
-}
-
 void Timeline::record_finished(const Bucket& bucket,
                                const char* how,
                                TimePoint since,

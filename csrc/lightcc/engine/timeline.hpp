@@ -73,12 +73,6 @@ class Timeline final : public ControlObserver {
   std::shared_ptr<DeviceTrace> trace(const Bucket& bucket,
                                      const char* how,
                                      std::vector<std::shared_ptr<ReadyEvent>> inputs);
-  /// What a sampled step of compression found of a tensor whose bucket is not finished yet.
-  void sampled(const TensorSample& sample) {
-    if (is_on()) {
-      record_sampled(sample);
-    }
-  }
   /// It is done.
   void finished(const Bucket& bucket, const char* how, TimePoint since, const TopkCounters& topk) {
     if (is_on()) {
@@ -102,7 +96,6 @@ class Timeline final : public ControlObserver {
   void record_announced(const Signature& tensor, const Execute& execute);
   void record_ended(std::uint32_t process_set, const std::string& name);
   void record_started(const Bucket& bucket, const char* how, const TopkCounters& topk);
-  void record_sampled(const TensorSample& sample);
   void record_finished(const Bucket& bucket,
                        const char* how,
                        TimePoint since,

@@ -31,16 +31,6 @@ std::string dimensions_of(const TimelineRecord& record) {
   return text + (record.number > known ? ", ...]" : "]");
 }
 
-std::string sample_of(const TimelineRecord& record) {
-  std::array<char, 96> text{};
-  (void)std::snprintf(text.data(),
-                      text.size(),
-                      R"(, "relative_error": %.6g, "cosine": %.6g)",
-                      std::bit_cast<double>(record.values[0]),
-                      std::bit_cast<double>(record.values[1]));
-  return text.data();
-}
-
 }  // namespace
 
 std::string TimelineEncoder::head(const TimelineOrigin& origin) {
@@ -95,11 +85,6 @@ void TimelineEncoder::encode(const TimelineRecord& record, std::string& out) {
         begin(record, std::string(record.text) + '_' + op_type_name(record.op), out);
         out += '}';
         found->second = State::kRunning;
-      }
-      return;
-    case TimelineEvent::kSampled:
-      if (open_.contains(record.name)) {
-        sampled_[record.name] = sample_of(record);
       }
       return;
     case TimelineEvent::kFinished:
@@ -170,9 +155,8 @@ void TimelineEncoder::finish(const TimelineRecord& record, std::string& out) {
   add_end(record.name,
           record.at_ns,
           std::string(R"("dtype": ")") + data_type_name(record.dtype) + R"(", "shape": ")" +
-              dimensions_of(record) + '"' + sampled_[record.name],
+              dimensions_of(record) + '"',
           out);
-  sampled_.erase(record.name);
   open_.erase(found);
 }
 
@@ -185,7 +169,6 @@ void TimelineEncoder::end(std::uint32_t name, std::int64_t at_ns, std::string& o
   if (found->second != State::kNegotiating) {
     add_end(name, at_ns, {}, out);
   }
-  sampled_.erase(name);
   open_.erase(found);
 }
 

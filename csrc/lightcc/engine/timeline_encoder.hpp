@@ -29,8 +29,6 @@ enum class TimelineEvent : std::uint8_t {
   kReady,       ///< Rank `number` asks for a tensor.
   kAnnounced,   ///< All ranks have; `number` is the announcement's, values[0] the tensor's bytes.
   kStarted,     ///< Its bucket runs; `text` names the algorithm.
-  kSampled,     ///< Before it is finished: values[0] is the bits of its relative error as a
-                ///< double, values[1] those of the cosine.
   kFinished,    ///< values: the shape, `number` dimensions (values of the first only).
   kEnded,       ///< It ends without having run: a barrier, a join, a failure.
   kBucket,      ///< A lane ran a bucket: values are start, bytes, bytes before and after top-k.
@@ -89,7 +87,6 @@ class TimelineEncoder {
 
   std::unordered_map<std::uint32_t, std::string> undescribed_;
   std::unordered_map<std::uint32_t, State> open_;
-  std::unordered_map<std::uint32_t, std::string> sampled_;  // Arguments, until it is finished.
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> lanes_;  // Set and lane: pid.
 };
 

@@ -397,9 +397,7 @@ bool sends_lists(const PlaneSite& site, const std::vector<NcclCard>& cards) {
   if (!site.knobs.nccl_topk) {
     return false;
   }
-  const std::string objection = site.knobs.compression_sample > 0
-                                    ? std::string("LIGHT_COMPRESSION_SAMPLE is set")
-                                    : objection_to_lists(cards);
+  const std::string objection = objection_to_lists(cards);
   if (!objection.empty() && site.world.topology.rank == 0) {
     site.warn("LIGHT_NCCL_TOPK=1: top-k lists travel by way of the host: " + objection);
   }

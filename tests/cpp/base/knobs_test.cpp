@@ -246,7 +246,6 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_TOPK_THRESHOLD=1M",
                                              "LIGHT_TOPK_FP16=0",
                                              "LIGHT_TOPK_EXACT=0",
-                                             "LIGHT_COMPRESSION_SAMPLE=0",
                                              "LIGHT_GPU_CHUNK=4M"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
   const std::vector<std::string> set = {"LIGHT_NET=harp",
@@ -270,7 +269,6 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_TOPK_THRESHOLD=2M",
                                         "LIGHT_TOPK_FP16=1",
                                         "LIGHT_TOPK_EXACT=1",
-                                        "LIGHT_COMPRESSION_SAMPLE=50",
                                         "LIGHT_GPU_CHUNK=256K"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_NET", "harp"},
                                {"HOROVOD_GPU_OPERATIONS", "NCCL"},
@@ -291,8 +289,7 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                {"LIGHT_TOPK_RATIO", "1e-3"},
                                {"LIGHT_TOPK_THRESHOLD", "2097152"},
                                {"LIGHT_TOPK_FP16", "yes"},
-                               {"LIGHT_TOPK_EXACT", "true"},
-                               {"LIGHT_COMPRESSION_SAMPLE", "50"}})),
+                               {"LIGHT_TOPK_EXACT", "true"}})),
             set);
 }
 

@@ -17,18 +17,12 @@
 namespace lightcc::compression_steps_test {
 namespace {
 
-using testing::Environment;
 using testing::Numbers;
 using testing::numbers_of;
 
 constexpr int kRanks = 4;
 constexpr int kLoadingRank = 1;
 const std::vector<std::int64_t> kShape{40, 50};
-
-struct Case {
-  CompressionSpec spec;
-  Environment environment;
-};
 
 Numbers reduce(World& world, int rank, int step, const CompressionSpec& spec) {
   Numbers data = numbers_of(rank + step, 2000);
@@ -41,9 +35,8 @@ Numbers reduce(World& world, int rank, int step, const CompressionSpec& spec) {
   return data;
 }
 
-testing::JobOptions options_of(const Case& one) {
+testing::JobOptions job_options() {
   testing::JobOptions options = testing::on_hosts({0, 1, 2, 3});
-  options.environment = one.environment;
   options.environment["LIGHT_TOPK_THRESHOLD"] = "1";
   return options;
 }
@@ -56,11 +49,11 @@ SavedCompression saved_of(const World& world) {
 }
 
 /// What a rank keeps back after so many steps.
-SavedCompression state_after(int steps, const Case& one) {
+SavedCompression state_after(int steps, const CompressionSpec& spec) {
   SavedCompression state;
-  testing::run_job(options_of(one), [&](World& world, int rank) {
+  testing::run_job(job_options(), [&](World& world, int rank) {
     for (int step = 0; step < steps; ++step) {
-      reduce(world, rank, step, one.spec);
+      reduce(world, rank, step, spec);
     }
     if (rank == kLoadingRank) {
       state = saved_of(world);
@@ -69,31 +62,27 @@ SavedCompression state_after(int steps, const Case& one) {
   return state;
 }
 
-class CompressionSteps : public ::testing::TestWithParam<Case> {};
+class CompressionSteps : public ::testing::TestWithParam<CompressionSpec> {};
 INSTANTIATE_TEST_SUITE_P(All,
                          CompressionSteps,
                          ::testing::Values(
                              // Pieces and then lists, which get shorter.
-                             Case{.spec = {.ratio = 0.01, .warmup_steps = 6}, .environment = {}},
-                             // In every third step the sum is also computed dense.
-                             Case{.spec = {.ratio = 0.01},
-                                  .environment = {{"LIGHT_COMPRESSION_SAMPLE", "3"}}},
-                             Case{.spec = {.compressor = Compressor::kInt8},
-                                  .environment = {{"LIGHT_COMPRESSION_SAMPLE", "3"}}}));
+                             CompressionSpec{.ratio = 0.01, .warmup_steps = 6},
+                             CompressionSpec{.ratio = 0.01},
+                             CompressionSpec{.compressor = Compressor::kInt8}));
 
 // A state after more steps is loaded on one rank, and later one after fewer.
 TEST_P(CompressionSteps, ranks_go_on_with_the_least_number_of_steps) {
   const SavedCompression late = state_after(7, GetParam());
   const SavedCompression early = state_after(1, GetParam());
   std::vector<std::vector<Numbers>> results(kRanks);
-  testing::run_job(options_of(GetParam()), [&](World& world, int rank) {
+  testing::run_job(job_options(), [&](World& world, int rank) {
     std::vector<std::uint64_t> made;
     for (int step = 0; step < 9; ++step) {
       if (rank == kLoadingRank && (step == 0 || step == 4)) {
         EXPECT_TRUE(world.load_compression(step == 0 ? late : early).ok());
       }
-      results.at(static_cast<std::size_t>(rank))
-          .push_back(reduce(world, rank, step, GetParam().spec));
+      results.at(static_cast<std::size_t>(rank)).push_back(reduce(world, rank, step, GetParam()));
       made.push_back(world.check_compression(saved_of(world))->steps);
     }
     // It goes back to 0 at once, and from 4 to 1.
@@ -108,8 +97,8 @@ Mutex sink_mutex;
 std::vector<std::string> warnings;
 
 TEST(CompressionStepsLog, who_goes_on_at_another_step_says_so_once) {
-  const Case one{.spec = {.ratio = 0.01, .warmup_steps = 6}, .environment = {}};
-  const SavedCompression late = state_after(7, one);
+  const CompressionSpec spec{.ratio = 0.01, .warmup_steps = 6};
+  const SavedCompression late = state_after(7, spec);
   warnings.clear();
   set_log_sink([](LogLevel level, const std::string& line) {
     if (level == LogLevel::kWarning && line.find("goes on after") != std::string::npos) {
@@ -117,12 +106,12 @@ TEST(CompressionStepsLog, who_goes_on_at_another_step_says_so_once) {
       warnings.push_back(line);
     }
   });
-  testing::run_job(options_of(one), [&](World& world, int rank) {
+  testing::run_job(job_options(), [&](World& world, int rank) {
     for (int step = 0; step < 4; ++step) {
       if (rank == kLoadingRank && step % 2 == 0) {
         EXPECT_TRUE(world.load_compression(late).ok());
       }
-      reduce(world, rank, step, one.spec);
+      reduce(world, rank, step, spec);
     }
   });
   set_log_sink(nullptr);

@@ -95,26 +95,6 @@ TEST(TimelineEncoder, a_bucket_is_a_slice_of_its_lane) {
   EXPECT_EQ(count(encoded(encoder, bucket), "process_name"), 0U);
 }
 
-TEST(TimelineEncoder, a_sampled_tensor_says_at_its_end_what_was_found) {
-  TimelineEncoder encoder;
-  encoder.define(1, "a");
-  std::string text;
-  encoder.encode(record(TimelineEvent::kAnnounced, 1, 1000), text);
-  TimelineRecord sampled = record(TimelineEvent::kSampled, 1, 2000);
-  sampled.values = {std::bit_cast<std::int64_t>(0.25), std::bit_cast<std::int64_t>(-0.5), 0, 0};
-  EXPECT_EQ(encoded(encoder, sampled), "");
-  TimelineRecord finished = record(TimelineEvent::kFinished, 1, 3000);
-  finished.number = 1;
-  finished.values = {3, 0, 0, 0};
-  text = encoded(encoder, finished);
-  EXPECT_NE(text.find("\"shape\": \"[3]\", \"relative_error\": 0.25, \"cosine\": -0.5}"),
-            std::string::npos)
-      << text;
-  encoder.encode(record(TimelineEvent::kAnnounced, 1, 4000), text);
-  EXPECT_EQ(count(encoded(encoder, finished), "cosine"), 0U);
-  EXPECT_EQ(encoded(encoder, sampled), "");  // It began before the file.
-}
-
 TEST(TimelineEncoder, what_began_before_the_file_has_no_end_in_it) {
   TimelineEncoder encoder;
   encoder.define(1, "late");

@@ -171,17 +171,14 @@ TEST_F(NcclTopk, a_process_set_takes_what_was_kept_back_along_when_it_goes) {
 }
 
 TEST_F(NcclTopk, what_one_rank_cannot_do_leaves_it_to_the_host_on_all) {
-  for (const char* const name : {"LIGHT_GPU_TOPK", "LIGHT_COMPRESSION_SAMPLE"}) {
-    JobOptions options = one_rank_a_host();
-    options.environment[name] = std::string(name) == "LIGHT_GPU_TOPK" ? "0" : "1";
-    ByRank expected = topk_jobs::trained_on_hosts(one_rank_a_host(), {});
-    run_nccl_job(options, [&](World& world, int rank) {
-      const Framework framework;
-      EXPECT_EQ(topk_jobs::train(world, rank, &framework, {}), topk_jobs::of(expected, rank))
-          << name;
-      EXPECT_EQ(topk_jobs::buckets_by_nccl(world), 0U);
-    });
-  }
+  JobOptions options = one_rank_a_host();
+  options.environment["LIGHT_GPU_TOPK"] = "0";
+  ByRank expected = topk_jobs::trained_on_hosts(one_rank_a_host(), {});
+  run_nccl_job(options, [&](World& world, int rank) {
+    const Framework framework;
+    EXPECT_EQ(topk_jobs::train(world, rank, &framework, {}), topk_jobs::of(expected, rank));
+    EXPECT_EQ(topk_jobs::buckets_by_nccl(world), 0U);
+  });
 }
 
 TEST_F(NcclTopk, blocks_of_a_host_and_quantised_tensors_go_by_way_of_the_host) {
