@@ -301,8 +301,8 @@ class World:
     def compression_knobs(self) -> dict[str, Any]:
         """Returns what variables ask for.
 
-        `quantize` is empty, int8 or int4. `topk`, `topk_ratio`, `topk_fp16`, `topk_by_optimizer`
-        and `topk_warmup_steps` (below 0: not said) are of LIGHT_TOPK_ALLREDUCE.
+        `quantize` is empty, int8 or int4. `topk`, `topk_ratio`, `topk_fp16` and
+        `topk_by_optimizer` are of LIGHT_TOPK_ALLREDUCE.
         """
 
     def stats(self) -> dict[str, Any]:

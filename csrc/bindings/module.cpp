@@ -96,8 +96,7 @@ py::dict compression_knobs(const WorldBinding& world) {
                   "topk"_a = knobs.topk,
                   "topk_ratio"_a = knobs.topk_ratio,
                   "topk_fp16"_a = knobs.topk_fp16,
-                  "topk_by_optimizer"_a = knobs.topk_by_optimizer,
-                  "topk_warmup_steps"_a = knobs.topk_warmup_steps);
+                  "topk_by_optimizer"_a = knobs.topk_by_optimizer);
 }
 
 void start_timeline(WorldBinding& world, std::string path, bool marks_cycles) {

@@ -14,7 +14,7 @@ A face says how its gradients are taken and put back (`GradientSource`), and whe
 
 from lightcc._adapter.compressed_gradients import CompressedGradients
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES, CompressionGuard
-from lightcc._adapter.compression_tuner import CompressionTuner, ways_within
+from lightcc._adapter.compression_tuner import CompressionTuner, Int4First, ways_within
 from lightcc._adapter.flag import choose_under_squares, knobs_of_flag, say_choice
 from lightcc._adapter.gradient_stream import GradientSource, GradientStream, Slot
 from lightcc._adapter.groups import check_groups, groups_or_number, plan_groups
@@ -30,6 +30,7 @@ __all__ = [
     "CompressionTuner",
     "GradientSource",
     "GradientStream",
+    "Int4First",
     "Slot",
     "TunedSteps",
     "check_groups",

@@ -4,9 +4,9 @@ Ways are ordered from mild to strong: uncompressed, 8 bits, 4 bits, top-k. Steps
 phases, in which all ranks do the same at the same step:
 
 1. Warm-up: everything travels in the mildest compressed way.
-2. Trial: each way within the budget has a few steps. What counts is the time from step to step,
-   so whatever hides behind the computation is free. Of a way the median counts, on the slowest
-   rank.
+2. Trial: each way within the budget has a few steps, if there are several. What counts is the time
+   from step to step, so whatever hides behind the computation is free. Of a way the median counts,
+   on the slowest rank.
 3. Choice: the mildest way that is about as fast as the fastest one, for all gradients. Top-k does
    most harm in the beginning, so 2100 steps of int4 go before it, and then its share falls. At 1%
    an element waits for about 100 steps, and shorter trainings than 20 times that have lost accuracy
@@ -22,6 +22,7 @@ gradient travels uncompressed it travels once as top-k of all elements, which ke
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import time
 from dataclasses import dataclass
@@ -34,13 +35,13 @@ from lightcc._adapter.compressed_gradients import PREFIX
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES
 from lightcc._adapter.gradient_stream import Slot, Unit
 from lightcc.basics import stats
+from lightcc.compression import AutoCompressor
 from lightcc.reductions import Max, allreduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lightcc._core import CompressionSpec
-    from lightcc.compression import AutoCompressor
     from lightcc.process_sets import ProcessSet
 
 _log = logging.getLogger(__name__)
@@ -78,6 +79,29 @@ class Way:
     share: float
 
 
+class Int4First(AutoCompressor):
+    """Top-k as `Compression.auto` comes to it, without a trial and without a way back.
+
+    Args:
+        ratio: Share of the elements that each host sends in the end.
+        fp16: Whether values of top-k travel as float16.
+    """
+
+    def __init__(self, ratio: float, fp16: bool) -> None:
+        """Takes the arguments of the class."""
+        super().__init__(warmup_steps=0)
+        self.ratio = ratio
+        self.fp16 = fp16
+        self.error = math.inf
+
+    def describe(self) -> str:
+        """Returns what it does, as messages say it."""
+        return (
+            f"int4 for {INT4_STEPS} steps, and then by top-k whose share falls to {self.ratio:.3g}"
+            f" in {TOPK_WARMUP_STEPS}"
+        )
+
+
 def ways_for(*, squares: bool, bare: bool) -> list[Way]:
     """Returns the ways that there are, from mild to strong.
 
@@ -112,6 +136,8 @@ def ways_within(compressor: AutoCompressor, *, squares: bool) -> tuple[list[Way]
     Raises:
         ValueError: No way is within the budget.
     """
+    if isinstance(compressor, Int4First):
+        return _int4_and_topk(compressor), [1]
     knobs = _world.current().compression_knobs()
     bare = not (knobs["topk"] or knobs["quantize"])
     ways = ways_for(squares=squares, bare=bare)
@@ -124,6 +150,16 @@ def ways_within(compressor: AutoCompressor, *, squares: bool) -> tuple[list[Way]
         )
         raise ValueError(msg)
     return ways, tried
+
+
+def _int4_and_topk(compressor: Int4First) -> list[Way]:
+    from lightcc._core import CompressionSpec
+
+    topk = CompressionSpec(compressor.ratio, compressor.fp16)
+    return [
+        Way("int4", CompressionSpec.quantized(4), 0.129),
+        Way(f"top-k at {compressor.ratio:.3g}", topk, compressor.ratio),
+    ]
 
 
 class Tuned(Protocol[S]):
@@ -166,7 +202,8 @@ class CompressionTuner(Generic[S]):
         Raises:
             ValueError: No way is within the budget.
         """
-        self._ways, self._tried = ways_within(compressor, squares=squares)
+        self._ways, self._within = ways_within(compressor, squares=squares)
+        self._tried = self._within if len(self._within) > 1 else []
         self._warmup_steps = compressor.warmup_steps
         self._limit = compressor.error or (LIMIT_OF_SQUARES if squares else LIMIT)
         self._tuned = tuned
@@ -230,7 +267,7 @@ class CompressionTuner(Generic[S]):
         elif trial == len(self._tried) and within == 0:
             self._choose()
         else:
-            if self._steps % _LOOK_STEPS == 0:
+            if self._steps % _LOOK_STEPS == 0 and self._limit < math.inf:
                 self._look()
             if self._steps >= INT4_STEPS:
                 self._descend()
@@ -250,12 +287,16 @@ class CompressionTuner(Generic[S]):
             self.start()
 
     def _choose(self) -> None:
-        """Gives all gradients the mildest way that is about as fast as the fastest."""
-        seconds = self._max([statistics.median(times) for times in self._seconds])
-        level = self._tried[int(np.argmax(seconds <= (1.0 + _SLACK) * seconds.min()))]
+        """Gives all gradients their way, or int4 before it is time for that."""
+        level = self._find_mildest() if self._tried else self._within[0]
         quantized = max(i for i, way in enumerate(self._ways) if way.spec and way.spec.bits)
         self._strongest = dict.fromkeys(self._levels, level)
         self._levels = dict.fromkeys(self._levels, min(level, quantized))
+
+    def _find_mildest(self) -> int:
+        """Returns the mildest way that is about as fast as the fastest."""
+        seconds = self._max([statistics.median(times) for times in self._seconds])
+        level = self._tried[int(np.argmax(seconds <= (1.0 + _SLACK) * seconds.min()))]
         if self._process_set.rank() == 0:
             _log.info(
                 "Compression.auto: gradients travel as %s; a step takes %s",
@@ -265,6 +306,7 @@ class CompressionTuner(Generic[S]):
                     for tried, time_s in zip(self._tried, seconds, strict=True)
                 ),
             )
+        return level
 
     def _descend(self) -> None:
         """Gives gradients top-k for which it was chosen."""
@@ -299,7 +341,7 @@ class CompressionTuner(Generic[S]):
         spec = self._ways[level].spec
         if spec is None or spec.bits:
             return spec
-        return CompressionSpec(self._share_of(spec.ratio))
+        return CompressionSpec(self._share_of(spec.ratio), spec.fp16)
 
     def _share_of(self, ratio: float) -> float:
         """Returns the share of elements that top-k sends in this step.

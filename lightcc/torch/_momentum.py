@@ -13,13 +13,6 @@ if TYPE_CHECKING:
     from lightcc._adapter import CompressedGradients
 
 
-def has_plain_momentum(groups: list[dict[str, Any]]) -> bool:
-    """Returns whether compression can apply the momentum of an SGD with these groups."""
-    momenta = {group.get("momentum") for group in groups}
-    is_plain = not any(group.get("nesterov") or group.get("dampening") for group in groups)
-    return len(momenta) == 1 and all(momenta) and is_plain
-
-
 def momentum_to_take_over(compression: Any, groups: list[dict[str, Any]]) -> float | None:
     """Returns the momentum that `compression` applies instead of the optimizer; `None`: none.
 

@@ -121,7 +121,7 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         if groups is not None:
             check_groups(groups, "torch.Tensor", lambda p: isinstance(p, torch.Tensor))
         cls = type(self).__bases__[1]  # Of the given optimizer.
-        chosen = choose_compression(compression, op, cls, self.param_groups)
+        chosen = choose_compression(compression, op, self.param_groups)
         compressor = find_engine_compressor(chosen)
         self._compressed = CompressedGradients(
             Int8Compressor if isinstance(compressor, AutoCompressor) else chosen,
@@ -422,7 +422,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             `.topk(...)`, `.int8`, `.int4`, `.auto(...)`, which finds out, or a class with
             `compress()` and `decompress()`. With `Compression.none`, LIGHT_TOPK_ALLREDUCE=1 means
             what suits `optimizer`: `.int4` where it has a second moment, as Adam does, and else
-            top-k.
+            top-k after 2100 steps of int4.
         backward_passes_per_step: Gradients of that many backward passes are added up on each rank
             before they are combined.
         op: `Average`, `Sum`, `Min`, `Max`, `Product`; or `Adasum`: then each rank does a step with

@@ -285,22 +285,14 @@ inline constexpr auto kRows = std::to_array<Row>({
      .shared = true,
      .meaning = "Sums and averages of floating-point tensors that have a name (gradients have) are "
                 "top-k compressed between hosts, also where nobody asks for it in the program. "
-                "lightcc.torch's DistributedOptimizer compresses as suits its optimizer, and its "
-                "log says how."},
+                "DistributedOptimizer of torch and Keras compresses as suits its optimizer, and "
+                "its log says how."},
     {.names = {"LIGHT_TOPK_OPTIMIZER"},
      .type = Type::kBool,
      .target = &Knobs::topk_by_optimizer,
      .shared = true,
      .meaning = "Whether LIGHT_TOPK_ALLREDUCE lets DistributedOptimizer compress as suits its "
                 "optimizer; 0: top-k of gradients, whatever the optimizer."},
-    {.names = {"LIGHT_TOPK_WARMUP_STEPS"},
-     .type = Type::kInteger,
-     .target = &Knobs::topk_warmup_steps,
-     .minimum = -1,
-     .maximum = 1'000'000'000,
-     .shared = true,
-     .meaning = "Steps in which what LIGHT_TOPK_ALLREDUCE asks of DistributedOptimizer sends more; "
-                "-1: as suits the optimizer; 0: none."},
     {.names = {"LIGHT_TOPK_RATIO"},
      .type = Type::kNumber,
      .target = &Knobs::topk_ratio,
@@ -320,12 +312,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .shared = true,
      .meaning = "LIGHT_TOPK_ALLREDUCE sends values as float16; what the rounding leaves is sent "
                 "later."},
-    {.names = {"LIGHT_TOPK_EXACT"},
-     .type = Type::kBool,
-     .target = &Knobs::topk_exact,
-     .shared = true,
-     .meaning = "Top-k sends exactly its share of the elements, and of equal ones the first; "
-                "otherwise about as many, which is faster."},
     // Memory of GPUs.
     {.names = {"LIGHT_GPU_ASYNC_COMPLETION", "HOROVOD_ENABLE_ASYNC_COMPLETION"},
      .type = Type::kBool,

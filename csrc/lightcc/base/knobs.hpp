@@ -52,17 +52,15 @@ struct Knobs {
   std::int64_t two_level_chunk_bytes = 0;  ///< LIGHT_2D_CHUNK; 0: by the size of the bucket.
   std::string two_level_inter = "host";    ///< LIGHT_2D_INTER: what carries GPUs' shards.
   // Compressed all-reduce.
-  std::string quantize;     ///< LIGHT_QUANTIZE_ALLREDUCE: for what was named, unasked.
-  bool topk = false;        ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.
-  bool topk_fp16 = false;   ///< LIGHT_TOPK_FP16.
-  bool topk_exact = false;  ///< LIGHT_TOPK_EXACT: of all top-k operations.
+  std::string quantize;    ///< LIGHT_QUANTIZE_ALLREDUCE: for what was named, unasked.
+  bool topk = false;       ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.
+  bool topk_fp16 = false;  ///< LIGHT_TOPK_FP16.
   /// LIGHT_TOPK_OPTIMIZER: a face may take another way for an optimizer. The engine does not ask.
   bool topk_by_optimizer = true;
   bool topk_on_gpu = true;       ///< LIGHT_GPU_TOPK: of tensors there; or by way of host memory.
   bool nccl_topk = false;        ///< LIGHT_NCCL_TOPK: NCCL carries the lists.
   bool nccl_rank_order = false;  ///< LIGHT_NCCL_RANK_ORDER: of floating-point reductions.
-  std::int64_t topk_warmup_steps = -1;  ///< LIGHT_TOPK_WARMUP_STEPS; below 0: a face chooses.
-  double topk_ratio = 0.01;             ///< LIGHT_TOPK_RATIO.
+  double topk_ratio = 0.01;      ///< LIGHT_TOPK_RATIO.
   std::int64_t topk_min_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.
   // Memory of GPUs.
   bool gpu_async_completion = false;  ///< LIGHT_GPU_ASYNC_COMPLETION: done when enqueued.

@@ -316,8 +316,6 @@ Result<std::optional<CompressionSpec>> choose_compression(const Operation& opera
       byte_count(s) == 0 || byte_count(s) < static_cast<std::uint64_t>(knobs.topk_min_bytes)) {
     return std::optional<CompressionSpec>();
   }
-  const bool is_topk = spec->compressor == Compressor::kTopk;
-  spec->exact = is_topk && (spec->exact || knobs.topk_exact);
   return spec;
 }
 

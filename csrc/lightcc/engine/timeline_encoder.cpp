@@ -1,7 +1,6 @@
 #include "lightcc/engine/timeline_encoder.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 
 #include "lightcc/engine/timeline_text.hpp"

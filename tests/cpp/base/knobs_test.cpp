@@ -241,11 +241,9 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_QUANTIZE_ALLREDUCE=",
                                              "LIGHT_TOPK_ALLREDUCE=0",
                                              "LIGHT_TOPK_OPTIMIZER=1",
-                                             "LIGHT_TOPK_WARMUP_STEPS=-1",
                                              "LIGHT_TOPK_RATIO=0.01",
                                              "LIGHT_TOPK_THRESHOLD=1M",
                                              "LIGHT_TOPK_FP16=0",
-                                             "LIGHT_TOPK_EXACT=0",
                                              "LIGHT_GPU_CHUNK=4M"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
   const std::vector<std::string> set = {"LIGHT_NET=harp",
@@ -264,11 +262,9 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_QUANTIZE_ALLREDUCE=int8",
                                         "LIGHT_TOPK_ALLREDUCE=1",
                                         "LIGHT_TOPK_OPTIMIZER=0",
-                                        "LIGHT_TOPK_WARMUP_STEPS=50",
                                         "LIGHT_TOPK_RATIO=0.001",
                                         "LIGHT_TOPK_THRESHOLD=2M",
                                         "LIGHT_TOPK_FP16=1",
-                                        "LIGHT_TOPK_EXACT=1",
                                         "LIGHT_GPU_CHUNK=256K"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_NET", "harp"},
                                {"HOROVOD_GPU_OPERATIONS", "NCCL"},
@@ -285,11 +281,9 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                {"LIGHT_QUANTIZE_ALLREDUCE", "int8"},
                                {"LIGHT_TOPK_ALLREDUCE", "1"},
                                {"LIGHT_TOPK_OPTIMIZER", "0"},
-                               {"LIGHT_TOPK_WARMUP_STEPS", "50"},
                                {"LIGHT_TOPK_RATIO", "1e-3"},
                                {"LIGHT_TOPK_THRESHOLD", "2097152"},
-                               {"LIGHT_TOPK_FP16", "yes"},
-                               {"LIGHT_TOPK_EXACT", "true"}})),
+                               {"LIGHT_TOPK_FP16", "yes"}})),
             set);
 }
 

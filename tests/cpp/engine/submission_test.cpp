@@ -314,7 +314,6 @@ TEST(Compression, by_quantisation_counts_before_topk) {
   Knobs knobs;
   knobs.topk_min_bytes = 4096;
   knobs.topk = true;
-  knobs.topk_exact = true;
   for (const auto& [word, compressor] :
        {std::pair("int8", Compressor::kInt8), std::pair("int4", Compressor::kInt4)}) {
     knobs.quantize = word;
@@ -335,8 +334,6 @@ TEST(Compression, that_is_asked_for_needs_no_knob_but_the_size) {
   Operation asks = compressible(1 << 20);
   asks.request.signature.compression = CompressionSpec{.ratio = 0.5};
   EXPECT_EQ(chosen(asks, knobs), asks.request.signature.compression);
-  knobs.topk_exact = true;
-  EXPECT_TRUE(chosen(asks, knobs)->exact);
   asks.input.shape = {16};
   EXPECT_EQ(chosen(asks, knobs), std::nullopt);
 }

@@ -1,7 +1,6 @@
 // The text of a timeline.
 #include "lightcc/engine/timeline_encoder.hpp"
 
-#include <bit>
 #include <string>
 
 #include <gtest/gtest.h>

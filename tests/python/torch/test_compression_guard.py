@@ -95,7 +95,7 @@ OFF = {"LIGHT_TOPK_OPTIMIZER": "0"}
 def test_the_flag_warns_once_by_name_where_much_is_kept_back(
     name: str, env: dict[str, str], named: str
 ) -> None:
-    env = {**TWO_BY_TWO, "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_WARMUP_STEPS": "0", **env}
+    env = {**TWO_BY_TWO, "LIGHT_TOPK_ALLREDUCE": "1", **env}
     first, *others = spawn_ranks(guarded, 4, name, 400, env=env)
     assert others == [[], [], []]
     assert len(first) == 1
