@@ -353,10 +353,6 @@ class World:
     def scale_compression(self, factor: float, process_set: int, names: Sequence[str]) -> None:
         """Multiplies what compression keeps back of the operations `names`."""
 
-    @property
-    def async_completion(self) -> bool:
-        """Whether `wait()` returns before a GPU has finished what NCCL carries."""
-
     def finish(self) -> None:
         """Waits until GPUs have finished all that is done so far; raises the world's error."""
 

@@ -241,7 +241,7 @@ def shutdown() -> None:
     Raises:
         ValueError: It was called inside a done callback, for which it would wait.
         HorovodInternalError: An operation fails that was synchronized, and that a GPU had not
-            finished (`HOROVOD_ENABLE_ASYNC_COMPLETION`); lightcc is shut down all the same.
+            finished; lightcc is shut down all the same.
     """
     _check_not_in_callback("shutdown()")
     with _lifecycle:

@@ -21,7 +21,7 @@ __all__ = [
 def poll(handle: int) -> bool:
     """Returns whether an operation is finished: `synchronize(handle)` returns at once.
 
-    On a GPU it may do so earlier (`HOROVOD_ENABLE_ASYNC_COMPLETION`).
+    Of what NCCL does with tensors of torch or arrays of CuPy it does so earlier.
 
     Args:
         handle: What an asynchronous function returned.
@@ -39,9 +39,9 @@ def synchronize(handle: int) -> Any: ...
 def synchronize(handle: int) -> Any:
     """Waits for an asynchronous operation, forgets its handle and returns its result.
 
-    With `HOROVOD_ENABLE_ASYNC_COMPLETION=1` it does not wait for what NCCL does with tensors of
-    torch: the current stream of this thread waits for that. Use the result on this stream, or on
-    one that waits for it. An error that comes later is raised by what is called next.
+    It does not wait for what NCCL does with tensors of torch or arrays of CuPy: the current stream
+    of this thread waits for that. Use the result on this stream, or on one that waits for it. An
+    error that comes later is raised by what is called next.
 
     Other threads run meanwhile, and signals (Ctrl-C) are handled; an interrupted wait can be
     repeated.

@@ -29,10 +29,7 @@ ASSEMBLERS = {
 # Registers of a thread, by the beginning of a kernel's name; the first that fits counts.
 BUDGETS = {
     "lightcc_copy_": 40,
-    "lightcc_convert_": 48,
-    "lightcc_find_non_finite_": 32,
     "lightcc_merge_": 48,
-    "lightcc_reduce_": 40,
     "lightcc_topk_begin_": 24,
     "lightcc_topk_commit": 24,
     "lightcc_topk_count_": 64,

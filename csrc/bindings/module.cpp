@@ -154,9 +154,6 @@ void register_world(py::module_& module) {
       .def_property_readonly("answers_questions",
                              [](const WorldBinding& world) { return world.knobs().stat_server; })
       .def_property_readonly("failed", &WorldBinding::failed)
-      .def_property_readonly(
-          "async_completion",
-          [](const WorldBinding& world) { return world.knobs().gpu_async_completion; })
       .def(
           "allreduce",
           [](WorldBinding& world,

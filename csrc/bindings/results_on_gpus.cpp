@@ -41,9 +41,6 @@ bool uses_memory(const Pending& pending) {
 }  // namespace
 
 Until until_of(const Pending& pending) {
-  if (!pending.world->knobs().gpu_async_completion) {
-    return Until::kFinished;  // All are then, and no framework has to be asked for its stream.
-  }
   const bool waits =
       kept().waits_on_host || std::ranges::any_of(results_of(pending), [](const TensorView& view) {
         return is_on_gpu(view) && !view.kind->result_stream(view).has_value();

@@ -1,4 +1,4 @@
-// Results in CUDA memory that the GPU has not finished yet (LIGHT_GPU_ASYNC_COMPLETION).
+// Results in CUDA memory that the GPU has not finished yet.
 //
 // The current stream of the thread that takes a tensor of torch's or an array of CuPy's waits for
 // it. All else is waited for on the host, as nobody names the stream on which it is used. Tensors

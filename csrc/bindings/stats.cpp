@@ -35,9 +35,7 @@ void each_number(const WorldStats& s, const Row& row) {
   row("staged_buckets", kCount, "Of GPU tensors: by way of host memory", gpu.staged);
   row("nccl_buckets", kCount, "Of GPU tensors: by NCCL", gpu.by_own_plane);
   row("nccl_two_level_buckets", kCount, "Of GPU tensors: by NCCL on two levels", gpu.on_levels);
-  row("nccl_kernel_buckets", kCount, "Of GPU tensors: by NCCL, reduced by kernels", gpu.by_kernel);
-  row("nccl_early_buckets", kCount, "Of those, done before the GPU had finished", gpu.early);
-  row("nccl_unfinished_buckets", kNow, "Of those, not finished by the GPU yet", gpu.unfinished);
+  row("nccl_unfinished_buckets", kNow, "Of GPU tensors: by NCCL, unfinished", gpu.unfinished);
   row("payload_bytes", kBytes, "Input of operations that have completed", s.payload_bytes);
   row("in_flight", kNow, "Operations that have not completed", s.in_flight);
   row("network_bytes_sent", kBytes, "To the network, with headers", s.network_bytes_sent);

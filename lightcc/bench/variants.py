@@ -4,8 +4,8 @@ A variant is written `NAME` or `NAME:VARIABLE=VALUE:...`, such as `2d:LIGHT_NUM_
 `2d:LIGHT_NET=harp`, so that one run can compare any two settings of the engine. Variants with the
 same library and variables share ranks.
 
-Tensors of GPUs are carried by NCCL in `lightcc+nccl`, by it within hosts in `2d+nccl`, and by it on
-both levels in `2d+nccl-nccl`. They are torch's, or CuPy's in `cupy` and `cupy+nccl`.
+Tensors of GPUs are carried by NCCL in `lightcc+nccl`, and by it within hosts in `2d+nccl`. They are
+torch's, or CuPy's in `cupy` and `cupy+nccl`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 RATIO_VARIABLE = "LIGHT_TOPK_RATIO"
 _TWO_LEVEL = "LIGHT_2D_ALLREDUCE"
-_INTER = "LIGHT_2D_INTER"
 _TOPK = "LIGHT_TOPK_ALLREDUCE"
 _NET = "LIGHT_NET"
 _GPU = "LIGHT_GPU_OPERATIONS"
@@ -56,9 +55,7 @@ class Variant:
     @property
     def has_nccl_between_hosts(self) -> bool:
         """Whether NCCL carries data between all hosts, and so sees what hosts there are."""
-        staged_between = (_TWO_LEVEL, "1") in self.environment and (
-            (_INTER, "nccl") not in self.environment
-        )
+        staged_between = (_TWO_LEVEL, "1") in self.environment
         by_nccl = self.library != LIGHTCC or (_GPU, "nccl") in self.environment
         return self.device == "cuda" and by_nccl and not staged_between
 
@@ -108,9 +105,6 @@ COLLECTIVES = {
     **ALGORITHMS,
     NCCL.label: NCCL,
     "2d+nccl": Variant("2d+nccl", environment=((_TWO_LEVEL, "1"), (_GPU, "nccl"))),
-    "2d+nccl-nccl": Variant(
-        "2d+nccl-nccl", environment=((_TWO_LEVEL, "1"), (_INTER, "nccl"), (_GPU, "nccl"))
-    ),
     "cupy": Variant("cupy", arrays="cupy"),
     "cupy+nccl": Variant("cupy+nccl", environment=NCCL.environment, arrays="cupy"),
     **{name: Variant(name, name) for name in PEERS},

@@ -40,7 +40,7 @@ _DISTRIBUTIONS = {found.name for found in importlib.metadata.distributions()}
 collect_ignore = [] if {"tensorflow", "tensorflow-cpu"} & _DISTRIBUTIONS else ["tensorflow"]
 # `make test-new-python` does without torch, which is large.
 if "torch" not in _DISTRIBUTIONS:
-    collect_ignore += ["torch", "torch_distributed", "test_gpu_tests.py", "test_guides.py"]
+    collect_ignore += ["torch", "torch_distributed", "test_guides.py"]
     collect_ignore += ["horovod/test_absent.py", "horovod/test_lessons.py"]
 # Pods have an image, which takes minutes to build: `make test-pods`.
 collect_ignore += [] if "IMAGE_HOME" in os.environ else ["deploy/test_pods.py"]

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 #: The fake GPU takes its time, so that what nobody waits for is seen.
 ENVIRONMENT = {"LIGHTCC_FAKE_CUDA": "unified=1,delay_us=2000"}
 
-#: With it results come later, so that operators on them wait for their stream.
-COMES_LATER = "HOROVOD_ENABLE_ASYNC_COMPLETION"
-
 _CPU, _CUDA = 1, 2
 
 
@@ -128,7 +125,7 @@ def _run_operators_on_the_host(torch: Any) -> None:
 
     def host(value: Any) -> Any:
         on_cuda = isinstance(value, torch.Tensor) and value.is_cuda
-        if on_cuda and os.environ.get(COMES_LATER) == "1":
+        if on_cuda and "LIGHT_NCCL_LIBRARY" in os.environ:  # Results of NCCL come later.
             wait_for_stream()
         return _with_device(torch, value, _CPU) if on_cuda else value
 

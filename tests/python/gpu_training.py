@@ -186,6 +186,5 @@ def _run(model: Network, optimizer: torch.optim.Optimizer, device: torch.device 
 
 def _counters() -> dict[str, int]:
     names = ["compressed_on_gpu", "nccl_buckets", "nccl_two_level_buckets", "staged_buckets"]
-    names += ["nccl_early_buckets"]
     counters: dict[str, Any] = hvd.stats()
     return {name: counters[name] for name in names}

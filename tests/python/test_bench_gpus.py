@@ -23,12 +23,12 @@ def test_carriers_of_gpu_tensors_are_told_apart() -> None:
 
 
 def test_variants_of_gpus_say_what_they_need() -> None:
-    names = ("lightcc+nccl", "2d+nccl", "2d+nccl-nccl", "nccl")
+    names = ("lightcc+nccl", "2d+nccl", "nccl")
     variants = [COLLECTIVES[name] for name in names]
     assert {variant.device for variant in variants} == {"cuda"}
     assert COLLECTIVES["lightcc"].device == ""
-    assert [v.has_nccl_between_hosts for v in variants] == [True, False, True, True]
-    assert [v.uses_tcp for v in variants] == [False, True, False, False]
+    assert [v.has_nccl_between_hosts for v in variants] == [True, False, True]
+    assert [v.uses_tcp for v in variants] == [False, True, False]
 
 
 def test_arrays_of_cupy_are_on_a_gpu_whatever_carries_them() -> None:

@@ -241,7 +241,6 @@ def test_every_kind_of_row_is_measured_with_right_results(tmp_path: Path) -> Non
         ("", "compile again"),
         ("", "load kernels"),
         ("", "launch"),
-        ("", "launch, 4 KiB"),
         ("", "call to launch"),
         ("", "job to kernel end"),
         ("", "kernel end to host"),

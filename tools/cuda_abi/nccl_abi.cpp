@@ -15,10 +15,6 @@ namespace {
 #define LIGHTCC_CHECK(member, symbol, result, arguments) \
   static_assert(Same<decltype(NcclFunctions::member), decltype(&::symbol)>::value, #symbol);
 LIGHTCC_NCCL_FUNCTIONS(LIGHTCC_CHECK)
-#if NCCL_VERSION_CODE >= 21900
-static_assert(kOldestNcclThatRegisters == 21900);
-LIGHTCC_NCCL_LATER_FUNCTIONS(LIGHTCC_CHECK)
-#endif
 
 static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId) &&
               sizeof(NcclUniqueId) == NCCL_UNIQUE_ID_BYTES);

@@ -111,37 +111,7 @@ inline constexpr auto kRows = std::to_array<Row>({
      .meaning = "NCCL's own, from 2.26 on: 1 has it begin operations of several communicators in "
                 "the order of calls. Lanes and process sets of lightcc have streams of their own "
                 "then; else NCCL's operations run one after another."},
-    {.names = {"LIGHT_NCCL_BUFFER"},
-     .type = Type::kBytes,
-     .target = &Knobs::nccl_buffer_bytes,
-     .maximum = kGibi,
-     .shared = true,
-     .meaning = "All-reduces by NCCL of several tensors, of at most so many bytes in all, are "
-                "packed into a buffer, which NCCL 2.19 and newer register. Each lane of a process "
-                "set has one, of twice the size; 0: none."},
-    {.names = {"LIGHT_NCCL_RANK_ORDER"},
-     .type = Type::kBool,
-     .target = &Knobs::nccl_rank_order,
-     .shared = true,
-     .meaning =
-         "Reductions of floating-point tensors of GPUs are done by lightcc's kernels in rank "
-         "order, where LIGHT_GPU_OPERATIONS is nccl. NCCL only moves elements, so bits do not "
-         "depend on its algorithm, and with up to 16 ranks are those of host memory; 0: NCCL "
-         "reduces."},
-    {.names = {"LIGHT_NCCL_TOPK"},
-     .type = Type::kBool,
-     .target = &Knobs::nccl_topk,
-     .shared = true,
-     .meaning = "Lists of top-k compression go from GPU to GPU by NCCL, with the same results, "
-                "where LIGHT_GPU_OPERATIONS is nccl. Hosts with several ranks also need "
-                "LIGHT_2D_ALLREDUCE; 0: by way of the host."},
     // Time limits.
-    {.names = {"LIGHT_NCCL_TIMEOUT"},
-     .type = Type::kSeconds,
-     .target = &Knobs::nccl_timeout_s,
-     .maximum = kDay,
-     .meaning = "How long an operation of NCCL may take, waiting for other ranks included but not "
-                "for inputs, before the world fails with a timeout; 0: without end."},
     {.names = {"LIGHT_PEER_TIMEOUT"},
      .type = Type::kSeconds,
      .target = &Knobs::peer_timeout_s,
@@ -260,15 +230,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .maximum = kGibi,
      .shared = true,
      .meaning = "Bytes of a step of the two-level pipeline; 0: chosen by the size of the bucket."},
-    {.names = {"LIGHT_2D_INTER"},
-     .type = Type::kWord,
-     .target = &Knobs::two_level_inter,
-     .words = "host, nccl",
-     .shared = true,
-     .meaning = "What carries the shards of GPU tensors between blocks, where NCCL carries them "
-                "within (LIGHT_GPU_OPERATIONS is nccl, LIGHT_2D_ALLREDUCE is 1): host is the "
-                "engine's own transport, by way of host memory. What is compressed has "
-                "LIGHT_NCCL_TOPK."},
     // Compressed all-reduce.
     {.names = {"LIGHT_QUANTIZE_ALLREDUCE"},
      .type = Type::kWord,
@@ -312,29 +273,6 @@ inline constexpr auto kRows = std::to_array<Row>({
      .shared = true,
      .meaning = "LIGHT_TOPK_ALLREDUCE sends values as float16; what the rounding leaves is sent "
                 "later."},
-    // Memory of GPUs.
-    {.names = {"LIGHT_GPU_ASYNC_COMPLETION", "HOROVOD_ENABLE_ASYNC_COMPLETION"},
-     .type = Type::kBool,
-     .target = &Knobs::gpu_async_completion,
-     .meaning =
-         "synchronize() of what NCCL carries, of torch or CuPy, has the current stream wait for "
-         "the result, and does not wait itself; 0: the GPU has finished when it returns."},
-    {.names = {"LIGHT_GPU_TOPK"},
-     .type = Type::kBool,
-     .target = &Knobs::topk_on_gpu,
-     .meaning = "Top-k compression of GPU tensors selects and adds up on the GPU where that is "
-                "possible, with the same results; 0: in host memory."},
-    {.names = {"LIGHT_GPU_CHUNK"},
-     .type = Type::kBytes,
-     .target = &Knobs::staged_piece_bytes,
-     .maximum = kGibi,
-     .shared = true,
-     .meaning =
-         "All-reduces, broadcasts and allgathers of GPU tensors go by way of host memory in "
-         "pieces of at "
-         "most so many bytes, of which one is reduced or sent while others are copied. "
-         "Pieces are four times as large where lightcc's kernels reduce what NCCL brings; 0: "
-         "all at once."},
     // Shared memory and kernels.
     // Timeline.
     {.names = {"HOROVOD_TIMELINE"},
@@ -459,6 +397,10 @@ inline constexpr auto kRows = std::to_array<Row>({
      .type = Type::kBool,
      .used_by = "accepted",
      .meaning = "The engine chooses the algorithm by topology; LIGHT_2D_ALLREDUCE overrides it."},
+    {.names = {"HOROVOD_ENABLE_ASYNC_COMPLETION"},
+     .used_by = "accepted",
+     .meaning = "synchronize() of what NCCL carries, of torch or CuPy, always has the current "
+                "stream wait for the result."},
     {.names = {"HOROVOD_NUM_NCCL_STREAMS"},
      .used_by = "accepted",
      .meaning = "LIGHT_NUM_STREAMS is the number of lanes, and NCCL has a communicator for each."},

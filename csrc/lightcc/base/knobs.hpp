@@ -26,12 +26,12 @@ struct Knobs {
   std::string nccl_library;             ///< LIGHT_NCCL_LIBRARY: a file; empty: looked for.
   std::string nccl_host_id;             ///< NCCL_HOSTID: what NCCL takes for its host.
   std::string nccl_launch_order;        ///< NCCL_LAUNCH_ORDER_IMPLICIT: a number; 0: none.
-  std::int64_t nccl_buffer_bytes = 0;   ///< LIGHT_NCCL_BUFFER: of packed buckets; 0: none.
   // Time limits, seconds.
   double peer_timeout_s = 30;  ///< LIGHT_PEER_TIMEOUT: silence of a rank with work outstanding.
   /// HOROVOD_START_TIMEOUT, HOROVOD_GLOO_TIMEOUT_SECONDS (the larger).
   double start_timeout_s = 30;
-  double nccl_timeout_s = 600;  ///< LIGHT_NCCL_TIMEOUT: of an operation of NCCL; 0: none.
+  /// Test option, of an operation of NCCL, which waits for other ranks' inputs; 0: none.
+  double nccl_timeout_s = 600;
   bool stall_check = true;      ///< HOROVOD_STALL_CHECK_DISABLE (negated).
   double stall_warning_s = 60;  ///< HOROVOD_STALL_CHECK_TIME_SECONDS.
   double stall_shutdown_s = 0;  ///< HOROVOD_STALL_SHUTDOWN_TIME_SECONDS; 0: never.
@@ -50,21 +50,17 @@ struct Knobs {
   std::int64_t intra_size = 0;    ///< LIGHT_INTRA_SIZE: ranks of a block; 0: those of a host.
   std::int64_t two_level_max_bytes = std::int64_t{1} << 30;  ///< LIGHT_HIERARCHICAL_THRESHOLD.
   std::int64_t two_level_chunk_bytes = 0;  ///< LIGHT_2D_CHUNK; 0: by the size of the bucket.
-  std::string two_level_inter = "host";    ///< LIGHT_2D_INTER: what carries GPUs' shards.
   // Compressed all-reduce.
   std::string quantize;    ///< LIGHT_QUANTIZE_ALLREDUCE: for what was named, unasked.
   bool topk = false;       ///< LIGHT_TOPK_ALLREDUCE: for what was named, unasked.
   bool topk_fp16 = false;  ///< LIGHT_TOPK_FP16.
   /// LIGHT_TOPK_OPTIMIZER: a face may take another way for an optimizer. The engine does not ask.
   bool topk_by_optimizer = true;
-  bool topk_on_gpu = true;       ///< LIGHT_GPU_TOPK: of tensors there; or by way of host memory.
-  bool nccl_topk = false;        ///< LIGHT_NCCL_TOPK: NCCL carries the lists.
-  bool nccl_rank_order = false;  ///< LIGHT_NCCL_RANK_ORDER: of floating-point reductions.
-  double topk_ratio = 0.01;      ///< LIGHT_TOPK_RATIO.
+  double topk_ratio = 0.01;                             ///< LIGHT_TOPK_RATIO.
   std::int64_t topk_min_bytes = std::int64_t{1} << 20;  ///< LIGHT_TOPK_THRESHOLD.
   // Memory of GPUs.
-  bool gpu_async_completion = false;  ///< LIGHT_GPU_ASYNC_COMPLETION: done when enqueued.
-  std::int64_t staged_piece_bytes = std::int64_t{4} << 20;  ///< LIGHT_GPU_CHUNK; 0: none.
+  /// Test option, the same on all ranks: of what goes by way of host memory. 0: none.
+  std::int64_t staged_piece_bytes = std::int64_t{4} << 20;
   // Timeline: a file, DYNAMIC or nothing.
   std::string timeline;                ///< HOROVOD_TIMELINE: of rank 0.
   std::string timeline_of_all;         ///< LIGHT_TIMELINE: of all ranks; wins.

@@ -62,15 +62,10 @@ Reduction CompressedItem::late_reduction() const {
   return reduction_after_blocks(job_.reduction, position());
 }
 
-Status CompressedItem::begin_step() {
+Status CompressedItem::start_compression(KernelCalls& calls) {
   LIGHTCC_RETURN_IF_ERROR(tensor_.entry->keep_marked());
   tensor_.entry->state_stayed = false;
   tensor_.entry->is_cut_off = false;
-  return {};
-}
-
-Status CompressedItem::start_compression(KernelCalls& calls) {
-  LIGHTCC_RETURN_IF_ERROR(begin_step());
   return add_compression(calls);
 }
 

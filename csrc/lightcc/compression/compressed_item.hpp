@@ -110,8 +110,6 @@ class CompressedItem {
 
   /// The shards of all members of the block, as they lie.
   void add_shards(MemberSpans& spans);
-  /// Before each step of the state. Errors: of TopkEntry::keep_marked().
-  Status begin_step();
   /// The step counts, or is void, for all ranks alike.
   void end_step();
   /// The same. Adds what makes the result of a void one NaN.

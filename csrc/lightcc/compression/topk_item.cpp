@@ -51,37 +51,14 @@ Status TopkItem::add_compression(KernelCalls& calls) {
   calls.add(kernels(),
             TopkStep{.state = &state(),
                      .shard = input(),
-                     .request = request(),
+                     .request = {.k = k_,
+                                 .capacity = capacity_,
+                                 .exact = job().spec.exact,
+                                 .fp16 = job().spec.fp16,
+                                 .momentum = job().spec.momentum},
                      .list = {own_.get(), room()},
                      .outcome = &outcome_});
   return {};
-}
-
-TopkRequest TopkItem::request() const {
-  return {.k = k_,
-          .capacity = capacity_,
-          .exact = job().spec.exact,
-          .fp16 = job().spec.fp16,
-          .momentum = job().spec.momentum};
-}
-
-Status TopkItem::begin_on_device(std::vector<DeviceTopkStep>& steps) {
-  LIGHTCC_RETURN_IF_ERROR(begin_step());
-  steps.push_back({.state = &state(),
-                   .shard = input(),
-                   .request = request(),
-                   .out = position().members > 1 ? result() : span().out,
-                   .postscale = late_factor(),
-                   .outcome = &outcome_,
-                   .is_void = &non_finite_});
-  return {};
-}
-
-/// A list travels in the length that it has when it is full.
-void TopkItem::end_on_device() {
-  const std::size_t list = shard().size_elems() == 0 ? 0 : room();
-  count((position().blocks - 1) * list, static_cast<std::uint64_t>(outcome_.passes));
-  end_step();
 }
 
 void TopkItem::finish_compression() {

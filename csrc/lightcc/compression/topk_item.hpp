@@ -12,7 +12,6 @@
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/work.hpp"
 #include "lightcc/compression/compressed_item.hpp"
-#include "lightcc/compression/device_topk.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_exchange.hpp"
 #include "lightcc/compression/topk_list.hpp"
@@ -25,13 +24,6 @@ class TopkItem final : public CompressedItem {
 
   Status add_compression(KernelCalls& calls) override;
   void finish_compression() override;
-
-  // In the place of everything else, where lists go from device to device (device_topk_work.hpp).
-
-  /// Adds the step. Errors: of the state.
-  Status begin_on_device(std::vector<DeviceTopkStep>& steps);
-  /// That step is done.
-  void end_on_device();
 
   // Between blocks, together with the other tensors of its batch (topk_batch.hpp).
 
@@ -74,7 +66,6 @@ class TopkItem final : public CompressedItem {
  private:
   using Lists = std::span<const std::span<const std::byte>>;
 
-  TopkRequest request() const;
   std::size_t room() const { return max_list_bytes(shard().size_elems(), capacity_, format_); }
   ShardRange piece_of(std::size_t block) const;  // Of the own shard, from its first element on.
   /// The sum, into `out`, of `lists` of the elements of `range` of a shard.

@@ -88,9 +88,6 @@ Result<std::unique_ptr<Work>> start_allreduce(Bucket& bucket, const BucketSite& 
     return site.plane.start_adasum(site.group(), spans.front(), reduction);
   }
   if (first.compression && site.topk_position) {
-    if (sends_lists(bucket, site)) {
-      return start_sending_lists(bucket, spans, reduction, site);
-    }
     return start_compressed(bucket, spans, reduction, site, entries_on_devices(bucket, site));
   }
   return site.group().allreduce(std::move(spans), reduction);

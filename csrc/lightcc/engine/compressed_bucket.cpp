@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "lightcc/compression/compressed_item.hpp"
-#include "lightcc/compression/device_topk_work.hpp"
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_exchange.hpp"
 #include "lightcc/compression/topk_work.hpp"
@@ -61,7 +60,7 @@ Result<std::shared_ptr<TopkEntry>> entry_on(TopkKernels& kernels,
   return entry;
 }
 
-/// How a tensor is exchanged in its next step. The same on all ranks.
+/// How a tensor is exchanged in its next step.
 TopkExchange next_exchange(const BucketTensor& tensor, const BucketSite& site) {
   const Signature& signature = tensor.signature();
   const CompressionSpec& spec = *signature.compression;
@@ -149,47 +148,6 @@ std::optional<CompressedEntries> entries_on_devices(const Bucket& bucket, const 
     entries.push_back(std::move(*entry));
   }
   return entries;
-}
-
-bool sends_lists(const Bucket& bucket, const BucketSite& site) {
-  if (site.lane.device_topk == nullptr) {
-    return false;
-  }
-  for (const BucketTensor& tensor : bucket.tensors) {
-    const Signature& signature = tensor.signature();
-    if (next_exchange(tensor, site) != TopkExchange::kLists) {
-      site.topk.say_once(
-          "top-k lists, such as of '" + signature.name + "', go by way of the host: ", kDenseToo);
-      return false;
-    }
-    if (!site.lane.device_topk->takes(elements_of(signature))) {
-      return false;
-    }
-  }
-  return true;
-}
-
-Result<std::unique_ptr<Work>> start_sending_lists(const Bucket& bucket,
-                                                  const std::vector<TensorSpan>& spans,
-                                                  const Reduction& reduction,
-                                                  const BucketSite& site) {
-  DeviceTopk& device = *site.lane.device_topk;
-  Group* const shards = site.lane.device_shards.get();
-  std::vector<CompressedTensor> tensors;
-  tensors.reserve(spans.size());
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    LIGHTCC_ASSIGN_OR_RETURN(std::shared_ptr<TopkEntry> entry,
-                             entry_on(device.kernels(), bucket, bucket.tensors[i], site));
-    tensors.push_back({.span = spans[i], .entry = std::move(entry)});
-  }
-  return make_device_topk_allreduce(device,
-                                    shards,
-                                    std::move(tensors),
-                                    {.reduction = reduction,
-                                     .spec = *bucket.tensors.front().signature().compression,
-                                     .counters = &site.topk.counters(),
-                                     .gathers_shards = shards != nullptr,
-                                     .on_device = true});
 }
 
 Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,

@@ -34,17 +34,6 @@ using CompressedEntries = std::vector<std::shared_ptr<TopkEntry>>;
 /// for memory.
 std::optional<CompressedEntries> entries_on_devices(const Bucket& bucket, const BucketSite& site);
 
-/// Whether the lists of a compressed bucket go from device to device, by DeviceTopk of the lane.
-/// The same on all ranks. The log says once why they do not, where the lane has one.
-bool sends_lists(const Bucket& bucket, const BucketSite& site);
-
-/// Starts a compressed all-reduce of a bucket that sends_lists(). Errors: kSystem, there is no
-/// memory for what is kept back: no rank can go another way alone.
-Result<std::unique_ptr<Work>> start_sending_lists(const Bucket& bucket,
-                                                  const std::vector<TensorSpan>& spans,
-                                                  const Reduction& reduction,
-                                                  const BucketSite& site);
-
 /// Starts a compressed all-reduce. `entries`: on devices, where `spans` lie; none: in host memory.
 /// Errors: kSystem, there is no memory for what is kept back.
 Result<std::unique_ptr<Work>> start_compressed(const Bucket& bucket,

@@ -17,10 +17,7 @@ constexpr Duration kEventInterval = std::chrono::microseconds(50);
 constexpr Duration kUnfinishedInterval = std::chrono::milliseconds(1);
 
 // What the bucket runs on, as a word for the timeline. The order is start_bucket()'s.
-const char* algorithm_of(const Bucket& bucket,
-                         const PlaneGroups& groups,
-                         const Plane& plane,
-                         bool may_compress) {
+const char* algorithm_of(const Bucket& bucket, const PlaneGroups& groups, bool may_compress) {
   const Signature& first = bucket.tensors.front().signature();
   if (first.op == OpType::kAllreduce && first.reduce_op == ReduceOp::kAdasum) {
     return "ADASUM";
@@ -38,7 +35,7 @@ const char* algorithm_of(const Bucket& bucket,
   if (groups.runs_on_two_levels(first.op, byte_count(bucket))) {
     return "GRID";
   }
-  return plane.reduces_by_kernel(first) ? groups.kernel_algorithm : groups.flat_algorithm;
+  return groups.flat_algorithm;
 }
 
 }  // namespace
@@ -52,8 +49,6 @@ Executor::Executor(const Membership& world,
     : world_(world),
       num_lanes_(static_cast<std::size_t>(knobs.num_lanes)),
       staged_piece_bytes_(static_cast<std::size_t>(knobs.staged_piece_bytes)),
-      compresses_on_devices_(knobs.topk_on_gpu),
-      ends_early_(knobs.gpu_async_completion),
       two_level_asked_(knobs.two_level == true),
       clock_(clock),
       operations_(operations),
@@ -219,7 +214,7 @@ Result<bool> Executor::advance_lane(Set& set, std::size_t lane) {
     moved = moved || progress != Progress::kIdle;
     std::shared_ptr<DeviceEnd> end;
     if (progress != Progress::kDone) {
-      end = early_end(front);
+      end = end_on_device(front);
     }
     if (progress != Progress::kDone && end == nullptr) {
       awaits_event_ = awaits_event_ || set.groups_for(front).ends_unheard ||
@@ -246,7 +241,6 @@ void Executor::end_front(Set& set,
     front.work.reset();
     learn_cost(set, front);
   } else {
-    ++device_buckets_.early;
     std::vector<std::shared_ptr<OutputBuffer>> outputs;
     outputs.reserve(front.bucket.tensors.size());
     for (const BucketTensor& tensor : front.bucket.tensors) {
@@ -271,10 +265,9 @@ void Executor::end_front(Set& set,
 }
 
 // An operation that fails on this rank alone is done when nothing touches its memory any more.
-std::shared_ptr<DeviceEnd> Executor::early_end(const Running& running) const {
-  const bool may = ends_early_ && std::ranges::all_of(running.bucket.tensors, [](const auto& it) {
-                     return it.status.ok();
-                   });
+std::shared_ptr<DeviceEnd> Executor::end_on_device(const Running& running) const {
+  const bool may = std::ranges::all_of(running.bucket.tensors,
+                                       [](const BucketTensor& it) { return it.status.ok(); });
   return may ? running.work->device_end() : nullptr;
 }
 
@@ -305,11 +298,11 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                       bucket.tensors.front().signature().name.c_str(),
                       memory_kind_name(kind));
   }
-  const Planes::Way way = way_at_start(set, lane, running);
+  const Planes::Way way = way_of(bucket);
   PlaneGroups& groups = set.groups_for(running);
   explain_adasum_once(set, running);
   const BucketSite site = site_of(set, lane, running, way.plane);
-  running.algorithm = algorithm_of(bucket, groups, way.plane, site.topk_position.has_value());
+  running.algorithm = algorithm_of(bucket, groups, site.topk_position.has_value());
   if (kind != MemoryKind::kHost) {
     running.trace = timeline_.trace(bucket, running.algorithm, std::move(running.inputs));
   }
@@ -337,19 +330,7 @@ BucketSite Executor::site_of(const Set& set,
           .members = set.ranks,
           .topk_position = topk_position(running.bucket.process_set),
           .topk = topk_,
-          .devices = compresses_on_devices_ ? planes_.staging(kind) : nullptr};
-}
-
-// Whether lists are all that travels is known when a bucket begins, and on all ranks alike.
-Planes::Way Executor::way_at_start(const Set& set, std::size_t lane, Running& running) {
-  const Planes::Way way = way_of(running.bucket);
-  if (way.staging != nullptr || !set.groups_for(running).compresses_in_turn ||
-      !is_compressed(running.bucket) ||
-      sends_lists(running.bucket, site_of(set, lane, running, way.plane))) {
-    return way;
-  }
-  running.plane = MemoryKind::kHost;
-  return {.plane = planes_.host(), .staging = planes_.staging(memory_kind(running.bucket))};
+          .devices = planes_.staging(kind)};
 }
 
 bool Executor::is_compressed(const Signature& signature) const {
@@ -424,11 +405,7 @@ Result<bool> Executor::may_start(const Set& set, Running& running) {
   if (!ready) {
     LIGHTCC_ASSIGN_OR_RETURN(ready, are_inputs_ready(running));
   }
-  const PlaneGroups& groups = set.groups_for(running);
-  const bool begins_again = is_compressed(running.bucket)
-                                ? groups.compresses_in_turn || runs_on_levels(set, running)
-                                : !groups.levels_begin_once && runs_on_levels(set, running);
-  if (ready && !(running.turn.has_value() && begins_again)) {
+  if (ready && !(running.turn.has_value() && runs_on_levels(set, running))) {
     release_turn(running);  // It begins once.
   }
   return ready;
@@ -439,8 +416,7 @@ bool Executor::runs_on_levels(const Set& set, const Running& running) {
   const PlaneGroups& groups = set.groups_for(running);
   const Signature& first = running.bucket.tensors.front().signature();
   return groups.runs_on_two_levels(first.op, byte_count(running.bucket)) ||
-         (groups.compresses_apart && first.op == OpType::kAllreduce &&
-          first.compression.has_value());
+         (groups.stages_shards && first.op == OpType::kAllreduce && first.compression.has_value());
 }
 
 void Executor::release_turn(Running& running) {
@@ -466,8 +442,8 @@ Result<bool> Executor::are_inputs_ready(Running& running) {
 // computes. Other buckets have parts of the host, which reads what they bring.
 bool Executor::waits_on_device(const Set& set, Running& running) {
   const Bucket& bucket = running.bucket;
-  if (!ends_early_ || !planes_.serves(memory_kind(bucket)) || is_compressed(bucket) ||
-      (runs_on_levels(set, running) && !set.groups_for(running).levels_begin_once)) {
+  if (!planes_.serves(memory_kind(bucket)) || is_compressed(bucket) ||
+      runs_on_levels(set, running)) {
     return false;
   }
   const Planes::Way way = way_of(bucket);

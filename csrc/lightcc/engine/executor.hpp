@@ -129,7 +129,7 @@ class Executor {
   static Result<Progress> advance_work(const Running& running);
   Result<bool> advance_unfinished();
   /// Of a bucket that is not done; null: it is not to be done before it is finished.
-  std::shared_ptr<DeviceEnd> early_end(const Running& running) const;
+  std::shared_ptr<DeviceEnd> end_on_device(const Running& running) const;
   /// The bucket at the front is done: until `end` on its device, or altogether where that is null.
   void end_front(Set& set, std::deque<Running>& queue, const std::shared_ptr<DeviceEnd>& end);
   Result<bool> may_start(const Set& set, Running& running);
@@ -141,9 +141,6 @@ class Executor {
   /// Finds out at which steps the tensors of a bucket are, where it is compressed.
   void begin_steps(Bucket& bucket);
   void end_steps(const Bucket& bucket);
-  bool is_reduced_by_kernel(const Bucket& bucket) const;
-  /// What it runs on, by now; `running.plane` says the same afterwards.
-  Planes::Way way_at_start(const Set& set, std::size_t lane, Running& running);
   static Carrier carrier_of(const Running& running);
   void count_on_device(const Set& set, const Running& running);
   void release_turn(Running& running);
@@ -166,8 +163,6 @@ class Executor {
   const Membership& world_;
   std::size_t num_lanes_;
   std::size_t staged_piece_bytes_;  // 0: memory is staged a bucket at a time.
-  bool compresses_on_devices_;      // Where that is possible.
-  bool ends_early_;                 // What is enqueued on a device.
   bool two_level_asked_;            // By the user, not by default.
   const Clock& clock_;
   OperationTable& operations_;

@@ -12,12 +12,6 @@
 
 namespace lightcc {
 
-// Of one that its memory's own plane runs.
-bool Executor::is_reduced_by_kernel(const Bucket& bucket) const {
-  return !is_compressed(bucket) &&
-         way_of(bucket).plane.reduces_by_kernel(bucket.tensors.front().signature());
-}
-
 Carrier Executor::carrier_of(const Running& running) {
   if (running.staged != nullptr) {
     return Carrier::kStaged;
@@ -31,7 +25,6 @@ void Executor::count_on_device(const Set& set, const Running& running) {
   if (carrier == Carrier::kDevice) {
     ++device_buckets_.by_own_plane;
     device_buckets_.on_levels += runs_on_levels(set, running) ? 1 : 0;
-    device_buckets_.by_kernel += is_reduced_by_kernel(running.bucket) ? 1 : 0;
   }
 }
 

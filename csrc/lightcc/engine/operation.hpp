@@ -89,8 +89,8 @@ struct Outcome {
   std::vector<std::int64_t> shape;            ///< Of the output.
   std::vector<std::int64_t> received_splits;  ///< Alltoall: rows from each member.
   std::int32_t value = 0;  ///< Join: last rank; kAddProcessSet: the id; recv: the source.
-  /// Null: it is finished. Else a device has been given all of it (Knobs::gpu_async_completion),
-  /// and memory that it touches has to stay until its end no longer uses it.
+  /// Null: it is finished. Else a device has been given all of it, and memory that it touches has
+  /// to stay until its end no longer uses it.
   std::shared_ptr<DeviceEnd> end;
 };
 

@@ -25,7 +25,6 @@
 #include "lightcc/collectives/group.hpp"
 #include "lightcc/collectives/kernels/reduce.hpp"
 #include "lightcc/collectives/work.hpp"
-#include "lightcc/compression/device_topk.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 #include "lightcc/engine/grid_choice.hpp"
 #include "lightcc/engine/operation.hpp"
@@ -44,27 +43,20 @@ struct PlaneGroups {
     std::unique_ptr<Group> shards = nullptr;
     /// The same where compression runs on the tensors' device, and shards stay there.
     std::unique_ptr<Group> device_shards = nullptr;
-    /// Sends lists of top-k compression from device to device; null: they go by way of the host.
-    /// Its kernels are of the device that the group is on.
-    std::unique_ptr<DeviceTopk> device_topk = nullptr;
   };
 
   std::vector<Lane> lanes;
-  bool ends_unheard = false;          ///< Nobody rings when a Work of theirs can go on.
-  const char* flat_algorithm = "";    ///< As a timeline calls what does not run on two levels.
-  const char* kernel_algorithm = "";  ///< The same of what Plane::reduces_by_kernel().
+  bool ends_unheard = false;        ///< Nobody rings when a Work of theirs can go on.
+  const char* flat_algorithm = "";  ///< As a timeline calls what does not run on two levels.
   /// What is larger runs flat; none: everything does.
   std::optional<std::uint64_t> two_level_max_bytes;
-  bool only_allreduces_on_levels = false;
-  bool compresses_apart = false;  ///< Its lanes have both kinds of shards.
-  /// A dense bucket on two levels begins once, as a flat one does, where buckets begin in order.
-  bool levels_begin_once = false;
-  /// A compressed bucket ends before the next one begins, where buckets begin in order.
-  bool compresses_in_turn = false;
+  /// On two levels it runs all-reduces alone, and shards go by way of the host between blocks: its
+  /// lanes have both kinds of shards. All that is compressed runs so.
+  bool stages_shards = false;
 
   bool runs_on_two_levels(OpType op, std::uint64_t bytes) const {
     return two_level_max_bytes.has_value() && bytes <= *two_level_max_bytes &&
-           (op == OpType::kAllreduce || !only_allreduces_on_levels) && !is_transfer(op) &&
+           (op == OpType::kAllreduce || !stages_shards) && !is_transfer(op) &&
            op != OpType::kAlltoall;
   }
 };
@@ -82,11 +74,8 @@ class Plane {
 
   /// Whether it runs buckets with such tensors. The same on all ranks.
   virtual bool runs(const Signature& /*signature*/, bool /*is_compressed*/) const { return true; }
-  /// Whether it reduces such tensors, if they are not compressed, by kernels of lightcc's: what
-  /// carries them cannot.
-  virtual bool reduces_by_kernel(const Signature& /*signature*/) const { return false; }
   /// Whether its buckets must begin in the order of their announcements, on all lanes and process
-  /// sets. One on two levels then ends before the next one begins, where it begins again and again.
+  /// sets. One on two levels then ends before the next one begins, as it begins again and again.
   virtual bool begins_in_order() const { return false; }
   /// Has the device wait for `inputs` before what the groups start next. False: it cannot, and they
   /// are waited for on the host.

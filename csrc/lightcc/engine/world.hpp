@@ -129,8 +129,6 @@ struct DeviceBuckets {
   std::uint64_t staged = 0;        ///< The host's plane, by way of its memory.
   std::uint64_t by_own_plane = 0;  ///< That memory's own plane: NCCL.
   std::uint64_t on_levels = 0;     ///< Of these, on two levels.
-  std::uint64_t by_kernel = 0;     ///< Of these, reduced by lightcc's kernels.
-  std::uint64_t early = 0;         ///< Of these, done before the device had finished them.
   std::uint64_t unfinished = 0;    ///< Of these, how many it has not finished yet.
 };
 
@@ -216,10 +214,10 @@ class World {
                                             Until until) = 0;
   Result<std::vector<Outcome>> wait(const Handle& handle,
                                     const std::function<bool()>& interrupted) {
-    return wait(handle, interrupted, Until::kEnqueued);
+    return wait(handle, interrupted, Until::kFinished);
   }
 
-  // What a device has been given and not finished. It is there with Knobs::gpu_async_completion.
+  // What a device has been given and not finished.
 
   /// Of a handle that was waited for: has what `stream` is given from now on wait for the results,
   /// on their device, whose handle `stream` is. False: it cannot wait, as it is being captured into

@@ -17,10 +17,9 @@ inline Status launch_copies(const Driver& driver,
                             const KernelTable& kernels,
                             std::size_t element_bytes,
                             StreamHandle* stream,
-                            BucketArguments arguments) {
+                            const BucketArguments& arguments) {
   // More blocks than all GPUs run at once have nothing to do sooner.
   constexpr u64 kMaxBlocks = 1024;
-  arguments.factor = 1.0;
   const u64 tiles = (arguments.total + kBucketTile - 1) / kBucketTile;
   return launch(driver,
                 kernels.find("lightcc_copy_" + std::to_string(element_bytes)),

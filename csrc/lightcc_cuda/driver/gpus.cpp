@@ -149,7 +149,6 @@ Status pack_on(const Driver& driver, const KernelTable& kernels) {
   arguments.rows[1] = {reinterpret_cast<u8*>(second), kFirst};    // NOLINT
   arguments.bucket = reinterpret_cast<u8*>(bucket.get());         // NOLINT
   arguments.total = kTrialElements;
-  arguments.factor = 1.0;
   arguments.count = 2;
   LIGHTCC_RETURN_IF_ERROR(
       launch(driver, kernels.find("lightcc_copy_1"), 3, kBucketThreads, stream.get(), arguments));

@@ -136,12 +136,6 @@ Result<KernelTable> KernelTable::load_copies(const Driver& driver) {
   return load_parts(driver, kCopies);
 }
 
-Result<KernelTable> KernelTable::load_reductions(const Driver& driver) {
-  constexpr std::array kParts{Part{.file = "bucket", .kernel = "lightcc_copy_"},
-                              Part{.file = "reduce", .kernel = "lightcc_reduce_"}};
-  return load_parts(driver, kParts);
-}
-
 Result<KernelTable> KernelTable::load_compression(const Driver& driver) {
   constexpr std::array kParts{Part{.file = "topk_", .kernel = "lightcc_topk_"},
                               Part{.file = "merge", .kernel = "lightcc_merge_"}};

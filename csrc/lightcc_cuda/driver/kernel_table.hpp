@@ -28,8 +28,6 @@ class KernelTable {
                                   std::span<const Cubin> cubins = cubins_in_library());
   /// Of bucket.cu alone, those that copy; the same errors.
   static Result<KernelTable> load_copies(const Driver& driver);
-  /// The same, and all of reduce.cu; the same errors.
-  static Result<KernelTable> load_reductions(const Driver& driver);
   /// Those of top-k compression and of merging; the same errors.
   static Result<KernelTable> load_compression(const Driver& driver);
 

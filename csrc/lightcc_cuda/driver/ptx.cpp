@@ -5,9 +5,7 @@
 // LIGHTCC_PTX_FOLDER is CMake's, which also knows that the files are part of this source.
 #define LIGHTCC_PTX_FILES(X) \
   X(bucket)                  \
-  X(finite)                  \
   X(merge)                   \
-  X(reduce)                  \
   X(topk_encode)             \
   X(topk_measure)            \
   X(topk_pack)               \

@@ -2,17 +2,13 @@
 #pragma once
 
 #include "lightcc_cuda/kernels/bucket.hpp"
-#include "lightcc_cuda/kernels/finite.hpp"
 #include "lightcc_cuda/kernels/merge.hpp"
-#include "lightcc_cuda/kernels/reduce.hpp"
 #include "lightcc_cuda/kernels/topk.hpp"
 
 /// Bucket(name, ...), and so on, for each kernel: by the arguments that it takes.
-#define LIGHTCC_KERNELS_BY_ARGUMENTS(Bucket, Reduce, Finite, Topk, Merge) \
-  LIGHTCC_ALL_BUCKET_KERNELS(Bucket)                                      \
-  LIGHTCC_REDUCE_KERNELS(Reduce)                                          \
-  LIGHTCC_FINITE_KERNELS(Finite)                                          \
-  LIGHTCC_ALL_TOPK_KERNELS(Topk)                                          \
+#define LIGHTCC_KERNELS_BY_ARGUMENTS(Bucket, Topk, Merge) \
+  LIGHTCC_COPY_KERNELS(Bucket)                            \
+  LIGHTCC_ALL_TOPK_KERNELS(Topk)                          \
   LIGHTCC_ALL_MERGE_KERNELS(Merge)
 /// X(name, ...) for each kernel.
-#define LIGHTCC_ALL_KERNELS(X) LIGHTCC_KERNELS_BY_ARGUMENTS(X, X, X, X, X)
+#define LIGHTCC_ALL_KERNELS(X) LIGHTCC_KERNELS_BY_ARGUMENTS(X, X, X)

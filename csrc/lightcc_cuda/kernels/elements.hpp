@@ -1,5 +1,5 @@
-// The element types of kernels: how they are stored (Wire), what they are computed in (Lane), in
-// which type factors multiply them (Factor). They mean what collectives/kernels/reduce.hpp says.
+// The element types of kernels: how they are stored (Wire) and what they are computed in (Lane).
+// They mean what collectives/kernels/reduce.hpp says.
 #pragma once
 
 #include "lightcc/base/half.hpp"
@@ -20,7 +20,6 @@ LIGHTCC_DEVICE double one_nan(double x) {
 struct Float32 {
   using Wire = float;
   using Lane = float;
-  using Factor = float;
   static constexpr bool kRounds = false;
   LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
   LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return one_nan(lane); }
@@ -29,7 +28,6 @@ struct Float32 {
 struct Float64 {
   using Wire = double;
   using Lane = double;
-  using Factor = double;
   static constexpr bool kRounds = false;
   LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
   LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return one_nan(lane); }
@@ -38,7 +36,6 @@ struct Float64 {
 struct Float16 {
   using Wire = u16;
   using Lane = float;
-  using Factor = float;
   static constexpr bool kRounds = true;
   static constexpr Wire kInfinity = 0x7c00;
   LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return half_to_float(wire); }
@@ -48,68 +45,11 @@ struct Float16 {
 struct Bfloat16 {
   using Wire = u16;
   using Lane = float;
-  using Factor = float;
   static constexpr bool kRounds = true;
   static constexpr Wire kInfinity = 0x7f80;
   LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return bfloat16_to_float(wire); }
   LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return float_to_bfloat16(one_nan(lane)); }
 };
-
-template <typename T>
-struct Integer {
-  using Wire = T;
-  using Lane = T;
-  using Factor = double;
-  static constexpr bool kRounds = false;
-  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
-  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return lane; }
-};
-
-/// Zero is false. Factors do not apply.
-struct Bool {
-  using Wire = u8;
-  using Lane = u8;
-  using Factor = double;
-  static constexpr bool kRounds = false;
-  LIGHTCC_DEVICE_MEMBER static Lane decode(Wire wire) { return wire; }
-  LIGHTCC_DEVICE_MEMBER static Wire encode(Lane lane) { return lane != 0 ? Wire{1} : Wire{0}; }
-};
-
-// ---- Factors.
-
-template <typename T>
-struct IntegerLimits {
-  static constexpr bool kSigned = T(-1) < T(0);
-  static constexpr int kValueBits = static_cast<int>(sizeof(T)) * 8 - (kSigned ? 1 : 0);
-  static constexpr T kMax = static_cast<T>((u64{1} << kValueBits) - 1);
-  static constexpr T kMin = kSigned ? static_cast<T>(-kMax - 1) : T(0);
-  static constexpr double kEnd = 2.0 * static_cast<double>(u64{1} << (kValueBits - 1));
-};
-
-/// Truncates; what is outside of T becomes the nearest of its ends, NaN becomes 0.
-template <typename T>
-LIGHTCC_DEVICE_MEMBER T scale_integer(T x, double factor) {
-  using Limits = IntegerLimits<T>;
-  const double product = static_cast<double>(x) * factor;
-  if (product >= Limits::kEnd) {
-    return Limits::kMax;
-  }
-  if (product <= static_cast<double>(Limits::kMin)) {
-    return Limits::kMin;
-  }
-  return static_cast<T>(product == product ? product : 0.0);
-}
-
-LIGHTCC_DEVICE float scaled_lane(float x, float factor) {
-  return x * factor;
-}
-LIGHTCC_DEVICE double scaled_lane(double x, double factor) {
-  return x * factor;
-}
-template <typename T>
-LIGHTCC_DEVICE_MEMBER T scaled_lane(T x, double factor) {
-  return scale_integer<T>(x, factor);
-}
 
 // ---- Memory.
 
@@ -181,7 +121,5 @@ struct Chunk {
 
 /// The largest access.
 inline constexpr u32 kVectorBytes = 16;
-/// What one thread computes on at a time.
-inline constexpr u32 kComputedAtOnce = 4;
 
 }  // namespace lightcc::cuda

@@ -15,20 +15,15 @@ struct MergeList {
 };
 
 inline constexpr u32 kMaxMergeLists = 64;
-/// Words of MergeTensor::flags.
-inline constexpr u32 kMergeFlags = 1 + kMaxMergeLists / 32;
 
 /// A sum: which of the lists it is of, and where it goes. A table of them in device memory.
 struct MergeTensor {
   u64 first;       ///< Tiles of the sums before it in the table.
   u64 first_list;  ///< Lists of the sums before it; its own ones are in rank order.
   u32* begins;     ///< Scratch: a word for each block of each of its lists.
-  /// kMergeFlags words, zeros before. The first becomes 1 if a list is not finite or damaged: the
-  /// sum is then NaN. Behind it is a bit for each list, which says that it is damaged.
-  u32* flags;
-  u8* out;  ///< Any alignment.
+  u32* is_nan;     ///< Zero before. Becomes 1 if a list is not finite or damaged: the sum is NaN.
+  u8* out;         ///< Any alignment.
   u64 elements;
-  u64 phase;     ///< Of the first element in its block, below 65536.
   u64 capacity;  ///< Entries that each list has room for.
   double postscale;
   u32 num_lists;  ///< 1 .. kMaxMergeLists.
@@ -41,7 +36,7 @@ struct MergeArguments {
   u32 count;               ///< Tensors.
   u32 num_lists;           ///< Of all of them.
 };
-static_assert(sizeof(MergeArguments) == 24 && sizeof(MergeTensor) == 80 && sizeof(MergeList) == 40);
+static_assert(sizeof(MergeArguments) == 24 && sizeof(MergeTensor) == 72 && sizeof(MergeList) == 40);
 
 inline constexpr u32 kMergeThreads = 256;
 /// Elements of a block of threads.
@@ -49,21 +44,14 @@ inline constexpr u32 kMergeTile = 4096;
 
 }  // namespace lightcc::cuda
 
-/// X(name, type), with a block for each tile of phase + elements of each sum; after
+/// X(name, type), with a block for each tile of each sum; after
 /// lightcc_merge_begin, which has one for each list.
 #define LIGHTCC_MERGE_KERNELS(X) \
   X(lightcc_merge_f32, Float32)  \
   X(lightcc_merge_f64, Float64)  \
   X(lightcc_merge_f16, Float16)  \
   X(lightcc_merge_bf16, Bfloat16)
-/// The same, between the two, where nobody else has looked at the entries of the lists.
-#define LIGHTCC_MERGE_CHECK_KERNELS(X) \
-  X(lightcc_merge_check_f32, Float32)  \
-  X(lightcc_merge_check_f64, Float64)  \
-  X(lightcc_merge_check_f16, Float16)  \
-  X(lightcc_merge_check_bf16, Bfloat16)
 /// X(name, ...) for all of them.
 #define LIGHTCC_ALL_MERGE_KERNELS(X) \
   X(lightcc_merge_begin)             \
-  LIGHTCC_MERGE_CHECK_KERNELS(X)     \
   LIGHTCC_MERGE_KERNELS(X)

@@ -4,7 +4,7 @@
 //
 // Rules that keep both true:
 // - All 32 lanes of a warp reach each vote and each read_lane_across(). Blocks have whole warps.
-// - Votes order no memory. Only sync_block(), sync_warp(), and publish() with observe() do.
+// - Votes order no memory. Only sync_block(), and publish() with observe() do.
 // - Blocks wait for earlier blocks alone, in the order in which a counter hands out their numbers;
 //   block_index() says nothing about who runs.
 // - No arithmetic is contracted; division, square roots and conversions are IEEE's.
@@ -46,9 +46,6 @@ LIGHTCC_DEVICE u32 grid_blocks() {
 /// All threads of the block wait for one another, and see what the others wrote before.
 LIGHTCC_DEVICE void sync_block() {
   __syncthreads();
-}
-LIGHTCC_DEVICE void sync_warp() {
-  __nvvm_bar_warp_sync(~0U);
 }
 /// Bit i: what lane i says.
 LIGHTCC_DEVICE u32 vote(bool yes) {

@@ -13,9 +13,7 @@
 //   encode                   values as float16 with a power of two for each block, where asked
 //   measure                  a sample of what came in, and of what is kept back
 //   pack                     all lists together, as they travel, and what became of each tensor
-//   commit                   swaps the residuals, unless a list of any rank was not finite
-//
-// Where lists go from GPU to GPU, nothing is packed: commit says what became of each tensor.
+//   commit                   swaps the residuals, in the next step, where no list was not finite
 //
 // They are as many for a table of tensors as for one. A list has the parts of the wire format
 // (compression/list_layout.hpp), values where they are if it is full, until pack moves them.
@@ -55,7 +53,6 @@ struct TopkForecastBits {
 inline constexpr u64 kTopkMagic = u64{'L'} | u64{'T'} << 8 | u64{'K'} << 16 | u64{1} << 24;
 inline constexpr u32 kTopkDtypeShift = 32;
 inline constexpr u32 kTopkFlagsShift = 40;
-inline constexpr u32 kTopkPhaseShift = 48;
 inline constexpr u64 kTopkFlagNonFinite = 1;
 inline constexpr u64 kTopkFlagScales = 2;
 
@@ -119,16 +116,13 @@ struct TopkTensor {
 struct TopkArguments {
   const TopkTensor* tensors;
   u32* tile_counters;  ///< Two: from which blocks draw their tile as they begin to run.
-  const u32* is_void;  ///< Of commit: not 0 where a list of any rank was not finite.
-  // Of pack; reports also of commit, of the step that it ends, unless null.
+  // Of pack.
   TopkProgress* reports;  ///< One for each tensor.
   u8* packed;             ///< Aligned to kTopkPackAlignment, as each list in it is.
   u32 count;              ///< Tensors.
   u32 round;              ///< Of select.
-  u32 void_words;         ///< From the word of one tensor in is_void to that of the next one.
-  u32 unused;
 };
-static_assert(sizeof(TopkArguments) == 56 && sizeof(TopkProgress) == 128 &&
+static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 128 &&
               sizeof(TopkTensor) == 192);
 
 }  // namespace lightcc::cuda

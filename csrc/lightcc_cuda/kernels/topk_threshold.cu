@@ -248,15 +248,8 @@ LIGHTCC_DEVICE_MEMBER void finish(const TopkArguments& a) {
 }
 
 LIGHTCC_KERNEL(kWarpLanes, 1) lightcc_topk_commit(const TopkArguments a) {
-  constexpr u32 kWords = sizeof(TopkProgress) / sizeof(u64);
   TopkProgress& progress = *a.tensors[block_index()].progress;
-  if (a.reports != nullptr && thread_index() < kWords) {
-    reinterpret_cast<u64*>(a.reports + block_index())[thread_index()] =
-        reinterpret_cast<const u64*>(&progress)[thread_index()];
-  }
-  sync_warp();
-  const u32 is_void = a.is_void[u64{block_index()} * a.void_words];
-  if (thread_index() != 0 || progress.non_finite != 0 || is_void != 0) {
+  if (thread_index() != 0 || progress.non_finite != 0) {
     return;
   }
   progress.current = 1 - progress.current;

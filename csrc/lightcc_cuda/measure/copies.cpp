@@ -38,8 +38,8 @@ Result<Measured> measure_copy(Bench& bench,
   return measured;
 }
 
-/// A bucket and its tensors, as the NCCL plane packs them: as many launches as there must be, and
-/// nothing between tensors in the bucket.
+/// A bucket and its tensors: as many launches as there must be, and nothing between tensors in the
+/// bucket.
 class MeasuredBucket {
  public:
   explicit MeasuredBucket(std::span<const std::size_t> sizes) : sizes_(sizes) {

@@ -12,7 +12,6 @@
 #include "lightcc_cuda/driver/cubins.hpp"
 #include "lightcc_cuda/driver/kernel_table.hpp"
 #include "lightcc_cuda/kernels/bucket.hpp"
-#include "lightcc_cuda/kernels/finite.hpp"
 #include "lightcc_cuda/measure/bench.hpp"
 #include "lightcc_cuda/staging/launcher.hpp"
 
@@ -60,37 +59,6 @@ class CopiedByte {
 
   DeviceMemory memory_;
 };
-
-Result<Measured> measure_small_arguments(Bench& bench) {
-  constexpr u32 kInfinity = 0x7f800000;
-  constexpr u32 kYes = 1;
-  struct Words {
-    u32 value = kInfinity;
-    u32 found = 0;
-  };
-  const Words words;
-  LIGHTCC_ASSIGN_OR_RETURN(const DeviceMemory memory,
-                           allocate_device_memory(bench.driver(), sizeof(words)));
-  const Draining draining(bench);
-  LIGHTCC_RETURN_IF_ERROR(bench.write(memory.get(), std::as_bytes(std::span(&words, 1))));
-  const Address found = memory.get() + offsetof(Words, found);
-  const FiniteArguments arguments{
-      .data = reinterpret_cast<const u8*>(memory.get()),  // NOLINT: of the GPU
-      .count = 1,
-      .exponent = kInfinity,
-      .found = reinterpret_cast<u32*>(found)};  // NOLINT: of the GPU
-  LIGHTCC_ASSIGN_OR_RETURN(Measured measured, bench.measure("launch", 1, 0, [&](std::size_t) {
-    return launch(bench.driver(),
-                  bench.kernels().find("lightcc_find_non_finite_4"),
-                  1,
-                  kFiniteThreads,
-                  bench.stream(),
-                  arguments);
-  }));
-  LIGHTCC_ASSIGN_OR_RETURN(measured.errors,
-                           bench.differences(found, std::as_bytes(std::span(&kYes, 1))));
-  return measured;
-}
 
 /// By the host's clock, of the calls alone.
 Result<Measured> measure_calls(const Bench& bench, const CopiedByte& byte) {
@@ -172,13 +140,12 @@ Measurements measure_loading(const Driver& driver, const Clock& clock) {
 Measurements measure_launches(Bench& bench) {
   LIGHTCC_ASSIGN_OR_RETURN(const CopiedByte byte, CopiedByte::make(bench));
   const Draining draining(bench);
-  LIGHTCC_ASSIGN_OR_RETURN(Measured small, measure_small_arguments(bench));
-  LIGHTCC_ASSIGN_OR_RETURN(Measured large, bench.measure("launch, 4 KiB", 1, 0, [&](std::size_t) {
+  LIGHTCC_ASSIGN_OR_RETURN(Measured large, bench.measure("launch", 1, 0, [&](std::size_t) {
     return byte.launch_on(bench, bench.stream());
   }));
   LIGHTCC_ASSIGN_OR_RETURN(large.errors, byte.take_errors(bench));
   LIGHTCC_ASSIGN_OR_RETURN(Measured calls, measure_calls(bench, byte));
-  return std::vector{std::move(small), std::move(large), std::move(calls)};
+  return std::vector{std::move(large), std::move(calls)};
 }
 
 Measurements measure_launcher(const Bench& bench, int device) {

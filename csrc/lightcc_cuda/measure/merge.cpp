@@ -79,7 +79,7 @@ class MergeOnGpu {
     detail::Arena arena;
     const std::size_t row_at = arena.add(sizeof(MergeTensor));
     const std::size_t table_at = arena.add(kMergedLists * sizeof(MergeList));
-    const std::size_t flags_at = arena.add(kMergeFlags * sizeof(u32));
+    const std::size_t is_nan_at = arena.add(sizeof(u32));
     const std::size_t begins_at =
         arena.add(detail::merge_begins(elements, kMergedLists) * sizeof(u32));
     std::vector<std::size_t> lists_at;
@@ -90,7 +90,7 @@ class MergeOnGpu {
     LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory memory,
                              allocate_device_memory(bench.driver(), arena.bytes()));
     const Address base = memory.get();
-    detail::MergeRows rows(base + begins_at, base + flags_at);
+    detail::MergeRows rows(base + begins_at, base + is_nan_at);
     std::vector<MergeList> parts;
     for (std::size_t i = 0; i < kMergedLists; ++i) {
       const lightcc::detail::ListLayout layout(lists.views[i].num_blocks, lists.views[i].count, {});
@@ -105,8 +105,8 @@ class MergeOnGpu {
              1.0,
              lists.views.front().count,
              parts);
-    const std::vector<std::byte> flags(kMergeFlags * sizeof(u32));
-    LIGHTCC_RETURN_IF_ERROR(bench.write(base + flags_at, flags));
+    constexpr u32 kNo = 0;
+    LIGHTCC_RETURN_IF_ERROR(bench.write(base + is_nan_at, std::as_bytes(std::span(&kNo, 1))));
     LIGHTCC_RETURN_IF_ERROR(bench.write(base + row_at, std::as_bytes(std::span(rows.rows))));
     LIGHTCC_RETURN_IF_ERROR(bench.write(base + table_at, std::as_bytes(std::span(rows.lists))));
     const MergeArguments arguments = rows.arguments(base + row_at, base + table_at);

@@ -22,7 +22,7 @@ struct TopkTrial::Table {
   std::size_t counters_at = 0;
   std::size_t status_at = 0;
 
-  explicit Table(const SiteStep& of) : step(std::span(&of, 1), true) { step.arrange(); }
+  explicit Table(const SiteStep& of) : step(std::span(&of, 1)) { step.arrange(); }
 };
 
 TopkTrial::TopkTrial(TopkSite& site, StreamHandle* stream, std::unique_ptr<Table> table)

@@ -31,16 +31,6 @@ std::string shared_gpu(const NcclCard& one, const NcclCard& other, bool on_one_h
   return {};
 }
 
-/// The first that a rank has.
-std::string first_of(const std::vector<NcclCard>& cards, std::string NcclCard::* objection) {
-  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-    if (!(cards[rank].*objection).empty()) {
-      return "rank " + std::to_string(rank) + ": " + cards[rank].*objection;
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 Bytes encode_card(const NcclCard& card) {
@@ -53,8 +43,6 @@ Bytes encode_card(const NcclCard& card) {
   writer.string(card.uuid);
   writer.string(card.host_id.substr(0, kMaxText));
   writer.raw(std::as_bytes(std::span(card.id.bytes)));
-  writer.string(card.objection_to_lists.substr(0, kMaxText));
-  writer.string(card.objection_to_kernels.substr(0, kMaxText));
   return bytes;
 }
 
@@ -68,8 +56,6 @@ Result<NcclCard> decode_card(const Bytes& bytes, int rank) {
   card.uuid = reader.string(kMaxText);
   card.host_id = reader.string(kMaxText);
   const auto id = reader.raw(card.id.bytes.size());
-  card.objection_to_lists = reader.string(kMaxText);
-  card.objection_to_kernels = reader.string(kMaxText);
   if (!reader.finished()) {
     return Status(ErrorCode::kPeerFailed,
                   "rank " + std::to_string(rank) + " said of its NCCL what does not parse",
@@ -102,14 +88,6 @@ Result<std::string> objection_to_nccl(const std::vector<NcclCard>& cards,
     }
   }
   return std::string();
-}
-
-std::string objection_to_lists(const std::vector<NcclCard>& cards) {
-  return first_of(cards, &NcclCard::objection_to_lists);
-}
-
-std::string objection_to_kernels(const std::vector<NcclCard>& cards) {
-  return first_of(cards, &NcclCard::objection_to_kernels);
 }
 
 }  // namespace lightcc::cuda

@@ -22,9 +22,6 @@ struct NcclCard {
   std::string uuid;     ///< Of the GPU; empty: not known.
   std::string host_id;  ///< NCCL_HOSTID: what NCCL takes for its host; empty: as NCCL finds it.
   NcclUniqueId id{};    ///< Of rank 0.
-  /// Why it cannot send lists of top-k compression; empty: it can, or is not asked to.
-  std::string objection_to_lists;
-  std::string objection_to_kernels;  ///< Why it cannot reduce by kernels; empty: it can.
 };
 
 Bytes encode_card(const NcclCard& card);
@@ -35,11 +32,5 @@ Result<NcclCard> decode_card(const Bytes& bytes, int rank);
 /// kInvalidArgument: their versions differ, which NCCL does not allow.
 Result<std::string> objection_to_nccl(const std::vector<NcclCard>& cards,
                                       const std::vector<int>& host_of);
-
-/// Why lists of top-k compression go by way of the host; empty: NCCL sends them.
-std::string objection_to_lists(const std::vector<NcclCard>& cards);
-
-/// Why what NCCL does not reduce goes by way of the host; empty: kernels reduce it.
-std::string objection_to_kernels(const std::vector<NcclCard>& cards);
 
 }  // namespace lightcc::cuda

@@ -92,24 +92,17 @@ Status NcclCalls::in_group(const std::function<Status()>& body) const {
   return called.ok() ? ended : called;
 }
 
-Result<std::byte*> NcclCalls::scratch(std::size_t bytes) const {
+Result<std::byte*> NcclCalls::zeros(std::size_t bytes) const {
   if (bytes > comm_.scratch_bytes_) {
     // What is there may be in use, and freeing it would wait for the GPU.
     LIGHTCC_ASSIGN_OR_RETURN(DeviceMemory memory, allocate_device_memory(driver_, bytes));
     comm_.scratch_.push_back(std::move(memory));
     comm_.scratch_bytes_ = bytes;
   }
-  return bytes == 0 ? nullptr
-                    : reinterpret_cast<std::byte*>(comm_.scratch_.back().get());  // NOLINT: GPU
-}
-
-Result<std::byte*> NcclCalls::zeros(std::size_t bytes) const {
-  LIGHTCC_ASSIGN_OR_RETURN(std::byte* const first, scratch(bytes));
-  if (bytes > 0) {
-    LIGHTCC_RETURN_IF_ERROR(driver_.check(
-        driver_.call().fill(gpu_address(first), 0, bytes, stream()), "cuMemsetD8Async"));
-  }
-  return first;
+  const Address first = comm_.scratch_.back().get();
+  LIGHTCC_RETURN_IF_ERROR(
+      driver_.check(driver_.call().fill(first, 0, bytes, stream()), "cuMemsetD8Async"));
+  return reinterpret_cast<std::byte*>(first);  // NOLINT: of the GPU
 }
 
 Result<NcclOp> NcclCalls::scaled_sum(NcclType type, double factor) const {
@@ -132,25 +125,6 @@ Result<NcclOp> NcclCalls::scaled_sum(NcclType type, double factor) const {
   return op;
 }
 
-Result<NcclBuffer*> NcclCalls::pack(PackedTensors tensors) const {
-  if (comm_.buffer_ == nullptr) {
-    LIGHTCC_ASSIGN_OR_RETURN(comm_.buffer_,
-                             NcclBuffer::make(library_, driver_, comm(), packing_.buffer_bytes));
-  }
-  NcclBuffer* const buffer = comm_.buffer_.get();
-  LIGHTCC_RETURN_IF_ERROR(pack_tensors(tensors, buffer->input(), copies()));
-  when_taken([buffer, tensors = std::move(tensors), site = copies()] {
-    return unpack_tensors(tensors, buffer->result(), site);
-  });
-  return buffer;
-}
-
-CopySite NcclCalls::copies() const {
-  return {.driver = driver_,
-          .kernels = packing_.kernels ? &*packing_.kernels : nullptr,
-          .stream = stream()};
-}
-
 Status NcclCalls::copy(std::byte* out, const std::byte* in, std::size_t bytes) const {
   return driver_.check(
       driver_.call().copy_on_device(gpu_address(out), gpu_address(in), bytes, stream()),
@@ -161,7 +135,7 @@ Status NcclCalls::copy(std::byte* out, const std::byte* in, std::size_t bytes) c
 
 Result<std::unique_ptr<NcclComms>> NcclComms::make(const NcclSetup& setup) {
   const auto launcher = std::make_shared<NcclLauncher>(setup);
-  std::unique_ptr<NcclComms> comms(new NcclComms(launcher, setup));
+  std::unique_ptr<NcclComms> comms(new NcclComms(launcher));
   try {
     comms->thread_ = std::make_unique<std::thread>([launcher] {
       (void)::pthread_setname_np(::pthread_self(), "lightcc-nccl");
@@ -184,15 +158,9 @@ NcclComms::~NcclComms() {
   }
 }
 
-bool NcclComms::is_lost() const {
-  return launcher_->is_lost();
-}
-
-std::shared_ptr<NcclComm> NcclComms::split(int position,
-                                           int part,
-                                           const std::shared_ptr<NcclComm>& beside) {
+std::shared_ptr<NcclComm> NcclComms::split(int position, int part) {
   auto comm = std::make_shared<NcclComm>();
-  launcher_->split(comm, position, part, beside);
+  launcher_->split(comm, position, part);
   return comm;
 }
 
@@ -211,18 +179,8 @@ std::unique_ptr<Work> NcclComms::start(std::shared_ptr<NcclComm> comm,
       return run(calls);
     };
   }
-  std::vector<NcclStep> steps;
-  std::vector<NcclStep>& to = collected_ == nullptr ? steps : *collected_;
-  to.push_back({.comm = std::move(comm),
-                .what = what,
-                .run = std::move(run),
-                .inputs = std::exchange(inputs_, {})});
-  return collected_ == nullptr ? start(std::move(what), std::move(steps))
-                               : std::make_unique<DoneWork>();
-}
-
-std::unique_ptr<Work> NcclComms::start(std::string what, std::vector<NcclStep> steps) {
-  const auto job = std::make_shared<NcclJob>(std::move(what), std::move(steps));
+  const auto job = std::make_shared<NcclJob>(
+      std::move(comm), std::move(what), std::move(run), std::exchange(inputs_, {}));
   launcher_->post(job);
   return std::make_unique<NcclWork>(launcher_, job);
 }

@@ -8,9 +8,6 @@
 // ever, so none is made by the thread that drives the progress loop. Communicators are made without
 // blocking (`blocking = 0`) and asked how they are.
 //
-// An operation may have several steps, on several communicators. NCCL has taken each one before the
-// next one is called.
-//
 // All are split off one communicator of the world, which carries nothing itself: that takes no
 // exchange between ranks but NCCL's own, so that process sets can be made at any time. All ranks
 // ask for splits in one order.
@@ -34,13 +31,8 @@
 
 #include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
-#include "lightcc_cuda/driver/kernel_table.hpp"
-#include "lightcc_cuda/nccl/buffer.hpp"
 #include "lightcc_cuda/nccl/library.hpp"
-#include "lightcc_cuda/nccl/packed_copies.hpp"
-#include "lightcc_cuda/nccl/reducer.hpp"
 #include "lightcc_cuda/nccl/side_call.hpp"
-#include "lightcc_cuda/staging/topk_site.hpp"
 
 namespace lightcc::cuda {
 
@@ -55,22 +47,8 @@ struct NcclSetup {
   int device = 0;
   Duration start_patience{};      ///< For the communicator of the world.
   Duration operation_patience{};  ///< For any other one, and for an operation; 0: without end.
-  /// Of each communicator's buffer, the same on all ranks; 0: none.
-  std::size_t buffer_bytes = 0;
-  bool sends_lists = false;       ///< Of top-k compression, on all ranks.
-  KernelReductions kernels = {};  ///< What NCCL does not reduce.
   /// NCCL begins operations of several communicators in the order of calls, on the GPU as well.
   bool begins_in_order = false;
-  /// Communicators that are beside another one have a second stream, where operations begin in
-  /// order.
-  bool overlaps_levels = false;
-};
-
-/// What buckets are packed, reduced and compressed with. Of the launcher's thread.
-struct NcclPacking {
-  std::size_t buffer_bytes = 0;
-  std::optional<KernelTable> kernels;  ///< None: nobody needs them, or the driver loads them not.
-  TopkSite* topk = nullptr;            ///< Null: it sends no lists, or the driver does not load it.
 };
 
 class NcclLauncher;
@@ -93,16 +71,12 @@ class NcclComm {
   // Of the launcher's thread.
   NcclHandle* handle_ = nullptr;
   std::shared_ptr<Stream> stream_;
-  std::shared_ptr<Stream> aside_;      // For steps that are aside; null: they are on the other one.
   std::vector<DeviceMemory> scratch_;  // The last one is in use.
   std::size_t scratch_bytes_ = 0;
-  std::unique_ptr<NcclBuffer> buffer_;
   std::unique_ptr<SideCall> destruction_;  // Once the handle is gone for it.
   // Of the call that goes on.
   std::vector<NcclOp> ops_;  // To be destroyed when it is over.
-  std::function<Status()> rest_;
-  std::function<Status()> end_;
-  TimePoint asked_;  // When its error was.
+  TimePoint asked_;          // When its error was.
 
   std::atomic<bool> is_done_{false};  // Set after the status.
   Status status_;
@@ -111,64 +85,30 @@ class NcclComm {
 /// What an operation calls NCCL with, on the launcher's thread.
 class NcclCalls {
  public:
-  NcclCalls(const NcclLibrary& library,
-            const Driver& driver,
-            const NcclPacking& packing,
-            NcclComm& comm,
-            const Stream& stream)
-      : library_(library), driver_(driver), packing_(packing), comm_(comm), stream_(stream) {}
+  NcclCalls(const NcclLibrary& library, const Driver& driver, NcclComm& comm)
+      : library_(library), driver_(driver), comm_(comm) {}
 
   const NcclFunctions& nccl() const { return library_.call(); }
   NcclHandle* comm() const { return comm_.handle_; }
-  StreamHandle* stream() const { return stream_.get(); }
+  StreamHandle* stream() const { return comm_.stream_->get(); }
   Status check(NcclCode code, const char* what) const { return library_.check(code, what, comm()); }
   /// Makes the calls of `body` begin together.
   Status in_group(const std::function<Status()>& body) const;
-  /// Memory on the GPU, which is the operation's until the next call of this or of zeros(): in the
-  /// order of the stream. The same memory, where as many bytes or fewer are asked for.
-  Result<std::byte*> scratch(std::size_t bytes) const;
-  /// The same, filled with zeros.
+  /// Memory on the GPU, filled with zeros, which is the operation's until the next call: in the
+  /// order of the stream.
   Result<std::byte*> zeros(std::size_t bytes) const;
   /// A sum of what is multiplied by `factor` before. Of a floating-point type.
   Result<NcclOp> scaled_sum(NcclType type, double factor) const;
-  /// Packs tensors into the buffer of the communicator, which the first call makes, and unpacks its
-  /// results into them when NCCL has taken the operation: in the order of the stream.
-  Result<NcclBuffer*> pack(PackedTensors tensors) const;
-  /// For copies in the order of the stream.
-  CopySite copies() const;
   /// In the order of the stream.
   Status copy(std::byte* out, const std::byte* in, std::size_t bytes) const;
-  /// Null: there are no kernels for it.
-  TopkSite* topk() const { return packing_.topk; }
-  /// Is called when NCCL has taken the operation, and so has put it on the stream.
-  void when_taken(std::function<Status()> rest) const { comm_.rest_ = std::move(rest); }
-  /// Is called when the GPU has done the operation, of which this is the last step. What it says
-  /// becomes of the operation.
-  void when_done(std::function<Status()> end) const { comm_.end_ = std::move(end); }
 
  private:
   const NcclLibrary& library_;
   const Driver& driver_;
-  const NcclPacking& packing_;
   NcclComm& comm_;
-  const Stream& stream_;
 };
 
 using NcclOperation = std::function<Status(const NcclCalls&)>;
-
-/// What an operation does on one communicator. The GPU does the steps of one stream in order.
-struct NcclStep {
-  std::shared_ptr<NcclComm> comm;
-  std::string what;  ///< For messages.
-  NcclOperation run;
-  /// On the second stream of the communicator, if that has one.
-  bool is_aside = false;
-  /// An earlier step, which the GPU has done before it begins with this one.
-  std::optional<std::size_t> after = std::nullopt;
-  bool is_awaited = false;  ///< By a step that comes after it.
-  /// Events of GPUs, for which the GPU waits before it begins.
-  std::vector<std::shared_ptr<ReadyEvent>> inputs = {};
-};
 
 /// The communicators of one world. Thread: one at a time.
 class NcclComms {
@@ -182,27 +122,13 @@ class NcclComms {
 
   /// All ranks ask for the same, in the same order. Members give their place, others a number below
   /// 0, and nothing comes of it for them. Members of one `part` have a communicator together.
-  /// Operations on it are in order with those of `beside`, on one stream; null: it may have its
-  /// own.
-  std::shared_ptr<NcclComm> split(int position,
-                                  int part = 0,
-                                  const std::shared_ptr<NcclComm>& beside = nullptr);
+  std::shared_ptr<NcclComm> split(int position, int part = 0);
   /// No Work on it is left but of operations that are enqueued; it waits for these.
   void free(std::shared_ptr<NcclComm> comm);
   /// Begins an operation behind all others that were started. `what` is for messages. A Work that
   /// is dropped before its end aborts all communicators of this rank, and blocks for that, but not
   /// for ever.
   std::unique_ptr<Work> start(std::shared_ptr<NcclComm> comm, std::string what, NcclOperation run);
-  /// The same of an operation with steps. The last one is not aside, and ends behind all others.
-  std::unique_ptr<Work> start(std::string what, std::vector<NcclStep> steps);
-  /// Until it is called with null, an operation that is started becomes a step at the end of
-  /// `steps`, and its Work is done at once.
-  void collect(std::vector<NcclStep>* steps) { collected_ = steps; }
-  /// Whether an abort was waited for in vain: the GPU may still do what was started.
-  bool is_lost() const;
-  /// Of the buffer of each communicator; 0: there is none.
-  std::size_t buffer_bytes() const { return buffer_bytes_; }
-  const KernelReductions& kernels() const { return kernels_; }
   /// Copies on the GPU in the order of the operation that is started next, and before it.
   void copy_before_next(std::byte* out, const std::byte* in, std::size_t bytes);
   /// Has the GPU wait for `inputs` before that. False: it can wait for one of them only on the
@@ -210,10 +136,7 @@ class NcclComms {
   bool begin_behind(const std::vector<std::shared_ptr<ReadyEvent>>& inputs);
 
  private:
-  NcclComms(std::shared_ptr<NcclLauncher> launcher, const NcclSetup& setup)
-      : launcher_(std::move(launcher)),
-        buffer_bytes_(setup.buffer_bytes),
-        kernels_(setup.kernels) {}
+  explicit NcclComms(std::shared_ptr<NcclLauncher> launcher) : launcher_(std::move(launcher)) {}
 
   struct Copy {
     std::byte* out;
@@ -222,12 +145,9 @@ class NcclComms {
   };
 
   std::shared_ptr<NcclLauncher> launcher_;
-  std::size_t buffer_bytes_;
-  KernelReductions kernels_;
   std::unique_ptr<std::thread> thread_;
   std::vector<Copy> copies_;
   std::vector<std::shared_ptr<ReadyEvent>> inputs_;
-  std::vector<NcclStep>* collected_ = nullptr;
 };
 
 }  // namespace lightcc::cuda

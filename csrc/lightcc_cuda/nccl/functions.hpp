@@ -51,9 +51,6 @@ inline constexpr int kNcclNoColor = -1;
 /// The first release that has all functions below, as ncclGetVersion() counts: 2.18.1.
 inline constexpr int kOldestNccl = 21801;
 
-/// The first release that has the later functions: 2.19.
-inline constexpr int kOldestNcclThatRegisters = 21900;
-
 /// The first release that knows NCCL_LAUNCH_ORDER_IMPLICIT: 2.26.
 inline constexpr int kOldestNcclThatOrders = 22600;
 
@@ -115,21 +112,13 @@ struct NcclConfig {
     (NcclOp*, void*, NcclType, int, NcclHandle*))                                                \
   X(destroy_op, ncclRedOpDestroy, NcclCode, (NcclOp, NcclHandle*))
 
-// The same, which older releases lack.
-#define LIGHTCC_NCCL_LATER_FUNCTIONS(X)                                                     \
-  X(allocate, ncclMemAlloc, NcclCode, (void**, std::size_t))                                \
-  X(free, ncclMemFree, NcclCode, (void*))                                                   \
-  X(register_memory, ncclCommRegister, NcclCode, (NcclHandle*, void*, std::size_t, void**)) \
-  X(deregister_memory, ncclCommDeregister, NcclCode, (NcclHandle*, void*))
-
 // NOLINTBEGIN(bugprone-macro-parentheses): a list of parameters takes none.
 #define LIGHTCC_NCCL_MEMBER(member, symbol, result, arguments) result(*member) arguments = nullptr;
 // NOLINTEND(bugprone-macro-parentheses)
 
-/// The functions, by what they do. Later ones are null where the library lacks one of them.
+/// The functions, by what they do.
 struct NcclFunctions {
   LIGHTCC_NCCL_FUNCTIONS(LIGHTCC_NCCL_MEMBER)
-  LIGHTCC_NCCL_LATER_FUNCTIONS(LIGHTCC_NCCL_MEMBER)
 };
 #undef LIGHTCC_NCCL_MEMBER
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "lightcc_cuda/nccl/kernel_reduction.hpp"
+#include "lightcc/base/types.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -24,6 +24,46 @@ NcclOp nccl_op_of(ReduceOp op) {
   }
 }
 
+/// None: int16, uint16 and bool, in which NCCL does not compute.
+std::optional<NcclType> nccl_type_of(DataType dtype) {
+  switch (dtype) {
+    case DataType::kUint8:
+      return kNcclUint8;
+    case DataType::kInt8:
+      return kNcclInt8;
+    case DataType::kInt32:
+      return kNcclInt32;
+    case DataType::kInt64:
+      return kNcclInt64;
+    case DataType::kFloat16:
+      return kNcclFloat16;
+    case DataType::kFloat32:
+      return kNcclFloat32;
+    case DataType::kFloat64:
+      return kNcclFloat64;
+    case DataType::kBfloat16:
+      return kNcclBfloat16;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// An average `is_scaled`.
+bool has_reduction(DataType dtype, ReduceOp op, bool is_scaled) {
+  const bool is_sum = op == ReduceOp::kSum || op == ReduceOp::kAverage;
+  return op != ReduceOp::kAdasum && is_reducible(dtype, op) && nccl_type_of(dtype).has_value() &&
+         (!is_scaled || (is_sum && is_floating_point(dtype)));
+}
+
+bool has_factors(double prescale, double postscale) {
+  return prescale != 1.0 || postscale != 1.0;
+}
+
+bool has_reduction(const Reduction& reduction) {
+  return has_reduction(
+      reduction.dtype, reduction.op, has_factors(reduction.prescale, reduction.postscale));
+}
+
 /// A reduction as NCCL carries it out.
 struct NcclReduction {
   NcclType type = kNcclFloat32;
@@ -37,7 +77,7 @@ struct NcclReduction {
   }
 };
 
-/// Of one that is for NCCL.
+/// Of one that NCCL has.
 NcclReduction nccl_reduction_of(const Reduction& reduction) {
   return {.type = nccl_type_of(reduction.dtype).value_or(kNcclFloat32),
           .op = nccl_op_of(reduction.op),
@@ -112,6 +152,14 @@ std::size_t sum_of(const std::vector<std::size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
+std::size_t elements_of(const std::vector<TensorSpan>& tensors) {
+  std::size_t elements = 0;
+  for (const TensorSpan& span : tensors) {
+    elements += span.count;
+  }
+  return elements;
+}
+
 bool are_equal(const std::vector<std::size_t>& counts) {
   return std::ranges::all_of(counts, [&](std::size_t count) { return count == counts.front(); });
 }
@@ -156,25 +204,8 @@ class NcclGroup final : public Group {
   std::unique_ptr<Work> start(const char* what, NcclOperation run) {
     return comms_.start(comm_, what, std::move(run));
   }
-  Reducer reducer(const Reduction& reduction) const {
-    return reducer_of(reduction, static_cast<std::size_t>(size_), comms_.kernels());
-  }
-  KernelReductionSite kernel_site() const {
-    return {.comms = comms_,
-            .comm = comm_,
-            .rank = static_cast<std::size_t>(rank_),
-            .size = static_cast<std::size_t>(size_)};
-  }
-  std::unique_ptr<Work> allreduce_by_nccl(std::vector<TensorSpan> tensors,
-                                          const NcclReduction& reduction);
-  /// By way of the communicator's buffer.
-  std::unique_ptr<Work> allreduce_packed(std::vector<TensorSpan> tensors,
-                                         const NcclReduction& reduction);
-  /// Combines each piece at the member that it belongs to, by what reduces it.
-  std::unique_ptr<Work> reduce_pieces(std::vector<Piece> pieces, const Reduction& reduction);
-  /// The same by NCCL.
-  std::unique_ptr<Work> reduce_pieces_by_nccl(std::vector<Piece> pieces,
-                                              const NcclReduction& reduction);
+  /// Combines each piece at the member that it belongs to.
+  std::unique_ptr<Work> reduce_pieces(std::vector<Piece> pieces, const NcclReduction& reduction);
   /// Brings each piece, of `element` bytes times its count, from its member to all.
   std::unique_ptr<Work> spread_pieces(std::vector<Piece> pieces, std::size_t element);
   bool are_parts(const std::vector<TensorSpan>& tensors,
@@ -188,26 +219,14 @@ class NcclGroup final : public Group {
 
 std::unique_ptr<Work> NcclGroup::allreduce(std::vector<TensorSpan> tensors,
                                            const Reduction& reduction) {
+  if (!has_reduction(reduction)) {
+    return nccl_refusal("allreduce: NCCL has no such reduction");
+  }
   std::erase_if(tensors, [](const TensorSpan& span) { return span.count == 0; });
-  switch (reducer(reduction)) {
-    case Reducer::kNccl:
-      return allreduce_by_nccl(std::move(tensors), nccl_reduction_of(reduction));
-    case Reducer::kKernel:
-      return start_kernel_allreduce(kernel_site(), std::move(tensors), reduction);
-    case Reducer::kNone:
-      break;
-  }
-  return nccl_refusal("allreduce: NCCL has no such reduction");
-}
-
-std::unique_ptr<Work> NcclGroup::allreduce_by_nccl(std::vector<TensorSpan> tensors,
-                                                   const NcclReduction& reduction) {
-  if (tensors.size() > 1 && elements_of(tensors) * reduction.element <= comms_.buffer_bytes()) {
-    return allreduce_packed(std::move(tensors), reduction);
-  }
   return start(
       "ncclAllReduce",
-      [tensors = std::move(tensors), known = reduction](const NcclCalls& calls) mutable {
+      [tensors = std::move(tensors),
+       known = nccl_reduction_of(reduction)](const NcclCalls& calls) mutable {
         LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
         LIGHTCC_RETURN_IF_ERROR(fill_in(calls, known.element, tensors));
         return calls.in_group([&]() -> Status {
@@ -222,44 +241,11 @@ std::unique_ptr<Work> NcclGroup::allreduce_by_nccl(std::vector<TensorSpan> tenso
       });
 }
 
-std::unique_ptr<Work> NcclGroup::allreduce_packed(std::vector<TensorSpan> tensors,
-                                                  const NcclReduction& reduction) {
-  return start("ncclAllReduce",
-               [tensors = std::move(tensors), reduction](const NcclCalls& calls) mutable -> Status {
-                 const std::size_t count = elements_of(tensors);
-                 LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, reduction.op_for(calls));
-                 LIGHTCC_ASSIGN_OR_RETURN(
-                     const NcclBuffer* const buffer,
-                     calls.pack({.spans = std::move(tensors), .element_bytes = reduction.element}));
-                 return calls.check(calls.nccl().all_reduce(buffer->input(),
-                                                            buffer->result(),
-                                                            count,
-                                                            reduction.type,
-                                                            op,
-                                                            calls.comm(),
-                                                            calls.stream()),
-                                    "ncclAllReduce");
-               });
-}
-
 std::unique_ptr<Work> NcclGroup::reduce_pieces(std::vector<Piece> pieces,
-                                               const Reduction& reduction) {
-  if (reducer(reduction) == Reducer::kNccl) {
-    for (Piece& piece : pieces) {
-      piece.out = piece.member == rank_ ? piece.out : unused(piece);
-    }
-    return reduce_pieces_by_nccl(std::move(pieces), nccl_reduction_of(reduction));
+                                               const NcclReduction& reduction) {
+  for (Piece& piece : pieces) {
+    piece.out = piece.member == rank_ ? piece.out : unused(piece);
   }
-  std::vector<std::vector<TensorSpan>> shares(static_cast<std::size_t>(size_));
-  for (const Piece& piece : pieces) {
-    shares[static_cast<std::size_t>(piece.member)].push_back(
-        {.in = piece.in, .out = piece.out, .count = piece.count});
-  }
-  return start_kernel_reduce_scatter(kernel_site(), std::move(shares), reduction);
-}
-
-std::unique_ptr<Work> NcclGroup::reduce_pieces_by_nccl(std::vector<Piece> pieces,
-                                                       const NcclReduction& reduction) {
   return start("ncclReduce",
                [pieces = std::move(pieces), reduction](const NcclCalls& calls) mutable {
                  LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, reduction.op_for(calls));
@@ -285,22 +271,21 @@ std::unique_ptr<Work> NcclGroup::reduce_scatter(const std::byte* in,
                                                 std::byte* out,
                                                 std::vector<std::size_t> counts,
                                                 const Reduction& reduction) {
-  const Reducer by = reducer(reduction);
-  if (by == Reducer::kNone || counts.size() != static_cast<std::size_t>(size_)) {
+  if (!has_reduction(reduction) || counts.size() != static_cast<std::size_t>(size_)) {
     return nccl_refusal(
         "reduce_scatter: NCCL has no such reduction, or the counts are not one "
         "for each member");
   }
   const std::size_t total = sum_of(counts);
-  if (by == Reducer::kKernel || !are_equal(counts) || total == 0) {
+  const NcclReduction known = nccl_reduction_of(reduction);
+  if (!are_equal(counts) || total == 0) {
     std::vector<Piece> pieces =
         cut({{.in = in, .out = nullptr, .count = total}}, counts, element_size(reduction.dtype));
     for (Piece& piece : pieces) {
       piece.out = piece.member == rank_ ? out : nullptr;
     }
-    return reduce_pieces(std::move(pieces), reduction);
+    return reduce_pieces(std::move(pieces), known);
   }
-  const NcclReduction known = nccl_reduction_of(reduction);
   return start("ncclReduceScatter",
                [in, out, total, count = counts.front(), known](const NcclCalls& calls) -> Status {
                  LIGHTCC_ASSIGN_OR_RETURN(const NcclOp op, known.op_for(calls));
@@ -325,12 +310,13 @@ bool NcclGroup::are_parts(const std::vector<TensorSpan>& tensors,
 std::unique_ptr<Work> NcclGroup::reduce_scatter_bucket(std::vector<TensorSpan> tensors,
                                                        std::vector<std::size_t> counts,
                                                        const Reduction& reduction) {
-  if (reducer(reduction) == Reducer::kNone || !are_parts(tensors, counts)) {
+  if (!has_reduction(reduction) || !are_parts(tensors, counts)) {
     return nccl_refusal(
         "reduce_scatter: NCCL has no such reduction, or the counts are not those "
         "of the tensors");
   }
-  return reduce_pieces(cut(tensors, counts, element_size(reduction.dtype)), reduction);
+  return reduce_pieces(cut(tensors, counts, element_size(reduction.dtype)),
+                       nccl_reduction_of(reduction));
 }
 
 std::unique_ptr<Work> NcclGroup::spread_pieces(std::vector<Piece> pieces, std::size_t element) {
@@ -462,11 +448,27 @@ std::unique_ptr<Work> NcclGroup::recv(std::byte* out, std::size_t bytes, int pee
 }
 
 std::unique_ptr<Work> NcclGroup::barrier() {
-  return allreduce_by_nccl({{.in = nullptr, .out = nullptr, .count = 1}},
-                           nccl_reduction_of(Reduction()));
+  return allreduce({{.in = nullptr, .out = nullptr, .count = 1}}, Reduction());
 }
 
 }  // namespace
+
+bool is_for_nccl(const Signature& signature) {
+  switch (signature.op) {
+    case OpType::kAllgather:
+    case OpType::kBroadcast:
+    case OpType::kAlltoall:
+      return true;
+    case OpType::kAllreduce:
+    case OpType::kReducescatter:
+      return has_reduction(signature.dtype,
+                           signature.reduce_op,
+                           signature.reduce_op == ReduceOp::kAverage ||
+                               has_factors(signature.prescale, signature.postscale));
+    default:
+      return false;
+  }
+}
 
 std::unique_ptr<Group> make_nccl_group(NcclComms& comms,
                                        std::shared_ptr<NcclComm> comm,

@@ -4,6 +4,9 @@
 #include <chrono>
 #include <iterator>
 #include <thread>
+#include <utility>
+
+#include "lightcc_cuda/staging/stream_event.hpp"
 
 namespace lightcc::cuda {
 namespace {
@@ -25,17 +28,13 @@ Status has_ended_before() {
 
 // ---- Whoever asks.
 
-void NcclLauncher::split(std::shared_ptr<NcclComm> comm,
-                         int position,
-                         int part,
-                         std::shared_ptr<NcclComm> beside) {
+void NcclLauncher::split(std::shared_ptr<NcclComm> comm, int position, int part) {
   const MutexLock lock(mutex_);
   if (is_over_ || is_lost_) {
     finish(*comm, has_ended_before());
     return;
   }
-  asked_.chores.push_back(
-      {.comm = std::move(comm), .beside = std::move(beside), .position = position, .part = part});
+  asked_.chores.push_back({.comm = std::move(comm), .position = position, .part = part});
   changed_.notify_all();
 }
 
@@ -140,9 +139,6 @@ Status NcclLauncher::serve_gpu() {
   driver_ = &driver;
   context_ = &gpu->context();
   rows_.emplace(driver, setup_.device, "NCCL");
-  PinnedPool pinned(driver);
-  TopkSite topk(driver, pinned);
-  load_packing(topk);
   Status served = make_world();
   if (served.ok()) {
     served = serve_requests();
@@ -161,37 +157,16 @@ Status NcclLauncher::serve_gpu() {
   waiting_.clear();
   end_all_spans(served);
   running_.clear();
-  step_events_.clear();
   rows_.reset();
   for (const auto& comm : comms_) {
-    comm->aside_.reset();
     comm->stream_.reset();  // The last one of a stream waits. What it uses goes later.
   }
   for (const auto& comm : comms_) {
-    comm->rest_ = nullptr;
-    comm->end_ = nullptr;
     comm->scratch_.clear();
-    comm->buffer_.reset();
   }
   comms_.clear();
-  packing_.kernels.reset();
-  packing_.topk = nullptr;
   gpu_ = nullptr;
   return served;
-}
-
-// Kernels are loaded before anything runs. Without those that copy, tensors are copied one by one.
-// The planes have seen that the others load.
-void NcclLauncher::load_packing(TopkSite& topk) {
-  packing_.topk = setup_.sends_lists && topk.load().ok() ? &topk : nullptr;
-  packing_.buffer_bytes = setup_.buffer_bytes;
-  if (packing_.buffer_bytes > 0 || setup_.kernels.are_loaded) {
-    Result<KernelTable> loaded = setup_.kernels.are_loaded ? KernelTable::load_reductions(*driver_)
-                                                           : KernelTable::load_copies(*driver_);
-    if (loaded.ok()) {
-      packing_.kernels = std::move(*loaded);
-    }
-  }
 }
 
 Status NcclLauncher::make_world() {
@@ -266,8 +241,7 @@ void NcclLauncher::advance_chores() {
     Result<bool> over = chore.frees ? advance_free(chore) : advance_split(chore);
     if (over.ok() && !*over && clock_.now() >= chore.deadline) {
       over = make_error(ErrorCode::kTimeout,
-                        "rank %d waited for NCCL's %s, to which not all ranks came in time "
-                        "(LIGHT_NCCL_TIMEOUT)",
+                        "rank %d waited for NCCL's %s, to which not all ranks came in time",
                         setup_.rank,
                         chore.frees ? "ncclCommFinalize" : "ncclCommSplit");
     }
@@ -294,15 +268,7 @@ Result<bool> NcclLauncher::advance_split(Chore& chore) {
   if (!chore.has_begun) {
     chore.has_begun = true;
     if (chore.position >= 0) {
-      if (chore.beside != nullptr) {
-        comm.stream_ = chore.beside->stream_;
-      } else {
-        LIGHTCC_ASSIGN_OR_RETURN(comm.stream_, stream_for_comm());
-      }
-      if (chore.beside != nullptr && setup_.begins_in_order && setup_.overlaps_levels) {
-        LIGHTCC_ASSIGN_OR_RETURN(Stream aside, Stream::create(*driver_));
-        comm.aside_ = std::make_shared<Stream>(std::move(aside));
-      }
+      LIGHTCC_ASSIGN_OR_RETURN(comm.stream_, stream_for_comm());
       comms_.push_back(chore.comm);
     }
     NcclConfig config;
@@ -328,7 +294,6 @@ Result<bool> NcclLauncher::advance_free(Chore& chore) {
   if (comm.handle_ != nullptr) {
     if (!chore.has_begun) {
       chore.has_begun = true;
-      deregister(comm);
       LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
           setup_.library.call().finalize(comm.handle_), "ncclCommFinalize", comm.handle_));
     }
@@ -350,32 +315,17 @@ Result<bool> NcclLauncher::advance_free(Chore& chore) {
     comm.destruction_ = nullptr;
     LIGHTCC_RETURN_IF_ERROR(setup_.library.check(code, "ncclCommDestroy", nullptr));
   }
-  comm.aside_.reset();
   comm.stream_.reset();
   comm.scratch_.clear();
-  comm.buffer_.reset();
   std::erase(comms_, chore.comm);
   return true;
 }
 
 // What was enqueued may be done for whoever has asked for it.
 bool NcclLauncher::has_work(const NcclComm& comm) const {
-  const auto is_on = [&](const auto& job) {
-    return std::ranges::any_of(job->steps_,
-                               [&](const NcclStep& step) { return step.comm.get() == &comm; });
-  };
+  const auto is_on = [&](const auto& job) { return job->comm_.get() == &comm; };
   return std::ranges::any_of(waiting_, is_on) ||
          std::ranges::any_of(running_, is_on, &Running::job);
-}
-
-// Nobody waits for that, and the end of the communicator takes the registration along.
-void NcclLauncher::deregister(NcclComm& comm) const {
-  if (comm.buffer_ != nullptr) {
-    const Status ended = comm.buffer_->deregister(comm.handle_);
-    if (!ended.ok()) {
-      warn(ended.message());
-    }
-  }
 }
 
 // In the order in which they were posted: where NCCL is not ready for one, the others wait.
@@ -387,11 +337,10 @@ void NcclLauncher::advance_launches() {
       return;
     }
     if (!launched.ok()) {
-      end_spans(launch_spans_, launched.status());
+      end_span(launch_span_, launched.status());
       finish(*job, launched.status());
     }
     is_launching_ = false;
-    step_events_.clear();
     waiting_.pop_front();
   }
 }
@@ -401,30 +350,61 @@ Result<bool> NcclLauncher::launch(const std::shared_ptr<NcclJob>& job) {
     is_launching_ = true;
     launch_deadline_ = deadline_from_now(setup_.operation_patience);
   }
-  LIGHTCC_ASSIGN_OR_RETURN(const bool is_taken, launch_steps(*job));
+  const NcclComm& comm = *job->comm_;
+  if (comm.handle_ == nullptr || comm.stream_ == nullptr) {
+    return make_error(ErrorCode::kInternal, "%s: the communicator is gone", job->what_.c_str());
+  }
+  if (job->run_) {
+    LIGHTCC_RETURN_IF_ERROR(call(*job));
+  }
+  LIGHTCC_ASSIGN_OR_RETURN(const bool is_taken, is_ready(comm.handle_, job->what_.c_str()));
   if (!is_taken) {
     // From 2.22 on it connects to peers in the first operations.
     if (clock_.now() >= launch_deadline_) {
       return make_error(ErrorCode::kTimeout,
                         "rank %d waited for NCCL's %s to begin, for which not all ranks were there "
-                        "in time (LIGHT_NCCL_TIMEOUT)",
+                        "in time",
                         setup_.rank,
-                        job->steps_[job->taken_].what.c_str());
+                        job->what_.c_str());
     }
     return false;
   }
-  const NcclStep& last = job->steps_.back();
-  const Stream& stream = stream_of(last);
-  LIGHTCC_ASSIGN_OR_RETURN(job->event_, SharedEvent::record(gpu_, stream.get()));
+  LIGHTCC_RETURN_IF_ERROR(finish_call(*job));
+  LIGHTCC_ASSIGN_OR_RETURN(job->event_, SharedEvent::record(gpu_, comm.stream_->get()));
   running_.push_back({.job = job,
                       .event = job->event_,
-                      .stream = stream.get(),
-                      .end = std::exchange(last.comm->end_, nullptr),
+                      .stream = comm.stream_->get(),
                       .deadline = launch_deadline_,
-                      .spans = std::exchange(launch_spans_, {})});
-  const bool is_all = running_.back().end == nullptr;
-  job->is_enqueued_.store(is_all, std::memory_order_release);
+                      .span = std::exchange(launch_span_, nullptr)});
+  job->is_enqueued_.store(true, std::memory_order_release);
   return true;
+}
+
+Status NcclLauncher::call(NcclJob& job) {
+  StreamHandle* const stream = job.comm_->stream_->get();
+  for (const auto& input : job.inputs_) {
+    for (EventHandle* const event : events_of(*input)) {
+      LIGHTCC_RETURN_IF_ERROR(
+          driver_->check(driver_->call().wait_for_event(stream, event, 0), "cuStreamWaitEvent"));
+    }
+  }
+  if (job.trace_ != nullptr) {
+    launch_span_ = rows_->begin({.trace = job.trace_, .what = job.what_}, stream);
+  }
+  const NcclOperation run = std::exchange(job.run_, nullptr);
+  return run(NcclCalls(setup_.library, *driver_, *job.comm_));
+}
+
+Status NcclLauncher::finish_call(const NcclJob& job) {
+  NcclComm& comm = *job.comm_;
+  for (const NcclOp op : std::exchange(comm.ops_, {})) {
+    LIGHTCC_RETURN_IF_ERROR(setup_.library.check(
+        setup_.library.call().destroy_op(op, comm.handle_), "ncclRedOpDestroy", comm.handle_));
+  }
+  if (launch_span_ != nullptr) {
+    rows_->close(launch_span_.get());  // Before the event by which its end is known.
+  }
+  return {};
 }
 
 void NcclLauncher::advance_running() {
@@ -437,39 +417,33 @@ void NcclLauncher::advance_running() {
     if (ended.ok() && !*ended) {
       left.push_back(std::move(running));
     } else {
-      Status status = ended.status();
-      if (const auto end = std::exchange(running.end, nullptr); status.ok() && end) {
-        status = end();
-      }  // What it held is gone before anybody hears of the end.
-      end_spans(running.spans, status);
-      finish(*running.job, std::move(status));
+      end_span(running.span, ended.status());
+      finish(*running.job, ended.status());
     }
   }
   running_ = std::move(left);
 }
 
-void NcclLauncher::end_spans(std::vector<std::unique_ptr<OpenSpan>>& spans, const Status& status) {
-  for (std::unique_ptr<OpenSpan>& span : std::exchange(spans, {})) {
-    rows_->end(std::move(span), status);
+void NcclLauncher::end_span(std::unique_ptr<OpenSpan>& span, const Status& status) {
+  if (span != nullptr) {
+    rows_->end(std::exchange(span, nullptr), status);
   }
 }
 
 void NcclLauncher::end_all_spans(const Status& why) {
   const Status aborted =
       why.ok() ? Status(ErrorCode::kShutDown, "the communicators of NCCL were aborted") : why;
-  end_spans(launch_spans_, aborted);
+  end_span(launch_span_, aborted);
   for (Running& running : running_) {
-    end_spans(running.spans, aborted);
+    end_span(running.span, aborted);
   }
 }
 
 Result<bool> NcclLauncher::are_inputs_ready(const NcclJob& job) {
-  for (const NcclStep& step : job.steps_) {
-    for (const auto& input : step.inputs) {
-      LIGHTCC_ASSIGN_OR_RETURN(const bool ready, input->is_ready());
-      if (!ready) {
-        return false;
-      }
+  for (const auto& input : job.inputs_) {
+    LIGHTCC_ASSIGN_OR_RETURN(const bool ready, input->is_ready());
+    if (!ready) {
+      return false;
     }
   }
   return true;
@@ -492,17 +466,14 @@ Result<bool> NcclLauncher::has_ended(Running& running, bool is_first) {
   if (!could_begin || !is_first) {
     running.deadline = deadline_from_now(setup_.operation_patience);
   }
-  for (const NcclStep& step : job.steps_) {
-    NcclComm& comm = *step.comm;
-    if (now - comm.asked_ >= kErrorInterval) {
-      comm.asked_ = now;
-      LIGHTCC_RETURN_IF_ERROR(is_ready(comm.handle_, step.what.c_str()).status());
-    }
+  NcclComm& comm = *job.comm_;
+  if (now - comm.asked_ >= kErrorInterval) {
+    comm.asked_ = now;
+    LIGHTCC_RETURN_IF_ERROR(is_ready(comm.handle_, job.what_.c_str()).status());
   }
   if (now >= running.deadline) {
     return make_error(ErrorCode::kTimeout,
-                      "rank %d waited for the end of NCCL's %s, which did not come in time "
-                      "(LIGHT_NCCL_TIMEOUT)",
+                      "rank %d waited for the end of NCCL's %s, which did not come in time",
                       setup_.rank,
                       job.what_.c_str());
   }

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +16,6 @@
 #include "lightcc/base/status.hpp"
 #include "lightcc/engine/device_trace.hpp"
 
-#include "lightcc_cuda/driver/event.hpp"
 #include "lightcc_cuda/driver/shared_event.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
 #include "lightcc_cuda/rows/gpu_rows.hpp"
@@ -27,9 +25,15 @@ namespace lightcc::cuda {
 /// One operation, from start() to its end on the GPU.
 class NcclJob {
  public:
-  /// There is at least one step.
-  NcclJob(std::string what, std::vector<NcclStep> steps)
-      : what_(std::move(what)), steps_(std::move(steps)) {}
+  /// `what` is for messages. The GPU waits for `inputs`, events of GPUs, before it begins.
+  NcclJob(std::shared_ptr<NcclComm> comm,
+          std::string what,
+          NcclOperation run,
+          std::vector<std::shared_ptr<ReadyEvent>> inputs)
+      : comm_(std::move(comm)),
+        what_(std::move(what)),
+        inputs_(std::move(inputs)),
+        run_(std::move(run)) {}
 
   /// The GPU has done it, or it failed.
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
@@ -37,8 +41,7 @@ class NcclJob {
   const Status& status() const { return status_; }
   /// Of one that has ended: when the GPU had its inputs. Nothing: that was seen with its end.
   std::optional<TimePoint> began() const { return began_; }
-  /// What passes when the GPU has done it. Null: NCCL has not taken it yet, or the host does
-  /// something at its end.
+  /// What passes when the GPU has done it. Null: NCCL has not taken it yet.
   std::shared_ptr<const SharedEvent> event() const {
     return is_enqueued_.load(std::memory_order_acquire) ? event_ : nullptr;
   }
@@ -46,11 +49,11 @@ class NcclJob {
  private:
   friend class NcclLauncher;
 
+  const std::shared_ptr<NcclComm> comm_;
   const std::string what_;
+  const std::vector<std::shared_ptr<ReadyEvent>> inputs_;
   const std::shared_ptr<DeviceTrace> trace_ = current_device_trace();
-  // Of the launcher's thread.
-  std::vector<NcclStep> steps_;
-  std::size_t taken_ = 0;  // Steps that NCCL has on streams.
+  NcclOperation run_;  // Of the launcher's thread. Empty once it was called.
 
   Status status_;
   std::optional<TimePoint> began_;
@@ -67,10 +70,7 @@ class NcclLauncher {
   /// Of the thread: makes the communicator of the world, and serves until it is told to end.
   void serve() LIGHTCC_EXCLUDES(mutex_);
 
-  void split(std::shared_ptr<NcclComm> comm,
-             int position,
-             int part,
-             std::shared_ptr<NcclComm> beside) LIGHTCC_EXCLUDES(mutex_);
+  void split(std::shared_ptr<NcclComm> comm, int position, int part) LIGHTCC_EXCLUDES(mutex_);
   void free(std::shared_ptr<NcclComm> comm) LIGHTCC_EXCLUDES(mutex_);
   void post(std::shared_ptr<NcclJob> job) LIGHTCC_EXCLUDES(mutex_);
   /// Ends the thread; `aborts`: at once. False: it has not ended within reason. Blocks: for that.
@@ -85,7 +85,6 @@ class NcclLauncher {
   /// Of the communicator of the world, one after another.
   struct Chore {
     std::shared_ptr<NcclComm> comm;
-    std::shared_ptr<NcclComm> beside = nullptr;  // On whose stream it is; null: on no one's.
     bool frees = false;
     int position = 0;
     int part = 0;
@@ -96,9 +95,8 @@ class NcclLauncher {
     std::shared_ptr<NcclJob> job;
     std::shared_ptr<const SharedEvent> event;
     const StreamHandle* stream;
-    std::function<Status()> end;                   // If the GPU did it.
-    TimePoint deadline;                            // From when the GPU could begin.
-    std::vector<std::unique_ptr<OpenSpan>> spans;  // Of its steps; none: no timeline.
+    TimePoint deadline;              // From when the GPU could begin.
+    std::unique_ptr<OpenSpan> span;  // Null: no timeline.
   };
   /// What the thread was asked for since it looked last.
   struct Asked {
@@ -109,7 +107,6 @@ class NcclLauncher {
   };
 
   Status serve_gpu() LIGHTCC_EXCLUDES(mutex_);
-  void load_packing(TopkSite& topk);
   Status make_world() LIGHTCC_EXCLUDES(mutex_);
   Status serve_requests() LIGHTCC_EXCLUDES(mutex_);
   /// Waits for something to do, or a moment where something goes on.
@@ -121,25 +118,22 @@ class NcclLauncher {
   void advance_launches();
   void advance_running();
 
-  /// For one that is not beside another one.
   Result<std::shared_ptr<Stream>> stream_for_comm();
   /// True when the chore is over.
   Result<bool> advance_split(Chore& chore);
   Result<bool> advance_free(Chore& chore);
   bool has_work(const NcclComm& comm) const;
-  void deregister(NcclComm& comm) const;
   /// Calls what the job is; true when NCCL has taken it, and it is running.
   Result<bool> launch(const std::shared_ptr<NcclJob>& job);
-  /// Calls the steps one after another; true when NCCL has taken them all. (launcher_steps.cpp)
-  Result<bool> launch_steps(NcclJob& job);
-  Status call_step(NcclJob& job, NcclStep& step);
-  Status finish_step(NcclJob& job, const NcclStep& step);
-  static const Stream& stream_of(const NcclStep& step);
+  Status call(NcclJob& job);
+  /// NCCL puts an operation on its stream some time after the call, and says when it has. Only then
+  /// an event behind it means anything.
+  Status finish_call(const NcclJob& job);
   /// Whether the GPU has what it begins with.
   static Result<bool> are_inputs_ready(const NcclJob& job);
   /// `is_first`: of its stream.
   Result<bool> has_ended(Running& running, bool is_first);
-  void end_spans(std::vector<std::unique_ptr<OpenSpan>>& spans, const Status& status);
+  void end_span(std::unique_ptr<OpenSpan>& span, const Status& status);
   /// Of jobs that nobody waits for any more, for a timeline.
   void end_all_spans(const Status& why);
   /// Whether the call before is over.
@@ -160,17 +154,15 @@ class NcclLauncher {
   std::shared_ptr<const SharedGpu> gpu_;
   const Driver* driver_ = nullptr;
   const Context* context_ = nullptr;
-  NcclPacking packing_;
   std::optional<GpuRows> rows_;
   std::shared_ptr<NcclComm> world_ = std::make_shared<NcclComm>();
   std::vector<std::shared_ptr<NcclComm>> comms_;  // That are, or are being made.
   std::weak_ptr<Stream> stream_;                  // Of all of them, where NCCL keeps no order.
   std::deque<Chore> chores_;
   std::deque<std::shared_ptr<NcclJob>> waiting_;
-  bool is_launching_ = false;                 // NCCL goes on with the first of them.
-  TimePoint launch_deadline_;                 // Until when it is to have ended, too.
-  std::map<std::size_t, Event> step_events_;  // Of its steps that are awaited, by their number.
-  std::vector<std::unique_ptr<OpenSpan>> launch_spans_;  // Of its steps, for a timeline.
+  bool is_launching_ = false;              // NCCL goes on with the first of them.
+  TimePoint launch_deadline_;              // Until when it is to have ended, too.
+  std::unique_ptr<OpenSpan> launch_span_;  // Of it, for a timeline.
   std::vector<Running> running_;
 
   Mutex mutex_;

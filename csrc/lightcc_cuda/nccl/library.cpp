@@ -56,12 +56,6 @@ const char* load_nccl_functions(void* library, NcclFunctions& functions) {
   }
   // NOLINTEND(bugprone-macro-parentheses)
   LIGHTCC_NCCL_FUNCTIONS(LIGHTCC_NCCL_LOAD)
-  return nullptr;
-}
-
-/// The same for those that a library may lack.
-const char* load_later_functions(void* library, NcclFunctions& functions) {
-  LIGHTCC_NCCL_LATER_FUNCTIONS(LIGHTCC_NCCL_LOAD)
 #undef LIGHTCC_NCCL_LOAD
   return nullptr;
 }
@@ -90,10 +84,6 @@ Result<NcclLibrary> NcclLibrary::open(const std::string& file) {
   if (const char* const missing = load_nccl_functions(library, opened.functions_);
       missing != nullptr) {
     return no_nccl("the library has no " + std::string(missing));
-  }
-  NcclFunctions with_later = opened.functions_;
-  if (version >= kOldestNcclThatRegisters && load_later_functions(library, with_later) == nullptr) {
-    opened.functions_ = with_later;
   }
   return opened;
 }

@@ -23,8 +23,6 @@ class NcclLibrary {
   const NcclFunctions& call() const { return functions_; }
   /// As NCCL counts: 21805 is 2.18.5.
   int version() const { return version_; }
-  /// Whether memory can be registered with a communicator.
-  bool can_register() const { return functions_.register_memory != nullptr; }
   /// OK, also while it goes on; or what `code` of the call `what` means: "ncclAllReduce: ...".
   /// `comm` may be null. kPeerFailed: NCCL blames another rank, kSystem.
   Status check(NcclCode code, const char* what, NcclHandle* comm) const;

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "lightcc/compression/list_layout.hpp"
 #include "lightcc/compression/topk_host_kernels.hpp"
 
 #include "lightcc_cuda/kernels/merge.hpp"
@@ -73,7 +72,6 @@ class CudaShardState final : public TopkShardState {
                         request.k,
                         request.capacity);
     }
-    LIGHTCC_RETURN_IF_ERROR(settle_cut_off());
     pending_ = true;
     shard_->begin(request.momentum != 0.0);
     return {};
@@ -96,13 +94,9 @@ class CudaShardState final : public TopkShardState {
   std::optional<StepEnergy> energy() const override { return shard_->energy; }
   /// Blocks: until the GPU has copied it.
   Status save(Bytes& out) const override { return save_by(&TopkSite::save_shard, out); }
-  // Block only after a step that was cut off: until the GPU has said how far it came.
-  std::optional<std::uint64_t> step() const override {
-    return settle_cut_off().ok() ? std::optional(shard_->now.step) : std::nullopt;
-  }
+  std::optional<std::uint64_t> step() const override { return shard_->now.step; }
   std::optional<std::uint64_t> other_step() const override {
-    return settle_cut_off().ok() && shard_->other ? std::optional(shard_->other->step)
-                                                  : std::nullopt;
+    return shard_->other ? std::optional(shard_->other->step) : std::nullopt;
   }
   /// Blocks: as save().
   Status save_other(Bytes& out) const override { return save_by(&TopkSite::save_other, out); }
@@ -112,21 +106,9 @@ class CudaShardState final : public TopkShardState {
     if (pending_) {
       return is_pending_error("saving");
     }
-    LIGHTCC_RETURN_IF_ERROR(settle_cut_off());
     return launcher_->run([this, part, &out](const GpuSite& gpu) {
       return (gpu.topk.*part)(*shard_, out, gpu.stream.get());
     });
-  }
-  Status settle_cut_off() const {
-    if (shard_->is_lost) {
-      return make_error(ErrorCode::kSystem,
-                        "a GPU may still work on a step of top-k compression that was cut off");
-    }
-    if (!shard_->is_cut_off) {
-      return {};
-    }
-    return launcher_->run(
-        [this](const GpuSite& gpu) { return gpu.topk.end_cut_off(*shard_, gpu.stream.get()); });
   }
 
   std::shared_ptr<Launcher> launcher_;
@@ -134,28 +116,6 @@ class CudaShardState final : public TopkShardState {
   std::shared_ptr<TopkShard> shard_;
   bool pending_ = false;
 };
-
-/// Of one with elements: the others are on the host.
-CudaShardState& on_gpu_of(const DeviceTopkStep& step) {
-  return static_cast<CudaShardState&>(*step.state);  // It was made here.
-}
-
-/// Those of `steps` that have elements.
-std::vector<ExchangedStep> exchanged(std::span<const DeviceTopkStep> steps) {
-  std::vector<ExchangedStep> on_gpu;
-  for (const DeviceTopkStep& step : steps) {
-    if (step.state->numel() > 0) {
-      on_gpu.push_back({.step = {.shard = on_gpu_of(step).shard(),
-                                 .input = step.shard,
-                                 .request = step.request,
-                                 .list = {},
-                                 .outcome = step.outcome},
-                        .out = step.out,
-                        .postscale = step.postscale});
-    }
-  }
-  return on_gpu;
-}
 
 }  // namespace
 
@@ -282,49 +242,6 @@ Result<std::unique_ptr<Work>> CudaTopkKernels::compress_all(std::span<const Topk
   }
   return of_site.empty() ? std::unique_ptr<Work>()
                          : post_steps(to_host_, under_way_, std::move(of_site));
-}
-
-// In steady state there is nothing to be done.
-Result<std::unique_ptr<Work>> CudaTopkKernels::prepare_exchange(
-    std::span<const DeviceTopkStep> steps) {
-  const std::vector<ExchangedStep> on_gpu = exchanged(steps);
-  const bool is_ready = std::ranges::all_of(on_gpu, [](const ExchangedStep& one) {
-    const TopkShard& shard = *one.step.shard;
-    const bool has_room = shard.velocity.has_value();
-    return shard.ending != TopkShard::Ending::kCommitted && has_room == shard.now.has_velocity &&
-           has_room == (one.step.request.momentum != 0.0);
-  });
-  if (is_ready) {
-    return std::unique_ptr<Work>();
-  }
-  auto work = std::make_unique<JobsWork>(under_way_);
-  work->post(to_host_, "top-k, to begin", std::nullopt, [on_gpu](const GpuSite& gpu) {
-    return gpu.topk.prepare(on_gpu, gpu.stream.get());
-  });
-  return std::unique_ptr<Work>(std::move(work));
-}
-
-Result<std::vector<ExchangedStep>> CudaTopkKernels::begin_exchange(
-    std::span<const DeviceTopkStep> steps) {
-  for (const DeviceTopkStep& step : steps) {
-    const DataType dtype = step.state->dtype();
-    if (dtype != steps.front().state->dtype()) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "top-k lists of %s and %s at once from a GPU",
-                        data_type_name(steps.front().state->dtype()),
-                        data_type_name(dtype));
-    }
-    if (step.state->numel() == 0) {  // Nobody wants its list.
-      const TopkFormat format{.dtype = dtype, .fp16 = step.request.fp16};
-      std::vector<std::byte> list(lightcc::detail::ListLayout(0, 0, format).end);
-      LIGHTCC_RETURN_IF_ERROR(
-          step.state->compress(step.shard, step.request, list, *step.outcome).status());
-    } else {
-      LIGHTCC_RETURN_IF_ERROR(
-          on_gpu_of(step).begin(true, step.request));  // Without an input it is zeros.
-    }
-  }
-  return exchanged(steps);
 }
 
 Result<std::unique_ptr<Work>> CudaTopkKernels::merge(std::span<const TopkListView> lists,

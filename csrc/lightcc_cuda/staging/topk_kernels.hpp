@@ -11,7 +11,6 @@
 
 #include "lightcc/base/mutex.hpp"
 #include "lightcc/base/status.hpp"
-#include "lightcc/compression/device_topk.hpp"
 #include "lightcc/compression/topk_kernels.hpp"
 
 #include "lightcc_cuda/staging/launcher.hpp"
@@ -45,15 +44,6 @@ class CudaTopkKernels final : public TopkKernels {
   // Of one dtype each: kInvalidArgument.
   Result<std::unique_ptr<Work>> compress_all(std::span<const TopkStep> steps) override;
   Result<std::unique_ptr<Work>> merge_all(std::span<const TopkSum> sums) override;
-
-  // Steps whose lists go from GPU to GPU, on another stream.
-
-  // They are of states that were made here, of one dtype.
-  /// What has to be done before; null: nothing.
-  Result<std::unique_ptr<Work>> prepare_exchange(std::span<const DeviceTopkStep> steps);
-  /// They are pending from now on. Those without elements, the last ones, are done: what is
-  /// returned has none of them.
-  Result<std::vector<ExchangedStep>> begin_exchange(std::span<const DeviceTopkStep> steps);
 
  private:
   Result<std::unique_ptr<TopkShardState>> state_with(

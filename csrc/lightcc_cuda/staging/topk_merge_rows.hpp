@@ -37,8 +37,8 @@ class MergeRows {
   std::vector<MergeList> lists;
   u64 tiles = 0;
 
-  /// `begins` and `flags`: of all sums.
-  MergeRows(Address begins, Address flags) : begins_(begins), flags_(flags) {}
+  /// `begins`, and a word `are_nan` for each: of all sums.
+  MergeRows(Address begins, Address are_nan) : begins_(begins), are_nan_(are_nan) {}
 
   /// Adds a sum of `of_sum`, of at most `capacity` entries each.
   void add(std::byte* out,
@@ -51,7 +51,7 @@ class MergeRows {
     row.first = tiles;
     row.first_list = lists.size();
     row.begins = at<u32>(begins_);
-    row.flags = at<u32>(flags_ + rows.size() * kMergeFlags * sizeof(u32));
+    row.is_nan = at<u32>(are_nan_ + rows.size() * sizeof(u32));
     row.out = reinterpret_cast<u8*>(out);  // NOLINT: of the GPU
     row.elements = elements;
     row.capacity = capacity;
@@ -74,7 +74,7 @@ class MergeRows {
 
  private:
   Address begins_;
-  Address flags_;
+  Address are_nan_;
 };
 
 }  // namespace lightcc::cuda::detail

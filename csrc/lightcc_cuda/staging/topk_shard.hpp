@@ -5,9 +5,6 @@
 // what it would have made where it was rolled back. The step count, the threshold and whether there
 // is a velocity go with a side. Of these the GPU has the current ones alone, and the host has both
 // from reports.
-//
-// Not known is how a step has ended that the GPU ends by itself, and that was cut off before its
-// report came. Then the GPU is asked, once it is idle (TopkSite::end_cut_off()).
 #pragma once
 
 #include <cstddef>
@@ -42,7 +39,6 @@ struct TopkShard {
   /// What became of the last step that was launched. The GPU is told with the next job.
   enum class Ending : std::uint8_t { kNotified, kCommitted, kUndone };
   Ending ending = Ending::kNotified;
-  bool ends_on_gpu = false;  ///< The same: the GPU has ended it, and is told nothing.
 
   /// How far the last step that began has come, as the host knows it.
   enum class Course : std::uint8_t { kBegun, kLaunched, kReported };
@@ -50,29 +46,18 @@ struct TopkShard {
   lightcc::detail::TopkForecast next_forecast;  ///< As reported.
   bool next_has_velocity = false;
   bool is_non_finite = false;  ///< As reported.
-  bool is_void = false;        ///< As reported: the GPU has ended it as such.
   StepEnergy energy;           ///< As reported.
-  /// What was given to it is known to be good, wherever it is cut off.
-  bool is_input_whole = true;
-  /// It was rolled back, and the GPU may have committed it by itself: it is to undo that.
-  bool is_cut_off = false;
-  /// The GPU may still work on it, and nobody can wait for that.
-  bool is_lost = false;
 
   std::size_t lane_bytes() const { return dtype == DataType::kFloat64 ? 8 : 4; }
 
-  // Of whoever drives the progress loop, while no job runs. `now`, `other` and what was cut off
-  // change in no other way than by these and TopkSite::end_cut_off().
+  // Of whoever drives the progress loop, while no job runs. `now` and `other` change in no other
+  // way.
 
   void begin(bool has_momentum);
   /// Of a step that has begun. One that is not finite, or of which nothing is known, is rolled back
   /// instead.
   void commit();
   void rollback();
-
-  /// Makes what the last step has written the other side, unless a velocity is on one side alone
-  /// and goes.
-  void offer_next();
 
  private:
   Side next() const {

@@ -14,13 +14,6 @@ TopkForecastBits bits_of(const lightcc::detail::TopkForecast& forecast) {
   return {.threshold = forecast.threshold, .ideal = forecast.ideal, .k = forecast.k};
 }
 
-Status is_elsewhere(const TopkShard& shard, const TopkProgress& progress) {
-  return make_error(ErrorCode::kInternal,
-                    "a GPU has made %llu steps of top-k compression, where the host counts %llu",
-                    static_cast<unsigned long long>(progress.step),
-                    static_cast<unsigned long long>(shard.now.step));
-}
-
 }  // namespace
 
 Status TopkSite::wait(StreamHandle* stream) const {
@@ -125,14 +118,17 @@ Status TopkSite::save_side(TopkShard& shard,
   if (settle(shard)) {
     const TopkTensor row = detail::row_of(shard);
     LIGHTCC_RETURN_IF_ERROR(copy_to_device(rows, &row, sizeof(row), stream));
-    LIGHTCC_RETURN_IF_ERROR(commit(shard, 1, rows, stream));
+    LIGHTCC_RETURN_IF_ERROR(commit(1, rows, stream));
   }
   shard.ending = TopkShard::Ending::kNotified;
   TopkProgress progress{};
   LIGHTCC_RETURN_IF_ERROR(copy_to_host(&progress, shard.memory->get(), sizeof(progress), stream));
   LIGHTCC_RETURN_IF_ERROR(wait(stream));
   if (progress.step != shard.now.step) {
-    return is_elsewhere(shard, progress);
+    return make_error(ErrorCode::kInternal,
+                      "a GPU has made %llu steps of top-k compression, where the host counts %llu",
+                      static_cast<unsigned long long>(progress.step),
+                      static_cast<unsigned long long>(shard.now.step));
   }
   const std::size_t bytes = shard.numel * shard.lane_bytes();
   const u32 which = is_current ? progress.current : 1 - progress.current;
@@ -157,29 +153,6 @@ Status TopkSite::save_side(TopkShard& shard,
   return {};
 }
 
-Status TopkSite::end_cut_off(TopkShard& shard, StreamHandle* stream) const {
-  TopkProgress progress{};
-  LIGHTCC_RETURN_IF_ERROR(copy_to_host(&progress, shard.memory->get(), sizeof(progress), stream));
-  LIGHTCC_RETURN_IF_ERROR(wait(stream));
-  if (progress.step == shard.now.step + 1) {
-    progress.step = shard.now.step;
-    progress.forecast = bits_of(shard.now.forecast);
-    progress.current = 1 - progress.current;
-    LIGHTCC_RETURN_IF_ERROR(
-        copy_to_device(shard.memory->get(), &progress, sizeof(progress), stream));
-    LIGHTCC_RETURN_IF_ERROR(wait(stream));
-  } else if (progress.step != shard.now.step) {
-    return is_elsewhere(shard, progress);
-  }
-  if (shard.course == TopkShard::Course::kLaunched && shard.is_input_whole &&
-      progress.non_finite == 0) {
-    shard.next_forecast = detail::forecast_of(progress.next);
-    shard.offer_next();
-  }
-  shard.is_cut_off = false;
-  return {};
-}
-
 bool TopkSite::settle(TopkShard& shard) {
   if (!shard.now.has_velocity) {
     shard.velocity.reset();
@@ -187,13 +160,9 @@ bool TopkSite::settle(TopkShard& shard) {
   return shard.ending == TopkShard::Ending::kCommitted;
 }
 
-Status TopkSite::commit(const TopkShard& first,
-                        std::size_t count,
-                        Address rows,
-                        StreamHandle* stream) const {
+Status TopkSite::commit(std::size_t count, Address rows, StreamHandle* stream) const {
   TopkArguments arguments{};
   arguments.tensors = detail::at<const TopkTensor>(rows);
-  arguments.is_void = detail::at<const u32>(first.memory->get() + detail::kVoidAt);
   arguments.count = static_cast<u32>(count);
   return run("lightcc_topk_commit", count, kWarpLanes, arguments, stream);
 }

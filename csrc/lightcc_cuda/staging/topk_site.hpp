@@ -42,41 +42,12 @@ struct SiteStep {
   TopkOutcome* outcome = nullptr;
 };
 
-/// A step whose list goes from GPU to GPU. The sum goes to `out`, in memory of the GPU.
-struct ExchangedStep {
-  SiteStep step;  ///< Its list is of no use.
-  std::byte* out = nullptr;
-  double postscale = 1.0;
-};
-
-/// Up to kMaxTopkTensors tensors, the same ones on all members.
-struct ExchangedTensors {
-  std::vector<ExchangedStep> steps;  ///< Of the first ones: the others have no shard here.
-  std::vector<bool*> is_void;        ///< Of all: a list of any member is not finite.
-};
-
-/// What an exchange moves: `bytes` at `own`, which lie in their place among those of all members.
-struct ListBytes {
-  const std::byte* own = nullptr;
-  std::byte* all = nullptr;
-  std::size_t bytes = 0;  ///< None where there is no step.
-};
-
-/// Words in memory of the GPU, which are above 0 where a step is void.
-struct VoidWords {
-  std::byte* first = nullptr;
-  std::size_t count = 0;
-};
-
 class TopkTrial;
 
 class TopkSite {
  public:
   /// Both outlive it.
-  TopkSite(const Driver& driver, PinnedPool& pinned);
-  TopkSite(const TopkSite&) = delete;
-  TopkSite& operator=(const TopkSite&) = delete;
-  ~TopkSite();
+  TopkSite(const Driver& driver, PinnedPool& pinned) : driver_(driver), pinned_(pinned) {}
 
   // Errors of all: kSystem; kUnimplemented, the driver does not load the kernels.
 
@@ -89,9 +60,6 @@ class TopkSite {
   Status save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream);
   /// The same of TopkState::save_other(). kInternal: there is no other side.
   Status save_other(TopkShard& shard, Bytes& out, StreamHandle* stream);
-  /// Finds out how far a step came that was cut off, and has the GPU undo it, which works on it no
-  /// more. Errors: as save_shard().
-  Status end_cut_off(TopkShard& shard, StreamHandle* stream) const;
 
   /// TopkState::compress() of shards of one dtype, each of which occurs once. Copies to the host
   /// what the lists hold, and TopkProgress of each. Up to kMaxTopkTensors shards take as many
@@ -102,33 +70,9 @@ class TopkSite {
   /// sums take as many launches and copies as one.
   Status merge(std::span<const TopkSum> sums, StreamHandle* stream);
 
-  // Steps whose lists go from GPU to GPU, of one dtype. Members have the same ones, with the same
-  // requests. One exchange is under way at a time, through these in turn, on one stream. Nothing
-  // waits for the GPU, but for prepare().
-
-  /// For steps of any number: ends the last ones, which the GPU may not know of, and makes room.
-  Status prepare(std::span<const ExchangedStep> steps, StreamHandle* stream);
-  /// Compresses. Returns what is to be gathered then, in the stream's order.
-  Result<ListBytes> begin_exchange(ExchangedTensors tensors,
-                                   std::size_t members,
-                                   std::size_t own,
-                                   StreamHandle* stream);
-  /// Looks at what was gathered, whatever it is.
-  Status check_exchange(StreamHandle* stream) const;
-  /// Where tensors are cut into shards, whose members agree on what is void: these words are to
-  /// become the largest ones of all members, in the stream's order. Errors: kInternal, the exchange
-  /// has not begun.
-  Result<VoidWords> words_to_agree_on();
-  /// Adds up what was gathered, and ends the steps.
-  Status merge_exchange(StreamHandle* stream) const;
-  /// Says what became of them, once the stream has come so far. Errors: kPeerFailed, the rank, of
-  /// `ranks` by member, has sent a list that is damaged: the step is then void.
-  Status end_exchange(std::span<const std::int32_t> ranks);
-
  private:
   friend class TopkTrial;  // Measures the launches of a step (measure/topk_trial.hpp).
 
-  struct Exchange;
   struct StepTable;
   struct SumTable;
 
@@ -152,10 +96,7 @@ class TopkSite {
                    StreamHandle* stream);
   /// Tells the GPU that the last steps of `count` shards count, whose rows are the first ones of
   /// the table `rows`.
-  Status commit(const TopkShard& first,
-                std::size_t count,
-                Address rows,
-                StreamHandle* stream) const;
+  Status commit(std::size_t count, Address rows, StreamHandle* stream) const;
   Status compress_table(StepTable& table, StreamHandle* stream);
   Status launch_step(const StepTable& table, StreamHandle* stream) const;
   Status fetch_lists(const StepTable& table,
@@ -181,7 +122,6 @@ class TopkSite {
   std::optional<KernelTable> kernels_;
   std::optional<DeviceMemory> scratch_;
   std::size_t scratch_bytes_ = 0;
-  std::unique_ptr<Exchange> exchange_;  // Null: none is under way.
 };
 
 }  // namespace lightcc::cuda

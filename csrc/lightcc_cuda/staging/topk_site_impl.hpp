@@ -8,10 +8,9 @@
 
 namespace lightcc::cuda::detail {
 
-// In a shard's memory: its progress, and behind that a word that stays zero.
-inline constexpr std::size_t kVoidAt = sizeof(TopkProgress);
+/// In a shard's memory, behind its progress.
 inline constexpr std::size_t kLanesAt = 256;
-static_assert(kVoidAt + sizeof(u32) <= kLanesAt);
+static_assert(sizeof(TopkProgress) <= kLanesAt);
 
 template <typename T>
 T* at(Address address) {

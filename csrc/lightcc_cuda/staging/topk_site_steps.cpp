@@ -48,13 +48,13 @@ Status TopkSite::launch_step(const StepTable& table, StreamHandle* stream) const
     LIGHTCC_RETURN_IF_ERROR(launch(detail::of_lanes("topk_encode", dtype), table.tiles));
   }
   LIGHTCC_RETURN_IF_ERROR(launch(detail::of_elements("topk_measure", dtype), tensors));
-  return table.packs ? launch("lightcc_topk_pack", table.parts) : Status();
+  return launch("lightcc_topk_pack", table.parts);
 }
 
 Status TopkSite::compress(std::span<const SiteStep> steps, StreamHandle* stream) {
   while (!steps.empty()) {
     const std::size_t count = std::min<std::size_t>(steps.size(), kMaxTopkTensors);
-    StepTable table(steps.first(count), true);
+    StepTable table(steps.first(count));
     LIGHTCC_RETURN_IF_ERROR(compress_table(table, stream));
     steps = steps.subspan(count);
   }
@@ -86,11 +86,10 @@ Status TopkSite::compress_table(StepTable& table, StreamHandle* stream) {
   const Address rows = memory + table.rows_at;
   LIGHTCC_RETURN_IF_ERROR(copy_to_device(rows, pinned.get() + rows_of_host, rows_bytes, stream));
   if (committed > 0) {
-    LIGHTCC_RETURN_IF_ERROR(commit(table.shard(), committed, rows, stream));
+    LIGHTCC_RETURN_IF_ERROR(commit(committed, rows, stream));
   }
   for (const SiteStep& step : table.steps) {
     step.shard->ending = TopkShard::Ending::kNotified;
-    step.shard->ends_on_gpu = false;
   }
   LIGHTCC_RETURN_IF_ERROR(launch_step(table, stream));
   for (const SiteStep& step : table.steps) {

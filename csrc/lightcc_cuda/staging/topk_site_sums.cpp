@@ -133,14 +133,14 @@ Status TopkSite::merge(std::span<const TopkSum> sums, StreamHandle* stream) {
 Status TopkSite::merge_table(std::span<const TopkSum> sums, StreamHandle* stream) {
   const SumTable table(sums);
   detail::Arena arena;
-  const std::size_t flags_bytes = sums.size() * kMergeFlags * sizeof(u32);
-  const std::size_t flags_at = arena.add(flags_bytes);
+  const std::size_t words_bytes = sums.size() * sizeof(u32);
+  const std::size_t words_at = arena.add(words_bytes);
   const std::size_t begins_at = arena.add(table.begins * sizeof(u32));
   const std::size_t copy_at = arena.add(table.copied.bytes());
   LIGHTCC_ASSIGN_OR_RETURN(const Address memory, scratch(arena.bytes()));
   LIGHTCC_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> pinned,
                            pinned_.take(table.copied.bytes()));
-  detail::MergeRows rows(memory + begins_at, memory + flags_at);
+  detail::MergeRows rows(memory + begins_at, memory + words_at);
   table.fill_rows(sums, memory + copy_at, rows);
   const MergeArguments arguments =
       rows.arguments(memory + copy_at + table.rows_at, memory + copy_at + table.lists_at);
@@ -154,7 +154,7 @@ Status TopkSite::merge_table(std::span<const TopkSum> sums, StreamHandle* stream
   }
   LIGHTCC_RETURN_IF_ERROR(
       copy_to_device(memory + copy_at, pinned.get(), table.copied.bytes(), stream));
-  LIGHTCC_RETURN_IF_ERROR(fill(memory + flags_at, flags_bytes, stream));
+  LIGHTCC_RETURN_IF_ERROR(fill(memory + words_at, words_bytes, stream));
   LIGHTCC_RETURN_IF_ERROR(
       run("lightcc_merge_begin", table.num_lists, kMergeThreads, arguments, stream));
   LIGHTCC_RETURN_IF_ERROR(run(detail::of_elements("merge", sums.front().dtype),

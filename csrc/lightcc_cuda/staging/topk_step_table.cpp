@@ -10,9 +10,8 @@ constexpr u64 kMaxParts = 512;
 
 }  // namespace
 
-TopkSite::StepTable::StepTable(std::span<const SiteStep> of, bool packs_lists)
+TopkSite::StepTable::StepTable(std::span<const SiteStep> of)
     : steps(of.begin(), of.end()),
-      packs(packs_lists),
       rows_at(arena.add(of.size() * sizeof(TopkTensor))),
       counters_at(arena.add(2 * sizeof(u32))),
       reports_at(arena.add(of.size() * sizeof(TopkProgress))) {
@@ -22,21 +21,17 @@ TopkSite::StepTable::StepTable(std::span<const SiteStep> of, bool packs_lists)
     tiles += tiles_of(step.shard->numel, kTopkTile);
     has_scales = has_scales || detail::format_of(step).has_scales();
   }
-  if (packs) {
-    packed_bytes = packed.bytes();
-    packed_at = arena.add(packed_bytes);
-  }
+  packed_bytes = packed.bytes();
+  packed_at = arena.add(packed_bytes);
 }
 
-std::size_t TopkSite::StepTable::arrange(std::size_t members, std::size_t member) {
+void TopkSite::StepTable::arrange() {
   detail::Arena lists;
   for (const SiteStep& step : steps) {
     arrays.emplace_back(step, arena, lists);
   }
-  own = member;
   lists_bytes = lists.bytes();
-  lists_at = arena.add(members * lists_bytes);
-  return lists_at;
+  lists_at = arena.add(lists_bytes);
 }
 
 TopkTensor TopkSite::StepTable::row(const SiteStep& step,
@@ -45,7 +40,7 @@ TopkTensor TopkSite::StepTable::row(const SiteStep& step,
   const TopkShard& shard = *step.shard;
   const TopkFormat format = detail::format_of(step);
   const lightcc::detail::ListLayout front = detail::layout_of(step, 0);
-  const Address list = memory + lists_at + own * lists_bytes;
+  const Address list = memory + lists_at;
   TopkTensor row = detail::row_of(shard);
   for (std::size_t i = 0; shard.next_has_velocity && i < 2; ++i) {
     row.velocity[i] = detail::at<u8>(shard.velocity->get() + i * detail::lanes_bytes(shard));

@@ -51,31 +51,28 @@ struct RowArrays {
 
 struct TopkSite::StepTable {
   std::vector<SiteStep> steps;
-  bool packs;  ///< Lists are packed for the host.
   // In memory of the GPU.
   detail::Arena arena;
   std::size_t rows_at;
   std::size_t counters_at;
   std::size_t reports_at;
   std::size_t packed_at = 0;
-  std::size_t lists_at = 0;  ///< Of all members.
+  std::size_t lists_at = 0;
   std::vector<detail::RowArrays> arrays;
 
   std::size_t packed_bytes = 0;  ///< If all lists were full.
-  std::size_t lists_bytes = 0;   ///< Of one member. They follow from the requests alone.
-  std::size_t own = 0;           ///< Which of the members this is.
+  std::size_t lists_bytes = 0;
   std::vector<TopkTensor> rows;
   TopkArguments arguments{};
   u64 tiles = 0;
   u64 parts = 0;
   bool has_scales = false;
 
-  StepTable(std::span<const SiteStep> of, bool packs_lists);
+  explicit StepTable(std::span<const SiteStep> of);
 
   const TopkShard& shard() const { return *steps.front().shard; }
-  /// Gives arrays their places, in the order of the steps: lists of all members side by side.
-  /// Returns where these are.
-  std::size_t arrange(std::size_t members = 1, std::size_t member = 0);
+  /// Gives arrays their places, in the order of the steps.
+  void arrange();
   /// Once the memory is there.
   void fill_rows(Address memory);
 

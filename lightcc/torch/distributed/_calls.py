@@ -79,9 +79,7 @@ class Calls:
                 self._finish(handle, finish, limit, what)
             return None
         with region(what):
-            early = self._world.async_completion
-            name = self._named(what)
-            work = Work(handle, outputs, finish, limit, name, source, ends_early=early)
+            work = Work(handle, outputs, finish, limit, self._named(what), source)
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

@@ -33,8 +33,6 @@ class Work(dist.Work):
         timeout_s: float,
         what: str,
         source: int = -1,
-        *,
-        ends_early: bool = False,
     ) -> None:
         """Takes over `handle`.
 
@@ -46,7 +44,6 @@ class Work(dist.Work):
             timeout_s: How long `wait()` waits where it is not told.
             what: Names operation and group in errors.
             source: Rank in the group that a message comes from.
-            ends_early: Whether a GPU may not have finished when the operation is done.
         """
         super().__init__()
         self._handle = handle
@@ -55,7 +52,6 @@ class Work(dist.Work):
         self._timeout_s = timeout_s
         self._what = what
         self._source = source
-        self._ends_early = ends_early
         self._error: Exception | None = None
         self._lock = threading.RLock()
         self._future: Any = None
@@ -165,7 +161,7 @@ class Work(dist.Work):
     def _streams_of_its_own(self) -> Iterator[None]:
         """Has this thread wait on GPUs with streams that nobody computes on."""
         with contextlib.ExitStack() as stack:
-            for device in self._devices() if self._ends_early else []:
+            for device in self._devices():
                 stack.enter_context(_stream_of(device))
             yield
 
@@ -208,7 +204,7 @@ class Work(dist.Work):
             self._error = error
         self._handle = None
         self._finish = None
-        devices = self._devices() if self._ends_early and self._error is None else []
+        devices = self._devices() if self._error is None else []
         if devices and self._settled is None:  # For other streams that wait later.
             self._settled = torch.futures.Future(devices=devices)
             self._settled.set_result(self._outputs)

@@ -67,7 +67,6 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
                             {"LIGHT_INTRA_SIZE", "4"},
                             {"LIGHT_HIERARCHICAL_THRESHOLD", "2G"},
                             {"LIGHT_2D_CHUNK", "3M"},
-                            {"LIGHT_2D_INTER", "NCCL"},
                             {"LIGHT_LOG_LEVEL", "debug"},
                             {"HOROVOD_LOG_HIDE_TIME", "1"}});
   EXPECT_EQ(knobs.iface, "eth0,eth1");
@@ -93,7 +92,6 @@ TEST(Knobs, every_engine_knob_arrives_in_its_member) {
   EXPECT_EQ(knobs.intra_size, 4);
   EXPECT_EQ(knobs.two_level_max_bytes, std::int64_t{2} << 30);
   EXPECT_EQ(knobs.two_level_chunk_bytes, 3 << 20);
-  EXPECT_EQ(knobs.two_level_inter, "nccl");
   EXPECT_EQ(knobs.log_level, LogLevel::kDebug);
   EXPECT_TRUE(knobs.log_hide_time);
 }
@@ -227,9 +225,6 @@ TEST(Knobs, the_launch_line_of_lightcc_users_is_honoured) {
 TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
   const std::vector<std::string> defaults = {"LIGHT_NET=tcp",
                                              "LIGHT_GPU_OPERATIONS=host",
-                                             "LIGHT_NCCL_BUFFER=0",
-                                             "LIGHT_NCCL_RANK_ORDER=0",
-                                             "LIGHT_NCCL_TOPK=0",
                                              "LIGHT_FUSION_STRATEGY=",
                                              "LIGHT_FUSION_SCHEDULE=",
                                              "LIGHT_NUM_STREAMS=1",
@@ -237,20 +232,15 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                              "LIGHT_INTRA_SIZE=0",
                                              "LIGHT_HIERARCHICAL_THRESHOLD=1G",
                                              "LIGHT_2D_CHUNK=0",
-                                             "LIGHT_2D_INTER=host",
                                              "LIGHT_QUANTIZE_ALLREDUCE=",
                                              "LIGHT_TOPK_ALLREDUCE=0",
                                              "LIGHT_TOPK_OPTIMIZER=1",
                                              "LIGHT_TOPK_RATIO=0.01",
                                              "LIGHT_TOPK_THRESHOLD=1M",
-                                             "LIGHT_TOPK_FP16=0",
-                                             "LIGHT_GPU_CHUNK=4M"};
+                                             "LIGHT_TOPK_FP16=0"};
   EXPECT_EQ(shared_knobs(good({})), defaults);
   const std::vector<std::string> set = {"LIGHT_NET=harp",
                                         "LIGHT_GPU_OPERATIONS=nccl",
-                                        "LIGHT_NCCL_BUFFER=64M",
-                                        "LIGHT_NCCL_RANK_ORDER=0",
-                                        "LIGHT_NCCL_TOPK=1",
                                         "LIGHT_FUSION_STRATEGY=horovod",
                                         "LIGHT_FUSION_SCHEDULE=",
                                         "LIGHT_NUM_STREAMS=3",
@@ -258,26 +248,20 @@ TEST(Knobs, shared_ones_are_listed_as_they_stand_in_the_environment) {
                                         "LIGHT_INTRA_SIZE=2",
                                         "LIGHT_HIERARCHICAL_THRESHOLD=5000",
                                         "LIGHT_2D_CHUNK=1M",
-                                        "LIGHT_2D_INTER=nccl",
                                         "LIGHT_QUANTIZE_ALLREDUCE=int8",
                                         "LIGHT_TOPK_ALLREDUCE=1",
                                         "LIGHT_TOPK_OPTIMIZER=0",
                                         "LIGHT_TOPK_RATIO=0.001",
                                         "LIGHT_TOPK_THRESHOLD=2M",
-                                        "LIGHT_TOPK_FP16=1",
-                                        "LIGHT_GPU_CHUNK=256K"};
+                                        "LIGHT_TOPK_FP16=1"};
   EXPECT_EQ(shared_knobs(good({{"LIGHT_NET", "harp"},
                                {"HOROVOD_GPU_OPERATIONS", "NCCL"},
-                               {"LIGHT_NCCL_BUFFER", "64M"},
-                               {"LIGHT_NCCL_TOPK", "1"},
                                {"LIGHT_FUSION_STRATEGY", "horovod"},
                                {"LIGHT_NUM_STREAMS", "3"},
-                               {"LIGHT_GPU_CHUNK", "256K"},
                                {"LIGHT_2D_ALLREDUCE", "on"},
                                {"LIGHT_INTRA_SIZE", "2"},
                                {"LIGHT_HIERARCHICAL_THRESHOLD", "5000"},
                                {"LIGHT_2D_CHUNK", "1024K"},
-                               {"LIGHT_2D_INTER", "nccl"},
                                {"LIGHT_QUANTIZE_ALLREDUCE", "int8"},
                                {"LIGHT_TOPK_ALLREDUCE", "1"},
                                {"LIGHT_TOPK_OPTIMIZER", "0"},

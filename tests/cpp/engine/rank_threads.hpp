@@ -32,7 +32,8 @@ inline GetEnv get_env_from(Environment environment) {
 struct JobOptions {
   int size = 2;
   Environment environment;
-  std::vector<int> hosts = {};  ///< Emulated host of each rank; empty: one host.
+  std::function<void(Knobs& knobs)> adjust = {};  ///< What the environment does not set.
+  std::vector<int> hosts = {};                    ///< Emulated host of each rank; empty: one host.
   std::vector<std::vector<std::int32_t>> process_sets = {};
   std::function<std::vector<PlaneMaker>(int rank)> planes = {};  ///< Beside the host's.
   std::function<std::shared_ptr<Staging>(int rank)> staging = {};
@@ -78,6 +79,9 @@ inline void run_job(const JobOptions& options, const std::function<void(World&, 
       }
       auto knobs = read_knobs(get_env_from(environment));
       ASSERT_TRUE(knobs.ok()) << knobs.status().message();
+      if (options.adjust) {
+        options.adjust(*knobs);
+      }
       WorldOptions world_options;
       world_options.knobs = *knobs;
       world_options.epoch.rank = rank;

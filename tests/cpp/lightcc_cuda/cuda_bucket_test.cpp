@@ -24,32 +24,27 @@ using Kernel = void (*)(BucketArguments);
 
 /// Tensors and a bucket of elements of such sizes, filled with random bytes.
 struct Bucket {
-  explicit Bucket(std::vector<std::size_t> sizes,
-                  std::size_t tensor_bytes,
-                  std::size_t bucket_bytes,
-                  bool aligned,
-                  Rng& rng)
+  explicit Bucket(std::vector<std::size_t> sizes, std::size_t element_bytes, bool aligned, Rng& rng)
       : counts(std::move(sizes)) {
     const auto shift = [&](std::size_t bytes) {
       return aligned ? 0 : rng.below(2) == 0 ? rng.below(16) : rng.below(16 / bytes) * bytes;
     };
     for (const std::size_t count : counts) {
       firsts.push_back(total);
-      tensors.emplace_back(count * tensor_bytes, shift(tensor_bytes)).randomize(rng);
+      tensors.emplace_back(count * element_bytes, shift(element_bytes)).randomize(rng);
       total += count;
     }
-    bucket = Region(total * bucket_bytes, shift(bucket_bytes));
+    bucket = Region(total * element_bytes, shift(element_bytes));
     bucket.randomize(rng);
   }
 
-  BucketArguments arguments(bool unpacks, double factor = 1.0) {
+  BucketArguments arguments(bool unpacks) {
     BucketArguments made{};
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       made.rows[i] = {tensors[i].data(), firsts[i]};
     }
     made.bucket = bucket.data();
     made.total = total;
-    made.factor = factor;
     made.count = static_cast<u32>(tensors.size());
     made.unpacks = unpacks ? 1 : 0;
     return made;
@@ -78,7 +73,7 @@ TEST(CudaBucket, copies_are_those_of_memcpy_at_any_alignment) {
     for (std::uint64_t round = 0; round < 6; ++round) {
       LIGHTCC_TRACE("elements of " << bytes << " bytes, round " << round);
       Rng rng(seed() * 100 + round);
-      Bucket made(random_counts(rng), bytes, bytes, round == 0, rng);
+      Bucket made(random_counts(rng), bytes, round == 0, rng);
       Region wanted(made.total * bytes);
       for (std::size_t i = 0; i < made.tensors.size(); ++i) {
         std::copy_n(made.tensors[i].data(),
@@ -104,7 +99,7 @@ TEST(CudaBucket, takes_as_many_tensors_as_its_arguments_hold) {
   for (std::size_t i = 0; i < counts.size(); ++i) {
     counts[i] = i % 5 == 0 ? 0 : i % 7;
   }
-  Bucket made(counts, 4, 4, false, rng);
+  Bucket made(counts, 4, false, rng);
   testing::run(lightcc_copy_4, 1, kBucketThreads, made.arguments(false), rng);
   for (std::size_t i = 0; i < counts.size(); ++i) {
     EXPECT_EQ(counts[i] == 0 ? 0
@@ -113,118 +108,6 @@ TEST(CudaBucket, takes_as_many_tensors_as_its_arguments_hold) {
                                            counts[i] * 4),
               0)
         << "tensor " << i;
-  }
-}
-
-// ---- Factors within one type: those of reduce().
-
-struct SameType {
-  DataType dtype;
-  Kernel kernel;
-};
-
-constexpr std::array kSameTypes = {SameType{DataType::kUint8, lightcc_convert_u8_u8},
-                                   SameType{DataType::kInt8, lightcc_convert_i8_i8},
-                                   SameType{DataType::kUint16, lightcc_convert_u16_u16},
-                                   SameType{DataType::kInt16, lightcc_convert_i16_i16},
-                                   SameType{DataType::kInt32, lightcc_convert_i32_i32},
-                                   SameType{DataType::kInt64, lightcc_convert_i64_i64},
-                                   SameType{DataType::kFloat16, lightcc_convert_f16_f16},
-                                   SameType{DataType::kBfloat16, lightcc_convert_bf16_bf16},
-                                   SameType{DataType::kFloat32, lightcc_convert_f32_f32},
-                                   SameType{DataType::kFloat64, lightcc_convert_f64_f64}};
-
-TEST(CudaBucket, factors_give_the_bits_of_reduce) {
-  for (const auto& [dtype, kernel] : kSameTypes) {
-    for (const double factor : {1.0, 0.25, -3.7, 1e300}) {
-      LIGHTCC_TRACE(data_type_name(dtype) << " times " << factor);
-      Rng rng(seed());
-      const std::size_t bytes = element_size(dtype);
-      Bucket made({1500, 0, 4097, 3}, bytes, bytes, factor == 1.0, rng);
-      const Reduction reduction{.dtype = dtype, .prescale = factor};
-      Region wanted(made.total * bytes);
-      for (std::size_t i = 0; i < made.tensors.size(); ++i) {
-        const ReduceSource source{.data = made.tensors[i].bytes()};
-        reduce({&source, 1},
-               wanted.bytes() + made.firsts[i] * bytes,
-               nullptr,
-               made.counts[i],
-               reduction,
-               SimdLevel::kPlain);
-      }
-      testing::run(kernel, 2, kBucketThreads, made.arguments(false, factor), rng);
-      EXPECT_EQ(made.bucket, wanted);
-    }
-  }
-}
-
-// ---- Conversions.
-
-struct Conversion {
-  DataType from;
-  DataType to;
-  Kernel kernel;
-};
-
-constexpr std::array kConversions = {
-    Conversion{DataType::kFloat32, DataType::kFloat16, lightcc_convert_f32_f16},
-    Conversion{DataType::kFloat32, DataType::kBfloat16, lightcc_convert_f32_bf16},
-    Conversion{DataType::kFloat16, DataType::kFloat32, lightcc_convert_f16_f32},
-    Conversion{DataType::kFloat16, DataType::kBfloat16, lightcc_convert_f16_bf16},
-    Conversion{DataType::kBfloat16, DataType::kFloat32, lightcc_convert_bf16_f32},
-    Conversion{DataType::kBfloat16, DataType::kFloat16, lightcc_convert_bf16_f16}};
-
-float widened(DataType dtype, const u8* from) {
-  if (dtype == DataType::kFloat32) {
-    float value = 0.0F;
-    std::memcpy(&value, from, sizeof(value));
-    return value;
-  }
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, from, sizeof(bits));
-  return dtype == DataType::kFloat16 ? half_to_float(bits) : bfloat16_to_float(bits);
-}
-
-void narrow(DataType dtype, float value, u8* to) {
-  const float kept = std::isnan(value) ? std::bit_cast<float>(0x7fc00000U) : value;
-  if (dtype == DataType::kFloat32) {
-    std::memcpy(to, &kept, sizeof(kept));
-    return;
-  }
-  const std::uint16_t bits =
-      dtype == DataType::kFloat16 ? float_to_half(kept) : float_to_bfloat16(kept);
-  std::memcpy(to, &bits, sizeof(bits));
-}
-
-TEST(CudaBucket, converts_both_ways_as_the_definition_of_the_types_does) {
-  for (const auto& [from, to, kernel] : kConversions) {
-    for (const bool unpacks : {false, true}) {
-      LIGHTCC_TRACE(data_type_name(from) << " to " << data_type_name(to) << ", " << unpacks);
-      Rng rng(seed());
-      const std::size_t from_bytes = element_size(from);
-      const std::size_t to_bytes = element_size(to);
-      Bucket made({4096, 5000, 7},
-                  unpacks ? to_bytes : from_bytes,
-                  unpacks ? from_bytes : to_bytes,
-                  rng.below(2) == 0,
-                  rng);
-      const float factor = 0.3F;
-      std::vector<Region> wanted = made.tensors;
-      Region wanted_bucket(made.total * to_bytes);
-      for (std::size_t i = 0; i < made.tensors.size(); ++i) {
-        for (std::size_t j = 0; j < made.counts[i]; ++j) {
-          const std::size_t at = made.firsts[i] + j;
-          const u8* source = unpacks ? made.bucket.data() + at * from_bytes
-                                     : made.tensors[i].data() + j * from_bytes;
-          u8* target =
-              unpacks ? wanted[i].data() + j * to_bytes : wanted_bucket.data() + at * to_bytes;
-          narrow(to, widened(from, source) * factor, target);
-        }
-      }
-      testing::run(kernel, 3, kBucketThreads, made.arguments(unpacks, double{factor}), rng);
-      EXPECT_EQ(unpacks ? made.tensors : wanted, wanted);
-      EXPECT_EQ(unpacks ? wanted_bucket : made.bucket, wanted_bucket);
-    }
   }
 }
 

@@ -59,8 +59,7 @@ TEST(CudaMeasure, loads_all_kernels_from_ptx_and_as_users_have_them) {
 }
 
 TEST(CudaMeasure, launches_are_of_few_and_of_many_arguments) {
-  EXPECT_EQ(names_of(measured("launches", {})),
-            (Names{"launch", "launch, 4 KiB", "call to launch"}));
+  EXPECT_EQ(names_of(measured("launches", {})), (Names{"launch", "call to launch"}));
 }
 
 TEST(CudaMeasure, each_job_of_a_launcher_is_a_figure) {

@@ -75,7 +75,8 @@ void start(World& world, const std::string& path) {
   ASSERT_TRUE(started.ok()) << started.message();
 }
 
-/// Two slices, one after the other, each within its bucket on the lane.
+/// Two slices, one after the other, each within its bucket on the lane. One of NCCL's may end
+/// later: a bucket ends when the GPU has been given it.
 void expect_in_order(const TimelineFile& file, const std::string& row, const std::string& name) {
   SCOPED_TRACE(row);
   const std::vector<Slice> slices = file.on(row);
@@ -90,13 +91,13 @@ void expect_in_order(const TimelineFile& file, const std::string& row, const std
     EXPECT_EQ(slices[i].bucket_bytes, i == 0 ? 4000 : 12000);
     if (name != "NCCL_ALLREDUCE") {
       EXPECT_EQ(slices[i].bytes, slices[i].bucket_bytes);
+      EXPECT_LE(slices[i].end, buckets[i].end + error);
     }
     EXPECT_EQ(slices[i].tensor, i == 0 ? "allreduce.a" : "allreduce.b");
     EXPECT_EQ(slices[i].failed, "");
     EXPECT_GE(slices[i].begin, before);
     EXPECT_GT(slices[i].end, slices[i].begin);
     EXPECT_GE(slices[i].begin, buckets[i].begin - error);
-    EXPECT_LE(slices[i].end, buckets[i].end + error);
     before = slices[i].end;
   }
   EXPECT_LT(slices[0].sequence, slices[1].sequence);
@@ -145,7 +146,7 @@ TEST(CudaRows, copies_lie_in_order_within_their_buckets) {
   }
 }
 
-TEST(CudaRows, operations_of_nccl_lie_in_order_within_their_buckets) {
+TEST(CudaRows, operations_of_nccl_lie_in_order) {
   const TimelineFolder folder;
   fake::set_nccl("");
   run_nccl_job(on_one_host(2), [&](World& world, int rank) {

@@ -41,7 +41,7 @@ constexpr std::size_t kPieceBytes = 4096;
 constexpr std::size_t kPiece = kPieceBytes / sizeof(float);
 
 JobOptions in_pieces(JobOptions options) {
-  options.environment["LIGHT_GPU_CHUNK"] = std::to_string(kPieceBytes);
+  options.adjust = [](Knobs& knobs) { knobs.staged_piece_bytes = kPieceBytes; };
   return options;
 }
 

@@ -37,6 +37,11 @@ using testing::value;
 
 constexpr int kLists = 3;
 
+/// Where the next one begins, of what is copied together.
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + 15) / 16 * 16;
+}
+
 struct Case {
   DataType dtype = DataType::kFloat32;
   std::size_t size = 3001;
@@ -198,7 +203,7 @@ TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
                            shard.data(), {.k = k, .capacity = k, .fp16 = fp16}, list, outcome))
                     .ok());
             list.resize(outcome.bytes);
-            list_bytes += (outcome.bytes + 15) / 16 * 16;
+            list_bytes += aligned(outcome.bytes);
           }
           for (const Buffer& list : lists) {
             views.push_back(value(parse_list(list, size, format)));
@@ -208,8 +213,9 @@ TEST_F(CudaTopkKernels, sums_have_the_bits_of_host_memory) {
           ASSERT_TRUE(finish(host.merge(views, expected.data(), size, dtype, 0.3)).ok());
           fake::set("");
           ASSERT_TRUE(finish(kernels.merge(views, sum.data(), size, dtype, 0.3)).ok());
-          EXPECT_EQ(fake::copies_of(0).bytes_to_device,
-                    list_bytes + (sizeof(MergeTensor) + kLists * sizeof(MergeList) + 15) / 16 * 16);
+          EXPECT_EQ(
+              fake::copies_of(0).bytes_to_device,
+              list_bytes + aligned(sizeof(MergeTensor)) + aligned(kLists * sizeof(MergeList)));
           EXPECT_EQ(fake::copies_of(0).bytes_to_host, 0U);
           EXPECT_EQ(sum.read(), expected);
           // As for a step that is void.
@@ -368,43 +374,6 @@ TEST_F(CudaTopkKernels, more_tensors_than_a_table_has_take_several) {
       return expect_same_steps_at_once(framework, kernels, sizes, DataType::kFloat32, {}, 1);
     };
     EXPECT_EQ(calls_of(many_sizes(kMaxTopkTensors + 3)).launches, 2 * calls_of({9}).launches);
-  });
-}
-
-// The GPU is then told that the last one counts, and that there is a velocity now.
-TEST_F(CudaTopkKernels, a_step_may_be_followed_by_one_whose_list_goes_from_gpu_to_gpu) {
-  with_gpu([](const Framework& framework, TopkKernels& of_gpu) {
-    auto& kernels = static_cast<cuda::CudaTopkKernels&>(of_gpu);
-    HostTopkKernels host(SimdLevel::kPlain);
-    const std::size_t size = 3000;
-    auto on_host = value(host.make_state(DataType::kFloat32, size));
-    auto on_gpu = value(kernels.make_state(DataType::kFloat32, size));
-    Buffer shard(size * sizeof(float));
-    Rng rng(seed());
-    for (std::size_t i = 0; i < size; ++i) {
-      put(DataType::kFloat32, shard.data(), i, draw_normal(rng));
-    }
-    const OnGpu memory(framework, shard.size());
-    memory.write(shard);
-    TopkRequest request{.k = 30, .capacity = 40};
-    Buffer list(max_list_bytes(size, request.capacity, {}));
-    TopkOutcome outcome;
-    ASSERT_TRUE(finish(on_host->compress(shard.data(), request, list, outcome)).ok());
-    ASSERT_TRUE(finish(on_gpu->compress(memory.data(), request, list, outcome)).ok());
-    on_host->commit();
-    on_gpu->commit();
-    request.momentum = 0.5;
-    const DeviceTopkStep step{.state = on_gpu.get(), .request = request, .outcome = &outcome};
-    auto prepared = kernels.prepare_exchange({&step, 1});
-    ASSERT_TRUE(prepared.ok());
-    EXPECT_NE(*prepared, nullptr);
-    ASSERT_TRUE(finish(prepared).ok());
-    auto begun = value(kernels.begin_exchange({&step, 1}));
-    EXPECT_FALSE(kernels.begin_exchange({&step, 1}).ok());  // It is pending.
-    EXPECT_TRUE(begun.front().step.shard->velocity.has_value());
-    on_gpu->rollback();
-    begun.clear();
-    EXPECT_EQ(saved(*on_gpu), saved(*on_host));
   });
 }
 

@@ -2,7 +2,6 @@
 // steps, however they end.
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -17,7 +16,6 @@
 #include "compression/topk_testing.hpp"
 #include "lightcc_cuda/cuda_testing.hpp"
 #include "lightcc_cuda/driver/driver.hpp"
-#include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/staging/launcher.hpp"
 #include "lightcc_cuda/staging/topk_kernels.hpp"
@@ -79,7 +77,6 @@ class Pair {
       : kind_(kind),
         kernels_(to_host_, std::make_shared<Launcher>(kDriverFile, 0), 0),
         memory_(framework, kind.size * element_size(kind.dtype)),
-        sum_(framework, kind.size * element_size(kind.dtype)),
         on_host(value(host_.make_state(kind.dtype, kind.size))),
         on_gpu(value(kernels_.make_state(kind.dtype, kind.size))) {}
 
@@ -132,70 +129,10 @@ class Pair {
     expect_same();
   }
 
-  // A step that the GPU ends by itself, in a group of one, as far as the test goes.
-
-  struct OnDevice {
-    ExchangedTensors tensors;
-    std::unique_ptr<TopkOutcome> outcome = std::make_unique<TopkOutcome>();
-    std::unique_ptr<bool> is_void = std::make_unique<bool>(false);
-  };
-  OnDevice begin_on_device(const Step& step) {
-    compress_on_host(step);
-    OnDevice made;
-    const DeviceTopkStep one{.state = on_gpu.get(),
-                             .shard = memory_.data(),
-                             .request = request(step),
-                             .out = sum_.data(),
-                             .outcome = made.outcome.get(),
-                             .is_void = made.is_void.get()};
-    EXPECT_TRUE(finish(kernels_.prepare_exchange({&one, 1})).ok());
-    made.tensors.steps = value(kernels_.begin_exchange({&one, 1}));
-    made.tensors.is_void.push_back(made.is_void.get());
-    return made;
-  }
-  void launch(const OnDevice& step) {
-    run([&step](const GpuSite& gpu) {
-      return gpu.topk.begin_exchange(step.tensors, 1, 0, gpu.stream.get()).status();
-    });
-  }
-  void merge() {
-    run([](const GpuSite& gpu) -> Status {
-      LIGHTCC_RETURN_IF_ERROR(gpu.topk.check_exchange(gpu.stream.get()));
-      return gpu.topk.merge_exchange(gpu.stream.get());
-    });
-  }
-  void report() {
-    run([](const GpuSite& gpu) {
-      const std::vector<std::int32_t> ranks{0};
-      return gpu.topk.end_exchange(ranks);
-    });
-  }
-  void take_on_device(const Step& step) {
-    const OnDevice made = begin_on_device(step);
-    launch(made);
-    merge();
-    report();
-    EXPECT_EQ(*made.is_void, step.end == End::kNotFinite);
-    end(step);
-    if (step.end != End::kRolledBack) {  // The GPU has said how it has ended it.
-      fake::set("");
-      (void)on_gpu->step();
-      EXPECT_EQ(fake::copies_of(0).to_host, 0);
-    }
-    expect_same();
-  }
-
  private:
   TopkRequest request(const Step& step) const { return request_of(kind_, step.momentum); }
   TopkFormat format() const { return {.dtype = kind_.dtype, .fp16 = kind_.fp16}; }
 
-  void run(const std::function<Status(const GpuSite&)>& job) {
-    const Status status = to_host_->run([&](const GpuSite& gpu) -> Status {
-      LIGHTCC_RETURN_IF_ERROR(job(gpu));
-      return gpu.stream.wait();
-    });
-    ASSERT_TRUE(status.ok()) << status.message();
-  }
   void compress_on_host(const Step& step) {
     std::vector<double> values = normal_values(rng_, kind_.size);
     if (step.end == End::kNotFinite) {
@@ -214,7 +151,6 @@ class Pair {
   std::shared_ptr<Launcher> to_host_ = std::make_shared<Launcher>(kDriverFile, 0);
   CudaTopkKernels kernels_;
   OnGpu memory_;
-  OnGpu sum_;
 
  public:
   std::unique_ptr<TopkShardState> on_host;
@@ -268,68 +204,6 @@ TEST_F(CudaTopkSides, have_the_bytes_of_host_memory_however_steps_end) {
   });
 }
 
-TEST_F(CudaTopkSides, are_there_where_the_gpu_ends_steps_by_itself) {
-  with_gpu([](const Framework& framework, TopkKernels& /*kernels*/) {
-    for (const DataType dtype : kFloatTypes) {
-      Pair pair(framework, {.dtype = dtype, .size = 900});
-      for (std::size_t i = 0; i < kSteps.size(); ++i) {
-        LIGHTCC_TRACE(data_type_name(dtype) << ", step " << i);
-        // Some go by way of the host in between.
-        i % 5 == 3 ? pair.take(kSteps[i]) : pair.take_on_device(kSteps[i]);
-      }
-    }
-  });
-}
-
-// How far it came, the GPU alone knows.
-TEST_F(CudaTopkSides, are_found_after_a_step_that_the_gpu_did_not_report) {
-  with_gpu([](const Framework& framework, TopkKernels& /*kernels*/) {
-    enum class Cut : std::uint8_t { kBegun, kLaunched, kMerged, kReported };
-    for (const Cut cut : {Cut::kBegun, Cut::kLaunched, Cut::kMerged, Cut::kReported}) {
-      for (const double momentum : {0.0, 0.9}) {
-        for (const std::size_t before : {0U, 1U, 3U}) {
-          LIGHTCC_TRACE("cut " << static_cast<int>(cut) << ", momentum " << momentum << ", after "
-                               << before);
-          Pair pair(framework, {.size = 900});
-          for (std::size_t i = 0; i < before; ++i) {
-            i == 1 ? pair.take({.momentum = momentum})
-                   : pair.take_on_device({.momentum = momentum});
-          }
-          const Step step{.momentum = momentum, .end = End::kRolledBack};
-          const Pair::OnDevice made = pair.begin_on_device(step);
-          if (cut >= Cut::kLaunched) {
-            pair.launch(made);
-          }
-          if (cut >= Cut::kMerged) {
-            pair.merge();
-          }
-          if (cut >= Cut::kReported) {
-            pair.report();
-          }
-          pair.end(step);
-          pair.expect_same(cut != Cut::kBegun);
-          pair.take_on_device({.momentum = momentum});
-          pair.take({.momentum = momentum});
-        }
-      }
-    }
-  });
-}
-
-TEST_F(CudaTopkSides, of_a_step_that_is_not_finite_and_not_reported_are_one) {
-  with_gpu([](const Framework& framework, TopkKernels& /*kernels*/) {
-    Pair pair(framework, {});
-    pair.take_on_device({});
-    const Step step{.end = End::kNotFinite};
-    const Pair::OnDevice made = pair.begin_on_device(step);
-    pair.launch(made);
-    pair.merge();
-    pair.end(step);
-    pair.expect_same();
-    pair.take_on_device({});
-  });
-}
-
 // What was told before still counts, though the GPU had not heard of it.
 TEST_F(CudaTopkSides, a_step_whose_job_does_not_run_leaves_the_one_before) {
   with_gpu([](const Framework& framework, TopkKernels& /*kernels*/) {
@@ -347,44 +221,6 @@ TEST_F(CudaTopkSides, a_step_whose_job_does_not_run_leaves_the_one_before) {
         pair.take({.momentum = momentum});
       }
     }
-  });
-}
-
-// Where other operations bring what is compressed, they may have been cut off as well.
-TEST_F(CudaTopkSides, of_a_step_whose_input_may_be_broken_are_one) {
-  with_gpu([](const Framework& framework, TopkKernels& /*kernels*/) {
-    for (const bool is_merged : {false, true}) {
-      Pair pair(framework, {});
-      pair.take_on_device({});
-      const Step step{.end = End::kRolledBack};
-      const Pair::OnDevice made = pair.begin_on_device(step);
-      pair.launch(made);
-      if (is_merged) {
-        pair.merge();
-      }
-      made.tensors.steps.front().step.shard->is_input_whole = false;
-      pair.end(step);
-      pair.expect_same(false);
-      pair.take_on_device({});
-    }
-  });
-}
-
-TEST_F(CudaTopkSides, of_a_gpu_that_may_still_work_are_not_told) {
-  with_gpu([](const Framework& framework, TopkKernels& /*kernels*/) {
-    Pair pair(framework, {});
-    pair.take_on_device({});
-    const Step step{.end = End::kRolledBack};
-    const Pair::OnDevice made = pair.begin_on_device(step);
-    pair.launch(made);
-    made.tensors.steps.front().step.shard->is_lost = true;  // As by a thread in ncclCommAbort().
-    pair.end(step);
-    EXPECT_FALSE(pair.on_gpu->step());
-    EXPECT_FALSE(pair.on_gpu->other_step());
-    Bytes bytes;
-    EXPECT_EQ(pair.on_gpu->save(bytes).code(), ErrorCode::kSystem);
-    EXPECT_EQ(pair.on_gpu->save_other(bytes).code(), ErrorCode::kSystem);
-    EXPECT_TRUE(bytes.empty());
   });
 }
 

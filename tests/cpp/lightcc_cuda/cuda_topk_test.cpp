@@ -156,7 +156,9 @@ int expect_same_steps(const Case& c) {
       }
       is_void ? tensors[i].cpu.rollback() : tensors[i].cpu.commit();
     }
-    commit_topk_step(rows, is_void, rng);
+    if (!is_void) {
+      commit_topk_step(rows, rng);
+    }
     for (const Tensor& tensor : tensors) {
       expect_same_state(tensor, c.momentum != 0.0);
     }
@@ -256,37 +258,13 @@ TEST(CudaTopk, a_step_that_is_void_leaves_the_state_as_it_was) {
       const bool flagged = (packed.lists(rows).front()[5] & std::byte{1}) != std::byte{0};
       EXPECT_EQ(flagged, step == 1);
       EXPECT_EQ(packed.report(0).non_finite, step == 1 ? 1U : 0U);
-      commit_topk_step(rows, step == 2, rng);  // Step 2 is void because of another rank.
+      if (step != 2) {  // It is void because of another rank.
+        commit_topk_step(rows, rng);
+      }
       EXPECT_EQ(gpu.progress().step, 1U);
       EXPECT_EQ(gpu.progress().current, step == 0 ? 1 - before.current : before.current);
       EXPECT_EQ(gpu.progress().forecast.threshold == before.forecast.threshold, step != 0);
     }
-  }
-}
-
-TEST(CudaTopk, each_tensor_ends_by_its_own_word_and_is_told_of_as_it_was) {
-  Rng rng(seed());
-  std::vector<Region> shards;
-  std::vector<TopkOnGpu> tensors;
-  for (std::size_t i = 0; i < 3; ++i) {
-    Region& shard = shards.emplace_back(9000 * sizeof(float));
-    for (std::size_t at = 0; at < 9000; ++at) {
-      put(DataType::kFloat32, shard.bytes(), at, draw_normal(rng));
-    }
-    tensors.emplace_back(DataType::kFloat32, 9000, false);
-  }
-  std::vector<TopkTensor> rows;
-  for (std::size_t i = 0; i < 3; ++i) {
-    rows.push_back(tensors[i].row(
-        i * tensors[i].tiles(), shards[i].data(), 1.0, {.k = 90 + i, .capacity = 120}));
-  }
-  const PackedStep packed = run_topk_step(rows, DataType::kFloat32, rng);
-  std::vector<TopkProgress> reports(3);
-  commit_topk_step(rows, {0, 1, 0}, reports, rng);
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(tensors[i].progress().step, i == 1 ? 0U : 1U) << i;
-    EXPECT_EQ(std::memcmp(&reports[i], &packed.report(i), sizeof(TopkProgress)), 0) << i;
-    EXPECT_EQ(reports[i].next.k, 90 + i);
   }
 }
 

@@ -134,13 +134,6 @@ TEST_F(NcclCompressionOfShards, a_bucket_takes_as_many_launches_whatever_it_hold
   EXPECT_EQ(launches_of_bucket(many), of_one);
 }
 
-TEST_F(NcclCompressionOfShards, copies_shards_alone_where_the_host_is_to_compress) {
-  JobOptions options = topk_jobs::options_on_levels();
-  options.environment["LIGHT_GPU_TOPK"] = "0";
-  std::size_t list = 0;
-  EXPECT_EQ(bytes_to_host(options, 0, list), 4 * 40000 * sizeof(float) / 2);
-}
-
 TEST_F(NcclCompressionOfShards, a_rank_that_has_joined_contributes_zeros) {
   std::array<Numbers, 4> results;
   run_nccl_job(topk_jobs::options_on_levels(), [&](World& world, int rank) {

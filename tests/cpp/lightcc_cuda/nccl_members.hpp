@@ -32,7 +32,6 @@ inline Status finish(Work& work) {
 
 struct MembersOptions {
   int members = 2;
-  KernelReductions kernels = {};
   std::string gpus = {};  ///< Of the fake driver, beside what all have.
   std::string nccl = {};  ///< Of the fake NCCL.
 };
@@ -58,8 +57,7 @@ inline void run_members(const MembersOptions& options,
                                     .size = members,
                                     .device = rank,
                                     .start_patience = std::chrono::seconds(30),
-                                    .operation_patience = std::chrono::seconds(30),
-                                    .kernels = options.kernels});
+                                    .operation_patience = std::chrono::seconds(30)});
       ASSERT_TRUE(comms.ok());
       const std::shared_ptr<NcclComm> comm = (*comms)->split(rank);
       Result<bool> made = comm->is_made();

@@ -32,7 +32,8 @@ constexpr int kRanks = 2;
 
 JobOptions options() {
   JobOptions options = on_one_host(kRanks);
-  options.environment = {{"LIGHT_NUM_STREAMS", "4"}, {"LIGHT_NCCL_TIMEOUT", "5"}};
+  options.environment = {{"LIGHT_NUM_STREAMS", "4"}};
+  options.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 5; };
   return options;
 }
 

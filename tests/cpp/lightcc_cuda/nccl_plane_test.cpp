@@ -22,8 +22,8 @@
 #include "lightcc_cuda/fake_nccl/fake_nccl.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/nccl/agreement.hpp"
+#include "lightcc_cuda/nccl/group.hpp"
 #include "lightcc_cuda/nccl/plane.hpp"
-#include "lightcc_cuda/nccl/reducer.hpp"
 #include "lightcc_cuda/nccl_jobs.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
 
@@ -127,27 +127,21 @@ struct Case {
   DataType dtype;
   ReduceOp op;
   double prescale;
-  Reducer reducer;  ///< Where there are kernels.
+  bool is_for_nccl;
 };
 
-TEST(NcclSignatures, what_nccl_cannot_do_is_for_kernels_or_is_staged) {
-  constexpr Reducer kNone = Reducer::kNone;
-  constexpr Reducer kNccl = Reducer::kNccl;
-  constexpr Reducer kKernel = Reducer::kKernel;
-  const Case cases[] = {{DataType::kFloat32, ReduceOp::kSum, 1.0, kNccl},
-                        {DataType::kBfloat16, ReduceOp::kAverage, 0.5, kNccl},
-                        {DataType::kFloat16, ReduceOp::kSum, 0.5, kNccl},
-                        {DataType::kFloat64, ReduceOp::kProduct, 1.0, kNccl},
-                        {DataType::kFloat32, ReduceOp::kMax, 0.5, kKernel},
-                        {DataType::kFloat32, ReduceOp::kAdasum, 1.0, kNone},
-                        {DataType::kInt64, ReduceOp::kSum, 1.0, kNccl},
-                        {DataType::kInt64, ReduceOp::kAverage, 1.0, kKernel},
-                        {DataType::kInt32, ReduceOp::kSum, 0.5, kKernel},
-                        {DataType::kInt16, ReduceOp::kSum, 1.0, kKernel},
-                        {DataType::kBool, ReduceOp::kMax, 1.0, kKernel}};
-  const KernelReductions none;
-  const KernelReductions all{.are_loaded = true};
-  const KernelReductions ordered{.are_loaded = true, .in_rank_order = true};
+TEST(NcclSignatures, what_nccl_cannot_do_is_staged) {
+  const Case cases[] = {{DataType::kFloat32, ReduceOp::kSum, 1.0, true},
+                        {DataType::kBfloat16, ReduceOp::kAverage, 0.5, true},
+                        {DataType::kFloat16, ReduceOp::kSum, 0.5, true},
+                        {DataType::kFloat64, ReduceOp::kProduct, 1.0, true},
+                        {DataType::kFloat32, ReduceOp::kMax, 0.5, false},
+                        {DataType::kFloat32, ReduceOp::kAdasum, 1.0, false},
+                        {DataType::kInt64, ReduceOp::kSum, 1.0, true},
+                        {DataType::kInt64, ReduceOp::kAverage, 1.0, false},
+                        {DataType::kInt32, ReduceOp::kSum, 0.5, false},
+                        {DataType::kInt16, ReduceOp::kSum, 1.0, false},
+                        {DataType::kBool, ReduceOp::kMax, 1.0, false}};
   Signature signature;
   for (const Case& one : cases) {
     for (const OpType op : {OpType::kAllreduce, OpType::kReducescatter}) {
@@ -157,18 +151,12 @@ TEST(NcclSignatures, what_nccl_cannot_do_is_for_kernels_or_is_staged) {
       signature.prescale = one.prescale;
       LIGHTCC_TRACE(data_type_name(one.dtype)
                     << " " << reduce_op_name(one.op) << " " << one.prescale);
-      EXPECT_EQ(reducer_of(signature, 64, all), one.reducer);
-      EXPECT_EQ(is_for_nccl(signature, false, 64, all), one.reducer != kNone);
-      EXPECT_EQ(is_for_nccl(signature, false, 64, none), one.reducer == kNccl);
-      EXPECT_EQ(is_for_nccl(signature, false, 65, all), one.reducer == kNccl);
-      EXPECT_FALSE(is_for_nccl(signature, true, 64, all));
-      EXPECT_EQ(reducer_of(signature, 64, ordered),
-                is_floating_point(one.dtype) && one.reducer == kNccl ? kKernel : one.reducer);
+      EXPECT_EQ(is_for_nccl(signature), one.is_for_nccl);
     }
     signature.op = OpType::kBroadcast;
-    EXPECT_TRUE(is_for_nccl(signature, false, 65, none));
+    EXPECT_TRUE(is_for_nccl(signature));
     signature.op = OpType::kSend;
-    EXPECT_FALSE(is_for_nccl(signature, false, 64, all));
+    EXPECT_FALSE(is_for_nccl(signature));
   }
 }
 
@@ -372,10 +360,10 @@ TEST_F(NcclPlaneTest, an_asynchronous_error_ends_what_runs) {
 
 TEST_F(NcclPlaneTest, an_operation_that_does_not_end_is_a_timeout) {
   JobOptions options = on_one_host(2);
-  options.environment["LIGHT_NCCL_TIMEOUT"] = "0.5";
+  options.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 0.5; };
   for (const Status& status : errors_of(options, [] { fake::set_nccl("hangs=3"); })) {
     EXPECT_NE(status.message().find("waited for the end of NCCL's ncclAllReduce, which did not "
-                                    "come in time (LIGHT_NCCL_TIMEOUT)"),
+                                    "come in time"),
               std::string::npos)
         << status.message();
   }
@@ -385,7 +373,8 @@ TEST_F(NcclPlaneTest, an_abort_that_hangs_is_left_behind) {
   fake::set("devices=2");
   auto stagings = std::array{make_staging(), make_staging()};
   JobOptions options = on_one_host(2);
-  options.environment = {{"LIGHT_GPU_OPERATIONS", "nccl"}, {"LIGHT_NCCL_TIMEOUT", "0.2"}};
+  options.environment = {{"LIGHT_GPU_OPERATIONS", "nccl"}};
+  options.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 0.2; };
   options.planes = [&](int rank) {
     return std::vector<PlaneMaker>{make_nccl_plane(stagings.at(static_cast<std::size_t>(rank)))};
   };
@@ -396,7 +385,7 @@ TEST_F(NcclPlaneTest, an_abort_that_hangs_is_left_behind) {
     Numbers data = numbers_of(rank);
     const Tensor tensor(framework, data);
     const auto ended = run_one(world, tensor.put(operation_on(OpType::kAllreduce, "t", data)));
-    EXPECT_NE(ended.status().message().find("LIGHT_NCCL_TIMEOUT"), std::string::npos)
+    EXPECT_NE(ended.status().message().find("which did not come in time"), std::string::npos)
         << ended.status().message();
   });
   stagings = {};
@@ -518,20 +507,6 @@ TEST(NcclAgreement, slices_of_a_gpu_are_gpus_from_2_30_on) {
             "the same GPU; this is 2.29.7");
 }
 
-TEST(NcclAgreement, one_rank_that_sends_no_lists_is_enough) {
-  NcclCard other = card_at("2");
-  EXPECT_EQ(objection_to_lists({card_at("1"), other}), "");
-  other.objection_to_lists = "LIGHT_GPU_TOPK=0";
-  EXPECT_EQ(objection_to_lists({card_at("1"), other}), "rank 1: LIGHT_GPU_TOPK=0");
-}
-
-TEST(NcclAgreement, and_one_whose_driver_loads_no_kernels) {
-  NcclCard other = card_at("2");
-  EXPECT_EQ(objection_to_kernels({other, card_at("1")}), "");
-  other.objection_to_kernels = "no";
-  EXPECT_EQ(objection_to_kernels({card_at("1"), other}), "rank 1: no");
-}
-
 TEST(NcclAgreement, cards_travel) {
   NcclCard card = card_at("0000:65:00.0");
   card.objection = "none";
@@ -539,8 +514,6 @@ TEST(NcclAgreement, cards_travel) {
   card.uuid = "GPU-a";
   card.host_id = "h";
   card.id.bytes[127] = 'x';
-  card.objection_to_lists = "no kernels";
-  card.objection_to_kernels = "none at all";
   const auto read = decode_card(encode_card(card), 0);
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->objection, card.objection);
@@ -550,8 +523,6 @@ TEST(NcclAgreement, cards_travel) {
   EXPECT_EQ(read->uuid, card.uuid);
   EXPECT_EQ(read->host_id, card.host_id);
   EXPECT_EQ(read->id.bytes, card.id.bytes);
-  EXPECT_EQ(read->objection_to_lists, card.objection_to_lists);
-  EXPECT_EQ(read->objection_to_kernels, card.objection_to_kernels);
   EXPECT_EQ(decode_card({}, 1).status().code(), ErrorCode::kPeerFailed);
 }
 

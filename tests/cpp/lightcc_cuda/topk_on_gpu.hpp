@@ -200,13 +200,10 @@ inline PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rn
   PackedStep step(rows);
   TopkArguments arguments{.tensors = rows.data(),
                           .tile_counters = tile_counters.data(),
-                          .is_void = nullptr,
                           .reports = step.reports(),
                           .packed = step.packed(),
                           .count = static_cast<u32>(rows.size()),
-                          .round = 0,
-                          .void_words = 0,
-                          .unused = 0};
+                          .round = 0};
   const auto launch = [&](TopkKernel kernel, u32 blocks) {
     run(kernel, blocks, kTopkThreads, arguments, rng);
   };
@@ -227,26 +224,15 @@ inline PackedStep run_topk_step(std::vector<TopkTensor> rows, DataType dtype, Rn
   return step;
 }
 
-/// `is_void`: of all tensors, or of each; `reports`: where what became of each goes, or nothing.
-inline void commit_topk_step(const std::vector<TopkTensor>& rows,
-                             const std::vector<u32>& is_void,
-                             std::vector<TopkProgress>& reports,
-                             Rng& rng) {
+/// Of a step that counts, unless a list of its own is not finite.
+inline void commit_topk_step(const std::vector<TopkTensor>& rows, Rng& rng) {
   const TopkArguments arguments{.tensors = rows.data(),
                                 .tile_counters = nullptr,
-                                .is_void = is_void.data(),
-                                .reports = reports.empty() ? nullptr : reports.data(),
+                                .reports = nullptr,
                                 .packed = nullptr,
                                 .count = static_cast<u32>(rows.size()),
-                                .round = 0,
-                                .void_words = is_void.size() == 1 ? 0U : 1U,
-                                .unused = 0};
+                                .round = 0};
   run(lightcc_topk_commit, arguments.count, kWarpLanes, arguments, rng);
-}
-
-inline void commit_topk_step(const std::vector<TopkTensor>& rows, bool is_void, Rng& rng) {
-  std::vector<TopkProgress> none;
-  commit_topk_step(rows, std::vector<u32>{is_void ? 1U : 0U}, none, rng);
 }
 
 }  // namespace lightcc::cuda::testing

@@ -1,4 +1,4 @@
-"""Arrays of CuPy, for which a module over the fake driver stands, where results come later."""
+"""Arrays of CuPy, for which a module over the fake driver stands: results of NCCL come later."""
 
 from __future__ import annotations
 
@@ -77,7 +77,6 @@ def test_cupy(check: Any) -> None:
     environments = [
         {
             "HOROVOD_GPU_OPERATIONS": "NCCL",
-            "LIGHT_GPU_ASYNC_COMPLETION": "1",
             "LIGHT_NCCL_LIBRARY": str(FAKE_CUDA.parent / "libnccl.so.2"),
             "LIGHTCC_FAKE_CUDA": f"bus={rank + 1}",
         }

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
-import time
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from arrays import BFLOAT16, check_same, pattern
-from faults import TWO, TWO_HOSTS, Seen, after_error, check_death
 from gpu_arrays import FAKE_CUDA, ByDLPack, GpuArray, needs_fake_cuda, on_host, use_gpu
 from gpu_operations import every_operation_gives_what_it_gives_for_host_memory
 
 import lightcc as hvd
 from lightcc import _core, _world
-from lightcc.testing import mark, spawn_ranks
-
-if TYPE_CHECKING:
-    from grids import Grid
+from lightcc.testing import spawn_ranks
 
 pytestmark = [pytest.mark.multiproc, needs_fake_cuda]
 
@@ -29,11 +23,9 @@ pytestmark = [pytest.mark.multiproc, needs_fake_cuda]
 SLOW = {"LIGHTCC_FAKE_CUDA": "delay_us=300"}
 
 
-@pytest.mark.parametrize("chunk", ["0", "1K"])
-def test_every_operation_gives_the_hosts_bits(chunk: str) -> None:
-    env = {**SLOW, "LIGHT_GPU_CHUNK": chunk}
+def test_every_operation_gives_the_hosts_bits() -> None:
     program = every_operation_gives_what_it_gives_for_host_memory
-    spawn_ranks(program, 2, str(FAKE_CUDA), env=env)
+    spawn_ranks(program, 2, str(FAKE_CUDA), env=SLOW)
 
 
 def messages_and_outputs_are_taken() -> None:
@@ -97,28 +89,6 @@ def compression_is_the_hosts() -> None:
 def test_compressed_results_are_the_hosts_and_nothing_is_left() -> None:
     environment = {"LIGHT_TOPK_THRESHOLD": "1K"}
     spawn_ranks(compression_is_the_hosts, 2, env=environment, hosts=[0, 1])
-
-
-def reduce_in_pieces_until_one_does_not_come() -> Seen:
-    if os.environ["LIGHT_RANK"] == "1":
-        os.environ["LIGHTCC_FAKE_CUDA"] = "hold=0:3"
-    gpu = use_gpu()
-    hvd.init()
-    given = GpuArray(np.ones(100_000, np.float32))
-    handle = hvd.allreduce_async(given, op=hvd.Sum)
-    while hvd.rank() == 1 and gpu.driver.lightcc_fake_cuda_copies_to_host(0) < 4:
-        time.sleep(0.001)
-    mark("running")
-    try:
-        hvd.synchronize(handle)
-    except hvd.HorovodInternalError as error:
-        return after_error(error)
-    raise AssertionError
-
-
-@pytest.mark.parametrize("grid", [TWO, TWO_HOSTS], ids=["one host", "two hosts"])
-def test_a_rank_that_dies_in_the_middle_of_a_bucket_is_named(grid: Grid) -> None:
-    check_death(grid, 1, reduce_in_pieces_until_one_does_not_come, LIGHT_GPU_CHUNK="16K")
 
 
 def what_a_stream_is_about_to_write_is_waited_for() -> None:
@@ -338,39 +308,6 @@ def test_a_driver_that_cannot_be_used_is_told() -> None:
         "Tensor lies in CUDA memory, which lightcc cannot use here: the CUDA driver libcuda.so.1 "
         "is for CUDA 10.2; needed is one for CUDA 11.0 (version 450) or newer."
     )
-
-
-def reduce_until_an_error() -> str:
-    x = np.ones(1000, np.float32)
-    arrays: list[Any] = [GpuArray(x, stream=1) for _ in range(3)]
-    try:
-        for i in range(20):
-            # What a rank has got its result of is not undone.
-            hvd.grouped_allreduce_(arrays, op=hvd.Sum, name=str(i))
-    except hvd.HorovodInternalError as error:
-        return str(error)
-    return "no error"
-
-
-def a_failed_call_ends_the_world() -> str:
-    gpu = use_gpu()
-    live = gpu.live()
-    hvd.init()
-    told = reduce_until_an_error()
-    hvd.shutdown()
-    gc.collect()
-    assert gpu.live() == live
-    return told
-
-
-@pytest.mark.parametrize("call", ["cuMemHostAlloc", "cuMemcpyHtoDAsync_v2", "cuEventQuery"])
-def test_a_failed_call_of_the_driver_ends_the_world_on_all_ranks(call: str) -> None:
-    # The arrays themselves are three copies to the device. Pinned memory is made once.
-    turn = {"cuMemHostAlloc": 1, "cuMemcpyHtoDAsync_v2": 5, "cuEventQuery": 2}[call]
-    settings = [{"LIGHTCC_FAKE_CUDA": ""}, {"LIGHTCC_FAKE_CUDA": f"fail={call}:2:{turn}"}]
-    other, told = spawn_ranks(a_failed_call_ends_the_world, 2, env=settings)
-    assert f"{call.removesuffix('_v2')}: CUDA_ERROR_OUT_OF_MEMORY" in told
-    assert "rank 1" in other
 
 
 def a_failed_record_is_this_calls_alone() -> None:

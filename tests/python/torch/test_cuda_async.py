@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from cuda_torch import COMES_LATER, build_guard, cuda_torch, problems_of, same
+from cuda_torch import build_guard, cuda_torch, problems_of, same
 from gpu_arrays import FAKE_CUDA, GpuArray, needs_fake_cuda, use_gpu
 from held_nccl import release_later, set_nccl
 
@@ -242,7 +242,6 @@ CHECKS = [
 def environments(size: int, **more: str) -> list[dict[str, str]]:
     return [
         {
-            COMES_LATER: "1",
             "HOROVOD_GPU_OPERATIONS": "NCCL",
             "LIGHT_NCCL_LIBRARY": str(FAKE_CUDA.parent / "libnccl.so.2"),
             "LIGHTCC_FAKE_CUDA": f"unified=1,delay_us=100,bus={rank + 1}",
@@ -274,32 +273,6 @@ def problems(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
 def test_on_cuda(problems: list[dict[str, str]], name: str) -> None:
     for found in problems:
         assert found.get(name, "did not run: an earlier check failed") == ""
-
-
-def sum_as_each_rank_likes(guard: str) -> tuple[list[float], int]:
-    """Returns a sum, and how many buckets were done early."""
-    torch = cuda_torch(guard)
-    import lightcc.torch as hvd
-
-    hvd.init()
-    x = torch.ones(100).to("cuda")
-    for step in range(10):
-        y = torch.ones(100).to("cuda")
-        handle = hvd.allreduce_async_(y, op=hvd.Sum, name=f"y{step}")
-        hvd.allreduce_(x, op=hvd.Sum, name=f"x{step}")
-        hvd.synchronize(handle)
-    values = x.cpu().unique().tolist()
-    early = hvd.stats().nccl_early_buckets
-    hvd.shutdown()
-    return values, early
-
-
-def test_ranks_need_not_agree() -> None:
-    env = environments(2)
-    env[1][COMES_LATER] = "0"
-    (first, _), (second, early) = spawn_ranks(sum_as_each_rank_likes, 2, build_guard(), env=env)
-    assert first == second == [2.0**10]
-    assert early == 0
 
 
 class Weights:

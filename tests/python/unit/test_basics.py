@@ -93,8 +93,6 @@ def test_stats_count_completed_operations() -> None:
         "staged_buckets",
         "nccl_buckets",
         "nccl_two_level_buckets",
-        "nccl_kernel_buckets",
-        "nccl_early_buckets",
         "nccl_unfinished_buckets",
         "payload_bytes",
         "network_bytes_sent",

@@ -81,7 +81,7 @@ def test_kernels_that_do_nothing_fail(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(FAKE_CUDA.parent))
     monkeypatch.setenv("LIGHTCC_FAKE_CUDA", "wrong=1")
     monkeypatch.setattr(gpu_tool, "REPORTS", tmp_path)
-    outcome = gpu_tool.run_kernel_cases("kernels", 60, "--gtest_filter=CudaFinite.*")
+    outcome = gpu_tool.run_kernel_cases("kernels", 60, "--gtest_filter=CudaBucket.copies*")
     assert (outcome.word(), outcome.passed) == ("FAILED", 0)
     assert outcome.failed > 0
 

@@ -46,9 +46,6 @@ namespace lightcc::cuda::fake {
 [[gnu::visibility("default")]] int lightcc_fake_cuda_live() {
   return live_objects;
 }
-[[gnu::visibility("default")]] int lightcc_fake_cuda_copies_to_host(int device) {
-  return traffic().of(device).to_host;
-}
 [[gnu::visibility("default")]] void lightcc_fake_cuda_enqueue(StreamHandle* stream,
                                                               void (*operation)(void*),
                                                               void* argument,

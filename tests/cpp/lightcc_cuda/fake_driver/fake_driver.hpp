@@ -72,7 +72,6 @@ int live();
 /// The same for who has the library alone, by ctypes.
 extern "C" void lightcc_fake_cuda_set(const char* settings);
 extern "C" int lightcc_fake_cuda_live();
-extern "C" int lightcc_fake_cuda_copies_to_host(int device);
 
 // For the fake NCCL: runs something in a stream's order, and finds device memory (null: none).
 // `give_back` frees the argument afterwards, or where the GPU is broken and runs nothing.

@@ -61,21 +61,15 @@ inline std::string write_nowhere(const simulator::Shape& /*shape*/, const void* 
 inline std::map<std::string, FunctionHandle, std::less<>>& kernels() {
 #define LIGHTCC_ROW(name, arguments) {#name, {sizeof(arguments), run_kernel<arguments, name>}},
 #define LIGHTCC_BUCKET_ROW(name, ...) LIGHTCC_ROW(name, BucketArguments)
-#define LIGHTCC_REDUCE_ROW(name, ...) LIGHTCC_ROW(name, ReduceArguments)
-#define LIGHTCC_FINITE_ROW(name, ...) LIGHTCC_ROW(name, FiniteArguments)
 #define LIGHTCC_TOPK_ROW(name, ...) {#name, {sizeof(TopkArguments), run_topk_kernel<name>}},
 #define LIGHTCC_MERGE_ROW(name, ...) {#name, {sizeof(MergeArguments), run_merge_kernel<name>}},
   static std::map<std::string, FunctionHandle, std::less<>> all{
       LIGHTCC_KERNELS_BY_ARGUMENTS(LIGHTCC_BUCKET_ROW,
-                                   LIGHTCC_REDUCE_ROW,
-                                   LIGHTCC_FINITE_ROW,
                                    LIGHTCC_TOPK_ROW,
                                    LIGHTCC_MERGE_ROW)  //
       {"write_nowhere", {sizeof(Address), write_nowhere}}};
 #undef LIGHTCC_MERGE_ROW
 #undef LIGHTCC_TOPK_ROW
-#undef LIGHTCC_FINITE_ROW
-#undef LIGHTCC_REDUCE_ROW
 #undef LIGHTCC_BUCKET_ROW
 #undef LIGHTCC_ROW
   return all;

@@ -51,25 +51,10 @@ class Settings {
            turn > allowed;
   }
 
-  /// "FIRST:SECOND"; (-1, -1): there is no such setting.
-  std::pair<int, int> pair(const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    std::pair<int, int> both{-1, -1};
-    return std::sscanf(values_[name].c_str(), "%d:%d", &both.first, &both.second) == 2
-               ? both
-               : std::pair{-1, -1};
-  }
-
   int number(const std::string& name) {
     const std::lock_guard lock(mutex_);
     const auto found = values_.find(name);
     return found == values_.end() ? 0 : std::atoi(found->second.c_str());
-  }
-
-  bool is(const std::string& name, const std::string& value) {
-    const std::lock_guard lock(mutex_);
-    const auto found = values_.find(name);
-    return found != values_.end() && found->second == value;
   }
 
   std::string text(const std::string& name) {

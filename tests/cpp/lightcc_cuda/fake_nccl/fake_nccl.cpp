@@ -17,13 +17,8 @@
 #include "lightcc_cuda/nccl/functions.hpp"
 
 // Of the fake driver.
-extern "C" lightcc::cuda::Code cuMemAlloc_v2(lightcc::cuda::Address* address, std::size_t bytes);
-extern "C" lightcc::cuda::Code cuMemFree_v2(lightcc::cuda::Address address);
 
 namespace lightcc::cuda::fake {
-
-/// ncclUnhandledCudaError.
-static constexpr NcclCode kNcclUnhandledCudaError = 1;
 
 /// As the variables were when a communicator was made from nothing.
 static std::mutex seen_mutex;
@@ -43,7 +38,6 @@ static void look_at_variables() {
   const std::lock_guard lock(orders_mutex);
   orders.clear();
   streams_used.clear();
-  ended_calls.clear();
 }
 [[gnu::visibility("default")]] std::vector<std::vector<std::string>> orders_of_nccl() {
   const std::lock_guard lock(orders_mutex);
@@ -57,21 +51,9 @@ static void look_at_variables() {
   const std::lock_guard lock(orders_mutex);
   return static_cast<int>(streams_used.size());
 }
-[[gnu::visibility("default")]] int ended_of_nccl(const std::string& call) {
-  const std::lock_guard lock(orders_mutex);
-  return ended_calls[call];
-}
 [[gnu::visibility("default")]] int live_nccl() {
   const std::lock_guard lock(comms_mutex);
   return static_cast<int>(comms.size());
-}
-[[gnu::visibility("default")]] Registrations registrations_of_nccl() {
-  const std::lock_guard lock(registrations_mutex);
-  return counted_registrations;
-}
-[[gnu::visibility("default")]] int live_registrations_of_nccl() {
-  const std::lock_guard lock(registrations_mutex);
-  return static_cast<int>(registrations.size());
 }
 [[gnu::visibility("default")]] int operations_of_nccl() {
   return operations_begun;
@@ -176,9 +158,6 @@ LIGHTCC_NCCL_API ncclCommFinalize(NcclHandle* handle) {
   if (const NcclCode code = fake::check_ready(comm); code != 0) {
     return code;
   }
-  if (fake::has_registrations(handle)) {
-    return lightcc::cuda::kNcclInvalidUsage;
-  }
   comm->is_finalized = true;
   return lightcc::cuda::kNcclInProgress;
 }
@@ -199,51 +178,11 @@ LIGHTCC_NCCL_API ncclCommAbort(NcclHandle* handle) {
   comm->is_aborted = true;
   fake::end_call(*comm, true);
   fake::wait_for_gpu(*comm);
-  fake::drop_registrations(handle);
   fake::remove(handle);
   while (fake::nccl_settings().number("lost") != 0) {
     ::usleep(1000);
   }
   return lightcc::cuda::kNcclSuccess;
-}
-LIGHTCC_NCCL_API ncclMemAlloc(void** memory, std::size_t bytes) {
-  LIGHTCC_NCCL_MAY_FAIL("ncclMemAlloc")
-  lightcc::cuda::Address address = 0;
-  if (cuMemAlloc_v2(&address, bytes) != lightcc::cuda::kSuccess) {
-    return fake::kNcclUnhandledCudaError;
-  }
-  *memory = reinterpret_cast<void*>(address);
-  return lightcc::cuda::kNcclSuccess;
-}
-LIGHTCC_NCCL_API ncclMemFree(void* memory) {
-  if (fake::is_registered(memory)) {
-    (void)std::fprintf(stderr, "fake NCCL: registered memory is freed\n");
-    return lightcc::cuda::kNcclInvalidUsage;  // It stays, and is counted.
-  }
-  return cuMemFree_v2(reinterpret_cast<lightcc::cuda::Address>(memory));
-}
-LIGHTCC_NCCL_API ncclCommRegister(NcclHandle* handle,
-                                  void* memory,
-                                  std::size_t bytes,
-                                  void** registration) {
-  LIGHTCC_NCCL_MAY_FAIL("ncclCommRegister")
-  if (const NcclCode code = fake::check_ready(fake::find(handle)); code != 0) {
-    return code;
-  }
-  *registration = fake::nccl_settings().number("unregistered") != 0
-                      ? nullptr
-                      : fake::add_registration(handle, memory, bytes);
-  return lightcc::cuda::kNcclSuccess;
-}
-LIGHTCC_NCCL_API ncclCommDeregister(NcclHandle* handle, void* registration) {
-  LIGHTCC_NCCL_MAY_FAIL("ncclCommDeregister")
-  const auto comm = fake::find(handle);
-  if (const NcclCode code = fake::check_ready(comm); code != 0) {
-    return code;
-  }
-  const bool is_idle = comm->running == 0;
-  return is_idle && fake::end_registration(handle, registration) ? lightcc::cuda::kNcclSuccess
-                                                                 : lightcc::cuda::kNcclInvalidUsage;
 }
 extern "C" [[gnu::visibility("default")]] const char* ncclGetErrorString(NcclCode code) {
   return code == lightcc::cuda::kNcclRemoteError
@@ -367,11 +306,6 @@ LIGHTCC_NCCL_API ncclAllGather(const void* in,
             block,
             [=](std::size_t rank, const std::byte* data, std::size_t at, std::size_t bytes) {
               std::memcpy(to + rank * block + at, data, bytes);
-              const auto [spoiled, byte] = fake::nccl_settings().pair("spoils");
-              const auto place = static_cast<std::size_t>(byte);
-              if (static_cast<int>(rank) == spoiled && at <= place && place < at + bytes) {
-                to[rank * block + place] ^= std::byte{1};
-              }
             });
       },
       std::nullopt);
@@ -451,4 +385,3 @@ LIGHTCC_NCCL_API ncclRedOpDestroy(NcclOp op, NcclHandle* handle) {
   static_assert(                                             \
       std::is_same_v<decltype(&::symbol), decltype(lightcc::cuda::NcclFunctions::member)>);
 LIGHTCC_NCCL_FUNCTIONS(LIGHTCC_SAME_NCCL)
-LIGHTCC_NCCL_LATER_FUNCTIONS(LIGHTCC_SAME_NCCL)

@@ -10,9 +10,7 @@
 // of
 //   all communicators that were split off the same one.
 // - It is stricter than NCCL: all ranks must call the same operation, with the same count, type,
-//   operator and root. A handle that was destroyed or aborted is refused. Reductions of registered
-//   memory have it on all ranks, at the same offset. It is deregistered before its communicator is
-//   finalized and before it is freed.
+//   operator and root. A handle that was destroyed or aborted is refused.
 #pragma once
 
 #include <string>
@@ -21,8 +19,7 @@
 namespace lightcc::cuda::fake {
 
 /// How it behaves from now on, as "name=value,...". What is not named is as by default:
-///   version=21805      what it says it is; from 21900 on memory can be registered
-///   unregistered=0     1: it registers nothing and says so, as with NCCL_LOCAL_REGISTER=0
+///   version=21805      what it says it is
 ///   fail=CALL:CODE:N   the N-th call of so named a function fails
 ///   broken=N           the N-th operation ends in an asynchronous error, which blames a peer
 ///   hangs=N            the N-th operation does not end until it is aborted
@@ -30,28 +27,14 @@ namespace lightcc::cuda::fake {
 ///   connects=N         the N-th operation stays in progress, and never begins
 ///   room=0             1: a rank's GPU has room for one operation at a time, of several streams
 ///   ordered=0          1: these begin in the order of calls, as with NCCL_LAUNCH_ORDER_IMPLICIT=1
-///   spoils=RANK:BYTE   ncclAllGather brings another byte at that place of what the rank gives
-///   holds=CALL         operations that begin with that call wait for other settings
-///   backwards=0        1: reductions take the ranks in the reverse order, as an NCCL may
 ///   lost=0             1: ncclCommAbort() does not return
 /// A process that cannot call this sets LIGHTCC_FAKE_NCCL.
 void set_nccl(const std::string& settings);
-
-/// Of memory, since the process began.
-struct Registrations {
-  int made = 0;
-  int ended = 0;  ///< Deregistered.
-};
-Registrations registrations_of_nccl();
-/// Registrations that are there: neither ended, nor gone with an aborted communicator.
-int live_registrations_of_nccl();
 
 /// Communicators that have neither been destroyed nor aborted.
 int live_nccl();
 /// Operations, or groups of them, that the ranks of this process have begun since set_nccl().
 int operations_of_nccl();
-/// Those of them that have ended as they should, and began with that call.
-int ended_of_nccl(const std::string& call);
 /// The communicators that each rank of this process has used since, in order.
 std::vector<std::vector<std::string>> orders_of_nccl();
 /// The streams that they have been put on since.

@@ -27,14 +27,10 @@ struct Called {
   int op;
   int root;
   double factor;  // Of a scaled sum.
-  // From the head of what is registered, if it lies in that; else -1.
-  std::int64_t in_at;
-  std::int64_t out_at;
 
   bool operator==(const Called& other) const {
     return name == other.name && count == other.count && type == other.type && op == other.op &&
-           root == other.root && factor == other.factor && in_at == other.in_at &&
-           out_at == other.out_at;
+           root == other.root && factor == other.factor;
   }
 };
 

@@ -22,7 +22,6 @@
 #include "lightcc_cuda/fake_nccl/arithmetic.hpp"
 #include "lightcc_cuda/fake_nccl/communicators.hpp"
 #include "lightcc_cuda/fake_nccl/meeting.hpp"
-#include "lightcc_cuda/fake_nccl/registrations.hpp"
 #include "lightcc_cuda/nccl/functions.hpp"
 
 namespace lightcc::cuda::fake {
@@ -33,7 +32,6 @@ inline std::atomic<int> operations_begun{0};
 inline std::mutex orders_mutex;
 inline std::map<std::thread::id, std::vector<std::string>> orders;
 inline std::set<StreamHandle*> streams_used;
-inline std::map<std::string, int> ended_calls;
 
 inline std::byte* memory_at(const void* address) {
   return static_cast<std::byte*>(lightcc_fake_cuda_memory(reinterpret_cast<Address>(address)));
@@ -47,16 +45,9 @@ inline void end_reading() {
   (void)lightcc_fake_cuda_memory(0);
 }
 
-/// In which `take` sees the ranks.
-enum class Order { kForwards, kBackwards };
-
-/// Shows the ranks `bytes` at `in`, a piece at a time; `take` sees every rank's.
-inline void exchange(Comm& comm,
-                     const Called& called,
-                     const std::byte* in,
-                     std::size_t bytes,
-                     const Take& take,
-                     Order order = Order::kForwards) {
+/// Shows the ranks `bytes` at `in`, a piece at a time; `take` sees every rank's, in rank order.
+inline void exchange(
+    Comm& comm, const Called& called, const std::byte* in, std::size_t bytes, const Take& take) {
   for (std::size_t at = 0; at < bytes; at += kSlotBytes) {
     const std::size_t count = std::min(kSlotBytes, bytes - at);
     comm.meeting->calls[comm.rank] = called;
@@ -65,8 +56,7 @@ inline void exchange(Comm& comm,
     if (!comm.meet()) {
       return;
     }
-    for (std::size_t turn = 0; turn < comm.size; ++turn) {
-      const std::size_t rank = order == Order::kForwards ? turn : comm.size - 1 - turn;
+    for (std::size_t rank = 0; rank < comm.size; ++rank) {
       if (!(comm.meeting->calls[rank] == called)) {
         (void)std::fprintf(stderr,
                            "fake NCCL: rank %zu calls %s of %llu, rank %zu %s of %llu\n",
@@ -173,11 +163,6 @@ struct Batch {
     while ((breaks || hangs) && !comm->is_aborted) {
       nap();
     }
-    for (const int current = nccl_settings().current(); nccl_settings().is("holds", call) &&
-                                                        nccl_settings().current() == current &&
-                                                        comm->goes_on();) {
-      nap();
-    }
     for (const auto& collective : collectives) {
       if (comm->goes_on()) {
         collective(*comm);
@@ -195,10 +180,6 @@ struct Batch {
       if (!moved) {
         nap();
       }
-    }
-    if (comm->goes_on()) {
-      const std::lock_guard lock(orders_mutex);
-      ++ended_calls[call];
     }
     --comm->running;
   }
@@ -286,14 +267,7 @@ inline NcclCode submit(const char* call,
 
 inline Called call_of(
     const char* name, std::size_t count, NcclType type, NcclOp op = 0, int root = 0) {
-  Called called{.name = {},
-                .count = count,
-                .type = type,
-                .op = op,
-                .root = root,
-                .factor = 1.0,
-                .in_at = -1,
-                .out_at = -1};
+  Called called{.name = {}, .count = count, .type = type, .op = op, .root = root, .factor = 1.0};
   (void)std::snprintf(called.name.data(), called.name.size(), "%s", name);
   return called;
 }
@@ -326,36 +300,30 @@ inline NcclCode submit_reduction(Called called,
   if (!resolve(find(handle), called)) {
     return kNcclInvalidArgument;
   }
-  called.in_at = place_in_registration(handle, in, elements * size_of(called.type));
-  called.out_at = place_in_registration(handle, out, count * size_of(called.type));
-  const bool is_backwards = nccl_settings().number("backwards") != 0;
   return submit(
       called.name.data(),
       handle,
       stream,
       [=](Comm& comm) {
         const std::size_t size = size_of(called.type);
-        const std::size_t first_rank = is_backwards ? comm.size - 1 : 0;
         std::byte* const to = count == 0 ? nullptr : memory_at(out);
-        exchange(
-            comm,
-            called,
-            memory_at(in),
-            elements * size,
-            [=](std::size_t rank, const std::byte* data, std::size_t at, std::size_t bytes) {
-              const std::size_t begin = std::max(at, first * size);
-              const std::size_t end = std::min(at + bytes, (first + count) * size);
-              if (begin < end) {
-                combine_as(called.type,
-                           to + (begin - first * size),
-                           data + (begin - at),
-                           (end - begin) / size,
-                           called.op,
-                           called.factor,
-                           rank == first_rank);
-              }
-            },
-            is_backwards ? Order::kBackwards : Order::kForwards);
+        exchange(comm,
+                 called,
+                 memory_at(in),
+                 elements * size,
+                 [=](std::size_t rank, const std::byte* data, std::size_t at, std::size_t bytes) {
+                   const std::size_t begin = std::max(at, first * size);
+                   const std::size_t end = std::min(at + bytes, (first + count) * size);
+                   if (begin < end) {
+                     combine_as(called.type,
+                                to + (begin - first * size),
+                                data + (begin - at),
+                                (end - begin) / size,
+                                called.op,
+                                called.factor,
+                                rank == 0);
+                   }
+                 });
       },
       std::nullopt);
 }

@@ -28,7 +28,6 @@ struct ThreadIndex {
 const ThreadIndex& current_thread();
 /// Fibers of the block meet, or those of the warp.
 void meet_block();
-void meet_warp();
 u32 vote(bool yes);
 u32 read_lane_across(u32 value, u32 distance);
 /// The block's memory for one declaration. New for each block, and filled with 0xCD.
@@ -52,9 +51,6 @@ LIGHTCC_DEVICE u32 grid_blocks() {
 }
 LIGHTCC_DEVICE void sync_block() {
   simulator::meet_block();
-}
-LIGHTCC_DEVICE void sync_warp() {
-  simulator::meet_warp();
 }
 LIGHTCC_DEVICE u32 vote(bool yes) {
   return simulator::vote(yes);

@@ -89,7 +89,7 @@ struct Fiber {
 };
 
 struct Warp {
-  Gate gate{.name = "a warp's vote, read_lane_across() or sync_warp()"};
+  Gate gate{.name = "a warp's vote or read_lane_across()"};
   std::array<u32, kWarpLanes> in{};
   std::array<std::array<u32, kWarpLanes>, 2> out{};  ///< By turn: some lanes may be one ahead.
 };
@@ -328,10 +328,6 @@ const ThreadIndex& current_thread() {
 
 void meet_block() {
   meet(current_block().gate, static_cast<u32>(current_block().fibers.size()), true, [] {});
-}
-
-void meet_warp() {
-  meet(warp_of(current_thread()).gate, kWarpLanes, true, [] {});
 }
 
 u32 vote(bool yes) {

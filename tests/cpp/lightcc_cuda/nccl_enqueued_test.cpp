@@ -1,4 +1,4 @@
-// Operations that are done when the GPU has been given them (LIGHT_GPU_ASYNC_COMPLETION).
+// Operations that are done when the GPU has been given them.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -23,7 +23,7 @@
 #include "lightcc_cuda/nccl_jobs.hpp"
 #include "lightcc_cuda/staging/stream_event.hpp"
 
-namespace lightcc::cuda::nccl_early_test {
+namespace lightcc::cuda::nccl_enqueued_test {
 namespace {
 
 using lightcc::testing::bare;
@@ -36,22 +36,16 @@ using lightcc::testing::on_one_host;
 using lightcc::testing::only;
 using lightcc::testing::operation_on;
 using lightcc::testing::run_one;
-using lightcc::testing::run_together;
 using testing::Framework;
 using testing::numbers_in;
 using testing::run_nccl_job;
 using testing::Tensor;
 using testing::value;
 
-class NcclEarly : public ::testing::Test {
+class NcclEnqueued : public ::testing::Test {
  protected:
   void SetUp() override { fake::set_nccl(""); }
 };
-
-JobOptions early(JobOptions options) {
-  options.environment["LIGHT_GPU_ASYNC_COMPLETION"] = "1";
-  return options;
-}
 
 void nap() {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -72,6 +66,10 @@ Operation sum_of(const Tensor& tensor, Numbers& data, const std::string& name = 
   return operation;
 }
 
+Status enqueue(World& world, std::vector<Operation> operations) {
+  return world.wait(value(world.start(std::move(operations), {})), {}, Until::kEnqueued).status();
+}
+
 Numbers sums(int ranks) {
   Numbers all = numbers_of(0);
   for (int rank = 1; rank < ranks; ++rank) {
@@ -84,21 +82,20 @@ std::uintptr_t handle_of(const Framework& framework) {
   return reinterpret_cast<std::uintptr_t>(framework.stream());
 }
 
-TEST_F(NcclEarly, the_host_goes_on_and_a_stream_waits_for_the_result) {
-  run_nccl_job(early(on_one_host(2)), [](World& world, int rank) {
+TEST_F(NcclEnqueued, the_host_goes_on_and_a_stream_waits_for_the_result) {
+  run_nccl_job(on_one_host(2), [](World& world, int rank) {
     const Framework framework(rank);
     Numbers data = numbers_of(rank);
     const Tensor tensor(framework, data);
     const HostMemory read = value(allocate_pinned_memory(framework.driver(), tensor.bytes()));
     set_nccl_on_all(world, rank, "behind=0");
     const Handle handle = value(world.start(only(sum_of(tensor, data)), {}));
-    const auto outcomes = world.wait(handle, {});
+    const auto outcomes = world.wait(handle, {}, Until::kEnqueued);
     ASSERT_TRUE(outcomes.ok()) << outcomes.status().message();
     ASSERT_NE(outcomes->front().end, nullptr);
     EXPECT_FALSE(value(outcomes->front().end->is_finished()));
     EXPECT_FALSE(world.poll(handle));
     EXPECT_TRUE(world.uses_memory(handle));
-    EXPECT_EQ(world.stats().device_buckets.early, 1U);
     EXPECT_EQ(world.stats().device_buckets.unfinished, 1U);
     EXPECT_EQ(world.stats().in_flight, 0U);
     // Nobody finishes it in this time.
@@ -122,29 +119,24 @@ TEST_F(NcclEarly, the_host_goes_on_and_a_stream_waits_for_the_result) {
   });
 }
 
-TEST_F(NcclEarly, without_the_variable_or_where_that_is_asked_for_the_host_waits) {
-  for (const bool is_early : {false, true}) {
-    const JobOptions options = is_early ? early(on_one_host(2)) : on_one_host(2);
-    run_nccl_job(options, [&](World& world, int rank) {
-      const Framework framework(rank);
-      Numbers data = numbers_of(rank);
-      const Tensor tensor(framework, data);
-      set_nccl_on_all(world, rank, "behind=0");
-      const Handle handle = value(world.start(only(sum_of(tensor, data)), {}));
-      const Until until = is_early ? Until::kFinished : Until::kEnqueued;
-      const Status interrupted = world.wait(handle, [] { return true; }, until).status();
-      EXPECT_EQ(interrupted.code(), ErrorCode::kTimeout);
-      set_nccl_on_all(world, rank, "");
-      EXPECT_TRUE(world.wait(handle, {}, until).ok());
-      EXPECT_TRUE(world.poll(handle));
-      EXPECT_EQ(world.stats().device_buckets.early, is_early ? 1U : 0U);
-      EXPECT_EQ(tensor.read(), sums(2));
-    });
-  }
+TEST_F(NcclEnqueued, the_host_waits_where_that_is_asked_for) {
+  run_nccl_job(on_one_host(2), [&](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    const Tensor tensor(framework, data);
+    set_nccl_on_all(world, rank, "behind=0");
+    const Handle handle = value(world.start(only(sum_of(tensor, data)), {}));
+    const Status interrupted = world.wait(handle, [] { return true; }).status();
+    EXPECT_EQ(interrupted.code(), ErrorCode::kTimeout);
+    set_nccl_on_all(world, rank, "");
+    EXPECT_TRUE(world.wait(handle, {}).ok());
+    EXPECT_TRUE(world.poll(handle));
+    EXPECT_EQ(tensor.read(), sums(2));
+  });
 }
 
-TEST_F(NcclEarly, every_operation_has_the_hosts_result_on_a_stream) {
-  run_nccl_job(early(on_one_host(4)), [](World& world, int rank) {
+TEST_F(NcclEnqueued, every_operation_has_the_hosts_result_on_a_stream) {
+  run_nccl_job(on_one_host(4), [](World& world, int rank) {
     const Framework framework(rank);
     const Tensor tensor(framework, numbers_of(rank));
     for_every_operation(rank, [&](const std::string& name, Operation operation) {
@@ -154,7 +146,7 @@ TEST_F(NcclEarly, every_operation_has_the_hosts_result_on_a_stream) {
       }
       auto on_host = run_one(world, operation);
       const Handle handle = value(world.start(only(tensor.put(operation)), {}));
-      auto on_gpu = world.wait(handle, {});
+      auto on_gpu = world.wait(handle, {}, Until::kEnqueued);
       ASSERT_TRUE(on_host.ok()) << on_host.status().message();
       ASSERT_TRUE(on_gpu.ok()) << name << ": " << on_gpu.status().message();
       EXPECT_TRUE(value(world.order(handle, handle_of(framework))));
@@ -190,7 +182,7 @@ void sum_many_times(World& world, int rank, const std::string& version) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       operations.push_back(sum_of(tensors[i], ones, "t" + std::to_string(i)));
     }
-    ASSERT_TRUE(run_together(world, std::move(operations)).ok());
+    ASSERT_TRUE(enqueue(world, std::move(operations)).ok());
   }
   EXPECT_GE(world.stats().device_buckets.unfinished, static_cast<std::uint64_t>(kSteps));
   set_nccl_on_all(world, rank, version);
@@ -205,42 +197,38 @@ void sum_many_times(World& world, int rank, const std::string& version) {
   }));
 }
 
-TEST_F(NcclEarly, buckets_follow_one_another_on_the_gpu) {
-  run_nccl_job(early(on_one_host(2)),
+TEST_F(NcclEnqueued, buckets_follow_one_another_on_the_gpu) {
+  run_nccl_job(on_one_host(2),
                [](World& world, int rank) { sum_many_times(world, rank, "version=21805"); });
-  JobOptions packed = early(on_one_host(2));
-  packed.environment["LIGHT_NCCL_BUFFER"] = "1M";
-  packed.environment["LIGHT_NUM_STREAMS"] = "2";
+  JobOptions on_lanes = on_one_host(2);
+  on_lanes.environment["LIGHT_NUM_STREAMS"] = "2";
   fake::set_nccl("version=22703");
-  run_nccl_job(packed,
+  run_nccl_job(on_lanes,
                [](World& world, int rank) { sum_many_times(world, rank, "version=22703"); });
 }
 
-TEST_F(NcclEarly, results_that_nobody_keeps_stay_until_the_gpu_has_written_them) {
-  run_nccl_job(early(on_one_host(2)), [](World& world, int rank) {
+TEST_F(NcclEnqueued, results_that_nobody_keeps_stay_until_the_gpu_has_written_them) {
+  run_nccl_job(on_one_host(2), [](World& world, int rank) {
     const Framework framework(rank);
     Numbers data = numbers_of(rank);
     const Tensor tensor(framework, data);
     set_nccl_on_all(world, rank, "behind=0");
-    ASSERT_TRUE(run_one(world, tensor.put(operation_on(OpType::kAllgather, "t", data))).ok());
+    ASSERT_TRUE(enqueue(world, only(tensor.put(operation_on(OpType::kAllgather, "t", data)))).ok());
     nap();
     set_nccl_on_all(world, rank, "");
     EXPECT_TRUE(world.finish({}).ok());
   });
 }
 
-TEST_F(NcclEarly, a_process_set_is_removed_after_its_operations) {
-  JobOptions options = early(on_one_host(3));
+TEST_F(NcclEnqueued, a_process_set_is_removed_after_its_operations) {
+  JobOptions options = on_one_host(3);
   options.process_sets = {{0, 1}};
-  options.environment["LIGHT_NCCL_BUFFER"] = "1M";
-  fake::set_nccl("version=22703");
-  const fake::Registrations before = fake::registrations_of_nccl();
   run_nccl_job(options, [](World& world, int rank) {
     const Framework framework(rank);
     Numbers data = numbers_of(rank);
     const Tensor first(framework, data);
     const Tensor second(framework, data);
-    set_nccl_on_all(world, rank, "version=22703,behind=0");
+    set_nccl_on_all(world, rank, "behind=0");
     std::vector<Operation> operations;
     operations.push_back(sum_of(first, data, "first"));
     operations.push_back(sum_of(second, data, "second"));
@@ -248,30 +236,26 @@ TEST_F(NcclEarly, a_process_set_is_removed_after_its_operations) {
       operation.request.signature.process_set = 1;
     }
     if (rank < 2) {
-      ASSERT_TRUE(run_together(world, std::move(operations)).ok());
+      ASSERT_TRUE(enqueue(world, std::move(operations)).ok());
     }
     Operation removal = bare(OpType::kRemoveProcessSet);
     removal.request.signature.root_or_peer = 1;
     ASSERT_TRUE(run_one(world, std::move(removal)).ok());
     nap();
-    set_nccl_on_all(world, rank, "version=22703");
+    set_nccl_on_all(world, rank, "");
     EXPECT_TRUE(world.finish({}).ok());
     EXPECT_EQ(first.read(), rank < 2 ? sums(2) : data);
     EXPECT_EQ(second.read(), rank < 2 ? sums(2) : data);
   });
-  // NCCL allows that of memory that nothing uses.
-  const fake::Registrations after = fake::registrations_of_nccl();
-  EXPECT_EQ(after.made - before.made, 2);
-  EXPECT_EQ(after.ended - before.ended, 2);
 }
 
-TEST_F(NcclEarly, leaving_waits_for_the_gpu) {
-  run_nccl_job(early(on_one_host(2)), [](World& world, int rank) {
+TEST_F(NcclEnqueued, leaving_waits_for_the_gpu) {
+  run_nccl_job(on_one_host(2), [](World& world, int rank) {
     const Framework framework(rank);
     Numbers data = numbers_of(rank);
     const Tensor tensor(framework, data);
     set_nccl_on_all(world, rank, "behind=0");
-    ASSERT_TRUE(run_one(world, sum_of(tensor, data)).ok());
+    ASSERT_TRUE(enqueue(world, only(sum_of(tensor, data))).ok());
     ASSERT_TRUE(run_one(world, bare(OpType::kBarrier)).ok());
     std::thread releases([rank] {
       if (rank == 0) {
@@ -297,7 +281,7 @@ std::vector<Status> told_of_a_failure(JobOptions options,
     const Tensor tensor(framework, data);
     set_nccl_on_all(world, rank, "broken=1");
     const Handle handle = value(world.start(only(sum_of(tensor, data)), {}));
-    Status failed = world.wait(handle, {}).status();
+    Status failed = world.wait(handle, {}, Until::kEnqueued).status();
     failed = failed.ok() ? ask(world) : failed;
     EXPECT_TRUE(world.poll(handle));
     EXPECT_FALSE(world.uses_memory(handle));
@@ -309,22 +293,19 @@ std::vector<Status> told_of_a_failure(JobOptions options,
   return told;
 }
 
-TEST_F(NcclEarly, a_failure_that_comes_later_ends_the_world_as_one_that_is_waited_for) {
-  const auto finishes = [](World& world) { return world.finish({}); };
-  const std::vector<Status> before = told_of_a_failure(on_one_host(2), finishes);
-  const std::vector<Status> after = told_of_a_failure(early(on_one_host(2)), finishes);
-  ASSERT_EQ(after.size(), 4U);
-  for (const Status& told : after) {
-    EXPECT_FALSE(told.ok());
-    EXPECT_EQ(told.code(), before.front().code());
-    EXPECT_EQ(told.message().substr(0, 20), before.front().message().substr(0, 20));
-    EXPECT_EQ(told.message(), after.front().message());
+TEST_F(NcclEnqueued, a_failure_that_comes_later_ends_the_world) {
+  const std::vector<Status> all =
+      told_of_a_failure(on_one_host(2), [](World& world) { return world.finish({}); });
+  ASSERT_EQ(all.size(), 4U);
+  for (const Status& told : all) {
+    EXPECT_NE(told.message().find("remote process exited"), std::string::npos) << told.message();
+    EXPECT_EQ(told.message(), all.front().message());
   }
 }
 
-TEST_F(NcclEarly, nobody_has_to_ask_and_leaving_tells_of_a_failure) {
+TEST_F(NcclEnqueued, nobody_has_to_ask_and_leaving_tells_of_a_failure) {
   const auto shuts_down = [](World& world) { return world.shutdown(); };
-  for (const Status& told : told_of_a_failure(early(on_one_host(2)), shuts_down)) {
+  for (const Status& told : told_of_a_failure(on_one_host(2), shuts_down)) {
     EXPECT_FALSE(told.ok());
   }
   const auto looks = [](World& world) {
@@ -333,13 +314,13 @@ TEST_F(NcclEarly, nobody_has_to_ask_and_leaving_tells_of_a_failure) {
     }
     return world.finish({});
   };
-  for (const Status& told : told_of_a_failure(early(on_one_host(2)), looks)) {
+  for (const Status& told : told_of_a_failure(on_one_host(2), looks)) {
     EXPECT_FALSE(told.ok());
   }
 }
 
-TEST_F(NcclEarly, what_the_host_has_a_part_in_is_waited_for) {
-  JobOptions options = early(on_hosts({0, 0, 1, 1}));
+TEST_F(NcclEnqueued, what_the_host_has_a_part_in_is_waited_for) {
+  JobOptions options = on_hosts({0, 0, 1, 1});
   options.environment["LIGHT_2D_ALLREDUCE"] = "1";
   run_nccl_job(options, [](World& world, int rank) {
     const Framework framework(world.topology().local_rank);
@@ -348,7 +329,6 @@ TEST_F(NcclEarly, what_the_host_has_a_part_in_is_waited_for) {
     ASSERT_TRUE(run_one(world, sum_of(tensor, data)).ok());
     EXPECT_EQ(tensor.read(), sums(4));
     EXPECT_EQ(world.stats().device_buckets.on_levels, 1U);
-    EXPECT_EQ(world.stats().device_buckets.early, 0U);
   });
 }
 
@@ -387,67 +367,26 @@ Operation behind(const Framework& framework, Operation operation) {
   return operation;
 }
 
-TEST_F(NcclEarly, the_gpu_waits_for_inputs_and_the_host_does_not) {
-  for (const bool is_early : {true, false}) {
-    const JobOptions options = is_early ? early(on_one_host(2)) : on_one_host(2);
-    run_nccl_job(options, [&](World& world, int rank) {
-      const Framework framework(rank);
-      Numbers data = numbers_of(rank);
-      Tensor tensor(framework, Numbers(data.size()));
-      Hold hold(framework.stream());
-      tensor.write(data);
-      const Handle handle = value(world.start(only(behind(framework, sum_of(tensor, data))), {}));
-      const auto outcomes = world.wait(handle, after(std::chrono::seconds(is_early ? 60 : 1)));
-      EXPECT_EQ(outcomes.ok(), is_early) << outcomes.status().message();
-      EXPECT_EQ(world.stats().device_buckets.unfinished, is_early ? 1U : 0U);
-      EXPECT_FALSE(world.poll(handle));
-      hold.release();
-      EXPECT_TRUE(world.wait(handle, {}, Until::kFinished).ok());
-      EXPECT_EQ(tensor.read(), sums(2));
-    });
-  }
+TEST_F(NcclEnqueued, the_gpu_waits_for_inputs_and_the_host_does_not) {
+  run_nccl_job(on_one_host(2), [&](World& world, int rank) {
+    const Framework framework(rank);
+    Numbers data = numbers_of(rank);
+    Tensor tensor(framework, Numbers(data.size()));
+    Hold hold(framework.stream());
+    tensor.write(data);
+    const Handle handle = value(world.start(only(behind(framework, sum_of(tensor, data))), {}));
+    const auto outcomes = world.wait(handle, after(std::chrono::seconds(60)), Until::kEnqueued);
+    EXPECT_TRUE(outcomes.ok()) << outcomes.status().message();
+    EXPECT_EQ(world.stats().device_buckets.unfinished, 1U);
+    EXPECT_FALSE(world.poll(handle));
+    hold.release();
+    EXPECT_TRUE(world.finish({}).ok());
+    EXPECT_EQ(tensor.read(), sums(2));
+  });
 }
 
-TEST_F(NcclEarly, operations_on_two_levels_of_nccl_come_later_as_well) {
-  for (const std::string order : {"0", "1"}) {  // On one stream, or on two.
-    JobOptions options = early(on_hosts({0, 0, 1, 1}));
-    options.environment["LIGHT_2D_ALLREDUCE"] = "1";
-    options.environment["LIGHT_2D_INTER"] = "nccl";
-    options.environment["LIGHT_2D_CHUNK"] = "1K";
-    options.environment["NCCL_LAUNCH_ORDER_IMPLICIT"] = order;
-    fake::set_nccl("version=22703");
-    run_nccl_job(options, [](World& world, int rank) {
-      const Framework framework(world.topology().local_rank);
-      Numbers data = numbers_of(rank);
-      Tensor tensor(framework, Numbers(data.size()));
-      Hold hold(framework.stream());
-      tensor.write(data);
-      for (int step = 0; step < 3; ++step) {
-        const Handle handle = value(world.start(only(behind(framework, sum_of(tensor, data))), {}));
-        const auto outcomes = world.wait(handle, after(std::chrono::seconds(60)));
-        ASSERT_TRUE(outcomes.ok()) << outcomes.status().message();
-        ASSERT_NE(outcomes->front().end, nullptr);
-        EXPECT_TRUE(value(world.order(handle, handle_of(framework))));
-      }
-      EXPECT_EQ(world.stats().device_buckets.on_levels, 3U);
-      EXPECT_EQ(world.stats().device_buckets.early, 3U);
-      EXPECT_EQ(world.stats().device_buckets.unfinished, 3U);
-      hold.release();
-      const Status finished = world.finish({});
-      EXPECT_TRUE(finished.ok()) << finished.message();
-      Numbers expected = sums(4);
-      std::ranges::transform(expected, expected.begin(), [](float sum) { return 16 * sum; });
-      EXPECT_EQ(tensor.read(), expected);
-      const std::vector<AllreduceCost> costs = world.stats().allreduce_costs;
-      EXPECT_TRUE(std::ranges::any_of(costs, [](const AllreduceCost& cost) {
-        return cost.carrier == Carrier::kDevice && cost.two_level && cost.samples > 0;
-      }));
-    });
-  }
-}
-
-TEST_F(NcclEarly, copies_before_an_operation_wait_for_inputs_as_well) {
-  run_nccl_job(early(on_one_host(4)), [](World& world, int rank) {
+TEST_F(NcclEnqueued, copies_before_an_operation_wait_for_inputs_as_well) {
+  run_nccl_job(on_one_host(4), [](World& world, int rank) {
     const Framework framework(rank);
     Numbers data = numbers_of(rank);
     for_every_operation(rank, [&](const std::string& name, Operation operation) {
@@ -464,7 +403,7 @@ TEST_F(NcclEarly, copies_before_an_operation_wait_for_inputs_as_well) {
         nap();
         hold.release();
       });
-      auto on_gpu = world.wait(handle, {}, Until::kFinished);
+      auto on_gpu = world.wait(handle, {});
       releases.join();
       ASSERT_TRUE(on_host.ok()) << on_host.status().message();
       ASSERT_TRUE(on_gpu.ok()) << name << ": " << on_gpu.status().message();
@@ -479,17 +418,17 @@ TEST_F(NcclEarly, copies_before_an_operation_wait_for_inputs_as_well) {
 }
 
 // One behind another, and both behind what the GPU computes for longer than NCCL may take.
-TEST_F(NcclEarly, the_time_of_an_operation_does_not_run_while_its_inputs_are_computed) {
-  JobOptions options = early(on_one_host(2));
-  options.environment["LIGHT_NCCL_TIMEOUT"] = "0.3";
+TEST_F(NcclEnqueued, the_time_of_an_operation_does_not_run_while_its_inputs_are_computed) {
+  JobOptions options = on_one_host(2);
+  options.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 0.3; };
   run_nccl_job(options, [](World& world, int rank) {
     const Framework framework(rank);
     Numbers data = numbers_of(rank);
     const Tensor first(framework, data);
     const Tensor second(framework, data);
     Hold hold(framework.stream());
-    ASSERT_TRUE(run_one(world, behind(framework, sum_of(first, data, "first"))).ok());
-    ASSERT_TRUE(run_one(world, sum_of(second, data, "second")).ok());
+    ASSERT_TRUE(enqueue(world, only(behind(framework, sum_of(first, data, "first")))).ok());
+    ASSERT_TRUE(enqueue(world, only(sum_of(second, data, "second"))).ok());
     for (int i = 0; i < 50; ++i) {
       nap();
     }
@@ -511,8 +450,8 @@ class Flag final : public ReadyEvent {
   std::atomic<bool> is_set_ = false;
 };
 
-TEST_F(NcclEarly, inputs_that_no_gpu_can_wait_for_are_waited_for_on_the_host) {
-  run_nccl_job(early(on_one_host(2)), [](World& world, int rank) {
+TEST_F(NcclEnqueued, inputs_that_no_gpu_can_wait_for_are_waited_for_on_the_host) {
+  run_nccl_job(on_one_host(2), [](World& world, int rank) {
     const Framework framework(rank);
     Numbers data = numbers_of(rank);
     const Tensor tensor(framework, data);
@@ -529,9 +468,9 @@ TEST_F(NcclEarly, inputs_that_no_gpu_can_wait_for_are_waited_for_on_the_host) {
   });
 }
 
-TEST_F(NcclEarly, failures_while_the_gpu_waits_for_inputs_end_the_world) {
+TEST_F(NcclEnqueued, failures_while_the_gpu_waits_for_inputs_end_the_world) {
   for (const std::string failure : {"cuStreamWaitEvent:1:0", "cuEventQuery:700:0"}) {
-    run_nccl_job(early(on_one_host(2)), [&](World& world, int rank) {
+    run_nccl_job(on_one_host(2), [&](World& world, int rank) {
       const Framework framework(rank);
       Numbers data = numbers_of(rank);
       const Tensor tensor(framework, data);
@@ -544,7 +483,8 @@ TEST_F(NcclEarly, failures_while_the_gpu_waits_for_inputs_end_the_world) {
         nap();
         hold.release();
       });
-      Status failed = world.wait(handle, after(std::chrono::seconds(60))).status();
+      Status failed =
+          world.wait(handle, after(std::chrono::seconds(60)), Until::kEnqueued).status();
       failed = failed.ok() ? world.finish(after(std::chrono::seconds(60))) : failed;
       EXPECT_FALSE(failed.ok());
       EXPECT_NE(failed.code(), ErrorCode::kTimeout);
@@ -554,14 +494,14 @@ TEST_F(NcclEarly, failures_while_the_gpu_waits_for_inputs_end_the_world) {
   }
 }
 
-TEST_F(NcclEarly, a_stream_that_is_captured_is_left_alone) {
-  run_nccl_job(early(on_one_host(1)), [](World& world, int) {
+TEST_F(NcclEnqueued, a_stream_that_is_captured_is_left_alone) {
+  run_nccl_job(on_one_host(1), [](World& world, int) {
     const Framework framework;
     Numbers data = numbers_of(0);
     const Tensor tensor(framework, data);
     fake::set_nccl("behind=0");
     const Handle handle = value(world.start(only(sum_of(tensor, data)), {}));
-    ASSERT_TRUE(world.wait(handle, {}).ok());
+    ASSERT_TRUE(world.wait(handle, {}, Until::kEnqueued).ok());
     fake::set("devices=4,capturing=1");
     EXPECT_FALSE(value(world.order(handle, handle_of(framework))));
     EXPECT_EQ(fake::spoiled_captures_of_graphs(), 0);
@@ -576,4 +516,4 @@ TEST_F(NcclEarly, a_stream_that_is_captured_is_left_alone) {
 }
 
 }  // namespace
-}  // namespace lightcc::cuda::nccl_early_test
+}  // namespace lightcc::cuda::nccl_enqueued_test
