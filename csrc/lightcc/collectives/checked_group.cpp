@@ -1,7 +1,6 @@
 #include "lightcc/collectives/checked_group.hpp"
 
 #include <cstddef>
-#include <cstdint>
 #include <limits>
 #include <optional>
 #include <span>

@@ -37,7 +37,7 @@ class GatherWork final : public ShmWork {
   BucketView bucket_;  // Of bytes.
   SharePlan blocks_;
   std::size_t own_rounds_ = 0;  // In which this member publishes.
-  void (*copy_out_)(std::byte*, const std::byte*, std::size_t) = copy_bytes;
+  void (*copy_out_)(std::byte*, const std::byte*, std::size_t);
   std::uint64_t base_ = 0;
   std::size_t publish_round_ = 0;
   std::size_t collect_round_ = 0;
@@ -57,10 +57,10 @@ GatherWork::GatherWork(std::shared_ptr<ShmState> state,
                        const std::vector<std::size_t>& bytes)
     : ShmWork(std::move(state)),
       bucket_(tensors, 1),
-      blocks_(SharePlan::by_counts(bytes, 1, gathered_piece(windows().layout(), bytes))) {
+      blocks_(SharePlan::by_counts(bytes, 1, gathered_piece(windows().layout(), bytes))),
+      copy_out_(bucket_.total_elements() >= kPastCacheBytes ? copy_past_cache : copy_bytes) {
   const std::size_t piece = blocks_.piece_bytes();
   own_rounds_ = (bytes[windows().rank()] + piece - 1) / piece;
-  copy_out_ = bucket_.total_elements() >= kPastCacheBytes ? copy_past_cache : copy_bytes;
 }
 
 // hot

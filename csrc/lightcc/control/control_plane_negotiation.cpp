@@ -1,7 +1,6 @@
 // Reports up the tree, commands down, and what they mean on this rank.
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <utility>
 
 #include "lightcc/control/agreement.hpp"

@@ -299,7 +299,7 @@ Status Executor::start(const Set& set, std::size_t lane, Running& running) {
                       memory_kind_name(kind));
   }
   const Planes::Way way = way_of(bucket);
-  PlaneGroups& groups = set.groups_for(running);
+  const PlaneGroups& groups = set.groups_for(running);
   explain_adasum_once(set, running);
   const BucketSite site = site_of(set, lane, running, way.plane);
   running.algorithm = algorithm_of(bucket, groups, site.topk_position.has_value());

@@ -14,7 +14,6 @@
 #include "lightcc/engine/staged_exchange.hpp"
 #include "lightcc/engine/staged_shards.hpp"
 
-#include "lightcc_cuda/driver/context.hpp"
 #include "lightcc_cuda/driver/gpus.hpp"
 #include "lightcc_cuda/nccl/agreement.hpp"
 #include "lightcc_cuda/nccl/comms.hpp"
