@@ -12,7 +12,7 @@ from launchers import MPI_HOME, MPI_PACKAGES, mpi, run
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.multiproc
+pytestmark = [pytest.mark.multiproc, pytest.mark.extra]
 
 # Each rank writes into a file of its own: launchers may cut one rank's line by another's.
 BEGIN = """

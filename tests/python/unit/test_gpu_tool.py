@@ -136,6 +136,7 @@ def test_tests_that_were_over_count_where_pytest_is_ended(
     monkeypatch.setattr(gpu_tool, "PYTHON_TESTS", tmp_path)
     monkeypatch.setattr(gpu_tool, "PYTEST", [*gpu_tool.PYTEST[:-1], str(tmp_path)])  # The root.
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:randomly")
+    monkeypatch.delenv("CHECK_CHANGED", raising=False)  # It asks a program of the repository.
     outcome = gpu_tool.run_pytest("some", 200, ["test_some.py"])
     assert (outcome.word(), outcome.passed, outcome.failed) == ("FAILED", 1, 2)
     assert outcome.skipped == {"a reason": 1}
