@@ -98,7 +98,6 @@ LINTS = lint-types lint-files lint-cuda docs
 .PHONY: lint
 lint: .venv/.installed .venv-tools/.lint .venv-tools/.cuda .venv-tools/.docs  ## Formats, types, imports, documentation, clang-tidy; LINT_CHANGED=1: less of it
 	$(MAKE) --no-print-directory --jobs $(JOBS) --output-sync=target $(LINTS)
-	tools/check_thread_safety.sh
 	PATH="$(TOOLS_BIN):$$PATH" cmake --preset lint -DPython_EXECUTABLE=$(TOOLS_BIN)/python \
 	  -Dpybind11_DIR="$$(.venv-tools/bin/python -m pybind11 --cmakedir)" >/dev/null
 	PATH="$(TOOLS_BIN):$$PATH" tools/run_clang_tidy.sh

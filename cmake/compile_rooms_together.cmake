@@ -2,7 +2,7 @@
 # a source goes into the headers that its neighbours include as well, so this takes a quarter of the time.
 #
 # In one room, names in anonymous namespaces must therefore differ. Sources with compile options of
-# their own stay alone. Lint and thread-safety analysis still see each source by itself.
+# their own stay alone. Lint still sees each source by itself.
 set(LIGHTCC_SOURCES_AT_ONCE 10)
 
 function(compile_rooms_together target)

@@ -168,7 +168,7 @@ format: .venv-tools/.lint
 	.venv-tools/bin/ruff format .
 	git ls-files -z '*.cpp' '*.hpp' '*.cu' | xargs -0 .venv-tools/bin/clang-format -i
 
-# clang 19 finds what it finds in C++ tests, then in Python.
+# The builds by clang also check which mutex guards what (-Wthread-safety).
 .PHONY: sanitize
 sanitize: .venv/.ready
 	ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 tools/timed.sh \
