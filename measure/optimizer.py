@@ -1,7 +1,6 @@
 """What DistributedOptimizer costs, beside torch's DistributedDataParallel over gloo, in one run.
 
-    lightccrun -np 2 --no-prefix python measure/optimizer.py
-    lightccrun -np 2 --no-prefix python measure/optimizer.py --model resnet101 --batch 2
+    python measure/optimizer.py [--ranks 2] [--model resnet101] [--batch 2] [--rounds 5]
 
 1. The cost of a parameter: a model of many tiny parameters, so that a step is nothing but what each
    of them costs; the time of the same step without communication is subtracted.
@@ -26,15 +25,20 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import lightcc.torch as hvd
+from ranks import add_rank_arguments, print_head, print_row, serve, starter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+ALONE = "one rank alone"
 
 
 class ManyParameters(nn.Module):
@@ -97,14 +101,10 @@ class Way:
         return hashlib.sha256(data).hexdigest()
 
 
-def log(text: str) -> None:
-    """Prints on rank 0."""
-    if hvd.rank() == 0:
-        print(text, flush=True)
-
-
-def measure(ways: list[Way], batch: tuple[torch.Tensor, ...], rounds: int, steps: int) -> bool:
-    """Runs all ways in turns; returns whether their weights are as they must be."""
+def measure(
+    ways: list[Way], batch: tuple[torch.Tensor, ...], rounds: int, steps: int
+) -> dict[str, Any]:
+    """Runs all ways in turns; returns their times, and whether weights are as they must be."""
     for way in ways:
         way.steps(2, batch)
     for _ in range(rounds):
@@ -117,71 +117,84 @@ def measure(ways: list[Way], batch: tuple[torch.Tensor, ...], rounds: int, steps
             right = right and len(digests) == 1
     ours, theirs = (next(w for w in ways if w.name == n) for n in ("lightcc", "DDP+gloo"))
     pairs = zip(ours.module.parameters(), theirs.module.parameters(), strict=True)
-    return right and all(torch.allclose(p, q, rtol=1e-3, atol=1e-5) for p, q in pairs)
+    right = right and all(torch.allclose(p, q, rtol=1e-3, atol=1e-5) for p, q in pairs)
+    return {"times": {way.name: way.times for way in ways}, "right": right}
 
 
-def row(name: str, values: list[float], unit: str, extra: str = "") -> None:
-    """Prints the median of some values, and their least and greatest."""
-    middle, minimum, maximum = statistics.median(values), min(values), max(values)
-    log(f"{name:<24} {middle:10.2f} {unit}   ({minimum:.2f} to {maximum:.2f}) {extra}".rstrip())
-
-
-def parameter_cost(args: argparse.Namespace) -> bool:
+def parameter_cost(parameters: int, rounds: int) -> dict[str, Any]:
     """Measures part 1."""
-    model = ManyParameters(args.parameters)
+    model = ManyParameters(parameters)
     ways = [Way(name, model, hvd.size()) for name in ("no communication", "lightcc", "DDP+gloo")]
-    x = torch.tensor(float(hvd.rank() + 1))
-    right = measure(ways, (x,), args.rounds, 100)
-    log(f"# cost per parameter and step, {args.parameters} parameters, {hvd.size()} ranks")
-    alone = statistics.median(ways[0].times)
-    row("(the step itself)", [1e6 * t / args.parameters for t in ways[0].times], "us")
-    for way in ways[1:]:
-        row(way.name, [1e6 * (t - alone) / args.parameters for t in way.times], "us")
-    return right
+    return measure(ways, (torch.tensor(float(hvd.rank() + 1)),), rounds, 100)
 
 
-def model_step(args: argparse.Namespace) -> bool:
+def model_step(name: str, batch: int, rounds: int, steps: int) -> dict[str, Any]:
     """Measures part 2."""
     models: Any = importlib.import_module("models")  # Of the examples.
     torch.manual_seed(0)
-    model = models.MODELS[args.model]()
+    model = models.MODELS[name]()
     torch.manual_seed(1 + hvd.rank())
-    batch = model.inputs(args.batch)
+    inputs = model.inputs(batch)
     loss = Loss(model)
-    ways = [Way("one rank alone", loss, 1)]
+    ways = [Way(ALONE, loss, 1)]
     ways += [Way(name, loss, hvd.size()) for name in ("no communication", "lightcc", "DDP+gloo")]
-    right = measure(ways, batch, args.rounds, args.steps)
-    log(f"# a step of {args.model}, batch {args.batch} per rank, {hvd.size()} ranks")
-    alone = statistics.median(ways[0].times)
-    for way in ways:
-        speedup = way.ranks * alone / statistics.median(way.times)
-        row(way.name, [1e3 * t for t in way.times], "ms", f"speed-up {speedup:.2f}")
-    return right
+    return measure(ways, inputs, rounds, steps)
 
 
-def main() -> int:
-    """Measures both parts; returns 1 where weights differ."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--parameters", type=int, default=161, help="of part 1 (161)")
-    parser.add_argument("--model", default="resnet50", help="of part 2, or 'none' (resnet50)")
-    parser.add_argument("--batch", type=int, default=2, help="images of one rank (2)")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of every way (5)")
-    parser.add_argument("--steps", type=int, default=2, help="steps of a turn in part 2 (2)")
-    args = parser.parse_args()
-
+def be_a_rank() -> None:
+    """Is one rank, from the first request to the last."""
     hvd.init()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as directory:
         store = hvd.broadcast_object(f"file://{directory}/store")
         dist.init_process_group("gloo", init_method=store, rank=hvd.rank(), world_size=hvd.size())
-        right = parameter_cost(args)
+        parts: dict[str, Callable[..., dict[str, Any]]]
+        parts = {"parameter": parameter_cost, "step": model_step}
+        serve(lambda request: parts[request.pop("part")](**request))
+
+
+def row(name: str, seconds: list[float], unit: float, extra: str = "") -> None:
+    """Prints the median of some values, and their least and greatest."""
+    least, greatest = min(seconds) / unit, max(seconds) / unit
+    middle = statistics.median(seconds) / unit
+    print_row(name, f"{middle:.2f} ({least:.2f} to {greatest:.2f})", extra)
+
+
+def main() -> int:
+    """Measures both parts; returns 1 where weights differ."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add_rank_arguments(parser, hosts=1, ranks=2, rounds=5)
+    parser.add_argument("--parameters", type=int, default=161, help="of part 1 (161)")
+    parser.add_argument("--model", default="resnet50", help="of part 2, or 'none' (resnet50)")
+    parser.add_argument("--batch", type=int, default=2, help="images of one rank (2)")
+    parser.add_argument("--steps", type=int, default=2, help="steps of a turn in part 2 (2)")
+    args = parser.parse_args()
+    if args.serve:
+        be_a_rank()
+        return 0
+    with starter(__file__, args) as start:
+        ranks = start.start("lightcc", start.of_lightcc())
+        request = {"part": "parameter", "parameters": args.parameters, "rounds": args.rounds}
+        answers = ranks.ask(request)
+        times = answers[0]["times"]
+        print_head("per parameter and step", "us: median (least to greatest)", "")
+        alone = statistics.median(times["no communication"])
+        row("the step itself", times.pop("no communication"), 1e-6 * args.parameters)
+        for name, seconds in times.items():
+            row(name, [it - alone for it in seconds], 1e-6 * args.parameters)
         if args.model != "none":
-            right = model_step(args) and right
-        hvd.barrier()
-        dist.destroy_process_group()
-    log(f"# weights equal on all ranks and between the ways: {right}")
-    hvd.shutdown()
+            request = {"part": "step", "name": args.model, "batch": args.batch}
+            found = ranks.ask(request | {"rounds": args.rounds, "steps": args.steps})
+            answers += found
+            times = found[0]["times"]
+            print_head(f"step of {args.model}", "ms: median (least to greatest)", "speed-up")
+            alone = statistics.median(times[ALONE])
+            for name, seconds in times.items():
+                share = alone / statistics.median(seconds)
+                row(name, seconds, 1e-3, f"{share * (1 if name == ALONE else args.ranks):.2f}")
+    right = all(answer["right"] for answer in answers)
+    print(f"weights equal on all ranks and between the ways: {right}")
     return 0 if right else 1
 
 

@@ -21,6 +21,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     Variables = list[dict[str, str]]
+
+
+LEAVE_S = 5.0  # For ranks that have nothing more to do.
 
 
 def add_rank_arguments(
@@ -144,7 +148,15 @@ class Ranks:
         return answers
 
     def _end(self) -> None:
+        """Ends the ranks' input, and kills those that do not leave."""
         for process in self._processes:
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+        deadline = time.monotonic() + LEAVE_S
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
             process.kill()
             process.wait()
 

@@ -2,7 +2,8 @@
 
 Byte-pair encoding (Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units",
 2016): pieces begin as characters, and the pair of neighbours that is most frequent within words
-becomes a piece of its own, until there are enough.
+becomes a piece of its own, until there are enough. The package tokenizers does that as well, but
+breaks ties otherwise, and the runs that are kept are of these pieces.
 """
 
 from __future__ import annotations
