@@ -41,7 +41,7 @@ analysed=$(printf '%s\n' "${sources[@]}")
 if [[ ${CHECK_CHANGED:-0} == 1 ]]; then
   analysed=$(while read -r source; do
     echo "$(cksum <<<"${CHECK_SEED:-0} $source") $source"
-  done <<<"$analysed" | sort -n | head -n "${ANALYSED:-25}" | cut -d ' ' -f 3-)
+  done <<<"$analysed" | sort -n | sed -n "1,${ANALYSED:-25}p" | cut -d ' ' -f 3-)
 fi
 
 check_one() {
