@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from grids import Grid
 
 pytestmark = pytest.mark.multiproc
-both_grids = pytest.mark.parametrize("grid", [TWO, TWO_HOSTS], ids=str)
 
 
 def error_of(call: Callable[[], Any]) -> str:
@@ -91,9 +90,8 @@ def fork_and_go_on() -> None:
     hvd.shutdown()
 
 
-@both_grids
-def test_forked_child_is_refused_at_once_and_the_parent_goes_on(grid: Grid) -> None:
-    grid.run(fork_and_go_on)
+def test_forked_child_is_refused_at_once_and_the_parent_goes_on() -> None:
+    TWO_HOSTS.run(fork_and_go_on)
 
 
 def double(x: int) -> int:
@@ -104,37 +102,23 @@ def work_with_pool(method: str) -> None:
     """A data loader's way: workers are started during training and ended by it."""
     hvd.init()
     x = np.ones(10_000, np.float32)
-    for _ in range(2):
-        with multiprocessing.get_context(method).Pool(2) as pool:
-            result = pool.map_async(double, range(20))
-            for _ in range(20):
-                assert hvd.allreduce(x, op=hvd.Sum)[0] == hvd.size()
-            assert result.get(30) == [2 * i for i in range(20)]
-        workers = [
-            multiprocessing.get_context(method).Process(  # type: ignore[attr-defined]
-                target=double, args=(i,)
-            )
-            for i in range(2)
-        ]
-        for worker in workers:
-            worker.start()
-        hvd.barrier()
-        for worker in workers:
-            worker.join(30)
-            assert worker.exitcode == 0
+    context: Any = multiprocessing.get_context(method)
+    with context.Pool(1) as pool:
+        result = pool.map_async(double, range(20))
+        for _ in range(20):
+            assert hvd.allreduce(x, op=hvd.Sum)[0] == hvd.size()
+        assert result.get(30) == [2 * i for i in range(20)]
+    worker = context.Process(target=double, args=(1,))
+    worker.start()
+    hvd.barrier()
+    worker.join(30)
+    assert worker.exitcode == 0
     hvd.barrier()
 
 
-# A worker that is spawned imports all anew, here 24 of them: one grid is enough for quick tests.
+# A worker that is spawned imports all anew, so there are few of them.
 @pytest.mark.parametrize(
-    ("method", "grid"),
-    [
-        *(("fork", grid) for grid in (TWO, TWO_HOSTS)),
-        ("spawn", TWO),
-        pytest.param("spawn", TWO_HOSTS, marks=pytest.mark.slow),
-        *(("forkserver", grid) for grid in (TWO, TWO_HOSTS)),
-    ],
-    ids=str,
+    ("method", "grid"), [("fork", TWO_HOSTS), ("spawn", TWO), ("forkserver", TWO)], ids=str
 )
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_worker_processes_do_not_disturb_the_world(method: str, grid: Grid) -> None:
@@ -152,21 +136,16 @@ def init_after_fork() -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@both_grids
-def test_child_forked_before_init_can_be_the_rank(grid: Grid) -> None:
-    assert grid.run(init_after_fork) == [grid.ranks] * grid.ranks
-
-
-def fork_after_shutdown() -> int:
+def fork_before_init_and_after_shutdown() -> list[int]:
+    totals = [init_after_fork()]
     hvd.init()
     hvd.allreduce(np.ones(1))
     hvd.shutdown()
-    return init_after_fork()
+    return [*totals, init_after_fork()]
 
 
-@both_grids
-def test_child_forked_after_shutdown_can_be_the_rank_of_another_world(grid: Grid) -> None:
-    assert grid.run(fork_after_shutdown) == [grid.ranks] * grid.ranks
+def test_children_forked_before_init_and_after_shutdown_can_be_the_rank() -> None:
+    assert TWO_HOSTS.run(fork_before_init_and_after_shutdown) == [[4, 4]] * 4
 
 
 def kill_child_of_rank() -> None:
@@ -182,6 +161,5 @@ def kill_child_of_rank() -> None:
         assert hvd.allreduce(np.ones(1), op=hvd.Sum)[0] == hvd.size()
 
 
-@both_grids
-def test_death_of_a_forked_child_is_no_death_of_its_rank(grid: Grid) -> None:
-    grid.run(kill_child_of_rank)
+def test_death_of_a_forked_child_is_no_death_of_its_rank() -> None:
+    TWO_HOSTS.run(kill_child_of_rank)

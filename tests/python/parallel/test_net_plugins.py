@@ -34,18 +34,12 @@ REFERENCE = (
     Path(__file__).resolve().parents[3]
     / "build/dev/harp_plugin/tests/reference_plugin/libnccl-net-reftcp.so"
 )
-NETS = [
-    pytest.param("harp", id="harp"),
-    pytest.param(
-        str(REFERENCE),
-        id="reftcp",
-        marks=pytest.mark.skipif(not REFERENCE.exists(), reason=f"{REFERENCE.name} is not built"),
-    ),
-]
-every_net = pytest.mark.parametrize("net", NETS)
+needs_reference = pytest.mark.skipif(
+    not REFERENCE.exists(), reason=f"{REFERENCE.name} is not built"
+)
 TWO_APART = Grid(2, [0, 1])
 THREE_APART = Grid(3, [0, 1, 2])
-PEER_TIMEOUT_S = 4.0
+PEER_TIMEOUT_S = 2.0
 
 
 def digest(value: Any) -> str:
@@ -59,7 +53,7 @@ def every_collective() -> list[str]:
     rng = np.random.default_rng(rank)
     digests = []
     for dtype in (np.float32, np.float16, np.int64):
-        for count in (1, 1000, 65_541, 1_500_000):
+        for count in (1, 1000, 65_541, 1_500_000)[: 4 if dtype is np.float32 else 3]:
             x = (rng.standard_normal(count) * 100).astype(dtype)
             digests.append(digest(hvd.allreduce(x, op=hvd.Sum)))
     x = rng.standard_normal((700_000,)).astype(np.float32)
@@ -88,49 +82,50 @@ def every_collective() -> list[str]:
 SETTINGS = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1", "LIGHT_TOPK_THRESHOLD": "0"}
 
 
-@every_net
-@pytest.mark.parametrize("grid", [TWO_APART, THREE_APART, TWO_HOSTS], ids=str)
-def test_every_collective_gives_the_bits_of_tcp(net: str, grid: Grid) -> None:
-    expected = grid.run(every_collective, env=SETTINGS)
-    assert grid.run(every_collective, env={**SETTINGS, "LIGHT_NET": net}) == expected
+HARP = {"LIGHT_NET": "harp"}
+FAULTS = {"HARP_FAULT": "loss=0.01,reorder=0.05:200us,duplicate=0.01"}
 
 
-@every_net
-def test_several_lanes_give_the_same_bits(net: str) -> None:
-    expected = TWO_HOSTS.run(every_collective, env=SETTINGS)
-    env = {**SETTINGS, "LIGHT_NET": net, "LIGHT_NUM_STREAMS": "2"}
-    assert TWO_HOSTS.run(every_collective, env=env) == expected
+def check_bits(grid: Grid, *variants: dict[str, str], **common: str) -> None:
+    """Checks that each variant of the environment gives the bits of TCP."""
+    settings = {**SETTINGS, **common}
+    expected = grid.run(every_collective, env=settings)
+    for variant in variants:
+        assert grid.run(every_collective, env={**settings, **variant}) == expected, variant
+
+
+@needs_reference
+def test_every_collective_gives_the_bits_of_tcp_over_another_plugin() -> None:
+    check_bits(TWO_HOSTS, {"LIGHT_NET": str(REFERENCE)})
+
+
+def test_every_collective_gives_the_bits_of_tcp_over_one_lane_and_several() -> None:
+    check_bits(TWO_HOSTS, HARP, {**HARP, "LIGHT_NUM_STREAMS": "2"})
 
 
 def test_lost_and_reordered_packets_give_the_same_bits() -> None:
-    expected = TWO_APART.run(every_collective, env=SETTINGS)
-    env = {
-        **SETTINGS,
-        "LIGHT_NET": "harp",
-        "HARP_FAULT": "loss=0.01,reorder=0.05:200us,duplicate=0.01",
-    }
-    assert TWO_APART.run(every_collective, env=env) == expected
+    check_bits(THREE_APART, {**HARP, **FAULTS})
 
 
 def test_blocks_of_one_host_may_use_a_plugin() -> None:
-    env = {**SETTINGS, "LIGHT_2D_ALLREDUCE": "1", "LIGHT_INTRA_SIZE": "2"}
-    expected = Grid(4).run(every_collective, env=env)
-    assert Grid(4).run(every_collective, env={**env, "LIGHT_NET": "harp"}) == expected
+    check_bits(Grid(4), HARP, LIGHT_2D_ALLREDUCE="1", LIGHT_INTRA_SIZE="2")
 
 
 # -- Ends -----------------------------------------------------------------------------------------
 
 
-@every_net
-@pytest.mark.parametrize("victim", [0, 3])
+@pytest.mark.parametrize(
+    ("net", "victim"),
+    [("harp", 3), pytest.param(str(REFERENCE), 0, marks=needs_reference)],
+    ids=["harp", "reftcp"],
+)
 def test_death_in_the_middle_reaches_every_rank_by_name(net: str, victim: int) -> None:
     check_death(TWO_HOSTS, victim, reduce_until_error, 1_000_000, LIGHT_NET=net)
 
 
-@every_net
-@pytest.mark.parametrize("victim", [0, 2])
-def test_stopped_rank_is_an_error_that_names_it(net: str, victim: int) -> None:
-    env = {"LIGHT_NET": net, "LIGHT_PEER_TIMEOUT": str(PEER_TIMEOUT_S)}
+def test_stopped_rank_is_an_error_that_names_it() -> None:
+    victim = 2
+    env = {**HARP, "LIGHT_PEER_TIMEOUT": str(PEER_TIMEOUT_S)}
     with processes(TWO_HOSTS, reduce_until_error, 1_000_000, **env) as ranks:
         ranks.wait_mark("running")
         stopped = time.monotonic()
@@ -142,7 +137,7 @@ def test_stopped_rank_is_an_error_that_names_it(net: str, victim: int) -> None:
         assert result.value is not None
         kinds = {"CollectiveTimeoutError", "PeerFailedError"}
         assert result.value.kind in kinds, result.value
-        check_survivors([result], result.value.kind, victim, stopped, 2.5 * PEER_TIMEOUT_S)
+        check_survivors([result], result.value.kind, victim, stopped, 5 * PEER_TIMEOUT_S)
 
 
 def compute_past_the_timeout(seconds: float) -> float:
@@ -155,9 +150,8 @@ def compute_past_the_timeout(seconds: float) -> float:
     return float(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
 
 
-@every_net
-def test_rank_that_computes_longer_than_the_timeout_is_healthy(net: str) -> None:
-    env = {"LIGHT_NET": net, "LIGHT_PEER_TIMEOUT": "1"}
+def test_rank_that_computes_longer_than_the_timeout_is_healthy() -> None:
+    env = {**HARP, "LIGHT_PEER_TIMEOUT": "1"}
     assert TWO_HOSTS.run(compute_past_the_timeout, 3.0, env=env) == [4.0] * 4
 
 
@@ -173,10 +167,9 @@ def many_worlds(cycles: int) -> tuple[list[float], int]:
     return sums, threads[-1] - threads[0]
 
 
-@every_net
-def test_worlds_follow_one_another_in_one_process(net: str) -> None:
-    for sums, more_threads in TWO_APART.run(many_worlds, 8, env={"LIGHT_NET": net}):
-        assert sums == [2.0] * 8
+def test_worlds_follow_one_another_in_one_process() -> None:
+    for sums, more_threads in TWO_APART.run(many_worlds, 4, env=HARP):
+        assert sums == [2.0] * 4
         assert more_threads == 0
 
 
@@ -194,31 +187,8 @@ def rest(seconds: float) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-@every_net
-def test_idle_job_uses_no_cpu(net: str) -> None:
-    assert max(TWO_HOSTS.run(rest, 4.0, env={"LIGHT_NET": net})) < 0.02 * 4.0
-
-
-def fork_and_join() -> tuple[float, str]:
-    """Children, forked when there is no world, try to make their own; what they are told."""
-    hvd.init()
-    total = float(hvd.allreduce(np.ones(100_000, np.float32), op=hvd.Sum)[0])
-    hvd.shutdown()
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            hvd.init()
-            text = "joined"
-        except Exception as error:  # noqa: BLE001 - the test judges it.
-            text = f"{type(error).__name__}: {error}"
-        os.write(writer, text.encode())
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        text = stream.read()
-    os.waitpid(child, 0)
-    return total, text
+def test_idle_job_uses_no_cpu() -> None:
+    assert max(TWO_HOSTS.run(rest, 2.0, env=HARP)) < 0.02 * 2.0
 
 
 # -- Settings -------------------------------------------------------------------------------------
@@ -233,18 +203,13 @@ def init_error() -> tuple[str, str]:
     return "joined", ""
 
 
-BAD_NETS = [
-    ("/no/such/libnccl-net-x.so", "does not exist"),
-    ("/tmp", "is no file"),
-    ("carrier-pigeon", "tcp, harp, or the path"),
-]
-#: What is found out where a plugin is needed only.
-BAD_FILES = [(__file__, "cannot be loaded")]
-
-
 @pytest.mark.parametrize(
     ("hosts", "net", "text"),
-    [(None, *bad) for bad in BAD_NETS] + [([0, 1], *bad) for bad in BAD_NETS + BAD_FILES],
+    [
+        (None, "/no/such/libnccl-net-x.so", "does not exist"),
+        ([0, 1], "/no/such/libnccl-net-x.so", "does not exist"),
+        ([0, 1], __file__, "cannot be loaded"),  # Found out where a plugin is needed only.
+    ],
 )
 def test_a_net_that_cannot_be_used_is_an_error_on_every_rank(
     hosts: list[int] | None, net: str, text: str
@@ -256,52 +221,31 @@ def test_a_net_that_cannot_be_used_is_an_error_on_every_rank(
         assert text in message
 
 
-def test_a_library_that_is_no_plugin_is_told_what_was_looked_for() -> None:
-    core = next(Path(hvd.__file__).parent.glob("liblightcc.so"))
-    for kind, message in spawn_ranks(init_error, 2, env={"LIGHT_NET": str(core)}, hosts=[0, 1]):
-        assert kind == "ValueError", message
-        assert "is no NCCL net plugin" in message
-        assert "ncclNetPlugin_v12" in message
-        assert "ncclNetPlugin_v5" in message
-
-
 def test_ranks_that_differ_are_all_told_so() -> None:
     env = [{"LIGHT_NET": "harp"}, {"LIGHT_NET": "tcp"}, {"LIGHT_NET": "harp"}]
-    begun = time.monotonic()
     for kind, message in spawn_ranks(init_error, 3, env=env, hosts=[0, 1, 2]):
         assert kind == "ValueError", message
         assert "rank 0 has LIGHT_NET=harp, but rank 1 has LIGHT_NET=tcp" in message
-    assert time.monotonic() - begun < 25, "nobody waited for the start timeout"
 
 
 def test_a_plugin_that_one_rank_cannot_start_is_an_error_on_every_rank() -> None:
     env = [{"LIGHT_NET": "harp"} for _ in range(3)]
     env[1]["HARP_IFNAME"] = "=nosuch0"
-    begun = time.monotonic()
     results = spawn_ranks(init_error, 3, env=env, hosts=[0, 1, 2])
-    assert time.monotonic() - begun < 25, "nobody waited for the start timeout"
     for rank, (kind, message) in enumerate(results):
         assert kind == "ValueError", message
         assert "no interface is up and has an address (HARP_IFNAME: '=nosuch0')" in message
         assert (rank == 1) or message.startswith("rank 1: "), message
 
 
-def test_settings_of_harp_are_checked_by_harp_and_shown() -> None:
-    env = {"LIGHT_NET": "harp", "HARP_MODE": "sideways"}
-    for kind, message in spawn_ranks(init_error, 2, env=env, hosts=[0, 1]):
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("HARP_MODE", "sideways", "HARP_MODE=sideways: expected inline, adaptive or thread"),
+        ("LIGHT_TCP_RATE", "1M", "LIGHT_TCP_RATE"),  # There is no TCP.
+    ],
+)
+def test_settings_that_do_not_fit_harp_are_refused(variable: str, value: str, text: str) -> None:
+    for kind, message in spawn_ranks(init_error, 2, env={**HARP, variable: value}, hosts=[0, 1]):
         assert kind == "ValueError", message
-        assert "HARP_MODE=sideways: expected inline, adaptive or thread" in message
-
-
-def test_tcps_rate_limit_is_refused_where_there_is_no_tcp() -> None:
-    env = {"LIGHT_NET": "harp", "LIGHT_TCP_RATE": "1M"}
-    for kind, message in spawn_ranks(init_error, 2, env=env, hosts=[0, 1]):
-        assert kind == "ValueError", message
-        assert "LIGHT_TCP_RATE" in message
-
-
-@every_net
-def test_a_forked_child_is_told_that_it_has_no_plugin(net: str) -> None:
-    for total, text in TWO_APART.run(fork_and_join, env={"LIGHT_NET": net}):
-        assert total == 2.0
-        assert "forked" in text, text
+        assert text in message
