@@ -1,5 +1,5 @@
-# What people run: demo, test, lint, docs, bench. `make` lists them, docs/testing.md has the rest, which
-# is in tools/more.mk. Needs Python >= 3.10 with pip and a C++20 compiler; what else is needed goes into
+# What people run: demo, test, lint, docs, bench. `make` lists them, docs/inside/testing.md has the
+# rest, which is in tools/more.mk. Needs Python >= 3.10 with pip and a C++20 compiler; what else is needed goes into
 # .venv and build/.
 
 SHELL := /bin/bash

@@ -375,7 +375,7 @@ def stats() -> Statistics:
 
     Returns:
         An object whose entries are attributes, and those of a dictionary as well. Its numbers are
-        those of `lightcc.statistics.METRICS`; docs/watching.md has a table of them. Its lists:
+        those of `lightcc.statistics.METRICS`, listed in docs/running/watching.md. Its lists:
 
         - `compression`: what compression did for each tensor.
         - `allreduce_costs`: what buckets of all-reduces take, as lines fitted to all that ran.

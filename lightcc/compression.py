@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lightcc._core import CompressionSpec
 
 
-#: What takes the place of compressors that lightcc no longer has (docs/tried.md).
+#: What takes the place of compressors that lightcc no longer has (docs/lab/tried.md).
 _INSTEAD = {
     "adam": "Compression.int4",
     "fp8": "Compression.int8",

@@ -1,7 +1,7 @@
 """What `lightcc.stats()` returns, and what each number in it means.
 
 One table (`METRICS`) drives everything that shows these numbers: Prometheus, loggers, `lightcc-top`
-and docs/watching.md. What the engine counts is in the engine's own (`csrc/bindings/stats.cpp`).
+and docs/running/watching.md. What the engine counts is in `csrc/bindings/stats.cpp`.
 """
 
 from __future__ import annotations

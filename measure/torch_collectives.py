@@ -5,7 +5,7 @@ Usage: torch_collectives.py [--ranks 2] [--hosts 1 --link 1g] [--sizes 4K,64K,1M
 
 Each rank has a group of lightcc and a group of gloo, which take turns, so that each round measures
 both on the same machine. `direct` is lightcc's own call, `lightcc.torch.allreduce_()`, which shows
-what the door costs. `alone` is a step that communicates nothing. A size is that of the larger
+what the backend costs. `alone` is a step that communicates nothing. A size is that of the larger
 tensor. Results are checked before and after each measurement: they must be exact.
 
 A step of DistributedDataParallel has the gradients of a model and next to no computation:

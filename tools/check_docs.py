@@ -21,7 +21,7 @@ OTHER_SITE = re.compile(r"^[a-z]+:")
 # Each list names all pages of its folder and of the folders below that have no list.
 LISTS = ("docs/README.md", "docs/harp/README.md", "docs/lab/README.md")
 
-VARIABLE_PAGE = "docs/environment.md"
+VARIABLE_PAGE = "docs/reference/environment.md"
 # A variable is read where its whole name is a string.
 VARIABLE = re.compile(r"""["']((?:HARP|LIGHT|LIGHTCC)_[A-Z0-9_]+)["']""")
 VARIABLE_ROW = re.compile(r"^\| `((?:HARP|LIGHT|LIGHTCC)_[A-Z0-9_]+)` \|", re.MULTILINE)

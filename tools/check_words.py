@@ -1,4 +1,4 @@
-"""Checks that identifiers use the words of docs/glossary.md.
+"""Checks that identifiers use the words of docs/reference/glossary.md.
 
 The glossary's last table lists words that an identifier does not have. Exits 1 and names each
 identifier that has one.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tracked_files import ROOT, tracked_files
 
-GLOSSARY = ROOT / "docs" / "glossary.md"
+GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 TABLE = "## Words that identifiers do not use"
 
 # Names of tests are claims, so sentences; they may use any word.
@@ -87,7 +87,7 @@ def problems_of(files: dict[Path, str], bans: list[Ban]) -> list[str]:
     """Returns one line for each identifier that breaks a ban."""
     return [
         f"{found.path}:{found.line}: {found.name}: say {ban.instead} for {ban.word} "
-        "(docs/glossary.md)"
+        "(docs/reference/glossary.md)"
         for path, text in files.items()
         for found in identifiers(path, text)
         for ban in refused(found, bans)

@@ -1,4 +1,4 @@
-"""What `HARP_*` variables there are: the rows that docs/environment.md shows.
+"""What `HARP_*` variables there are: the rows that docs/reference/environment.md shows.
 
 The plugin reads them (`harp_plugin/src/endpoint/settings.cpp`). `tools/check_docs.py` compares the
 names in both places.

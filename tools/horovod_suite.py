@@ -3,7 +3,7 @@
 Usage: horovod_suite.py HOROVOD [--ranks 2 3 4] [--baseline FILE] [--ignite CHECKOUT]
            [--ignite-files REGEX] [--lightning CHECKOUT] [--examples] [--keep FILE]
            [--tensorflow PYTHON [--only-tensorflow]] [--sections GROUP...]
-           --output docs/horovod-suite.md
+           --output docs/reference/horovod-suite.md
 
 HOROVOD is a checkout; nothing of it is copied. Each file of `PARALLEL` runs under each number of
 ranks, with the interpreter that runs this program: `lightccrun --horovod -np N python -m pytest
@@ -264,7 +264,7 @@ def reasons(groups: dict[str, Results], status: str) -> list[str]:
 
 
 def page(sources: Path, groups: dict[str, Results], baseline: dict[str, str] | None) -> str:
-    """Returns docs/horovod-suite.md.
+    """Returns docs/reference/horovod-suite.md.
 
     Args:
         sources: The checkout of Horovod.

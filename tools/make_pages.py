@@ -1,4 +1,4 @@
-"""Writes what follows from tables in the code: docs/environment.md, and part of docs/watching.md.
+"""Writes what follows from tables: docs/reference/environment.md, part of running/watching.md.
 
 Usage: python tools/make_pages.py, with a Python that has lightcc.
 """
@@ -67,7 +67,7 @@ _OTHER_VARIABLES = (
 
 
 def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
-    """Returns docs/environment.md.
+    """Returns docs/reference/environment.md.
 
     Args:
         knobs: Rows of `lightcc._core.knob_table()`.
@@ -125,7 +125,7 @@ def environment_text(knobs: Sequence[Mapping[str, str]]) -> str:
         "",
         _paragraph(
             "HARP's plugin reads these when it starts, from the environment or from "
-            "[the profile](harp/runtime.md#settings). A wrong value keeps it from starting."
+            "[the profile](../harp/runtime.md#settings). A wrong value keeps it from starting."
         ),
         "",
         "| name | type | default | meaning |",
@@ -161,11 +161,11 @@ def numbers_text() -> str:
 
 def pages() -> dict[Path, str]:
     """Returns the text of each page."""
-    watching = DOCS / "watching.md"
+    watching = DOCS / "running" / "watching.md"
     before, _, rest = watching.read_text().partition(_BEGIN)
     _, _, after = rest.partition(_END)
     return {
-        DOCS / "environment.md": environment_text(_core.knob_table()),
+        DOCS / "reference" / "environment.md": environment_text(_core.knob_table()),
         watching: f"{before}{_BEGIN}\n\n{numbers_text()}\n\n{_END}{after}",
     }
 

@@ -1,5 +1,5 @@
 # The rest of the targets, for who changes lightcc, measures it beside others or releases it; a part of
-# the Makefile. docs/testing.md says what each does and needs.
+# the Makefile. docs/inside/testing.md says what each does and needs.
 
 # A framework in an environment of its own, and other programs' suites, one at a time, in another.
 SUITE_BIN := $(CURDIR)/.venv-suite/bin
@@ -118,7 +118,7 @@ horovod-suite: $(if $(HOROVOD_TENSORFLOW),.venv-tf/.horovod)
 	  $(if $(HOROVOD_BASELINE),--baseline $(HOROVOD_BASELINE)) --examples \
 	  $(if $(IGNITE_SRC),--ignite $(IGNITE_SRC)) $(if $(LIGHTNING_SRC),--lightning $(LIGHTNING_SRC)) \
 	  $(if $(HOROVOD_SECTIONS),--sections $(HOROVOD_SECTIONS)) \
-	  $(if $(HOROVOD_KEEP),--keep $(HOROVOD_KEEP)) --output $(CURDIR)/docs/horovod-suite.md
+	  $(if $(HOROVOD_KEEP),--keep $(HOROVOD_KEEP)) --output $(CURDIR)/docs/reference/horovod-suite.md
 
 # TORCH_SRC: a checkout of torch, or a folder with its version.txt and test/distributed.
 # TORCH_KEEP: a file of results; what it has is not run again.
@@ -126,7 +126,7 @@ horovod-suite: $(if $(HOROVOD_TENSORFLOW),.venv-tf/.horovod)
 torch-suite: .venv-suite/.torch-suite-installed
 	@[[ -d "$(TORCH_SRC)/test/distributed" ]] || { echo "TORCH_SRC=$(TORCH_SRC) is no checkout of torch" >&2; exit 1; }
 	cd $(ELSEWHERE) && $(SUITE_BIN)/python $(CURDIR)/tools/torch_suite.py $(TORCH_SRC) \
-	  $(if $(TORCH_KEEP),--keep $(TORCH_KEEP)) --output $(CURDIR)/docs/torch-suite.md
+	  $(if $(TORCH_KEEP),--keep $(TORCH_KEEP)) --output $(CURDIR)/docs/reference/torch-suite.md
 
 # NCCL_SRC: an NCCL source tree of any version from 2.8 on.
 .PHONY: abi-check

@@ -164,7 +164,7 @@ def revision(sources: Path) -> str:
 
 
 def page(sources: Path, parts: dict[str, tuple[Results, int]], versions: dict[str, str]) -> str:
-    """Returns docs/torch-suite.md.
+    """Returns docs/reference/torch-suite.md.
 
     Args:
         sources: The checkout of torch.

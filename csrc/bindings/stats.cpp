@@ -1,5 +1,5 @@
 // What Python sees of WorldStats. One table has the numbers: stats(), Prometheus, loggers,
-// lightcc-top and docs/watching.md follow from it.
+// lightcc-top and docs/running/watching.md follow from it.
 #include "stats.hpp"
 
 #include <cstdint>

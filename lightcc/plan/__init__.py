@@ -5,5 +5,5 @@
 - `variants` has what one bucket of gradients takes, by algorithm and compression.
 - `steps` plays one step in virtual time: which gradients share a bucket, and when each ends.
 
-See docs/plan.md.
+See docs/running/plan.md.
 """

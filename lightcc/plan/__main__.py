@@ -1,4 +1,4 @@
-"""`python -m lightcc.plan --model resnet50 --hosts 16 --gpus 8 --link 25g`: see docs/plan.md."""
+"""`python -m lightcc.plan --model resnet50 --hosts 16 --link 25g`: see docs/running/plan.md."""
 
 from __future__ import annotations
 

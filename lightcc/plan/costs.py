@@ -16,7 +16,7 @@ class CostsError(ValueError):
 
 @dataclass(frozen=True)
 class Costs:
-    """Lines of a fixed time and a time per byte; the defaults are those of docs/plan.md."""
+    """Lines of a fixed time and a time per byte; the defaults are those of docs/running/plan.md."""
 
     #: Seconds of a step of a collective between hosts, with waking whoever waits.
     step_s: float = 60e-6

@@ -1,4 +1,4 @@
-"""What a bucket of gradients takes, by algorithm and compression (docs/algorithms.md)."""
+"""What a bucket of gradients takes, by algorithm and compression (docs/inside/algorithms.md)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
     executor.shutdown()
 
 Ray places and starts the actors. The driver serves the job's store, and sets in each actor what
-`lightccrun` would set. From there on a rank is like any other. See docs/guides/ray.md, also for
+`lightccrun` would set. From there on a rank is like any other. See docs/running/ray.md, also for
 Ray Train, which needs nothing of this package.
 """
 

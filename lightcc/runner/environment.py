@@ -1,6 +1,6 @@
 """What the launcher tells a rank through its environment.
 
-One table (`LAUNCHER_VARIABLES`) lists the variables; `docs/environment.md` shows the same rows.
+One table (`LAUNCHER_VARIABLES`) lists the variables. docs/reference/environment.md has its rows.
 The Horovod names are set beside our own, so that scripts which read them keep working.
 """
 
@@ -55,7 +55,7 @@ LAUNCHER_VARIABLES = (
         "LIGHT_COMMIT_FDS",
         "",
         "Descriptors of the memory in which the agent of a host "
-        "[keeps commits](elastic.md#commits-that-outlive-ranks).",
+        "[keeps commits](../running/elastic.md#commits-that-outlive-ranks).",
     ),
 )
 

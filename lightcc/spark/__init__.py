@@ -4,7 +4,7 @@
 
 The tasks are one barrier stage, so all run at once. Each starts a fresh interpreter with what
 `lightccrun` would set, and hands back what the function returned. The driver serves the job's
-store. See docs/guides/spark.md.
+store. See docs/running/spark.md.
 
 Horovod's estimators are not here: train in `run()`, on data that its ranks read.
 """

@@ -1,4 +1,4 @@
-"""`python -m lightcc.timeline merge|summary|plot FILE`: see docs/timeline.md."""
+"""`python -m lightcc.timeline merge|summary|plot FILE`: see docs/running/timeline.md."""
 
 from __future__ import annotations
 

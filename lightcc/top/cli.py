@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="lightcc-top",
         description="Shows what the ranks of this machine do, while they run.",
         epilog="On a terminal, with `pip install 'lightcc[tools]'`, the screen is live; elsewhere "
-        "it is text. docs/watching.md says what each column means.",
+        "it is text. docs/running/watching.md says what each column means.",
     )
     parser.add_argument("--interval", metavar="S", type=_seconds, default=1.0, help="seconds (1)")
     parser.add_argument("--count", metavar="N", type=_count, help="end after N screens")

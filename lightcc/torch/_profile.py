@@ -1,7 +1,7 @@
 """Names under which torch.profiler shows collectives: `lightcc::allreduce weight`, `lightcc::wait`.
 
 A region covers what this thread does: it starts an operation, or waits for it. When the engine ran
-it, and which rank was late, is in the timeline (docs/timeline.md).
+it, and which rank was late, is in the timeline (docs/running/timeline.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 // Every environment variable that the engine reads: read once, at init, into this struct.
 //
 // The table in knob_rows.hpp (name, type, default, unit, range, meaning, one row each) drives
-// parsing, error texts and docs/environment.md. No getenv anywhere else in the engine.
+// parsing, error texts and docs/reference/environment.md. No getenv anywhere else in the engine.
 #pragma once
 
 #include <cstdint>

@@ -105,7 +105,7 @@ constexpr bool is_floating_point(DataType dtype) {
          dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
 }
 
-/// What travels in the place of elements (docs/algorithms.md).
+/// What travels in the place of elements (docs/inside/algorithms.md).
 enum class Compressor : std::uint8_t {
   kTopk = 0,  ///< The elements of largest magnitude only.
   kInt8 = 1,  ///< All of them, in 8 bits each, with a scale for each block of 128.

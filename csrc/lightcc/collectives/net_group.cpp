@@ -13,7 +13,7 @@
 //   alltoall         pairs, four steps at once         the same
 //   barrier          dissemination                     the same
 //
-// Each algorithm's file states its steps and bytes; docs/algorithms.md collects them.
+// Each algorithm's file states its steps and bytes; docs/inside/algorithms.md collects them.
 //
 // Invariants. Up to 16 members, one owner combines each element in member order, so bits do not
 // depend on sizes, chunks or algorithm. Whatever a Work holds of the caller's memory is given back

@@ -1,4 +1,4 @@
-// Where the parts of a list lie: docs/wire-format.md as code.
+// Where the parts of a list lie: docs/inside/wire-format.md as code.
 #pragma once
 
 #include <array>

@@ -4,7 +4,7 @@
 // the scales of all blocks, 2 bytes each, and then their codes: a byte for each element, or half a
 // byte. Both ends know how many elements a part has, so nothing else travels. A part whose values
 // are not all finite has NaN for every scale: it is void, and so is the step, on all ranks. Byte
-// table: docs/wire-format.md; arithmetic:
+// table: docs/inside/wire-format.md; arithmetic:
 // kernels/quantize_blocks.hpp.
 //
 // What codes do not say is kept: sent + left is the sum, exactly. Codes come from peers, so

@@ -2,7 +2,8 @@
 //
 // Indices are 16-bit offsets in blocks of 64 Ki elements, with a count for each block: 2 bytes an
 // entry and no decoding. Values have the tensor's dtype, or (fp16, for float32 and float64) are
-// float16 with a power of two for each block that makes them fit. Byte table: docs/wire-format.md.
+// float16 with a power of two for each block that makes them fit. Byte table:
+// docs/inside/wire-format.md.
 //
 // Lists come from peers: parse_list() checks everything before anything else looks at it.
 //

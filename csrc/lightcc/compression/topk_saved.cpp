@@ -1,4 +1,4 @@
-// Saved states: docs/wire-format.md has the byte table.
+// Saved states: docs/inside/wire-format.md has the byte table.
 #include "lightcc/compression/topk_saved.hpp"
 
 #include <algorithm>

@@ -151,7 +151,7 @@ class TopkState {
   Status scale(double factor);
 
   /// Appends the state to `out`: everything that later results depend on, bit for bit. Errors:
-  /// kInternal while a step is pending. Byte table: docs/wire-format.md.
+  /// kInternal while a step is pending. Byte table: docs/inside/wire-format.md.
   Status save(Bytes& out) const;
   /// What save() wrote, whole. Errors: kInvalidArgument, saying what is wrong: another version, cut
   /// short, damaged (there is a checksum), not this many elements.

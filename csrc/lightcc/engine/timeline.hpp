@@ -1,4 +1,5 @@
-// What the progress loop tells of itself, for a file that Perfetto shows (docs/timeline.md).
+// What the progress loop tells of itself, for a file that Perfetto shows
+// (docs/running/timeline.md).
 //
 // Every hook costs one branch while no timeline is recorded, and some 100 ns while one is: it makes
 // a record and puts it into the writer's queue (timeline_writer.hpp).

@@ -74,7 +74,7 @@ struct ProcessSetInfo {
   std::vector<std::int32_t> ranks;
 };
 
-/// What is recorded of the progress loop, and where (docs/timeline.md).
+/// What is recorded of the progress loop, and where (docs/running/timeline.md).
 struct TimelineOptions {
   std::string path;
   bool marks_cycles = false;

@@ -1,8 +1,9 @@
 // What ranks and the sequencer tell each other: reports go up the control tree, commands come down.
 //
-// A frame is a 4-byte length, a 1-byte kind and a payload; byte tables in docs/wire-format.md.
-// Frames are only parsed on connections that have proved the job secret, and still every length is
-// checked: a frame that does not parse ends the world with a clear error, never memory.
+// A frame is a 4-byte length, a 1-byte kind and a payload; byte tables in
+// docs/inside/wire-format.md. Frames are only parsed on connections that have proved the job
+// secret, and still every length is checked: a frame that does not parse ends the world with a
+// clear error, never memory.
 #pragma once
 
 #include <cstddef>

@@ -7,8 +7,8 @@
 //   server -> client  HMAC-SHA256, or 32 zero bytes: "your proof is wrong"
 // The client's MAC covers "client", both nonces and the hello; the server's covers "server", both
 // nonces and the hello (so a MAC can be neither replayed nor reflected). Byte table:
-// docs/wire-format.md. Payload after the handshake is not encrypted: the secret keeps strangers
-// out, it does not hide tensors.
+// docs/inside/wire-format.md. Payload after the handshake is not encrypted: the secret keeps
+// strangers out, it does not hide tensors.
 #pragma once
 
 #include <array>

@@ -2,8 +2,8 @@
 //
 // A connection carries one request at a time: a frame from the client, then a frame from the server
 // (for a get perhaps much later). A frame is a u32 length and a body of that many bytes. Byte
-// table: docs/wire-format.md. Not handled: pipelining; a client that wants two answers at once
-// opens two connections.
+// table: docs/inside/wire-format.md. Not handled: pipelining; a client that wants two answers at
+// once opens two connections.
 //
 // A watch is answered when what is below its prefix differs from what the client has seen. The
 // state that says what it has seen is opaque to the client; 0 is the state of nothing.

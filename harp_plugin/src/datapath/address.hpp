@@ -29,7 +29,7 @@ inline Address address_of(std::span<const std::byte> ip, std::uint16_t port) {
   if (ip.size() == 4) {
     std::uint32_t word = 0;
     std::memcpy(&word, ip.data(), sizeof(word));
-    // Whole, for it is soon copied whole: docs/style.md, hot paths.
+    // Whole, for it is soon copied whole: docs/inside/style.md, hot paths.
     address.ip = std::bit_cast<decltype(address.ip)>(std::array<std::uint64_t, 2>{word, 0});
   } else {
     std::memcpy(address.ip.data(), ip.data(), address.ip.size());

@@ -7,7 +7,7 @@
 torch knows the backend where lightcc is installed, unless TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps it
 from looking; then `import lightcc.torch.distributed` first. Everything above torch.distributed runs
 on it as on gloo: DDP, FSDP2, tensor and pipeline parallelism, distributed checkpoints. See
-docs/torch-distributed.md.
+docs/guides/torch-distributed.md.
 
 The default group is lightcc's own world: after `init_process_group()`, `hvd.init()` is done, and
 all of `lightcc.torch` can be used beside the group. A program that has called `hvd.init()` first

@@ -1,4 +1,4 @@
-// The bytes that algorithms really send, against the formulas of docs/algorithms.md.
+// The bytes that algorithms really send, against the formulas of docs/inside/algorithms.md.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

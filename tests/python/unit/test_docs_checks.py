@@ -47,7 +47,7 @@ def test_variables_of_the_code_and_of_the_page_are_compared() -> None:
     page = "| `LIGHT_A` | x |\n| `HARP_OLD` | x |\n| `LIGHT_A` | again |\n"
     sources = {"a.cpp": 'get("LIGHT_A"); // LIGHT_COMMENT', "b.py": "env['HARP_NEW']"}
     assert check_docs.wrong_variables(page, sources) == [
-        "docs/environment.md: HARP_NEW of b.py has no row",
-        "docs/environment.md: no code reads HARP_OLD",
-        "docs/environment.md: LIGHT_A has 2 rows",
+        "docs/reference/environment.md: HARP_NEW of b.py has no row",
+        "docs/reference/environment.md: no code reads HARP_OLD",
+        "docs/reference/environment.md: LIGHT_A has 2 rows",
     ]
