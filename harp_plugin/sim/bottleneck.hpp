@@ -25,7 +25,7 @@ struct BottleneckConfig {
   double bits_per_s = 1e9;
   std::size_t queue_bytes = 125000;  ///< What waits for the rate; a packet beyond it is dropped.
   std::size_t bucket_bytes = 0;      ///< May leave at once after a pause.
-  Duration delay{};                  ///< From the end of the queue to the receiver.
+  Duration delay{};                  ///< The way from the queue's end to the receiver.
 };
 
 class Bottleneck final : public Actor {
@@ -33,7 +33,7 @@ class Bottleneck final : public Actor {
   /// What crosses: HARP's packets have bytes, those of modelled flows only a number.
   struct Parcel {
     std::uint64_t number = 0;
-    std::uint32_t packets = 1;  ///< With numbers in a row.
+    std::uint32_t packets = 1;  ///< Their numbers follow one another.
     std::vector<std::byte> bytes;
   };
   using Sink = std::function<void(const Parcel&, Time)>;
@@ -52,7 +52,7 @@ class Bottleneck final : public Actor {
   void send(std::size_t flow, std::size_t ip_bytes, Parcel parcel);
   void act(Time now, std::uint64_t token) override;
 
-  /// For how long a packet that comes now waits.
+  /// How long a packet that comes now waits.
   Duration queue_delay() const;
   const FlowStats& stats(std::size_t flow) const { return flows_[flow].stats; }
 
@@ -72,7 +72,7 @@ class Bottleneck final : public Actor {
   Simulator& simulator_;
   BottleneckConfig config_;
   std::vector<Flow> flows_;
-  std::deque<Crossing> crossing_;  ///< In the order of arrival at the other end.
+  std::deque<Crossing> crossing_;  ///< They are in the order of arrival.
   Time busy_until_{};
 };
 

@@ -71,7 +71,7 @@ void Host::take(std::span<const std::byte> packet, Time arrival, Time now) {
   if (session == nullptr) {
     return;
   }
-  // Of two engines' queues, sooner or later: the client's paths move.
+  // It comes by the queues of two engines in turn: the client's paths move.
   const bool astray = ++taken_ % 2 == 0;
   const Placement placement =
       session->on_packet(packet, now, {.is_astray = astray, .waited = now - arrival});

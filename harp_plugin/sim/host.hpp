@@ -86,7 +86,7 @@ class Host final : public Actor {
   Time wake_at_ = kNever;
   Time paused_from_ = kNever;
   Time paused_until_ = kNever;
-  Duration period_{};  ///< Of pauses, after which the next one begins; 0: there is none.
+  Duration period_{};  ///< Pauses begin this far apart; 0: there is none.
   std::size_t buffer_packets_ = 2000;
   Time dies_at_ = kNever;
   std::uint32_t accepted_ = 0;

@@ -18,7 +18,7 @@ namespace harp::sim {
 
 struct ScenarioResult {
   bool ok = false;
-  std::string why;      ///< Of a failure.
+  std::string why;      ///< The reason of a failure.
   std::string summary;  ///< What was drawn, in one line.
   std::uint64_t events = 0;
   std::uint64_t data_packets = 0;

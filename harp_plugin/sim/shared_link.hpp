@@ -26,8 +26,8 @@ namespace harp::sim {
 
 struct SharedLinkConfig {
   double bits_per_s = 1e9;
-  Duration queue{};       ///< Of the bottleneck when full.
-  Duration round_trip{};  ///< Of the path without a queue.
+  Duration queue{};       ///< A full bottleneck delays by it.
+  Duration round_trip{};  ///< The path has it without a queue.
   std::uint64_t seed = 1;
   /// As between network namespaces: TCP's packets cross in parcels, and the link is a token bucket.
   bool is_virtual = false;
@@ -36,7 +36,7 @@ struct SharedLinkConfig {
 
 /// What happened between two times.
 struct Shares {
-  std::vector<double> harp;  ///< Of the link's rate, by session, in the order of add_harp().
+  std::vector<double> harp;  ///< Parts of the link's rate, in the order of add_harp().
   std::vector<double> tcp;
   double mean_queue_s = 0;
   double max_queue_s = 0;
@@ -80,7 +80,7 @@ class SharedLink final : public Actor {
   void add_bbr(Time from, Time until = kNever);
 
   void run_until(Time at);
-  /// From the last call until `at`.
+  /// Counts from the last call until `at`.
   Shares measure_until(Time at);
   void act(Time now, std::uint64_t token) override;
 
@@ -98,8 +98,8 @@ class SharedLink final : public Actor {
 
     EndlessTraffic sender;
     EndlessTraffic receiver;
-    Wire up;    ///< From the client to the queue.
-    Wire down;  ///< From the server to the client.
+    Wire up;    ///< It leads from the client to the queue.
+    Wire down;  ///< It leads from the server to the client.
     Host client;
     Host server;
     std::uint64_t seed;

@@ -59,7 +59,7 @@ class TcpBbr final : public TcpControl {
   double window_gain_ = 2.89;
   std::array<double, kRounds> rates_{};  ///< The best of each of the last rounds.
   std::uint64_t round_ = 0;
-  std::uint64_t round_ends_ = 0;  ///< In packets delivered.
+  std::uint64_t round_ends_ = 0;  ///< It counts packets delivered.
   std::uint64_t delivered_ = 0;
   bool round_begins_ = false;
   Duration min_rtt_ = Duration::max();
@@ -69,7 +69,7 @@ class TcpBbr final : public TcpControl {
   bool is_full_ = false;
   std::size_t phase_ = 0;
   Time phase_at_{};
-  bool was_loss_ = false;  ///< In this phase.
+  bool was_loss_ = false;  ///< This phase had one.
   Time probe_ends_ = kNever;
   bool probe_round_is_over_ = false;
   double saved_window_ = 0;

@@ -37,7 +37,7 @@ class TcpCubic final : public TcpControl {
   Duration round_rtt_ = Duration::max();  ///< Least in this round.
   Duration previous_rtt_ = Duration::max();
   std::uint32_t round_samples_ = 0;
-  std::uint64_t round_ends_ = 0;  ///< In packets delivered.
+  std::uint64_t round_ends_ = 0;  ///< It counts packets delivered.
   bool in_recovery_ = false;
 };
 

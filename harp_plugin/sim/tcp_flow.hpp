@@ -25,7 +25,7 @@
 namespace harp::sim {
 
 inline constexpr std::size_t kTcpSegmentBytes = 1448;
-inline constexpr std::size_t kTcpPacketBytes = 1500;  ///< With the headers of IP and TCP.
+inline constexpr std::size_t kTcpPacketBytes = 1500;  ///< It counts the headers of IP and TCP.
 
 /// What an acknowledgement tells.
 struct TcpAck {
@@ -85,7 +85,7 @@ class TcpFlow final : public Actor {
     Time delivered_at{};
     Time first_sent_at{};
     bool is_acked = false;
-    bool more_follow = false;  ///< In the same parcel.
+    bool more_follow = false;  ///< Others follow in the same parcel.
   };
 
   void send(Time now);

@@ -20,7 +20,7 @@ namespace harp::sim {
 /// The messages of one direction, known to both ends.
 struct Script {
   std::vector<std::size_t> sizes;
-  /// Of the receives; at least the size, unless meant to fail.
+  /// The receives' room; at least the size, unless meant to fail.
   std::vector<std::size_t> capacities;
   std::uint64_t content_seed = 0;
 

@@ -47,7 +47,7 @@ class Wire final : public Actor {
   Simulator& simulator_;
   Impairment impairment_;
   Sink sink_;
-  std::vector<Buffer> buffers_;  ///< In transit, by token.
+  std::vector<Buffer> buffers_;  ///< Packets in transit, by token.
   std::vector<std::size_t> free_;
   WireStats stats_;
 };

@@ -39,9 +39,9 @@ struct DatapathStats {
   std::uint64_t blocked = 0;      ///< Times that the layer below took nothing.
   std::uint64_t send_errors = 0;  ///< Packets that the layer below refused, for good.
   std::uint64_t handed_over = 0;  ///< Packets that came to another stack than their own.
-  /// By HARP itself: a kernel's and a driver's copies, and placement, are not among them.
-  std::uint64_t bytes_copied_out = 0;  ///< Of payloads.
-  std::uint64_t bytes_copied_in = 0;   ///< Of packets.
+  /// HARP itself copied them: a kernel's and a driver's copies, and placement, do not count.
+  std::uint64_t bytes_copied_out = 0;  ///< They are payloads.
+  std::uint64_t bytes_copied_in = 0;   ///< They are packets.
 };
 
 class Datapath {

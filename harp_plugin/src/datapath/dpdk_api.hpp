@@ -20,7 +20,7 @@ struct DpdkPortOptions {
   std::optional<Address> gateway;
   std::size_t mtu_bytes = 1500;
   std::size_t engines = 1;
-  std::uint16_t local_ports = 8;  ///< Of each engine.
+  std::uint16_t local_ports = 8;  ///< Each engine has so many.
 };
 
 /// A NIC that belongs to this process, to its end.

@@ -49,7 +49,7 @@ std::uint64_t add_words(std::uint64_t sum, std::span<const std::byte> bytes) {
   return sum + rest;
 }
 
-/// In the order in which it is stored.
+/// Reads it in the order in which it is stored.
 std::uint16_t checksum(std::uint64_t sum) {
   while (sum > 0xffff) {
     sum = (sum & 0xffffU) + (sum >> 16U);
@@ -57,7 +57,7 @@ std::uint16_t checksum(std::uint64_t sum) {
   return static_cast<std::uint16_t>(~sum);
 }
 
-/// Of both addresses, the protocol, and how long the UDP packet is.
+/// Sums both addresses, the protocol, and the length of the UDP packet.
 std::uint64_t pseudo_header_sum(std::span<const std::byte> source_ip,
                                 std::span<const std::byte> destination_ip,
                                 std::size_t udp_bytes) {

@@ -21,17 +21,17 @@ using MacAddress = std::array<std::byte, 6>;
 inline constexpr std::size_t kEthernetBytes = 14;
 inline constexpr std::size_t kIpv4Bytes = 20;  ///< Without options.
 
-/// Of all headers together; family 4 or 6.
+/// Counts all headers together; the family is 4 or 6.
 constexpr std::size_t frame_header_bytes(std::uint16_t family) {
   return kEthernetBytes + (family == 4 ? kIpv4Bytes : 40) + 8;
 }
 
-/// From where to where a frame goes.
+/// A frame's way from one host to another.
 struct FrameFlow {
   MacAddress source_mac{};
   MacAddress destination_mac{};
   Address source;
-  Address destination;  ///< Of the family of `source`.
+  Address destination;  ///< It has the family of `source`.
   /// The NIC completes the UDP checksum, of which the frame has the pseudo header's part.
   bool sum_by_nic = false;
 };

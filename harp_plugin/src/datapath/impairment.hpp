@@ -46,7 +46,7 @@ class Impairment {
 
   Impairment(const ImpairmentConfig& config, std::uint64_t seed);
 
-  /// Of a packet that enters the link at `now`; nothing where it is lost. `path` below 64.
+  /// Decides on a packet that enters at `now`; nothing where it is lost. `path` is below 64.
   std::optional<Fate> decide(std::size_t path, std::size_t ip_bytes, Time now);
   /// Flips bits of `packet`, or changes its length.
   void damage(std::vector<std::byte>& packet);
@@ -60,7 +60,7 @@ class Impairment {
   ImpairmentConfig config_;
   Rng rng_;
   Time busy_until_{};
-  std::vector<Time> last_arrival_;  ///< By path.
+  std::vector<Time> last_arrival_;  ///< One for each path.
   std::uint64_t burst_left_ = 0;
   Time burst_until_{};
   double tokens_ = 0;

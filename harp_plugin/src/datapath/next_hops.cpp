@@ -127,7 +127,7 @@ class Answer {
 std::span<const std::byte> exchange(int fd,
                                     std::span<const std::byte> request,
                                     std::span<std::byte> buffer) {
-  while (::recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT) > 0) {  // Of an earlier request.
+  while (::recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT) > 0) {  // It is an earlier answer.
   }
   if (::send(fd, request.data(), request.size(), 0) < 0) {
     return {};

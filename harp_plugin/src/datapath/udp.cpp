@@ -34,7 +34,7 @@ namespace {
 constexpr std::size_t kDatagramBytes = 65536;
 constexpr std::size_t kReceives = 8;       ///< Datagrams, coalesced or not, of one burst.
 constexpr std::size_t kQueue = 180;        ///< Packets that wait for a flush().
-constexpr std::size_t kPaddingShare = 16;  ///< Of a batch's bytes, one in so many.
+constexpr std::size_t kPaddingShare = 16;  ///< One byte in so many of a batch may be padding.
 constexpr std::array<std::byte, kMaxUdpPayload> kPadding{};
 constexpr std::size_t kPieces = 3;  ///< Head, payload, padding.
 constexpr std::size_t kHeadBytes = 1024;
@@ -86,7 +86,7 @@ void set_buffers(int fd, int bytes) {
   set_option(fd, SOL_SOCKET, SO_SNDBUFFORCE, bytes);
 }
 
-/// Of payloads that the receive buffer holds at least: the kernel counts a packet's memory as well,
+/// The receive buffer holds at least so much payload: the kernel counts a packet's memory as well,
 /// up to about as much again, for which it doubles what it was asked for.
 std::size_t receive_buffer(int fd) {
   int bytes = 0;

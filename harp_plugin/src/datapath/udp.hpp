@@ -29,7 +29,7 @@ namespace harp {
 struct UdpOptions {
   Address local;  ///< The port of the first socket; 0: any.
   std::uint16_t local_ports = 8;
-  std::size_t mtu_bytes = 1500;                     ///< Of the interface.
+  std::size_t mtu_bytes = 1500;                     ///< The interface's.
   std::size_t buffer_bytes = std::size_t{8} << 20;  ///< Per socket and direction; what is allowed.
   bool segment = true;                              ///< UDP_SEGMENT and UDP_GRO, where there.
 };
@@ -44,9 +44,9 @@ class UdpDatapath final : public Datapath {
   std::size_t mtu_bytes() const override { return mtu_bytes_; }
   std::uint16_t local_ports() const override { return static_cast<std::uint16_t>(sockets_.size()); }
   bool has_checksum() const override { return true; }
-  /// Of one socket.
+  /// What one socket holds.
   std::size_t buffer_bytes() const override { return buffer_bytes_; }
-  /// Of the socket `local_port`, as in Route.
+  /// The port of the socket `local_port`, as in Route.
   std::uint16_t port(std::uint16_t local_port) const { return ports_[local_port % ports_.size()]; }
   std::span<const Arrival> receive() override;
   std::size_t room() const override;
@@ -82,7 +82,7 @@ class UdpDatapath final : public Datapath {
   std::unique_ptr<Batches> batches_;
   std::vector<Arrival> arrivals_;
   std::size_t queued_ = 0;       ///< Packets that send() took.
-  std::size_t sent_ = 0;         ///< Of those, the ones that the kernel has.
+  std::size_t sent_ = 0;         ///< The kernel has so many of them.
   std::size_t alone_until_ = 0;  ///< Those before it leave one by one: together they were refused.
   Time retry_at_ = kNever;
   DatapathStats stats_;

@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint64_t kEnoughHugeBytes = std::uint64_t{256} << 20U;
 constexpr const char* kMegabytesWithoutHugePages = "512";
 
-/// Of all sizes together.
+/// Counts pages of all sizes together.
 std::uint64_t free_huge_bytes() {
   std::uint64_t bytes = 0;
   std::error_code nothing_there;

@@ -368,7 +368,7 @@ void PortDatapath::transmit() {  // hot
   queued_ = static_cast<std::uint16_t>(queued_ - sent);
 }
 
-/// Of what was copied, there would be no need; what points to an application's memory must go.
+/// Copies could stay; what points to an application's memory must go.
 void PortDatapath::discard() {
   ::rte_pktmbuf_free_bulk(queue_.data(), queued_);
   queued_ = 0;

@@ -108,7 +108,7 @@ class PortDatapath final : public Datapath {
   Port& port_;
   std::size_t engine_;
   Address address_;
-  std::vector<Address> sources_;  ///< By local port.
+  std::vector<Address> sources_;  ///< There is one for each local port.
   ArpTable neighbours_;
   ExchangePort hand_over_;
   RegisteredMemory registered_;
@@ -117,7 +117,7 @@ class PortDatapath final : public Datapath {
   std::uint16_t received_count_ = 0;
   std::array<rte_mbuf*, kBurst> queue_{};
   std::uint16_t queued_ = 0;
-  std::array<rte_mbuf*, kBurst> fresh_{};  ///< To be filled by sends.
+  std::array<rte_mbuf*, kBurst> fresh_{};  ///< Sends fill them.
   std::uint16_t fresh_count_ = 0;
   Time now_{};
   Time heard_at_{};

@@ -99,7 +99,7 @@ RegisteredMemory::~RegisteredMemory() {
 bool RegisteredMemory::add(std::span<const std::byte> memory) {
   const auto found = regions_.find({memory.data(), memory.size()});
   if (found != regions_.end()) {
-    // Of a removed one the device knows the old pages, which another allocation may have replaced.
+    // The device knows a removed region's old pages, which an allocation may have replaced.
     const bool is_there = found->second.times > 0;
     found->second.times += is_there ? 1 : 0;
     return is_there;
@@ -153,7 +153,7 @@ rte_mbuf_ext_shared_info* RegisteredMemory::find(std::span<const std::byte> payl
     if (next == regions_.begin()) {
       return nullptr;
     }
-    --next;  // Of nested regions an outer one may be missed, and the payload copied.
+    --next;  // It may miss the outer of nested regions; then the payload is copied.
     if (next->second.times == 0 || !contains({next->first.first, next->first.second}, payload)) {
       return nullptr;
     }

@@ -32,7 +32,7 @@ class Network {
   /// One line: which datapath, mode and devices, and why.
   std::string description() const;
 
-  /// Of one device, both ends counted. A listener's belong to its engine, and are part of these.
+  /// One device has so many, both ends counted. A listener's belong to its engine and count, too.
   std::size_t max_connections() const;
 
   struct Listening {

@@ -58,7 +58,7 @@ class AckTracker {
   Time echo_arrival_{};
   std::uint64_t seen_paths_ = 0;     ///< Bit per path that ever carried data.
   std::uint64_t changed_paths_ = 0;  ///< Since they were last reported.
-  std::uint64_t astray_paths_ = 0;   ///< Whose newest packet came astray.
+  std::uint64_t astray_paths_ = 0;   ///< Their newest packets came astray.
   std::size_t next_report_ = 0;
   std::array<PathSeq, kMaxPaths> newest_{};
 };

@@ -17,9 +17,9 @@ constexpr double kForeignShare = 0.5;  ///< Ours, below which a queue is others'
 constexpr double kOwnShare = 0.85;     ///< Ours, above which it is not.
 constexpr int kProbesToRest = 2;
 constexpr int kDipsToCompete = 4;
-constexpr int kRisePercent = 10;  ///< Of the round trip in a dip, which somebody's start explains.
-constexpr double kDipFraction = 0.7;  ///< Of the window: a dip that leaves more is none.
-constexpr double kForeignRest = 0.3;  ///< Of a queue, which only others can have left.
+constexpr int kRisePercent = 10;      ///< A dip's round trip rises so when somebody starts.
+constexpr double kDipFraction = 0.7;  ///< A dip leaves at most so much of the window.
+constexpr double kForeignRest = 0.3;  ///< Only others leave so much of a queue.
 /// Sessions that yield to delay have done so by then.
 constexpr Duration kPatience = std::chrono::milliseconds(500);
 constexpr int kIdleRounds = 32;  ///< Without a queue, after which nobody competes.
@@ -29,8 +29,8 @@ constexpr double kYieldShare = 0.45;  ///< Who has less yields less to loss.
 constexpr double kDecreaseWithShare = 0.7;
 constexpr double kDecreaseWithout = 0.85;
 constexpr double kStubbornLoss = 0.4;  ///< Part of rounds with loss that no yielding explains.
-constexpr double kMaxLoss = 0.25;      ///< Of a round: beyond it everybody yields.
-constexpr double kMaxGrowth = 8;       ///< Of the goal by one probe, where hardly anything is ours.
+constexpr double kMaxLoss = 0.25;      ///< Everybody yields where a round loses more.
+constexpr double kMaxGrowth = 8;       ///< One probe raises a far goal at most so.
 constexpr double kNearGrowth = 2;
 constexpr int kLossMemory = 32;  ///< Rounds after a loss in which the goal grows slowly.
 

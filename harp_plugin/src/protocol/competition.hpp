@@ -42,8 +42,8 @@ struct CompetitionRound {
   Duration elapsed{};
   bool has_delay = false;  ///< Else nothing was measured, and `delay` is 0.
   Duration delay{};        ///< The least queueing delay.
-  Duration allowed{};      ///< As much of it is no congestion.
-  Duration min_rtt{};      ///< Of the path.
+  Duration allowed{};      ///< So much delay is no congestion.
+  Duration min_rtt{};      ///< The path's least round trip.
   double delivered_packets = 0;
   double lost_packets = 0;
   double lost = 0;  ///< Part of the packets.
@@ -75,7 +75,7 @@ class Competition {
   /// Packets per second to send at, where a rate is held; 0: no limit.
   double held_rate() const { return is_holding_ ? hold_.rate() : 0; }
   bool is_probing() const { return probe_.is_on(); }
-  /// Of the link, as the last probe has found it.
+  /// The share of the link that the last probe has found.
   double share() const { return share_; }
 
  private:
@@ -109,7 +109,7 @@ class Competition {
   std::array<Duration, 2> rtts_{};  ///< The least of each of the last two rounds.
   Duration mean_delay_{};           ///< Over 16 rounds.
   Duration known_min_rtt_ = Duration::max();
-  int standing_rounds_ = 0;   ///< In a row, with a queue that stood.
+  int standing_rounds_ = 0;   ///< Rounds in a row with a queue that stood.
   Duration standing_time_{};  ///< Since the last calm.
   int calm_rounds_ = 0;       ///< Without queue and loss, since the last queue that stood.
   int loss_cuts_ = 0;
@@ -120,12 +120,12 @@ class Competition {
 
   // While competing.
   bool is_competing_ = false;
-  bool is_holding_ = false;    ///< Of a rate; then what is below counts, too.
-  bool goal_was_far_ = false;  ///< From the window, when it was set.
+  bool is_holding_ = false;    ///< It holds a rate; then what is below counts, too.
+  bool goal_was_far_ = false;  ///< It was far from the window when it was set.
   int probe_in_ = 0;           ///< Rounds until a probe that a loss has asked for; 0: none.
   double goal_window_ = 0;
-  int own_probes_ = 0;       ///< In a row, which found the queue to be this end's.
-  int idle_rounds_ = 0;      ///< In a row, without a queue.
+  int own_probes_ = 0;       ///< Probes in a row that found this end's queue.
+  int idle_rounds_ = 0;      ///< Rounds in a row without a queue.
   double lossy_rounds_ = 0;  ///< Part of the rounds that had loss, smoothed.
   int rounds_since_loss_ = 0;
 

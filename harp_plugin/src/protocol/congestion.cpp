@@ -17,7 +17,7 @@ constexpr double kLossDecrease = 0.7;
 constexpr double kIgnoredLoss = 0.02;
 constexpr std::uint32_t kEnoughPackets = 16;  ///< Fewer do not make a loss rate.
 constexpr std::uint32_t kEnoughSamples = 8;   ///< Fewer do not show a standing queue.
-/// Of the peer's buffer: beyond it a session stops growing, as others may use the buffer, too.
+/// A session grows to this part of the peer's buffer, as others may use the buffer, too.
 constexpr double kBufferShare = 0.5;
 constexpr int kCappedRounds = 10;
 constexpr double kCap = 0.98;

@@ -95,7 +95,7 @@ class Congestion {
   double window_before_timeout_ = 0;  ///< 0: there is none to undo.
   double threshold_before_timeout_ = 0;
   std::uint32_t delay_samples_ = 0;
-  Duration min_delay_ = Duration::max();  ///< In this round.
+  Duration min_delay_ = Duration::max();  ///< The least of this round.
   Duration max_delay_{};
 };
 

@@ -30,7 +30,7 @@ inline constexpr std::size_t kResetBytes = 8;
 /// One end's terms. The session uses the smaller of both where both have a limit on the same thing.
 struct Offer {
   Cid cid = 0;          ///< How the other end addresses this one.
-  Psn initial_psn = 0;  ///< Of the first packet that this end will send.
+  Psn initial_psn = 0;  ///< This end's first packet will have it.
   MsgSeq initial_msg = 0;
   std::uint32_t window_packets = 0;  ///< Power of two; packets in flight, both directions.
   std::uint16_t pss = 0;             ///< Payload bytes per packet; a multiple of kPssUnit.

@@ -69,7 +69,7 @@ class LossDetector {
 
   Time next_overtaken(const SentPackets& packets, const PathSet& paths) const;
   Time next_timeout(const SentPackets& packets, const PathSet& paths) const;
-  /// With the backoff, for packets on path `index`.
+  /// The timeout of packets on path `index`, with the backoff.
   Duration rto(const PathSet& paths, PathIndex index) const;
   static Duration tail_probe_delay(const PathSet& paths);
 
@@ -79,7 +79,7 @@ class LossDetector {
   Duration min_rto_;
   Duration max_rto_;
   int backoff_ = 0;
-  int tolerance_eighths_ = 1;  ///< Of a round trip.
+  int tolerance_eighths_ = 1;  ///< Eighths of a round trip.
   int calm_rounds_ = 0;
   std::uint32_t spurious_ = 0;
 };

@@ -28,7 +28,7 @@ namespace harp {
 struct Taker {
   void (*take)(void* context, std::size_t offset, const void* data, std::size_t bytes) = nullptr;
   void* context = nullptr;
-  std::size_t max_bytes = 0;  ///< Of the message.
+  std::size_t max_bytes = 0;  ///< A longer message is an error.
 
   void show(std::size_t offset, std::span<const std::byte> bytes) const {
     take(context, offset, bytes.data(), bytes.size());

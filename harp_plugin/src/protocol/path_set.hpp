@@ -40,7 +40,7 @@ struct Path {
   Mark first_mark;                 ///< Waits for its reorder tolerance to pass.
   Mark latest_mark;                ///< What came since; follows when the first has been acted upon.
   Time last_progress{};            ///< When newest_acked last grew.
-  int timeouts = 0;                ///< In a row, without progress between.
+  int timeouts = 0;                ///< Timeouts in a row without progress.
   bool in_quarantine = false;
   Time probe_at = kNever;
   Duration probe_interval{};

@@ -10,29 +10,29 @@ namespace harp {
 namespace {
 
 constexpr Duration kInterval = std::chrono::milliseconds(12);
-constexpr int kMinRounds = 3;  ///< In an interval.
+constexpr int kMinRounds = 3;  ///< An interval has so many at least.
 
 constexpr int kStalls = 6;
-constexpr double kGrowth = 1.1;        ///< Of what arrives; less is none.
-constexpr double kHopelessLoss = 0.5;  ///< Of an interval: exploring ends at once.
-constexpr double kForget = 0.9;        ///< Of the link's rate, where exploring finds less.
+constexpr double kGrowth = 1.1;        ///< More must arrive by this factor.
+constexpr double kHopelessLoss = 0.5;  ///< Exploring ends where an interval loses more.
+constexpr double kForget = 0.9;        ///< The link's rate falls so when exploring finds less.
 constexpr double kFirstWindow = 64;    ///< Packets that exploring may always have in flight.
 constexpr double kExploreRoom = 6;     ///< The same, in round trips of what arrives.
 constexpr Duration kExploreSoon = std::chrono::milliseconds(625);
 constexpr Duration kExploreRarely = std::chrono::seconds(5);
 
-constexpr double kHeadroom = 1.05;   ///< Of the rate, for packets that are lost.
-constexpr double kMaxChange = 1.25;  ///< Of the rate by an interval.
-constexpr double kMinRate = 0.3;     ///< Of the goal.
+constexpr double kHeadroom = 1.05;   ///< It is sent above the rate, as packets are lost.
+constexpr double kMaxChange = 1.25;  ///< An interval changes the rate by no more.
+constexpr double kMinRate = 0.3;     ///< The rate is at least so much of the goal.
 constexpr double kMaxRate = 1.7;
-constexpr double kSpare = 0.95;  ///< Of the link, where others leave it.
+constexpr double kSpare = 0.95;  ///< So much of the link is used where others leave it.
 constexpr double kRoom = 2.5;    ///< The window, in round trips of the rate.
 constexpr double kMinHeldWindow = 8;
 
 constexpr double kCrowdLoss = 0.15;  ///< On average: several hold rates here.
 constexpr double kLossAfter = 0.06;  ///< What the average begins with anew.
 constexpr double kMinGoal = 0.1;
-constexpr double kGoalGain = 0.0006;  ///< By an interval.
+constexpr double kGoalGain = 0.0006;  ///< An interval moves the goal by so much.
 
 }  // namespace
 

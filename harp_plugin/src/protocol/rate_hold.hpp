@@ -60,7 +60,7 @@ class RateHold {
   bool has_spare_ = false;
   Duration longest_rtt_{};  ///< Forgotten slowly.
 
-  // Of the interval.
+  // The interval so far:
   Round sum_;
   int rounds_ = 0;
 

@@ -50,7 +50,7 @@ class SendCredit {
 
   MsgSeq msg_limit_;
   std::uint32_t eager_packets_;
-  std::vector<Psn> first_psns_;  ///< Of messages from msg_limit_ on that have started.
+  std::vector<Psn> first_psns_;  ///< Where messages from msg_limit_ on started.
 };
 
 }  // namespace harp

@@ -22,9 +22,9 @@ struct SentPacket {
   Time sent_at{};  ///< Last transmission.
   MsgSeq msg_seq = 0;
   std::uint32_t msg_off = 0;
-  PathSeq path_seq = 0;  ///< Of the last transmission.
+  PathSeq path_seq = 0;  ///< The last transmission's.
   std::uint16_t len = 0;
-  PathIndex path = 0;  ///< Of the last transmission.
+  PathIndex path = 0;  ///< The last transmission's.
   std::uint16_t next = 0;
   std::uint16_t previous = 0;
   State state = State::kFree;

@@ -56,7 +56,7 @@ struct TransmitPacket {
   std::size_t head_bytes = 0;
   std::span<const std::byte> payload;
   PathIndex path = 0;
-  FlowIndex flow = 0;  ///< Of a client: the local port to send from.
+  FlowIndex flow = 0;  ///< A client sends from this local port.
 };
 
 enum class PostResult : std::uint8_t {
@@ -102,7 +102,7 @@ class Session {
   Time next_deadline() const;
 
   bool is_connected() const { return state_ == State::kEstablished; }
-  /// Of messages, to be sent for the first time or again; about, see SendQueue.
+  /// About how many of messages wait to be sent, for the first time or again; see SendQueue.
   std::size_t waiting_packets() const { return queue_.uncut_packets(pss_) + sent_.lost(); }
   /// Nothing will ever come of this session again; the owner may destroy it.
   bool is_finished() const { return state_ == State::kFinished; }

@@ -20,7 +20,7 @@ struct SessionConfig {
 
   std::uint16_t max_pss = 1408;
   std::uint16_t paths = 8;
-  /// Of the client, that its paths may use: beyond `paths`, for those that come astray at the peer.
+  /// A client's paths may use so many; those beyond `paths` replace what comes astray at the peer.
   std::uint16_t flows = 8;
   std::uint32_t window_packets = kMaxWindowPackets;  ///< Power of two, at least 64.
   std::uint32_t max_sends = 256;                     ///< Outstanding; power of two.
@@ -64,7 +64,7 @@ struct SessionStats {
   std::uint64_t no_room = 0;        ///< Dropped for want of an eager frame.
   std::uint64_t credit_stalls = 0;  ///< Times that data began to wait for credit.
   std::uint64_t paths_quarantined = 0;
-  std::uint64_t paths_moved = 0;  ///< To another flow.
+  std::uint64_t paths_moved = 0;  ///< Paths that went to another flow.
 };
 
 }  // namespace harp

@@ -49,7 +49,7 @@ class ShareProbe {
     on_round(rtt, min_rtt);
   }
   void cancel() { rounds_ = 0; }
-  /// To see the path, not the share.
+  /// A probe looks at the path, not at the share.
   bool is_deep() const { return is_deep_; }
   bool is_upward() const { return is_upward_; }
   /// The round trip before the window shrank, and while it was small.

@@ -40,7 +40,7 @@ enum class SessionError : std::uint16_t {
 /// What is known of an arriving packet besides its bytes.
 struct Reception {
   bool is_astray = false;  ///< It came to another engine's queue.
-  Duration waited{};       ///< On this host, before anybody looked at it.
+  Duration waited{};       ///< It lay on this host before anybody looked.
 };
 
 /// Text of `error` for messages and logs.

@@ -37,14 +37,14 @@ class Channel {
     bool is_send = false;
     RequestId request = 0;
     std::uint16_t tag = 0;
-    std::byte* data = nullptr;  ///< Of a send it is only read.
+    std::byte* data = nullptr;  ///< A send only reads it.
     std::size_t bytes = 0;
-    Taker taker{};  ///< Of a receive, instead of a buffer.
+    Taker taker{};  ///< A receive may have it instead of a buffer.
   };
   struct Completion {
     SessionError error = SessionError::kNone;
-    std::uint16_t tag = 0;  ///< Of a receive: the sender's.
-    std::size_t bytes = 0;  ///< Of a receive: the message's length.
+    std::uint16_t tag = 0;  ///< A receive gets the sender's.
+    std::size_t bytes = 0;  ///< A receive gets the message's length.
   };
 
   Channel(Doorbells& bells, std::size_t bell);

@@ -19,9 +19,9 @@
 namespace harp {
 
 struct KeeperOptions {
-  RunMode mode = RunMode::kInline;  ///< Of its engines.
+  RunMode mode = RunMode::kInline;  ///< Its engines have it.
   Duration spin{50'000};            ///< Adaptive: from the last work until it sleeps.
-  std::optional<int> core;          ///< To run on.
+  std::optional<int> core;          ///< Its thread runs there.
 };
 
 class Keeper {

@@ -37,7 +37,7 @@ constexpr int kSlotBits = 12;
 constexpr Cid kSlotMask = (Cid{1} << kSlotBits) - 1;
 static_assert(Stack::kMaxSessions == kSlotMask + 1);
 
-/// Of one session in one turn; then it is the others' turn.
+/// One session sends so many in one turn; then it is the others' turn.
 constexpr int kMaxPacketsPerTurn = 90;
 /// So many of a session leave before what others have: an application waits for them, and the
 /// kernel takes its time over every packet. Acknowledgements do not wait for more: their echoes are
@@ -62,7 +62,7 @@ struct Stack::Entry {
   Slot slot = 0;
   std::unique_ptr<Session> session;
   std::shared_ptr<Channel> channel;  ///< Null once the application has closed.
-  std::uint64_t listen_id = 0;       ///< Of a session that came to a listener; 0: it did not.
+  std::uint64_t listen_id = 0;       ///< The listener that it came to; 0: none.
   std::size_t sends = 0;             ///< Posted, and not complete.
   bool has_posts_left = false;       ///< The session took no more of them.
   bool is_marked = false;
@@ -73,7 +73,7 @@ struct Stack::Entry {
   std::array<Route, kMaxPaths> routes;
   std::uint64_t known_routes = 0;
 
-  /// Of a client, the flow is the local port: see PathSet.
+  /// A client's flow is the local port: see PathSet.
   const Route& route(const TransmitPacket& packet) {
     if (is_client) {
       routes[packet.path].local_port = packet.flow;

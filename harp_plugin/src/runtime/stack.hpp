@@ -30,14 +30,14 @@
 namespace harp {
 
 struct StackConfig {
-  /// Of every session; cid, nonce, seed and packet size are the stack's to choose, and there is a
+  /// Every session has it; the stack chooses cid, nonce, seed and packet size, and there is a
   /// CRC of the payload where the datapath has no checksum.
   SessionConfig session;
   std::uint16_t paths = 8;
   /// What time it is, asked once packets have come: a thread may have stood still since its turn
   /// began, and would take the wait for a part of the round trip. Null: the turn's time, always.
   Time (*clock)() = nullptr;
-  /// Of which secrets, connection identifiers and the choice of paths are made.
+  /// Gives the bytes for secrets, connection identifiers and choices of paths.
   Entropy entropy = fill_randomly;
 };
 
@@ -46,7 +46,7 @@ struct StackStats {
   std::uint64_t idle_turns = 0;      ///< Nothing was there to do.
   std::uint64_t strangers = 0;       ///< Packets for no session or listener.
   std::uint64_t bytes_copied = 0;    ///< By placement: from the datapath's memory to a buffer.
-  std::uint64_t bytes_taken = 0;     ///< By takers, from the datapath's memory.
+  std::uint64_t bytes_taken = 0;     ///< Takers read them in the datapath's memory.
   std::uint64_t sessions_begun = 0;  ///< Both ends.
   std::uint64_t sessions_failed = 0;
 };
@@ -54,7 +54,7 @@ struct StackStats {
 /// A session as others may look at it, while nothing happens to its stack.
 struct SessionView {
   const Session* session = nullptr;
-  Address peer;  ///< On the first path that is known.
+  Address peer;  ///< Its address on the first path that is known.
 };
 
 class Stack {

@@ -32,7 +32,7 @@ class StatPublisher {
   static constexpr std::size_t kMaxSessions = 64;  ///< Shown of an engine.
   static constexpr std::size_t kMaxPaths = 16;     ///< Shown of a session.
 
-  /// Of a file with so many engines.
+  /// The layout of a file with so many engines.
   static StatLayout layout(std::size_t engines);
 
   /// `block`: of a file with that layout; outlives it.

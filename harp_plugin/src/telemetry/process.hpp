@@ -17,7 +17,7 @@ struct ProcessIdentity {
   bool operator==(const ProcessIdentity&) const = default;
 };
 
-/// Of the process that asks.
+/// The identity of the process that asks.
 ProcessIdentity own_identity();
 
 enum class ProcessLife : std::uint8_t {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kMagic = "HARPSTAT";
 constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
-// Of a field: kind, type and words, then these three texts, all with zeroes behind them.
+// A field is kind, type and words, then these three texts, all with zeroes behind them.
 constexpr std::size_t kFieldHeadBytes = 8;
 static_assert(kFieldHeadBytes + StatField::kNameBytes + StatField::kUnitBytes +
                   StatField::kHelpBytes ==

@@ -345,7 +345,7 @@ TEST(HostileStack, a_server_learns_its_routes_from_authentic_packets_only) {
 TEST(HostileStack, who_is_faster_with_a_packet_than_its_sender_does_not_get_its_answers) {
   Scene scene;
   scene.connect();
-  std::size_t forwarded = 0;  ///< Of most paths it is the first packet that the server sees.
+  std::size_t forwarded = 0;  ///< The server sees most paths' first packets so.
   const auto write_down = scene.client.tap->watcher;
   scene.client.tap->watcher = [&](const Route& route, auto head, auto payload) {
     scene.inject(scene.server, joined(head, payload), /*local_port=*/63);

@@ -487,7 +487,7 @@ TEST(Stack, closing_twice_or_elsewhere_does_no_harm) {
   Node& right = world.add();
   const Ends ends = connect(world, left, right);
   const Ends other = connect(world, left, right);
-  right.stack->close(*ends.client, world.now);  // Of another stack.
+  right.stack->close(*ends.client, world.now);  // It belongs to another stack.
   transfer(world, *ends.client, *ends.server, 100);
   left.stack->close(*ends.client, world.now);
   left.stack->close(*ends.client, world.now);

@@ -29,7 +29,7 @@ struct Record {
   std::map<std::string, std::uint64_t> numbers;
   std::map<std::string, std::string> texts;
   std::vector<Record> below;
-  std::uint64_t there_are = 0;  ///< Of what is below, shown or not.
+  std::uint64_t there_are = 0;  ///< Records below, shown or not.
 };
 
 std::string text_of(std::span<const std::uint64_t> words) {

@@ -56,7 +56,7 @@ TEST(Doorbells, what_many_threads_wrote_before_they_rang_is_seen_and_no_ring_is_
   // Each thread posts numbers to mailboxes of its own and rings; the collector looks only at
   // mailboxes whose bell rang. Were one ring lost, its number would never be found.
   constexpr std::size_t kThreads = 4;
-  constexpr std::size_t kBells = 32;  // Of each thread, spread so that threads share words.
+  constexpr std::size_t kBells = 32;  // Each thread has so many, and threads share words.
   constexpr std::uint32_t kRounds = 5000;
   Doorbells bells;
   std::array<std::atomic<std::uint32_t>, kThreads * kBells> posted{};

@@ -160,7 +160,7 @@ int serve(const Options& options) {
 
 struct Figures {
   std::vector<double> gbit_per_s;
-  std::vector<double> cpu_s_per_gb;  ///< Of both ends together.
+  std::vector<double> cpu_s_per_gb;  ///< Both ends count.
   std::vector<double> median_us;
   std::vector<double> p99_us;
 };

@@ -19,7 +19,7 @@ struct Usage {
 /// once, and keeps a core busy.
 void rest_between_polls(std::chrono::microseconds time);
 
-/// As many messages as are under way at a time.
+/// The messages that are under way at a time.
 using Messages = std::vector<std::vector<std::byte>>;
 
 /// Filled at the sender's end. Takes longer than to send them does.

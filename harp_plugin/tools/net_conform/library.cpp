@@ -5,7 +5,7 @@
 namespace net_conform {
 
 std::string Library::load() {
-  // As NCCL does it.
+  // NCCL does the same.
   handle_ = ::dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle_ == nullptr) {
     return ::dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread

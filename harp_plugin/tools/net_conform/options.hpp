@@ -12,9 +12,9 @@ struct Options {
   int version = 12;
   int device = 0;
   std::vector<std::string> tests;        ///< Prefixes of names of cases; empty: all.
-  std::vector<std::size_t> sizes_bytes;  ///< Of messages, for data.sizes.
+  std::vector<std::size_t> sizes_bytes;  ///< Sizes of messages for data.sizes.
   double soak_s = 0.2;
-  double limit_s = 60;       ///< For one case.
+  double limit_s = 60;       ///< A case may take so long.
   double peer_limit_s = 45;  ///< Within which a dead peer is an error.
   bool is_strict = false;    ///< Also what NCCL does not need, but a careful plugin keeps.
   std::size_t handle_limit_bytes = 0;  ///< 0: NCCL's.

@@ -77,7 +77,7 @@ class Registered {
 /// One request of a comm, for cases that need a hand on each.
 struct Request {
   void* pointer = nullptr;
-  std::size_t bytes = 0;  ///< Of the message, or posted.
+  std::size_t bytes = 0;  ///< The message's, or those posted.
 };
 
 /// isend and irecv until they are taken; one buffer each.

@@ -39,7 +39,7 @@ constexpr std::size_t kHandOverPackets = 1024;
 constexpr int kMaxTurnsWithoutSockets = 8;
 constexpr Duration kRetry = std::chrono::microseconds(20);
 
-/// On which the interface receives now.
+/// The queues on which the interface receives now.
 std::size_t queue_count(const std::string& interface) {
   const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ethtool_channels channels{};

@@ -38,7 +38,7 @@ namespace harp {
 
 struct AfXdpOptions {
   std::string interface;
-  UdpOptions sockets;       ///< Of each engine; the address is the interface's, its port 0.
+  UdpOptions sockets;       ///< Each engine's; at the interface's address, port 0.
   std::size_t engines = 1;  ///< At most one per queue.
 };
 

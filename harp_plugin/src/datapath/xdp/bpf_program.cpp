@@ -85,7 +85,7 @@ class Assembler {
   void pass_if(Register left, std::int32_t value) {
     jump(BPF_JMP | BPF_JEQ | BPF_K, left, 0, value);
   }
-  /// Of the lower 32 bits.
+  /// Compares the lower 32 bits.
   void pass_unless(Register left, std::int32_t value) {
     jump(BPF_JMP32 | BPF_JNE | BPF_K, left, 0, value);
   }

@@ -20,7 +20,7 @@ namespace harp {
 struct BpfOptions {
   std::string interface;
   int interface_index = 0;
-  Address address;            ///< Of which packets are taken. The port does not matter.
+  Address address;            ///< Packets to it are taken, whatever their port.
   std::size_t mtu_bytes = 0;  ///< Longer packets are the kernel's: it had not cut them up yet.
   bool has_pieces = false;    ///< Packets may lie in several buffers (Linux 5.18).
 };

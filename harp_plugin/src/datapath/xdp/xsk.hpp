@@ -40,7 +40,7 @@ class Xsk {
 
   /// Frames that arrived, `most` at most. They stay until the next call.
   std::span<const std::span<const std::byte>> receive(std::size_t maximum);
-  /// Of these, bytes that were copied, since they came in pieces.
+  /// Bytes of these that were copied, since they came in pieces.
   std::size_t bytes_joined() const { return joined_.size(); }
   bool anything_there() const { return receive_.count() > 0; }
 
@@ -61,7 +61,7 @@ class Xsk {
   void reap();
 
   std::size_t chunk_bytes_;
-  std::size_t chunks_per_frame_;  ///< Of a frame that is sent. They lie behind one another.
+  std::size_t chunks_per_frame_;  ///< A frame that is sent has them in a row.
   bool has_pieces_;
   bool is_zero_copy_ = false;
   std::byte* memory_ = nullptr;
