@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import contextlib
+    from collections.abc import Callable, Sequence
 
 BIN = Path(sys.executable).parent
 PATIENCE_S = 60.0
@@ -94,3 +95,11 @@ def children(pid: int) -> list[int]:
     """Returns the children of a process."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int | str | None:
+    """Returns the exit code of a program that is called in this process."""
+    try:
+        return main(argv)
+    except SystemExit as end:
+        return end.code

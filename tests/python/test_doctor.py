@@ -9,7 +9,6 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import pytest
 from gpu_arrays import FAKE_CUDA, needs_fake_cuda
 
 from lightcc import _pci, doctor, harp
@@ -19,14 +18,20 @@ from lightcc.runner.environment import LAUNCHER_VARIABLES
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 
 def by_name(findings: list[doctor.Finding]) -> dict[str, doctor.Finding]:
     return {finding.name: finding for finding in findings}
 
 
-def test_this_machine_has_no_problem() -> None:
-    problems = [f for f in doctor.diagnose() if f.status == doctor.PROBLEM]
-    assert problems == []
+def test_this_machine_has_no_problem_and_json_holds_every_finding(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert doctor.main(["--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"lightcc", "machine", "network", "libraries"} <= {entry["section"] for entry in found}
+    assert [entry for entry in found if entry["status"] == doctor.PROBLEM] == []
 
 
 def test_a_missing_engine_is_a_problem_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +40,6 @@ def test_a_missing_engine_is_a_problem_with_its_reason(monkeypatch: pytest.Monke
     assert engine.status == doctor.PROBLEM
     assert "_core" in engine.detail
     assert "cannot be loaded" in doctor.build_text()
-    assert doctor.main([]) == 1
 
 
 def test_a_missing_package_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,12 +114,6 @@ def test_what_the_launcher_sets_is_known(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "variable" not in by_name(doctor.check_environment())
 
 
-def test_json_holds_every_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    doctor.main(["--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert {"lightcc", "machine", "network", "libraries"} <= {entry["section"] for entry in found}
-
-
 def test_the_report_counts_problems() -> None:
     findings = [
         doctor.Finding("machine", "memfd", doctor.PROBLEM, "no"),
@@ -126,43 +124,71 @@ def test_the_report_counts_problems() -> None:
     assert text.endswith("1 problem (!)\n")
 
 
-def gpus_of_a_child(
-    driver: Path, settings: str = "", names: str = "GPU"
-) -> list[tuple[str, str, str]]:
-    """Returns what the doctor of a process that finds `driver` says of GPUs, or of `names`."""
-    code = (
-        "from lightcc import doctor\n"
-        f"found = [f for f in doctor.check_libraries() if f.name.startswith({names!r})]\n"
-        "import json; print(json.dumps([[f.name, f.status, f.detail] for f in found]))"
-    )
-    variables = {"LD_LIBRARY_PATH": str(driver.parent), "LIGHTCC_FAKE_CUDA": settings}
+#: Each is tried by a child of its own, as a driver and NCCL are opened once in a process.
+PROBE = """
+import json, os, sys
+from lightcc import doctor
+for variables in json.loads(sys.argv[1]):
+    pid = os.fork()
+    if pid == 0:
+        os.environ.update(variables)
+        print(json.dumps([[f.name, f.status, f.detail] for f in doctor.check_libraries()]))
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def libraries_of_children(driver: Path, *variables: dict[str, str]) -> list[list[list[str]]]:
+    """Returns name, status and detail of what children find that have `driver` and variables."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | variables,
+        [sys.executable, "-c", PROBE, json.dumps(variables)],
+        env=os.environ | {"LD_LIBRARY_PATH": str(driver.parent)},
         capture_output=True,
         text=True,
         check=True,
     )
-    return [tuple(finding) for finding in json.loads(done.stdout)]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def gpus(found: list[list[str]]) -> list[list[str]]:
+    return [finding for finding in found if finding[0].startswith("GPU")]
 
 
 def test_a_file_that_is_no_driver_is_told(tmp_path: Path) -> None:
     driver = tmp_path / "libcuda.so.1"
     driver.write_text("nothing")
-    [(name, status, detail)] = gpus_of_a_child(driver)
+    [[name, status, detail]] = gpus(libraries_of_children(driver, {})[0])
     assert (name, status) == ("GPU", doctor.MISSING)
     assert detail.startswith("no GPU, because the CUDA driver cannot be opened: ")
     assert str(driver) in detail
 
 
+#: What makes a GPU useless, as the fake driver is told it, and what is said of it.
+USELESS = {
+    "version=10020": ("GPU", "is for CUDA 10.2; needed is one for CUDA 11.0"),
+    "init=803": ("GPU", "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+    "capability=61": ("GPU 0", "do not run: its compute capability is 6.1"),
+    "ptx=0": ("GPU 0", "do not run: the GPU's driver cannot load the kernels"),
+    "wrong=1": ("GPU 0", "do not run: the GPU packed two tensors wrongly"),
+}
+
+
 @needs_fake_cuda
-def test_gpus_are_described_and_tried() -> None:
-    found = gpus_of_a_child(FAKE_CUDA, "devices=2,capability=86,bus=254")
-    names = [name for name, _, _ in found]
+def test_gpus_and_nccl_are_described_and_tried() -> None:
+    two, unnamed, part, other, *useless = libraries_of_children(
+        FAKE_CUDA,
+        {"LIGHTCC_FAKE_CUDA": "devices=2,capability=86,bus=254"},
+        {"LIGHTCC_FAKE_CUDA": "without=cuDeviceGetUuid_v2"},
+        {"LIGHTCC_FAKE_CUDA": "mig=1"},
+        {"LIGHTCC_FAKE_NCCL": "version=2804"},
+        *({"LIGHTCC_FAKE_CUDA": settings} for settings in USELESS),
+    )
+    names = [name for name, _, _ in gpus(two)]
     assert names == ["GPU 0", "GPU 0 NIC", "GPU 1", "GPU 1 NIC", "GPU peers"]
-    statuses = {name: status for name, status, _ in found if not name.endswith("NIC")}
+    statuses = {name: status for name, status, _ in gpus(two) if not name.endswith("NIC")}
     assert set(statuses.values()) == {doctor.OK}
-    details = {name: detail for name, _, detail in found}
+    details = {name: detail for name, _, detail in two}
     before, after = details["GPU 0"].split(", driver")
     assert before == (
         "Simulated GPU, at 0000:fe:00.0, GPU-1fff0000-0000-0000-0000-00000000fe00, "
@@ -171,22 +197,25 @@ def test_gpus_are_described_and_tried() -> None:
     assert after.endswith(" for CUDA 12.8; lightcc's kernels run")
     assert details["GPU 0 NIC"] == "not known: /sys/bus/pci/devices has no 0000:fe:00.0"
     assert details["GPU peers"] == "a GPU can use memory: 0 of 1; 1 of 0"
+    assert details["NCCL"].startswith("2.18.5; carries tensors of GPUs with HOROVOD_GPU_OPERATIONS")
 
+    [name, status, detail] = gpus(unnamed)[0]
+    assert (name, status) == ("GPU 0", doctor.OK)
+    assert "at 0000:01:00.0, UUID not known, compute capability 9.0" in detail
 
-@needs_fake_cuda
-def test_a_gpu_whose_driver_tells_no_uuid_is_described() -> None:
-    (gpu, *_) = gpus_of_a_child(FAKE_CUDA, "without=cuDeviceGetUuid_v2")
-    assert gpu[:2] == ("GPU 0", doctor.OK)
-    assert "at 0000:01:00.0, UUID not known, compute capability 9.0" in gpu[2]
-
-
-@needs_fake_cuda
-def test_a_slice_of_a_gpu_is_described_as_one() -> None:
-    (gpu, _, peers) = gpus_of_a_child(FAKE_CUDA, "mig=1")
-    assert gpu[2].startswith(
+    first, _, peers = gpus(part)
+    assert first[2].startswith(
         "Simulated GPU MIG 1g.5gb, a slice (MIG) of the GPU at 0000:01:00.0, MIG-1fff0000-"
     )
-    assert peers == ("GPU peers", doctor.OK, "there is one GPU")
+    assert peers == ["GPU peers", doctor.OK, "there is one GPU"]
+
+    [nccl] = [finding for finding in other if finding[0] == "NCCL"]
+    assert nccl[1] == doctor.MISSING
+    assert nccl[2].startswith("no NCCL, because it is of version 2.8.4; needed is")
+
+    for found, (named, text) in zip(useless, USELESS.values(), strict=True):
+        assert gpus(found)[0][:2] == [named, doctor.MISSING]
+        assert text in gpus(found)[0][2]
 
 
 def test_the_nic_near_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,37 +228,3 @@ def test_the_nic_near_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         doctor.OK,
         "eth3, mlx5_0, behind a common PCI bridge; the GPU is on NUMA node 1",
     )
-
-
-@needs_fake_cuda
-@pytest.mark.parametrize(
-    ("settings", "status", "detail"),
-    [
-        ("", doctor.OK, "2.18.5; carries tensors of GPUs with HOROVOD_GPU_OPERATIONS=NCCL"),
-        ("version=2804", doctor.MISSING, "no NCCL, because it is of version 2.8.4; needed is"),
-    ],
-)
-def test_nccl_is_described(
-    settings: str, status: str, detail: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LIGHTCC_FAKE_NCCL", settings)
-    [found] = gpus_of_a_child(FAKE_CUDA, names="NCCL")
-    assert found[:2] == ("NCCL", status)
-    assert found[2].startswith(detail)
-
-
-@needs_fake_cuda
-@pytest.mark.parametrize(
-    ("settings", "name", "detail"),
-    [
-        ("version=10020", "GPU", "is for CUDA 10.2; needed is one for CUDA 11.0"),
-        ("init=803", "GPU", "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
-        ("capability=61", "GPU 0", "do not run: its compute capability is 6.1"),
-        ("ptx=0", "GPU 0", "do not run: the GPU's driver cannot load the kernels"),
-        ("wrong=1", "GPU 0", "do not run: the GPU packed two tensors wrongly"),
-    ],
-)
-def test_a_gpu_of_no_use_is_told_with_the_reason(settings: str, name: str, detail: str) -> None:
-    found = gpus_of_a_child(FAKE_CUDA, settings)[0]
-    assert found[:2] == (name, doctor.MISSING)
-    assert detail in found[2]

@@ -77,15 +77,6 @@ def test_what_fails_in_the_same_step_each_time_ends_the_job(tmp_path: Path) -> N
     assert results(tmp_path) == {}
 
 
-def test_ranks_that_are_killed_before_the_first_commit_begin_anew(tmp_path: Path) -> None:
-    job = run_job(tmp_path, {"0": [0, "kills all"]}, "-np", "2", "--min-np", "2")
-    assert job.returncode == 0, job.stderr
-    assert "all begin from commit 1, which the agent of host localhost" in job.stderr
-    for worker, about in results(tmp_path).items():
-        assert about["weights"] == UNDISTURBED
-        assert beginnings(tmp_path)[worker] == 0
-
-
 def test_without_kept_commits_the_death_of_all_ranks_ends_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,14 +95,5 @@ def test_a_failure_has_the_commit_kept_from_which_all_go_on(
     job = run_job(tmp_path, story, "-np", "3", "--min-np", "2")
     assert job.returncode == 0, job.stderr
     assert "all begin from commit 6," in job.stderr
-    for about in results(tmp_path).values():
-        assert about["weights"] == UNDISTURBED
-
-
-def test_only_every_nth_commit_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEEP_COMMITS", "4")
-    job = run_job(tmp_path, {"0": [20, "kills all"]}, "-np", "2", "--min-np", "2")
-    assert job.returncode == 0, job.stderr
-    assert "all begin from commit 9," in job.stderr
     for about in results(tmp_path).values():
         assert about["weights"] == UNDISTURBED

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from elastic_training import PATIENCE_S
 
 LIGHTCCRUN = str(Path(sys.executable).parent / "lightccrun")
@@ -102,14 +101,13 @@ def test_survivors_keep_their_residuals_and_those_of_a_rank_that_died_are_gone(
     assert [line.endswith("4 on rank 2") for line in said] in ([], [True]), job.stderr
 
 
-@pytest.mark.parametrize("recovery", ["rollback", "forward"])
-def test_nothing_else_is_gone(tmp_path: Path, recovery: str) -> None:
+def test_nothing_else_is_gone(tmp_path: Path) -> None:
     _, found = run_job(
         *(tmp_path, "-np", "3", "--min-np", "2"),
         worker="1",
         what="is killed",
         silent="1",
-        recovery=recovery,
+        recovery="forward",
     )
     for about in found:
         assert about["sizes"][0] == 3
