@@ -22,7 +22,9 @@ function(compile_rooms_together target)
     math(EXPR part "(${position} - 1) / ${LIGHTCC_SOURCES_AT_ONCE}")
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP "${room}_${part}")
   endforeach()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # Relative paths, so that a compiler cache knows a source in another clone (CMake 4 does that).
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP
+                                             UNITY_BUILD_RELOCATABLE ON)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # It takes a source that another one includes for a header.
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
