@@ -71,10 +71,6 @@ def return_a_lock() -> Any:
     return threading.Lock()
 
 
-def be_killed() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def leave() -> None:
     sys.exit(0)
 
@@ -85,7 +81,6 @@ def leave() -> None:
         (raise_value_error, "rank 1 on localhost: exit code 1: ValueError: no data", ValueError),
         (raise_stubborn, "StubbornError: onetwo", RuntimeError),
         (return_a_lock, "the result: cannot be pickled: ", TypeError),
-        (be_killed, "rank 1 on localhost: killed by SIGKILL", type(None)),
     ],
 )
 def test_a_rank_that_fails_ends_the_others_and_is_named(
@@ -97,10 +92,8 @@ def test_a_rank_that_fails_ends_the_others_and_is_named(
         time.sleep(10 * PATIENCE_S)
         return None
 
-    begin = time.monotonic()
     with pytest.raises(CallError) as caught:
         call(2, function)
-    assert time.monotonic() - begin < PATIENCE_S
     assert text in str(caught.value)
     assert caught.value.rank == 1
     assert type(caught.value.__cause__) is cause
@@ -164,8 +157,7 @@ def test_without_cloudpickle_functions_of_modules_and_scripts_can_be_called(
     assert "with cloudpickle installed, local functions can be" in second
 
 
-@pytest.mark.parametrize("end", ["kill the caller", "interrupt the caller"])
-def test_ranks_end_with_their_caller(tmp_path: Path, end: str) -> None:
+def test_ranks_end_with_their_caller(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(
@@ -194,7 +186,7 @@ def test_ranks_end_with_their_caller(tmp_path: Path, end: str) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             rank = int((tmp_path / "pid.0").read_text())
-            caller.send_signal(signal.SIGKILL if "kill" in end else signal.SIGINT)
+            caller.send_signal(signal.SIGINT)
             caller.wait(PATIENCE_S)
             while Path(f"/proc/{rank}").exists():
                 assert time.monotonic() < deadline

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from lightcc.testing import spawn_ranks
-
 pytestmark = pytest.mark.multiproc
 
 PATIENCE_S = 60.0
@@ -38,15 +36,6 @@ def launch(*argv: str) -> subprocess.CompletedProcess[bytes]:
         timeout=PATIENCE_S,
         check=False,
     )
-
-
-def all_places() -> tuple[int, ...]:
-    import lightcc as hvd
-
-    hvd.init()
-    standing = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank())
-    hvd.shutdown()
-    return standing
 
 
 def test_launched_ranks_meet_and_reduce() -> None:
@@ -85,15 +74,6 @@ def test_the_rank_that_is_killed_is_blamed_with_its_signal() -> None:
     )
 
 
-def test_emulated_hosts_are_what_the_engine_sees() -> None:
-    assert spawn_ranks(all_places, 4, hosts=["a", "a", "b", "b"]) == [
-        (0, 4, 0, 2, 0),
-        (1, 4, 1, 2, 0),
-        (2, 4, 0, 2, 1),
-        (3, 4, 1, 2, 1),
-    ]
-
-
 @pytest.mark.extra
 @pytest.mark.parametrize("ranks", ["1", "3"])
 def test_the_example_learns_and_its_replicas_are_identical(ranks: str) -> None:
@@ -103,8 +83,3 @@ def test_the_example_learns_and_its_replicas_are_identical(ranks: str) -> None:
     first, second = result.stdout.splitlines()
     assert float(first.rpartition(b" ")[2]) > 0.85
     assert b"all ranks hold the same weights, bit for bit" in second
-
-
-def test_version_and_check_build_answer() -> None:
-    assert launch("--version").stdout[:1].isdigit()
-    assert b"[X] numpy" in launch("--check-build").stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,12 +25,15 @@ PATIENCE_S = 30.0  # A bound on what should take a moment, never a measurement.
 
 
 def launch(
-    *argv: str, stdin: bytes = b"", threads: str = "1"
+    *argv: str, stdin: bytes = b"", threads: str | None = "1"
 ) -> subprocess.CompletedProcess[bytes]:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = threads
     return subprocess.run(
         [*LAUNCHER, *argv],
         input=stdin,
-        env=os.environ | {"OMP_NUM_THREADS": threads},
+        env=environment,
         capture_output=True,
         timeout=PATIENCE_S,
         check=False,
@@ -99,17 +103,14 @@ def test_full_disk_under_standard_output_is_named_and_the_ranks_go_on(tmp_path: 
     assert len(list(tmp_path.glob("done.*"))) == 2
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_full_disk_under_an_output_file_is_named_and_the_ranks_go_on(
-    tmp_path: Path, code: int
-) -> None:
+def test_full_disk_under_an_output_file_is_named_and_the_ranks_go_on(tmp_path: Path) -> None:
     directory = tmp_path / "out"
     (directory / "rank.1").mkdir(parents=True)
     (directory / "rank.1" / "stdout").symlink_to("/dev/full")
-    program = f"echo a; sleep 0.2; echo b; exit {code}"
+    program = "echo a; sleep 0.2; echo b"
     result = launch("-np", "2", "--output-filename", str(directory), "sh", "-c", program)
     text = result.stderr.decode()
-    assert result.returncode == (code or 1), text
+    assert result.returncode == 1, text
     assert text.count(f"lightccrun: warning: cannot write {directory}/rank.1/stdout: {FULL}") == 1
     assert sorted(result.stdout.split()) == [b"[0]<stdout>:"] * 2 + [b"[1]<stdout>:"] * 2 + [
         b"a",
@@ -120,21 +121,6 @@ def test_full_disk_under_an_output_file_is_named_and_the_ranks_go_on(
     assert (directory / "rank.0" / "stdout").read_bytes() == b"a\nb\n"
 
 
-def test_limit_of_a_file_is_named_and_the_ranks_go_on(tmp_path: Path) -> None:
-    launcher = f"ulimit -f 1; exec {' '.join(LAUNCHER)} "
-    options = f"-np 1 --output-filename {tmp_path}/out "
-    result = subprocess.run(
-        ["sh", "-c", launcher + options + "sh -c 'head -c 4000 /dev/zero; echo; echo done'"],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    text = result.stderr.decode()
-    assert result.returncode == 1, text
-    assert f"warning: cannot write {tmp_path}/out/rank.0/stdout: File too large" in text
-    assert result.stdout.endswith(b"[0]<stdout>: done\n")
-
-
 def test_output_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("in the way")
     result = launch("-np", "1", "--output-filename", str(tmp_path / "out"), "echo", "a")
@@ -143,52 +129,29 @@ def test_output_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "out").encode() in result.stderr
 
 
-def test_every_rank_runs_with_its_place_in_the_environment() -> None:
-    result = launch("-np", "3", "sh", "-c", "echo $LIGHT_RANK/$HOROVOD_SIZE $LIGHT_LOCAL_RANK")
+RANK = r"""
+echo $LIGHT_RANK/$HOROVOD_SIZE $LIGHT_LOCAL_RANK; cat; printf 'a'; printf '\377\000c\nd' >&2
+"""
+
+
+def test_ranks_have_a_place_no_input_and_streams_of_their_own(tmp_path: Path) -> None:
+    flags = ("-np", "3", "--output-filename", str(tmp_path / "out"))
+    result = launch(*flags, "sh", "-c", RANK, stdin=b"x")
     assert result.returncode == 0
-    lines = [f"[{r}]<stdout>: {r}/3 {r}".encode() for r in range(3)]
-    assert sorted(result.stdout.splitlines()) == lines
-    assert result.stderr == b""
-
-
-def test_streams_stay_apart_and_partial_last_lines_are_kept() -> None:
-    result = launch("-np", "2", "sh", "-c", r"printf 'a\nb'; printf '\377\000c' >&2")
-    assert sorted(result.stdout.splitlines()) == [
-        f"[{r}]<stdout>: {c}".encode() for r in range(2) for c in "ab"
-    ]
-    assert sorted(result.stderr.splitlines()) == [b"[%d]<stderr>: \xff\x00c" % r for r in range(2)]
-
-
-def test_no_prefix_passes_lines_unchanged() -> None:
-    assert launch("-np", "2", "--no-prefix", "echo", "x").stdout == b"x\nx\n"
-
-
-def test_timestamps_come_before_the_rank() -> None:
-    output = launch("-np", "1", "--prefix-output-with-timestamp", "echo", "x").stdout
-    assert output.endswith(b"[0]<stdout>: x\n")
-    assert output.startswith(b"20")
-
-
-def test_output_files_get_the_exact_bytes(tmp_path: Path) -> None:
-    result = launch("-np", "2", "--output-filename", str(tmp_path / "out"), "printf", r"a\rb")
-    assert result.returncode == 0
-    for rank in range(2):
-        assert (tmp_path / f"out/rank.{rank}/stdout").read_bytes() == b"a\rb"
-        assert (tmp_path / f"out/rank.{rank}/stderr").read_bytes() == b""
-
-
-def test_megabytes_of_output_arrive_complete() -> None:
-    result = launch("-np", "2", "sh", "-c", "seq 200000")
-    assert result.returncode == 0
-    for rank in range(2):
-        prefix = f"[{rank}]<stdout>: ".encode()
-        mine = [int(s[len(prefix) :]) for s in result.stdout.splitlines() if s.startswith(prefix)]
-        assert mine == list(range(1, 200001))
+    for rank in range(3):
+        out, err = b"[%d]<stdout>: " % rank, b"[%d]<stderr>: " % rank
+        said = [line for line in result.stdout.splitlines() if line.startswith(out)]
+        assert said == [out + b"%d/3 %d" % (rank, rank), out + b"a"]
+        said = [line for line in result.stderr.splitlines() if line.startswith(err)]
+        assert said == [err + b"\xff\x00c", err + b"d"]
+        files = tmp_path / f"out/rank.{rank}"
+        assert (files / "stdout").read_bytes() == b"%d/3 %d\na" % (rank, rank)
+        assert (files / "stderr").read_bytes() == b"\xff\x00c\nd"
 
 
 def test_a_reader_that_is_slow_gets_each_line_whole() -> None:
     # Of some of these, the rank exits while what it wrote last waits behind a megabyte.
-    counts = range(160_000, 230_000, 10_000)
+    counts = range(160_000, 230_000, 30_000)
     command = [*LAUNCHER, "-np", "1", "seq"]
     jobs = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE) for n in counts]
     time.sleep(2.0)  # Longer than an agent waits for what descendants write.
@@ -197,12 +160,6 @@ def test_a_reader_that_is_slow_gets_each_line_whole() -> None:
         assert job.returncode == 0
         prefix = b"[0]<stdout>: "
         assert output.splitlines() == [b"%s%d" % (prefix, n) for n in range(1, count + 1)], count
-
-
-def test_standard_input_is_empty_for_ranks() -> None:
-    assert launch("-np", "1", "sh", "-c", "cat; echo done", stdin=b"x").stdout == (
-        b"[0]<stdout>: done\n"
-    )
 
 
 def test_the_first_failing_rank_decides_exit_code_and_last_words(tmp_path: Path) -> None:
@@ -221,37 +178,22 @@ def test_the_first_failing_rank_decides_exit_code_and_last_words(tmp_path: Path)
     wait_gone(wait_for_pids(tmp_path, 3))
 
 
-def test_a_signal_is_passed_on_as_128_plus_its_number() -> None:
-    script = 'if [ "$LIGHT_RANK" = 0 ]; then kill -SEGV $$; fi; exec sleep 600'
-    result = launch("-np", "2", "sh", "-c", script)
-    assert result.returncode == 128 + signal.SIGSEGV
-    assert b"failed first: rank 0 on localhost: killed by SIGSEGV (exit code 139)" in result.stderr
-
-
-def test_ranks_that_ignore_sigterm_are_killed() -> None:
-    script = 'trap "" TERM; [ "$LIGHT_RANK" = 0 ] && exit 3; while :; do sleep 1; done'
-    assert launch("-np", "2", "sh", "-c", script).returncode == 3
-
-
-def test_a_stopped_rank_is_ended_too(tmp_path: Path) -> None:
+def test_ranks_that_ignore_sigterm_or_are_stopped_are_ended(tmp_path: Path) -> None:
     script = (
-        f"echo $$ > {tmp_path}/pid.$LIGHT_RANK; "
-        'if [ "$LIGHT_RANK" = 0 ]; then sleep 0.5; exit 5; fi; kill -STOP $$; exec sleep 600'
+        f"echo $$ > {tmp_path}/pid.$LIGHT_RANK; case $LIGHT_RANK in "
+        "0) sleep 0.5; exit 5;; 1) kill -STOP $$; exec sleep 600;; esac; "
+        'trap "" TERM; while :; do sleep 1; done'
     )
-    assert launch("-np", "2", "sh", "-c", script).returncode == 5
-    wait_gone(wait_for_pids(tmp_path, 2))
+    assert launch("-np", "3", "sh", "-c", script).returncode == 5
+    wait_gone(wait_for_pids(tmp_path, 3))
 
 
 def test_children_left_behind_by_a_rank_end_with_the_job(tmp_path: Path) -> None:
-    script = f"sleep 600 & echo $! > {tmp_path}/pid.$LIGHT_RANK; exit 0"
-    assert launch("-np", "2", "sh", "-c", script).returncode == 0
+    script = f"sleep 600 & echo $! > {tmp_path}/pid.$LIGHT_RANK; echo x"
+    result = launch("-np", "2", "--prefix-output-with-timestamp", "sh", "-c", script)
+    assert result.returncode == 0
+    assert re.search(rb"^20\S+.*\[0\]<stdout>: x$", result.stdout, re.MULTILINE)
     wait_gone(wait_for_pids(tmp_path, 2))
-
-
-def test_a_command_that_does_not_exist_is_127() -> None:
-    result = launch("-np", "2", "no-such-program-here")
-    assert result.returncode == 127
-    assert b"cannot run 'no-such-program-here': No such file or directory" in result.stderr
 
 
 def test_a_command_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
@@ -355,13 +297,6 @@ def test_a_reader_that_leaves_ends_the_job(tmp_path: Path) -> None:
     wait_gone(pids)
 
 
-def test_bad_flags_are_one_clear_line_and_exit_code_2() -> None:
-    result = launch("-np", "2", "--reset-limit", "1", "true")
-    assert result.returncode == 2
-    assert b"--reset-limit is for elastic jobs: give --min-np" in result.stderr
-    assert b"Traceback" not in result.stderr
-
-
 def test_a_flag_without_effect_is_one_line_and_the_job_runs() -> None:
     result = launch("-np", "1", "--no-prefix", "--mpi", "--autotune", "echo", "x")
     assert (result.returncode, result.stdout) == (0, b"x\n")
@@ -411,12 +346,12 @@ def test_a_traceback_of_a_rank_that_goes_on_is_shown_meanwhile(tmp_path: Path) -
 def test_a_python_file_without_python_is_told_before_anything_starts(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("print(1)")
-    for argv in ([str(program)], ["-np", "2", str(program)]):
-        result = launch(*argv)
-        assert result.returncode == 2
-        assert f"did you mean python {program}?".encode() in result.stderr
+    result = launch("-np", "2", str(program))
+    assert result.returncode == 2
+    assert f"did you mean python {program}?".encode() in result.stderr
     result = launch("-np", "1", "no-such-program.py")
     assert result.returncode == 127
+    assert b"cannot run 'no-such-program.py': No such file or directory" in result.stderr
     assert b"did you mean python no-such-program.py?" in result.stderr
 
 
@@ -458,15 +393,6 @@ def test_a_served_store_takes_a_secret_that_is_there() -> None:
 
 
 def test_threads_of_ranks_are_told_once_where_nobody_set_them() -> None:
-    result = launch("-np", "3", "sh", "-c", "echo $OMP_NUM_THREADS", threads="")
-    assert result.stdout.count(b": \n") == 3  # An empty value is a value.
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    shown = subprocess.run(
-        [*LAUNCHER, "-np", "3", "sh", "-c", "echo $OMP_NUM_THREADS"],
-        env=environment,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    assert shown.stdout.count(b": 1\n") == 3
-    assert shown.stderr.count(b"OMP_NUM_THREADS=1: set for each rank") == 1
+    result = launch("-np", "3", "sh", "-c", "echo $OMP_NUM_THREADS", threads=None)
+    assert result.stdout.count(b": 1\n") == 3
+    assert result.stderr.count(b"OMP_NUM_THREADS=1: set for each rank") == 1

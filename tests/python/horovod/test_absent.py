@@ -21,7 +21,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error(owner: object) -> None:
         owner.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_elastic_names_are_one_under_both_names() -> None:
+def test_names_that_clients_import_are_there_and_one_under_all_names() -> None:
     program = """
 import horovod.torch.elastic
 from horovod.torch import elastic, rank
@@ -33,12 +33,7 @@ from horovod.runner.elastic.constants import RESET_LIMIT_EXCEEDED_MESSAGE
 import lightcc.elastic
 assert lightcc.elastic.State is State and issubclass(TorchState, ObjectState)
 assert HostUpdateResult.mixed == HostUpdateResult.added | HostUpdateResult.removed == 3
-"""
-    output(*RUN, "-c", program)
 
-
-def test_names_that_clients_import_from_the_operations_are_there() -> None:
-    program = """
 from horovod.torch.mpi_ops import (
     Adasum, Average, Compression, HorovodInternalError, ProcessSet, Sum, add_process_set,
     check_installed_version, get_average_backwards_compatibility_fun, global_process_set,

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.multiproc
 LAUNCH = [sys.executable, "-m", "lightcc.runner", "--no-prefix", "--horovod", "-np", "2"]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_multiprocessing_children_have_the_names_and_send_errors_back(
     tmp_path: Path, method: str
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from programs import PATIENCE_S, RUN, output, write
 
+from lightcc.horovod.__main__ import install_horovodrun
 from lightcc.horovod.runner import _HorovodArgs, launch, run
 
 if TYPE_CHECKING:
@@ -117,9 +118,8 @@ _run(args)
 def test_horovodrun_is_installed_when_asked_for_and_is_lightccrun(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     folder.mkdir()
-    install = [sys.executable, "-m", "lightcc.horovod", "--install-horovodrun", str(folder)]
     for _ in range(2):  # A second time writes it anew.
-        assert output(*install).startswith(f"wrote {folder}/horovodrun")
+        assert install_horovodrun(folder).startswith(f"wrote {folder}/horovodrun")
     command = str(folder / "horovodrun")
     assert output(command, "--version") == "0.28.1\n"
     program = "import horovod, os; print(os.environ['HOROVOD_RANK'], horovod.__version__)"
@@ -138,5 +138,6 @@ def test_a_horovodrun_of_somebody_else_is_kept(tmp_path: Path) -> None:
     assert f"{theirs} is there and is not lightcc's" in output(*install, code=1)
     assert theirs.read_text() == "#!/usr/bin/python\nimport horovod\n"
     assert "usage:" in output(*install, "more", code=2)
-    assert "No such file" in output(*install[:-1], str(tmp_path / "nowhere"), code=1)
+    with pytest.raises(OSError, match="No such file"):
+        install_horovodrun(tmp_path / "nowhere")
     assert os.listdir(tmp_path) == ["horovodrun"]
