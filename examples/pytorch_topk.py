@@ -54,7 +54,7 @@ def train(name, compression, epochs, device):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(
         optimizer,
-        # What compression keeps back belongs to a name.
+        # A residual belongs to a name.
         named_parameters=[(f"{name}.{key}", p) for key, p in model.named_parameters()],
         compression=compression,  # The only line that differs.
     )

@@ -20,7 +20,7 @@ _SIOCGIFADDR = 0x8915
 _SIOCGIFFLAGS = 0x8913
 _IFF_UP = 0x1
 _IFF_LOOPBACK = 0x8
-_ANY_PORT = 9  # Of the UDP connect; nothing is sent.
+_ANY_PORT = 9  # A UDP connect needs a port; nothing is sent.
 _FAR_AWAY = "192.0.2.1"  # Reserved for documentation: goes where the default route goes.
 _PRIVATE_BRIDGES = re.compile(r"(docker|br-|virbr|lxcbr|lxdbr|cni|podman|veth|kube-ipvs)")
 

@@ -114,7 +114,7 @@ class CompressionSpec:
 
     @property
     def bits(self) -> int:
-        """Of quantised elements; 0: others."""
+        """Bits of a quantised element; 0 if elements are not quantised."""
 
     @property
     def ratio(self) -> float: ...
@@ -324,7 +324,7 @@ class World:
         """Returns whether a floating-point tensor is compressed when that is asked for."""
 
     def save_compression(self) -> dict[tuple[int, str], bytes]:
-        """Returns what compression keeps back on this rank, by process set and operation.
+        """Returns the residuals of this rank, by process set and operation.
 
         ValueError while a compressed tensor is in flight.
         """
@@ -335,7 +335,7 @@ class World:
     def save_compression_moments(
         self,
     ) -> dict[tuple[int, str], tuple[tuple[int, int] | None, dict[tuple[int, int], bytes]]]:
-        """Returns what compression keeps back, now and at moments next to it.
+        """Returns the residuals of this rank, now and at moments next to it.
 
         By process set and operation: how far the tensor had come at `mark_compression()`, or None
         if it was not there, and states as of `save_compression()` by how far they have come. That
@@ -351,7 +351,7 @@ class World:
         """Takes in what `save_compression()` returned; ValueError where it is damaged."""
 
     def scale_compression(self, factor: float, process_set: int, names: Sequence[str]) -> None:
-        """Multiplies what compression keeps back of the operations `names`."""
+        """Multiplies the residuals of the operations `names`."""
 
     def finish(self) -> None:
         """Waits until GPUs have finished all that is done so far; raises the world's error."""
@@ -369,7 +369,7 @@ def regroup_compression(
 ) -> bytes:
     """Adds up what ranks of any grid saved of one tensor, for a rank of another grid.
 
-    `like` is what any of them saved; where there are no `states`, nothing is kept back. ValueError
+    `like` is what any of them saved; where there are no `states`, residuals are zero. ValueError
     where they are not of one tensor, step and grid.
     """
 

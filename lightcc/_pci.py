@@ -28,9 +28,9 @@ _DISTANCES = (
 class Nearest(NamedTuple):
     """The network interfaces that are nearest to a device, if there are any."""
 
-    names: tuple[str, ...]  # Of Linux ("eth0") and of RDMA ("mlx5_0"), in order.
+    names: tuple[str, ...]  # Linux's names ("eth0"), then RDMA's ("mlx5_0").
     distance: str  # In words; "" without names.
-    numa_node: int | None  # Of the device.
+    numa_node: int | None  # Where the device is.
 
 
 def nearest_interfaces(address: str, sysfs: Path = _SYSFS) -> Nearest | None:

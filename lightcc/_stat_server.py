@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PREFIX = "lightcc-stat-"  # Of the socket's name; the process and a random number follow.
+PREFIX = "lightcc-stat-"  # The process and a random number follow in the socket's name.
 VERSION = 1
 _PATIENCE_S = 2.0  # For a reader that takes nothing.
-_MAX_WORDS = 8  # Of the command line.
+_MAX_WORDS = 8  # The most words of the command line that are shown.
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group.
 
 

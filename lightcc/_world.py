@@ -24,7 +24,7 @@ NEW, IN_PLACE = False, True  # Where the result is.
 WAITS = True  # The caller waits for it at once.
 
 _current: _core.World | None = None
-# Of a process that is not yet among the ranks: where it will stand, as far as is known.
+# The standing that a process will have that is not yet among the ranks, as far as is known.
 _expected: Standing | None = None
 # The current world's, as integers that torch's compiler reads in all its versions.
 _rank = 0

@@ -80,7 +80,7 @@ class EngineCompressor(Compressor):
     small (`LIGHT_TOPK_THRESHOLD`) or not of a floating-point dtype travel as they are, and so does
     everything where all ranks share a host.
 
-    What is kept back belongs to the name of the operation. See `save_compression_state()`.
+    A residual belongs to the name of the operation. See `save_compression_state()`.
     """
 
     #: As messages call it.
@@ -158,9 +158,9 @@ class TopKCompressor(EngineCompressor):
 
     Args:
         ratio: Share of the elements that each host sends, above 0, at most 1.
-        fp16: Whether values travel as float16. What the rounding takes away is kept back, too.
+        fp16: Whether values travel as float16. What the rounding takes away stays in the residual.
         warmup_steps: For so many steps the share falls from 25% to `ratio`, exponentially.
-        momentum_correction: Whether momentum is applied to what is kept back instead of by the
+        momentum_correction: Whether momentum is applied to the residual instead of by the
             optimizer, as in Deep Gradient Compression. `True` takes the momentum of the optimizer
             (only DistributedOptimizer knows it); a number is the momentum.
         exact: Whether exactly `ratio` of the elements are sent, of equal ones the first; otherwise
@@ -232,7 +232,7 @@ class AutoCompressor(EngineCompressor):
     divide by squares of gradients, as Adam does, get no top-k, nor do tapes, which do not know
     their optimizer.
 
-    From then on, a gradient of which too much is kept back takes the next milder way. That is seen
+    From then on, a gradient whose residual is too large takes the next milder way. That is seen
     in `stats().compression`. `optimizer.compression_choices()` returns the ways, and Python's
     logger "lightcc" tells of changes at level INFO. What each way does to training is in
     docs/convergence.md.
@@ -241,7 +241,7 @@ class AutoCompressor(EngineCompressor):
         budget: What a step may send between hosts at most, as a share of the bytes of float32.
             Above 0, at most 1. The least is 0.015 (top-k), or 0.129 (int4) where there is no
             top-k. The warm-up, and gradients that take a milder way, may send more.
-        error: Limit of `kept_ratio`: how many times what a step brings may be kept back. `None`: 8,
+        error: Limit of `kept_ratio`: the residual over what a step brings. `None`: 8,
             or 0.5 where the optimizer divides by squares of what arrives. Above 0.
         warmup_steps: For so many steps everything travels as int8, at least 0.
 

@@ -39,7 +39,7 @@ class _Tensor(NamedTuple):
     position: tuple[int, int, int, int]  # Blocks, block, members, member.
     file: Path
     entry: str  # Its name in the archive.
-    ranks: tuple[int, ...] | None  # Of the process set; None in older files.
+    ranks: tuple[int, ...] | None  # The members of the process set; None in older files.
 
 
 def save_compression_state(directory: str | os.PathLike[str]) -> Path:
@@ -95,8 +95,8 @@ def load_compression_state(directory: str | os.PathLike[str]) -> int:
 
     Collective: every rank must call it, with a directory that has the files of all ranks. The next
     steps are then those that would have followed, bit for bit, if the grid (hosts and ranks per
-    host) is as it was. Where the number of hosts or of ranks per host changed, what they kept back
-    is divided anew among all ranks, with the same sum. Process sets are known by their ranks. What
+    host) is as it was. Where the number of hosts or of ranks per host changed, the residual is
+    divided anew among all ranks, with the same sum. Process sets are known by their ranks. What
     does not fit otherwise, or not on all members of its process set, is dropped, and the log says
     so.
 

@@ -56,7 +56,7 @@ class AllreduceCost(Record):
     two_level: bool
     max_bytes: int  #: Buckets beyond are done another way.
     samples: int
-    seconds: float  #: Of a bucket without bytes.
+    seconds: float  #: What a bucket without bytes takes.
     seconds_per_byte: float
 
 
@@ -72,8 +72,8 @@ class TensorCompression(Record):
     steps: int  #: That counted; those with a NaN or infinity do not.
     dense_bytes: int  #: What it would have sent uncompressed.
     sent_bytes: int
-    input_energy: float  #: Of what came in: gradients, or what the compressor makes of them.
-    kept_energy: float  #: Of what is kept back for later steps.
+    input_energy: float  #: Energy of the input: gradients, or what the compressor makes of them.
+    kept_energy: float  #: Energy of the residual.
     kept_ratio: float  #: Root of their quotient; 0 where nothing came in.
 
 

@@ -138,10 +138,10 @@ def compression_of(run: Run, task: Task) -> Any:
 
 
 def forget(optimizer: Any) -> None:
-    """Makes what is kept back zero, which is what compression without error feedback does.
+    """Makes the residual zero, which is what compression without error feedback does.
 
     There is no option for it, because nobody should want it. Here gradients are said to become
-    smaller by 10^300 and then larger again: what is kept back does not survive that, the threshold
+    smaller by 10^300 and then larger again: the residual does not survive that, the threshold
     (which is no float32) does.
     """
     optimizer.set_gradient_scale(1e-300)
@@ -175,7 +175,7 @@ def make_schedule(task: Task, optimizer: Any) -> torch.optim.lr_scheduler.LRSche
 
 def distribute(run: Run, task: Task, model: nn.Module) -> Any:
     """Returns the optimizer of all ranks."""
-    # What is kept back belongs to names, so every run has names of its own.
+    # Residuals belong to names, so every run has names of its own.
     named = [(f"{run.name}.{name}", p) for name, p in model.named_parameters()]
     optimizer = make_optimizer(task, model)
     compression = compression_of(run, task)

@@ -67,15 +67,15 @@ class CompressedGradients:
             same = [name for p, name in self._names.items() if theirs.get(name, p) is not p]
             if same:
                 _log.warning(
-                    "two DistributedOptimizers call different parameters '%s' (and %d more): what"
-                    " compression keeps back belongs to the name, so they must not train in"
+                    "two DistributedOptimizers call different parameters '%s' (and %d more): a"
+                    " residual of compression belongs to the name, so they must not train in"
                     " turns; give them different named_parameters",
                     same[0],
                     len(same) - 1,
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what is kept back on this rank."""
+        """Returns this rank's residuals."""
         world, process_set = _world.current(), self._set()
         operations = self.operations()
         tensors = {
@@ -124,7 +124,7 @@ class CompressedGradients:
                 raise ValueError(msg)
 
     def set_gradient_scale(self, scale: float) -> None:
-        """Multiplies what is kept back as gradients are from now on."""
+        """Multiplies the residuals by what gradients are multiplied by from now on."""
         if not 0.0 < scale < float("inf"):
             msg = f"the gradients' scale is {scale}: expected a finite number above 0"
             raise ValueError(msg)
@@ -137,7 +137,7 @@ class CompressedGradients:
         """Compares, because it is too late to change what has been added to gradients already."""
         if self.scale is not None and scale != self.scale:
             msg = (
-                f"the loss was multiplied by {scale:g}, but what compression kept back has the"
+                f"the loss was multiplied by {scale:g}, but the residuals have the"
                 f" scale {self.scale:g}: call optimizer.set_gradient_scale(scaler.get_scale())"
                 " before the first backward() with this GradScaler"
             )

@@ -1,6 +1,6 @@
-"""A word where compression keeps back so much that a training may end less accurate.
+"""A warning where residuals are so large that a training may end less accurate.
 
-The statistic is `kept_ratio` of `lightcc.stats().compression`: the norm of what is kept back over
+The statistic is `kept_ratio` of `lightcc.stats().compression`: the norm of the residual over
 the norm of what comes in with a step. It says for how many steps' worth of gradients weights are
 behind. Limits come from short trainings (docs/convergence.md, "The guard").
 """
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from lightcc._adapter.compressed_gradients import CompressedGradients
     from lightcc.process_sets import ProcessSet
 
-#: Of an optimizer that adds up what arrives, if late.
+#: The limit for an optimizer that adds gradients up, which may arrive late.
 LIMIT = 8.0
-#: Of one that divides by what arrives, squared.
+#: The limit for an optimizer that divides by squared gradients.
 LIMIT_OF_SQUARES = 0.5
 
 #: Steps between two looks, and before the first one.
@@ -29,7 +29,7 @@ _INTERVAL = 100
 _MAX_NAMES = 5
 
 _TEXT = (
-    "LIGHT_TOPK_ALLREDUCE: accuracy is at stake. What compression keeps back is many times what a"
+    "LIGHT_TOPK_ALLREDUCE: accuracy is at stake. The residual of compression is many times what a"
     " step brings, and up to {limit:.3g} times does little harm: {names}. Send more (a larger"
     " LIGHT_TOPK_RATIO) or set LIGHT_QUANTIZE_ALLREDUCE=int4. docs/convergence.md says why."
     " Ignoring lightcc.compression.CompressionWarning silences this."

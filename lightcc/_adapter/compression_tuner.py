@@ -15,7 +15,7 @@ phases, in which all ranks do the same at the same step:
    way, within the budget or not, and is given time to recover. The ratio is the error that
    compression makes at the moment.
 
-What a way keeps back is added to what the next one sends, as the engine keeps it by name. Before a
+A way's residual is added to what the next one sends, as the engine keeps it by name. Before a
 gradient travels uncompressed it travels once as top-k of all elements, which keeps nothing back.
 """
 
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Slot)
 
-#: Of each trial: steps that come before the timed ones, and those.
+#: The steps of a trial before the timed ones, and the timed ones.
 _SETTLING_STEPS = 2
 _TIMED_STEPS = 5
 #: The mildest way wins that takes at most so much longer than the fastest.
@@ -118,7 +118,7 @@ def ways_for(*, squares: bool, bare: bool) -> list[Way]:
         Way("int8", CompressionSpec.quantized(8), 0.254),
         Way("int4", CompressionSpec.quantized(4), 0.129),
     ]
-    if not squares:  # Of each element that is sent, 2 bytes say which it is.
+    if not squares:  # Each element that is sent has an index of 2 bytes.
         ways += [
             Way("top-k at 0.05", CompressionSpec(0.05), 0.075),
             Way("top-k at 0.01", CompressionSpec(0.01), 0.015),
@@ -210,7 +210,7 @@ class CompressionTuner(Generic[S]):
         self._compresses = compresses
         self._process_set = process_set
         self._clock = clock
-        self._keeping: set[S] = set()  # Of which something may be kept back.
+        self._keeping: set[S] = set()  # These may have a residual.
         tuned.on_begin = self._begin
         self.start()
 
@@ -315,7 +315,7 @@ class CompressionTuner(Generic[S]):
             self._topk_warmup = self._steps + TOPK_WARMUP_STEPS
 
     def _look(self) -> None:
-        """Gives gradients a milder way of which too much is kept back."""
+        """Gives gradients a milder way whose residual is too large."""
         for slot, ratio in zip(self._levels, self._kept_ratios(), strict=True):
             left = self._recovering.pop(slot, 0)
             if left > 1:
@@ -326,8 +326,8 @@ class CompressionTuner(Generic[S]):
                 self._recovering[slot] = _PATIENCE
                 if self._process_set.rank() == 0:
                     _log.info(
-                        "Compression.auto: '%s' travels as %s from now on: %.3g times what a step"
-                        " brings was kept back, and %.3g times is the limit",
+                        "Compression.auto: '%s' travels as %s from now on: the residual is %.3g"
+                        " times what a step brings, and %.3g times is the limit",
                         slot.name,
                         self._ways[self._levels[slot]].label,
                         ratio,
@@ -389,7 +389,7 @@ class CompressionTuner(Generic[S]):
 
 
 def _everything() -> CompressionSpec:
-    """Returns the spec that sends all there is, and what was kept back."""
+    """Returns the spec that sends all there is, residuals included."""
     from lightcc._core import CompressionSpec
 
     return CompressionSpec(1.0)

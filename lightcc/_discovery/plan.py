@@ -19,7 +19,7 @@ NOTICE_KEY = JOB_PREFIX + "notice"
 ROLL_KEY = JOB_PREFIX + "roll"
 #: Below it: what the launcher watches.
 WORKER_PREFIX = "elastic/worker/"
-#: Of the worlds of an elastic job (`Epoch.group`).
+#: The group that the worlds of an elastic job have (`Epoch.group`).
 GROUP = "elastic"
 
 

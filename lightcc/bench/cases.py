@@ -29,8 +29,8 @@ _SIZE = re.compile(r"^(\d+(?:\.\d+)?)([KMG]?)(?:i?B)?$", re.IGNORECASE)
 _MAX_BYTES = 1 << 40
 _FACTOR = 4  # From one size of a range to the next.
 _MAX_IN_EXCHANGE = 16  # Ranks; docs/inside/algorithms.md.
-_INDEX_BYTES = 2  # Of a value that top-k sends.
-_TOPK_THRESHOLD_BYTES = 1 << 20  # Of the smallest tensor that it is used for.
+_INDEX_BYTES = 2  # Each value that top-k sends has an index.
+_TOPK_THRESHOLD_BYTES = 1 << 20  # Smaller tensors travel whole.
 
 
 class SizeError(ValueError):

@@ -36,7 +36,7 @@ class Row:
     median_us: float | None = None
     min_us: float | None = None
     gbs: float | None = None
-    share: float | None = None  # Of the ceiling.
+    share: float | None = None  # Bandwidth over the ceiling's.
     bar: float | None = None
 
     @property

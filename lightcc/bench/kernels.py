@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lightcc.bench.kernel_report import Row
 
 _MODEL = "resnet50"
-_RATIO = 0.01  # Of what top-k compression is measured with.
+_RATIO = 0.01  # The share that top-k sends when it is measured.
 _MAX_ELEMENTS = (1 << 31) - 1
 _MAX_LAUNCHES = 32
 _ABOUT = """\

@@ -45,7 +45,7 @@ class Training:
     batch: int  # Samples of a GPU's step.
     per_s: float  # Samples that one GPU alone does in a second.
     gpu: str
-    link: str  # Of each host, as published.
+    link: str  # The rate of each host's link, as published.
     source: str
     gpus: int
     published: dict[str, float]  # Samples per second of all GPUs: horovod_tcp, lightcc_harp.

@@ -11,10 +11,10 @@ from lightcc.bench.peers import LIGHTCC
 if TYPE_CHECKING:
     from lightcc.bench.variants import Variant
 
-# Of a rank beside its gradients; torch is most of a peer's.
+# What a rank takes beside its gradients. In a peer that is torch, mainly.
 _PROCESS_BYTES = {LIGHTCC: 64 << 20, "gloo": 256 << 20}
 _FUSION_BYTES = 128 << 20
-_LIBRARY_SHARE = 0.2  # Of the gradients: what a library holds beside them while it reduces.
+_LIBRARY_SHARE = 0.2  # What a library holds while it reduces, over the gradients.
 
 
 def needed_bytes(

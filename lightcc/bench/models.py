@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 class Layer:
     """A layer with weights."""
 
-    shapes: tuple[Shape, ...]  # Of its gradients, in the order of its parameters.
+    shapes: tuple[Shape, ...]  # The shapes of its gradients, in the order of its parameters.
     macs: int  # Multiply-adds of the forward pass of one sample.
 
     @property
@@ -141,7 +141,7 @@ def _bert_large() -> list[Layer]:
     layers = [Layer((*tables, *_norm(width)), 0)]
     for _ in range(24):
         layers += [_linear(width, width, at=tokens)] * 3  # Queries, keys and values.
-        for inner in (width, 4 * width):  # Of what attention has put together; of the perceptron.
+        for inner in (width, 4 * width):  # Attention's output; the perceptron.
             if inner > width:
                 layers.append(_linear(width, inner, at=tokens))
             back = _linear(inner, width, at=tokens)
@@ -166,7 +166,7 @@ def _transformer_xl() -> list[Layer]:
     layers.append(Layer(((16, 64), (16, 64)), 0))
     for _ in range(18):
         layers.append(Layer(((3 * heads, width),), (heads + 2 * heads * 2) * width * tokens))
-        layers.append(_linear(width, heads, bias=False, at=2 * tokens))  # Of relative positions.
+        layers.append(_linear(width, heads, bias=False, at=2 * tokens))  # For relative positions.
         out = _linear(heads, width, bias=False, at=tokens)
         layers.append(Layer((*out.shapes, *_norm(width)), out.macs))
         layers.append(_linear(width, inner, at=tokens))

@@ -63,7 +63,7 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer("gloo", ("torch==2.13.0", "numpy"), "gloo"),
-        # Of the torch whose tensors lightcc is given, too.
+        # It comes with the torch whose tensors lightcc is given.
         Peer("nccl", (), "nccl", is_here=True, device="cuda"),
         Peer(
             "openmpi",

@@ -65,9 +65,9 @@ class Row:
     wire_bytes: float | None = None  # Per call.
     formula_bytes: float | None = None  # What its algorithm sends, without headers.
     link_share: float | None = None
-    own_share: float | None = None  # Of the time that its formula allows.
+    own_share: float | None = None  # The share of the median that its formula's bytes need.
     bound_share: float | None = None
-    best: bool = True  # Of the library's modes.
+    best: bool = True  # The library's fastest mode.
     device: str = "cpu"  # Or `cuda`.
     plane: str = ""  # What carried tensors of a GPU.
 

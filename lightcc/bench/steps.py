@@ -41,7 +41,7 @@ _BUCKET_BYTES = 25 << 20
 _ITEM_BYTES = 4
 _SLICE = 5 << 18  # Elements that are filled or checked at once; a multiple of the pattern's period.
 _PERIOD = 5
-_SCALE = 1e-6  # Of random gradients: sums that nobody divides may grow for many steps.
+_SCALE = 1e-6  # Random gradients are small, as undivided sums may grow for many steps.
 
 
 class Schedule(Protocol):

@@ -36,7 +36,7 @@ class Steps:
     library: str
     link_bps: float  # Unscaled.
     times_s: list[float] = field(default_factory=list)  # Slowest rank of each step.
-    cpu_s: list[float] = field(default_factory=list)  # Of a rank's step, a mean for each turn.
+    cpu_s: list[float] = field(default_factory=list)  # A rank's time for a step, by turn.
     errors: int = 0
     note: str = ""
     calls: int = 0  # Steps that sent something, also those that are not timed.

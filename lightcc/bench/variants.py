@@ -36,8 +36,8 @@ class Variant:
     label: str
     library: str = LIGHTCC  # Or a peer's name.
     environment: tuple[tuple[str, str], ...] = ()
-    schedule: str = "layers"  # Of `train`: none, layers, horovod, ddp.
-    at_tcp_rate: bool = False  # Of `train`: not at the link's rate, but at what TCP reached on it.
+    schedule: str = "layers"  # `train` only: none, layers, horovod or ddp.
+    at_tcp_rate: bool = False  # `train` only: the link has the rate that TCP reached on it.
     arrays: str = ""  # `cupy`: of that library, on a GPU; empty: numpy's, or torch's on a GPU.
 
     @property
@@ -73,7 +73,7 @@ def _lightcc(label: str, *, two_level: bool, topk: bool = False) -> Variant:
     return Variant(label, environment=tuple(environment))
 
 
-#: Of lightcc, for every command.
+#: lightcc's variants, for every command.
 ALGORITHMS = {
     variant.label: variant
     for variant in (
@@ -83,7 +83,7 @@ ALGORITHMS = {
     )
 }
 
-#: Of `train`.
+#: The variants of `train`.
 SCHEDULES = {
     variant.label: variant
     for variant in (
@@ -98,7 +98,7 @@ SCHEDULES = {
 #: lightcc whose tensors of GPUs NCCL carries.
 NCCL = Variant(f"{LIGHTCC}+nccl", environment=((_GPU, "nccl"),))
 
-#: Of the tables of collectives, where a peer is a variant without variables.
+#: The variants of collectives, where a peer is one without variables.
 COLLECTIVES = {
     LIGHTCC: Variant(LIGHTCC),
     "harp": Variant("harp", environment=((_NET, "harp"),)),

@@ -191,7 +191,7 @@ def receive(make_targets: Callable[[bytes], Sequence[Array]], newcomers: Sequenc
         synchronize(handle)
         pass_on(part, str(i))
         sums.append(zlib.crc32(part.data))
-    for i, array in enumerate(expected):  # Of parts i, i + count, and so on.
+    for i, array in enumerate(expected):  # These are the sums of parts i, i + count, and so on.
         checker = route.sources[(i + 1) % count]
         if array.size:
             name = "sums" if route.before < 0 else f"sums.{i}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-VERSION = "0.28.1"  # Of Horovod: the release whose interface this is.
+VERSION = "0.28.1"  # The release of Horovod whose interface this is.
 
 # The longest prefix counts. What is not below one of them does not exist.
 _REAL_NAMES = {

@@ -76,7 +76,7 @@ def _to_send(settings: Settings) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _tensor(value: Any) -> torch.Tensor:
-    inner = getattr(value, "value", value)  # Of a keras.Variable.
+    inner = getattr(value, "value", value)  # A keras.Variable holds its tensor here.
     return torch.as_tensor(value if callable(inner) else inner)
 
 

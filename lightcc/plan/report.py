@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Epoch", "as_dict", "plot", "text"]
 
-_ENOUGH = 0.97  # Of the best variant: not worth a variable.
+_ENOUGH = 0.97  # So near the best variant, no variable is worth setting.
 _PARTS = {"compute_s": "#9aa0a6", "exposed_s": "#ed7d31"}
 _MEANING = {"compute_s": "computing", "exposed_s": "only communicating"}
 
@@ -29,7 +29,7 @@ class Epoch:
     """What an epoch is, and what a host costs."""
 
     samples: int | None  # None: not asked for.
-    price: float | None  # Of a host for an hour.
+    price: float | None  # The price of a host for an hour.
 
     def head(self) -> str:
         """Returns the heads of the columns."""

@@ -28,7 +28,7 @@ class Site:
 
     hosts: int
     gpus: int  # Ranks of each host.
-    link_bps: float  # Of a host, in each direction.
+    link_bps: float  # The rate of a host's link in each direction.
     tcp_bps: float  # What TCP reaches on it.
 
     @property
@@ -54,7 +54,7 @@ class Variant:
     name: str
     two_level: bool = True
     compression: str = ""  # topk, int8, int4.
-    ratio: float = 0.01  # Of top-k.
+    ratio: float = 0.01  # The share that top-k sends.
     fusion: str = "auto_fusion"
     lanes: int = 1
     line_rate: bool = False  # HARP or RDMA carry the data, not TCP.
@@ -67,7 +67,7 @@ class BucketCost:
     """What one bucket takes."""
 
     fixed_s: float  # While the link is free for other lanes.
-    busy_s: float  # Of the link, or of what is slower.
+    busy_s: float  # While the link is busy, or what is slower.
     wire_bytes: float  # Sent by a host, with headers.
 
 

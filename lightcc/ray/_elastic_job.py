@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lightcc._discovery.plan import Status
 
 _log = logging.getLogger(__name__)
-_SHARE_OF_NODE = 0.001  # Of the resource that names a node: 1000 workers fit.
+_SHARE_OF_NODE = 0.001  # A worker's share of the resource that names a node: 1000 fit.
 
 
 class PerWorker(NamedTuple):

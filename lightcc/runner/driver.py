@@ -94,7 +94,7 @@ class Driver:
         self._now = now
         self._short_since: float | None = now
         self._broken_since: float | None = None
-        self._late_since: float | None = None  # Of members that others wait for.
+        self._late_since: float | None = None  # Since when members have been waited for.
         self._called: float | None = None  # When the roll was called.
         self._roll = 0
         self._has_trained = False  # Whether anybody has had a state.
@@ -156,7 +156,7 @@ class Driver:
             if code != 0:
                 self._failure = text
             self._block(now, worker, failed=code != 0)
-        self._actions.append(Stop(number))  # Of what it may have left behind.
+        self._actions.append(Stop(number))  # It may have left processes behind.
         return self._settle(now)
 
     def tick(self, now: float) -> list[Action]:

@@ -21,7 +21,7 @@ _MAX_COOLDOWN_S = 3600
 _SLOW_FACTORS = (2, 1000)  # The engine finds no rank that is less slow.
 # An agent is not given up sooner than the kernel gives up a cut link.
 _MIN_AGENT_TIMEOUT_S = 10.0
-# Of what a process must answer although it computes. Who does not is left out, but not ended.
+# A process must answer this fast although it computes. Else it is left out, but not ended.
 _MAX_ROLL_CALL_S = 10.0
 
 

@@ -133,7 +133,7 @@ def _launch(
                 return _fail(f"cannot start {argv[0]} for host {host}: {error}", code=1)
         try:
             running = Job(options, links)
-        except OSError as error:  # Of the files of --output-filename.
+        except OSError as error:  # A file of --output-filename failed.
             return _fail(f"cannot start the job: {error}", code=1)
         code = running.run()
         if on_end is not None:

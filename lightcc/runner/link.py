@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lightcc.runner.dial import Joiner
 
 _INPUT_FRAME_BYTES = 1 << 20
-_MAX_PREAMBLE_BYTES = 65536  # Of what a login shell may say before the agent starts.
+_MAX_PREAMBLE_BYTES = 65536  # A login shell may say so much before the agent starts.
 
 
 class Link:

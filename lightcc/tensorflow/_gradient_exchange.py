@@ -111,7 +111,7 @@ class GradientExchange:
             _tuning.check(self._auto, op, squares=squares)
         self._squares = squares
         self._tuned: dict[Any, TunedSteps] = {} if tuned is None else tuned
-        self._own_steps: list[TunedSteps] = []  # Of those in `_tuned`.
+        self._own_steps: list[TunedSteps] = []  # Entries of `_tuned` that this exchange uses.
         self._spec: CompressionSpec | None = (
             None if compressor is None or self._auto is not None else compressor.spec()
         )

@@ -50,7 +50,7 @@ class _Node:
         self.attributes = attributes
         self.inputs = list(inputs)
         self.outputs: list[Any] = []
-        self.name = ""  # Of the node in a graph, as soon as there is one.
+        self.name = ""  # The node's name, as soon as a graph has one.
 
     def get_attr(self, name: str) -> Any:
         value = self.attributes[name]

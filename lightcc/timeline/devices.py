@@ -52,7 +52,7 @@ class DeviceSummary:
     steps: list[DeviceStep]  #: Those of the file; one without communication on a GPU has 0 seconds.
     rows: dict[str, DeviceRow]
     error_s: float  #: Times on the rows are wrong by so much at most.
-    failure: str  #: Of the first span that a GPU did not end; empty: there is none.
+    failure: str  #: Why the first unfinished span of a GPU failed; empty: there is none.
 
     @property
     def hidden(self) -> float:

@@ -157,7 +157,7 @@ def _split(
 ) -> list[Step]:
     starts = [handed_in(trace, group[0]) for group in groups]
     steps = []
-    first = 0  # Of `running`, that can matter still: a scan, not a search for each step.
+    first = 0  # The first interval of `running` that still matters. This makes it one scan.
     for number, group in enumerate(groups):
         start = starts[number]
         done = max(time for operation in group for time in _times(operation))

@@ -25,7 +25,7 @@ TEXT_COLUMNS = 100
 _THOUSAND = 1000
 _LONG_WAIT_S = 1.0
 _NAMED_RANKS = 8
-_MANY = 0.5  # Of all operations; the last of two or more ranks is named from here on.
+_MANY = 0.5  # A rank that is last in so many of the operations is named.
 PLAIN, GOOD, BAD = "plain", "good", "bad"
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Compressed:
-    """What compression keeps back of an optimizer's gradients, and what it chooses."""
+    """The residuals of an optimizer's gradients, and what compression chooses."""
 
     _compressed: CompressedGradients
     _tuner: CompressionTuner[Any] | None
@@ -26,7 +26,7 @@ class Compressed:
         return {} if self._tuner is None else self._tuner.choices()
 
     def compression_state_dict(self) -> dict[str, Any]:
-        """Returns what compression keeps back of this rank's gradients.
+        """Returns the residuals of this rank's gradients.
 
         It is not part of `state_dict()`, which is the given optimizer's: each rank has another, and
         has to save and load its own. `save_compression_state()` does that for all tensors.
@@ -56,7 +56,7 @@ class Compressed:
     def set_gradient_scale(self, scale: float) -> None:
         """Tells compression by what the loss is multiplied from now on, and so the gradients.
 
-        What is kept back was computed with the scale before, and is multiplied by the quotient.
+        Residuals were computed with the scale before, and are multiplied by the quotient.
         Call it on every rank, after a step, whenever the scale changes; `lightcc.torch.GradScaler`
         does.
 
@@ -71,7 +71,7 @@ class Compressed:
         `lightcc.torch.GradScaler` says it in its first step.
 
         Raises:
-            ValueError: What is kept back has another scale; `set_gradient_scale()` comes before
+            ValueError: Residuals have another scale; `set_gradient_scale()` comes before
                 the backward pass.
         """
         self._compressed.expect_gradient_scale(scale)

@@ -1,7 +1,7 @@
 """Saving a training, and going on with it, also on another number of ranks.
 
 A checkpoint is a folder of its own: what all ranks have alike, written by rank 0, and a file of
-each rank with what compression keeps back there. It appears whole or not at all. All ranks need to
+each rank with its residuals of compression. It appears whole or not at all. All ranks need to
 see the folder, so hosts need to share it.
 
 Example:
@@ -93,7 +93,7 @@ def load(directory: str | os.PathLike[str], **values: Any) -> dict[str, Any] | N
     """Goes back to the latest checkpoint in `directory`, if there is one.
 
     Collective: every rank must call it. The number of ranks may be another than when it was saved.
-    What compression kept back is divided anew among all ranks (`load_compression_state()`). After
+    Residuals are divided anew among all ranks (`load_compression_state()`). After
     an error some of `values` may have their saved state already, so do not train on.
 
     Args:
@@ -153,7 +153,7 @@ def _write_state(partial: Path, values: Mapping[str, Any]) -> None:
         else:
             _check_plain(name, value)
             plain[name] = value
-    shutil.rmtree(partial, ignore_errors=True)  # Of a job that ended while it saved.
+    shutil.rmtree(partial, ignore_errors=True)  # A job that ended while it saved left this.
     partial.mkdir(parents=True)
     torch.save({"objects": objects, "values": plain}, partial / _STATE)
 

@@ -39,7 +39,7 @@ __all__ = [
 class _CompressedState:
     """How to compress, and the parameters' names.
 
-    What compression keeps back belongs to parameters, not to DDP's buckets, so DDP may rebuild
+    Residuals belong to parameters, not to DDP's buckets, so DDP may rebuild
     those. Saved with `save_compression_state()`.
     """
 
@@ -84,7 +84,7 @@ class _CompressedState:
 class TopKState(_CompressedState):
     """What `topk_2d_hook()` needs to know: how to compress, and the parameters' names.
 
-    What compression keeps back belongs to parameters, not to DDP's buckets, so DDP may rebuild
+    Residuals belong to parameters, not to DDP's buckets, so DDP may rebuild
     those. Saved with `save_compression_state()`.
     """
 

@@ -10,7 +10,7 @@ import torch
 class GradScaler(torch.amp.GradScaler):
     """The GradScaler of torch, for optimizers whose gradients are compressed.
 
-    What compression keeps back is in the scale of the gradients it was taken from; so when the
+    A residual is in the scale of the gradients it was taken from; so when the
     scale changes, it is changed, too. Use it as torch's, with the same arguments:
 
         scaler = hvd.GradScaler("cuda")
@@ -43,7 +43,7 @@ class GradScaler(torch.amp.GradScaler):
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """Changes the scale, as torch's, and that of what is kept back."""
+        """Changes the scale, as torch's, and that of residuals."""
         super().update(new_scale)
         for optimizer in self._compressing:
             optimizer.set_gradient_scale(self.get_scale())

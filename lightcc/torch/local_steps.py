@@ -123,7 +123,7 @@ class LocalSteps(torch.optim.Optimizer):
         self._compression = compression
         named = None if named_parameters is None else check_named(named_parameters)
         self._named = named
-        self._count = 0  # Of steps since the last outer one.
+        self._count = 0  # Steps since the last outer one.
         self._starts: dict[torch.Tensor, torch.Tensor] = {}
         self._momenta: dict[torch.Tensor, torch.Tensor] = {}
         name_parameters(optimizer.param_groups, named)  # Checks that all have names.
@@ -251,7 +251,7 @@ class LocalSteps(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Returns the given optimizer's state, and where workers started.
 
-        What compression keeps back is not part of it; see `save_compression_state()`.
+        Residuals of compression are not part of it; see `save_compression_state()`.
         """
         order = self._order()
         own = {

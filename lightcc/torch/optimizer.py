@@ -120,7 +120,7 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         self._fusion = fusion
         if groups is not None:
             check_groups(groups, "torch.Tensor", lambda p: isinstance(p, torch.Tensor))
-        cls = type(self).__bases__[1]  # Of the given optimizer.
+        cls = type(self).__bases__[1]  # The given optimizer's class.
         chosen = choose_compression(compression, op, self.param_groups)
         compressor = find_engine_compressor(chosen)
         self._compressed = CompressedGradients(
@@ -322,7 +322,7 @@ class _DistributedOptimizer(Compressed, Copied, PrivateNames):
         value = loss.detach().clone() if is_tensor else torch.tensor(loss, dtype=torch.float64)
         value = mpi_ops.allreduce_(
             value,
-            # Of this optimizer alone: ranks need not step theirs in the same order.
+            # Named for this optimizer, as ranks may step optimizers in any order.
             name=f"DistributedOptimizer.loss.{digest_of(self._parameter_names.values())}",
             op=Sum if self.op == Sum else Average,
             process_set=self.process_set,

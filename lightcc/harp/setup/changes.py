@@ -136,7 +136,7 @@ class Queues(Change):
     kind = "queues"
     interface: str
     count: int
-    old: list[int] = field(default_factory=list)  # Of Channels; empty: not known.
+    old: list[int] = field(default_factory=list)  # Earlier Channels; empty if they are not known.
 
     def __str__(self) -> str:
         return f"give {self.interface} {self.count} queue(s)"
@@ -186,7 +186,7 @@ class WriteProfile(Change):
     survives_a_boot = True
     path: str
     text: str
-    old: str | None = None  # Of a profile that was there before.
+    old: str | None = None  # The text of a profile that was there before.
     had_folder: bool = True
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 VFIO = "vfio-pci"
 NO_IOMMU = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
-# Of PCI devices for which DPDK has a driver of its own ...
+# Linux's drivers of PCI devices for which DPDK has a driver of its own ...
 # fmt: off
 _DPDK_DRIVERS = frozenset((
     "atlantic", "bnxt_en", "cxgb4", "e1000", "e1000e", "ena", "enic", "gve", "hinic", "hns3",

@@ -59,8 +59,8 @@ class Nic:
     kind: int  # ARPHRD_*: 1 is Ethernet.
     locality: Locality
     device: str  # "1af4:1000", "" where it is on no PCI bus.
-    driver: str  # Of the interface: virtio_net.
-    pci_driver: str  # Of the PCI device: virtio-pci; often the same.
+    driver: str  # The interface's driver, such as virtio_net.
+    pci_driver: str  # The PCI device's, such as virtio-pci; often the same.
     queues: int
     mtu_bytes: int
     speed_mbps: int  # 0: unknown.

@@ -36,7 +36,7 @@ HUGE = "/sys/kernel/mm/hugepages"
 _NODES = "/sys/devices/system/node"
 _TWO_MIB = "hugepages-2048kB/nr_hugepages"
 _MEMORY_FOR_OTHERS = 1 << 30
-# Of HARP's sockets; without the right to exceed them, a job gets what these allow.
+# Limits of HARP's socket buffers, for jobs without the right to exceed them.
 _SOCKET_LIMITS = ("/proc/sys/net/core/rmem_max", "/proc/sys/net/core/wmem_max")
 _SOCKET_BYTES = 8 << 20
 _USUAL_MTU = 1500

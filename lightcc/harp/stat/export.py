@@ -54,7 +54,7 @@ def _process(process: Process, rates: Rates) -> dict[str, Any]:
     }
 
 
-_BELOW = ("sessions", "paths")  # Of an engine, of a session.
+_BELOW = ("sessions", "paths")  # What an engine has, and what a session has.
 
 
 # -- Prometheus -----------------------------------------------------------------------------------

@@ -81,8 +81,8 @@ class Record:
     fields: tuple[Field, ...]
     values: Mapping[str, int | str]
     below: tuple[Record, ...] = ()
-    there_are: int = 0  # Of what is below, shown or not.
-    written_ns: int = 0  # Of an engine: when, on the clock that all processes of a machine share.
+    there_are: int = 0  # The number of records below, shown or not.
+    written_ns: int = 0  # An engine's time of writing, by the machine's clock.
 
     def of_kind(self, *kinds: int) -> dict[str, int | str]:
         """Returns the values of these kinds by name, in the table's order."""

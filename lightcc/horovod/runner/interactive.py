@@ -118,7 +118,7 @@ def run(
     asked.start_timeout = start_timeout
     asked.ssh_port = ssh_port
     asked.ssh_identity_file = ssh_identity_file
-    del disable_cache  # Of the checks, not of the response cache as on the command line.
+    del disable_cache  # The checks' cache; on the command line it is the response cache.
     asked.output_filename = output_filename
     asked.verbose = verbose
     asked.use_gloo = use_gloo
