@@ -28,7 +28,7 @@ namespace {
 
 struct NumberRow {
   DataType dtype;
-  int tensorflow;  ///< Of tensorflow::DataType, as saved graphs have it.
+  int tensorflow;  ///< The value of tensorflow::DataType, as saved graphs have it.
 };
 
 constexpr std::array kNumbers{NumberRow{DataType::kFloat32, 1},

@@ -18,8 +18,8 @@ namespace lightcc::tf {
 /// One collective as its node asks for it; the same in each of its steps.
 struct Collective {
   Operation prototype;              ///< Without name and tensors.
-  std::optional<std::string> name;  ///< Of all of it; none: the engine numbers it.
-  std::vector<std::string> names;   ///< Of each tensor; empty: they share `name`.
+  std::optional<std::string> name;  ///< Name of the call; none: the engine numbers it.
+  std::vector<std::string> names;   ///< Name of each tensor; empty: they share `name`.
   Grouping grouping = Grouping::kNone;
   bool is_tuned = false;  ///< The last input says how each tensor is compressed.
 

@@ -89,7 +89,7 @@ Result<TensorRef> refer_to(const TfTensor* tensor) {
       .data = api().tensor_data(tensor), .dtype = *dtype, .shape = shape_of(tensor), .memory = {}};
 }
 
-// Of what has an output of its input's shape, which may be the input's memory.
+// Whether an output has its input's shape, so that it may be the input's memory.
 constexpr bool is_in_place(OpType op) {
   return op == OpType::kAllreduce || op == OpType::kBroadcast;
 }

@@ -56,7 +56,7 @@ class DoneThread {
   std::vector<std::function<void()>> waiting_ LIGHTCC_GUARDED_BY(mutex_);
 };
 
-// Of libstdc++'s std::function, unchanged since GCC 5: two words of its target, then two functions.
+// libstdc++'s std::function since GCC 5: two words of its target, then two functions.
 constexpr std::size_t kWords = 4;
 static_assert(sizeof(Done) == kWords * sizeof(void*));
 

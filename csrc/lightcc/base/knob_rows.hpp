@@ -46,9 +46,9 @@ struct Row {
   Target target{};
   bool negated = false;       ///< The variable says the opposite of the member.
   std::string_view preset{};  ///< Default as documented, where there is no target.
-  double minimum = 0;         ///< Of numbers. Whole numbers here stay below 2^53.
+  double minimum = 0;         ///< Smallest value of a number. Integers stay below 2^53.
   double maximum = 0;
-  std::string_view words{};  ///< Of Type::kWord and kWordOrPath, separated by ", ".
+  std::string_view words{};  ///< Allowed by Type::kWord and kWordOrPath, separated by ", ".
   std::string_view unit{};   ///< Where the type does not say it.
   std::string_view used_by = "engine";
   bool shared = false;  ///< An engine knob that must have the same value on all ranks.

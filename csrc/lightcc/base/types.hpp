@@ -28,7 +28,7 @@ inline constexpr std::uint8_t kDataTypeCount = 11;
 /// Whose memory a tensor lies in.
 enum class MemoryKind : std::uint8_t {
   kHost = 0,  ///< What the CPU reads and writes; pinned memory is of this kind.
-  kCuda = 1,  ///< Of a CUDA device.
+  kCuda = 1,  ///< Memory of a CUDA device.
 };
 inline constexpr std::uint8_t kMemoryKindCount = 2;
 
@@ -75,7 +75,7 @@ inline constexpr std::uint8_t kFusionRuleCount = 5;
 
 struct FusionWish {
   FusionRule rule = FusionRule::kDefault;
-  std::uint64_t limit_bytes = 0;  ///< Of kAuto.
+  std::uint64_t limit_bytes = 0;  ///< Used by kAuto only.
   bool operator==(const FusionWish&) const = default;
 };
 
@@ -134,9 +134,9 @@ constexpr Compressor compressor_of(std::int64_t bits) {
 /// How an all-reduce is compressed between hosts. What does not travel is kept for the next time.
 struct CompressionSpec {
   Compressor compressor = Compressor::kTopk;
-  // Of top-k; others leave them as they are here.
+  // Only top-k uses these; others leave them as they are here.
   double ratio = 0.01;             ///< Share of the elements that is sent, in (0, 1].
-  double momentum = 0.0;           ///< Of the momentum correction, in [0, 1); 0: none.
+  double momentum = 0.0;           ///< Factor of the momentum correction, in [0, 1); 0: none.
   std::uint32_t warmup_steps = 0;  ///< The share falls from 25% to `ratio`.
   bool fp16 = false;               ///< Values travel as float16.
   bool exact = false;              ///< Exactly the share; else about as many.

@@ -21,7 +21,7 @@ struct AgreedTensor {
 std::string shape_text(const std::vector<std::int64_t>& shape);
 /// Elements of a tensor of this shape; -1 when a dimension is negative or the product overflows.
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
-/// Of a tensor whose shape has elements.
+/// Bytes of a tensor. Its shape has an element count.
 std::uint64_t byte_count(const Signature& signature);
 /// What operations are matched by: the process set and the name.
 std::string key_of(std::uint32_t process_set, const std::string& name);

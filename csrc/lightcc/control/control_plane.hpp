@@ -58,11 +58,11 @@ struct ControlOptions {
   int rank = 0;
   std::optional<ControlPeer> parent;  ///< Absent on rank 0.
   std::vector<ControlPeer> children;
-  std::vector<int> tree_parents;  ///< Of all ranks; needed where there are children.
+  std::vector<int> tree_parents;  ///< The parent of each rank; needed where there are children.
   std::vector<int> watched;       ///< Ranks of this host whose signs of life the driver tells.
   bool is_networked = false;      ///< Connections to other hosts may close as a consequence.
   Duration peer_timeout = std::chrono::seconds(30);
-  std::size_t max_inline_bytes = 0;  ///< Of inputs that go with a report; 0: none does.
+  std::size_t max_inline_bytes = 0;  ///< Limit of the inputs that go with a report; 0: none does.
   bool wakes_parent = true;  ///< Once it is late, so that rank 0 learns in time who asks for what.
   SequencerOptions sequencer;       ///< Only the world's size matters on other ranks than 0.
   ProcessSetTable process_sets{0};  ///< Set 0: all ranks.
@@ -94,7 +94,7 @@ struct RunBucket {
   std::uint32_t process_set = 0;
   std::uint32_t lane = 0;
   std::vector<MatchedTensor> tensors;
-  std::uint64_t sequence = 0;  ///< Of the announcement.
+  std::uint64_t sequence = 0;  ///< Number of the announcement.
 };
 struct CompleteOperation {
   OperationToken operation = kNoOperation;
@@ -288,7 +288,7 @@ class ControlPlane {
   ProcessSetTable process_sets_;
   ControlTree tree_;
   ReportGathering gathering_;  // Where ranks are below, and rank 0 is above.
-  std::string key_;            // Of the report that is gathered.
+  std::string key_;            // Key of the report that is gathered.
   std::unique_ptr<Sequencer> sequencer_;
   std::vector<LocalSlot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_by_key_;

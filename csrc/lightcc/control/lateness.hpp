@@ -16,7 +16,7 @@ struct SlowRank {
 struct Lateness {
   /// By rank: how many operations of several ranks it was the last to ask for.
   std::vector<std::uint64_t> last_asked;
-  /// Of the operation that has waited longest: who has not asked for it.
+  /// Ranks that have not asked for the operation that has waited longest.
   std::vector<std::int32_t> awaited;
   double awaited_s = 0;        ///< How long it has waited.
   std::vector<SlowRank> slow;  ///< By rank.

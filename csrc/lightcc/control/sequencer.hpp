@@ -43,7 +43,7 @@ struct SequencerOptions {
   int world_size = 1;
   int num_lanes = 1;  ///< In use; never more than in the beginning.
   std::size_t slot_capacity = 1024;
-  FusionRule fusion = FusionRule::kAuto;  ///< Of tensors that ask for kDefault.
+  FusionRule fusion = FusionRule::kAuto;  ///< For tensors that ask for kDefault.
   std::uint64_t fusion_threshold_bytes = std::uint64_t{64} << 20;
   std::uint64_t horovod_threshold_bytes = std::uint64_t{128} << 20;
   Duration horovod_cycle = std::chrono::milliseconds(1);  ///< Zero: none.
@@ -142,7 +142,7 @@ class Sequencer {
     std::vector<Pending*> held;  // Ready, too, but not before the next cycle.
     std::vector<Lane> lanes;     // Where rank 0 is a member.
     std::size_t next_lane = 0;   // Where it is not.
-    CostLine cost;               // Of all-reduces, as rank 0 sees them.
+    CostLine cost;               // What all-reduces cost, as rank 0 sees it.
   };
 
   using Ranks = std::span<const std::int32_t>;
@@ -154,7 +154,7 @@ class Sequencer {
                        std::uint32_t slot,
                        std::span<const InlineInput> inputs,
                        TimePoint now);
-  /// Of ranks whose reports were counted.
+  /// Takes the inputs of ranks whose reports were counted.
   static Status take_inputs(Pending& pending,
                             Ranks ranks,
                             const Signature& signature,
@@ -230,7 +230,7 @@ class Sequencer {
   std::vector<Slot> slots_;
   std::unordered_map<std::string, std::uint32_t> slot_by_key_;
   std::map<FuseTraits, std::uint64_t> fuse_keys_;
-  std::vector<FusionCandidate> candidates_;  // Of the bucket that is being made.
+  std::vector<FusionCandidate> candidates_;  // For the bucket that is being made.
   std::vector<Command> commands_;
   std::vector<std::uint64_t> last_asked_;  // By rank.
   SlowRanks slow_ranks_;
@@ -241,7 +241,7 @@ class Sequencer {
   std::uint64_t next_group_ = 1;
   std::size_t held_count_ = 0;
   TimePoint next_cycle_{};
-  TimePoint next_close_ = TimePoint::max();  // Of a bucket that waits for company.
+  TimePoint next_close_ = TimePoint::max();  // When a bucket that waits for others closes.
   bool shut_down_ = false;
 };
 

@@ -75,7 +75,7 @@ std::optional<std::uint32_t> Sequencer::free_lane(Queue& queue, TimePoint now) {
   return static_cast<std::uint32_t>(idlest - queue.lanes.begin());
 }
 
-// Of a transfer, members are the sender and the receiver.
+// The members of a transfer are the sender and the receiver.
 bool Sequencer::is_seen(const Pending& pending) {
   return std::ranges::find(*pending.members, 0) != pending.members->end();
 }

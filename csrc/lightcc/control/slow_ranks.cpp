@@ -12,7 +12,7 @@ constexpr Duration kMinBehind = std::chrono::milliseconds(10);
 // What ranks below a leader ask for alike may come so much later than the first of them asked.
 constexpr Duration kGatheringTime = std::chrono::milliseconds(20);
 constexpr double kSlowFactor = 2;
-constexpr std::size_t kMinLaps = 5;     // Of a period.
+constexpr std::size_t kMinLaps = 5;     // In a period.
 constexpr int kPeriods = 3;             // Within the sustained time.
 constexpr std::size_t kMaxLap = 65536;  // Names that do not come back fill no memory.
 

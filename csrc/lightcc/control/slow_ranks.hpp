@@ -61,13 +61,13 @@ class SlowRanks {
     TimePoint at;
     bool is_exact = true;  // Else it was a little earlier.
   };
-  // Of one rank, in one process set.
+  // What is known of one rank in one process set.
   struct Rank {
     Asked asked;
     Duration behind{};   // After the last burst.
     Duration waited{};   // In this lap.
     Duration sum{};      // In this period.
-    Duration longest{};  // Of its laps.
+    Duration longest{};  // The longest of its laps.
     int slow_periods = 0;
     int other_periods = 0;  // In a row, as the former.
   };
@@ -87,7 +87,7 @@ class SlowRanks {
     TimePoint lap_begin;
     TimePoint period_begin;
     std::size_t laps = 0;
-    Duration median{};                   // Of the median rank, in this period.
+    Duration median{};                   // The median rank's own time in this period.
     std::map<std::int32_t, Found> slow;  // By rank.
   };
   void end_burst(Track& track);
@@ -98,7 +98,7 @@ class SlowRanks {
   std::size_t world_size_;
   Duration sustained_;
   std::map<std::uint32_t, Track> tracks_;  // By process set.
-  std::vector<TimePoint> times_;           // Of the burst that ends.
+  std::vector<TimePoint> times_;           // When each rank asked, in the burst that ends.
   std::vector<SlowChange> changes_;
 };
 

@@ -17,7 +17,7 @@ class CostLine {
 
   std::uint64_t samples() const { return samples_; }
   struct Fit {
-    double seconds = 0;  ///< Of no bytes. Neither is negative.
+    double seconds = 0;  ///< What a bucket without bytes takes. Neither is negative.
     double seconds_per_byte = 0;
   };
   /// Zeros without samples. Samples of one size only tell nothing of a slope: it is then 0.

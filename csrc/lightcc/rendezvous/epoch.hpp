@@ -13,7 +13,7 @@ struct Epoch {
   int rank = 0;
   int size = 1;
   std::shared_ptr<Store> store;  ///< May be null when size is 1.
-  /// Of this epoch's keys in the store; the same on all ranks, and no other epoch's.
+  /// Prefix of this epoch's keys in the store. It is the same on all ranks, and no other epoch's.
   std::string key_prefix;
   std::string secret;  ///< Shared by the job's ranks.
   /// Address of the store as "host:port"; the route to it picks this rank's address. May be empty.

@@ -70,7 +70,7 @@ struct Client {
   std::uint32_t events = EPOLLIN;        ///< What epoll watches for it.
   std::optional<std::string> gathering;  ///< That it attends.
   GatheringTable::Failure will;
-  bool has_heard = false;  ///< Of the gathering's failure, or is about to.
+  bool has_heard = false;  ///< It knows that the gathering failed, or is about to.
 };
 
 std::uint32_t wanted_events(Client::Stage stage) {

@@ -57,7 +57,7 @@ class SendChannel {
 
 /// A piece of an incoming message, in the transport's memory.
 struct Fragment {
-  std::size_t offset = 0;            ///< Of the first byte in the message; a multiple of 64.
+  std::size_t offset = 0;            ///< Where it begins in the message; a multiple of 64.
   std::span<const std::byte> bytes;  ///< 64-byte aligned start; a multiple of 64 long unless last.
 };
 

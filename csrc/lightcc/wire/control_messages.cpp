@@ -12,7 +12,7 @@ enum class FrameKind : std::uint8_t { kReports = 1, kCommands = 2, kError = 3, k
 enum class ReportKind : std::uint8_t { kRequest = 1, kReadySlot = 2, kLeave = 3 };
 constexpr std::uint8_t kOfSubtree = 0x80;   // Beside a report's kind: who asked last follows.
 constexpr std::uint8_t kWithInputs = 0x40;  // Beside what asks for something: inputs follow.
-constexpr std::uint8_t kInFull = 1;         // Of an announced tensor: its signature follows.
+constexpr std::uint8_t kInFull = 1;         // The signature of an announced tensor follows.
 constexpr std::uint8_t kWithResult = 2;
 enum class CommandKind : std::uint8_t {
   kExecute = 1,

@@ -25,7 +25,7 @@ inline constexpr std::size_t kMaxNameBytes = 4096;
 inline constexpr std::size_t kMaxDimensions = 64;
 inline constexpr std::size_t kMaxObjectionBytes = 8192;
 inline constexpr std::uint32_t kNoSlot = 0xffffffff;
-inline constexpr std::size_t kMaxInlineBytes = std::size_t{64} << 10;  ///< Of one tensor.
+inline constexpr std::size_t kMaxInlineBytes = std::size_t{64} << 10;  ///< Limit for one tensor.
 inline constexpr std::int32_t kAnySource = -1;                         ///< In the place of a peer.
 
 /// What all ranks of an operation must agree on.
@@ -45,11 +45,11 @@ struct Signature {
   FusionWish fusion;
   std::vector<std::int64_t> shape;
   std::optional<CompressionSpec> compression;  ///< Allreduce: compressed like this.
-  /// Of what is compressed: by how many steps what this rank keeps back is ahead of this world's
-  /// all-reduces of the tensor (compression/step_counts.hpp). Ranks may differ: the least counts.
+  /// By how many steps this rank's residual is ahead of this world's all-reduces of the tensor
+  /// (compression/step_counts.hpp). Ranks may differ: the smallest number counts.
   std::int64_t steps_ahead = 0;
-  /// Of a send without a name: where a receive may find it that does not know what it is called.
-  /// Of a receive: it is *open*, and takes the first send there, of `root_or_peer` or of anybody.
+  /// Where an open receive finds a send without a name. A receive with a mailbox is *open*: it
+  /// takes the first send there, from `root_or_peer` or from anybody.
   std::string mailbox;
 
   bool is_open_receive() const { return op == OpType::kRecv && !mailbox.empty(); }
@@ -85,15 +85,15 @@ struct InlineInput {
   bool operator==(const InlineInput&) const = default;
 };
 
-/// Of one rank; or of all members of the process set at or below `rank` in the tree of control
-/// links, but for those that have joined.
+/// What one rank reports, or all members of the process set at or below `rank` in the tree of
+/// control links, but for those that have joined.
 struct Report {
   using What = std::variant<Request, ReadySlot, Leave>;
 
   std::uint32_t rank = 0;
   What what;
-  std::int32_t last_rank = -1;        ///< Of a subtree: who asked last.
-  std::vector<InlineInput> inputs{};  ///< Of none, some or all of its ranks.
+  std::int32_t last_rank = -1;        ///< Which rank of a subtree asked last.
+  std::vector<InlineInput> inputs{};  ///< Inputs from none, some or all of its ranks.
 
   bool is_of_subtree() const { return last_rank >= 0; }
   bool operator==(const Report&) const = default;
@@ -142,7 +142,7 @@ struct MatchReceive {
 
 struct AddProcessSet {
   std::uint32_t id = 0;
-  std::string name;  ///< Of the operation that asked for it.
+  std::string name;  ///< Name of the operation that asked for it.
   std::vector<std::int32_t> ranks;
   bool operator==(const AddProcessSet&) const = default;
 };

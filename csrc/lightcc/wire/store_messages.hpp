@@ -28,17 +28,17 @@ namespace lightcc {
 
 inline constexpr std::size_t kMaxStoreKeyBytes = 256;
 inline constexpr std::size_t kMaxStoreValueBytes = std::size_t{16} << 20;
-/// Of each of the two values of a compare-and-set.
+/// Limit of each of the two values of a compare-and-set.
 inline constexpr std::size_t kMaxStoreCompareBytes = std::size_t{64} << 10;
-/// Of all keys and values that one watch sees, with kStoreEntryHeadBytes for each.
+/// Limit of all keys and values that one watch sees, with kStoreEntryHeadBytes for each.
 inline constexpr std::size_t kMaxStoreViewBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kStoreEntryHeadBytes = 8;
 inline constexpr std::size_t kMaxStoreTextBytes = 1024;
-/// Of an encoded failure, and of the text in it.
+/// Limits of an encoded failure, and of the text in it.
 inline constexpr std::size_t kMaxStoreFailureBytes = std::size_t{16} << 10;
 inline constexpr std::size_t kMaxStoreFailureTextBytes = std::size_t{8} << 10;
 inline constexpr std::size_t kStoreFrameHeadBytes = 4;
-/// Of a body: the largest set, with room for its kind and lengths.
+/// A body holds the largest set, with room for its kind and lengths.
 inline constexpr std::size_t kMaxStoreBodyBytes = kMaxStoreValueBytes + kMaxStoreKeyBytes + 16;
 /// What a client says in the handshake, so that no other connection is taken for a store's.
 inline constexpr std::string_view kStoreHello = "lightcc store 3";
@@ -57,9 +57,9 @@ struct StoreRequest {
   };
   Kind kind = Kind::kGet;
   std::string key;   ///< Or the prefix.
-  Bytes value = {};  ///< Of a set and a compare-and-set; of kAttend and kFail an encoded failure.
-  std::optional<Bytes> expected = {};  ///< Of a compare-and-set; nothing: no such key.
-  std::uint64_t known_state = 0;       ///< Of a watch.
+  Bytes value = {};  ///< For a set or a compare-and-set. kAttend and kFail have an encoded failure.
+  std::optional<Bytes> expected = {};  ///< For a compare-and-set; nothing: no such key.
+  std::uint64_t known_state = 0;       ///< For a watch.
   bool operator==(const StoreRequest&) const = default;
 };
 
@@ -80,17 +80,17 @@ struct StoreAnswer {
     kView = 6,
   };
   Kind kind = Kind::kDone;
-  Bytes value = {};                              ///< Of kValue; of kFailed an encoded failure.
-  ErrorCode code = ErrorCode::kInvalidArgument;  ///< Of kRefused: kInvalidArgument or kSystem.
-  std::string text = {};                         ///< Of kRefused: what to tell the user.
-  StoreView view = {};                           ///< Of kView.
+  Bytes value = {};                              ///< For kValue. kFailed has an encoded failure.
+  ErrorCode code = ErrorCode::kInvalidArgument;  ///< For kRefused: kInvalidArgument or kSystem.
+  std::string text = {};                         ///< For kRefused: what to tell the user.
+  StoreView view = {};                           ///< For kView.
   bool operator==(const StoreAnswer&) const = default;
 };
 
 /// kInvalidArgument when it is too long for the protocol.
 Status check_store_key(std::string_view key);
 Status check_store_value(std::size_t value_bytes);
-/// Of either value of a compare-and-set.
+/// Checks either value of a compare-and-set.
 Status check_store_compare(std::size_t value_bytes);
 
 /// Append a whole frame. The request's key and value must have passed the checks above; a longer

@@ -12,7 +12,7 @@
 
 namespace lightcc::cuda {
 
-/// Of elements of `element_bytes` bytes: 1, 2, 4 or 8. Errors: kSystem.
+/// Copies elements of `element_bytes` bytes: 1, 2, 4 or 8. Errors: kSystem.
 inline Status launch_copies(const Driver& driver,
                             const KernelTable& kernels,
                             std::size_t element_bytes,

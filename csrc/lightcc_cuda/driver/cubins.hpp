@@ -9,8 +9,8 @@
 namespace lightcc::cuda {
 
 struct Cubin {
-  const char* name;   ///< Of the file of PTX that it is made of: "bucket".
-  int capability;     ///< Of the GPU that it is for: 86 is sm_86.
+  const char* name;   ///< The file of PTX that it is made of: "bucket".
+  int capability;     ///< Which GPUs it is for: 86 is sm_86.
   const char* image;  ///< An ELF file, which says itself how long it is.
 };
 

@@ -15,9 +15,9 @@ inline constexpr int kOldestMajor = 7;
 
 struct Gpu {
   std::string name;
-  int major = 0;  ///< Of the compute capability.
+  int major = 0;  ///< Major number of the compute capability.
   int minor = 0;
-  std::uint64_t bytes = 0;      ///< Of memory.
+  std::uint64_t bytes = 0;      ///< Size of its memory.
   std::string pci_bus_id;       ///< "0000:65:00.0"; that of the whole GPU, where this is a part.
   std::string uuid;             ///< "GPU-1f2e..."; empty: the driver is older than CUDA 11.4.
   bool is_slice = false;        ///< A part of a GPU (MIG), whose UUID begins with "MIG-".

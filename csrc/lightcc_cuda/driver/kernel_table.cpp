@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kLogBytes = 4096;
 
-/// Of the GPU of the current context: 86 is sm_86.
+/// The compute capability of the current context's GPU: 86 is sm_86.
 Result<int> current_capability(const Driver& driver) {
   Device device = 0;
   LIGHTCC_RETURN_IF_ERROR(driver.check(driver.call().current_device(&device), "cuCtxGetDevice"));
@@ -73,7 +73,7 @@ Result<Module> load_module(const Driver& driver,
                     "': " + driver.check(code, "cuModuleLoadDataEx").message() + own_words);
 }
 
-/// Of the first module that has `name`.
+/// Finds `name` in the first module that has it.
 Result<FunctionHandle*> find_function(const Driver& driver,
                                       const std::vector<Module>& modules,
                                       const std::string& name) {

@@ -26,7 +26,7 @@ class KernelTable {
   /// words; kSystem: another failure of a call.
   static Result<KernelTable> load(const Driver& driver,
                                   std::span<const Cubin> cubins = cubins_in_library());
-  /// Of bucket.cu alone, those that copy; the same errors.
+  /// Loads only the kernels of bucket.cu that copy; the same errors.
   static Result<KernelTable> load_copies(const Driver& driver);
   /// Those of top-k compression and of merging; the same errors.
   static Result<KernelTable> load_compression(const Driver& driver);
@@ -36,7 +36,7 @@ class KernelTable {
   FunctionHandle* find(std::string_view name) const;
 
  private:
-  /// Of files and kernels whose names begin so.
+  /// Files and kernels whose names begin with these texts.
   struct Part {
     std::string_view file;
     std::string_view kernel;

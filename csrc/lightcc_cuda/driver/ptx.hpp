@@ -6,7 +6,7 @@
 namespace lightcc::cuda {
 
 struct PtxText {
-  const char* name;  ///< Of the file, without its end: "bucket".
+  const char* name;  ///< Name of the file, without its end: "bucket".
   const char* text;  ///< Ends with a zero byte.
 };
 

@@ -71,7 +71,7 @@ struct Merger {
   Lane* sums;
   u32* present;  ///< A bit for each element of the tile: whether it has a sum.
   u64 block;
-  u32 first_offset;  ///< Of the tile, in the block.
+  u32 first_offset;  ///< Where the tile begins in the block.
 
   /// The entries of the tile.
   LIGHTCC_DEVICE_MEMBER MergeRange range_of(const MergeList& list, u64 index) const {
@@ -95,7 +95,7 @@ struct Merger {
     for (u32 entry = range.first + thread_index(); entry < range.end; entry += kMergeThreads) {
       const u32 offset = list.offsets[entry];
       if (offset < first_offset || offset - first_offset >= kMergeTile) {
-        continue;  // Of a damaged list.
+        continue;  // The list is damaged.
       }
       const u32 at = offset - first_offset;
       const u32 bit = 1U << at % 32;

@@ -32,9 +32,9 @@ struct MergeTensor {
 
 struct MergeArguments {
   const MergeTensor* tensors;
-  const MergeList* lists;  ///< Of all tensors.
+  const MergeList* lists;  ///< The lists of all tensors.
   u32 count;               ///< Tensors.
-  u32 num_lists;           ///< Of all of them.
+  u32 num_lists;           ///< Lists of all tensors.
 };
 static_assert(sizeof(MergeArguments) == 24 && sizeof(MergeTensor) == 72 && sizeof(MergeList) == 40);
 

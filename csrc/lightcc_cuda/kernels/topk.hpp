@@ -11,7 +11,7 @@
 //   select, round 1
 //   finish                   header and counts of the list
 //   encode                   values as float16 with a power of two for each block, where asked
-//   measure                  a sample of what came in, and of what is kept back
+//   measure                  a sample of what came in, and of the residual
 //   pack                     all lists together, as they travel, and what became of each tensor
 //   commit                   swaps the residuals, in the next step, where no list was not finite
 //
@@ -65,17 +65,17 @@ struct TopkProgress {
   u64 step;
   u32 current;  ///< Which of the two residuals (and velocities) is committed.
 
-  // Of the step at hand.
+  // The step at hand.
   TopkPath path;
   TopkForecastBits next;
   u64 key;            ///< Magnitudes from here on are selected, as the bits of a lane without sign.
-  u32 ties;           ///< Of those that are just `key`, the first so many.
+  u32 ties;           ///< How many of those equal to `key` are selected, the first ones.
   u32 runs_in_round;  ///< 1 + the round in which select runs; 0: in none.
   u32 selected;       ///< Elements that reached the key.
   u32 listed;         ///< Those that found room.
   u32 non_finite;
-  u32 reached;  ///< Of the sample.
-  // Of the search for the exact threshold.
+  u32 reached;  ///< Elements of the sample that reached the key.
+  // The search for the exact threshold.
   u64 prefix;
   u32 shift;   ///< Bits that are not in the prefix yet.
   u32 wanted;  ///< Rank of the k-th largest among the keys that begin with the prefix.
@@ -110,17 +110,17 @@ struct TopkTensor {
   u32 exact;        ///< Exactly k entries.
   u32 dtype;        ///< DataType.
   u32 parts;        ///< Blocks of threads that share it in sample, count and pack.
-  u32 value_bytes;  ///< Of a value of the list.
+  u32 value_bytes;  ///< Size of a value of the list.
 };
 
 struct TopkArguments {
   const TopkTensor* tensors;
   u32* tile_counters;  ///< Two: from which blocks draw their tile as they begin to run.
-  // Of pack.
+  // For pack.
   TopkProgress* reports;  ///< One for each tensor.
   u8* packed;             ///< Aligned to kTopkPackAlignment, as each list in it is.
   u32 count;              ///< Tensors.
-  u32 round;              ///< Of select.
+  u32 round;              ///< For select.
 };
 static_assert(sizeof(TopkArguments) == 40 && sizeof(TopkProgress) == 128 &&
               sizeof(TopkTensor) == 192);

@@ -6,7 +6,7 @@
 namespace lightcc::cuda {
 
 inline constexpr u64 kRunElements = 64;
-inline constexpr u64 kRuns = 32;  // Of a sample; up to the double of that.
+inline constexpr u64 kRuns = 32;  // Runs of a sample; up to the double of that.
 inline constexpr u32 kMaxRuns = 64;
 
 /// The sum of the squares of `count` values, in the order of step_energy.cpp.

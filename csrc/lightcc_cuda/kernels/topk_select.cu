@@ -17,8 +17,8 @@ struct HitCounts {
 };
 
 // A word of `status`: 2 bits that say whose count it is, 31 bits of ties, 31 bits above.
-inline constexpr u64 kOfTile = 1;    // Of the tile alone.
-inline constexpr u64 kUpToTile = 2;  // Of all tiles up to this one.
+inline constexpr u64 kOfTile = 1;    // The count of the tile alone.
+inline constexpr u64 kUpToTile = 2;  // The count of all tiles up to this one.
 
 LIGHTCC_DEVICE u64 status_word(u64 whose, HitCounts counts) {
   return whose << 62 | u64{counts.ties} << 31 | counts.above;
@@ -79,7 +79,7 @@ struct Selector {
   Key key;
   u32 max_ties;
   u32 hits;
-  u32 ties;  ///< Of the hits, those that are just the key.
+  u32 ties;  ///< Hits that are equal to the key.
   bool bad;
 
   /// Entries of the list after so many hits.

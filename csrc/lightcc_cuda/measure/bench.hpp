@@ -20,7 +20,7 @@
 
 namespace lightcc::cuda {
 
-/// Of all elements, by which top-k compression is measured.
+/// The share of elements that top-k sends when it is measured.
 inline constexpr double kMeasuredRatio = 0.01;
 
 /// Thread: one, with the context current. Errors of all methods: kSystem.

@@ -21,14 +21,14 @@ struct MeasureEffort {
   std::size_t rounds = 5;     ///< Figures of each measurement, from 1.
   std::size_t launches = 20;  ///< In each of them, 1 .. kMaxMeasuredLaunches.
 };
-/// Of steps with many launches each. More would not fit into a driver's queue.
+/// Limit for steps with many launches each. More would not fit into a driver's queue.
 inline constexpr std::size_t kMaxMeasuredLaunches = 32;
 
 struct Measured {
   std::string name;
   std::uint64_t elements = 0;
   std::uint64_t bytes = 0;      ///< That one must read and write in the GPU's memory; 0: few.
-  std::vector<double> seconds;  ///< Of one, in each round.
+  std::vector<double> seconds;  ///< Time of one launch, in each round.
   std::uint64_t errors = 0;     ///< Bytes of results that are not the CPU's.
   bool fits_cache = false;      ///< So many bytes stay in the GPU's last cache.
   bool has_gaps = false;        ///< The host has not kept the GPU busy.

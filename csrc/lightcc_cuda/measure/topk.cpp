@@ -31,7 +31,7 @@ namespace lightcc::cuda {
 namespace {
 
 constexpr unsigned char kSpoilt = 0xA5;
-// Of float32: shard and residual are read, the next residual is written.
+// For float32: shard and residual are read, the next residual is written.
 constexpr std::uint64_t kPassBytes = 12;
 // The exact path also reads 8 bytes for each of three digits of the threshold.
 constexpr std::uint64_t kExactBytes = 36;
@@ -60,7 +60,7 @@ struct StepResult {
   }
 };
 
-/// A shard, and what is kept back of it.
+/// A shard and its residual.
 class MeasuredShard {
  public:
   explicit MeasuredShard(std::size_t elements) {

@@ -16,7 +16,7 @@ struct TopkTrial::Table {
   std::shared_ptr<std::byte> pinned;
   std::size_t reports_of_host = 0;
   std::size_t packed_of_host = 0;
-  // Of the words of one pass.
+  // The words of one pass.
   detail::Arena words;
   std::size_t row_at = 0;
   std::size_t counters_at = 0;

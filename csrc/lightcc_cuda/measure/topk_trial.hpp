@@ -19,8 +19,8 @@ namespace lightcc::cuda {
 /// Nobody else uses the site meanwhile. Thread: the site's. Errors of all methods: kSystem.
 class TopkTrial {
  public:
-  /// Of a shard that no step has changed since it was loaded, without momentum correction. `site`
-  /// and `stream` outlive it.
+  /// Makes a trial of a shard that no step has changed since it was loaded, without momentum
+  /// correction. `site` and `stream` outlive it.
   static Result<std::unique_ptr<TopkTrial>> make(TopkSite& site,
                                                  const SiteStep& step,
                                                  StreamHandle* stream);

@@ -19,9 +19,9 @@ struct NcclCard {
   std::int32_t version = 0;
   std::int32_t device = 0;  ///< The GPU's number on that rank.
   std::string pci_bus_id;
-  std::string uuid;     ///< Of the GPU; empty: not known.
+  std::string uuid;     ///< UUID of the GPU; empty: not known.
   std::string host_id;  ///< NCCL_HOSTID: what NCCL takes for its host; empty: as NCCL finds it.
-  NcclUniqueId id{};    ///< Of rank 0.
+  NcclUniqueId id{};    ///< The one that rank 0 made.
 };
 
 Bytes encode_card(const NcclCard& card);

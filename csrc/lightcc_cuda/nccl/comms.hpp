@@ -39,8 +39,8 @@ namespace lightcc::cuda {
 /// What the communicator of the world is made of.
 struct NcclSetup {
   NcclLibrary library;
-  std::function<void(const std::string& text)> warn;  ///< Of what cannot be ended.
-  NcclUniqueId id{};                                  ///< Of rank 0.
+  std::function<void(const std::string& text)> warn;  ///< Called for what cannot be ended.
+  NcclUniqueId id{};                                  ///< The one that rank 0 made.
   int rank = 0;
   int size = 1;
   std::string driver = kDriverFile;
@@ -68,13 +68,13 @@ class NcclComm {
   friend class NcclCalls;
   friend class NcclLauncher;
 
-  // Of the launcher's thread.
+  // Used by the launcher's thread only.
   NcclHandle* handle_ = nullptr;
   std::shared_ptr<Stream> stream_;
   std::vector<DeviceMemory> scratch_;  // The last one is in use.
   std::size_t scratch_bytes_ = 0;
   std::unique_ptr<SideCall> destruction_;  // Once the handle is gone for it.
-  // Of the call that goes on.
+  // The call that goes on.
   std::vector<NcclOp> ops_;  // To be destroyed when it is over.
   TimePoint asked_;          // When its error was.
 

@@ -77,7 +77,7 @@ struct NcclReduction {
   }
 };
 
-/// Of one that NCCL has.
+/// NCCL's words for a reduction that it has.
 NcclReduction nccl_reduction_of(const Reduction& reduction) {
   return {.type = nccl_type_of(reduction.dtype).value_or(kNcclFloat32),
           .op = nccl_op_of(reduction.op),

@@ -37,9 +37,9 @@ class NcclJob {
 
   /// The GPU has done it, or it failed.
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
-  /// Of one that has ended. Of one that failed the GPU may still use memory.
+  /// Valid once it has ended. If it failed, the GPU may still use memory.
   const Status& status() const { return status_; }
-  /// Of one that has ended: when the GPU had its inputs. Nothing: that was seen with its end.
+  /// Valid once it has ended: when the GPU had its inputs. Nothing: that was seen with its end.
   std::optional<TimePoint> began() const { return began_; }
   /// What passes when the GPU has done it. Null: NCCL has not taken it yet.
   std::shared_ptr<const SharedEvent> event() const {
@@ -53,7 +53,7 @@ class NcclJob {
   const std::string what_;
   const std::vector<std::shared_ptr<ReadyEvent>> inputs_;
   const std::shared_ptr<DeviceTrace> trace_ = current_device_trace();
-  NcclOperation run_;  // Of the launcher's thread. Empty once it was called.
+  NcclOperation run_;  // Used by the launcher's thread only. Empty once it was called.
 
   Status status_;
   std::optional<TimePoint> began_;
@@ -67,7 +67,7 @@ class NcclLauncher {
  public:
   explicit NcclLauncher(NcclSetup setup) : setup_(std::move(setup)) {}
 
-  /// Of the thread: makes the communicator of the world, and serves until it is told to end.
+  /// The thread's function: makes the world's communicator, and serves until it is told to end.
   void serve() LIGHTCC_EXCLUDES(mutex_);
 
   void split(std::shared_ptr<NcclComm> comm, int position, int part) LIGHTCC_EXCLUDES(mutex_);
@@ -82,7 +82,7 @@ class NcclLauncher {
   void warn(const std::string& text) const { setup_.warn(text); }
 
  private:
-  /// Of the communicator of the world, one after another.
+  /// Uses the world's communicator; they run one after another.
   struct Chore {
     std::shared_ptr<NcclComm> comm;
     bool frees = false;
@@ -134,7 +134,7 @@ class NcclLauncher {
   /// `is_first`: of its stream.
   Result<bool> has_ended(Running& running, bool is_first);
   void end_span(std::unique_ptr<OpenSpan>& span, const Status& status);
-  /// Of jobs that nobody waits for any more, for a timeline.
+  /// Ends the spans of jobs that nobody waits for any more, for a timeline.
   void end_all_spans(const Status& why);
   /// Whether the call before is over.
   Result<bool> is_ready(NcclHandle* comm, const char* what) const;
@@ -150,19 +150,19 @@ class NcclLauncher {
 
   const NcclSetup setup_;
   const Clock& clock_ = Clock::system();
-  // Of the thread.
+  // Used by the thread only.
   std::shared_ptr<const SharedGpu> gpu_;
   const Driver* driver_ = nullptr;
   const Context* context_ = nullptr;
   std::optional<GpuRows> rows_;
   std::shared_ptr<NcclComm> world_ = std::make_shared<NcclComm>();
   std::vector<std::shared_ptr<NcclComm>> comms_;  // That are, or are being made.
-  std::weak_ptr<Stream> stream_;                  // Of all of them, where NCCL keeps no order.
+  std::weak_ptr<Stream> stream_;  // Shared by all of them where NCCL keeps no order.
   std::deque<Chore> chores_;
   std::deque<std::shared_ptr<NcclJob>> waiting_;
   bool is_launching_ = false;              // NCCL goes on with the first of them.
   TimePoint launch_deadline_;              // Until when it is to have ended, too.
-  std::unique_ptr<OpenSpan> launch_span_;  // Of it, for a timeline.
+  std::unique_ptr<OpenSpan> launch_span_;  // The launch's span, for a timeline.
   std::vector<Running> running_;
 
   Mutex mutex_;

@@ -276,8 +276,8 @@ Result<NcclCard> own_card(const PlaneSite& site,
   return card;
 }
 
-/// Of operations on several communicators. Ranks need not agree on it: where one runs them one
-/// after another, it keeps the order as well.
+/// Whether NCCL begins operations of several communicators in order. Ranks need not agree on it:
+/// where one runs them one after another, it keeps the order as well.
 bool begins_in_order(const Knobs& knobs, int version) {
   const std::string& asked = knobs.nccl_launch_order;
   return version >= kOldestNcclThatOrders && !asked.empty() && asked != "0";

@@ -25,7 +25,7 @@ class SideCall {
   ~SideCall();
 
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }
-  /// Of one that is over.
+  /// Valid once it is over.
   NcclCode code() const { return code_; }
 
  private:

@@ -15,7 +15,7 @@ constexpr int kTries = 4;
 constexpr Duration kGoodWidth = std::chrono::microseconds(10);
 // A GPU that is stuck never answers.
 constexpr Duration kPatience = std::chrono::milliseconds(100);
-// Of the times that the driver gives, as it says.
+// Resolution of the driver's times, as it says.
 constexpr Duration kResolution = std::chrono::nanoseconds(500);
 constexpr double kFloatSteps = 16'777'216.0;  // 2^24: a float has as many between two powers of 2.
 

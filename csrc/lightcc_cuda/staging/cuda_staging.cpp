@@ -83,7 +83,7 @@ std::set<std::int32_t> devices_of(const StagedBlock& block) {
   return devices;
 }
 
-/// Of the parts that have the memory `End` on one GPU.
+/// Bytes of the parts that have the memory `End` on one GPU.
 template <auto End>
 std::uint64_t bytes_on(const StagedBlock& block, std::int32_t device) {
   std::uint64_t bytes = 0;
@@ -139,7 +139,7 @@ class CudaStaging final : public Staging {
 
   std::unique_ptr<Work> copy_to_host(std::shared_ptr<StagedBlock> block) override {
     auto work = std::make_unique<JobsWork>();
-    const auto mutex = std::make_shared<Mutex>();  // Of the block's host memory.
+    const auto mutex = std::make_shared<Mutex>();  // Guards the block's host memory.
     std::set<std::int32_t> devices = devices_of<&StagedPart::from>(*block);
     if (devices.empty() && block->needs_host && !block->parts.empty()) {
       devices.insert(block->parts.front().device);

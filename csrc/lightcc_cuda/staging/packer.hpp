@@ -44,7 +44,7 @@ class Packer {
 
   const Driver& driver_;
   std::optional<KernelTable> kernels_;
-  std::optional<DeviceMemory> memory_;  // Of the largest run, and of the gaps in a run.
+  std::optional<DeviceMemory> memory_;  // Fits the largest run, and the gaps in a run.
 };
 
 }  // namespace lightcc::cuda

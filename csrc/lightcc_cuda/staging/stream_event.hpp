@@ -31,7 +31,7 @@ class GpuReadyEvent : public ReadyEvent {
 /// Whether GPUs can wait for it.
 bool is_of_gpus(const ReadyEvent& ready);
 
-// Of any ready event. They live as long as it does.
+// The events of any ready event. They live as long as it does.
 
 std::vector<EventHandle*> events_of(const ReadyEvent& ready);
 std::vector<EventHandle*> timed_events_of(const ReadyEvent& ready, Device device);

@@ -20,7 +20,7 @@ namespace lightcc::cuda {
 /// Selects on the stream of copies to the host, and merges on that of copies back, so that lists
 /// are merged while others are made. Not yet run on hardware.
 ///
-/// When the GPU has no memory for what is kept back, or the driver does not load the kernels, it
+/// When the GPU has no memory for residuals, or the driver does not load the kernels, it
 /// objects to everything from then on.
 class CudaTopkKernels final : public TopkKernels {
  public:
@@ -41,7 +41,7 @@ class CudaTopkKernels final : public TopkKernels {
                                       std::size_t elements,
                                       DataType dtype,
                                       double postscale) override;
-  // Of one dtype each: kInvalidArgument.
+  // All steps, and all sums, must have one dtype. Else: kInvalidArgument.
   Result<std::unique_ptr<Work>> compress_all(std::span<const TopkStep> steps) override;
   Result<std::unique_ptr<Work>> merge_all(std::span<const TopkSum> sums) override;
 

@@ -1,4 +1,4 @@
-// What is kept back of one shard, in memory of a GPU, and what the host knows of it.
+// The residual of one shard, in memory of a GPU, and what the host knows of it.
 //
 // Lanes are there twice, so that a step can be undone. Until the next step begins, those that are
 // not current hold the other side of the last one, as those of TopkState do: what was before it, or
@@ -34,7 +34,7 @@ struct TopkShard {
   std::optional<DeviceMemory> velocity;  ///< Both; none without momentum correction.
 
   Side now;                   ///< As committed.
-  std::optional<Side> other;  ///< Of the lanes that are not current, where these hold a state.
+  std::optional<Side> other;  ///< The lanes that are not current, where these hold a state.
 
   /// What became of the last step that was launched. The GPU is told with the next job.
   enum class Ending : std::uint8_t { kNotified, kCommitted, kUndone };
@@ -50,12 +50,12 @@ struct TopkShard {
 
   std::size_t lane_bytes() const { return dtype == DataType::kFloat64 ? 8 : 4; }
 
-  // Of whoever drives the progress loop, while no job runs. `now` and `other` change in no other
-  // way.
+  // Called by whoever drives the progress loop, while no job runs. `now` and `other` change in no
+  // other way.
 
   void begin(bool has_momentum);
-  /// Of a step that has begun. One that is not finite, or of which nothing is known, is rolled back
-  /// instead.
+  /// Commits a step that has begun. One that is not finite, or of which nothing is known, is rolled
+  /// back instead.
   void commit();
   void rollback();
 

@@ -63,7 +63,7 @@ Result<Address> TopkSite::scratch(std::size_t bytes) {
   return scratch_->get();
 }
 
-// --- What is kept back --------------------------------------------------------------------------
+// --- Residuals ---------------------------------------------------------------------------------
 
 Status TopkSite::make(TopkShard& shard, StreamHandle* stream) {
   LIGHTCC_RETURN_IF_ERROR(load());

@@ -53,7 +53,7 @@ class TopkSite {
 
   /// Loads the kernels, if that was not done.
   Status load();
-  /// Nothing kept back, or what was saved.
+  /// A residual of zero, or the saved one.
   Status make(TopkShard& shard, StreamHandle* stream);
   Status load_shard(TopkShard& shard, const SavedTopk& saved, StreamHandle* stream);
   /// Appends what TopkState::save() would. kInternal: the GPU is not where the host thinks it is.

@@ -35,7 +35,7 @@ class Arena {
   std::size_t bytes_ = 0;
 };
 
-/// Of one of a pair of arrays, for kernels that read 16 bytes at a time.
+/// Bytes of one of a pair of arrays, for kernels that read 16 bytes at a time.
 inline std::size_t lanes_bytes(const TopkShard& shard) {
   return up_to(shard.numel * shard.lane_bytes(), 256);
 }

@@ -53,7 +53,7 @@ MergeList parts_of(const SentList& list, u64 blocks, Address copied) {
 
 /// A table of sums, on its way through the launches of a merge.
 struct TopkSite::SumTable {
-  std::vector<std::vector<SentList>> lists;     ///< Of each sum.
+  std::vector<std::vector<SentList>> lists;     ///< The lists of each sum.
   std::vector<std::vector<std::byte>> flagged;  ///< Those that no rank has sent.
   std::size_t num_lists = 0;
   std::size_t begins = 0;  ///< Words.

@@ -41,7 +41,7 @@ struct RowArrays {
   std::size_t bins;
   std::size_t begins;
   std::size_t lanes;
-  // Of the list.
+  // The list.
   std::size_t front;  ///< Header, counts and exponents.
   std::size_t offsets;
   std::size_t values;

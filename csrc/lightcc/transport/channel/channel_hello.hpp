@@ -27,8 +27,8 @@ struct ChannelHello {
   std::uint64_t world_id = 0;
   std::uint64_t attempt = 0;  ///< Grows with every connect() of one transport: tells old from new.
   ChannelId channel;
-  std::uint16_t index = 0;        ///< Of this connection among the channel's.
-  std::uint16_t count = 0;        ///< Of the channel's connections, 1..kMaxConnections.
+  std::uint16_t index = 0;        ///< Index of this connection among the channel's.
+  std::uint16_t count = 0;        ///< Number of the channel's connections, 1..kMaxConnections.
   std::uint32_t piece_bytes = 0;  ///< Where a transport lets its sender choose; it adds this.
   bool operator==(const ChannelHello&) const = default;
 };

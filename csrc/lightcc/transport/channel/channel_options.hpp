@@ -41,7 +41,7 @@ struct ChannelOptions {
     }
     return {};
   }
-  /// Of connection 0 of a new channel.
+  /// The hello of connection 0 of a new channel.
   ChannelHello hello(const ChannelId& channel, std::uint64_t attempt) const {
     return {.world_id = world_id,
             .attempt = attempt,

@@ -65,7 +65,7 @@ class RecvMachine : public RecvChannel {
     /// Not arrived, or not released. Counted when the first one is begun, since until then nobody
     /// may have said how the sender cuts.
     std::uint64_t pieces_left = kUncounted;
-    PieceSet begun{};  ///< Of pieces that say what they are.
+    PieceSet begun{};  ///< Pieces that have begun, where pieces say what they are.
   };
 
   /// Receives from rank `peer`.

@@ -30,7 +30,7 @@ class SendMachine : public SendChannel {
   struct Piece {
     RequestId message = 0;
     std::size_t offset = 0;            ///< In `whole`.
-    std::span<const std::byte> bytes;  ///< Of the piece.
+    std::span<const std::byte> bytes;  ///< The bytes of the piece.
     std::span<const std::byte> whole;  ///< The message.
   };
 

@@ -9,7 +9,7 @@
 
 namespace lightcc {
 
-/// Of the largest element.
+/// Alignment of the largest element.
 inline constexpr std::size_t kElementAlignment = 8;
 
 /// Calls `show(offset, part)` for consecutive parts of `bytes`, each aligned to kElementAlignment

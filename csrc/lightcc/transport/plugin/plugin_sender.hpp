@@ -31,7 +31,7 @@ struct PluginSenderOptions {
   std::shared_ptr<PluginContext> context;
   int device = 0;
   PluginHandle peer;   ///< The listener.
-  ChannelHello hello;  ///< Of connection 0; the others differ in the index only.
+  ChannelHello hello;  ///< The hello of connection 0; others differ in the index only.
 };
 
 class PluginSendChannel final : public SendMachine, private PluginSink {

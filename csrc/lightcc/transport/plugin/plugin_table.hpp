@@ -27,7 +27,7 @@ struct PluginDevice {
   std::string name;
   std::string pci_path;  ///< Empty: not on a PCI bus.
   bool takes_host_memory = false;
-  std::size_t max_bytes = 0;  ///< Of one message.
+  std::size_t max_bytes = 0;  ///< Limit of one message.
 };
 
 /// Thread: as the plugin's rules are: one at a time for each comm. Blocks: never.

@@ -24,7 +24,7 @@ namespace lightcc {
 
 /// What the plugin itself calls a dead peer is its own setting, beside user_timeout.
 struct PluginTransportOptions : ChannelOptions {
-  std::string path;       ///< Of the library: find_plugin().
+  std::string path;       ///< Where the library is: find_plugin().
   SocketAddress address;  ///< By which other hosts reach this one: chooses the plugin's device.
 };
 

@@ -49,7 +49,7 @@ constexpr std::uint64_t message_wire_bytes(std::uint64_t total_bytes) {
 
 struct StripeHeader {
   std::uint64_t message = 0;  ///< Number of the message on its channel.
-  std::uint64_t offset = 0;   ///< Of the payload in the message.
+  std::uint64_t offset = 0;   ///< Where the payload begins in the message.
   std::uint64_t total = 0;    ///< Bytes of the message.
   std::uint32_t length = 0;   ///< Bytes of the payload.
   bool operator==(const StripeHeader&) const = default;

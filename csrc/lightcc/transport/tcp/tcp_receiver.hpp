@@ -50,8 +50,8 @@ class TcpRecvChannel final : public RecvMachine, private EventSink {
     std::size_t header_bytes = 0;
     std::optional<StripeHeader> next;    ///< A whole header, whose payload has not begun.
     std::optional<StripeHeader> stripe;  ///< The stripe being received or handed out.
-    std::size_t received = 0;            ///< Of the stripe's payload.
-    std::size_t released = 0;            ///< Of the stripe's payload, for fragments.
+    std::size_t received = 0;            ///< Received bytes of its payload.
+    std::size_t released = 0;            ///< Released bytes of its payload, for fragments.
     /// One stripe, for fragments.
     std::unique_ptr<CacheLine[]> buffer;  // NOLINT(modernize-avoid-c-arrays)
   };

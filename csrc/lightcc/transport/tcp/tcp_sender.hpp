@@ -55,7 +55,7 @@ class TcpSendChannel final : public SendMachine, private EventSink {
     RequestId message = 0;
     StripeHeaderBytes header{};
     std::span<const std::byte> payload;
-    std::size_t sent = 0;  ///< Of header and payload together.
+    std::size_t sent = 0;  ///< Sent bytes of header and payload together.
   };
 
   void on_post() override { (void)pump(); }
