@@ -42,8 +42,9 @@ def auto_optimizer(model: nn.Module, inner: Any, seconds: dict[str, float], **op
     return optimizer
 
 
-def way_that_is_chosen(seconds: dict[str, float], adam: bool, options: dict[str, Any]) -> str:
+def way_that_is_chosen(changed: dict[str, float], adam: bool, options: dict[str, Any]) -> str:
     hvd.init()
+    seconds = TIMES | changed
     model = make_model()
     inner: Any = torch.optim.AdamW(model.parameters()) if adam else sgd(model)
     seconds = {way: each * (1.0 + 0.5 * (hvd.rank() == 3)) for way, each in seconds.items()}
@@ -53,6 +54,8 @@ def way_that_is_chosen(seconds: dict[str, float], adam: bool, options: dict[str,
     (way,) = set(optimizer.compression_choices().values())
     mine = weights(model)
     assert torch.equal(hvd.broadcast(mine, 0), mine)
+    hvd.barrier()
+    hvd.shutdown()
     return str(way)
 
 
@@ -67,25 +70,26 @@ TIMES = {
 WAYS_OF_SGD = ("uncompressed", "int8", "int4", "top-k at 0.05", "top-k at 0.01")
 
 
-@pytest.mark.parametrize(
-    ("changed", "adam", "options", "expected"),
-    [
-        ({}, False, {}, "top-k at 0.01"),
-        ({"top-k at 0.01": 0.295}, False, {}, "int4"),  # The mildest that is as fast.
-        ({"uncompressed": 0.2}, False, {}, "uncompressed"),
-        ({"int4": 0.1}, True, {}, "int4"),
-        ({}, True, {}, "int4"),  # No top-k where gradients are squared.
-        ({"uncompressed": 0.1}, False, {"budget": 0.2}, "top-k at 0.01"),
-        ({"uncompressed": 0.1, "int4": 0.4}, True, {"budget": 0.2}, "int4"),
-        ({"int4": 0.1}, False, {"budget": 0.02}, "top-k at 0.01"),
-        ({}, True, {"budget": 0.13}, "int4"),
-    ],
-)
-def test_the_mildest_way_that_is_as_fast_as_the_fastest_is_chosen(
-    changed: dict[str, float], adam: bool, options: dict[str, Any], expected: str
-) -> None:
-    found = spawn_ranks(way_that_is_chosen, 4, TIMES | changed, adam, options, env=TWO_BY_TWO)
-    assert found == [expected] * 4
+CHOICES: list[tuple[dict[str, float], bool, dict[str, Any], str]] = [
+    ({}, False, {}, "top-k at 0.01"),
+    ({"top-k at 0.01": 0.295}, False, {}, "int4"),  # The mildest that is as fast.
+    ({"uncompressed": 0.2}, False, {}, "uncompressed"),
+    ({"int4": 0.1}, True, {}, "int4"),
+    ({}, True, {}, "int4"),  # No top-k where gradients are squared.
+    ({"uncompressed": 0.1}, False, {"budget": 0.2}, "top-k at 0.01"),
+    ({"uncompressed": 0.1, "int4": 0.4}, True, {"budget": 0.2}, "int4"),
+    ({"int4": 0.1}, False, {"budget": 0.02}, "top-k at 0.01"),
+    ({}, True, {"budget": 0.13}, "int4"),
+]
+
+
+def ways_that_are_chosen() -> list[str]:
+    return [way_that_is_chosen(changed, *about) for changed, *about, _ in CHOICES]
+
+
+def test_the_mildest_way_that_is_as_fast_as_the_fastest_is_chosen() -> None:
+    found = spawn_ranks(ways_that_are_chosen, 4, env=TWO_BY_TWO)
+    assert found == [[expected for *_, expected in CHOICES]] * 4
 
 
 class Given(nn.Module):
@@ -132,9 +136,8 @@ def nothing_is_lost(fusion: str) -> None:
     assert any("gradients travel as uncompressed" in line for line in said) == (hvd.rank() == 0)
 
 
-@pytest.mark.parametrize("fusion", ["auto_fusion", "piecewise_fusion"])
-def test_all_that_was_kept_back_arrives(fusion: str) -> None:
-    spawn_ranks(nothing_is_lost, 4, fusion, env=TWO_BY_TWO)
+def test_all_that_was_kept_back_arrives() -> None:
+    spawn_ranks(nothing_is_lost, 4, "piecewise_fusion", env=TWO_BY_TWO)
 
 
 def ways_by_step() -> list[tuple[str, int]]:

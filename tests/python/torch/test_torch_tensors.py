@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import resource
 import threading
 import warnings
@@ -33,9 +34,8 @@ def exchange(request: pytest.FixtureRequest, world: None) -> Iterator[bool]:  # 
 pytestmark = pytest.mark.usefixtures("exchange")
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_one_rank_gets_its_own_tensor_back(dtype: torch.dtype) -> None:
-    for shape in SHAPES:
+def test_one_rank_gets_its_own_tensor_back() -> None:
+    for dtype, shape in itertools.product(DTYPES, SHAPES):
         x = pattern(dtype, shape, 0)
         result = hvd.allreduce(x, op=hvd.Max)
         check_same(result, x, shape)
@@ -65,10 +65,10 @@ def test_result_owns_its_memory_after_shutdown() -> None:
 
 
 def test_results_are_freed_with_the_last_reference() -> None:
-    x = torch.ones(4 << 20, dtype=torch.float64)
+    x = torch.ones(1 << 20, dtype=torch.float64)
     hvd.allreduce(x)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(30):
+    for _ in range(15):
         rest = hvd.allreduce(x)[1:3]
         assert rest.tolist() == [1, 1]
         # The last reference may go in another thread.
@@ -77,7 +77,7 @@ def test_results_are_freed_with_the_last_reference() -> None:
         thread.start()
         thread.join()
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
-    assert grown_kib < 6 * 32 * 1024, "60 results of 32 MiB"
+    assert grown_kib < 10 * 8 * 1024, "30 results of 8 MiB"
 
 
 def test_tensors_in_flight_are_kept_alive() -> None:
@@ -251,10 +251,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_tensor_that_cannot_be_used_where_it_lies_is_refused(kind: str) -> None:
-    make, text = REFUSED[kind]
-    for call in CALLS:
+def test_tensor_that_cannot_be_used_where_it_lies_is_refused() -> None:
+    for call, (make, text) in itertools.product(CALLS, REFUSED.values()):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch calls some layouts prototypes.
             tensor = make()
@@ -263,13 +261,14 @@ def test_tensor_that_cannot_be_used_where_it_lies_is_refused(kind: str) -> None:
     check_same(hvd.allreduce(torch.ones(1)), torch.ones(1))
 
 
-@pytest.mark.parametrize("value", [[1.0], "abc", None, 3], ids=repr)
-def test_what_is_no_tensor_is_refused(value: Any) -> None:
-    for call in CALLS[:1] + CALLS[3:]:
-        with pytest.raises((TypeError, AttributeError), match=type(value).__name__):
-            call(value)
-    with pytest.raises(TypeError, match=r"^Tensor is required to be a numpy\.ndarray, a torch\."):
-        hvd.allreduce_(value)
+def test_what_is_no_tensor_is_refused() -> None:
+    values: list[Any] = [[1.0], "abc", None, 3]
+    for value in values:
+        for call in CALLS[:1] + CALLS[3:]:
+            with pytest.raises((TypeError, AttributeError), match=type(value).__name__):
+                call(value)
+        with pytest.raises(TypeError, match=r"^Tensor is required to be a numpy\.ndarray, a torch"):
+            hvd.allreduce_(value)
 
 
 def test_bad_splits_are_refused() -> None:
