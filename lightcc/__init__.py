@@ -50,28 +50,19 @@ What the operations raise:
 
 from __future__ import annotations
 
-# The binding comes first, as nothing else could be imported without it.
-from lightcc import (
-    _binding,  # noqa: F401
-    basics,
-    exceptions,
-    exchanges,
-    functions,
-    process_sets,
-    reductions,
-    waiting,
-)
-from lightcc.basics import *
+from lightcc import exceptions, process_sets
+from lightcc._ops import basics, exchanges, functions, reductions, waiting
+from lightcc._ops.basics import *
+from lightcc._ops.compression_state import load_compression_state, save_compression_state
+from lightcc._ops.exchanges import *
+from lightcc._ops.functions import *
+from lightcc._ops.reductions import *
+from lightcc._ops.reporting import report_stats
+from lightcc._ops.waiting import *
 from lightcc.compression import Compression
-from lightcc.compression_state import load_compression_state, save_compression_state
 from lightcc.exceptions import *
-from lightcc.exchanges import *
-from lightcc.functions import *
 from lightcc.process_sets import *
-from lightcc.reductions import *
-from lightcc.reporting import report_stats
-from lightcc.running import run
-from lightcc.waiting import *
+from lightcc.runner.running import run
 
 from lightcc import elastic  # isort: skip  (it needs what is above)
 

@@ -10,13 +10,17 @@ import re
 import sys
 import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 _NAME = "lightcc._core"
 _FILE = re.compile(r"_core\.cpython-3(\d+)(\w*)-.*\.so")
 
 
-def load(package: Path) -> None:
-    """Loads `lightcc._core`.
+def load(package: Path) -> ModuleType:
+    """Returns `lightcc._core`.
 
     Args:
         package: The folder of lightcc, to tell what is in it.
@@ -25,7 +29,7 @@ def load(package: Path) -> None:
         ImportError: There is no binding for this Python, or it cannot be loaded.
     """
     try:
-        importlib.import_module(_NAME)
+        return importlib.import_module(_NAME)
     except ModuleNotFoundError as error:
         if error.name != _NAME:
             raise
@@ -48,4 +52,4 @@ def _missing(package: Path) -> str:
     )
 
 
-load(Path(__file__).parent)
+_core = load(Path(__file__).parent)

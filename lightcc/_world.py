@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from lightcc import _core
-from lightcc._standing import Standing
+from lightcc._binding import _core
+from lightcc._discovery.epoch import Standing
 from lightcc.exceptions import ShutDownError
 
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from lightcc import running
+from lightcc.runner import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from lightcc import _core, _world
+from lightcc import _world
+from lightcc._binding import _core
 from lightcc._discovery.mpi_comm import is_mpi_comm
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from harp_variables import HARP_VARIABLES
 from lightcc import _core
+from lightcc._stats.statistics import METRICS
 from lightcc.runner.environment import LAUNCHER_VARIABLES
-from lightcc.statistics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

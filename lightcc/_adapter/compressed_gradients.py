@@ -8,8 +8,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _world
+from lightcc._ops.compression_state import take_in
 from lightcc.compression import find_engine_compressor
-from lightcc.compression_state import take_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

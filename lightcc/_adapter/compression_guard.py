@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lightcc import _world
 from lightcc._adapter.compressed_gradients import PREFIX
-from lightcc.basics import stats
+from lightcc._ops.basics import stats
 from lightcc.compression import CompressionWarning
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from lightcc import _world
 from lightcc._adapter.compressed_gradients import PREFIX
 from lightcc._adapter.compression_guard import LIMIT, LIMIT_OF_SQUARES
 from lightcc._adapter.gradient_stream import Slot, Unit
-from lightcc.basics import stats
+from lightcc._ops.basics import stats
+from lightcc._ops.reductions import Max, allreduce
 from lightcc.compression import AutoCompressor
-from lightcc.reductions import Max, allreduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from lightcc import _world
+from lightcc._ops.reductions import Average, Sum
 from lightcc.compression import Int4Compressor, NoneCompressor
 from lightcc.process_sets import set_id
-from lightcc.reductions import Average, Sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,10 +22,10 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from lightcc import _world
-from lightcc.basics import count_step
+from lightcc._ops.basics import count_step
+from lightcc._ops.waiting import synchronize
 from lightcc.exceptions import HorovodInternalError, ShutDownError
 from lightcc.fusion import BATCH_BYTES, Gradient, Planner, Rule
-from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -151,7 +151,7 @@ class GradientStream(Generic[S]):
     Attributes:
         active: Whether a gradient became ready since the last `synchronize()`.
         slots: All of them, in the order in which they were given.
-        op: How gradients are combined, a number of `lightcc.reductions`.
+        op: How gradients are combined, a number of `lightcc._ops.reductions`.
         passes: How often each gradient becomes ready in a step; see `set_passes()`.
         units: What is submitted together.
         on_begin: Called when a step begins, before anything is submitted.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lightcc.functions import broadcast_object
+from lightcc._ops.functions import broadcast_object
 from lightcc.fusion import evenly
 
 if TYPE_CHECKING:

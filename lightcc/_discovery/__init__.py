@@ -35,8 +35,8 @@ from lightcc._discovery.epoch import Epoch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from lightcc._discovery.epoch import Standing
     from lightcc._discovery.mpi_comm import MpiComm
-    from lightcc._standing import Standing
 
 __all__ = ["Epoch", "discover", "find_training", "join", "leave"]
 

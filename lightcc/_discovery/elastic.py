@@ -16,11 +16,10 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lightcc import _core
+from lightcc._binding import _core
 from lightcc._discovery import plan as _plan, variables
-from lightcc._discovery.epoch import Epoch
+from lightcc._discovery.epoch import Epoch, Standing
 from lightcc._discovery.kept_commits import open_kept
-from lightcc._standing import Standing
 from lightcc.exceptions import HorovodInternalError, ShutDownError
 
 if TYPE_CHECKING:

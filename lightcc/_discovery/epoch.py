@@ -1,8 +1,20 @@
-"""One world to be: what discovery finds out."""
+"""What discovery finds out: a world to be, and where a process stands in it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Standing(NamedTuple):
+    """Where this process stands among the ranks, as `LIGHT_RANK` and its like tell it."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from lightcc import _addresses, _core
+from lightcc import _addresses
+from lightcc._binding import _core
 from lightcc._discovery import variables
 from lightcc._discovery.epoch import Epoch
 from lightcc.exceptions import PeerFailedError

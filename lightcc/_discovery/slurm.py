@@ -17,7 +17,8 @@ import ctypes
 import os
 from typing import TYPE_CHECKING
 
-from lightcc import _addresses, _core
+from lightcc import _addresses
+from lightcc._binding import _core
 from lightcc._discovery import variables
 from lightcc._discovery.epoch import Epoch
 from lightcc._discovery.libraries import open_library

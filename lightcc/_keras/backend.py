@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from lightcc._ops.reductions import Average
 from lightcc.compression import TopKCompressor, check_compression, find_engine_compressor
 from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import Average
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

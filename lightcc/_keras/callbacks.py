@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightcc.basics import rank, size
-from lightcc.reductions import Average, allreduce
+from lightcc._ops.basics import rank, size
+from lightcc._ops.reductions import Average, allreduce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightcc import _world, basics
+from lightcc import _world
+from lightcc._ops import basics
+from lightcc._ops.functions import broadcast_object
 from lightcc.elastic import ObjectState, State
-from lightcc.functions import broadcast_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,9 +14,9 @@ from lightcc._keras.backend import Settings
 from lightcc._keras.layers import local_variables
 from lightcc._keras.optimizer import distribute
 from lightcc._keras.saving import load_model
+from lightcc._ops.reductions import Average
 from lightcc.compression import Compression
 from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import Average
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lightcc import _core
+from lightcc._binding import _core
 from lightcc.bench.peers import clean_environment
 
 _TORCH = Path(__file__).with_name("cuda_tensors.py")

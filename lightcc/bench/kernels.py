@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from lightcc import _core
+from lightcc._binding import _core
 from lightcc.bench import gpus, kernel_report, report
 from lightcc.bench.arguments import positive
 from lightcc.bench.cases import SizeError, parse_sizes, size_text

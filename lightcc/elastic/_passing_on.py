@@ -14,9 +14,10 @@ import threading
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightcc import _world, exchanges
+from lightcc import _world
+from lightcc._ops import exchanges
+from lightcc._ops.waiting import synchronize
 from lightcc.exceptions import HorovodInternalError, PeerFailedError
-from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

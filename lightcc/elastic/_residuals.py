@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from lightcc import _core, _world
+from lightcc import _world
+from lightcc._binding import _core
+from lightcc._ops.functions import allgather_object
 from lightcc.exceptions import HorovodInternalError
-from lightcc.functions import allgather_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

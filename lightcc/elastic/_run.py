@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, overload
 
-from lightcc import _core, basics
+from lightcc._binding import _core
 from lightcc._discovery import elastic
+from lightcc._ops import basics
 from lightcc.elastic._notices import notification_manager
 from lightcc.elastic._residuals import Residuals
 from lightcc.exceptions import HorovodInternalError, HostsUpdatedInterrupt, RankMismatchError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from lightcc import basics
 from lightcc._discovery import elastic
+from lightcc._ops import basics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

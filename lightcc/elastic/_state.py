@@ -10,14 +10,15 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightcc import _world, basics
+from lightcc import _world
 from lightcc._discovery import elastic
 from lightcc._discovery.plan import HostUpdateResult
+from lightcc._ops import basics
+from lightcc._ops.functions import allgather_object, broadcast_object
 from lightcc.elastic._passing_on import PassingOn, receive
 from lightcc.elastic._replicas import digest, odd_ranks, sample
 from lightcc.elastic._slow import SlowReport
 from lightcc.exceptions import HorovodInternalError, HostsUpdatedInterrupt, PeerFailedError
-from lightcc.functions import allgather_object, broadcast_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -10,8 +10,9 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from lightcc import _world, basics
-from lightcc.functions import allgather_object, broadcast_object
+from lightcc import _world
+from lightcc._ops import basics
+from lightcc._ops.functions import allgather_object, broadcast_object
 from lightcc.fusion.plans import is_within, parse_positions, parse_scopes
 
 if TYPE_CHECKING:

@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from lightcc import _not_yet, basics, process_sets
+from lightcc import process_sets
 from lightcc._keras.face import Face
-from lightcc.basics import *
+from lightcc._ops import basics
+from lightcc._ops.basics import *
+from lightcc._ops.reductions import Adasum, Average, Max, Min, Product, Sum
 from lightcc.exceptions import NotThereYetError
 from lightcc.keras import callbacks
 from lightcc.keras._backends import Compression, backend as _backend, backend_for as _backend_for
 from lightcc.process_sets import *
 from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import Adasum, Average, Max, Min, Product, Sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,6 +117,10 @@ if not TYPE_CHECKING:  # A checker would take any name for one that is there.
                 return importlib.import_module("lightcc.tensorflow").SyncBatchNormalization
             msg = f"{name}: this version of lightcc has it for Keras on TensorFlow only"
             raise NotThereYetError(msg, name=name)
-        if name == "elastic" and keras.backend.backend() != "jax":
-            return importlib.import_module("lightcc.keras.elastic")
-        raise _not_yet.absent(name, __name__)
+        if name == "elastic":
+            if keras.backend.backend() != "jax":
+                return importlib.import_module("lightcc.keras.elastic")
+            msg = f"{name}: this version of lightcc does not support elastic jobs with JAX yet"
+            raise NotThereYetError(msg, name=name)
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg, name=name)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lightcc._keras import Backend
 
 _MODULES = {
-    "tensorflow": ("lightcc.tensorflow.keras._backend", "lightcc.tensorflow.compression"),
+    "tensorflow": ("lightcc.tensorflow._keras_backend", "lightcc.tensorflow.compression"),
     "torch": ("lightcc.keras._torch", "lightcc.torch.compression"),
     "jax": ("lightcc.keras._jax", "lightcc.compression"),
 }

@@ -19,9 +19,9 @@ from lightcc._adapter import (
     ways_within,
 )
 from lightcc._keras.values import Values
+from lightcc._ops.reductions import Average, Sum, check_op
 from lightcc.compression import AutoCompressor, engine_spec, find_engine_compressor
 from lightcc.fusion import choose_fusion, digest_of
-from lightcc.reductions import Average, Sum, check_op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,7 +18,7 @@ from lightcc.runner.plan_store import PlanStore, statuses
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightcc import _core
+    from lightcc._binding import _core
     from lightcc._discovery.plan import Status
 
 

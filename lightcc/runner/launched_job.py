@@ -25,7 +25,7 @@ from lightcc.runner.summary import RankEnd
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightcc import _core
+    from lightcc._binding import _core
     from lightcc._discovery.plan import Status
     from lightcc.runner.arguments import LaunchOptions
     from lightcc.runner.elastic_options import ElasticOptions

@@ -11,7 +11,7 @@ from lightcc.exceptions import HorovodInternalError, ShutDownError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from lightcc import _core
+    from lightcc._binding import _core
 
 _TIMEOUT_S = 10.0
 _WATCH_S = 600.0

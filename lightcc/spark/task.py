@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark import BarrierTaskContext, TaskContext
 
-from lightcc import _core
+from lightcc._binding import _core
 from lightcc.runner import frames
 from lightcc.runner.call import rank_command
 from lightcc.runner.environment import slot_environment

@@ -20,9 +20,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from lightcc import _not_yet, basics, exceptions, process_sets
-from lightcc.basics import *
-from lightcc.compression_state import load_compression_state, save_compression_state
+from lightcc import exceptions, process_sets
+from lightcc._ops import basics
+from lightcc._ops.basics import *
+from lightcc._ops.compression_state import load_compression_state, save_compression_state
 from lightcc.exceptions import *
 from lightcc.process_sets import *
 from lightcc.tensorflow import exchanges, functions, reductions, standing
@@ -71,7 +72,8 @@ else:  # A checker would take any name for one that is there.
             return module.SyncBatchNormalization
         if name == "elastic":
             return importlib.import_module("lightcc.tensorflow.elastic")
-        raise _not_yet.absent(name, __name__)
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg, name=name)
 
 
 del TYPE_CHECKING

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from lightcc import _world
+from lightcc._ops.reductions import Sum
 from lightcc.process_sets import ProcessSet, global_process_set, process_set_ids
-from lightcc.reductions import Sum
 from lightcc.tensorflow._library import ops
 from lightcc.tensorflow._naming import naming, refuse_compilation
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from lightcc._adapter import TunedSteps, check_groups
+from lightcc._ops.reductions import Average, check_op
 from lightcc.compression import (
     AutoCompressor,
     TopKCompressor,
@@ -22,7 +23,6 @@ from lightcc.compression import (
 )
 from lightcc.fusion import Rule, batches, choose_fusion, digest_of, evenly
 from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import Average, check_op
 from lightcc.tensorflow import _calls, _tuning
 from lightcc.tensorflow._library import ops
 from lightcc.tensorflow._naming import given, refuse_compilation

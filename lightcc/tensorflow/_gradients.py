@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from lightcc import basics
+from lightcc._ops import basics
+from lightcc._ops.reductions import Average, Sum
 from lightcc.process_sets import ProcessSet, get_process_set_ids_and_ranks
-from lightcc.reductions import Average, Sum
-from lightcc.tensorflow import _calls
+from lightcc.tensorflow import _calls, _python_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,5 +154,6 @@ def register() -> None:
     """Tells TensorFlow of the gradients; once in a process."""
     for name, gradient in GRADIENTS.items():
         tf.RegisterGradient(name)(gradient)
+    _python_ops.gradients.update(GRADIENTS)
     for name in ("LightccStanding", "LightccJoin", "LightccBarrier"):
         tf.no_gradient(name)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lightcc import basics  # First: it loads the engine, which the operations use.
+from lightcc._ops import basics  # First: it loads the engine, which the operations use.
 
 #: TensorFlow's name of each operation that talks to other ranks.
 COLLECTIVES = (

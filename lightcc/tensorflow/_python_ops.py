@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from lightcc import _core, _world, basics
+from lightcc import _world
+from lightcc._binding import _core
+from lightcc._ops import basics
 from lightcc._world import NEW
 from lightcc.exceptions import HorovodInternalError, RankMismatchError
 from lightcc.process_sets import get_process_set_ids_and_ranks
@@ -41,6 +43,9 @@ DEFAULTS: dict[str, Any] = {
     "topk_exact": False,
     "names": (),
 }
+
+#: By TensorFlow's name of the operation; those who know the gradients put them here.
+gradients: dict[str, Callable[..., Any]] = {}
 
 
 class _Node:
@@ -198,9 +203,7 @@ def _with_gradient(
         node, outputs = make(*inputs)
 
         def gradient(*grads: Any) -> Any:
-            from lightcc.tensorflow._gradients import GRADIENTS
-
-            return GRADIENTS[op](node, *grads)
+            return gradients[op](node, *grads)
 
         return list(outputs), gradient
 
@@ -320,7 +323,7 @@ def _scalar(value: Callable[[], int], name: str | None) -> Any:
 
 def lightcc_join(name: str | None = None) -> Any:
     """Waits until all ranks have joined; returns the last one."""
-    from lightcc import waiting
+    from lightcc._ops import waiting
 
     return _scalar(waiting.join, name or "LightccJoin")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from lightcc.reductions import Adasum, Average, Sum
+from lightcc._ops.reductions import Adasum, Average, Sum
 from lightcc.tensorflow import _calls
 from lightcc.tensorflow._library import ops
 

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from lightcc import _world
 from lightcc._adapter import ways_within
+from lightcc._ops.reductions import Average, Sum
 from lightcc.exceptions import HorovodInternalError, RankMismatchError
-from lightcc.reductions import Average, Sum
 from lightcc.tensorflow import _calls
 from lightcc.tensorflow.util import _executing_eagerly
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from lightcc import basics
 from lightcc._keras.elastic import ModelState
+from lightcc._ops import basics
+from lightcc._ops.functions import broadcast_object
 from lightcc.elastic import ObjectState, State, run as _run
 from lightcc.exceptions import HorovodInternalError
-from lightcc.functions import broadcast_object
+from lightcc.tensorflow._keras_backend import BACKEND
 from lightcc.tensorflow.functions import broadcast_variables
 from lightcc.tensorflow.util import _executing_eagerly
 
@@ -157,8 +158,6 @@ def broadcast_keras_variables(variables: Sequence[Any]) -> None:
     Raises:
         HorovodInternalError: A rank failed or left.
     """
-    from lightcc.tensorflow.keras._backend import BACKEND  # Which imports this module.
-
     with _translated():
         BACKEND.broadcast_variables(variables, 0)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from lightcc import functions
+from lightcc._ops import functions
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.tensorflow.exchanges import broadcast_
 from lightcc.tensorflow.util import _executing_eagerly

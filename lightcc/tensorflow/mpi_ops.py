@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from lightcc import _not_yet, basics, process_sets
-from lightcc.basics import *
+from lightcc import process_sets
+from lightcc._ops import basics
+from lightcc._ops.basics import *
+from lightcc._ops.reductions import Adasum, Average, Max, Min, Product, Sum
 from lightcc.horovod.common.basics import HorovodBasics
 from lightcc.horovod.common.util import (
     get_average_backwards_compatibility_fun,
@@ -13,7 +13,6 @@ from lightcc.horovod.common.util import (
     num_rank_is_power_2,
 )
 from lightcc.process_sets import *
-from lightcc.reductions import Adasum, Average, Max, Min, Product, Sum
 from lightcc.tensorflow import _gradients, exchanges, standing
 from lightcc.tensorflow._calls import (
     allreduce as _allreduce,
@@ -54,9 +53,3 @@ check_num_rank_power_of_2 = num_rank_is_power_2
 _basics = HorovodBasics(__file__)
 
 _gradients.register()
-
-
-if not TYPE_CHECKING:  # A checker would take any name for one that is there.
-
-    def __getattr__(name: str) -> Any:
-        raise _not_yet.absent(name, __name__)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from lightcc._adapter import groups_or_number
+from lightcc._ops.reductions import Average
 from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import Average
 from lightcc.tensorflow._gradient_exchange import GradientExchange
 from lightcc.tensorflow.compression import Compression
 from lightcc.tensorflow.gradient_aggregation import LocalAggregation

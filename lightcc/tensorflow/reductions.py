@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from lightcc.compression import check_compression, engine_spec, refuse_engine_compressor
-from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import (
+from lightcc._ops.reductions import (
     Adasum,
     Average,
     Max,
@@ -19,6 +17,8 @@ from lightcc.reductions import (
     check_op,
     choose_op,
 )
+from lightcc.compression import check_compression, engine_spec, refuse_engine_compressor
+from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.tensorflow import _calls
 from lightcc.tensorflow._sparse import allreduce_slices
 from lightcc.tensorflow.compression import Compression

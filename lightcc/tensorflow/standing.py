@@ -6,7 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from lightcc import _world, waiting
+from lightcc import _world
+from lightcc._ops import waiting
 from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.tensorflow import _calls
 from lightcc.tensorflow._library import ops

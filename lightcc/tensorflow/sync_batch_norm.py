@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from lightcc.basics import size
-from lightcc.reductions import Sum
+from lightcc._ops.basics import size
+from lightcc._ops.reductions import Sum
 from lightcc.tensorflow.reductions import allreduce
 
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from lightcc._adapter import groups_or_number
 from lightcc._keras import local_variables
+from lightcc._ops.reductions import Average
 from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import Average
 from lightcc.tensorflow._gradient_exchange import GradientExchange
 from lightcc.tensorflow.compression import Compression
 from lightcc.tensorflow.util import key_of

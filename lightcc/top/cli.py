@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc._metrics_http import MetricsServer, parse_address
+from lightcc._stats.metrics_http import MetricsServer, parse_address
 from lightcc.top.export import as_prometheus
 from lightcc.top.reading import Reading, read_ranks
 from lightcc.top.screen import as_rich, as_text, make_screen

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc._prometheus import Families
+from lightcc._stats.prometheus import Families
+from lightcc._stats.statistics import COUNTER, METRICS
 from lightcc.harp.stat.export import as_prometheus as harp_as_prometheus
 from lightcc.harp.stat.files import DEFAULT_FOLDER, read_folder
 from lightcc.harp.stat.layout import StatFileError
-from lightcc.statistics import COUNTER, METRICS
 
 if TYPE_CHECKING:
     from lightcc.top.reading import Reading

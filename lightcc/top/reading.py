@@ -1,8 +1,9 @@
 """Finds the ranks of this machine and asks each what it counts.
 
-Ranks listen on abstract Unix sockets (`lightcc._stat_server`), which the kernel lists. What comes
-back is checked before it is used: any process may listen under such a name, so an answer counts
-only where the kernel says that its sender is this user, or root, and has the number that it names.
+Ranks listen on abstract Unix sockets (`lightcc._stats.stat_server`), which the kernel lists. What
+comes back is checked before it is used: any process may listen under such a name, so an answer
+counts only where the kernel says that its sender is this user, or root, and has the number that it
+names.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightcc._stat_server import PREFIX, VERSION
-from lightcc.statistics import METRICS
+from lightcc._stats.stat_server import PREFIX, VERSION
+from lightcc._stats.statistics import METRICS
 
 _ANSWER_S = 2.0  # For a rank to answer; the engine may be busy for a while.
 _MAX_BYTES = 16 << 20

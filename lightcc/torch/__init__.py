@@ -16,12 +16,14 @@ knowing, whether it requires a gradient or not.
 
 from __future__ import annotations
 
-from lightcc import basics, exceptions, process_sets, waiting
-from lightcc.basics import *
-from lightcc.compression_state import load_compression_state, save_compression_state
+from lightcc import exceptions, process_sets
+from lightcc._ops import basics, waiting
+from lightcc._ops.basics import *
+from lightcc._ops.compression_state import load_compression_state, save_compression_state
+from lightcc._ops.reporting import report_stats
+from lightcc._ops.waiting import *
 from lightcc.exceptions import *
 from lightcc.process_sets import *
-from lightcc.reporting import report_stats
 from lightcc.torch import exchanges, functions, reductions
 from lightcc.torch.compression import Compression
 from lightcc.torch.exchanges import *
@@ -32,7 +34,6 @@ from lightcc.torch.optimizer import DistributedOptimizer
 from lightcc.torch.reductions import *
 from lightcc.torch.sparse import sparse_allreduce_async
 from lightcc.torch.sync_batch_norm import SyncBatchNorm
-from lightcc.waiting import *
 
 from lightcc.torch import elastic  # isort: skip  (it needs what is above)
 

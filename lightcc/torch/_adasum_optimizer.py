@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from lightcc.reductions import Adasum
+from lightcc._ops.reductions import Adasum
 from lightcc.torch import mpi_ops
 from lightcc.torch._copies import Copied
 from lightcc.torch._parameters import check_named, name_parameters

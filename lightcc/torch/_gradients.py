@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightcc._adapter import GradientStream, Slot
+from lightcc._ops.reductions import Average
 from lightcc.compression import find_engine_compressor
-from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
 from lightcc.torch._profile import region
 from lightcc.torch.compression import Compression

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lightcc import basics, exchanges, reductions
+from lightcc._ops import basics, exchanges, reductions
+from lightcc._ops.reductions import Average, Sum
+from lightcc._ops.waiting import synchronize
 from lightcc.compression import Compression
 from lightcc.process_sets import by_id
-from lightcc.reductions import Average, Sum
 from lightcc.torch.autograd import own_rows
-from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

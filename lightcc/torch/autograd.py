@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lightcc import basics, exchanges, reductions
+from lightcc._ops import basics, exchanges, reductions
+from lightcc._ops.reductions import Average, Sum
+from lightcc._ops.waiting import synchronize
 from lightcc.compression import Compression
-from lightcc.reductions import Average, Sum
-from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

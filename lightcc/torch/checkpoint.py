@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from lightcc import _world
-from lightcc.basics import rank
-from lightcc.compression_state import load_compression_state, save_compression_state
-from lightcc.functions import allgather_object, broadcast_object
+from lightcc._ops.basics import rank
+from lightcc._ops.compression_state import load_compression_state, save_compression_state
+from lightcc._ops.functions import allgather_object, broadcast_object
 
 if TYPE_CHECKING:
     import os

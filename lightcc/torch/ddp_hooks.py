@@ -17,7 +17,9 @@ levels and compressed between hosts, quantised or top-k:
 import torch
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch exports it
 
-from lightcc import _core, _world
+from lightcc import _world
+from lightcc._binding import _core
+from lightcc._ops.reductions import Average
 from lightcc.compression import (
     EngineCompressor,
     Int4Compressor,
@@ -25,7 +27,6 @@ from lightcc.compression import (
     TopKCompressor,
 )
 from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
-from lightcc import exchanges
-from lightcc.exchanges import (
+from lightcc._ops import exchanges
+from lightcc._ops.exchanges import (
     allgather_async,
     alltoall_async,
     broadcast_,

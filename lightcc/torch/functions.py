@@ -8,9 +8,9 @@ import torch
 
 from lightcc import _world
 from lightcc._adapter import put_together, take_apart
-from lightcc.exchanges import broadcast_async_
-from lightcc.functions import allgather_object, broadcast_object
-from lightcc.waiting import synchronize
+from lightcc._ops.exchanges import broadcast_async_
+from lightcc._ops.functions import allgather_object, broadcast_object
+from lightcc._ops.waiting import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

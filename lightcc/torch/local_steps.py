@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from lightcc import _world
+from lightcc._ops.reductions import Average
 from lightcc.compression import check_compression, engine_spec
 from lightcc.fusion import digest_of
 from lightcc.process_sets import host_process_set
-from lightcc.reductions import Average
 from lightcc.torch import mpi_ops
 from lightcc.torch._adasum_optimizer import AdasumOptimizer
 from lightcc.torch._parameters import check_named, name_parameters

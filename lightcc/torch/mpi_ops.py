@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from lightcc import basics, process_sets, waiting
-from lightcc.basics import *
+from lightcc import process_sets
+from lightcc._ops import basics, waiting
+from lightcc._ops.basics import *
+from lightcc._ops.waiting import *
 from lightcc.exceptions import HorovodInternalError
 from lightcc.horovod.common.basics import HorovodBasics
 from lightcc.horovod.common.util import (
@@ -19,7 +21,6 @@ from lightcc.torch.compression import Compression
 from lightcc.torch.exchanges import *
 from lightcc.torch.reductions import *
 from lightcc.torch.sparse import sparse_allreduce_async
-from lightcc.waiting import *
 
 __all__ = [
     "Compression",

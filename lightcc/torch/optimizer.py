@@ -37,7 +37,8 @@ from lightcc._adapter import (
     plan_groups,
     warn_under_second_moment,
 )
-from lightcc.basics import size
+from lightcc._ops.basics import size
+from lightcc._ops.reductions import Adasum, Average, Sum, check_op
 from lightcc.compression import (
     AutoCompressor,
     Int8Compressor,
@@ -46,7 +47,6 @@ from lightcc.compression import (
 )
 from lightcc.fusion import choose_fusion, digest_of
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
-from lightcc.reductions import Adasum, Average, Sum, check_op
 from lightcc.torch import mpi_ops
 from lightcc.torch._adaptive import is_adaptive
 from lightcc.torch._adasum_optimizer import AdasumOptimizer

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightcc import reductions
-from lightcc.compression import find_engine_compressor, refuse_engine_compressor
-from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import (
+from lightcc._ops import reductions
+from lightcc._ops.reductions import (
     Adasum,
     Average,
     Max,
@@ -30,6 +28,8 @@ from lightcc.reductions import (
     grouped_reducescatter_async,
     reducescatter_async,
 )
+from lightcc.compression import find_engine_compressor, refuse_engine_compressor
+from lightcc.process_sets import ProcessSet, global_process_set
 from lightcc.torch._compiled import operators
 from lightcc.torch._profile import profiled
 from lightcc.torch.autograd import (

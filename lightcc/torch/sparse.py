@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lightcc.exchanges import allgather_async
+from lightcc._ops.exchanges import allgather_async
+from lightcc._ops.reductions import Average, ReduceOp, Sum
+from lightcc._ops.waiting import synchronize
 from lightcc.process_sets import ProcessSet, global_process_set
-from lightcc.reductions import Average, ReduceOp, Sum
-from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Callable

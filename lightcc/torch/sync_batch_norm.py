@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's custom
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lightcc.basics import size
-from lightcc.reductions import Sum
+from lightcc._ops.basics import size
+from lightcc._ops.reductions import Sum
 from lightcc.torch import mpi_ops
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from records import Recorder
 from suites import Choice, changed_files
 
-from lightcc import basics
+from lightcc._ops import basics
 from lightcc.testing import warm_up
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc._metrics_http import MetricsServer, UnreadableError, parse_address
+from lightcc._stats.metrics_http import MetricsServer, UnreadableError, parse_address
 from lightcc.harp.stat.export import as_json, as_prometheus
 from lightcc.harp.stat.files import DEFAULT_FOLDER, Reading, clean, read_folder
 from lightcc.harp.stat.layout import StatFileError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightcc._prometheus import Families
+from lightcc._stats.prometheus import Families
 from lightcc.harp.stat.files import ALIVE, DEAD
 from lightcc.harp.stat.layout import COUNTER, GAUGE, INFO, LABEL
 

@@ -1,10 +1,10 @@
-"""`horovod.common.basics`: the functions of `lightcc.basics` as methods of an object."""
+"""`horovod.common.basics`: the functions of `lightcc._ops.basics` as methods of an object."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightcc import basics
+from lightcc._ops import basics
 from lightcc.process_sets import (
     ProcessSet as ProcessSet,
     get_process_set_ids_and_ranks,
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HorovodBasics:
-    """Has the public functions of `lightcc.basics` (`init`, `rank`, `nccl_built`, ...) as methods.
+    """Has `init`, `rank`, `nccl_built` and what else is in `lightcc._ops.basics` as methods.
 
     All objects stand for the one world of the process.
     """
@@ -26,7 +26,7 @@ class HorovodBasics:
         del pkg_path, args
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Returns the function `name` of `lightcc.basics`."""
+        """Returns the function `name` of `lightcc._ops.basics`."""
         if name.startswith("_") or not callable(found := getattr(basics, name, None)):
             msg = f"'{type(self).__name__}' object has no attribute {name!r}"
             raise AttributeError(msg)

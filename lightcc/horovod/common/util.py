@@ -14,14 +14,14 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from lightcc import basics
+from lightcc._ops import basics
+from lightcc._ops.reductions import Average, Sum
 from lightcc.exceptions import HorovodVersionMismatchError as HorovodVersionMismatchError
-from lightcc.reductions import Average, Sum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lightcc.reductions import ReduceOp
+    from lightcc._ops.reductions import ReduceOp
 
 EXTENSIONS = ["tensorflow", "torch", "mxnet"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from lightcc.basics import gloo_built, mpi_built
+from lightcc._ops.basics import gloo_built, mpi_built
 from lightcc.horovod.alias import VERSION
 from lightcc.horovod.runner.interactive import start
 from lightcc.runner.arguments import InfoRequest, StoreRequest, make_parser, parse

@@ -16,18 +16,17 @@ Example:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import tensorflow as tf
 
-from lightcc import _not_yet, basics, process_sets
+from lightcc import process_sets
 from lightcc._keras.face import Face
-from lightcc.basics import *
+from lightcc._ops import basics
+from lightcc._ops.basics import *
+from lightcc._ops.reductions import Adasum, Average, Max, Min, Product, Sum
 from lightcc.process_sets import *
-from lightcc.reductions import Adasum, Average, Max, Min, Product, Sum
+from lightcc.tensorflow._keras_backend import BACKEND as _BACKEND
 from lightcc.tensorflow.compression import Compression
 from lightcc.tensorflow.keras import callbacks, elastic
-from lightcc.tensorflow.keras._backend import BACKEND as _BACKEND
 from lightcc.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
@@ -63,9 +62,3 @@ broadcast = _FACE.broadcast
 broadcast_global_variables = _FACE.broadcast_global_variables
 load_model = _FACE.load_model
 reducescatter = _FACE.reducescatter
-
-
-if not TYPE_CHECKING:  # A checker would take any name for one that is there.
-
-    def __getattr__(name: str) -> object:
-        raise _not_yet.absent(name, __name__)

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from lightcc._keras import callbacks as _callbacks
-from lightcc.tensorflow.keras._backend import BACKEND as _BACKEND
+from lightcc.tensorflow._keras_backend import BACKEND as _BACKEND
 
 __all__ = [
     "BestModelCheckpoint",

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
+from lightcc._ops.reductions import Sum
 from lightcc._world import IN_PLACE, ONE
-from lightcc.reductions import Sum
 from lightcc.torch.distributed import _worlds
 from lightcc.torch.distributed._barrier import MonitoredBarrier
 from lightcc.torch.distributed._dynamo import keep_out

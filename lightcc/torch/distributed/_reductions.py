@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lightcc.reductions import Average, Max, Min, Product, Sum
+from lightcc._ops.reductions import Average, Max, Min, Product, Sum
 
 _KINDS: Any = dist.ReduceOp.RedOpType
 _PREMUL_SUM = 8

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from lightcc import _core
+from lightcc._binding import _core
 from lightcc.exceptions import CollectiveTimeoutError
 from lightcc.torch._profile import region
 

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from lightcc import _core, _nccl_net, _world, basics
+from lightcc import _world
+from lightcc._binding import _core
 from lightcc._discovery.epoch import Epoch
 from lightcc._discovery.meeting import Party, meet, this_machine
 from lightcc._discovery.torch_store import TorchStoreChannel, prefix_of_start
+from lightcc._ops import basics, nccl_net
 from lightcc.exceptions import HorovodInternalError
 from lightcc.torch.distributed._work import is_pending
 
@@ -168,7 +170,7 @@ def join_group(
         base = f"c10d/{parent.prefix}{name}/"
         prefix = f"{base}{_count(_joined, base)}/"
         member = replace(parent.member, rank=rank, size=size)
-    _nccl_net.point_to_harp()
+    nccl_net.point_to_harp()
     world = _core.World(
         rank=rank,
         size=size,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 
-from lightcc import basics
+from lightcc._ops import basics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sized

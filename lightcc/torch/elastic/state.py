@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from lightcc import _world, basics
+from lightcc import _world
 from lightcc._adapter import put_together, take_apart
+from lightcc._ops import basics
+from lightcc._ops.functions import broadcast_object
 from lightcc.elastic import ObjectState
 from lightcc.elastic._replicas import sample
 from lightcc.exceptions import HorovodInternalError
-from lightcc.functions import broadcast_object
 from lightcc.torch.elastic._large import Large, describe, is_large, make
 from lightcc.torch.elastic.sampler import ElasticSampler
 from lightcc.torch.functions import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import nccl_probe
 
-from lightcc import _nccl_net
+from lightcc._ops import nccl_net
 
 if __name__ == "__main__":
-    _nccl_net.point_to_harp()
+    nccl_net.point_to_harp()
     nccl_probe.main()

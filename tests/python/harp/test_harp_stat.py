@@ -31,7 +31,7 @@ from stat_files import (
     write,
 )
 
-from lightcc import _metrics_http, _prometheus
+from lightcc._stats import metrics_http as _metrics_http, prometheus as _prometheus
 from lightcc.harp.stat import cli, export, files, table
 from lightcc.harp.stat.rates import Rates
 

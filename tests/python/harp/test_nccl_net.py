@@ -12,7 +12,8 @@ import pytest
 from gpu_arrays import FAKE_CUDA, GpuArray, needs_fake_cuda, on_host, use_gpu
 
 import lightcc as hvd
-from lightcc import _core, _nccl_net, harp
+from lightcc import _core, harp
+from lightcc._ops import nccl_net
 from lightcc.harp import plugin_path
 from lightcc.testing import spawn_ranks
 
@@ -38,7 +39,7 @@ def version(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 def set_for(given: dict[str, str]) -> dict[str, str]:
     """What is set beside what was given."""
     environment = dict(given)
-    _nccl_net.point_to_harp(environment)
+    nccl_net.point_to_harp(environment)
     assert {name: environment[name] for name in given} == given
     return {name: environment[name] for name in environment if name not in given}
 

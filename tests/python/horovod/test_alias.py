@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from programs import RUN, output, write
 
+from lightcc._ops.reductions import Average, Sum
 from lightcc.horovod.__main__ import interpreter_options
 from lightcc.horovod.common import basics, util
 from lightcc.horovod.runner.common.util import env
-from lightcc.reductions import Average, Sum
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ import pytest
 from exposition import check_exposition
 
 import lightcc as hvd
-from lightcc import _metrics_http
-from lightcc.statistics import METRICS
+from lightcc._stats import metrics_http as _metrics_http
+from lightcc._stats.statistics import METRICS
 from lightcc.testing import spawn_ranks
 from lightcc.top import cli, export, reading, screen
 from lightcc.top.reading import Link, Rank, Reading

@@ -255,7 +255,7 @@ def wrong_arguments(tested: Face) -> None:
     with pytest.raises(ValueError, match="'fusion' or 'normal'"):
         hvd.DistributedOptimizer(sgd(keras), allreduce_type="other")
     if keras.backend.backend() == "jax":
-        with pytest.raises(AttributeError, match="does not support elastic jobs yet"):
+        with pytest.raises(AttributeError, match="does not support elastic jobs with JAX yet"):
             _ = hvd.elastic
 
 

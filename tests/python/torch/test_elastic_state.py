@@ -64,10 +64,10 @@ def test_no_sample_is_lost_when_ranks_change_within_an_epoch(
     done: dict[str, int] = {"epoch": 4, "processed_num": 0}
     count = 36
     for size in ranks:
-        monkeypatch.setattr("lightcc.basics.size", lambda size=size: size)
+        monkeypatch.setattr("lightcc._ops.basics.size", lambda size=size: size)
         samplers = []
         for rank in range(size):
-            monkeypatch.setattr("lightcc.basics.rank", lambda rank=rank: rank)
+            monkeypatch.setattr("lightcc._ops.basics.rank", lambda rank=rank: rank)
             sampler = hvd.elastic.ElasticSampler(range(count), seed=3)
             sampler.load_state_dict(done)
             samplers.append(sampler)
@@ -80,7 +80,7 @@ def test_no_sample_is_lost_when_ranks_change_within_an_epoch(
 
 
 def test_fewer_samples_than_ranks_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightcc.basics.size", lambda: 5)
+    monkeypatch.setattr("lightcc._ops.basics.size", lambda: 5)
     sampler = hvd.elastic.ElasticSampler(range(2), shuffle=False)
     assert len(sampler) == len(list(sampler)) == 1
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lightcc as hvd
-from lightcc import basics
+from lightcc._ops import basics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

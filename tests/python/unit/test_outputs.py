@@ -7,7 +7,7 @@ import pytest
 
 import lightcc as hvd
 from lightcc import _core, _world
-from lightcc.reductions import Sum
+from lightcc._ops.reductions import Sum
 from lightcc.testing import spawn_ranks
 
 pytestmark = pytest.mark.multiproc

@@ -9,11 +9,11 @@ import enum
 from typing import TYPE_CHECKING
 
 from lightcc import _world
+from lightcc._ops.waiting import synchronize
 from lightcc._warnings import warn_caller
 from lightcc._world import GROUP, IN_PLACE, NEW, ONE, WAITS
 from lightcc.compression import Compression, engine_spec, refuse_engine_compressor
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
-from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from lightcc import basics
-from lightcc.statistics import COUNTER, METRICS
+from lightcc._ops import basics
+from lightcc._stats.statistics import COUNTER, METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,18 +10,20 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Literal
 
-from lightcc import _core, _discovery, _nccl_net, _world, process_sets as _process_sets
+from lightcc import _discovery, _world, process_sets as _process_sets
+from lightcc._binding import _core
 from lightcc._discovery import Epoch
 from lightcc._discovery.mpi_comm import agreed_sets, is_mpi_comm
-from lightcc._stat_server import StatServer
+from lightcc._ops import nccl_net
+from lightcc._stats.stat_server import StatServer
+from lightcc._stats.statistics import Statistics, make_statistics
 from lightcc._warnings import programs_not_there
-from lightcc.statistics import Statistics, make_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lightcc._discovery.epoch import Standing
     from lightcc._discovery.mpi_comm import MpiComm
-    from lightcc._standing import Standing
     from lightcc.process_sets import ProcessSet
 
 __all__ = [
@@ -207,7 +209,7 @@ def _join(
     dynamic, static = _planned_sets(process_sets, epoch.size, mpi_comm)
     if epoch.rank == 0 and expected is None:
         _warn_about_variables()
-    _nccl_net.point_to_harp()
+    nccl_net.point_to_harp()
 
     try:
         world = _core.World(
@@ -374,8 +376,8 @@ def stats() -> Statistics:
     """Returns this rank's counters since `init()`, and what fusion does.
 
     Returns:
-        An object whose entries are attributes, and those of a dictionary as well. Its numbers are
-        those of `lightcc.statistics.METRICS`, listed in docs/running/watching.md. Its lists:
+        An object whose entries are attributes, and those of a dictionary as well.
+        docs/running/watching.md has a table of its numbers. Its lists:
 
         - `compression`: what compression did for each tensor.
         - `allreduce_costs`: what buckets of all-reduces take, as lines fitted to all that ran.
@@ -385,7 +387,7 @@ def stats() -> Statistics:
           `awaited_ranks` have not asked for what has waited longest, for `awaited_seconds`.
           `slow_ranks` keep the others waiting in every step. Elsewhere they are empty.
 
-        The classes of `lightcc.statistics` say what each entry of these has.
+        The classes of `lightcc._stats.statistics` say what each entry of these has.
 
     Raises:
         ValueError: lightcc is not initialized.

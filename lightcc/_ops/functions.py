@@ -8,7 +8,8 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from lightcc import _world, exchanges
+from lightcc import _world
+from lightcc._ops import exchanges
 from lightcc.process_sets import ProcessSet, global_process_set
 
 if TYPE_CHECKING:

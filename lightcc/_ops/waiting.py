@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from lightcc import _core, _world
+from lightcc import _world
+from lightcc._binding import _core
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
 
 if TYPE_CHECKING:

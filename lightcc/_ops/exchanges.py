@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, overload
 
 from lightcc import _world
+from lightcc._ops.waiting import synchronize
 from lightcc._world import GROUP, IN_PLACE, NEW, ONE, WAITS
 from lightcc.process_sets import ProcessSet, global_process_set, set_id
-from lightcc.waiting import synchronize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc import _core, harp
+from lightcc import harp
+from lightcc._binding import _core
 from lightcc.harp import nccl
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import lightcc.tensorflow as hvd
 from lightcc._keras.values import Values
-from lightcc.reductions import Min
+from lightcc._ops.reductions import Min
 from lightcc.tensorflow import _calls
 from lightcc.tensorflow._gradient_exchange import GradientExchange
 from lightcc.tensorflow.functions import broadcast_global_variables, broadcast_variables

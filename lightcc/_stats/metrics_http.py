@@ -8,7 +8,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
-from lightcc._prometheus import CONTENT_TYPE
+from lightcc._stats.prometheus import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,9 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from lightcc import _core, _world
-from lightcc.functions import allgather_object
+from lightcc import _world
+from lightcc._binding import _core
+from lightcc._ops.functions import allgather_object
 from lightcc.process_sets import ProcessSet, global_process_set
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from lightcc import _core
+from lightcc._binding import _core
 
 COUNTER, GAUGE = "counter", "gauge"
 

@@ -1,0 +1,1 @@
+"""What every frontend offers: the world's beginning and end, and operations on tensors."""
