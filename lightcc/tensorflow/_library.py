@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lightcc._ops import basics  # First: it loads the engine, which the operations use.
+import lightcc._binding  # noqa: F401  First: it loads the engine, which the operations use.
 
 #: TensorFlow's name of each operation that talks to other ranks.
 COLLECTIVES = (
@@ -34,7 +34,7 @@ COLLECTIVES = (
 
 #: 0: operations run as Python functions.
 VARIABLE = "LIGHTCC_TF_KERNELS"
-PATH = Path(basics.__file__).with_name("liblightcc_tf.so")
+PATH = Path(__file__).parents[1] / "liblightcc_tf.so"
 
 
 def _try_kernels() -> tuple[Any, str]:
