@@ -38,52 +38,49 @@ def what_is_said(
             inner = sgd(model) if optimizer == "SGD" else make(model.parameters(), lr=1e-3)
             way = ways.get(compression) or getattr(hvd.Compression, compression)
             hvd.DistributedOptimizer(inner, named, compression=way)
+    hvd.barrier()
+    hvd.shutdown()
     return [str(w.message) for w in caught if w.category is CompressionWarning]
+
+
+def said_in_turn(calls: list[tuple[Any, ...]]) -> list[list[str]]:
+    return [what_is_said(*call) for call in calls]
 
 
 ASKS = {"LIGHT_TOPK_ALLREDUCE": "1"}
 
 
 @pytest.mark.parametrize(
-    ("compression", "optimizer", "env"),
+    ("calls", "warned", "env"),
     [
-        ("topk", "AdamW", {}),
-        ("topk", "RMSprop", {}),
-        ("fp16", "Adagrad", ASKS),
+        (
+            [
+                ("topk", "AdamW", 2),
+                ("topk", "RMSprop", 2),
+                ("topk", "SGD"),
+                ("whole", "AdamW"),
+                ("none", "AdamW"),
+                ("topk", "AdamW", 1, True),  # The warning is ignored.
+            ],
+            2,
+            {},
+        ),
+        ([("fp16", "Adagrad", 2), ("int4", "AdamW")], 1, ASKS),
+        ([("none", "AdamW")], 0, {**ASKS, "LIGHT_QUANTIZE_ALLREDUCE": "int8"}),
+        ([("topk", "AdamW")], 0, {"LIGHT_TOPK_THRESHOLD": "1G"}),
+        ([("topk", "AdamW")], 0, {"LIGHT_2D_ALLREDUCE": "0", "LIGHT_INTRA_SIZE": "4"}),
     ],
 )
 def test_compression_under_a_second_moment_is_warned_of_once_on_the_first_rank(
-    compression: str, optimizer: str, env: dict[str, str]
+    calls: list[tuple[Any, ...]], warned: int, env: dict[str, str]
 ) -> None:
-    results = spawn_ranks(what_is_said, 4, compression, optimizer, 2, env={**TWO_BY_TWO, **env})
-    assert len(results[0]) == 1
-    assert results[0][0].startswith(f"top-k compression under {optimizer} costs accuracy")
-    assert "hvd.Compression.int4" in results[0][0]
-    assert results[1:] == [[]] * 3
-
-
-@pytest.mark.parametrize(
-    ("compression", "optimizer", "env"),
-    [
-        ("topk", "SGD", {}),
-        ("whole", "AdamW", {}),
-        ("int4", "AdamW", ASKS),
-        ("none", "AdamW", {}),
-        ("none", "AdamW", {**ASKS, "LIGHT_QUANTIZE_ALLREDUCE": "int8"}),
-        ("topk", "AdamW", {"LIGHT_TOPK_THRESHOLD": "1G"}),
-        ("topk", "AdamW", {"LIGHT_2D_ALLREDUCE": "0", "LIGHT_INTRA_SIZE": "4"}),
-    ],
-)
-def test_nothing_is_said_where_nothing_is_at_stake(
-    compression: str, optimizer: str, env: dict[str, str]
-) -> None:
-    results = spawn_ranks(what_is_said, 4, compression, optimizer, env={**TWO_BY_TWO, **env})
-    assert results == [[]] * 4
-
-
-def test_the_warning_can_be_ignored() -> None:
-    call = (what_is_said, 4, "topk", "AdamW", 1, True)
-    assert spawn_ranks(*call, env=TWO_BY_TWO) == [[]] * 4
+    first, *others = spawn_ranks(said_in_turn, 4, calls, env={**TWO_BY_TWO, **env})
+    for (_, optimizer, *_), said in zip(calls[:warned], first, strict=False):
+        assert len(said) == 1
+        assert said[0].startswith(f"top-k compression under {optimizer} costs accuracy")
+        assert "hvd.Compression.int4" in said[0]
+    assert not any(first[warned:])
+    assert not any(said for found in others for said in found)
 
 
 def test_optimizers_with_a_second_moment_are_known() -> None:

@@ -61,8 +61,8 @@ def test_a_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert all(one[1] == 4 for one in then)
 
 
-@pytest.mark.parametrize("hosts", [[0, 1], [0, 0, 0, 0, 1, 1, 1, 1]])
-def test_it_goes_on_with_other_ranks_on_each_host(hosts: list[int], tmp_path: Path) -> None:
+def test_it_goes_on_with_other_ranks_on_each_host(tmp_path: Path) -> None:
+    hosts = [0, 1]
     env = {"LIGHT_TOPK_THRESHOLD": "0"}
     spawn_ranks(save_and_go_on, 4, str(tmp_path), env=env, hosts=[0, 0, 1, 1])
     then = spawn_ranks(load_and_go_on, len(hosts), str(tmp_path), env=env, hosts=hosts)

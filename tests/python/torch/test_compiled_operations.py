@@ -57,14 +57,24 @@ def all_operations(
 def run(function: Callable[..., Any], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     """Returns the outputs, and the gradients of a weighted sum of them."""
     outputs = function(*inputs)
-    outputs = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
     total = sum((output * (i + 2)).square().sum() for i, output in enumerate(outputs))
     gradients = torch.autograd.grad(total, inputs)
     return [*(output.detach() for output in outputs), *gradients]
 
 
-def assert_same(what: str, found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-    torch.testing.assert_close(found, expected, msg=lambda text: f"{what}: {text}")
+def together(parts: list[tuple[Callable[..., Any], int]]) -> Callable[..., list[torch.Tensor]]:
+    """Returns one function of all inputs, each part of which takes so many of them."""
+
+    def function(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        outputs: list[torch.Tensor] = []
+        start = 0
+        for part, count in parts:
+            output = part(*inputs[start : start + count])
+            outputs += [output] if isinstance(output, torch.Tensor) else output
+            start += count
+        return outputs
+
+    return function
 
 
 def compiled_as_eager() -> None:
@@ -73,15 +83,14 @@ def compiled_as_eager() -> None:
     for members, names in ((pair, None), (hvd.global_process_set, {"allgather", "splits"})):
         if not members.included():
             continue
-        for what, function, inputs in all_operations(members):
-            if names and what not in names:
-                continue
-            expected = run(function, inputs)
-            torch._dynamo.reset()
-            compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
-            for _ in range(2):
-                found = run(compiled, inputs)
-                assert_same(what, found, expected)
+        chosen = [one for one in all_operations(members) if not names or one[0] in names]
+        inputs = [x for _, _, mine in chosen for x in mine]
+        one_graph = together([(function, len(mine)) for _, function, mine in chosen])
+        expected = run(one_graph, inputs)
+        torch._dynamo.reset()
+        compiled = torch.compile(one_graph, backend="aot_eager", fullgraph=True)
+        for _ in range(2):
+            torch.testing.assert_close(run(compiled, inputs), expected)
     hvd.barrier()
     hvd.shutdown()
 
@@ -108,10 +117,6 @@ def one_is_compiled() -> None:
     hvd.shutdown()
 
 
-def test_compiler_drops_and_merges_nothing_that_other_ranks_wait_for() -> None:
-    spawn_ranks(one_is_compiled, 2)
-
-
 def alone_afterwards() -> None:
     hvd.init()
     scatter = torch.compile(hvd.reducescatter, backend="aot_eager", fullgraph=True)
@@ -124,10 +129,6 @@ def alone_afterwards() -> None:
     hvd.shutdown()
 
 
-def test_compiled_operations_follow_into_another_world() -> None:
-    spawn_ranks(alone_afterwards, 2)
-
-
 def errors_arrive() -> None:
     hvd.init()
     function = torch.compile(hvd.allreduce, backend="aot_eager")
@@ -137,8 +138,14 @@ def errors_arrive() -> None:
     hvd.shutdown()
 
 
-def test_errors_arrive_from_compiled_code() -> None:
-    spawn_ranks(errors_arrive, 2)
+def beside_others() -> None:
+    one_is_compiled()
+    errors_arrive()
+    alone_afterwards()
+
+
+def test_compiled_code_keeps_what_others_wait_for_passes_errors_and_follows_worlds() -> None:
+    spawn_ranks(beside_others, 2)
 
 
 def layers() -> nn.Module:

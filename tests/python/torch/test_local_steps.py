@@ -102,10 +102,9 @@ def between_outer_steps() -> tuple[bytes, bytes, int]:
     return apart, flat(model).numpy().tobytes(), hvd.stats()["compressed_tensors"]
 
 
-@pytest.mark.parametrize("topk", ["0", "1"])
-def test_workers_are_apart_between_outer_steps_and_the_same_after_one(topk: str) -> None:
+def test_workers_are_apart_between_outer_steps_and_the_same_after_one() -> None:
     """The variable would compress gradients between hosts; within one nothing is."""
-    results = run(between_outer_steps, LIGHT_TOPK_ALLREDUCE=topk)
+    results = run(between_outer_steps, LIGHT_TOPK_ALLREDUCE="1")
     apart = [result[0] for result in results]
     assert apart[0] == apart[1] != apart[2] == apart[3]
     assert len({result[1] for result in results}) == 1

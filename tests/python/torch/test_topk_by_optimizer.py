@@ -51,37 +51,61 @@ def train_by_flag(name: str, compression: Any) -> tuple[list[float], list[str], 
             make_inner(name, model), model.named_parameters(), compression=compression
         )
         train(model, optimizer, range(8))
+        hvd.barrier()
+        hvd.shutdown()
     warned = [str(w.message) for w in caught if w.category is CompressionWarning]
-    return weights(model).tolist(), logged, warned
+    return weights(model).tolist(), list(logged), warned
+
+
+Training = tuple[list[float], list[str], list[str]]
+
+
+def train_each(calls: list[tuple[str, Any]]) -> list[Training]:
+    return [train_by_flag(name, compression) for name, compression in calls]
+
+
+def trained(calls: list[tuple[str, Any]], **env: str) -> tuple[list[Training], list[Training]]:
+    """Returns what rank 0 and rank 1 have found; all have the same weights."""
+    first, *others = spawn_ranks(train_each, 4, calls, env={**TWO_BY_TWO, **env})
+    assert all([call[0] for call in found] == [call[0] for call in first] for found in others)
+    return first, others[0]
 
 
 TOPK = hvd.Compression.topk
 INT4_FIRST = "int4 for 2100 steps, and then by top-k whose share falls to 0.05 in 1000"
 
 
-@pytest.mark.parametrize(
-    ("name", "means", "says", "env"),
-    [
-        ("AdamW", hvd.Compression.int4, "gradients of AdamW travel by int4", {}),
-        ("RMSprop", hvd.Compression.int4, "gradients of RMSprop travel by int4", {}),
-        ("SGD", hvd.Compression.int4, f"gradients of SGD travel by {INT4_FIRST} (", {}),
-        ("SGD", TOPK(0.05), "top-k at 0.05 (", SWITCHED_OFF),
-        ("AdamW", TOPK(0.05), "top-k at 0.05 (", SWITCHED_OFF),
-    ],
-)
-def test_the_flag_means_what_suits_the_optimizer(
-    name: str, means: Any, says: str, env: dict[str, str]
-) -> None:
-    env = {**ASKS, **env}
-    by_flag = spawn_ranks(train_by_flag, 4, name, hvd.Compression.none, env=env)
-    by_argument = spawn_ranks(train_by_flag, 4, name, means, env=TWO_BY_TWO)
-    assert all(result[0] == by_argument[0][0] for result in by_flag)
-    for _, logged, warned in by_flag[1:]:
-        assert (logged, warned) == ([], [])
-    _, logged, warned = by_flag[0]
-    assert len(logged) == 2  # Of two worlds.
-    assert all(says in text for text in logged), logged
-    assert warned == []
+NONE = hvd.Compression.none
+
+
+def test_the_flag_means_what_suits_the_optimizer() -> None:
+    int4 = hvd.Compression.int4
+    given = [("AdamW", int4), ("RMSprop", int4), ("SGD", int4)]
+    expected, _ = trained([*given, ("SGD", TOPK(0.05)), ("AdamW", TOPK(0.05))])
+    by_flag = [(name, NONE) for name, _ in given]
+    first, second = trained([*by_flag, ("Lookahead", NONE), ("SGD", TOPK(0.05))], **ASKS)
+    off, off_second = trained([("SGD", NONE), ("AdamW", NONE)], **ASKS, **SWITCHED_OFF)
+    *known, unknown, said_by_program = first
+    says = [
+        "gradients of AdamW travel by int4",
+        "gradients of RMSprop travel by int4",
+        f"gradients of SGD travel by {INT4_FIRST} (",
+        *("top-k at 0.05 (", "top-k at 0.05 ("),
+    ]
+    for (weights_of, logged, warned), (same, _, _), text in zip(
+        [*known, *off], expected, says, strict=True
+    ):
+        assert weights_of == same
+        assert len(logged) == 2  # Of two worlds.
+        assert all(text in line for line in logged), logged
+        assert warned == []
+    assert all(call[1:] == ([], []) for call in [*second, *off_second])
+
+    _, logged, warned = unknown
+    assert f"Lookahead travel by {INT4_FIRST} (" in logged[0]
+    assert len(warned) == 2
+    assert "Lookahead is no optimizer that lightcc knows" in warned[0]
+    assert said_by_program[1:] == ([], [])
 
 
 def ways_by_step() -> list[tuple[str, int]]:
@@ -109,19 +133,8 @@ def test_under_sgd_int4_goes_first_and_then_the_share_of_top_k_falls() -> None:
         assert sent[5] > sent[15] > max(sent[25:])
 
 
-def test_an_optimizer_that_is_not_known_is_warned_of() -> None:
-    results = spawn_ranks(train_by_flag, 4, "Lookahead", hvd.Compression.none, env=ASKS)
-    assert all(result[0] == results[0][0] for result in results)
-    _, logged, warned = results[0]
-    assert f"Lookahead travel by {INT4_FIRST} (" in logged[0]
-    assert len(warned) == 2
-    assert "Lookahead is no optimizer that lightcc knows" in warned[0]
-
-
-def test_what_the_program_says_counts_and_so_does_quantisation() -> None:
-    for compression, env in (
-        (TOPK(0.05), ASKS),
-        (hvd.Compression.none, {**ASKS, "LIGHT_QUANTIZE_ALLREDUCE": "int8"}),
-        (hvd.Compression.none, {**ASKS, "LIGHT_TOPK_THRESHOLD": "1G"}),
-    ):
-        assert spawn_ranks(train_by_flag, 4, "SGD", compression, env=env)[0][1:] == ([], [])
+@pytest.mark.parametrize(
+    "env", [{"LIGHT_QUANTIZE_ALLREDUCE": "int8"}, {"LIGHT_TOPK_THRESHOLD": "1G"}], ids=str
+)
+def test_quantisation_counts_and_so_does_the_threshold(env: dict[str, str]) -> None:
+    assert spawn_ranks(train_by_flag, 4, "SGD", NONE, env={**ASKS, **env})[0][1:] == ([], [])

@@ -153,6 +153,5 @@ def what_is_recorded() -> None:
     check_same(second, torch.full((3,), 2.0))
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_gradients_are_the_collectives_that_horovod_says(ranks: int) -> None:
-    spawn_ranks(gradients, ranks, timeout_s=90)
+def test_gradients_are_the_collectives_that_horovod_says() -> None:
+    spawn_ranks(gradients, 3, timeout_s=90)

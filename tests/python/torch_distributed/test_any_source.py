@@ -56,9 +56,8 @@ def everybody_in_turn(store: str) -> None:
     assert senders == {i: 2 for i in range(size) if i != rank}
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_every_rank_receives_from_all_others(ranks: int, tmp_path: Path) -> None:
-    run(everybody_in_turn, ranks, tmp_path)
+def test_every_rank_receives_from_all_others(tmp_path: Path) -> None:
+    run(everybody_in_turn, 3, tmp_path)
 
 
 # Message `number` of those that rank `source` sends to `destination` with `tag`.
