@@ -14,6 +14,7 @@ from lightcc.horovod.common import basics, util
 from lightcc.horovod.runner.common.util import env
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 PAIRS = {
@@ -49,100 +50,71 @@ for names in {list(PAIRS.items())}:
     output(*RUN, "-c", program)
 
 
-def test_reloading_and_asking_for_the_spec_find_the_module_of_lightcc() -> None:
+def test_errors_pickles_specs_and_versions_are_those_of_lightcc() -> None:
     program = """
-import importlib, importlib.util, horovod.common.util as alias, lightcc
+import importlib, importlib.metadata as metadata, importlib.util, pickle
+import horovod, horovod.common.util as alias, lightcc
 assert importlib.util.find_spec("horovod.common.util").name == "lightcc.horovod.common.util"
 assert importlib.reload(alias) is alias
 import lightcc.horovod.runner.launch, horovod.runner.util
 assert lightcc.horovod.runner.launch is horovod.runner.launch
-"""
-    output(*RUN, "-c", program)
 
-
-def test_errors_of_both_names_are_one_class() -> None:
-    program = """
-import lightcc, horovod.common.exceptions as theirs
+import horovod.common.exceptions as theirs
 assert theirs.HorovodInternalError is lightcc.HorovodInternalError
 assert theirs.HostsUpdatedInterrupt is lightcc.HostsUpdatedInterrupt
-"""
-    output(*RUN, "-c", program)
-
-
-def test_pickles_load_under_the_other_name() -> None:
-    program = """
-import pickle, lightcc
-error = lightcc.PeerFailedError("rank 1 is gone", 1)
-theirs = pickle.dumps(error, protocol=0)
-assert b"clightcc.exceptions" in theirs
-theirs = theirs.replace(b"clightcc.exceptions", b"chorovod.common.exceptions")
-copy = pickle.loads(theirs)
+pickled = pickle.dumps(lightcc.PeerFailedError("rank 1 is gone", 1), protocol=0)
+assert b"clightcc.exceptions" in pickled
+copy = pickle.loads(pickled.replace(b"clightcc.exceptions", b"chorovod.common.exceptions"))
 assert type(copy) is lightcc.PeerFailedError and copy.rank == 1
-"""
-    output(*RUN, "-c", program)
 
-
-@pytest.mark.parametrize(
-    ("module", "text"),
-    [
-        pytest.param(
-            "horovod.spark.torch",
-            "does not support Spark's estimators yet",
-            marks=pytest.mark.extra,
-        ),
-        ("horovod.mxnet", "no such module"),
-        # Modules of lightcc that Horovod does not have: no second way to import them.
-        ("horovod.basics", "no such module"),
-        ("horovod.horovod", "no such module"),
-        ("horovod.alias", "no such module"),
-        ("horovod.run.runner", "no such module"),
-        ("horovod.common.nothing", "no such module"),
-    ],
-)
-def test_what_is_not_there_is_an_import_error_that_says_so(module: str, text: str) -> None:
-    program = f"""
-try:
-    import {module}
-except ModuleNotFoundError as error:
-    print(error.name, error)
-"""
-    printed = output(*RUN, "-c", program)
-    assert printed.startswith("horovod.")
-    assert text in printed
-
-
-@pytest.mark.parametrize(
-    ("module", "needed", "text"),
-    [
-        ("lightcc.ray", "ray", "Ray, which is not installed: pip install 'lightcc[ray]'"),
-        ("horovod.ray", "ray", "Ray, which is not installed: pip install 'lightcc[ray]'"),
-        ("horovod.ray.runner", "ray", "Ray, which is not installed: pip install 'lightcc[ray]'"),
-        ("horovod.spark", "pyspark", "which is not installed: pip install 'lightcc[spark]'"),
-    ],
-)
-def test_a_door_says_what_to_install(module: str, needed: str, text: str) -> None:
-    program = f"""
-import sys
-from importlib.util import find_spec
-sys.modules["{needed}"] = None
-try:
-    import {module}
-except ModuleNotFoundError as error:
-    print(error.name, error)
-"""
-    printed = output(*RUN, "-c", program)
-    assert printed.startswith(f"{needed} lightcc.")
-    assert text in printed
-
-
-def test_version_of_the_distribution_is_that_of_the_interface() -> None:
-    program = """
-import importlib.metadata as metadata, horovod
 assert metadata.version("horovod") == horovod.__version__ == "0.28.1"
 assert metadata.metadata("horovod")["Name"] == "horovod"
 assert "horovod" not in {found.metadata["Name"] for found in metadata.distributions()}
 """
     output(*RUN, "-c", program)
+
+
+TRY = """
+import importlib, sys
+for name in {hidden}:
+    sys.modules[name] = None
+for name in {modules}:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        print(error.name, error)
+"""
+
+
+def errors_of(modules: Iterable[str], hidden: Iterable[str] = ()) -> list[str]:
+    """Returns what one interpreter, which has not the `hidden` ones, says of each module."""
+    program = TRY.format(modules=list(modules), hidden=list(hidden))
+    return output(*RUN, "-c", program).splitlines()
+
+
+def test_what_is_not_there_is_an_import_error_that_says_so() -> None:
+    # All but the first are modules of lightcc that Horovod does not have: no second way to them.
+    modules = ["mxnet", "basics", "horovod", "alias", "run.runner", "common.nothing"]
+    said = errors_of(f"horovod.{name}" for name in modules)
+    assert len(said) == len(modules)
+    assert all(line.startswith("horovod.") and "no such module" in line for line in said)
+
+
+@pytest.mark.extra
+def test_estimators_of_spark_are_named_as_not_supported() -> None:
+    (said,) = errors_of(["horovod.spark.torch"])
+    assert "does not support Spark's estimators yet" in said
+
+
+def test_a_door_says_what_to_install() -> None:
+    doors = ["lightcc.ray", "horovod.ray", "horovod.ray.runner", "horovod.spark"]
+    *of_ray, of_spark = errors_of(doors, ["ray", "pyspark"])
+    assert len(of_ray) == 3
+    for said in of_ray:
+        assert said.startswith("ray lightcc.")
+        assert "Ray, which is not installed: pip install 'lightcc[ray]'" in said
+    assert of_spark.startswith("pyspark lightcc.")
+    assert "which is not installed: pip install 'lightcc[spark]'" in of_spark
 
 
 def test_nothing_happens_without_the_variable() -> None:
@@ -155,7 +127,7 @@ for what in (lambda: __import__("horovod"), lambda: importlib.metadata.version("
         continue
     raise SystemExit("it is there")
 """
-    for value in ("", "0", "yes"):
+    for value in ("", "yes"):
         output(sys.executable, "-c", program, variables={"LIGHTCC_HOROVOD": value})
 
 
@@ -176,13 +148,10 @@ def test_a_script_runs_as_python_would_run_it(tmp_path: Path) -> None:
         raise SystemExit(7)
         """,
     )
-    plain = [sys.executable, "-O", "-X", "dev"]
-    for argv in ([*plain, script], [*plain, "-m", "lightcc.horovod", script]):
-        result = output(*argv, "--lr", "1", "-m", "x", code=7)
-        assert result == ""
-    for argv in ([*plain, "-c"], [*plain, "-m", "lightcc.horovod", "-c"]):
-        shown = output(*argv, "import sys; print(sys.argv, sys.flags.dev_mode)", "a b", "-c")
-        assert shown == "['-c', 'a b', '-c'] True\n"
+    run = [sys.executable, "-O", "-X", "dev", "-m", "lightcc.horovod"]
+    assert output(*run, script, "--lr", "1", "-m", "x", code=7) == ""
+    shown = output(*run, "-c", "import sys; print(sys.argv, sys.flags.dev_mode)", "a b", "-c")
+    assert shown == "['-c', 'a b', '-c'] True\n"
 
 
 def test_a_module_runs_as_main(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -40,41 +38,6 @@ def test_that_is_ended(): os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-RUN_UNTIL_A_CASE_HAS_PASSED = """
-import os, subprocess, sys, time
-from pathlib import Path
-program = subprocess.Popen(sys.argv[1:])
-record = Path(os.environ["LIGHTCC_TEST_RECORD"])
-while program.poll() is None:
-    if record.exists() and '"passed"' in record.read_text():
-        program.kill()
-    time.sleep(0.01)
-sys.exit(9)
-"""
-
-
-def run_tool(*flags: str) -> tuple[int, list[str]]:
-    """Runs the tool on the fake driver; returns its exit status and its lines."""
-    done = subprocess.run(
-        [sys.executable, str(TOOLS / "test_gpu.py"), *flags],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"LD_LIBRARY_PATH": str(FAKE_CUDA.parent)},
-    )
-    return done.returncode, (done.stdout + done.stderr).splitlines()
-
-
-@needs_fake_cuda
-@needs_kernel_tests
-def test_cases_of_kernels_pass_on_a_gpu_and_the_table_is_last() -> None:
-    status, lines = run_tool("--steps", "kernels", "--few-cases")
-    assert status == 0, lines
-    assert any("Simulated GPU" in line for line in lines)
-    assert [line.split()[0] for line in lines[-3:]] == ["step", "cases", "all"]
-    assert lines[-1].split()[1] == "passed"
-
-
 @needs_fake_cuda
 @needs_kernel_tests
 def test_kernels_that_do_nothing_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -104,27 +67,6 @@ def test_a_step_that_has_no_time_left_fails(capfd: pytest.CaptureFixture[str]) -
     assert "FAILED   a step: no time was left for it" in capfd.readouterr().out
 
 
-def test_a_step_may_use_what_others_have_left() -> None:
-    given: list[float] = []
-
-    def run(limit_s: float) -> gpu_tool.Outcome:
-        given.append(limit_s)
-        return gpu_tool.Outcome(passed=1)
-
-    chosen = [gpu_tool.Step(name, name, 1000, run) for name in ("a", "b")]
-    assert gpu_tool.run_steps(chosen, "", 1200) == 0
-    assert given[0] <= 1000 < given[1] <= 1200
-
-
-def test_all_steps_together_have_twenty_minutes() -> None:
-    assert sum(step.limit_s for step in gpu_tool.steps(gpu_tool.Options())) <= 20 * 60
-
-
-def test_a_step_that_takes_too_long_is_ended() -> None:
-    sleeper = [sys.executable, "-c", "import time; time.sleep(1000)"]
-    assert gpu_tool.run_program(sleeper, 0.1) == "ended after its limit of 0 s"
-
-
 # As where the step has come to its limit, or where pytest-timeout ends pytest.
 def test_tests_that_were_over_count_where_pytest_is_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -142,20 +84,6 @@ def test_tests_that_were_over_count_where_pytest_is_ended(
     assert outcome.skipped == {"a reason": 1}
     assert outcome.problem.startswith("exit code -9, during ")
     assert outcome.problem.endswith("test_some.py::test_that_is_ended")
-
-
-@needs_fake_cuda
-@needs_kernel_tests
-def test_cases_of_kernels_that_were_over_count_where_the_program_is_ended(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(FAKE_CUDA.parent))
-    monkeypatch.setattr(gpu_tool, "REPORTS", tmp_path)
-    ending = [sys.executable, "-c", RUN_UNTIL_A_CASE_HAS_PASSED]
-    outcome = gpu_tool.run_kernel_cases("ended", 200, before=ending)
-    assert (outcome.word(), outcome.failed) == ("FAILED", 0)
-    assert outcome.passed > 0
-    assert outcome.problem.startswith("exit code 9")
 
 
 def test_a_record_that_is_cut_off_counts_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -193,19 +121,6 @@ def test_reports_and_exit_codes_make_the_result(
     path.write_text(f"<testsuites><testsuite>{report}</testsuite></testsuites>")
     assert gpu_tool.read_report(path, ended).word() == word
     assert gpu_tool.read_report(tmp_path / "none.xml", 0).word() == "FAILED"
-
-
-def test_the_sanitizer_of_a_toolkit_or_of_a_wheel_is_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
-    monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
-    for folder in ("site-packages/nvidia/cu13/bin", "toolkit/bin"):
-        program = tmp_path / folder / "compute-sanitizer"
-        program.parent.mkdir(parents=True)
-        program.touch(mode=0o755)
-        assert gpu_tool.find_sanitizer() == str(program)
 
 
 def test_all_tests_marked_gpu_are_in_the_folder_that_is_run() -> None:
