@@ -47,7 +47,7 @@ help:  ## Lists these targets
 # From build/dev, whose C++ tests use the same objects: -O2 and lines for debuggers, where
 # `pip install .` gives -O3 and link-time optimisation of HARP.
 .venv/.installed: .venv/.ready $(PACKAGE_SOURCES)
-	rm -f .venv/.release
+	rm -rf .venv/.release build/lib.*  # Else what left the sources would go on being installed.
 	PATH="$(BIN):$$PATH" cmake --preset dev -DLIGHTCC_PYTHON=ON -DPython_EXECUTABLE=$(BIN)/python \
 	  -Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)" >/dev/null
 	PATH="$(BIN):$$PATH" LIGHTCC_BUILD_DIR=$(CURDIR)/build/dev $(BIN)/pip install \

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 from lightcc.bench.cluster import enter_namespace
-from lightcc.runner import launch, worker
+from lightcc.runner import launch
+from lightcc.runner.agent import worker
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ import ray
 
 from lightcc.ray.worker import BaseHorovodWorker
 from lightcc.runner.driver import Action, End, FoundSlow, LeftOut, Settings, Start
-from lightcc.runner.elastic_job import ElasticJob
+from lightcc.runner.driver.elastic_job import ElasticJob
 from lightcc.runner.environment import slot_environment, worker_environment
 from lightcc.runner.hosts import number_ranks
 from lightcc.runner.store import JobStore

@@ -12,7 +12,7 @@ import pickle
 import sys
 import traceback
 
-from lightcc.runner import frames
+from lightcc.runner.agent import frames
 from lightcc.runner.call import Outcome, dumps
 
 

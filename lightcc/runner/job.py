@@ -18,7 +18,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from lightcc.runner import agent, frames
+from lightcc.runner.agent import agent, frames
 from lightcc.runner.output import TRACEBACK_S, RankStream, Sink
 from lightcc.runner.summary import (
     RankEnd,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+    from lightcc.runner.agent.link import Link
     from lightcc.runner.arguments import LaunchOptions
-    from lightcc.runner.link import Link
 
 FAILURE_GRACE_S = 0.5  # For others to fail by themselves after the first failure.
 INTERRUPT_GRACE_S = 10.0  # From the first Ctrl-C to SIGTERM.

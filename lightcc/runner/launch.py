@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightcc._discovery import variables
-from lightcc.runner import agent
-from lightcc.runner.agent_job import job_for, job_of_worker
+from lightcc.runner.agent import agent
+from lightcc.runner.agent.agent_job import job_for, job_of_worker
+from lightcc.runner.agent.link import Link, ProcessLink
 from lightcc.runner.arguments import InfoRequest, LaunchOptions, StoreRequest, parse
 from lightcc.runner.environment import (
     default_environment,
@@ -27,7 +28,6 @@ from lightcc.runner.environment import (
 from lightcc.runner.hosts import number_ranks
 from lightcc.runner.job import Job
 from lightcc.runner.launched_job import LaunchedJob
-from lightcc.runner.link import Link, ProcessLink
 from lightcc.runner.listening import launch_listening
 from lightcc.runner.network import (
     NetworkError,
@@ -211,7 +211,7 @@ def _agent_argv(host: str, options: LaunchOptions) -> list[str]:
     # The working directory is entered first so that a lightcc beside the script is found.
     remote = [
         f"cd {shlex.quote(str(Path.cwd()))}",
-        f"exec {shlex.quote(sys.executable)} -m lightcc.runner.remote",
+        f"exec {shlex.quote(sys.executable)} -m lightcc.runner.agent.remote",
     ]
     return [*argv, "--", host, " && ".join(remote)]
 

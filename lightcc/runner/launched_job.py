@@ -14,10 +14,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from lightcc._discovery.plan import Plan
-from lightcc.runner import frames
+from lightcc.runner.agent import frames
 from lightcc.runner.discovery import DiscoveryError, discover_hosts
 from lightcc.runner.driver import Action, Begin, End, FoundSlow, LeftOut, Start
-from lightcc.runner.elastic_job import ElasticJob
+from lightcc.runner.driver.elastic_job import ElasticJob
 from lightcc.runner.events import EventFile
 from lightcc.runner.job import Job
 from lightcc.runner.summary import RankEnd
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from lightcc._binding import _core
     from lightcc._discovery.plan import Status
+    from lightcc.runner.agent.link import Link
     from lightcc.runner.arguments import LaunchOptions
     from lightcc.runner.elastic_options import ElasticOptions
-    from lightcc.runner.link import Link
 
 
 _PINGS = 4  # Within the time in which one must be answered.

@@ -22,24 +22,24 @@ from typing import TYPE_CHECKING, Any
 
 from lightcc._addresses import host_and_port
 from lightcc._discovery import variables
-from lightcc.runner import frames
-from lightcc.runner.agent_job import job_for, job_of_worker
+from lightcc.runner.agent import frames
+from lightcc.runner.agent.agent_job import job_for, job_of_worker
+from lightcc.runner.agent.link import DialedLink, Link
+from lightcc.runner.agent.worker import secret_variables
+from lightcc.runner.dial.listener import Listener
+from lightcc.runner.dial.seal import SealError
 from lightcc.runner.environment import default_environment, dialed_environment
 from lightcc.runner.hosts import Host, assign_slots, number_ranks
 from lightcc.runner.job import Job
 from lightcc.runner.launched_job import LaunchedJob
-from lightcc.runner.link import DialedLink, Link
-from lightcc.runner.listener import Listener
-from lightcc.runner.seal import SealError
 from lightcc.runner.store import StoreServer, port_of, start_store
-from lightcc.runner.worker import secret_variables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from lightcc.runner.arguments import LaunchOptions, ListenOptions
-    from lightcc.runner.dial import Joiner
+    from lightcc.runner.dial.handshake import Joiner
     from lightcc.runner.driver import Start
     from lightcc.runner.elastic_options import ElasticOptions
 

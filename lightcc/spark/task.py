@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark import BarrierTaskContext, TaskContext
 
 from lightcc._binding import _core
-from lightcc.runner import frames
+from lightcc.runner.agent import frames
 from lightcc.runner.call import rank_command
 from lightcc.runner.environment import slot_environment
 from lightcc.runner.hosts import Slot, number_ranks
@@ -135,7 +135,7 @@ def serve_worker(job: WorkerJob) -> Iterator[int]:
     context = TaskContext.get()
     node = os.uname().nodename
     own = os.getpid()
-    command = [sys.executable, "-m", "lightcc.runner.worker", "--join", job.launcher]
+    command = [sys.executable, "-m", "lightcc.runner.agent.worker", "--join", job.launcher]
     name = f"{node}-{context.taskAttemptId()}"  # A host has a slot for each of its tasks.
     done = subprocess.run(  # noqa: S603  this interpreter
         [*command, "--name", name, "--join-timeout", str(_JOIN_S)],

@@ -15,8 +15,10 @@ import pytest
 from dialing import BIN, SECRET, Program, Site, children, code_of
 from elastic_training import TRAINING, UNDISTURBED, results
 
-from lightcc.runner import dial, launch, worker
-from lightcc.runner.seal import Seal, SealError
+from lightcc.runner import launch
+from lightcc.runner.agent import worker
+from lightcc.runner.dial import handshake
+from lightcc.runner.dial.seal import Seal, SealError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +77,7 @@ def test_who_may_not_join_is_told_why_and_holds_nobody_up(
     path.write_text("another one\n")
     flags = ("--secret-file", str(path))
     site = Site(stack, *flags, "-np", "2", "true", LIGHT_SECRET="")
-    host, port = dial.split_address(site.address)
+    host, port = handshake.split_address(site.address)
     strangers = [stack.enter_context(socket.create_connection((host, port))) for _ in range(20)]
     strangers[0].sendall(b"GET / HTTP/1.1\r\nHost: everybody\r\n\r\n")
     site.launcher.wait_until_said("the other end is no launcher or worker of lightcc")

@@ -19,7 +19,8 @@ import pytest
 import torch  # For the warm process that has imported it.
 from launchers import free_ports
 
-from lightcc.runner import arguments, worker
+from lightcc.runner import arguments
+from lightcc.runner.agent import worker
 from lightcc.testing import spawn_ranks
 
 ROOT = Path(__file__).resolve().parents[2]

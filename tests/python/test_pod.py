@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from dialing import code_of
 
-from lightcc.runner import pod
+from lightcc.runner.agent import pod
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +153,7 @@ def test_agents_and_ranks_of_mpirun_are_told_but_nobody_below_them_or_elsewhere(
     rank = "PATH=/bin OMPI_COMM_WORLD_RANK=3"
     add(tmp_path, 1, 0, "lightcc-pod /usr/sbin/sshd -De")
     add(tmp_path, 2, 1, "sshd -De")
-    add(tmp_path, 10, 2, "python -m lightcc.runner.remote")
+    add(tmp_path, 10, 2, "python -m lightcc.runner.agent.remote")
     add(tmp_path, 11, 10, "python train.py", "LIGHT_RANK=0 PMI_RANK=1")
     add(tmp_path, 20, 2, "orted")
     add(tmp_path, 21, 20, "python train.py", rank)

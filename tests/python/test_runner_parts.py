@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightcc.runner import flags, frames
+from lightcc.runner import flags
+from lightcc.runner.agent import frames
 from lightcc.runner.arguments import InfoRequest, LaunchOptions, StoreRequest, parse
 from lightcc.runner.environment import (
     default_environment,

@@ -92,7 +92,7 @@ def test_local_and_remote_ranks_share_secret_and_store(ssh_dir: Path) -> None:
     secret, rendezvous = reported.pop().split()
     assert rendezvous.startswith("127.0.0.1:")
     argv = b"".join(path.read_bytes() for path in ssh_dir.glob("argv.*"))
-    assert b"lightcc.runner.remote" in argv
+    assert b"lightcc.runner.agent.remote" in argv
     assert secret.encode() not in argv
     assert b"LEFT_HERE" not in argv
     assert b"forwarded" not in argv

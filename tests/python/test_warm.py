@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from lightcc.runner.warm import WarmProcess
 from lightcc.testing import RankProcesses, mark, spawn_ranks
+from lightcc.testing.warm import WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

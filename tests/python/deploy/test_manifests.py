@@ -24,7 +24,8 @@ kubernetes_validate = pytest.importorskip(
 
 import manifests as m  # noqa: E402
 
-from lightcc.runner import arguments, pod, worker  # noqa: E402
+from lightcc.runner import arguments  # noqa: E402
+from lightcc.runner.agent import pod, worker  # noqa: E402
 from lightcc.runner.hosts import Host  # noqa: E402
 
 pytestmark = pytest.mark.extra

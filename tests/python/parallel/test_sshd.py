@@ -164,7 +164,8 @@ def agents(namespace: str) -> list[int]:
     found = []
     for pid in ip("netns", "pids", namespace).split():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended since.
-            if b"lightcc.runner.remote" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"lightcc.runner.agent.remote" in arguments:
                 found.append(int(pid))
     return found
 

@@ -13,7 +13,7 @@ from lightcc import _core
 from lightcc._discovery import plan as _plan
 from lightcc._discovery.elastic import Worker
 from lightcc.exceptions import HorovodInternalError
-from lightcc.runner.plan_store import PlanStore, statuses
+from lightcc.runner.driver.plan_store import PlanStore, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

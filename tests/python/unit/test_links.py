@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightcc import _core
-from lightcc.runner import frames
+from lightcc.runner.agent import frames
+from lightcc.runner.agent.link import DialedLink, Link, ProcessLink
 from lightcc.runner.arguments import LaunchOptions, parse
-from lightcc.runner.dial import Joiner, Worker
+from lightcc.runner.dial.handshake import Joiner, Worker
+from lightcc.runner.dial.seal import Seal
 from lightcc.runner.launched_job import LaunchedJob
-from lightcc.runner.link import DialedLink, Link, ProcessLink
-from lightcc.runner.seal import Seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

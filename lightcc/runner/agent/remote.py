@@ -1,4 +1,4 @@
-"""What ssh starts on another host: `python -m lightcc.runner.remote`.
+"""What ssh starts on another host: `python -m lightcc.runner.agent.remote`.
 
 Command, environment and secret arrive on standard input, so that the remote process list shows
 none of them. The program is the agent, the same as on the launcher's own host. But SIGTERM means
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from lightcc.runner.agent import Agent
+from lightcc.runner.agent.agent import Agent
 
 DRAIN_GRACE_S = 25.0  # Then 5 s more for ranks that do not leave: `lightcc-pod` waits for 30 s.
 

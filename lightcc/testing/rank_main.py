@@ -1,6 +1,6 @@
 """One rank of `lightcc.testing`: a process that calls a function and files the result.
 
-`python -m lightcc.runner.rank_main DIRECTORY RANK PARENT`. DIRECTORY is private to the test and
+`python -m lightcc.testing.rank_main DIRECTORY RANK PARENT`. DIRECTORY is private to the test and
 holds `call.json` (what to import) and `arguments.pickle`; the outcome goes to `result.RANK`,
 written whole or not at all. SIGUSR1 prints all stacks and ends the process; the end of the parent
 thread that started it ends it too.

@@ -18,9 +18,9 @@ Workers of an elastic job inherit files in memory for commits, which live as lon
 A job may have an input (`functions`): every rank then finds it on its standard input, and may
 write a result to one more pipe.
 
-Started by path with `python -I -S` (locally) or as `lightcc.runner.remote`, so it imports nothing
-but the standard library and `frames`. It does not handle a rank's descendants that leave the
-process group (daemons): those are on their own.
+Started by path with `python -I -S` (locally) or as `lightcc.runner.agent.remote`, so it imports
+nothing but the standard library and `frames`. It does not handle a rank's descendants that leave
+the process group (daemons): those are on their own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if __package__:
-    from lightcc.runner import frames
+    from lightcc.runner.agent import frames
 else:  # Started by path.
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     import frames  # type: ignore[import-not-found, no-redef, unused-ignore]
@@ -50,7 +50,7 @@ else:  # Started by path.
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightcc.runner.seal import Seal
+    from lightcc.runner.dial.seal import Seal
 
 TERMINATE_GRACE_S = 5.0  # From SIGTERM to SIGKILL.
 KILL_GRACE_S = 5.0  # From SIGKILL to giving up on what the kernel cannot kill.

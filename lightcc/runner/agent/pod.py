@@ -26,14 +26,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc.runner.worker import seconds
+from lightcc.runner.agent.worker import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _POLL_S = 0.1  # How often the ends of others are looked for while the grace period runs.
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_AGENT = b"lightcc.runner.remote"
+_AGENT = b"lightcc.runner.agent.remote"
 _RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")
 _CANNOT_RUN = 127
 _PR_SET_CHILD_SUBREAPER = 36

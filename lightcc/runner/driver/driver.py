@@ -18,7 +18,7 @@ The rules, from which the rest follows:
 - Where slow members are to be replaced, one at a time leaves at a commit: as soon as enough others
   with the state are there. Its slot is left alone for long. It needs no room beside them.
 - Rank 0 has had the state of training, once anybody has. Where nobody is left that has, and agents
-  keep commits, it may be the worker whose agent keeps the newest one (`driver_commits`).
+  keep commits, it may be the worker whose agent keeps the newest one (`commits`).
 - When a worker has finished with training, there is no further epoch.
 - A job without a survivor, or with too few workers for too long, ends with the reason.
 """
@@ -38,7 +38,7 @@ from lightcc._discovery.plan import (
     RollCall,
     Status,
 )
-from lightcc.runner.driver_actions import (
+from lightcc.runner.driver.actions import (
     Action,
     Begin,
     CallOff,
@@ -48,14 +48,15 @@ from lightcc.runner.driver_actions import (
     Start,
     Stop,
 )
-from lightcc.runner.driver_blame import at_fault
-from lightcc.runner.driver_commits import Commits
-from lightcc.runner.driver_hosts import Hosts
-from lightcc.runner.driver_settings import Settings
-from lightcc.runner.driver_worker import Worker
+from lightcc.runner.driver.blame import at_fault
+from lightcc.runner.driver.commits import Commits
+from lightcc.runner.driver.hosts import Hosts
+from lightcc.runner.driver.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from lightcc.runner.driver.settings import Settings
 
 RESET_LIMIT_EXCEEDED_MESSAGE = (
     "Horovod was shutdown because number of resets during elastic job exceeded limit: {}"
@@ -568,19 +569,3 @@ class Driver:
             self._serial += 1
             self._actions.append(Notice(self._serial, int(want & ~self._notified)))
             self._notified |= want
-
-
-__all__ = [
-    "JOINED",
-    "RESET_LIMIT_EXCEEDED_MESSAGE",
-    "Action",
-    "Begin",
-    "CallOff",
-    "Driver",
-    "End",
-    "FoundSlow",
-    "LeftOut",
-    "Settings",
-    "Start",
-    "Stop",
-]

@@ -45,7 +45,7 @@ from lightcc.runner.environment import make_secret, slot_environment
 from lightcc.runner.hosts import number_ranks
 from lightcc.runner.store import start_store
 from lightcc.runner.summary import signal_name
-from lightcc.runner.warm import WarmChild, WarmProcess
+from lightcc.testing.warm import WarmChild, WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -336,7 +336,7 @@ class RankProcesses(Generic[T]):
     def _start_process(
         self, rank: int, environment: dict[str, str], output: int
     ) -> subprocess.Popen[bytes] | WarmChild:
-        module, arguments = "lightcc.runner.rank_main", [str(self._directory), str(rank)]
+        module, arguments = "lightcc.testing.rank_main", [str(self._directory), str(rank)]
         if self._warm is not None and self._warm.can_start(environment):
             arguments.append(str(self._warm.pid))
             return self._warm.start(module, arguments, environment=environment, output=output)

@@ -22,8 +22,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lightcc.runner.dial.seal import PROOF_BYTES, Seal, SealError, record_bytes
 from lightcc.runner.hosts import MAX_RANKS
-from lightcc.runner.seal import PROOF_BYTES, Seal, SealError, record_bytes
 
 MAGIC = b"lightcc-dial-1\r\n"
 DEFAULT_PORT = 29600

@@ -10,12 +10,12 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightcc.runner import frames
+from lightcc.runner.agent import frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightcc.runner.dial import Joiner
+    from lightcc.runner.dial.handshake import Joiner
 
 _INPUT_FRAME_BYTES = 1 << 20
 _MAX_PREAMBLE_BYTES = 65536  # A login shell may say so much before the agent starts.
@@ -148,7 +148,7 @@ class ProcessLink(Link):
 
 
 class DialedLink(Link):
-    """A worker that has dialled in. What travels is sealed (`dial`)."""
+    """A worker that has dialled in. What travels is sealed (`lightcc.runner.dial`)."""
 
     def __init__(self, joiner: Joiner, on_end: Callable[[str], None]) -> None:
         """Takes over the joiner's connection; `on_end` gets its name when that has ended.

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightcc._discovery.plan import Status
-    from lightcc.runner.driver_worker import Worker
+    from lightcc.runner.driver.worker import Worker
 
 
 #: So many times in a row a job begins from one commit, and not once more.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lightcc._discovery.plan import Notice, Plan, RollCall
 from lightcc.runner.driver import Action, CallOff, Driver, End, Settings, Start, Stop
-from lightcc.runner.plan_store import PlanStore, statuses
+from lightcc.runner.driver.plan_store import PlanStore, statuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightcc.runner import warm_main
+from lightcc.testing import warm_main
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from lightcc._addresses import host_and_port
-from lightcc.runner import dial
+from lightcc.runner.dial import handshake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ class Listener:
         """Returns host and port."""
         return host_and_port(self.host, self.port)
 
-    def serve(self, on_join: Callable[[dial.Joiner], None]) -> None:
+    def serve(self, on_join: Callable[[handshake.Joiner], None]) -> None:
         """Begins to accept workers; `on_join` gets each, on a thread of its own."""
         self._thread = threading.Thread(target=self._accept, args=(on_join,), daemon=True)
         self._thread.start()
@@ -85,7 +85,7 @@ class Listener:
         os.close(self._stop_read)
         os.close(self._stop_write)
 
-    def _accept(self, on_join: Callable[[dial.Joiner], None]) -> None:
+    def _accept(self, on_join: Callable[[handshake.Joiner], None]) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(self._stop_read, selectors.EVENT_READ)
@@ -97,7 +97,7 @@ class Listener:
                         self._begin(*self._socket.accept(), on_join)
 
     def _begin(
-        self, connection: socket.socket, peer: object, on_join: Callable[[dial.Joiner], None]
+        self, connection: socket.socket, peer: object, on_join: Callable[[handshake.Joiner], None]
     ) -> None:
         if not self._handshakes.acquire(blocking=False):
             connection.close()
@@ -106,7 +106,7 @@ class Listener:
         def run() -> None:
             try:
                 self._shake_hands(connection, peer, on_join)
-            except (dial.DialError, OSError) as error:
+            except (handshake.DialError, OSError) as error:
                 where = peer[0] if isinstance(peer, tuple) else peer
                 sys.stderr.write(f"lightccrun: refused a connection from {where}: {error}\n")
                 connection.close()
@@ -116,9 +116,9 @@ class Listener:
         threading.Thread(target=run, daemon=True).start()
 
     def _shake_hands(
-        self, connection: socket.socket, peer: object, on_join: Callable[[dial.Joiner], None]
+        self, connection: socket.socket, peer: object, on_join: Callable[[handshake.Joiner], None]
     ) -> None:
-        joiner = dial.receive(connection, self._secret)
+        joiner = handshake.receive(connection, self._secret)
         where = str(peer[0] if isinstance(peer, tuple) else peer)
         with self._lock:
             refused, again = self._closed, False
@@ -129,11 +129,11 @@ class Listener:
             if not refused:
                 self._joined[joiner.name] = where
         if refused:
-            dial.answer(joiner, refused, again=again)
-            raise dial.DialError(refused, again=again)
+            handshake.answer(joiner, refused, again=again)
+            raise handshake.DialError(refused, again=again)
         try:
-            dial.answer(joiner)
-            dial.watch_peer(connection)
+            handshake.answer(joiner)
+            handshake.watch_peer(connection)
         except OSError:
             self.forget(joiner.name)
             raise

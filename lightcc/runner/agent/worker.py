@@ -21,15 +21,15 @@ import time
 from typing import TYPE_CHECKING
 
 from lightcc._discovery import variables
-from lightcc.runner import dial
-from lightcc.runner.agent import Agent
+from lightcc.runner.agent.agent import Agent
+from lightcc.runner.dial import handshake
 from lightcc.runner.hosts import MAX_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-    from lightcc.runner.seal import Seal
+    from lightcc.runner.dial.seal import Seal
 
 _RETRY_S = 1.0
 _CONNECT_S = 10.0
@@ -72,8 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser()
     args = parser.parse_args(argv)
     try:
-        address = dial.split_address(args.join)
-        about = dial.Worker(dial.check_name(args.name), args.slots, sys.version.split()[0])
+        address = handshake.split_address(args.join)
+        about = handshake.Worker(
+            handshake.check_name(args.name), args.slots, sys.version.split()[0]
+        )
         secret = variables.secret(secret_variables(args.secret_file))
     except ValueError as error:
         parser.error(str(error))
@@ -83,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return status
     try:
         connection, seal = _join(address, secret, about, args.join_timeout)
-    except dial.DialError as error:
+    except handshake.DialError as error:
         sys.stderr.write(f"lightcc-worker: error: cannot join {args.join}: {error}\n")
         return 1
     sys.stderr.write(f"lightcc-worker: joined {args.join} as {about.name}\n")
@@ -116,7 +118,7 @@ def secret_variables(path: str | None) -> dict[str, str]:
 
 
 def _join(
-    address: tuple[str, int], secret: str, about: dial.Worker, timeout_s: float
+    address: tuple[str, int], secret: str, about: handshake.Worker, timeout_s: float
 ) -> tuple[socket.socket, Seal]:
     """Dials until the launcher lets this worker in.
 
@@ -128,24 +130,26 @@ def _join(
     while True:
         try:
             return _dial(address, secret, about)
-        except (dial.DialError, OSError) as error:
-            final = isinstance(error, dial.DialError) and not error.again
+        except (handshake.DialError, OSError) as error:
+            final = isinstance(error, handshake.DialError) and not error.again
             text = str(error)
             if final or time.monotonic() + _RETRY_S > until:
                 text += "" if final else f" (tried for --join-timeout {timeout_s:g} s)"
-                raise dial.DialError(text, again=False) from error
+                raise handshake.DialError(text, again=False) from error
         if text != said:
             said = text
             sys.stderr.write(f"lightcc-worker: not yet: {text}; trying again\n")
         time.sleep(_RETRY_S)
 
 
-def _dial(address: tuple[str, int], secret: str, about: dial.Worker) -> tuple[socket.socket, Seal]:
+def _dial(
+    address: tuple[str, int], secret: str, about: handshake.Worker
+) -> tuple[socket.socket, Seal]:
     connection = socket.create_connection(address, timeout=_CONNECT_S)
     try:
-        seal = dial.join(connection, secret, about)
-        dial.watch_peer(connection)
-    except (dial.DialError, OSError):
+        seal = handshake.join(connection, secret, about)
+        handshake.watch_peer(connection)
+    except (handshake.DialError, OSError):
         connection.close()
         raise
     return connection, seal

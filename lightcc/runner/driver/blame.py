@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lightcc.runner.driver_worker import Worker
+    from lightcc.runner.driver.worker import Worker
 
 
 def at_fault(members: Sequence[Worker], stood: Collection[int]) -> list[Worker]:

@@ -1,0 +1,1 @@
+"""What runs on each host, the parent of its ranks, and the launcher's connection to it."""
