@@ -10,40 +10,39 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import examples_played
 import pytest
+import torch
+from examples_played import EXAMPLES
 from gpu_arrays import FAKE_CUDA, needs_fake_cuda
 
 from lightcc.bench.models import MODELS as KNOWN
+from lightcc.testing import spawn_ranks
 
 HERE = Path(__file__).resolve().parents[1]
-EXAMPLES = HERE.parents[1] / "examples"
 pytestmark = pytest.mark.multiproc
 
 
-def run(
-    ranks: int, script: str, *arguments: str, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    launcher = [sys.executable, "-m", "lightcc.runner", "-np", str(ranks), "--no-prefix"]
-    return subprocess.run(
-        [*launcher, sys.executable, str(EXAMPLES / script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        # Ranks with a thread for each core would take turns in spinning.
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-    )
+def play(*words: str) -> tuple[int, str]:
+    return examples_played.play(*words)
+
+
+def played(ranks: int, *words: str, code: int = 0, **variables: str) -> str:
+    """Runs a script with its arguments; returns what rank 0 has printed."""
+    results = spawn_ranks(play, ranks, *words, env=variables, timeout_s=200)
+    assert [result[0] for result in results] == [code] * ranks, results
+    return results[0][1]
 
 
 @pytest.mark.extra
 def test_digits_reach_their_accuracy_and_say_what_was_hidden() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
-    result = run(2, "pytorch_digits.py", "--epochs", "5", "--accuracy", "0.85")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert len(re.findall(r"^epoch +\d+: loss \d", result.stdout, re.MULTILINE)) == 5
-    assert re.search(r"^accuracy 0\.[89]\d+ on 360 images", result.stdout, re.MULTILINE)
-    assert re.search(r"^\d+ samples/s on 2 ranks$", result.stdout, re.MULTILINE)
-    assert re.search(r"step\(\) waited \d.*\d % hidden behind the backward pass", result.stdout)
-    assert re.search(r"^all ranks hold the same weights, bit for bit: [0-9a-f]{16}$", result.stdout,
+    said = played(2, "pytorch_digits.py", "--epochs", "5", "--accuracy", "0.85")
+    assert len(re.findall(r"^epoch +\d+: loss \d", said, re.MULTILINE)) == 5
+    assert re.search(r"^accuracy 0\.[89]\d+ on 360 images", said, re.MULTILINE)
+    assert re.search(r"^\d+ samples/s on 2 ranks$", said, re.MULTILINE)
+    assert re.search(r"step\(\) waited \d.*\d % hidden behind the backward pass", said)
+    assert re.search(r"^all ranks hold the same weights, bit for bit: [0-9a-f]{16}$", said,
                      re.MULTILINE)  # fmt: skip
 
 
@@ -57,7 +56,16 @@ FAKES = {
 @needs_fake_cuda
 def test_digits_train_on_a_gpu_where_there_is_one() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
-    result = run(2, "pytorch_digits.py", "--epochs", "1", "--accuracy", "0.2", **FAKES)
+    arguments = ["--epochs", "1", "--accuracy", "0.2"]
+    launcher = [sys.executable, "-m", "lightcc.runner", "-np", "2", "--no-prefix"]
+    result = subprocess.run(
+        [*launcher, sys.executable, str(EXAMPLES / "pytorch_digits.py"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        # Ranks with a thread for each core would take turns in spinning.
+        env={**os.environ, "OMP_NUM_THREADS": "1", **FAKES},
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert " parameters on cuda, on 1437 digits\n" in result.stdout
     assert "\nall ranks hold the same weights, bit for bit: " in result.stdout
@@ -67,10 +75,9 @@ def test_digits_train_on_a_gpu_where_there_is_one() -> None:
 def test_digits_fail_when_the_accuracy_is_missed_and_stay_on_the_cpu() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
     arguments = ["--epochs", "1", "--accuracy", "1.01", "--no-cuda"]
-    result = run(1, "pytorch_digits.py", *arguments, **FAKES if FAKE_CUDA.exists() else {})
-    assert result.returncode == 1, result.stdout + result.stderr
-    assert "(1.01 is asked for)" in result.stdout
-    assert " parameters on cpu, on 1437 digits\n" in result.stdout
+    said = played(1, "pytorch_digits.py", *arguments, code=1)
+    assert "(1.01 is asked for)" in said
+    assert " parameters on cpu, on 1437 digits\n" in said
 
 
 TWO_BY_TWO = {
@@ -81,41 +88,37 @@ TWO_BY_TWO = {
 @pytest.mark.slow
 def test_one_percent_of_the_gradient_learns_the_digits_as_well_and_sends_less() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
-    result = run(4, "pytorch_topk.py", "--epochs", "12", "--margin", "0.05", **TWO_BY_TWO)
-    assert result.returncode == 0, result.stdout + result.stderr
+    said = played(4, "pytorch_topk.py", "--epochs", "12", "--margin", "0.05", **TWO_BY_TWO)
     row = r" +(0\.\d{3}) +\d+\.\d ms +(\d+\.\d) kB$"
-    dense = re.search(rf"^dense{row}", result.stdout, re.MULTILINE)
-    topk = re.search(rf"^top-k 1\.0%{row}", result.stdout, re.MULTILINE)
-    assert dense is not None, result.stdout
-    assert topk is not None, result.stdout
+    dense = re.search(rf"^dense{row}", said, re.MULTILINE)
+    topk = re.search(rf"^top-k 1\.0%{row}", said, re.MULTILINE)
+    assert dense is not None, said
+    assert topk is not None, said
     assert float(dense[1]) > 0.9
     assert float(dense[2]) > 20 * float(topk[2]) > 0
-    assert result.stdout.endswith("all ranks hold the same weights, bit for bit\n")
+    assert said.endswith("all ranks hold the same weights, bit for bit\n")
 
 
-@pytest.mark.slow  # Two programs that import torch and scikit-learn; another one fails like it.
+@pytest.mark.slow  # One more that trains; another one fails like it.
 def test_top_k_digits_fail_when_the_accuracies_differ() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, which ships the data, is not installed")
-    result = run(2, "pytorch_topk.py", "--epochs", "1", "--margin", "-1")
-    assert result.returncode == 1, result.stdout + result.stderr
+    played(1, "pytorch_topk.py", "--epochs", "1", "--margin", "-1", code=1)
 
 
 @pytest.mark.slow
 def test_the_language_model_beats_character_frequencies() -> None:
-    result = run(2, "pytorch_char_lm.py", "--minutes", "0.3")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "it writes: 'The " in result.stdout
-    assert "all ranks hold the same weights, bit for bit" in result.stdout
+    said = played(2, "pytorch_char_lm.py", "--minutes", "0.2")
+    assert "it writes: 'The " in said
+    assert "all ranks hold the same weights, bit for bit" in said
 
 
 @pytest.mark.slow
 def test_the_synthetic_benchmark_prints_horovods_lines() -> None:
     small = ["--batch-size", "1", "--num-warmup-batches", "1", "--num-batches-per-iter", "1"]
-    result = run(
+    said = played(
         2, "pytorch_synthetic_benchmark.py", "--no-cuda", "--fp16-allreduce", *small,
         "--num-iters", "2", "--model", "resnet50",
     )  # fmt: skip
-    assert result.returncode == 0, result.stdout + result.stderr
     number = r"\d+\.\d"
     expected = [
         "Model: resnet50", "Batch size: 1", "Number of CPUs: 2", r"Running warmup\.\.\.",
@@ -123,7 +126,7 @@ def test_the_synthetic_benchmark_prints_horovods_lines() -> None:
         rf"Iter #1: {number} img/sec per CPU", rf"Img/sec per CPU: {number} \+-{number}",
         rf"Total img/sec on 2 CPU\(s\): {number} \+-{number}",
     ]  # fmt: skip
-    assert re.fullmatch("\n".join(expected), result.stdout.strip()), result.stdout
+    assert re.fullmatch("\n".join(expected), said.strip()), said
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +140,6 @@ def models() -> Any:
 
 @pytest.mark.parametrize("name", ["resnet50", "resnet101", "vgg16", "inception_v3"])
 def test_image_models_have_the_known_parameters(models: Any, name: str) -> None:
-    import torch
-
     with torch.device("meta"):
         parameters = list(models[name]().parameters())
     known = [shape for layer in KNOWN[name]() for shape in layer.shapes]
@@ -146,8 +147,6 @@ def test_image_models_have_the_known_parameters(models: Any, name: str) -> None:
 
 
 def test_transformer_xl_has_41_million_parameters_and_a_memory(models: Any) -> None:
-    import torch
-
     torch.manual_seed(0)
     model = models["transformer_xl"](length=8)
     assert 40.5e6 < sum(p.numel() for p in model.parameters()) < 41.5e6
@@ -164,8 +163,6 @@ def test_transformer_xl_has_41_million_parameters_and_a_memory(models: Any) -> N
 
 
 def test_distances_meet_keys() -> None:
-    import torch
-
     sys.path.insert(0, str(EXAMPLES))
     try:
         shifted = importlib.import_module("models.transformer_xl").shifted
