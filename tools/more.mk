@@ -140,7 +140,7 @@ lint-files: .venv-tools/.lint
 	.venv-tools/bin/python tools/check_docs.py
 	.venv-tools/bin/python tools/check_words.py
 	.venv-tools/bin/python tools/check_include_arrows.py
-	.venv-tools/bin/python tools/cuda_mutants.py --check
+	.venv-tools/bin/python tools/mutants.py cuda --check
 	git ls-files -z | grep -zvE '^(LICENSE|(harp_plugin/)?tests/fuzz/corpus/)' | xargs -0 .venv-tools/bin/codespell
 	.venv-tools/bin/ruff check .
 	.venv-tools/bin/ruff format --check .
@@ -192,13 +192,13 @@ harp: .venv/.ready
 
 .PHONY: harp-mutants
 harp-mutants:
-	$(PYTHON) tools/harp_mutants.py
+	$(PYTHON) tools/mutants.py harp
 
 .PHONY: cuda-mutants
 cuda-mutants: .venv/.ready
 	PATH="$(BIN):$$PATH" cmake --preset dev >/dev/null
 	PATH="$(BIN):$$PATH" cmake --build build/dev --target cuda_kernel_tests
-	$(PYTHON) tools/cuda_mutants.py
+	$(PYTHON) tools/mutants.py cuda
 
 .PHONY: kernels
 kernels:
