@@ -439,20 +439,6 @@ TEST_F(NcclGrid, a_failure_of_nccl_within_one_host_ends_the_world_on_all_ranks) 
   }
 }
 
-TEST_F(NcclGrid, an_asynchronous_error_and_an_operation_without_end_are_named) {
-  for (const Status& status :
-       errors_of(on_hosts({0, 0, 1, 1}), [] { fake::set_nccl("broken=3"); })) {
-    EXPECT_NE(status.message().find("remote process exited"), std::string::npos)
-        << status.message();
-  }
-  JobOptions options = on_hosts({0, 0, 1, 1});
-  options.adjust = [](Knobs& knobs) { knobs.nccl_timeout_s = 0.5; };
-  for (const Status& status : errors_of(options, [] { fake::set_nccl("hangs=3"); })) {
-    EXPECT_NE(status.message().find("which did not come in time"), std::string::npos)
-        << status.message();
-  }
-}
-
 TEST_F(NcclGrid, a_shard_that_cannot_be_copied_ends_the_world_on_all_ranks) {
   for (const char* const call : {"cuMemcpyDtoHAsync", "cuMemcpyHtoDAsync"}) {
     const std::string fault = std::string("devices=4,fail=") + call + "_v2:2:3";
