@@ -329,21 +329,6 @@ class World:
         ValueError while a compressed tensor is in flight.
         """
 
-    def mark_compression(self) -> None:
-        """Has `save_compression_moments()` tell how far tensors have come by now."""
-
-    def save_compression_moments(
-        self,
-    ) -> dict[tuple[int, str], tuple[tuple[int, int] | None, dict[tuple[int, int], bytes]]]:
-        """Returns the residuals of this rank, now and at moments next to it.
-
-        By process set and operation: how far the tensor had come at `mark_compression()`, or None
-        if it was not there, and states as of `save_compression()` by how far they have come. That
-        is how often it was all-reduced, and how many of these steps counted. There are the state of
-        now, and that before the last step, or after a step that the end of the world has cut off.
-        No state is there of tensors in flight, and of those that a GPU has which has failed.
-        """
-
     def check_compression(self, process_set: int, name: str, state: bytes) -> tuple[str, int, int]:
         """Returns dtype, elements and steps of a state; ValueError as `load_compression()`."""
 

@@ -74,30 +74,6 @@ py::dict save_compression(WorldBinding& world) {
   return states;
 }
 
-py::tuple to_python(const TopkSteps& at) {
-  return py::make_tuple(at.steps, at.counted);
-}
-
-py::dict save_compression_moments(WorldBinding& world) {
-  const std::vector<CompressionMoments> saved = [&] {
-    const py::gil_scoped_release nogil;
-    return world.engine().save_compression_moments();
-  }();
-  py::dict tensors;
-  for (const CompressionMoments& tensor : saved) {
-    py::object marked = py::none();
-    if (tensor.moments.marked) {
-      marked = to_python(*tensor.moments.marked);
-    }
-    const py::dict states;
-    for (const auto& [at, bytes] : tensor.moments.states) {
-      states[to_python(at)] = to_python(bytes);
-    }
-    tensors[py::make_tuple(tensor.process_set, tensor.name)] = py::make_tuple(marked, states);
-  }
-  return tensors;
-}
-
 SavedCompression to_saved(std::uint32_t process_set,
                           const std::string& name,
                           const py::bytes& state) {
@@ -223,12 +199,6 @@ void register_compression(py::module_& module,
           "process_set"_a,
           "num_bytes"_a)
       .def("save_compression", &save_compression)
-      .def("mark_compression",
-           [](WorldBinding& self) {
-             const py::gil_scoped_release nogil;
-             self.engine().mark_compression();
-           })
-      .def("save_compression_moments", &save_compression_moments)
       .def("check_compression", &check_compression, "process_set"_a, "name"_a, "state"_a)
       .def("load_compression", &load_compression, "process_set"_a, "name"_a, "state"_a)
       .def("scale_compression", &scale_compression, "factor"_a, "process_set"_a, "names"_a);

@@ -34,8 +34,6 @@ CompressedItem::CompressedItem(CompressedTensor tensor, const CompressedJob& job
 
 CompressedItem::~CompressedItem() {
   if (state().is_pending()) {
-    tensor_.entry->other_steps = tensor_.entry->steps + 1;  // As if it had come to its end.
-    tensor_.entry->is_cut_off = true;
     state().rollback();
   }
 }
@@ -60,13 +58,6 @@ const std::byte* CompressedItem::input() {
 
 Reduction CompressedItem::late_reduction() const {
   return reduction_after_blocks(job_.reduction, position());
-}
-
-Status CompressedItem::start_compression(KernelCalls& calls) {
-  LIGHTCC_RETURN_IF_ERROR(tensor_.entry->keep_marked());
-  tensor_.entry->state_stayed = false;
-  tensor_.entry->is_cut_off = false;
-  return add_compression(calls);
 }
 
 void CompressedItem::add_to_scatter(MemberSpans& spans) {
@@ -110,8 +101,7 @@ void CompressedItem::add_shards(MemberSpans& spans) {
 
 void CompressedItem::end_step() {
   TopkEntry& entry = *tensor_.entry;
-  entry.other_steps = entry.steps++;
-  entry.state_stayed = non_finite_;
+  ++entry.steps;
   if (!non_finite_) {
     entry.state->commit();
     ++entry.usage.steps;

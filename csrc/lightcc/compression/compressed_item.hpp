@@ -70,7 +70,7 @@ class CompressedItem {
   Reduction scatter_reduction() const;
   DataType dtype() const { return job_.reduction.dtype; }
   /// Adds the step of the state to `calls`.
-  Status start_compression(KernelCalls& calls);
+  virtual Status start_compression(KernelCalls& calls) = 0;
   /// The step of the state is done.
   virtual void finish_compression() = 0;
 
@@ -89,7 +89,6 @@ class CompressedItem {
   virtual Status finish_tensor(KernelCalls& /*calls*/) { return {}; }
 
  protected:
-  virtual Status add_compression(KernelCalls& calls) = 0;
   const GridPosition& position() const { return tensor_.entry->position; }
   const TensorSpan& span() const { return tensor_.span; }
   const CompressedJob& job() const { return job_; }

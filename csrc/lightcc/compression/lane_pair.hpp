@@ -25,10 +25,6 @@ class LanePair {
   std::span<const std::byte> bytes() const {
     return exists() ? std::span(current(), count_bytes_) : std::span<const std::byte>();
   }
-  std::span<const std::byte> next_bytes() const {
-    return exists() ? std::span(next_.front().bytes.data(), count_bytes_)
-                    : std::span<const std::byte>();
-  }
   void swap() { std::swap(current_, next_); }
 
  private:

@@ -20,7 +20,7 @@ std::size_t QuantizedItem::bytes_of(const ShardRange& range) const {
   return quantized_bytes(range.size_elems(), format_.bits());
 }
 
-Status QuantizedItem::add_compression(KernelCalls& calls) {
+Status QuantizedItem::start_compression(KernelCalls& calls) {
   std::vector<ShardRange> parts{part_of(0)};
   for (std::size_t block = 1; is_cut() && block < position().blocks; ++block) {
     parts.push_back(part_of(block));

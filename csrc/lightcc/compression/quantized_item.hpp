@@ -32,7 +32,7 @@ class QuantizedItem final : public CompressedItem {
  public:
   QuantizedItem(CompressedTensor tensor, const CompressedJob& job);
 
-  Status add_compression(KernelCalls& calls) override;
+  Status start_compression(KernelCalls& calls) override;
   void finish_compression() override;
   // Between blocks, together with the other tensors of its batch (quantized_batch.hpp).
 

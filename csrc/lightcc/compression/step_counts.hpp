@@ -1,11 +1,12 @@
 // At which step of its compression each tensor is, on all ranks alike.
 //
-// What a rank sends in a warm-up follows from the number of steps that it has made. Ranks that have
-// loaded different states, or a state on one rank alone, have made different numbers. NCCL, for
-// one, leaves undefined what happens where they then call it with different counts. So each rank
-// says with its request by how many steps it is ahead of the all-reduces of the tensor that this
-// world has begun. All ranks have begun the same ones, so these numbers compare. The least counts,
-// and is announced. In a usual step none changes, and nothing is said.
+// What a rank sends in a warm-up follows from the number of steps that it has made. Ranks that are
+// new in an elastic job, or that have loaded different states, have made different numbers. NCCL,
+// for one, leaves undefined what happens where they then call it with different counts. So each
+// rank says with its request by how many steps it is ahead of the all-reduces of the tensor that
+// this world has begun. All ranks have begun the same ones, so these numbers compare. The most
+// counts, and is announced: a training that has warmed up does not do so again for a newcomer. In a
+// usual step none changes, and nothing is said.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ class StepCounts {
   /// By how many steps this rank is ahead: it has made `steps`. While an all-reduce of the tensor
   /// runs, by how many it was agreed to be.
   std::int64_t ahead(const Key& key, std::uint64_t steps) const;
-  /// An all-reduce is announced, and `agreed` is the least that any rank is ahead. Returns the
+  /// An all-reduce is announced, and `agreed` is the most that any rank is ahead. Returns the
   /// steps made before it.
   std::uint64_t begin(const Key& key, std::int64_t agreed);
   /// One that had begun is over.

@@ -4,9 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include "lightcc/base/bytes.hpp"
 #include "lightcc/base/status.hpp"
@@ -31,13 +28,6 @@ struct CompressionUsage {
   void scale(double factor);
 };
 
-/// How far a tensor has come.
-struct TopkSteps {
-  std::uint64_t steps = 0;    ///< TopkEntry::steps.
-  std::uint64_t counted = 0;  ///< Those that counted: not void.
-  bool operator==(const TopkSteps&) const = default;
-};
-
 /// One tensor, as far as this rank has to do with it.
 struct TopkEntry {
   GridPosition position;
@@ -47,13 +37,7 @@ struct TopkEntry {
   std::unique_ptr<TopkShardState> state;  ///< Of this rank's shard.
   std::uint64_t steps = 0;  ///< Times that the tensor was all-reduced; the same on all ranks.
   CompressionUsage usage;
-  std::uint64_t other_steps = 0;  ///< `steps` that go with the other side.
-  bool state_stayed = false;      ///< In the last step: it was void.
-  bool is_cut_off = false;        ///< A step began after it, and did not come to its end.
-  double send_factor = 0.0;       ///< Multiplies what is kept back when it is sent; 0: not known.
-  std::optional<TopkSteps> marked = std::nullopt;  ///< At the last TopkStore::mark().
-  /// Of then, as TopkStore::save() has it: from the second step after it on.
-  Bytes marked_state = {};
+  double send_factor = 0.0;  ///< Multiplies what is kept back when it is sent; 0: not known.
 
   /// What save() wrote, on the plane of `kernels`. kInvalidArgument: its parts do not fit together.
   static Result<std::shared_ptr<TopkEntry>> load(const SavedEntry& saved, TopkKernels& kernels);
@@ -61,18 +45,7 @@ struct TopkEntry {
   bool fits(const GridPosition& on, DataType type, std::size_t numel) const;
   /// Moves what is kept back to the memory of `to`.
   Status move_to(TopkKernels& to);
-
-  /// Nothing where the plane of the state does not count.
-  std::optional<TopkSteps> come_to() const;
   Result<Bytes> save() const;
-
-  /// Has it go on as if it had made `agreed` steps by now, with what was kept back as it is.
-  /// Errors: kInvalidArgument, as of saved bytes.
-  Status go_on_at(std::uint64_t agreed);
-  /// The states that are still there: TopkStore::moments(). Errors: of save().
-  Result<std::vector<std::pair<TopkSteps, Bytes>>> moments() const;
-  /// Before each step: copies what there was at the last mark(), if the step takes its place.
-  Status keep_marked();
 };
 
 }  // namespace lightcc

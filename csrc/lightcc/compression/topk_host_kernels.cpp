@@ -72,9 +72,6 @@ class HostShardState final : public TopkShardState {
   std::optional<StepEnergy> energy() const override { return state_.energy(); }
   Status scale(double factor) override { return state_.scale(factor); }
   Status save(Bytes& out) const override { return state_.save(out); }
-  std::optional<std::uint64_t> step() const override { return state_.step(); }
-  std::optional<std::uint64_t> other_step() const override { return state_.other_step(); }
-  Status save_other(Bytes& out) const override { return state_.save_other(out); }
 
  private:
   std::size_t shard_bytes() const { return state_.numel() * element_size(state_.dtype()); }

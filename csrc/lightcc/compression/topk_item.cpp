@@ -39,7 +39,7 @@ ShardRange TopkItem::piece_of(std::size_t block) const {
   return topk_shard(shard().size_elems(), position().blocks, block, job().reduction.dtype);
 }
 
-Status TopkItem::add_compression(KernelCalls& calls) {
+Status TopkItem::start_compression(KernelCalls& calls) {
   if (plan_.exchange == TopkExchange::kDense) {
     outcome_.passes = 1;
     LIGHTCC_ASSIGN_OR_RETURN(std::unique_ptr<Work> work,

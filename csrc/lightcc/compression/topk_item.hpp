@@ -22,7 +22,7 @@ class TopkItem final : public CompressedItem {
  public:
   TopkItem(CompressedTensor tensor, const CompressedJob& job);
 
-  Status add_compression(KernelCalls& calls) override;
+  Status start_compression(KernelCalls& calls) override;
   void finish_compression() override;
 
   // Between blocks, together with the other tensors of its batch (topk_batch.hpp).

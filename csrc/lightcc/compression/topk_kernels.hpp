@@ -89,11 +89,6 @@ class TopkShardState {
   virtual std::optional<StepEnergy> energy() const { return std::nullopt; }
   virtual Status scale(double /*factor*/) { return detail::only_lists_here(); }
   virtual Status save(Bytes& out) const = 0;
-  /// TopkState::step(); nothing on a plane that does not count on the host.
-  virtual std::optional<std::uint64_t> step() const { return std::nullopt; }
-  /// TopkState::other_step() and save_other(); nothing on a plane that does not keep another state.
-  virtual std::optional<std::uint64_t> other_step() const { return std::nullopt; }
-  virtual Status save_other(Bytes& /*out*/) const { return detail::only_lists_here(); }
 };
 
 /// What TopkShardState::compress() is given.

@@ -211,23 +211,6 @@ Status TopkState::save(Bytes& out) const {
   return {};
 }
 
-Status TopkState::save_other(Bytes& out) const {
-  if (!impl_->other) {
-    return make_error(ErrorCode::kInternal, "a top-k state has no other one beside it");
-  }
-  const Impl::Other& other = *impl_->other;
-  write_saved_topk(
-      {.dtype = impl_->dtype,
-       .numel = impl_->numel,
-       .step = other.step,
-       .forecast = other.forecast,
-       .residual = impl_->residual.next_bytes(),
-       .velocity = other.has_velocity ? impl_->velocity.next_bytes() : std::span<const std::byte>(),
-       .has_velocity = other.has_velocity},
-      out);
-  return {};
-}
-
 Result<TopkState> TopkState::load(std::span<const std::byte> bytes) {
   LIGHTCC_ASSIGN_OR_RETURN(const SavedTopk saved, parse_saved_topk(bytes));
   TopkState state(saved.dtype, saved.numel);

@@ -110,10 +110,6 @@ bool TopkState::is_pending() const {
   return impl_->pending != Impl::Pending::kNone;
 }
 
-std::optional<std::uint64_t> TopkState::other_step() const {
-  return impl_->other ? std::optional(impl_->other->step) : std::nullopt;
-}
-
 double TopkState::residual_at(std::size_t i) const {
   return lane_at(impl_->dtype, impl_->residual.current(), i);
 }
@@ -169,10 +165,6 @@ void TopkState::commit() {
     return rollback();
   }
   impl_->residual.swap();
-  if (impl_->next_has_velocity || !impl_->had_velocity) {
-    impl_->other = {
-        .step = impl_->step, .forecast = impl_->forecast, .has_velocity = impl_->had_velocity};
-  }
   if (impl_->next_has_velocity) {
     impl_->velocity.swap();
   } else {
@@ -184,12 +176,6 @@ void TopkState::commit() {
 }
 
 void TopkState::rollback() {
-  if (impl_->pending == Impl::Pending::kFinite &&
-      (impl_->had_velocity || !impl_->next_has_velocity)) {
-    impl_->other = {.step = impl_->step + 1,
-                    .forecast = impl_->next_forecast,
-                    .has_velocity = impl_->next_has_velocity};
-  }
   if (is_pending() && !impl_->had_velocity) {
     impl_->velocity = {};
   }
@@ -205,7 +191,6 @@ Status TopkState::scale(double factor) {
                       "a residual cannot be scaled by %g: allowed is a finite number above 0",
                       factor);
   }
-  impl_->other.reset();
   const IeeeFloatMode mode;
   for (detail::LanePair* lanes : {&impl_->residual, &impl_->velocity}) {
     if (!lanes->exists()) {

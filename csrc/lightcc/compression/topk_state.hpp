@@ -16,10 +16,6 @@
 // not determine what it was made from, so there is no undoing in place. The shard itself is only
 // read.
 //
-// Until the next step begins, the second buffer holds what was before the last step, or what a step
-// that was rolled back would have made. So one step can still be told otherwise after its end,
-// where a failure has left ranks on both sides of it: save_other().
-//
 // With momentum correction (Lin et al., "Deep Gradient Compression", 2018) a velocity is kept, too:
 //   velocity = momentum * velocity + input_scale * shard;  acc = residual + velocity
 // and both are cleared where an element is sent.
@@ -156,14 +152,6 @@ class TopkState {
   /// What save() wrote, whole. Errors: kInvalidArgument, saying what is wrong: another version, cut
   /// short, damaged (there is a checksum), not this many elements.
   static Result<TopkState> load(std::span<const std::byte> bytes);
-
-  /// step() of the other state that is there: that before the last committed step, or that which a
-  /// step would have made that was finite and was rolled back. Nothing from the beginning of a step
-  /// to its end; after load() or scale(); and where a velocity is on one side of the step alone and
-  /// has gone.
-  std::optional<std::uint64_t> other_step() const;
-  /// save() of that state. Errors: kInternal where there is none.
-  Status save_other(Bytes& out) const;
 
   /// Shard `j` of `n` made from the saved shards 0, 1, ... of the same tensor under another number
   /// of shards: residuals (and velocities) of the whole tensor one after another, cut anew. The

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "lightcc/compression/lane_pair.hpp"
 #include "lightcc/compression/topk_state.hpp"
@@ -19,7 +18,6 @@ struct TopkState::Impl {
 
   /// A step on this state. Makes the velocity where one is needed for the first time.
   detail::TopkStepJob job(double scale, double momentum, SimdLevel level) {
-    other.reset();  // Its lanes are written now.
     had_velocity = velocity.exists();
     next_has_velocity = momentum != 0.0;
     if (next_has_velocity && !had_velocity) {
@@ -60,13 +58,6 @@ struct TopkState::Impl {
   StepEnergy energy;
   detail::TopkForecast next_forecast;
 
-  /// What goes with the lanes that are not current, where they hold a state.
-  struct Other {
-    std::uint64_t step = 0;
-    detail::TopkForecast forecast;
-    bool has_velocity = false;
-  };
-  std::optional<Other> other;
   bool had_velocity = false;
   bool next_has_velocity = false;
 };

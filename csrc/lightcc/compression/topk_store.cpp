@@ -1,7 +1,7 @@
 #include "lightcc/compression/topk_store.hpp"
 
 #include <cmath>
-#include <limits>
+#include <optional>
 #include <set>
 
 #include "lightcc/compression/saved_entry.hpp"
@@ -41,7 +41,6 @@ Result<std::shared_ptr<TopkEntry>> TopkStore::entry(const Key& key,
   std::shared_ptr<TopkEntry>& found = entries_[key];
   if (found != nullptr && found->fits(position, dtype, elements)) {
     if (found->kernels != &kernels) {
-      LIGHTCC_RETURN_IF_ERROR(found->keep_marked());  // Of two sides, one moves.
       LIGHTCC_RETURN_IF_ERROR(found->move_to(kernels));
     }
     return found;
@@ -91,34 +90,6 @@ Result<std::vector<std::pair<TopkStore::Key, Bytes>>> TopkStore::save() const {
     }
     LIGHTCC_ASSIGN_OR_RETURN(Bytes bytes, entry->save());
     all.emplace_back(key, std::move(bytes));
-  }
-  return all;
-}
-
-void TopkStore::mark() {
-  for (const auto& [key, entry] : entries_) {
-    entry->marked_state = {};
-    // Where the plane does not count, steps that no rank has.
-    entry->marked = entry->come_to().value_or(
-        TopkSteps{.steps = entry->steps, .counted = std::numeric_limits<std::uint64_t>::max()});
-  }
-}
-
-std::vector<std::pair<TopkStore::Key, TopkMoments>> TopkStore::moments() const {
-  std::vector<std::pair<Key, TopkMoments>> all;
-  all.reserve(entries_.size());
-  for (const auto& [key, entry] : entries_) {
-    auto states = entry->moments();
-    if (!states.ok()) {
-      LIGHTCC_LOG(LogLevel::kWarning,
-                  "what compression kept back of '%s' is lost: %s",
-                  key.second.c_str(),
-                  states.status().message().c_str());
-    }
-    all.emplace_back(
-        key,
-        TopkMoments{.marked = entry->marked,
-                    .states = states.ok() ? std::move(*states) : decltype(TopkMoments::states)()});
   }
   return all;
 }
@@ -176,7 +147,6 @@ Status TopkStore::set_factor(const Key& key, double factor) {
   }
   TopkEntry& entry = *found->second;
   if (const std::optional<double> change = factor_change(entry.send_factor, factor)) {
-    LIGHTCC_RETURN_IF_ERROR(entry.keep_marked());
     LIGHTCC_RETURN_IF_ERROR(bring_home(entry));
     LIGHTCC_RETURN_IF_ERROR(entry.state->scale(*change));
   }

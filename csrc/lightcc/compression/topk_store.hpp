@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -31,12 +30,6 @@ struct TensorUsage {
   std::uint32_t process_set = 0;
   std::string name;
   CompressionUsage usage;
-};
-
-/// States that are there of one tensor: what it kept back at moments next to each other.
-struct TopkMoments {
-  std::optional<TopkSteps> marked;  ///< At the last mark(); nothing: it was not there.
-  std::vector<std::pair<TopkSteps, Bytes>> states;  ///< As of save().
 };
 
 /// What saved bytes say of a tensor. Ranks that go on together have the same.
@@ -92,12 +85,6 @@ class TopkStore {
   void say_once(const std::string& what, const std::string& why, LogLevel level = LogLevel::kInfo);
   /// Every entry, for load(). kInvalidArgument: a tensor is in flight.
   Result<std::vector<std::pair<Key, Bytes>>> save() const;
-  /// Remembers how far each tensor has come: a step of the training is finished.
-  void mark();
-  /// Of every entry the states that are still there: now, at the last mark(), and before the last
-  /// step, or after a step that did not come to its end. None where it is in flight, its plane does
-  /// not count, or its memory cannot be read: a GPU may have failed.
-  std::vector<std::pair<Key, TopkMoments>> moments() const;
   /// What load() would take in, without doing it. Errors: as load().
   Result<TopkSavedTensor> check(const Key& key, std::span<const std::byte> saved) const;
   /// Takes in what save() gave, under `key`. kInvalidArgument: damaged, or the tensor is in flight.

@@ -142,7 +142,7 @@ Status Sequencer::on_request(Ranks ranks,
                         ? check_transfer(pending.common, pending.first_rank, signature, first)
                         : check_agreement(pending.common, pending.first_rank, signature, first);
   }
-  pending.common.steps_ahead = std::min(pending.common.steps_ahead, signature.steps_ahead);
+  pending.common.steps_ahead = std::max(pending.common.steps_ahead, signature.steps_ahead);
   if (!request.objection.empty() && pending.error.ok()) {
     pending.error = Status(ErrorCode::kMismatch, request.objection);
   }
@@ -247,7 +247,7 @@ Status Sequencer::on_ready_slot(Ranks ranks,
     // Others asked for something new under this name; this rank still means the slot.
     pending.error = check_agreement(pending.common, pending.first_rank, slot.common, first);
   }
-  pending.common.steps_ahead = std::min(pending.common.steps_ahead, slot.common.steps_ahead);
+  pending.common.steps_ahead = std::max(pending.common.steps_ahead, slot.common.steps_ahead);
   if (is_timed(pending)) {
     slow_ranks_.on_reports(pending.common.process_set, ranks, now);
   }

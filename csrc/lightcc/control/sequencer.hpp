@@ -100,7 +100,7 @@ class Sequencer {
   struct Pending {
     void begin(const Signature& signature, int rank, TimePoint now);
 
-    Signature common;  // The first reporter's, but for the least steps_ahead of all.
+    Signature common;  // The first reporter's, but for the most steps_ahead of all.
     int first_rank = -1;
     std::shared_ptr<const std::vector<std::int32_t>> members;
     std::vector<std::uint8_t> reported;  // By member index.

@@ -27,20 +27,20 @@ double factor_of_kept(const Signature& signature, const BucketSite& site) {
 }
 
 constexpr const char* kOtherSteps =
-    "ranks had made different numbers of steps, and all go on with the least; load states of "
+    "ranks had made different numbers of steps, and all go on with the most; load states of "
     "compression on all ranks, or on none";
 
 /// At the step of which all ranks have agreed.
-Status go_on(TopkEntry& entry, const BucketTensor& tensor, TopkStore& topk) {
+void go_on(TopkEntry& entry, const BucketTensor& tensor, TopkStore& topk) {
   if (entry.steps == tensor.steps) {
-    return {};
+    return;
   }
   topk.say_once("compression of '" + tensor.signature().name + "' goes on after " +
                     std::to_string(tensor.steps) + " steps, and not after " +
                     std::to_string(entry.steps) + ": ",
                 kOtherSteps,
                 LogLevel::kWarning);
-  return entry.go_on_at(tensor.steps);
+  entry.steps = tensor.steps;
 }
 
 Result<std::shared_ptr<TopkEntry>> entry_on(TopkKernels& kernels,
@@ -55,7 +55,7 @@ Result<std::shared_ptr<TopkEntry>> entry_on(TopkKernels& kernels,
       site.topk.entry(key, *site.topk_position, signature.dtype, elements_of(signature), kernels);
   if (entry.ok()) {
     (*entry)->send_factor = factor;
-    LIGHTCC_RETURN_IF_ERROR(go_on(**entry, tensor, site.topk));
+    go_on(**entry, tensor, site.topk);
   }
   return entry;
 }

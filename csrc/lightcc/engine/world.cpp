@@ -207,16 +207,6 @@ class WorldImpl final : public World {
     return lightcc::save_compression(core_->executor().topk());
   }
 
-  void mark_compression() override {
-    const MutexLock lock(drive_mutex_);
-    core_->executor().topk().mark();
-  }
-
-  std::vector<CompressionMoments> save_compression_moments() const override {
-    const MutexLock lock(drive_mutex_);
-    return lightcc::save_compression_moments(core_->executor().topk());
-  }
-
   Result<TopkSavedTensor> check_compression(const SavedCompression& saved) const override {
     const MutexLock lock(drive_mutex_);
     return core_->executor().topk().check({saved.process_set, saved.name}, saved.bytes);

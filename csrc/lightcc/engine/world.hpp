@@ -159,13 +159,6 @@ struct SavedCompression {
   Bytes bytes;
 };
 
-/// What compression remembers of a tensor at moments next to each other.
-struct CompressionMoments {
-  std::uint32_t process_set = kGlobalProcessSet;
-  std::string name;  ///< Of the operation.
-  TopkMoments moments;
-};
-
 /// When wait() returns, of what a device has been given.
 enum class Until : std::uint8_t {
   kEnqueued,  ///< When the operations are done: order() says who may use the results.
@@ -240,13 +233,6 @@ class World {
   virtual bool compresses(std::uint32_t process_set, std::uint64_t num_bytes) const = 0;
   /// What compression remembers on this rank. kInvalidArgument: a compressed tensor is in flight.
   virtual Result<std::vector<SavedCompression>> save_compression() const = 0;
-  /// Has save_compression_moments() tell how far tensors have come by now: a step of the training
-  /// is finished.
-  virtual void mark_compression() = 0;
-  /// What compression remembers on this rank, and of each tensor also what it remembered before its
-  /// last step, or would after one that the end of the world has cut off. Nothing of tensors in
-  /// flight, and of those that a GPU has which has failed.
-  virtual std::vector<CompressionMoments> save_compression_moments() const = 0;
   /// What load_compression() would take in, without doing it. Errors: as load_compression().
   virtual Result<TopkSavedTensor> check_compression(const SavedCompression& saved) const = 0;
   /// Remembers what was saved instead. kInvalidArgument: it is damaged, or its tensor is in flight.

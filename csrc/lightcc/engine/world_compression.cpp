@@ -14,16 +14,6 @@ Result<std::vector<SavedCompression>> save_compression(const TopkStore& store) {
   return all;
 }
 
-std::vector<CompressionMoments> save_compression_moments(const TopkStore& store) {
-  auto entries = store.moments();
-  std::vector<CompressionMoments> all;
-  all.reserve(entries.size());
-  for (auto& [key, moments] : entries) {
-    all.push_back({key.first, key.second, std::move(moments)});
-  }
-  return all;
-}
-
 Status scale_compression(TopkStore& store,
                          double factor,
                          std::uint32_t process_set,

@@ -13,8 +13,6 @@ namespace lightcc {
 
 /// TopkStore::save(), tensor by tensor.
 Result<std::vector<SavedCompression>> save_compression(const TopkStore& store);
-/// TopkStore::moments(), likewise.
-std::vector<CompressionMoments> save_compression_moments(const TopkStore& store);
 /// TopkStore::scale() of the tensors `names` of a process set.
 Status scale_compression(TopkStore& store,
                          double factor,

@@ -85,32 +85,20 @@ class CudaShardState final : public TopkShardState {
       shard_->commit();
     }
   }
-  void rollback() override {
-    if (std::exchange(pending_, false)) {
-      shard_->rollback();
-    }
-  }
+  void rollback() override { pending_ = false; }
   bool is_pending() const override { return pending_; }
   std::optional<StepEnergy> energy() const override { return shard_->energy; }
   /// Blocks: until the GPU has copied it.
-  Status save(Bytes& out) const override { return save_by(&TopkSite::save_shard, out); }
-  std::optional<std::uint64_t> step() const override { return shard_->now.step; }
-  std::optional<std::uint64_t> other_step() const override {
-    return shard_->other ? std::optional(shard_->other->step) : std::nullopt;
-  }
-  /// Blocks: as save().
-  Status save_other(Bytes& out) const override { return save_by(&TopkSite::save_other, out); }
-
- private:
-  Status save_by(Status (TopkSite::*part)(TopkShard&, Bytes&, StreamHandle*), Bytes& out) const {
+  Status save(Bytes& out) const override {
     if (pending_) {
       return is_pending_error("saving");
     }
-    return launcher_->run([this, part, &out](const GpuSite& gpu) {
-      return (gpu.topk.*part)(*shard_, out, gpu.stream.get());
+    return launcher_->run([this, &out](const GpuSite& gpu) {
+      return gpu.topk.save_shard(*shard_, out, gpu.stream.get());
     });
   }
 
+ private:
   std::shared_ptr<Launcher> launcher_;
   std::shared_ptr<std::atomic<int>> under_way_;
   std::shared_ptr<TopkShard> shard_;

@@ -82,7 +82,9 @@ Status TopkSite::add_velocity(TopkShard& shard, StreamHandle* stream) const {
 
 Status TopkSite::load_shard(TopkShard& shard, const SavedTopk& saved, StreamHandle* stream) {
   LIGHTCC_RETURN_IF_ERROR(make(shard, stream));
-  shard.now = {.step = saved.step, .forecast = saved.forecast, .has_velocity = saved.has_velocity};
+  shard.step = saved.step;
+  shard.forecast = saved.forecast;
+  shard.has_velocity = saved.has_velocity;
   TopkProgress progress{};
   progress.forecast = bits_of(saved.forecast);
   progress.step = saved.step;
@@ -99,65 +101,49 @@ Status TopkSite::load_shard(TopkShard& shard, const SavedTopk& saved, StreamHand
 }
 
 Status TopkSite::save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream) {
-  return save_side(shard, shard.now, true, out, stream);
-}
-
-Status TopkSite::save_other(TopkShard& shard, Bytes& out, StreamHandle* stream) {
-  if (!shard.other) {
-    return make_error(ErrorCode::kInternal, "a top-k state of a GPU has no other one beside it");
-  }
-  return save_side(shard, *shard.other, false, out, stream);
-}
-
-Status TopkSite::save_side(TopkShard& shard,
-                           const TopkShard::Side& side,
-                           bool is_current,
-                           Bytes& out,
-                           StreamHandle* stream) {
   LIGHTCC_ASSIGN_OR_RETURN(const Address rows, scratch(sizeof(TopkTensor)));
   if (settle(shard)) {
     const TopkTensor row = detail::row_of(shard);
     LIGHTCC_RETURN_IF_ERROR(copy_to_device(rows, &row, sizeof(row), stream));
     LIGHTCC_RETURN_IF_ERROR(commit(1, rows, stream));
   }
-  shard.ending = TopkShard::Ending::kNotified;
+  shard.is_commit_due = false;
   TopkProgress progress{};
   LIGHTCC_RETURN_IF_ERROR(copy_to_host(&progress, shard.memory->get(), sizeof(progress), stream));
   LIGHTCC_RETURN_IF_ERROR(wait(stream));
-  if (progress.step != shard.now.step) {
+  if (progress.step != shard.step) {
     return make_error(ErrorCode::kInternal,
                       "a GPU has made %llu steps of top-k compression, where the host counts %llu",
                       static_cast<unsigned long long>(progress.step),
-                      static_cast<unsigned long long>(shard.now.step));
+                      static_cast<unsigned long long>(shard.step));
   }
   const std::size_t bytes = shard.numel * shard.lane_bytes();
-  const u32 which = is_current ? progress.current : 1 - progress.current;
-  const std::size_t lanes = which * detail::lanes_bytes(shard);
+  const std::size_t lanes = progress.current * detail::lanes_bytes(shard);
   std::vector<std::byte> residual(bytes);
-  std::vector<std::byte> velocity(side.has_velocity ? bytes : 0);
+  std::vector<std::byte> velocity(shard.has_velocity ? bytes : 0);
   LIGHTCC_RETURN_IF_ERROR(
       copy_to_host(residual.data(), shard.memory->get() + detail::kLanesAt + lanes, bytes, stream));
-  if (side.has_velocity) {
+  if (shard.has_velocity) {
     LIGHTCC_RETURN_IF_ERROR(
         copy_to_host(velocity.data(), shard.velocity->get() + lanes, bytes, stream));
   }
   LIGHTCC_RETURN_IF_ERROR(wait(stream));
   write_saved_topk({.dtype = shard.dtype,
                     .numel = shard.numel,
-                    .step = side.step,
-                    .forecast = side.forecast,
+                    .step = shard.step,
+                    .forecast = shard.forecast,
                     .residual = residual,
                     .velocity = velocity,
-                    .has_velocity = side.has_velocity},
+                    .has_velocity = shard.has_velocity},
                    out);
   return {};
 }
 
 bool TopkSite::settle(TopkShard& shard) {
-  if (!shard.now.has_velocity) {
+  if (!shard.has_velocity) {
     shard.velocity.reset();
   }
-  return shard.ending == TopkShard::Ending::kCommitted;
+  return shard.is_commit_due;
 }
 
 Status TopkSite::commit(std::size_t count, Address rows, StreamHandle* stream) const {

@@ -58,8 +58,6 @@ class TopkSite {
   Status load_shard(TopkShard& shard, const SavedTopk& saved, StreamHandle* stream);
   /// Appends what TopkState::save() would. kInternal: the GPU is not where the host thinks it is.
   Status save_shard(TopkShard& shard, Bytes& out, StreamHandle* stream);
-  /// The same of TopkState::save_other(). kInternal: there is no other side.
-  Status save_other(TopkShard& shard, Bytes& out, StreamHandle* stream);
 
   /// TopkState::compress() of shards of one dtype, each of which occurs once. Copies to the host
   /// what the lists hold, and TopkProgress of each. Up to kMaxTopkTensors shards take as many
@@ -88,12 +86,6 @@ class TopkSite {
   Status add_velocity(TopkShard& shard, StreamHandle* stream) const;
   /// What the host has to do about how the last step ended. Returns whether the GPU is to be told.
   static bool settle(TopkShard& shard);
-  /// Appends the lanes that are current, or the others, as those of `side`.
-  Status save_side(TopkShard& shard,
-                   const TopkShard::Side& side,
-                   bool is_current,
-                   Bytes& out,
-                   StreamHandle* stream);
   /// Tells the GPU that the last steps of `count` shards count, whose rows are the first ones of
   /// the table `rows`.
   Status commit(std::size_t count, Address rows, StreamHandle* stream) const;

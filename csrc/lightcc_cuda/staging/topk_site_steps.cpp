@@ -89,12 +89,9 @@ Status TopkSite::compress_table(StepTable& table, StreamHandle* stream) {
     LIGHTCC_RETURN_IF_ERROR(commit(committed, rows, stream));
   }
   for (const SiteStep& step : table.steps) {
-    step.shard->ending = TopkShard::Ending::kNotified;
+    step.shard->is_commit_due = false;
   }
   LIGHTCC_RETURN_IF_ERROR(launch_step(table, stream));
-  for (const SiteStep& step : table.steps) {
-    step.shard->course = TopkShard::Course::kLaunched;
-  }
   return fetch_lists(
       table, memory, pinned.get() + reports_of_host, pinned.get() + packed_of_host, stream);
 }
@@ -140,7 +137,7 @@ Result<std::size_t> TopkSite::read_reports(std::span<const SiteStep> steps,
     }
     shard.energy = {.input = progress.input_energy, .kept = progress.kept_energy};
     shard.next_forecast = detail::forecast_of(progress.next);
-    shard.course = TopkShard::Course::kReported;
+    shard.is_reported = true;
     *step.outcome = {.bytes = detail::layout_of(step, count).end,
                      .count = count,
                      .non_finite = shard.is_non_finite,

@@ -210,11 +210,11 @@ class Rank {
   Traffic& traffic(std::uint32_t lane) { return lanes_[lane]; }
   TopkCounters& counters() { return counters_; }
   std::vector<Bytes> kept_back() const {
+    auto saved = store_.save();
+    EXPECT_TRUE(saved.ok()) << saved.status().message();
     std::vector<Bytes> all;
-    for (auto& [key, of_tensor] : store_.moments()) {
-      for (auto& [steps, bytes] : of_tensor.states) {
-        all.push_back(std::move(bytes));
-      }
+    for (auto& [key, bytes] : *saved) {
+      all.push_back(std::move(bytes));
     }
     return all;
   }
@@ -250,7 +250,8 @@ class World {
            std::size_t end,
            const CompressionSpec& spec,
            std::uint64_t seed,
-           std::size_t void_tensor = ~std::size_t{0}) {
+           std::size_t void_tensor = ~std::size_t{0},
+           int turns = kPatience) {
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       std::vector<Buffer> inputs;
       for (std::size_t i = first; i < end; ++i) {
@@ -263,10 +264,14 @@ class World {
       }
       ranks_[rank]->begin(first, std::move(inputs), spec);
     }
-    drive(seed);
+    drive(seed, turns);
   }
   void run_all(const Sizes& sizes, const CompressionSpec& spec, std::uint64_t seed) {
     run(sizes, 0, sizes.size(), spec, seed);
+  }
+  /// A step that ends after so many turns of ranks, as where the world fails.
+  void run_in_part(const Sizes& sizes, const CompressionSpec& spec, std::uint64_t seed, int turns) {
+    run(sizes, 0, sizes.size(), spec, seed, ~std::size_t{0}, turns);
   }
 
   void expect_ok() const {
@@ -277,13 +282,13 @@ class World {
 
  private:
   /// One rank after another that the seed draws, until all are done or one has failed.
-  void drive(std::uint64_t seed) {
+  void drive(std::uint64_t seed, int turns) {
     Rng rng(seed);
     std::set<std::size_t> left;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       left.insert(rank);
     }
-    for (int turn = 0; turn < kPatience && !left.empty(); ++turn) {
+    for (int turn = 0; turn < turns && !left.empty(); ++turn) {
       const std::size_t index = rng.below(ranks_.size());
       Rank& rank = *ranks_[index];
       if (rank.advance()) {
@@ -293,7 +298,7 @@ class World {
         break;  // Others may wait for it without an end.
       }
     }
-    EXPECT_TRUE(left.empty() ||
+    EXPECT_TRUE(left.empty() || turns < kPatience ||
                 std::ranges::any_of(ranks_, [](const auto& rank) { return !rank->status().ok(); }));
     for (const auto& rank : ranks_) {
       rank->abandon();

@@ -21,7 +21,7 @@ TEST(StepCounts, a_rank_that_only_takes_steps_is_never_ahead) {
   }
 }
 
-TEST(StepCounts, ranks_go_on_with_the_least) {
+TEST(StepCounts, ranks_go_on_with_the_most) {
   StepCounts here;
   StepCounts there;
   for (int step = 0; step < 2; ++step) {
@@ -30,12 +30,12 @@ TEST(StepCounts, ranks_go_on_with_the_least) {
       counts->end(kTensor);
     }
   }
-  // One has loaded a state after 100 steps; the other one, later, a state after 1.
-  std::uint64_t own = 100;
+  // One has loaded a state after 1 step; the other one, later, a state after 100.
+  std::uint64_t own = 1;
   std::uint64_t other = 2;
-  for (const std::uint64_t expected : {2U, 3U, 1U, 2U}) {
-    other = expected == 1 ? 1 : other;
-    const std::int64_t agreed = std::min(here.ahead(kTensor, own), there.ahead(kTensor, other));
+  for (const std::uint64_t expected : {2U, 3U, 100U, 101U}) {
+    other = expected == 100 ? 100 : other;
+    const std::int64_t agreed = std::max(here.ahead(kTensor, own), there.ahead(kTensor, other));
     own = here.begin(kTensor, agreed) + 1;
     other = there.begin(kTensor, agreed) + 1;
     EXPECT_EQ(own, expected + 1);

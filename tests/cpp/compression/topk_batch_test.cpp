@@ -107,6 +107,45 @@ TEST(TopkBatch, each_tensor_has_the_bits_that_it_has_by_itself) {
   expect_the_bits_of_single_tensors({17, 1}, {.ratio = 1.0});
 }
 
+/// What each rank kept back of each tensor.
+std::vector<std::vector<Bytes>> kept_back(World& world) {
+  std::vector<std::vector<Bytes>> all;
+  for (const auto& rank : world.ranks()) {
+    all.push_back(rank->kept_back());
+  }
+  return all;
+}
+
+TEST(TopkBatch, a_step_that_is_cut_off_anywhere_leaves_what_was_before_or_after_it) {
+  const Shape shape{2, 2};
+  for (const CompressionSpec& spec : {CompressionSpec{.ratio = 0.02, .momentum = 0.9},
+                                      CompressionSpec{.ratio = kMixedRatio},
+                                      CompressionSpec{.ratio = 1.0},
+                                      CompressionSpec{.compressor = Compressor::kInt4}}) {
+    World whole(shape);
+    whole.run_all(kMixed, spec, 0);
+    const auto before = kept_back(whole);
+    whole.run_all(kMixed, spec, 1);
+    const auto after = kept_back(whole);
+    std::size_t ended = 0;
+    for (int turns = 0; ended < after.size() * kMixed.size(); turns += 17) {
+      World world(shape);
+      world.run_all(kMixed, spec, 0);
+      world.run_in_part(kMixed, spec, 1, turns);
+      ended = 0;
+      const auto kept = kept_back(world);
+      for (std::size_t rank = 0; rank < after.size(); ++rank) {
+        for (std::size_t i = 0; i < kMixed.size(); ++i) {
+          const bool is_after = kept[rank][i] == after[rank][i];
+          ended += is_after ? 1 : 0;
+          ASSERT_TRUE(is_after || kept[rank][i] == before[rank][i]) << "rank " << rank << ", " << i;
+        }
+      }
+      ASSERT_LT(turns, kPatience);
+    }
+  }
+}
+
 // --- What a peer may send ------------------------------------------------------------------------
 
 /// A header with another number at `index`.

@@ -98,26 +98,6 @@ TEST(TopkStore, tells_of_the_steps_that_an_entry_would_have) {
   EXPECT_EQ(store.steps_of({0, "b"}, position, DataType::kFloat32, kElements), 0U);
 }
 
-TEST(TopkStore, an_entry_that_goes_on_at_another_step_takes_its_mark_along) {
-  TopkStore store(kernels());
-  fill(store, {0, "a"});
-  store.mark();
-  const auto entry = store.entry({0, "a"}, {.blocks = 2}, DataType::kFloat32, kElements, kernels());
-  ASSERT_TRUE(entry.ok());
-  ASSERT_EQ((*entry)->marked->steps, 1U);
-  for (const std::uint64_t agreed : {9U, 4U}) {
-    ASSERT_TRUE((*entry)->go_on_at(agreed).ok());
-    EXPECT_EQ((*entry)->steps, agreed);
-    EXPECT_EQ((*entry)->marked->steps, agreed);
-    EXPECT_EQ(residual_of(**entry, 3), 4.0);
-  }
-  // A copy of what there was at the mark says of which step it is.
-  (*entry)->marked_state = store.save()->front().second;
-  ASSERT_TRUE((*entry)->go_on_at(2).ok());
-  EXPECT_EQ((*entry)->marked_state, store.save()->front().second);
-  EXPECT_EQ(store.check({0, "a"}, (*entry)->marked_state)->steps, 2U);
-}
-
 TEST(TopkStore, forgets_a_process_set) {
   TopkStore store(kernels());
   fill(store, {0, "a"});
@@ -207,22 +187,6 @@ TEST(TopkStore, saves_the_factor) {
   older.erase(older.begin() + 8, older.begin() + 16);
   ASSERT_TRUE(other.load(key, older).ok());
   ASSERT_TRUE(other.set_factor(key, 0.5).ok());
-  EXPECT_EQ(residual(other, key, 3), 4.0);
-}
-
-TEST(TopkStore, another_factor_leaves_the_moment_before_a_step_to_tell) {
-  TopkStore store(kernels());
-  const TopkStore::Key key{0, "a"};
-  fill(store, key);
-  ASSERT_TRUE(store.set_factor(key, 0.25).ok());
-  store.mark();
-  ASSERT_TRUE(store.set_factor(key, 0.5).ok());
-  const TopkMoments moments = store.moments().front().second;
-  ASSERT_EQ(moments.states.size(), 1U);
-  EXPECT_EQ(moments.states.front().first, *moments.marked);
-  TopkStore other(kernels());
-  ASSERT_TRUE(other.load(key, moments.states.front().second).ok());
-  ASSERT_TRUE(other.set_factor(key, 0.25).ok());
   EXPECT_EQ(residual(other, key, 3), 4.0);
 }
 

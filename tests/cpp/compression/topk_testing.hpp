@@ -20,7 +20,6 @@
 #include "lightcc/compression/shard.hpp"
 #include "lightcc/compression/topk_list.hpp"
 #include "lightcc/compression/topk_state.hpp"
-#include "lightcc/compression/topk_store.hpp"
 
 namespace lightcc::testing {
 
@@ -233,16 +232,6 @@ inline TopkRequest exactly(std::size_t k, SimdLevel level) {
 
 inline TopkRequest about(std::size_t k, std::size_t numel, SimdLevel level) {
   return {.k = k, .capacity = topk_capacity(k, numel), .level = level};
-}
-
-/// The state of a moment; null: it is not there.
-inline const Bytes* state_at(const TopkMoments& moments, const TopkSteps& at) {
-  for (const auto& [steps, bytes] : moments.states) {
-    if (steps == at) {
-      return &bytes;
-    }
-  }
-  return nullptr;
 }
 
 }  // namespace lightcc::testing

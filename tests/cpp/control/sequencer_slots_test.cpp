@@ -78,7 +78,7 @@ TEST(Sequencer, beyond_the_capacity_operations_travel_in_full) {
 }
 
 // Of what the members say in full or mean by a slot, whoever comes first.
-TEST(Sequencer, the_least_number_of_steps_ahead_is_announced) {
+TEST(Sequencer, the_greatest_number_of_steps_ahead_is_announced) {
   Negotiation n(world_of(3));
   const auto ahead = [](std::int64_t steps) {
     Signature s = allreduce("a");
@@ -90,17 +90,17 @@ TEST(Sequencer, the_least_number_of_steps_ahead_is_announced) {
   n.expect_ok(n.ask(2, ahead(-2)));
   n.expect_ok(n.ask(1, ahead(3)));
   const AnnouncedTensor first = n.run_one();
-  EXPECT_EQ(first.signature, ahead(-2));
+  EXPECT_EQ(first.signature, ahead(7));
   n.all_ready(first.slot);
   EXPECT_EQ(n.run_one(), (AnnouncedTensor{first.slot, std::nullopt, {}}));
-  for (const std::int64_t loaded : {5, -5}) {
+  for (const std::int64_t loaded : {9, 5}) {
     for (const bool is_first : {true, false}) {
       n.expect_ok(is_first ? n.ask(1, ahead(loaded)) : n.ready(0, first.slot));
       n.expect_ok(is_first ? n.ready(0, first.slot) : n.ask(1, ahead(loaded)));
       n.expect_ok(n.ready(2, first.slot));
       EXPECT_EQ(n.run_one(),
-                (AnnouncedTensor{first.slot, ahead(std::min<std::int64_t>(loaded, -2)), {}}));
-      n.all_ask(ahead(-2));
+                (AnnouncedTensor{first.slot, ahead(std::max<std::int64_t>(loaded, 7)), {}}));
+      n.all_ask(ahead(7));
       n.run_one();
     }
   }

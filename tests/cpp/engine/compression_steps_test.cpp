@@ -71,8 +71,9 @@ INSTANTIATE_TEST_SUITE_P(All,
                              CompressionSpec{.ratio = 0.01},
                              CompressionSpec{.compressor = Compressor::kInt8}));
 
-// A state after more steps is loaded on one rank, and later one after fewer.
-TEST_P(CompressionSteps, ranks_go_on_with_the_least_number_of_steps) {
+// A state after more steps is loaded on one rank, and later one after fewer. So do newcomers of an
+// elastic job meet others, and do not have them warm up again.
+TEST_P(CompressionSteps, ranks_go_on_with_the_greatest_number_of_steps) {
   const SavedCompression late = state_after(7, GetParam());
   const SavedCompression early = state_after(1, GetParam());
   std::vector<std::vector<Numbers>> results(kRanks);
@@ -85,8 +86,7 @@ TEST_P(CompressionSteps, ranks_go_on_with_the_least_number_of_steps) {
       results.at(static_cast<std::size_t>(rank)).push_back(reduce(world, rank, step, GetParam()));
       made.push_back(world.check_compression(saved_of(world))->steps);
     }
-    // It goes back to 0 at once, and from 4 to 1.
-    EXPECT_EQ(made, (std::vector<std::uint64_t>{1, 2, 3, 4, 2, 3, 4, 5, 6})) << rank;
+    EXPECT_EQ(made, (std::vector<std::uint64_t>{8, 9, 10, 11, 12, 13, 14, 15, 16})) << rank;
   });
   for (const std::vector<Numbers>& of_rank : results) {
     EXPECT_EQ(of_rank, results.front());
@@ -115,9 +115,10 @@ TEST(CompressionStepsLog, who_goes_on_at_another_step_says_so_once) {
     }
   });
   set_log_sink(nullptr);
-  ASSERT_EQ(warnings.size(), 1U);
+  // In the first step all but the rank that loads; in the third one that rank, whose state is old.
+  ASSERT_EQ(warnings.size(), static_cast<std::size_t>(kRanks));
   EXPECT_NE(warnings.front().find(
-                "compression of 'allreduce.t' goes on after 0 steps, and not after 7: "),
+                "compression of 'allreduce.t' goes on after 7 steps, and not after 0: "),
             std::string::npos)
       << warnings.front();
 }

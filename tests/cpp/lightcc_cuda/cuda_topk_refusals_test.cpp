@@ -1,23 +1,31 @@
 // What top-k compression in memory of the fake GPU refuses, and how its calls fail.
 #include <cstddef>
+#include <future>
 #include <memory>
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "lightcc/base/rng.hpp"
+#include "lightcc/compression/topk_host_kernels.hpp"
 #include "lightcc/compression/topk_list.hpp"
 
 #include "compression/topk_testing.hpp"
 #include "lightcc_cuda/cuda_testing.hpp"
+#include "lightcc_cuda/driver/driver.hpp"
 #include "lightcc_cuda/fake_driver/fake_driver.hpp"
 #include "lightcc_cuda/gpu_tensors.hpp"
 #include "lightcc_cuda/staging/cuda_staging.hpp"
+#include "lightcc_cuda/staging/launcher.hpp"
+#include "lightcc_cuda/staging/topk_kernels.hpp"
 #include "lightcc_cuda/topk_kernels_testing.hpp"
 
 namespace lightcc::cuda::cuda_topk_refusals_test {
 namespace {
 
 using lightcc::testing::Buffer;
+using lightcc::testing::normal_values;
+using lightcc::testing::tensor_of;
 using testing::finish;
 using testing::Framework;
 using testing::OnGpu;
@@ -105,6 +113,47 @@ TEST_F(CudaTopkRefusals, a_gpu_without_memory_or_kernels_objects_from_then_on) {
     EXPECT_NE(kernels.objection_to(100, 2).find("cannot load the kernels 'merge'"),
               std::string::npos)
         << kernels.objection_to(100, 2);
+  });
+}
+
+// What was told before still counts, though the GPU had not heard of it.
+TEST_F(CudaTopkRefusals, a_step_whose_job_does_not_run_leaves_the_one_before) {
+  with_gpu([](const Framework& framework, TopkKernels& /*kernels*/) {
+    constexpr std::size_t kSize = 3000;
+    const auto to_host = std::make_shared<Launcher>(kDriverFile, 0);
+    CudaTopkKernels of_gpu(to_host, std::make_shared<Launcher>(kDriverFile, 0), 0);
+    HostTopkKernels host(SimdLevel::kPlain);
+    const OnGpu memory(framework, kSize * sizeof(float));
+    Rng rng(1);
+    for (const double momentum : {0.0, 0.9}) {
+      for (const bool is_last_committed : {true, false}) {
+        const auto on_host = value(host.make_state(DataType::kFloat32, kSize));
+        const auto on_gpu = value(of_gpu.make_state(DataType::kFloat32, kSize));
+        TopkOutcome outcome;
+        Buffer list(max_list_bytes(kSize, 50, {}));
+        TopkRequest request{.k = 40, .capacity = 50, .momentum = momentum};
+        for (const bool is_committed : {true, is_last_committed}) {
+          const Buffer shard = tensor_of(DataType::kFloat32, normal_values(rng, kSize));
+          memory.write(shard);
+          ASSERT_TRUE(finish(on_host->compress(shard.data(), request, list, outcome)).ok());
+          ASSERT_TRUE(finish(on_gpu->compress(memory.data(), request, list, outcome)).ok());
+          for (TopkShardState* const state : {on_host.get(), on_gpu.get()}) {
+            is_committed ? state->commit() : state->rollback();
+          }
+        }
+        std::promise<void> goes_on;
+        to_host->post(std::make_shared<Job>([&](const GpuSite& /*gpu*/) {
+          goes_on.get_future().wait();
+          return Status();
+        }));
+        request.momentum = 0.9 - momentum;
+        // The work is dropped before its job runs.
+        ASSERT_TRUE(on_gpu->compress(memory.data(), request, list, outcome).ok());
+        goes_on.set_value();
+        on_gpu->rollback();
+        EXPECT_EQ(saved(*on_gpu), saved(*on_host));
+      }
+    }
   });
 }
 
